@@ -1,0 +1,84 @@
+//! The books of one place (a port's direction, a class, a workstream): what came in, what left, what is inside.
+//!
+//! Invariant 1, conservation, at every instant and for packets and bytes alike:
+//!
+//! ```text
+//! accepted = delivered + dropped(reason) + held
+//! ```
+//!
+//! `held` is counted apart, by what is really in the place's queues, so that the sum can fail: an account whose
+//! `held` were derived from the others could never show a packet that went missing.
+//!
+//! Owner: the worker that owns the place; others read copies.
+
+use crate::drops::{Count, DropCounts, DropReason};
+
+/// The counters of one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Packets that entered.
+    pub accepted: Count,
+    /// Packets that left as they should.
+    pub delivered: Count,
+    /// Packets that were dropped, by reason.
+    pub dropped: DropCounts,
+}
+
+impl Account {
+    /// Counts a packet in.
+    pub fn accept(&mut self, len_bytes: u32) {
+        self.accepted.add(len_bytes);
+    }
+
+    /// Counts a packet out.
+    pub fn deliver(&mut self, len_bytes: u32) {
+        self.delivered.add(len_bytes);
+    }
+
+    /// Counts a packet dropped for `reason`.
+    pub fn drop(&mut self, reason: DropReason, len_bytes: u32) {
+        self.dropped.add(reason, len_bytes);
+    }
+
+    /// What the books say must be inside; `None` if more left than entered.
+    pub fn expected_held(&self) -> Option<Count> {
+        let dropped = self.dropped.total();
+        Some(Count {
+            packets: self.accepted.packets.checked_sub(self.delivered.packets + dropped.packets)?,
+            bytes: self.accepted.bytes.checked_sub(self.delivered.bytes + dropped.bytes)?,
+        })
+    }
+
+    /// Whether the books agree with `held`, which was counted in the queues themselves.
+    pub fn balances(&self, held: Count) -> bool {
+        self.expected_held() == Some(held)
+    }
+
+    /// Adds another place's books to this one.
+    pub fn merge(&mut self, other: &Account) {
+        self.accepted.merge(other.accepted);
+        self.delivered.merge(other.delivered);
+        self.dropped.merge(&other.dropped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn balances_only_when_nothing_is_missing() {
+        let mut account = Account::default();
+        for len_bytes in [60, 100, 1514] {
+            account.accept(len_bytes);
+        }
+        account.deliver(60);
+        account.drop(DropReason::ClassFull, 100);
+        assert!(account.balances(Count { packets: 1, bytes: 1514 }));
+        assert!(!account.balances(Count { packets: 1, bytes: 1513 }), "a byte is missing");
+        assert!(!account.balances(Count::default()), "a packet is missing");
+        account.deliver(1514);
+        account.deliver(1514);
+        assert_eq!(account.expected_held(), None, "more left than entered");
+    }
+}

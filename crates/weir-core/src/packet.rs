@@ -1,0 +1,33 @@
+//! What every queue of the path holds: something with a length and one cache line of metadata.
+//!
+//! The core never sees the bytes' storage. A frame of the shared packet memory, a buffer of the simulator and a
+//! test's plain struct are all packets, so the same queues and shapers run on threads and on a virtual clock.
+//!
+//! Ownership: a packet is moved, never copied or shared: it is always in exactly one place (design.md section 1).
+
+/// Anything that can travel the path.
+pub trait Packet {
+    /// Length on the wire in bytes, Ethernet header included, frame check sequence excluded.
+    fn len_bytes(&self) -> u32;
+    /// Where it came from and where it belongs.
+    fn meta(&self) -> &Meta;
+    /// The same, to be filled in by the stages it passes.
+    fn meta_mut(&mut self) -> &mut Meta;
+}
+
+/// A packet's metadata: at most one cache line, so that a stage touches one line for each packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// When the intake took it, in nanoseconds of the path's clock.
+    pub arrival_ns: u64,
+    /// Hash of its flow's addresses and ports; 0 where nobody has computed one.
+    pub flow_hash: u32,
+    /// Index of the port it entered by.
+    pub port: u16,
+    /// Index of that port's queue.
+    pub queue: u16,
+    /// Index of its class in the shaper it is bound for.
+    pub class: u16,
+}
+
+const _: () = assert!(size_of::<Meta>() <= 64, "a packet's metadata is one cache line");
