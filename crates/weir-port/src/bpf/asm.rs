@@ -1,0 +1,244 @@
+//! A small assembler for BPF: enough to write Weir's two programs in Rust, so that neither the build nor the user's
+//! machine needs an eBPF toolchain.
+//!
+//! Each method appends one instruction (two slots for [`Asm::load_map`] and [`Asm::load_map_value`]); jumps name a
+//! [`Label`], which is placed once and resolved in [`Asm::finish`]. Mistakes here are caught twice: by assertions
+//! at assembly and by the kernel's verifier at load.
+//!
+//! Source: `Documentation/bpf/standardization/instruction-set.rst`.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// A register; `R10` is the read-only frame pointer, `R0` holds results, `R1` to `R5` arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Reg {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R6 = 6,
+    R7,
+    R8,
+    R10 = 10,
+}
+
+/// The width of a memory access.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub enum Size {
+    /// 32 bits.
+    Word = 0x00,
+    /// 64 bits.
+    Double = 0x18,
+}
+
+/// A condition of a jump, on unsigned 64-bit values.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub enum Cond {
+    /// Equal.
+    Eq = 0x10,
+    /// Not equal.
+    Ne = 0x50,
+    /// At least.
+    Ge = 0x30,
+}
+
+/// A 64-bit arithmetic operation.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub enum Op {
+    /// Addition.
+    Add = 0x00,
+    /// Bitwise and.
+    And = 0x50,
+    /// Shift left.
+    Lsh = 0x60,
+    /// Remainder.
+    Mod = 0x90,
+    /// Copy.
+    Mov = 0xb0,
+}
+
+/// The kernel functions that Weir's programs call (`enum bpf_func_id`).
+#[derive(Clone, Copy, Debug)]
+#[repr(i32)]
+pub enum Helper {
+    /// `bpf_map_lookup_elem`.
+    MapLookup = 1,
+    /// `bpf_map_update_elem`.
+    MapUpdate = 2,
+    /// `bpf_get_hash_recalc`.
+    GetHashRecalc = 34,
+    /// `bpf_redirect_map`.
+    RedirectMap = 51,
+    /// `bpf_ringbuf_output`.
+    RingbufOutput = 130,
+}
+
+/// One 64-bit instruction slot, as the kernel reads it.
+pub type Slot = u64;
+
+/// A place to jump to.
+#[derive(Clone, Copy, Debug)]
+pub struct Label(usize);
+
+/// A program being assembled.
+#[derive(Default)]
+pub struct Asm {
+    slots: Vec<Slot>,
+    labels: Vec<Option<usize>>,
+    jumps: Vec<(usize, Label)>,
+}
+
+const CLASS_LD: u8 = 0x00;
+const CLASS_LDX: u8 = 0x01;
+const CLASS_ST: u8 = 0x02;
+const CLASS_STX: u8 = 0x03;
+const CLASS_JMP: u8 = 0x05;
+const CLASS_ALU64: u8 = 0x07;
+const MODE_IMM_DOUBLE: u8 = 0x18;
+const MODE_MEM: u8 = 0x60;
+const MODE_ATOMIC: u8 = 0xc0;
+const SOURCE_REG: u8 = 0x08;
+const ATOMIC_FETCH_ADD: i32 = 0x01;
+const ATOMIC_XCHG: i32 = 0xe1;
+const ATOMIC_CMPXCHG: i32 = 0xf1;
+const PSEUDO_MAP_FD: u8 = 1;
+const PSEUDO_MAP_VALUE: u8 = 2;
+
+impl Asm {
+    /// An empty program.
+    pub fn new() -> Asm {
+        Asm::default()
+    }
+
+    fn slot(&mut self, opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) {
+        self.slots.push(
+            u64::from(opcode)
+                | u64::from(dst) << 8
+                | u64::from(src) << 12
+                | u64::from(offset as u16) << 16
+                | u64::from(immediate as u32) << 32,
+        );
+    }
+
+    /// A label to be placed later.
+    pub fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// Places `label` before the next instruction.
+    pub fn place(&mut self, label: Label) {
+        assert!(self.labels[label.0].replace(self.slots.len()).is_none(), "a label is placed once");
+    }
+
+    /// `dst = dst op immediate`.
+    pub fn op_imm(&mut self, op: Op, dst: Reg, immediate: i32) {
+        self.slot(CLASS_ALU64 | op as u8, dst as u8, 0, 0, immediate);
+    }
+
+    /// `dst = dst op src`.
+    pub fn op(&mut self, op: Op, dst: Reg, src: Reg) {
+        self.slot(CLASS_ALU64 | SOURCE_REG | op as u8, dst as u8, src as u8, 0, 0);
+    }
+
+    /// `dst = *(size *)(src + offset)`.
+    pub fn load(&mut self, size: Size, dst: Reg, src: Reg, offset: i16) {
+        self.slot(CLASS_LDX | MODE_MEM | size as u8, dst as u8, src as u8, offset, 0);
+    }
+
+    /// `*(size *)(dst + offset) = src`.
+    pub fn store(&mut self, size: Size, dst: Reg, offset: i16, src: Reg) {
+        self.slot(CLASS_STX | MODE_MEM | size as u8, dst as u8, src as u8, offset, 0);
+    }
+
+    /// `*(size *)(dst + offset) = immediate`.
+    pub fn store_imm(&mut self, size: Size, dst: Reg, offset: i16, immediate: i32) {
+        self.slot(CLASS_ST | MODE_MEM | size as u8, dst as u8, 0, offset, immediate);
+    }
+
+    /// `src = atomic 32-bit fetch-and-add of src to *(dst + offset)`, sequentially consistent.
+    pub fn fetch_add(&mut self, dst: Reg, offset: i16, src: Reg) {
+        self.slot(CLASS_STX | MODE_ATOMIC, dst as u8, src as u8, offset, ATOMIC_FETCH_ADD);
+    }
+
+    /// `src = atomic 32-bit exchange of src with *(dst + offset)`, sequentially consistent.
+    pub fn exchange(&mut self, dst: Reg, offset: i16, src: Reg) {
+        self.slot(CLASS_STX | MODE_ATOMIC, dst as u8, src as u8, offset, ATOMIC_XCHG);
+    }
+
+    /// If `*(dst + offset)` is `R0`, sets it to `src`; `R0` becomes what it was. 32 bits, sequentially consistent.
+    pub fn compare_exchange(&mut self, dst: Reg, offset: i16, src: Reg) {
+        self.slot(CLASS_STX | MODE_ATOMIC, dst as u8, src as u8, offset, ATOMIC_CMPXCHG);
+    }
+
+    /// `dst =` the map itself, for a helper's argument.
+    pub fn load_map(&mut self, dst: Reg, map: BorrowedFd<'_>) {
+        self.slot(CLASS_LD | MODE_IMM_DOUBLE, dst as u8, PSEUDO_MAP_FD, 0, map.as_raw_fd());
+        self.slot(0, 0, 0, 0, 0);
+    }
+
+    /// `dst =` the address of byte 0 of an array map's first value.
+    pub fn load_map_value(&mut self, dst: Reg, map: BorrowedFd<'_>) {
+        self.slot(CLASS_LD | MODE_IMM_DOUBLE, dst as u8, PSEUDO_MAP_VALUE, 0, map.as_raw_fd());
+        self.slot(0, 0, 0, 0, 0);
+    }
+
+    /// Jumps to `label` if `register cond immediate`.
+    pub fn jump_if(&mut self, cond: Cond, register: Reg, immediate: i32, label: Label) {
+        self.jumps.push((self.slots.len(), label));
+        self.slot(CLASS_JMP | cond as u8, register as u8, 0, 0, immediate);
+    }
+
+    /// Jumps to `label`.
+    pub fn jump(&mut self, label: Label) {
+        self.jumps.push((self.slots.len(), label));
+        self.slot(CLASS_JMP, 0, 0, 0, 0);
+    }
+
+    /// Calls a kernel function.
+    pub fn call(&mut self, helper: Helper) {
+        self.slot(CLASS_JMP | 0x80, 0, 0, 0, helper as i32);
+    }
+
+    /// Returns `R0`.
+    pub fn exit(&mut self) {
+        self.slot(CLASS_JMP | 0x90, 0, 0, 0, 0);
+    }
+
+    /// The finished program, every jump resolved.
+    pub fn finish(mut self) -> Vec<Slot> {
+        for (at, label) in self.jumps {
+            let target = self.labels[label.0].expect("a label that is jumped to is placed");
+            let offset = i16::try_from(target as isize - at as isize - 1).expect("a short program");
+            self.slots[at] |= u64::from(offset as u16) << 16;
+        }
+        self.slots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodes_as_the_instruction_set_says() {
+        let mut asm = Asm::new();
+        let end = asm.label();
+        asm.load(Size::Word, Reg::R2, Reg::R1, 16);
+        asm.op_imm(Op::Mov, Reg::R3, 2);
+        asm.jump_if(Cond::Eq, Reg::R2, 7, end);
+        asm.call(Helper::RedirectMap);
+        asm.place(end);
+        asm.exit();
+        assert_eq!(
+            asm.finish(),
+            [0x0000_0000_0010_1261, 0x0000_0002_0000_03b7, 0x0000_0007_0001_0215, 0x0000_0033_0000_0085, 0x95]
+        );
+    }
+}

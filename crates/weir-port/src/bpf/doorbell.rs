@@ -1,0 +1,244 @@
+//! The tcx program at the sending end: gives each flow a transmit queue, says which queues have packets, and wakes the
+//! worker if it is parked.
+//!
+//! ```text
+//! queue = flows[hash] or, for a new flow, the next queue in turn that has no backlog
+//! if pending[queue] = 0 and exchange(pending[queue], 1) = 0:
+//!     if compare_exchange(state, PARKED, NOTIFIED): submit one record to the ring buffer
+//! ```
+//!
+//! Invariant 3 (no lost wake-up), the producer's half: it publishes (`pending`), then looks at the state word alone,
+//! then kicks. Both are sequentially consistent read-modify-writes; [`Bell::park`] is the other half. Invariant 4 (one
+//! kick per park): only the exchange that finds PARKED kicks. A queue that is already known to be pending rings
+//! nothing, so senders held by a backlog cost no wake-ups.
+//!
+//! Limits. The program runs *before* the packet is in the device's ring, so a sender preempted in between can leave a
+//! packet behind a worker that has looked and gone; the worker therefore looks again at growing intervals. A socket
+//! that cached another transmit queue keeps it whatever is asked here (`netdev_pick_tx`), so a queue that was rung in
+//! vain makes the worker look at all of them.
+//!
+//! Source: kernel `net/core/dev.c` (`sch_handle_egress` runs before `netdev_core_pick_tx`), `struct __sk_buff`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Size};
+use super::map::{Map, SharedWords, WakeRing};
+use super::program::{Hook, Program};
+
+const SKB_MARK: i16 = 8;
+const SKB_QUEUE_MAPPING: i16 = 12;
+const TCX_NEXT: i32 = -1;
+const BPF_RB_FORCE_WAKEUP: i32 = 2;
+
+/// The worker is awake and will look at every pending queue before it parks.
+const RUNNING: u32 = 0;
+/// The worker sleeps; whoever finds this owes it one kick.
+const PARKED: u32 = 1;
+/// The worker sleeps and has been kicked.
+const NOTIFIED: u32 = 2;
+
+/// How many flows the program remembers a queue for before it forgets the least recently used.
+const FLOWS_MAX: u32 = 65_536;
+/// How many queues a new flow looks at for one without a backlog.
+const QUEUE_TRIES: i32 = 8;
+
+/// One worker's doorbell: a state word that senders look at and a ring buffer that wakes it.
+pub struct Bell {
+    state: SharedWords,
+    kicks: WakeRing,
+}
+
+impl Bell {
+    /// A bell whose worker is awake.
+    pub fn new() -> io::Result<Bell> {
+        Ok(Bell { state: SharedWords::new(1)?, kicks: WakeRing::new()? })
+    }
+
+    /// Says that the worker is about to sleep. Everything pending must be looked at once more after this returns and
+    /// before sleeping: what was rung before it is not announced again.
+    pub fn park(&self) {
+        // Store, then fence, then the caller's look at `pending`: against the program's exchange of `pending`, then its
+        // look at the state. One of the two sees the other (Dekker).
+        self.state.words()[0].store(PARKED, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says that the worker is awake; true if it had been kicked since it parked.
+    pub fn unpark(&self) -> bool {
+        // Drained even if nothing was seen: a record may come after the state it announces, and would otherwise keep
+        // the descriptor readable for ever.
+        self.kicks.drain();
+        self.state.words()[0].swap(RUNNING, Ordering::SeqCst) == NOTIFIED
+    }
+
+    /// The descriptor that is readable while a kick is waiting to be taken by [`Bell::unpark`].
+    pub fn fd(&self) -> RawFd {
+        self.kicks.as_fd().as_raw_fd()
+    }
+}
+
+const WORD_PRIMING: usize = 0;
+const WORD_NEXT: usize = 16;
+const WORD_PENDING: usize = 32;
+
+/// What one sending end's program and the worker share.
+pub struct Announcements {
+    words: SharedWords,
+    queues: usize,
+}
+
+impl Announcements {
+    /// For a device with `queues` transmit queues, none pending.
+    pub fn new(queues: usize) -> io::Result<Announcements> {
+        Ok(Announcements { words: SharedWords::new(WORD_PENDING + 2 * queues)?, queues })
+    }
+
+    /// While priming, a packet goes to the queue its mark names, so that each NAPI instance can be reached.
+    pub fn set_priming(&self, priming: bool) {
+        self.words.words()[WORD_PRIMING].store(u32::from(priming), Ordering::SeqCst);
+    }
+
+    /// Whether something was announced on `queue` and not yet taken back by [`Announcements::expect_none`].
+    pub fn is_pending(&self, queue: usize) -> bool {
+        self.pending(queue).load(Ordering::Acquire) != 0
+    }
+
+    /// Marks `queue` as known to have packets, so that its senders ring no bell.
+    pub fn set_pending(&self, queue: usize) {
+        self.pending(queue).store(1, Ordering::Release);
+    }
+
+    /// Asks for the next packet of `queue` to be announced. The queue must be polled once more afterwards: a packet
+    /// that came while it was still marked as pending was not announced.
+    pub fn expect_none(&self, queue: usize) {
+        self.pending(queue).swap(0, Ordering::SeqCst);
+    }
+
+    /// Tells the program whether `queue` has a backlog, which new flows then avoid.
+    pub fn set_backlog(&self, queue: usize, backlog: bool) {
+        self.words.words()[WORD_PENDING + self.queues + queue].store(u32::from(backlog), Ordering::Relaxed);
+    }
+
+    fn pending(&self, queue: usize) -> &AtomicU32 {
+        assert!(queue < self.queues, "a queue of this device");
+        &self.words.words()[WORD_PENDING + queue]
+    }
+}
+
+/// Loads the program for one sending end.
+pub fn load(bell: &Bell, announcements: &Announcements) -> io::Result<Program> {
+    let flows = if announcements.queues > 1 { Some(Map::lru_hash(FLOWS_MAX)?) } else { None };
+    let mut asm = Asm::new();
+    let out = asm.label();
+    let chosen = asm.label();
+    asm.op(Op::Mov, Reg::R6, Reg::R1);
+    asm.load_map_value(Reg::R8, announcements.words.as_fd());
+    asm.op_imm(Op::Mov, Reg::R7, 0);
+    if let Some(flows) = &flows {
+        choose_queue(&mut asm, flows.as_fd(), announcements.queues, chosen);
+    }
+    asm.place(chosen);
+    announce(&mut asm, bell, announcements.queues, out);
+    asm.place(out);
+    asm.op_imm(Op::Mov, Reg::R0, TCX_NEXT);
+    asm.exit();
+    Program::load(Hook::TcxEgress, &asm.finish())
+}
+
+/// Leaves the queue in `R7` and in the packet. `R6` is the packet, `R8` the announcements.
+fn choose_queue(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, chosen: Label) {
+    let classify = asm.label();
+    let new_flow = asm.label();
+    let picked = asm.label();
+    let set = asm.label();
+    let queues = queues as i32;
+
+    asm.load(Size::Word, Reg::R0, Reg::R8, byte_offset(WORD_PRIMING));
+    asm.jump_if(Cond::Eq, Reg::R0, 0, classify);
+    asm.load(Size::Word, Reg::R7, Reg::R6, SKB_MARK);
+    asm.op_imm(Op::Mod, Reg::R7, queues);
+    asm.jump(set);
+
+    // The hash of a local connected socket is the socket's own; anything else is dissected.
+    asm.place(classify);
+    asm.op(Op::Mov, Reg::R1, Reg::R6);
+    asm.call(Helper::GetHashRecalc);
+    asm.store(Size::Word, Reg::R10, -4, Reg::R0);
+    asm.load_map(Reg::R1, flows);
+    asm.op(Op::Mov, Reg::R2, Reg::R10);
+    asm.op_imm(Op::Add, Reg::R2, -4);
+    asm.call(Helper::MapLookup);
+    asm.jump_if(Cond::Eq, Reg::R0, 0, new_flow);
+    asm.load(Size::Word, Reg::R7, Reg::R0, 0);
+    asm.op_imm(Op::Mod, Reg::R7, queues);
+    asm.jump(set);
+
+    asm.place(new_flow);
+    asm.op_imm(Op::Mov, Reg::R7, 1);
+    asm.fetch_add(Reg::R8, byte_offset(WORD_NEXT), Reg::R7);
+    for _ in 0..QUEUE_TRIES {
+        let backlogged = asm.label();
+        asm.op_imm(Op::Mod, Reg::R7, queues);
+        word_of_queue(asm, Reg::R1, queues, backlogged);
+        asm.load(Size::Word, Reg::R0, Reg::R1, byte_offset(WORD_PENDING + queues as usize));
+        asm.jump_if(Cond::Eq, Reg::R0, 0, picked);
+        asm.place(backlogged);
+        asm.op_imm(Op::Add, Reg::R7, 1);
+    }
+    asm.op_imm(Op::Mod, Reg::R7, queues);
+    asm.place(picked);
+    asm.store(Size::Word, Reg::R10, -8, Reg::R7);
+    asm.load_map(Reg::R1, flows);
+    asm.op(Op::Mov, Reg::R2, Reg::R10);
+    asm.op_imm(Op::Add, Reg::R2, -4);
+    asm.op(Op::Mov, Reg::R3, Reg::R10);
+    asm.op_imm(Op::Add, Reg::R3, -8);
+    asm.op_imm(Op::Mov, Reg::R4, 0);
+    asm.call(Helper::MapUpdate);
+
+    // As a receive queue is recorded: `skb_tx_hash` takes one off again.
+    asm.place(set);
+    asm.op(Op::Mov, Reg::R1, Reg::R7);
+    asm.op_imm(Op::Add, Reg::R1, 1);
+    asm.store(Size::Word, Reg::R6, SKB_QUEUE_MAPPING, Reg::R1);
+    asm.jump(chosen);
+}
+
+/// Sets `pending` of the queue in `R7` and kicks a parked worker.
+fn announce(asm: &mut Asm, bell: &Bell, queues: usize, out: Label) {
+    word_of_queue(asm, Reg::R1, queues as i32, out);
+    asm.load(Size::Word, Reg::R0, Reg::R1, byte_offset(WORD_PENDING));
+    asm.jump_if(Cond::Ne, Reg::R0, 0, out);
+    asm.op_imm(Op::Mov, Reg::R2, 1);
+    asm.exchange(Reg::R1, byte_offset(WORD_PENDING), Reg::R2);
+    asm.jump_if(Cond::Ne, Reg::R2, 0, out);
+
+    asm.load_map_value(Reg::R1, bell.state.as_fd());
+    asm.load(Size::Word, Reg::R0, Reg::R1, 0);
+    asm.jump_if(Cond::Ne, Reg::R0, PARKED as i32, out);
+    asm.op_imm(Op::Mov, Reg::R2, NOTIFIED as i32);
+    asm.compare_exchange(Reg::R1, 0, Reg::R2);
+    asm.jump_if(Cond::Ne, Reg::R0, PARKED as i32, out);
+    asm.store_imm(Size::Double, Reg::R10, -16, 0);
+    asm.load_map(Reg::R1, bell.kicks.as_fd());
+    asm.op(Op::Mov, Reg::R2, Reg::R10);
+    asm.op_imm(Op::Add, Reg::R2, -16);
+    asm.op_imm(Op::Mov, Reg::R3, 8);
+    asm.op_imm(Op::Mov, Reg::R4, BPF_RB_FORCE_WAKEUP);
+    asm.call(Helper::RingbufOutput);
+}
+
+/// `register = &words[queue in R7]`, leaving to `beyond` if there is no such queue, which the verifier wants to see.
+fn word_of_queue(asm: &mut Asm, register: Reg, queues: i32, beyond: Label) {
+    asm.op(Op::Mov, register, Reg::R7);
+    asm.op_imm(Op::And, register, 0xffff);
+    asm.jump_if(Cond::Ge, register, queues, beyond);
+    asm.op_imm(Op::Lsh, register, 2);
+    asm.op(Op::Add, register, Reg::R8);
+}
+
+fn byte_offset(word: usize) -> i16 {
+    i16::try_from(word * 4).expect("the announcements of a device fit an instruction's offset")
+}

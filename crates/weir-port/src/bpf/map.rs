@@ -1,0 +1,162 @@
+//! BPF maps: creation, update, and the memory of an array that program and process share.
+//!
+//! Source: `include/uapi/linux/bpf.h`, `union bpf_attr`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::mapping::Mapping;
+use crate::sys;
+
+const BPF_MAP_CREATE: u32 = 0;
+const BPF_MAP_UPDATE_ELEM: u32 = 2;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+
+/// The kinds of map that Weir uses (`enum bpf_map_type`).
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+enum MapType {
+    Array = 2,
+    LruHash = 9,
+    Xskmap = 17,
+    Ringbuf = 27,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct CreateAttributes {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    inner_map_fd: u32,
+    numa_node: u32,
+    map_name: [u8; 16],
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct UpdateAttributes {
+    map_fd: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// A map, freed with its last descriptor.
+pub struct Map {
+    fd: OwnedFd,
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Map {
+    fn create(map_type: MapType, key_size: u32, value_size: u32, max_entries: u32, map_flags: u32) -> io::Result<Map> {
+        let mut attributes = CreateAttributes {
+            map_type: map_type as u32,
+            key_size,
+            value_size,
+            max_entries,
+            map_flags,
+            ..Default::default()
+        };
+        attributes.map_name[..4].copy_from_slice(b"weir");
+        Ok(Map { fd: sys::check_fd(sys::bpf(BPF_MAP_CREATE, &mut attributes)?)? })
+    }
+
+    /// The map from a device's receive queue to the AF_XDP socket that takes its packets.
+    pub fn xskmap(queues: u32) -> io::Result<Map> {
+        Map::create(MapType::Xskmap, 4, 4, queues, 0)
+    }
+
+    /// A map of 32-bit keys and values that forgets what was used longest ago.
+    pub fn lru_hash(entries: u32) -> io::Result<Map> {
+        Map::create(MapType::LruHash, 4, 4, entries, 0)
+    }
+
+    /// Sets the 32-bit value of a 32-bit key.
+    pub fn update(&self, key: u32, value: u32) -> io::Result<()> {
+        let mut attributes = UpdateAttributes {
+            map_fd: self.fd.as_raw_fd() as u32,
+            key: std::ptr::from_ref(&key).addr() as u64,
+            value: std::ptr::from_ref(&value).addr() as u64,
+            ..Default::default()
+        };
+        sys::bpf(BPF_MAP_UPDATE_ELEM, &mut attributes).map(drop)
+    }
+}
+
+/// An array map of one value whose words are shared with the programs that use it.
+///
+/// All access from this side is by atomics, so the programs may write at any time.
+pub struct SharedWords {
+    map: Map,
+    mapping: Mapping,
+    length_words: usize,
+}
+
+impl SharedWords {
+    /// An array of `length_words` words, all 0.
+    pub fn new(length_words: usize) -> io::Result<SharedWords> {
+        let map = Map::create(MapType::Array, 4, (length_words * 4) as u32, 1, BPF_F_MMAPABLE)?;
+        let mapping = Mapping::new(map.as_fd(), 0, length_words * 4, true)?;
+        Ok(SharedWords { map, mapping, length_words })
+    }
+
+    /// The words.
+    pub fn words(&self) -> &[AtomicU32] {
+        self.mapping.words(0, self.length_words)
+    }
+}
+
+impl AsFd for SharedWords {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+/// A ring of records from programs to this process, used only for being readable: what a record says does not matter.
+///
+/// Layout: a page with the consumer's position, a page with the producer's, then the data (kernel
+/// `kernel/bpf/ringbuf.c`). Positions count bytes and never wrap.
+pub struct WakeRing {
+    map: Map,
+    consumer: Mapping,
+    producer: Mapping,
+}
+
+const PAGE_BYTES: usize = 4096;
+
+impl WakeRing {
+    /// An empty ring of one page, room for far more records than are ever unread: there is one kick per park.
+    pub fn new() -> io::Result<WakeRing> {
+        let map = Map::create(MapType::Ringbuf, 0, 0, PAGE_BYTES as u32, 0)?;
+        let consumer = Mapping::new(map.as_fd(), 0, PAGE_BYTES, true)?;
+        let producer = Mapping::new(map.as_fd(), PAGE_BYTES as i64, PAGE_BYTES, false)?;
+        Ok(WakeRing { map, consumer, producer })
+    }
+
+    /// Takes every record, so that the ring is readable again only after the next one.
+    pub fn drain(&self) {
+        // A position is a 64-bit word that only ever grows; this one is written by us alone.
+        // SAFETY: `array` checked bounds and alignment, and both pages live as long as `self`; the kernel accesses
+        // them as aligned `unsigned long`s with acquire and release.
+        let (consumer, producer) = unsafe {
+            (self.consumer.array::<AtomicU64>(0, 1).as_ref(), self.producer.array::<AtomicU64>(0, 1).as_ref())
+        };
+        consumer.store(producer.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
+impl AsFd for WakeRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}

@@ -1,0 +1,128 @@
+//! Loading a program and attaching it by a link, which detaches by itself when its descriptor is closed.
+//!
+//! Source: `include/uapi/linux/bpf.h`, `union bpf_attr`; links to XDP since Linux 5.9, to tcx since 6.6.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::asm::Slot;
+use crate::sys;
+
+const BPF_PROG_LOAD: u32 = 5;
+const BPF_LINK_CREATE: u32 = 28;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+/// The licence the programs are under; none of the helpers they call asks for the GPL.
+const LICENSE: &[u8] = b"Apache-2.0\0";
+
+/// Where a program runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Hook {
+    /// On every packet a device receives, in its driver (`BPF_XDP`).
+    Xdp,
+    /// On every packet a device is about to send, before its qdisc (`BPF_TCX_EGRESS`).
+    TcxEgress,
+}
+
+impl Hook {
+    fn program_type(self) -> u32 {
+        match self {
+            Hook::Xdp => 6,
+            Hook::TcxEgress => 3,
+        }
+    }
+
+    fn attach_type(self) -> u32 {
+        match self {
+            Hook::Xdp => 37,
+            Hook::TcxEgress => 47,
+        }
+    }
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttributes {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkAttributes {
+    prog_fd: u32,
+    target_ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+    rest: [u64; 2],
+}
+
+/// A loaded program.
+pub struct Program {
+    fd: OwnedFd,
+    hook: Hook,
+}
+
+/// A program attached to an interface for as long as this lives.
+pub struct Link {
+    _fd: OwnedFd,
+}
+
+impl Program {
+    /// Loads `slots` for `hook`; on refusal the error ends with the verifier's own last words.
+    pub fn load(hook: Hook, slots: &[Slot]) -> io::Result<Program> {
+        let mut attributes = LoadAttributes {
+            prog_type: hook.program_type(),
+            insn_cnt: slots.len() as u32,
+            insns: slots.as_ptr().addr() as u64,
+            license: LICENSE.as_ptr().addr() as u64,
+            expected_attach_type: hook.attach_type(),
+            ..Default::default()
+        };
+        attributes.prog_name[..4].copy_from_slice(b"weir");
+        let result = sys::bpf(BPF_PROG_LOAD, &mut attributes).and_then(sys::check_fd);
+        match result {
+            Ok(fd) => Ok(Program { fd, hook }),
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(error),
+            Err(error) => Err(io::Error::other(format!("{error}; the verifier said: {}", verdict(&mut attributes)))),
+        }
+    }
+
+    /// Attaches the program to an interface of this thread's namespace.
+    pub fn attach(&self, ifindex: u32) -> io::Result<Link> {
+        let mut attributes = LinkAttributes {
+            prog_fd: self.fd.as_raw_fd() as u32,
+            target_ifindex: ifindex,
+            attach_type: self.hook.attach_type(),
+            flags: match self.hook {
+                Hook::Xdp => XDP_FLAGS_DRV_MODE,
+                Hook::TcxEgress => 0,
+            },
+            ..Default::default()
+        };
+        Ok(Link { _fd: sys::check_fd(sys::bpf(BPF_LINK_CREATE, &mut attributes)?)? })
+    }
+}
+
+/// Loads again with the verifier's log on, for its last lines.
+fn verdict(attributes: &mut LoadAttributes) -> String {
+    let mut log = vec![0u8; 64 * 1024];
+    attributes.log_level = 1;
+    attributes.log_size = log.len() as u32;
+    attributes.log_buf = log.as_mut_ptr().addr() as u64;
+    // The outcome is known; only the log matters.
+    let _ = sys::bpf(BPF_PROG_LOAD, attributes);
+    let text = String::from_utf8_lossy(&log);
+    let text = text.trim_end_matches('\0').trim_end();
+    let lines: Vec<_> = text.lines().rev().take(4).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+}

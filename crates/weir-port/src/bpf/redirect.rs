@@ -1,0 +1,31 @@
+//! The XDP program at the receiving end: a packet goes to the AF_XDP socket of the queue it arrived on.
+//!
+//! ```text
+//! return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS)
+//! ```
+//!
+//! A queue without a socket passes its packets to the kernel's own stack, which is what priming a NAPI instance needs
+//! (`crate::napi`) and what happens before the port is ready.
+//!
+//! Source: `include/uapi/linux/bpf.h`, `struct xdp_md`.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use super::asm::{Asm, Helper, Op, Reg, Size};
+use super::map::Map;
+use super::program::{Hook, Program};
+
+const XDP_MD_RX_QUEUE_INDEX: i16 = 16;
+const XDP_PASS: i32 = 2;
+
+/// Loads the program for a map of sockets.
+pub fn load(sockets: &Map) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    asm.load(Size::Word, Reg::R2, Reg::R1, XDP_MD_RX_QUEUE_INDEX);
+    asm.load_map(Reg::R1, sockets.as_fd());
+    asm.op_imm(Op::Mov, Reg::R3, XDP_PASS);
+    asm.call(Helper::RedirectMap);
+    asm.exit();
+    Program::load(Hook::Xdp, &asm.finish())
+}

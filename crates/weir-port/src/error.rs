@@ -1,0 +1,68 @@
+//! What can go wrong between Weir and the kernel, as sentences: what was wrong, where, and what to do about it.
+//!
+//! A failed system call is reported with what was being done and on what; what the kernel itself has to say
+//! (netlink's extended acknowledgement, the BPF verifier's last line) is kept in `source`.
+
+use std::io;
+
+/// An error of the kernel side.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The process lacks a capability.
+    #[error("{doing} needs root (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN): run it with sudo")]
+    NotRoot {
+        /// What was being done.
+        doing: String,
+    },
+    /// There is no such interface in this namespace.
+    #[error("there is no interface \"{name}\" in this network namespace: `ip link` lists those there are")]
+    NoInterface {
+        /// The name asked for.
+        name: String,
+    },
+    /// The interface cannot be a port.
+    #[error("interface {name} {why}")]
+    Unsuitable {
+        /// Its name.
+        name: String,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// The kernel cannot do something that is needed.
+    #[error("this kernel lacks {what}: {fix}")]
+    Unsupported {
+        /// What it lacks.
+        what: String,
+        /// What to do.
+        fix: String,
+    },
+    /// A call to the kernel failed.
+    #[error("{doing}: {source}")]
+    Kernel {
+        /// What was being done, and on what.
+        doing: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// The result of talking to the kernel.
+pub type Result<T> = std::result::Result<T, PortError>;
+
+/// Turns a failed call into an error that says what was being done.
+pub trait Doing<T> {
+    /// Names what was being done; evaluated only on failure.
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> Doing<T> for std::result::Result<T, E> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| {
+            let source = error.into();
+            match source.raw_os_error() {
+                Some(libc::EPERM) => PortError::NotRoot { doing: what() },
+                _ => PortError::Kernel { doing: what(), source },
+            }
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! Interfaces: what the kernel knows of one, and what must be so for it to be a port.
+//!
+//! Source: rtnetlink(7); `drivers/net/veth.c` for the peer.
+
+use std::ffi::CString;
+
+use netlink_bindings::rt_link::{self, Ifinfomsg};
+use netlink_socket2::NetlinkSocket;
+
+use crate::error::{Doing, PortError, Result};
+use crate::ethtool;
+use crate::netlink::{acknowledged, explained};
+use crate::netns::NetNs;
+
+/// What is known of an interface of this thread's namespace.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Its number in its namespace.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// Its kind, such as `veth`; empty for hardware.
+    pub kind: String,
+    /// The longest payload it carries, in bytes, without the Ethernet header.
+    pub mtu_bytes: u32,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// The bridge or bond it belongs to.
+    pub master: Option<u32>,
+    /// Its Ethernet address.
+    pub address: [u8; 6],
+    /// How many queues it receives on.
+    pub rx_queues: u32,
+    /// How many queues it sends on.
+    pub tx_queues: u32,
+    /// Whether an XDP program is attached.
+    pub has_xdp: bool,
+    /// For a veth, the number of its other end in the other end's namespace.
+    pub peer_ifindex: Option<u32>,
+    /// That namespace, as this one numbers it; `None` where both ends share one.
+    pub peer_netns_id: Option<i32>,
+}
+
+impl Link {
+    /// The interface called `name` in this thread's namespace.
+    pub fn by_name(name: &str) -> Result<Link> {
+        let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
+        let c_name = CString::new(name).ok().filter(|_| !name.is_empty() && name.len() < libc::IFNAMSIZ);
+        let Some(c_name) = c_name else {
+            return Err(PortError::NoInterface { name: name.into() });
+        };
+        request.encode().push_ifname(&c_name);
+        Link::get(&request, name)
+    }
+
+    /// The interface with number `ifindex` in this thread's namespace.
+    pub fn by_index(ifindex: u32) -> Result<Link> {
+        let header = Ifinfomsg { ifi_index: ifindex as i32, ..Default::default() };
+        Link::get(&rt_link::Request::new().op_getlink_do(&header), &format!("number {ifindex}"))
+    }
+
+    fn get(request: &rt_link::OpGetlinkDo<'_>, name: &str) -> Result<Link> {
+        let doing = || format!("reading interface {name}");
+        let mut socket = NetlinkSocket::new();
+        let mut reply = socket.request(request).doing(doing)?;
+        let (header, attributes) = match reply.recv_one() {
+            Ok(link) => link,
+            Err(error) if error.as_io_error().raw_os_error() == Some(libc::ENODEV) => {
+                return Err(PortError::NoInterface { name: name.into() });
+            }
+            Err(error) => return Err(explained(error, doing())),
+        };
+        let info = attributes.get_linkinfo().ok();
+        let kind = info.and_then(|info| info.get_kind().ok().map(|kind| kind.to_string_lossy().into_owned()));
+        let name = attributes.get_ifname().map_or(name.into(), |name| name.to_string_lossy().into_owned());
+        let channels = ethtool::channels(&name)?;
+        let kind = kind.unwrap_or_default();
+        let is_veth = kind == "veth";
+        Ok(Link {
+            ifindex: header.ifi_index as u32,
+            name,
+            mtu_bytes: attributes.get_mtu().unwrap_or(0),
+            up: header.ifi_flags & libc::IFF_UP as u32 != 0,
+            master: attributes.get_master().ok(),
+            address: attributes.get_address().ok().and_then(|bytes| bytes.try_into().ok()).unwrap_or_default(),
+            rx_queues: channels.rx,
+            tx_queues: channels.tx,
+            has_xdp: attributes.get_xdp().and_then(|xdp| xdp.get_attached()).is_ok_and(|mode| mode != 0),
+            peer_ifindex: attributes.get_link().ok().filter(|_| is_veth),
+            peer_netns_id: attributes.get_link_netnsid().ok().filter(|_| is_veth),
+            kind,
+        })
+    }
+
+    /// The other end of a veth and the namespace it lives in.
+    pub fn peer(&self) -> Result<(NetNs, Link)> {
+        let Some(ifindex) = self.peer_ifindex else {
+            let kind = if self.kind.is_empty() { "not a veth" } else { &self.kind };
+            return Err(PortError::Unsuitable {
+                name: self.name.clone(),
+                why: format!("is {kind}: a wire joins two veth interfaces (`ip link add {} type veth ...`)", self.name),
+            });
+        };
+        let netns = match self.peer_netns_id {
+            Some(id) => NetNs::by_id_here(id)?,
+            None => NetNs::current()?,
+        };
+        let link = netns.run(|| Link::by_index(ifindex))?;
+        Ok((netns, link))
+    }
+}
+
+/// Sets an interface of this thread's namespace up or down.
+pub fn set_up(ifindex: u32, up: bool) -> Result<()> {
+    let flag = libc::IFF_UP as u32;
+    let header = Ifinfomsg {
+        ifi_index: ifindex as i32,
+        ifi_flags: if up { flag } else { 0 },
+        ifi_change: flag,
+        ..Default::default()
+    };
+    let request = rt_link::Request::new().op_newlink_do(&header);
+    acknowledged(&mut NetlinkSocket::new(), &request, || format!("setting interface number {ifindex} up or down"))
+}

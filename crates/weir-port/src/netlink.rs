@@ -1,0 +1,35 @@
+//! One request, one acknowledgement: netlink's errors as sentences, with the kernel's own explanation where it gave one.
+
+use netlink_bindings::traits::NetlinkRequest;
+use netlink_socket2::{NetlinkSocket, ReplyError};
+
+use crate::error::{PortError, Result};
+
+/// Sends `request` and waits for its acknowledgement.
+pub fn acknowledged<R: NetlinkRequest>(
+    socket: &mut NetlinkSocket,
+    request: &R,
+    doing: impl Fn() -> String,
+) -> Result<()> {
+    let reply = socket.request(request).map_err(|source| PortError::Kernel { doing: doing(), source });
+    reply?.recv_ack().map_err(|error| explained(error, doing()))
+}
+
+/// A netlink error as a sentence.
+pub fn explained(error: ReplyError, doing: String) -> PortError {
+    let code = error.as_io_error().raw_os_error();
+    if code == Some(libc::EPERM) {
+        return PortError::NotRoot { doing };
+    }
+    // The text holds the extended acknowledgement; the code alone is kept where there is no more to say.
+    let source = match error.ext_ack() {
+        Some(_) => std::io::Error::other(error.to_string()),
+        None => error.into(),
+    };
+    PortError::Kernel { doing, source }
+}
+
+/// Whether an error is the kernel's `code`.
+pub fn is_code(error: &PortError, code: i32) -> bool {
+    matches!(error, PortError::Kernel { source, .. } if source.raw_os_error() == Some(code))
+}

@@ -1,0 +1,156 @@
+//! One queue's AF_XDP socket: its four rings, and the calls that make the kernel look at them.
+//!
+//! Bound without a mode, so that the kernel chooses zero-copy where the device offers it and copies elsewhere (veth).
+//!
+//! Owner: the worker that owns the port. Limits: one descriptor a packet (no multi-buffer), so a packet fits a frame.
+//!
+//! Source: `Documentation/networking/af_xdp.rst`; kernel `net/xdp/xsk.c`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::ring::{Consumer, Descriptor, Offsets, Producer};
+use super::umem::Umem;
+use crate::sys;
+
+/// `XDP_MAX_TX_SKB_BUDGET`, since Linux 6.17: how many packets one call transmits.
+const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct MmapOffsets {
+    rx: Offsets,
+    tx: Offsets,
+    fill: Offsets,
+    completion: Offsets,
+}
+
+/// Packets that the kernel itself lost at this socket (`struct xdp_statistics`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Dropped for other reasons than those below.
+    pub rx_dropped: u64,
+    /// Received descriptors that were invalid.
+    pub rx_invalid_descs: u64,
+    /// Transmit descriptors that were invalid.
+    pub tx_invalid_descs: u64,
+    /// Dropped because the receive ring was full.
+    pub rx_ring_full: u64,
+    /// Dropped because the fill ring was empty.
+    pub rx_fill_ring_empty_descs: u64,
+    /// Times that the transmit ring was looked at and empty.
+    pub tx_ring_empty_descs: u64,
+}
+
+/// How long the rings of a socket are, in entries, each a power of two.
+#[derive(Clone, Copy, Debug)]
+pub struct RingSizes {
+    /// Fill and receive ring.
+    pub receive: u32,
+    /// Transmit and completion ring.
+    pub transmit: u32,
+}
+
+/// What became of a request to transmit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmit {
+    /// The kernel took what it could in one call.
+    Progress,
+    /// The device is busy or memory is short: try again later.
+    Busy,
+    /// The device refused one packet for good, the last that was taken from the ring.
+    Refused,
+    /// The device is down or gone.
+    Down,
+}
+
+/// A bound socket and its rings.
+pub struct XskSocket {
+    fd: OwnedFd,
+    /// Frames offered for reception.
+    pub fill: Producer<u64>,
+    /// Packets received.
+    pub rx: Consumer<Descriptor>,
+    /// Packets to transmit.
+    pub tx: Producer<Descriptor>,
+    /// Frames whose transmission has ended.
+    pub completion: Consumer<u64>,
+}
+
+impl XskSocket {
+    /// Binds a socket to `queue` of an interface of this thread's namespace.
+    pub fn bind(umem: &mut Umem, ifindex: u32, queue: u32, sizes: RingSizes) -> io::Result<XskSocket> {
+        let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+        let shared_fd = umem.shared_fd();
+        if shared_fd.is_none() {
+            umem.register(fd.as_fd())?;
+        }
+        let set = |name, value: u32| sys::setsockopt(fd.as_fd(), libc::SOL_XDP, name, &value);
+        set(libc::XDP_UMEM_FILL_RING, sizes.receive)?;
+        set(libc::XDP_UMEM_COMPLETION_RING, sizes.transmit)?;
+        set(libc::XDP_RX_RING, sizes.receive)?;
+        set(libc::XDP_TX_RING, sizes.transmit)?;
+        // Where the kernel does not know the option, it transmits 32 packets a call, and it takes more calls.
+        let _ = set(XDP_MAX_TX_SKB_BUDGET, 64);
+        // What is on its way to the receiver is bounded by the transmit ring, not by this socket's buffer.
+        sys::setsockopt(fd.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(i32::MAX / 2))?;
+
+        let (offsets, length) = sys::getsockopt::<MmapOffsets>(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+        if length != size_of::<MmapOffsets>() {
+            return Err(io::Error::other("XDP_MMAP_OFFSETS has an unknown layout (a kernel before 5.4)"));
+        }
+        let socket = fd.as_fd();
+        let fill = Producer::map(socket, libc::XDP_UMEM_PGOFF_FILL_RING as i64, offsets.fill, sizes.receive)?;
+        let completion = Consumer::map(
+            socket,
+            libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64,
+            offsets.completion,
+            sizes.transmit,
+        )?;
+        let rx = Consumer::map(socket, libc::XDP_PGOFF_RX_RING, offsets.rx, sizes.receive)?;
+        let tx = Producer::map(socket, libc::XDP_PGOFF_TX_RING, offsets.tx, sizes.transmit)?;
+
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: if shared_fd.is_some() { libc::XDP_SHARED_UMEM } else { libc::XDP_USE_NEED_WAKEUP },
+            sxdp_ifindex: ifindex,
+            sxdp_queue_id: queue,
+            sxdp_shared_umem_fd: shared_fd.unwrap_or(0) as u32,
+        };
+        sys::bind(socket, &address)?;
+        if shared_fd.is_none() {
+            umem.set_first(socket)?;
+        }
+        Ok(XskSocket { fd, fill, rx, tx, completion })
+    }
+
+    /// Asks the kernel to transmit what has been published on the transmit ring: one call, one batch.
+    pub fn kick(&self) -> io::Result<Transmit> {
+        // SAFETY: no buffer is passed; the call only makes the kernel look at the transmit ring.
+        let result = unsafe {
+            libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+        };
+        if result >= 0 {
+            return Ok(Transmit::Progress);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => Ok(Transmit::Busy),
+            Some(libc::EBUSY) => Ok(Transmit::Refused),
+            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Ok(Transmit::Down),
+            _ => Err(error),
+        }
+    }
+
+    /// What the kernel lost at this socket.
+    pub fn statistics(&self) -> io::Result<Statistics> {
+        Ok(sys::getsockopt(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS)?.0)
+    }
+}
+
+impl AsFd for XskSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,81 @@
+//! The packet memory as the kernel knows it (UMEM): registered once, shared by the sockets of all queues and ports.
+//!
+//! The memory is registered on the first socket that is bound; every other socket is bound by naming that one
+//! (`XDP_SHARED_UMEM`). The first socket's descriptor is therefore kept for as long as the memory.
+//!
+//! Source: `Documentation/networking/af_xdp.rst`, "XDP_SHARED_UMEM bind flag"; kernel `net/xdp/xsk.c:xsk_bind`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use weir_ring::memory::FrameMemory;
+
+use crate::sys;
+
+/// What the kernel keeps free before each received packet (`XDP_PACKET_HEADROOM`).
+pub const HEADROOM_BYTES: u32 = 256;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Registration {
+    address: u64,
+    length: u64,
+    chunk_size: u32,
+    headroom: u32,
+    flags: u32,
+    tx_metadata_length: u32,
+}
+
+/// Packet memory that sockets can be bound to.
+pub struct Umem {
+    memory: Arc<FrameMemory>,
+    first: Option<OwnedFd>,
+}
+
+impl Umem {
+    /// Memory that no socket is bound to yet. The kernel wants frames of 2048 or 4096 bytes.
+    pub fn new(memory: Arc<FrameMemory>) -> Umem {
+        Umem { memory, first: None }
+    }
+
+    /// The memory itself.
+    pub fn memory(&self) -> &Arc<FrameMemory> {
+        &self.memory
+    }
+
+    /// The longest packet that a frame holds, in bytes.
+    pub fn packet_bytes_max(&self) -> u32 {
+        self.memory.frame_size_bytes() - HEADROOM_BYTES
+    }
+
+    /// The descriptor that a further socket names to share this memory, if there is a first one.
+    pub(super) fn shared_fd(&self) -> Option<RawFd> {
+        self.first.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Registers the memory on a socket, which is going to be the first.
+    pub(super) fn register(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let registration = Registration {
+            address: self.memory.base_ptr().addr() as u64,
+            length: self.memory.len_bytes() as u64,
+            chunk_size: self.memory.frame_size_bytes(),
+            headroom: 0,
+            flags: 0,
+            tx_metadata_length: 0,
+        };
+        sys::setsockopt(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
+    }
+
+    /// Remembers the first bound socket.
+    pub(super) fn set_first(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.first = Some(socket.try_clone_to_owned()?);
+        Ok(())
+    }
+}
+
+impl AsFd for Umem {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.first.as_ref().expect("a socket is bound").as_fd()
+    }
+}
