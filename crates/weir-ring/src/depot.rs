@@ -1,0 +1,180 @@
+//! The shared half of the frame pool: full and empty magazines, exchanged between workers whole.
+//! A worker comes here once in [`MAGAZINE_FRAMES`] frames at most, so the workers hardly ever meet.
+//!
+//! Rule: a magazine is in the `full` stack, in the `empty` stack or with one worker, never in two places; only who
+//! has it reads or writes its rounds. With `frames / MAGAZINE_FRAMES + 2 * workers` magazines (rounded up) and
+//! at most two with a worker that asks, an empty one is always there for whoever has a full one to put down.
+//!
+//! Ordering and ownership: each stack is a Treiber stack whose head holds a magazine and a 40-bit change count, so
+//! that a pop interrupted while the same magazine left and came back fails instead of linking a stale `next`.
+//! `R0` (push) `<-> A0` (pop): the rounds of the magazine, and the bytes of the frames in it.
+//! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001 (the magazine layer); Treiber, IBM RJ 5118, 1986.
+//! Limits: the change count wraps after 2^40 exchanges (a day and a half at ten million a second), so a pop would
+//! have to sleep exactly that long to be deceived.
+
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Frames in a full magazine: two cache lines of handles.
+pub(crate) const MAGAZINE_FRAMES: usize = if cfg!(loom) { 1 } else { 32 };
+
+/// One magazine's rounds: handles of frames, on lines of their own.
+#[repr(align(128))]
+struct Rounds([AtomicU32; MAGAZINE_FRAMES]);
+
+/// A magazine in hand. Not `Copy`: whoever has it may use its rounds.
+#[derive(Debug)]
+pub(crate) struct Magazine {
+    place: u32,
+    len: usize,
+}
+
+impl Magazine {
+    /// Stands in the hand for the moment between putting a magazine down and taking another up.
+    pub(crate) const NOWHERE: Magazine = Magazine { place: NONE, len: 0 };
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len == MAGAZINE_FRAMES
+    }
+}
+
+/// All magazines, and the two stacks of those that no worker has.
+pub(crate) struct Depot {
+    rounds: Box<[Rounds]>,
+    /// The number of frames in a magazine that lies in the `full` stack.
+    lens: Box<[AtomicU32]>,
+    /// The magazine below in the same stack, [`NONE`] at the bottom.
+    next: Box<[AtomicU32]>,
+    full: Head,
+    empty: Head,
+    /// Never below the frames in `full`: raised before a push and lowered after a pop.
+    frames: Count,
+}
+
+/// A stack's head on lines of its own: magazine in the low 24 bits, change count above.
+#[repr(align(128))]
+struct Head(AtomicU64);
+
+#[repr(align(128))]
+struct Count(AtomicU32);
+
+const PLACE_BITS: u32 = 24;
+const NONE: u32 = (1 << PLACE_BITS) - 1;
+
+impl Depot {
+    /// A depot of empty magazines, enough for `frames` frames among `workers` workers.
+    pub(crate) fn new(frames: u32, workers: usize) -> Depot {
+        let magazines = (frames as usize).div_ceil(MAGAZINE_FRAMES) + 2 * workers;
+        assert!(magazines < NONE as usize, "too many workers for one pool");
+        let numbers = || (0..magazines).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>();
+        let depot = Depot {
+            rounds: (0..magazines).map(|_| Rounds(std::array::from_fn(|_| AtomicU32::new(0)))).collect(),
+            lens: numbers(),
+            next: numbers(),
+            full: Head(AtomicU64::new(NONE.into())),
+            empty: Head(AtomicU64::new(NONE.into())),
+            frames: Count(AtomicU32::new(0)),
+        };
+        for place in (0..magazines as u32).rev() {
+            depot.push(&depot.empty, place);
+        }
+        depot
+    }
+
+    /// Frames in the depot; may be more than are left while another worker is taking some.
+    pub(crate) fn frames(&self) -> u32 {
+        // Relaxed: a figure to look at; taking is decided by the stack.
+        self.frames.0.load(Ordering::Relaxed)
+    }
+
+    /// A magazine with frames in it, if the depot has one.
+    pub(crate) fn take_full(&self) -> Option<Magazine> {
+        let place = self.pop(&self.full)?;
+        let len = self.lens[place as usize].load(Ordering::Relaxed);
+        self.frames.0.fetch_sub(len, Ordering::Relaxed);
+        Some(Magazine { place, len: len as usize })
+    }
+
+    /// An empty magazine. The caller has at most one magazine in hand.
+    pub(crate) fn take_empty(&self) -> Magazine {
+        let place = self.pop(&self.empty).expect("an empty magazine for every worker that has room for it");
+        Magazine { place, len: 0 }
+    }
+
+    /// Puts a magazine down, in the stack it belongs to.
+    pub(crate) fn put(&self, magazine: Magazine) {
+        if magazine.len == 0 {
+            return self.push(&self.empty, magazine.place);
+        }
+        let len = magazine.len as u32;
+        self.lens[magazine.place as usize].store(len, Ordering::Relaxed);
+        self.frames.0.fetch_add(len, Ordering::Relaxed);
+        self.push(&self.full, magazine.place);
+    }
+
+    /// Takes the last round out of a magazine in hand.
+    pub(crate) fn unload(&self, magazine: &mut Magazine) -> Option<u32> {
+        magazine.len = magazine.len.checked_sub(1)?;
+        // Relaxed: the magazine is in the caller's hand alone; A0 brought its rounds.
+        Some(self.rounds[magazine.place as usize].0[magazine.len].load(Ordering::Relaxed))
+    }
+
+    /// Puts one more round into a magazine in hand, which is not full.
+    pub(crate) fn load(&self, magazine: &mut Magazine, handle: u32) {
+        // Relaxed: the magazine is in the caller's hand alone; R0 takes its rounds along.
+        self.rounds[magazine.place as usize].0[magazine.len].store(handle, Ordering::Relaxed);
+        magazine.len += 1;
+    }
+
+    fn push(&self, stack: &Head, place: u32) {
+        let mut head = stack.0.load(Ordering::Relaxed);
+        loop {
+            self.next[place as usize].store(place_of(head), Ordering::Relaxed);
+            // R0, to A0 of the worker that pops this magazine: its rounds, its length and its `next`.
+            match stack.0.compare_exchange_weak(
+                head,
+                changed(head, place),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    fn pop(&self, stack: &Head) -> Option<u32> {
+        // A0, from R0 of the push of the magazine on top. What lies below was pushed with R0 as well, and every
+        // later change of the head is a read-modify-write, so it too happened before.
+        let mut head = stack.0.load(Ordering::Acquire);
+        loop {
+            let place = place_of(head);
+            if place == NONE {
+                return None;
+            }
+            // May be stale if the magazine has left meanwhile; then the change count differs and the exchange fails.
+            let below = self.next[place as usize].load(Ordering::Relaxed);
+            match stack.0.compare_exchange_weak(
+                head,
+                changed(head, below),
+                Ordering::Acquire,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(place),
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+fn place_of(head: u64) -> u32 {
+    head as u32 & NONE
+}
+
+/// The head with another magazine on top and its change count one further.
+fn changed(head: u64, place: u32) -> u64 {
+    ((head >> PLACE_BITS).wrapping_add(1) << PLACE_BITS) | u64::from(place)
+}
