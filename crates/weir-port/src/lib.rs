@@ -9,10 +9,14 @@ pub mod error;
 pub mod ethtool;
 pub mod link;
 pub mod mapping;
+pub mod masquerade;
+pub mod napi;
 mod netlink;
 pub mod netns;
+pub mod port;
 pub mod qdisc;
 pub mod sys;
+pub mod undo;
 pub mod xsk;
 
 pub use error::{Doing, PortError, Result};

@@ -9,7 +9,7 @@ use netlink_socket2::NetlinkSocket;
 
 use crate::error::{Doing, PortError, Result};
 use crate::ethtool;
-use crate::netlink::{acknowledged, explained};
+use crate::netlink::{acknowledged, explained, is_code};
 use crate::netns::NetNs;
 
 /// What is known of an interface of this thread's namespace.
@@ -121,4 +121,15 @@ pub fn set_up(ifindex: u32, up: bool) -> Result<()> {
     };
     let request = rt_link::Request::new().op_newlink_do(&header);
     acknowledged(&mut NetlinkSocket::new(), &request, || format!("setting interface number {ifindex} up or down"))
+}
+
+/// Deletes an interface of this thread's namespace (a veth takes its other end along); content with it being gone.
+pub fn delete(ifindex: u32) -> Result<()> {
+    let header = Ifinfomsg { ifi_index: ifindex as i32, ..Default::default() };
+    let request = rt_link::Request::new().op_dellink_do(&header);
+    let doing = || format!("deleting interface number {ifindex}");
+    match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
+        Err(error) if is_code(&error, libc::ENODEV) => Ok(()),
+        result => result,
+    }
 }

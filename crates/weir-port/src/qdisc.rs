@@ -69,6 +69,11 @@ pub fn install(link: &Link) -> Result<()> {
     Ok(())
 }
 
+/// Whether an interface of this thread's namespace has no qdisc that somebody chose, or only Weir's own.
+pub fn is_absent(link: &Link) -> Result<bool> {
+    Ok(root(&mut NetlinkSocket::new(), link)?.is_none_or(|(_, handle)| handle == HANDLE))
+}
+
 /// Takes the queue off an interface of this thread's namespace again; content with it being gone.
 pub fn remove(ifindex: u32) -> Result<()> {
     let header = Tcmsg { ifindex: ifindex as i32, handle: HANDLE, parent: ROOT, ..Default::default() };

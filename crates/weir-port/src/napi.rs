@@ -1,0 +1,255 @@
+//! Owning a receive queue: nobody but the worker drains its ring, so the ring fills while the worker holds back, the
+//! device stops the sender's queue, and the sender blocks.
+//!
+//! A NAPI instance is owned in three steps. With `defer-hard-irqs` and `gro-flush-timeout` set, the kernel's softirq leaves the
+//! instance alone once it has been busy-polled with `SO_PREFER_BUSY_POLL`; a [`Poller`] polls it exactly once a call; and the
+//! timer of [`HELD_NS_MAX`] is never reached, because the worker looks at every queue far more often than that.
+//!
+//! The poller is a UDP socket that has received one packet through the instance and so carries its id
+//! (`SO_INCOMING_NAPI_ID`); [`prime`] arranges that packet. Where it does not arrive, as a firewall may see to, [`Poller`] falls
+//! back on io_uring, which takes the id as a number but polls fewer packets a call.
+//!
+//! Rule: the instance is polled only while the queue's fill ring holds at least [`BUDGET`] frames and its receive ring has as
+//! much room; otherwise the kernel drops what it cannot place.
+//!
+//! Limits. The id dies with the instance: whoever attaches XDP, switches GRO, changes the number of queues or takes the
+//! interface down makes a new one.
+//!
+//! Source: `Documentation/networking/napi.rst`; kernel `net/core/dev.c:napi_busy_loop`, `busy_poll_stop`;
+//! `Documentation/netlink/specs/netdev.yaml`.
+
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use io_uring::types::{Napi, NapiTracking};
+use netlink_bindings::netdev;
+use netlink_socket2::NetlinkSocket;
+
+use crate::error::{Doing, PortError, Result};
+use crate::link::Link;
+use crate::netlink::{acknowledged, explained};
+use crate::sys;
+
+/// The most packets one poll brings in.
+pub const BUDGET: u32 = 64;
+/// How long the kernel leaves an owned instance alone at most: after this its softirq polls once, uninvited.
+pub const HELD_NS_MAX: u32 = 4_000_000_000;
+/// How many such uninvited polls in a row the instance stays deferred for.
+const DEFER_HARD_IRQS: u32 = 1_000_000;
+
+/// The instances of an interface of this thread's namespace, by queue: the lowest id is queue 0.
+pub fn instances(ifindex: u32) -> Result<Vec<u32>> {
+    let doing = || format!("listing the NAPI instances of interface number {ifindex}");
+    let mut request = netdev::Request::new().op_napi_get_dump();
+    request.encode().push_ifindex(ifindex);
+    let mut socket = NetlinkSocket::new();
+    let mut reply = socket.request(&request).doing(doing)?;
+    let mut ids = Vec::new();
+    while let Some(item) = reply.recv() {
+        let attributes = item.map_err(|error| explained(error, doing()))?;
+        ids.push(attributes.get_id().map_err(|error| explained(error.into(), doing()))?);
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// Makes the kernel's softirq leave an instance of this thread's namespace to busy polling.
+pub fn defer(id: u32) -> Result<()> {
+    let mut request = netdev::Request::new().op_napi_set_do();
+    request.encode().push_id(id).push_defer_hard_irqs(DEFER_HARD_IRQS).push_gro_flush_timeout(HELD_NS_MAX);
+    acknowledged(&mut NetlinkSocket::new(), &request, || {
+        format!("taking NAPI instance {id} over (napi-set of the netdev family, Linux 6.13 or newer)")
+    })
+}
+
+/// Polls one NAPI instance, once a call.
+pub enum Poller {
+    /// By a socket that carries the instance's id.
+    Primed(UdpSocket),
+    /// By io_uring, told the id.
+    Ring(Box<io_uring::IoUring>),
+}
+
+impl Poller {
+    /// A poller by io_uring.
+    pub fn ring(id: u32) -> Result<Poller> {
+        let make = || -> io::Result<Poller> {
+            let ring = io_uring::IoUring::new(2)?;
+            let mut napi = Napi::new()
+                .set_busy_poll_timeout(1)
+                .set_prefer_busy_poll(true)
+                .set_tracking(NapiTracking::Static);
+            ring.submitter().register_napi(&mut napi)?;
+            ring.submitter().register_napi_add_id(id)?;
+            Ok(Poller::Ring(Box::new(ring)))
+        };
+        make().doing(|| format!("polling NAPI instance {id} by io_uring (Linux 6.13 or newer)"))
+    }
+
+    /// Brings in what waits in the ring, [`BUDGET`] packets or fewer.
+    pub fn poll(&self) {
+        match self {
+            Poller::Primed(socket) => {
+                let mut byte = 0u8;
+                // SAFETY: one byte of room is passed with its length; nothing is expected to be received.
+                unsafe {
+                    libc::recv(socket.as_raw_fd(), std::ptr::from_mut(&mut byte).cast(), 1, libc::MSG_DONTWAIT)
+                };
+            }
+            Poller::Ring(ring) => {
+                let timeout = io_uring::types::Timespec::new().nsec(1);
+                let arguments = io_uring::types::SubmitArgs::new().timespec(&timeout);
+                // Nothing completes; the wait is what polls. It ends by its timeout, which is no error here.
+                let _ = ring.submitter().submit_with_args(1, &arguments);
+            }
+        }
+    }
+
+    /// How it polls, for `weir stat`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Poller::Primed(_) => "socket",
+            Poller::Ring(_) => "io_uring",
+        }
+    }
+}
+
+/// A socket waiting for the packet that gives it the id of a queue's instance.
+pub struct Priming {
+    socket: UdpSocket,
+    port: u16,
+}
+
+impl Priming {
+    /// Binds a socket to the receiving interface, in this thread's namespace.
+    pub fn new(receiver: &Link) -> Result<Priming> {
+        let make = || -> io::Result<Priming> {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+            let name = receiver.name.as_bytes();
+            // SAFETY: the name and its length are passed; the kernel copies it.
+            sys::check(unsafe {
+                libc::setsockopt(
+                    socket.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    libc::SO_BINDTODEVICE,
+                    name.as_ptr().cast(),
+                    name.len() as libc::socklen_t,
+                )
+            })?;
+            let port = socket.local_addr()?.port();
+            Ok(Priming { socket, port })
+        };
+        make().doing(|| format!("binding a socket to {}", receiver.name))
+    }
+
+    /// Waits up to `wait_ns` for the packet; the id it came by, if it came.
+    pub fn id(&self, wait_ns: u64) -> Result<Option<u32>> {
+        let doing = || "reading the NAPI id of a socket".to_string();
+        let mut fds = [sys::poll_in(self.socket.as_raw_fd())];
+        if sys::poll_readable(&mut fds, Some(wait_ns)).doing(doing)? == 0 {
+            return Ok(None);
+        }
+        let mut buffer = [0u8; 8];
+        self.socket.recv(&mut buffer).doing(doing)?;
+        let (id, _) = sys::getsockopt::<u32>(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID)
+            .doing(doing)?;
+        Ok(Some(id))
+    }
+
+    /// The poller that the socket has become.
+    pub fn into_poller(self) -> Result<Poller> {
+        let set = |name, value: u32| sys::setsockopt(self.socket.as_fd(), libc::SOL_SOCKET, name, &value);
+        let make = || -> io::Result<()> {
+            set(libc::SO_PREFER_BUSY_POLL, 1)?;
+            set(libc::SO_BUSY_POLL, 1)?;
+            set(libc::SO_BUSY_POLL_BUDGET, BUDGET)
+        };
+        make().doing(|| "making a socket poll its NAPI instance".into())?;
+        Ok(Poller::Primed(self.socket))
+    }
+}
+
+/// Sends, from a sending end in this thread's namespace, one frame that reaches `priming` by way of transmit queue
+/// `queue`: Ethernet broadcast, IPv4 0.0.0.0 to 255.255.255.255, UDP. Neither end needs an address.
+pub fn prime(sender: &Link, queue: u32, priming: &Priming) -> Result<()> {
+    let send = || -> io::Result<()> {
+        let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+        sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &queue)?;
+        let frame = priming_frame(sender.address, priming.port);
+        send_frame(socket.as_fd(), sender.ifindex, &frame)
+    };
+    send().doing(|| format!("sending a first frame on {} queue {queue}", sender.name))
+}
+
+/// Sends a whole Ethernet frame by an AF_PACKET socket.
+fn send_frame(socket: BorrowedFd<'_>, ifindex: u32, frame: &[u8]) -> io::Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: 0x0800u16.to_be(),
+        sll_ifindex: ifindex as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: [0xff; 8],
+    };
+    // SAFETY: both pointers are passed with the sizes of the live values they point at.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            frame.as_ptr().cast(),
+            frame.len(),
+            0,
+            std::ptr::from_ref(&address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    sys::check(sent as i32).map(drop)
+}
+
+fn priming_frame(source: [u8; 6], port: u16) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend(source);
+    frame.extend([0x08, 0x00]);
+    let header_start = frame.len();
+    // Version and length of header, no service, 28 bytes in all, no fragment, one hop, UDP.
+    frame.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 1, 17, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255]);
+    let sum: u32 = frame[header_start..].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[header_start + 10..header_start + 12].copy_from_slice(&checksum.to_be_bytes());
+    frame.extend(port.to_be_bytes());
+    frame.extend(port.to_be_bytes());
+    // Eight bytes in all, and no checksum, which IPv4 allows.
+    frame.extend([0, 8, 0, 0]);
+    frame.resize(60, 0);
+    frame
+}
+
+/// Fails with a sentence if the instances of an interface are not one for each queue.
+pub fn check_instances(link: &Link, ids: &[u32]) -> Result<()> {
+    if ids.len() == link.rx_queues as usize {
+        return Ok(());
+    }
+    Err(PortError::Unsuitable {
+        name: link.name.clone(),
+        why: format!(
+            "has {} receive queues but {} NAPI instances: bring it up (`ip link set {} up`) and try again",
+            link.rx_queues,
+            ids.len(),
+            link.name
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_priming_frame_has_a_right_header_checksum() {
+        let frame = priming_frame([2, 0, 0, 0, 0, 1], 4242);
+        assert_eq!(frame.len(), 60);
+        let sum: u32 = frame[14..34].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+    }
+}

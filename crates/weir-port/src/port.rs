@@ -1,0 +1,434 @@
+//! One end of a wire: a veth interface whose other end sends into it, held back by not being polled.
+//!
+//! ```text
+//!  sender -> qdisc -> [doorbell] -> veth ring --poll--> [redirect] -> receive ring -> Received
+//!                                                                    transmit ring -> veth -> receiver
+//! ```
+//!
+//! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has [`napi::BUDGET`] frames on offer, so that
+//! the kernel can place whatever one poll brings; [`Port::collect`] offers new ones at once.
+//!
+//! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Loans`].
+//!
+//! Limits: packets are transmitted by way of queue 0. A packet longer than the frame cannot arrive, because the kernel
+//! refuses XDP on a veth whose peer's MTU would allow one.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use weir_ring::loans::Loans;
+use weir_ring::memory::Frame;
+use weir_ring::pool::Pool;
+
+use crate::bpf::doorbell::{self, Announcements, Bell};
+use crate::bpf::map::Map;
+use crate::bpf::{program, redirect};
+use crate::error::{Doing, PortError, Result};
+use crate::link::Link;
+use crate::napi::{self, Poller, Priming};
+use crate::netns::NetNs;
+use crate::undo::{Keeper, Undo};
+use crate::xsk::ring::Descriptor;
+use crate::xsk::socket::{RingSizes, Statistics, Transmit, XskSocket};
+use crate::xsk::umem::Umem;
+use crate::{ethtool, qdisc};
+
+/// The longest payload of an Ethernet frame that XDP on a veth allows, in bytes: a page less headroom, the kernel's own
+/// `struct skb_shared_info` and the Ethernet header (kernel `drivers/net/veth.c:veth_xdp_set`).
+pub const MTU_BYTES_MAX: u32 = 3506;
+/// Ethernet header and one VLAN tag, which come on top of the MTU.
+const HEADER_BYTES_MAX: u32 = 18;
+/// Twice the budget would do; a transmit ring holds what a slow receiver has not taken yet.
+const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: 1024 };
+/// How long the first packet through a queue may take.
+const PRIMING_NS_MAX: u64 = 300_000_000;
+
+/// The frames of one worker: those that are free, and those that are with the kernel.
+pub struct Frames {
+    /// Free frames.
+    pub pool: Pool,
+    /// Frames on loan.
+    pub loans: Loans,
+}
+
+/// A packet that has arrived.
+#[derive(Debug)]
+pub struct Received {
+    /// Where it is.
+    pub frame: Frame,
+    /// Where in the frame it starts, in bytes.
+    pub offset_bytes: u32,
+    /// How long it is, in bytes.
+    pub len_bytes: u32,
+}
+
+/// What became of a transmitted packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// The device took it.
+    Delivered,
+    /// The device refused it for good.
+    Refused,
+}
+
+struct Queue {
+    socket: XskSocket,
+    poller: Poller,
+    on_offer: u32,
+}
+
+/// An interface that packets enter and leave by.
+pub struct Port {
+    link: Link,
+    sender: Link,
+    sender_netns: NetNs,
+    queues: Vec<Queue>,
+    announcements: Announcements,
+    /// Lengths and fates of frames in transmission, by frame index.
+    in_flight: Box<[InFlight]>,
+    in_flight_packets: u32,
+    /// The frame indexes on the transmit ring, in order: entry `i` of the ring is at `i & mask`.
+    transmitted: Box<[u32]>,
+    transmit_next: u32,
+    _doorbell: program::Link,
+    _redirect: program::Link,
+    _sockets: Map,
+}
+
+#[derive(Clone, Copy, Default)]
+struct InFlight {
+    len_bytes: u32,
+    refused: bool,
+}
+
+impl Port {
+    /// Takes an interface of this thread's namespace over. What is changed outside descriptors is recorded with `keeper`
+    /// first; on failure everything made so far is dropped, and the keeper puts the rest back.
+    pub fn open(
+        name: &str,
+        umem: &mut Umem,
+        frames: &mut Frames,
+        bell: &Bell,
+        keeper: &mut dyn Keeper,
+    ) -> Result<Port> {
+        let link = Link::by_name(name)?;
+        let (sender_netns, sender) = link.peer()?;
+        check_suitable(&link, &sender)?;
+        arrange_sender(&sender_netns, &sender, keeper)?;
+        arrange_receiver(&link, keeper)?;
+
+        let mut sockets = Vec::new();
+        for queue in 0..link.rx_queues {
+            let socket = XskSocket::bind(umem, link.ifindex, queue, RINGS)
+                .doing(|| format!("binding an AF_XDP socket to {name} queue {queue}"))?;
+            sockets.push(socket);
+        }
+        let map = Map::xskmap(link.rx_queues).doing(|| "making the map of AF_XDP sockets".into())?;
+        let redirect = redirect::load(&map)
+            .and_then(|program| program.attach(link.ifindex))
+            .doing(|| format!("attaching the XDP program to {name}"))?;
+        let ids = napi::instances(link.ifindex)?;
+        napi::check_instances(&link, &ids)?;
+        let announcements =
+            Announcements::new(sender.tx_queues as usize).doing(|| "sharing memory with the doorbell".into())?;
+        let doorbell = sender_netns.run(|| {
+            doorbell::load(bell, &announcements)
+                .and_then(|program| program.attach(sender.ifindex))
+                .doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
+        })?;
+        let pollers = take_over(&link, &sender_netns, &sender, &announcements, &ids)?;
+
+        let frames_total = frames.pool.memory().frames() as usize;
+        let queues = sockets.into_iter().zip(pollers);
+        let mut port = Port {
+            link,
+            sender,
+            sender_netns,
+            queues: queues.map(|(socket, poller)| Queue { socket, poller, on_offer: 0 }).collect(),
+            announcements,
+            in_flight: vec![InFlight::default(); frames_total].into_boxed_slice(),
+            in_flight_packets: 0,
+            transmitted: vec![0; RINGS.transmit as usize].into_boxed_slice(),
+            transmit_next: 0,
+            _doorbell: doorbell,
+            _redirect: redirect,
+            _sockets: map,
+        };
+        port.go_live(frames)?;
+        Ok(port)
+    }
+
+    /// From here on packets arrive here and not in the kernel's stack.
+    fn go_live(&mut self, frames: &mut Frames) -> Result<()> {
+        for index in 0..self.queues.len() {
+            if !self.offer(index, frames) {
+                return Err(PortError::Unsuitable {
+                    name: self.link.name.clone(),
+                    why: format!(
+                        "has {} queues, which need {} frames of packet memory: give weir more with --memory",
+                        self.queues.len(),
+                        self.queues.len() as u32 * napi::BUDGET
+                    ),
+                });
+            }
+            let socket = self.queues[index].socket.as_fd().as_raw_fd() as u32;
+            self._sockets
+                .update(index as u32, socket)
+                .doing(|| format!("directing queue {index} of {} to its socket", self.link.name))?;
+        }
+        Ok(())
+    }
+
+    /// The interface.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The other end of the interface, where packets come from.
+    pub fn sender(&self) -> &Link {
+        &self.sender
+    }
+
+    /// What the senders' queue holds and has lost; the latter stays 0 unless forwarded traffic overruns it.
+    pub fn sender_queue(&self) -> Result<qdisc::Counters> {
+        self.sender_netns.run(|| qdisc::counters(self.sender.ifindex))
+    }
+
+    /// How many queues packets arrive on.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// The longest packet that may be transmitted, in bytes.
+    pub fn packet_bytes_max(&self) -> u32 {
+        self.link.mtu_bytes + HEADER_BYTES_MAX
+    }
+
+    /// What the sending end announces.
+    pub fn announcements(&self) -> &Announcements {
+        &self.announcements
+    }
+
+    /// How the queues are polled.
+    pub fn poller_name(&self) -> &'static str {
+        self.queues[0].poller.name()
+    }
+
+    /// Fills the offer of `queue` up; true if it may be polled.
+    pub fn offer(&mut self, queue: usize, frames: &mut Frames) -> bool {
+        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
+        let queue = &mut self.queues[queue];
+        while queue.on_offer < napi::BUDGET {
+            let Some(frame) = frames.pool.take() else { break };
+            queue.socket.fill.push(u64::from(frames.loans.lend(frame)) * frame_bytes);
+            queue.on_offer += 1;
+        }
+        queue.socket.fill.publish();
+        queue.on_offer >= napi::BUDGET
+    }
+
+    /// Polls `queue` once and collects what came; how many packets that were.
+    pub fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
+        self.queues[queue].poller.poll();
+        self.collect(queue, frames, received)
+    }
+
+    /// Collects what has come on `queue` without polling it, and fills the offer up.
+    pub fn collect(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
+        let before = received.len();
+        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
+        let rx = &mut self.queues[queue].socket.rx;
+        let mut returned = 0;
+        while let Some(descriptor) = rx.pop() {
+            returned += 1;
+            let offset_bytes = (descriptor.address % frame_bytes) as u32;
+            // A descriptor is the kernel's word and checked in release builds too: one that names no frame of this offer, or
+            // reaches past its end, is not followed.
+            let index = u32::try_from(descriptor.address / frame_bytes).unwrap_or(u32::MAX);
+            let Ok(frame) = frames.loans.reclaim(index) else { continue };
+            let end = u64::from(offset_bytes) + u64::from(descriptor.length);
+            if end > frame_bytes || descriptor.length < 14 {
+                frames.pool.give(frame);
+                continue;
+            }
+            received.push(Received { frame, offset_bytes, len_bytes: descriptor.length });
+        }
+        rx.release();
+        self.queues[queue].on_offer -= returned;
+        if returned > 0 {
+            self.offer(queue, frames);
+        }
+        received.len() - before
+    }
+
+    /// How many more packets can be handed to [`Port::transmit`].
+    pub fn transmit_room(&self) -> u32 {
+        // A completion must find room as well, and that ring is as long as this one.
+        RINGS.transmit - self.in_flight_packets
+    }
+
+    /// Puts a packet on the transmit ring; there must be room.
+    pub fn transmit(&mut self, packet: Received, frames: &mut Frames) {
+        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
+        let index = frames.loans.lend(packet.frame);
+        self.in_flight[index as usize] = InFlight { len_bytes: packet.len_bytes, refused: false };
+        self.in_flight_packets += 1;
+        self.transmitted[(self.transmit_next & (RINGS.transmit - 1)) as usize] = index;
+        self.transmit_next = self.transmit_next.wrapping_add(1);
+        self.queues[0].socket.tx.push(Descriptor {
+            address: u64::from(index) * frame_bytes + u64::from(packet.offset_bytes),
+            length: packet.len_bytes,
+            options: 0,
+        });
+    }
+
+    /// Makes the kernel transmit: everything, or as much as the device takes now.
+    pub fn flush(&mut self) -> Result<Transmit> {
+        let socket = &mut self.queues[0].socket;
+        socket.tx.publish();
+        let mut waiting = socket.tx.unconsumed();
+        while waiting > 0 {
+            let outcome =
+                socket.kick().doing(|| format!("transmitting on {}", self.link.name))?;
+            let still = socket.tx.unconsumed();
+            match outcome {
+                Transmit::Refused => {
+                    let last = self.transmit_next.wrapping_sub(still + 1) & (RINGS.transmit - 1);
+                    self.in_flight[self.transmitted[last as usize] as usize].refused = true;
+                }
+                Transmit::Down => return Ok(Transmit::Down),
+                _ if still == waiting => return Ok(Transmit::Busy),
+                _ => {}
+            }
+            waiting = still;
+        }
+        Ok(Transmit::Progress)
+    }
+
+    /// Takes back the frames whose transmission has ended, telling `each` their lengths and fates; how many they were.
+    pub fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(u32, Completion)) -> usize {
+        if self.in_flight_packets == 0 {
+            return 0;
+        }
+        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
+        let completion = &mut self.queues[0].socket.completion;
+        let mut count = 0;
+        while let Some(address) = completion.pop() {
+            let index = u32::try_from(address / frame_bytes).unwrap_or(u32::MAX);
+            let Ok(frame) = frames.loans.reclaim(index) else { continue };
+            let InFlight { len_bytes, refused } = self.in_flight[index as usize];
+            each(len_bytes, if refused { Completion::Refused } else { Completion::Delivered });
+            frames.pool.give(frame);
+            count += 1;
+        }
+        completion.release();
+        self.in_flight_packets -= count as u32;
+        count
+    }
+
+    /// How many packets and bytes are on the transmit ring or with the device.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight_packets
+    }
+
+    /// What the kernel lost at the sockets of this port, all queues together.
+    pub fn statistics(&self) -> Result<Statistics> {
+        let mut sum = Statistics::default();
+        for queue in &self.queues {
+            let one = queue.socket.statistics().doing(|| format!("reading the statistics of {}", self.link.name))?;
+            sum.rx_dropped += one.rx_dropped;
+            sum.rx_invalid_descs += one.rx_invalid_descs;
+            sum.tx_invalid_descs += one.tx_invalid_descs;
+            sum.rx_ring_full += one.rx_ring_full;
+            sum.rx_fill_ring_empty_descs += one.rx_fill_ring_empty_descs;
+            sum.tx_ring_empty_descs += one.tx_ring_empty_descs;
+        }
+        Ok(sum)
+    }
+}
+
+fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
+    let refuse = |why: String| Err(PortError::Unsuitable { name: link.name.clone(), why });
+    if link.master.is_some() {
+        return refuse(format!(
+            "belongs to a bridge or bond, which would not see its packets: `ip link set {} nomaster` first",
+            link.name
+        ));
+    }
+    if link.has_xdp {
+        return refuse(format!(
+            "has an XDP program attached: remove it with `ip link set {} xdp off`, or stop its owner",
+            link.name
+        ));
+    }
+    for end in [link, sender] {
+        if !end.up {
+            return refuse(format!("or its other end {0} is down: `ip link set {0} up` in its namespace", end.name));
+        }
+        if end.mtu_bytes > MTU_BYTES_MAX {
+            return refuse(format!(
+                "or its other end {0} has an MTU of {1}, and a packet memory frame carries {MTU_BYTES_MAX}: \
+                 `ip link set {0} mtu {MTU_BYTES_MAX}` or less",
+                end.name, end.mtu_bytes
+            ));
+        }
+    }
+    if sender.tx_queues != link.rx_queues {
+        return refuse(format!(
+            "receives on {} queues while {} sends on {}: make them the same with `ethtool -L`",
+            link.rx_queues, sender.name, sender.tx_queues
+        ));
+    }
+    Ok(())
+}
+
+/// A queue that holds, and checksums filled in, at the end that sends.
+fn arrange_sender(netns: &NetNs, sender: &Link, keeper: &mut dyn Keeper) -> Result<()> {
+    keeper.record(netns, Undo::Qdisc { ifindex: sender.ifindex })?;
+    netns.run(|| qdisc::install(sender))?;
+    if netns.run(|| ethtool::tx_checksum(&sender.name))? {
+        keeper.record(netns, Undo::TxChecksum { ifindex: sender.ifindex })?;
+        netns.run(|| ethtool::set_tx_checksum(&sender.name, false))?;
+    }
+    Ok(())
+}
+
+/// A queue at our own end too: without one, a veth drops what a receiver with a full ring does not take.
+fn arrange_receiver(link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
+    if qdisc::is_absent(link)? {
+        keeper.record(&NetNs::current()?, Undo::Qdisc { ifindex: link.ifindex })?;
+        qdisc::install(link)?;
+    }
+    Ok(())
+}
+
+/// Gets a poller for each queue and makes the kernel leave the queues to them.
+fn take_over(
+    link: &Link,
+    sender_netns: &NetNs,
+    sender: &Link,
+    announcements: &Announcements,
+    ids: &[u32],
+) -> Result<Vec<Poller>> {
+    announcements.set_priming(true);
+    let primings = (0..link.rx_queues).map(|_| Priming::new(link)).collect::<Result<Vec<_>>>()?;
+    sender_netns.run(|| {
+        primings.iter().enumerate().try_for_each(|(queue, priming)| napi::prime(sender, queue as u32, priming))
+    })?;
+    let mut wait_ns = PRIMING_NS_MAX;
+    let mut pollers = Vec::new();
+    for (priming, &id) in primings.into_iter().zip(ids) {
+        if priming.id(wait_ns)? == Some(id) {
+            pollers.push(priming.into_poller()?);
+        } else {
+            // One that does not arrive is filtered, and so are the others: do not wait for each.
+            wait_ns = 0;
+            pollers.push(Poller::ring(id)?);
+        }
+    }
+    announcements.set_priming(false);
+    for (&id, poller) in ids.iter().zip(&pollers) {
+        napi::defer(id)?;
+        poller.poll();
+    }
+    Ok(pollers)
+}

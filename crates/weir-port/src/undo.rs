@@ -1,0 +1,93 @@
+//! What Weir changed outside its own process and must put back, written so that another process can do it.
+//!
+//! Each change is recorded *before* it is made, with a keeper that outlives a crash (`weir_run::guardian`). Putting back is
+//! idempotent and content with things that are already gone. What belongs to descriptors is not listed, because the kernel
+//! takes it back by itself: XDP and tcx programs (links), maps, AF_XDP sockets, NAPI settings (they die with the instance
+//! that XDP made).
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{PortError, Result};
+use crate::link::{self, Link};
+use crate::netns::NetNs;
+use crate::{ethtool, qdisc};
+
+/// One thing to put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Undo {
+    /// Remove Weir's qdisc from an interface.
+    Qdisc {
+        /// The interface's number.
+        ifindex: u32,
+    },
+    /// Leave checksums to the device again.
+    TxChecksum {
+        /// The interface's number; its name may change meanwhile.
+        ifindex: u32,
+    },
+    /// Delete an interface that Weir made.
+    Link {
+        /// Its number.
+        ifindex: u32,
+        /// Its name, which must still be the same.
+        name: String,
+    },
+    /// Remove the nftables table of this name.
+    NftTable {
+        /// Its name, in the `inet` family.
+        name: String,
+    },
+    /// Write a value back to a file below `/proc/sys`.
+    Sysctl {
+        /// The file.
+        path: PathBuf,
+        /// What was in it.
+        value: String,
+    },
+    /// Delete a file that Weir made.
+    File {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Undo {
+    /// Puts the thing back, in this thread's namespace.
+    pub fn apply(&self) -> Result<()> {
+        match self {
+            Undo::Qdisc { ifindex } => qdisc::remove(*ifindex),
+            Undo::TxChecksum { ifindex } => match Link::by_index(*ifindex) {
+                Ok(link) => ethtool::set_tx_checksum(&link.name, true),
+                Err(PortError::NoInterface { .. }) => Ok(()),
+                Err(error) => Err(error),
+            },
+            Undo::Link { ifindex, name } => match Link::by_index(*ifindex) {
+                Ok(link) if link.name == *name => link::delete(*ifindex),
+                Ok(_) | Err(PortError::NoInterface { .. }) => Ok(()),
+                Err(error) => Err(error),
+            },
+            Undo::NftTable { name } => crate::masquerade::remove(name),
+            Undo::Sysctl { path, value } => write_back(path, value),
+            Undo::File { path } => match std::fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(PortError::Kernel { doing: format!("deleting {}", path.display()), source: error })
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+}
+
+fn write_back(path: &std::path::Path, value: &str) -> Result<()> {
+    std::fs::write(path, value)
+        .map_err(|source| PortError::Kernel { doing: format!("writing {value} to {}", path.display()), source })
+}
+
+/// Where changes are recorded before they are made.
+pub trait Keeper {
+    /// Remembers `undo` for a namespace; returns when a crash from here on would be put right.
+    fn record(&mut self, netns: &NetNs, undo: Undo) -> Result<()>;
+}
