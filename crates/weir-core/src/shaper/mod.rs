@@ -1,0 +1,3 @@
+//! Shapers: when may which packet leave, and how much more may come in.
+
+pub mod token_bucket;
