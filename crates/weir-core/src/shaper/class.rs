@@ -1,0 +1,314 @@
+//! A class: fair queues behind a limit, with its books, its credit, and what it did to its packets and feeders.
+//!
+//! ```text
+//! room_bytes = max(limit, poll budget) - held            the credit: what an intake may still bring in
+//! standing delay = dequeue time - arrival_ns             of each packet
+//! blocked = sum of the times between begin_blocked and end_blocked
+//! ```
+//!
+//! A class never drops. Full means `room_bytes` is 0: its intakes are not polled, and the senders feel it. The limit
+//! is never below one poll budget, the most bytes one poll may bring: otherwise an empty class of a slow rate could
+//! never let an intake poll. An intake that polls whenever there is room brings the class at most one poll budget
+//! over its limit, and then waits until it is under it again.
+//!
+//! Every change of the limits is live: packets stay where they are, in their order, and levels are kept.
+//!
+//! Owner: one worker. The rate and its bounds are the TBF's, fairness is the DRR's. Limits: no limit at all (`None`)
+//! means that packets pass as fast as they are asked for, and the room is then bounded by the slots alone.
+
+use super::{
+    delay::DelayHistogram,
+    drr::Drr,
+    tbf::{Tbf, TbfConfig, TbfError},
+};
+use crate::{
+    account::Account,
+    drops::{Count, DropReason},
+    packet::Packet,
+};
+
+/// What memory a class takes at creation, and how fine its turns are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassSize {
+    /// Flows are numbered `0..flows`.
+    pub flows: usize,
+    /// The most packets it can hold: all frames that can reach it, so that it cannot be full.
+    pub packets_max: usize,
+    /// Bytes of one flow's turn; the longest packet or more.
+    pub quantum_bytes: u32,
+    /// The most bytes one poll of an intake may bring.
+    pub poll_budget_bytes: u64,
+}
+
+/// What [`Class::dequeue`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Dequeue<P> {
+    /// This packet of this flow leaves now; it is charged and booked.
+    Packet(usize, P),
+    /// Packets wait, and none is admitted before this time.
+    NotBefore(u64),
+    /// Nothing waits.
+    Empty,
+}
+
+/// One class and all it knows.
+#[derive(Debug)]
+pub struct Class<P> {
+    queue: Drr<P>,
+    tbf: Option<Tbf>,
+    poll_budget_bytes: u64,
+    account: Account,
+    delay: DelayHistogram,
+    blocked: Blocked,
+}
+
+impl<P: Packet> Class<P> {
+    /// A class with full buckets and nothing in it; `None` does not limit.
+    pub fn new(size: ClassSize, limits: Option<TbfConfig>, now_ns: u64) -> Result<Class<P>, TbfError> {
+        Ok(Class {
+            queue: Drr::new(size.flows, size.packets_max, size.quantum_bytes),
+            tbf: limits.map(|config| Tbf::new(config, now_ns)).transpose()?,
+            poll_budget_bytes: size.poll_budget_bytes,
+            account: Account::default(),
+            delay: DelayHistogram::default(),
+            blocked: Blocked::default(),
+        })
+    }
+
+    /// How many more bytes an intake may bring in; 0 means its feeders must wait. See the header for the overshoot.
+    pub fn room_bytes(&self) -> u64 {
+        if self.queue.room_packets() == 0 {
+            return 0;
+        }
+        self.limit_bytes().saturating_sub(self.queue.held().bytes)
+    }
+
+    /// Takes a packet in, to its flow's queue; gives it back, unbooked, only if every slot is taken.
+    pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), P> {
+        let len_bytes = packet.len_bytes();
+        self.queue.enqueue(flow, packet)?;
+        self.account.accept(len_bytes);
+        Ok(())
+    }
+
+    /// The next packet in fair order, if the limit admits it now.
+    pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
+        if let Some(tbf) = &mut self.tbf {
+            let Some((_, head)) = self.queue.peek() else {
+                return Dequeue::Empty;
+            };
+            let len_bytes = head.len_bytes();
+            let ready_ns = tbf.ready_at(len_bytes, now_ns);
+            if ready_ns > now_ns {
+                return Dequeue::NotBefore(ready_ns);
+            }
+            tbf.take(len_bytes, now_ns);
+        }
+        let Some((flow, packet)) = self.queue.dequeue() else {
+            return Dequeue::Empty;
+        };
+        self.account.deliver(packet.len_bytes());
+        self.delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
+        Dequeue::Packet(flow, packet)
+    }
+
+    /// Takes a packet out past the limit, booked as dropped: when its way out is gone. Until `None` the class drains.
+    pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
+        let (_, packet) = self.queue.dequeue()?;
+        self.account.drop(reason, packet.len_bytes());
+        Some(packet)
+    }
+
+    /// Changes the limits from now on; nothing that waits is touched. On an error nothing has changed.
+    pub fn set_limits(&mut self, limits: Option<TbfConfig>, now_ns: u64) -> Result<(), TbfError> {
+        match (limits, &mut self.tbf) {
+            (Some(config), Some(tbf)) => tbf.set_config(config, now_ns)?,
+            (Some(config), tbf) => *tbf = Some(Tbf::new(config, now_ns)?),
+            (None, tbf) => *tbf = None,
+        }
+        Ok(())
+    }
+
+    /// The limits as they are now.
+    pub fn limits(&self) -> Option<&TbfConfig> {
+        self.tbf.as_ref().map(Tbf::config)
+    }
+
+    /// The credit as a whole: held and room together.
+    pub fn limit_bytes(&self) -> u64 {
+        let limit_bytes = self.tbf.as_ref().map_or(u64::MAX, |tbf| tbf.config().limit_bytes());
+        limit_bytes.max(self.poll_budget_bytes)
+    }
+
+    /// Tells that a feeder is not polled because this class is full. Repeating it changes nothing.
+    pub fn begin_blocked(&mut self, now_ns: u64) {
+        self.blocked.since_ns.get_or_insert(now_ns);
+    }
+
+    /// Tells that its feeders are polled again. Repeating it changes nothing.
+    pub fn end_blocked(&mut self, now_ns: u64) {
+        self.blocked = Blocked { total_ns: self.blocked_ns(now_ns), since_ns: None };
+    }
+
+    /// For how long its feeders were blocked, the present time included.
+    pub fn blocked_ns(&self, now_ns: u64) -> u64 {
+        self.blocked.total_ns + self.blocked.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns))
+    }
+
+    /// Its books.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// The standing delays of the packets that left.
+    pub fn delay(&self) -> &DelayHistogram {
+        &self.delay
+    }
+
+    /// What waits here.
+    pub fn held(&self) -> Count {
+        self.queue.held()
+    }
+
+    /// The queues, to look at.
+    pub fn queue(&self) -> &Drr<P> {
+        &self.queue
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Blocked {
+    total_ns: u64,
+    since_ns: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        rate::{NS_PER_S, Rate},
+        shaper::{tbf::Limit, test_packet::TestPacket},
+    };
+
+    fn packet(len_bytes: u32, number: usize, arrival_ns: u64) -> TestPacket {
+        TestPacket::new(len_bytes, number, arrival_ns)
+    }
+
+    fn limits(bits_per_s: u64) -> TbfConfig {
+        TbfConfig {
+            rate: Rate::from_bits_per_s(bits_per_s).unwrap(),
+            burst_bytes: 20 * 1024,
+            peak: None,
+            limit: Limit::TimeNs(5_000_000),
+        }
+    }
+
+    const SIZE: ClassSize =
+        ClassSize { flows: 4, packets_max: 1000, quantum_bytes: 1514, poll_budget_bytes: 64 * 1514 };
+
+    #[test]
+    fn the_credit_is_a_time_but_never_less_than_a_poll() {
+        let mut class = Class::<TestPacket>::new(SIZE, Some(limits(200_000_000)), 0).unwrap();
+        assert_eq!(class.room_bytes(), 125_000);
+        class.enqueue(0, packet(1500, 0, 0)).unwrap();
+        assert_eq!(class.room_bytes(), 123_500);
+        class.set_limits(Some(limits(1_000_000)), 0).unwrap();
+        assert_eq!(
+            class.limit_bytes(),
+            64 * 1514,
+            "5 ms at 1 Mbit/s are 625 bytes: no poll could ever happen"
+        );
+        class.set_limits(None, 0).unwrap();
+        assert_eq!(class.room_bytes(), u64::MAX - 1500);
+        let mut full = Class::new(ClassSize { packets_max: 1, ..SIZE }, None, 0).unwrap();
+        full.enqueue(0, packet(60, 0, 0)).unwrap();
+        assert_eq!(full.room_bytes(), 0, "no slot, no room");
+        assert!(full.enqueue(0, packet(60, 1, 0)).is_err());
+        assert!(full.account().balances(full.held()), "what was given back was not booked");
+    }
+
+    #[test]
+    fn an_unlimited_class_passes_at_once_and_measures() {
+        let mut class = Class::new(SIZE, None, 0).unwrap();
+        assert_eq!(class.dequeue(0), Dequeue::Empty);
+        class.enqueue(1, packet(60, 7, 1_000)).unwrap();
+        assert_eq!(class.dequeue(3_000), Dequeue::Packet(1, packet(60, 7, 1_000)));
+        assert_eq!(class.delay().delay_ns_max(), 2_000);
+        assert_eq!(class.account().delivered, Count { packets: 1, bytes: 60 });
+    }
+
+    #[test]
+    fn blocked_time_counts_once_however_often_it_is_told() {
+        let mut class = Class::<TestPacket>::new(SIZE, None, 0).unwrap();
+        class.begin_blocked(100);
+        class.begin_blocked(200);
+        assert_eq!(class.blocked_ns(300), 200);
+        class.end_blocked(400);
+        class.end_blocked(500);
+        assert_eq!(class.blocked_ns(600), 300);
+    }
+
+    #[test]
+    fn a_class_without_a_way_out_drains_into_its_books() {
+        let mut class = Class::new(SIZE, Some(limits(1_000)), 0).unwrap();
+        for number in 0..50 {
+            class.enqueue(number % 4, packet(1514, number, 0)).unwrap();
+        }
+        while class.drop_next(DropReason::PortGone).is_some() {}
+        assert_eq!(class.account().dropped.get(DropReason::PortGone).packets, 50);
+        assert!(class.account().balances(Count::default()));
+    }
+
+    proptest! {
+        /// A feeder that keeps the class full and a clock that jumps from one answer to the next, with limits changed
+        /// under load: never over the sum of what the limits allowed, never behind it, nothing lost or reordered.
+        #[test]
+        fn live_changes_lose_nothing_reorder_nothing_and_keep_the_rate(
+            changes in prop::collection::vec((1_000_000u64..1_000_000_000, 1_000_000u64..30_000_000), 1..12),
+            lens in prop::collection::vec(60u32..=1514, 50),
+        ) {
+            const BURST_BYTES: u128 = 20 * 1024;
+            let bit_ns = |bytes: u128| bytes * 8 * u128::from(NS_PER_S);
+            let mut class = Class::new(SIZE, Some(limits(1_000_000)), 0).unwrap();
+            let (mut now_ns, mut number, mut next_of) = (0u64, 0, [0; 4]);
+            let (mut earned, mut spent) = (bit_ns(BURST_BYTES), 0u128);
+            for &(bits_per_s, hold_ns) in &changes {
+                class.set_limits(Some(limits(bits_per_s)), now_ns).unwrap();
+                let end_ns = now_ns + hold_ns;
+                earned += u128::from(bits_per_s) * u128::from(hold_ns);
+                while now_ns < end_ns {
+                    while class.room_bytes() > 0 {
+                        let len_bytes = lens[number % lens.len()];
+                        // Flow and the number within the flow follow from the packet's number.
+                        class.enqueue(number % 4, packet(len_bytes, number, now_ns)).unwrap();
+                        number += 1;
+                    }
+                    prop_assert!(class.held().bytes < 1_000_000_000 / 8 / 200 + 1514);
+                    match class.dequeue(now_ns) {
+                        Dequeue::Packet(flow, packet) => {
+                            prop_assert_eq!(packet.number, next_of[flow] * 4 + flow, "order in flow");
+                            next_of[flow] += 1;
+                            spent += bit_ns(packet.len_bytes.into());
+                        }
+                        Dequeue::NotBefore(ready_ns) => {
+                            prop_assert!(ready_ns > now_ns);
+                            now_ns = ready_ns.min(end_ns);
+                        }
+                        Dequeue::Empty => prop_assert!(false, "a full class has packets"),
+                    }
+                    prop_assert!(class.account().balances(class.held()));
+                }
+                prop_assert!(spent <= earned);
+                prop_assert!(earned - spent < bit_ns(2 * 1514), "fell behind: {} bits", (earned - spent) / 1_000_000_000);
+            }
+            let mut left = class.held().packets;
+            while class.drop_next(DropReason::PortGone).is_some() {
+                left -= 1;
+            }
+            prop_assert_eq!(left, 0);
+            prop_assert_eq!(class.account().accepted.packets, number as u64);
+        }
+    }
+}
