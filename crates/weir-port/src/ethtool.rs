@@ -66,7 +66,10 @@ pub fn tx_checksum(name: &str) -> Result<bool> {
 pub fn set_tx_checksum(name: &str, on: bool) -> Result<()> {
     let mut value = Value { command: ETHTOOL_STXCSUM, data: u32::from(on) };
     ioctl(name, &mut value).doing(|| {
-        format!("switching checksum offload of {name} {} (`ethtool -K {name} tx ...`)", if on { "on" } else { "off" })
+        format!(
+            "switching checksum offload of {name} {} (`ethtool -K {name} tx ...`)",
+            if on { "on" } else { "off" }
+        )
     })
 }
 

@@ -10,6 +10,7 @@ pub mod ethtool;
 pub mod link;
 pub mod mapping;
 pub mod masquerade;
+pub mod monitor;
 pub mod napi;
 mod netlink;
 pub mod netns;

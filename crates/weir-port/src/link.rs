@@ -82,7 +82,11 @@ impl Link {
             mtu_bytes: attributes.get_mtu().unwrap_or(0),
             up: header.ifi_flags & libc::IFF_UP as u32 != 0,
             master: attributes.get_master().ok(),
-            address: attributes.get_address().ok().and_then(|bytes| bytes.try_into().ok()).unwrap_or_default(),
+            address: attributes
+                .get_address()
+                .ok()
+                .and_then(|bytes| bytes.try_into().ok())
+                .unwrap_or_default(),
             rx_queues: channels.rx,
             tx_queues: channels.tx,
             has_xdp: attributes.get_xdp().and_then(|xdp| xdp.get_attached()).is_ok_and(|mode| mode != 0),
@@ -98,7 +102,10 @@ impl Link {
             let kind = if self.kind.is_empty() { "not a veth" } else { &self.kind };
             return Err(PortError::Unsuitable {
                 name: self.name.clone(),
-                why: format!("is {kind}: a wire joins two veth interfaces (`ip link add {} type veth ...`)", self.name),
+                why: format!(
+                    "is {kind}: a wire joins two veth interfaces (`ip link add {} type veth ...`)",
+                    self.name
+                ),
             });
         };
         let netns = match self.peer_netns_id {
@@ -120,7 +127,9 @@ pub fn set_up(ifindex: u32, up: bool) -> Result<()> {
         ..Default::default()
     };
     let request = rt_link::Request::new().op_newlink_do(&header);
-    acknowledged(&mut NetlinkSocket::new(), &request, || format!("setting interface number {ifindex} up or down"))
+    acknowledged(&mut NetlinkSocket::new(), &request, || {
+        format!("setting interface number {ifindex} up or down")
+    })
 }
 
 /// Deletes an interface of this thread's namespace (a veth takes its other end along); content with it being gone.

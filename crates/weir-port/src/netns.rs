@@ -105,11 +105,11 @@ impl NetNs {
         sys::check(sent as i32)?;
         let mut reply = [0u8; 256];
         // SAFETY: the kernel writes at most the length of `reply`.
-        let received =
-            unsafe { libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) };
+        let received = unsafe { libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) };
         let reply = &reply[..sys::check(received as i32)? as usize];
         // Header (16 bytes), `struct rtgenmsg` padded to 4, then attributes, of which the first is the number.
-        let half = |at: usize| reply.get(at..at + 2).map(|two| u16::from_ne_bytes(two.try_into().expect("two")));
+        let half =
+            |at: usize| reply.get(at..at + 2).map(|two| u16::from_ne_bytes(two.try_into().expect("two")));
         let id = reply.get(24..28).map(|four| i32::from_ne_bytes(four.try_into().expect("four")));
         match (half(4), half(22), id) {
             (Some(RTM_NEWNSID), Some(NETNSA_NSID), Some(id)) => Ok((id >= 0).then_some(id)),

@@ -86,6 +86,7 @@ pub struct Port {
     /// Lengths and fates of frames in transmission, by frame index.
     in_flight: Box<[InFlight]>,
     in_flight_packets: u32,
+    in_flight_bytes: u64,
     /// The frame indexes on the transmit ring, in order: entry `i` of the ring is at `i & mask`.
     transmitted: Box<[u32]>,
     transmit_next: u32,
@@ -128,8 +129,8 @@ impl Port {
             .doing(|| format!("attaching the XDP program to {name}"))?;
         let ids = napi::instances(link.ifindex)?;
         napi::check_instances(&link, &ids)?;
-        let announcements =
-            Announcements::new(sender.tx_queues as usize).doing(|| "sharing memory with the doorbell".into())?;
+        let announcements = Announcements::new(sender.tx_queues as usize)
+            .doing(|| "sharing memory with the doorbell".into())?;
         let doorbell = sender_netns.run(|| {
             doorbell::load(bell, &announcements)
                 .and_then(|program| program.attach(sender.ifindex))
@@ -147,6 +148,7 @@ impl Port {
             announcements,
             in_flight: vec![InFlight::default(); frames_total].into_boxed_slice(),
             in_flight_packets: 0,
+            in_flight_bytes: 0,
             transmitted: vec![0; RINGS.transmit as usize].into_boxed_slice(),
             transmit_next: 0,
             _doorbell: doorbell,
@@ -272,6 +274,7 @@ impl Port {
         let index = frames.loans.lend(packet.frame);
         self.in_flight[index as usize] = InFlight { len_bytes: packet.len_bytes, refused: false };
         self.in_flight_packets += 1;
+        self.in_flight_bytes += u64::from(packet.len_bytes);
         self.transmitted[(self.transmit_next & (RINGS.transmit - 1)) as usize] = index;
         self.transmit_next = self.transmit_next.wrapping_add(1);
         self.queues[0].socket.tx.push(Descriptor {
@@ -287,8 +290,7 @@ impl Port {
         socket.tx.publish();
         let mut waiting = socket.tx.unconsumed();
         while waiting > 0 {
-            let outcome =
-                socket.kick().doing(|| format!("transmitting on {}", self.link.name))?;
+            let outcome = socket.kick().doing(|| format!("transmitting on {}", self.link.name))?;
             let still = socket.tx.unconsumed();
             match outcome {
                 Transmit::Refused => {
@@ -318,6 +320,7 @@ impl Port {
             let InFlight { len_bytes, refused } = self.in_flight[index as usize];
             each(len_bytes, if refused { Completion::Refused } else { Completion::Delivered });
             frames.pool.give(frame);
+            self.in_flight_bytes -= u64::from(len_bytes);
             count += 1;
         }
         completion.release();
@@ -326,15 +329,25 @@ impl Port {
     }
 
     /// How many packets and bytes are on the transmit ring or with the device.
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight_packets
+    pub fn in_flight(&self) -> (u32, u64) {
+        (self.in_flight_packets, self.in_flight_bytes)
+    }
+
+    /// How many packets one poll brings at most, from here on; where the poller cannot be told, it stays as it is.
+    pub fn set_poll_budget(&self, packets: u32) {
+        for queue in &self.queues {
+            queue.poller.set_budget(packets.min(napi::BUDGET));
+        }
     }
 
     /// What the kernel lost at the sockets of this port, all queues together.
     pub fn statistics(&self) -> Result<Statistics> {
         let mut sum = Statistics::default();
         for queue in &self.queues {
-            let one = queue.socket.statistics().doing(|| format!("reading the statistics of {}", self.link.name))?;
+            let one = queue
+                .socket
+                .statistics()
+                .doing(|| format!("reading the statistics of {}", self.link.name))?;
             sum.rx_dropped += one.rx_dropped;
             sum.rx_invalid_descs += one.rx_invalid_descs;
             sum.tx_invalid_descs += one.tx_invalid_descs;
@@ -362,7 +375,10 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
     }
     for end in [link, sender] {
         if !end.up {
-            return refuse(format!("or its other end {0} is down: `ip link set {0} up` in its namespace", end.name));
+            return refuse(format!(
+                "or its other end {0} is down: `ip link set {0} up` in its namespace",
+                end.name
+            ));
         }
         if end.mtu_bytes > MTU_BYTES_MAX {
             return refuse(format!(
@@ -412,7 +428,10 @@ fn take_over(
     announcements.set_priming(true);
     let primings = (0..link.rx_queues).map(|_| Priming::new(link)).collect::<Result<Vec<_>>>()?;
     sender_netns.run(|| {
-        primings.iter().enumerate().try_for_each(|(queue, priming)| napi::prime(sender, queue as u32, priming))
+        primings
+            .iter()
+            .enumerate()
+            .try_for_each(|(queue, priming)| napi::prime(sender, queue as u32, priming))
     })?;
     let mut wait_ns = PRIMING_NS_MAX;
     let mut pollers = Vec::new();

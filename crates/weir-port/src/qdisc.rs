@@ -104,7 +104,8 @@ fn root(socket: &mut NetlinkSocket, link: &Link) -> Result<Option<(String, u32)>
     let mut found = None;
     each(socket, link.ifindex, |header, attributes| {
         if header.parent == ROOT {
-            let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
+            let kind =
+                attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
             // What an interface is born with: nothing at all, or defaults without a handle.
             if kind != "noqueue" && header.handle != 0 {
                 found = Some((kind, header.handle));
@@ -120,7 +121,8 @@ fn each(
     mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>),
 ) -> Result<()> {
     let doing = || format!("reading the qdiscs of interface number {ifindex}");
-    let request = tc::Request::new().op_getqdisc_dump(&Tcmsg { ifindex: ifindex as i32, ..Default::default() });
+    let request =
+        tc::Request::new().op_getqdisc_dump(&Tcmsg { ifindex: ifindex as i32, ..Default::default() });
     let mut reply = socket.request(&request).doing(doing)?;
     while let Some(item) = reply.recv() {
         let (header, attributes) = item.map_err(|error| explained(error, doing()))?;

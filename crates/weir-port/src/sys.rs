@@ -37,7 +37,11 @@ pub fn setsockopt<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value:
 }
 
 /// `getsockopt(2)` into a plain value that starts as `T::default()`; also says how many bytes the kernel wrote.
-pub fn getsockopt<T: Copy + Default>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<(T, usize)> {
+pub fn getsockopt<T: Copy + Default>(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+) -> io::Result<(T, usize)> {
     let mut value = T::default();
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes, the size of `value`; any bytes are a valid `T`, because
@@ -101,4 +105,72 @@ pub fn eventfd() -> io::Result<OwnedFd> {
 /// A `pollfd` that waits for input.
 pub fn poll_in(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// Makes an [`eventfd`] readable. Cannot fail in a way that matters: a full counter is readable already.
+pub fn signal_eventfd(fd: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: eight bytes of a live value are passed.
+    unsafe { libc::write(fd.as_raw_fd(), std::ptr::from_ref(&one).cast(), 8) };
+}
+
+/// Makes an [`eventfd`] unreadable until the next signal.
+pub fn clear_eventfd(fd: &OwnedFd) {
+    let mut count = 0u64;
+    // SAFETY: eight bytes of room are passed; the descriptor does not block.
+    unsafe { libc::read(fd.as_raw_fd(), std::ptr::from_mut(&mut count).cast(), 8) };
+}
+
+/// Keeps this thread on one core.
+pub fn pin_thread(core: usize) -> io::Result<()> {
+    // SAFETY: an all-zero `cpu_set_t` is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if core >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: `core` was checked to lie inside the set.
+    unsafe { libc::CPU_SET(core, &mut set) };
+    // SAFETY: the set and its size are passed; 0 names this thread.
+    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
+}
+
+/// How late the kernel may let this thread's sleeps end, in nanoseconds.
+pub fn set_timer_slack_ns(slack_ns: u64) {
+    // SAFETY: takes no pointers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns, 0, 0, 0) };
+}
+
+/// Whether this process runs as root.
+pub fn is_root() -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Makes this process deaf to the terminal it was started from and to polite requests to end.
+pub fn leave_terminal() {
+    // SAFETY: takes no pointers; if it fails, this process leads its session already.
+    unsafe { libc::setsid() };
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+        // SAFETY: ignoring a signal installs no handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+fn allowed_cores() -> Option<libc::cpu_set_t> {
+    // SAFETY: an all-zero `cpu_set_t` is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most the size passed, which is that of `set`; 0 names this thread.
+    check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) }).ok().map(|_| set)
+}
+
+/// Whether this thread may run on a core.
+pub fn may_use_core(core: usize) -> bool {
+    // SAFETY: `core` is checked to lie inside the set before it is looked up.
+    core < libc::CPU_SETSIZE as usize
+        && allowed_cores().is_some_and(|set| unsafe { libc::CPU_ISSET(core, &set) })
+}
+
+/// The last core this thread may run on.
+pub fn last_allowed_core() -> Option<usize> {
+    (0..libc::CPU_SETSIZE as usize).rev().find(|&core| may_use_core(core))
 }

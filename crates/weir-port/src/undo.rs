@@ -82,8 +82,10 @@ impl Undo {
 }
 
 fn write_back(path: &std::path::Path, value: &str) -> Result<()> {
-    std::fs::write(path, value)
-        .map_err(|source| PortError::Kernel { doing: format!("writing {value} to {}", path.display()), source })
+    std::fs::write(path, value).map_err(|source| PortError::Kernel {
+        doing: format!("writing {value} to {}", path.display()),
+        source,
+    })
 }
 
 /// Where changes are recorded before they are made.

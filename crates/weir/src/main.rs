@@ -1,2 +1,63 @@
-//! The weir command.
-fn main() {}
+//! The `weir` command: parse, call, print.
+
+mod commands;
+mod session;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Limits and moves packets on Linux without losing any: a full queue holds whoever feeds it, back to the program that
+/// called send.
+#[derive(Parser)]
+#[command(name = "weir", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Wire(commands::wire::Arguments),
+    Set(commands::set::Arguments),
+    Stat(commands::stat::Arguments),
+    /// What the main process starts to clean up after it.
+    #[command(hide = true)]
+    Guardian,
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Wire(arguments) => commands::wire::run(&arguments),
+        Command::Set(arguments) => commands::set::run(&arguments),
+        Command::Stat(arguments) => commands::stat::run(&arguments),
+        Command::Guardian => {
+            return if weir_run::guardian::guard() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
+    };
+    result.unwrap_or_else(|failure| {
+        eprintln!("weir: {}", failure.message);
+        ExitCode::from(failure.code)
+    })
+}
+
+/// A command that did not succeed: 1 for a failure, 2 for something wrong with what was asked.
+struct Failure {
+    message: String,
+    code: u8,
+}
+
+impl Failure {
+    fn usage(message: impl ToString) -> Failure {
+        Failure { message: message.to_string(), code: 2 }
+    }
+}
+
+impl<E: ToString> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure { message: error.to_string(), code: 1 }
+    }
+}
+
+type Outcome = Result<ExitCode, Failure>;

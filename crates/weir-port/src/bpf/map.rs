@@ -58,7 +58,13 @@ impl AsFd for Map {
 }
 
 impl Map {
-    fn create(map_type: MapType, key_size: u32, value_size: u32, max_entries: u32, map_flags: u32) -> io::Result<Map> {
+    fn create(
+        map_type: MapType,
+        key_size: u32,
+        value_size: u32,
+        max_entries: u32,
+        map_flags: u32,
+    ) -> io::Result<Map> {
         let mut attributes = CreateAttributes {
             map_type: map_type as u32,
             key_size,

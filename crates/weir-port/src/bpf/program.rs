@@ -93,7 +93,9 @@ impl Program {
         match result {
             Ok(fd) => Ok(Program { fd, hook }),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(error),
-            Err(error) => Err(io::Error::other(format!("{error}; the verifier said: {}", verdict(&mut attributes)))),
+            Err(error) => {
+                Err(io::Error::other(format!("{error}; the verifier said: {}", verdict(&mut attributes))))
+            }
         }
     }
 

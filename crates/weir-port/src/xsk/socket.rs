@@ -96,7 +96,8 @@ impl XskSocket {
         // What is on its way to the receiver is bounded by the transmit ring, not by this socket's buffer.
         sys::setsockopt(fd.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(i32::MAX / 2))?;
 
-        let (offsets, length) = sys::getsockopt::<MmapOffsets>(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+        let (offsets, length) =
+            sys::getsockopt::<MmapOffsets>(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
         if length != size_of::<MmapOffsets>() {
             return Err(io::Error::other("XDP_MMAP_OFFSETS has an unknown layout (a kernel before 5.4)"));
         }

@@ -1,0 +1,116 @@
+//! Watching interfaces: which of this namespace's have gone, gone down or come up.
+//!
+//! Source: rtnetlink(7), the multicast group RTNLGRP_LINK.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use crate::error::{Doing, Result};
+use crate::sys;
+
+/// What happened to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// It is gone, or has moved to another namespace.
+    Gone {
+        /// Its number.
+        ifindex: u32,
+    },
+    /// Something about it changed; whether it is up now.
+    Changed {
+        /// Its number.
+        ifindex: u32,
+        /// Whether it is administratively up.
+        up: bool,
+    },
+}
+
+/// A stream of events of this thread's namespace.
+pub struct Monitor {
+    socket: OwnedFd,
+}
+
+const RTNLGRP_LINK_MASK: u32 = 1;
+/// Header and `struct ifinfomsg`.
+const MESSAGE_BYTES_MIN: usize = 32;
+
+impl Monitor {
+    /// Starts to listen.
+    pub fn new() -> Result<Monitor> {
+        let open = || -> io::Result<Monitor> {
+            let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+            // SAFETY: an all-zero `sockaddr_nl` is valid; the fields that matter are set below.
+            let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+            address.nl_family = libc::AF_NETLINK as u16;
+            address.nl_groups = RTNLGRP_LINK_MASK;
+            sys::bind(socket.as_fd(), &address)?;
+            Ok(Monitor { socket })
+        };
+        open().doing(|| "listening for changes of interfaces".into())
+    }
+
+    /// Waits for the next message; what it says. `None` if messages were lost, so anything may have happened.
+    pub fn wait(&self) -> io::Result<Option<Vec<LinkEvent>>> {
+        let mut buffer = vec![0u8; 64 * 1024];
+        // SAFETY: the kernel writes at most the length of `buffer`.
+        let length =
+            unsafe { libc::recv(self.socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        match sys::check(length as i32) {
+            Ok(length) => Ok(Some(parse(&buffer[..length as usize]))),
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn parse(mut bytes: &[u8]) -> Vec<LinkEvent> {
+    let mut events = Vec::new();
+    while bytes.len() >= MESSAGE_BYTES_MIN {
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let length = word(0) as usize;
+        if length < MESSAGE_BYTES_MIN || length > bytes.len() {
+            break;
+        }
+        let ifindex = word(20);
+        match word(4) as u16 {
+            // A bridge announces its ports leaving as AF_BRIDGE messages; the interface itself stays.
+            libc::RTM_DELLINK if bytes[16] == libc::AF_UNSPEC as u8 => {
+                events.push(LinkEvent::Gone { ifindex })
+            }
+            libc::RTM_NEWLINK => {
+                events.push(LinkEvent::Changed { ifindex, up: word(24) & libc::IFF_UP as u32 != 0 });
+            }
+            _ => {}
+        }
+        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, ifindex: u32, flags: u32) -> Vec<u8> {
+        let mut bytes = vec![0; 32];
+        bytes[0..4].copy_from_slice(&32u32.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[20..24].copy_from_slice(&ifindex.to_ne_bytes());
+        bytes[24..28].copy_from_slice(&flags.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn reads_several_messages_and_stops_at_nonsense() {
+        let mut bytes = message(libc::RTM_NEWLINK, 7, libc::IFF_UP as u32);
+        bytes.extend(message(libc::RTM_DELLINK, 8, 0));
+        bytes.extend([255; 40]);
+        assert_eq!(
+            parse(&bytes),
+            [LinkEvent::Changed { ifindex: 7, up: true }, LinkEvent::Gone { ifindex: 8 }]
+        );
+        for cut in 0..bytes.len() {
+            parse(&bytes[..cut]);
+        }
+    }
+}

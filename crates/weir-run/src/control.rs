@@ -1,0 +1,221 @@
+//! The control socket: how `weir stat` and `weir set` reach a running wire.
+//!
+//! A Unix socket `/run/weir/NAME.sock`, mode 0600 in a directory of mode 0755: whoever may connect may steer. One JSON object
+//! a line, one line in answer:
+//!
+//! ```text
+//! "stat"                                                      -> {"ok": {"wires": [...], ...}}
+//! {"set": {"direction": 0, "rate_bits_per_s": 100000000}}     -> {"ok": null}  or  {"error": "..."}
+//! ```
+//!
+//! Limits: connections are served one after the other, each bounded in size and time, so a client that stalls holds others up
+//! for a second at most, and packets never.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use weir_core::rate::Rate;
+use weir_core::shaper::tbf::{Limit, TbfConfig};
+
+use crate::stats::Snapshot;
+use crate::worker::{Mailbox, Request};
+
+/// Where the sockets are.
+pub const DIRECTORY: &str = "/run/weir";
+const REQUEST_BYTES_MAX: u64 = 64 * 1024;
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// How much a direction holds unless it is told, as a time.
+pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
+
+/// A request to a running wire.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Command {
+    /// Copies of the counters.
+    Stat,
+    /// A live change of limits.
+    Set(SetLimits),
+}
+
+/// What to change in one direction; what is absent stays as it is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetLimits {
+    /// 0 from the first interface to the second, 1 back.
+    pub direction: usize,
+    /// The new rate.
+    pub rate_bits_per_s: Option<u64>,
+    /// The new burst.
+    pub burst_bytes: Option<u64>,
+    /// The new queue, as a time.
+    pub queue_ns: Option<u64>,
+}
+
+/// The burst that goes with a rate where none is asked for: 2 ms of it, and 20 kb at least.
+pub fn burst_bytes_default(rate: Rate) -> u64 {
+    rate.bytes_in(2_000_000).max(20 * 1024)
+}
+
+impl SetLimits {
+    /// The present limits with the changes made.
+    fn apply(&self, present: Option<TbfConfig>) -> Result<TbfConfig, String> {
+        let rate = match (self.rate_bits_per_s, present) {
+            (Some(bits_per_s), _) => Rate::from_bits_per_s(bits_per_s).ok_or("a rate of 0 passes nothing")?,
+            (None, Some(present)) => present.rate,
+            (None, None) => return Err("this direction has no rate yet: give one with --rate".into()),
+        };
+        let kept = present.map(|present| present.burst_bytes);
+        Ok(TbfConfig {
+            rate,
+            burst_bytes: self.burst_bytes.or(kept).unwrap_or_else(|| burst_bytes_default(rate)),
+            peak: present.and_then(|present| present.peak),
+            limit: match (self.queue_ns, present) {
+                (Some(time_ns), _) => Limit::TimeNs(time_ns),
+                (None, Some(present)) => present.limit,
+                (None, None) => Limit::TimeNs(QUEUE_NS_DEFAULT),
+            },
+        })
+    }
+}
+
+/// The listening socket of a wire.
+pub struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Control {
+    /// The path of a wire's socket.
+    pub fn path_of(name: &str) -> PathBuf {
+        Path::new(DIRECTORY).join(format!("{name}.sock"))
+    }
+
+    /// Listens for a wire called `name`.
+    ///
+    /// # Errors
+    /// If a running wire has that name already.
+    pub fn listen(name: &str) -> io::Result<Control> {
+        let path = Control::path_of(name);
+        std::fs::create_dir_all(DIRECTORY)?;
+        if UnixStream::connect(&path).is_ok() {
+            return Err(io::Error::other(format!(
+                "a wire called {name} is up already: choose another --name"
+            )));
+        }
+        // Nobody answers: it was left behind by a crash.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
+        Ok(Control { listener, path })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Answers requests until the worker has ended.
+    pub fn serve(&self, worker: &Mailbox) {
+        for stream in self.listener.incoming() {
+            let Ok(stream) = stream else { continue };
+            // A client that breaks off has its own problem.
+            let _ = answer(stream, worker);
+        }
+    }
+}
+
+fn answer(mut stream: UnixStream, worker: &Mailbox) -> io::Result<()> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let mut line = String::new();
+    BufReader::new((&stream).take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
+    let reply = match perform(&line, worker) {
+        Ok(value) => json!({ "ok": value }),
+        Err(error) => json!({ "error": error }),
+    };
+    writeln!(stream, "{reply}")
+}
+
+fn perform(line: &str, worker: &Mailbox) -> Result<Value, String> {
+    let gone = || "the wire is going down".to_string();
+    match serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))? {
+        Command::Stat => {
+            let (reply, answer) = channel();
+            worker.send(Request::Stat(reply));
+            let snapshot = answer.recv().map_err(|_| gone())??;
+            serde_json::to_value(snapshot).map_err(|error| error.to_string())
+        }
+        Command::Set(set) => {
+            if set.direction > 1 {
+                return Err(format!("there is no direction {}: 0 is there, 1 is back", set.direction));
+            }
+            let (reply, answer) = channel();
+            let direction = set.direction;
+            let change = move |present| set.apply(present).map(Some);
+            worker.send(Request::SetLimits(direction, Box::new(change), reply));
+            answer.recv().map_err(|_| gone())??;
+            Ok(Value::Null)
+        }
+    }
+}
+
+/// Asks the wire that listens at `path`.
+pub fn ask(path: &Path, command: &Command) -> Result<Value, String> {
+    let ask = || -> io::Result<String> {
+        let mut stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(TIMEOUT * 5))?;
+        writeln!(stream, "{}", serde_json::to_string(command)?)?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok(line)
+    };
+    let line = ask().map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => format!("{}: only root may ask: run it with sudo", path.display()),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            format!("no wire listens at {}: `weir stat` lists those that are up", path.display())
+        }
+        _ => format!("{}: {error}", path.display()),
+    })?;
+    let mut reply: Value =
+        serde_json::from_str(&line).map_err(|error| format!("{}: {error}", path.display()))?;
+    match reply["error"].as_str() {
+        Some(error) => Err(error.to_string()),
+        None => Ok(reply["ok"].take()),
+    }
+}
+
+/// The counters of every wire that is up, or of one.
+pub fn stat(name: Option<&str>) -> Result<Snapshot, String> {
+    let read = |path: &Path| -> Result<Snapshot, String> {
+        serde_json::from_value(ask(path, &Command::Stat)?)
+            .map_err(|error| format!("{}: {error}", path.display()))
+    };
+    if let Some(name) = name {
+        return read(&Control::path_of(name));
+    }
+    let mut all = Snapshot::default();
+    let mut paths: Vec<_> = std::fs::read_dir(DIRECTORY)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .collect();
+    paths.sort();
+    for path in paths {
+        // Left behind by a crash: nobody listens any more.
+        if UnixStream::connect(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            continue;
+        }
+        all.merge(read(&path)?);
+    }
+    Ok(all)
+}

@@ -1,0 +1,275 @@
+//! One direction of a wire: packets are taken in at one port, wait in a class, and are transmitted at the other.
+//!
+//! ```text
+//! port `from` --poll, if there is room--> class --when admitted--> port `to` --completion--> done
+//!     ^                                     |
+//!     +------------- credit ----------------+
+//! ```
+//!
+//! Rule: a queue is polled only while the class has room, the pool has frames for all that one poll may bring, and fewer
+//! than `held_packets_max` are held; a fresh queue with nothing in the class is polled without room in bytes, so that a quiet
+//! flow does not wait for the credit of others. What is not polled stays with its sender.
+//!
+//! Conservation (invariant 1), at every instant: class.accepted = transmitted.delivered + all dropped + class.held +
+//! transmitted.held. Owner: one worker.
+
+use weir_core::account::Account;
+use weir_core::drops::{Count, DropReason};
+use weir_core::intake::Intake;
+use weir_core::packet::Meta;
+use weir_core::shaper::class::{Class, ClassSize, Dequeue};
+use weir_core::shaper::tbf::{TbfConfig, TbfError};
+use weir_port::napi;
+use weir_port::port::{Completion, Frames, Port, Received};
+use weir_port::xsk::socket::Transmit;
+
+use crate::packet::WirePacket;
+
+/// The most packets handed to the device in one step.
+const BURST: usize = 64;
+/// How long to leave a device alone that takes no more, in nanoseconds.
+const BUSY_RETRY_NS: u64 = 30_000;
+/// The longest that departures are gathered for, in nanoseconds: a wake-up for each packet would cost more.
+const GATHER_NS_MAX: u64 = 250_000;
+/// The quantum of the class's fair queues: a longest Ethernet frame with a VLAN tag.
+const QUANTUM_BYTES: u32 = 1518;
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Step {
+    /// Packets that moved.
+    pub moved: usize,
+    /// When to step again if nothing happens before.
+    pub wake_ns: Option<u64>,
+    /// Whether a packet that came now would be taken.
+    pub expecting: bool,
+}
+
+/// One direction and its state.
+pub struct Direction {
+    intake: Intake,
+    class: Class<WirePacket>,
+    transmitted: Account,
+    held_packets_max: u64,
+    poll_budget: u32,
+    backlogged: Box<[bool]>,
+    received: Vec<Received>,
+    transmit_busy: u64,
+}
+
+impl Direction {
+    /// From a port with so many queues, holding at most `held_packets_max` packets at a time.
+    pub fn new(
+        queues: usize,
+        held_packets_max: u64,
+        limits: Option<TbfConfig>,
+        now_ns: u64,
+    ) -> Result<Direction, TbfError> {
+        let size = ClassSize {
+            flows: queues,
+            // A poll may overshoot, and the kernel may poll a queue itself when it has been held for long.
+            packets_max: held_packets_max as usize + (queues + 1) * napi::BUDGET as usize,
+            quantum_bytes: QUANTUM_BYTES,
+            poll_budget_bytes: u64::from(QUANTUM_BYTES),
+        };
+        Ok(Direction {
+            intake: Intake::new(queues, now_ns),
+            class: Class::new(size, limits, now_ns)?,
+            transmitted: Account::default(),
+            held_packets_max,
+            poll_budget: napi::BUDGET,
+            backlogged: vec![false; queues].into_boxed_slice(),
+            received: Vec::with_capacity(napi::BUDGET as usize * 2),
+            transmit_busy: 0,
+        })
+    }
+
+    /// Changes the limits; nothing that waits is touched.
+    pub fn set_limits(
+        &mut self,
+        limits: Option<TbfConfig>,
+        from: &Port,
+        now_ns: u64,
+    ) -> Result<(), TbfError> {
+        self.class.set_limits(limits, now_ns)?;
+        self.tune(from);
+        Ok(())
+    }
+
+    /// Makes a poll bring an eighth of the credit or less, so that one queue cannot use it all up at a time.
+    pub fn tune(&mut self, from: &Port) {
+        let share = self.class.limit_bytes() / (8 * u64::from(QUANTUM_BYTES));
+        self.poll_budget = share.clamp(4, u64::from(napi::BUDGET)) as u32;
+        from.set_poll_budget(self.poll_budget);
+    }
+
+    /// Moves what can be moved now.
+    pub fn step(
+        &mut self,
+        from: &mut Port,
+        to: &mut Port,
+        frames: &mut Frames,
+        now_ns: u64,
+    ) -> weir_port::Result<Step> {
+        let taken = self.take_in(from, frames, now_ns);
+        let expecting = self.has_room(frames);
+        let mut step = self.deliver(to, frames, now_ns)?;
+        step.moved += taken;
+        step.expecting = expecting;
+        step.wake_ns =
+            Some(step.wake_ns.map_or(self.intake.recheck_ns(), |ns| ns.min(self.intake.recheck_ns())));
+        Ok(step)
+    }
+
+    /// Moves what is inside on, and takes nothing in.
+    pub fn deliver(&mut self, to: &mut Port, frames: &mut Frames, now_ns: u64) -> weir_port::Result<Step> {
+        self.settle(to, frames);
+        let (moved, release_ns) = self.release(to, frames, now_ns);
+        let outcome = to.flush()?;
+        let mut retry_ns = (to.transmit_room() == 0).then_some(now_ns + BUSY_RETRY_NS);
+        if outcome != Transmit::Progress {
+            self.transmit_busy += 1;
+            retry_ns = Some(now_ns + BUSY_RETRY_NS);
+        }
+        let wake_ns = [release_ns, retry_ns].into_iter().flatten().min();
+        Ok(Step { moved, wake_ns, expecting: false })
+    }
+
+    /// Whether a packet was announced that the intake does not know of: the last look before parking.
+    pub fn is_announced(&self, from: &Port) -> bool {
+        (0..from.queues()).any(|queue| self.intake.is_idle(queue) && from.announcements().is_pending(queue))
+    }
+
+    fn has_room(&self, frames: &Frames) -> bool {
+        self.class.room_bytes() > 0 && self.has_room_for_poll(frames)
+    }
+
+    /// Frames for all that a poll may bring, and for offering as many again.
+    fn has_room_for_poll(&self, frames: &Frames) -> bool {
+        self.class.held().packets < self.held_packets_max && frames.pool.available() >= 2 * napi::BUDGET
+    }
+
+    fn take_in(&mut self, from: &mut Port, frames: &mut Frames, now_ns: u64) -> usize {
+        for queue in 0..from.queues() {
+            if self.intake.is_idle(queue) && from.announcements().is_pending(queue) {
+                self.intake.announce(queue);
+            }
+        }
+        self.intake.recheck(now_ns);
+        self.intake.begin_pass();
+        let mut moved = 0;
+        loop {
+            let quiet =
+                self.intake.peek_fresh().filter(|&queue| self.class.queue().held_of(queue).packets == 0);
+            let queue = if quiet.is_some() && self.has_room_for_poll(frames) {
+                self.intake.next_fresh()
+            } else if self.has_room(frames) {
+                self.intake.next_fresh().or_else(|| self.intake.next_active())
+            } else {
+                None
+            };
+            let Some(queue) = queue else { break };
+            moved += self.poll(queue, from, frames, now_ns);
+        }
+        if self.intake.has_work() && !self.has_room(frames) {
+            self.class.begin_blocked(now_ns);
+        } else {
+            self.class.end_blocked(now_ns);
+        }
+        moved
+    }
+
+    fn poll(&mut self, queue: usize, from: &mut Port, frames: &mut Frames, now_ns: u64) -> usize {
+        from.offer(queue, frames);
+        // Asked before the poll: a packet that comes after it is announced. Taken back if more is to be expected anyway.
+        from.announcements().expect_none(queue);
+        let count = from.poll(queue, frames, &mut self.received);
+        if count > 0 {
+            from.announcements().set_pending(queue);
+        }
+        self.intake.polled(queue, count, now_ns);
+        let backlogged = count as u32 >= self.poll_budget;
+        if self.backlogged[queue] != backlogged {
+            self.backlogged[queue] = backlogged;
+            from.announcements().set_backlog(queue, backlogged);
+        }
+        for received in self.received.drain(..) {
+            let meta = Meta { arrival_ns: now_ns, queue: queue as u16, ..Meta::default() };
+            let packet = WirePacket { received, meta };
+            let refused = self.class.enqueue(queue, packet);
+            assert!(refused.is_ok(), "a class has slots for all that its intake may bring");
+        }
+        count
+    }
+
+    /// Hands the device what the class admits; how many, and when it admits the next.
+    fn release(&mut self, to: &mut Port, frames: &mut Frames, now_ns: u64) -> (usize, Option<u64>) {
+        let mut count = 0;
+        while count < BURST && to.transmit_room() > 0 {
+            match self.class.dequeue(now_ns) {
+                Dequeue::Packet(_, packet) => {
+                    count += 1;
+                    let len_bytes = packet.received.len_bytes;
+                    self.transmitted.accept(len_bytes);
+                    if len_bytes > to.packet_bytes_max() {
+                        self.transmitted.drop(DropReason::TooLong, len_bytes);
+                        frames.pool.give(packet.received.frame);
+                    } else {
+                        to.transmit(packet.received, frames);
+                    }
+                }
+                Dequeue::NotBefore(ready_ns) => {
+                    return (count, Some(ready_ns.max(now_ns + self.gather_ns())));
+                }
+                Dequeue::Empty => return (count, None),
+            }
+        }
+        (count, None)
+    }
+
+    /// For how long departures are gathered: never so long that the bucket would overflow.
+    fn gather_ns(&self) -> u64 {
+        let Some(limits) = self.class.limits() else { return 0 };
+        (limits.rate.ns_for(limits.burst_bytes) / 4).min(GATHER_NS_MAX)
+    }
+
+    /// The class, to look at.
+    pub fn class(&self) -> &Class<WirePacket> {
+        &self.class
+    }
+
+    /// Looks at what has become of transmissions, so that the books are up to date.
+    pub fn settle(&mut self, to: &mut Port, frames: &mut Frames) {
+        let transmitted = &mut self.transmitted;
+        to.complete(frames, |len_bytes, fate| match fate {
+            Completion::Delivered => transmitted.deliver(len_bytes),
+            Completion::Refused => transmitted.drop(DropReason::DeviceRefused, len_bytes),
+        });
+    }
+
+    /// The books of this direction as a whole.
+    pub fn account(&self) -> Account {
+        let mut account = self.transmitted.clone();
+        account.accepted = self.class.account().accepted;
+        account.dropped.merge(&self.class.account().dropped);
+        account
+    }
+
+    /// What is inside, counted where it is: in the class's queues and with the device.
+    pub fn held(&self, to: &Port) -> Count {
+        let mut held = self.class.held();
+        let (packets, bytes) = to.in_flight();
+        held.merge(Count { packets: u64::from(packets), bytes });
+        held
+    }
+
+    /// Polls that brought nothing.
+    pub fn empty_polls(&self) -> u64 {
+        self.intake.empty_polls()
+    }
+
+    /// Times the device took no more.
+    pub fn transmit_busy(&self) -> u64 {
+        self.transmit_busy
+    }
+}

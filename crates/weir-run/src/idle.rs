@@ -1,0 +1,114 @@
+//! What a worker with nothing to do does: spin while that is cheaper than sleeping, otherwise park.
+//!
+//! ```text
+//! spin  if the next packet is expected sooner than a wake-up costs, for at most as long as one costs;
+//!       or if the next deadline is nearer than that
+//! park  otherwise, until the deadline or a kick
+//! ```
+//!
+//! Spinning for as long as a wake-up costs is at most twice as dear as knowing the future (competitive spinning: Karlin,
+//! Manasse, McGeoch, Owicki 1994). The expectation is the moving average of the gaps between bursts of work. A worker that
+//! waits for tokens has a deadline and does not spin for packets.
+//!
+//! Owner: one worker. Limits: the cost of a wake-up is measured once, at start ([`wake_cost_ns`]).
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::clock::now_ns;
+
+/// The weight of a new gap in the average is one in this many.
+const GAP_WEIGHT: u64 = 8;
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Look again at once.
+    Spin,
+    /// Sleep until this time, for ever if `None`, or until kicked.
+    Park(Option<u64>),
+}
+
+/// A worker's memory of when it had work.
+#[derive(Debug)]
+pub struct Idle {
+    wake_cost_ns: u64,
+    worked_ns: u64,
+    gap_ns: u64,
+}
+
+impl Idle {
+    /// For a machine on which a wake-up costs this much.
+    pub fn new(wake_cost_ns: u64, now_ns: u64) -> Idle {
+        Idle { wake_cost_ns, worked_ns: now_ns, gap_ns: u64::MAX / GAP_WEIGHT }
+    }
+
+    /// Notes that there was work.
+    pub fn worked(&mut self, now_ns: u64) {
+        let gap_ns = now_ns - self.worked_ns;
+        self.gap_ns = self.gap_ns - self.gap_ns / GAP_WEIGHT + gap_ns / GAP_WEIGHT;
+        self.worked_ns = now_ns;
+    }
+
+    /// What to do, there being no work; `expecting` says whether a packet may come at any time.
+    pub fn rest(&self, now_ns: u64, deadline_ns: Option<u64>, expecting: bool) -> Rest {
+        if deadline_ns.is_some_and(|deadline_ns| deadline_ns.saturating_sub(now_ns) < self.wake_cost_ns) {
+            return Rest::Spin;
+        }
+        if expecting && self.gap_ns < self.wake_cost_ns && now_ns - self.worked_ns < self.wake_cost_ns {
+            return Rest::Spin;
+        }
+        Rest::Park(deadline_ns)
+    }
+}
+
+/// What it costs to wake a sleeping thread, one way, in nanoseconds: the median of some rounds.
+pub fn wake_cost_ns() -> std::io::Result<u64> {
+    const ROUNDS: usize = 31;
+    let (mut here, mut there) = UnixStream::pair()?;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut byte = [0];
+            while there.read_exact(&mut byte).is_ok() && there.write_all(&byte).is_ok() {}
+        });
+        let mut rounds_ns = [0; ROUNDS];
+        for round_ns in &mut rounds_ns {
+            let start_ns = now_ns();
+            here.write_all(&[0])?;
+            here.read_exact(&mut [0])?;
+            *round_ns = (now_ns() - start_ns) / 2;
+        }
+        drop(here);
+        rounds_ns.sort_unstable();
+        Ok(rounds_ns[ROUNDS / 2])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spins_only_while_it_pays() {
+        let mut idle = Idle::new(30_000, 0);
+        assert_eq!(idle.rest(0, None, true), Rest::Park(None), "nothing has come yet");
+        for time in 1..200 {
+            idle.worked(time * 5_000);
+        }
+        let now_ns = 199 * 5_000;
+        assert_eq!(idle.rest(now_ns + 1_000, None, true), Rest::Spin);
+        assert_eq!(idle.rest(now_ns + 1_000, None, false), Rest::Park(None), "blocked: nothing can come");
+        assert_eq!(idle.rest(now_ns + 30_000, None, true), Rest::Park(None), "as long as a wake-up costs");
+        assert_eq!(idle.rest(now_ns, Some(now_ns + 10_000), false), Rest::Spin, "a near deadline");
+        assert_eq!(idle.rest(now_ns, Some(now_ns + 90_000), false), Rest::Park(Some(now_ns + 90_000)));
+        for time in 1..100 {
+            idle.worked(now_ns + time * 1_000_000);
+        }
+        assert_eq!(idle.rest(now_ns + 99_000_001, None, true), Rest::Park(None), "packets come too seldom");
+    }
+
+    #[test]
+    fn a_wake_up_costs_something() {
+        assert!((100..100_000_000).contains(&wake_cost_ns().unwrap()));
+    }
+}

@@ -1,0 +1,252 @@
+//! What `weir stat` shows: copies of the workers' counters, as one JSON object.
+//!
+//! The same numbers stand in the text, the JSON and, later, the metrics. Every part carries what it accepted, delivered,
+//! dropped by reason and holds, so that [`Snapshot::check`] can prove conservation (design.md, invariant 1) from the outside.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_core::account::Account;
+use weir_core::drops::Count;
+
+/// Packets and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amount {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl From<Count> for Amount {
+    fn from(count: Count) -> Amount {
+        Amount { packets: count.packets, bytes: count.bytes }
+    }
+}
+
+/// The books of one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Books {
+    /// What came in.
+    pub accepted: Amount,
+    /// What left as it should.
+    pub delivered: Amount,
+    /// What is inside, counted there.
+    pub held: Amount,
+    /// What was dropped, by reason; only reasons that occurred.
+    pub dropped: BTreeMap<String, Amount>,
+}
+
+impl Books {
+    /// From an account and what was counted in the place itself.
+    pub fn new(account: &Account, held: Count) -> Books {
+        Books {
+            accepted: account.accepted.into(),
+            delivered: account.delivered.into(),
+            held: held.into(),
+            dropped: account
+                .dropped
+                .occurred()
+                .map(|(reason, count)| (reason.name().into(), count.into()))
+                .collect(),
+        }
+    }
+
+    /// Adds another place's books.
+    pub fn merge(&mut self, other: &Books) {
+        let add = |mine: &mut Amount, theirs: &Amount| {
+            mine.packets += theirs.packets;
+            mine.bytes += theirs.bytes;
+        };
+        add(&mut self.accepted, &other.accepted);
+        add(&mut self.delivered, &other.delivered);
+        add(&mut self.held, &other.held);
+        for (reason, amount) in &other.dropped {
+            add(self.dropped.entry(reason.clone()).or_default(), amount);
+        }
+    }
+
+    /// Whether accepted = delivered + dropped + held, in packets and in bytes.
+    pub fn balance(&self) -> bool {
+        let sum = |pick: fn(&Amount) -> u64| {
+            pick(&self.delivered) + pick(&self.held) + self.dropped.values().map(pick).sum::<u64>()
+        };
+        self.accepted.packets == sum(|amount| amount.packets)
+            && self.accepted.bytes == sum(|amount| amount.bytes)
+    }
+}
+
+/// One direction of a wire.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClassStats {
+    /// `A->B`, by the names of the interfaces.
+    pub name: String,
+    /// The limit in bits per second; none if it is not limited.
+    pub rate_bits_per_s: Option<u64>,
+    /// The burst in bytes.
+    pub burst_bytes: Option<u64>,
+    /// How many bytes may be held.
+    pub limit_bytes: Option<u64>,
+    /// The direction's books, from the port it comes from to the port it leaves by.
+    #[serde(flatten)]
+    pub books: Books,
+    /// For how long its senders were blocked, in nanoseconds.
+    pub blocked_ns: u64,
+    /// How long packets stood in the class: the median, in nanoseconds.
+    pub delay_ns_p50: u64,
+    /// The 99th percentile, in nanoseconds.
+    pub delay_ns_p99: u64,
+    /// The longest, in nanoseconds.
+    pub delay_ns_max: u64,
+    /// Times that a sender was released and sent nothing: polls that the class made room for and that found nothing.
+    pub empty_polls: u64,
+    /// Times that the device took no more.
+    pub transmit_busy: u64,
+}
+
+/// One port.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PortStats {
+    /// The interface.
+    pub name: String,
+    /// Its other end, where senders are.
+    pub sender: String,
+    /// Queues it receives on.
+    pub queues: usize,
+    /// How it polls them: `socket` or `io_uring`.
+    pub poller: String,
+    /// Packets that wait in the senders' qdisc.
+    pub sender_queue_packets: u64,
+    /// Packets that qdisc dropped since the wire came up: forwarded traffic, which no sender's buffer bounds.
+    pub sender_queue_dropped: u64,
+    /// Packets the kernel lost between the ring and the receive ring; 0, or it is a fault.
+    pub kernel_dropped: u64,
+}
+
+/// One wire.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WireStats {
+    /// Its name.
+    pub name: String,
+    /// Its two interfaces.
+    pub ports: [String; 2],
+    /// Its directions.
+    pub classes: Vec<ClassStats>,
+    /// Frames of packet memory: all, free, on loan to the kernel, held.
+    pub frames: FrameStats,
+    /// What the worker did.
+    pub worker: WorkerStats,
+}
+
+/// Where the frames are.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct FrameStats {
+    /// All there are.
+    pub total: u64,
+    /// Free.
+    pub free: u64,
+    /// With the kernel: on offer or in transmission.
+    pub lent: u64,
+    /// In the classes.
+    pub held: u64,
+}
+
+/// What a worker did.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct WorkerStats {
+    /// Passes that moved packets.
+    pub busy_passes: u64,
+    /// Times it parked.
+    pub parks: u64,
+    /// Times a doorbell woke it.
+    pub kicks: u64,
+    /// What a wake-up costs here, in nanoseconds.
+    pub wake_cost_ns: u64,
+    /// The time that these counters are of, in nanoseconds of the machine's clock.
+    pub now_ns: u64,
+    /// When the wire came up, on the same clock.
+    pub since_ns: u64,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The wires.
+    pub wires: Vec<WireStats>,
+    /// Their ports.
+    pub ports: Vec<PortStats>,
+    /// Workstreams; none yet.
+    pub workstreams: Vec<()>,
+    /// All books added up.
+    pub totals: Books,
+}
+
+impl Snapshot {
+    /// Adds the snapshot of another process.
+    pub fn merge(&mut self, other: Snapshot) {
+        self.wires.extend(other.wires);
+        self.ports.extend(other.ports);
+        self.totals.merge(&other.totals);
+    }
+
+    /// Proves conservation; what does not add up otherwise, a sentence each.
+    pub fn check(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for wire in &self.wires {
+            for class in wire.classes.iter().filter(|class| !class.books.balance()) {
+                faults.push(format!(
+                    "{} {}: accepted {} packets, but delivered, dropped and held are {}",
+                    wire.name,
+                    class.name,
+                    class.books.accepted.packets,
+                    class.books.delivered.packets
+                        + class.books.held.packets
+                        + class.books.dropped.values().map(|amount| amount.packets).sum::<u64>()
+                ));
+            }
+            let FrameStats { total, free, lent, held } = wire.frames;
+            if free + lent + held != total {
+                faults.push(format!(
+                    "{}: of {total} frames, {free} are free, {lent} lent and {held} held",
+                    wire.name
+                ));
+            }
+        }
+        for port in self.ports.iter().filter(|port| port.kernel_dropped > 0) {
+            faults.push(format!(
+                "{}: the kernel lost {} packets before weir had them",
+                port.name, port.kernel_dropped
+            ));
+        }
+        if !self.totals.balance() {
+            faults.push("the totals do not add up".into());
+        }
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_packet_or_frame_is_found() {
+        let amount = |packets| Amount { packets, bytes: packets * 100 };
+        let books = Books {
+            accepted: amount(10),
+            delivered: amount(7),
+            held: amount(1),
+            dropped: [("too-long".to_string(), amount(2))].into(),
+        };
+        assert!(books.balance());
+        let mut twice = books.clone();
+        twice.merge(&books);
+        assert!(twice.balance());
+        assert_eq!(twice.dropped["too-long"], amount(4));
+        let mut missing = books.clone();
+        missing.held.bytes -= 1;
+        assert!(!missing.balance());
+        let snapshot = Snapshot { totals: missing, ..Snapshot::default() };
+        assert_eq!(snapshot.check(), ["the totals do not add up"]);
+    }
+}

@@ -1,0 +1,209 @@
+//! A wire: two ports joined, each way a direction of its own, over one packet memory.
+
+use std::sync::Arc;
+
+use weir_core::shaper::tbf::TbfConfig;
+use weir_port::bpf::doorbell::Bell;
+use weir_port::port::{Frames, Port};
+use weir_port::undo::Keeper;
+use weir_port::xsk::umem::Umem;
+use weir_port::{Doing, PortError};
+use weir_ring::loans::Loans;
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+
+use crate::direction::{Direction, Step};
+use crate::stats::{Books, ClassStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
+
+/// The size of a frame: with the headroom it holds the longest packet that XDP on a veth lets in.
+const FRAME_BYTES: u32 = 4096;
+
+/// What a wire is asked to be.
+#[derive(Clone, Debug)]
+pub struct WireConfig {
+    /// What it is called.
+    pub name: String,
+    /// The interfaces it joins.
+    pub ports: [String; 2],
+    /// The limits from the first to the second and back; none does not limit.
+    pub limits: [Option<TbfConfig>; 2],
+    /// How much packet memory it takes, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// A wire that carries packets.
+pub struct Wire {
+    name: String,
+    ports: [Port; 2],
+    directions: [Direction; 2],
+    frames: Frames,
+    frames_total: u64,
+    since_ns: u64,
+    // Last: the memory goes when the sockets have gone.
+    _umem: Umem,
+}
+
+impl Wire {
+    /// Takes both interfaces over.
+    pub fn open(
+        config: &WireConfig,
+        bell: &Bell,
+        keeper: &mut dyn Keeper,
+        now_ns: u64,
+    ) -> weir_port::Result<Wire> {
+        let count = config.memory_bytes / u64::from(FRAME_BYTES);
+        let memory = FrameMemory::new(u32::try_from(count).unwrap_or(u32::MAX), FRAME_BYTES)
+            .map_err(std::io::Error::other)
+            .doing(|| "taking packet memory".into())?;
+        let pool = Pool::new(memory);
+        let mut umem = Umem::new(Arc::clone(pool.memory()));
+        let loans = Loans::new(Arc::clone(pool.memory()));
+        let mut frames = Frames { pool, loans };
+        let frames_total = u64::from(frames.pool.available());
+        let first = Port::open(&config.ports[0], &mut umem, &mut frames, bell, keeper)?;
+        let second = Port::open(&config.ports[1], &mut umem, &mut frames, bell, keeper)?;
+        // What is not on offer is shared by the two directions.
+        let held_packets_max = u64::from(frames.pool.available()) / 2;
+        if held_packets_max < 2 * u64::from(weir_port::napi::BUDGET) {
+            return Err(PortError::Unsuitable {
+                name: config.ports[1].clone(),
+                why: format!(
+                    "and {} have {} queues, which leaves too little of {} bytes of packet memory: give weir more with --memory",
+                    config.ports[0],
+                    first.queues() + second.queues(),
+                    config.memory_bytes
+                ),
+            });
+        }
+        let direction = |from: &Port, limits| {
+            let mut direction = Direction::new(from.queues(), held_packets_max, limits, now_ns)
+                .map_err(std::io::Error::other)
+                .doing(|| "setting the limit".into())?;
+            direction.tune(from);
+            Ok(direction)
+        };
+        let directions = [direction(&first, config.limits[0])?, direction(&second, config.limits[1])?];
+        Ok(Wire {
+            name: config.name.clone(),
+            ports: [first, second],
+            directions,
+            frames,
+            frames_total,
+            since_ns: now_ns,
+            _umem: umem,
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Moves what can be moved now, both ways.
+    pub fn step(&mut self, now_ns: u64) -> weir_port::Result<Step> {
+        let [first, second] = &mut self.ports;
+        let [there, back] = &mut self.directions;
+        let there = there.step(first, second, &mut self.frames, now_ns)?;
+        let back = back.step(second, first, &mut self.frames, now_ns)?;
+        Ok(Step {
+            moved: there.moved + back.moved,
+            wake_ns: [there.wake_ns, back.wake_ns].into_iter().flatten().min(),
+            expecting: there.expecting || back.expecting,
+        })
+    }
+
+    /// Delivers what was taken in, both ways, and takes nothing more in.
+    pub fn deliver(&mut self, now_ns: u64) -> weir_port::Result<Step> {
+        let [first, second] = &mut self.ports;
+        let [there, back] = &mut self.directions;
+        let there = there.deliver(second, &mut self.frames, now_ns)?;
+        let back = back.deliver(first, &mut self.frames, now_ns)?;
+        Ok(Step { moved: there.moved + back.moved, ..Step::default() })
+    }
+
+    /// Whether a packet was announced that no intake knows of yet.
+    pub fn is_announced(&self) -> bool {
+        self.directions.iter().zip(&self.ports).any(|(direction, from)| direction.is_announced(from))
+    }
+
+    /// Changes the limits of one direction, or takes them away.
+    pub fn set_limits(
+        &mut self,
+        direction: usize,
+        limits: Option<TbfConfig>,
+        now_ns: u64,
+    ) -> Result<(), String> {
+        self.directions[direction]
+            .set_limits(limits, &self.ports[direction], now_ns)
+            .map_err(|error| error.to_string())
+    }
+
+    /// The limits of one direction.
+    pub fn limits(&self, direction: usize) -> Option<TbfConfig> {
+        self.directions[direction].class().limits().copied()
+    }
+
+    /// Whether everything that was taken in has left.
+    pub fn is_empty(&self) -> bool {
+        (0..2).all(|index| self.directions[index].held(&self.ports[1 - index]).packets == 0)
+    }
+
+    /// Copies of all counters.
+    pub fn snapshot(&mut self, worker: WorkerStats, now_ns: u64) -> weir_port::Result<Snapshot> {
+        let mut classes = Vec::new();
+        let mut totals = Books::default();
+        let mut held_frames = 0;
+        for index in 0..2 {
+            let direction = &mut self.directions[index];
+            let to = &mut self.ports[1 - index];
+            direction.settle(to, &mut self.frames);
+            let books = Books::new(&direction.account(), direction.held(to));
+            totals.merge(&books);
+            let class = direction.class();
+            held_frames += class.held().packets;
+            let limits = class.limits();
+            classes.push(ClassStats {
+                name: format!("{}->{}", self.ports[index].link().name, self.ports[1 - index].link().name),
+                rate_bits_per_s: limits.map(|limits| limits.rate.bits_per_s()),
+                burst_bytes: limits.map(|limits| limits.burst_bytes),
+                limit_bytes: limits.map(|_| class.limit_bytes()),
+                books,
+                blocked_ns: class.blocked_ns(now_ns),
+                delay_ns_p50: class.delay().quantile_ns(500),
+                delay_ns_p99: class.delay().quantile_ns(990),
+                delay_ns_max: class.delay().delay_ns_max(),
+                empty_polls: direction.empty_polls(),
+                transmit_busy: direction.transmit_busy(),
+            });
+        }
+        let ports = self.ports.iter().map(port_stats).collect::<weir_port::Result<Vec<_>>>()?;
+        let frames = FrameStats {
+            total: self.frames_total,
+            free: u64::from(self.frames.pool.available()),
+            lent: u64::from(self.frames.loans.count()),
+            held: held_frames,
+        };
+        let wire = WireStats {
+            name: self.name.clone(),
+            ports: [0, 1].map(|index| self.ports[index].link().name.clone()),
+            classes,
+            frames,
+            worker: WorkerStats { now_ns, since_ns: self.since_ns, ..worker },
+        };
+        Ok(Snapshot { wires: vec![wire], ports, workstreams: Vec::new(), totals })
+    }
+}
+
+fn port_stats(port: &Port) -> weir_port::Result<PortStats> {
+    let kernel = port.statistics()?;
+    let queue = port.sender_queue()?;
+    Ok(PortStats {
+        name: port.link().name.clone(),
+        sender: port.sender().name.clone(),
+        queues: port.queues(),
+        poller: port.poller_name().into(),
+        sender_queue_packets: queue.backlog,
+        sender_queue_dropped: queue.dropped,
+        kernel_dropped: kernel.rx_dropped + kernel.rx_ring_full + kernel.rx_fill_ring_empty_descs,
+    })
+}

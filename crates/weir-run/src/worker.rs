@@ -1,0 +1,179 @@
+//! A worker: a thread on one core that owns a wire and does nothing but move its packets, look after its mailbox, and sleep.
+//!
+//! One pass: requests, then one step of the wire (bounded, invariant 6); if nothing moved, spin or park ([`crate::idle`]).
+//! Parking (invariant 3): say PARKED, look at every announcement and the mailbox once more, then block until a kick, a
+//! request or the next deadline.
+//!
+//! It stays on its core because packets of a flow that are handed to a veth on two cores may overtake each other in the
+//! kernel's per-core backlogs.
+//!
+//! Owner: the thread that runs it owns the wire and all of its state (invariant 7); others send it [`Request`]s.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use weir_core::shaper::tbf::TbfConfig;
+use weir_port::bpf::doorbell::Bell;
+use weir_port::{Doing, sys};
+
+use crate::clock::now_ns;
+use crate::idle::{Idle, Rest, wake_cost_ns};
+use crate::stats::{Snapshot, WorkerStats};
+use crate::wire::Wire;
+
+/// How long a stopping worker goes on delivering what it holds, in nanoseconds.
+const DRAIN_NS_MAX: u64 = 1_000_000_000;
+
+/// What can be asked of a worker.
+pub enum Request {
+    /// Copies of the counters.
+    Stat(Sender<Result<Snapshot, String>>),
+    /// New limits for one direction (0 or 1), computed from the present ones.
+    SetLimits(usize, Change, Sender<Result<(), String>>),
+    /// Deliver what is inside, then end.
+    Stop,
+}
+
+/// How a direction's limits are to change.
+pub type Change = Box<dyn FnOnce(Option<TbfConfig>) -> Result<Option<TbfConfig>, String> + Send>;
+
+/// The way to a worker: put a request in its mailbox and wake it.
+#[derive(Clone)]
+pub struct Mailbox {
+    requests: Sender<Request>,
+    event: Arc<OwnedFd>,
+}
+
+impl Mailbox {
+    /// A mailbox and the worker's end of it.
+    pub fn new() -> io::Result<(Mailbox, Inbox)> {
+        let (requests, inbox) = channel();
+        let event = Arc::new(sys::eventfd()?);
+        Ok((Mailbox { requests, event: Arc::clone(&event) }, Inbox { requests: inbox, event }))
+    }
+
+    /// Sends a request; false if the worker has ended.
+    pub fn send(&self, request: Request) -> bool {
+        let sent = self.requests.send(request).is_ok();
+        sys::signal_eventfd(&self.event);
+        sent
+    }
+}
+
+/// The worker's end of its mailbox.
+pub struct Inbox {
+    requests: Receiver<Request>,
+    event: Arc<OwnedFd>,
+}
+
+/// How and why a worker ended.
+pub struct Ended {
+    /// The last counters.
+    pub snapshot: Snapshot,
+    /// What went wrong, if anything.
+    pub fault: Option<String>,
+}
+
+/// Runs the wire on this thread until it is told to stop or the kernel fails it.
+pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> io::Result<Ended> {
+    if let Some(core) = core {
+        pin(core)?;
+    }
+    precise_sleep();
+    let mut stats = WorkerStats { wake_cost_ns: wake_cost_ns()?, ..WorkerStats::default() };
+    let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
+    let mut fault = None;
+    let mut last_words = Snapshot::default();
+    loop {
+        let now = now_ns();
+        match answer(&mut wire, inbox, stats, now) {
+            Order::Continue => {}
+            Order::Stop => break,
+        }
+        let step = match wire.step(now) {
+            Ok(step) => step,
+            Err(error) => {
+                fault = Some(error.to_string());
+                break;
+            }
+        };
+        if step.moved > 0 {
+            stats.busy_passes += 1;
+            idle.worked(now);
+            continue;
+        }
+        match idle.rest(now_ns(), step.wake_ns, step.expecting) {
+            Rest::Spin => std::hint::spin_loop(),
+            Rest::Park(until_ns) => {
+                bell.park();
+                if !wire.is_announced() {
+                    stats.parks += 1;
+                    sleep(bell, inbox, until_ns)?;
+                }
+                stats.kicks += u64::from(bell.unpark());
+            }
+        }
+    }
+    if fault.is_none() {
+        drain(&mut wire);
+    }
+    match wire.snapshot(stats, now_ns()) {
+        Ok(snapshot) => last_words = snapshot,
+        Err(error) => fault = fault.or(Some(error.to_string())),
+    }
+    Ok(Ended { snapshot: last_words, fault })
+}
+
+enum Order {
+    Continue,
+    Stop,
+}
+
+fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order {
+    while let Ok(request) = inbox.requests.try_recv() {
+        // Whoever asked may have gone; then nobody misses the answer.
+        match request {
+            Request::Stat(reply) => {
+                let _ = reply.send(wire.snapshot(stats, now).map_err(|error| error.to_string()));
+            }
+            Request::SetLimits(direction, change, reply) => {
+                let limits = change(wire.limits(direction));
+                let _ = reply.send(limits.and_then(|limits| wire.set_limits(direction, limits, now)));
+            }
+            Request::Stop => return Order::Stop,
+        }
+    }
+    Order::Continue
+}
+
+fn sleep(bell: &Bell, inbox: &Inbox, until_ns: Option<u64>) -> io::Result<()> {
+    let mut fds = [sys::poll_in(bell.fd()), sys::poll_in(inbox.event.as_raw_fd())];
+    let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
+    sys::poll_readable(&mut fds, timeout_ns)?;
+    if fds[1].revents != 0 {
+        sys::clear_eventfd(&inbox.event);
+    }
+    Ok(())
+}
+
+/// Delivers what is inside, taking nothing more in, for a bounded time.
+fn drain(wire: &mut Wire) {
+    let end_ns = now_ns() + DRAIN_NS_MAX;
+    while !wire.is_empty() && now_ns() < end_ns {
+        let Ok(step) = wire.deliver(now_ns()) else { return };
+        if step.moved == 0 {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+}
+
+fn pin(core: usize) -> io::Result<()> {
+    sys::pin_thread(core).doing(|| format!("pinning the worker to core {core}")).map_err(io::Error::other)
+}
+
+/// Makes sleeps end when asked and not up to 50 microseconds later, the default timer slack.
+fn precise_sleep() {
+    sys::set_timer_slack_ns(1);
+}

@@ -1,0 +1,52 @@
+//! `weir set`: changes a wire while it carries traffic.
+
+use std::process::ExitCode;
+
+use weir_core::rate::Rate;
+use weir_run::control::{Command, Control, SetLimits, ask};
+
+use super::wire::LimitArguments;
+use crate::{Failure, Outcome, text};
+
+/// Change the limits of a wire that is up; nothing is lost and nothing reordered.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir set veth-a --rate 100mbit
+  weir set veth-a --rate 100mbit --burst 40kb --queue 10ms
+  weir set veth-a --rate-back 20mbit        the other direction")]
+pub struct Arguments {
+    /// The wire's name: that of its first interface unless --name said otherwise
+    wire: String,
+    #[command(flatten)]
+    limit: LimitArguments,
+    /// The new limit of the direction back
+    #[arg(long, value_name = "RATE", value_parser = text::rate)]
+    rate_back: Option<Rate>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let Arguments { wire, limit, rate_back } = arguments;
+    if let Some(burst_bytes) = limit.burst {
+        text::check_burst(burst_bytes)?;
+    }
+    let there =
+        limit.rate.is_some() || (rate_back.is_none() && (limit.burst.is_some() || limit.queue.is_some()));
+    let changes: Vec<_> = [(0, limit.rate, there), (1, *rate_back, rate_back.is_some())]
+        .into_iter()
+        .filter(|(_, _, wanted)| *wanted)
+        .map(|(direction, rate, _)| SetLimits {
+            direction,
+            rate_bits_per_s: rate.map(Rate::bits_per_s),
+            burst_bytes: limit.burst,
+            queue_ns: limit.queue,
+        })
+        .collect();
+    if changes.is_empty() {
+        return Err(Failure::usage("nothing to change: give --rate, --rate-back, --burst or --queue"));
+    }
+    for change in changes {
+        ask(&Control::path_of(wire), &Command::Set(change))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

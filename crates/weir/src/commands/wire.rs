@@ -1,0 +1,133 @@
+//! `weir wire`: joins two interfaces.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use weir_core::rate::Rate;
+use weir_run::wire::WireConfig;
+
+use crate::session::{self, Event, MEMORY_BYTES_DEFAULT, Session};
+use crate::{Failure, Outcome, text};
+
+/// Join two interfaces, limiting each direction; senders behind them are held back and lose nothing.
+///
+/// A and B are veth interfaces of this network namespace whose other ends are where programs send and receive, for
+/// instance in containers. The wire stays up until Ctrl-C; then everything is put back as it was.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir wire veth-a veth-b --rate 200mbit
+  weir wire veth-a veth-b --rate 50mbit --rate-back 10mbit --queue 10ms
+  weir wire veth-a veth-b                   not limited, but still without loss
+  weir stat -i 1                            in another terminal: what it does
+  weir set veth-a --rate 100mbit            change the limit while it carries traffic")]
+pub struct Arguments {
+    /// The interface that packets enter by in the first direction
+    #[arg(value_name = "A")]
+    first: String,
+    /// The interface that packets leave by in the first direction
+    #[arg(value_name = "B")]
+    second: String,
+    #[command(flatten)]
+    limit: LimitArguments,
+    /// Limit from B to A; without it that direction is not limited
+    #[arg(long, value_name = "RATE", value_parser = text::rate)]
+    rate_back: Option<Rate>,
+    /// What the wire is called in `weir stat` and `weir set` [default: the name of A]
+    #[arg(long)]
+    name: Option<String>,
+    #[command(flatten)]
+    machine: MachineArguments,
+}
+
+/// The options of a limit, which several commands take.
+#[derive(clap::Args)]
+pub struct LimitArguments {
+    /// Limit in tc's units, such as 200mbit; without it packets are not limited
+    #[arg(long, value_name = "RATE", value_parser = text::rate)]
+    pub rate: Option<Rate>,
+    /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
+    #[arg(long, value_name = "SIZE", value_parser = text::size)]
+    pub burst: Option<u64>,
+    /// How much may stand inside, as a time at the rate; the rest stays with the senders [default: 5ms]
+    #[arg(long, value_name = "TIME", value_parser = text::time)]
+    pub queue: Option<u64>,
+}
+
+/// What a wire may use of the machine.
+#[derive(clap::Args)]
+pub struct MachineArguments {
+    /// Packet memory
+    #[arg(long, value_name = "SIZE", value_parser = text::size, default_value = "64mb")]
+    memory: u64,
+    /// The core its worker runs on [default: the last one this process may use]
+    #[arg(long, value_name = "NUMBER")]
+    core: Option<usize>,
+}
+
+impl MachineArguments {
+    /// Packet memory in bytes and the worker's core, checked.
+    pub fn check(&self) -> Result<(u64, Option<usize>), Failure> {
+        const MEMORY_BYTES_MAX: u64 = 16 << 30;
+        if self.memory > MEMORY_BYTES_MAX {
+            return Err(Failure::usage("--memory is above 16gb, which no wire can use"));
+        }
+        if self.memory < MEMORY_BYTES_DEFAULT / 32 {
+            return Err(Failure::usage("--memory is below 2mb, which is too little for one queue each way"));
+        }
+        if let Some(core) = self.core.filter(|&core| !weir_port::sys::may_use_core(core)) {
+            return Err(Failure::usage(format!(
+                "--core {core} is not one this process may use (taskset -p $$)"
+            )));
+        }
+        Ok((self.memory, self.core))
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let Arguments { first, second, limit, rate_back, name, machine } = arguments;
+    if first == second {
+        return Err(Failure::usage(format!("a wire joins two interfaces, and both are {first}")));
+    }
+    let name = name.clone().unwrap_or_else(|| first.clone());
+    check_name(&name)?;
+    let (memory_bytes, core) = machine.check()?;
+    let config = WireConfig {
+        name: name.clone(),
+        ports: [first.clone(), second.clone()],
+        limits: [
+            text::limits(limit.rate, limit.burst, limit.queue)?,
+            text::limits(*rate_back, limit.burst, limit.queue)?,
+        ],
+        memory_bytes,
+    };
+    let session = Session::start(&config, session::guardian()?, core)?;
+    println!("ready: wire {name} joins {first} and {second}");
+    std::io::stdout().flush()?;
+    match session.next_event() {
+        Event::Signal(_) | Event::ProgramEnded => {
+            session.finish()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Event::WorkerEnded => {
+            session.finish()?;
+            Err("the worker ended by itself".into())
+        }
+        Event::InterfaceGone(interface) => {
+            // What the vanished interface's sockets say on the way out is only more of the same.
+            let _ = session.finish();
+            Err(format!("interface {interface} vanished while the wire was up; everything else is as before")
+                .into())
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Failure> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
+        return Err(Failure::usage(format!(
+            "--name \"{name}\" is not 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
+        )));
+    }
+    Ok(())
+}

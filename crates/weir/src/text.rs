@@ -1,0 +1,57 @@
+//! How options are read: the units of tc, checked where they are given.
+
+use weir_core::rate::Rate;
+use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_core::units::{parse_size_bytes, parse_time_ns, size_text};
+use weir_run::control::{QUEUE_NS_DEFAULT, burst_bytes_default};
+
+use crate::Failure;
+
+/// A longest Ethernet frame of the usual MTU, which a burst must let pass.
+const FRAME_BYTES: u64 = 1514;
+
+/// Reads a rate, for clap.
+pub fn rate(text: &str) -> Result<Rate, String> {
+    text.parse().map_err(|error: weir_core::units::UnitError| error.to_string())
+}
+
+/// Reads a size, for clap.
+pub fn size(text: &str) -> Result<u64, String> {
+    parse_size_bytes(text).map_err(|error| error.to_string())
+}
+
+/// Reads a time, for clap.
+pub fn time(text: &str) -> Result<u64, String> {
+    parse_time_ns(text).map_err(|error| error.to_string())
+}
+
+/// Checks a burst that was asked for.
+pub fn check_burst(burst_bytes: u64) -> Result<(), Failure> {
+    if burst_bytes < FRAME_BYTES {
+        return Err(Failure::usage(format!(
+            "--burst {} is below one frame of {FRAME_BYTES} bytes, which could then never pass: give 2kb or more",
+            size_text(burst_bytes)
+        )));
+    }
+    Ok(())
+}
+
+/// The limits of a direction from the options that were given.
+pub fn limits(
+    rate: Option<Rate>,
+    burst_bytes: Option<u64>,
+    queue_ns: Option<u64>,
+) -> Result<Option<TbfConfig>, Failure> {
+    if let Some(burst_bytes) = burst_bytes {
+        check_burst(burst_bytes)?;
+    }
+    let Some(rate) = rate else { return Ok(None) };
+    let limits = TbfConfig {
+        rate,
+        burst_bytes: burst_bytes.unwrap_or_else(|| burst_bytes_default(rate)),
+        peak: None,
+        limit: Limit::TimeNs(queue_ns.unwrap_or(QUEUE_NS_DEFAULT)),
+    };
+    limits.check().map_err(Failure::usage)?;
+    Ok(Some(limits))
+}
