@@ -1,31 +1,33 @@
 //! Which of a port's queues to poll next, and when to look at one that says it is empty.
 //!
 //! ```text
-//!           announced                 polled, packets came
-//!   IDLE ---------------> FRESH ------------------------------> ACTIVE
-//!    ^                      | nothing came, TRIES times            | nothing came
-//!    +----------------------+--------------------------------------+
-//!    |                                                             ^
-//!    +---- looked at again, later and later: SUSPECTED ------------+ packets came
+//!          announced          polled: as many as a poll brings
+//!   IDLE -------------> FRESH ---------------------------------> ACTIVE
+//!    ^ |                 | ^                                       |
+//!    | | time for a look | | announced     polled: fewer           |
+//!    | +----> SUSPECTED -|-+                                       |
+//!    +------------+------+-----------------------------------------+
 //! ```
 //!
-//! - Fresh queues go first, so that a packet of a quiet flow does not stand behind the turns of those that always have
-//!   some. A packet is announced just before it arrives, so a fresh queue is tried [`TRIES`] times; if it still has none,
-//!   another queue may have got it, and all are looked at again.
-//! - Active queues take turns. A turn that is not taken, for want of room, is kept.
+//! - Quiet queues, fresh and then suspected ones, go before active ones, so that a packet of a quiet flow does not stand behind
+//!   the turns of those that always have some. Active queues take turns; a turn that is not taken, for want of room, is kept.
+//! - A packet is announced just before it arrives, so a fresh queue is tried [`TRIES`] times; if it still has none, another
+//!   queue may have got it, and all are looked at.
 //! - Bounded work per pass (design.md, invariant 6): a pass takes each queue at most once.
-//! - No lost wake-up (invariant 3): an idle queue is looked at again after [`RECHECK_NS_MIN`], then four times later each
-//!   time, up to [`RECHECK_NS_MAX`] for ever, because a sender may be preempted between announcement and packet.
+//! - No lost wake-up (invariant 3): a queue that turned idle is looked at again after [`RECHECK_NS_MIN`] and then
+//!   [`RECHECKS`] times, four times later each time, because its sender may have been preempted between announcement and
+//!   packet; and every queue is looked at every [`SWEEP_NS`], for ever.
 //!
 //! Owner: the worker that owns the port. Limits: it knows nothing of room; the caller stops asking when there is none.
 
 use std::collections::VecDeque;
 
-/// The first look at a queue that has just turned out to be empty, after this many nanoseconds.
+/// The first look at a queue that has just turned idle, after this many nanoseconds.
 pub const RECHECK_NS_MIN: u64 = 100_000;
+/// How many looks a queue gets after it turned idle; the last one comes 0.4 s later.
+pub const RECHECKS: u8 = 7;
 /// The longest a queue is not looked at, in nanoseconds.
-pub const RECHECK_NS_MAX: u64 = 1_000_000_000;
-
+pub const SWEEP_NS: u64 = 1_000_000_000;
 /// How often a fresh queue is polled in vain before its announcement is taken to be another's.
 pub const TRIES: u8 = 3;
 
@@ -42,8 +44,8 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     state: State,
-    /// It had packets since the last time that all were looked at: one to look at early.
-    suspect: bool,
+    /// How many looks it still gets after having turned idle.
+    looks_left: u8,
 }
 
 /// The turns of one port's queues.
@@ -51,12 +53,14 @@ struct Queue {
 pub struct Intake {
     queues: Box<[Queue]>,
     fresh: VecDeque<usize>,
+    suspected: VecDeque<usize>,
     active: VecDeque<usize>,
     /// How many turns of the present pass are left.
     fresh_left: usize,
     active_left: usize,
-    recheck_ns: u64,
+    recheck_ns: Option<u64>,
     recheck_interval_ns: u64,
+    sweep_ns: u64,
     empty_polls: u64,
 }
 
@@ -64,20 +68,22 @@ impl Intake {
     /// For a port of `queues` queues, all idle and to be looked at first at `now_ns`.
     pub fn new(queues: usize, now_ns: u64) -> Intake {
         Intake {
-            queues: vec![Queue { state: State::Idle, suspect: true }; queues].into_boxed_slice(),
+            queues: vec![Queue { state: State::Idle, looks_left: 0 }; queues].into_boxed_slice(),
             fresh: VecDeque::with_capacity(queues),
+            suspected: VecDeque::with_capacity(queues),
             active: VecDeque::with_capacity(queues),
             fresh_left: 0,
             active_left: 0,
-            recheck_ns: now_ns,
+            recheck_ns: None,
             recheck_interval_ns: RECHECK_NS_MIN,
+            sweep_ns: now_ns,
             empty_polls: 0,
         }
     }
 
-    /// Whether nobody knows of a packet in `queue`: its announcements are worth looking at.
-    pub fn is_idle(&self, queue: usize) -> bool {
-        self.queues[queue].state == State::Idle
+    /// Whether an announcement of `queue` is worth looking at.
+    pub fn is_quiet(&self, queue: usize) -> bool {
+        matches!(self.queues[queue].state, State::Idle | State::Suspected)
     }
 
     /// Whether any queue is known to have packets.
@@ -85,29 +91,38 @@ impl Intake {
         !self.fresh.is_empty() || !self.active.is_empty()
     }
 
-    /// Notes that a packet was announced in an idle `queue`.
+    /// Notes that a packet was announced in `queue`.
     pub fn announce(&mut self, queue: usize) {
-        if self.queues[queue].state == State::Idle {
+        if self.is_quiet(queue) {
             self.queues[queue].state = State::Fresh(0);
             self.fresh.push_back(queue);
         }
     }
 
-    /// Starts a pass: every queue that is known to have packets now gets one turn.
-    pub fn begin_pass(&mut self) {
+    /// Starts a pass at `now_ns`: every queue with packets, known or suspected, gets one turn.
+    pub fn begin_pass(&mut self, now_ns: u64) {
+        self.suspect(now_ns);
         self.fresh_left = self.fresh.len();
         self.active_left = self.active.len();
     }
 
-    /// The queue that [`Intake::next_fresh`] would give, which keeps its turn.
-    pub fn peek_fresh(&self) -> Option<usize> {
-        self.fresh.front().copied().filter(|_| self.fresh_left > 0)
-    }
-
-    /// The fresh queue whose turn it is in this pass; [`Intake::polled`] must follow.
-    pub fn next_fresh(&mut self) -> Option<usize> {
-        self.fresh_left = self.fresh_left.checked_sub(1)?;
-        self.fresh.pop_front()
+    /// The first quiet queue whose turn it is in this pass and that `may` be polled; [`Intake::polled`] must follow.
+    pub fn next_quiet(&mut self, may: impl Fn(usize) -> bool) -> Option<usize> {
+        if let Some(at) = self.fresh.iter().take(self.fresh_left).position(|&queue| may(queue)) {
+            self.fresh_left -= 1;
+            return self.fresh.remove(at);
+        }
+        // What was announced meanwhile has its place among the fresh.
+        while let Some(&queue) = self.suspected.front() {
+            if self.queues[queue].state == State::Suspected && !may(queue) {
+                return None;
+            }
+            self.suspected.pop_front();
+            if self.queues[queue].state == State::Suspected {
+                return Some(queue);
+            }
+        }
+        None
     }
 
     /// The active queue whose turn it is in this pass; [`Intake::polled`] must follow.
@@ -116,51 +131,66 @@ impl Intake {
         self.active.pop_front()
     }
 
-    /// Notes what a poll of `queue` brought.
-    pub fn polled(&mut self, queue: usize, packets: usize, now_ns: u64) {
-        if packets > 0 {
-            self.queues[queue] = Queue { state: State::Active, suspect: true };
+    /// Notes how many packets a poll of `queue` brought, and whether it could have brought no more.
+    pub fn polled(&mut self, queue: usize, packets: usize, full: bool, now_ns: u64) {
+        let state = std::mem::replace(&mut self.queues[queue].state, State::Idle);
+        if full {
+            self.queues[queue].state = State::Active;
             self.active.push_back(queue);
             return;
         }
-        self.empty_polls += 1;
-        let state = self.queues[queue].state;
-        self.queues[queue].state = State::Idle;
-        match state {
-            State::Fresh(tries) if tries + 1 < TRIES => {
-                self.queues[queue].state = State::Fresh(tries + 1);
-                self.fresh.push_back(queue);
-                return;
+        if packets == 0 {
+            self.empty_polls += 1;
+            match state {
+                State::Fresh(tries) if tries + 1 < TRIES => {
+                    self.queues[queue].state = State::Fresh(tries + 1);
+                    self.fresh.push_back(queue);
+                    return;
+                }
+                State::Fresh(_) => self.queues.iter_mut().for_each(|queue| queue.looks_left = RECHECKS),
+                // Finding nothing is what was expected.
+                State::Suspected => return,
+                State::Active | State::Idle => {}
             }
-            State::Fresh(_) => self.queues.iter_mut().for_each(|queue| queue.suspect = true),
-            // Finding nothing is what was expected.
-            State::Suspected => return,
-            State::Active | State::Idle => {}
         }
+        self.queues[queue].looks_left = RECHECKS;
         self.recheck_interval_ns = RECHECK_NS_MIN;
-        self.recheck_ns = now_ns + RECHECK_NS_MIN;
+        self.recheck_ns = Some(now_ns + RECHECK_NS_MIN);
     }
 
-    /// When idle queues are to be looked at again, by [`Intake::recheck`].
-    pub fn recheck_ns(&self) -> u64 {
-        self.recheck_ns
+    /// When the next pass is due even if nothing is announced.
+    pub fn wake_ns(&self) -> u64 {
+        self.recheck_ns.map_or(self.sweep_ns, |recheck_ns| recheck_ns.min(self.sweep_ns))
     }
 
-    /// Gives the idle queues that may hide a packet a turn, if it is time; at the longest interval, all of them.
-    pub fn recheck(&mut self, now_ns: u64) {
-        if now_ns < self.recheck_ns {
+    /// Suspects the idle queues that are due for a look.
+    fn suspect(&mut self, now_ns: u64) {
+        let sweep = now_ns >= self.sweep_ns;
+        let recheck = self.recheck_ns.is_some_and(|recheck_ns| now_ns >= recheck_ns);
+        if !sweep && !recheck {
             return;
         }
-        let all = self.recheck_interval_ns >= RECHECK_NS_MAX;
+        let mut looks_left = 0;
+        self.suspected.clear();
         for (index, queue) in self.queues.iter_mut().enumerate() {
-            if queue.state == State::Idle && (queue.suspect || all) {
+            if queue.state == State::Idle && (sweep || queue.looks_left > 0) {
                 queue.state = State::Suspected;
-                self.active.push_back(index);
             }
-            queue.suspect &= !all;
+            if queue.state == State::Suspected {
+                self.suspected.push_back(index);
+            }
+            if recheck {
+                queue.looks_left = queue.looks_left.saturating_sub(1);
+            }
+            looks_left = looks_left.max(queue.looks_left);
         }
-        self.recheck_interval_ns = (self.recheck_interval_ns * 4).min(RECHECK_NS_MAX);
-        self.recheck_ns = now_ns + self.recheck_interval_ns;
+        if sweep {
+            self.sweep_ns = now_ns + SWEEP_NS;
+        }
+        if recheck {
+            self.recheck_interval_ns *= 4;
+            self.recheck_ns = (looks_left > 0).then_some(now_ns + self.recheck_interval_ns);
+        }
     }
 
     /// How many polls brought nothing.
@@ -173,57 +203,82 @@ impl Intake {
 mod tests {
     use super::*;
 
-    /// One pass over queues with these packets in them, a poll taking all; which queues were polled.
+    const BUDGET: usize = 4;
+
+    /// One pass over queues with these packets in them; which queues were polled.
     fn pass(intake: &mut Intake, waiting: &mut [usize], now_ns: u64) -> Vec<usize> {
-        intake.recheck(now_ns);
-        intake.begin_pass();
+        intake.begin_pass(now_ns);
         let mut polled = Vec::new();
-        while let Some(queue) =
-            intake.peek_fresh().and_then(|_| intake.next_fresh()).or_else(|| intake.next_active())
-        {
+        while let Some(queue) = intake.next_quiet(|_| true).or_else(|| intake.next_active()) {
             polled.push(queue);
-            intake.polled(queue, std::mem::take(&mut waiting[queue]), now_ns);
+            let packets = waiting[queue].min(BUDGET);
+            waiting[queue] -= packets;
+            intake.polled(queue, packets, packets == BUDGET, now_ns);
         }
         polled
     }
 
-    /// An intake that has looked at everything once.
+    /// An intake that has looked at everything once, at time 0.
     fn settled(queues: usize) -> Intake {
         let mut intake = Intake::new(queues, 0);
         let polled = pass(&mut intake, &mut vec![0; queues], 0);
         assert_eq!(polled, (0..queues).collect::<Vec<_>>(), "what came before is found at the start");
-        while intake.recheck_interval_ns < RECHECK_NS_MAX {
-            let at_ns = intake.recheck_ns();
-            pass(&mut intake, &mut vec![0; queues], at_ns);
-        }
-        let at_ns = intake.recheck_ns();
-        pass(&mut intake, &mut vec![0; queues], at_ns);
+        assert_eq!(intake.wake_ns(), SWEEP_NS);
         intake
     }
 
     #[test]
-    fn fresh_queues_go_before_active_ones_and_each_gets_one_turn() {
+    fn quiet_queues_go_before_active_ones_and_each_gets_one_turn() {
         let mut intake = settled(4);
+        let mut waiting = [0, 9, 9, 0];
         for queue in [2, 1] {
             intake.announce(queue);
         }
-        assert_eq!(pass(&mut intake, &mut [0, 9, 9, 0], 10), [2, 1]);
+        assert_eq!(pass(&mut intake, &mut waiting, 10), [2, 1]);
         intake.announce(3);
         intake.announce(1);
-        assert_eq!(pass(&mut intake, &mut [0, 9, 9, 9], 20), [3, 2, 1], "an active queue is not fresh again");
-        assert!(intake.has_work() && intake.is_idle(0) && !intake.is_idle(1));
+        assert_eq!(pass(&mut intake, &mut waiting, 20), [3, 2, 1], "an active queue is not fresh again");
+        assert!(intake.has_work() && intake.is_quiet(0) && !intake.is_quiet(1));
+        assert_eq!(
+            pass(&mut intake, &mut waiting, 30),
+            [3, 2, 1],
+            "2 and 1 bring fewer now, 3 in vain again"
+        );
+        assert!(intake.is_quiet(1) && intake.is_quiet(2), "so their next packets are announced");
     }
 
     #[test]
     fn a_turn_that_is_not_taken_is_kept() {
         let mut intake = settled(3);
         (0..3).for_each(|queue| intake.announce(queue));
-        pass(&mut intake, &mut [1, 1, 1], 10);
-        intake.begin_pass();
+        pass(&mut intake, &mut [9, 9, 9], 10);
+        intake.begin_pass(20);
         assert_eq!(intake.next_active(), Some(0));
-        intake.polled(0, 1, 20);
+        intake.polled(0, BUDGET, true, 20);
         // No room here. In the next pass it is the turn of those that had none.
-        assert_eq!(pass(&mut intake, &mut [1, 1, 1], 30), [1, 2, 0]);
+        assert_eq!(pass(&mut intake, &mut [9, 9, 9], 30), [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_quiet_queue_that_may_not_be_polled_holds_up_no_other() {
+        let mut intake = settled(3);
+        (0..3).for_each(|queue| intake.announce(queue));
+        intake.begin_pass(10);
+        assert_eq!(intake.next_quiet(|queue| queue == 1), Some(1));
+        intake.polled(1, 1, false, 10);
+        assert_eq!(intake.next_quiet(|queue| queue == 1), None, "once a pass");
+        assert_eq!(intake.next_quiet(|_| true), Some(0));
+    }
+
+    #[test]
+    fn a_suspected_queue_that_is_announced_is_fresh_at_once() {
+        let mut intake = settled(2);
+        intake.announce(0);
+        pass(&mut intake, &mut [1, 0], 0);
+        intake.begin_pass(RECHECK_NS_MIN);
+        assert_eq!(intake.next_quiet(|_| false), None, "suspected, but there is no room");
+        intake.announce(0);
+        assert_eq!(pass(&mut intake, &mut [1, 0], RECHECK_NS_MIN + 1), [0], "and it has one turn, not two");
     }
 
     #[test]
@@ -234,26 +289,31 @@ mod tests {
             assert_eq!(pass(&mut intake, &mut [0, 0], 1_000), [0]);
         }
         assert!(pass(&mut intake, &mut [1, 0], 2_000).is_empty(), "given up for now");
-        assert_eq!(intake.recheck_ns(), 1_000 + RECHECK_NS_MIN);
+        assert_eq!(intake.wake_ns(), 1_000 + RECHECK_NS_MIN);
         // It may also have gone to another queue, so all are looked at.
-        let at_ns = intake.recheck_ns();
-        assert_eq!(pass(&mut intake, &mut [1, 1], at_ns), [0, 1]);
+        assert_eq!(pass(&mut intake, &mut [1, 1], 1_000 + RECHECK_NS_MIN), [0, 1]);
     }
 
     #[test]
-    fn empty_queues_are_looked_at_ever_less_but_for_ever() {
+    fn idle_queues_are_looked_at_ever_less_but_for_ever() {
         let mut intake = settled(2);
         intake.announce(1);
         pass(&mut intake, &mut [0, 1], 0);
-        pass(&mut intake, &mut [0, 0], 0);
         let (mut now_ns, mut looks) = (0, Vec::new());
-        for _ in 0..10 {
-            let at_ns = intake.recheck_ns();
-            looks.push((at_ns - now_ns, pass(&mut intake, &mut [0, 0], at_ns).len()));
+        while now_ns < 5 * SWEEP_NS {
+            let at_ns = intake.wake_ns();
+            looks.push((at_ns - now_ns, pass(&mut intake, &mut [0, 0], at_ns)));
             now_ns = at_ns;
         }
-        assert_eq!(looks[0], (RECHECK_NS_MIN, 1), "at first only the one that had packets");
-        assert!(looks.windows(2).all(|two| two[1].0 == (two[0].0 * 4).min(RECHECK_NS_MAX)));
-        assert_eq!(looks[9], (RECHECK_NS_MAX, 2), "at last all of them");
+        let (rechecks, sweeps) = looks.split_at(usize::from(RECHECKS));
+        for (nth, look) in rechecks.iter().enumerate() {
+            assert_eq!(
+                *look,
+                (RECHECK_NS_MIN * 4u64.pow(nth as u32), vec![1]),
+                "only the one that had packets"
+            );
+        }
+        assert!(sweeps.iter().all(|(after_ns, polled)| *after_ns <= SWEEP_NS && polled == &[0, 1]));
+        assert!(sweeps.len() >= 4);
     }
 }

@@ -111,11 +111,18 @@ impl Poller {
         }
     }
 
-    /// Makes one poll bring at most this many packets. io_uring cannot be told; it polls few anyway.
-    pub fn set_budget(&self, packets: u32) {
-        if let Poller::Primed(socket) = self {
-            // Refused only above NAPI's own weight, which callers keep below.
-            let _ = sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &packets);
+    /// Makes one poll bring at most this many packets, [`BUDGET`] or fewer; how many it then brings. io_uring cannot be told.
+    pub fn set_budget(&self, packets: u32) -> u32 {
+        /// `BUSY_POLL_BUDGET` of the kernel's `include/net/busy_poll.h`.
+        const RING_BUDGET: u32 = 8;
+        match self {
+            Poller::Primed(socket) => {
+                // Refused only above NAPI's own weight, which is `BUDGET`.
+                let _ =
+                    sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &packets);
+                packets
+            }
+            Poller::Ring(_) => RING_BUDGET,
         }
     }
 

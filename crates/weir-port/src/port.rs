@@ -333,11 +333,13 @@ impl Port {
         (self.in_flight_packets, self.in_flight_bytes)
     }
 
-    /// How many packets one poll brings at most, from here on; where the poller cannot be told, it stays as it is.
-    pub fn set_poll_budget(&self, packets: u32) {
-        for queue in &self.queues {
-            queue.poller.set_budget(packets.min(napi::BUDGET));
-        }
+    /// Makes one poll bring at most so many packets, and says how many it then does.
+    pub fn set_poll_budget(&self, packets: u32) -> u32 {
+        self.queues
+            .iter()
+            .map(|queue| queue.poller.set_budget(packets.min(napi::BUDGET)))
+            .min()
+            .unwrap_or(packets)
     }
 
     /// What the kernel lost at the sockets of this port, all queues together.

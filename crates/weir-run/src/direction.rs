@@ -99,8 +99,7 @@ impl Direction {
     /// Makes a poll bring an eighth of the credit or less, so that one queue cannot use it all up at a time.
     pub fn tune(&mut self, from: &Port) {
         let share = self.class.limit_bytes() / (8 * u64::from(QUANTUM_BYTES));
-        self.poll_budget = share.clamp(4, u64::from(napi::BUDGET)) as u32;
-        from.set_poll_budget(self.poll_budget);
+        self.poll_budget = from.set_poll_budget(share.clamp(4, u64::from(napi::BUDGET)) as u32);
     }
 
     /// Moves what can be moved now.
@@ -116,8 +115,7 @@ impl Direction {
         let mut step = self.deliver(to, frames, now_ns)?;
         step.moved += taken;
         step.expecting = expecting;
-        step.wake_ns =
-            Some(step.wake_ns.map_or(self.intake.recheck_ns(), |ns| ns.min(self.intake.recheck_ns())));
+        step.wake_ns = Some(step.wake_ns.map_or(self.intake.wake_ns(), |ns| ns.min(self.intake.wake_ns())));
         Ok(step)
     }
 
@@ -137,7 +135,7 @@ impl Direction {
 
     /// Whether a packet was announced that the intake does not know of: the last look before parking.
     pub fn is_announced(&self, from: &Port) -> bool {
-        (0..from.queues()).any(|queue| self.intake.is_idle(queue) && from.announcements().is_pending(queue))
+        (0..from.queues()).any(|queue| self.intake.is_quiet(queue) && from.announcements().is_pending(queue))
     }
 
     fn has_room(&self, frames: &Frames) -> bool {
@@ -151,23 +149,17 @@ impl Direction {
 
     fn take_in(&mut self, from: &mut Port, frames: &mut Frames, now_ns: u64) -> usize {
         for queue in 0..from.queues() {
-            if self.intake.is_idle(queue) && from.announcements().is_pending(queue) {
+            if self.intake.is_quiet(queue) && from.announcements().is_pending(queue) {
                 self.intake.announce(queue);
             }
         }
-        self.intake.recheck(now_ns);
-        self.intake.begin_pass();
+        self.intake.begin_pass(now_ns);
         let mut moved = 0;
-        loop {
-            let quiet =
-                self.intake.peek_fresh().filter(|&queue| self.class.queue().held_of(queue).packets == 0);
-            let queue = if quiet.is_some() && self.has_room_for_poll(frames) {
-                self.intake.next_fresh()
-            } else if self.has_room(frames) {
-                self.intake.next_fresh().or_else(|| self.intake.next_active())
-            } else {
-                None
-            };
+        while self.has_room_for_poll(frames) {
+            let room = self.class.room_bytes() > 0;
+            let waiting = self.class.queue();
+            let quiet = self.intake.next_quiet(|queue| room || waiting.held_of(queue).packets == 0);
+            let queue = quiet.or_else(|| if room { self.intake.next_active() } else { None });
             let Some(queue) = queue else { break };
             moved += self.poll(queue, from, frames, now_ns);
         }
@@ -181,17 +173,18 @@ impl Direction {
 
     fn poll(&mut self, queue: usize, from: &mut Port, frames: &mut Frames, now_ns: u64) -> usize {
         from.offer(queue, frames);
-        // Asked before the poll: a packet that comes after it is announced. Taken back if more is to be expected anyway.
+        // Asked for before the poll: a packet that comes after it is announced.
         from.announcements().expect_none(queue);
         let count = from.poll(queue, frames, &mut self.received);
-        if count > 0 {
+        // As many as a poll brings: there are more, and their senders need ring no bell while those wait for room.
+        let full = count as u32 >= self.poll_budget;
+        if full {
             from.announcements().set_pending(queue);
         }
-        self.intake.polled(queue, count, now_ns);
-        let backlogged = count as u32 >= self.poll_budget;
-        if self.backlogged[queue] != backlogged {
-            self.backlogged[queue] = backlogged;
-            from.announcements().set_backlog(queue, backlogged);
+        self.intake.polled(queue, count, full, now_ns);
+        if self.backlogged[queue] != full {
+            self.backlogged[queue] = full;
+            from.announcements().set_backlog(queue, full);
         }
         for received in self.received.drain(..) {
             let meta = Meta { arrival_ns: now_ns, queue: queue as u16, ..Meta::default() };
