@@ -191,16 +191,19 @@ impl Priming {
     }
 }
 
-/// Sends, from a sending end in this thread's namespace, one frame that reaches `priming` by way of transmit queue
-/// `queue`: Ethernet broadcast, IPv4 0.0.0.0 to 255.255.255.255, UDP. Neither end needs an address.
-pub fn prime(sender: &Link, queue: u32, priming: &Priming) -> Result<()> {
+/// Sends, from a sending end in this thread's namespace, one frame to each of `primings` by way of the transmit queue of the
+/// same number: Ethernet broadcast, IPv4 0.0.0.0 to 255.255.255.255, UDP. Neither end needs an address.
+pub fn prime(sender: &Link, primings: &[Priming]) -> Result<()> {
     let send = || -> io::Result<()> {
+        // One socket for all: closing one waits for every core.
         let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
-        sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &queue)?;
-        let frame = priming_frame(sender.address, priming.port);
-        send_frame(socket.as_fd(), sender.ifindex, &frame)
+        for (queue, priming) in (0u32..).zip(primings) {
+            sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &queue)?;
+            send_frame(socket.as_fd(), sender.ifindex, &priming_frame(sender.address, priming.port))?;
+        }
+        Ok(())
     };
-    send().doing(|| format!("sending a first frame on {} queue {queue}", sender.name))
+    send().doing(|| format!("sending first frames on {}", sender.name))
 }
 
 /// Sends a whole Ethernet frame by an AF_PACKET socket.

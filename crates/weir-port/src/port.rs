@@ -78,6 +78,9 @@ struct Queue {
 
 /// An interface that packets enter and leave by.
 pub struct Port {
+    // First, so that they are detached first: from then on the interface carries traffic as before.
+    _redirect: program::Link,
+    _doorbell: program::Link,
     link: Link,
     sender: Link,
     sender_netns: NetNs,
@@ -90,9 +93,7 @@ pub struct Port {
     /// The frame indexes on the transmit ring, in order: entry `i` of the ring is at `i & mask`.
     transmitted: Box<[u32]>,
     transmit_next: u32,
-    _doorbell: program::Link,
-    _redirect: program::Link,
-    _sockets: Map,
+    sockets: Map,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -141,6 +142,8 @@ impl Port {
         let frames_total = frames.pool.memory().frames() as usize;
         let queues = sockets.into_iter().zip(pollers);
         let mut port = Port {
+            _redirect: redirect,
+            _doorbell: doorbell,
             link,
             sender,
             sender_netns,
@@ -151,9 +154,7 @@ impl Port {
             in_flight_bytes: 0,
             transmitted: vec![0; RINGS.transmit as usize].into_boxed_slice(),
             transmit_next: 0,
-            _doorbell: doorbell,
-            _redirect: redirect,
-            _sockets: map,
+            sockets: map,
         };
         port.go_live(frames)?;
         Ok(port)
@@ -173,7 +174,7 @@ impl Port {
                 });
             }
             let socket = self.queues[index].socket.as_fd().as_raw_fd() as u32;
-            self._sockets
+            self.sockets
                 .update(index as u32, socket)
                 .doing(|| format!("directing queue {index} of {} to its socket", self.link.name))?;
         }
@@ -429,12 +430,7 @@ fn take_over(
 ) -> Result<Vec<Poller>> {
     announcements.set_priming(true);
     let primings = (0..link.rx_queues).map(|_| Priming::new(link)).collect::<Result<Vec<_>>>()?;
-    sender_netns.run(|| {
-        primings
-            .iter()
-            .enumerate()
-            .try_for_each(|(queue, priming)| napi::prime(sender, queue as u32, priming))
-    })?;
+    sender_netns.run(|| napi::prime(sender, &primings))?;
     let mut wait_ns = PRIMING_NS_MAX;
     let mut pollers = Vec::new();
     for (priming, &id) in primings.into_iter().zip(ids) {

@@ -175,19 +175,18 @@ fn choose_queue(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, chosen: Lab
     asm.op_imm(Op::Mod, Reg::R7, queues);
     asm.jump(set);
 
+    // Each try takes a number of its own, so that no two flows of one lap end up in one queue.
     asm.place(new_flow);
-    asm.op_imm(Op::Mov, Reg::R7, 1);
-    asm.fetch_add(Reg::R8, byte_offset(WORD_NEXT), Reg::R7);
     for _ in 0..QUEUE_TRIES {
         let backlogged = asm.label();
+        asm.op_imm(Op::Mov, Reg::R7, 1);
+        asm.fetch_add(Reg::R8, byte_offset(WORD_NEXT), Reg::R7);
         asm.op_imm(Op::Mod, Reg::R7, queues);
         word_of_queue(asm, Reg::R1, queues, backlogged);
         asm.load(Size::Word, Reg::R0, Reg::R1, byte_offset(WORD_PENDING + queues as usize));
         asm.jump_if(Cond::Eq, Reg::R0, 0, picked);
         asm.place(backlogged);
-        asm.op_imm(Op::Add, Reg::R7, 1);
     }
-    asm.op_imm(Op::Mod, Reg::R7, queues);
     asm.place(picked);
     asm.store(Size::Word, Reg::R10, -8, Reg::R7);
     asm.load_map(Reg::R1, flows);
