@@ -116,7 +116,8 @@ impl<'a> Flood<'a> {
         for port in ports() {
             let mut command = load.to.command("iperf");
             command.args(v6).args(["-u", "-s", "-P", "1", "-y", "C", "-w", SERVER_BUFFER]);
-            command.args(["-p", &port.to_string()]);
+            // A server reads no more of a datagram than this.
+            command.args(["-p", &port.to_string(), "-l", &load.payload_bytes.to_string()]);
             servers.push(Process::spawn(&mut command)?);
         }
         for (server, port) in servers.iter_mut().zip(ports()) {

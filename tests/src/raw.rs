@@ -86,9 +86,9 @@ impl RawSocket {
     }
 }
 
-/// A frame of `length` bytes that can be told from every other: number, tag and content.
+/// A frame of `length` bytes that can be told from every other: number, tag and content. Its addresses are nobody's.
 pub fn frame(number: u32, length: usize, vlan: Option<u16>, random: &mut Random) -> Vec<u8> {
-    let mut frame = vec![0x02, 0x57, 0, 0, 1, 2, 0x02, 0x57, 0, 0, 0, 1];
+    let mut frame = vec![0x02, 0x57, 0, 0, 0xff, 2, 0x02, 0x57, 0, 0, 0xff, 1];
     if let Some(tag) = vlan {
         frame.extend(ETHERTYPE_VLAN.to_be_bytes());
         frame.extend(tag.to_be_bytes());

@@ -13,7 +13,6 @@ use weir_tests::rig::{
     Demand, MANY_QUEUES, Rig, measure_rate, payload_for_mtu, require_lossless, require_rate,
 };
 
-const SECONDS: f64 = 3.0;
 const PATIENCE: Duration = Duration::from_secs(30);
 const LIMIT: [&str; 4] = ["--rate", "200mbit", "--burst", "20kb"];
 
@@ -30,6 +29,11 @@ fn main() -> ExitCode {
         privileged!(datagrams_of_odd_sizes),
         privileged!(a_larger_mtu),
     ])
+}
+
+/// How long each flood lasts: long enough to see loss, unless `make soak` asks for more.
+fn seconds() -> f64 {
+    std::env::var("WEIR_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3.0)
 }
 
 fn two_clients() -> Result<()> {
@@ -61,7 +65,7 @@ fn one_way(clients: usize, queues_left: u32, queues_right: u32, ipv6: bool) -> R
     let rig = Rig::new(queues_left, queues_right)?;
     let wire = rig.wire(&LIMIT)?;
     let address = if ipv6 { rig.right_address().v6 } else { rig.right_address().v4 };
-    let mut load = Load::new(&rig.left, &rig.right, &address, clients, SECONDS);
+    let mut load = Load::new(&rig.left, &rig.right, &address, clients, seconds());
     if ipv6 {
         load.payload_bytes = 1450;
     }
@@ -94,12 +98,12 @@ fn two_ways(options: &[&str], there_bits_per_s: f64, back_bits_per_s: f64) -> Re
     let rig = Rig::new(MANY_QUEUES, MANY_QUEUES)?;
     let wire = rig.wire(options)?;
     let (right, left) = (rig.right_address().v4, rig.left_address().v4);
-    let there = Load::new(&rig.left, &rig.right, &right, 3, SECONDS);
-    let back = Load { first_port: 6001, ..Load::new(&rig.right, &rig.left, &left, 3, SECONDS) };
+    let there = Load::new(&rig.left, &rig.right, &right, 3, seconds());
+    let back = Load { first_port: 6001, ..Load::new(&rig.right, &rig.left, &left, 3, seconds()) };
     let (flood_there, flood_back) = (Flood::start(&there)?, Flood::start(&back)?);
     wire.check().context("while both floods run")?;
     // The second began later, so the first ends first: measure while both run.
-    let margin = Duration::from_secs_f64(SECONDS * 0.1);
+    let margin = Duration::from_secs_f64(there.seconds * 0.1);
     let started = weir_lab::clock::now();
     let before = [flood_there.received_datagrams()?, flood_back.received_datagrams()?];
     weir_lab::clock::let_pass(flood_there.remaining().saturating_sub(margin), |_| ())?;
@@ -144,7 +148,7 @@ fn a_larger_mtu() -> Result<()> {
     let wire = rig.wire(&LIMIT)?;
     let address = rig.right_address().v4;
     let payload_bytes = payload_for_mtu(MTU);
-    let load = Load { payload_bytes, ..Load::new(&rig.left, &rig.right, &address, 2, SECONDS) };
+    let load = Load { payload_bytes, ..Load::new(&rig.left, &rig.right, &address, 2, seconds()) };
     flood(&load, &wire, Demand::of_rate(200e6))?;
     wire.stop()?;
     Ok(())
