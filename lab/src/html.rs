@@ -20,8 +20,8 @@ h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.05rem; margin: 2
   list-style: none; }
 .legend svg { width: 14px; height: 14px; margin-right: .4rem; vertical-align: -1px; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; width: 100%; }
-th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { padding: .25rem .45rem; text-align: right; white-space: nowrap; }
 th { border-bottom: 1px solid var(--line); vertical-align: bottom; }
 th small { display: block; color: var(--dim); font-weight: normal; min-height: 1.2em; }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }

@@ -93,7 +93,8 @@ impl Axis {
             Scale::Linear => {
                 let high = if high > 0.0 { high } else { 1.0 };
                 let step = round_step(high / 4.0);
-                Axis { low: 0.0, high: (high / step).ceil() * step, step, scale }
+                // A figure that ends just above a tick may end there too.
+                Axis { low: 0.0, high: (high / step - 0.02).ceil() * step, step, scale }
             }
             Scale::Log => {
                 let positive = figures.iter().copied().filter(|x| *x > 0.0);
@@ -171,6 +172,11 @@ mod tests {
         assert_eq!(axis.ticks(), [0.0, 50.0, 100.0]);
         assert!(axis.y(0.0) > axis.y(74.7) && axis.y(74.7) > axis.y(97.0));
         assert_eq!(axis.y(0.0), HEIGHT - BOTTOM);
+    }
+
+    #[test]
+    fn a_hair_above_a_tick_is_no_reason_for_another() {
+        assert_eq!(Axis::over(&[1.0003, 0.97], Scale::Linear).high, 1.0);
     }
 
     #[test]

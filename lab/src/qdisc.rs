@@ -10,10 +10,10 @@
 //!
 //! - `lost_pct` = 100 x lost / total, and `reordered`: sums over what the servers report.
 //! - `rate_share` = bits of Ethernet frames that carried datagrams received / (200 Mbit/s x time), between the
-//!   moment all clients are under way and shortly before they end.
+//!   moment all clients are under way and shortly before they end (a tenth of the time is left out at either end).
 //! - `jain`: of the servers' received rates.
-//! - `cpu_s_per_gbit` = CPU seconds of the whole machine, clients and servers and all, from the first datagram to
-//!   the last report / gigabits of frames delivered. Whatever else the machine does is in it.
+//! - `cpu_s_per_gbit` = CPU seconds of the whole machine, clients and servers and all / gigabits of frames that
+//!   arrived, between the same two moments. Whatever else the machine does is in it.
 //! - `ping_p50_ms`, `ping_p99_ms`: of the echo requests that were answered.
 //!
 //! Source: `lore.kernel.org`, `cover.1651800598.git.peilin.ye@bytedance.com`, sections I, III and V.
@@ -24,7 +24,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value as Json;
 
 use crate::bed::{self, End, Namespace};
@@ -234,44 +234,45 @@ fn run_case(options: &Options, system: System, clients: usize, steps: &mut Steps
 
 /// Floods through whatever stands between the namespaces, with a ping beside, and calls `halfway` meanwhile.
 fn measure(load: &Load, steps: &mut Steps, halfway: impl Fn() -> Result<()>) -> Result<Values> {
-    let busy_before_s = busy_seconds()?;
     let flood = Flood::start(load)?;
     // At either end, while clients start and stop, the rate is not the limit's to decide.
     let margin = Duration::from_secs_f64(load.seconds * 0.1);
     let ping = Ping::start(load.from, load.address, Duration::from_secs_f64(load.seconds * 0.8))?;
     let_pass(margin, |part| steps.within(part * 0.1))?;
-    let (datagrams_before, started) = (flood.received_datagrams()?, now());
+    let (busy_before_s, datagrams_before, started) = (busy_seconds()?, flood.received_datagrams()?, now());
     let half = flood.remaining().saturating_sub(margin) / 2;
     let_pass(half, |part| steps.within(0.1 + part * 0.4))?;
     halfway().context("while the floods ran")?;
     let_pass(flood.remaining().saturating_sub(margin), |part| steps.within(0.5 + part * 0.4))?;
-    let elapsed_s = started.elapsed().as_secs_f64();
-    let datagrams = flood.received_datagrams()? - datagrams_before;
-
+    let window = Window {
+        seconds: started.elapsed().as_secs_f64(),
+        frame_bits: ((flood.received_datagrams()? - datagrams_before) * FRAME_BYTES * 8) as f64,
+        busy_s: busy_seconds()? - busy_before_s,
+    };
     let trips = ping.finish()?;
-    let flows = flood.finish(PATIENCE)?;
-    let busy_s = busy_seconds()? - busy_before_s;
-    let rate_share = datagrams as f64 * FRAME_BYTES as f64 * 8.0 / (RATE_BITS_PER_S * elapsed_s);
-    summarise(&flows, &trips, rate_share, busy_s)
+    summarise(&flood.finish(PATIENCE)?, &trips, &window)
 }
 
-fn summarise(flows: &[Flow], trips: &RoundTrips, rate_share: f64, busy_s: f64) -> Result<Values> {
+/// The time in which every client sends.
+struct Window {
+    seconds: f64,
+    frame_bits: f64,
+    busy_s: f64,
+}
+
+fn summarise(flows: &[Flow], trips: &RoundTrips, window: &Window) -> Result<Values> {
     let total: u64 = flows.iter().map(|flow| flow.total).sum();
     let lost: u64 = flows.iter().map(|flow| flow.lost).sum();
-    if total == 0 {
-        bail!("no datagram arrived");
-    }
-    let received = flows.iter().map(|flow| flow.bytes).sum::<u64>() / PAYLOAD_BYTES;
-    let gigabits = received as f64 * FRAME_BYTES as f64 * 8.0 / 1e9;
+    ensure!(total > 0 && window.frame_bits > 0.0, "no datagram arrived");
     let rates: Vec<f64> = flows.iter().map(|flow| flow.bits_per_s).collect();
     Ok(vec![
         ("lost_pct", (100.0 * lost as f64 / total as f64).into()),
-        ("rate_share", rate_share.into()),
+        ("rate_share", (window.frame_bits / window.seconds / RATE_BITS_PER_S).into()),
         ("jain", jain(&rates).into()),
         ("reordered", flows.iter().map(|flow| flow.out_of_order).sum::<u64>().into()),
         ("ping_p50_ms", trips.percentile_ms(0.50).into()),
         ("ping_p99_ms", trips.percentile_ms(0.99).into()),
-        ("cpu_s_per_gbit", (busy_s / gigabits).into()),
+        ("cpu_s_per_gbit", (window.busy_s / (window.frame_bits / 1e9)).into()),
     ])
 }
 
@@ -301,14 +302,15 @@ mod tests {
     fn a_row_sums_over_the_flows() {
         let trips = RoundTrips { sent: 4, sorted_ms: vec![1.0, 2.0, 3.0] };
         let values = |name: &'static str, row: &Values| row.iter().find(|(n, _)| *n == name).unwrap().1;
+        let window = Window { seconds: 2.0, frame_bits: 300e6, busy_s: 1.5 };
         let flows = [flow(14_700, 30, 40), flow(14_700, 10, 20)];
-        let row = summarise(&flows, &trips, 0.99, 1.0).unwrap();
+        let row = summarise(&flows, &trips, &window).unwrap();
         assert_eq!(values("lost_pct", &row), Value::Number(100.0 * 40.0 / 60.0));
         assert_eq!(values("reordered", &row), Value::Count(2));
         assert_eq!(values("jain", &row), Value::Number(1.0));
         assert_eq!(values("ping_p99_ms", &row), Value::Number(3.0));
-        let gigabits = 20.0 * 1512.0 * 8.0 / 1e9;
-        assert!((values("cpu_s_per_gbit", &row).as_f64().unwrap() * gigabits - 1.0).abs() < 1e-9);
+        assert_eq!(values("rate_share", &row), Value::Number(0.75));
+        assert_eq!(values("cpu_s_per_gbit", &row), Value::Number(5.0));
     }
 
     #[test]
