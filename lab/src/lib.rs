@@ -1,1 +1,20 @@
-//! The published experiments.
+//! The published experiments, each in one file: the historical designs, today's peers and Weir side by side.
+//!
+//! A lab is a function from options to a [`report::Report`]; it says how far it is through a
+//! [`progress::Progress`]. The bench below it ([`bed`], [`process`], [`iperf`], [`ping`], [`wire`]) is shared with the
+//! whole-program tests.
+
+pub mod bed;
+pub mod clock;
+pub mod html;
+pub mod interrupt;
+pub mod iperf;
+pub mod machine;
+pub mod ping;
+pub mod plot;
+pub mod process;
+pub mod progress;
+pub mod qdisc;
+pub mod report;
+pub mod table;
+pub mod wire;

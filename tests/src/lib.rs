@@ -1,1 +1,26 @@
-//! Helpers of the whole-program tests.
+//! What the whole-program tests share: a harness that can skip, the program under test, the bench it is tried on.
+//!
+//! Every test in `tests/` drives the `weir` command as a user would, in network namespaces of its own.
+
+pub mod harness;
+pub mod kernel;
+pub mod raw;
+pub mod rig;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+/// The `weir` program under test: `$WEIR_BIN`, or the one built beside these tests.
+pub fn weir_binary() -> Result<PathBuf> {
+    let path = match std::env::var_os("WEIR_BIN") {
+        Some(path) => PathBuf::from(path),
+        // A test is target/PROFILE/deps/NAME-HASH.
+        None => {
+            let own = std::env::current_exe()?;
+            own.ancestors().nth(2).context("this test lies in no target folder")?.join("weir")
+        }
+    };
+    ensure!(path.is_file(), "there is no {}: run `make build`, or set WEIR_BIN", path.display());
+    Ok(path)
+}

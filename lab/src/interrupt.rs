@@ -1,0 +1,37 @@
+//! Ctrl-C that still cleans up: a signal sets a flag, every wait looks at it, and the run returns an error, so
+//! that namespaces and processes are removed by the values that own them.
+//!
+//! The handler is installed for one signal only: a second Ctrl-C ends the program at once. What that leaves
+//! behind is removed by the next run (`bed::sweep`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Result, bail};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_signal: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// Makes SIGINT and SIGTERM end the run in good order.
+pub fn install() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: an all-zero sigaction is a valid value of it (no flags, empty mask); the handler only stores to
+        // an atomic, which is async-signal-safe; the old action is not asked for.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_signal as *const () as usize;
+            action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Fails once a signal has asked the run to end.
+pub fn check() -> Result<()> {
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        bail!("interrupted");
+    }
+    Ok(())
+}

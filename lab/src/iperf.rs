@@ -1,0 +1,326 @@
+//! Floods of real `iperf` 2 clients, each with a server of its own, and what the servers report.
+//!
+//! A server serves one client and exits (`-P 1`), printing one CSV line (`-y C`):
+//! `date,ip,port,ip,port,id,begin-end,bytes,bits/s,jitter ms,lost,total,lost %,out of order`. `total` is the highest
+//! sequence number seen, so `total - lost` datagrams arrived. All clients of a flood start at the same moment
+//! (`--txstart-time`), once every server has its port open.
+//!
+//! Source: iperf 2.1.8 as in Debian 12 (`iperf(1)`).
+//!
+//! Limits: datagrams lost after the last one that arrived are not in `lost`; compare with what the client says it
+//! sent where that matters ([`Flow::missing`]).
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::bed::Namespace;
+use crate::clock::{epoch_seconds, wait_until};
+use crate::process::Process;
+
+/// The payload of the datagrams: iperf's own default over IPv4.
+pub const PAYLOAD_BYTES: u64 = 1470;
+
+/// Ethernet, IPv4 and UDP headers.
+pub const HEADERS_V4_BYTES: u64 = 14 + 20 + 8;
+
+/// Ethernet, IPv6 and UDP headers.
+pub const HEADERS_V6_BYTES: u64 = 14 + 40 + 8;
+
+/// The servers' socket buffers. The default holds 92 datagrams, which a server that waits for a core overflows;
+/// what is measured here is the loss before that. The kernel cuts it to its `rmem_max`.
+const SERVER_BUFFER: &str = "4M";
+
+/// What one flood does.
+#[derive(Debug, Clone)]
+pub struct Load<'a> {
+    /// Where the clients run.
+    pub from: &'a Namespace,
+    /// Where the servers run.
+    pub to: &'a Namespace,
+    /// The servers' address.
+    pub address: &'a str,
+    /// How many clients, each with a server.
+    pub clients: usize,
+    /// How long each client sends.
+    pub seconds: f64,
+    /// Payload of a datagram.
+    pub payload_bytes: u64,
+    /// The first client's port; the others' follow.
+    pub first_port: u16,
+}
+
+impl<'a> Load<'a> {
+    /// `clients` floods of full-size datagrams for `seconds`.
+    pub fn new(
+        from: &'a Namespace,
+        to: &'a Namespace,
+        address: &'a str,
+        clients: usize,
+        seconds: f64,
+    ) -> Load<'a> {
+        Load { from, to, address, clients, seconds, payload_bytes: PAYLOAD_BYTES, first_port: 5001 }
+    }
+
+    fn is_ipv6(&self) -> bool {
+        self.address.contains(':')
+    }
+
+    /// The length of a datagram's Ethernet frame.
+    pub fn frame_bytes(&self) -> u64 {
+        self.payload_bytes + if self.is_ipv6() { HEADERS_V6_BYTES } else { HEADERS_V4_BYTES }
+    }
+}
+
+/// One client's flow, as its server and its client saw it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Flow {
+    /// Payload bytes that arrived.
+    pub bytes: u64,
+    /// Payload bits per second, between the first and the last arrival.
+    pub bits_per_s: f64,
+    /// Datagrams that the server missed.
+    pub lost: u64,
+    /// Datagrams up to the last that arrived.
+    pub total: u64,
+    /// Datagrams that arrived after a later one.
+    pub out_of_order: u64,
+    /// Payload bytes that the client says it sent.
+    pub sent_bytes: u64,
+}
+
+impl Flow {
+    /// Payload bytes that the client sent and the server never saw, wherever in the flow.
+    pub fn missing(&self) -> u64 {
+        self.sent_bytes.saturating_sub(self.bytes)
+    }
+}
+
+/// A flood under way. Dropping it ends its programs.
+#[derive(Debug)]
+pub struct Flood<'a> {
+    clients: Vec<Process>,
+    servers: Vec<Process>,
+    load: Load<'a>,
+    starts_at: f64,
+}
+
+impl<'a> Flood<'a> {
+    /// Opens the servers, sets the clients to start together, and returns once datagrams arrive.
+    pub fn start(load: &Load<'a>) -> Result<Flood<'a>> {
+        ensure!(load.clients > 0, "a flood needs a client");
+        let v6: &[&str] = if load.is_ipv6() { &["-V"] } else { &[] };
+        let ports = || (0..load.clients).map(|index| load.first_port + index as u16);
+        let mut servers = Vec::new();
+        for port in ports() {
+            let mut command = load.to.command("iperf");
+            command.args(v6).args(["-u", "-s", "-P", "1", "-y", "C", "-w", SERVER_BUFFER]);
+            // A server reads no more of a datagram than this.
+            command.args(["-p", &port.to_string(), "-l", &load.payload_bytes.to_string()]);
+            servers.push(Process::spawn(&mut command)?);
+        }
+        for (server, port) in servers.iter_mut().zip(ports()) {
+            wait_for_port(server, port)?;
+        }
+        let lead_s = 0.3 + load.clients as f64 * 0.02;
+        let starts_at = epoch_seconds() + lead_s;
+        let mut clients = Vec::new();
+        for port in ports() {
+            let mut command = load.from.command("iperf");
+            command.args(v6).args(["-u", "-c", load.address, "-b", "1G", "-y", "C"]);
+            command.args(["-p", &port.to_string(), "-t", &load.seconds.to_string()]);
+            command.args(["-l", &load.payload_bytes.to_string()]);
+            command.args(["--txstart-time", &format!("{starts_at:.6}")]);
+            clients.push(Process::spawn(&mut command)?);
+        }
+        let flood = Flood { clients, servers, load: load.clone(), starts_at };
+        let before = flood.received_datagrams()?;
+        let started = || Ok(epoch_seconds() >= starts_at && flood.received_datagrams()? > before);
+        wait_until("the flood's first datagram arrives", Duration::from_secs_f64(lead_s + 10.0), started)
+            .with_context(|| said(&flood.clients))?;
+        Ok(flood)
+    }
+
+    /// How long the clients go on sending.
+    pub fn remaining(&self) -> Duration {
+        Duration::from_secs_f64((self.starts_at + self.load.seconds - epoch_seconds()).max(0.0))
+    }
+
+    /// Datagrams that programs in the servers' namespace have received since it was made.
+    pub fn received_datagrams(&self) -> Result<u64> {
+        received_datagrams(self.load.to, self.load.is_ipv6())
+    }
+
+    /// Waits for the clients to end and the servers to report, in the clients' order.
+    pub fn finish(self, patience: Duration) -> Result<Vec<Flow>> {
+        let limit = self.remaining() + patience;
+        let mut sent = Vec::new();
+        for client in self.clients {
+            // A client's exit status says nothing: losing the last datagram's answer makes it fail.
+            let done = client.wait(limit)?;
+            sent.push(
+                parse_csv(&done.stdout).with_context(|| format!("`{}`: {}", done.what, done.said()))?.bytes,
+            );
+        }
+        let mut flows = Vec::new();
+        for (server, sent_bytes) in self.servers.into_iter().zip(sent) {
+            let done = server.wait(patience)?;
+            let mut flow =
+                parse_csv(&done.stdout).with_context(|| format!("`{}`: {}", done.what, done.said()))?;
+            flow.sent_bytes = sent_bytes;
+            flows.push(flow);
+        }
+        Ok(flows)
+    }
+}
+
+/// Reads the last report of `iperf -y C`. Lines that are no report (warnings) are passed over.
+pub fn parse_csv(text: &str) -> Result<Flow> {
+    let Some(flow) = text.lines().rev().find_map(csv_line) else {
+        bail!("iperf printed no report");
+    };
+    Ok(flow)
+}
+
+fn csv_line(line: &str) -> Option<Flow> {
+    let fields: Vec<&str> = line.trim().split(',').collect();
+    if fields.len() < 14 {
+        return None;
+    }
+    // The client's own line has -1 for what only the server knows.
+    let count = |index: usize| fields[index].parse::<i64>().ok().map(|n| n.max(0) as u64);
+    Some(Flow {
+        bytes: count(7)?,
+        bits_per_s: fields[8].parse().ok()?,
+        lost: count(10)?,
+        total: count(11)?,
+        out_of_order: count(13)?,
+        sent_bytes: 0,
+    })
+}
+
+/// Jain's fairness index: `(sum x)^2 / (n * sum x^2)`; 1 when all are equal, 1/n when one has everything.
+pub fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|x| x * x).sum();
+    if squares == 0.0 { 0.0 } else { sum * sum / (shares.len() as f64 * squares) }
+}
+
+fn wait_for_port(server: &mut Process, port: u16) -> Result<()> {
+    let tables = ["udp", "udp6"].map(|file| format!("/proc/{}/net/{file}", server.id()));
+    let mark = format!(":{port:04X} ");
+    let waited =
+        wait_until(&format!("an iperf server has port {port} open"), Duration::from_secs(20), || {
+            if !server.is_running()? {
+                bail!("an iperf server ended early: {}", server.stderr().trim());
+            }
+            Ok(tables.iter().any(|table| fs::read_to_string(table).is_ok_and(|text| text.contains(&mark))))
+        });
+    waited.with_context(|| server.stderr().trim().to_string())
+}
+
+fn said(clients: &[Process]) -> String {
+    clients.iter().map(|client| client.stderr()).find(|text| !text.trim().is_empty()).unwrap_or_default()
+}
+
+/// Datagrams that programs in a namespace have received since it was made.
+pub fn received_datagrams(namespace: &Namespace, ipv6: bool) -> Result<u64> {
+    if ipv6 {
+        let text = net_file(namespace, "snmp6")?;
+        snmp6_value(&text, "Udp6InDatagrams").context("no Udp6InDatagrams in /proc/net/snmp6")
+    } else {
+        let text = net_file(namespace, "snmp")?;
+        snmp_value(&text, "Udp:", "InDatagrams").context("no InDatagrams in /proc/net/snmp")
+    }
+}
+
+/// Datagrams that found a program's socket buffer full, in a namespace since it was made: a loss of the receiver's.
+pub fn overflowed_datagrams(namespace: &Namespace) -> Result<u64> {
+    let v4 = snmp_value(&net_file(namespace, "snmp")?, "Udp:", "RcvbufErrors");
+    let v6 = snmp6_value(&net_file(namespace, "snmp6")?, "Udp6RcvbufErrors");
+    Ok(v4.context("no RcvbufErrors in /proc/net/snmp")? + v6.unwrap_or(0))
+}
+
+fn net_file(namespace: &Namespace, name: &str) -> Result<String> {
+    let path = format!("/proc/thread-self/net/{name}");
+    namespace.enter(|| fs::read_to_string(&path))?.with_context(|| format!("reading {path}"))
+}
+
+/// Looks a counter up in `/proc/net/snmp`: a line of names, then a line of values, under the same prefix.
+fn snmp_value(text: &str, prefix: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(prefix));
+    let column = lines.next()?.split_whitespace().position(|word| word == name)?;
+    lines.next()?.split_whitespace().nth(column)?.parse().ok()
+}
+
+/// Looks a counter up in `/proc/net/snmp6`: one `name value` a line.
+fn snmp6_value(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_report_is_read() {
+        let text = "19700101000000,10.0.0.1,49984,10.0.0.2,6666,1,0.0-2.0,16734480,66790813,0.045,171231,182615,93.766,25\n";
+        let flow = parse_csv(text).unwrap();
+        let expected = Flow {
+            bytes: 16_734_480,
+            bits_per_s: 66_790_813.0,
+            lost: 171_231,
+            total: 182_615,
+            out_of_order: 25,
+            sent_bytes: 0,
+        };
+        assert_eq!(flow, expected);
+        assert_eq!((flow.total - flow.lost) * PAYLOAD_BYTES, flow.bytes);
+    }
+
+    #[test]
+    fn warnings_around_a_report_are_passed_over() {
+        let text = "19700101000000,10.0.0.1,34064,10.0.0.2,5064,1,0.0-4.0,1209810,2400062,1.410,28965,29788,97.237,0\n\
+                    [  3] WARNING: ack of last datagram failed.\n";
+        assert_eq!(parse_csv(text).unwrap().lost, 28_965);
+    }
+
+    #[test]
+    fn a_client_report_gives_the_bytes_sent() {
+        let text = "19700101000000.000,10.0.0.1,49984,10.0.0.2,6666,1,0.0-2.0,268444050,1073715535,0.000,0,-1,-0.000,0\n";
+        let flow = parse_csv(text).unwrap();
+        assert_eq!((flow.bytes, flow.total), (268_444_050, 0));
+    }
+
+    #[test]
+    fn no_report_is_an_error() {
+        for text in ["", "connect failed: Network is unreachable\n", "1,2,3\n"] {
+            assert!(parse_csv(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_lost_at_the_very_end_is_seen() {
+        let flow = Flow { bytes: 10, bits_per_s: 1.0, lost: 0, total: 1, out_of_order: 0, sent_bytes: 30 };
+        assert_eq!(flow.missing(), 20);
+    }
+
+    #[test]
+    fn jain_is_one_for_equals_and_one_nth_for_one_winner() {
+        assert!((jain(&[5.0; 8]) - 1.0).abs() < 1e-12);
+        assert!((jain(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
+        assert_eq!(jain(&[0.0, 0.0]), 0.0);
+    }
+
+    #[test]
+    fn kernel_counters_are_found_by_name() {
+        let snmp = "Ip: Forwarding InReceives\nIp: 1 7\nUdp: InDatagrams NoPorts\nUdp: 45 9\nUdpLite: InDatagrams\nUdpLite: 3\n";
+        assert_eq!(snmp_value(snmp, "Udp:", "InDatagrams"), Some(45));
+        assert_eq!(snmp_value(snmp, "Udp:", "OutDatagrams"), None);
+        let snmp6 = "Ip6InReceives                   \t4\nUdp6InDatagrams                 \t12\n";
+        assert_eq!(snmp6_value(snmp6, "Udp6InDatagrams"), Some(12));
+        assert_eq!(snmp6_value(snmp6, "Udp6"), None);
+    }
+}

@@ -1,0 +1,334 @@
+//! `weir lab qdisc`: the set-up of the 2022 "qdisc backpressure" RFC with real `iperf` 2, on a stock kernel and
+//! behind Weir.
+//!
+//! ```text
+//!  stock:  clients -> [tbf] veth ------------------------------- veth -> servers
+//!  weir:   clients -> veth (128 queues) --- veth  [weir wire]  veth --- veth -> servers
+//! ```
+//! Every client sends with `iperf -u -b 1G`; the limit is 200 Mbit/s with a burst of 20 kB. For one number of
+//! clients after another, each system has its turn in fresh namespaces, so all systems share the machine's moods.
+//!
+//! - `lost_pct` = 100 x lost / total, and `reordered`: sums over what the servers report.
+//! - `rate_share` = bits of Ethernet frames that carried datagrams received / (200 Mbit/s x time), between the
+//!   moment all clients are under way and shortly before they end (a tenth of the time is left out at either end).
+//! - `jain`: of the servers' received rates.
+//! - `cpu_s_per_gbit` = CPU seconds of the whole machine, clients and servers and all / gigabits of frames that
+//!   arrived, between the same two moments. Whatever else the machine does is in it.
+//! - `ping_p50_ms`, `ping_p99_ms`: of the echo requests that were answered.
+//!
+//! Source: `lore.kernel.org`, `cover.1651800598.git.peilin.ye@bytedance.com`, sections I, III and V.
+//!
+//! Limits: one run of each, no confidence interval. Neighbour entries are permanent, so no system is charged for
+//! datagrams lost to address resolution.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value as Json;
+
+use crate::bed::{self, End, Namespace};
+use crate::clock::{let_pass, now};
+use crate::interrupt;
+use crate::iperf::{Flood, Flow, HEADERS_V4_BYTES, Load, PAYLOAD_BYTES, jain};
+use crate::machine::{Machine, busy_seconds};
+use crate::ping::{Ping, RoundTrips};
+use crate::progress::{Progress, Steps};
+use crate::report::{Field, Plot, Report, Row, Scale, Value};
+use crate::wire::Wire;
+
+const RATE_BITS_PER_S: f64 = 200e6;
+const RATE: &str = "200mbit";
+const BURST: &str = "20kb";
+const FRAME_BYTES: u64 = PAYLOAD_BYTES + HEADERS_V4_BYTES;
+/// One queue for each of the sender's flows, so that none waits behind another.
+const WEIR_QUEUES: u32 = 128;
+/// After the clients have ended: a deep queue drains, the last datagram is asked for ten times.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+const FIELDS: &[Field] = &[
+    Field { name: "lost_pct", heading: "lost", unit: "%", decimals: 3 },
+    Field { name: "seed_lost_pct", heading: "in the RFC", unit: "%", decimals: 1 },
+    Field { name: "rate_share", heading: "rate share", unit: "of 200 Mbit/s", decimals: 3 },
+    Field { name: "jain", heading: "fairness", unit: "Jain", decimals: 5 },
+    Field { name: "reordered", heading: "reordered", unit: "packets", decimals: 0 },
+    Field { name: "ping_p50_ms", heading: "ping p50", unit: "ms", decimals: 2 },
+    Field { name: "ping_p99_ms", heading: "ping p99", unit: "ms", decimals: 2 },
+    Field { name: "cpu_s_per_gbit", heading: "CPU", unit: "s/Gbit", decimals: 2 },
+    Field { name: "empty_wakes", heading: "empty wakes", unit: "", decimals: 0 },
+];
+
+const PLOTS: &[Plot] = &[
+    Plot {
+        field: "lost_pct",
+        title: "Datagrams lost, %",
+        scale: Scale::Linear,
+        reference: Some("seed_lost_pct"),
+    },
+    Plot {
+        field: "rate_share",
+        title: "Share of the 200 Mbit/s that arrived",
+        scale: Scale::Linear,
+        reference: None,
+    },
+    Plot {
+        field: "ping_p50_ms",
+        title: "Ping beside the floods, median, ms",
+        scale: Scale::Log,
+        reference: None,
+    },
+    Plot {
+        field: "ping_p99_ms",
+        title: "Ping beside the floods, 99th percentile, ms",
+        scale: Scale::Log,
+        reference: None,
+    },
+    Plot {
+        field: "cpu_s_per_gbit",
+        title: "CPU seconds of the whole machine per gigabit delivered",
+        scale: Scale::Linear,
+        reference: None,
+    },
+];
+
+const NOTES: &[&str] = &[
+    "Each client is an unmodified `iperf -u -b 1G`; the limit is 200 Mbit/s with a burst of 20 kB. tbf has the RFC's \
+     limit of 200k; tbf-large has a limit that the clients' socket buffers cannot fill.",
+    "The RFC's figures are its kernel before the patch. With the patch it lost 3.2 % with 2 clients and 38 % with 3. \
+     They were measured on another machine.",
+    "Lost and reordered are what the iperf servers report. The rate counts Ethernet frames.",
+    "Ping percentiles are of the requests that were answered: a system that drops also drops pings.",
+    "CPU is that of the whole machine, clients and servers included, and of whatever else ran meanwhile.",
+    "Empty wakes are wake-ups of a held sender that sent nothing; a dash where the system cannot tell.",
+];
+
+/// A way of limiting the rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    /// The kernel's token bucket with the RFC's parameters.
+    Tbf,
+    /// The same with a limit that is never reached.
+    TbfLarge,
+    /// `weir wire`.
+    Weir,
+}
+
+impl System {
+    /// All of them, in the order they take turns.
+    pub const ALL: [System; 3] = [System::Tbf, System::TbfLarge, System::Weir];
+
+    /// The name in reports and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Tbf => "tbf",
+            System::TbfLarge => "tbf-large",
+            System::Weir => "weir",
+        }
+    }
+
+    /// The system of that name.
+    pub fn from_name(name: &str) -> Option<System> {
+        System::ALL.into_iter().find(|system| system.name() == name)
+    }
+}
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The program under test.
+    pub weir_binary: PathBuf,
+    /// Numbers of clients, one case each.
+    pub clients: Vec<usize>,
+    /// How long the clients of a case send.
+    pub seconds: f64,
+    /// The systems, in the order they take turns.
+    pub systems: Vec<System>,
+    /// Rows that were measured elsewhere (a simulation) and go into the same report, after ours.
+    pub extra_rows: Vec<Row>,
+}
+
+impl Options {
+    /// The published cases and more, ten seconds each.
+    pub fn new(weir_binary: PathBuf) -> Options {
+        let clients = vec![2, 3, 8, 16, 64];
+        Options { weir_binary, clients, seconds: 10.0, systems: System::ALL.to_vec(), extra_rows: Vec::new() }
+    }
+}
+
+/// Runs the lab. A case that fails becomes a row with an error; only an interruption ends the run.
+pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
+    ensure!(bed::is_privileged(), "this lab makes network namespaces: run it as root");
+    ensure!(options.seconds >= 1.0, "a case needs at least one second, not {}", options.seconds);
+    ensure!(
+        options.clients.iter().all(|clients| (1..=256).contains(clients)),
+        "the number of clients must be from 1 to 256"
+    );
+    bed::sweep()?;
+    let mut steps = Steps::new(options.clients.len() * options.systems.len(), progress);
+    let machine = Machine::measure()?;
+    let mut rows = Vec::new();
+    for clients in &options.clients {
+        for system in &options.systems {
+            let case = clients.to_string();
+            steps.begin(rows.len(), &format!("{}, {case} clients", system.name()));
+            let row = run_case(options, *system, *clients, &mut steps);
+            interrupt::check()?;
+            let published = ("seed_lost_pct", seed_lost_pct(*clients).into());
+            rows.push(match row {
+                Ok(mut values) => {
+                    values.push(published);
+                    Row::new(system.name(), &case, values)
+                }
+                Err(error) => Row::failed(system.name(), &case, vec![published], format!("{error:#}")),
+            });
+        }
+    }
+    steps.finish();
+    rows.extend(options.extra_rows.iter().cloned());
+    Ok(Report {
+        lab: "qdisc",
+        title: "A 200 Mbit/s limit under UDP floods",
+        case_heading: "clients",
+        notes: NOTES,
+        fields: FIELDS,
+        plots: PLOTS,
+        machine,
+        rows,
+    })
+}
+
+type Values = Vec<(&'static str, Value)>;
+
+fn run_case(options: &Options, system: System, clients: usize, steps: &mut Steps) -> Result<Values> {
+    let from = Namespace::new("clients")?;
+    let to = Namespace::new("servers")?;
+    let (c, s) = (End { namespace: &from, name: "veth0" }, End { namespace: &to, name: "veth1" });
+    let address = bed::names(0, 2).v4;
+    let load = Load::new(&from, &to, &address, clients, options.seconds);
+    match system {
+        System::Tbf | System::TbfLarge => {
+            bed::veth(0, c, s, 1)?;
+            bed::address(0, c, s)?;
+            let limit = if system == System::Tbf { "200k" } else { "256mb" };
+            from.tc(&format!(
+                "qdisc replace dev veth0 handle 1: root tbf rate {RATE} burst {BURST} limit {limit}"
+            ))?;
+            measure(&load, steps, || Ok(()))
+        }
+        System::Weir => {
+            let middle = Namespace::new("weir")?;
+            let (a, b) = (End { namespace: &middle, name: "wa" }, End { namespace: &middle, name: "wb" });
+            bed::veth(0, c, a, WEIR_QUEUES)?;
+            bed::veth(1, b, s, 1)?;
+            bed::address(0, c, s)?;
+            let limit = ["--rate", RATE, "--burst", BURST];
+            let wire = Wire::start(&options.weir_binary, &middle, ["wa", "wb"], &limit)?;
+            let mut values = measure(&load, steps, || wire.check())?;
+            wire.check()?;
+            values.push(("empty_wakes", empty_wakes(&wire.counters()?).into()));
+            wire.stop()?;
+            Ok(values)
+        }
+    }
+}
+
+/// Floods through whatever stands between the namespaces, with a ping beside, and calls `halfway` meanwhile.
+fn measure(load: &Load, steps: &mut Steps, halfway: impl Fn() -> Result<()>) -> Result<Values> {
+    let flood = Flood::start(load)?;
+    // At either end, while clients start and stop, the rate is not the limit's to decide.
+    let margin = Duration::from_secs_f64(load.seconds * 0.1);
+    let ping = Ping::start(load.from, load.address, Duration::from_secs_f64(load.seconds * 0.8))?;
+    let_pass(margin, |part| steps.within(part * 0.1))?;
+    let (busy_before_s, datagrams_before, started) = (busy_seconds()?, flood.received_datagrams()?, now());
+    let half = flood.remaining().saturating_sub(margin) / 2;
+    let_pass(half, |part| steps.within(0.1 + part * 0.4))?;
+    halfway().context("while the floods ran")?;
+    let_pass(flood.remaining().saturating_sub(margin), |part| steps.within(0.5 + part * 0.4))?;
+    let window = Window {
+        seconds: started.elapsed().as_secs_f64(),
+        frame_bits: ((flood.received_datagrams()? - datagrams_before) * FRAME_BYTES * 8) as f64,
+        busy_s: busy_seconds()? - busy_before_s,
+    };
+    let trips = ping.finish()?;
+    summarise(&flood.finish(PATIENCE)?, &trips, &window)
+}
+
+/// The time in which every client sends.
+struct Window {
+    seconds: f64,
+    frame_bits: f64,
+    busy_s: f64,
+}
+
+fn summarise(flows: &[Flow], trips: &RoundTrips, window: &Window) -> Result<Values> {
+    let total: u64 = flows.iter().map(|flow| flow.total).sum();
+    let lost: u64 = flows.iter().map(|flow| flow.lost).sum();
+    ensure!(total > 0 && window.frame_bits > 0.0, "no datagram arrived");
+    let rates: Vec<f64> = flows.iter().map(|flow| flow.bits_per_s).collect();
+    Ok(vec![
+        ("lost_pct", (100.0 * lost as f64 / total as f64).into()),
+        ("rate_share", (window.frame_bits / window.seconds / RATE_BITS_PER_S).into()),
+        ("jain", jain(&rates).into()),
+        ("reordered", flows.iter().map(|flow| flow.out_of_order).sum::<u64>().into()),
+        ("ping_p50_ms", trips.percentile_ms(0.50).into()),
+        ("ping_p99_ms", trips.percentile_ms(0.99).into()),
+        ("cpu_s_per_gbit", (window.busy_s / (window.frame_bits / 1e9)).into()),
+    ])
+}
+
+/// Sections I and III of the RFC: its kernel before the patch.
+fn seed_lost_pct(clients: usize) -> Option<f64> {
+    match clients {
+        2 => Some(74.7),
+        3 => Some(87.0),
+        _ => None,
+    }
+}
+
+/// Wake-ups of held senders that sent nothing, if the daemon counts them.
+fn empty_wakes(wire: &Json) -> Option<u64> {
+    wire["empty_wakes"].as_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(bytes: u64, lost: u64, total: u64) -> Flow {
+        Flow { bytes, bits_per_s: bytes as f64, lost, total, out_of_order: 1, sent_bytes: bytes }
+    }
+
+    #[test]
+    fn a_row_sums_over_the_flows() {
+        let trips = RoundTrips { sent: 4, sorted_ms: vec![1.0, 2.0, 3.0] };
+        let values = |name: &'static str, row: &Values| row.iter().find(|(n, _)| *n == name).unwrap().1;
+        let window = Window { seconds: 2.0, frame_bits: 300e6, busy_s: 1.5 };
+        let flows = [flow(14_700, 30, 40), flow(14_700, 10, 20)];
+        let row = summarise(&flows, &trips, &window).unwrap();
+        assert_eq!(values("lost_pct", &row), Value::Number(100.0 * 40.0 / 60.0));
+        assert_eq!(values("reordered", &row), Value::Count(2));
+        assert_eq!(values("jain", &row), Value::Number(1.0));
+        assert_eq!(values("ping_p99_ms", &row), Value::Number(3.0));
+        assert_eq!(values("rate_share", &row), Value::Number(0.75));
+        assert_eq!(values("cpu_s_per_gbit", &row), Value::Number(5.0));
+    }
+
+    #[test]
+    fn published_figures_stand_where_they_were_published() {
+        assert_eq!([2, 3, 8].map(seed_lost_pct), [Some(74.7), Some(87.0), None]);
+    }
+
+    #[test]
+    fn systems_are_known_by_name() {
+        for system in System::ALL {
+            assert_eq!(System::from_name(system.name()), Some(system));
+        }
+        assert_eq!(System::from_name("none"), None);
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_count_empty_wakes_has_none_to_tell() {
+        assert_eq!(empty_wakes(&serde_json::json!({"empty_wakes": 0})), Some(0));
+        assert_eq!(empty_wakes(&serde_json::json!({})), None);
+    }
+}

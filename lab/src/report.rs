@@ -1,0 +1,290 @@
+//! A lab's result: rows of named fields with units, and what it takes to print them.
+//!
+//! Every lab fills one of these; [`crate::table`] and [`crate::html`] know nothing of any lab. The names in
+//! [`Field::name`] are those of the JSON file, which scripts rely on: units last, `null` where a system cannot tell.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::machine::Machine;
+
+/// A column: what it is called in JSON, and how people see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Field {
+    /// Name in the JSON file.
+    pub name: &'static str,
+    /// Heading in the table.
+    pub heading: &'static str,
+    /// Unit below the heading; empty for a plain number.
+    pub unit: &'static str,
+    /// Digits after the point in the table.
+    pub decimals: usize,
+}
+
+/// One figure of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Value {
+    /// The system cannot tell, or nobody has published it.
+    Missing,
+    /// A count.
+    Count(u64),
+    /// A measured quantity.
+    Number(f64),
+}
+
+impl Value {
+    /// The figure as a number.
+    pub fn as_f64(self) -> Option<f64> {
+        match self {
+            Value::Missing => None,
+            Value::Count(count) => Some(count as f64),
+            Value::Number(number) => Some(number),
+        }
+    }
+
+    fn to_json(self) -> Json {
+        match self {
+            Value::Missing => Json::Null,
+            Value::Count(count) => json!(count),
+            // Six decimals: nothing here is measured more finely, and 0.1 + 0.2 looks like 0.3.
+            Value::Number(number) => json!((number * 1e6).round() / 1e6),
+        }
+    }
+
+    /// The figure as text with `decimals` digits; a dash when missing.
+    pub fn to_text(self, decimals: usize) -> String {
+        match self {
+            Value::Missing => "-".to_string(),
+            Value::Count(count) => count.to_string(),
+            Value::Number(number) => format!("{number:.decimals$}"),
+        }
+    }
+}
+
+impl From<u64> for Value {
+    fn from(count: u64) -> Value {
+        Value::Count(count)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Value {
+        if number.is_finite() { Value::Number(number) } else { Value::Missing }
+    }
+}
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Value {
+        value.map_or(Value::Missing, Into::into)
+    }
+}
+
+/// One system in one case.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// What was measured.
+    pub system: String,
+    /// Under what load, as text.
+    pub case: String,
+    /// Figures by field name; a field that is not here is missing.
+    pub values: Vec<(&'static str, Value)>,
+    /// Why this row has no figures, or must not be believed.
+    pub error: Option<String>,
+}
+
+impl Row {
+    /// A row with figures.
+    pub fn new(system: &str, case: &str, values: Vec<(&'static str, Value)>) -> Row {
+        Row { system: system.to_string(), case: case.to_string(), values, error: None }
+    }
+
+    /// A row that failed, with the figures that stand all the same.
+    pub fn failed(system: &str, case: &str, values: Vec<(&'static str, Value)>, error: String) -> Row {
+        Row { error: Some(error), ..Row::new(system, case, values) }
+    }
+
+    /// The figure of one field.
+    pub fn value(&self, name: &str) -> Value {
+        self.values.iter().find(|(field, _)| *field == name).map_or(Value::Missing, |(_, value)| *value)
+    }
+}
+
+/// How far apart figures are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// From 0.
+    Linear,
+    /// By powers of ten.
+    Log,
+}
+
+/// A plot of one field: bars for each system, grouped by case.
+#[derive(Debug, Clone, Copy)]
+pub struct Plot {
+    /// The field that is drawn.
+    pub field: &'static str,
+    /// Heading, with the unit.
+    pub title: &'static str,
+    /// The axis.
+    pub scale: Scale,
+    /// A field with a published figure, marked across the group.
+    pub reference: Option<&'static str>,
+}
+
+/// The result of a lab.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The lab's name on the command line.
+    pub lab: &'static str,
+    /// What it shows, in one line.
+    pub title: &'static str,
+    /// Heading of the column of cases.
+    pub case_heading: &'static str,
+    /// How to read the figures.
+    pub notes: &'static [&'static str],
+    /// The columns.
+    pub fields: &'static [Field],
+    /// The plots.
+    pub plots: &'static [Plot],
+    /// Where it was measured.
+    pub machine: Machine,
+    /// The figures.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// The JSON file's content.
+    pub fn to_json(&self) -> Json {
+        let rows: Vec<Json> = self.rows.iter().map(|row| self.row_to_json(row)).collect();
+        json!({ "lab": self.lab, "machine": self.machine.to_json(), "rows": rows })
+    }
+
+    /// A table for a terminal (with colour) or a file (without).
+    pub fn to_table(&self, colour: bool) -> String {
+        crate::table::render(self, colour)
+    }
+
+    /// A page that stands alone.
+    pub fn to_html(&self) -> String {
+        crate::html::render(self)
+    }
+
+    /// The rows that failed.
+    pub fn failures(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.error.is_some())
+    }
+
+    /// The cases, in the order they appear.
+    pub fn cases(&self) -> Vec<&str> {
+        in_order(self.rows.iter().map(|row| row.case.as_str()))
+    }
+
+    /// The systems, in the order they appear.
+    pub fn systems(&self) -> Vec<&str> {
+        in_order(self.rows.iter().map(|row| row.system.as_str()))
+    }
+
+    fn row_to_json(&self, row: &Row) -> Json {
+        let mut object = Map::new();
+        object.insert("system".to_string(), json!(row.system));
+        object.insert("case".to_string(), json!(row.case));
+        for field in self.fields {
+            object.insert(field.name.to_string(), row.value(field.name).to_json());
+        }
+        if let Some(error) = &row.error {
+            object.insert("error".to_string(), json!(error));
+        }
+        Json::Object(object)
+    }
+}
+
+/// Whether a system is ours: it is what the reader looks for first.
+pub fn is_ours(system: &str) -> bool {
+    system.starts_with("weir")
+}
+
+fn in_order<'a>(words: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = Vec::new();
+    for word in words {
+        if !seen.contains(&word) {
+            seen.push(word);
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A small report with everything in it: a published figure, a zero, a missing value, a failure.
+    pub(crate) fn sample() -> Report {
+        const FIELDS: &[Field] = &[
+            Field { name: "lost_pct", heading: "lost", unit: "%", decimals: 2 },
+            Field { name: "seed_lost_pct", heading: "published", unit: "%", decimals: 1 },
+            Field { name: "wait_ms", heading: "wait", unit: "ms", decimals: 3 },
+        ];
+        const PLOTS: &[Plot] = &[
+            Plot {
+                field: "lost_pct",
+                title: "Lost, %",
+                scale: Scale::Linear,
+                reference: Some("seed_lost_pct"),
+            },
+            Plot { field: "wait_ms", title: "Wait, ms", scale: Scale::Log, reference: None },
+        ];
+        let machine = Machine {
+            kernel: "6.18".to_string(),
+            cores: 2,
+            cpu: "A <fast> CPU".to_string(),
+            cache_line_rtt_ns: Some(280.4),
+            eventfd_wake_us: None,
+        };
+        let values = |lost: f64, seed: Option<f64>, wait: f64| {
+            vec![("lost_pct", lost.into()), ("seed_lost_pct", seed.into()), ("wait_ms", wait.into())]
+        };
+        let rows = vec![
+            Row::new("tbf", "2", values(91.234, Some(74.7), 8.2)),
+            Row::new("weir", "2", values(0.0, Some(74.7), 0.4)),
+            Row::new("tbf", "64", values(97.0, None, 82.0)),
+            Row::failed("weir", "64", vec![("lost_pct", Value::Missing)], "no & never".to_string()),
+        ];
+        Report {
+            lab: "sample",
+            title: "A sample",
+            case_heading: "clients",
+            notes: &["a < b"],
+            fields: FIELDS,
+            plots: PLOTS,
+            machine,
+            rows,
+        }
+    }
+
+    #[test]
+    fn json_has_every_field_of_every_row_and_null_for_what_is_missing() {
+        let report = sample().to_json();
+        assert_eq!(report["lab"], "sample");
+        assert_eq!(report["machine"]["cache_line_rtt_ns"], 280.0);
+        assert_eq!(report["machine"]["eventfd_wake_us"], Json::Null);
+        let expected = json!({
+            "system": "tbf", "case": "64", "lost_pct": 97.0, "seed_lost_pct": null, "wait_ms": 82.0
+        });
+        assert_eq!(report["rows"][2], expected);
+        assert_eq!(report["rows"][3]["error"], "no & never");
+        assert_eq!(report["rows"][3]["lost_pct"], Json::Null);
+        assert!(report["rows"][0].get("error").is_none());
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_missing() {
+        assert_eq!(Value::from(f64::NAN), Value::Missing);
+        assert_eq!(Value::from(None::<u64>), Value::Missing);
+        assert_eq!(Value::from(Some(0.0)), Value::Number(0.0));
+    }
+
+    #[test]
+    fn cases_and_systems_keep_their_order() {
+        assert_eq!(sample().cases(), ["2", "64"]);
+        assert_eq!(sample().systems(), ["tbf", "weir"]);
+    }
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# What no compiler checks: file headers, file length, leftovers, white space.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Longer than this without its tests, a file holds more than one idea.
+lines_max=500
+
+mapfile -t files < <(git ls-files --cached --others --exclude-standard)
+faults=0
+fault() {
+    echo "tidy: $1" >&2
+    faults=$((faults + 1))
+}
+
+for file in "${files[@]}"; do
+    [[ -f $file ]] || continue
+    case $file in
+        *.rs)
+            grep -m 1 -v -E '^#!\[' "$file" | grep -q '^//!' || fault "$file: opens without a //! header"
+            lines=$(awk '/^#\[cfg\((all\()?test/ { exit } { n++ } END { print n + 0 }' "$file")
+            [[ $lines -le $lines_max || $file == *tests.rs ]] ||
+                fault "$file: $lines lines before its tests, $lines_max at most"
+            ;;
+        *.sh | .ci/run)
+            bash -n "$file" || fault "$file: does not parse"
+            [[ -x $file ]] || fault "$file: is not executable"
+            ;;
+        *.toml | *.md | Makefile) ;;
+        *) continue ;;
+    esac
+    if grep -n -E '[[:space:]]+$' "$file"; then
+        fault "$file: white space at the end of a line"
+    fi
+    # Split so that this file is not its own first finding.
+    if grep -n -w -E 'TO''DO|FIX''ME|XX''X|HA''CK' "$file"; then
+        fault "$file: something is left to do"
+    fi
+done
+
+[[ $faults -eq 0 ]] || { echo "tidy: $faults faults" >&2; exit 1; }

@@ -1,0 +1,141 @@
+//! A test harness that can say *skipped*: tests that need root are not run without it, and are counted.
+//!
+//! Its output is libtest's, with skipped tests as `ignored`, so that one reader sums up both. Tests run one after
+//! another, because each loads every core; a word on the command line picks those whose name contains it.
+
+use std::process::ExitCode;
+use std::thread;
+
+use anyhow::Result;
+use weir_lab::{bed, clock, interrupt};
+
+/// One test.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it makes network namespaces.
+    pub needs_root: bool,
+    /// The test. It fails by an error or by a panic.
+    pub run: fn() -> Result<()>,
+}
+
+/// A test that needs root, named after its function.
+#[macro_export]
+macro_rules! privileged {
+    ($function:ident) => {
+        $crate::harness::Case { name: stringify!($function), needs_root: true, run: $function }
+    };
+}
+
+/// A test that anybody can run, named after its function.
+#[macro_export]
+macro_rules! plain {
+    ($function:ident) => {
+        $crate::harness::Case { name: stringify!($function), needs_root: false, run: $function }
+    };
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    filtered: usize,
+}
+
+/// Runs the tests of one file; the whole `main` of it.
+pub fn main(cases: &[Case]) -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--list") {
+        cases.iter().for_each(|case| println!("{}: test", case.name));
+        return ExitCode::SUCCESS;
+    }
+    interrupt::install();
+    let started = clock::now();
+    let root = bed::is_privileged();
+    if root && let Err(error) = bed::sweep() {
+        println!("leftovers of an earlier run could not be removed: {error:#}");
+    }
+    let picks: Vec<&str> = words.iter().filter(|word| !word.starts_with('-')).map(String::as_str).collect();
+    println!("\nrunning {} tests", cases.len());
+    let tally = run_all(cases, &picks, root);
+    let verdict = if tally.failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {verdict}. {} passed; {} failed; {} ignored; 0 measured; {} filtered out; finished in {:.2}s\n",
+        tally.passed,
+        tally.failed,
+        tally.skipped,
+        tally.filtered,
+        started.elapsed().as_secs_f64()
+    );
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_all(cases: &[Case], picks: &[&str], root: bool) -> Tally {
+    let mut tally = Tally::default();
+    for case in cases {
+        if !picks.is_empty() && !picks.iter().any(|pick| case.name.contains(pick)) {
+            tally.filtered += 1;
+        } else if case.needs_root && !root {
+            println!("test {} ... skipped, it needs root", case.name);
+            tally.skipped += 1;
+        } else if let Err(error) = run_one(case) {
+            println!("test {} ... FAILED\n    {}", case.name, error.replace('\n', "\n    "));
+            tally.failed += 1;
+        } else {
+            println!("test {} ... ok", case.name);
+            tally.passed += 1;
+        }
+    }
+    tally
+}
+
+/// On a thread of its own, so that a panic is that test's and its values are dropped.
+fn run_one(case: &Case) -> Result<(), String> {
+    if let Err(error) = interrupt::check() {
+        return Err(error.to_string());
+    }
+    let thread = thread::Builder::new().name(case.name.to_string()).spawn(case.run);
+    let thread = thread.map_err(|error| format!("no thread: {error}"))?;
+    match thread.join() {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(format!("{error:#}")),
+        Err(_) => Err("it panicked, see above".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passes() -> Result<()> {
+        Ok(())
+    }
+
+    fn fails() -> Result<()> {
+        anyhow::bail!("no")
+    }
+
+    fn panics() -> Result<()> {
+        panic!("this panic is part of a test")
+    }
+
+    const CASES: [Case; 4] = [plain!(passes), plain!(fails), plain!(panics), privileged!(fails)];
+
+    #[test]
+    fn errors_and_panics_are_failures_and_what_needs_root_is_skipped_without() {
+        let tally = run_all(&CASES, &[], false);
+        assert_eq!(tally, Tally { passed: 1, failed: 2, skipped: 1, filtered: 0 });
+    }
+
+    #[test]
+    fn what_needs_root_runs_with_it() {
+        assert_eq!(run_all(&CASES, &[], true), Tally { passed: 1, failed: 3, skipped: 0, filtered: 0 });
+    }
+
+    #[test]
+    fn a_word_picks_tests() {
+        assert_eq!(run_all(&CASES, &["pass"], true), Tally { passed: 1, failed: 0, skipped: 0, filtered: 3 });
+    }
+}

@@ -1,0 +1,162 @@
+//! What is wrong with a command line is said in one sentence, with the exit status that scripts rely on: 2 for the
+//! command line, 1 for a failure.
+
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::bed::Namespace;
+use weir_lab::process::{Finished, run};
+use weir_tests::kernel::{require_same, traces};
+use weir_tests::rig::Rig;
+use weir_tests::{harness, plain, privileged, weir_binary};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    harness::main(&[
+        plain!(wrong_command_lines),
+        plain!(help_names_every_command),
+        plain!(what_cannot_be_done_without_root),
+        privileged!(no_such_interface),
+        privileged!(limits_that_make_no_sense),
+        privileged!(no_wire_to_ask),
+    ])
+}
+
+fn weir(arguments: &[&str]) -> Result<Finished> {
+    run(Command::new(weir_binary()?).args(arguments), LIMIT)
+}
+
+/// The status is one of `codes` and the message is short, names `word` and is no panic.
+fn require_refusal(done: &Finished, codes: &[i32], word: &str) -> Result<()> {
+    let code = done.status.code();
+    ensure!(code.is_some_and(|code| codes.contains(&code)), "`{}` ended with {}", done.what, done.status);
+    ensure!(done.stdout.is_empty(), "`{}` printed to standard output: {}", done.what, done.stdout);
+    let text = done.stderr.trim();
+    ensure!(text.contains(word), "`{}` does not mention `{word}`: {text}", done.what);
+    ensure!(
+        !text.contains("panicked") && !text.contains("RUST_BACKTRACE"),
+        "`{}` panicked: {text}",
+        done.what
+    );
+    // A wrong command line may add how to call it; a failure is one sentence.
+    let lines = if code == Some(2) { 8 } else { 1 };
+    ensure!(text.lines().count() <= lines, "`{}` says too much: {text}", done.what);
+    Ok(())
+}
+
+fn wrong_command_lines() -> Result<()> {
+    let table: &[(&[&str], &str)] = &[
+        (&["frobnicate"], "frobnicate"),
+        (&["wire"], "required"),
+        (&["wire", "a"], "required"),
+        (&["wire", "a", "b"], "--rate"),
+        (&["wire", "a", "b", "--rate"], "--rate"),
+        (&["wire", "a", "b", "--rate", "0"], "0"),
+        (&["wire", "a", "b", "--rate", "0mbit"], "0mbit"),
+        (&["wire", "a", "b", "--rate", "-5mbit"], "-5"),
+        (&["wire", "a", "b", "--rate", "fast"], "fast"),
+        (&["wire", "a", "b", "--rate", "200mbits!"], "200mbits!"),
+        (&["wire", "a", "b", "--rate", "99999999999999999999gbit"], "99999999999999999999gbit"),
+        (&["wire", "a", "b", "--rate", "200mbit", "--burst", "big"], "big"),
+        (&["wire", "a", "b", "--rate", "200mbit", "--queue", "5"], "5"),
+        (&["wire", "a", "b", "--rate", "200mbit", "--queue", "soon"], "soon"),
+        (&["wire", "a", "b", "--rate", "200mbit", "--colour", "red"], "--colour"),
+        (&["set", "w"], "--rate"),
+        (&["set", "w", "--rate", "nothing"], "nothing"),
+        (&["run", "--rate", "200mbit"], "required"),
+        (&["run", "--", "true"], "--rate"),
+        (&["stat", "--tea"], "--tea"),
+        (&["lab", "no-such-lab"], "no-such-lab"),
+    ];
+    for (arguments, word) in table {
+        require_refusal(&weir(arguments)?, &[2], word)?;
+    }
+    Ok(())
+}
+
+fn help_names_every_command() -> Result<()> {
+    let done = weir(&["--help"])?.success()?;
+    for command in ["run", "wire", "set", "stat", "doctor", "lab"] {
+        let listed = done.stdout.lines().any(|line| line.split_whitespace().next() == Some(command));
+        ensure!(listed, "`weir --help` does not list {command}");
+        weir(&[command, "--help"])?.success()?;
+    }
+    ensure!(
+        weir(&["--version"])?.success()?.stdout.starts_with("weir "),
+        "`weir --version` does not say weir"
+    );
+    Ok(())
+}
+
+/// As nobody, from a place that nobody can read.
+fn what_cannot_be_done_without_root() -> Result<()> {
+    let binary = weir_binary()?;
+    let mut command = Command::new(&binary);
+    let folder;
+    if weir_lab::bed::is_privileged() {
+        folder = PublicCopy::of(&binary)?;
+        command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&folder.binary);
+    }
+    command.args(["wire", "lo", "lo", "--rate", "200mbit"]);
+    require_refusal(&run(&mut command, LIMIT)?, &[1, 2], "root")
+}
+
+/// A copy of the program that any user can run; removed with this value.
+struct PublicCopy {
+    folder: std::path::PathBuf,
+    binary: std::path::PathBuf,
+}
+
+impl PublicCopy {
+    fn of(binary: &std::path::Path) -> Result<PublicCopy> {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("weir-test-{}", std::process::id()));
+        std::fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
+        let copy = PublicCopy { binary: folder.join("weir"), folder };
+        std::fs::copy(binary, &copy.binary)?;
+        for path in [&copy.folder, &copy.binary] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(copy)
+    }
+}
+
+impl Drop for PublicCopy {
+    fn drop(&mut self) {
+        // A leftover in the folder for temporary files is all that a failure means.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn no_such_interface() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let before = traces(&rig.middle)?;
+    for ends in [["wa", "nowhere"], ["nowhere", "wb"]] {
+        let done = run(&mut rig.weir(&["wire", ends[0], ends[1], "--rate", "200mbit"]), LIMIT)?;
+        require_refusal(&done, &[1, 2], "nowhere")?;
+        require_same(&before, &traces(&rig.middle)?)?;
+    }
+    let done = run(&mut rig.weir(&["wire", "wa", "wa", "--rate", "200mbit"]), LIMIT)?;
+    require_refusal(&done, &[1, 2], "wa")?;
+    require_same(&before, &traces(&rig.middle)?)
+}
+
+fn limits_that_make_no_sense() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let before = traces(&rig.middle)?;
+    // A burst that a full frame never fits into would hold it for ever.
+    let done = run(&mut rig.weir(&["wire", "wa", "wb", "--rate", "200mbit", "--burst", "1000"]), LIMIT)?;
+    require_refusal(&done, &[1, 2], "burst")?;
+    require_same(&before, &traces(&rig.middle)?)
+}
+
+/// In a namespace of its own nothing of another wire is seen under that name.
+fn no_wire_to_ask() -> Result<()> {
+    let empty = Namespace::new("empty")?;
+    let mut command = empty.command(weir_binary()?);
+    let done = run(command.args(["set", "no-such-wire", "--rate", "1mbit"]), LIMIT)?;
+    require_refusal(&done, &[1, 2], "no-such-wire")
+}

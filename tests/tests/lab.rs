@@ -1,0 +1,106 @@
+//! `weir lab qdisc` measures what it says it measures: it sees the loss of a system that drops, and none where
+//! nothing drops.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use weir_lab::process::run;
+use weir_lab::progress::Silent;
+use weir_lab::qdisc::{self, Options, System};
+use weir_lab::report::{Report, Row};
+use weir_tests::{harness, plain, privileged, weir_binary};
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(a_stock_kernel_loses_what_its_limit_cannot_hold),
+        privileged!(a_system_that_cannot_run_fails_its_row_and_no_other),
+        privileged!(the_command_writes_json_and_html),
+        plain!(options_that_make_no_sense),
+    ])
+}
+
+fn options(systems: &[System], clients: &[usize]) -> Options {
+    Options {
+        clients: clients.to_vec(),
+        seconds: 2.0,
+        systems: systems.to_vec(),
+        ..Options::new(PathBuf::from("/no/such/weir"))
+    }
+}
+
+fn row<'a>(report: &'a Report, system: &str) -> Result<&'a Row> {
+    let row =
+        report.rows.iter().find(|row| row.system == system).with_context(|| format!("no row of {system}"))?;
+    ensure!(row.error.is_none(), "{system} failed: {}", row.error.as_deref().unwrap_or_default());
+    Ok(row)
+}
+
+fn figure(row: &Row, name: &str) -> Result<f64> {
+    row.value(name).as_f64().with_context(|| format!("{} has no {name}", row.system))
+}
+
+fn a_stock_kernel_loses_what_its_limit_cannot_hold() -> Result<()> {
+    let report = qdisc::run(&options(&[System::Tbf, System::TbfLarge], &[2]), &mut Silent)?;
+    let (tbf, large) = (row(&report, "tbf")?, row(&report, "tbf-large")?);
+    let lost = figure(tbf, "lost_pct")?;
+    ensure!(lost > 30.0, "the published limit lost {lost} %: this bench does not see loss");
+    ensure!(figure(tbf, "seed_lost_pct")? == 74.7, "the published figure is missing");
+    let lost = figure(large, "lost_pct")?;
+    ensure!(lost < 1.0, "a limit that cannot fill lost {lost} %: this bench loses datagrams itself");
+    for row in [tbf, large] {
+        let share = figure(row, "rate_share")?;
+        ensure!((0.9..=1.02).contains(&share), "{} let {share} of the rate through", row.system);
+        ensure!(figure(row, "ping_p50_ms")? > 0.5, "{} pings past a queue", row.system);
+        ensure!(figure(row, "cpu_s_per_gbit")? > 0.05, "{} used no CPU", row.system);
+        ensure!(row.value("empty_wakes").as_f64().is_none(), "{} cannot know of empty wakes", row.system);
+    }
+    Ok(())
+}
+
+fn a_system_that_cannot_run_fails_its_row_and_no_other() -> Result<()> {
+    let report = qdisc::run(&options(&[System::Weir, System::TbfLarge], &[1]), &mut Silent)?;
+    row(&report, "tbf-large")?;
+    let failures: Vec<&Row> = report.failures().collect();
+    ensure!(failures.len() == 1 && failures[0].system == "weir", "{} rows failed", failures.len());
+    ensure!(report.to_json()["rows"][0]["error"].is_string(), "the failure is not in the JSON");
+    Ok(())
+}
+
+fn the_command_writes_json_and_html() -> Result<()> {
+    let folder = std::env::temp_dir();
+    let stem = format!("weir-test-lab-{}", std::process::id());
+    let (json, html) = (folder.join(format!("{stem}.json")), folder.join(format!("{stem}.html")));
+    let mut command = Command::new(weir_binary()?);
+    command.args(["lab", "qdisc", "--seconds", "2", "--clients", "2"]);
+    command.arg("--json").arg(&json).arg("--html").arg(&html);
+    let done = run(&mut command, Duration::from_secs(120));
+    let written = (std::fs::read_to_string(&json), std::fs::read_to_string(&html));
+    for path in [&json, &html] {
+        // It may not be there, which is told below.
+        let _ = std::fs::remove_file(path);
+    }
+    let done = done?.success()?;
+    ensure!(done.stdout.contains("tbf-large"), "no table on standard output: {}", done.stdout);
+    let report: Value = serde_json::from_str(&written.0.context("no JSON file")?)?;
+    ensure!(report["lab"] == "qdisc", "the JSON is not of this lab");
+    let rows = report["rows"].as_array().context("the JSON has no rows")?;
+    let weir = rows.iter().find(|row| row["system"] == "weir").context("the JSON has no row of weir")?;
+    ensure!(weir["case"] == "2", "the case is not the number of clients: {}", weir["case"]);
+    ensure!(weir["lost_pct"] == 0.0 && weir["reordered"] == 0, "weir lost or reordered: {weir}");
+    ensure!(written.1.context("no HTML file")?.contains("<svg"), "the page has no plot");
+    Ok(())
+}
+
+fn options_that_make_no_sense() -> Result<()> {
+    for options in [
+        Options { seconds: 0.0, ..options(&[System::Tbf], &[2]) },
+        options(&[System::Tbf], &[0]),
+        options(&[System::Tbf], &[100_000]),
+    ] {
+        ensure!(qdisc::run(&options, &mut Silent).is_err(), "{options:?} was accepted");
+    }
+    Ok(())
+}

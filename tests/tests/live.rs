@@ -1,0 +1,116 @@
+//! A wire is told new rates and asked for its counters while it is under load.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::clock::{let_pass, now};
+use weir_lab::iperf::{Flood, Load};
+use weir_tests::harness;
+use weir_tests::privileged;
+use weir_tests::rig::{MANY_QUEUES, Rig, require_lossless};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(five_hundred_changes_under_eight_floods),
+        privileged!(the_rate_follows_within_a_tenth_of_a_second),
+        privileged!(counters_add_up),
+        privileged!(a_change_that_is_wrong_changes_nothing),
+    ])
+}
+
+fn five_hundred_changes_under_eight_floods() -> Result<()> {
+    const CHANGES: usize = 500;
+    const RATES: [&str; 5] = ["200mbit", "50mbit", "120mbit", "400mbit", "80mbit"];
+    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit", "--burst", "20kb"])?;
+    let address = rig.right_address().v4;
+    let load = Load::new(&rig.left, &rig.right, &address, 8, 25.0);
+    let flood = Flood::start(&load)?;
+    for (change, rate) in (0..CHANGES).zip(RATES.into_iter().cycle()) {
+        wire.set_rate(rate).with_context(|| format!("change {change}"))?;
+        ensure!(!flood.remaining().is_zero(), "only {change} of {CHANGES} changes in 25 s");
+    }
+    wire.check().context("after the changes")?;
+    let flows = flood.finish(PATIENCE)?;
+    require_lossless(&flows, &load)?;
+    wire.check()?;
+    wire.stop()?;
+    Ok(())
+}
+
+fn the_rate_follows_within_a_tenth_of_a_second() -> Result<()> {
+    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit", "--burst", "20kb"])?;
+    let address = rig.right_address().v4;
+    let load = Load::new(&rig.left, &rig.right, &address, 8, 6.0);
+    let flood = Flood::start(&load)?;
+    for (rate, bits_per_s) in [("50mbit", 50e6), ("150mbit", 150e6), ("20mbit", 20e6), ("200mbit", 200e6)] {
+        wire.set_rate(rate)?;
+        let_pass(Duration::from_millis(100), |_| ())?;
+        let (before, started) = (flood.received_datagrams()?, now());
+        let_pass(Duration::from_millis(600), |_| ())?;
+        let datagrams = flood.received_datagrams()? - before;
+        let measured = datagrams as f64 * load.frame_bytes() as f64 * 8.0 / started.elapsed().as_secs_f64();
+        let ratio = measured / bits_per_s;
+        ensure!((0.93..=1.05).contains(&ratio), "{:.1} Mbit/s after `--rate {rate}`", measured / 1e6);
+    }
+    let flows = flood.finish(PATIENCE)?;
+    require_lossless(&flows, &load)?;
+    wire.stop()?;
+    Ok(())
+}
+
+/// `weir stat --json` against what the servers received.
+fn counters_add_up() -> Result<()> {
+    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let address = rig.right_address().v4;
+    let load = Load::new(&rig.left, &rig.right, &address, 2, 2.0);
+    let flood = Flood::start(&load)?;
+    let first = wire.stat()?;
+    let flows = flood.finish(PATIENCE)?;
+    let last = wire.stat()?;
+    let total = |stat: &serde_json::Value, name: &str| -> Result<u64> {
+        stat["totals"][name].as_u64().with_context(|| format!("no totals.{name} in {stat}"))
+    };
+    let dropped: u64 = last["totals"]["dropped"]
+        .as_object()
+        .context("totals.dropped is no object")?
+        .values()
+        .filter_map(serde_json::Value::as_u64)
+        .sum();
+    ensure!(dropped == 0, "{dropped} packets dropped: {}", last["totals"]["dropped"]);
+    for stat in [&first, &last] {
+        let (accepted, delivered, held) =
+            (total(stat, "accepted")?, total(stat, "delivered")?, total(stat, "held")?);
+        ensure!(accepted == delivered + held, "{accepted} accepted, {delivered} delivered, {held} held");
+    }
+    let received: u64 = flows.iter().map(|flow| flow.total - flow.lost).sum();
+    let delivered = total(&last, "delivered")?;
+    ensure!(delivered >= received, "{delivered} delivered, but the servers received {received}");
+    ensure!(total(&last, "accepted")? > total(&first, "accepted")?, "the counters do not move");
+    ensure!(wire.counters()?["name"] == wire.name(), "the wire is not listed under its name");
+    wire.stop()?;
+    Ok(())
+}
+
+fn a_change_that_is_wrong_changes_nothing() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let wire = rig.wire(&["--rate", "100mbit"])?;
+    let before = wire.counters()?["rate"].clone();
+    for (arguments, word) in [
+        (["set", wire.name(), "--rate", "0"], "0"),
+        (["set", wire.name(), "--rate", "12furlongs"], "furlongs"),
+        (["set", "no-such-wire", "--rate", "10mbit"], "no-such-wire"),
+    ] {
+        let done = wire.weir(&arguments)?;
+        ensure!(matches!(done.status.code(), Some(1 | 2)), "`{}` ended with {}", done.what, done.status);
+        ensure!(done.stderr.contains(word), "`{}` does not say what is wrong: {}", done.what, done.stderr);
+    }
+    ensure!(wire.counters()?["rate"] == before, "the rate changed");
+    wire.stop()?;
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! However a wire ends, the interfaces are as they were before, and nothing is left behind.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::bed::{End, Namespace, address, names};
+use weir_lab::clock::wait_until;
+use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::{Signal, run};
+use weir_tests::harness;
+use weir_tests::kernel::{Belongings, Traces, belongings, require_same, traces};
+use weir_tests::privileged;
+use weir_tests::rig::{MANY_QUEUES, Rig};
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(sigterm),
+        privileged!(sigint_under_load),
+        privileged!(kill_under_load),
+        privileged!(a_qdisc_of_the_users_comes_back),
+        privileged!(an_interface_vanishes),
+        privileged!(a_second_wire_on_the_same_interfaces_is_refused),
+    ])
+}
+
+/// Everything that a wire could change.
+struct Before {
+    middle: Traces,
+    left: Traces,
+    right: Traces,
+    belongings: Belongings,
+}
+
+impl Before {
+    fn look(rig: &Rig) -> Result<Before> {
+        Ok(Before {
+            middle: traces(&rig.middle)?,
+            left: traces(&rig.left)?,
+            right: traces(&rig.right)?,
+            belongings: belongings()?,
+        })
+    }
+
+    /// The kernel frees programs a little after their last user has gone.
+    fn require_restored(&self, rig: &Rig, limit: Duration) -> Result<()> {
+        let mut why = String::new();
+        let restored = wait_until("everything is as it was", limit, || {
+            let after = Before::look(rig)?;
+            let sides =
+                [(&self.middle, &after.middle), (&self.left, &after.left), (&self.right, &after.right)];
+            let changed = sides.iter().find_map(|(before, after)| require_same(before, after).err());
+            let left_behind = after.belongings.new_since(&self.belongings);
+            why = match changed {
+                Some(error) => error.to_string(),
+                None => format!("left behind: {}", left_behind.join(", ")),
+            };
+            Ok(why == "left behind: ")
+        });
+        restored.with_context(|| why)
+    }
+}
+
+fn sigterm() -> Result<()> {
+    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let before = Before::look(&rig)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    ensure!(traces(&rig.middle)? != before.middle, "a running wire leaves no trace: this test sees nothing");
+    wire.stop()?;
+    before.require_restored(&rig, Duration::from_secs(2))
+}
+
+fn sigint_under_load() -> Result<()> {
+    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let before = Before::look(&rig)?;
+    let mut wire = rig.wire(&["--rate", "200mbit"])?;
+    let address = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &address, 3, 20.0))?;
+    wire.signal(Signal::INT)?;
+    let done = wire.wait()?;
+    ensure!(done.status.success(), "it ended with {}: {}", done.status, done.stderr);
+    drop(flood);
+    before.require_restored(&rig, Duration::from_secs(2))
+}
+
+/// The wire's interfaces have addresses of their own, so they carry traffic with no wire at all.
+fn kill_under_load() -> Result<()> {
+    let rig = Rig::new(MANY_QUEUES, 1)?;
+    address(1, rig.left_end(), rig.a())?;
+    address(2, rig.right_end(), rig.b())?;
+    require_both_answer(&rig).context("before the wire")?;
+    let before = Before::look(&rig)?;
+    let mut wire = rig.wire(&["--rate", "200mbit"])?;
+    ensure!(require_both_answer(&rig).is_err(), "the wire lets the middle answer: this test sees nothing");
+    let far = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &far, 8, 30.0))?;
+    wire.signal(Signal::KILL)?;
+    let killed = weir_lab::clock::now();
+    wait_until("both interfaces carry traffic again", Duration::from_secs(1), || {
+        Ok(require_both_answer(&rig).is_ok())
+    })?;
+    println!("    both interfaces answered {:.2} s after the kill", killed.elapsed().as_secs_f64());
+    drop(flood);
+    before.require_restored(&rig, Duration::from_secs(5))
+}
+
+fn require_both_answer(rig: &Rig) -> Result<()> {
+    for (host, net) in [(&rig.left, 1), (&rig.right, 2)] {
+        answers(host, &names(net, 2).v4)?;
+    }
+    Ok(())
+}
+
+fn answers(from: &Namespace, address: &str) -> Result<()> {
+    let mut command = from.command("ping");
+    command.args(["-n", "-c", "1", "-W", "0.3", address]);
+    run(&mut command, Duration::from_secs(5))?.success()?;
+    Ok(())
+}
+
+/// On the wire's own end and on the sender's.
+fn a_qdisc_of_the_users_comes_back() -> Result<()> {
+    let rig = Rig::new(4, 1)?;
+    for End { namespace, name } in [rig.left_end(), rig.a()] {
+        namespace.tc(&format!("qdisc replace dev {name} root handle 7: pfifo limit 77"))?;
+    }
+    let before = Before::look(&rig)?;
+    rig.wire(&["--rate", "200mbit"])?.stop()?;
+    before.require_restored(&rig, Duration::from_secs(2))
+}
+
+fn an_interface_vanishes() -> Result<()> {
+    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let before = Before::look(&rig)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let far = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &far, 3, 20.0))?;
+    rig.middle.ip("link del wb")?;
+    let done = wire.wait()?;
+    drop(flood);
+    ensure!(done.status.code() == Some(1), "it ended with {}", done.status);
+    ensure!(done.stderr.contains("wb"), "it does not name the interface: {}", done.stderr);
+    let kept = |traces: &Traces| -> Traces {
+        traces
+            .iter()
+            .filter(|(key, _)| key.starts_with("wa "))
+            .map(|(key, text)| (key.clone(), text.clone()))
+            .collect()
+    };
+    require_same(&kept(&before.middle), &kept(&traces(&rig.middle)?))?;
+    require_same(&before.left, &traces(&rig.left)?)
+}
+
+/// The interfaces have an XDP program already: the first wire's.
+fn a_second_wire_on_the_same_interfaces_is_refused() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let with_one = traces(&rig.middle)?;
+    let arguments = ["wire", "wa", "wb", "--rate", "10mbit", "--name", "second"];
+    let done = run(&mut rig.weir(&arguments), Duration::from_secs(10))?;
+    ensure!(matches!(done.status.code(), Some(1 | 2)), "it ended with {}", done.status);
+    ensure!(done.stderr.contains("wa"), "it does not name the interface: {}", done.stderr);
+    require_same(&with_one, &traces(&rig.middle)?)?;
+    answers(&rig.left, &rig.right_address().v4).context("the first wire no longer carries")?;
+    wire.stop()?;
+    Ok(())
+}
