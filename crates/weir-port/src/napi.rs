@@ -31,7 +31,8 @@ use crate::link::Link;
 use crate::netlink::{acknowledged, explained};
 use crate::sys;
 
-/// The most packets one poll brings in.
+/// The most packets one call of [`Poller::poll`] brings in: the kernel polls the instance twice, once busily and once more to
+/// hand it back (`busy_poll_stop`), each time with half of this as its budget.
 pub const BUDGET: u32 = 64;
 /// How long the kernel leaves an owned instance alone at most: after this its softirq polls once, uninvited.
 pub const HELD_NS_MAX: u32 = 4_000_000_000;
@@ -87,7 +88,7 @@ impl Poller {
         make().doing(|| format!("polling NAPI instance {id} by io_uring (Linux 6.13 or newer)"))
     }
 
-    /// Brings in what waits in the ring, [`BUDGET`] packets or fewer.
+    /// Brings in what waits in the ring, [`BUDGET`] packets at the most.
     pub fn poll(&self) {
         match self {
             Poller::Primed(socket) => {
@@ -111,16 +112,17 @@ impl Poller {
         }
     }
 
-    /// Makes one poll bring at most this many packets, [`BUDGET`] or fewer; how many it then brings. io_uring cannot be told.
+    /// Makes one call bring at most this many packets, [`BUDGET`] or fewer, rounded down to an even number; how many it then
+    /// brings. io_uring cannot be told.
     pub fn set_budget(&self, packets: u32) -> u32 {
-        /// `BUSY_POLL_BUDGET` of the kernel's `include/net/busy_poll.h`.
-        const RING_BUDGET: u32 = 8;
+        /// Twice `BUSY_POLL_BUDGET` of the kernel's `include/net/busy_poll.h`.
+        const RING_BUDGET: u32 = 16;
         match self {
             Poller::Primed(socket) => {
+                let each = packets / 2;
                 // Refused only above NAPI's own weight, which is `BUDGET`.
-                let _ =
-                    sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &packets);
-                packets
+                let _ = sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &each);
+                each * 2
             }
             Poller::Ring(_) => RING_BUDGET,
         }
@@ -184,7 +186,7 @@ impl Priming {
         let make = || -> io::Result<()> {
             set(libc::SO_PREFER_BUSY_POLL, 1)?;
             set(libc::SO_BUSY_POLL, 1)?;
-            set(libc::SO_BUSY_POLL_BUDGET, BUDGET)
+            set(libc::SO_BUSY_POLL_BUDGET, BUDGET / 2)
         };
         make().doing(|| "making a socket poll its NAPI instance".into())?;
         Ok(Poller::Primed(self.socket))

@@ -204,6 +204,7 @@ fn port_stats(port: &Port) -> weir_port::Result<PortStats> {
         poller: port.poller_name().into(),
         sender_queue_packets: queue.backlog,
         sender_queue_dropped: queue.dropped,
-        kernel_dropped: kernel.rx_dropped + kernel.rx_ring_full + kernel.rx_fill_ring_empty_descs,
+        // An empty fill ring is among `rx_dropped`, a full receive ring is not.
+        kernel_dropped: kernel.rx_dropped + kernel.rx_ring_full,
     })
 }
