@@ -9,3 +9,4 @@ pub mod account;
 pub mod drops;
 pub mod packet;
 pub mod rate;
+pub mod steer;
