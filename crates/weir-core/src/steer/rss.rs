@@ -118,17 +118,16 @@ impl Rss {
         assert!(frames.len() <= BURST_MAX, "a burst has at most {BURST_MAX} frames");
         burst.clear(frames.len());
         for (i, frame) in frames.iter().enumerate() {
-            let slot = match tuple(frame, self.kind) {
-                Tuple::V4(words) => words,
+            match tuple(frame, self.kind) {
+                Tuple::V4(words) => put(&mut burst.v4, i, words),
                 // Zero words hash to 0, which is what a frame without a flow shall have.
-                Tuple::None => [0; 3],
+                Tuple::None => put(&mut burst.v4, i, [0; 3]),
+                // Its IPv4 slot keeps what it had: the hash of that is overwritten.
                 Tuple::V6(words) => {
-                    burst.put_v6(i, words);
-                    [0; 3]
+                    put(&mut burst.v6, burst.v6_len, words);
+                    burst.v6_frames[burst.v6_len % BURST_MAX] = i as u8;
+                    burst.v6_len += 1;
                 }
-            };
-            for (k, word) in slot.into_iter().enumerate() {
-                burst.v4[i / GROUP_TUPLES][k][i % GROUP_TUPLES] = word;
             }
         }
         let groups = frames.len().div_ceil(GROUP_TUPLES);
@@ -213,14 +212,14 @@ impl Burst {
         }
         (self.len, self.v6_len, self.workers) = (len, 0, 0);
     }
+}
 
-    fn put_v6(&mut self, frame: usize, words: [u32; 9]) {
-        let slot = self.v6_len;
-        self.v6_frames[slot] = frame as u8;
-        for (k, word) in words.into_iter().enumerate() {
-            self.v6[slot / GROUP_TUPLES][k][slot % GROUP_TUPLES] = word;
-        }
-        self.v6_len += 1;
+/// Writes a tuple's words into its slot.
+#[inline]
+fn put<const WORDS: usize>(groups: &mut [Group<WORDS>; GROUPS], slot: usize, words: [u32; WORDS]) {
+    let group = &mut groups[slot / GROUP_TUPLES % GROUPS];
+    for (k, word) in words.into_iter().enumerate() {
+        group[k][slot % GROUP_TUPLES] = word;
     }
 }
 

@@ -60,8 +60,11 @@ impl Toeplitz {
         const { assert!(WORDS <= WORDS_MAX, "a tuple has at most WORDS_MAX words") };
         let mut sums = [0; 4];
         for (word, shares) in tuple.iter().zip(self.shares.iter()) {
-            for (sum, byte) in sums.iter_mut().zip(word.to_ne_bytes()) {
-                *sum ^= shares[usize::from(byte)];
+            // Shifted out of the word, whose first byte is the lowest here, rather than loaded one by one: loads
+            // are what the table look-ups run short of.
+            let word = word.to_le();
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum ^= shares[(word >> (8 * i)) as usize & 0xff];
             }
         }
         let [x0, x1, x2, x3] = sums;
