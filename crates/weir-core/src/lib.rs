@@ -3,9 +3,11 @@
 //! taken at start, and nothing here knows ports, threads or the kernel.
 //!
 //! In the order a packet meets them: [`packet`] is what moves, [`account`] and [`drops`] say where it went,
-//! [`rate`] is the number of a limit.
+//! [`rate`] is the number of a limit. [`steer`] finds the worker of its flow, [`dispatch`] has the work done there, now or
+//! later.
 
 pub mod account;
+pub mod dispatch;
 pub mod drops;
 pub mod packet;
 pub mod rate;
