@@ -1,9 +1,10 @@
 //! Steering's cost in cycles of the time-stamp counter, beside DPDK's if its program is given.
 //!
-//! `cargo run --release -p weir-core --example steer_bench [-- PEER]`, where PEER is `benches/peers/thash.c` built as its
-//! first lines say. Both sides hash the same 256 tuples and must agree on the hashes before a figure counts. They
-//! take turns (ABBA) for [`REPEATS`] repeats; a repeat's figure is its least round, since a round cannot be faster
-//! than the work it does, only disturbed; shown are the median and the quartiles of the repeats.
+//! `cargo run --release -p weir-core --example steer_bench [-- PEER]`, where PEER is `benches/peers/thash.c`
+//! built as its first lines say. Both sides hash the same 256 tuples and must agree on the hashes before a
+//! figure counts. They take turns (ABBA) for [`REPEATS`] repeats; a repeat's figure is its least round, since
+//! a round cannot be faster than the work it does, only disturbed; shown are the median and the quartiles of
+//! the repeats.
 
 #[cfg(not(target_arch = "x86_64"))]
 fn main() {
@@ -30,7 +31,8 @@ mod bench {
     const REPEATS: usize = 9;
     const ROUNDS: usize = 2000;
     const TUPLES: usize = 256;
-    /// Frames of the burst benchmark: 64 bytes each, one to 2 KiB, so 1024 of them fill the second-level cache's share.
+    /// Frames of the burst benchmark: 64 bytes each, one to 2 KiB, so 1024 of them fill the second-level
+    /// cache's share.
     const FRAMES: usize = 1024;
     const FRAME_STRIDE: usize = 2048;
 
@@ -147,7 +149,8 @@ mod bench {
     }
 
     fn now_cycles() -> u64 {
-        // The fences keep the counter from being read before the work is done, and the work from starting before.
+        // The fences keep the counter from being read before the work is done, and the work from starting
+        // before.
         // SAFETY: fences and a counter that every x86-64 processor has; they touch no memory of ours.
         unsafe {
             _mm_lfence();

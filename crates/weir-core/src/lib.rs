@@ -3,8 +3,8 @@
 //! taken at start, and nothing here knows ports, threads or the kernel.
 //!
 //! In the order a packet meets them: [`packet`] is what moves, [`account`] and [`drops`] say where it went,
-//! [`rate`] is the number of a limit. [`steer`] finds the worker of its flow, [`dispatch`] has the work done there, now or
-//! later.
+//! [`rate`] is the number of a limit. [`steer`] finds the worker of its flow, [`dispatch`] has the work done
+//! there, now or later.
 
 pub mod account;
 pub mod dispatch;

@@ -1,7 +1,7 @@
 //! Toeplitz hashes of sixteen flow tuples at a time, by GF(2) matrix products (GFNI on AVX-512 registers).
 //!
-//! The rule. Bit `j` of the hash (0 the most significant) is the XOR over all input bits `n` of
-//! `input[n] & key[n + j]`. Input byte `p` therefore adds to hash byte `o` an 8x8 bit matrix times that byte, and the
+//! The rule. Bit `j` of the hash (0 the most significant) is the XOR over all input bits `n` of `input[n] &
+//! key[n + j]`. Input byte `p` therefore adds to hash byte `o` an 8x8 bit matrix times that byte, and the
 //! matrix depends on `s = p + o` alone:
 //!
 //! ```text
@@ -10,15 +10,15 @@
 //! ```
 //!
 //! One `gf2p8affineqb` multiplies 64 bytes, one matrix for each 8 of them. So the input is kept *transposed*
-//! ([`Group`]): word `k` of sixteen tuples fills a register, one byte shuffle makes each 128-bit lane hold one byte
-//! position of all sixteen, and the four products of a word (one for each hash byte) are added up word after word
-//! without leaving their lanes. Only the four sums at the end cross lanes: 6 shuffles for 16 tuples, however
-//! long these are. An IPv4 tuple costs 0.75 matrix instructions, an IPv6 tuple 2.25.
+//! ([`Group`]): word `k` of sixteen tuples fills a register, one byte shuffle makes each 128-bit lane hold
+//! one byte position of all sixteen, and the four products of a word (one for each hash byte) are added up
+//! word after word without leaving their lanes. Only the four sums at the end cross lanes: 6 shuffles for 16
+//! tuples, however long these are. An IPv4 tuple costs 0.75 matrix instructions, an IPv6 tuple 2.25.
 //!
 //! Ownership: immutable after construction; any number of workers may share one.
 //!
-//! Source: Microsoft, "RSS Hashing Functions"; Intel SDM vol. 2, GF2P8AFFINEQB. The idea of one matrix for each key
-//! offset is DPDK's (`lib/hash/rte_thash_gfni.h`); the vertical sum is not.
+//! Source: Microsoft, "RSS Hashing Functions"; Intel SDM vol. 2, GF2P8AFFINEQB. The idea of one matrix for
+//! each key offset is DPDK's (`lib/hash/rte_thash_gfni.h`); the vertical sum is not.
 //!
 //! Limits: tuples of whole 32-bit words, nine at most (an IPv6 4-tuple). Nothing but x86-64 has a kernel.
 
@@ -31,7 +31,8 @@ pub const WORDS_MAX: usize = 9;
 /// Tuples hashed together.
 pub const GROUP_TUPLES: usize = 16;
 
-/// Sixteen tuples, word by word: `group[k][t]` is the `k`-th word of tuple `t`, its bytes in the order of the wire.
+/// Sixteen tuples, word by word: `group[k][t]` is the `k`-th word of tuple `t`, its bytes in the order of the
+/// wire.
 pub type Group<const WORDS: usize> = [[u32; GROUP_TUPLES]; WORDS];
 
 /// A Toeplitz key made ready for the matrix instructions; can only be had on a processor that has them.
@@ -68,7 +69,8 @@ impl ToeplitzGfni {
         const { assert!(WORDS <= WORDS_MAX, "a tuple has at most WORDS_MAX words") };
         assert_eq!(groups.len(), hashes.len(), "one row of hashes for each group");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `hash_groups` needs the instructions that `supported` asks for, and `new` makes no value without them.
+        // SAFETY: `hash_groups` needs the instructions that `supported` asks for, and `new` makes no value
+        // without them.
         unsafe {
             hash_groups(&self.matrices, groups, hashes);
         }
@@ -114,7 +116,8 @@ const TO_LANES: [u8; 64] = {
     from
 };
 
-/// For each byte of the sixteen little-endian hashes, where it lies when lane `o` holds hash byte `o` of all of them.
+/// For each byte of the sixteen little-endian hashes, where it lies when lane `o` holds hash byte `o` of all
+/// of them.
 const FROM_LANES: [u8; 64] = {
     let mut from = [0; 64];
     let mut i = 0;
@@ -178,7 +181,8 @@ mod tests {
         0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// The definition, bit by bit: the key slides left under the input, and each set bit adds its 32-bit window.
+    /// The definition, bit by bit: the key slides left under the input, and each set bit adds its 32-bit
+    /// window.
     fn by_definition(key: &[u8; KEY_LEN_BYTES], input: &[u8]) -> u32 {
         let key_bit = |n: usize| u32::from(key[n / 8] >> (7 - n % 8) & 1);
         let mut hash = 0;
@@ -212,7 +216,8 @@ mod tests {
         }
     }
 
-    /// Two rows of Microsoft's "Verifying the RSS Hash Calculation"; all of them are in weir-core, against both paths.
+    /// Two rows of Microsoft's "Verifying the RSS Hash Calculation"; all of them are in weir-core, against
+    /// both paths.
     #[test]
     fn published_vectors() {
         let v4 = vec![66, 9, 149, 187, 161, 142, 100, 80, 0x0a, 0xea, 0x06, 0xe6];

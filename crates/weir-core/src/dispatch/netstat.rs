@@ -1,12 +1,12 @@
 //! The three tables of `netstat -Q`, from a plain copy of the counters.
 //!
 //! Columns, widths and words are netisr's, so that what reads its tables reads these. Three columns follow
-//! netisr's own: `Held`, packets inside (queued, or on their way between workers); `Blocked`, how often a feeder
-//! was held because of this protocol; `BlkTime`, how long in all. A number wider than its column moves the rest
-//! of its line, as it does in `netstat`.
+//! netisr's own: `Held`, packets inside (queued, or on their way between workers); `Blocked`, how often a
+//! feeder was held because of this protocol; `BlkTime`, how long in all. A number wider than its column moves
+//! the rest of its line, as it does in `netstat`.
 //!
-//! Flags: `C` the protocol names its worker itself (as in netisr); then what happens when it is full, `-` block,
-//! `E` ecn, `D` drop; the third is netisr's own and stays `-`.
+//! Flags: `C` the protocol names its worker itself (as in netisr); then what happens when it is full, `-`
+//! block, `E` ecn, `D` drop; the third is netisr's own and stays `-`.
 //!
 //! Source: FreeBSD `usr.bin/netstat/netisr.c`.
 

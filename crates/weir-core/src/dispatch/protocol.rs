@@ -8,13 +8,13 @@
 //! | `flow` | the indirection table's, by flow hash; without a hash as `source` |
 //! | `cpu` | the one the protocol's own function names, over the workers in turn |
 //!
-//! The rule for credit: a packet that enters protocol `p` may come to every protocol `p` leads to (`feeds`, followed to
-//! the end). It is let in only while none of these is full; `reach[p]` is that set.
+//! The rule for credit: a packet that enters protocol `p` may come to every protocol `p` leads to (`feeds`,
+//! followed to the end). It is let in only while none of these is full; `reach[p]` is that set.
 //!
 //! Ownership: a [`Registry`] is immutable once made; all workers share one.
 //!
-//! Source: FreeBSD `sys/net/netisr.h` (policies), `netisr.c` (`netisr_select_cpuid`). `feeds` is ours: netisr has no
-//! credit to give.
+//! Source: FreeBSD `sys/net/netisr.h` (policies), `netisr.c` (`netisr_select_cpuid`). `feeds` is ours: netisr
+//! has no credit to give.
 
 use std::fmt;
 

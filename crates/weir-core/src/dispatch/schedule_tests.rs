@@ -1,10 +1,12 @@
 //! Random schedules of a whole path of workers in virtual time, under every policy and mode.
 //!
-//! Each schedule is a seed. Workers have intakes that offer numbered packets of several flows; steps are taken in
-//! random order: an intake offers, a hand-off ring delivers, a worker makes a pass, a worker hears what is full
-//! elsewhere. Packets go ether -> ip -> (some flows: esp -> ip, as a tunnel does) -> out; some are cut into segments on the
-//! way, which is more work than one dispatch does at once. After each step the checker asserts that every packet is in exactly one place; at each delivery, that no flow is out of order. A checker that
-//! never fails proves nothing, so the last test breaks the rule of order and asserts that this is seen.
+//! Each schedule is a seed. Workers have intakes that offer numbered packets of several flows; steps are
+//! taken in random order: an intake offers, a hand-off ring delivers, a worker makes a pass, a worker hears
+//! what is full elsewhere. Packets go ether -> ip -> (some flows: esp -> ip, as a tunnel does) -> out; some
+//! are cut into segments on the way, which is more work than one dispatch does at once. After each step the
+//! checker asserts that every packet is in exactly one place; at each delivery, that no flow is out of order.
+//! A checker that never fails proves nothing, so the last test breaks the rule of order and asserts that this
+//! is seen.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -319,9 +321,9 @@ fn dispatching_ahead_of_a_queue_is_caught() {
     assert!(caught > 50, "{caught} of {tried} schedules");
 }
 
-/// One worker at 150 % of what it can do, for a second of virtual time: a packet arrives every 1000 ns, and each of its
-/// two protocols costs 750 ns. What the intake does not take waits at its feeder. Returns how many packets were
-/// delivered and dropped, and the longest queue.
+/// One worker at 150 % of what it can do, for a second of virtual time: a packet arrives every 1000 ns, and
+/// each of its two protocols costs 750 ns. What the intake does not take waits at its feeder. Returns how
+/// many packets were delivered and dropped, and the longest queue.
 fn overload(mode: Mode, when_full: WhenFull, qlimit: usize) -> (u64, u64, u64) {
     let case = Case {
         seed: 1,

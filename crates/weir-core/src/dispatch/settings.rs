@@ -16,11 +16,12 @@
 //! | `proto.NAME.qlimit` | packets | `defaultqlimit` |
 //! | `proto.NAME.full` | `block`, `ecn`, `drop` | `block` |
 //!
-//! A topology file and the command line both come here as keys and texts, each with its line if it has one, in any
-//! order. What a key says alone is judged when it is set; what depends on others, in [`Settings::finish`]. Either
-//! way the error names the key, and the line.
+//! A topology file and the command line both come here as keys and texts, each with its line if it has one,
+//! in any order. What a key says alone is judged when it is set; what depends on others, in
+//! [`Settings::finish`]. Either way the error names the key, and the line.
 //!
-//! Source: FreeBSD `netisr(9)`, `sys/net/rss_config.c`. Defaults are netisr's except for the threads: it starts one.
+//! Source: FreeBSD `netisr(9)`, `sys/net/rss_config.c`. Defaults are netisr's except for the threads: it
+//! starts one.
 
 use std::fmt;
 use std::sync::Arc;

@@ -2,25 +2,26 @@
 //!
 //! The rule, after DragonFly's "altq spinlock and if_start dispatch":
 //!
-//! 1. A transmit queue is apart from its device. A worker puts a packet on its own *lane* of the queue (one lane for
-//!    each worker, so no lock and one writer each) and never enters the device.
-//! 2. The port's owner transmits ([`TransmitQueue::pass`]). A pass takes at most what each lane held when it began,
-//!    the lanes in turn, [`BURST_MAX`] packets at a time, so that no lane and no port starves another.
-//! 3. A worker kicks owners at the end of its batch, not at each packet ([`Kicks`]), and only an owner that is parked:
-//!    a batch for one owner costs one kick, and none while the owner runs.
+//! 1. A transmit queue is apart from its device. A worker puts a packet on its own *lane* of the queue (one
+//!    lane for each worker, so no lock and one writer each) and never enters the device.
+//! 2. The port's owner transmits ([`TransmitQueue::pass`]). A pass takes at most what each lane held when it
+//!    began, the lanes in turn, [`BURST_MAX`] packets at a time, so that no lane and no port starves another.
+//! 3. A worker kicks owners at the end of its batch, not at each packet ([`Kicks`]), and only an owner that
+//!    is parked: a batch for one owner costs one kick, and none while the owner runs.
 //!
-//! Order: a lane is first in, first out, and what the device does not take stays at its lane's front. A flow is sent
-//! by one worker, so through one lane.
+//! Order: a lane is first in, first out, and what the device does not take stays at its lane's front. A flow
+//! is sent by one worker, so through one lane.
 //!
-//! Credit: the queue is full at `limit` packets ([`TransmitQueue::is_full`]); who feeds the port asks before it takes a
-//! packet in. A packet inside is always taken: no more exist than `frames`, and each lane has room for all.
+//! Credit: the queue is full at `limit` packets ([`TransmitQueue::is_full`]); who feeds the port asks before
+//! it takes a packet in. A packet inside is always taken: no more exist than `frames`, and each lane has room
+//! for all.
 //!
-//! Counters, named as the seed's `hw.em1.serializer_*` and comparable with them: `enter`, the device was entered by the
-//! one who may; `try`, packets were offered without waiting; `tryfail`, the device took fewer than were offered;
-//! `sleep`, someone went to sleep with packets still to send.
+//! Counters, named as the seed's `hw.em1.serializer_*` and comparable with them: `enter`, the device was
+//! entered by the one who may; `try`, packets were offered without waiting; `tryfail`, the device took fewer
+//! than were offered; `sleep`, someone went to sleep with packets still to send.
 //!
-//! Ownership: here one value, for virtual time. Between threads the lanes are rings of weir-ring and each half has its
-//! one owner: the workers' put, the port's owner takes.
+//! Ownership: here one value, for virtual time. Between threads the lanes are rings of weir-ring and each
+//! half has its one owner: the workers' put, the port's owner takes.
 //!
 //! Source: S. Ziehau, DragonFly kernel list, 13 April 2008; DragonFly `sys/net/if.c` (`ifq_dispatch`).
 
@@ -99,8 +100,8 @@ impl Kicks {
         self.owed |= 1 << owner;
     }
 
-    /// Ends the batch: `kick` is called once for each owner owed, *after* all its packets were published, and says
-    /// whether the owner was parked and so had to be kicked.
+    /// Ends the batch: `kick` is called once for each owner owed, *after* all its packets were published, and
+    /// says whether the owner was parked and so had to be kicked.
     pub fn flush(&mut self, mut kick: impl FnMut(usize) -> bool) {
         for owner in Bits(std::mem::take(&mut self.owed)) {
             match kick(owner) {
@@ -178,8 +179,8 @@ impl<P: Packet> TransmitQueue<P> {
         let mut has_room = true;
         while has_room && left > 0 {
             let lane = self.turn;
-            // The turn goes on even if the device fills up halfway: a device that never has room for a whole burst
-            // would else be the first lane's alone.
+            // The turn goes on even if the device fills up halfway: a device that never has room for a whole
+            // burst would else be the first lane's alone.
             self.turn = (lane + 1) % self.lanes.len();
             let offered = self.lanes[lane].len().min(BURST_MAX);
             if offered > 0 {

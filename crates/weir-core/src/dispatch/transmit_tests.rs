@@ -150,8 +150,8 @@ enum Owner {
     Asleep,
 }
 
-/// Runs a random schedule; returns whether packets were ever stranded (queued, owner asleep, nobody about to kick).
-/// `looks_again`: whether the owner looks at its lanes between saying that it parks and sleeping.
+/// Runs a random schedule; returns whether packets were ever stranded (queued, owner asleep, nobody about to
+/// kick). `looks_again`: whether the owner looks at its lanes between saying that it parks and sleeping.
 fn stranded(seed: u64, looks_again: bool) -> (bool, KickCounts, Vec<Pkt>) {
     let mut state = seed;
     let mut random = |below: u64| {

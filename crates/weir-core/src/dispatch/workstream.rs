@@ -1,36 +1,38 @@
 //! A workstream: one worker's ordered work for all protocols, with the counters of `netstat -Q`.
 //!
-//! The rule of credit. A packet enters from outside ([`Workstream::dispatch`]) only while no protocol it may come to is
-//! full, here or on the worker it is bound for; otherwise it is given back and its feeder waits. Once inside it is
-//! never refused again: what a handler dispatches further, or another worker handed off, is always taken. So no
-//! queue waits for another, and no cycle of full queues can form.
+//! The rule of credit. A packet enters from outside ([`Workstream::dispatch`]) only while no protocol it may
+//! come to is full, here or on the worker it is bound for; otherwise it is given back and its feeder waits.
+//! Once inside it is never refused again: what a handler dispatches further, or another worker handed off, is
+//! always taken, unless its protocol's rule is `drop`. So no queue waits for another, and no cycle of full
+//! queues can form.
 //!
 //! The rule of order is above `Workstream::now_or_later`, the one function that could break it.
 //!
-//! Bounds. `frames` is the size of the packet pool. No more packets exist, so no queue and no list here outgrows the
-//! memory taken at start. A queue's limit decides when its feeders are held; the queue itself may go beyond it by
-//! what was already inside, at most `frames`. A drain takes what was there when it began, and each packet's work is
-//! at most [`RUNS_MAX`] handlers, so a pass has an end whatever the handlers do. Handlers never nest: what one dispatches
-//! goes on a work list, and is looked at after it has returned, in the order recursion would have had. The stack is
-//! as deep for a packet in eight tunnels as for a bare one.
+//! Bounds. `frames` is the size of the packet pool. No more packets exist, so no queue and no list here
+//! outgrows the memory taken at start. A queue's limit decides when its feeders are held; the queue itself
+//! may go beyond it by what was already inside, at most `frames`. A drain takes what was there when it began,
+//! and each packet's work is at most [`RUNS_MAX`] handlers, so a pass has an end whatever the handlers do.
+//! Handlers never nest: what one dispatches goes on a work list, and is looked at after it has returned, in
+//! the order recursion would have had. The stack is as deep for a packet in eight tunnels as for a bare one.
 //!
-//! Ownership: its worker alone. Other workers reach it by hand-off ([`Workstream::receive`]) and learn which of its
-//! queues are full from copies ([`Workstream::full`], [`Workstream::set_peer_full`]); an old copy costs packets beyond a
-//! limit, never a packet.
+//! Ownership: its worker alone. Other workers reach it by hand-off ([`Workstream::receive`]) and learn which
+//! of its queues are full from copies ([`Workstream::full`], [`Workstream::set_peer_full`]); an old copy
+//! costs packets beyond a limit, never a packet.
 //!
-//! Source: FreeBSD `sys/net/netisr.c` (`netisr_dispatch_src`, `netisr_process_workstream_proto`), whose counters these are.
+//! Source: FreeBSD `sys/net/netisr.c` (`netisr_dispatch_src`, `netisr_process_workstream_proto`), whose
+//! counters these are.
 //!
 //! Limits: a policy or table changed while packets are inside can reorder flows; drain first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::credit::Credit;
 use super::netstat::WorkstreamRow;
 use super::protocol::{Mode, ProtoId, ProtoSet, Registry, WhenFull};
 use crate::account::Account;
 use crate::drops::{Count, DropReason};
-use crate::packet::{Meta, Packet};
-use crate::steer::rss::Bits;
+use crate::packet::Packet;
 
 /// Handlers run for one packet from outside, or one from a queue, before the rest of its work is queued.
 pub const RUNS_MAX: usize = 16;
@@ -104,8 +106,6 @@ struct Counters {
     queued: u64,
     handled: u64,
     marked: u64,
-    blocked: u64,
-    blocked_ns: u64,
 }
 
 struct Queue<P> {
@@ -113,8 +113,6 @@ struct Queue<P> {
     /// How many of them the running pass takes.
     pass_len: usize,
     counters: Counters,
-    /// Since when a feeder has been held because of this protocol.
-    blocked_since_ns: u64,
 }
 
 /// One worker's queues and counters.
@@ -124,14 +122,7 @@ pub struct Workstream<P> {
     queues: Vec<Queue<P>>,
     /// Dispatches not yet decided: the next one last.
     work: Vec<(ProtoId, P)>,
-    /// Protocols whose queue is at its limit here and holds its feeders.
-    full: ProtoSet,
-    /// The same on every worker, as last heard of; our own entry stays empty.
-    peers_full: Vec<ProtoSet>,
-    /// All of `peers_full` together: 0 nearly always, which spares the packet a look at each.
-    peers_full_union: ProtoSet,
-    /// Protocols because of which a feeder was held and has not been let on since.
-    holding: ProtoSet,
+    credit: Credit,
     account: Account,
     /// Lets the checkers prove that they would see a broken rule of order.
     #[cfg(test)]
@@ -146,29 +137,27 @@ impl<P: Packet> Workstream<P> {
     pub fn new(worker: usize, registry: Arc<Registry>, frames: usize) -> Workstream<P> {
         let workers = registry.rss().workers();
         assert!(worker < workers, "worker {worker} of {workers}");
+        let credit = Credit::new(worker, &registry);
         let queue = |_| Queue {
             packets: VecDeque::with_capacity(frames),
             pass_len: 0,
             counters: Counters::default(),
-            blocked_since_ns: 0,
         };
         Workstream {
             worker,
             queues: registry.ids().map(queue).collect(),
             registry,
             work: Vec::with_capacity(frames),
-            full: 0,
-            peers_full: vec![0; workers],
-            peers_full_union: 0,
-            holding: 0,
+            credit,
             account: Account::default(),
             #[cfg(test)]
             overtakes: false,
         }
     }
 
-    /// Dispatches a packet that enters from outside, or gives it back: then a protocol it may come to is full, and
-    /// the feeder keeps the packet, and its place before all that follow it, until a later try is taken.
+    /// Dispatches a packet that enters from outside, or gives it back: then a protocol it may come to is
+    /// full, and the feeder keeps the packet, and its place before all that follow it, until a later try is
+    /// taken.
     pub fn dispatch<H: Handler<P>>(
         &mut self,
         proto: ProtoId,
@@ -176,9 +165,7 @@ impl<P: Packet> Workstream<P> {
         now_ns: u64,
         handler: &mut H,
     ) -> Result<(), P> {
-        let full = self.in_the_way(proto, packet.meta());
-        if full != 0 {
-            self.hold(full, now_ns);
+        if !self.credit.admits(&self.registry, proto, packet.meta(), now_ns) {
             return Err(packet);
         }
         self.account.accept(packet.len_bytes());
@@ -209,7 +196,7 @@ impl<P: Packet> Workstream<P> {
                 handled += 1;
             }
         }
-        self.let_on(now_ns);
+        self.credit.let_on(now_ns);
         handled
     }
 
@@ -220,7 +207,7 @@ impl<P: Packet> Workstream<P> {
 
     /// The protocols that hold their feeders, for the other workers.
     pub fn full(&self) -> ProtoSet {
-        self.full
+        self.credit.full()
     }
 
     /// What `worker` says of itself. Its ring may hold packets it has not counted yet.
@@ -228,11 +215,7 @@ impl<P: Packet> Workstream<P> {
     /// # Panics
     /// If there is no such worker.
     pub fn set_peer_full(&mut self, worker: usize, full: ProtoSet, now_ns: u64) {
-        if worker != self.worker {
-            self.peers_full[worker] = full;
-            self.peers_full_union = self.peers_full.iter().fold(0, |union, full| union | full);
-            self.let_on(now_ns);
-        }
+        self.credit.set_peer_full(worker, full, now_ns);
     }
 
     /// The books; they balance with [`Workstream::held`].
@@ -261,10 +244,7 @@ impl<P: Packet> Workstream<P> {
             let queue = &self.queues[id.index()];
             let counters = &queue.counters;
             let listed = self.work.iter().filter(|(proto, _)| *proto == id).count();
-            let still_ns = match self.holding >> id.index() & 1 {
-                1 => now_ns.saturating_sub(queue.blocked_since_ns),
-                _ => 0,
-            };
+            let (blocked, blocked_ns) = self.credit.blocked(id, now_ns);
             WorkstreamRow {
                 wsid: self.worker,
                 cpu,
@@ -277,8 +257,8 @@ impl<P: Packet> Workstream<P> {
                 queued: counters.queued,
                 handled: counters.handled,
                 held: queue.packets.len() + listed,
-                blocked: counters.blocked,
-                blocked_ns: counters.blocked_ns + still_ns,
+                blocked,
+                blocked_ns,
             }
         };
         self.registry.ids().map(row).collect()
@@ -308,18 +288,20 @@ impl<P: Packet> Workstream<P> {
 
     /// **Order (invariant 2): a packet handled now never overtakes one of its flow that waits.**
     ///
-    /// A flow's packets come from one source in order, so at each protocol they all stay here or all go to the worker
-    /// the policy chooses, and they wait nowhere but in that protocol's queue there. A packet may therefore be handled
-    /// now, here, only if
+    /// A flow's packets come from one source in order, so at each protocol they all stay here or all go to
+    /// the worker the policy chooses, and they wait nowhere but in that protocol's queue there. A packet may
+    /// therefore be handled now, here, only if
     ///
     /// 1. its protocol's mode is not `deferred`;
     /// 2. this is the worker for it: any under `direct`, under `hybrid` the one the policy chooses;
     /// 3. no packet waits in its protocol's queue here; and
-    /// 4. its list has runs left (bounded work): once it has not, all that follow wait too, until condition 3 holds.
+    /// 4. its list has runs left (bounded work): once it has not, all that follow wait too, until condition 3
+    ///    holds.
     ///
-    /// That no handler is running meanwhile ("not already running it", netisr's third condition) holds by construction:
-    /// this is asked when a packet is taken *off* the work list, after the handler before it has returned and all of
-    /// that one's packets have been placed. Asked when a packet is put *on* it, the queue could fill in between.
+    /// That no handler is running meanwhile ("not already running it", netisr's third condition) holds by
+    /// construction: this is asked when a packet is taken *off* the work list, after the handler before it
+    /// has returned and all of that one's packets have been placed. Asked when a packet is put *on* it, the
+    /// queue could fill in between.
     fn now_or_later(&self, proto: ProtoId, packet: &P, runs: usize) -> When {
         let mode = self.registry.get(proto).mode;
         if mode != Mode::Direct {
@@ -332,25 +314,6 @@ impl<P: Packet> Workstream<P> {
         #[cfg(test)]
         let queue_is_empty = queue_is_empty || self.overtakes;
         if mode != Mode::Deferred && queue_is_empty && runs > 0 { When::Now } else { When::Queue }
-    }
-
-    /// The full protocols a packet may come to: here, or on a worker that one of its policies chooses.
-    fn in_the_way(&self, proto: ProtoId, meta: &Meta) -> ProtoSet {
-        let reach = self.registry.get(proto).reach;
-        if reach & self.full_anywhere() == 0 {
-            return 0;
-        }
-        let mut full = self.full;
-        for id in self.registry.ids().filter(|id| reach >> id.index() & 1 == 1) {
-            if self.registry.get(id).mode != Mode::Direct {
-                full |= self.peers_full[self.registry.worker(id, meta)];
-            }
-        }
-        reach & full
-    }
-
-    fn full_anywhere(&self) -> ProtoSet {
-        self.full | self.peers_full_union
     }
 
     fn handle<H: Handler<P>>(&mut self, proto: ProtoId, packet: P, handler: &mut H) {
@@ -391,26 +354,7 @@ impl<P: Packet> Workstream<P> {
         let registered = self.registry.get(proto);
         let holds = registered.protocol.when_full != WhenFull::Drop
             && self.queues[proto.index()].packets.len() >= registered.qlimit;
-        self.full = self.full & !(1 << proto.index()) | ProtoSet::from(holds) << proto.index();
-    }
-
-    /// Notes that a feeder is held because of `full`.
-    fn hold(&mut self, full: ProtoSet, now_ns: u64) {
-        for place in Bits(full & !self.holding) {
-            self.queues[place].counters.blocked += 1;
-            self.queues[place].blocked_since_ns = now_ns;
-        }
-        self.holding |= full;
-    }
-
-    /// Notes that feeders held because of what is no longer full may go on.
-    fn let_on(&mut self, now_ns: u64) {
-        let still_full = self.full_anywhere();
-        for place in Bits(self.holding & !still_full) {
-            let queue = &mut self.queues[place];
-            queue.counters.blocked_ns += now_ns.saturating_sub(queue.blocked_since_ns);
-        }
-        self.holding &= still_full;
+        self.credit.set_full(proto, holds);
     }
 }
 

@@ -1,7 +1,9 @@
-//! One workstream at a time: each condition of the rule of order, each rule for a full queue, the bounds, the counters.
+//! One workstream at a time: each condition of the rule of order, each rule for a full queue, the bounds, the
+//! counters.
 
 use super::super::protocol::{Policy, Protocol};
 use super::*;
+use crate::packet::Meta;
 use crate::steer::key::Key;
 use crate::steer::parse::HashKind;
 use crate::steer::rss::Rss;

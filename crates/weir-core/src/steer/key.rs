@@ -1,15 +1,16 @@
 //! The Toeplitz key: 40 bytes that decide which flows share a bucket.
 //!
-//! The rule a key must keep. The bucket is the low [`BUCKET_BITS_MAX`] bits of the hash, and the hash is linear in the
-//! input, so a key is usable only if the windows its bits form over the shortest input (an IPv4 2-tuple) span all
-//! of these bits. A key that fails leaves some buckets, and so some workers, without any flow for ever; such keys
-//! (all zeros, a period of one byte) are refused when they are set, not found out under load.
+//! The rule a key must keep. The bucket is the low [`BUCKET_BITS_MAX`] bits of the hash, and the hash is
+//! linear in the input, so a key is usable only if the windows its bits form over the shortest input (an IPv4
+//! 2-tuple) span all of these bits. A key that fails leaves some buckets, and so some workers, without any
+//! flow for ever; such keys (all zeros, a period of one byte) are refused when they are set, not found out
+//! under load.
 //!
 //! Source: Microsoft, "RSS Hashing Functions" (key length, the default key); S. Woo and K. Park, "Scalable TCP
 //! Session Monitoring with Symmetric Receive-side Scaling" (2012), for the symmetric key.
 //!
-//! Limits: it checks that every bucket can be reached, not that real traffic spreads evenly. Every symmetric key
-//! has period 16 bits and so only 16 bits of freedom.
+//! Limits: it checks that every bucket can be reached, not that real traffic spreads evenly. Every symmetric
+//! key has period 16 bits and so only 16 bits of freedom.
 
 use std::fmt;
 use std::str::FromStr;
@@ -58,8 +59,8 @@ impl Key {
     }
 }
 
-/// A key as it is written in settings: `microsoft`, `symmetric`, or 80 hexadecimal digits, colons allowed between
-/// bytes (the form of `ethtool -x`).
+/// A key as it is written in settings: `microsoft`, `symmetric`, or 80 hexadecimal digits, colons allowed
+/// between bytes (the form of `ethtool -x`).
 impl FromStr for Key {
     type Err = KeyError;
 
@@ -136,7 +137,8 @@ impl fmt::Display for KeyError {
 
 impl std::error::Error for KeyError {}
 
-/// How many independent values the low [`BUCKET_BITS_MAX`] bits of an IPv4 2-tuple's hash have, as a power of two.
+/// How many independent values the low [`BUCKET_BITS_MAX`] bits of an IPv4 2-tuple's hash have, as a power of
+/// two.
 fn bucket_rank(key: &[u8; KEY_LEN_BYTES]) -> u32 {
     let key_bit = |n: usize| u32::from(key[n / 8] >> (7 - n % 8) & 1);
     let low_bits =

@@ -8,19 +8,20 @@
 //! | the same under [`HashKind::TwoTuple`]; any fragment; any other protocol over IP; ports cut off | source, destination, zeros |
 //! | not IP, or the IP header contradicts itself or the frame's length | none |
 //!
-//! Up to two VLAN tags (802.1Q, 802.1ad) and up to [`EXTENSIONS_MAX`] IPv6 extension headers are stepped over. A
-//! fragment goes by its addresses alone because only the first one carries ports. Ports count only if they lie
-//! inside the length the IP header claims: a short frame's padding is no port.
+//! Up to two VLAN tags (802.1Q, 802.1ad) and up to [`EXTENSIONS_MAX`] IPv6 extension headers are stepped
+//! over. A fragment goes by its addresses alone because only the first one carries ports. Ports count only if
+//! they lie inside the length the IP header claims: a short frame's padding is no port.
 //!
-//! Common frames (no IPv4 options, no extension headers) are recognised by a few masked compares on the first 38 or 58
-//! bytes, after one length check. The views of `smoltcp::wire` check a length again at each field they read, which
-//! costs more than all the rest, so they serve the frames that the compares do not settle. A tag only shifts the
-//! frame, so tagged frames take the same compares once it is off. Tests hold both ways to the same answer.
+//! Common frames (no IPv4 options, no extension headers) are recognised by a few masked compares on the first
+//! 38 or 58 bytes, after one length check. The views of `smoltcp::wire` check a length again at each field
+//! they read, which costs more than all the rest, so they serve the frames that the compares do not settle. A
+//! tag only shifts the frame, so tagged frames take the same compares once it is off. Tests hold both ways to
+//! the same answer.
 //!
 //! Source: Microsoft, "RSS Hashing Types"; RFC 791, RFC 8200 section 4; smoltcp's `wire`.
 //!
-//! Limits: a UDP flow that sends some datagrams whole and some in fragments has two tuples and so two workers; set
-//! `rss.hash = "2-tuple"` where its order matters. Tunnels are steered by their outer header.
+//! Limits: a UDP flow that sends some datagrams whole and some in fragments has two tuples and so two
+//! workers; set `rss.hash = "2-tuple"` where its order matters. Tunnels are steered by their outer header.
 
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6ExtHeader, Ipv6Packet};
 

@@ -7,17 +7,19 @@
 //! worker = table[bucket]                table: the indirection table
 //! ```
 //!
-//! A frame without a flow (ARP, malformed IP) hashes to 0, as a device reports it, and so has one worker too. A burst
-//! is partitioned into one 64-bit set of frame indices for each worker; taking a set's bits from the lowest up gives the
-//! frames in the order of their arrival, so order within a flow needs no further care and no sorting.
+//! A frame without a flow (ARP, malformed IP) hashes to 0, as a device reports it, and so has one worker too.
+//! A burst is partitioned into one 64-bit set of frame indices for each worker; taking a set's bits from the
+//! lowest up gives the frames in the order of their arrival, so order within a flow needs no further care and
+//! no sorting.
 //!
-//! Ownership: [`Rss`] is immutable while packets flow and shared by all workers; a [`Burst`] is one worker's scratch.
+//! Ownership: [`Rss`] is immutable while packets flow and shared by all workers; a [`Burst`] is one worker's
+//! scratch.
 //!
-//! Source: Microsoft, "Receive Side Scaling"; FreeBSD `sys/net/rss_config.c` (`rss_hash2bucket`, two buckets for each
-//! CPU and more, so that load can be moved between CPUs).
+//! Source: Microsoft, "Receive Side Scaling"; FreeBSD `sys/net/rss_config.c` (`rss_hash2bucket`, two buckets
+//! for each CPU and more, so that load can be moved between CPUs).
 //!
-//! Limits: moving a bucket to another worker while its packets are inside can reorder its flows; whoever moves it
-//! drains the old worker first.
+//! Limits: moving a bucket to another worker while its packets are inside can reorder its flows; whoever
+//! moves it drains the old worker first.
 
 use std::fmt;
 

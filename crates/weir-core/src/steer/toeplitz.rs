@@ -1,16 +1,18 @@
-//! The Toeplitz hash of a flow tuple: the processor's kernel for groups where it has one, tables everywhere else.
+//! The Toeplitz hash of a flow tuple: the processor's kernel for groups where it has one, tables everywhere
+//! else.
 //!
-//! The rule. Each set bit `n` of the input adds (XOR) the 32 key bits from `n` on. The sum is linear, so the share
-//! of one input byte can be looked up. Windows of neighbouring bytes overlap: 64 key bits from bit `32 k` on hold the
-//! windows of all four bytes of word `k`, each 8 bits further left. One table of 64-bit shares (`shares[k]`) thus
-//! serves four bytes, and because shifts distribute over XOR they are done once, at the end, for all words:
+//! The rule. Each set bit `n` of the input adds (XOR) the 32 key bits from `n` on. The sum is linear, so the
+//! share of one input byte can be looked up. Windows of neighbouring bytes overlap: 64 key bits from bit `32
+//! k` on hold the windows of all four bytes of word `k`, each 8 bits further left. One table of 64-bit shares
+//! (`shares[k]`) thus serves four bytes, and because shifts distribute over XOR they are done once, at the
+//! end, for all words:
 //!
 //! ```text
 //! hash = (X0 ^ X1 << 8 ^ X2 << 16 ^ X3 << 24) >> 32,   Xi = XOR over words k of shares[k][byte i of word k]
 //! ```
 //!
-//! This needs 2 KiB for each word, 6 KiB for IPv4 and 18 KiB for IPv6, half of what one table of 32-bit shares for
-//! each byte takes, so that the packets' headers stay in the first-level cache beside it.
+//! This needs 2 KiB for each word, 6 KiB for IPv4 and 18 KiB for IPv6, half of what one table of 32-bit
+//! shares for each byte takes, so that the packets' headers stay in the first-level cache beside it.
 //!
 //! A 2-tuple needs no code of its own: zero bits add nothing, so it is the 4-tuple with its ports set to 0.
 //!
@@ -60,8 +62,8 @@ impl Toeplitz {
         const { assert!(WORDS <= WORDS_MAX, "a tuple has at most WORDS_MAX words") };
         let mut sums = [0; 4];
         for (word, shares) in tuple.iter().zip(self.shares.iter()) {
-            // Shifted out of the word, whose first byte is the lowest here, rather than loaded one by one: loads
-            // are what the table look-ups run short of.
+            // Shifted out of the word, whose first byte is the lowest here, rather than loaded one by one:
+            // loads are what the table look-ups run short of.
             let word = word.to_le();
             for (i, sum) in sums.iter_mut().enumerate() {
                 *sum ^= shares[(word >> (8 * i)) as usize & 0xff];
