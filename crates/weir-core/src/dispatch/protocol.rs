@@ -89,12 +89,12 @@ names!(WhenFull: Block = "block", Ecn = "ecn", Drop = "drop");
 
 /// A protocol's place in its registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProtoId(u8);
+pub struct ProtoId(usize);
 
 impl ProtoId {
     /// The place as an index.
     pub const fn index(self) -> usize {
-        self.0 as usize
+        self.0
     }
 
     const fn bit(self) -> ProtoSet {
@@ -222,12 +222,12 @@ impl Registry {
     /// The protocol of that name.
     pub fn id(&self, name: &str) -> Option<ProtoId> {
         let place = self.protocols.iter().position(|registered| registered.protocol.name == name)?;
-        Some(ProtoId(place as u8))
+        Some(ProtoId(place))
     }
 
     /// Every protocol's place.
     pub fn ids(&self) -> impl Iterator<Item = ProtoId> + use<> {
-        (0..self.protocols.len() as u8).map(ProtoId)
+        (0..self.protocols.len()).map(ProtoId)
     }
 
     /// A protocol.
