@@ -62,6 +62,7 @@ pub struct Intake {
     recheck_interval_ns: u64,
     sweep_ns: u64,
     empty_polls: u64,
+    empty_wakes: u64,
 }
 
 impl Intake {
@@ -78,6 +79,7 @@ impl Intake {
             recheck_interval_ns: RECHECK_NS_MIN,
             sweep_ns: now_ns,
             empty_polls: 0,
+            empty_wakes: 0,
         }
     }
 
@@ -150,7 +152,8 @@ impl Intake {
                 State::Fresh(_) => self.queues.iter_mut().for_each(|queue| queue.looks_left = RECHECKS),
                 // Finding nothing is what was expected.
                 State::Suspected => return,
-                State::Active | State::Idle => {}
+                State::Active => self.empty_wakes += 1,
+                State::Idle => {}
             }
         }
         self.queues[queue].looks_left = RECHECKS;
@@ -196,6 +199,11 @@ impl Intake {
     /// How many polls brought nothing.
     pub fn empty_polls(&self) -> u64 {
         self.empty_polls
+    }
+
+    /// How many of them were of a queue that had waited for its turn (invariant 5).
+    pub fn empty_wakes(&self) -> u64 {
+        self.empty_wakes
     }
 }
 

@@ -261,6 +261,11 @@ impl Direction {
         self.intake.empty_polls()
     }
 
+    /// Times that a blocked queue was given room and had nothing.
+    pub fn empty_wakes(&self) -> u64 {
+        self.intake.empty_wakes()
+    }
+
     /// Times the device took no more.
     pub fn transmit_busy(&self) -> u64 {
         self.transmit_busy

@@ -173,6 +173,7 @@ impl Wire {
                 delay_ns_p99: class.delay().quantile_ns(990),
                 delay_ns_max: class.delay().delay_ns_max(),
                 empty_polls: direction.empty_polls(),
+                empty_wakes: direction.empty_wakes(),
                 transmit_busy: direction.transmit_busy(),
             });
         }

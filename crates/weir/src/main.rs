@@ -20,6 +20,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Wire(commands::wire::Arguments),
+    Lab(commands::lab::Arguments),
     Set(commands::set::Arguments),
     Stat(commands::stat::Arguments),
     /// What the main process starts to clean up after it.
@@ -30,6 +31,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Wire(arguments) => commands::wire::run(&arguments),
+        Command::Lab(arguments) => commands::lab::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
         Command::Guardian => {
