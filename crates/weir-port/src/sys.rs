@@ -174,3 +174,9 @@ pub fn may_use_core(core: usize) -> bool {
 pub fn last_allowed_core() -> Option<usize> {
     (0..libc::CPU_SETSIZE as usize).rev().find(|&core| may_use_core(core))
 }
+
+/// Sets this thread's nice value; without the right to, it stays as it is.
+pub fn set_thread_nice(nice: i32) {
+    // SAFETY: takes no pointers; 0 names this thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+}

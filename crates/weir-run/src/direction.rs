@@ -6,9 +6,9 @@
 //!     +------------- credit ----------------+
 //! ```
 //!
-//! Rule: a queue is polled only while the class has room, the pool has frames for all that one poll may bring, and fewer
-//! than `held_packets_max` are held; a fresh queue with nothing in the class is polled without room in bytes, so that a quiet
-//! flow does not wait for the credit of others. What is not polled stays with its sender.
+//! Rule: a queue is polled only while the class has room, the pool has frames for all that one poll may bring, and fewer than
+//! `held_packets_max` are held. A quiet queue with nothing in the class may be polled without room, up to twice the credit in
+//! all, so that a quiet flow does not wait for the credit of others. What is not polled stays with its sender.
 //!
 //! Conservation (invariant 1), at every instant: class.accepted = transmitted.delivered + all dropped + class.held +
 //! transmitted.held. Owner: one worker.
@@ -73,7 +73,7 @@ impl Direction {
             poll_budget_bytes: u64::from(QUANTUM_BYTES),
         };
         Ok(Direction {
-            intake: Intake::new(queues, now_ns),
+            intake: Intake::new(queues, napi::BUDGET * QUANTUM_BYTES, now_ns),
             class: Class::new(size, limits, now_ns)?,
             transmitted: Account::default(),
             held_packets_max,
@@ -96,10 +96,11 @@ impl Direction {
         Ok(())
     }
 
-    /// Makes a poll bring an eighth of the credit or less, so that one queue cannot use it all up at a time.
+    /// Makes a poll bring an eighth of the credit or less at a time, and a queue as much a round.
     pub fn tune(&mut self, from: &Port) {
         let share = self.class.limit_bytes() / (8 * u64::from(QUANTUM_BYTES));
         self.poll_budget = from.set_poll_budget(share.clamp(4, u64::from(napi::BUDGET)) as u32);
+        self.intake.set_quantum_bytes(self.poll_budget * QUANTUM_BYTES);
     }
 
     /// Moves what can be moved now.
@@ -157,8 +158,11 @@ impl Direction {
         let mut moved = 0;
         while self.has_room_for_poll(frames) {
             let room = self.class.room_bytes() > 0;
+            // As much again as the credit is for those that have nothing here yet.
+            let door = self.class.held().bytes / 2 < self.class.limit_bytes();
             let waiting = self.class.queue();
-            let quiet = self.intake.next_quiet(|queue| room || waiting.held_of(queue).packets == 0);
+            let may = |queue| room || (door && waiting.held_of(queue).packets == 0);
+            let quiet = self.intake.next_quiet(may);
             let queue = quiet.or_else(|| if room { self.intake.next_active() } else { None });
             let Some(queue) = queue else { break };
             moved += self.poll(queue, from, frames, now_ns);
@@ -181,7 +185,8 @@ impl Direction {
         if full {
             from.announcements().set_pending(queue);
         }
-        self.intake.polled(queue, count, full, now_ns);
+        let bytes = self.received.iter().map(|received| u64::from(received.len_bytes)).sum();
+        self.intake.polled(queue, count, bytes, full, now_ns);
         if self.backlogged[queue] != full {
             self.backlogged[queue] = full;
             from.announcements().set_backlog(queue, full);

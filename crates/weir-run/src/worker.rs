@@ -82,6 +82,7 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
         pin(core)?;
     }
     precise_sleep();
+    prefer();
     let mut stats = WorkerStats { wake_cost_ns: wake_cost_ns()?, ..WorkerStats::default() };
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
     let mut fault = None;
@@ -176,4 +177,10 @@ fn pin(core: usize) -> io::Result<()> {
 /// Makes sleeps end when asked and not up to 50 microseconds later, the default timer slack.
 fn precise_sleep() {
     sys::set_timer_slack_ns(1);
+}
+
+/// Lets the worker go before programs that compute: a late departure is a lost token, and it sleeps whenever it can.
+fn prefer() {
+    const NICE: i32 = -20;
+    sys::set_thread_nice(NICE);
 }
