@@ -1,0 +1,155 @@
+//! Checkers that watch a run from outside, at every step, and stop it at the first thing that cannot be.
+//!
+//! | checker | rule |
+//! |---|---|
+//! | conservation | accepted = delivered + dropped(reason) + held, `held` as the queues count it |
+//! | order | within a flow the sequence numbers that arrive only rise |
+//! | conformance | over every window, out <= burst + rate x time ([`conformance`]) |
+//! | credit | no send buffer over its bound, no class over its credit plus one poll (checked by the machine) |
+//! | wakes | counted, not judged: the RFC's are what they are ([`wakes`]) |
+//!
+//! None of them knows how the path works; they see packets enter, leave the limit, arrive and drop.
+
+pub mod conformance;
+pub mod fairness;
+pub mod wakes;
+
+use weir_core::{
+    account::Account,
+    drops::{Count, DropReason},
+    packet::Packet,
+};
+
+use crate::packet::SimPacket;
+
+use conformance::Conformance;
+use wakes::Wakes;
+
+/// A rule that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// When.
+    pub at_ns: u64,
+    /// Which rule, and by what.
+    pub what: String,
+}
+
+/// All checkers of a run.
+#[derive(Debug)]
+pub struct Checks {
+    account: Account,
+    last_arrived: Vec<Option<u64>>,
+    conformance: Conformance,
+    /// The wakes.
+    pub wakes: Wakes,
+    violation: Option<Violation>,
+}
+
+impl Checks {
+    /// Checkers over `senders` flows and one limit.
+    pub fn new(senders: usize, conformance: Conformance) -> Checks {
+        Checks {
+            account: Account::default(),
+            last_arrived: vec![None; senders],
+            conformance,
+            wakes: Wakes::new(senders),
+            violation: None,
+        }
+    }
+
+    /// `send` took a packet.
+    pub fn accept(&mut self, packet: &SimPacket) {
+        self.account.accept(packet.len_bytes());
+    }
+
+    /// A packet left the limit.
+    pub fn leave(&mut self, packet: &SimPacket, now_ns: u64) {
+        if !self.conformance.leaves(packet.len_bytes(), now_ns) {
+            self.fail(now_ns, "conformance: more left in some window than burst + rate x time".to_owned());
+        }
+    }
+
+    /// A packet arrived.
+    pub fn deliver(&mut self, packet: &SimPacket, now_ns: u64) {
+        self.account.deliver(packet.len_bytes());
+        let last = self.last_arrived[packet.sender as usize].replace(packet.sequence);
+        if last.is_some_and(|last| last >= packet.sequence) {
+            let what = format!("order: flow {} got {} after {last:?}", packet.sender, packet.sequence);
+            self.fail(now_ns, what);
+        }
+    }
+
+    /// A packet was dropped.
+    pub fn drop(&mut self, reason: DropReason, packet: &SimPacket) {
+        self.account.drop(reason, packet.len_bytes());
+    }
+
+    /// A step is done and `held` is inside.
+    pub fn step(&mut self, held: Count, now_ns: u64) -> Result<(), Violation> {
+        if !self.account.balances(held) {
+            self.fail(now_ns, format!("conservation: {held:?} held, books say {:?}", self.account));
+        }
+        self.violation.clone().map_or(Ok(()), Err)
+    }
+
+    /// Reports a rule that the caller saw broken; the first one counts.
+    pub fn fail(&mut self, at_ns: u64, what: String) {
+        self.violation.get_or_insert(Violation { at_ns, what });
+    }
+
+    /// The books.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::rate::Rate;
+
+    fn checks() -> Checks {
+        Checks::new(2, Conformance::new(Rate::from_bits_per_s(8_000_000).unwrap(), 2_000))
+    }
+
+    fn datagram(sender: u32, sequence: u64) -> SimPacket {
+        SimPacket::datagram(sender, sequence, 958, 0)
+    }
+
+    fn held(packets: u64) -> Count {
+        Count { packets, bytes: packets * 1000 }
+    }
+
+    #[test]
+    fn a_missing_packet_is_seen() {
+        let mut checks = checks();
+        checks.accept(&datagram(0, 0));
+        assert_eq!(checks.step(held(1), 5), Ok(()));
+        assert!(checks.step(held(0), 6).unwrap_err().what.starts_with("conservation"));
+    }
+
+    #[test]
+    fn a_packet_that_overtakes_is_seen() {
+        let mut checks = checks();
+        for sequence in [0, 1, 2] {
+            checks.accept(&datagram(0, sequence));
+            checks.accept(&datagram(1, sequence));
+        }
+        for (sender, sequence) in [(0, 0), (1, 2), (0, 2)] {
+            checks.deliver(&datagram(sender, sequence), 7);
+        }
+        assert_eq!(checks.step(held(3), 8), Ok(()));
+        checks.deliver(&datagram(0, 1), 9);
+        assert_eq!(checks.step(held(2), 9).unwrap_err().at_ns, 9);
+    }
+
+    #[test]
+    fn a_third_packet_at_once_breaks_a_burst_of_two() {
+        let mut checks = checks();
+        checks.leave(&datagram(0, 0), 1_000);
+        checks.leave(&datagram(0, 1), 1_000);
+        assert_eq!(checks.step(held(0), 1_000), Ok(()));
+        checks.leave(&datagram(0, 2), 1_001);
+        assert!(checks.step(held(0), 1_001).unwrap_err().what.starts_with("conformance"));
+    }
+}

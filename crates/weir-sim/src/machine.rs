@@ -1,0 +1,611 @@
+//! The sending machine: processes on CPUs, their sockets, a way out, and the link behind it, on a virtual clock.
+//!
+//! ```text
+//! process --send--> socket buffer --> egress (TBF, TBF with the RFC, or Weir) --> link --> receiver
+//!    ^                                    |
+//!    +------- woken when room comes back -+
+//! ```
+//!
+//! One event, one step: a process reaches its next send, a timer fires, a softirq runs, Weir's worker makes a pass, a
+//! packet or an acknowledgement arrives. After each step the egress says what it did ([`Effects`]), the machine
+//! carries it out, and the checkers compare the books with what is really inside.
+//!
+//! Owner of everything here. Order: events by time, then by when they were scheduled; random draws in event order.
+//! Source: see the models; [`crate::seed`] for the costs.
+//! Limits: a send is one instant at its end, so two CPUs never spin on a lock; receivers take what arrives and their
+//! CPU time is the deliverer's; no migration of processes; TCP costs no CPU time.
+
+use std::fmt;
+
+use weir_core::{
+    drops::{Count, DropReason},
+    packet::Packet,
+    shaper::tbf::{Limit, TbfConfig},
+};
+
+use crate::{
+    checks::{Checks, Violation, conformance::Conformance},
+    cpu::Cpus,
+    effects::Effects,
+    events::Events,
+    kernel::KernelQdisc,
+    packet::SimPacket,
+    prng::Prng,
+    report::{Report, Tally, delays_ms, jain_of, lost_pct},
+    scenario::{Scenario, System},
+    sender::{Program, Sender, State},
+    socket::Socket,
+    tbf::TbfParameters,
+    tcp::Tcp,
+    weir::{WeirCounts, WeirParameters, WeirWire},
+};
+
+/// What the sending machine's work costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineParameters {
+    /// How many CPUs; process `i` belongs to CPU `i mod cpus`.
+    pub cpus: usize,
+    /// How long a process runs while others wait for its CPU.
+    pub slice_ns: u64,
+    /// One send, from one datagram to the next, refused or not.
+    pub send_ns: u64,
+    /// What a packet that leaves the qdisc costs the CPU that takes it out, up to the receiver's queue.
+    pub deliver_ns: u64,
+    /// What a timer's softirq costs besides.
+    pub softirq_ns: u64,
+    /// What waking a process costs the waker.
+    pub waker_ns: u64,
+    /// From being woken to the first send.
+    pub wake_ns: u64,
+    /// How far `send_ns` and `wake_ns` spread, evenly, to either side.
+    pub spread_percent: u64,
+    /// From a timer's expiry to its softirq: least and most.
+    pub interrupt_ns: (u64, u64),
+    /// From a kick to the pass of Weir's parked worker.
+    pub worker_wake_ns: u64,
+    /// What one poll of Weir's costs.
+    pub worker_poll_ns: u64,
+    /// What one packet costs Weir's worker, in and out.
+    pub worker_packet_ns: u64,
+}
+
+/// The smallest truesize of a datagram, hence the most that a send buffer holds.
+const TRUESIZE_BYTES_MIN: u32 = 768;
+
+/// Runs `scenario` with `seed`: its numbers, or the first rule that was broken.
+pub fn run(scenario: &Scenario, seed: u64) -> Result<Report, RunError> {
+    let fail = |what: String| RunError { seed, violation: Violation { at_ns: 0, what } };
+    scenario.check().map_err(fail)?;
+    let mut machine = Machine::new(scenario, seed).map_err(fail)?;
+    machine.run().map_err(|violation| RunError { seed, violation })?;
+    Ok(machine.report())
+}
+
+/// A run that broke a rule, with the seed that repeats it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunError {
+    /// The seed.
+    pub seed: u64,
+    /// The rule, and when.
+    pub violation: Violation,
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}: at {} ns: {}", self.seed, self.violation.at_ns, self.violation.what)
+    }
+}
+
+impl std::error::Error for RunError {}
+
+#[derive(Debug)]
+enum Event {
+    /// A process reaches its next send.
+    Step(usize),
+    /// A process's next datagram is due.
+    Due(usize),
+    /// The TBF's timer of this generation fires.
+    Watchdog(u64),
+    /// The softirq it raised, on this CPU.
+    Softirq(usize),
+    /// Weir's worker makes the pass of this generation.
+    Pass(u64),
+    /// A packet reaches the receiver.
+    Arrive(SimPacket),
+    /// An acknowledgement reaches a connection.
+    Ack { sender: usize, sequence: u64 },
+    /// A connection may send again.
+    Push(usize),
+    /// A connection's retransmission timer.
+    Timeout(usize),
+}
+
+#[derive(Debug)]
+enum Egress {
+    Kernel(KernelQdisc),
+    Weir(Box<WeirWire>),
+}
+
+struct Machine<'a> {
+    scenario: &'a Scenario,
+    events: Events<Event>,
+    prng: Prng,
+    cpus: Cpus,
+    senders: Vec<Sender>,
+    sockets: Vec<Socket>,
+    connections: Vec<Option<Connection>>,
+    egress: Egress,
+    on_link: Count,
+    effects: Effects,
+    checks: Checks,
+    tallies: Vec<Tally>,
+    left_bytes: u64,
+    standing_bytes_max: u64,
+    /// Steps until the queues are counted packet by packet again.
+    steps_to_recount: u64,
+}
+
+/// A TCP sender with its bookkeeping of events.
+struct Connection {
+    tcp: Tcp,
+    push_scheduled: bool,
+}
+
+impl<'a> Machine<'a> {
+    fn new(scenario: &'a Scenario, seed: u64) -> Result<Machine<'a>, String> {
+        let mut prng = Prng::new(seed);
+        let count = scenario.senders();
+        let senders: Vec<Sender> = scenario
+            .groups
+            .iter()
+            .flat_map(|group| std::iter::repeat_n(group, group.count))
+            .map(|group| Sender::new(group.program, group.wait, prng.below(1_000_000)))
+            .collect();
+        let connections = senders.iter().map(|sender| match sender.program {
+            Program::Tcp { rtt_ns } => {
+                Some(Connection { tcp: Tcp::new(rtt_ns + scenario.link_delay_ns), push_scheduled: false })
+            }
+            Program::Flood { .. } | Program::Quiet { .. } => None,
+        });
+        Ok(Machine {
+            scenario,
+            events: Events::default(),
+            cpus: Cpus::new(scenario.machine.cpus, scenario.machine.slice_ns),
+            connections: connections.collect(),
+            sockets: vec![Socket::new(scenario.sndbuf_bytes); count],
+            egress: egress(scenario)?,
+            on_link: Count::default(),
+            effects: Effects::default(),
+            checks: Checks::new(count, Conformance::new(scenario.rate, scenario.burst_bytes)),
+            tallies: vec![Tally::default(); count],
+            left_bytes: 0,
+            standing_bytes_max: 0,
+            steps_to_recount: 0,
+            senders,
+            prng,
+        })
+    }
+
+    fn run(&mut self) -> Result<(), Violation> {
+        for index in 0..self.senders.len() {
+            let due_ns = self.senders[index].due_ns();
+            if self.connections[index].is_some() {
+                self.events.at(due_ns, Event::Push(index));
+            } else {
+                self.senders[index].state = State::AwaitsTime;
+                self.events.at(due_ns, Event::Due(index));
+            }
+        }
+        while let Some(event) = self.events.next_before(u64::MAX) {
+            self.step(event);
+            self.check()?;
+        }
+        // Nobody sends any more and nothing is scheduled: what is still inside has been forgotten.
+        let (now_ns, held) = (self.events.now_ns(), self.held());
+        if held != Count::default() {
+            return Err(Violation { at_ns: now_ns, what: format!("progress: {held:?} stuck inside") });
+        }
+        self.recount();
+        self.checks.step(held, now_ns)
+    }
+
+    fn step(&mut self, event: Event) {
+        match event {
+            Event::Step(index) => self.process_step(index),
+            Event::Due(index) => {
+                self.senders[index].state = State::Runnable;
+                self.start(index, 0);
+            }
+            Event::Watchdog(generation) => {
+                if let Egress::Kernel(qdisc) = &mut self.egress
+                    && let Some(cpu) = qdisc.expire(generation)
+                {
+                    let delay_ns = self.interrupt_ns();
+                    self.events.after(delay_ns, Event::Softirq(cpu));
+                }
+            }
+            Event::Softirq(cpu) => {
+                if let Egress::Kernel(qdisc) = &mut self.egress {
+                    let now_ns = self.events.now_ns();
+                    qdisc.softirq(cpu, now_ns, &mut self.sockets, &mut self.effects);
+                    let work_ns = self.scenario.machine.softirq_ns + self.carry_out();
+                    self.cpus.steal(cpu, work_ns);
+                }
+            }
+            Event::Pass(generation) => {
+                if let Egress::Weir(wire) = &mut self.egress {
+                    wire.pass(generation, self.events.now_ns(), &mut self.effects);
+                    self.carry_out();
+                }
+            }
+            Event::Arrive(packet) => self.arrive(packet),
+            Event::Ack { sender, sequence } => {
+                if let Some(connection) = &mut self.connections[sender] {
+                    connection.tcp.acked(sequence, self.events.now_ns());
+                    self.push(sender);
+                }
+            }
+            Event::Push(index) => {
+                if let Some(connection) = &mut self.connections[index] {
+                    connection.push_scheduled = false;
+                    self.push(index);
+                }
+            }
+            Event::Timeout(index) => self.timeout(index),
+        }
+    }
+
+    /// The process whose turn it is sends, sleeps or gives up its CPU.
+    fn process_step(&mut self, index: usize) {
+        let now_ns = self.events.now_ns();
+        let stolen_ns = self.cpus.take_stolen(index);
+        if stolen_ns > 0 {
+            return self.events.after(stolen_ns, Event::Step(index));
+        }
+        if let Some(next) = self.cpus.preempt(index, now_ns) {
+            return self.events.after(0, Event::Step(next));
+        }
+        let sender = &mut self.senders[index];
+        if now_ns >= self.scenario.time_ns {
+            return self.sleep(index, State::AwaitsTime);
+        }
+        let due_ns = sender.due_ns();
+        if due_ns > now_ns {
+            self.events.at(due_ns, Event::Due(index));
+            return self.sleep(index, State::AwaitsTime);
+        }
+        if !sender.may_send(&self.sockets[index]) {
+            if std::mem::take(&mut sender.woken) {
+                self.checks.wakes.first_send(false);
+            }
+            return self.sleep(index, State::AwaitsRoom);
+        }
+        let was_woken = std::mem::take(&mut sender.woken);
+        let packet = sender.packet(index, 0, now_ns);
+        sender.advance(now_ns, &mut self.prng);
+        self.hand_over(index, packet);
+        if was_woken {
+            self.checks.wakes.first_send(self.effects.dropped.is_empty());
+        }
+        let work_ns = self.carry_out();
+        let send_ns =
+            self.prng.spread(self.scenario.machine.send_ns, self.scenario.machine.spread_percent);
+        self.events.after(send_ns + work_ns, Event::Step(index));
+    }
+
+    /// A packet goes from `send` to the egress.
+    fn hand_over(&mut self, index: usize, packet: SimPacket) {
+        let now_ns = self.events.now_ns();
+        self.sockets[index].charge(packet.truesize_bytes);
+        self.checks.accept(&packet);
+        let tally = &mut self.tallies[index];
+        tally.sent += 1;
+        tally.sent_payload_bytes += u64::from(packet.payload_bytes());
+        match &mut self.egress {
+            Egress::Kernel(qdisc) => {
+                qdisc.send(packet, self.cpus.of(index), now_ns, &mut self.sockets, &mut self.effects);
+            }
+            Egress::Weir(wire) => wire.send(packet, &mut self.effects),
+        }
+    }
+
+    /// Carries out what the egress did; the time it cost the CPU it ran on.
+    fn carry_out(&mut self) -> u64 {
+        let mut effects = std::mem::take(&mut self.effects);
+        let (now_ns, costs) = (self.events.now_ns(), &self.scenario.machine);
+        self.checks.wakes.begin_grant();
+        let mut woken = 0;
+        for &index in &effects.write_space {
+            woken += u64::from(self.write_space(index));
+        }
+        for &(sender, truesize_bytes) in &effects.freed {
+            self.sockets[sender as usize].uncharge(truesize_bytes);
+            woken += u64::from(self.write_space(sender as usize));
+        }
+        for (reason, packet) in effects.dropped.drain(..) {
+            self.dropped(reason, &packet);
+        }
+        let mut work_ns = woken * costs.waker_ns;
+        if matches!(self.egress, Egress::Kernel(_)) {
+            work_ns += effects.left.len() as u64 * costs.deliver_ns;
+        }
+        for packet in effects.left.drain(..) {
+            self.checks.leave(&packet, now_ns);
+            if now_ns < self.scenario.time_ns {
+                self.left_bytes += u64::from(packet.len_bytes());
+            }
+            self.transmit(packet);
+        }
+        if let Some((at_ns, generation)) = effects.timer {
+            self.events.at(at_ns, Event::Watchdog(generation));
+        }
+        if effects.kicked {
+            self.schedule_pass(now_ns + self.scenario.machine.worker_wake_ns);
+        }
+        if let Some(at_ns) = effects.pass_at_ns {
+            let delay_ns = self.interrupt_ns();
+            self.schedule_pass(at_ns + delay_ns);
+        }
+        effects.clear();
+        self.effects = effects;
+        work_ns
+    }
+
+    fn schedule_pass(&mut self, at_ns: u64) {
+        if let Egress::Weir(wire) = &mut self.egress
+            && let Some(generation) = wire.schedule(at_ns)
+        {
+            self.events.at(at_ns, Event::Pass(generation));
+        }
+    }
+
+    /// `sk_write_space`: wakes the socket's sleeper if it can make significant progress. True if it did.
+    fn write_space(&mut self, index: usize) -> bool {
+        if let Some(connection) = &mut self.connections[index] {
+            if !std::mem::replace(&mut connection.push_scheduled, true) {
+                self.events.after(0, Event::Push(index));
+            }
+            return false;
+        }
+        let sender = &mut self.senders[index];
+        if sender.state != State::AwaitsRoom || !self.sockets[index].is_writeable() {
+            return false;
+        }
+        sender.state = State::Runnable;
+        sender.woken = true;
+        self.checks.wakes.wake(index);
+        let delay_ns = self.prng.spread(self.scenario.machine.wake_ns, self.scenario.machine.spread_percent);
+        self.start(index, delay_ns);
+        true
+    }
+
+    /// A process becomes runnable; it takes `delay_ns` to get going on an idle CPU.
+    fn start(&mut self, index: usize, delay_ns: u64) {
+        if self.cpus.wake(index, self.events.now_ns()) {
+            self.events.after(delay_ns, Event::Step(index));
+        }
+    }
+
+    fn sleep(&mut self, index: usize, state: State) {
+        self.senders[index].state = state;
+        if let Some(next) = self.cpus.sleep(index, self.events.now_ns()) {
+            self.events.after(0, Event::Step(next));
+        }
+    }
+
+    fn transmit(&mut self, packet: SimPacket) {
+        if self.scenario.link_loss_permille > 0 && self.prng.chance(self.scenario.link_loss_permille) {
+            self.checks.drop(DropReason::DeviceRefused, &packet);
+        } else if self.scenario.link_delay_ns == 0 {
+            self.receive(packet);
+        } else {
+            self.on_link.add(packet.len_bytes());
+            self.events.after(self.scenario.link_delay_ns, Event::Arrive(packet));
+        }
+    }
+
+    fn arrive(&mut self, packet: SimPacket) {
+        self.on_link.sub(packet.len_bytes());
+        self.receive(packet);
+    }
+
+    fn receive(&mut self, packet: SimPacket) {
+        let now_ns = self.events.now_ns();
+        self.checks.deliver(&packet, now_ns);
+        let sender = packet.sender as usize;
+        let tally = &mut self.tallies[sender];
+        if now_ns < self.scenario.time_ns {
+            tally.delivered_bytes += u64::from(packet.len_bytes());
+        }
+        match self.senders[sender].program {
+            Program::Quiet { .. } => tally.delays_ns.push(now_ns - packet.sent_ns),
+            Program::Tcp { rtt_ns } => {
+                self.events.after(rtt_ns, Event::Ack { sender, sequence: packet.sequence });
+            }
+            Program::Flood { .. } => {}
+        }
+    }
+
+    fn dropped(&mut self, reason: DropReason, packet: &SimPacket) {
+        self.checks.drop(reason, packet);
+        let index = packet.sender as usize;
+        self.tallies[index].dropped += 1;
+        if let Some(connection) = &mut self.connections[index] {
+            connection.tcp.refused(packet.sequence, self.events.now_ns());
+        }
+    }
+
+    /// A connection sends what it may.
+    fn push(&mut self, index: usize) {
+        let now_ns = self.events.now_ns();
+        while now_ns < self.scenario.time_ns
+            && let Some(connection) = &mut self.connections[index]
+            && let Some(segment) = connection.tcp.next(self.sockets[index].wmem_alloc_bytes())
+            && self.sockets[index].has_room()
+        {
+            let sender = &mut self.senders[index];
+            let packet = sender.packet(index, segment, now_ns);
+            let timer_runs = connection.tcp.deadline_ns() != u64::MAX;
+            connection.tcp.sent(packet.sequence, now_ns);
+            if !timer_runs {
+                self.events.at(connection.tcp.deadline_ns(), Event::Timeout(index));
+            }
+            sender.advance(now_ns, &mut self.prng);
+            self.hand_over(index, packet);
+            self.carry_out();
+        }
+    }
+
+    /// The retransmission timer, which runs while the connection lives and is moved on by acknowledgements.
+    fn timeout(&mut self, index: usize) {
+        let now_ns = self.events.now_ns();
+        let Some(connection) = &mut self.connections[index] else { return };
+        if now_ns >= self.scenario.time_ns {
+            return;
+        }
+        if connection.tcp.deadline_ns() <= now_ns {
+            connection.tcp.timed_out(now_ns);
+        }
+        self.events.at(connection.tcp.deadline_ns(), Event::Timeout(index));
+        self.push(index);
+    }
+
+    fn interrupt_ns(&mut self) -> u64 {
+        let (least_ns, most_ns) = self.scenario.machine.interrupt_ns;
+        self.prng.between(least_ns, most_ns)
+    }
+
+    /// What the queues' own counters say is inside.
+    fn held(&self) -> Count {
+        let mut held = match &self.egress {
+            Egress::Kernel(qdisc) => qdisc.held(),
+            Egress::Weir(wire) => wire.held(),
+        };
+        held.merge(self.on_link);
+        held
+    }
+
+    /// The checks after each step.
+    fn check(&mut self) -> Result<(), Violation> {
+        let now_ns = self.events.now_ns();
+        let standing_bytes = match &self.egress {
+            Egress::Kernel(qdisc) => qdisc.held().bytes,
+            Egress::Weir(wire) => {
+                let held_bytes = wire.class().held().bytes;
+                if held_bytes > wire.class_bytes_max() {
+                    self.checks.fail(now_ns, format!("credit: the class holds {held_bytes} bytes"));
+                }
+                held_bytes
+            }
+        };
+        self.standing_bytes_max = self.standing_bytes_max.max(standing_bytes);
+        let held = self.held();
+        if self.steps_to_recount == 0 {
+            self.recount();
+            // Counting costs a look at each packet; done so rarely, it costs each step one such look.
+            self.steps_to_recount = 4096 + held.packets + self.senders.len() as u64;
+        }
+        self.steps_to_recount -= 1;
+        self.checks.step(held, now_ns)
+    }
+
+    /// Counts the queues packet by packet: every send buffer is charged exactly what waits for its socket, and no more
+    /// than its bound and one packet.
+    fn recount(&mut self) {
+        let mut charged_bytes = vec![0; self.sockets.len()];
+        let mut add = |packet: &SimPacket| charged_bytes[packet.sender as usize] += packet.truesize_bytes;
+        match &self.egress {
+            Egress::Kernel(qdisc) => qdisc.queued().for_each(&mut add),
+            Egress::Weir(wire) => wire.queued().for_each(&mut add),
+        }
+        for (index, (socket, charged_bytes)) in self.sockets.iter().zip(charged_bytes).enumerate() {
+            let wmem_alloc_bytes = socket.wmem_alloc_bytes();
+            if wmem_alloc_bytes != charged_bytes || wmem_alloc_bytes >= self.scenario.sndbuf_bytes + 2304 {
+                let what = format!("credit: socket {index} is charged {wmem_alloc_bytes} for {charged_bytes} queued");
+                self.checks.fail(self.events.now_ns(), what);
+            }
+        }
+    }
+
+    fn report(&self) -> Report {
+        let of_kind = |quiet: bool| {
+            self.tallies.iter().zip(&self.senders).filter_map(move |(tally, sender)| {
+                (matches!(sender.program, Program::Quiet { .. }) == quiet).then_some(tally)
+            })
+        };
+        let mut first = 0;
+        let mut lowest_jain = 1.0f64;
+        for group in &self.scenario.groups {
+            let tallies = &self.tallies[first..first + group.count];
+            first += group.count;
+            if !matches!(group.program, Program::Quiet { .. }) {
+                lowest_jain = lowest_jain.min(jain_of(tallies));
+            }
+        }
+        let seconds = self.scenario.time_ns as f64 / 1e9;
+        let floods = of_kind(false).count().max(1) as f64;
+        let offered_bytes: u64 = of_kind(false).map(|tally| tally.sent_payload_bytes).sum();
+        let (p50_ms, p99_ms) = delays_ms(of_kind(true));
+        let WeirCounts { parks, kicks, .. } = match &self.egress {
+            Egress::Weir(wire) => wire.counts(),
+            Egress::Kernel(_) => WeirCounts::default(),
+        };
+        Report {
+            lost_pct: lost_pct(of_kind(false)),
+            quiet_lost_pct: lost_pct(of_kind(true)),
+            offered_mbit: offered_bytes as f64 * 8.0 / seconds / floods / 1e6,
+            rate_share: self.left_bytes as f64 * 8.0 / seconds / self.scenario.rate.bits_per_s() as f64,
+            jain: lowest_jain,
+            reordered: 0,
+            p50_ms,
+            p99_ms,
+            wakes: self.checks.wakes.wakes,
+            empty_wakes: self.checks.wakes.empty,
+            repeated_wakes: self.checks.wakes.repeated,
+            kicks,
+            parks,
+            standing_bytes_max: self.standing_bytes_max,
+            delivered: self.checks.account().delivered.packets,
+        }
+    }
+}
+
+fn egress(scenario: &Scenario) -> Result<Egress, String> {
+    let limit_bytes = match scenario.limit {
+        Limit::Bytes(bytes) => bytes,
+        Limit::TimeNs(time_ns) => scenario.rate.bytes_in(time_ns),
+    };
+    let kernel = |backpressure| {
+        let parameters =
+            TbfParameters { rate: scenario.rate, burst_bytes: scenario.burst_bytes, limit_bytes };
+        Egress::Kernel(KernelQdisc::new(parameters, backpressure))
+    };
+    match scenario.system {
+        System::None => Ok(kernel(false)),
+        System::Rfc => Ok(kernel(true)),
+        System::Weir => {
+            let senders = scenario.senders();
+            let queues = if scenario.queues == 0 { senders } else { scenario.queues };
+            let packets_in_buffer = scenario.sndbuf_bytes / TRUESIZE_BYTES_MIN + 1;
+            let queue_packets = match scenario.queue_packets {
+                0 => senders.div_ceil(queues) * packets_in_buffer as usize,
+                packets => packets,
+            };
+            let parameters = WeirParameters {
+                limits: TbfConfig {
+                    rate: scenario.rate,
+                    burst_bytes: scenario.burst_bytes,
+                    peak: None,
+                    limit: scenario.limit,
+                },
+                queues,
+                queue_packets,
+                poll_packets: scenario.poll_packets,
+                poll_ns: scenario.machine.worker_poll_ns,
+                packet_ns: scenario.machine.worker_packet_ns,
+            };
+            let wire = WeirWire::new(parameters).map_err(|error| error.to_string())?;
+            Ok(Egress::Weir(Box::new(wire)))
+        }
+    }
+}
