@@ -13,7 +13,7 @@
 //!
 //! In reading order: [`prng`] and [`events`] are chance and time; [`packet`], [`socket`], [`sender`], [`tcp`] and
 //! [`cpu`] are the sending machine's parts; [`tbf`], [`backpressure`] and [`kernel`] the kernel's way out with and without
-//! the RFC; [`weir`] is ours; [`machine`] puts them on the clock, [`checks`] watch. [`seed`] holds the published figures
+//! the RFC; [`intake`] and [`weir`] are ours; [`machine`] puts them on the clock, [`checks`] watch. [`seed`] holds the published figures
 //! and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`] stands apart: it runs
 //! random graphs of stages to show that they always make progress.
 
@@ -22,6 +22,8 @@ pub mod checks;
 pub mod cpu;
 pub mod effects;
 pub mod events;
+pub mod graph;
+pub mod intake;
 pub mod kernel;
 pub mod machine;
 pub mod packet;

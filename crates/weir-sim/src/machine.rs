@@ -49,7 +49,7 @@ pub struct MachineParameters {
     pub slice_ns: u64,
     /// One send, from one datagram to the next, refused or not.
     pub send_ns: u64,
-    /// What a packet that leaves the qdisc costs the CPU that takes it out, up to the receiver's queue.
+    /// What a packet that leaves the limit costs the CPU that takes it out, up to the receiver's queue.
     pub deliver_ns: u64,
     /// What a timer's softirq costs besides.
     pub softirq_ns: u64,
@@ -65,7 +65,7 @@ pub struct MachineParameters {
     pub worker_wake_ns: u64,
     /// What one poll of Weir's costs.
     pub worker_poll_ns: u64,
-    /// What one packet costs Weir's worker, in and out.
+    /// What one packet costs Weir's worker, in and out, besides `deliver_ns`.
     pub worker_packet_ns: u64,
 }
 
@@ -288,8 +288,7 @@ impl<'a> Machine<'a> {
             self.checks.wakes.first_send(self.effects.dropped.is_empty());
         }
         let work_ns = self.carry_out();
-        let send_ns =
-            self.prng.spread(self.scenario.machine.send_ns, self.scenario.machine.spread_percent);
+        let send_ns = self.prng.spread(self.scenario.machine.send_ns, self.scenario.machine.spread_percent);
         self.events.after(send_ns + work_ns, Event::Step(index));
     }
 
@@ -418,11 +417,13 @@ impl<'a> Machine<'a> {
             tally.delivered_bytes += u64::from(packet.len_bytes());
         }
         match self.senders[sender].program {
-            Program::Quiet { .. } => tally.delays_ns.push(now_ns - packet.sent_ns),
+            Program::Quiet { .. } if packet.sent_ns >= self.scenario.warm_up_ns => {
+                tally.delays_ns.push(now_ns - packet.sent_ns);
+            }
             Program::Tcp { rtt_ns } => {
                 self.events.after(rtt_ns, Event::Ack { sender, sequence: packet.sequence });
             }
-            Program::Flood { .. } => {}
+            Program::Quiet { .. } | Program::Flood { .. } => {}
         }
     }
 
@@ -521,7 +522,9 @@ impl<'a> Machine<'a> {
         for (index, (socket, charged_bytes)) in self.sockets.iter().zip(charged_bytes).enumerate() {
             let wmem_alloc_bytes = socket.wmem_alloc_bytes();
             if wmem_alloc_bytes != charged_bytes || wmem_alloc_bytes >= self.scenario.sndbuf_bytes + 2304 {
-                let what = format!("credit: socket {index} is charged {wmem_alloc_bytes} for {charged_bytes} queued");
+                let what = format!(
+                    "credit: socket {index} is charged {wmem_alloc_bytes} for {charged_bytes} queued"
+                );
                 self.checks.fail(self.events.now_ns(), what);
             }
         }
@@ -602,7 +605,8 @@ fn egress(scenario: &Scenario) -> Result<Egress, String> {
                 queue_packets,
                 poll_packets: scenario.poll_packets,
                 poll_ns: scenario.machine.worker_poll_ns,
-                packet_ns: scenario.machine.worker_packet_ns,
+                // The far side's stack runs in the transmitter's context, whoever transmits.
+                packet_ns: scenario.machine.worker_packet_ns + scenario.machine.deliver_ns,
             };
             let wire = WeirWire::new(parameters).map_err(|error| error.to_string())?;
             Ok(Egress::Weir(Box::new(wire)))

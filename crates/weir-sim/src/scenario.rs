@@ -11,9 +11,9 @@
 //! expect lost_pct 3.2 within 3    or: at_most, at_least
 //! ```
 //!
-//! Besides: `sndbuf` (size), `cpus`, `wake`, `link_delay` (times), `link_loss_permille`, and for weir `queues`, `poll` and
-//! `queue_packets` (numbers). Each line is a word and its values; the last one of a word counts, except `senders` and
-//! `expect`, which add up. Units are tc's, as everywhere.
+//! Besides: `sndbuf` (size); `warm_up` (from when on delays count), `wake`, `deliver`, `link_delay` (times); `cpus`,
+//! `link_loss_permille`, and for weir `queues`, `poll` and `queue_packets` (numbers). Each line is a word and its values; the
+//! last one of a word counts, except `senders` and `expect`, which add up. Units are tc's, as everywhere.
 //!
 //! Owner: nobody; a scenario is a value. A text that is wrong gives one error with its line.
 
@@ -102,6 +102,8 @@ pub struct Scenario {
     pub sndbuf_bytes: u32,
     /// For how long they send. Then the path drains.
     pub time_ns: u64,
+    /// From when on delays count.
+    pub warm_up_ns: u64,
     /// The sending machine.
     pub machine: MachineParameters,
     /// From the limit to the receiver.
@@ -133,6 +135,7 @@ impl Default for Scenario {
             groups: Vec::new(),
             sndbuf_bytes: SNDBUF_BYTES_DEFAULT,
             time_ns: 10_000_000_000,
+            warm_up_ns: 0,
             machine: seed::MACHINE,
             link_delay_ns: 0,
             link_loss_permille: 0,
@@ -186,7 +189,10 @@ impl Scenario {
             return Err("nobody sends; add for example `senders 2 flood 1gbit 1470b`".to_owned());
         }
         if self.burst_bytes < 1514 {
-            return Err(format!("a burst of {} bytes lets no full frame pass; use 1514 or more", self.burst_bytes));
+            return Err(format!(
+                "a burst of {} bytes lets no full frame pass; use 1514 or more",
+                self.burst_bytes
+            ));
         }
         if self.machine.cpus == 0 || self.poll_packets == 0 {
             return Err("`cpus` and `poll` must be at least 1".to_owned());
@@ -209,7 +215,9 @@ impl Scenario {
             ["limit", text] => self.limit = limit(text)?,
             ["sndbuf", text] => self.sndbuf_bytes = size_u32(text)?,
             ["time", text] => self.time_ns = time(text)?,
+            ["warm_up", text] => self.warm_up_ns = time(text)?,
             ["cpus", text] => self.machine.cpus = number(text)?,
+            ["deliver", text] => self.machine.deliver_ns = time(text)?,
             ["wake", text] => self.machine.wake_ns = time(text)?,
             ["link_delay", text] => self.link_delay_ns = time(text)?,
             ["link_loss_permille", text] => self.link_loss_permille = number(text)? as u64,
@@ -226,7 +234,9 @@ impl Scenario {
             ["expect", name, ref bound @ ..] => {
                 self.expects.push(Expect { name: name.to_owned(), bound: parse_bound(bound)? });
             }
-            [word, ..] => return Err(format!("{word:?} with these values is not known; see weir-sim's scenario.rs")),
+            [word, ..] => {
+                return Err(format!("{word:?} with these values is not known; see weir-sim's scenario.rs"));
+            }
             [] => {}
         }
         Ok(())

@@ -93,8 +93,8 @@ impl Tbf {
         let Some(head) = self.queue.front() else { return Dequeue::Empty };
         let len_bytes = u64::from(head.len_bytes());
         let earned_ns = ((now_ns - self.checkpoint_ns) as i64).min(self.buffer_ns);
-        let left_ns = (earned_ns + self.tokens_ns).min(self.buffer_ns)
-            - self.parameters.rate.ns_for(len_bytes) as i64;
+        let left_ns =
+            (earned_ns + self.tokens_ns).min(self.buffer_ns) - self.parameters.rate.ns_for(len_bytes) as i64;
         if left_ns < 0 {
             return Dequeue::OutOfTokens { until_ns: now_ns + left_ns.unsigned_abs() };
         }

@@ -9,10 +9,9 @@
 //! `poll_packets` of one queue, and only while `Class::room_bytes` is above 0. So a wake always finds room for half a
 //! send buffer, and what is sent is never refused: no empty wakes, no losses.
 //!
-//! Order of polls: queues take turns; one that becomes active comes first, once, and counts as new again only after an
-//! empty turn (RFC 8290's rule for flows). The worker parks when nothing is inside and no queue is marked. While it is
-//! parked, or waits for tokens with room left, its state word is `Parked` and a sender kicks it, once; while it waits
-//! without room a kick would be of no use and there is none.
+//! [`Intake`] says which queue is polled next. The worker waits for a kick whenever it has room left, with a timer for
+//! the next tokens if something is inside: then its state word is `Parked` and the first sender kicks it, once. While
+//! there is no room a kick would be of no use and there is none.
 //!
 //! Owner: one worker. Token bucket, DRR, credit and books are `weir-core`'s, not a model of them.
 //! Source: design.md sections 2 and 3; the mechanism verified on a live kernel (veth, owned NAPI instances).
@@ -30,7 +29,7 @@ use weir_core::{
     },
 };
 
-use crate::{effects::Effects, packet::SimPacket};
+use crate::{effects::Effects, intake::Intake, packet::SimPacket};
 
 /// How a wire is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +44,7 @@ pub struct WeirParameters {
     pub poll_packets: usize,
     /// A poll's cost.
     pub poll_ns: u64,
-    /// A packet's cost, in and out together.
+    /// A packet's cost, in and out together, the far side's included.
     pub packet_ns: u64,
 }
 
@@ -56,13 +55,12 @@ const LEN_BYTES_MAX: u64 = 1514;
 #[derive(Debug)]
 pub struct WeirWire {
     parameters: WeirParameters,
-    queues: Vec<KernelQueue>,
+    /// Each transmit queue's qdisc and ring.
+    queues: Vec<VecDeque<SimPacket>>,
     kernel_held: Count,
-    new: VecDeque<usize>,
-    old: VecDeque<usize>,
+    intake: Intake,
     class: Class<SimPacket>,
     worker: Worker,
-    frames_max: usize,
     counts: WeirCounts,
 }
 
@@ -73,14 +71,8 @@ pub struct WeirCounts {
     pub parks: u64,
     /// Times a sender kicked it.
     pub kicks: u64,
-    /// Polls that took packets; each is a grant to the senders whose buffers it freed.
+    /// Polls; each is a grant to the senders whose buffers it freed.
     pub grants: u64,
-}
-
-#[derive(Debug, Default)]
-struct KernelQueue {
-    packets: VecDeque<SimPacket>,
-    listed: bool,
 }
 
 #[derive(Debug)]
@@ -107,13 +99,11 @@ impl WeirWire {
         };
         Ok(WeirWire {
             parameters,
-            queues: (0..parameters.queues).map(|_| KernelQueue::default()).collect(),
+            queues: vec![VecDeque::new(); parameters.queues],
             kernel_held: Count::default(),
-            new: VecDeque::new(),
-            old: VecDeque::new(),
+            intake: Intake::new(parameters.queues, poll_budget_bytes as u32),
             class: Class::new(size, Some(parameters.limits), 0)?,
             worker: Worker { parked: true, next: None, generation: 0 },
-            frames_max,
             counts: WeirCounts { parks: 1, ..WeirCounts::default() },
         })
     }
@@ -122,15 +112,12 @@ impl WeirWire {
     pub fn send(&mut self, packet: SimPacket, effects: &mut Effects) {
         let index = packet.sender as usize % self.queues.len();
         let queue = &mut self.queues[index];
-        if queue.packets.len() == self.parameters.queue_packets {
+        if queue.len() == self.parameters.queue_packets {
             return effects.drop(DropReason::ClassFull, packet);
         }
         self.kernel_held.add(packet.len_bytes());
-        queue.packets.push_back(packet);
-        if !queue.listed {
-            queue.listed = true;
-            self.new.push_back(index);
-        }
+        queue.push_back(packet);
+        self.intake.activate(index);
         if self.worker.parked {
             self.worker.parked = false;
             self.counts.kicks += 1;
@@ -154,7 +141,7 @@ impl WeirWire {
             return;
         }
         self.worker.next = None;
-        self.intake(now_ns, effects);
+        self.poll(now_ns, effects);
         let not_before_ns = loop {
             match self.class.dequeue(now_ns) {
                 Dequeue::Packet(_, packet) => {
@@ -165,7 +152,7 @@ impl WeirWire {
                 Dequeue::Empty => break now_ns,
             }
         };
-        self.intake(now_ns, effects);
+        self.poll(now_ns, effects);
         self.worker.parked = self.class.room_bytes() > 0;
         self.counts.parks += u64::from(self.worker.parked);
         if self.class.held().packets > 0 {
@@ -182,7 +169,7 @@ impl WeirWire {
 
     /// The packets still charged to their sockets, one by one.
     pub fn queued(&self) -> impl Iterator<Item = &SimPacket> {
-        self.queues.iter().flat_map(|queue| &queue.packets)
+        self.queues.iter().flatten()
     }
 
     /// The class.
@@ -200,37 +187,29 @@ impl WeirWire {
         self.class.limit_bytes() + self.parameters.poll_packets as u64 * LEN_BYTES_MAX
     }
 
-    /// How many frames the wire needs at the most.
-    pub fn frames_max(&self) -> usize {
-        self.frames_max
-    }
-
     /// Polls queues in their turn while there is credit.
-    fn intake(&mut self, now_ns: u64, effects: &mut Effects) {
-        while self.class.room_bytes() > 0 {
-            let (is_new, Some(index)) = (match self.new.pop_front() {
-                Some(index) => (true, Some(index)),
-                None => (false, self.old.pop_front()),
-            }) else {
-                return;
-            };
+    fn poll(&mut self, now_ns: u64, effects: &mut Effects) {
+        while self.class.room_bytes() > 0
+            && let Some(index) = self.intake.next()
+        {
             let queue = &mut self.queues[index];
-            effects.work_ns += self.parameters.poll_ns;
-            let taken = queue.packets.len().min(self.parameters.poll_packets);
-            self.counts.grants += u64::from(taken > 0);
-            for mut packet in queue.packets.drain(..taken) {
+            let taken = queue.len().min(self.parameters.poll_packets);
+            let mut bytes = 0;
+            for mut packet in queue.drain(..taken) {
+                bytes += u64::from(packet.len_bytes());
                 self.kernel_held.sub(packet.len_bytes());
                 effects.freed.push((packet.sender, packet.truesize_bytes));
                 packet.meta_mut().arrival_ns = now_ns;
                 packet.meta_mut().queue = index as u16;
                 let refused = self.class.enqueue(index, packet).err();
-                assert_eq!(refused, None, "an internal enqueue cannot fail: frames_max counts all that fit the credit");
+                assert_eq!(
+                    refused, None,
+                    "frames_max counts all that the credit can bring: no enqueue fails"
+                );
             }
-            if taken > 0 || is_new {
-                self.old.push_back(index);
-            } else {
-                queue.listed = false;
-            }
+            self.intake.polled(index, bytes, !queue.is_empty());
+            self.counts.grants += 1;
+            effects.work_ns += self.parameters.poll_ns;
         }
     }
 }
