@@ -7,8 +7,10 @@
 //! a limit fairly between flows, [`delay`] measures how long packets stood, [`class`] puts these together.
 
 pub mod class;
+pub mod codel;
 pub mod delay;
 pub mod drr;
+pub mod ecn;
 pub mod tbf;
 pub mod token_bucket;
 
