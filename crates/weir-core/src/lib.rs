@@ -3,9 +3,11 @@
 //! taken at start, and nothing here knows ports, threads or the kernel.
 //!
 //! In the order a packet meets them: [`packet`] is what moves, [`account`] and [`drops`] say where it went,
-//! [`rate`] is the number of a limit, [`units`] how people write it, [`shaper`] decides when which packet leaves.
+//! [`rate`] is the number of a limit, [`units`] how people write it, [`classify`] finds a packet's class, [`shaper`]
+//! decides when which packet leaves.
 
 pub mod account;
+pub mod classify;
 pub mod drops;
 pub mod packet;
 pub mod rate;
