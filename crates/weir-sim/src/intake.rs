@@ -64,7 +64,7 @@ impl Intake {
     }
 
     /// The queue to poll next; the caller polls it and says what came by [`Self::polled`].
-    pub fn next(&mut self) -> Option<usize> {
+    pub fn next_queue(&mut self) -> Option<usize> {
         loop {
             if let Some(queue) = self.fresh.pop_front().or_else(|| self.current.pop_front()) {
                 return Some(queue);
@@ -114,7 +114,7 @@ mod tests {
 
     /// Polls once: the queue, of which `bytes` came and `more` is left.
     fn poll(intake: &mut Intake, bytes: u64, more: bool) -> Option<usize> {
-        let queue = intake.next()?;
+        let queue = intake.next_queue()?;
         intake.polled(queue, bytes, more);
         Some(queue)
     }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_quiet_queue_comes_first_as_long_as_it_has_not_had_its_quantum() {
         let mut intake = Intake::new(4, 1000);
-        assert_eq!(intake.next(), None);
+        assert_eq!(intake.next_queue(), None);
         for flood in [0, 1, 2] {
             intake.activate(flood);
             intake.activate(flood);
@@ -148,7 +148,7 @@ mod tests {
         intake.activate(1);
         let mut brought = [0u64; 2];
         for _ in 0..1000 {
-            let queue = intake.next().unwrap();
+            let queue = intake.next_queue().unwrap();
             let bytes = if queue == 0 { 3500 } else { 400 };
             brought[queue] += bytes;
             intake.polled(queue, bytes, true);

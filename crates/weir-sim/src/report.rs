@@ -3,7 +3,8 @@
 //! ```text
 //! lost_pct    = dropped by the limit / sent, over the flooding and TCP senders, in percent
 //! rate_share  = bytes that left the limit while they sent / (rate x time)
-//! jain        = the lowest of the groups' Jain indices, of bytes delivered while they sent
+//! jain        = the lowest of the groups' Jain indices, of bytes delivered while they sent; quiet groups apart
+//! jain_all    = the same index over all senders of those groups together
 //! delays      = from `send` to arrival, of the quiet senders' datagrams
 //! ```
 
@@ -22,7 +23,9 @@ pub struct Report {
     pub rate_share: f64,
     /// See the header.
     pub jain: f64,
-    /// Packets that arrived out of their flow's order; a run stops at the first, so 0.
+    /// See the header.
+    pub jain_all: f64,
+    /// Packets that arrived after a later one of their flow.
     pub reordered: u64,
     /// Median delay.
     pub p50_ms: f64,
@@ -64,6 +67,7 @@ impl Report {
             "offered_mbit" => self.offered_mbit,
             "rate_share" => self.rate_share,
             "jain" => self.jain,
+            "jain_all" => self.jain_all,
             "reordered" => self.reordered as f64,
             "p50_ms" => self.p50_ms,
             "p99_ms" => self.p99_ms,
@@ -86,8 +90,8 @@ pub(crate) fn lost_pct<'a>(tallies: impl Iterator<Item = &'a Tally>) -> f64 {
 }
 
 /// Jain's index of what `tallies` had delivered.
-pub(crate) fn jain_of(tallies: &[Tally]) -> f64 {
-    jain(&tallies.iter().map(|tally| tally.delivered_bytes).collect::<Vec<u64>>())
+pub(crate) fn jain_of<'a>(tallies: impl IntoIterator<Item = &'a Tally>) -> f64 {
+    jain(&tallies.into_iter().map(|tally| tally.delivered_bytes).collect::<Vec<u64>>())
 }
 
 /// Median and 99th percentile in milliseconds of all delays of `tallies`.

@@ -24,7 +24,8 @@ use weir_core::{
     drops::{Count, DropReason},
     packet::Packet,
     shaper::{
-        class::{Class, ClassSize, Dequeue},
+        backlog::Dequeue,
+        class::{Class, ClassSize},
         tbf::{TbfConfig, TbfError},
     },
 };
@@ -42,6 +43,8 @@ pub struct WeirParameters {
     pub queue_packets: usize,
     /// The most packets one poll takes.
     pub poll_packets: usize,
+    /// For how long departures are gathered at least, to save wake-ups.
+    pub gather_ns: u64,
     /// A poll's cost.
     pub poll_ns: u64,
     /// A packet's cost, in and out together, the far side's included.
@@ -148,7 +151,9 @@ impl WeirWire {
                     effects.work_ns += self.parameters.packet_ns;
                     effects.left.push(packet);
                 }
-                Dequeue::NotBefore(at_ns) => break at_ns,
+                // Its buffer went back to its socket when it was polled.
+                Dequeue::Dropped(reason, packet) => effects.dropped.push((reason, packet)),
+                Dequeue::NotBefore(at_ns) => break at_ns.max(now_ns + self.parameters.gather_ns),
                 Dequeue::Empty => break now_ns,
             }
         };
@@ -190,7 +195,7 @@ impl WeirWire {
     /// Polls queues in their turn while there is credit.
     fn poll(&mut self, now_ns: u64, effects: &mut Effects) {
         while self.class.room_bytes() > 0
-            && let Some(index) = self.intake.next()
+            && let Some(index) = self.intake.next_queue()
         {
             let queue = &mut self.queues[index];
             let taken = queue.len().min(self.parameters.poll_packets);

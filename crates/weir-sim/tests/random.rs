@@ -51,6 +51,7 @@ fn random_scenarios_keep_the_rules_and_come_to_an_end() {
     for seed in 0..SEEDS {
         let scenario = random_scenario(seed);
         let report = run(&scenario, seed).unwrap_or_else(|error| panic!("{error}: {scenario:?}"));
+        assert_eq!(report.reordered, 0, "seed {seed}: {scenario:?}");
         if scenario.system != System::Weir {
             others_lost += u64::from(report.lost_pct > 0.0);
             continue;

@@ -25,6 +25,9 @@ fn every_scenario_comes_out_as_its_text_expects() {
                 }
             };
             println!("{name} seed {seed}: {report:?}");
+            if report.reordered > 0 {
+                failures.push(format!("{name}, seed {seed}: {} packets out of order", report.reordered));
+            }
             for expect in &scenario.expects {
                 let value = report
                     .value(&expect.name)

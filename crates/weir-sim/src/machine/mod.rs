@@ -15,12 +15,15 @@
 //! Limits: a send is one instant at its end, so two CPUs never spin on a lock; receivers take what arrives and their
 //! CPU time is the deliverer's; no migration of processes; TCP costs no CPU time.
 
+mod connections;
+mod egress;
+mod watch;
+
 use std::fmt;
 
 use weir_core::{
     drops::{Count, DropReason},
     packet::Packet,
-    shaper::tbf::{Limit, TbfConfig},
 };
 
 use crate::{
@@ -28,16 +31,12 @@ use crate::{
     cpu::Cpus,
     effects::Effects,
     events::Events,
-    kernel::KernelQdisc,
     packet::SimPacket,
     prng::Prng,
-    report::{Report, Tally, delays_ms, jain_of, lost_pct},
-    scenario::{Scenario, System},
+    report::{Report, Tally},
+    scenario::Scenario,
     sender::{Program, Sender, State},
     socket::Socket,
-    tbf::TbfParameters,
-    tcp::Tcp,
-    weir::{WeirCounts, WeirParameters, WeirWire},
 };
 
 /// What the sending machine's work costs.
@@ -69,9 +68,6 @@ pub struct MachineParameters {
     pub worker_packet_ns: u64,
 }
 
-/// The smallest truesize of a datagram, hence the most that a send buffer holds.
-const TRUESIZE_BYTES_MIN: u32 = 768;
-
 /// Runs `scenario` with `seed`: its numbers, or the first rule that was broken.
 pub fn run(scenario: &Scenario, seed: u64) -> Result<Report, RunError> {
     let fail = |what: String| RunError { seed, violation: Violation { at_ns: 0, what } };
@@ -98,6 +94,9 @@ impl fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
+use connections::Connection;
+use egress::Egress;
+
 #[derive(Debug)]
 enum Event {
     /// A process reaches its next send.
@@ -120,12 +119,6 @@ enum Event {
     Timeout(usize),
 }
 
-#[derive(Debug)]
-enum Egress {
-    Kernel(KernelQdisc),
-    Weir(Box<WeirWire>),
-}
-
 struct Machine<'a> {
     scenario: &'a Scenario,
     events: Events<Event>,
@@ -145,12 +138,6 @@ struct Machine<'a> {
     steps_to_recount: u64,
 }
 
-/// A TCP sender with its bookkeeping of events.
-struct Connection {
-    tcp: Tcp,
-    push_scheduled: bool,
-}
-
 impl<'a> Machine<'a> {
     fn new(scenario: &'a Scenario, seed: u64) -> Result<Machine<'a>, String> {
         let mut prng = Prng::new(seed);
@@ -161,19 +148,13 @@ impl<'a> Machine<'a> {
             .flat_map(|group| std::iter::repeat_n(group, group.count))
             .map(|group| Sender::new(group.program, group.wait, prng.below(1_000_000)))
             .collect();
-        let connections = senders.iter().map(|sender| match sender.program {
-            Program::Tcp { rtt_ns } => {
-                Some(Connection { tcp: Tcp::new(rtt_ns + scenario.link_delay_ns), push_scheduled: false })
-            }
-            Program::Flood { .. } | Program::Quiet { .. } => None,
-        });
         Ok(Machine {
             scenario,
             events: Events::default(),
             cpus: Cpus::new(scenario.machine.cpus, scenario.machine.slice_ns),
-            connections: connections.collect(),
+            connections: senders.iter().map(|sender| Connection::of(sender, scenario)).collect(),
             sockets: vec![Socket::new(scenario.sndbuf_bytes); count],
-            egress: egress(scenario)?,
+            egress: Egress::new(scenario)?,
             on_link: Count::default(),
             effects: Effects::default(),
             checks: Checks::new(count, Conformance::new(scenario.rate, scenario.burst_bytes)),
@@ -240,17 +221,9 @@ impl<'a> Machine<'a> {
             }
             Event::Arrive(packet) => self.arrive(packet),
             Event::Ack { sender, sequence } => {
-                if let Some(connection) = &mut self.connections[sender] {
-                    connection.tcp.acked(sequence, self.events.now_ns());
-                    self.push(sender);
-                }
+                self.acknowledge(sender, sequence);
             }
-            Event::Push(index) => {
-                if let Some(connection) = &mut self.connections[index] {
-                    connection.push_scheduled = false;
-                    self.push(index);
-                }
-            }
+            Event::Push(index) => self.push(index),
             Event::Timeout(index) => self.timeout(index),
         }
     }
@@ -360,10 +333,8 @@ impl<'a> Machine<'a> {
 
     /// `sk_write_space`: wakes the socket's sleeper if it can make significant progress. True if it did.
     fn write_space(&mut self, index: usize) -> bool {
-        if let Some(connection) = &mut self.connections[index] {
-            if !std::mem::replace(&mut connection.push_scheduled, true) {
-                self.events.after(0, Event::Push(index));
-            }
+        if self.connections[index].is_some() {
+            self.schedule_push(index);
             return false;
         }
         let sender = &mut self.senders[index];
@@ -410,7 +381,7 @@ impl<'a> Machine<'a> {
 
     fn receive(&mut self, packet: SimPacket) {
         let now_ns = self.events.now_ns();
-        self.checks.deliver(&packet, now_ns);
+        self.checks.deliver(&packet);
         let sender = packet.sender as usize;
         let tally = &mut self.tallies[sender];
         if now_ns < self.scenario.time_ns {
@@ -431,185 +402,11 @@ impl<'a> Machine<'a> {
         self.checks.drop(reason, packet);
         let index = packet.sender as usize;
         self.tallies[index].dropped += 1;
-        if let Some(connection) = &mut self.connections[index] {
-            connection.tcp.refused(packet.sequence, self.events.now_ns());
-        }
-    }
-
-    /// A connection sends what it may.
-    fn push(&mut self, index: usize) {
-        let now_ns = self.events.now_ns();
-        while now_ns < self.scenario.time_ns
-            && let Some(connection) = &mut self.connections[index]
-            && let Some(segment) = connection.tcp.next(self.sockets[index].wmem_alloc_bytes())
-            && self.sockets[index].has_room()
-        {
-            let sender = &mut self.senders[index];
-            let packet = sender.packet(index, segment, now_ns);
-            let timer_runs = connection.tcp.deadline_ns() != u64::MAX;
-            connection.tcp.sent(packet.sequence, now_ns);
-            if !timer_runs {
-                self.events.at(connection.tcp.deadline_ns(), Event::Timeout(index));
-            }
-            sender.advance(now_ns, &mut self.prng);
-            self.hand_over(index, packet);
-            self.carry_out();
-        }
-    }
-
-    /// The retransmission timer, which runs while the connection lives and is moved on by acknowledgements.
-    fn timeout(&mut self, index: usize) {
-        let now_ns = self.events.now_ns();
-        let Some(connection) = &mut self.connections[index] else { return };
-        if now_ns >= self.scenario.time_ns {
-            return;
-        }
-        if connection.tcp.deadline_ns() <= now_ns {
-            connection.tcp.timed_out(now_ns);
-        }
-        self.events.at(connection.tcp.deadline_ns(), Event::Timeout(index));
-        self.push(index);
+        self.refuse(index, packet.sequence);
     }
 
     fn interrupt_ns(&mut self) -> u64 {
         let (least_ns, most_ns) = self.scenario.machine.interrupt_ns;
         self.prng.between(least_ns, most_ns)
-    }
-
-    /// What the queues' own counters say is inside.
-    fn held(&self) -> Count {
-        let mut held = match &self.egress {
-            Egress::Kernel(qdisc) => qdisc.held(),
-            Egress::Weir(wire) => wire.held(),
-        };
-        held.merge(self.on_link);
-        held
-    }
-
-    /// The checks after each step.
-    fn check(&mut self) -> Result<(), Violation> {
-        let now_ns = self.events.now_ns();
-        let standing_bytes = match &self.egress {
-            Egress::Kernel(qdisc) => qdisc.held().bytes,
-            Egress::Weir(wire) => {
-                let held_bytes = wire.class().held().bytes;
-                if held_bytes > wire.class_bytes_max() {
-                    self.checks.fail(now_ns, format!("credit: the class holds {held_bytes} bytes"));
-                }
-                held_bytes
-            }
-        };
-        self.standing_bytes_max = self.standing_bytes_max.max(standing_bytes);
-        let held = self.held();
-        if self.steps_to_recount == 0 {
-            self.recount();
-            // Counting costs a look at each packet; done so rarely, it costs each step one such look.
-            self.steps_to_recount = 4096 + held.packets + self.senders.len() as u64;
-        }
-        self.steps_to_recount -= 1;
-        self.checks.step(held, now_ns)
-    }
-
-    /// Counts the queues packet by packet: every send buffer is charged exactly what waits for its socket, and no more
-    /// than its bound and one packet.
-    fn recount(&mut self) {
-        let mut charged_bytes = vec![0; self.sockets.len()];
-        let mut add = |packet: &SimPacket| charged_bytes[packet.sender as usize] += packet.truesize_bytes;
-        match &self.egress {
-            Egress::Kernel(qdisc) => qdisc.queued().for_each(&mut add),
-            Egress::Weir(wire) => wire.queued().for_each(&mut add),
-        }
-        for (index, (socket, charged_bytes)) in self.sockets.iter().zip(charged_bytes).enumerate() {
-            let wmem_alloc_bytes = socket.wmem_alloc_bytes();
-            if wmem_alloc_bytes != charged_bytes || wmem_alloc_bytes >= self.scenario.sndbuf_bytes + 2304 {
-                let what = format!(
-                    "credit: socket {index} is charged {wmem_alloc_bytes} for {charged_bytes} queued"
-                );
-                self.checks.fail(self.events.now_ns(), what);
-            }
-        }
-    }
-
-    fn report(&self) -> Report {
-        let of_kind = |quiet: bool| {
-            self.tallies.iter().zip(&self.senders).filter_map(move |(tally, sender)| {
-                (matches!(sender.program, Program::Quiet { .. }) == quiet).then_some(tally)
-            })
-        };
-        let mut first = 0;
-        let mut lowest_jain = 1.0f64;
-        for group in &self.scenario.groups {
-            let tallies = &self.tallies[first..first + group.count];
-            first += group.count;
-            if !matches!(group.program, Program::Quiet { .. }) {
-                lowest_jain = lowest_jain.min(jain_of(tallies));
-            }
-        }
-        let seconds = self.scenario.time_ns as f64 / 1e9;
-        let floods = of_kind(false).count().max(1) as f64;
-        let offered_bytes: u64 = of_kind(false).map(|tally| tally.sent_payload_bytes).sum();
-        let (p50_ms, p99_ms) = delays_ms(of_kind(true));
-        let WeirCounts { parks, kicks, .. } = match &self.egress {
-            Egress::Weir(wire) => wire.counts(),
-            Egress::Kernel(_) => WeirCounts::default(),
-        };
-        Report {
-            lost_pct: lost_pct(of_kind(false)),
-            quiet_lost_pct: lost_pct(of_kind(true)),
-            offered_mbit: offered_bytes as f64 * 8.0 / seconds / floods / 1e6,
-            rate_share: self.left_bytes as f64 * 8.0 / seconds / self.scenario.rate.bits_per_s() as f64,
-            jain: lowest_jain,
-            reordered: 0,
-            p50_ms,
-            p99_ms,
-            wakes: self.checks.wakes.wakes,
-            empty_wakes: self.checks.wakes.empty,
-            repeated_wakes: self.checks.wakes.repeated,
-            kicks,
-            parks,
-            standing_bytes_max: self.standing_bytes_max,
-            delivered: self.checks.account().delivered.packets,
-        }
-    }
-}
-
-fn egress(scenario: &Scenario) -> Result<Egress, String> {
-    let limit_bytes = match scenario.limit {
-        Limit::Bytes(bytes) => bytes,
-        Limit::TimeNs(time_ns) => scenario.rate.bytes_in(time_ns),
-    };
-    let kernel = |backpressure| {
-        let parameters =
-            TbfParameters { rate: scenario.rate, burst_bytes: scenario.burst_bytes, limit_bytes };
-        Egress::Kernel(KernelQdisc::new(parameters, backpressure))
-    };
-    match scenario.system {
-        System::None => Ok(kernel(false)),
-        System::Rfc => Ok(kernel(true)),
-        System::Weir => {
-            let senders = scenario.senders();
-            let queues = if scenario.queues == 0 { senders } else { scenario.queues };
-            let packets_in_buffer = scenario.sndbuf_bytes / TRUESIZE_BYTES_MIN + 1;
-            let queue_packets = match scenario.queue_packets {
-                0 => senders.div_ceil(queues) * packets_in_buffer as usize,
-                packets => packets,
-            };
-            let parameters = WeirParameters {
-                limits: TbfConfig {
-                    rate: scenario.rate,
-                    burst_bytes: scenario.burst_bytes,
-                    peak: None,
-                    limit: scenario.limit,
-                },
-                queues,
-                queue_packets,
-                poll_packets: scenario.poll_packets,
-                poll_ns: scenario.machine.worker_poll_ns,
-                // The far side's stack runs in the transmitter's context, whoever transmits.
-                packet_ns: scenario.machine.worker_packet_ns + scenario.machine.deliver_ns,
-            };
-            let wire = WeirWire::new(parameters).map_err(|error| error.to_string())?;
-            Ok(Egress::Weir(Box::new(wire)))
-        }
     }
 }
