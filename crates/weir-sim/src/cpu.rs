@@ -27,6 +27,10 @@ struct Cpu {
 
 impl Cpus {
     /// `count` idle CPUs.
+    ///
+    /// # Panics
+    ///
+    /// When `count` is 0.
     pub fn new(count: usize, slice_ns: u64) -> Cpus {
         assert!(count > 0, "a machine has a CPU");
         Cpus { cpus: vec![Cpu::default(); count], slice_ns }

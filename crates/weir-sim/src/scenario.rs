@@ -6,14 +6,14 @@
 //! rate 200mbit
 //! burst 20kb
 //! limit 200kb                     a size; for weir also a time
-//! senders 2 flood 1gbit 1470b     or: quiet 10ms 56b; tcp 1ms (round trip); with `poll` at the end: asks before it sends
+//! senders 2 flood 1gbit 1470b     or: quiet 10ms 56b; tcp 1ms (its round trip); then perhaps `poll`, `sndbuf 64kb`
 //! time 30s
 //! expect lost_pct 3.2 within 3    or: at_most, at_least
 //! ```
 //!
-//! Besides: `sndbuf` (size); `warm_up` (from when on delays count), `wake`, `deliver`, `link_delay` (times); `cpus`,
-//! `link_loss_permille`, and for weir `queues`, `poll` and `queue_packets` (numbers). Each line is a word and its values; the
-//! last one of a word counts, except `senders` and `expect`, which add up. Units are tc's, as everywhere.
+//! A group with `poll` asks before each send. Besides: `warm_up` (from when on delays count), `wake`, `deliver`,
+//! `link_delay` (times); `cpus`, `link_loss_permille`, and for weir `queues`, `poll` and `queue_packets` (numbers). Each line is a
+//! word and its values; the last one of a word counts, except `senders` and `expect`, which add up. Units are tc's.
 //!
 //! Owner: nobody; a scenario is a value. A text that is wrong gives one error with its line.
 
@@ -63,6 +63,15 @@ pub struct Group {
     pub program: Program,
     /// How each waits.
     pub wait: Wait,
+    /// Each one's send buffer.
+    pub sndbuf_bytes: u32,
+}
+
+impl Group {
+    /// Senders with blocking sockets and the default send buffer.
+    pub const fn new(count: usize, program: Program) -> Group {
+        Group { count, program, wait: Wait::Block, sndbuf_bytes: SNDBUF_BYTES_DEFAULT }
+    }
 }
 
 /// A condition on a value of the report.
@@ -98,8 +107,6 @@ pub struct Scenario {
     pub limit: Limit,
     /// Who sends; processes are numbered through.
     pub groups: Vec<Group>,
-    /// Each socket's send buffer.
-    pub sndbuf_bytes: u32,
     /// For how long they send. Then the path drains.
     pub time_ns: u64,
     /// From when on delays count.
@@ -133,7 +140,6 @@ impl Default for Scenario {
             burst_bytes: 20 << 10,
             limit: Limit::Bytes(200 << 10),
             groups: Vec::new(),
-            sndbuf_bytes: SNDBUF_BYTES_DEFAULT,
             time_ns: 10_000_000_000,
             warm_up_ns: 0,
             machine: seed::MACHINE,
@@ -213,7 +219,6 @@ impl Scenario {
             ["rate", text] => self.rate = rate(text)?,
             ["burst", text] => self.burst_bytes = size(text)?,
             ["limit", text] => self.limit = limit(text)?,
-            ["sndbuf", text] => self.sndbuf_bytes = size_u32(text)?,
             ["time", text] => self.time_ns = time(text)?,
             ["warm_up", text] => self.warm_up_ns = time(text)?,
             ["cpus", text] => self.machine.cpus = number(text)?,
@@ -224,13 +229,7 @@ impl Scenario {
             ["queues", text] => self.queues = number(text)?,
             ["poll", text] => self.poll_packets = number(text)?,
             ["queue_packets", text] => self.queue_packets = number(text)?,
-            ["senders", count, ref program @ ..] => {
-                let (program, wait) = match program {
-                    [program @ .., "poll"] => (program, Wait::Poll),
-                    program => (program, Wait::Block),
-                };
-                self.groups.push(Group { count: number(count)?, program: parse_program(program)?, wait });
-            }
+            ["senders", count, ref words @ ..] => self.groups.push(parse_group(number(count)?, words)?),
             ["expect", name, ref bound @ ..] => {
                 self.expects.push(Expect { name: name.to_owned(), bound: parse_bound(bound)? });
             }
@@ -260,6 +259,17 @@ impl fmt::Display for Bound {
             Bound::Within(middle, half) => write!(f, "{middle} within {half}"),
             Bound::AtMost(most) => write!(f, "at most {most}"),
             Bound::AtLeast(least) => write!(f, "at least {least}"),
+        }
+    }
+}
+
+fn parse_group(count: usize, mut words: &[&str]) -> Result<Group, String> {
+    let (mut wait, mut sndbuf_bytes) = (Wait::Block, SNDBUF_BYTES_DEFAULT);
+    loop {
+        match words {
+            [rest @ .., "poll"] => (words, wait) = (rest, Wait::Poll),
+            [rest @ .., "sndbuf", text] => (words, sndbuf_bytes) = (rest, size_u32(text)?),
+            program => return Ok(Group { count, program: parse_program(program)?, wait, sndbuf_bytes }),
         }
     }
 }
@@ -330,15 +340,16 @@ mod tests {
     fn a_text_says_it_all() {
         let scenario = Scenario::parse(
             "# a comment\nsystem weir\nrate 1gbit # fast\nlimit 5ms\nqueues 64\ntime 2s\n\
-             senders 2 flood 1gbit 1470b\nsenders 3 flood 100mbit 100b poll\nsenders 1 quiet 10ms 56b\n\
+             senders 2 flood 1gbit 1470b\nsenders 3 flood 100mbit 100b sndbuf 64kb poll\nsenders 1 quiet 10ms 56b\n\
              senders 4 tcp 1ms\nexpect lost_pct at_most 0\nexpect jain 1 within 0.01\n",
         )
         .unwrap();
         assert_eq!((scenario.system, scenario.senders()), (System::Weir, 10));
         assert_eq!(scenario.limit, Limit::TimeNs(5_000_000));
         let flood = Program::Flood { payload_bytes: 1470, interval_ns: 11_760 };
-        assert_eq!(scenario.groups[0], Group { count: 2, program: flood, wait: Wait::Block });
-        assert_eq!(scenario.groups[1].wait, Wait::Poll);
+        assert_eq!(scenario.groups[0], Group::new(2, flood));
+        let group = scenario.groups[1];
+        assert_eq!((group.wait, group.sndbuf_bytes), (Wait::Poll, 65_536));
         assert_eq!(scenario.expects[1].bound, Bound::Within(1.0, 0.01));
         assert!(!scenario.expects[1].bound.holds(1.02) && scenario.expects[1].bound.holds(0.995));
     }

@@ -70,6 +70,11 @@ impl Socket {
         self.wmem_alloc_bytes -= truesize_bytes;
     }
 
+    /// Its bound.
+    pub fn sndbuf_bytes(&self) -> u32 {
+        self.sndbuf_bytes
+    }
+
     /// What is charged now.
     pub fn wmem_alloc_bytes(&self) -> u32 {
         self.wmem_alloc_bytes

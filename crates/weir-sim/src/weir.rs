@@ -88,6 +88,10 @@ struct Worker {
 
 impl WeirWire {
     /// An idle wire whose worker is parked.
+    ///
+    /// # Panics
+    ///
+    /// When it has no queue or polls take nothing.
     pub fn new(parameters: WeirParameters) -> Result<WeirWire, TbfError> {
         assert!(parameters.queues > 0 && parameters.poll_packets > 0, "a wire has a queue and polls it");
         let poll_budget_bytes = parameters.poll_packets as u64 * LEN_BYTES_MAX;
@@ -206,11 +210,8 @@ impl WeirWire {
                 effects.freed.push((packet.sender, packet.truesize_bytes));
                 packet.meta_mut().arrival_ns = now_ns;
                 packet.meta_mut().queue = index as u16;
-                let refused = self.class.enqueue(index, packet).err();
-                assert_eq!(
-                    refused, None,
-                    "frames_max counts all that the credit can bring: no enqueue fails"
-                );
+                let taken = self.class.enqueue(index, packet);
+                assert!(taken.is_ok(), "there are slots for all that the credit can bring");
             }
             self.intake.polled(index, bytes, !queue.is_empty());
             self.counts.grants += 1;

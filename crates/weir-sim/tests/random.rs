@@ -18,7 +18,6 @@ fn random_scenario(seed: u64) -> Scenario {
         rate: Rate::from_bits_per_s(prng.between(1, 300) * prng.between(1_000_000, 1_000_003)).unwrap(),
         burst_bytes: prng.between(1514, 65_536),
         limit: Limit::Bytes(prng.between(1_514, 400_000)),
-        sndbuf_bytes: prng.between(4_608, 425_984) as u32,
         time_ns: prng.between(10_000_000, 150_000_000),
         link_delay_ns: [0, prng.below(5_000_000)][prng.below(2) as usize],
         link_loss_permille: [0, prng.below(100)][prng.below(2) as usize],
@@ -40,7 +39,8 @@ fn random_scenario(seed: u64) -> Scenario {
             _ => Program::Flood { payload_bytes, interval_ns: prng.between(100, 2_000_000) },
         };
         let wait = if prng.chance(500) { Wait::Block } else { Wait::Poll };
-        scenario.groups.push(Group { count: prng.between(1, 12) as usize, program, wait });
+        let sndbuf_bytes = prng.between(4_608, 425_984) as u32;
+        scenario.groups.push(Group { count: prng.between(1, 12) as usize, program, wait, sndbuf_bytes });
     }
     scenario
 }

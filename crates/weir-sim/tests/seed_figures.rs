@@ -4,7 +4,6 @@ use weir_sim::{
     machine::run,
     scenario::{Group, Scenario, System},
     seed::{FIGURES, Lost, OFFERED_BITS_PER_S},
-    sender::Wait,
     table::{CLIENT, qdisc_table},
 };
 
@@ -14,7 +13,7 @@ fn seed_scenario(rfc: bool, clients: usize, limit_bytes: u64) -> Scenario {
     Scenario {
         system: if rfc { System::Rfc } else { System::None },
         limit: Limit::Bytes(limit_bytes),
-        groups: vec![Group { count: clients, program: CLIENT, wait: Wait::Block }],
+        groups: vec![Group::new(clients, CLIENT)],
         time_ns: 10_000_000_000,
         ..Scenario::default()
     }

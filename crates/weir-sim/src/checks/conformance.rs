@@ -6,6 +6,8 @@
 //!
 //! With `S_k` the bytes out before packet `k`, that is `S_(k+1) x 8e9 - rate x t_k <= burst x 8e9 + min over i <= k of
 //! (S_i x 8e9 - rate x t_i)`: one running minimum stands for all windows. Units are 1e-9 bit.
+//!
+//! Owner: the run's checkers. Limits: packets longer than the burst are not allowed for; scenarios have none.
 
 use weir_core::rate::{NS_PER_S, Rate};
 

@@ -42,7 +42,8 @@ impl Egress {
             System::Weir => {
                 let senders = scenario.senders();
                 let queues = if scenario.queues == 0 { senders } else { scenario.queues };
-                let packets_in_buffer = scenario.sndbuf_bytes / TRUESIZE_BYTES_MIN + 1;
+                let sndbuf_bytes = scenario.groups.iter().map(|group| group.sndbuf_bytes).max().unwrap_or(0);
+                let packets_in_buffer = sndbuf_bytes / TRUESIZE_BYTES_MIN + 1;
                 let queue_packets = match scenario.queue_packets {
                     0 => senders.div_ceil(queues) * packets_in_buffer as usize,
                     packets => packets,

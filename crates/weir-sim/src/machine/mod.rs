@@ -142,10 +142,9 @@ impl<'a> Machine<'a> {
     fn new(scenario: &'a Scenario, seed: u64) -> Result<Machine<'a>, String> {
         let mut prng = Prng::new(seed);
         let count = scenario.senders();
-        let senders: Vec<Sender> = scenario
-            .groups
-            .iter()
-            .flat_map(|group| std::iter::repeat_n(group, group.count))
+        let members = scenario.groups.iter().flat_map(|group| std::iter::repeat_n(group, group.count));
+        let senders: Vec<Sender> = members
+            .clone()
             .map(|group| Sender::new(group.program, group.wait, prng.below(1_000_000)))
             .collect();
         Ok(Machine {
@@ -153,7 +152,7 @@ impl<'a> Machine<'a> {
             events: Events::default(),
             cpus: Cpus::new(scenario.machine.cpus, scenario.machine.slice_ns),
             connections: senders.iter().map(|sender| Connection::of(sender, scenario)).collect(),
-            sockets: vec![Socket::new(scenario.sndbuf_bytes); count],
+            sockets: members.clone().map(|group| Socket::new(group.sndbuf_bytes)).collect(),
             egress: Egress::new(scenario)?,
             on_link: Count::default(),
             effects: Effects::default(),

@@ -58,7 +58,7 @@ impl Machine<'_> {
         }
         for (index, (socket, charged_bytes)) in self.sockets.iter().zip(charged_bytes).enumerate() {
             let wmem_alloc_bytes = socket.wmem_alloc_bytes();
-            if wmem_alloc_bytes != charged_bytes || wmem_alloc_bytes >= self.scenario.sndbuf_bytes + 2304 {
+            if wmem_alloc_bytes != charged_bytes || wmem_alloc_bytes >= socket.sndbuf_bytes() + 2304 {
                 let what = format!(
                     "credit: socket {index} is charged {wmem_alloc_bytes} for {charged_bytes} queued"
                 );
