@@ -1,7 +1,7 @@
 //! The CPUs of the sending machine: which process runs, which wait, and how much time softirqs stole.
 //!
-//! A process belongs to one CPU, `index mod cpus`. The one that runs keeps its CPU until it sleeps or until its slice is
-//! over while another waits; then the longest waiting one runs. Softirq work is done at once, on top of whoever
+//! A process belongs to one CPU, `index mod cpus`. The one that runs keeps its CPU until it sleeps or until its slice
+//! is over while another waits; then the longest waiting one runs. Softirq work is done at once, on top of whoever
 //! runs, and `stolen_ns` delays that process's next step.
 //!
 //! Owner: the sending machine.

@@ -7,9 +7,10 @@
 //!          consumer   nothing found: write Parked; re-check every input; block
 //! ```
 //!
-//! Workers own stages; each acts in small steps (one publish, one look, one kick, one re-check), and a seeded scheduler
-//! picks who acts next, so that every step of one may fall between any two of another. A run ends when every packet is
-//! out, or when nobody can act. Credit that returns to another worker's pool is published and kicked for like a packet.
+//! Workers own stages; each acts in small steps (one publish, one look, one kick, one re-check), and a seeded
+//! scheduler picks who acts next, so that every step of one may fall between any two of another. A run ends when every
+//! packet is out, or when nobody can act. Credit that returns to another worker's pool is published and kicked for
+//! like a packet.
 //!
 //! [`Fault`] breaks one rule at a time, to show that a run would notice: each of them hangs in some runs.
 //!

@@ -6,10 +6,10 @@
 //! new round when every active queue has had its quantum
 //! ```
 //!
-//! So a queue that is quiet is polled as soon as there is credit, and one that pauses after each packet to look new gets
-//! nothing more than its quantum. (RFC 8290's rule, through the old list once, makes a quiet queue wait a whole
-//! round: with 64 floods and polls of 8 full-size packets at 200 Mbit/s that is 31 ms.) Over any time in which two queues
-//! are active, what they bring differs by less than two quanta and two polls.
+//! So a queue that is quiet is polled as soon as there is credit, and one that pauses after each packet to look new
+//! gets nothing more than its quantum. (RFC 8290's rule, through the old list once, makes a quiet queue wait a whole
+//! round: with 64 floods and polls of 8 full-size packets at 200 Mbit/s that is 31 ms.) Over any time in which two
+//! queues are active, what they bring differs by less than two quanta and two polls.
 //!
 //! Owner: the worker. O(1) for each poll, amortised, if a quantum is as much as a poll may bring.
 //! Limits: a poll cannot know lengths before it takes packets, so it may overshoot by one poll; that is carried over.

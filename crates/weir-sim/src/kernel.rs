@@ -8,8 +8,8 @@
 //!
 //! The watchdog belongs to the CPU that set it, and setting it again to the same time leaves it there. So the CPU that
 //! delivered the last packet is the one that delivers the next, unless a sender elsewhere finds the tokens first;
-//! its process is slowed by the delivery, and the other process gets the free place. An interrupt that has fired is not
-//! taken back when a sender runs the qdisc before the softirq does.
+//! its process is slowed by the delivery, and the other process gets the free place. An interrupt that has fired is
+//! not taken back when a sender runs the qdisc before the softirq does.
 //!
 //! Owner: the root lock, so one caller at a time.
 //! Source: `__dev_xmit_skb`, `net_tx_action` in net/core/dev.c; `qdisc_watchdog_schedule_range_ns`, pinned, in

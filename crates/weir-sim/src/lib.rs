@@ -11,12 +11,12 @@
 //! assert_eq!((report.lost_pct, report.empty_wakes), (0.0, 0));
 //! ```
 //!
-//! In reading order: [`prng`] and [`events`] are chance and time; [`packet`], [`socket`], [`sender`], [`tcp`] and [`cpu`] are the
-//! sending machine's parts; [`tbf`], [`backpressure`] and [`kernel`] the kernel's way out with and without the RFC; [`intake`]
-//! and [`weir`] are ours; what either did is told in [`effects`]. [`machine`] puts them on the clock, [`checks`] watch,
-//! [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the published figures and the one parameter
-//! set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`] stands apart: it runs random graphs of
-//! stages to show that they always make progress.
+//! In reading order: [`prng`] and [`events`] are chance and time; [`packet`], [`socket`], [`sender`], [`tcp`] and
+//! [`cpu`] are the sending machine's parts; [`tbf`], [`backpressure`] and [`kernel`] the kernel's way out with and
+//! without the RFC; [`intake`] and [`weir`] are ours; what either did is told in [`effects`]. [`machine`] puts them on
+//! the clock, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the
+//! published figures and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`]
+//! stands apart: it runs random graphs of stages to show that they always make progress.
 
 pub mod backpressure;
 pub mod checks;

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! A group with `poll` asks before each send. Besides: `warm_up` (from when on delays count), `wake`, `deliver`,
-//! `link_delay` (times); `cpus`, `link_loss_permille`, and for weir `queues`, `poll` and `queue_packets` (numbers). Each line is a
-//! word and its values; the last one of a word counts, except `senders` and `expect`, which add up. Units are tc's.
+//! `link_delay` (times); `cpus`, `link_loss_permille`, and for weir `queues`, `poll` and `queue_packets` (numbers).
+//! Each line is a word and its values; the last one of a word counts, except `senders` and `expect`, which add up.
+//! Units are tc's.
 //!
 //! Owner: nobody; a scenario is a value. A text that is wrong gives one error with its line.
 

@@ -25,14 +25,14 @@
 //! **`send_ns` and `deliver_ns`.** Two clients offered 779.64 Mbit/s, three 197 / (1 - 0.87) = 1,515: a third client
 //! brought as much as the first two together, so part of the cost does not grow with the clients. Each client has a
 //! CPU and never rests: `clients x 1 s = sends x send_ns + deliveries x deliver_ns`. With 66,300 and 128,800 sends and
-//! 16,600 deliveries a second the two equations give 16 and 57 us (the latter being all that a departure costs its CPU:
-//! softirq, dequeue, veth, the far side's IP and UDP, waking the server). The simulator, which knows in addition who
-//! delivers for whom, fits best at 17 and 50 + 2. The fit is not loose: with 20 us for a delivery, and `send_ns` such
-//! that 3 clients still lose 87 %, 2 clients would lose 50 % without the RFC and 15 % with it.
+//! 16,600 deliveries a second the two equations give 16 and 57 us (the latter being all that a departure costs its
+//! CPU: softirq, dequeue, veth, the far side's IP and UDP, waking the server). The simulator, which knows in addition
+//! who delivers for whom, fits best at 17 and 50 + 2. The fit is not loose: with 20 us for a delivery, and `send_ns`
+//! such that 3 clients still lose 87 %, 2 clients would lose 50 % without the RFC and 15 % with it.
 //!
-//! **`wake_ns`.** In the herd (3 clients, 200k) each wake costs one drop, and the places it finds are those that became
-//! free while it took to wake: 60 us each. 38 % lost, 0.6 drops for each success, asks for a cycle of some 250 us. That
-//! and the 50 us of waking a server fit a virtual machine whose idle CPUs must be fetched from their host.
+//! **`wake_ns`.** In the herd (3 clients, 200k) each wake costs one drop, and the places it finds are those that
+//! became free while it took to wake: 60 us each. 38 % lost, 0.6 drops for each success, asks for a cycle of some 250
+//! us. That and the 50 us of waking a server fit a virtual machine whose idle CPUs must be fetched from their host.
 //!
 //! **What makes the other figures** is nobody's choice: the rule that a sleeper is woken at half its buffer, 46
 //! datagrams. With 2 clients 2 x 46 of the 135 places are taken when a sleeper is woken, so each wake sends a burst of
@@ -41,8 +41,8 @@
 //! the RFC nothing holds a sender but its own buffer, 93 datagrams: 3 x 93 = 279 need 412 KiB, "about a 400k limit".
 //!
 //! Source: `[RFC,v1,net-next,0/4] net: Qdisc backpressure infrastructure`, sections I, III and V.
-//! Limits: see [`crate::machine`]. The seed's delivered payload (196.9 Mbit/s) is 1.3 % more than 200 Mbit/s of frames can
-//! carry; the model keeps to the configured rate and gives 194.4.
+//! Limits: see [`crate::machine`]. The seed's delivered payload (196.9 Mbit/s) is 1.3 % more than 200 Mbit/s of frames
+//! can carry; the model keeps to the configured rate and gives 194.4.
 
 use crate::machine::MachineParameters;
 

@@ -6,9 +6,10 @@
 //! quiet:  one datagram every `interval_ns`, spread by 10 %, whatever became of the last
 //! ```
 //!
-//! `Wait::Block` sleeps in `send`, which lets it in below a full buffer. `Wait::Poll` asks `select` or `epoll_wait` before
-//! each send, as iperf 3 and event loops do, and these answer below half a buffer. Both are woken below half. A wake
-//! is *empty* if the first send after it brings nothing into the path: refused by the qdisc, or put to sleep again.
+//! `Wait::Block` sleeps in `send`, which lets it in below a full buffer. `Wait::Poll` asks `select` or `epoll_wait`
+//! before each send, as iperf 3 and event loops do, and these answer below half a buffer. Both are woken below half. A
+//! wake is *empty* if the first send after it brings nothing into the path: refused by the qdisc, or put to sleep
+//! again.
 //!
 //! Owner: the sending machine.
 //! Source: iperf 2 `Client::RunUDP` (delay target, accumulated debt), `sock_wait_for_wmem`, `datagram_poll`.

@@ -1,7 +1,7 @@
 //! The comparison of `weir lab qdisc --sim`: the kernel's TBF, the RFC and Weir, with 2 to 64 clients, in one run.
 //!
-//! The first rows are the seed's cases, with its figures beside ours. Beside the clients, in every row, runs a quiet sender
-//! of a datagram of 56 bytes every 10 ms, a ping, whose delays are the row's; it is not in the losses.
+//! The seed's cases have its figures beside ours. Beside the clients, in every row, runs a quiet sender of a datagram
+//! of 56 bytes every 10 ms, a ping, whose delays are the row's; it is not in the losses.
 //!
 //! Weir's limit is a time, 5 ms; the other systems' is the case's size.
 

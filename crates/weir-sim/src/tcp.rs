@@ -14,8 +14,8 @@
 //! Owner: the sending machine, which calls from its softirq; CPU time is not charged.
 //! Source: RFC 5681, RFC 6582 (NewReno), RFC 8985 (order of sending); `tcp_small_queue_check`,
 //! `tcp_update_pacing_rate`, and `tcp_transmit_skb`'s `tcp_enter_cwr` on a refused enqueue.
-//! Limits: no delayed or lost acknowledgements, no segmentation offload, no CUBIC, no tail loss probe; every round trip
-//! is the link's plus the queue's. The application always has data, so the RFC's sleep in `sk_stream_wait_memory`
+//! Limits: no delayed or lost acknowledgements, no segmentation offload, no CUBIC, no tail loss probe; every round
+//! trip is the link's plus the queue's. The application always has data, so the RFC's sleep in `sk_stream_wait_memory`
 //! never matters.
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! Checkers that watch a run from outside, at every step. What must never be stops the run; what a design may be bad at is
-//! counted.
+//! Checkers that watch a run from outside, at every step. What must never be stops the run; what a design may be bad
+//! at is counted.
 //!
 //! | checker | rule |
 //! |---|---|
@@ -90,7 +90,12 @@ impl Checks {
     /// A step is done and `held` is inside.
     pub fn step(&mut self, held: Count, now_ns: u64) -> Result<(), Violation> {
         if !self.account.balances(held) {
-            self.fail(now_ns, format!("conservation: {held:?} held, books say {:?}", self.account));
+            let (accepted, delivered) = (self.account.accepted, self.account.delivered);
+            let dropped = self.account.dropped.total();
+            let what = format!(
+                "conservation: {accepted:?} accepted, {delivered:?} delivered, {dropped:?} dropped, {held:?} held"
+            );
+            self.fail(now_ns, what);
         }
         self.violation.clone().map_or(Ok(()), Err)
     }

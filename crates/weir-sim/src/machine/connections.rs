@@ -1,7 +1,7 @@
 //! The machine's TCP side: connections act when acknowledgements, room or their timer come, in no process's time.
 //!
-//! Room that comes back makes a connection try again, once for each step however many buffers it frees. Its timer is one
-//! event that looks at the deadline when it fires and goes on to the later one.
+//! Room that comes back makes a connection try again, once for each step however many buffers it frees. Its timer is
+//! one event that looks at the deadline when it fires and goes on to the later one.
 
 use crate::{
     scenario::Scenario,
