@@ -1,14 +1,22 @@
 //! Shapers: when may which packet leave, and how much more may come in.
 //!
-//! A shaper never drops to keep its rate. It says how much room it has ([`class::Class::room_bytes`]); an intake that
+//! A shaper does not drop to keep its rate. It says how much room it has ([`class::Class::room_bytes`]); an intake that
 //! finds none leaves the packets where they are, and so the sender is held (design.md section 2).
 //!
-//! In reading order: [`token_bucket`] is the limit itself, [`tbf`] one or two of them with a queue limit, [`drr`] shares
-//! a limit fairly between flows, [`delay`] measures how long packets stood, [`class`] puts these together.
+//! In reading order: [`token_bucket`] is the limit itself, [`tbf`] one or two of them with a queue limit; [`slab`] is
+//! where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long packets stood,
+//! [`codel`] says when that was too long and [`ecn`] tells the sender; [`backlog`] is all of that for one class,
+//! and [`class`] puts it behind a limit. [`buckets`] is a queue of times, by which [`fq`] gives every flow its own pace.
 
+pub mod backlog;
+pub mod buckets;
 pub mod class;
+pub mod codel;
 pub mod delay;
 pub mod drr;
+pub mod ecn;
+pub mod fq;
+pub mod slab;
 pub mod tbf;
 pub mod token_bucket;
 
