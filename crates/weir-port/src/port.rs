@@ -5,8 +5,8 @@
 //!                                                                    transmit ring -> veth -> receiver
 //! ```
 //!
-//! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has [`napi::BUDGET`] frames on offer, so that
-//! the kernel can place whatever one poll brings; [`Port::collect`] offers new ones at once.
+//! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has as many frames on offer as one poll may
+//! bring, so that the kernel can place them; [`Port::collect`] offers new ones at once.
 //!
 //! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Loans`].
 //!
@@ -78,13 +78,14 @@ struct Queue {
 
 /// An interface that packets enter and leave by.
 pub struct Port {
-    // First, so that they are detached first: from then on the interface carries traffic as before.
-    _redirect: program::Link,
-    _doorbell: program::Link,
+    /// The programs; detached when dropped.
+    attached: Option<[program::Link; 2]>,
     link: Link,
     sender: Link,
     sender_netns: NetNs,
     queues: Vec<Queue>,
+    /// How many packets one poll brings at most, and how many frames each queue has on offer at least.
+    poll_budget: u32,
     announcements: Announcements,
     /// Lengths and fates of frames in transmission, by frame index.
     in_flight: Box<[InFlight]>,
@@ -104,9 +105,11 @@ struct InFlight {
 
 impl Port {
     /// Takes an interface of this thread's namespace over. What is changed outside descriptors is recorded with `keeper`
-    /// first; on failure everything made so far is dropped, and the keeper puts the rest back.
+    /// first; on failure everything made so far is dropped, and the keeper puts the rest back. A poll brings at most
+    /// `poll_budget` packets, [`napi::BUDGET`] or fewer.
     pub fn open(
         name: &str,
+        poll_budget: u32,
         umem: &mut Umem,
         frames: &mut Frames,
         bell: &Bell,
@@ -116,7 +119,8 @@ impl Port {
         let (sender_netns, sender) = link.peer()?;
         check_suitable(&link, &sender)?;
         arrange_sender(&sender_netns, &sender, keeper)?;
-        arrange_receiver(&link, keeper)?;
+        // At this end too: without a qdisc, a veth drops what a receiver with a full ring does not take.
+        hold_packets(&NetNs::current()?, &link, keeper)?;
 
         let mut sockets = Vec::new();
         for queue in 0..link.rx_queues {
@@ -142,12 +146,12 @@ impl Port {
         let frames_total = frames.pool.memory().frames() as usize;
         let queues = sockets.into_iter().zip(pollers);
         let mut port = Port {
-            _redirect: redirect,
-            _doorbell: doorbell,
+            attached: Some([redirect, doorbell]),
             link,
             sender,
             sender_netns,
             queues: queues.map(|(socket, poller)| Queue { socket, poller, on_offer: 0 }).collect(),
+            poll_budget,
             announcements,
             in_flight: vec![InFlight::default(); frames_total].into_boxed_slice(),
             in_flight_packets: 0,
@@ -156,6 +160,7 @@ impl Port {
             transmit_next: 0,
             sockets: map,
         };
+        port.set_poll_budget(poll_budget);
         port.go_live(frames)?;
         Ok(port)
     }
@@ -169,7 +174,7 @@ impl Port {
                     why: format!(
                         "has {} queues, which need {} frames of packet memory: give weir more with --memory",
                         self.queues.len(),
-                        self.queues.len() as u32 * napi::BUDGET
+                        self.queues.len() as u32 * self.poll_budget
                     ),
                 });
             }
@@ -220,13 +225,13 @@ impl Port {
     pub fn offer(&mut self, queue: usize, frames: &mut Frames) -> bool {
         let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
         let queue = &mut self.queues[queue];
-        while queue.on_offer < napi::BUDGET {
+        while queue.on_offer < self.poll_budget {
             let Some(frame) = frames.pool.take() else { break };
             queue.socket.fill.push(u64::from(frames.loans.lend(frame)) * frame_bytes);
             queue.on_offer += 1;
         }
         queue.socket.fill.publish();
-        queue.on_offer >= napi::BUDGET
+        queue.on_offer >= self.poll_budget
     }
 
     /// Polls `queue` once and collects what came; how many packets that were.
@@ -335,12 +340,11 @@ impl Port {
     }
 
     /// Makes one poll bring at most so many packets, and says how many it then does.
-    pub fn set_poll_budget(&self, packets: u32) -> u32 {
-        self.queues
-            .iter()
-            .map(|queue| queue.poller.set_budget(packets.min(napi::BUDGET)))
-            .min()
-            .unwrap_or(packets)
+    pub fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        let wanted = packets.min(napi::BUDGET);
+        let budgets = self.queues.iter().map(|queue| queue.poller.set_budget(wanted));
+        self.poll_budget = budgets.max().unwrap_or(wanted);
+        self.poll_budget
     }
 
     /// What the kernel lost at the sockets of this port, all queues together.
@@ -359,6 +363,22 @@ impl Port {
             sum.tx_ring_empty_descs += one.tx_ring_empty_descs;
         }
         Ok(sum)
+    }
+}
+
+impl Drop for Port {
+    /// Closes the sockets side by side: the kernel waits for all cores at each one, which takes long for many in a row. The
+    /// programs are detached first, so that the interface carries traffic meanwhile.
+    fn drop(&mut self) {
+        const CLOSERS: usize = 32;
+        self.attached = None;
+        let mut queues = std::mem::take(&mut self.queues);
+        std::thread::scope(|scope| {
+            while !queues.is_empty() {
+                let some = queues.split_off(queues.len().saturating_sub(queues.len().div_ceil(CLOSERS)));
+                scope.spawn(move || drop(some));
+            }
+        });
     }
 }
 
@@ -402,8 +422,7 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
 
 /// A queue that holds, and checksums filled in, at the end that sends.
 fn arrange_sender(netns: &NetNs, sender: &Link, keeper: &mut dyn Keeper) -> Result<()> {
-    keeper.record(netns, Undo::Qdisc { ifindex: sender.ifindex })?;
-    netns.run(|| qdisc::install(sender))?;
+    hold_packets(netns, sender, keeper)?;
     if netns.run(|| ethtool::tx_checksum(&sender.name))? {
         keeper.record(netns, Undo::TxChecksum { ifindex: sender.ifindex })?;
         netns.run(|| ethtool::set_tx_checksum(&sender.name, false))?;
@@ -411,13 +430,10 @@ fn arrange_sender(netns: &NetNs, sender: &Link, keeper: &mut dyn Keeper) -> Resu
     Ok(())
 }
 
-/// A queue at our own end too: without one, a veth drops what a receiver with a full ring does not take.
-fn arrange_receiver(link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
-    if qdisc::is_absent(link)? {
-        keeper.record(&NetNs::current()?, Undo::Qdisc { ifindex: link.ifindex })?;
-        qdisc::install(link)?;
-    }
-    Ok(())
+fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
+    let before = netns.run(|| qdisc::save(link))?;
+    keeper.record(netns, Undo::Qdisc { ifindex: link.ifindex, before })?;
+    netns.run(|| qdisc::install(link))
 }
 
 /// Gets a poller for each queue and makes the kernel leave the queues to them.

@@ -17,7 +17,8 @@ use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
 use weir_core::intake::Intake;
 use weir_core::packet::Meta;
-use weir_core::shaper::class::{Class, ClassSize, Dequeue};
+use weir_core::shaper::backlog::{Dequeue, Refused};
+use weir_core::shaper::class::{Class, ClassSize};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 use weir_port::napi;
 use weir_port::port::{Completion, Frames, Port, Received};
@@ -51,6 +52,7 @@ pub struct Direction {
     class: Class<WirePacket>,
     transmitted: Account,
     held_packets_max: u64,
+    poll_budget_max: u32,
     poll_budget: u32,
     backlogged: Box<[bool]>,
     received: Vec<Received>,
@@ -58,17 +60,19 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// From a port with so many queues, holding at most `held_packets_max` packets at a time.
+    /// From a port with so many queues, holding at most `held_packets_max` packets at a time, and taking at most
+    /// `poll_budget_max` in at a poll.
     pub fn new(
         queues: usize,
         held_packets_max: u64,
+        poll_budget_max: u32,
         limits: Option<TbfConfig>,
         now_ns: u64,
     ) -> Result<Direction, TbfError> {
         let size = ClassSize {
             flows: queues,
-            // A poll may overshoot, and the kernel may poll a queue itself when it has been held for long.
-            packets_max: held_packets_max as usize + (queues + 1) * napi::BUDGET as usize,
+            // The last poll before the bound may overshoot it.
+            packets_max: held_packets_max as usize + napi::BUDGET as usize,
             quantum_bytes: QUANTUM_BYTES,
             poll_budget_bytes: u64::from(QUANTUM_BYTES),
         };
@@ -77,7 +81,8 @@ impl Direction {
             class: Class::new(size, limits, now_ns)?,
             transmitted: Account::default(),
             held_packets_max,
-            poll_budget: napi::BUDGET,
+            poll_budget_max,
+            poll_budget: poll_budget_max,
             backlogged: vec![false; queues].into_boxed_slice(),
             received: Vec::with_capacity(napi::BUDGET as usize * 2),
             transmit_busy: 0,
@@ -88,7 +93,7 @@ impl Direction {
     pub fn set_limits(
         &mut self,
         limits: Option<TbfConfig>,
-        from: &Port,
+        from: &mut Port,
         now_ns: u64,
     ) -> Result<(), TbfError> {
         self.class.set_limits(limits, now_ns)?;
@@ -97,9 +102,9 @@ impl Direction {
     }
 
     /// Makes a poll bring an eighth of the credit or less at a time, and a queue as much a round.
-    pub fn tune(&mut self, from: &Port) {
+    pub fn tune(&mut self, from: &mut Port) {
         let share = self.class.limit_bytes() / (8 * u64::from(QUANTUM_BYTES));
-        self.poll_budget = from.set_poll_budget(share.clamp(4, u64::from(napi::BUDGET)) as u32);
+        self.poll_budget = from.set_poll_budget(share.clamp(4, u64::from(self.poll_budget_max)) as u32);
         self.intake.set_quantum_bytes(self.poll_budget * QUANTUM_BYTES);
     }
 
@@ -160,8 +165,8 @@ impl Direction {
             let room = self.class.room_bytes() > 0;
             // As much again as the credit is for those that have nothing here yet.
             let door = self.class.held().bytes / 2 < self.class.limit_bytes();
-            let waiting = self.class.queue();
-            let may = |queue| room || (door && waiting.held_of(queue).packets == 0);
+            let class = &self.class;
+            let may = |queue| room || (door && class.held_of(queue).packets == 0);
             let quiet = self.intake.next_quiet(may);
             let queue = quiet.or_else(|| if room { self.intake.next_active() } else { None });
             let Some(queue) = queue else { break };
@@ -194,8 +199,11 @@ impl Direction {
         for received in self.received.drain(..) {
             let meta = Meta { arrival_ns: now_ns, queue: queue as u16, ..Meta::default() };
             let packet = WirePacket { received, meta };
-            let refused = self.class.enqueue(queue, packet);
-            assert!(refused.is_ok(), "a class has slots for all that its intake may bring");
+            match self.class.enqueue(queue, packet) {
+                Ok(()) => {}
+                Err(Refused::Dropped(_, packet)) => frames.pool.give(packet.received.frame),
+                Err(Refused::NoSlot(_)) => panic!("a class has slots for all that its intake may bring"),
+            }
         }
         count
     }
@@ -216,6 +224,7 @@ impl Direction {
                         to.transmit(packet.received, frames);
                     }
                 }
+                Dequeue::Dropped(_, packet) => frames.pool.give(packet.received.frame),
                 Dequeue::NotBefore(ready_ns) => {
                     return (count, Some(ready_ns.max(now_ns + self.gather_ns())));
                 }
