@@ -139,6 +139,11 @@ impl Wire {
         self.directions[direction].class().limits().copied()
     }
 
+    /// Whether any direction has a limit.
+    pub fn is_limited(&self) -> bool {
+        (0..2).any(|direction| self.limits(direction).is_some())
+    }
+
     /// Whether everything that was taken in has left.
     pub fn is_empty(&self) -> bool {
         (0..2).all(|index| self.directions[index].held(&self.ports[1 - index]).packets == 0)
