@@ -12,4 +12,6 @@ mod depot;
 pub mod loans;
 pub mod memory;
 pub mod pool;
+mod slots;
+pub mod spsc;
 mod sync;

@@ -61,10 +61,14 @@ fn workers_never_share_a_frame() {
         for mut pool in pools {
             let holder = &holder;
             scope.spawn(move || {
-                let mut held = Vec::new();
+                let mut held: Vec<Frame> = Vec::new();
+                let give = |pool: &mut Pool, frame: Frame| {
+                    holder[pool.memory().index_of(&frame) as usize].store(false, Ordering::Relaxed);
+                    pool.give(frame);
+                };
                 for round in 0..rounds {
-                    // Runs of uneven length make magazines travel in both directions.
-                    if round * 7 % 97 < 49 {
+                    // Long runs make whole magazines travel in both directions.
+                    if round / 50 % 2 == 0 {
                         if let Some(frame) = pool.take() {
                             let index = pool.memory().index_of(&frame) as usize;
                             assert!(
@@ -74,11 +78,10 @@ fn workers_never_share_a_frame() {
                             held.push(frame);
                         }
                     } else if let Some(frame) = held.pop() {
-                        holder[pool.memory().index_of(&frame) as usize].store(false, Ordering::Relaxed);
-                        pool.give(frame);
+                        give(&mut pool, frame);
                     }
                 }
-                held.into_iter().for_each(|frame| pool.give(frame));
+                held.into_iter().for_each(|frame| give(&mut pool, frame));
             });
         }
     });
