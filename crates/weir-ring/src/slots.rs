@@ -16,6 +16,7 @@ pub(crate) use modelled::Slots;
 #[cfg(not(loom))]
 mod real {
     use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+    use std::mem::MaybeUninit;
     use std::ptr::NonNull;
 
     /// See the head of the file.
@@ -58,8 +59,10 @@ mod real {
             // SAFETY: `start + first` does not pass the last slot; the rest starts at slot 0 and, as `count` is at
             // most the number of slots, ends before `start`. The slots are the caller's alone.
             unsafe {
-                self.first.as_ptr().add(start).copy_from_nonoverlapping(source, first);
-                self.first.as_ptr().copy_from_nonoverlapping(source.add(first), count - first);
+                move_run(source, self.first.as_ptr().add(start), first);
+                if first < count {
+                    move_run(source.add(first), self.first.as_ptr(), count - first);
+                }
             }
         }
 
@@ -74,8 +77,32 @@ mod real {
             let first = count.min(self.mask + 1 - start);
             // SAFETY: as in `fill`.
             unsafe {
-                target.copy_from_nonoverlapping(self.first.as_ptr().add(start), first);
-                target.add(first).copy_from_nonoverlapping(self.first.as_ptr(), count - first);
+                move_run(self.first.as_ptr().add(start), target, first);
+                if first < count {
+                    move_run(self.first.as_ptr(), target.add(first), count - first);
+                }
+            }
+        }
+    }
+
+    /// Moves `count` elements. A batch is short, so a call of the library's `memcpy` would cost more than the move.
+    ///
+    /// # Safety
+    /// `source` holds and `target` has room for `count` elements, apart from each other.
+    #[inline(always)]
+    unsafe fn move_run<T>(source: *const T, target: *mut T, count: usize) {
+        const BLOCK: usize = 8;
+        let mut done = 0;
+        // SAFETY: every index is below `count`.
+        unsafe {
+            while done + BLOCK <= count {
+                let block = source.add(done).cast::<MaybeUninit<[T; BLOCK]>>().read();
+                target.add(done).cast::<MaybeUninit<[T; BLOCK]>>().write(block);
+                done += BLOCK;
+            }
+            while done < count {
+                target.add(done).write(source.add(done).read());
+                done += 1;
             }
         }
     }

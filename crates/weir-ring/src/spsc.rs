@@ -149,9 +149,11 @@ impl<T: Send> Producer<T> {
         unsafe {
             items.set_len(0);
             self.shared.slots.fill(self.tail, items.as_ptr(), count);
-            let start = items.as_mut_ptr();
-            start.copy_from(start.add(count), total - count);
-            items.set_len(total - count);
+            if count < total {
+                let start = items.as_mut_ptr();
+                start.copy_from(start.add(count), total - count);
+                items.set_len(total - count);
+            }
         }
         self.publish(count);
         count
