@@ -2,6 +2,7 @@ use super::*;
 use crate::depot::MAGAZINE_FRAMES;
 use proptest::prelude::*;
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn pools(frames: u32, workers: usize) -> Vec<Pool> {
     Pool::for_workers(FrameMemory::new(frames, 64).unwrap(), workers)
@@ -55,7 +56,7 @@ fn a_foreign_frame_is_refused() {
 fn workers_never_share_a_frame() {
     const FRAMES: u32 = 128;
     let rounds = if cfg!(miri) { 300 } else { 200_000 };
-    let holder: Vec<_> = (0..FRAMES).map(|_| std::sync::atomic::AtomicBool::new(false)).collect();
+    let holder: Vec<_> = (0..FRAMES).map(|_| AtomicBool::new(false)).collect();
     let pools = pools(FRAMES, 3);
     std::thread::scope(|scope| {
         for mut pool in pools {

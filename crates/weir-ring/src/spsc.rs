@@ -21,10 +21,9 @@
 //! indices; the element types and the two halves after the `rtrb` crate.
 //! Limits: no waiting and no waking: that is [`crate::doorbell`]. Order is kept in one ring only.
 
-use std::sync::Arc;
-
 use crate::slots::Slots;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Arc, Line};
 
 /// The consumer keeps back less than one in this many of the slots it has emptied.
 pub const RETURN_SHARE: usize = 8;
@@ -77,10 +76,6 @@ pub fn ring<T: Send>(capacity: usize) -> Result<(Producer<T>, Consumer<T>), Capa
         Consumer { shared, head: 0, returned: 0, seen_tail: 0, return_at: kept_back_max(capacity) + 1 };
     Ok((producer, consumer))
 }
-
-/// Two lines, as the adjacent-line prefetcher fetches them together.
-#[repr(align(128))]
-struct Line<A>(A);
 
 struct Shared<T> {
     tail: Line<AtomicUsize>,
@@ -195,6 +190,12 @@ impl<T: Send> Producer<T> {
         Some(item)
     }
 
+    /// Says that nothing will be pushed any more: what dropping does, for an owner that has to say so first.
+    pub(crate) fn leave(&mut self) {
+        // R3, to A3 of the consumer.
+        self.shared.gone.0.producer.store(true, Ordering::Release);
+    }
+
     /// How many elements may be filled, looking at the consumer's index only if fewer than `wanted` are sure.
     #[inline]
     fn room(&mut self, wanted: usize) -> usize {
@@ -306,8 +307,7 @@ impl<T: Send> Consumer<T> {
 
 impl<T: Send> Drop for Producer<T> {
     fn drop(&mut self) {
-        // R3, to A3 of the consumer.
-        self.shared.gone.0.producer.store(true, Ordering::Release);
+        self.leave();
     }
 }
 
