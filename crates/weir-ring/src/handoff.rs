@@ -304,9 +304,11 @@ impl<T: Send> Inbox<T> {
         let ring = &mut self.rings[source];
         let total = ring.len();
         if total == 0 {
-            // Before the second look: what a source published before it went is then in it.
+            // Looked at before the ring: what a source published before it went is then in it. A source that goes
+            // between the two looks publishes that too, so the second look is for both.
             let abandoned = ring.is_abandoned();
-            if self.pending.settle(1 << source, || !ring.is_empty()) && abandoned {
+            let look = || !ring.is_empty() || ring.is_abandoned() != abandoned;
+            if self.pending.settle(1 << source, look) && abandoned {
                 self.gone |= 1 << source;
             }
             return 0;
