@@ -21,6 +21,8 @@ pub mod loans;
 pub mod memory;
 mod pending;
 pub mod pool;
+#[cfg(all(feature = "preempt", not(loom)))]
+pub mod preempt;
 mod slots;
 pub mod spsc;
 mod sync;

@@ -1,4 +1,4 @@
-//! The one switch between the real primitives and the model checker's.
+//! The one switch between the real primitives, the model checker's, and those that give way at random.
 //! Everything of this crate that orders memory between threads comes from here.
 //!
 //! Rule: no other module names `std::sync::atomic` or `loom`, except for the next handle ([`crate::memory`]), which
@@ -7,8 +7,14 @@
 //! Source: loom's README, "structuring the code for testing".
 //! Limits: statics are not modelled, so nothing that is a static may order memory.
 
+#[cfg(all(not(loom), not(feature = "preempt")))]
+pub(crate) use std::sync::atomic;
+
+#[cfg(all(not(loom), feature = "preempt"))]
+pub(crate) use crate::preempt::atomic;
+
 #[cfg(not(loom))]
-pub(crate) use std::sync::{Arc, atomic};
+pub(crate) use std::sync::Arc;
 #[cfg(all(miri, not(loom)))]
 pub(crate) use std::sync::{Condvar, Mutex};
 
