@@ -26,12 +26,12 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => Just(Op::Park),
         1 => (0usize..3).prop_map(Op::End),
     ];
-    prop::collection::vec(op, 0..150)
+    prop::collection::vec(op, 0..if cfg!(miri) { 50 } else { 150 })
 }
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 6 } else { 512 },
+        cases: if cfg!(miri) { 4 } else { 512 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -202,7 +202,7 @@ fn too_many_sources_are_refused() {
 #[test]
 fn tokens_travel_a_mesh_of_sleeping_workers() {
     const WORKERS: usize = 3;
-    let (tokens, hops) = if cfg!(miri) { (4u64, 20u64) } else { (16, 5_000) };
+    let (tokens, hops) = if cfg!(miri) { (3u64, 10u64) } else { (16, 5_000) };
     let hopped = AtomicU64::new(0);
     let ended = AtomicU64::new(0);
     let mesh = mesh::<(u64, u64)>(WORKERS, tokens as usize, tokens as usize).unwrap();

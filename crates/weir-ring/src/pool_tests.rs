@@ -4,6 +4,9 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The longest list of operations; the interpreter is some thousand times slower.
+const STEPS: usize = if cfg!(miri) { 10 } else { 60 };
+
 fn pools(frames: u32, workers: usize) -> Vec<Pool> {
     Pool::for_workers(FrameMemory::new(frames, 64).unwrap(), workers)
 }
@@ -55,7 +58,7 @@ fn a_foreign_frame_is_refused() {
 #[test]
 fn workers_never_share_a_frame() {
     const FRAMES: u32 = 128;
-    let rounds = if cfg!(miri) { 300 } else { 200_000 };
+    let rounds = if cfg!(miri) { 200 } else { 200_000 };
     let holder: Vec<_> = (0..FRAMES).map(|_| AtomicBool::new(false)).collect();
     let pools = pools(FRAMES, 3);
     std::thread::scope(|scope| {
@@ -90,7 +93,7 @@ fn workers_never_share_a_frame() {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 256 },
+        cases: if cfg!(miri) { 3 } else { 256 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -100,7 +103,7 @@ proptest! {
     #[test]
     fn frames_are_conserved(
         frames in 1u32..200,
-        steps in prop::collection::vec((0usize..3, any::<bool>(), 1usize..80), 0..60),
+        steps in prop::collection::vec((0usize..3, any::<bool>(), 1usize..80), 0..STEPS),
     ) {
         let mut pools = pools(frames, 3);
         let mut held: Vec<Frame> = Vec::new();

@@ -20,7 +20,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         (0usize..40).prop_map(Op::PopInto),
         Just(Op::Look),
     ];
-    prop::collection::vec(op, 0..200)
+    prop::collection::vec(op, 0..if cfg!(miri) { 40 } else { 200 })
 }
 
 /// An element that tells its number and is counted while it lives.
@@ -29,7 +29,7 @@ struct Item(u64, #[expect(dead_code, reason = "held to be counted")] Arc<()>);
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 8 } else { 512 },
+        cases: if cfg!(miri) { 4 } else { 512 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -116,7 +116,7 @@ fn a_capacity_that_is_no_power_of_two_is_refused() {
 
 #[test]
 fn a_ring_made_for_n_elements_never_refuses_one() {
-    for elements in [1, 2, 3, 4, 15, 16, 17, 100, 127, 128] {
+    for elements in [1, 2, 3, 4, 15, 16, 17, if cfg!(miri) { 18 } else { 127 }] {
         let (mut producer, mut consumer) = ring::<usize>(capacity_for(elements)).unwrap();
         // Fill it, then keep it full to the brim through several rounds of the slots.
         (0..elements).for_each(|number| producer.push(number).unwrap());
@@ -147,7 +147,7 @@ fn halves_may_move_to_another_thread() {
 
 #[test]
 fn elements_cross_threads_in_order() {
-    let total: u64 = if cfg!(miri) { 2_000 } else { 2_000_000 };
+    let total: u64 = if cfg!(miri) { 500 } else { 2_000_000 };
     let (mut producer, mut consumer) = ring::<u64>(64).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {

@@ -48,6 +48,25 @@ fn one_outlet_sends_and_goes() {
     });
 }
 
+/// The second batch finds the bit of the first still set, or just cleared.
+#[test]
+fn one_outlet_sends_twice() {
+    check(Some(5), || {
+        let (mut inbox, mut outlets) = inbox::<u32>(InboxSize { ring_elements: 2, ..size(1) }).unwrap();
+        let mut outlet = outlets.pop().unwrap();
+        let producer = loom::thread::spawn(move || {
+            for _ in 0..2 {
+                outlet.stage(1).unwrap();
+                outlet.flush().unwrap();
+            }
+            outlet
+        });
+        let taken = std::cell::Cell::new(0);
+        work(&mut inbox, |_, item| taken.set(taken.get() + item), |_| taken.get() == 2);
+        drop(producer.join().unwrap());
+    });
+}
+
 #[test]
 fn two_outlets_and_one_sleeping_worker() {
     check(Some(4), || {
