@@ -51,7 +51,7 @@ fn one_outlet_sends_and_goes() {
 /// The second batch finds the bit of the first still set, or just cleared.
 #[test]
 fn one_outlet_sends_twice() {
-    check(Some(5), || {
+    check(Some(7), || {
         let (mut inbox, mut outlets) = inbox::<u32>(InboxSize { ring_elements: 2, ..size(1) }).unwrap();
         let mut outlet = outlets.pop().unwrap();
         let producer = loom::thread::spawn(move || {
