@@ -6,7 +6,8 @@
 //! In reading order: [`token_bucket`] is the limit itself, [`tbf`] one or two of them with a queue limit; [`slab`] is
 //! where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long packets stood,
 //! [`codel`] says when that was too long and [`ecn`] tells the sender; [`backlog`] is all of that for one class,
-//! and [`class`] puts it behind a limit. [`buckets`] is a queue of times, by which [`fq`] gives every flow its own pace.
+//! and [`class`] puts it behind a limit. [`buckets`] is a queue of times, by which [`fq`] gives every flow its own pace,
+//! and [`tree`] shares a link between classes.
 
 pub mod backlog;
 pub mod buckets;
@@ -19,6 +20,7 @@ pub mod fq;
 pub mod slab;
 pub mod tbf;
 pub mod token_bucket;
+pub mod tree;
 
 #[cfg(test)]
 mod test_packet;
