@@ -7,7 +7,7 @@
 //! where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long packets stood,
 //! [`codel`] says when that was too long and [`ecn`] tells the sender; [`backlog`] is all of that for one class,
 //! and [`class`] puts it behind a limit. [`buckets`] is a queue of times, by which [`fq`] gives every flow its own pace,
-//! and [`tree`] shares a link between classes.
+//! and [`tree`] shares a link between classes, metered by [`htb`].
 
 pub mod backlog;
 pub mod buckets;
@@ -17,6 +17,7 @@ pub mod delay;
 pub mod drr;
 pub mod ecn;
 pub mod fq;
+pub mod htb;
 pub mod slab;
 pub mod tbf;
 pub mod token_bucket;
