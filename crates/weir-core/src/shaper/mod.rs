@@ -7,10 +7,11 @@
 //! where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long packets stood,
 //! [`codel`] says when that was too long and [`ecn`] tells the sender; [`backlog`] is all of that for one class,
 //! and [`class`] puts it behind a limit. [`buckets`] is a queue of times, by which [`fq`] gives every flow its own pace,
-//! and [`tree`] shares a link between classes, metered by [`htb`].
+//! and [`tree`] shares a link between classes, metered by [`htb`] or [`cbq`].
 
 pub mod backlog;
 pub mod buckets;
+pub mod cbq;
 pub mod class;
 pub mod codel;
 pub mod delay;
