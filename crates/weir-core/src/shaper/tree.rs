@@ -37,6 +37,7 @@ use rings::Ring;
 
 use super::{
     backlog::{Backlog, Dequeue, Refused, Rule},
+    blocked::Blocked,
     buckets::{Buckets, NONE},
     slab::Slab,
     token_bucket::TokenBucket,
@@ -434,11 +435,9 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         self.leaves.get(class)?.as_ref()
     }
 
-    /// Tells that a leaf's feeders are not polled because it is full, or that they are again.
-    pub fn set_blocked(&mut self, class: usize, blocked: bool, now_ns: u64) {
-        if let Some(leaf) = self.leaves.get_mut(class).and_then(Option::as_mut) {
-            if blocked { leaf.begin_blocked(now_ns) } else { leaf.end_blocked(now_ns) }
-        }
+    /// The times at which a leaf's feeders were not polled because it was full; to be told.
+    pub fn blocked_mut(&mut self, class: usize) -> Option<&mut Blocked> {
+        Some(self.leaves.get_mut(class)?.as_mut()?.blocked_mut())
     }
 
     /// A class's meter.
