@@ -4,7 +4,6 @@
 //! ```text
 //! room_bytes = max(limit, poll budget) - held            the credit: what an intake may still bring in
 //! standing delay = dequeue time - arrival_ns             of each packet
-//! blocked = sum of the times between begin_blocked and end_blocked
 //! ```
 //!
 //! | rule | when full | while it stands too long |
@@ -25,6 +24,7 @@
 //! the packet handed back, so that its frame can be freed.
 
 use super::{
+    blocked::Blocked,
     codel::{Codel, CodelConfig},
     delay::DelayHistogram,
     drr::Drr,
@@ -205,19 +205,14 @@ impl Backlog {
         self.limit_bytes.max(self.poll_budget_bytes)
     }
 
-    /// Tells that a feeder is not polled because this is full. Repeating it changes nothing.
-    pub fn begin_blocked(&mut self, now_ns: u64) {
-        self.blocked.since_ns.get_or_insert(now_ns);
+    /// The times at which its feeders were not polled because this was full; to be told, and to be read.
+    pub fn blocked_mut(&mut self) -> &mut Blocked {
+        &mut self.blocked
     }
 
-    /// Tells that its feeders are polled again. Repeating it changes nothing.
-    pub fn end_blocked(&mut self, now_ns: u64) {
-        self.blocked = Blocked { total_ns: self.blocked_ns(now_ns), since_ns: None };
-    }
-
-    /// For how long its feeders were blocked, the present time included.
-    pub fn blocked_ns(&self, now_ns: u64) -> u64 {
-        self.blocked.total_ns + self.blocked.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns))
+    /// The same, to be read.
+    pub fn blocked(&self) -> &Blocked {
+        &self.blocked
     }
 
     /// Its books.
@@ -265,12 +260,6 @@ impl Backlog {
         let signal = self.codel[flow].must_signal(config, now_ns, delay_ns, fifo.held().bytes);
         (signal && !(may_mark && packet.mark_ce())).then_some(DropReason::Codel)
     }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Blocked {
-    total_ns: u64,
-    since_ns: Option<u64>,
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@
 //!
 //! Items are numbers of the owner's, linked through the owner's memory: [`Buckets::push`] returns the item that must
 //! follow the new one, [`Buckets::take_due`] the first item of a whole bucket, taken at once. What is put into the
-//! present bucket meanwhile waits for the next, so nothing due can be passed for ever by what comes later.
+//! present bucket meanwhile waits for the next, so nothing due can be passed for ever by what comes later. An owner
+//! that also links items backwards can take one out early ([`Buckets::set_head`]).
 //!
 //! Owner: one worker. Source: Saeed et al., *Eiffel*, NSDI 2019 (circular hierarchical find-first-set queue).
 //!
@@ -57,13 +58,28 @@ impl Buckets {
     /// Puts an item in; returns the item that follows it, which the owner must remember for it.
     #[inline]
     pub fn push(&mut self, at_ns: u64, item: u32) -> u32 {
+        self.push_placed(at_ns, item).1
+    }
+
+    /// The same, telling the place as well, for [`Self::set_head`].
+    #[inline]
+    pub fn push_placed(&mut self, at_ns: u64, item: u32) -> (u32, u32) {
         let rounds_up = u64::from(at_ns & ((1 << self.shift) - 1) != 0);
         let bucket = ((at_ns >> self.shift) + rounds_up).clamp(self.base, self.base + (BUCKETS - 1));
         let place = (bucket % BUCKETS) as usize;
         self.low[place >> 6] |= 1 << (place & 63);
         self.mid[place >> 12] |= 1 << (place >> 6 & 63);
         self.top |= 1 << (place >> 12);
-        std::mem::replace(&mut self.heads[place], item)
+        (place as u32, std::mem::replace(&mut self.heads[place], item))
+    }
+
+    /// Makes `item` the first of a place, in the stead of the one that was: for an owner that takes its first item out.
+    pub fn set_head(&mut self, place: u32, item: u32) {
+        if item == NONE {
+            self.clear(place as usize);
+        } else {
+            self.heads[place as usize] = item;
+        }
     }
 
     /// Takes the first bucket that is due out; returns its first item.

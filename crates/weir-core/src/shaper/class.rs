@@ -11,6 +11,7 @@
 
 use super::{
     backlog::{Backlog, Dequeue, Refused, Rule, WhenFull},
+    blocked::Blocked,
     delay::DelayHistogram,
     slab::Slab,
     tbf::{Tbf, TbfConfig, TbfError},
@@ -125,17 +126,22 @@ impl<P: Packet> Class<P> {
 
     /// Tells that a feeder is not polled because this class is full. Repeating it changes nothing.
     pub fn begin_blocked(&mut self, now_ns: u64) {
-        self.backlog.begin_blocked(now_ns);
+        self.backlog.blocked_mut().begin(now_ns);
     }
 
     /// Tells that its feeders are polled again. Repeating it changes nothing.
     pub fn end_blocked(&mut self, now_ns: u64) {
-        self.backlog.end_blocked(now_ns);
+        self.backlog.blocked_mut().end(now_ns);
     }
 
     /// For how long its feeders were blocked, the present time included.
     pub fn blocked_ns(&self, now_ns: u64) -> u64 {
-        self.backlog.blocked_ns(now_ns)
+        self.backlog.blocked().total_ns(now_ns)
+    }
+
+    /// The same times, to be told as for any shaper.
+    pub fn blocked_mut(&mut self) -> &mut Blocked {
+        self.backlog.blocked_mut()
     }
 
     /// Its books.
@@ -229,17 +235,6 @@ mod tests {
         assert_eq!(class.dequeue(1_000_001), dropped);
         assert_eq!(class.dequeue(1_000_001), Dequeue::NotBefore(1_900_001));
         assert!(class.account().balances(class.held()));
-    }
-
-    #[test]
-    fn blocked_time_counts_once_however_often_it_is_told() {
-        let mut class = Class::<TestPacket>::new(SIZE, None, 0).unwrap();
-        class.begin_blocked(100);
-        class.begin_blocked(200);
-        assert_eq!(class.blocked_ns(300), 200);
-        class.end_blocked(400);
-        class.end_blocked(500);
-        assert_eq!(class.blocked_ns(600), 300);
     }
 
     #[test]

@@ -1,28 +1,30 @@
 //! FQ: every flow at its own pace, and those whose time has come served in turn.
 //!
-//! A flow with a pace has an earliest departure time, `departure_ns` and `remainder / pace` nanoseconds more. A packet
-//! leaves at or after it, and moves it on by its own length; a flow that was late or idle may catch up by `slack_ns`:
+//! A flow with a pace has an earliest departure time, kept to 2^-32 ns. A packet leaves at or after it, and moves it on by
+//! its own length; a flow that was late or idle may catch up by `slack_ns`:
 //!
 //! ```text
-//! departure' = max(departure, now - slack) + len * 8e9 / pace
+//! departure' = max(departure, now - slack) + len * ns_per_byte           ns_per_byte = ceil(2^32 * 8e9 / pace) / 2^32
 //! bytes out of a flow in t seconds <= pace * (t + slack) + L             L the longest packet
 //! ```
 //!
-//! and a flow that always has packets, served no later than `slack_ns`, loses nothing of its pace: the division's
-//! remainder is carried. Flows whose time has come take turns by deficit, new flows first, as in the DRR module; a flow
-//! whose time has not waits in a bucket queue by its departure time. So cost does not grow with the number of flows.
+//! and a flow that always has packets, served no later than `slack_ns`, falls behind its pace by less than 2^-32 ns a byte
+//! (a relative 3e-9 at 100 Gbit/s). Flows whose time has come take turns by deficit, new flows first, as in the DRR
+//! module; a flow whose time has not waits in a bucket queue by its departure time. So work does not grow with the number
+//! of flows; what grows is the memory they lie in.
 //!
-//! A flow is one cache line, idle or not. Flows are numbered densely and taken at creation.
+//! A flow is one cache line and a link, idle or not. Flows are numbered densely and taken at creation.
 //!
 //! Owner: one worker. Source: Linux `net/sched/sch_fq.c` (pacing beside new and old flows); Saeed et al., *Carousel*,
 //! SIGCOMM 2017 (earliest departure time, and the credit that returns when the packet leaves); ITU-T I.371 annex A for
 //! the recurrence (generic cell rate algorithm, slack being its tolerance).
 //!
-//! Limits: a departure is late by less than one bucket, `2^BUCKET_SHIFT` ns, besides what the caller is late. There is
-//! no limit on the sum of all flows; put one behind it where the way out does not.
+//! Limits: a pace below 2 bit/s is 2 bit/s. A departure is late by less than one bucket, `2^BUCKET_SHIFT` ns, besides
+//! what the caller is late. There is no limit on the sum of all flows; put one behind it where the way out does not.
 
 use super::{
-    backlog::Dequeue,
+    backlog::{Dequeue, Refused},
+    blocked::Blocked,
     buckets::{Buckets, NONE},
     delay::DelayHistogram,
     slab::{Fifo, Slab},
@@ -60,10 +62,11 @@ pub struct FqConfig {
 pub struct Fq<P> {
     slab: Slab<P>,
     flows: Vec<Flow>,
+    /// For each flow, the next one of the list or bucket it is in. Apart from the flows, so that following a list does not
+    /// wait for each flow's own line.
+    next: Vec<u32>,
     new_flows: List,
     old_flows: List,
-    /// Flows taken from a bucket whose time has come, not yet listed.
-    due: u32,
     parked: Buckets,
     quantum_bytes: i32,
     slack_ns: u64,
@@ -71,34 +74,25 @@ pub struct Fq<P> {
     held: Count,
     account: Account,
     delay: DelayHistogram,
+    blocked: Blocked,
 }
 
-/// One flow; its place is told by `place`, and `next` links it there.
+/// One flow.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Flow {
     fifo: Fifo,
     departure_ns: u64,
-    /// Part of `departure`, in 1 / pace ns: invariant: below `pace_bits_per_s`, or 0.
-    remainder: u64,
-    /// 0 is no pace.
-    pace_bits_per_s: u64,
-    next: u32,
+    /// The rest of the departure time, in 2^-32 ns.
+    departure_fraction: u32,
     deficit: i32,
-    place: Place,
+    /// In 2^-32 ns; 0 is no pace.
+    ns_per_byte: u64,
+    /// On a list or in a bucket. A flow that is not has nothing waiting.
+    listed: bool,
 }
 
 const _: () = assert!(size_of::<Flow>() <= 64, "an idle flow is one cache line");
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// On no list: nothing waits.
-    Idle,
-    New,
-    Old,
-    /// In a bucket.
-    Parked,
-}
 
 #[derive(Clone, Copy, Debug)]
 struct List {
@@ -115,22 +109,20 @@ impl<P: Packet> Fq<P> {
     pub fn new(config: FqConfig, now_ns: u64) -> Fq<P> {
         assert!((1..=1 << 30).contains(&config.quantum_bytes), "a turn of {} bytes", config.quantum_bytes);
         assert!(config.flows < NONE as usize, "flows are numbered with 32 bits");
-        let pace_bits_per_s = bits_per_s(config.pace);
         let flow = || Flow {
             fifo: Fifo::default(),
             departure_ns: 0,
-            remainder: 0,
-            pace_bits_per_s,
-            next: NONE,
+            departure_fraction: 0,
             deficit: 0,
-            place: Place::Idle,
+            ns_per_byte: ns_per_byte(config.pace),
+            listed: false,
         };
         Fq {
             slab: Slab::new(config.packets_max),
             flows: (0..config.flows).map(|_| flow()).collect(),
+            next: vec![NONE; config.flows],
             new_flows: List { head: NONE, tail: NONE },
             old_flows: List { head: NONE, tail: NONE },
-            due: NONE,
             parked: Buckets::new(BUCKET_SHIFT, now_ns),
             quantum_bytes: config.quantum_bytes as i32,
             slack_ns: config.slack_ns,
@@ -138,6 +130,7 @@ impl<P: Packet> Fq<P> {
             held: Count::default(),
             account: Account::default(),
             delay: DelayHistogram::default(),
+            blocked: Blocked::default(),
         }
     }
 
@@ -146,22 +139,22 @@ impl<P: Packet> Fq<P> {
         if self.slab.room_packets() == 0 { 0 } else { self.limit_bytes.saturating_sub(self.held.bytes) }
     }
 
-    /// Puts a packet at the end of its flow's queue; gives it back, unbooked, when every slot is taken.
+    /// Puts a packet at the end of its flow's queue.
     ///
     /// # Panics
     ///
     /// When there is no such flow.
     #[inline]
-    pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), P> {
+    pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), Refused<P>> {
         let len_bytes = packet.len_bytes();
         let queue = &mut self.flows[flow];
-        self.slab.push(&mut queue.fifo, packet)?;
+        self.slab.push(&mut queue.fifo, packet).map_err(Refused::NoSlot)?;
         self.held.add(len_bytes);
         self.account.accept(len_bytes);
-        if queue.place == Place::Idle {
-            queue.place = Place::New;
+        if !queue.listed {
+            queue.listed = true;
             queue.deficit = self.quantum_bytes;
-            self.new_flows.push(&mut self.flows, flow as u32);
+            self.new_flows.push(&mut self.next, flow as u32);
         }
         Ok(())
     }
@@ -212,9 +205,8 @@ impl<P: Packet> Fq<P> {
     /// When there is no such flow.
     pub fn set_pace(&mut self, flow: usize, pace: Option<Rate>) {
         let flow = &mut self.flows[flow];
-        flow.departure_ns = flow.ready_ns();
-        flow.remainder = 0;
-        flow.pace_bits_per_s = bits_per_s(pace);
+        (flow.departure_ns, flow.departure_fraction) = (flow.ready_ns(), 0);
+        flow.ns_per_byte = ns_per_byte(pace);
     }
 
     /// Changes how many bytes may wait.
@@ -232,6 +224,16 @@ impl<P: Packet> Fq<P> {
         &self.delay
     }
 
+    /// The times at which its feeders were not polled because it was full; to be told, and to be read.
+    pub fn blocked_mut(&mut self) -> &mut Blocked {
+        &mut self.blocked
+    }
+
+    /// The same, to be read.
+    pub fn blocked(&self) -> &Blocked {
+        &self.blocked
+    }
+
     /// What waits here.
     pub fn held(&self) -> Count {
         self.held
@@ -240,42 +242,36 @@ impl<P: Packet> Fq<P> {
     /// Moves flows whose time has come from their buckets to the old flows.
     #[inline]
     fn list_due(&mut self, now_ns: u64) {
-        while self.due != NONE || self.parked_due(now_ns) {
-            let index = self.due;
-            let flow = &mut self.flows[index as usize];
-            self.due = flow.next;
-            flow.place = Place::Old;
-            self.old_flows.push(&mut self.flows, index);
+        while let Some(first) = self.parked.take_due(now_ns) {
+            let mut index = first;
+            while index != NONE {
+                let following = self.next[index as usize];
+                self.old_flows.push(&mut self.next, index);
+                index = following;
+            }
         }
-    }
-
-    #[inline]
-    fn parked_due(&mut self, now_ns: u64) -> bool {
-        self.due = self.parked.take_due(now_ns).unwrap_or(NONE);
-        self.due != NONE
     }
 
     /// Moves the flow at the head on: out of the round if it is empty and was an old one already, into a bucket if its
     /// time has not come, else to the back of the old flows, with a quantum if it has used its own.
     #[inline]
     fn end_turn(&mut self, now_ns: u64) {
-        let list = if self.new_flows.head != NONE { &mut self.new_flows } else { &mut self.old_flows };
+        let is_new = self.new_flows.head != NONE;
+        let list = if is_new { &mut self.new_flows } else { &mut self.old_flows };
         let index = list.head;
+        list.head = self.next[index as usize];
         let flow = &mut self.flows[index as usize];
-        list.head = flow.next;
         let in_debt = flow.deficit <= 0;
         if in_debt {
             flow.deficit = flow.deficit.saturating_add(self.quantum_bytes);
         }
-        let ready_ns = flow.ready_ns();
-        if flow.fifo.is_empty() && !in_debt && flow.place == Place::Old {
-            flow.place = Place::Idle;
-        } else if !flow.fifo.is_empty() && ready_ns > now_ns {
-            flow.place = Place::Parked;
-            flow.next = self.parked.push(ready_ns, index);
+        let (is_empty, ready_ns) = (flow.fifo.is_empty(), flow.ready_ns());
+        if is_empty && !in_debt && !is_new {
+            flow.listed = false;
+        } else if !is_empty && ready_ns > now_ns {
+            self.next[index as usize] = self.parked.push(ready_ns, index);
         } else {
-            flow.place = Place::Old;
-            self.old_flows.push(&mut self.flows, index);
+            self.old_flows.push(&mut self.next, index);
         }
     }
 }
@@ -284,42 +280,40 @@ impl Flow {
     /// The first whole nanosecond at which it may send.
     #[inline]
     fn ready_ns(&self) -> u64 {
-        self.departure_ns + u64::from(self.remainder > 0)
+        self.departure_ns + u64::from(self.departure_fraction > 0)
     }
 
     #[inline]
     fn depart(&mut self, len_bytes: u32, now_ns: u64, slack_ns: u64) {
-        if self.pace_bits_per_s == 0 {
+        if self.ns_per_byte == 0 {
             return;
         }
         let earliest_ns = now_ns.saturating_sub(slack_ns);
         if self.departure_ns < earliest_ns {
-            (self.departure_ns, self.remainder) = (earliest_ns, 0);
+            (self.departure_ns, self.departure_fraction) = (earliest_ns, 0);
         }
-        // At most 2^32 * 8e9 + 2^64: in 128 bits, but 64 will nearly always do, and divide faster.
-        let cost = u128::from(len_bytes) * (8 * NS_PER_S) as u128 + u128::from(self.remainder);
-        let pace = self.pace_bits_per_s;
-        let (ns, remainder) = match u64::try_from(cost) {
-            Ok(cost) => (cost / pace, cost % pace),
-            Err(_) => ((cost / u128::from(pace)) as u64, (cost % u128::from(pace)) as u64),
-        };
-        self.departure_ns = self.departure_ns.saturating_add(ns).min(u64::MAX - 1);
-        self.remainder = remainder;
+        let cost = u128::from(len_bytes) * u128::from(self.ns_per_byte) + u128::from(self.departure_fraction);
+        self.departure_fraction = cost as u32;
+        // At most 2^64 of a byte's 2^32 ns, times 2^32 bytes, over 2^32.
+        self.departure_ns = self.departure_ns.saturating_add((cost >> 32) as u64).min(u64::MAX - 1);
     }
 }
 
-fn bits_per_s(pace: Option<Rate>) -> u64 {
-    pace.map_or(0, Rate::bits_per_s)
+fn ns_per_byte(pace: Option<Rate>) -> u64 {
+    pace.map_or(0, |pace| {
+        let ns_per_byte = (u128::from(8 * NS_PER_S) << 32).div_ceil(u128::from(pace.bits_per_s()));
+        u64::try_from(ns_per_byte).unwrap_or(u64::MAX)
+    })
 }
 
 impl List {
     #[inline]
-    fn push(&mut self, flows: &mut [Flow], index: u32) {
-        flows[index as usize].next = NONE;
+    fn push(&mut self, next: &mut [u32], index: u32) {
+        next[index as usize] = NONE;
         if self.head == NONE {
             self.head = index;
         } else {
-            flows[self.tail as usize].next = index;
+            next[self.tail as usize] = index;
         }
         self.tail = index;
     }
