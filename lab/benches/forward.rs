@@ -109,12 +109,12 @@ fn turn(system: System, weir: &Path) -> Result<Figures> {
     match system {
         System::Weir => wire = Some(Wire::start(weir, &middle, ["wa", "wb"], &[])?),
         System::Bridge => {
-            middle.ip("link add br type bridge")?;
-            for name in ["br", "wa", "wb"] {
+            middle.ip("link add name bridge0 type bridge")?;
+            for name in ["bridge0", "wa", "wb"] {
                 middle.ip(&format!("link set {name} up"))?;
             }
             for name in ["wa", "wb"] {
-                middle.ip(&format!("link set {name} master br"))?;
+                middle.ip(&format!("link set {name} master bridge0"))?;
             }
         }
         System::Testpmd => {
