@@ -1,7 +1,9 @@
 //! The `weir` command: parse, call, print.
 
 mod commands;
+mod human;
 mod session;
+mod table;
 mod text;
 
 use std::process::ExitCode;
