@@ -107,7 +107,7 @@ fn flows(wire: &WireStats, ports: &[PortStats]) -> (Flow, Flow) {
 /// The two lines above the columns, for wires whose names are at most so long.
 pub fn header(name_width: usize) -> String {
     const COLUMNS: &str = "  packets  errs drops        bytes";
-    let groups = format!("{:name_width$} {:^33} {:^33}", "", "input", "output");
+    let groups = format!("{:name_width$} {:^34} {:^34}", "", "input", "output");
     let columns = format!("{:name_width$} {COLUMNS} {COLUMNS} {:>7} {:>5}", "wire", "held", "blk%");
     format!("{}\n{columns}", groups.trim_end())
 }
@@ -174,7 +174,7 @@ mod tests {
         let lines = between(&snapshot(), &later());
         let text = format!("{}\n{}", header(4), lines[0].to_text(4));
         let expected = [
-            "                   input                             output",
+            "                   input                              output",
             "wire   packets  errs drops        bytes   packets  errs drops        bytes    held  blk%",
             "wa       16512     0     5     25000000     16500     8     4     24981000     300  87.7",
         ];
