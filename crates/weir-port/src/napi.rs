@@ -34,6 +34,8 @@ use crate::sys;
 /// The most packets one call of [`Poller::poll`] brings in: the kernel polls the instance twice, once busily and once more to
 /// hand it back (`busy_poll_stop`), each time with half of this as its budget.
 pub const BUDGET: u32 = 64;
+/// The mark of a priming packet, whose lower half is the queue it is for: "we" in ASCII.
+pub const PRIMING_MARK: u32 = 0x7765_0000;
 /// How long the kernel leaves an owned instance alone at most: after this its softirq polls once, uninvited.
 pub const HELD_NS_MAX: u32 = 4_000_000_000;
 /// How many such uninvited polls in a row the instance stays deferred for.
@@ -193,14 +195,15 @@ impl Priming {
     }
 }
 
-/// Sends, from a sending end in this thread's namespace, one frame to each of `primings` by way of the transmit queue of the
-/// same number: Ethernet broadcast, IPv4 0.0.0.0 to 255.255.255.255, UDP. Neither end needs an address.
-pub fn prime(sender: &Link, primings: &[Priming]) -> Result<()> {
+/// Sends, from a sending end in this thread's namespace, one frame to each of `primings` by way of the transmit queue whose
+/// number stands beside it: Ethernet broadcast, IPv4 0.0.0.0 to 255.255.255.255, UDP. Neither end needs an address.
+pub fn prime(sender: &Link, primings: &[(u32, &Priming)]) -> Result<()> {
     let send = || -> io::Result<()> {
         // One socket for all: closing one waits for every core.
         let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
-        for (queue, priming) in (0u32..).zip(primings) {
-            sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &queue)?;
+        for (queue, priming) in primings {
+            let mark = PRIMING_MARK | queue;
+            sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &mark)?;
             send_frame(socket.as_fd(), sender.ifindex, &priming_frame(sender.address, priming.port))?;
         }
         Ok(())

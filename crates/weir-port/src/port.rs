@@ -25,6 +25,7 @@ use crate::bpf::{program, redirect};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::napi::{self, Poller, Priming};
+use crate::netlink::is_code;
 use crate::netns::NetNs;
 use crate::undo::{Keeper, Undo};
 use crate::xsk::ring::Descriptor;
@@ -39,8 +40,10 @@ pub const MTU_BYTES_MAX: u32 = 3506;
 const HEADER_BYTES_MAX: u32 = 18;
 /// Twice the budget would do; a transmit ring holds what a slow receiver has not taken yet.
 const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: 1024 };
-/// How long the first packet through a queue may take.
-const PRIMING_NS_MAX: u64 = 300_000_000;
+/// How often the first packet through a queue is tried, and how long each may take. An interface that has just come up
+/// loses some.
+const PRIMING_TRIES: u32 = 6;
+const PRIMING_NS_MAX: u64 = 50_000_000;
 
 /// The frames of one worker: those that are free, and those that are with the kernel.
 pub struct Frames {
@@ -70,6 +73,15 @@ pub enum Completion {
     Refused,
 }
 
+/// Packets that the kernel lost between the device's ring and the receive rings of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// While Weir owned the queues: 0, or it is a fault.
+    pub owned: u64,
+    /// Because the interface was down, or up again and not yet Weir's.
+    pub while_down: u64,
+}
+
 struct Queue {
     socket: XskSocket,
     poller: Poller,
@@ -94,6 +106,11 @@ pub struct Port {
     transmitted: Box<[u32]>,
     transmit_next: u32,
     sockets: Map,
+    /// The NAPI instances that are owned.
+    ids: Vec<u32>,
+    /// What the kernel had lost when that was last looked at, and what of it the interface being down explains.
+    lost_known: u64,
+    lost_while_down: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -138,6 +155,7 @@ impl Port {
                 .doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
         })?;
         let pollers = take_over(&link, &sender_netns, &sender, &announcements, &ids)?;
+        pollers.iter().for_each(Poller::poll);
 
         let frames_total = frames.pool.memory().frames() as usize;
         let queues = sockets.into_iter().zip(pollers);
@@ -155,9 +173,43 @@ impl Port {
             transmitted: vec![0; RINGS.transmit as usize].into_boxed_slice(),
             transmit_next: 0,
             sockets: map,
+            ids,
+            lost_known: 0,
+            lost_while_down: 0,
         };
         port.go_live(frames)?;
         Ok(port)
+    }
+
+    /// Owns the queues again after the interface went down and came up, which made new NAPI instances of them; does nothing
+    /// if they are the ones it has. The caller sets the poll budget anew.
+    ///
+    /// # Errors
+    /// Also if the interface has meanwhile gone down again: then another call follows when it comes up.
+    pub fn retake(&mut self, frames: &mut Frames) -> Result<()> {
+        let ids = napi::instances(self.link.ifindex)?;
+        napi::check_instances(&self.link, &ids)?;
+        if ids == self.ids {
+            return Ok(());
+        }
+        // Priming packets must reach the kernel's stack. Others that come now do too, so this is kept short.
+        for queue in 0..self.link.rx_queues {
+            self.sockets
+                .delete(queue)
+                .doing(|| format!("leaving queue {queue} of {} to the kernel", self.link.name))?;
+        }
+        let pollers = take_over(&self.link, &self.sender_netns, &self.sender, &self.announcements, &ids)?;
+        for (queue, poller) in self.queues.iter_mut().zip(pollers) {
+            queue.poller = poller;
+        }
+        self.ids = ids;
+        self.go_live(frames)?;
+        // The first poll, which makes the kernel leave the instance alone, is the owner's, who has somewhere to put packets.
+        (0..self.queues.len()).for_each(|queue| self.announcements.set_pending(queue));
+        let lost = self.kernel_lost()?;
+        self.lost_while_down += lost - self.lost_known;
+        self.lost_known = lost;
+        Ok(())
     }
 
     /// From here on packets arrive here and not in the kernel's stack.
@@ -231,8 +283,13 @@ impl Port {
 
     /// Polls `queue` once and collects what came; how many packets that were.
     pub fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
+        let mut count = 0;
+        // The kernel has polled uninvited, and what it brought used up part of the offer.
+        if self.queues[queue].socket.fill.unconsumed() < napi::BUDGET {
+            count += self.collect(queue, frames, received);
+        }
         self.queues[queue].poller.poll();
-        self.collect(queue, frames, received)
+        count + self.collect(queue, frames, received)
     }
 
     /// Collects what has come on `queue` without polling it, and fills the offer up.
@@ -343,7 +400,19 @@ impl Port {
             .unwrap_or(packets)
     }
 
-    /// What the kernel lost at the sockets of this port, all queues together.
+    /// What the kernel lost at this port.
+    pub fn lost(&mut self) -> Result<Lost> {
+        self.lost_known = self.kernel_lost()?;
+        Ok(Lost { owned: self.lost_known - self.lost_while_down, while_down: self.lost_while_down })
+    }
+
+    fn kernel_lost(&self) -> Result<u64> {
+        let kernel = self.statistics()?;
+        // An empty fill ring is among `rx_dropped`, a full receive ring is not.
+        Ok(kernel.rx_dropped + kernel.rx_ring_full)
+    }
+
+    /// What the kernel counts at the sockets of this port, all queues together.
     pub fn statistics(&self) -> Result<Statistics> {
         let mut sum = Statistics::default();
         for queue in &self.queues {
@@ -420,7 +489,7 @@ fn arrange_receiver(link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
     Ok(())
 }
 
-/// Gets a poller for each queue and makes the kernel leave the queues to them.
+/// Gets a poller for each queue and makes the kernel leave the queues to them, which it does once they have polled.
 fn take_over(
     link: &Link,
     sender_netns: &NetNs,
@@ -430,22 +499,37 @@ fn take_over(
 ) -> Result<Vec<Poller>> {
     announcements.set_priming(true);
     let primings = (0..link.rx_queues).map(|_| Priming::new(link)).collect::<Result<Vec<_>>>()?;
-    sender_netns.run(|| napi::prime(sender, &primings))?;
-    let mut wait_ns = PRIMING_NS_MAX;
-    let mut pollers = Vec::new();
-    for (priming, &id) in primings.into_iter().zip(ids) {
-        if priming.id(wait_ns)? == Some(id) {
-            pollers.push(priming.into_poller()?);
-        } else {
-            // One that does not arrive is filtered, and so are the others: do not wait for each.
-            wait_ns = 0;
-            pollers.push(Poller::ring(id)?);
-        }
-    }
+    let came_by = came_by(&primings, sender_netns, sender);
     announcements.set_priming(false);
-    for (&id, poller) in ids.iter().zip(&pollers) {
+    let mut pollers = Vec::new();
+    for ((priming, came_by), &id) in primings.into_iter().zip(came_by?).zip(ids) {
+        pollers.push(if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? });
         napi::defer(id)?;
-        poller.poll();
     }
     Ok(pollers)
+}
+
+/// Sends each socket a packet; the instance by which it came, where it did.
+fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Result<Vec<Option<u32>>> {
+    let mut came_by = vec![None; primings.len()];
+    for _ in 0..PRIMING_TRIES {
+        let numbered = (0u32..).zip(primings);
+        let missing: Vec<_> = numbered.filter(|(queue, _)| came_by[*queue as usize].is_none()).collect();
+        if missing.is_empty() {
+            break;
+        }
+        match sender_netns.run(|| napi::prime(sender, &missing)) {
+            Err(error) if is_code(&error, libc::ENETDOWN) => break,
+            result => result?,
+        }
+        // One that does not arrive is filtered, and so are the others: do not wait for each.
+        let mut wait_ns = PRIMING_NS_MAX;
+        for (queue, priming) in missing {
+            came_by[queue as usize] = priming.id(wait_ns)?;
+            if came_by[queue as usize].is_none() {
+                wait_ns = 0;
+            }
+        }
+    }
+    Ok(came_by)
 }
