@@ -92,5 +92,6 @@ fn port(name: &str, sender: &str) -> PortStats {
         sender_queue_packets: 0,
         sender_queue_dropped: 0,
         kernel_dropped: 0,
+        lost_while_down: 0,
     }
 }
