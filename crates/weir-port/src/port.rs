@@ -25,7 +25,6 @@ use crate::bpf::{program, redirect};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::napi::{self, Poller, Priming};
-use crate::netlink::is_code;
 use crate::netns::NetNs;
 use crate::undo::{Keeper, Undo};
 use crate::xsk::ring::Descriptor;
@@ -40,10 +39,6 @@ pub const MTU_BYTES_MAX: u32 = 3506;
 const HEADER_BYTES_MAX: u32 = 18;
 /// Twice the budget would do; a transmit ring holds what a slow receiver has not taken yet.
 const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: 1024 };
-/// How often the first packet through a queue is tried, and how long each may take. An interface that has just come up
-/// loses some.
-const PRIMING_TRIES: u32 = 6;
-const PRIMING_NS_MAX: u64 = 50_000_000;
 
 /// The frames of one worker: those that are free, and those that are with the kernel.
 pub struct Frames {
@@ -261,6 +256,14 @@ impl Port {
     /// What the sending end announces.
     pub fn announcements(&self) -> &Announcements {
         &self.announcements
+    }
+
+    /// Polls by io_uring from now on, as it does by itself where packets to the kernel's own sockets are filtered.
+    pub fn poll_by_ring(&mut self) -> Result<()> {
+        for (queue, &id) in self.queues.iter_mut().zip(&self.ids) {
+            queue.poller = Poller::ring(id)?;
+        }
+        Ok(())
     }
 
     /// How the queues are polled.
@@ -499,7 +502,7 @@ fn take_over(
 ) -> Result<Vec<Poller>> {
     announcements.set_priming(true);
     let primings = (0..link.rx_queues).map(|_| Priming::new(link)).collect::<Result<Vec<_>>>()?;
-    let came_by = came_by(&primings, sender_netns, sender);
+    let came_by = napi::came_by(&primings, sender_netns, sender);
     announcements.set_priming(false);
     let mut pollers = Vec::new();
     for ((priming, came_by), &id) in primings.into_iter().zip(came_by?).zip(ids) {
@@ -507,29 +510,4 @@ fn take_over(
         napi::defer(id)?;
     }
     Ok(pollers)
-}
-
-/// Sends each socket a packet; the instance by which it came, where it did.
-fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Result<Vec<Option<u32>>> {
-    let mut came_by = vec![None; primings.len()];
-    for _ in 0..PRIMING_TRIES {
-        let numbered = (0u32..).zip(primings);
-        let missing: Vec<_> = numbered.filter(|(queue, _)| came_by[*queue as usize].is_none()).collect();
-        if missing.is_empty() {
-            break;
-        }
-        match sender_netns.run(|| napi::prime(sender, &missing)) {
-            Err(error) if is_code(&error, libc::ENETDOWN) => break,
-            result => result?,
-        }
-        // One that does not arrive is filtered, and so are the others: do not wait for each.
-        let mut wait_ns = PRIMING_NS_MAX;
-        for (queue, priming) in missing {
-            came_by[queue as usize] = priming.id(wait_ns)?;
-            if came_by[queue as usize].is_none() {
-                wait_ns = 0;
-            }
-        }
-    }
-    Ok(came_by)
 }

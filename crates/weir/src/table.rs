@@ -37,7 +37,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of which the first `words` columns hold words and the others figures.
+    /// A table of which the first `words` columns hold words and the others figures. Without any heading it has no such line.
     pub fn new(words: usize, headings: &[&'static str]) -> Table {
         Table { headings: headings.to_vec(), words, rows: Vec::new() }
     }
@@ -58,7 +58,8 @@ impl Table {
             .collect();
         let headings = self.headings.iter().map(|heading| (heading.to_string(), Style::Heading)).collect();
         let mut text = String::new();
-        for row in std::iter::once(&headings).chain(&self.rows) {
+        let has_headings = self.headings.iter().any(|heading| !heading.is_empty());
+        for row in has_headings.then_some(&headings).into_iter().chain(&self.rows) {
             let mut line = String::new();
             // Blanks are written only before something, so that no line ends in one.
             let mut blanks = 0;

@@ -5,7 +5,7 @@ mod interval;
 mod sample;
 mod text;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use weir_run::clock::now_ns;
 use weir_run::control;
 use weir_run::stats::{Books, PortStats, Snapshot, WireStats};
 
+use crate::output::{colour, written};
 use crate::{Failure, Outcome, human};
 
 /// Lines between two headers of `-i`.
@@ -57,9 +58,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         None => show(arguments),
     };
     result.or_else(|error| match error {
-        // Whoever read it has seen enough.
-        Fault::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        Fault::Output(error) => Err(format!("writing to standard output: {error}").into()),
+        Fault::Output(error) => written(Err(error)).map(|()| ExitCode::SUCCESS),
         Fault::Other(failure) => Err(failure),
     })
 }
@@ -89,7 +88,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
     } else if snapshot.wires.is_empty() {
         writeln!(out, "{NONE_UP}")?;
     } else if !arguments.check {
-        write!(out, "{}", text::render(&snapshot, colour(out.is_terminal())))?;
+        write!(out, "{}", text::render(&snapshot, colour()))?;
     }
     if !arguments.check {
         return Ok(ExitCode::SUCCESS);
@@ -171,11 +170,6 @@ fn signals() -> Result<Receiver<i32>, Fault> {
         }
     });
     Ok(receiver)
-}
-
-/// On a terminal, unless its user wants none (<https://no-color.org>).
-fn colour(is_terminal: bool) -> bool {
-    is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Each wire with its two ports.
