@@ -16,6 +16,8 @@ const LATE_NS_MAX: u64 = 300_000;
 const CLOCK_NS_MAX: u64 = 250;
 /// The kernel's default; a burst of a wire is 64 packets, of several wires several times that.
 const BACKLOG_MIN: u64 = 1000;
+/// Some settings are the first namespace's alone, and not to be seen from others.
+const NOT_SHOWN: &str = "not shown in this namespace";
 /// What the kernel charges for a small packet (`skb->truesize`), in bytes.
 const SMALL_PACKET_BYTES: u64 = 768;
 /// How many sockets may flood at once without the qdisc being shorter than what their buffers hold.
@@ -84,10 +86,10 @@ fn wake_up(wake_ns: Option<u64>, late_ns: u64) -> Check {
 
 fn backlog(limit: Option<u64>, dropped: u64) -> Check {
     const NAME: &str = "backlog";
-    let shown = limit.map_or("unknown".into(), human::count);
+    let shown = limit.map_or(NOT_SHOWN.into(), human::count);
     let what =
         format!("net.core.netdev_max_backlog is {shown}, {} dropped there since boot", human::count(dropped));
-    if limit.is_some_and(|limit| limit >= BACKLOG_MIN) && dropped == 0 {
+    if limit.is_none_or(|limit| limit >= BACKLOG_MIN) && dropped == 0 {
         return Check::ok(NAME, what);
     }
     Check::warn(
@@ -118,7 +120,7 @@ fn send_buffers(wmem_default: Option<u64>) -> Check {
 
 /// Never a fault: it is said because it is the first thing that those suspect who know that CoDel drops.
 fn default_qdisc(name: &str) -> Check {
-    let name = name.trim();
+    let name = if name.trim().is_empty() { NOT_SHOWN } else { name.trim() };
     let drops = ["codel", "pie", "cake", "sfb"].iter().any(|kind| name.contains(kind));
     let what = match drops {
         true => format!(
@@ -252,5 +254,6 @@ mod tests {
         assert_eq!(backlog(Some(1000), 0).status, Status::Ok);
         assert_eq!(backlog(Some(1000), 1).status, Status::Warn);
         assert_eq!(backlog(Some(300), 0).status, Status::Warn);
+        assert_eq!(backlog(None, 0).status, Status::Ok);
     }
 }
