@@ -4,6 +4,7 @@
 
 pub mod harness;
 pub mod kernel;
+pub mod nobody;
 pub mod raw;
 pub mod rig;
 

@@ -2,7 +2,8 @@
 //!
 //! From the outside in: [`port`] is one end of a wire and ties the rest together; [`xsk`] are the AF_XDP sockets,
 //! [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`offload`] and
-//! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back.
+//! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back; [`probe`] finds out whether this kernel
+//! can do it all.
 
 pub mod bpf;
 pub mod error;
@@ -15,6 +16,7 @@ pub mod napi;
 mod netlink;
 pub mod netns;
 pub mod port;
+pub mod probe;
 pub mod qdisc;
 pub mod sys;
 pub mod undo;

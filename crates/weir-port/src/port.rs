@@ -39,8 +39,6 @@ pub const MTU_BYTES_MAX: u32 = 3506;
 const HEADER_BYTES_MAX: u32 = 18;
 /// Twice the budget would do; a transmit ring holds what a slow receiver has not taken yet.
 const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: 1024 };
-/// How long the first packet through a queue may take.
-const PRIMING_NS_MAX: u64 = 300_000_000;
 
 /// The frames of one worker: those that are free, and those that are with the kernel.
 pub struct Frames {
@@ -70,6 +68,15 @@ pub enum Completion {
     Refused,
 }
 
+/// Packets that the kernel lost between the device's ring and the receive rings of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// While Weir owned the queues: 0, or it is a fault.
+    pub owned: u64,
+    /// Because the interface was down, or up again and not yet Weir's.
+    pub while_down: u64,
+}
+
 struct Queue {
     socket: XskSocket,
     poller: Poller,
@@ -95,6 +102,11 @@ pub struct Port {
     transmitted: Box<[u32]>,
     transmit_next: u32,
     sockets: Map,
+    /// The NAPI instances that are owned.
+    ids: Vec<u32>,
+    /// What the kernel had lost when that was last looked at, and what of it the interface being down explains.
+    lost_known: u64,
+    lost_while_down: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -142,6 +154,7 @@ impl Port {
                 .doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
         })?;
         let pollers = take_over(&link, &sender_netns, &sender, &announcements, &ids)?;
+        pollers.iter().for_each(Poller::poll);
 
         let frames_total = frames.pool.memory().frames() as usize;
         let queues = sockets.into_iter().zip(pollers);
@@ -159,10 +172,44 @@ impl Port {
             transmitted: vec![0; RINGS.transmit as usize].into_boxed_slice(),
             transmit_next: 0,
             sockets: map,
+            ids,
+            lost_known: 0,
+            lost_while_down: 0,
         };
         port.set_poll_budget(poll_budget);
         port.go_live(frames)?;
         Ok(port)
+    }
+
+    /// Owns the queues again after the interface went down and came up, which made new NAPI instances of them; does nothing
+    /// if they are the ones it has. The caller sets the poll budget anew.
+    ///
+    /// # Errors
+    /// Also if the interface has meanwhile gone down again: then another call follows when it comes up.
+    pub fn retake(&mut self, frames: &mut Frames) -> Result<()> {
+        let ids = napi::instances(self.link.ifindex)?;
+        napi::check_instances(&self.link, &ids)?;
+        if ids == self.ids {
+            return Ok(());
+        }
+        // Priming packets must reach the kernel's stack. Others that come now do too, so this is kept short.
+        for queue in 0..self.link.rx_queues {
+            self.sockets
+                .delete(queue)
+                .doing(|| format!("leaving queue {queue} of {} to the kernel", self.link.name))?;
+        }
+        let pollers = take_over(&self.link, &self.sender_netns, &self.sender, &self.announcements, &ids)?;
+        for (queue, poller) in self.queues.iter_mut().zip(pollers) {
+            queue.poller = poller;
+        }
+        self.ids = ids;
+        self.go_live(frames)?;
+        // The first poll, which makes the kernel leave the instance alone, is the owner's, who has somewhere to put packets.
+        (0..self.queues.len()).for_each(|queue| self.announcements.set_pending(queue));
+        let lost = self.kernel_lost()?;
+        self.lost_while_down += lost - self.lost_known;
+        self.lost_known = lost;
+        Ok(())
     }
 
     /// From here on packets arrive here and not in the kernel's stack.
@@ -216,6 +263,14 @@ impl Port {
         &self.announcements
     }
 
+    /// Polls by io_uring from now on, as it does by itself where packets to the kernel's own sockets are filtered.
+    pub fn poll_by_ring(&mut self) -> Result<()> {
+        for (queue, &id) in self.queues.iter_mut().zip(&self.ids) {
+            queue.poller = Poller::ring(id)?;
+        }
+        Ok(())
+    }
+
     /// How the queues are polled.
     pub fn poller_name(&self) -> &'static str {
         self.queues[0].poller.name()
@@ -236,8 +291,13 @@ impl Port {
 
     /// Polls `queue` once and collects what came; how many packets that were.
     pub fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
+        let mut count = 0;
+        // The kernel has polled uninvited, and what it brought used up part of the offer.
+        if self.queues[queue].socket.fill.unconsumed() < self.poll_budget {
+            count += self.collect(queue, frames, received);
+        }
         self.queues[queue].poller.poll();
-        self.collect(queue, frames, received)
+        count + self.collect(queue, frames, received)
     }
 
     /// Collects what has come on `queue` without polling it, and fills the offer up.
@@ -347,7 +407,19 @@ impl Port {
         self.poll_budget
     }
 
-    /// What the kernel lost at the sockets of this port, all queues together.
+    /// What the kernel lost at this port.
+    pub fn lost(&mut self) -> Result<Lost> {
+        self.lost_known = self.kernel_lost()?;
+        Ok(Lost { owned: self.lost_known - self.lost_while_down, while_down: self.lost_while_down })
+    }
+
+    fn kernel_lost(&self) -> Result<u64> {
+        let kernel = self.statistics()?;
+        // An empty fill ring is among `rx_dropped`, a full receive ring is not.
+        Ok(kernel.rx_dropped + kernel.rx_ring_full)
+    }
+
+    /// What the kernel counts at the sockets of this port, all queues together.
     pub fn statistics(&self) -> Result<Statistics> {
         let mut sum = Statistics::default();
         for queue in &self.queues {
@@ -436,7 +508,7 @@ fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<(
     netns.run(|| qdisc::install(link))
 }
 
-/// Gets a poller for each queue and makes the kernel leave the queues to them.
+/// Gets a poller for each queue and makes the kernel leave the queues to them, which it does once they have polled.
 fn take_over(
     link: &Link,
     sender_netns: &NetNs,
@@ -446,22 +518,12 @@ fn take_over(
 ) -> Result<Vec<Poller>> {
     announcements.set_priming(true);
     let primings = (0..link.rx_queues).map(|_| Priming::new(link)).collect::<Result<Vec<_>>>()?;
-    sender_netns.run(|| napi::prime(sender, &primings))?;
-    let mut wait_ns = PRIMING_NS_MAX;
-    let mut pollers = Vec::new();
-    for (priming, &id) in primings.into_iter().zip(ids) {
-        if priming.id(wait_ns)? == Some(id) {
-            pollers.push(priming.into_poller()?);
-        } else {
-            // One that does not arrive is filtered, and so are the others: do not wait for each.
-            wait_ns = 0;
-            pollers.push(Poller::ring(id)?);
-        }
-    }
+    let came_by = napi::came_by(&primings, sender_netns, sender);
     announcements.set_priming(false);
-    for (&id, poller) in ids.iter().zip(&pollers) {
+    let mut pollers = Vec::new();
+    for ((priming, came_by), &id) in primings.into_iter().zip(came_by?).zip(ids) {
+        pollers.push(if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? });
         napi::defer(id)?;
-        poller.poll();
     }
     Ok(pollers)
 }

@@ -30,6 +30,8 @@ use crate::packet::WirePacket;
 const BURST: usize = 64;
 /// How long to leave a device alone that takes no more, in nanoseconds.
 const BUSY_RETRY_NS: u64 = 30_000;
+/// How long to leave a device alone that is down, in nanoseconds.
+const DOWN_RETRY_NS: u64 = 10_000_000;
 /// The longest that departures are gathered for, in nanoseconds: a wake-up for each packet would cost more.
 const GATHER_NS_MAX: u64 = 250_000;
 /// The quantum of the class's fair queues: a longest Ethernet frame with a VLAN tag.
@@ -133,7 +135,8 @@ impl Direction {
         let mut retry_ns = (to.transmit_room() == 0).then_some(now_ns + BUSY_RETRY_NS);
         if outcome != Transmit::Progress {
             self.transmit_busy += 1;
-            retry_ns = Some(now_ns + BUSY_RETRY_NS);
+            let down = outcome == Transmit::Down;
+            retry_ns = Some(now_ns + if down { DOWN_RETRY_NS } else { BUSY_RETRY_NS });
         }
         let wake_ns = [release_ns, retry_ns].into_iter().flatten().min();
         Ok(Step { moved, wake_ns, expecting: false })

@@ -122,6 +122,16 @@ impl Wire {
         self.directions.iter().zip(&self.ports).any(|(direction, from)| direction.is_announced(from))
     }
 
+    /// Owns the interface of a port (0 or 1) again after it has come up; content with it being down again by now.
+    pub fn retake(&mut self, port: usize) -> weir_port::Result<()> {
+        let result = self.ports[port].retake(&mut self.frames);
+        self.directions[port].tune(&self.ports[port]);
+        match result {
+            Err(_) if Link::by_index(self.ports[port].link().ifindex).is_ok_and(|link| !link.up) => Ok(()),
+            result => result,
+        }
+    }
+
     /// Changes the limits of one direction, or takes them away.
     pub fn set_limits(
         &mut self,
@@ -178,7 +188,7 @@ impl Wire {
                 transmit_busy: direction.transmit_busy(),
             });
         }
-        let ports = self.ports.iter().map(port_stats).collect::<weir_port::Result<Vec<_>>>()?;
+        let ports = self.ports.iter_mut().map(port_stats).collect::<weir_port::Result<Vec<_>>>()?;
         let frames = FrameStats {
             total: self.frames_total,
             free: u64::from(self.frames.pool.available()),
@@ -211,8 +221,8 @@ fn poll_budget_max(frames: u32, queues: u32, config: &WireConfig) -> weir_port::
     Ok((budget & !1).min(napi::BUDGET))
 }
 
-fn port_stats(port: &Port) -> weir_port::Result<PortStats> {
-    let kernel = port.statistics()?;
+fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
+    let lost = port.lost()?;
     let queue = port.sender_queue()?;
     Ok(PortStats {
         name: port.link().name.clone(),
@@ -221,7 +231,7 @@ fn port_stats(port: &Port) -> weir_port::Result<PortStats> {
         poller: port.poller_name().into(),
         sender_queue_packets: queue.backlog,
         sender_queue_dropped: queue.dropped,
-        // An empty fill ring is among `rx_dropped`, a full receive ring is not.
-        kernel_dropped: kernel.rx_dropped + kernel.rx_ring_full,
+        kernel_dropped: lost.owned,
+        lost_while_down: lost.while_down,
     })
 }

@@ -32,6 +32,8 @@ pub enum Request {
     Stat(Sender<Result<Snapshot, String>>),
     /// New limits for one direction (0 or 1), computed from the present ones.
     SetLimits(usize, Change, Sender<Result<(), String>>),
+    /// The interface of this port (0 or 1) has come up again: own it anew.
+    Retake(usize),
     /// Deliver what is inside, then end.
     Stop,
 }
@@ -92,6 +94,10 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
         match answer(&mut wire, inbox, stats, now) {
             Order::Continue => {}
             Order::Stop => break,
+            Order::Fail(reason) => {
+                fault = Some(reason);
+                break;
+            }
         }
         let step = match wire.step(now) {
             Ok(step) => step,
@@ -130,6 +136,7 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
 enum Order {
     Continue,
     Stop,
+    Fail(String),
 }
 
 fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order {
@@ -143,6 +150,11 @@ fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
                 let limits = change(wire.limits(direction));
                 let _ = reply.send(limits.and_then(|limits| wire.set_limits(direction, limits, now)));
                 prefer(wire.is_limited());
+            }
+            Request::Retake(port) => {
+                if let Err(error) = wire.retake(port) {
+                    return Order::Fail(error.to_string());
+                }
             }
             Request::Stop => return Order::Stop,
         }

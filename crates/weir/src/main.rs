@@ -1,7 +1,10 @@
 //! The `weir` command: parse, call, print.
 
 mod commands;
+mod human;
+mod output;
 mod session;
+mod table;
 mod text;
 
 use std::process::ExitCode;
@@ -23,6 +26,7 @@ enum Command {
     Lab(commands::lab::Arguments),
     Set(commands::set::Arguments),
     Stat(commands::stat::Arguments),
+    Doctor(commands::doctor::Arguments),
     /// What the main process starts to clean up after it.
     #[command(hide = true)]
     Guardian,
@@ -34,6 +38,7 @@ fn main() -> ExitCode {
         Command::Lab(arguments) => commands::lab::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Guardian => {
             return if weir_run::guardian::guard() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }

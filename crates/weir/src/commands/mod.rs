@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod doctor;
 pub mod lab;
 pub mod set;
 pub mod stat;
