@@ -1,6 +1,8 @@
 //! The `weir` command: parse, call, print.
 
 mod commands;
+#[allow(dead_code, reason = "the tables of `weir stat` use the rest")]
+mod human;
 mod session;
 mod text;
 
@@ -19,6 +21,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(commands::run::Arguments),
     Wire(commands::wire::Arguments),
     Set(commands::set::Arguments),
     Stat(commands::stat::Arguments),
@@ -29,6 +32,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Run(arguments) => commands::run::run(&arguments),
         Command::Wire(arguments) => commands::wire::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
@@ -42,7 +46,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// A command that did not succeed: 1 for a failure, 2 for something wrong with what was asked.
+/// A command that did not succeed: 1 for a failure, 2 for something wrong with what was asked, 126 and 127 for a program that
+/// cannot be run.
 struct Failure {
     message: String,
     code: u8,

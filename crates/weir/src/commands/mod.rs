@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod run;
 pub mod set;
 pub mod stat;
 pub mod wire;
