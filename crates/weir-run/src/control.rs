@@ -27,7 +27,7 @@ use crate::stats::Snapshot;
 use crate::worker::{Mailbox, Request};
 
 /// Where the sockets are.
-pub const DIRECTORY: &str = "/run/weir";
+pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
 const REQUEST_BYTES_MAX: u64 = 64 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// How much a direction holds unless it is told, as a time.

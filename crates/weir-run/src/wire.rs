@@ -125,7 +125,7 @@ impl Wire {
     /// Owns the interface of a port (0 or 1) again after it has come up; content with it being down again by now.
     pub fn retake(&mut self, port: usize) -> weir_port::Result<()> {
         let result = self.ports[port].retake(&mut self.frames);
-        self.directions[port].tune(&self.ports[port]);
+        self.directions[port].tune(&mut self.ports[port]);
         match result {
             Err(_) if Link::by_index(self.ports[port].link().ifindex).is_ok_and(|link| !link.up) => Ok(()),
             result => result,
