@@ -20,7 +20,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 use crate::netns::NetNs;
-use crate::sys;
+use crate::{signals, sys};
 
 /// Where programs are looked for if `PATH` is not set, as execvp(3) does.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
@@ -60,11 +60,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program in `netns`, with this process's input, output, environment and working directory.
+    /// Starts a program in `netns`, with this process's input, output, environment and working directory, and no signal blocked.
     pub fn start(program: &OsStr, arguments: &[OsString], netns: &NetNs) -> io::Result<Process> {
         let namespace = netns.as_fd().as_raw_fd();
         let parent = std::process::id();
         let prepare = move || {
+            signals::unblock_all()?;
             // SAFETY: takes no pointers; the caller's `netns` keeps the descriptor open until after the exec.
             sys::check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) })?;
             // SAFETY: takes no pointers.
@@ -78,7 +79,7 @@ impl Process {
         };
         let mut command = Command::new(program);
         command.args(arguments);
-        // SAFETY: `prepare` runs between fork and exec, where only async-signal-safe calls are allowed: it makes three bare
+        // SAFETY: `prepare` runs between fork and exec, where only async-signal-safe calls are allowed: it makes a few bare
         // system calls, and its errors are numbers, so it neither allocates nor takes a lock.
         unsafe { command.pre_exec(prepare) };
         Ok(Process { child: command.spawn()? })

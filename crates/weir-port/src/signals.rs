@@ -23,6 +23,27 @@ pub struct Received {
     pub by_kernel: bool,
 }
 
+/// Blocks no signal in this thread any more, for a program that is about to take its place. Async-signal-safe.
+pub fn unblock_all() -> io::Result<()> {
+    set_mask(libc::SIG_SETMASK, &empty_set())
+}
+
+fn empty_set() -> libc::sigset_t {
+    // SAFETY: all-zero is valid plain data, which `sigemptyset` fills in.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is alive for the call.
+    unsafe { libc::sigemptyset(&mut set) };
+    set
+}
+
+fn set_mask(how: c_int, set: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: the set is alive for the call; no old one is asked for.
+    match unsafe { libc::pthread_sigmask(how, set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
 /// Signals that are waited for.
 pub struct Signals {
     set: libc::sigset_t,
@@ -31,19 +52,13 @@ pub struct Signals {
 impl Signals {
     /// Blocks `signals` in this thread and in those it starts from now on.
     pub fn block(signals: &[c_int]) -> io::Result<Signals> {
-        // SAFETY: `sigemptyset` fills in the set, which is all zeroes until then and so valid plain data.
-        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the set is alive for the call.
-        unsafe { libc::sigemptyset(&mut set) };
+        let mut set = empty_set();
         for &signal in signals {
             // SAFETY: the set is initialised and alive for the call; a bad number is refused.
             sys::check(unsafe { libc::sigaddset(&mut set, signal) })?;
         }
-        // SAFETY: the set is initialised and alive for the call; no old one is asked for.
-        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) } {
-            0 => Ok(Signals { set }),
-            code => Err(io::Error::from_raw_os_error(code)),
-        }
+        set_mask(libc::SIG_BLOCK, &set)?;
+        Ok(Signals { set })
     }
 
     /// Waits for the next one.
