@@ -55,7 +55,8 @@ impl Bed {
         self.tree.add(parent, meter, config.default_quantum_bytes(), leaf, self.now_ns).unwrap()
     }
 
-    /// Keeps the given leaves full for a while; `lens` are the packets' lengths in turn. Order in a flow is checked.
+    /// Keeps the given leaves full for a while; `lens` are the packets' lengths in turn. Order in a flow is
+    /// checked.
     fn run(&mut self, full: &[usize], lens: &[u32], time_ns: u64) {
         let end_ns = self.now_ns + time_ns;
         let mut last = [[None; 2]; 50];
@@ -293,7 +294,7 @@ proptest! {
         for class in 0..9 {
             let config = *bed.tree.meter(class).unwrap().config();
             let below: u64 = match class {
-                0 => (3..9).map(guaranteed).sum(),
+                0 => (1..9).map(guaranteed).sum(),
                 1 => (3..6).map(guaranteed).sum(),
                 2 => (6..9).map(guaranteed).sum(),
                 _ => 0,

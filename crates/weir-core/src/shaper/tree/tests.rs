@@ -120,7 +120,8 @@ pub(in crate::shaper) fn check<M>(tree: &Tree<TestPacket, M>) {
     assert_eq!(tree.held, held);
 }
 
-/// By the guideline: the lowest level with a lender, then the lowest priority, among leaves reached from it by borrowing.
+/// By the guideline: the lowest level with a lender, then the lowest priority, among leaves reached from it
+/// by borrowing.
 fn eligible(tree: &Tree<TestPacket, Fixed>) -> Vec<usize> {
     let node = |class: u32| tree.nodes[class as usize].as_ref().unwrap();
     let lender = |leaf: usize| {
