@@ -170,7 +170,7 @@ impl<P: Packet> Fq<P> {
         loop {
             let is_new = self.new_flows.head != NONE;
             // Whoever is parked is parked past the present, so nobody is due until that moves.
-            if now_ns != self.listed_ns || (!is_new && self.old_flows.head == NONE) {
+            if now_ns != self.listed_ns {
                 self.list_due(now_ns);
                 self.listed_ns = now_ns;
             }

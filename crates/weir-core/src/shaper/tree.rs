@@ -377,7 +377,8 @@ impl<P: Packet, M: Meter> Tree<P, M> {
     /// The packet whose turn it is, if any class may send; its class is in its metadata.
     #[inline]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
-        // An event is set past the present, so none is due until that moves.
+        // An event is set past the present, so none is due until that moves; unless whoever changed a class had an
+        // older clock, and then it must not be missed for good.
         if now_ns != self.looked_ns || self.row_levels == 0 {
             self.look_at_due(now_ns);
             self.looked_ns = now_ns;

@@ -176,6 +176,11 @@ fn a_ceiling_holds_and_leaves_the_rest_to_others() {
     let since_ns = bed.now_ns;
     bed.run(&[low], FULL_FRAMES, SECOND);
     bed.assert_mbit(low, since_ns, 25.0);
+    // Nearly all borrowed: its own next packet is 12 ms away when the ceiling admits one already.
+    bed.tree.set_config(low, config(1, 50), 1514, bed.now_ns).unwrap();
+    let since_ns = bed.now_ns;
+    bed.run(&[low], FULL_FRAMES, SECOND);
+    bed.assert_mbit(low, since_ns, 50.0);
 }
 
 #[test]
