@@ -5,6 +5,7 @@
 //! whole-program tests.
 
 pub mod bed;
+pub mod blast;
 pub mod clock;
 pub mod html;
 pub mod interrupt;

@@ -287,7 +287,7 @@ fn seed_lost_pct(clients: usize) -> Option<f64> {
 
 /// Wake-ups of held senders that sent nothing, if the daemon counts them.
 fn empty_wakes(wire: &Json) -> Option<u64> {
-    wire["empty_wakes"].as_u64()
+    wire["classes"].as_array()?.iter().map(|class| class["empty_wakes"].as_u64()).sum()
 }
 
 #[cfg(test)]
@@ -328,7 +328,8 @@ mod tests {
 
     #[test]
     fn a_daemon_that_does_not_count_empty_wakes_has_none_to_tell() {
-        assert_eq!(empty_wakes(&serde_json::json!({"empty_wakes": 0})), Some(0));
+        let wire = serde_json::json!({"classes": [{"empty_wakes": 2}, {"empty_wakes": 1}]});
+        assert_eq!(empty_wakes(&wire), Some(3));
         assert_eq!(empty_wakes(&serde_json::json!({})), None);
     }
 }

@@ -100,7 +100,7 @@ fn counters_add_up() -> Result<()> {
 fn a_change_that_is_wrong_changes_nothing() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let wire = rig.wire(&["--rate", "100mbit"])?;
-    let before = wire.counters()?["rate"].clone();
+    let before = wire.counters()?["classes"][0]["rate_bits_per_s"].clone();
     for (arguments, word) in [
         (["set", wire.name(), "--rate", "0"], "0"),
         (["set", wire.name(), "--rate", "12furlongs"], "furlongs"),
@@ -110,7 +110,7 @@ fn a_change_that_is_wrong_changes_nothing() -> Result<()> {
         ensure!(matches!(done.status.code(), Some(1 | 2)), "`{}` ended with {}", done.what, done.status);
         ensure!(done.stderr.contains(word), "`{}` does not say what is wrong: {}", done.what, done.stderr);
     }
-    ensure!(wire.counters()?["rate"] == before, "the rate changed");
+    ensure!(wire.counters()?["classes"][0]["rate_bits_per_s"] == before, "the rate changed");
     wire.stop()?;
     Ok(())
 }

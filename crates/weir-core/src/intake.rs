@@ -9,8 +9,11 @@
 //!    +------------+------+-----------------------------------------+
 //! ```
 //!
-//! - Quiet queues, fresh and then suspected ones, go before active ones, so that a packet of a quiet flow does not stand behind
-//!   the turns of those that always have some. Active queues take turns; a turn that is not taken, for want of room, is kept.
+//! - Fair in bytes: in a round each queue brings `quantum_bytes`, exceeded by one poll at the most and then owed. A round ends
+//!   when the active queue whose turn it is has used its share up, so all active ones have had theirs.
+//! - Quiet queues, fresh and then suspected ones, take their share early, so that a packet of a quiet flow does not stand
+//!   behind the turns of those that always have some. One that has used it up waits for the next round among the active.
+//! - Active queues take turns; a turn that is not taken, for want of room, is kept.
 //! - A packet is announced just before it arrives, so a fresh queue is tried [`TRIES`] times; if it still has none, another
 //!   queue may have got it, and all are looked at.
 //! - Bounded work per pass (design.md, invariant 6): a pass takes each queue at most once.
@@ -46,6 +49,9 @@ struct Queue {
     state: State,
     /// How many looks it still gets after having turned idle.
     looks_left: u8,
+    /// What it has brought in `round`; below 0 in a later one.
+    used_bytes: i64,
+    round: u64,
 }
 
 /// The turns of one port's queues.
@@ -58,26 +64,33 @@ pub struct Intake {
     /// How many turns of the present pass are left.
     fresh_left: usize,
     active_left: usize,
+    quantum_bytes: i64,
+    round: u64,
     recheck_ns: Option<u64>,
     recheck_interval_ns: u64,
     sweep_ns: u64,
     empty_polls: u64,
+    empty_wakes: u64,
 }
 
 impl Intake {
-    /// For a port of `queues` queues, all idle and to be looked at first at `now_ns`.
-    pub fn new(queues: usize, now_ns: u64) -> Intake {
+    /// For a port of `queues` queues that each bring `quantum_bytes` a round, all idle and to be looked at first at `now_ns`.
+    pub fn new(queues: usize, quantum_bytes: u32, now_ns: u64) -> Intake {
+        let queue = Queue { state: State::Idle, looks_left: 0, used_bytes: 0, round: 0 };
         Intake {
-            queues: vec![Queue { state: State::Idle, looks_left: 0 }; queues].into_boxed_slice(),
+            queues: vec![queue; queues].into_boxed_slice(),
             fresh: VecDeque::with_capacity(queues),
             suspected: VecDeque::with_capacity(queues),
             active: VecDeque::with_capacity(queues),
             fresh_left: 0,
             active_left: 0,
+            quantum_bytes: i64::from(quantum_bytes),
+            round: 0,
             recheck_ns: None,
             recheck_interval_ns: RECHECK_NS_MIN,
             sweep_ns: now_ns,
             empty_polls: 0,
+            empty_wakes: 0,
         }
     }
 
@@ -106,11 +119,27 @@ impl Intake {
         self.active_left = self.active.len();
     }
 
+    /// Changes the share of a round, from now on.
+    pub fn set_quantum_bytes(&mut self, quantum_bytes: u32) {
+        self.quantum_bytes = i64::from(quantum_bytes);
+    }
+
     /// The first quiet queue whose turn it is in this pass and that `may` be polled; [`Intake::polled`] must follow.
     pub fn next_quiet(&mut self, may: impl Fn(usize) -> bool) -> Option<usize> {
-        if let Some(at) = self.fresh.iter().take(self.fresh_left).position(|&queue| may(queue)) {
-            self.fresh_left -= 1;
-            return self.fresh.remove(at);
+        let mut at = 0;
+        while at < self.fresh_left {
+            let queue = self.fresh[at];
+            if self.share_left(queue) <= 0 {
+                self.fresh.remove(at);
+                self.fresh_left -= 1;
+                self.queues[queue].state = State::Active;
+                self.active.push_back(queue);
+            } else if may(queue) {
+                self.fresh_left -= 1;
+                return self.fresh.remove(at);
+            } else {
+                at += 1;
+            }
         }
         // What was announced meanwhile has its place among the fresh.
         while let Some(&queue) = self.suspected.front() {
@@ -128,15 +157,36 @@ impl Intake {
     /// The active queue whose turn it is in this pass; [`Intake::polled`] must follow.
     pub fn next_active(&mut self) -> Option<usize> {
         self.active_left = self.active_left.checked_sub(1)?;
-        self.active.pop_front()
+        let queue = self.active.pop_front()?;
+        if self.share_left(queue) <= 0 {
+            self.round += 1;
+        }
+        Some(queue)
     }
 
-    /// Notes how many packets a poll of `queue` brought, and whether it could have brought no more.
-    pub fn polled(&mut self, queue: usize, packets: usize, full: bool, now_ns: u64) {
+    /// What `queue` may still bring in this round, in bytes. A queue that owes from an earlier round pays first.
+    fn share_left(&mut self, queue: usize) -> i64 {
+        let queue = &mut self.queues[queue];
+        if queue.round != self.round {
+            queue.used_bytes = (queue.used_bytes - self.quantum_bytes).clamp(0, self.quantum_bytes - 1);
+            queue.round = self.round;
+        }
+        self.quantum_bytes - queue.used_bytes
+    }
+
+    /// Notes how many packets and bytes a poll of `queue` brought, and whether there may be more.
+    pub fn polled(&mut self, queue: usize, packets: usize, bytes: u64, full: bool, now_ns: u64) {
+        // Brings the share up to this round.
+        self.share_left(queue);
+        self.queues[queue].used_bytes += bytes as i64;
         let state = std::mem::replace(&mut self.queues[queue].state, State::Idle);
         if full {
             self.queues[queue].state = State::Active;
-            self.active.push_back(queue);
+            if self.share_left(queue) > 0 && state == State::Active {
+                self.active.push_front(queue);
+            } else {
+                self.active.push_back(queue);
+            }
             return;
         }
         if packets == 0 {
@@ -150,7 +200,8 @@ impl Intake {
                 State::Fresh(_) => self.queues.iter_mut().for_each(|queue| queue.looks_left = RECHECKS),
                 // Finding nothing is what was expected.
                 State::Suspected => return,
-                State::Active | State::Idle => {}
+                State::Active => self.empty_wakes += 1,
+                State::Idle => {}
             }
         }
         self.queues[queue].looks_left = RECHECKS;
@@ -197,6 +248,11 @@ impl Intake {
     pub fn empty_polls(&self) -> u64 {
         self.empty_polls
     }
+
+    /// How many of them were of a queue that had waited for its turn (invariant 5).
+    pub fn empty_wakes(&self) -> u64 {
+        self.empty_wakes
+    }
 }
 
 #[cfg(test)]
@@ -204,6 +260,7 @@ mod tests {
     use super::*;
 
     const BUDGET: usize = 4;
+    const LEN_BYTES: u64 = 100;
 
     /// One pass over queues with these packets in them; which queues were polled.
     fn pass(intake: &mut Intake, waiting: &mut [usize], now_ns: u64) -> Vec<usize> {
@@ -213,14 +270,14 @@ mod tests {
             polled.push(queue);
             let packets = waiting[queue].min(BUDGET);
             waiting[queue] -= packets;
-            intake.polled(queue, packets, packets == BUDGET, now_ns);
+            intake.polled(queue, packets, packets as u64 * LEN_BYTES, packets == BUDGET, now_ns);
         }
         polled
     }
 
     /// An intake that has looked at everything once, at time 0.
     fn settled(queues: usize) -> Intake {
-        let mut intake = Intake::new(queues, 0);
+        let mut intake = Intake::new(queues, BUDGET as u32 * LEN_BYTES as u32, 0);
         let polled = pass(&mut intake, &mut vec![0; queues], 0);
         assert_eq!(polled, (0..queues).collect::<Vec<_>>(), "what came before is found at the start");
         assert_eq!(intake.wake_ns(), SWEEP_NS);
@@ -254,7 +311,7 @@ mod tests {
         pass(&mut intake, &mut [9, 9, 9], 10);
         intake.begin_pass(20);
         assert_eq!(intake.next_active(), Some(0));
-        intake.polled(0, BUDGET, true, 20);
+        intake.polled(0, BUDGET, 400, true, 20);
         // No room here. In the next pass it is the turn of those that had none.
         assert_eq!(pass(&mut intake, &mut [9, 9, 9], 30), [1, 2, 0]);
     }
@@ -265,7 +322,7 @@ mod tests {
         (0..3).for_each(|queue| intake.announce(queue));
         intake.begin_pass(10);
         assert_eq!(intake.next_quiet(|queue| queue == 1), Some(1));
-        intake.polled(1, 1, false, 10);
+        intake.polled(1, 1, 100, false, 10);
         assert_eq!(intake.next_quiet(|queue| queue == 1), None, "once a pass");
         assert_eq!(intake.next_quiet(|_| true), Some(0));
     }
@@ -315,5 +372,43 @@ mod tests {
         }
         assert!(sweeps.iter().all(|(after_ns, polled)| *after_ns <= SWEEP_NS && polled == &[0, 1]));
         assert!(sweeps.len() >= 4);
+    }
+
+    /// What a queue brings at most at a poll, and how long its packets are.
+    #[derive(Clone, Copy)]
+    struct Sender {
+        packets: usize,
+        len_bytes: u64,
+    }
+
+    /// Senders that always have more, polled one pass after the other while there is room for a few polls; bytes of each.
+    fn shares(senders: &[Sender], passes: usize) -> Vec<u64> {
+        let mut intake = Intake::new(senders.len(), BUDGET as u32 * 1500, 0);
+        let mut brought = vec![0; senders.len()];
+        for pass in 0..passes {
+            (0..senders.len()).for_each(|queue| intake.announce(queue));
+            intake.begin_pass(pass as u64);
+            for _ in 0..3 {
+                let Some(queue) = intake.next_quiet(|_| true).or_else(|| intake.next_active()) else { break };
+                let Sender { packets, len_bytes } = senders[queue];
+                brought[queue] += packets as u64 * len_bytes;
+                intake.polled(queue, packets, packets as u64 * len_bytes, packets == BUDGET, pass as u64);
+            }
+        }
+        brought
+    }
+
+    #[test]
+    fn shares_are_equal_in_bytes_whatever_a_poll_brings() {
+        let full = Sender { packets: BUDGET, len_bytes: 1500 };
+        let small_buffer = Sender { packets: BUDGET - 1, len_bytes: 1500 };
+        let small_packets = Sender { packets: BUDGET, len_bytes: 100 };
+        let mut senders = vec![full; 16];
+        senders.extend([small_buffer, small_buffer, small_packets]);
+        let brought = shares(&senders, 40_000);
+        let mean = brought.iter().sum::<u64>() / brought.len() as u64;
+        for (queue, bytes) in brought.iter().enumerate() {
+            assert!(bytes.abs_diff(mean) * 20 < mean, "queue {queue} brought {bytes} of {brought:?}");
+        }
     }
 }

@@ -2,13 +2,18 @@
 //! Every decision Weir makes about a packet, as pure state machines: time is an argument, memory is
 //! taken at start, and nothing here knows ports, threads or the kernel.
 //!
-//! In the order a packet meets them: [`packet`] is what moves, [`account`] and [`drops`] say where it went,
-//! [`intake`] decides which queue is polled next, [`rate`] is the number of a limit, [`units`] how people write it, [`shaper`] decides when which packet leaves.
+//! In the order a packet meets them: [`packet`] is what moves, [`account`] and [`drops`] say where it went, [`intake`]
+//! decides which queue is polled next, [`classify`] finds
+//! its class, [`steer`] the worker of its flow, [`dispatch`] has the work done there, now or
+//! later, and [`shaper`] decides when it leaves. [`rate`] is the number of a limit, [`units`] how people write it.
 
 pub mod account;
+pub mod classify;
+pub mod dispatch;
 pub mod drops;
 pub mod intake;
 pub mod packet;
 pub mod rate;
 pub mod shaper;
+pub mod steer;
 pub mod units;

@@ -2,8 +2,9 @@
 //!
 //! From the outside in: [`port`] is one end of a wire and ties the rest together; [`xsk`] are the AF_XDP sockets,
 //! [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
-//! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back. [`enclosure`] makes the namespace of a
-//! program with its network ([`veth`], [`subnet`], [`address`], [`masquerade`]), and [`process`] starts the program there.
+//! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back; [`probe`] finds out whether this kernel
+//! can do it all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`],
+//! [`masquerade`]), and [`process`] starts the program there.
 
 pub mod address;
 pub mod bpf;
@@ -20,6 +21,7 @@ pub mod napi;
 mod netlink;
 pub mod netns;
 pub mod port;
+pub mod probe;
 pub mod process;
 pub mod qdisc;
 pub mod signals;

@@ -5,8 +5,8 @@
 //!                                                                    transmit ring -> veth -> receiver
 //! ```
 //!
-//! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has [`napi::BUDGET`] frames on offer, so that
-//! the kernel can place whatever one poll brings; [`Port::collect`] offers new ones at once.
+//! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has as many frames on offer as one poll may
+//! bring, so that the kernel can place them; [`Port::collect`] offers new ones at once.
 //!
 //! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Loans`].
 //!
@@ -39,8 +39,6 @@ pub const MTU_BYTES_MAX: u32 = 3506;
 const HEADER_BYTES_MAX: u32 = 18;
 /// Twice the budget would do; a transmit ring holds what a slow receiver has not taken yet.
 const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: 1024 };
-/// How long the first packet through a queue may take.
-const PRIMING_NS_MAX: u64 = 300_000_000;
 
 /// The frames of one worker: those that are free, and those that are with the kernel.
 pub struct Frames {
@@ -70,6 +68,15 @@ pub enum Completion {
     Refused,
 }
 
+/// Packets that the kernel lost between the device's ring and the receive rings of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// While Weir owned the queues: 0, or it is a fault.
+    pub owned: u64,
+    /// Because the interface was down, or up again and not yet Weir's.
+    pub while_down: u64,
+}
+
 struct Queue {
     socket: XskSocket,
     poller: Poller,
@@ -78,13 +85,14 @@ struct Queue {
 
 /// An interface that packets enter and leave by.
 pub struct Port {
-    // First, so that they are detached first: from then on the interface carries traffic as before.
-    _redirect: program::Link,
-    _doorbell: program::Link,
+    /// The programs; detached when dropped.
+    attached: Option<[program::Link; 2]>,
     link: Link,
     sender: Link,
     sender_netns: NetNs,
     queues: Vec<Queue>,
+    /// How many packets one poll brings at most, and how many frames each queue has on offer at least.
+    poll_budget: u32,
     announcements: Announcements,
     /// Lengths and fates of frames in transmission, by frame index.
     in_flight: Box<[InFlight]>,
@@ -94,6 +102,11 @@ pub struct Port {
     transmitted: Box<[u32]>,
     transmit_next: u32,
     sockets: Map,
+    /// The NAPI instances that are owned.
+    ids: Vec<u32>,
+    /// What the kernel had lost when that was last looked at, and what of it the interface being down explains.
+    lost_known: u64,
+    lost_while_down: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -104,9 +117,11 @@ struct InFlight {
 
 impl Port {
     /// Takes an interface of this thread's namespace over. What is changed outside descriptors is recorded with `keeper`
-    /// first; on failure everything made so far is dropped, and the keeper puts the rest back.
+    /// first; on failure everything made so far is dropped, and the keeper puts the rest back. A poll brings at most
+    /// `poll_budget` packets, [`napi::BUDGET`] or fewer.
     pub fn open(
         name: &str,
+        poll_budget: u32,
         umem: &mut Umem,
         frames: &mut Frames,
         bell: &Bell,
@@ -116,7 +131,8 @@ impl Port {
         let (sender_netns, sender) = link.peer()?;
         check_suitable(&link, &sender)?;
         arrange_sender(&sender_netns, &sender, keeper)?;
-        arrange_receiver(&link, keeper)?;
+        // At this end too: without a qdisc, a veth drops what a receiver with a full ring does not take.
+        hold_packets(&NetNs::current()?, &link, keeper)?;
 
         let mut sockets = Vec::new();
         for queue in 0..link.rx_queues {
@@ -138,16 +154,17 @@ impl Port {
                 .doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
         })?;
         let pollers = take_over(&link, &sender_netns, &sender, &announcements, &ids)?;
+        pollers.iter().for_each(Poller::poll);
 
         let frames_total = frames.pool.memory().frames() as usize;
         let queues = sockets.into_iter().zip(pollers);
         let mut port = Port {
-            _redirect: redirect,
-            _doorbell: doorbell,
+            attached: Some([redirect, doorbell]),
             link,
             sender,
             sender_netns,
             queues: queues.map(|(socket, poller)| Queue { socket, poller, on_offer: 0 }).collect(),
+            poll_budget,
             announcements,
             in_flight: vec![InFlight::default(); frames_total].into_boxed_slice(),
             in_flight_packets: 0,
@@ -155,9 +172,44 @@ impl Port {
             transmitted: vec![0; RINGS.transmit as usize].into_boxed_slice(),
             transmit_next: 0,
             sockets: map,
+            ids,
+            lost_known: 0,
+            lost_while_down: 0,
         };
+        port.set_poll_budget(poll_budget);
         port.go_live(frames)?;
         Ok(port)
+    }
+
+    /// Owns the queues again after the interface went down and came up, which made new NAPI instances of them; does nothing
+    /// if they are the ones it has. The caller sets the poll budget anew.
+    ///
+    /// # Errors
+    /// Also if the interface has meanwhile gone down again: then another call follows when it comes up.
+    pub fn retake(&mut self, frames: &mut Frames) -> Result<()> {
+        let ids = napi::instances(self.link.ifindex)?;
+        napi::check_instances(&self.link, &ids)?;
+        if ids == self.ids {
+            return Ok(());
+        }
+        // Priming packets must reach the kernel's stack. Others that come now do too, so this is kept short.
+        for queue in 0..self.link.rx_queues {
+            self.sockets
+                .delete(queue)
+                .doing(|| format!("leaving queue {queue} of {} to the kernel", self.link.name))?;
+        }
+        let pollers = take_over(&self.link, &self.sender_netns, &self.sender, &self.announcements, &ids)?;
+        for (queue, poller) in self.queues.iter_mut().zip(pollers) {
+            queue.poller = poller;
+        }
+        self.ids = ids;
+        self.go_live(frames)?;
+        // The first poll, which makes the kernel leave the instance alone, is the owner's, who has somewhere to put packets.
+        (0..self.queues.len()).for_each(|queue| self.announcements.set_pending(queue));
+        let lost = self.kernel_lost()?;
+        self.lost_while_down += lost - self.lost_known;
+        self.lost_known = lost;
+        Ok(())
     }
 
     /// From here on packets arrive here and not in the kernel's stack.
@@ -169,7 +221,7 @@ impl Port {
                     why: format!(
                         "has {} queues, which need {} frames of packet memory: give weir more with --memory",
                         self.queues.len(),
-                        self.queues.len() as u32 * napi::BUDGET
+                        self.queues.len() as u32 * self.poll_budget
                     ),
                 });
             }
@@ -211,6 +263,14 @@ impl Port {
         &self.announcements
     }
 
+    /// Polls by io_uring from now on, as it does by itself where packets to the kernel's own sockets are filtered.
+    pub fn poll_by_ring(&mut self) -> Result<()> {
+        for (queue, &id) in self.queues.iter_mut().zip(&self.ids) {
+            queue.poller = Poller::ring(id)?;
+        }
+        Ok(())
+    }
+
     /// How the queues are polled.
     pub fn poller_name(&self) -> &'static str {
         self.queues[0].poller.name()
@@ -220,19 +280,24 @@ impl Port {
     pub fn offer(&mut self, queue: usize, frames: &mut Frames) -> bool {
         let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
         let queue = &mut self.queues[queue];
-        while queue.on_offer < napi::BUDGET {
+        while queue.on_offer < self.poll_budget {
             let Some(frame) = frames.pool.take() else { break };
             queue.socket.fill.push(u64::from(frames.loans.lend(frame)) * frame_bytes);
             queue.on_offer += 1;
         }
         queue.socket.fill.publish();
-        queue.on_offer >= napi::BUDGET
+        queue.on_offer >= self.poll_budget
     }
 
     /// Polls `queue` once and collects what came; how many packets that were.
     pub fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
+        let mut count = 0;
+        // The kernel has polled uninvited, and what it brought used up part of the offer.
+        if self.queues[queue].socket.fill.unconsumed() < self.poll_budget {
+            count += self.collect(queue, frames, received);
+        }
         self.queues[queue].poller.poll();
-        self.collect(queue, frames, received)
+        count + self.collect(queue, frames, received)
     }
 
     /// Collects what has come on `queue` without polling it, and fills the offer up.
@@ -335,15 +400,26 @@ impl Port {
     }
 
     /// Makes one poll bring at most so many packets, and says how many it then does.
-    pub fn set_poll_budget(&self, packets: u32) -> u32 {
-        self.queues
-            .iter()
-            .map(|queue| queue.poller.set_budget(packets.min(napi::BUDGET)))
-            .min()
-            .unwrap_or(packets)
+    pub fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        let wanted = packets.min(napi::BUDGET);
+        let budgets = self.queues.iter().map(|queue| queue.poller.set_budget(wanted));
+        self.poll_budget = budgets.max().unwrap_or(wanted);
+        self.poll_budget
     }
 
-    /// What the kernel lost at the sockets of this port, all queues together.
+    /// What the kernel lost at this port.
+    pub fn lost(&mut self) -> Result<Lost> {
+        self.lost_known = self.kernel_lost()?;
+        Ok(Lost { owned: self.lost_known - self.lost_while_down, while_down: self.lost_while_down })
+    }
+
+    fn kernel_lost(&self) -> Result<u64> {
+        let kernel = self.statistics()?;
+        // An empty fill ring is among `rx_dropped`, a full receive ring is not.
+        Ok(kernel.rx_dropped + kernel.rx_ring_full)
+    }
+
+    /// What the kernel counts at the sockets of this port, all queues together.
     pub fn statistics(&self) -> Result<Statistics> {
         let mut sum = Statistics::default();
         for queue in &self.queues {
@@ -359,6 +435,22 @@ impl Port {
             sum.tx_ring_empty_descs += one.tx_ring_empty_descs;
         }
         Ok(sum)
+    }
+}
+
+impl Drop for Port {
+    /// Closes the sockets side by side: the kernel waits for all cores at each one, which takes long for many in a row. The
+    /// programs are detached first, so that the interface carries traffic meanwhile.
+    fn drop(&mut self) {
+        const CLOSERS: usize = 32;
+        self.attached = None;
+        let mut queues = std::mem::take(&mut self.queues);
+        std::thread::scope(|scope| {
+            while !queues.is_empty() {
+                let some = queues.split_off(queues.len().saturating_sub(queues.len().div_ceil(CLOSERS)));
+                scope.spawn(move || drop(some));
+            }
+        });
     }
 }
 
@@ -402,8 +494,7 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
 
 /// A queue that holds, and checksums filled in, at the end that sends.
 fn arrange_sender(netns: &NetNs, sender: &Link, keeper: &mut dyn Keeper) -> Result<()> {
-    keeper.record(netns, Undo::Qdisc { ifindex: sender.ifindex })?;
-    netns.run(|| qdisc::install(sender))?;
+    hold_packets(netns, sender, keeper)?;
     if netns.run(|| ethtool::tx_checksum(&sender.name))? {
         keeper.record(netns, Undo::TxChecksum { ifindex: sender.ifindex })?;
         netns.run(|| ethtool::set_tx_checksum(&sender.name, false))?;
@@ -411,16 +502,13 @@ fn arrange_sender(netns: &NetNs, sender: &Link, keeper: &mut dyn Keeper) -> Resu
     Ok(())
 }
 
-/// A queue at our own end too: without one, a veth drops what a receiver with a full ring does not take.
-fn arrange_receiver(link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
-    if qdisc::is_absent(link)? {
-        keeper.record(&NetNs::current()?, Undo::Qdisc { ifindex: link.ifindex })?;
-        qdisc::install(link)?;
-    }
-    Ok(())
+fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
+    let before = netns.run(|| qdisc::save(link))?;
+    keeper.record(netns, Undo::Qdisc { ifindex: link.ifindex, before })?;
+    netns.run(|| qdisc::install(link))
 }
 
-/// Gets a poller for each queue and makes the kernel leave the queues to them.
+/// Gets a poller for each queue and makes the kernel leave the queues to them, which it does once they have polled.
 fn take_over(
     link: &Link,
     sender_netns: &NetNs,
@@ -430,22 +518,12 @@ fn take_over(
 ) -> Result<Vec<Poller>> {
     announcements.set_priming(true);
     let primings = (0..link.rx_queues).map(|_| Priming::new(link)).collect::<Result<Vec<_>>>()?;
-    sender_netns.run(|| napi::prime(sender, &primings))?;
-    let mut wait_ns = PRIMING_NS_MAX;
-    let mut pollers = Vec::new();
-    for (priming, &id) in primings.into_iter().zip(ids) {
-        if priming.id(wait_ns)? == Some(id) {
-            pollers.push(priming.into_poller()?);
-        } else {
-            // One that does not arrive is filtered, and so are the others: do not wait for each.
-            wait_ns = 0;
-            pollers.push(Poller::ring(id)?);
-        }
-    }
+    let came_by = napi::came_by(&primings, sender_netns, sender);
     announcements.set_priming(false);
-    for (&id, poller) in ids.iter().zip(&pollers) {
+    let mut pollers = Vec::new();
+    for ((priming, came_by), &id) in primings.into_iter().zip(came_by?).zip(ids) {
+        pollers.push(if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? });
         napi::defer(id)?;
-        poller.poll();
     }
     Ok(pollers)
 }

@@ -163,6 +163,12 @@ fn allowed_cores() -> Option<libc::cpu_set_t> {
     check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) }).ok().map(|_| set)
 }
 
+/// How many cores this thread may run on.
+pub fn allowed_core_count() -> usize {
+    // SAFETY: the set is a live, whole `cpu_set_t`.
+    allowed_cores().map_or(1, |set| unsafe { libc::CPU_COUNT(&set) } as usize)
+}
+
 /// Whether this thread may run on a core.
 pub fn may_use_core(core: usize) -> bool {
     // SAFETY: `core` is checked to lie inside the set before it is looked up.
@@ -173,4 +179,13 @@ pub fn may_use_core(core: usize) -> bool {
 /// The last core this thread may run on.
 pub fn last_allowed_core() -> Option<usize> {
     (0..libc::CPU_SETSIZE as usize).rev().find(|&core| may_use_core(core))
+}
+
+/// Makes this thread go before all that is not real-time (`SCHED_FIFO`, lowest priority), or not; without the right to, it
+/// stays as it is. The kernel keeps a share of each core for the others (`sched_rt_runtime_us`).
+pub fn set_realtime(on: bool) {
+    let (policy, priority) = if on { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the parameters are passed by a pointer to a live value; 0 names this thread.
+    unsafe { libc::sched_setscheduler(0, policy, &parameters) };
 }

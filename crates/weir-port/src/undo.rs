@@ -18,10 +18,12 @@ use crate::{ethtool, masquerade, qdisc};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Undo {
-    /// Remove Weir's qdisc from an interface.
+    /// Remove Weir's qdisc from an interface and put the one before it back.
     Qdisc {
         /// The interface's number.
         ifindex: u32,
+        /// What was there, if somebody chose it.
+        before: Option<qdisc::Saved>,
     },
     /// Leave checksums to the device again.
     TxChecksum {
@@ -51,7 +53,10 @@ impl Undo {
     /// Puts the thing back, in this thread's namespace.
     pub fn apply(&self) -> Result<()> {
         match self {
-            Undo::Qdisc { ifindex } => qdisc::remove(*ifindex),
+            Undo::Qdisc { ifindex, before } => {
+                qdisc::remove(*ifindex)?;
+                before.as_ref().map_or(Ok(()), |before| qdisc::restore(*ifindex, before))
+            }
             Undo::TxChecksum { ifindex } => match Link::by_index(*ifindex) {
                 Ok(link) => ethtool::set_tx_checksum(&link.name, true),
                 Err(PortError::NoInterface { .. }) => Ok(()),

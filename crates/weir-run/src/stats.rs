@@ -26,6 +26,7 @@ impl From<Count> for Amount {
 
 /// The books of one place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "FlatBooks", into = "FlatBooks")]
 pub struct Books {
     /// What came in.
     pub accepted: Amount,
@@ -76,6 +77,53 @@ impl Books {
     }
 }
 
+/// [`Books`] as they stand in JSON: packets under the plain names, bytes beside them.
+#[derive(Serialize, Deserialize)]
+struct FlatBooks {
+    accepted: u64,
+    delivered: u64,
+    held: u64,
+    dropped: BTreeMap<String, u64>,
+    accepted_bytes: u64,
+    delivered_bytes: u64,
+    held_bytes: u64,
+    dropped_bytes: BTreeMap<String, u64>,
+}
+
+impl From<Books> for FlatBooks {
+    fn from(books: Books) -> FlatBooks {
+        let dropped = |pick: fn(&Amount) -> u64| {
+            books.dropped.iter().map(|(reason, amount)| (reason.clone(), pick(amount))).collect()
+        };
+        FlatBooks {
+            accepted: books.accepted.packets,
+            delivered: books.delivered.packets,
+            held: books.held.packets,
+            dropped: dropped(|amount| amount.packets),
+            accepted_bytes: books.accepted.bytes,
+            delivered_bytes: books.delivered.bytes,
+            held_bytes: books.held.bytes,
+            dropped_bytes: dropped(|amount| amount.bytes),
+        }
+    }
+}
+
+impl From<FlatBooks> for Books {
+    fn from(flat: FlatBooks) -> Books {
+        let bytes_of = |reason: &String| flat.dropped_bytes.get(reason).copied().unwrap_or(0);
+        Books {
+            accepted: Amount { packets: flat.accepted, bytes: flat.accepted_bytes },
+            delivered: Amount { packets: flat.delivered, bytes: flat.delivered_bytes },
+            held: Amount { packets: flat.held, bytes: flat.held_bytes },
+            dropped: flat
+                .dropped
+                .iter()
+                .map(|(reason, &packets)| (reason.clone(), Amount { packets, bytes: bytes_of(reason) }))
+                .collect(),
+        }
+    }
+}
+
 /// One direction of a wire.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClassStats {
@@ -98,8 +146,10 @@ pub struct ClassStats {
     pub delay_ns_p99: u64,
     /// The longest, in nanoseconds.
     pub delay_ns_max: u64,
-    /// Times that a sender was released and sent nothing: polls that the class made room for and that found nothing.
+    /// Polls that brought nothing.
     pub empty_polls: u64,
+    /// Times that a blocked sender was given room and had nothing to send.
+    pub empty_wakes: u64,
     /// Times that the device took no more.
     pub transmit_busy: u64,
 }
@@ -121,6 +171,9 @@ pub struct PortStats {
     pub sender_queue_dropped: u64,
     /// Packets the kernel lost between the ring and the receive ring; 0, or it is a fault.
     pub kernel_dropped: u64,
+    /// Packets the kernel lost because the interface was down, or up again and not yet Weir's.
+    #[serde(default)]
+    pub lost_while_down: u64,
 }
 
 /// One wire.
@@ -239,6 +292,9 @@ mod tests {
             dropped: [("too-long".to_string(), amount(2))].into(),
         };
         assert!(books.balance());
+        let json = serde_json::to_value(&books).unwrap();
+        assert_eq!((&json["accepted"], &json["dropped"]["too-long"]), (&10.into(), &2.into()));
+        assert_eq!(serde_json::from_value::<Books>(json).unwrap(), books);
         let mut twice = books.clone();
         twice.merge(&books);
         assert!(twice.balance());

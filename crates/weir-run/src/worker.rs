@@ -32,6 +32,8 @@ pub enum Request {
     Stat(Sender<Result<Snapshot, String>>),
     /// New limits for one direction (0 or 1), computed from the present ones.
     SetLimits(usize, Change, Sender<Result<(), String>>),
+    /// The interface of this port (0 or 1) has come up again: own it anew.
+    Retake(usize),
     /// Deliver what is inside, then end.
     Stop,
 }
@@ -82,6 +84,7 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
         pin(core)?;
     }
     precise_sleep();
+    prefer(wire.is_limited());
     let mut stats = WorkerStats { wake_cost_ns: wake_cost_ns()?, ..WorkerStats::default() };
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
     let mut fault = None;
@@ -91,6 +94,10 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
         match answer(&mut wire, inbox, stats, now) {
             Order::Continue => {}
             Order::Stop => break,
+            Order::Fail(reason) => {
+                fault = Some(reason);
+                break;
+            }
         }
         let step = match wire.step(now) {
             Ok(step) => step,
@@ -129,6 +136,7 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
 enum Order {
     Continue,
     Stop,
+    Fail(String),
 }
 
 fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order {
@@ -141,6 +149,12 @@ fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
             Request::SetLimits(direction, change, reply) => {
                 let limits = change(wire.limits(direction));
                 let _ = reply.send(limits.and_then(|limits| wire.set_limits(direction, limits, now)));
+                prefer(wire.is_limited());
+            }
+            Request::Retake(port) => {
+                if let Err(error) = wire.retake(port) {
+                    return Order::Fail(error.to_string());
+                }
             }
             Request::Stop => return Order::Stop,
         }
@@ -176,4 +190,10 @@ fn pin(core: usize) -> io::Result<()> {
 /// Makes sleeps end when asked and not up to 50 microseconds later, the default timer slack.
 fn precise_sleep() {
     sys::set_timer_slack_ns(1);
+}
+
+/// Lets the worker go before programs that compute: a departure that is late by more than the burst is a loss of rate. A
+/// limited wire sleeps most of the time; one without limits would leave its core to nobody else, so it competes as others do.
+fn prefer(limited: bool) {
+    sys::set_realtime(limited);
 }

@@ -1,9 +1,10 @@
 //! The `weir` command: parse, call, print.
 
 mod commands;
-#[allow(dead_code, reason = "the tables of `weir stat` use the rest")]
 mod human;
+mod output;
 mod session;
+mod table;
 mod text;
 
 use std::process::ExitCode;
@@ -23,8 +24,10 @@ struct Arguments {
 enum Command {
     Run(commands::run::Arguments),
     Wire(commands::wire::Arguments),
+    Lab(commands::lab::Arguments),
     Set(commands::set::Arguments),
     Stat(commands::stat::Arguments),
+    Doctor(commands::doctor::Arguments),
     /// What the main process starts to clean up after it.
     #[command(hide = true)]
     Guardian,
@@ -34,8 +37,10 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Wire(arguments) => commands::wire::run(&arguments),
+        Command::Lab(arguments) => commands::lab::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Guardian => {
             return if weir_run::guardian::guard() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }

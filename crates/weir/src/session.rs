@@ -90,12 +90,12 @@ impl Session {
         let control = Control::listen(&config.name)
             .doing(|| format!("making the control socket {}", Control::path_of(&config.name).display()))?;
         guardian.record(&NetNs::current()?, Undo::File { path: control.path().into() })?;
-        watch_interfaces(config, sender.clone())?;
+        let (mailbox, inbox) = Mailbox::new()?;
+        watch_interfaces(config, sender.clone(), mailbox.clone())?;
         let bell = Arc::new(
             Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?,
         );
         let wire = Wire::open(config, &bell, guardian, now_ns())?;
-        let (mailbox, inbox) = Mailbox::new()?;
         let core = core.or_else(weir_port::sys::last_allowed_core);
         let ended = sender.clone();
         let worker = std::thread::Builder::new().name("weir-worker".into()).spawn(move || {
@@ -148,23 +148,48 @@ fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-fn watch_interfaces(config: &WireConfig, events: Sender<Event>) -> Result<(), Failure> {
+/// Tells when an interface vanishes, and the worker when one has come up again.
+fn watch_interfaces(config: &WireConfig, events: Sender<Event>, worker: Mailbox) -> Result<(), Failure> {
     let monitor = Monitor::new()?;
     let watched = config.ports.clone().map(|name| Link::by_name(&name).map(|link| (link.ifindex, name)));
     let [first, second] = watched;
     let watched = [first?, second?];
     std::thread::Builder::new().name("weir-links".into()).spawn(move || {
+        let mut was_down = [false; 2];
         while let Ok(seen) = monitor.wait() {
-            for (ifindex, name) in &watched {
-                let gone = match &seen {
-                    Some(seen) => seen.contains(&LinkEvent::Gone { ifindex: *ifindex }),
-                    None => Link::by_index(*ifindex).is_err(),
+            for (port, (ifindex, name)) in watched.iter().enumerate() {
+                let of_port = match &seen {
+                    Some(seen) => seen.iter().copied().filter(|event| event.ifindex() == *ifindex).collect(),
+                    // Anything may have happened, so also that it went down and up.
+                    None => {
+                        was_down[port] = true;
+                        vec![look(*ifindex)]
+                    }
                 };
-                if gone && events.send(Event::InterfaceGone(name.clone())).is_err() {
-                    return;
+                for event in of_port {
+                    match event {
+                        LinkEvent::Gone { .. } => {
+                            if events.send(Event::InterfaceGone(name.clone())).is_err() {
+                                return;
+                            }
+                        }
+                        LinkEvent::Changed { up: false, .. } => was_down[port] = true,
+                        LinkEvent::Changed { up: true, .. } => {
+                            if std::mem::take(&mut was_down[port]) && !worker.send(Request::Retake(port)) {
+                                return;
+                            }
+                        }
+                    }
                 }
             }
         }
     })?;
     Ok(())
+}
+
+fn look(ifindex: u32) -> LinkEvent {
+    match Link::by_index(ifindex) {
+        Ok(link) => LinkEvent::Changed { ifindex, up: link.up },
+        Err(_) => LinkEvent::Gone { ifindex },
+    }
 }

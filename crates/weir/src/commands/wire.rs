@@ -30,7 +30,7 @@ pub struct Arguments {
     second: String,
     #[command(flatten)]
     limit: LimitArguments,
-    /// Limit from B to A; without it that direction is not limited
+    /// Limit from B to A, if it is another than from A to B
     #[arg(long, value_name = "RATE", value_parser = text::rate)]
     rate_back: Option<Rate>,
     /// What the wire is called in `weir stat` and `weir set` [default: the name of A]
@@ -43,7 +43,7 @@ pub struct Arguments {
 /// The options of a limit, which several commands take.
 #[derive(clap::Args)]
 pub struct LimitArguments {
-    /// Limit in tc's units, such as 200mbit; without it packets are not limited
+    /// Limit of each direction in tc's units, such as 200mbit
     #[arg(long, value_name = "RATE", value_parser = text::rate)]
     pub rate: Option<Rate>,
     /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
@@ -98,7 +98,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         ports: [first.clone(), second.clone()],
         limits: [
             text::limits(limit.rate, limit.burst, limit.queue)?,
-            text::limits(*rate_back, limit.burst, limit.queue)?,
+            text::limits(rate_back.or(limit.rate), limit.burst, limit.queue)?,
         ],
         memory_bytes,
     };

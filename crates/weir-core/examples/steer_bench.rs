@@ -1,0 +1,226 @@
+//! Steering's cost in cycles of the time-stamp counter, beside DPDK's if its program is given.
+//!
+//! `cargo run --release -p weir-core --example steer_bench [-- PEER]`, where PEER is `benches/peers/thash.c`
+//! built as its first lines say. Both sides hash the same 256 tuples and must agree on the hashes before a
+//! figure counts. They take turns (ABBA) for [`REPEATS`] repeats; a repeat's figure is its least round, since
+//! a round cannot be faster than the work it does, only disturbed; shown are the median and the quartiles of
+//! the repeats.
+
+#[cfg(not(target_arch = "x86_64"))]
+fn main() {
+    eprintln!("skipped: cycles are read from the x86-64 time-stamp counter");
+}
+
+#[cfg(target_arch = "x86_64")]
+fn main() {
+    bench::run(std::env::args().nth(1).as_deref());
+}
+
+#[cfg(target_arch = "x86_64")]
+mod bench {
+    use std::arch::x86_64::{_mm_lfence, _rdtsc};
+    use std::hint::black_box;
+    use std::process::Command;
+
+    use weir_core::steer::key::Key;
+    use weir_core::steer::parse::HashKind;
+    use weir_core::steer::rss::{BURST_MAX, Burst, Rss};
+    use weir_core::steer::toeplitz::Toeplitz;
+    use weir_simd::toeplitz::{GROUP_TUPLES, Group};
+
+    const REPEATS: usize = 9;
+    const ROUNDS: usize = 2000;
+    const TUPLES: usize = 256;
+    /// Frames of the burst benchmark: 64 bytes each, one to 2 KiB, so 1024 of them fill the second-level
+    /// cache's share.
+    const FRAMES: usize = 1024;
+    const FRAME_STRIDE: usize = 2048;
+
+    pub fn run(peer: Option<&str>) {
+        let (best, portable) = (Toeplitz::new(&Key::MICROSOFT), Toeplitz::portable(&Key::MICROSOFT));
+        println!("cycles a tuple or packet, median [quartiles] of {REPEATS}; kernel: {}", best.kernel_name());
+        toeplitz::<3>("12-byte tuple", &best, &portable, peer, "12");
+        toeplitz::<9>("36-byte tuple", &best, &portable, peer, "36");
+        for (name, tag, v6) in [("IPv4", false, false), ("IPv4 tagged", true, false), ("IPv6", false, true)] {
+            for workers in [2, 16] {
+                burst(&format!("burst of 64, {name}, {workers} workers"), tag, v6, workers);
+            }
+        }
+    }
+
+    fn toeplitz<const WORDS: usize>(
+        name: &str,
+        best: &Toeplitz,
+        portable: &Toeplitz,
+        peer: Option<&str>,
+        len: &str,
+    ) {
+        let packed = tuples::<WORDS>();
+        let groups = transposed(&packed);
+        let mut hashes = vec![[0; GROUP_TUPLES]; groups.len()];
+        let mut scratch = groups.clone();
+
+        let mut rows: Vec<(String, Vec<f64>)> = Vec::new();
+        let mut note = |name: String, cycles: f64| match rows.iter_mut().find(|row| row.0 == name) {
+            Some(row) => row.1.push(cycles),
+            None => rows.push((name, vec![cycles])),
+        };
+        for repeat in 0..REPEATS {
+            let mut ours = |note: &mut dyn FnMut(String, f64)| {
+                let kernel = least(TUPLES, || best.hash_groups(black_box(&groups), black_box(&mut hashes)));
+                note(format!("weir {}", best.kernel_name()), kernel);
+                let with_transposition = least(TUPLES, || {
+                    transpose(black_box(&packed), &mut scratch);
+                    best.hash_groups(&scratch, black_box(&mut hashes));
+                });
+                note(format!("weir {} + transposing", best.kernel_name()), with_transposition);
+                let sum = hashes.iter().flatten().fold(0, |sum, hash| sum ^ hash);
+                let tables = least(TUPLES, || {
+                    for (tuple, hash) in
+                        black_box(&packed).iter().zip(black_box(&mut hashes).iter_mut().flatten())
+                    {
+                        *hash = portable.hash(tuple);
+                    }
+                });
+                note("weir portable".into(), tables);
+                assert_eq!(sum, hashes.iter().flatten().fold(0, |sum, hash| sum ^ hash), "both paths agree");
+                sum
+            };
+            let theirs = |note: &mut dyn FnMut(String, f64)| {
+                let run = |case: &str| ask(peer?, &format!("{case}{len}"));
+                for (case, name) in [("bulk", "rte_thash_gfni_bulk"), ("soft", "rte_softrss_be")] {
+                    if let Some((cycles, sum)) = run(case) {
+                        note(name.into(), cycles);
+                        assert_eq!(sum, by_peer_sum(portable, &packed), "{name} hashes as we do");
+                    }
+                }
+                Some(())
+            };
+            // A B, then B A.
+            if repeat % 2 == 0 {
+                ours(&mut note);
+                theirs(&mut note);
+            } else {
+                theirs(&mut note);
+                ours(&mut note);
+            }
+        }
+        for (system, cycles) in rows {
+            print(name, &system, cycles);
+        }
+    }
+
+    /// The packets' way: header bytes in second-level cache, one burst after another.
+    fn burst(name: &str, tag: bool, v6: bool, workers: usize) {
+        let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, Rss::default_bits(workers), workers)
+            .expect("settings");
+        let memory = frames(tag, v6);
+        let views: Vec<&[u8]> = memory.chunks(FRAME_STRIDE).map(|frame| &frame[..64]).collect();
+        let mut burst = Burst::default();
+        let mut repeats = Vec::new();
+        for _ in 0..REPEATS {
+            let mut taken = 0;
+            repeats.push(least(FRAMES, || {
+                taken = 0;
+                for frames in black_box(&views).chunks(BURST_MAX) {
+                    rss.steer(frames, black_box(&mut burst));
+                    taken += burst.by_worker().map(|(_, frames)| frames.len()).sum::<usize>();
+                }
+            }));
+            assert_eq!(taken, FRAMES, "every frame has a worker");
+        }
+        print(name, "weir", repeats);
+    }
+
+    fn print(name: &str, system: &str, mut cycles: Vec<f64>) {
+        cycles.sort_by(f64::total_cmp);
+        let at = |part: usize| cycles[(cycles.len() - 1) * part / 4];
+        println!("{name:<36} {system:<28} {:>8.2} [{:.2}-{:.2}]", at(2), at(1), at(3));
+    }
+
+    /// Cycles of the least disturbed round, for each of `items`.
+    fn least(items: usize, mut work: impl FnMut()) -> f64 {
+        let cycles = (0..ROUNDS).map(|_| {
+            let start = now_cycles();
+            work();
+            now_cycles() - start
+        });
+        cycles.min().unwrap_or(0) as f64 / items as f64
+    }
+
+    fn now_cycles() -> u64 {
+        // The fences keep the counter from being read before the work is done, and the work from starting
+        // before.
+        // SAFETY: fences and a counter that every x86-64 processor has; they touch no memory of ours.
+        unsafe {
+            _mm_lfence();
+            let cycles = _rdtsc();
+            _mm_lfence();
+            cycles
+        }
+    }
+
+    /// The peer's cycles per tuple and the XOR of its hashes.
+    fn ask(peer: &str, case: &str) -> Option<(f64, u32)> {
+        let output = Command::new(peer).arg(case).output().expect("the peer's program runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let (cycles, sum) = text.trim().split_once(' ')?;
+        Some((cycles.parse().ok()?, u32::from_str_radix(sum, 16).ok()?))
+    }
+
+    fn by_peer_sum<const WORDS: usize>(portable: &Toeplitz, packed: &[[u32; WORDS]]) -> u32 {
+        packed.iter().fold(0, |sum, tuple| sum ^ portable.hash(tuple))
+    }
+
+    /// The tuples of `benches/peers/thash.c`.
+    fn tuples<const WORDS: usize>() -> Vec<[u32; WORDS]> {
+        let mut state = 1_u32;
+        let mut byte = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        (0..TUPLES)
+            .map(|_| std::array::from_fn(|_| u32::from_ne_bytes(std::array::from_fn(|_| byte()))))
+            .collect()
+    }
+
+    fn transposed<const WORDS: usize>(packed: &[[u32; WORDS]]) -> Vec<Group<WORDS>> {
+        let mut groups = vec![[[0; GROUP_TUPLES]; WORDS]; packed.len() / GROUP_TUPLES];
+        transpose(packed, &mut groups);
+        groups
+    }
+
+    fn transpose<const WORDS: usize>(packed: &[[u32; WORDS]], groups: &mut [Group<WORDS>]) {
+        for (tuples, group) in packed.as_chunks::<GROUP_TUPLES>().0.iter().zip(groups) {
+            for (t, tuple) in tuples.iter().enumerate() {
+                for (k, word) in tuple.iter().enumerate() {
+                    group[k][t] = *word;
+                }
+            }
+        }
+    }
+
+    fn frames(tag: bool, v6: bool) -> Vec<u8> {
+        let mut memory = vec![0; FRAMES * FRAME_STRIDE];
+        for (i, frame) in memory.chunks_mut(FRAME_STRIDE).enumerate() {
+            let mut head = vec![0; 12];
+            if tag {
+                head.extend([0x81, 0x00, 0, 5]);
+            }
+            let flow = (i as u32).wrapping_mul(0x9e37_79b9).to_be_bytes();
+            if v6 {
+                head.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
+                head.extend([0xfd; 12]);
+                head.extend(flow);
+                head.extend([0xfc; 16]);
+            } else {
+                head.extend([0x08, 0x00, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0]);
+                head.extend(flow);
+                head.extend([10, 0, 0, 1]);
+            }
+            head.extend([1, 2, 0, 53]);
+            frame[..head.len()].copy_from_slice(&head);
+        }
+        memory
+    }
+}

@@ -1,0 +1,389 @@
+//! Protocols: what a packet can be dispatched to, which worker that is, and what it leads to.
+//!
+//! The rule for the worker:
+//!
+//! | policy | worker |
+//! |---|---|
+//! | `source` | the port's index, over the workers in turn: packets of one port keep their order among themselves |
+//! | `flow` | the indirection table's, by flow hash; without a hash as `source` |
+//! | `cpu` | the one the protocol's own function names, over the workers in turn |
+//!
+//! The rule for credit: a packet that enters protocol `p` may come to every protocol `p` leads to (`feeds`,
+//! followed to the end). It is let in only while none of these is full; `reach[p]` is that set.
+//!
+//! Ownership: a [`Registry`] is immutable once made; all workers share one.
+//!
+//! Source: FreeBSD `sys/net/netisr.h` (policies), `netisr.c` (`netisr_select_cpuid`). `feeds` is ours: netisr
+//! has no credit to give.
+
+use std::fmt;
+
+use crate::packet::Meta;
+use crate::steer::rss::Rss;
+
+/// Protocols at most: the bits of a set.
+pub const PROTOCOLS_MAX: usize = 64;
+
+/// Which worker handles a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The one its port belongs to.
+    Source,
+    /// The one its flow belongs to.
+    Flow,
+    /// The one the protocol's own function names.
+    Cpu,
+}
+
+/// Whether a packet is handled now or later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Now, on the worker that has it, whatever the policy says.
+    Direct,
+    /// Now if the policy chooses the worker that has it; otherwise later, on the chosen one.
+    Hybrid,
+    /// Later, on the worker the policy chooses.
+    Deferred,
+}
+
+/// What happens to a packet when its queue is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Its feeder is held: nothing enters that could come here.
+    #[default]
+    Block,
+    /// As `Block`; besides, packets are marked (Congestion Experienced) from half the limit on.
+    Ecn,
+    /// It is dropped and counted, as netisr does.
+    Drop,
+}
+
+macro_rules! names {
+    ($type:ident: $($variant:ident = $name:literal),+) => {
+        impl $type {
+            /// Every one, in the order they are documented.
+            pub const ALL: &[$type] = &[$($type::$variant),+];
+
+            /// Its name in settings and tables.
+            pub const fn name(self) -> &'static str {
+                match self { $($type::$variant => $name),+ }
+            }
+
+            /// The one of that name.
+            pub fn from_name(name: &str) -> Option<$type> {
+                $type::ALL.iter().copied().find(|one| one.name() == name)
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+
+names!(Policy: Source = "source", Flow = "flow", Cpu = "cpu");
+names!(Mode: Direct = "direct", Hybrid = "hybrid", Deferred = "deferred");
+names!(WhenFull: Block = "block", Ecn = "ecn", Drop = "drop");
+
+/// A protocol's place in its registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProtoId(usize);
+
+impl ProtoId {
+    /// The place as an index.
+    pub const fn index(self) -> usize {
+        self.0
+    }
+
+    const fn bit(self) -> ProtoSet {
+        1 << self.0
+    }
+}
+
+/// A set of protocols, one bit for each place.
+pub type ProtoSet = u64;
+
+/// Names the worker of a packet for [`Policy::Cpu`]; any number, taken over the workers in turn.
+pub type ToWorker = fn(&Meta) -> usize;
+
+/// A protocol as it is registered.
+#[derive(Clone, Debug)]
+pub struct Protocol {
+    /// Its name in settings and tables.
+    pub name: &'static str,
+    /// Its number in tables (netisr's `NETISR_*`).
+    pub number: u16,
+    /// Which worker.
+    pub policy: Policy,
+    /// Now or later; `None` is whatever `dispatch` says for all.
+    pub mode: Option<Mode>,
+    /// Packets its queue holds before it is full; `None` is `defaultqlimit`.
+    pub qlimit: Option<usize>,
+    /// What happens then.
+    pub when_full: WhenFull,
+    /// The worker, for [`Policy::Cpu`].
+    pub to_worker: Option<ToWorker>,
+    /// The protocols its handler may dispatch to, by name.
+    pub feeds: &'static [&'static str],
+}
+
+impl Protocol {
+    /// The protocols of the path, with netisr's numbers and policies.
+    pub fn of_the_path() -> Vec<Protocol> {
+        let protocol = |name, number, policy, feeds| Protocol {
+            name,
+            number,
+            policy,
+            mode: None,
+            qlimit: None,
+            when_full: WhenFull::Block,
+            to_worker: None,
+            feeds,
+        };
+        let mut ether = protocol("ether", 5, Policy::Source, &["arp", "ip", "ip6"]);
+        ether.mode = Some(Mode::Direct);
+        vec![
+            protocol("ip", 1, Policy::Flow, &["esp"]),
+            protocol("arp", 4, Policy::Source, &[]),
+            ether,
+            protocol("ip6", 6, Policy::Flow, &["esp"]),
+            protocol("esp", 11, Policy::Flow, &["ip", "ip6"]),
+        ]
+    }
+}
+
+/// A registered protocol with every default filled in.
+#[derive(Clone, Debug)]
+pub struct Registered {
+    /// As it was registered.
+    pub protocol: Protocol,
+    /// Now or later.
+    pub mode: Mode,
+    /// Packets its queue holds before it is full.
+    pub qlimit: usize,
+    /// Where its packets may come to, itself included.
+    pub reach: ProtoSet,
+    feeds: ProtoSet,
+}
+
+/// All protocols, and the table that turns flows into workers.
+pub struct Registry {
+    protocols: Vec<Registered>,
+    rss: Rss,
+}
+
+impl Registry {
+    /// Registers `protocols`; `mode` and `qlimit` are for those that name none.
+    pub fn new(
+        protocols: Vec<Protocol>,
+        mode: Mode,
+        qlimit: usize,
+        rss: Rss,
+    ) -> Result<Registry, RegistryError> {
+        if protocols.len() > PROTOCOLS_MAX {
+            return Err(RegistryError::TooMany(protocols.len()));
+        }
+        let place_of = |name: &str| protocols.iter().position(|protocol| protocol.name == name);
+        let mut feeds = Vec::with_capacity(protocols.len());
+        for (place, protocol) in protocols.iter().enumerate() {
+            if place_of(protocol.name) != Some(place) {
+                return Err(RegistryError::Twice(protocol.name));
+            }
+            if protocol.policy == Policy::Cpu && protocol.to_worker.is_none() {
+                return Err(RegistryError::NoWorkerFunction(protocol.name));
+            }
+            if protocol.qlimit.unwrap_or(qlimit) == 0 {
+                return Err(RegistryError::ZeroLimit(protocol.name));
+            }
+            let mut set: ProtoSet = 0;
+            for &name in protocol.feeds {
+                let unknown = RegistryError::FeedsUnknown { name: protocol.name, feeds: name };
+                set |= 1 << place_of(name).ok_or(unknown)?;
+            }
+            feeds.push(set);
+        }
+        let reach = closure(&feeds);
+        let protocols = protocols
+            .into_iter()
+            .zip(feeds.iter().zip(reach))
+            .map(|(protocol, (&feeds, reach))| Registered {
+                mode: protocol.mode.unwrap_or(mode),
+                qlimit: protocol.qlimit.unwrap_or(qlimit),
+                reach,
+                feeds,
+                protocol,
+            })
+            .collect();
+        Ok(Registry { protocols, rss })
+    }
+
+    /// The protocol of that name.
+    pub fn id(&self, name: &str) -> Option<ProtoId> {
+        let place = self.protocols.iter().position(|registered| registered.protocol.name == name)?;
+        Some(ProtoId(place))
+    }
+
+    /// Every protocol's place.
+    pub fn ids(&self) -> impl Iterator<Item = ProtoId> + use<> {
+        (0..self.protocols.len()).map(ProtoId)
+    }
+
+    /// A protocol.
+    pub fn get(&self, id: ProtoId) -> &Registered {
+        &self.protocols[id.index()]
+    }
+
+    /// Flows to workers.
+    pub fn rss(&self) -> &Rss {
+        &self.rss
+    }
+
+    /// The worker `id`'s policy chooses for a packet.
+    #[inline]
+    pub fn worker(&self, id: ProtoId, meta: &Meta) -> usize {
+        let workers = self.rss.workers();
+        let by_source = || usize::from(meta.port) % workers;
+        let protocol = &self.get(id).protocol;
+        match (protocol.policy, protocol.to_worker) {
+            (Policy::Source, _) => by_source(),
+            (Policy::Flow, _) if meta.flow_hash == 0 => by_source(),
+            (Policy::Flow, _) => self.rss.worker(meta.flow_hash),
+            (Policy::Cpu, to_worker) => {
+                to_worker.map_or_else(by_source, |to_worker| to_worker(meta) % workers)
+            }
+        }
+    }
+
+    /// Whether the handler of `from` said that it dispatches to `to`.
+    #[inline]
+    pub fn feeds(&self, from: ProtoId, to: ProtoId) -> bool {
+        self.get(from).feeds & to.bit() != 0
+    }
+}
+
+/// Everything each protocol's packets may come to, itself included.
+fn closure(feeds: &[ProtoSet]) -> Vec<ProtoSet> {
+    let mut reach: Vec<ProtoSet> = feeds.iter().enumerate().map(|(place, set)| set | 1 << place).collect();
+    // Each round follows one more step, and no way without repeats is longer than there are protocols.
+    for _ in 0..feeds.len() {
+        for place in 0..reach.len() {
+            let further = crate::steer::rss::Bits(reach[place]).fold(0, |set, next| set | reach[next]);
+            reach[place] |= further;
+        }
+    }
+    reach
+}
+
+/// Why protocols could not be registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegistryError {
+    /// More than a set has bits.
+    TooMany(usize),
+    /// Two of one name.
+    Twice(&'static str),
+    /// Policy `cpu` without a function that names the worker.
+    NoWorkerFunction(&'static str),
+    /// A queue that is always full.
+    ZeroLimit(&'static str),
+    /// It feeds a protocol that is not registered.
+    FeedsUnknown {
+        /// The protocol.
+        name: &'static str,
+        /// What it feeds.
+        feeds: &'static str,
+    },
+}
+
+impl fmt::Display for RegistryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegistryError::TooMany(count) => write!(f, "{count} protocols; at most {PROTOCOLS_MAX}"),
+            RegistryError::Twice(name) => write!(f, "protocol `{name}` is registered twice"),
+            RegistryError::NoWorkerFunction(name) => {
+                write!(
+                    f,
+                    "protocol `{name}` has no function of its own that names a worker; use `source` or `flow`"
+                )
+            }
+            RegistryError::ZeroLimit(name) => {
+                write!(f, "protocol `{name}` has a queue limit of 0; a queue holds at least one packet")
+            }
+            RegistryError::FeedsUnknown { name, feeds } => {
+                write!(f, "protocol `{name}` feeds `{feeds}`, which is not registered")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RegistryError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steer::key::Key;
+    use crate::steer::parse::HashKind;
+
+    fn registry(protocols: Vec<Protocol>) -> Result<Registry, RegistryError> {
+        let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, 3, 4).unwrap();
+        Registry::new(protocols, Mode::Hybrid, 256, rss)
+    }
+
+    #[test]
+    fn reach_follows_feeds_to_the_end_and_around_a_loop() {
+        let registry = registry(Protocol::of_the_path()).unwrap();
+        let reach = |name| {
+            let set = registry.get(registry.id(name).unwrap()).reach;
+            let mut names: Vec<_> = registry
+                .ids()
+                .filter(|id| set & id.bit() != 0)
+                .map(|id| registry.get(id).protocol.name)
+                .collect();
+            names.sort_unstable();
+            names
+        };
+        assert_eq!(reach("arp"), ["arp"]);
+        assert_eq!(reach("ip"), ["esp", "ip", "ip6"]);
+        assert_eq!(reach("esp"), ["esp", "ip", "ip6"]);
+        assert_eq!(reach("ether"), ["arp", "esp", "ether", "ip", "ip6"]);
+    }
+
+    #[test]
+    fn each_policy_chooses_its_worker() {
+        let mut protocols = Protocol::of_the_path();
+        protocols[1].policy = Policy::Cpu;
+        protocols[1].to_worker = Some(|meta| usize::from(meta.queue));
+        let registry = registry(protocols).unwrap();
+        let id = |name| registry.id(name).unwrap();
+        let meta = Meta { port: 6, queue: 11, flow_hash: 0x0000_0005, ..Meta::default() };
+        assert_eq!(registry.worker(id("ether"), &meta), 2, "port 6 of 4 workers");
+        assert_eq!(registry.worker(id("ip"), &meta), 1, "bucket 5 of 8, dealt to 4 workers");
+        assert_eq!(registry.worker(id("arp"), &meta), 3, "queue 11 of 4 workers");
+        let unhashed = Meta { flow_hash: 0, ..meta };
+        assert_eq!(registry.worker(id("ip"), &unhashed), 2, "without a hash as source");
+    }
+
+    #[test]
+    fn what_cannot_be_registered_is_named() {
+        let with = |change: fn(&mut Vec<Protocol>)| {
+            let mut protocols = Protocol::of_the_path();
+            change(&mut protocols);
+            registry(protocols).err()
+        };
+        assert_eq!(with(|all| all[1].name = "ip"), Some(RegistryError::Twice("ip")));
+        assert_eq!(with(|all| all[0].policy = Policy::Cpu), Some(RegistryError::NoWorkerFunction("ip")));
+        assert_eq!(with(|all| all[0].qlimit = Some(0)), Some(RegistryError::ZeroLimit("ip")));
+        let feeds_unknown = RegistryError::FeedsUnknown { name: "ip", feeds: "gre" };
+        assert_eq!(with(|all| all[0].feeds = &["gre"]), Some(feeds_unknown));
+        assert_eq!(with(|_| ()), None);
+    }
+
+    #[test]
+    fn names_and_values_are_inverse() {
+        assert!(Policy::ALL.iter().all(|one| Policy::from_name(one.name()) == Some(*one)));
+        assert!(Mode::ALL.iter().all(|one| Mode::from_name(one.name()) == Some(*one)));
+        assert!(WhenFull::ALL.iter().all(|one| WhenFull::from_name(one.name()) == Some(*one)));
+        assert_eq!(Mode::from_name("flow"), None, "a policy is no mode");
+    }
+}

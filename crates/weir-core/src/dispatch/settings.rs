@@ -1,0 +1,466 @@
+//! The settings of dispatch and steering, under netisr's names, from wherever they are written.
+//!
+//! | key | value | default |
+//! |---|---|---|
+//! | `dispatch` | `direct`, `hybrid`, `deferred` | `direct` |
+//! | `maxthreads` | workers, or -1 for as many as CPUs | -1 |
+//! | `bindthreads` | `true`, `false` (or 1, 0) | `true` |
+//! | `defaultqlimit` | packets in a queue whose protocol names no limit | 256 |
+//! | `maxqlimit` | the most any limit may be | 10240 |
+//! | `rss.bits` | 2^bits buckets, at most 7 | two buckets for each worker |
+//! | `rss.key` | `microsoft`, `symmetric` or 80 hexadecimal digits | `microsoft` |
+//! | `rss.hash` | `2-tuple`, `4-tuple` | `4-tuple` |
+//! | `rss.bucket.N` | the worker bucket N belongs to | N over the workers in turn |
+//! | `proto.NAME.policy` | `source`, `flow`, `cpu` | the protocol's |
+//! | `proto.NAME.dispatch` | as `dispatch` | as `dispatch` |
+//! | `proto.NAME.qlimit` | packets | `defaultqlimit` |
+//! | `proto.NAME.full` | `block`, `ecn`, `drop` | `block` |
+//!
+//! A topology file and the command line both come here as keys and texts, each with its line if it has one,
+//! in any order. What a key says alone is judged when it is set; what depends on others, in
+//! [`Settings::finish`]. Either way the error names the key, and the line.
+//!
+//! Source: FreeBSD `netisr(9)`, `sys/net/rss_config.c`. Defaults are netisr's except for the threads: it
+//! starts one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::protocol::{Mode, Policy, Protocol, Registry, RegistryError, WhenFull};
+use crate::steer::key::{BUCKET_BITS_MAX, Key, KeyError};
+use crate::steer::parse::HashKind;
+use crate::steer::rss::{Rss, RssError, WORKERS_MAX};
+
+/// Settings as they come in.
+pub struct Settings {
+    dispatch: Mode,
+    maxthreads: Option<Set<usize>>,
+    bindthreads: bool,
+    defaultqlimit: Set<usize>,
+    maxqlimit: Set<usize>,
+    bits: Option<Set<u32>>,
+    key: Key,
+    hash: HashKind,
+    buckets: Vec<Set<(usize, usize)>>,
+    protocols: Vec<Protocol>,
+    qlimits: Vec<Set<usize>>,
+    seen: Vec<Set<()>>,
+}
+
+/// A value with where it was set, for what is judged later.
+#[derive(Clone)]
+struct Set<T> {
+    value: T,
+    key: String,
+    line: Option<u32>,
+}
+
+impl<T> Set<T> {
+    fn error(&self, problem: Problem) -> SettingError {
+        SettingError { key: self.key.clone(), line: self.line, problem }
+    }
+}
+
+/// Settings that fit together.
+pub struct Configuration {
+    /// Protocols and steering, for every worker.
+    pub registry: Arc<Registry>,
+    /// How many workers.
+    pub workers: usize,
+    /// How many there may be on this machine.
+    pub workers_max: usize,
+    /// Whether each is bound to a CPU.
+    pub bindthreads: bool,
+    /// `dispatch`.
+    pub dispatch: Mode,
+    /// `defaultqlimit`.
+    pub defaultqlimit: usize,
+    /// `maxqlimit`.
+    pub maxqlimit: usize,
+}
+
+impl Settings {
+    /// The defaults for `protocols`.
+    pub fn new(protocols: Vec<Protocol>) -> Settings {
+        let default = |key: &str, value| Set { value, key: key.to_string(), line: None };
+        Settings {
+            dispatch: Mode::Direct,
+            maxthreads: None,
+            bindthreads: true,
+            defaultqlimit: default("defaultqlimit", 256),
+            maxqlimit: default("maxqlimit", 10240),
+            bits: None,
+            key: Key::MICROSOFT,
+            hash: HashKind::default(),
+            buckets: Vec::new(),
+            protocols,
+            qlimits: Vec::new(),
+            seen: Vec::new(),
+        }
+    }
+
+    /// Sets `key` to what `text` says; `line` is where it stands, for errors.
+    pub fn set(&mut self, key: &str, text: &str, line: Option<u32>) -> Result<(), SettingError> {
+        let at = |value: usize| Set { value, key: key.to_string(), line };
+        self.set_value(key, text, &at).map_err(|problem| SettingError {
+            key: key.to_string(),
+            line,
+            problem,
+        })?;
+        if let Some(first) = self.seen.iter().find(|seen| seen.key == key) {
+            let problem = Problem::Twice { first: first.line };
+            return Err(SettingError { key: key.to_string(), line, problem });
+        }
+        self.seen.push(Set { value: (), key: key.to_string(), line });
+        Ok(())
+    }
+
+    fn set_value(&mut self, key: &str, text: &str, at: &dyn Fn(usize) -> Set<usize>) -> Result<(), Problem> {
+        let unknown = |kind, known| Problem::Unknown { kind, text: text.to_string(), known };
+        let mode = || {
+            Mode::from_name(text)
+                .ok_or_else(|| unknown("mode", names(Mode::ALL.iter().map(|mode| mode.name()))))
+        };
+        let parts: Vec<&str> = key.split('.').collect();
+        match parts[..] {
+            ["dispatch"] => self.dispatch = mode()?,
+            ["maxthreads"] if text == "-1" => self.maxthreads = None,
+            ["maxthreads"] => self.maxthreads = Some(at(number(text, 1, WORKERS_MAX)?)),
+            ["bindthreads"] => {
+                self.bindthreads = match text {
+                    "true" | "1" => true,
+                    "false" | "0" => false,
+                    _ => return Err(unknown("switch", "true, false".into())),
+                }
+            }
+            ["defaultqlimit"] => self.defaultqlimit = at(number(text, 1, usize::MAX)?),
+            ["maxqlimit"] => self.maxqlimit = at(number(text, 1, usize::MAX)?),
+            ["rss", "bits"] => {
+                let Set { value: bits, key, line } = at(number(text, 0, BUCKET_BITS_MAX as usize)?);
+                self.bits = Some(Set { value: bits as u32, key, line });
+            }
+            ["rss", "key"] => self.key = text.parse().map_err(Problem::Key)?,
+            ["rss", "hash"] => {
+                let kind = HashKind::ALL.into_iter().find(|kind| kind.name() == text);
+                self.hash =
+                    kind.ok_or_else(|| unknown("hash", names(HashKind::ALL.iter().map(|kind| kind.name()))))?;
+            }
+            ["rss", "bucket", bucket] => {
+                let bucket = number(bucket, 0, (1 << BUCKET_BITS_MAX) - 1)?;
+                let Set { value: worker, key, line } = at(number(text, 0, usize::MAX)?);
+                self.buckets.push(Set { value: (bucket, worker), key, line });
+            }
+            ["proto", name, setting] => {
+                let known = || names(self.protocols.iter().map(|protocol| protocol.name));
+                let place =
+                    self.protocols.iter().position(|protocol| protocol.name == name).ok_or_else(|| {
+                        Problem::Unknown { kind: "protocol", text: name.to_string(), known: known() }
+                    })?;
+                let protocol = &mut self.protocols[place];
+                match setting {
+                    "policy" => {
+                        let policy = Policy::from_name(text);
+                        protocol.policy = policy.ok_or_else(|| {
+                            unknown("policy", names(Policy::ALL.iter().map(|policy| policy.name())))
+                        })?;
+                        if protocol.policy == Policy::Cpu && protocol.to_worker.is_none() {
+                            return Err(Problem::Registry(RegistryError::NoWorkerFunction(protocol.name)));
+                        }
+                    }
+                    "dispatch" => protocol.mode = Some(mode()?),
+                    "qlimit" => {
+                        let qlimit = at(number(text, 1, usize::MAX)?);
+                        protocol.qlimit = Some(qlimit.value);
+                        self.qlimits.push(qlimit);
+                    }
+                    "full" => {
+                        let rule = WhenFull::from_name(text);
+                        protocol.when_full = rule.ok_or_else(|| {
+                            unknown("rule", names(WhenFull::ALL.iter().map(|rule| rule.name())))
+                        })?;
+                    }
+                    _ => return Err(Problem::NoSuchKey),
+                }
+            }
+            _ => return Err(Problem::NoSuchKey),
+        }
+        Ok(())
+    }
+
+    /// Checks what depends on several settings, on a machine with `cpus` CPUs.
+    pub fn finish(self, cpus: usize) -> Result<Configuration, SettingError> {
+        let maxqlimit = self.maxqlimit.value;
+        for limit in self.qlimits.iter().chain([&self.defaultqlimit]) {
+            if limit.value > maxqlimit {
+                return Err(limit.error(Problem::AboveMax { qlimit: limit.value, maxqlimit }));
+            }
+        }
+        let workers_max = cpus.clamp(1, WORKERS_MAX);
+        let workers = match &self.maxthreads {
+            Some(threads) if threads.value > workers_max => {
+                return Err(threads.error(Problem::AboveCpus { threads: threads.value, cpus }));
+            }
+            Some(threads) => threads.value,
+            None => workers_max,
+        };
+        let bits = self.bits.as_ref().map_or_else(|| Rss::default_bits(workers), |bits| bits.value);
+        let here = |key: &str, problem| SettingError { key: key.to_string(), line: None, problem };
+        let mut rss = Rss::new(&self.key, self.hash, bits, workers)
+            .map_err(|error| here("rss.bits", Problem::Rss(error)))?;
+        for bucket in &self.buckets {
+            let (number, worker) = bucket.value;
+            rss.assign(number, worker).map_err(|error| bucket.error(Problem::Rss(error)))?;
+        }
+        let registry = Registry::new(self.protocols, self.dispatch, self.defaultqlimit.value, rss)
+            .map_err(|error| here("proto", Problem::Registry(error)))?;
+        Ok(Configuration {
+            registry: Arc::new(registry),
+            workers,
+            workers_max,
+            bindthreads: self.bindthreads,
+            dispatch: self.dispatch,
+            defaultqlimit: self.defaultqlimit.value,
+            maxqlimit,
+        })
+    }
+}
+
+fn number(text: &str, least: usize, most: usize) -> Result<usize, Problem> {
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| Problem::NotANumber { text: text.to_string(), least, most })
+}
+
+fn names(names: impl Iterator<Item = &'static str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// A setting that cannot be, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingError {
+    /// The key.
+    pub key: String,
+    /// The line, if it was read from a file.
+    pub line: Option<u32>,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What is wrong with a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// There is no such key.
+    NoSuchKey,
+    /// The key was set before.
+    Twice {
+        /// Where.
+        first: Option<u32>,
+    },
+    /// Not one of the words it may be.
+    Unknown {
+        /// What the word should be.
+        kind: &'static str,
+        /// The word.
+        text: String,
+        /// What it may be.
+        known: String,
+    },
+    /// Not a number, or out of range.
+    NotANumber {
+        /// What was written.
+        text: String,
+        /// The least it may be.
+        least: usize,
+        /// The most it may be.
+        most: usize,
+    },
+    /// A queue limit above `maxqlimit`.
+    AboveMax {
+        /// The limit.
+        qlimit: usize,
+        /// `maxqlimit`.
+        maxqlimit: usize,
+    },
+    /// More workers than CPUs.
+    AboveCpus {
+        /// The workers asked for.
+        threads: usize,
+        /// The CPUs there are.
+        cpus: usize,
+    },
+    /// A key that cannot be used.
+    Key(KeyError),
+    /// Steering that cannot be.
+    Rss(RssError),
+    /// Protocols that cannot be registered.
+    Registry(RegistryError),
+}
+
+impl fmt::Display for SettingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        write!(f, "{}: {}", self.key, self.problem)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::NoSuchKey => f.write_str(
+                "no such key; there are dispatch, maxthreads, bindthreads, defaultqlimit, maxqlimit, rss.bits, \
+                 rss.key, rss.hash, rss.bucket.N, and policy, dispatch, qlimit, full under proto.NAME",
+            ),
+            Problem::Twice { first: Some(line) } => write!(f, "set before, on line {line}; set it once"),
+            Problem::Twice { first: None } => f.write_str("set before; set it once"),
+            Problem::Unknown { kind, text, known } => write!(f, "unknown {kind} `{text}`; use one of {known}"),
+            Problem::NotANumber { text, least, most: usize::MAX } => {
+                write!(f, "`{text}` is no number of at least {least}")
+            }
+            Problem::NotANumber { text, least, most } => write!(f, "`{text}` is no number from {least} to {most}"),
+            Problem::AboveMax { qlimit, maxqlimit } => {
+                write!(f, "{qlimit} is above maxqlimit, {maxqlimit}; lower it or raise maxqlimit")
+            }
+            Problem::AboveCpus { threads, cpus } => {
+                write!(f, "{threads} workers on {cpus} CPUs; a worker wants a CPU of its own, use at most {cpus}")
+            }
+            Problem::Key(error) => error.fmt(f),
+            Problem::Rss(error) => error.fmt(f),
+            Problem::Registry(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SettingError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The settings of a file with one setting a line, from line 1 on.
+    fn read(lines: &[(&str, &str)]) -> Result<Configuration, SettingError> {
+        let mut settings = Settings::new(Protocol::of_the_path());
+        for (line, (key, text)) in (1..).zip(lines) {
+            settings.set(key, text, Some(line))?;
+        }
+        settings.finish(8)
+    }
+
+    fn complaint(lines: &[(&str, &str)]) -> String {
+        read(lines).err().expect("must be refused").to_string()
+    }
+
+    #[test]
+    fn everything_can_be_set_in_any_order() {
+        let configuration = read(&[
+            ("proto.esp.qlimit", "8192"),
+            ("proto.esp.full", "drop"),
+            ("proto.ip.dispatch", "deferred"),
+            ("proto.arp.policy", "flow"),
+            ("rss.bucket.5", "3"),
+            ("rss.bits", "3"),
+            ("rss.hash", "2-tuple"),
+            ("rss.key", "symmetric"),
+            ("dispatch", "hybrid"),
+            ("maxthreads", "4"),
+            ("bindthreads", "0"),
+            ("defaultqlimit", "512"),
+            ("maxqlimit", "8192"),
+        ])
+        .unwrap();
+        let protocol = |name: &str| configuration.registry.get(configuration.registry.id(name).unwrap());
+        assert_eq!((configuration.workers, configuration.bindthreads), (4, false));
+        assert_eq!((configuration.defaultqlimit, configuration.maxqlimit), (512, 8192));
+        assert_eq!((protocol("esp").qlimit, protocol("esp").protocol.when_full), (8192, WhenFull::Drop));
+        assert_eq!((protocol("ip").qlimit, protocol("ip").mode), (512, Mode::Deferred));
+        assert_eq!((protocol("arp").protocol.policy, protocol("arp").mode), (Policy::Flow, Mode::Hybrid));
+        assert_eq!(protocol("ether").mode, Mode::Direct, "its own, whatever dispatch says");
+        let rss = configuration.registry.rss();
+        assert_eq!((rss.buckets(), rss.worker(5), rss.worker(6)), (8, 3, 2));
+    }
+
+    #[test]
+    fn the_defaults_stand_alone() {
+        let configuration = read(&[]).unwrap();
+        assert_eq!((configuration.workers, configuration.bindthreads), (8, true));
+        assert_eq!((configuration.defaultqlimit, configuration.maxqlimit), (256, 10240));
+        assert_eq!(configuration.dispatch, Mode::Direct);
+        assert_eq!(configuration.registry.rss().buckets(), 16);
+        assert_eq!(read(&[("maxthreads", "-1")]).unwrap().workers, 8);
+    }
+
+    #[test]
+    fn errors_name_the_key_and_the_line() {
+        let cases: &[(&[(&str, &str)], &str)] = &[
+            (
+                &[("bindthreads", "1"), ("dispatch", "sometimes")],
+                "line 2: dispatch: unknown mode `sometimes`; use one of direct, hybrid, deferred",
+            ),
+            (
+                &[("proto.ip.policy", "hybrid")],
+                "line 1: proto.ip.policy: unknown policy `hybrid`; use one of source, flow, cpu",
+            ),
+            (
+                &[("proto.ipx.qlimit", "1")],
+                "line 1: proto.ipx.qlimit: unknown protocol `ipx`; use one of ip, arp, ether, ip6, esp",
+            ),
+            (
+                &[("proto.ip.qlimit", "10241")],
+                "line 1: proto.ip.qlimit: 10241 is above maxqlimit, 10240; lower it or raise maxqlimit",
+            ),
+            (
+                &[("defaultqlimit", "300"), ("maxqlimit", "200")],
+                "line 1: defaultqlimit: 300 is above maxqlimit, 200; lower it or raise maxqlimit",
+            ),
+            (&[("proto.ip.qlimit", "0")], "line 1: proto.ip.qlimit: `0` is no number of at least 1"),
+            (
+                &[("maxthreads", "2"), ("rss.bucket.1", "2")],
+                "line 2: rss.bucket.1: bucket 1 is given to worker 2, which does not exist; there are workers 0 to 1",
+            ),
+            (
+                &[("rss.bits", "1"), ("rss.bucket.2", "0")],
+                "line 2: rss.bucket.2: there is no bucket 2; rss.bits makes buckets 0 to 1",
+            ),
+            (&[("rss.bits", "8")], "line 1: rss.bits: `8` is no number from 0 to 7"),
+            (
+                &[("rss.hash", "5-tuple")],
+                "line 1: rss.hash: unknown hash `5-tuple`; use one of 2-tuple, 4-tuple",
+            ),
+            (&[("maxthreads", "0")], "line 1: maxthreads: `0` is no number from 1 to 64"),
+            (
+                &[("maxthreads", "9")],
+                "line 1: maxthreads: 9 workers on 8 CPUs; a worker wants a CPU of its own, use at most 8",
+            ),
+            (
+                &[("bindthreads", "maybe")],
+                "line 1: bindthreads: unknown switch `maybe`; use one of true, false",
+            ),
+            (
+                &[("dispatch", "direct"), ("dispatch", "direct")],
+                "line 2: dispatch: set before, on line 1; set it once",
+            ),
+            (
+                &[("proto.ip.full", "explode")],
+                "line 1: proto.ip.full: unknown rule `explode`; use one of block, ecn, drop",
+            ),
+            (
+                &[("proto.ip.policy", "cpu")],
+                "line 1: proto.ip.policy: protocol `ip` has no function of its own that names a worker; use `source` or `flow`",
+            ),
+        ];
+        for (lines, expected) in cases {
+            assert_eq!(complaint(lines), *expected);
+        }
+        for key in ["dispach", "rss", "rss.seed", "proto.ip", "proto.ip.queue", "rss.bucket.1.2", ""] {
+            assert!(
+                complaint(&[(key, "1")])
+                    .starts_with(&format!("line 1: {key}: no such key; there are dispatch,"))
+            );
+        }
+        assert!(complaint(&[("rss.key", "6d:5a")]).contains("a key has 40 bytes"));
+        assert!(complaint(&[("rss.bucket.x", "0")]).contains("`x` is no number from 0 to 127"));
+        let mut settings = Settings::new(Protocol::of_the_path());
+        let error = settings.set("dispatch", "now", None).unwrap_err().to_string();
+        assert!(error.starts_with("dispatch: unknown mode `now`"), "no line, no line number: {error}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Bursts against the definition, one frame at a time.
+
+use proptest::prelude::*;
+
+use super::super::toeplitz::tests::by_definition;
+use super::*;
+
+fn udp_v4(source: u32, port: u16) -> Vec<u8> {
+    let mut frame = vec![0; 12];
+    frame.extend([0x08, 0x00, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0]);
+    frame.extend(source.to_be_bytes());
+    frame.extend([10, 0, 0, 1]);
+    frame.extend(port.to_be_bytes());
+    frame.extend([0, 53]);
+    frame.resize(60, 0);
+    frame
+}
+
+fn udp_v6(source: u32, port: u16) -> Vec<u8> {
+    let mut frame = vec![0; 12];
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
+    frame.extend([0xfe; 12]);
+    frame.extend(source.to_be_bytes());
+    frame.extend([0xfd; 16]);
+    frame.extend(port.to_be_bytes());
+    frame.extend([0, 53, 0, 8, 0, 0]);
+    frame
+}
+
+fn arp() -> Vec<u8> {
+    let mut frame = vec![0; 60];
+    frame[12..14].copy_from_slice(&[0x08, 0x06]);
+    frame
+}
+
+fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let frame = (0_u8..8, any::<u32>(), any::<u16>()).prop_map(|(make, source, port)| match make {
+        0..4 => udp_v4(source, port),
+        4..7 => udp_v6(source, port),
+        _ => arp(),
+    });
+    prop::collection::vec(frame, 0..=BURST_MAX)
+}
+
+fn defined_hash(key: &Key, frame: &[u8]) -> u32 {
+    match frame[12..14] {
+        [0x08, 0x00] => by_definition(key, &frame[26..38]),
+        [0x86, 0xdd] => by_definition(key, &frame[22..58]),
+        _ => 0,
+    }
+}
+
+proptest! {
+    /// One scratch for two bursts: nothing of the first may show in the second.
+    #[test]
+    fn a_burst_is_partitioned_by_the_definition(
+        first in frames(),
+        second in frames(),
+        bits in 0..=BUCKET_BITS_MAX,
+        workers in 1..=WORKERS_MAX,
+        portable in any::<bool>(),
+    ) {
+        let mut rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, bits, workers).unwrap();
+        if portable {
+            rss.toeplitz = Toeplitz::portable(&Key::MICROSOFT);
+        }
+        let mut burst = Burst::default();
+        for frames in [&first, &second] {
+            let views: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+            rss.steer(&views, &mut burst);
+            prop_assert_eq!(burst.len(), frames.len());
+            let mut expected = vec![Vec::new(); workers];
+            for (i, frame) in frames.iter().enumerate() {
+                let hash = defined_hash(&Key::MICROSOFT, frame);
+                prop_assert_eq!(burst.hash(i), hash, "frame {}", i);
+                prop_assert_eq!(rss.hash(frame), hash, "frame {}", i);
+                prop_assert_eq!(rss.bucket(hash), hash as usize % (1 << bits));
+                expected[hash as usize % (1 << bits) % workers].push(i);
+            }
+            let mut found = vec![Vec::new(); workers];
+            for (worker, indices) in burst.by_worker() {
+                prop_assert!(indices.len() > 0, "worker {} got nothing", worker);
+                found[worker].extend(indices);
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+}
+
+#[test]
+fn a_moved_bucket_takes_its_flows_along() {
+    let mut rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, 3, 4).unwrap();
+    let frame = udp_v4(0x0a0b_0203, 4000);
+    let bucket = rss.bucket(rss.hash(&frame));
+    let new_worker = (rss.worker(rss.hash(&frame)) + 1) % 4;
+    rss.assign(bucket, new_worker).unwrap();
+    let mut burst = Burst::default();
+    rss.steer(&[&frame], &mut burst);
+    assert_eq!(burst.by_worker().map(|(worker, _)| worker).collect::<Vec<_>>(), [new_worker]);
+}
+
+#[test]
+fn the_ports_count_only_under_the_4_tuple() {
+    let (a, b) = (udp_v4(1, 1000), udp_v4(1, 1001));
+    let rss = |kind| Rss::new(&Key::MICROSOFT, kind, 7, 64).unwrap();
+    assert_eq!(rss(HashKind::TwoTuple).hash(&a), rss(HashKind::TwoTuple).hash(&b));
+    assert_ne!(rss(HashKind::FourTuple).hash(&a), rss(HashKind::FourTuple).hash(&b));
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    let rss = |bits, workers| Rss::new(&Key::MICROSOFT, HashKind::FourTuple, bits, workers);
+    assert_eq!(rss(8, 1).err(), Some(RssError::Bits(8)));
+    assert_eq!(rss(3, 0).err(), Some(RssError::Workers(0)));
+    assert_eq!(rss(3, 65).err(), Some(RssError::Workers(65)));
+    let mut rss = rss(3, 2).unwrap();
+    assert_eq!(rss.assign(8, 0), Err(RssError::NoBucket { bucket: 8, buckets: 8 }));
+    let error = rss.assign(7, 2).unwrap_err();
+    assert_eq!(error, RssError::NoWorker { bucket: 7, worker: 2, workers: 2 });
+    assert!(
+        error.to_string().contains("worker 2, which does not exist; there are workers 0 to 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn default_bits_are_two_buckets_a_worker() {
+    assert_eq!([1, 2, 3, 8, 63, 64].map(Rss::default_bits), [1, 2, 3, 4, 7, 7]);
+}
+
+/// Even load: 4096 flows over 8 workers, none more than a quarter off its share.
+#[test]
+fn flows_spread_evenly() {
+    for key in [Key::MICROSOFT, Key::SYMMETRIC] {
+        let rss = Rss::new(&key, HashKind::FourTuple, 7, 8).unwrap();
+        let mut flows = [0_u32; 8];
+        for i in 0..4096_u32 {
+            let source = 0x0a0b_0000 + i / 16;
+            flows[rss.worker(rss.hash(&udp_v4(source, 1024 + (i % 16) as u16 * 37)))] += 1;
+        }
+        assert!(flows.iter().all(|n| (384..=640).contains(n)), "{key} {flows:?}");
+    }
+}
