@@ -35,7 +35,7 @@ use crate::veth::{self, End};
 pub const PORTS: [&str; 2] = ["program", "host"];
 /// Queues of the program's pair: up to so many flows do not wait for each other.
 const QUEUES_PROGRAM: u32 = 64;
-/// Queues of the host's pair, for the way back.
+/// Queues of the host's pair, for the way back. Fewer, because each takes frames, and time when it is closed.
 const QUEUES_HOST: u32 = 16;
 
 /// Makes the program's namespace. This thread must be in the wire's namespace, made for this and empty, where [`PORTS`] will be.

@@ -8,44 +8,46 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Doing, Result};
 
 /// Where Weir's sockets and locks are.
 pub const DIRECTORY: &str = "/run/weir";
-const PATH: &str = "/run/weir/network.lock";
+const NAME: &str = "network.lock";
 
 /// The right to arrange networks of this machine, until dropped.
 pub struct Lock {
+    path: PathBuf,
     _file: File,
 }
 
 impl Lock {
     /// Waits for it.
     pub fn take() -> Result<Lock> {
-        let take = || -> io::Result<Lock> {
-            std::fs::create_dir_all(DIRECTORY)?;
-            loop {
-                let file =
-                    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(PATH)?;
-                file.lock()?;
-                let still_there = std::fs::metadata(PATH).is_ok_and(|there| {
-                    file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
-                });
-                if still_there {
-                    return Ok(Lock { _file: file });
-                }
+        Lock::take_in(Path::new(DIRECTORY)).doing(|| format!("locking {DIRECTORY}/{NAME}"))
+    }
+
+    fn take_in(directory: &Path) -> io::Result<Lock> {
+        std::fs::create_dir_all(directory)?;
+        let path = directory.join(NAME);
+        loop {
+            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+            file.lock()?;
+            let own = file.metadata()?;
+            let is_same = std::fs::metadata(&path)
+                .is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino()));
+            if is_same {
+                return Ok(Lock { path, _file: file });
             }
-        };
-        take().doing(|| format!("locking {PATH}"))
+        }
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // While it is still locked. Left behind, it is found and locked by the next.
-        let _ = std::fs::remove_file(Path::new(PATH));
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -55,18 +57,15 @@ mod tests {
 
     use super::*;
 
-    /// As root only: the file is where only root may write.
     #[test]
-    fn only_one_at_a_time_has_it() {
-        if !crate::sys::is_root() {
-            return;
-        }
+    fn only_one_at_a_time_has_it_and_nothing_is_left() {
+        let directory = std::env::temp_dir().join(format!("weir-lock-{}", std::process::id()));
         let inside = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..100 {
-                        let lock = Lock::take().unwrap();
+                        let lock = Lock::take_in(&directory).unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
                         std::thread::yield_now();
                         inside.fetch_sub(1, Ordering::Relaxed);
@@ -75,5 +74,7 @@ mod tests {
                 });
             }
         });
+        // Only an empty directory can be removed.
+        std::fs::remove_dir(&directory).unwrap();
     }
 }

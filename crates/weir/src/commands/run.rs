@@ -47,6 +47,8 @@ Limits:
   be looked up: point it at a resolver beyond this host (systemd-resolved lists some in
   /run/systemd/resolve/resolv.conf).
   /sys/class/net still shows the host's interfaces; /proc/net shows the program's.
+  While CMD runs, this host forwards what comes in by the interfaces of its default routes, as a router does;
+  when the last run ends, it does so or not as before.
   A firewall of this host that drops forwarded packets, such as that of Docker, drops the program's too.
   When CMD ends its network ends, also for children of it that go on; when weir is killed, CMD is killed.")]
 pub struct Arguments {
