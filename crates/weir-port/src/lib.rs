@@ -28,6 +28,7 @@ pub mod signals;
 pub mod subnet;
 pub mod sys;
 pub mod sysctl;
+pub mod transmission;
 pub mod undo;
 pub mod veth;
 pub mod xsk;

@@ -26,8 +26,8 @@ use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::napi::{self, Poller, Priming};
 use crate::netns::NetNs;
+use crate::transmission::{Completion, Transmission};
 use crate::undo::{Keeper, Undo};
-use crate::xsk::ring::Descriptor;
 use crate::xsk::socket::{RingSizes, Statistics, Transmit, XskSocket};
 use crate::xsk::umem::Umem;
 use crate::{ethtool, qdisc};
@@ -59,15 +59,6 @@ pub struct Received {
     pub len_bytes: u32,
 }
 
-/// What became of a transmitted packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
-    /// The device took it.
-    Delivered,
-    /// The device refused it for good.
-    Refused,
-}
-
 /// Packets that the kernel lost between the device's ring and the receive rings of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
@@ -94,25 +85,13 @@ pub struct Port {
     /// How many packets one poll brings at most, and how many frames each queue has on offer at least.
     poll_budget: u32,
     announcements: Announcements,
-    /// Lengths and fates of frames in transmission, by frame index.
-    in_flight: Box<[InFlight]>,
-    in_flight_packets: u32,
-    in_flight_bytes: u64,
-    /// The frame indexes on the transmit ring, in order: entry `i` of the ring is at `i & mask`.
-    transmitted: Box<[u32]>,
-    transmit_next: u32,
+    transmission: Transmission,
     sockets: Map,
     /// The NAPI instances that are owned.
     ids: Vec<u32>,
     /// What the kernel had lost when that was last looked at, and what of it the interface being down explains.
     lost_known: u64,
     lost_while_down: u64,
-}
-
-#[derive(Clone, Copy, Default)]
-struct InFlight {
-    len_bytes: u32,
-    refused: bool,
 }
 
 impl Port {
@@ -156,7 +135,6 @@ impl Port {
         let pollers = take_over(&link, &sender_netns, &sender, &announcements, &ids)?;
         pollers.iter().for_each(Poller::poll);
 
-        let frames_total = frames.pool.memory().frames() as usize;
         let queues = sockets.into_iter().zip(pollers);
         let mut port = Port {
             attached: Some([redirect, doorbell]),
@@ -166,11 +144,7 @@ impl Port {
             queues: queues.map(|(socket, poller)| Queue { socket, poller, on_offer: 0 }).collect(),
             poll_budget,
             announcements,
-            in_flight: vec![InFlight::default(); frames_total].into_boxed_slice(),
-            in_flight_packets: 0,
-            in_flight_bytes: 0,
-            transmitted: vec![0; RINGS.transmit as usize].into_boxed_slice(),
-            transmit_next: 0,
+            transmission: Transmission::new(frames.pool.memory().frames(), RINGS.transmit),
             sockets: map,
             ids,
             lost_known: 0,
@@ -330,73 +304,28 @@ impl Port {
 
     /// How many more packets can be handed to [`Port::transmit`].
     pub fn transmit_room(&self) -> u32 {
-        // A completion must find room as well, and that ring is as long as this one.
-        RINGS.transmit - self.in_flight_packets
+        self.transmission.room()
     }
 
     /// Puts a packet on the transmit ring; there must be room.
     pub fn transmit(&mut self, packet: Received, frames: &mut Frames) {
-        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
-        let index = frames.loans.lend(packet.frame);
-        self.in_flight[index as usize] = InFlight { len_bytes: packet.len_bytes, refused: false };
-        self.in_flight_packets += 1;
-        self.in_flight_bytes += u64::from(packet.len_bytes);
-        self.transmitted[(self.transmit_next & (RINGS.transmit - 1)) as usize] = index;
-        self.transmit_next = self.transmit_next.wrapping_add(1);
-        self.queues[0].socket.tx.push(Descriptor {
-            address: u64::from(index) * frame_bytes + u64::from(packet.offset_bytes),
-            length: packet.len_bytes,
-            options: 0,
-        });
+        self.transmission.put(packet, &mut self.queues[0].socket, frames);
     }
 
     /// Makes the kernel transmit: everything, or as much as the device takes now.
     pub fn flush(&mut self) -> Result<Transmit> {
-        let socket = &mut self.queues[0].socket;
-        socket.tx.publish();
-        let mut waiting = socket.tx.unconsumed();
-        while waiting > 0 {
-            let outcome = socket.kick().doing(|| format!("transmitting on {}", self.link.name))?;
-            let still = socket.tx.unconsumed();
-            match outcome {
-                Transmit::Refused => {
-                    let last = self.transmit_next.wrapping_sub(still + 1) & (RINGS.transmit - 1);
-                    self.in_flight[self.transmitted[last as usize] as usize].refused = true;
-                }
-                Transmit::Down => return Ok(Transmit::Down),
-                _ if still == waiting => return Ok(Transmit::Busy),
-                _ => {}
-            }
-            waiting = still;
-        }
-        Ok(Transmit::Progress)
+        let flushed = self.transmission.flush(&mut self.queues[0].socket);
+        flushed.doing(|| format!("transmitting on {}", self.link.name))
     }
 
     /// Takes back the frames whose transmission has ended, telling `each` their lengths and fates; how many they were.
-    pub fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(u32, Completion)) -> usize {
-        if self.in_flight_packets == 0 {
-            return 0;
-        }
-        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
-        let completion = &mut self.queues[0].socket.completion;
-        let mut count = 0;
-        while let Some(address) = completion.pop() {
-            let index = u32::try_from(address / frame_bytes).unwrap_or(u32::MAX);
-            let Ok(frame) = frames.loans.reclaim(index) else { continue };
-            let InFlight { len_bytes, refused } = self.in_flight[index as usize];
-            each(len_bytes, if refused { Completion::Refused } else { Completion::Delivered });
-            frames.pool.give(frame);
-            self.in_flight_bytes -= u64::from(len_bytes);
-            count += 1;
-        }
-        completion.release();
-        self.in_flight_packets -= count as u32;
-        count
+    pub fn complete(&mut self, frames: &mut Frames, each: impl FnMut(u32, Completion)) -> usize {
+        self.transmission.complete(&mut self.queues[0].socket, frames, each)
     }
 
     /// How many packets and bytes are on the transmit ring or with the device.
     pub fn in_flight(&self) -> (u32, u64) {
-        (self.in_flight_packets, self.in_flight_bytes)
+        self.transmission.in_flight()
     }
 
     /// Makes one poll bring at most so many packets, and says how many it then does.

@@ -1,3 +1,5 @@
+//! Tests of `handoff`: its rule as properties, its edges as cases.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};

@@ -21,7 +21,8 @@ use weir_core::shaper::backlog::{Dequeue, Refused};
 use weir_core::shaper::class::{Class, ClassSize};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 use weir_port::napi;
-use weir_port::port::{Completion, Frames, Port, Received};
+use weir_port::port::{Frames, Port, Received};
+use weir_port::transmission::Completion;
 use weir_port::xsk::socket::Transmit;
 
 use crate::packet::WirePacket;

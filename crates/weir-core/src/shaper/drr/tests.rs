@@ -1,3 +1,5 @@
+//! Tests of `drr`: its rule as properties, its edges as cases.
+
 use std::collections::VecDeque;
 
 use proptest::prelude::*;

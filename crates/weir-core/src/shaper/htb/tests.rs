@@ -1,3 +1,5 @@
+//! Tests of `htb`: its rule as properties, its edges as cases.
+
 use proptest::prelude::*;
 
 use super::*;
