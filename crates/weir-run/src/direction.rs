@@ -189,13 +189,25 @@ impl Direction {
             self.backlogged[queue] = full;
             from.announcements().set_backlog(queue, full);
         }
+        self.enqueue_received(queue, now_ns);
+        count
+    }
+
+    /// Takes in what has arrived without a poll, room or not: the class has slots for it.
+    pub fn collect(&mut self, from: &mut Port, frames: &mut Frames, now_ns: u64) {
+        for queue in 0..from.queues() {
+            from.collect(queue, frames, &mut self.received);
+            self.enqueue_received(queue, now_ns);
+        }
+    }
+
+    fn enqueue_received(&mut self, queue: usize, now_ns: u64) {
         for received in self.received.drain(..) {
             let meta = Meta { arrival_ns: now_ns, queue: queue as u16, ..Meta::default() };
             let packet = WirePacket { received, meta };
             let refused = self.class.enqueue(queue, packet);
             assert!(refused.is_ok(), "a class has slots for all that its intake may bring");
         }
-        count
     }
 
     /// Hands the device what the class admits; how many, and when it admits the next.
