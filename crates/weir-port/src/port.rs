@@ -89,9 +89,8 @@ pub struct Port {
     sockets: Map,
     /// The NAPI instances that are owned.
     ids: Vec<u32>,
-    /// What the kernel had lost when that was last looked at, and what of it the interface being down explains.
-    lost_known: u64,
-    lost_while_down: u64,
+    is_down: bool,
+    lost: Lost,
 }
 
 impl Port {
@@ -133,7 +132,6 @@ impl Port {
                 .doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
         })?;
         let pollers = take_over(&link, &sender_netns, &sender, &announcements, &ids)?;
-        pollers.iter().for_each(Poller::poll);
 
         let queues = sockets.into_iter().zip(pollers);
         let mut port = Port {
@@ -147,42 +145,51 @@ impl Port {
             transmission: Transmission::new(frames.pool.memory().frames(), RINGS.transmit),
             sockets: map,
             ids,
-            lost_known: 0,
-            lost_while_down: 0,
+            is_down: false,
+            lost: Lost::default(),
         };
         port.set_poll_budget(poll_budget);
         port.go_live(frames)?;
         Ok(port)
     }
 
-    /// Owns the queues again after the interface went down and came up, which made new NAPI instances of them; does nothing
-    /// if they are the ones it has. The caller sets the poll budget anew.
-    ///
-    /// # Errors
-    /// Also if the interface has meanwhile gone down again: then another call follows when it comes up.
-    pub fn retake(&mut self, frames: &mut Frames) -> Result<()> {
+    /// Notes that the interface went down: what the kernel loses from now on until [`Port::retake`] is no fault.
+    pub fn note_down(&mut self) {
+        self.is_down = true;
+    }
+
+    /// Whether the queues have NAPI instances other than those it owns, as they do after the interface came up again.
+    pub fn is_disowned(&self) -> Result<bool> {
         let ids = napi::instances(self.link.ifindex)?;
         napi::check_instances(&self.link, &ids)?;
-        if ids == self.ids {
-            return Ok(());
-        }
-        // Priming packets must reach the kernel's stack. Others that come now do too, so this is kept short.
+        Ok(ids != self.ids)
+    }
+
+    /// Leaves what arrives to the kernel's own stack, so that the queues can be primed. What has arrived can be collected.
+    pub fn let_go(&mut self) -> Result<()> {
         for queue in 0..self.link.rx_queues {
             self.sockets
                 .delete(queue)
                 .doing(|| format!("leaving queue {queue} of {} to the kernel", self.link.name))?;
         }
+        Ok(())
+    }
+
+    /// Owns the queues again; [`Port::let_go`] and collecting what had arrived come before, so that there are frames on offer
+    /// for all that comes first. The caller sets the poll budget anew.
+    pub fn retake(&mut self, frames: &mut Frames) -> Result<()> {
+        let ids = napi::instances(self.link.ifindex)?;
+        napi::check_instances(&self.link, &ids)?;
         let pollers = take_over(&self.link, &self.sender_netns, &self.sender, &self.announcements, &ids)?;
         for (queue, poller) in self.queues.iter_mut().zip(pollers) {
             queue.poller = poller;
         }
         self.ids = ids;
         self.go_live(frames)?;
-        // The first poll, which makes the kernel leave the instance alone, is the owner's, who has somewhere to put packets.
+        // Senders may have been stopped, and announced before this.
         (0..self.queues.len()).for_each(|queue| self.announcements.set_pending(queue));
-        let lost = self.kernel_lost()?;
-        self.lost_while_down += lost - self.lost_known;
-        self.lost_known = lost;
+        self.lost()?;
+        self.is_down = false;
         Ok(())
     }
 
@@ -338,14 +345,11 @@ impl Port {
 
     /// What the kernel lost at this port.
     pub fn lost(&mut self) -> Result<Lost> {
-        self.lost_known = self.kernel_lost()?;
-        Ok(Lost { owned: self.lost_known - self.lost_while_down, while_down: self.lost_while_down })
-    }
-
-    fn kernel_lost(&self) -> Result<u64> {
         let kernel = self.statistics()?;
         // An empty fill ring is among `rx_dropped`, a full receive ring is not.
-        Ok(kernel.rx_dropped + kernel.rx_ring_full)
+        let new = kernel.rx_dropped + kernel.rx_ring_full - self.lost.owned - self.lost.while_down;
+        *if self.is_down { &mut self.lost.while_down } else { &mut self.lost.owned } += new;
+        Ok(self.lost)
     }
 
     /// What the kernel counts at the sockets of this port, all queues together.
@@ -451,8 +455,10 @@ fn take_over(
     announcements.set_priming(false);
     let mut pollers = Vec::new();
     for ((priming, came_by), &id) in primings.into_iter().zip(came_by?).zip(ids) {
-        pollers.push(if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? });
+        let poller = if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? };
         napi::defer(id)?;
+        poller.poll();
+        pollers.push(poller);
     }
     Ok(pollers)
 }

@@ -175,7 +175,8 @@ fn af_xdp(pair: &Pair) -> Result<()> {
     const SIZES: RingSizes = RingSizes { receive: 64, transmit: 64 };
     let bind = || -> io::Result<()> {
         let memory = FrameMemory::new(64, 4096).map_err(io::Error::other)?;
-        XskSocket::bind(&mut Umem::new(Arc::new(memory)), pair.receiver.ifindex, 0, SIZES).map(drop)
+        // Not at the receiver, whose queue is needed again before the kernel has quite freed it.
+        XskSocket::bind(&mut Umem::new(Arc::new(memory)), pair.sender.ifindex, 0, SIZES).map(drop)
     };
     bind().doing(|| "binding an AF_XDP socket to a veth (CONFIG_XDP_SOCKETS)".into())
 }

@@ -74,8 +74,8 @@ impl Direction {
     ) -> Result<Direction, TbfError> {
         let size = ClassSize {
             flows: queues,
-            // The last poll before the bound may overshoot it.
-            packets_max: held_packets_max as usize + napi::BUDGET as usize,
+            // The last poll before the bound may overshoot it, and what all queues have on offer may come in without a poll.
+            packets_max: held_packets_max as usize + (queues + 1) * poll_budget_max as usize,
             quantum_bytes: QUANTUM_BYTES,
             poll_budget_bytes: u64::from(QUANTUM_BYTES),
         };
@@ -200,6 +200,19 @@ impl Direction {
             self.backlogged[queue] = full;
             from.announcements().set_backlog(queue, full);
         }
+        self.enqueue_received(queue, frames, now_ns);
+        count
+    }
+
+    /// Takes in what has arrived without a poll, room or not: the class has slots for it.
+    pub fn collect(&mut self, from: &mut Port, frames: &mut Frames, now_ns: u64) {
+        for queue in 0..from.queues() {
+            from.collect(queue, frames, &mut self.received);
+            self.enqueue_received(queue, frames, now_ns);
+        }
+    }
+
+    fn enqueue_received(&mut self, queue: usize, frames: &mut Frames, now_ns: u64) {
         for received in self.received.drain(..) {
             let meta = Meta { arrival_ns: now_ns, queue: queue as u16, ..Meta::default() };
             let packet = WirePacket { received, meta };
@@ -209,7 +222,6 @@ impl Direction {
                 Err(Refused::NoSlot(_)) => panic!("a class has slots for all that its intake may bring"),
             }
         }
-        count
     }
 
     /// Hands the device what the class admits; how many, and when it admits the next.

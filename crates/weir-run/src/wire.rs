@@ -122,12 +122,25 @@ impl Wire {
         self.directions.iter().zip(&self.ports).any(|(direction, from)| direction.is_announced(from))
     }
 
-    /// Owns the interface of a port (0 or 1) again after it has come up; content with it being down again by now.
-    pub fn retake(&mut self, port: usize) -> weir_port::Result<()> {
-        let result = self.ports[port].retake(&mut self.frames);
-        self.directions[port].tune(&mut self.ports[port]);
+    /// Notes that the interface of a port (0 or 1) went down.
+    pub fn note_down(&mut self, port: usize) {
+        self.ports[port].note_down();
+    }
+
+    /// Owns the interface of a port again, which has come up; content with it being down again by now.
+    pub fn retake(&mut self, port: usize, now_ns: u64) -> weir_port::Result<()> {
+        let (from, direction) = (&mut self.ports[port], &mut self.directions[port]);
+        let mut retake = || {
+            if from.is_disowned()? {
+                from.let_go()?;
+                direction.collect(from, &mut self.frames, now_ns);
+            }
+            from.retake(&mut self.frames)
+        };
+        let result = retake();
+        direction.tune(from);
         match result {
-            Err(_) if Link::by_index(self.ports[port].link().ifindex).is_ok_and(|link| !link.up) => Ok(()),
+            Err(_) if Link::by_index(from.link().ifindex).is_ok_and(|link| !link.up) => Ok(()),
             result => result,
         }
     }

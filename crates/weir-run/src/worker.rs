@@ -32,7 +32,9 @@ pub enum Request {
     Stat(Sender<Result<Snapshot, String>>),
     /// New limits for one direction (0 or 1), computed from the present ones.
     SetLimits(usize, Change, Sender<Result<(), String>>),
-    /// The interface of this port (0 or 1) has come up again: own it anew.
+    /// The interface of this port (0 or 1) went down.
+    NoteDown(usize),
+    /// The interface of this port has come up again: own it anew.
     Retake(usize),
     /// Deliver what is inside, then end.
     Stop,
@@ -151,8 +153,9 @@ fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
                 let _ = reply.send(limits.and_then(|limits| wire.set_limits(direction, limits, now)));
                 prefer(wire.is_limited());
             }
+            Request::NoteDown(port) => wire.note_down(port),
             Request::Retake(port) => {
-                if let Err(error) = wire.retake(port) {
+                if let Err(error) = wire.retake(port, now) {
                     return Order::Fail(error.to_string());
                 }
             }

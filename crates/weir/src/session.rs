@@ -173,12 +173,14 @@ fn watch_interfaces(config: &WireConfig, events: Sender<Event>, worker: Mailbox)
                                 return;
                             }
                         }
-                        LinkEvent::Changed { up: false, .. } => was_down[port] = true,
-                        LinkEvent::Changed { up: true, .. } => {
-                            if std::mem::take(&mut was_down[port]) && !worker.send(Request::Retake(port)) {
+                        LinkEvent::Changed { up, .. } if up == was_down[port] => {
+                            was_down[port] = !up;
+                            let request = if up { Request::Retake(port) } else { Request::NoteDown(port) };
+                            if !worker.send(request) {
                                 return;
                             }
                         }
+                        LinkEvent::Changed { .. } => {}
                     }
                 }
             }

@@ -60,8 +60,8 @@ fn about(feature: Feature) -> (&'static str, bool, &'static str) {
         Feature::AfXdp => ("af_xdp", true, "use a kernel with CONFIG_XDP_SOCKETS"),
         Feature::NapiSet => ("napi-set", true, "use Linux 6.13 or newer"),
         Feature::Checksum => ("checksums", true, "use a kernel whose veth has switchable offloads"),
-        Feature::Holding => ("holds", true, "use Linux 6.18 or newer"),
-        Feature::Refilling => ("goes on", true, "use Linux 6.18 or newer"),
+        Feature::Holding => ("holds", true, "a wire would fail in the same way"),
+        Feature::Refilling => ("goes on", true, "a wire would fail in the same way"),
         Feature::IoUring => (
             "io_uring",
             false,
