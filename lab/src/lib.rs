@@ -6,6 +6,7 @@
 
 pub mod bed;
 pub mod clock;
+pub mod epair;
 pub mod histogram;
 pub mod html;
 pub mod interrupt;
