@@ -231,7 +231,7 @@ pub struct Options {
 impl Default for Options {
     /// Every system, in under a minute.
     fn default() -> Options {
-        Options { seconds: 1.4, repeats: 7, systems: System::ALL.to_vec() }
+        Options { seconds: 1.2, repeats: 7, systems: System::ALL.to_vec() }
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Arguments {
     /// tokio, weir
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     systems: Vec<String>,
-    /// How long each system runs in each case; 10 for qdisc, 1.4 for epair if not given
+    /// How long each system runs in each case; 10 for qdisc, 1.2 for epair if not given
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// Write the figures as JSON
