@@ -54,7 +54,10 @@ fn unshare() -> Result<()> {
 
 /// A new namespace that lives as long as the descriptor.
 pub fn namespace() -> Result<NetNs> {
-    run(|answer| Ok(answer(NetNs::current()?)))
+    run(|answer| {
+        answer(NetNs::current()?);
+        Ok(())
+    })
 }
 
 /// A veth pair, both ends up.
