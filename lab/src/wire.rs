@@ -58,7 +58,7 @@ impl Wire {
 
     /// `weir stat --check`: fails unless every packet is accounted for.
     pub fn check(&self) -> Result<()> {
-        self.weir(&["stat", "--check"])?.success().context("conservation")?;
+        self.weir(&["stat", &self.name, "--check"])?.success().context("conservation")?;
         Ok(())
     }
 

@@ -70,7 +70,7 @@ fn tables_and_proof_under_load() -> Result<()> {
     };
     ensure!(text.starts_with(&format!("wire {}: wa <-> wb, up for ", wire.name())), "{text}");
     ensure!(!text.contains('\u{1b}'), "colours, but no terminal: {text}");
-    ensure!(row("wa->wb", "rate")?[1] == "200mbit" && row("wb->wa", "rate")?[1] == "unlimited", "{text}");
+    ensure!(row("wa->wb", "rate")?[1] == "200mbit" && row("wb->wa", "rate")?[1] == "200mbit", "{text}");
     ensure!(row("wa->wb", "senders blocked")?[1] != "0", "nobody is blocked: {text}");
     ensure!(row("wb", "polled by")?[1..4] == ["veth0", "socket", "1"], "{text}");
     ensure!(text.lines().any(|line| line.starts_with("frames: ")), "{text}");

@@ -1,7 +1,7 @@
 //! Which of a port's queues to poll next, and when to look at one that says it is empty.
 //!
 //! ```text
-//!          announced          polled: as many as a poll brings
+//!          announced          polled: its share is used up, and there is more
 //!   IDLE -------------> FRESH ---------------------------------> ACTIVE
 //!    ^ |                 | ^                                       |
 //!    | | time for a look | | announced     polled: fewer           |
@@ -9,14 +9,19 @@
 //!    +------------+------+-----------------------------------------+
 //! ```
 //!
-//! - Quiet queues, fresh and then suspected ones, go before active ones, so that a packet of a quiet flow does not stand behind
-//!   the turns of those that always have some. Active queues take turns; a turn that is not taken, for want of room, is kept.
+//! - Fair in bytes: in a round each queue brings `quantum_bytes`, exceeded by one poll at the most and then owed. A round ends
+//!   when the active queue whose turn it is has used its share up, so all active ones have had theirs.
+//! - Quiet queues, fresh and then suspected ones, take their share early, so that a packet of a quiet flow does not stand
+//!   behind the turns of those that always have some. One that has used it up waits for the next round among the active.
+//! - A turn lasts until the share is used up; one that is not taken, for want of room, is kept.
 //! - A packet is announced just before it arrives, so a fresh queue is tried [`TRIES`] times; if it still has none, another
 //!   queue may have got it, and all are looked at.
-//! - Bounded work per pass (design.md, invariant 6): a pass takes each queue at most once.
-//! - No lost wake-up (invariant 3): a queue that turned idle is looked at again after [`RECHECK_NS_MIN`] and then
-//!   [`RECHECKS`] times, four times later each time, because its sender may have been preempted between announcement and
-//!   packet; and every queue is looked at every [`SWEEP_NS`], for ever.
+//! - Bounded work per pass (design.md, invariant 6): a pass takes as many turns as queues were known or suspected to have
+//!   packets when it began.
+//! - No lost wake-up (invariant 3): a sender may be preempted between announcement and packet. So a queue that turned idle
+//!   is looked at again after [`RECHECK_NS_MIN`] and then, four times later each time, [`RECHECKS`] times in all; a fresh
+//!   one that had nothing is tried again as soon; and every queue is looked at every [`SWEEP_NS`], for ever. Looks wait for
+//!   a time in which no queue turns idle, so that they cost little beside traffic, but [`PUT_OFF_NS_MAX`] at the most.
 //!
 //! Owner: the worker that owns the port. Limits: it knows nothing of room; the caller stops asking when there is none.
 
@@ -24,8 +29,10 @@ use std::collections::VecDeque;
 
 /// The first look at a queue that has just turned idle, after this many nanoseconds.
 pub const RECHECK_NS_MIN: u64 = 100_000;
-/// How many looks a queue gets after it turned idle; the last one comes 0.4 s later.
+/// How many looks a queue gets after it turned idle; the last one comes 0.4 s after the one before.
 pub const RECHECKS: u8 = 7;
+/// For how long looks that are due are put off by queues that turn idle, in nanoseconds.
+pub const PUT_OFF_NS_MAX: u64 = 2_000_000;
 /// The longest a queue is not looked at, in nanoseconds.
 pub const SWEEP_NS: u64 = 1_000_000_000;
 /// How often a fresh queue is polled in vain before its announcement is taken to be another's.
@@ -46,6 +53,26 @@ struct Queue {
     state: State,
     /// How many looks it still gets after having turned idle.
     looks_left: u8,
+    /// When the next one is due; `u64::MAX` for never.
+    look_ns: u64,
+    /// What it has brought in `round`; below 0 in a later one.
+    used_bytes: i64,
+    round: u64,
+}
+
+impl Queue {
+    /// It gets all its looks, the first one by `look_ns`.
+    fn look_by(&mut self, look_ns: u64) {
+        self.looks_left = RECHECKS;
+        self.look_ns = self.look_ns.min(look_ns);
+    }
+
+    /// It gets a look now, and the next one four times later than this one came.
+    fn looked(&mut self, now_ns: u64) {
+        self.looks_left -= 1;
+        let looks = u32::from(RECHECKS - self.looks_left);
+        self.look_ns = if self.looks_left > 0 { now_ns + (RECHECK_NS_MIN << (2 * looks)) } else { u64::MAX };
+    }
 }
 
 /// The turns of one port's queues.
@@ -58,25 +85,32 @@ pub struct Intake {
     /// How many turns of the present pass are left.
     fresh_left: usize,
     active_left: usize,
-    recheck_ns: Option<u64>,
-    recheck_interval_ns: u64,
+    quantum_bytes: i64,
+    round: u64,
+    /// When queues are looked at whose look is due; `u64::MAX` for never.
+    recheck_ns: u64,
+    /// The time it is put off to at the most.
+    recheck_ns_max: u64,
     sweep_ns: u64,
     empty_polls: u64,
     empty_wakes: u64,
 }
 
 impl Intake {
-    /// For a port of `queues` queues, all idle and to be looked at first at `now_ns`.
-    pub fn new(queues: usize, now_ns: u64) -> Intake {
+    /// For a port of `queues` queues that each bring `quantum_bytes` a round, all idle and to be looked at first at `now_ns`.
+    pub fn new(queues: usize, quantum_bytes: u32, now_ns: u64) -> Intake {
+        let queue = Queue { state: State::Idle, looks_left: 0, look_ns: u64::MAX, used_bytes: 0, round: 0 };
         Intake {
-            queues: vec![Queue { state: State::Idle, looks_left: 0 }; queues].into_boxed_slice(),
+            queues: vec![queue; queues].into_boxed_slice(),
             fresh: VecDeque::with_capacity(queues),
             suspected: VecDeque::with_capacity(queues),
             active: VecDeque::with_capacity(queues),
             fresh_left: 0,
             active_left: 0,
-            recheck_ns: None,
-            recheck_interval_ns: RECHECK_NS_MIN,
+            quantum_bytes: i64::from(quantum_bytes),
+            round: 0,
+            recheck_ns: u64::MAX,
+            recheck_ns_max: u64::MAX,
             sweep_ns: now_ns,
             empty_polls: 0,
             empty_wakes: 0,
@@ -108,11 +142,29 @@ impl Intake {
         self.active_left = self.active.len();
     }
 
+    /// Changes the share of a round, from now on.
+    pub fn set_quantum_bytes(&mut self, quantum_bytes: u32) {
+        self.quantum_bytes = i64::from(quantum_bytes);
+    }
+
     /// The first quiet queue whose turn it is in this pass and that `may` be polled; [`Intake::polled`] must follow.
     pub fn next_quiet(&mut self, may: impl Fn(usize) -> bool) -> Option<usize> {
-        if let Some(at) = self.fresh.iter().take(self.fresh_left).position(|&queue| may(queue)) {
-            self.fresh_left -= 1;
-            return self.fresh.remove(at);
+        let mut at = 0;
+        while at < self.fresh_left {
+            let queue = self.fresh[at];
+            if self.share_left(queue) <= 0 {
+                self.fresh.remove(at);
+                self.fresh_left -= 1;
+                self.queues[queue].state = State::Active;
+                self.active.push_back(queue);
+                // It may be the only one: its turn is then in this pass, for nobody would wake the worker to the next.
+                self.active_left += 1;
+            } else if may(queue) {
+                self.fresh_left -= 1;
+                return self.fresh.remove(at);
+            } else {
+                at += 1;
+            }
         }
         // What was announced meanwhile has its place among the fresh.
         while let Some(&queue) = self.suspected.front() {
@@ -130,15 +182,43 @@ impl Intake {
     /// The active queue whose turn it is in this pass; [`Intake::polled`] must follow.
     pub fn next_active(&mut self) -> Option<usize> {
         self.active_left = self.active_left.checked_sub(1)?;
-        self.active.pop_front()
+        let queue = self.active.pop_front()?;
+        if self.share_left(queue) <= 0 {
+            self.round += 1;
+        }
+        Some(queue)
     }
 
-    /// Notes how many packets a poll of `queue` brought, and whether it could have brought no more.
-    pub fn polled(&mut self, queue: usize, packets: usize, full: bool, now_ns: u64) {
+    /// What `queue` may still bring in this round, in bytes. A queue that owes from an earlier round pays first.
+    fn share_left(&mut self, queue: usize) -> i64 {
+        let queue = &mut self.queues[queue];
+        if queue.round != self.round {
+            queue.used_bytes = (queue.used_bytes - self.quantum_bytes).clamp(0, self.quantum_bytes - 1);
+            queue.round = self.round;
+        }
+        self.quantum_bytes - queue.used_bytes
+    }
+
+    /// Notes how many packets and bytes a poll of `queue` brought, and whether there may be more.
+    pub fn polled(&mut self, queue: usize, packets: usize, bytes: u64, full: bool, now_ns: u64) {
+        // Brings the share up to this round.
+        self.share_left(queue);
+        self.queues[queue].used_bytes += bytes as i64;
         let state = std::mem::replace(&mut self.queues[queue].state, State::Idle);
         if full {
-            self.queues[queue].state = State::Active;
-            self.active.push_back(queue);
+            let keeps_turn = self.share_left(queue) > 0;
+            let is_active = state == State::Active || !keeps_turn;
+            let (state, turns) = if is_active {
+                (State::Active, &mut self.active)
+            } else {
+                (State::Fresh(0), &mut self.fresh)
+            };
+            self.queues[queue].state = state;
+            if keeps_turn {
+                turns.push_front(queue);
+            } else {
+                turns.push_back(queue);
+            }
             return;
         }
         if packets == 0 {
@@ -147,53 +227,60 @@ impl Intake {
                 State::Fresh(tries) if tries + 1 < TRIES => {
                     self.queues[queue].state = State::Fresh(tries + 1);
                     self.fresh.push_back(queue);
-                    return;
+                    return self.recheck_soon(now_ns);
                 }
-                State::Fresh(_) => self.queues.iter_mut().for_each(|queue| queue.looks_left = RECHECKS),
+                State::Fresh(_) => {
+                    self.queues.iter_mut().for_each(|queue| queue.look_by(now_ns + RECHECK_NS_MIN));
+                }
                 // Finding nothing is what was expected.
                 State::Suspected => return,
                 State::Active => self.empty_wakes += 1,
                 State::Idle => {}
             }
         }
-        self.queues[queue].looks_left = RECHECKS;
-        self.recheck_interval_ns = RECHECK_NS_MIN;
-        self.recheck_ns = Some(now_ns + RECHECK_NS_MIN);
+        // What was to be seen by an earlier look has just been seen.
+        self.queues[queue].look_ns = u64::MAX;
+        self.queues[queue].look_by(now_ns + RECHECK_NS_MIN);
+        self.recheck_soon(now_ns);
     }
 
     /// When the next pass is due even if nothing is announced.
     pub fn wake_ns(&self) -> u64 {
-        self.recheck_ns.map_or(self.sweep_ns, |recheck_ns| recheck_ns.min(self.sweep_ns))
+        self.recheck_ns.min(self.sweep_ns)
+    }
+
+    /// Puts the looks that are due off to [`RECHECK_NS_MIN`] from now, if they may be.
+    fn recheck_soon(&mut self, now_ns: u64) {
+        let soon_ns = now_ns + RECHECK_NS_MIN;
+        self.recheck_ns_max = self.recheck_ns_max.min(soon_ns + PUT_OFF_NS_MAX);
+        self.recheck_ns = soon_ns.min(self.recheck_ns_max);
     }
 
     /// Suspects the idle queues that are due for a look.
     fn suspect(&mut self, now_ns: u64) {
-        let sweep = now_ns >= self.sweep_ns;
-        let recheck = self.recheck_ns.is_some_and(|recheck_ns| now_ns >= recheck_ns);
-        if !sweep && !recheck {
+        if now_ns < self.wake_ns() {
             return;
         }
-        let mut looks_left = 0;
+        let sweep = now_ns >= self.sweep_ns;
+        if sweep {
+            self.sweep_ns = now_ns + SWEEP_NS;
+        }
+        self.recheck_ns = u64::MAX;
         self.suspected.clear();
         for (index, queue) in self.queues.iter_mut().enumerate() {
-            if queue.state == State::Idle && (sweep || queue.looks_left > 0) {
+            let due = queue.look_ns <= now_ns;
+            if queue.state == State::Idle && (sweep || due) {
                 queue.state = State::Suspected;
             }
             if queue.state == State::Suspected {
                 self.suspected.push_back(index);
             }
-            if recheck {
-                queue.looks_left = queue.looks_left.saturating_sub(1);
+            if due {
+                queue.looked(now_ns);
             }
-            looks_left = looks_left.max(queue.looks_left);
+            self.recheck_ns = self.recheck_ns.min(queue.look_ns);
         }
-        if sweep {
-            self.sweep_ns = now_ns + SWEEP_NS;
-        }
-        if recheck {
-            self.recheck_interval_ns *= 4;
-            self.recheck_ns = (looks_left > 0).then_some(now_ns + self.recheck_interval_ns);
-        }
+        self.recheck_ns_max = self.recheck_ns.saturating_add(PUT_OFF_NS_MAX);
     }
 
     /// How many polls brought nothing.
@@ -212,6 +299,7 @@ mod tests {
     use super::*;
 
     const BUDGET: usize = 4;
+    const LEN_BYTES: u64 = 100;
 
     /// One pass over queues with these packets in them; which queues were polled.
     fn pass(intake: &mut Intake, waiting: &mut [usize], now_ns: u64) -> Vec<usize> {
@@ -221,14 +309,14 @@ mod tests {
             polled.push(queue);
             let packets = waiting[queue].min(BUDGET);
             waiting[queue] -= packets;
-            intake.polled(queue, packets, packets == BUDGET, now_ns);
+            intake.polled(queue, packets, packets as u64 * LEN_BYTES, packets == BUDGET, now_ns);
         }
         polled
     }
 
     /// An intake that has looked at everything once, at time 0.
     fn settled(queues: usize) -> Intake {
-        let mut intake = Intake::new(queues, 0);
+        let mut intake = Intake::new(queues, BUDGET as u32 * LEN_BYTES as u32, 0);
         let polled = pass(&mut intake, &mut vec![0; queues], 0);
         assert_eq!(polled, (0..queues).collect::<Vec<_>>(), "what came before is found at the start");
         assert_eq!(intake.wake_ns(), SWEEP_NS);
@@ -262,7 +350,7 @@ mod tests {
         pass(&mut intake, &mut [9, 9, 9], 10);
         intake.begin_pass(20);
         assert_eq!(intake.next_active(), Some(0));
-        intake.polled(0, BUDGET, true, 20);
+        intake.polled(0, BUDGET, 400, true, 20);
         // No room here. In the next pass it is the turn of those that had none.
         assert_eq!(pass(&mut intake, &mut [9, 9, 9], 30), [1, 2, 0]);
     }
@@ -273,7 +361,7 @@ mod tests {
         (0..3).for_each(|queue| intake.announce(queue));
         intake.begin_pass(10);
         assert_eq!(intake.next_quiet(|queue| queue == 1), Some(1));
-        intake.polled(1, 1, false, 10);
+        intake.polled(1, 1, 100, false, 10);
         assert_eq!(intake.next_quiet(|queue| queue == 1), None, "once a pass");
         assert_eq!(intake.next_quiet(|_| true), Some(0));
     }
@@ -295,11 +383,61 @@ mod tests {
         intake.announce(0);
         for _ in 0..TRIES {
             assert_eq!(pass(&mut intake, &mut [0, 0], 1_000), [0]);
+            assert_eq!(intake.wake_ns(), 1_000 + RECHECK_NS_MIN, "a worker that sleeps now tries again");
         }
         assert!(pass(&mut intake, &mut [1, 0], 2_000).is_empty(), "given up for now");
         assert_eq!(intake.wake_ns(), 1_000 + RECHECK_NS_MIN);
         // It may also have gone to another queue, so all are looked at.
         assert_eq!(pass(&mut intake, &mut [1, 1], 1_000 + RECHECK_NS_MIN), [0, 1]);
+    }
+
+    #[test]
+    fn looks_are_put_off_by_queues_that_turn_idle_but_not_for_ever() {
+        let mut intake = settled(3);
+        for queue in [0, 1] {
+            intake.announce(queue);
+        }
+        pass(&mut intake, &mut [1, 1, 0], 0);
+        let (mut now_ns, mut looks_ns) = (0, Vec::new());
+        while now_ns < SWEEP_NS / 2 {
+            now_ns += RECHECK_NS_MIN / 2;
+            intake.announce(1);
+            let polled = pass(&mut intake, &mut [0, 1, 0], now_ns);
+            assert!(!polled.contains(&2), "it was never announced");
+            looks_ns.extend(polled.contains(&0).then_some(now_ns));
+        }
+        for (nth, &look_ns) in looks_ns.iter().enumerate() {
+            let before_ns = if nth == 0 { 0 } else { looks_ns[nth - 1] };
+            let due_ns = before_ns + (RECHECK_NS_MIN << (2 * nth));
+            assert!((due_ns..=due_ns + RECHECK_NS_MIN + PUT_OFF_NS_MAX).contains(&look_ns), "{looks_ns:?}");
+        }
+        assert_eq!(looks_ns.len(), usize::from(RECHECKS) - 1, "the last one is due later");
+    }
+
+    #[test]
+    fn a_lone_quiet_queue_that_has_used_its_share_up_is_polled_all_the_same() {
+        let mut intake = settled(2);
+        for packet in 0..4 * BUDGET as u64 {
+            intake.announce(1);
+            assert_eq!(pass(&mut intake, &mut [0, 1], packet), [1], "packet {packet}");
+        }
+    }
+
+    #[test]
+    fn a_quiet_queue_with_many_small_packets_brings_its_share_early() {
+        let mut intake = settled(3);
+        (0..3).for_each(|queue| intake.announce(queue));
+        intake.begin_pass(10);
+        let mut brought_bytes = [0; 3];
+        for _ in 0..6 {
+            let Some(queue) = intake.next_quiet(|_| true) else { break };
+            let bytes = if queue == 1 { 200 } else { 400 };
+            brought_bytes[queue] += bytes;
+            intake.polled(queue, BUDGET, bytes, true, 10);
+            intake.begin_pass(10);
+        }
+        assert_eq!(brought_bytes, [400; 3], "the same share, in one poll or in two");
+        assert_eq!(intake.next_quiet(|_| true), None, "then they wait for the next round");
     }
 
     #[test]
@@ -323,5 +461,43 @@ mod tests {
         }
         assert!(sweeps.iter().all(|(after_ns, polled)| *after_ns <= SWEEP_NS && polled == &[0, 1]));
         assert!(sweeps.len() >= 4);
+    }
+
+    /// What a queue brings at most at a poll, and how long its packets are.
+    #[derive(Clone, Copy)]
+    struct Sender {
+        packets: usize,
+        len_bytes: u64,
+    }
+
+    /// Senders that always have more, polled one pass after the other while there is room for a few polls; bytes of each.
+    fn shares(senders: &[Sender], passes: usize) -> Vec<u64> {
+        let mut intake = Intake::new(senders.len(), BUDGET as u32 * 1500, 0);
+        let mut brought = vec![0; senders.len()];
+        for pass in 0..passes {
+            (0..senders.len()).for_each(|queue| intake.announce(queue));
+            intake.begin_pass(pass as u64);
+            for _ in 0..3 {
+                let Some(queue) = intake.next_quiet(|_| true).or_else(|| intake.next_active()) else { break };
+                let Sender { packets, len_bytes } = senders[queue];
+                brought[queue] += packets as u64 * len_bytes;
+                intake.polled(queue, packets, packets as u64 * len_bytes, packets == BUDGET, pass as u64);
+            }
+        }
+        brought
+    }
+
+    #[test]
+    fn shares_are_equal_in_bytes_whatever_a_poll_brings() {
+        let full = Sender { packets: BUDGET, len_bytes: 1500 };
+        let small_buffer = Sender { packets: BUDGET - 1, len_bytes: 1500 };
+        let small_packets = Sender { packets: BUDGET, len_bytes: 100 };
+        let mut senders = vec![full; 16];
+        senders.extend([small_buffer, small_buffer, small_packets]);
+        let brought = shares(&senders, 40_000);
+        let mean = brought.iter().sum::<u64>() / brought.len() as u64;
+        for (queue, bytes) in brought.iter().enumerate() {
+            assert!(bytes.abs_diff(mean) * 20 < mean, "queue {queue} brought {bytes} of {brought:?}");
+        }
     }
 }

@@ -13,6 +13,11 @@ pub trait Packet {
     fn meta(&self) -> &Meta;
     /// The same, to be filled in by the stages it passes.
     fn meta_mut(&mut self) -> &mut Meta;
+    /// Marks it as having met congestion ([`crate::shaper::ecn`]); false if it cannot be marked, or its sender would
+    /// not understand. Its length stays as it is. A packet without bytes never can.
+    fn mark_ce(&mut self) -> bool {
+        false
+    }
 }
 
 /// A packet's metadata: at most one cache line, so that a stage touches one line for each packet.

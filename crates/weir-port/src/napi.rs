@@ -3,7 +3,7 @@
 //!
 //! A NAPI instance is owned in three steps. With `defer-hard-irqs` and `gro-flush-timeout` set, the kernel's softirq leaves the
 //! instance alone once it has been busy-polled with `SO_PREFER_BUSY_POLL`; a [`Poller`] polls it exactly once a call; and the
-//! timer of [`HELD_NS_MAX`] is never reached, because the worker looks at every queue far more often than that.
+//! timer of a day is never reached, because the worker looks at every queue far more often than that.
 //!
 //! The poller is a UDP socket that has received one packet through the instance and so carries its id
 //! (`SO_INCOMING_NAPI_ID`); [`came_by`] arranges that packet. Where it does not arrive, as a firewall may see to, [`Poller`] falls
@@ -23,7 +23,8 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use io_uring::types::{Napi, NapiTracking};
-use netlink_bindings::netdev;
+use netlink_bindings::traits::Pusher;
+use netlink_bindings::{netdev, utils};
 use netlink_socket2::NetlinkSocket;
 
 use crate::error::{Doing, PortError, Result};
@@ -35,10 +36,11 @@ use crate::sys;
 /// The most packets one call of [`Poller::poll`] brings in: the kernel polls the instance twice, once busily and once more to
 /// hand it back (`busy_poll_stop`), each time with half of this as its budget.
 pub const BUDGET: u32 = 64;
+/// How long the kernel leaves an owned instance alone at most, in nanoseconds: a day. After this its softirq polls once,
+/// uninvited, and may find too few frames on offer.
+const HELD_NS_MAX: u64 = 86_400_000_000_000;
 /// The mark of a priming packet, whose lower half is the queue it is for: "we" in ASCII.
 pub const PRIMING_MARK: u32 = 0x7765_0000;
-/// How long the kernel leaves an owned instance alone at most: after this its softirq polls once, uninvited.
-pub const HELD_NS_MAX: u32 = 4_000_000_000;
 /// How often the first packet through a queue is tried, because an interface that has just come up loses some, and how long
 /// the first one may take; each further one may take twice as long as the one before, 0.3 s in all.
 const PRIMING_TRIES: u32 = 6;
@@ -62,10 +64,17 @@ pub fn instances(ifindex: u32) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
+/// `NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT` of `include/uapi/linux/netdev.h`.
+const NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT: u16 = 6;
+
 /// Makes the kernel's softirq leave an instance of this thread's namespace to busy polling.
 pub fn defer(id: u32) -> Result<()> {
     let mut request = netdev::Request::new().op_napi_set_do();
-    request.encode().push_id(id).push_defer_hard_irqs(DEFER_HARD_IRQS).push_gro_flush_timeout(HELD_NS_MAX);
+    let mut attributes = request.encode().push_id(id).push_defer_hard_irqs(DEFER_HARD_IRQS);
+    // An attribute of 4 or 8 bytes; the encoder knows only the short form.
+    utils::push_header(attributes.as_vec_mut(), NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT, 8);
+    attributes.as_vec_mut().extend(HELD_NS_MAX.to_ne_bytes());
+    drop(attributes);
     acknowledged(&mut NetlinkSocket::new(), &request, || {
         format!("taking NAPI instance {id} over (napi-set of the netdev family, Linux 6.13 or newer)")
     })

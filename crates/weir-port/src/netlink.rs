@@ -21,12 +21,10 @@ pub fn explained(error: ReplyError, doing: String) -> PortError {
     if code == Some(libc::EPERM) {
         return PortError::NotRoot { doing };
     }
-    // The text holds the extended acknowledgement; the code alone is kept where there is no more to say.
-    let source = match error.ext_ack() {
-        Some(_) => std::io::Error::other(error.to_string()),
-        None => error.into(),
-    };
-    PortError::Kernel { doing, source }
+    let said =
+        error.ext_ack().and_then(|ack| ack.get_msg().ok().map(|text| text.to_string_lossy().into_owned()));
+    let doing = said.map_or(doing.clone(), |said| format!("{doing} (the kernel says: {said})"));
+    PortError::Kernel { doing, source: error.into() }
 }
 
 /// Whether an error is the kernel's `code`.

@@ -5,8 +5,8 @@
 //!                                                                    transmit ring -> veth -> receiver
 //! ```
 //!
-//! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has [`napi::BUDGET`] frames on offer, so that
-//! the kernel can place whatever one poll brings; [`Port::collect`] offers new ones at once.
+//! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has as many frames on offer as one poll may
+//! bring, so that the kernel can place them; [`Port::collect`] offers new ones at once.
 //!
 //! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Loans`].
 //!
@@ -26,8 +26,8 @@ use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::napi::{self, Poller, Priming};
 use crate::netns::NetNs;
+use crate::transmission::{Completion, Transmission};
 use crate::undo::{Keeper, Undo};
-use crate::xsk::ring::Descriptor;
 use crate::xsk::socket::{RingSizes, Statistics, Transmit, XskSocket};
 use crate::xsk::umem::Umem;
 use crate::{ethtool, qdisc};
@@ -59,15 +59,6 @@ pub struct Received {
     pub len_bytes: u32,
 }
 
-/// What became of a transmitted packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
-    /// The device took it.
-    Delivered,
-    /// The device refused it for good.
-    Refused,
-}
-
 /// Packets that the kernel lost between the device's ring and the receive rings of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
@@ -85,21 +76,16 @@ struct Queue {
 
 /// An interface that packets enter and leave by.
 pub struct Port {
-    // First, so that they are detached first: from then on the interface carries traffic as before.
-    _redirect: program::Link,
-    _doorbell: program::Link,
+    /// The programs; detached when dropped.
+    attached: Option<[program::Link; 2]>,
     link: Link,
     sender: Link,
     sender_netns: NetNs,
     queues: Vec<Queue>,
+    /// How many packets one poll brings at most, and how many frames each queue has on offer at least.
+    poll_budget: u32,
     announcements: Announcements,
-    /// Lengths and fates of frames in transmission, by frame index.
-    in_flight: Box<[InFlight]>,
-    in_flight_packets: u32,
-    in_flight_bytes: u64,
-    /// The frame indexes on the transmit ring, in order: entry `i` of the ring is at `i & mask`.
-    transmitted: Box<[u32]>,
-    transmit_next: u32,
+    transmission: Transmission,
     sockets: Map,
     /// The NAPI instances that are owned.
     ids: Vec<u32>,
@@ -107,17 +93,13 @@ pub struct Port {
     lost: Lost,
 }
 
-#[derive(Clone, Copy, Default)]
-struct InFlight {
-    len_bytes: u32,
-    refused: bool,
-}
-
 impl Port {
     /// Takes an interface of this thread's namespace over. What is changed outside descriptors is recorded with `keeper`
-    /// first; on failure everything made so far is dropped, and the keeper puts the rest back.
+    /// first; on failure everything made so far is dropped, and the keeper puts the rest back. A poll brings at most
+    /// `poll_budget` packets, [`napi::BUDGET`] or fewer.
     pub fn open(
         name: &str,
+        poll_budget: u32,
         umem: &mut Umem,
         frames: &mut Frames,
         bell: &Bell,
@@ -127,7 +109,8 @@ impl Port {
         let (sender_netns, sender) = link.peer()?;
         check_suitable(&link, &sender)?;
         arrange_sender(&sender_netns, &sender, keeper)?;
-        arrange_receiver(&link, keeper)?;
+        // At this end too: without a qdisc, a veth drops what a receiver with a full ring does not take.
+        hold_packets(&NetNs::current()?, &link, keeper)?;
 
         let mut sockets = Vec::new();
         for queue in 0..link.rx_queues {
@@ -150,26 +133,22 @@ impl Port {
         })?;
         let pollers = take_over(&link, &sender_netns, &sender, &announcements, &ids)?;
 
-        let frames_total = frames.pool.memory().frames() as usize;
         let queues = sockets.into_iter().zip(pollers);
         let mut port = Port {
-            _redirect: redirect,
-            _doorbell: doorbell,
+            attached: Some([redirect, doorbell]),
             link,
             sender,
             sender_netns,
             queues: queues.map(|(socket, poller)| Queue { socket, poller, on_offer: 0 }).collect(),
+            poll_budget,
             announcements,
-            in_flight: vec![InFlight::default(); frames_total].into_boxed_slice(),
-            in_flight_packets: 0,
-            in_flight_bytes: 0,
-            transmitted: vec![0; RINGS.transmit as usize].into_boxed_slice(),
-            transmit_next: 0,
+            transmission: Transmission::new(frames.pool.memory().frames(), RINGS.transmit),
             sockets: map,
             ids,
             is_down: false,
             lost: Lost::default(),
         };
+        port.set_poll_budget(poll_budget);
         port.go_live(frames)?;
         Ok(port)
     }
@@ -223,7 +202,7 @@ impl Port {
                     why: format!(
                         "has {} queues, which need {} frames of packet memory: give weir more with --memory",
                         self.queues.len(),
-                        self.queues.len() as u32 * napi::BUDGET
+                        self.queues.len() as u32 * self.poll_budget
                     ),
                 });
             }
@@ -282,20 +261,20 @@ impl Port {
     pub fn offer(&mut self, queue: usize, frames: &mut Frames) -> bool {
         let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
         let queue = &mut self.queues[queue];
-        while queue.on_offer < napi::BUDGET {
+        while queue.on_offer < self.poll_budget {
             let Some(frame) = frames.pool.take() else { break };
             queue.socket.fill.push(u64::from(frames.loans.lend(frame)) * frame_bytes);
             queue.on_offer += 1;
         }
         queue.socket.fill.publish();
-        queue.on_offer >= napi::BUDGET
+        queue.on_offer >= self.poll_budget
     }
 
     /// Polls `queue` once and collects what came; how many packets that were.
     pub fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
         let mut count = 0;
         // The kernel has polled uninvited, and what it brought used up part of the offer.
-        if self.queues[queue].socket.fill.unconsumed() < napi::BUDGET {
+        if self.queues[queue].socket.fill.unconsumed() < self.poll_budget {
             count += self.collect(queue, frames, received);
         }
         self.queues[queue].poller.poll();
@@ -332,82 +311,36 @@ impl Port {
 
     /// How many more packets can be handed to [`Port::transmit`].
     pub fn transmit_room(&self) -> u32 {
-        // A completion must find room as well, and that ring is as long as this one.
-        RINGS.transmit - self.in_flight_packets
+        self.transmission.room()
     }
 
     /// Puts a packet on the transmit ring; there must be room.
     pub fn transmit(&mut self, packet: Received, frames: &mut Frames) {
-        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
-        let index = frames.loans.lend(packet.frame);
-        self.in_flight[index as usize] = InFlight { len_bytes: packet.len_bytes, refused: false };
-        self.in_flight_packets += 1;
-        self.in_flight_bytes += u64::from(packet.len_bytes);
-        self.transmitted[(self.transmit_next & (RINGS.transmit - 1)) as usize] = index;
-        self.transmit_next = self.transmit_next.wrapping_add(1);
-        self.queues[0].socket.tx.push(Descriptor {
-            address: u64::from(index) * frame_bytes + u64::from(packet.offset_bytes),
-            length: packet.len_bytes,
-            options: 0,
-        });
+        self.transmission.put(packet, &mut self.queues[0].socket, frames);
     }
 
     /// Makes the kernel transmit: everything, or as much as the device takes now.
     pub fn flush(&mut self) -> Result<Transmit> {
-        let socket = &mut self.queues[0].socket;
-        socket.tx.publish();
-        let mut waiting = socket.tx.unconsumed();
-        while waiting > 0 {
-            let outcome = socket.kick().doing(|| format!("transmitting on {}", self.link.name))?;
-            let still = socket.tx.unconsumed();
-            match outcome {
-                Transmit::Refused => {
-                    let last = self.transmit_next.wrapping_sub(still + 1) & (RINGS.transmit - 1);
-                    self.in_flight[self.transmitted[last as usize] as usize].refused = true;
-                }
-                Transmit::Down => return Ok(Transmit::Down),
-                _ if still == waiting => return Ok(Transmit::Busy),
-                _ => {}
-            }
-            waiting = still;
-        }
-        Ok(Transmit::Progress)
+        let flushed = self.transmission.flush(&mut self.queues[0].socket);
+        flushed.doing(|| format!("transmitting on {}", self.link.name))
     }
 
     /// Takes back the frames whose transmission has ended, telling `each` their lengths and fates; how many they were.
-    pub fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(u32, Completion)) -> usize {
-        if self.in_flight_packets == 0 {
-            return 0;
-        }
-        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
-        let completion = &mut self.queues[0].socket.completion;
-        let mut count = 0;
-        while let Some(address) = completion.pop() {
-            let index = u32::try_from(address / frame_bytes).unwrap_or(u32::MAX);
-            let Ok(frame) = frames.loans.reclaim(index) else { continue };
-            let InFlight { len_bytes, refused } = self.in_flight[index as usize];
-            each(len_bytes, if refused { Completion::Refused } else { Completion::Delivered });
-            frames.pool.give(frame);
-            self.in_flight_bytes -= u64::from(len_bytes);
-            count += 1;
-        }
-        completion.release();
-        self.in_flight_packets -= count as u32;
-        count
+    pub fn complete(&mut self, frames: &mut Frames, each: impl FnMut(u32, Completion)) -> usize {
+        self.transmission.complete(&mut self.queues[0].socket, frames, each)
     }
 
     /// How many packets and bytes are on the transmit ring or with the device.
     pub fn in_flight(&self) -> (u32, u64) {
-        (self.in_flight_packets, self.in_flight_bytes)
+        self.transmission.in_flight()
     }
 
     /// Makes one poll bring at most so many packets, and says how many it then does.
-    pub fn set_poll_budget(&self, packets: u32) -> u32 {
-        self.queues
-            .iter()
-            .map(|queue| queue.poller.set_budget(packets.min(napi::BUDGET)))
-            .min()
-            .unwrap_or(packets)
+    pub fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        let wanted = packets.min(napi::BUDGET);
+        let budgets = self.queues.iter().map(|queue| queue.poller.set_budget(wanted));
+        self.poll_budget = budgets.max().unwrap_or(wanted);
+        self.poll_budget
     }
 
     /// What the kernel lost at this port.
@@ -435,6 +368,22 @@ impl Port {
             sum.tx_ring_empty_descs += one.tx_ring_empty_descs;
         }
         Ok(sum)
+    }
+}
+
+impl Drop for Port {
+    /// Closes the sockets side by side: the kernel waits for all cores at each one, which takes long for many in a row. The
+    /// programs are detached first, so that the interface carries traffic meanwhile.
+    fn drop(&mut self) {
+        const CLOSERS: usize = 32;
+        self.attached = None;
+        let mut queues = std::mem::take(&mut self.queues);
+        std::thread::scope(|scope| {
+            while !queues.is_empty() {
+                let some = queues.split_off(queues.len().saturating_sub(queues.len().div_ceil(CLOSERS)));
+                scope.spawn(move || drop(some));
+            }
+        });
     }
 }
 
@@ -478,8 +427,7 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
 
 /// A queue that holds, and checksums filled in, at the end that sends.
 fn arrange_sender(netns: &NetNs, sender: &Link, keeper: &mut dyn Keeper) -> Result<()> {
-    keeper.record(netns, Undo::Qdisc { ifindex: sender.ifindex })?;
-    netns.run(|| qdisc::install(sender))?;
+    hold_packets(netns, sender, keeper)?;
     if netns.run(|| ethtool::tx_checksum(&sender.name))? {
         keeper.record(netns, Undo::TxChecksum { ifindex: sender.ifindex })?;
         netns.run(|| ethtool::set_tx_checksum(&sender.name, false))?;
@@ -487,13 +435,10 @@ fn arrange_sender(netns: &NetNs, sender: &Link, keeper: &mut dyn Keeper) -> Resu
     Ok(())
 }
 
-/// A queue at our own end too: without one, a veth drops what a receiver with a full ring does not take.
-fn arrange_receiver(link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
-    if qdisc::is_absent(link)? {
-        keeper.record(&NetNs::current()?, Undo::Qdisc { ifindex: link.ifindex })?;
-        qdisc::install(link)?;
-    }
-    Ok(())
+fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
+    let before = netns.run(|| qdisc::save(link))?;
+    keeper.record(netns, Undo::Qdisc { ifindex: link.ifindex, before })?;
+    netns.run(|| qdisc::install(link))
 }
 
 /// Gets a poller for each queue and makes the kernel leave the queues to them, which it does once they have polled.

@@ -1,7 +1,7 @@
 //! What this kernel can do, found out by doing it.
 //!
 //! A version says little: fixes are carried to older kernels and features are configured away. So each [`Feature`] is tried in
-//! a namespace of its own ([`scratch`]), which goes by itself, whatever becomes of this process. Only [`primes_here`] puts an
+//! a namespace of its own (`scratch`), which goes by itself, whatever becomes of this process. Only [`primes_here`] puts an
 //! interface into the caller's namespace for a moment, because it is that namespace's firewall it asks about; its other end is
 //! in a namespace of ours, and takes it along.
 //!

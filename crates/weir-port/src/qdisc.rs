@@ -8,7 +8,11 @@
 //! Source: `tc-pfifo(8)`; kernel `net/sched/sch_mq.c`, `drivers/net/veth.c:veth_xmit`.
 
 use netlink_bindings::tc::{self, TcFifoQopt, Tcmsg};
+use netlink_bindings::traits::Pusher;
+use netlink_bindings::utils;
 use netlink_socket2::NetlinkSocket;
+
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
@@ -23,6 +27,11 @@ pub const LIMIT_SINGLE: u32 = 65_536;
 /// The limit of each queue of a device with several.
 const LIMIT_EACH: u32 = 16_384;
 
+/// `TCA_OPTIONS` of `include/uapi/linux/rtnetlink.h`.
+const TCA_OPTIONS: u16 = 2;
+/// Qdiscs that mean nothing without their classes.
+const CLASSFUL: [&str; 6] = ["htb", "hfsc", "drr", "qfq", "mq", "mqprio"];
+
 /// What a qdisc lost and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -32,34 +41,59 @@ pub struct Counters {
     pub backlog: u64,
 }
 
-/// Puts the queue on an interface of this thread's namespace.
+/// A qdisc that somebody else put on an interface, as netlink describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    kind: String,
+    handle: u32,
+    options: Vec<u8>,
+}
+
+/// The root qdisc that somebody chose for an interface of this thread's namespace, to be put back later; `None` if there is
+/// nothing but what interfaces are born with, or Weir's own.
 ///
 /// # Errors
-/// If another qdisc is there: its rules are its owner's, and it may drop.
-pub fn install(link: &Link) -> Result<()> {
-    let mut socket = NetlinkSocket::new();
-    if let Some((kind, handle)) = root(&mut socket, link)? {
-        if handle != HANDLE {
-            return Err(PortError::Unsuitable {
+/// If it has classes: such a tree cannot be put back as it was.
+pub fn save(link: &Link) -> Result<Option<Saved>> {
+    let mut found = None;
+    let mut children = false;
+    each(&mut NetlinkSocket::new(), link.ifindex, |header, attributes| {
+        let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
+        if header.parent != ROOT {
+            children |= header.handle != 0 && header.parent >> 16 != HANDLE >> 16;
+        } else if kind != "noqueue" && header.handle != 0 && header.handle != HANDLE {
+            found = Some(Saved { kind, handle: header.handle, options: raw_options(attributes.get_buf()) });
+        }
+    })?;
+    match found {
+        Some(Saved { kind, .. }) if children || CLASSFUL.contains(&kind.as_str()) => {
+            Err(PortError::Unsuitable {
                 name: link.name.clone(),
                 why: format!(
-                    "has a {kind} qdisc of its own, which could drop what weir must hold: remove it with \
-                     `tc qdisc del dev {} root` in its namespace",
+                    "has a tree of {kind} classes, which could drop what weir must hold and could not be put back: remove it \
+                     with `tc qdisc del dev {} root` in its namespace",
                     link.name
                 ),
-            });
+            })
         }
-        remove(link.ifindex)?;
+        found => Ok(found),
     }
+}
+
+/// Puts the queue on an interface of this thread's namespace in place of whatever is there.
+pub fn install(link: &Link) -> Result<()> {
+    let mut socket = NetlinkSocket::new();
     let add = |socket: &mut NetlinkSocket, handle: u32, parent: u32, limit: Option<u32>| {
         let header = Tcmsg { ifindex: link.ifindex as i32, handle, parent, ..Default::default() };
-        let mut request = tc::Request::new().set_create().set_excl().op_newqdisc_do(&header);
+        let mut request = tc::Request::new().set_create().set_replace().op_newqdisc_do(&header);
         match limit {
             Some(limit) => drop(request.encode().nested_options_pfifo(&TcFifoQopt { limit })),
             None => drop(request.encode().push_kind(c"mq")),
         }
         acknowledged(socket, &request, || format!("giving {} a queue that holds its packets", link.name))
     };
+    // One that a crash left behind may be of the other kind, which cannot be replaced under the same handle.
+    remove(link.ifindex)?;
     if link.tx_queues == 1 {
         return add(&mut socket, HANDLE, ROOT, Some(LIMIT_SINGLE));
     }
@@ -71,18 +105,35 @@ pub fn install(link: &Link) -> Result<()> {
     Ok(())
 }
 
-/// Whether an interface of this thread's namespace has no qdisc that somebody chose, or only Weir's own.
-pub fn is_absent(link: &Link) -> Result<bool> {
-    Ok(root(&mut NetlinkSocket::new(), link)?.is_none_or(|(_, handle)| handle == HANDLE))
-}
-
 /// Takes the queue off an interface of this thread's namespace again; content with it being gone.
 pub fn remove(ifindex: u32) -> Result<()> {
     let header = Tcmsg { ifindex: ifindex as i32, handle: HANDLE, parent: ROOT, ..Default::default() };
     let request = tc::Request::new().op_delqdisc_do(&header);
     let doing = || format!("removing the queue of interface number {ifindex}");
     match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
-        Err(error) if is_code(&error, libc::ENOENT) || is_code(&error, libc::ENODEV) => Ok(()),
+        // Nothing there (ENOENT), no interface (ENODEV), or another's qdisc with another handle (EINVAL).
+        Err(error)
+            if [libc::ENOENT, libc::ENODEV, libc::EINVAL].iter().any(|&code| is_code(&error, code)) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Puts back what [`save`] found, after [`remove`]; content with the interface being gone.
+pub fn restore(ifindex: u32, saved: &Saved) -> Result<()> {
+    let header = Tcmsg { ifindex: ifindex as i32, handle: saved.handle, parent: ROOT, ..Default::default() };
+    let mut request = tc::Request::new().set_create().set_replace().op_newqdisc_do(&header);
+    let mut attributes = request.encode().push_kind_bytes(saved.kind.as_bytes());
+    if !saved.options.is_empty() {
+        utils::push_header(attributes.as_vec_mut(), TCA_OPTIONS, saved.options.len() as u16);
+        attributes.as_vec_mut().extend(&saved.options);
+    }
+    drop(attributes);
+    let doing = || format!("putting the {} qdisc of interface number {ifindex} back", saved.kind);
+    match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
+        Err(error) if is_code(&error, libc::ENODEV) => Ok(()),
         result => result,
     }
 }
@@ -102,19 +153,19 @@ pub fn counters(ifindex: u32) -> Result<Counters> {
     Ok(sum)
 }
 
-fn root(socket: &mut NetlinkSocket, link: &Link) -> Result<Option<(String, u32)>> {
-    let mut found = None;
-    each(socket, link.ifindex, |header, attributes| {
-        if header.parent == ROOT {
-            let kind =
-                attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
-            // What an interface is born with: nothing at all, or defaults without a handle.
-            if kind != "noqueue" && header.handle != 0 {
-                found = Some((kind, header.handle));
-            }
+/// The value of the attribute TCA_OPTIONS among the attributes of a qdisc, as the kernel wrote it.
+fn raw_options(mut attributes: &[u8]) -> Vec<u8> {
+    while let Some((header, _)) = attributes.split_first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        // The two high bits say how the value is encoded.
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & 0x3fff;
+        let Some(value) = attributes.get(4..length) else { break };
+        if kind == TCA_OPTIONS {
+            return value.to_vec();
         }
-    })?;
-    Ok(found)
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Vec::new()
 }
 
 fn each(

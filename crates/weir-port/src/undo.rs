@@ -12,16 +12,18 @@ use serde::{Deserialize, Serialize};
 use crate::error::{PortError, Result};
 use crate::link::{self, Link};
 use crate::netns::NetNs;
-use crate::{ethtool, qdisc};
+use crate::{ethtool, masquerade, qdisc};
 
 /// One thing to put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Undo {
-    /// Remove Weir's qdisc from an interface.
+    /// Remove Weir's qdisc from an interface and put the one before it back.
     Qdisc {
         /// The interface's number.
         ifindex: u32,
+        /// What was there, if somebody chose it.
+        before: Option<qdisc::Saved>,
     },
     /// Leave checksums to the device again.
     TxChecksum {
@@ -35,17 +37,10 @@ pub enum Undo {
         /// Its name, which must still be the same.
         name: String,
     },
-    /// Remove the nftables table of this name.
+    /// Remove the nftables table of this name, and put back the settings that it notes unless another run needs them.
     NftTable {
         /// Its name, in the `inet` family.
         name: String,
-    },
-    /// Write a value back to a file below `/proc/sys`.
-    Sysctl {
-        /// The file.
-        path: PathBuf,
-        /// What was in it.
-        value: String,
     },
     /// Delete a file that Weir made.
     File {
@@ -58,7 +53,10 @@ impl Undo {
     /// Puts the thing back, in this thread's namespace.
     pub fn apply(&self) -> Result<()> {
         match self {
-            Undo::Qdisc { ifindex } => qdisc::remove(*ifindex),
+            Undo::Qdisc { ifindex, before } => {
+                qdisc::remove(*ifindex)?;
+                before.as_ref().map_or(Ok(()), |before| qdisc::restore(*ifindex, before))
+            }
             Undo::TxChecksum { ifindex } => match Link::by_index(*ifindex) {
                 Ok(link) => ethtool::set_tx_checksum(&link.name, true),
                 Err(PortError::NoInterface { .. }) => Ok(()),
@@ -69,8 +67,7 @@ impl Undo {
                 Ok(_) | Err(PortError::NoInterface { .. }) => Ok(()),
                 Err(error) => Err(error),
             },
-            Undo::NftTable { name } => crate::masquerade::remove(name),
-            Undo::Sysctl { path, value } => write_back(path, value),
+            Undo::NftTable { name } => masquerade::remove(name),
             Undo::File { path } => match std::fs::remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     Err(PortError::Kernel { doing: format!("deleting {}", path.display()), source: error })
@@ -79,13 +76,6 @@ impl Undo {
             },
         }
     }
-}
-
-fn write_back(path: &std::path::Path, value: &str) -> Result<()> {
-    std::fs::write(path, value).map_err(|source| PortError::Kernel {
-        doing: format!("writing {value} to {}", path.display()),
-        source,
-    })
 }
 
 /// Where changes are recorded before they are made.

@@ -12,14 +12,14 @@
 //! Limits: the change count wraps after 2^40 exchanges (a day and a half at ten million a second), so a pop would
 //! have to sleep exactly that long to be deceived.
 
+use crate::sync::Line;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Frames in a full magazine: two cache lines of handles.
 pub(crate) const MAGAZINE_FRAMES: usize = if cfg!(loom) { 1 } else { 32 };
 
-/// One magazine's rounds: handles of frames, on lines of their own.
-#[repr(align(128))]
-struct Rounds([AtomicU32; MAGAZINE_FRAMES]);
+/// One magazine's rounds: handles of frames.
+type Rounds = Line<[AtomicU32; MAGAZINE_FRAMES]>;
 
 /// A magazine in hand. Not `Copy`: whoever has it may use its rounds.
 #[derive(Debug)]
@@ -51,15 +51,11 @@ pub(crate) struct Depot {
     full: Head,
     empty: Head,
     /// Never below the frames in `full`: raised before a push and lowered after a pop.
-    frames: Count,
+    frames: Line<AtomicU32>,
 }
 
 /// A stack's head on lines of its own: magazine in the low 24 bits, change count above.
-#[repr(align(128))]
-struct Head(AtomicU64);
-
-#[repr(align(128))]
-struct Count(AtomicU32);
+type Head = Line<AtomicU64>;
 
 const PLACE_BITS: u32 = 24;
 const NONE: u32 = (1 << PLACE_BITS) - 1;
@@ -71,12 +67,12 @@ impl Depot {
         assert!(magazines < NONE as usize, "too many workers for one pool");
         let numbers = || (0..magazines).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>();
         let depot = Depot {
-            rounds: (0..magazines).map(|_| Rounds(std::array::from_fn(|_| AtomicU32::new(0)))).collect(),
+            rounds: (0..magazines).map(|_| Line(std::array::from_fn(|_| AtomicU32::new(0)))).collect(),
             lens: numbers(),
             next: numbers(),
-            full: Head(AtomicU64::new(NONE.into())),
-            empty: Head(AtomicU64::new(NONE.into())),
-            frames: Count(AtomicU32::new(0)),
+            full: Line(AtomicU64::new(NONE.into())),
+            empty: Line(AtomicU64::new(NONE.into())),
+            frames: Line(AtomicU32::new(0)),
         };
         for place in (0..magazines as u32).rev() {
             depot.push(&depot.empty, place);

@@ -5,11 +5,24 @@
 //! | [`memory`] | the packet memory, one mapping cut into frames; the owned handle of a frame |
 //! | [`pool`] | who holds which frame: per-worker magazines over a shared depot |
 //! | [`loans`] | frames lent to the kernel, and what it may give back |
+//! | [`spsc`] | a ring from one worker to another, in two owned halves |
+//! | [`inject`] | a ring into a worker from any other thread |
+//! | [`doorbell`] | waking a worker that has gone to sleep, exactly when it must be |
+//! | [`handoff`] | all of a worker's incoming rings under one doorbell |
 //!
 //! Nothing here reads a clock, and nothing allocates once it is made.
 
+mod bell;
 mod depot;
+pub mod doorbell;
+pub mod handoff;
+pub mod inject;
 pub mod loans;
 pub mod memory;
+mod pending;
 pub mod pool;
+#[cfg(all(feature = "preempt", not(loom)))]
+pub mod preempt;
+mod slots;
+pub mod spsc;
 mod sync;

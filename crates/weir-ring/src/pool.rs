@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::depot::{Depot, Magazine};
 use crate::memory::{Frame, FrameMemory};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Counter, Line};
 
 /// One worker's access to the frames of one memory.
 pub struct Pool {
@@ -34,15 +34,15 @@ pub struct Pool {
 struct Shared {
     memory: Arc<FrameMemory>,
     depot: Depot,
-    counts: Box<[WorkerCounts]>,
+    counts: Box<[Line<WorkerCounts>]>,
 }
 
-/// What one worker tells the others, on lines of its own. Relaxed: figures to look at, they order nothing.
-#[repr(align(128))]
+/// What one worker tells the others.
+#[derive(Default)]
 struct WorkerCounts {
-    taken: AtomicU64,
-    given: AtomicU64,
-    cached: AtomicU64,
+    taken: Counter,
+    given: Counter,
+    cached: Counter,
 }
 
 /// Where the frames of a pool are.
@@ -89,7 +89,7 @@ impl Pool {
             depot.load(&mut magazine, memory.handle_at(index));
         }
         depot.put(magazine);
-        let counts = (0..workers).map(|_| WorkerCounts::new()).collect();
+        let counts = (0..workers).map(|_| Line(WorkerCounts::default())).collect();
         let shared = Arc::new(Shared { memory: Arc::new(memory), depot, counts });
         (0..workers).map(|worker| Pool::with(Arc::clone(&shared), worker)).collect()
     }
@@ -140,8 +140,8 @@ impl Pool {
     /// Where all frames of the memory are.
     pub fn census(&self) -> Census {
         let counts = &self.shared.counts;
-        let sum = |figure: fn(&WorkerCounts) -> &AtomicU64| {
-            counts.iter().fold(0u64, |sum, count| sum.wrapping_add(figure(count).load(Ordering::Relaxed)))
+        let sum = |figure: fn(&WorkerCounts) -> &Counter| {
+            counts.iter().fold(0u64, |sum, count| sum.wrapping_add(figure(&count.0).get()))
         };
         Census {
             total: self.shared.memory.frames().into(),
@@ -178,10 +178,10 @@ impl Pool {
     }
 
     fn publish(&self) {
-        let counts = &self.shared.counts[self.worker];
-        counts.taken.store(self.taken, Ordering::Relaxed);
-        counts.given.store(self.given, Ordering::Relaxed);
-        counts.cached.store(self.cached() as u64, Ordering::Relaxed);
+        let counts = &self.shared.counts[self.worker].0;
+        counts.taken.set(self.taken);
+        counts.given.set(self.given);
+        counts.cached.set(self.cached() as u64);
     }
 }
 
@@ -191,19 +191,13 @@ impl Drop for Pool {
         for magazine in [&mut self.loaded, &mut self.previous] {
             self.shared.depot.put(std::mem::replace(magazine, Magazine::NOWHERE));
         }
-        self.shared.counts[self.worker].cached.store(0, Ordering::Relaxed);
+        self.shared.counts[self.worker].0.cached.set(0);
     }
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool").field("worker", &self.worker).field("census", &self.census()).finish()
-    }
-}
-
-impl WorkerCounts {
-    fn new() -> WorkerCounts {
-        WorkerCounts { taken: AtomicU64::new(0), given: AtomicU64::new(0), cached: AtomicU64::new(0) }
     }
 }
 

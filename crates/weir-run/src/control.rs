@@ -27,7 +27,7 @@ use crate::stats::Snapshot;
 use crate::worker::{Mailbox, Request};
 
 /// Where the sockets are.
-pub const DIRECTORY: &str = "/run/weir";
+pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
 const REQUEST_BYTES_MAX: u64 = 64 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// How much a direction holds unless it is told, as a time.
@@ -63,15 +63,15 @@ pub fn burst_bytes_default(rate: Rate) -> u64 {
 }
 
 impl SetLimits {
-    /// The present limits with the changes made.
-    fn apply(&self, present: Option<TbfConfig>) -> Result<TbfConfig, String> {
+    /// The present limits with the changes made; a direction without a rate, and given none, stays without limits.
+    fn apply(&self, present: Option<TbfConfig>) -> Result<Option<TbfConfig>, String> {
         let rate = match (self.rate_bits_per_s, present) {
             (Some(bits_per_s), _) => Rate::from_bits_per_s(bits_per_s).ok_or("a rate of 0 passes nothing")?,
             (None, Some(present)) => present.rate,
-            (None, None) => return Err("this direction has no rate yet: give one with --rate".into()),
+            (None, None) => return Ok(None),
         };
         let kept = present.map(|present| present.burst_bytes);
-        Ok(TbfConfig {
+        Ok(Some(TbfConfig {
             rate,
             burst_bytes: self.burst_bytes.or(kept).unwrap_or_else(|| burst_bytes_default(rate)),
             peak: present.and_then(|present| present.peak),
@@ -80,7 +80,7 @@ impl SetLimits {
                 (None, Some(present)) => present.limit,
                 (None, None) => Limit::TimeNs(QUEUE_NS_DEFAULT),
             },
-        })
+        }))
     }
 }
 
@@ -160,7 +160,7 @@ fn perform(line: &str, worker: &Mailbox) -> Result<Value, String> {
             }
             let (reply, answer) = channel();
             let direction = set.direction;
-            let change = move |present| set.apply(present).map(Some);
+            let change = move |present| set.apply(present);
             worker.send(Request::SetLimits(direction, Box::new(change), reply));
             answer.recv().map_err(|_| gone())??;
             Ok(Value::Null)

@@ -6,9 +6,9 @@
 //!     +------------- credit ----------------+
 //! ```
 //!
-//! Rule: a queue is polled only while the class has room, the pool has frames for all that one poll may bring, and fewer
-//! than `held_packets_max` are held; a fresh queue with nothing in the class is polled without room in bytes, so that a quiet
-//! flow does not wait for the credit of others. What is not polled stays with its sender.
+//! Rule: a queue is polled only while the class has room, the pool has frames for all that one poll may bring, and fewer than
+//! `held_packets_max` are held. A quiet queue with nothing in the class may be polled without room, up to twice the credit in
+//! all, so that a quiet flow does not wait for the credit of others. What is not polled stays with its sender.
 //!
 //! Conservation (invariant 1), at every instant: class.accepted = transmitted.delivered + all dropped + class.held +
 //! transmitted.held. Owner: one worker.
@@ -17,10 +17,12 @@ use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
 use weir_core::intake::Intake;
 use weir_core::packet::Meta;
-use weir_core::shaper::class::{Class, ClassSize, Dequeue};
+use weir_core::shaper::backlog::{Dequeue, Refused};
+use weir_core::shaper::class::{Class, ClassSize};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 use weir_port::napi;
-use weir_port::port::{Completion, Frames, Port, Received};
+use weir_port::port::{Frames, Port, Received};
+use weir_port::transmission::Completion;
 use weir_port::xsk::socket::Transmit;
 
 use crate::packet::WirePacket;
@@ -53,6 +55,7 @@ pub struct Direction {
     class: Class<WirePacket>,
     transmitted: Account,
     held_packets_max: u64,
+    poll_budget_max: u32,
     poll_budget: u32,
     backlogged: Box<[bool]>,
     received: Vec<Received>,
@@ -60,26 +63,29 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// From a port with so many queues, holding at most `held_packets_max` packets at a time.
+    /// From a port with so many queues, holding at most `held_packets_max` packets at a time, and taking at most
+    /// `poll_budget_max` in at a poll.
     pub fn new(
         queues: usize,
         held_packets_max: u64,
+        poll_budget_max: u32,
         limits: Option<TbfConfig>,
         now_ns: u64,
     ) -> Result<Direction, TbfError> {
         let size = ClassSize {
             flows: queues,
-            // A poll may overshoot, and the kernel may poll a queue itself when it has been held for long.
-            packets_max: held_packets_max as usize + (queues + 1) * napi::BUDGET as usize,
+            // The last poll before the bound may overshoot it, and what all queues have on offer may come in without a poll.
+            packets_max: held_packets_max as usize + (queues + 1) * poll_budget_max as usize,
             quantum_bytes: QUANTUM_BYTES,
             poll_budget_bytes: u64::from(QUANTUM_BYTES),
         };
         Ok(Direction {
-            intake: Intake::new(queues, now_ns),
+            intake: Intake::new(queues, napi::BUDGET * QUANTUM_BYTES, now_ns),
             class: Class::new(size, limits, now_ns)?,
             transmitted: Account::default(),
             held_packets_max,
-            poll_budget: napi::BUDGET,
+            poll_budget_max,
+            poll_budget: poll_budget_max,
             backlogged: vec![false; queues].into_boxed_slice(),
             received: Vec::with_capacity(napi::BUDGET as usize * 2),
             transmit_busy: 0,
@@ -90,7 +96,7 @@ impl Direction {
     pub fn set_limits(
         &mut self,
         limits: Option<TbfConfig>,
-        from: &Port,
+        from: &mut Port,
         now_ns: u64,
     ) -> Result<(), TbfError> {
         self.class.set_limits(limits, now_ns)?;
@@ -98,10 +104,11 @@ impl Direction {
         Ok(())
     }
 
-    /// Makes a poll bring an eighth of the credit or less, so that one queue cannot use it all up at a time.
-    pub fn tune(&mut self, from: &Port) {
+    /// Makes a poll bring an eighth of the credit or less at a time, and a queue as much a round.
+    pub fn tune(&mut self, from: &mut Port) {
         let share = self.class.limit_bytes() / (8 * u64::from(QUANTUM_BYTES));
-        self.poll_budget = from.set_poll_budget(share.clamp(4, u64::from(napi::BUDGET)) as u32);
+        self.poll_budget = from.set_poll_budget(share.clamp(4, u64::from(self.poll_budget_max)) as u32);
+        self.intake.set_quantum_bytes(self.poll_budget * QUANTUM_BYTES);
     }
 
     /// Moves what can be moved now.
@@ -160,8 +167,11 @@ impl Direction {
         let mut moved = 0;
         while self.has_room_for_poll(frames) {
             let room = self.class.room_bytes() > 0;
-            let waiting = self.class.queue();
-            let quiet = self.intake.next_quiet(|queue| room || waiting.held_of(queue).packets == 0);
+            // As much again as the credit is for those that have nothing here yet.
+            let door = self.class.held().bytes / 2 < self.class.limit_bytes();
+            let class = &self.class;
+            let may = |queue| room || (door && class.held_of(queue).packets == 0);
+            let quiet = self.intake.next_quiet(may);
             let queue = quiet.or_else(|| if room { self.intake.next_active() } else { None });
             let Some(queue) = queue else { break };
             moved += self.poll(queue, from, frames, now_ns);
@@ -184,12 +194,13 @@ impl Direction {
         if full {
             from.announcements().set_pending(queue);
         }
-        self.intake.polled(queue, count, full, now_ns);
+        let bytes = self.received.iter().map(|received| u64::from(received.len_bytes)).sum();
+        self.intake.polled(queue, count, bytes, full, now_ns);
         if self.backlogged[queue] != full {
             self.backlogged[queue] = full;
             from.announcements().set_backlog(queue, full);
         }
-        self.enqueue_received(queue, now_ns);
+        self.enqueue_received(queue, frames, now_ns);
         count
     }
 
@@ -197,16 +208,19 @@ impl Direction {
     pub fn collect(&mut self, from: &mut Port, frames: &mut Frames, now_ns: u64) {
         for queue in 0..from.queues() {
             from.collect(queue, frames, &mut self.received);
-            self.enqueue_received(queue, now_ns);
+            self.enqueue_received(queue, frames, now_ns);
         }
     }
 
-    fn enqueue_received(&mut self, queue: usize, now_ns: u64) {
+    fn enqueue_received(&mut self, queue: usize, frames: &mut Frames, now_ns: u64) {
         for received in self.received.drain(..) {
             let meta = Meta { arrival_ns: now_ns, queue: queue as u16, ..Meta::default() };
             let packet = WirePacket { received, meta };
-            let refused = self.class.enqueue(queue, packet);
-            assert!(refused.is_ok(), "a class has slots for all that its intake may bring");
+            match self.class.enqueue(queue, packet) {
+                Ok(()) => {}
+                Err(Refused::Dropped(_, packet)) => frames.pool.give(packet.received.frame),
+                Err(Refused::NoSlot(_)) => panic!("a class has slots for all that its intake may bring"),
+            }
         }
     }
 
@@ -226,6 +240,7 @@ impl Direction {
                         to.transmit(packet.received, frames);
                     }
                 }
+                Dequeue::Dropped(_, packet) => frames.pool.give(packet.received.frame),
                 Dequeue::NotBefore(ready_ns) => {
                     return (count, Some(ready_ns.max(now_ns + self.gather_ns())));
                 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use weir_core::shaper::tbf::TbfConfig;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
+use weir_port::napi;
 use weir_port::port::{Frames, Port};
 use weir_port::undo::Keeper;
 use weir_port::xsk::umem::Umem;
@@ -61,29 +62,23 @@ impl Wire {
         let loans = Loans::new(Arc::clone(pool.memory()));
         let mut frames = Frames { pool, loans };
         let frames_total = u64::from(frames.pool.available());
-        let first = Port::open(&config.ports[0], &mut umem, &mut frames, bell, keeper)?;
-        let second = Port::open(&config.ports[1], &mut umem, &mut frames, bell, keeper)?;
+        let queues = Link::by_name(&config.ports[0])?.rx_queues + Link::by_name(&config.ports[1])?.rx_queues;
+        let poll_budget_max = poll_budget_max(frames.pool.available(), queues, config)?;
+        let mut open = |name| Port::open(name, poll_budget_max, &mut umem, &mut frames, bell, keeper);
+        let mut first = open(&config.ports[0])?;
+        let mut second = open(&config.ports[1])?;
         // What is not on offer is shared by the two directions.
         let held_packets_max = u64::from(frames.pool.available()) / 2;
-        if held_packets_max < 2 * u64::from(weir_port::napi::BUDGET) {
-            return Err(PortError::Unsuitable {
-                name: config.ports[1].clone(),
-                why: format!(
-                    "and {} have {} queues, which leaves too little of {} bytes of packet memory: give weir more with --memory",
-                    config.ports[0],
-                    first.queues() + second.queues(),
-                    config.memory_bytes
-                ),
-            });
-        }
-        let direction = |from: &Port, limits| {
-            let mut direction = Direction::new(from.queues(), held_packets_max, limits, now_ns)
-                .map_err(std::io::Error::other)
-                .doing(|| "setting the limit".into())?;
+        let direction = |from: &mut Port, limits| {
+            let mut direction =
+                Direction::new(from.queues(), held_packets_max, poll_budget_max, limits, now_ns)
+                    .map_err(std::io::Error::other)
+                    .doing(|| "setting the limit".into())?;
             direction.tune(from);
             Ok(direction)
         };
-        let directions = [direction(&first, config.limits[0])?, direction(&second, config.limits[1])?];
+        let directions =
+            [direction(&mut first, config.limits[0])?, direction(&mut second, config.limits[1])?];
         Ok(Wire {
             name: config.name.clone(),
             ports: [first, second],
@@ -158,13 +153,18 @@ impl Wire {
         now_ns: u64,
     ) -> Result<(), String> {
         self.directions[direction]
-            .set_limits(limits, &self.ports[direction], now_ns)
+            .set_limits(limits, &mut self.ports[direction], now_ns)
             .map_err(|error| error.to_string())
     }
 
     /// The limits of one direction.
     pub fn limits(&self, direction: usize) -> Option<TbfConfig> {
         self.directions[direction].class().limits().copied()
+    }
+
+    /// Whether any direction has a limit.
+    pub fn is_limited(&self) -> bool {
+        (0..2).any(|direction| self.limits(direction).is_some())
     }
 
     /// Whether everything that was taken in has left.
@@ -217,6 +217,21 @@ impl Wire {
         };
         Ok(Snapshot { wires: vec![wire], ports, workstreams: Vec::new(), totals })
     }
+}
+
+/// How many packets one poll may bring, so that half of the memory is enough to be on offer on every queue.
+fn poll_budget_max(frames: u32, queues: u32, config: &WireConfig) -> weir_port::Result<u32> {
+    let budget = frames / 2 / queues;
+    if budget < 4 {
+        return Err(PortError::Unsuitable {
+            name: config.ports[1].clone(),
+            why: format!(
+                "and {} have {queues} queues, too many for {} bytes of packet memory: give weir more with --memory",
+                config.ports[0], config.memory_bytes
+            ),
+        });
+    }
+    Ok((budget & !1).min(napi::BUDGET))
 }
 
 fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {

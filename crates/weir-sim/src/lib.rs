@@ -1,2 +1,39 @@
 #![forbid(unsafe_code)]
-//! weir-sim.
+//! Weir on a virtual clock: seeded, exactly repeatable runs of what no test machine can hold, with the very code of
+//! `weir-core` in them, and with the historical designs beside it, which must first reproduce the published figures.
+//!
+//! A run takes a [`scenario::Scenario`] and a seed and gives a [`report::Report`], or the first broken rule:
+//!
+//! ```
+//! let text = "system weir\nlimit 5ms\ntime 100ms\nsenders 3 flood 1gbit 1470b\n";
+//! let scenario = weir_sim::scenario::Scenario::parse(text).unwrap();
+//! let report = weir_sim::machine::run(&scenario, 1).unwrap();
+//! assert_eq!((report.lost_pct, report.empty_wakes), (0.0, 0));
+//! ```
+//!
+//! In reading order: [`prng`] and [`events`] are chance and time; [`packet`], [`socket`], [`sender`], [`tcp`] and
+//! [`cpu`] are the sending machine's parts; [`tbf`], [`backpressure`] and [`kernel`] the kernel's way out with and
+//! without the RFC; [`weir`] is ours; what either did is told in [`effects`]. [`machine`] puts them on
+//! the clock, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the
+//! published figures and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`]
+//! stands apart: it runs random graphs of stages to show that they always make progress.
+
+pub mod backpressure;
+pub mod checks;
+pub mod cpu;
+pub mod effects;
+pub mod events;
+pub mod graph;
+pub mod kernel;
+pub mod machine;
+pub mod packet;
+pub mod prng;
+pub mod report;
+pub mod scenario;
+pub mod seed;
+pub mod sender;
+pub mod socket;
+pub mod table;
+pub mod tbf;
+pub mod tcp;
+pub mod weir;

@@ -22,6 +22,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(commands::run::Arguments),
     Wire(commands::wire::Arguments),
     Lab(commands::lab::Arguments),
     Set(commands::set::Arguments),
@@ -34,6 +35,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Run(arguments) => commands::run::run(&arguments),
         Command::Wire(arguments) => commands::wire::run(&arguments),
         Command::Lab(arguments) => commands::lab::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
@@ -49,7 +51,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// A command that did not succeed: 1 for a failure, 2 for something wrong with what was asked.
+/// A command that did not succeed: 1 for a failure, 2 for something wrong with what was asked, 126 and 127 for a program that
+/// cannot be run.
 struct Failure {
     message: String,
     code: u8,

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
 use weir_port::monitor::{LinkEvent, Monitor};
 use weir_port::netns::NetNs;
+use weir_port::signals::{Received, Signals};
 use weir_port::undo::{Keeper, Undo};
 use weir_port::{Doing, PortError};
 use weir_run::clock::now_ns;
@@ -25,7 +24,7 @@ use crate::Failure;
 /// What can end a session or concerns it.
 pub enum Event {
     /// A signal arrived.
-    Signal(i32),
+    Signal(Received),
     /// The worker ended by itself.
     WorkerEnded,
     /// An interface of the wire is gone.
@@ -45,6 +44,14 @@ pub fn guardian() -> Result<Guardian, Failure> {
     Ok(Guardian::start(&std::env::current_exe()?)?)
 }
 
+/// Puts everything back after a failure on the way up, and hands that on.
+pub fn give_up(guardian: Guardian, failure: Failure) -> Failure {
+    for fault in guardian.finish() {
+        eprintln!("weir: while putting things back: {fault}");
+    }
+    failure
+}
+
 /// A wire that is up.
 pub struct Session {
     guardian: Guardian,
@@ -55,22 +62,18 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the wire, starts its worker and its control socket.
+    /// Opens the wire, starts its worker and its control socket, and makes events of `signals`.
     pub fn start(
         config: &WireConfig,
         mut guardian: Guardian,
         core: Option<usize>,
+        signals: &[i32],
     ) -> Result<Session, Failure> {
-        match Session::try_start(config, &mut guardian, core) {
+        match Session::try_start(config, &mut guardian, core, signals) {
             Ok((worker, mailbox, sender, events)) => {
                 Ok(Session { guardian, worker, mailbox, events, sender })
             }
-            Err(failure) => {
-                for fault in guardian.finish() {
-                    eprintln!("weir: while putting things back: {fault}");
-                }
-                Err(failure)
-            }
+            Err(failure) => Err(give_up(guardian, failure)),
         }
     }
 
@@ -79,10 +82,11 @@ impl Session {
         config: &WireConfig,
         guardian: &mut Guardian,
         core: Option<usize>,
+        signals: &[i32],
     ) -> Result<(JoinHandle<io::Result<Ended>>, Mailbox, Sender<Event>, Receiver<Event>), Failure> {
         let (sender, events) = channel();
-        // From here on a signal is an event and no longer the end of the process.
-        watch_signals(sender.clone())?;
+        // From here on a signal is an event and no longer the end of the process. First, because every thread must block them.
+        watch_signals(signals, sender.clone())?;
         let control = Control::listen(&config.name)
             .doing(|| format!("making the control socket {}", Control::path_of(&config.name).display()))?;
         guardian.record(&NetNs::current()?, Undo::File { path: control.path().into() })?;
@@ -132,11 +136,11 @@ impl Session {
     }
 }
 
-fn watch_signals(events: Sender<Event>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
+    let signals = Signals::block(signals)?;
     std::thread::Builder::new().name("weir-signals".into()).spawn(move || {
-        for signal in signals.forever() {
-            if events.send(Event::Signal(signal)).is_err() {
+        while let Ok(received) = signals.wait() {
+            if events.send(Event::Signal(received)).is_err() {
                 return;
             }
         }

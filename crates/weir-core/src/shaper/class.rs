@@ -1,24 +1,19 @@
-//! A class: fair queues behind a limit, with its books, its credit, and what it did to its packets and feeders.
+//! A class by itself: a backlog behind a TBF.
 //!
-//! ```text
-//! room_bytes = max(limit, poll budget) - held            the credit: what an intake may still bring in
-//! standing delay = dequeue time - arrival_ns             of each packet
-//! blocked = sum of the times between begin_blocked and end_blocked
-//! ```
+//! A packet leaves when it is its turn (the backlog's fair order) and the TBF admits it; every inequality of
+//! the two holds. With `Block`, the default rule, nothing is ever dropped: `room_bytes` is the credit, and
+//! when it is 0 the feeders are not polled.
 //!
-//! A class never drops. Full means `room_bytes` is 0: its intakes are not polled, and the senders feel it. The limit
-//! is never below one poll budget, the most bytes one poll may bring: otherwise an empty class of a slow rate could
-//! never let an intake poll. An intake that polls whenever there is room brings the class at most one poll budget
-//! over its limit, and then waits until it is under it again.
+//! Every change is live: packets stay where they are, in their order, and bucket levels are kept.
 //!
-//! Every change of the limits is live: packets stay where they are, in their order, and levels are kept.
-//!
-//! Owner: one worker. The rate and its bounds are the TBF's, fairness is the DRR's. Limits: no limit at all (`None`)
-//! means that packets pass as fast as they are asked for, and the room is then bounded by the slots alone.
+//! Owner: one worker. Limits: no TBF (`None`) means that packets pass as fast as they are asked for, and the
+//! room is then bounded by the slots alone.
 
 use super::{
+    backlog::{Backlog, Dequeue, Refused, Rule, WhenFull},
+    blocked::Blocked,
     delay::DelayHistogram,
-    drr::Drr,
+    slab::Slab,
     tbf::{Tbf, TbfConfig, TbfError},
 };
 use crate::{
@@ -40,83 +35,68 @@ pub struct ClassSize {
     pub poll_budget_bytes: u64,
 }
 
-/// What [`Class::dequeue`] found.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Dequeue<P> {
-    /// This packet of this flow leaves now; it is charged and booked.
-    Packet(usize, P),
-    /// Packets wait, and none is admitted before this time.
-    NotBefore(u64),
-    /// Nothing waits.
-    Empty,
-}
-
 /// One class and all it knows.
 #[derive(Debug)]
 pub struct Class<P> {
-    queue: Drr<P>,
+    slab: Slab<P>,
+    backlog: Backlog,
     tbf: Option<Tbf>,
-    poll_budget_bytes: u64,
-    account: Account,
-    delay: DelayHistogram,
-    blocked: Blocked,
 }
 
 impl<P: Packet> Class<P> {
-    /// A class with full buckets and nothing in it; `None` does not limit.
+    /// A class with full buckets and nothing in it, that blocks when full; `None` does not limit.
     pub fn new(size: ClassSize, limits: Option<TbfConfig>, now_ns: u64) -> Result<Class<P>, TbfError> {
-        Ok(Class {
-            queue: Drr::new(size.flows, size.packets_max, size.quantum_bytes),
-            tbf: limits.map(|config| Tbf::new(config, now_ns)).transpose()?,
-            poll_budget_bytes: size.poll_budget_bytes,
-            account: Account::default(),
-            delay: DelayHistogram::default(),
-            blocked: Blocked::default(),
-        })
+        let mut class = Class {
+            slab: Slab::new(size.packets_max),
+            backlog: Backlog::new(
+                size.flows,
+                size.quantum_bytes,
+                size.poll_budget_bytes,
+                u64::MAX,
+                Rule::default(),
+            ),
+            tbf: None,
+        };
+        class.set_limits(limits, now_ns)?;
+        Ok(class)
     }
 
-    /// How many more bytes an intake may bring in; 0 means its feeders must wait. See the header for the overshoot.
+    /// How many more bytes an intake may bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
-        if self.queue.room_packets() == 0 {
-            return 0;
-        }
-        self.limit_bytes().saturating_sub(self.queue.held().bytes)
+        let blocks = self.backlog.rule().when_full == WhenFull::Block;
+        if blocks && self.slab.room_packets() == 0 { 0 } else { self.backlog.room_bytes() }
     }
 
-    /// Takes a packet in, to its flow's queue; gives it back, unbooked, only if every slot is taken.
-    pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), P> {
-        let len_bytes = packet.len_bytes();
-        self.queue.enqueue(flow, packet)?;
-        self.account.accept(len_bytes);
-        Ok(())
+    /// Takes a packet in, to its flow's queue.
+    pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), Refused<P>> {
+        self.backlog.enqueue(&mut self.slab, flow, packet)
     }
 
     /// The next packet in fair order, if the limit admits it now.
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
-        if let Some(tbf) = &mut self.tbf {
-            let Some((_, head)) = self.queue.peek() else {
-                return Dequeue::Empty;
-            };
-            let len_bytes = head.len_bytes();
-            let ready_ns = tbf.ready_at(len_bytes, now_ns);
-            if ready_ns > now_ns {
-                return Dequeue::NotBefore(ready_ns);
-            }
-            tbf.take(len_bytes, now_ns);
-        }
-        let Some((flow, packet)) = self.queue.dequeue() else {
+        let Some(tbf) = &mut self.tbf else {
+            return self.backlog.dequeue(&mut self.slab, now_ns);
+        };
+        let Some((_, head)) = self.backlog.head(&self.slab) else {
             return Dequeue::Empty;
         };
-        self.account.deliver(packet.len_bytes());
-        self.delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
-        Dequeue::Packet(flow, packet)
+        let (len_bytes, arrival_ns) = (head.len_bytes(), head.meta().arrival_ns);
+        let expires_ns = self.backlog.expires_ns(arrival_ns);
+        let ready_ns = tbf.ready_at(len_bytes, now_ns);
+        if ready_ns > now_ns && expires_ns >= now_ns {
+            return Dequeue::NotBefore(ready_ns.min(expires_ns.saturating_add(1)));
+        }
+        let outcome = self.backlog.dequeue(&mut self.slab, now_ns);
+        if let Dequeue::Packet(..) = outcome {
+            tbf.take(len_bytes, now_ns);
+        }
+        outcome
     }
 
-    /// Takes a packet out past the limit, booked as dropped: when its way out is gone. Until `None` the class drains.
+    /// Takes a packet out past the limit, booked as dropped: when its way out is gone. Until `None` the class
+    /// drains.
     pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
-        let (_, packet) = self.queue.dequeue()?;
-        self.account.drop(reason, packet.len_bytes());
-        Some(packet)
+        self.backlog.drop_next(&mut self.slab, reason)
     }
 
     /// Changes the limits from now on; nothing that waits is touched. On an error nothing has changed.
@@ -126,6 +106,7 @@ impl<P: Packet> Class<P> {
             (Some(config), tbf) => *tbf = Some(Tbf::new(config, now_ns)?),
             (None, tbf) => *tbf = None,
         }
+        self.backlog.set_limit(limits.map_or(u64::MAX, |config| config.limit_bytes()));
         Ok(())
     }
 
@@ -134,52 +115,55 @@ impl<P: Packet> Class<P> {
         self.tbf.as_ref().map(Tbf::config)
     }
 
+    /// Changes the rule for a full class from now on; nothing that waits is touched.
+    pub fn set_rule(&mut self, rule: Rule) {
+        self.backlog.set_rule(rule);
+    }
+
     /// The credit as a whole: held and room together.
     pub fn limit_bytes(&self) -> u64 {
-        let limit_bytes = self.tbf.as_ref().map_or(u64::MAX, |tbf| tbf.config().limit_bytes());
-        limit_bytes.max(self.poll_budget_bytes)
+        self.backlog.limit_bytes()
     }
 
     /// Tells that a feeder is not polled because this class is full. Repeating it changes nothing.
     pub fn begin_blocked(&mut self, now_ns: u64) {
-        self.blocked.since_ns.get_or_insert(now_ns);
+        self.backlog.blocked_mut().begin(now_ns);
     }
 
     /// Tells that its feeders are polled again. Repeating it changes nothing.
     pub fn end_blocked(&mut self, now_ns: u64) {
-        self.blocked = Blocked { total_ns: self.blocked_ns(now_ns), since_ns: None };
+        self.backlog.blocked_mut().end(now_ns);
     }
 
     /// For how long its feeders were blocked, the present time included.
     pub fn blocked_ns(&self, now_ns: u64) -> u64 {
-        self.blocked.total_ns + self.blocked.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns))
+        self.backlog.blocked().total_ns(now_ns)
+    }
+
+    /// The same times, to be told as for any shaper.
+    pub fn blocked_mut(&mut self) -> &mut Blocked {
+        self.backlog.blocked_mut()
     }
 
     /// Its books.
     pub fn account(&self) -> &Account {
-        &self.account
+        self.backlog.account()
     }
 
     /// The standing delays of the packets that left.
     pub fn delay(&self) -> &DelayHistogram {
-        &self.delay
+        self.backlog.delay()
     }
 
     /// What waits here.
     pub fn held(&self) -> Count {
-        self.queue.held()
+        self.backlog.held()
     }
 
-    /// The queues, to look at.
-    pub fn queue(&self) -> &Drr<P> {
-        &self.queue
+    /// What waits in one flow's queue.
+    pub fn held_of(&self, flow: usize) -> Count {
+        self.backlog.held_of(flow)
     }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Blocked {
-    total_ns: u64,
-    since_ns: Option<u64>,
 }
 
 #[cfg(test)]
@@ -225,7 +209,7 @@ mod tests {
         let mut full = Class::new(ClassSize { packets_max: 1, ..SIZE }, None, 0).unwrap();
         full.enqueue(0, packet(60, 0, 0)).unwrap();
         assert_eq!(full.room_bytes(), 0, "no slot, no room");
-        assert!(full.enqueue(0, packet(60, 1, 0)).is_err());
+        assert_eq!(full.enqueue(0, packet(60, 1, 0)), Err(Refused::NoSlot(packet(60, 1, 0))));
         assert!(full.account().balances(full.held()), "what was given back was not booked");
     }
 
@@ -240,14 +224,18 @@ mod tests {
     }
 
     #[test]
-    fn blocked_time_counts_once_however_often_it_is_told() {
-        let mut class = Class::<TestPacket>::new(SIZE, None, 0).unwrap();
-        class.begin_blocked(100);
-        class.begin_blocked(200);
-        assert_eq!(class.blocked_ns(300), 200);
-        class.end_blocked(400);
-        class.end_blocked(500);
-        assert_eq!(class.blocked_ns(600), 300);
+    fn a_packet_that_waited_too_long_is_dropped_even_while_the_limit_holds() {
+        let mut class = Class::new(SIZE, Some(TbfConfig { burst_bytes: 0, ..limits(1_000_000) }), 0).unwrap();
+        class.set_rule(Rule { max_wait_ns: Some(1_000_000), ..Rule::default() });
+        for (number, arrival_ns) in [(0, 0), (1, 0), (2, 900_000)] {
+            class.enqueue(0, packet(1250, number, arrival_ns)).unwrap();
+        }
+        assert_eq!(class.dequeue(0), Dequeue::Packet(0, packet(1250, 0, 0)));
+        assert_eq!(class.dequeue(0), Dequeue::NotBefore(1_000_001), "before its 10 ms of tokens are there");
+        let dropped = Dequeue::Dropped(DropReason::MaxWait, packet(1250, 1, 0));
+        assert_eq!(class.dequeue(1_000_001), dropped);
+        assert_eq!(class.dequeue(1_000_001), Dequeue::NotBefore(1_900_001));
+        assert!(class.account().balances(class.held()));
     }
 
     #[test]
@@ -262,8 +250,9 @@ mod tests {
     }
 
     proptest! {
-        /// A feeder that keeps the class full and a clock that jumps from one answer to the next, with limits changed
-        /// under load: never over the sum of what the limits allowed, never behind it, nothing lost or reordered.
+        /// A feeder that keeps the class full and a clock that jumps from one answer to the next, with limits
+        /// changed under load: never over the sum of what the limits allowed, never behind it, nothing lost
+        /// or reordered.
         #[test]
         fn live_changes_lose_nothing_reorder_nothing_and_keep_the_rate(
             changes in prop::collection::vec((1_000_000u64..1_000_000_000, 1_000_000u64..30_000_000), 1..12),
@@ -296,7 +285,7 @@ mod tests {
                             prop_assert!(ready_ns > now_ns);
                             now_ns = ready_ns.min(end_ns);
                         }
-                        Dequeue::Empty => prop_assert!(false, "a full class has packets"),
+                        other => prop_assert!(false, "a full class that blocks: {other:?}"),
                     }
                     prop_assert!(class.account().balances(class.held()));
                 }

@@ -1,67 +1,62 @@
-//! Deficit round robin: flows take turns, and each turn passes a quantum of bytes, whatever the packets' lengths.
+//! Deficit round robin: flows take turns, and each turn passes a quantum of bytes, whatever the packets'
+//! lengths.
 //!
-//! A flow whose turn it is may send while its `deficit` is above 0, each packet taking its length off; at 0 or below
-//! it earns `quantum_bytes` and goes to the back. So a deficit stays in `(-L, quantum]`, `L` the longest packet, and
-//! turns of waiting flows differ by at most one. Hence, for any two flows with packets waiting throughout:
+//! A flow whose turn it is may send while its `deficit` is above 0, each packet taking its length off; at 0
+//! or below it earns `quantum_bytes` and goes to the back. So a deficit stays in `(-L, quantum]`, `L` the
+//! longest packet, and turns of waiting flows differ by at most one. Hence, for any two flows with packets
+//! waiting throughout:
 //!
 //! ```text
 //! |sent_i - sent_j| < quantum + L          counted from the moment at which both began to wait together
 //! |sent_i - sent_j| < quantum + 2 L        over any interval
 //! ```
 //!
-//! A flow that had nothing waiting is served ahead of the others for one quantum (*new flows first*), so that a quiet
-//! flow is not held up by a flood; that one quantum comes on top of the second line. When it empties it must pass
-//! through the list of old flows before it counts as new again; a flow cannot starve the others by pausing after each
-//! packet.
+//! A flow that had nothing waiting is served ahead of the others for one quantum (*new flows first*), so that
+//! a quiet flow is not held up by a flood; that one quantum comes on top of the second line. When it empties
+//! it must pass through the list of old flows before it counts as new again; a flow cannot starve the others
+//! by pausing after each packet.
 //!
-//! Memory is taken once: a slab of `packets_max` slots, in which each flow's packets are a linked list, and 48 bytes a
-//! flow. Order within a flow is the order of arrival. Owner: one worker.
+//! Order within a flow is the order of arrival. The packets are in a [`Slab`] that may be shared with other
+//! rounds; a flow itself is 48 bytes, taken at creation. Owner: one worker.
 //!
-//! Source: Shreedhar and Varghese, *Efficient Fair Queuing using Deficit Round Robin*, SIGCOMM 1995 (fairness bound);
-//! RFC 8290 sections 4.1 and 4.2 (new and old flows, and the deficit that may be overdrawn by one packet).
+//! Source: Shreedhar and Varghese, *Efficient Fair Queuing using Deficit Round Robin*, SIGCOMM 1995 (fairness
+//! bound); RFC 8290 sections 4.1 and 4.2 (new and old flows, and the deficit that may be overdrawn by one
+//! packet).
 //!
-//! Limits: work for each packet is O(1), amortised, when `quantum_bytes >= L`; below that a flow takes `L / quantum`
-//! turns for one packet. All flows weigh the same. A flow is a number given by the caller: two streams hashed to one
-//! number share its turn.
+//! Limits: work for each packet is O(1), amortised, when `quantum_bytes >= L`; below that a flow takes `L /
+//! quantum` turns for one packet. All flows weigh the same. A flow is a number given by the caller: two
+//! streams hashed to one number share its turn.
 
+use super::slab::{Fifo, Slab};
 use crate::{drops::Count, packet::Packet};
 
-/// No slot, no flow: the end of a list.
+/// No flow: the end of a list.
 const NONE: u32 = u32::MAX;
 
 /// FIFO queues of packets, one for each flow, served fairly.
 #[derive(Debug)]
-pub struct Drr<P> {
-    slots: Vec<Slot<P>>,
-    /// First free slot.
-    free: u32,
+pub struct Drr {
     flows: Vec<Flow>,
     new_flows: List,
     old_flows: List,
     quantum_bytes: i64,
     held: Count,
-    /// Which busy period this is: it ends when the last packet leaves. A flow listed in an earlier one is not listed.
+    /// How many flows have packets.
+    waiting: u32,
+    /// Which busy period this is: it ends when the last packet leaves. A flow listed in an earlier one is not
+    /// listed.
     busy_period: u64,
-}
-
-/// Where a packet waits: invariant: `packet` is `None` exactly in the slots of the free list.
-#[derive(Debug)]
-struct Slot<P> {
-    packet: Option<P>,
-    next: u32,
 }
 
 /// A flow's queue and its place in the round.
 #[derive(Debug)]
 struct Flow {
-    head: u32,
-    tail: u32,
+    fifo: Fifo,
+    held: Count,
     /// Next flow of the list this one is in.
     next: u32,
-    packets: u32,
-    bytes: u64,
     deficit: i64,
-    /// The busy period in which it was last put on a list or taken off (`NOT_LISTED`).
+    /// The busy period in which it was last put on a list, or `NOT_LISTED` since it was taken off.
     listed_in: u64,
 }
 
@@ -78,59 +73,45 @@ struct List {
 
 const EMPTY: List = List { head: NONE, tail: NONE };
 
-impl<P: Packet> Drr<P> {
-    /// Queues for flows `0..flows` that hold at most `packets_max` packets together. `quantum_bytes` should be the
-    /// longest packet or more.
+impl Drr {
+    /// Queues for flows `0..flows`. `quantum_bytes` should be the longest packet or more.
     ///
     /// # Panics
     ///
-    /// When `quantum_bytes` is 0, or there are 2^32 - 1 flows or packets or more.
-    pub fn new(flows: usize, packets_max: usize, quantum_bytes: u32) -> Drr<P> {
+    /// When `quantum_bytes` is 0, or there are 2^32 - 1 flows or more.
+    pub fn new(flows: usize, quantum_bytes: u32) -> Drr {
         assert!(quantum_bytes > 0, "a turn must pass something");
-        assert!(flows < NONE as usize && packets_max < NONE as usize, "indices have 32 bits");
+        assert!(flows < NONE as usize, "flows are numbered with 32 bits");
         let flow = || Flow {
-            head: NONE,
-            tail: NONE,
+            fifo: Fifo::default(),
+            held: Count::default(),
             next: NONE,
-            packets: 0,
-            bytes: 0,
             deficit: 0,
             listed_in: NOT_LISTED,
         };
-        let next_free = |index: usize| if index + 1 < packets_max { index as u32 + 1 } else { NONE };
         Drr {
-            slots: (0..packets_max).map(|index| Slot { packet: None, next: next_free(index) }).collect(),
-            free: if packets_max > 0 { 0 } else { NONE },
             flows: (0..flows).map(|_| flow()).collect(),
             new_flows: EMPTY,
             old_flows: EMPTY,
             quantum_bytes: i64::from(quantum_bytes),
             held: Count::default(),
+            waiting: 0,
             busy_period: 0,
         }
     }
 
-    /// Puts a packet at the end of its flow's queue; gives it back when all slots are taken.
+    /// Puts a packet at the end of its flow's queue; gives it back when the slab is full.
     ///
     /// # Panics
     ///
     /// When there is no such flow.
-    pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), P> {
-        let Some(slot) = self.slots.get_mut(self.free as usize) else {
-            return Err(packet);
-        };
-        let len_bytes = packet.len_bytes();
-        let index = std::mem::replace(&mut self.free, slot.next);
-        *slot = Slot { packet: Some(packet), next: NONE };
+    pub fn enqueue<P: Packet>(&mut self, slab: &mut Slab<P>, flow: usize, packet: P) -> Result<(), P> {
         let queue = &mut self.flows[flow];
-        if queue.packets == 0 {
-            queue.head = index;
-        } else {
-            self.slots[queue.tail as usize].next = index;
-        }
-        queue.tail = index;
-        queue.packets += 1;
-        queue.bytes += u64::from(len_bytes);
+        let len_bytes = packet.len_bytes();
+        let was_empty = queue.fifo.is_empty();
+        slab.push(&mut queue.fifo, packet)?;
+        self.waiting += u32::from(was_empty);
+        queue.held.add(len_bytes);
         self.held.add(len_bytes);
         if queue.listed_in != self.busy_period {
             queue.listed_in = self.busy_period;
@@ -140,35 +121,20 @@ impl<P: Packet> Drr<P> {
         Ok(())
     }
 
-    /// The packet [`Self::dequeue`] would give now, with its flow.
-    pub fn peek(&mut self) -> Option<(usize, &P)> {
+    /// The queue [`Self::dequeue`] would take from now, with its flow's number.
+    pub fn head(&mut self) -> Option<(usize, &Fifo)> {
         let flow = self.select()?;
-        let head = self.flows[flow].head as usize;
-        self.slots[head].packet.as_ref().map(|packet| (flow, packet))
+        Some((flow, &self.flows[flow].fifo))
     }
 
     /// Takes the next packet in fair order, with its flow.
-    pub fn dequeue(&mut self) -> Option<(usize, P)> {
-        let flow = self.select()?;
-        let queue = &mut self.flows[flow];
-        let slot = &mut self.slots[queue.head as usize];
-        let packet = slot.packet.take()?;
-        let len_bytes = packet.len_bytes();
-        let next = std::mem::replace(&mut slot.next, self.free);
-        self.free = std::mem::replace(&mut queue.head, next);
-        queue.packets -= 1;
-        queue.bytes -= u64::from(len_bytes);
-        queue.deficit -= i64::from(len_bytes);
-        self.held.sub(len_bytes);
-        if self.held.packets == 0 {
-            self.busy_period += 1;
-            (self.new_flows, self.old_flows) = (EMPTY, EMPTY);
-        } else if queue.deficit <= 0 || queue.packets == 0 {
-            // At once, not when it is next looked at: a flow that becomes new meanwhile would get in between, and so
-            // get two turns before this one.
-            self.end_turn();
-        }
-        Some((flow, packet))
+    pub fn dequeue<P: Packet>(&mut self, slab: &mut Slab<P>) -> Option<(usize, P)> {
+        self.take(slab, true)
+    }
+
+    /// Takes the same packet without counting it against its flow's turn: when it is not sent but dropped.
+    pub fn discard<P: Packet>(&mut self, slab: &mut Slab<P>) -> Option<(usize, P)> {
+        self.take(slab, false)
     }
 
     /// What waits here.
@@ -182,18 +148,39 @@ impl<P: Packet> Drr<P> {
     ///
     /// When there is no such flow.
     pub fn held_of(&self, flow: usize) -> Count {
-        let queue = &self.flows[flow];
-        Count { packets: u64::from(queue.packets), bytes: queue.bytes }
-    }
-
-    /// How many more packets fit.
-    pub fn room_packets(&self) -> usize {
-        self.slots.len() - self.held.packets as usize
+        self.flows[flow].held
     }
 
     /// How many flows there are.
     pub fn flows(&self) -> usize {
         self.flows.len()
+    }
+
+    /// How many flows have packets waiting.
+    pub fn flows_waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    fn take<P: Packet>(&mut self, slab: &mut Slab<P>, charge: bool) -> Option<(usize, P)> {
+        let flow = self.select()?;
+        let queue = &mut self.flows[flow];
+        let packet = slab.pop(&mut queue.fifo)?;
+        let len_bytes = packet.len_bytes();
+        queue.held.sub(len_bytes);
+        self.held.sub(len_bytes);
+        if charge {
+            queue.deficit -= i64::from(len_bytes);
+        }
+        self.waiting -= u32::from(queue.fifo.is_empty());
+        if self.held.packets == 0 {
+            self.busy_period += 1;
+            (self.new_flows, self.old_flows) = (EMPTY, EMPTY);
+        } else if queue.deficit <= 0 || queue.fifo.is_empty() {
+            // At once, not when it is next looked at: a flow that becomes new meanwhile would get in between,
+            // and so get two turns before this one.
+            self.end_turn();
+        }
+        Some((flow, packet))
     }
 
     /// The flow whose turn it is; it has a packet and a deficit above 0.
@@ -204,15 +191,16 @@ impl<P: Packet> Drr<P> {
         loop {
             let head = if self.new_flows.head == NONE { self.old_flows.head } else { self.new_flows.head };
             let flow = self.flows.get(head as usize)?;
-            if flow.packets > 0 && flow.deficit > 0 {
+            if !flow.fifo.is_empty() && flow.deficit > 0 {
                 return Some(head as usize);
             }
             self.end_turn();
         }
     }
 
-    /// Moves the flow at the head on, by the rules of RFC 8290 section 4.2: one that has used its quantum earns the
-    /// next and goes to the back of the old flows; one that has emptied goes there too if it was new, and else leaves.
+    /// Moves the flow at the head on, by the rules of RFC 8290 section 4.2: one that has used its quantum
+    /// earns the next and goes to the back of the old flows; one that has emptied goes there too if it was
+    /// new, and else leaves.
     fn end_turn(&mut self) {
         let is_new = self.new_flows.head != NONE;
         let list = if is_new { &mut self.new_flows } else { &mut self.old_flows };

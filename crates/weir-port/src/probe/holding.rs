@@ -24,6 +24,7 @@ use weir_ring::pool::Pool;
 use super::scratch::{FRAME_BYTES, Forget, Pair, Sender};
 use crate::bpf::doorbell::Bell;
 use crate::error::{Doing, PortError, Result};
+use crate::napi;
 use crate::port::{Frames, Port};
 use crate::sys;
 use crate::xsk::umem::Umem;
@@ -73,7 +74,7 @@ impl Trial {
         let mut frames = Frames { pool, loans };
         let bell = Bell::new().doing(|| "making a doorbell".into())?;
         let sender = Sender::new(&pair.sender)?;
-        let port = Port::open(&pair.receiver.name, &mut umem, &mut frames, &bell, &mut Forget)?;
+        let port = Port::open(&pair.receiver.name, napi::BUDGET, &mut umem, &mut frames, &bell, &mut Forget)?;
         Ok(Trial { port, frames, sender, arrived: 0, _umem: umem, _bell: bell })
     }
 

@@ -2,6 +2,7 @@
 
 pub mod doctor;
 pub mod lab;
+pub mod run;
 pub mod set;
 pub mod stat;
 pub mod wire;

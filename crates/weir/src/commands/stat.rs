@@ -10,8 +10,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::clock::now_ns;
 use weir_run::control;
 use weir_run::stats::{Books, PortStats, Snapshot, WireStats};
@@ -160,11 +159,11 @@ fn watch(arguments: &Arguments, interval: Duration) -> Result<ExitCode, Fault> {
 /// Something to wait on that a signal interrupts, in place of ending the process in the middle of a line.
 fn signals() -> Result<Receiver<i32>, Fault> {
     let (sender, receiver) = channel();
-    let mut signals = Signals::new([SIGINT, SIGTERM])
+    let signals = Signals::block(&[SIGINT, SIGTERM])
         .map_err(|error| Fault::Other(format!("waiting for signals: {error}").into()))?;
     std::thread::spawn(move || {
-        for signal in signals.forever() {
-            if sender.send(signal).is_err() {
+        while let Ok(received) = signals.wait() {
+            if sender.send(received.signal).is_err() {
                 return;
             }
         }

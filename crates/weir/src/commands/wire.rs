@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use weir_core::rate::Rate;
+use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
 use weir_run::wire::WireConfig;
 
 use crate::session::{self, Event, MEMORY_BYTES_DEFAULT, Session};
@@ -29,7 +30,7 @@ pub struct Arguments {
     second: String,
     #[command(flatten)]
     limit: LimitArguments,
-    /// Limit from B to A; without it that direction is not limited
+    /// Limit from B to A, if it is another than from A to B
     #[arg(long, value_name = "RATE", value_parser = text::rate)]
     rate_back: Option<Rate>,
     /// What the wire is called in `weir stat` and `weir set` [default: the name of A]
@@ -42,7 +43,7 @@ pub struct Arguments {
 /// The options of a limit, which several commands take.
 #[derive(clap::Args)]
 pub struct LimitArguments {
-    /// Limit in tc's units, such as 200mbit; without it packets are not limited
+    /// Limit of each direction in tc's units, such as 200mbit
     #[arg(long, value_name = "RATE", value_parser = text::rate)]
     pub rate: Option<Rate>,
     /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
@@ -90,18 +91,18 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return Err(Failure::usage(format!("a wire joins two interfaces, and both are {first}")));
     }
     let name = name.clone().unwrap_or_else(|| first.clone());
-    check_name(&name)?;
+    text::check_name(&name)?;
     let (memory_bytes, core) = machine.check()?;
     let config = WireConfig {
         name: name.clone(),
         ports: [first.clone(), second.clone()],
         limits: [
             text::limits(limit.rate, limit.burst, limit.queue)?,
-            text::limits(*rate_back, limit.burst, limit.queue)?,
+            text::limits(rate_back.or(limit.rate), limit.burst, limit.queue)?,
         ],
         memory_bytes,
     };
-    let session = Session::start(&config, session::guardian()?, core)?;
+    let session = Session::start(&config, session::guardian()?, core, &[SIGINT, SIGTERM, SIGHUP])?;
     println!("ready: wire {name} joins {first} and {second}");
     std::io::stdout().flush()?;
     match session.next_event() {
@@ -120,14 +121,4 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 .into())
         }
     }
-}
-
-fn check_name(name: &str) -> Result<(), Failure> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
-        return Err(Failure::usage(format!(
-            "--name \"{name}\" is not 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
-        )));
-    }
-    Ok(())
 }

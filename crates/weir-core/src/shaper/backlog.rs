@@ -1,0 +1,268 @@
+//! A backlog: what waits in one class. Fair queues, the credit that bounds them, the rule for when they are
+//! full, and the books and delays of what passed.
+//!
+//! ```text
+//! room_bytes = max(limit, poll budget) - held            the credit: what an intake may still bring in
+//! standing delay = dequeue time - arrival_ns             of each packet
+//! ```
+//!
+//! | rule | when full | while it stands too long |
+//! |---|---|---|
+//! | `Block` | room is 0, so feeders are not polled and senders feel it | nothing |
+//! | `Ecn` | a packet is dropped if its flow holds its share | CoDel marks, and drops what cannot be marked |
+//! | `Drop` | the same | CoDel drops |
+//!
+//! A flow's share is `limit / flows waiting`, so a flood is dropped and a quiet flow beside it is not; `n`
+//! flows hold less than `limit * (2 + ln n)` together. With any rule, a packet older than `max_wait_ns` is
+//! dropped when its turn comes. One flow is a plain FIFO.
+//!
+//! The limit is never below one poll budget, the most bytes one poll may bring: otherwise an empty class of a
+//! slow rate could never let an intake poll. An intake that polls whenever there is room brings at most one
+//! poll budget over the limit, and then waits until it is under it again.
+//!
+//! Owner: one worker. Packets are in a slab that other backlogs may share. Every drop is booked under its
+//! reason and the packet handed back, so that its frame can be freed.
+
+use super::{
+    blocked::Blocked,
+    codel::{Codel, CodelConfig},
+    delay::DelayHistogram,
+    drr::Drr,
+    slab::Slab,
+};
+use crate::{
+    account::Account,
+    drops::{Count, DropReason},
+    packet::Packet,
+};
+
+/// What becomes of packets when a class is full, or has been for long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// What happens at the limit.
+    pub when_full: WhenFull,
+    /// The longest a packet may wait before it is dropped; for ever if absent.
+    pub max_wait_ns: Option<u64>,
+}
+
+/// What happens at the limit; see the table of the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Hold the senders.
+    #[default]
+    Block,
+    /// Tell the senders by marking, as far as they understand.
+    Ecn(CodelConfig),
+    /// Tell the senders by dropping.
+    Drop(CodelConfig),
+}
+
+/// Why a packet was not taken in; it is the caller's again.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused<P> {
+    /// Every slot is taken. Nothing is booked; cannot happen where slots cover all frames.
+    NoSlot(P),
+    /// The rule says to drop it. It is booked; free it.
+    Dropped(DropReason, P),
+}
+
+/// What a dequeue found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Dequeue<P> {
+    /// This packet of this flow leaves now; it is charged and booked.
+    Packet(usize, P),
+    /// The rule drops this packet; it is booked and not charged. Free it and ask again.
+    Dropped(DropReason, P),
+    /// Packets wait, and none is admitted before this time.
+    NotBefore(u64),
+    /// Nothing waits.
+    Empty,
+}
+
+/// The queues of one class and all that is known about them.
+#[derive(Debug)]
+pub struct Backlog {
+    queue: Drr,
+    rule: Rule,
+    /// One for each flow where the rule needs it, else none.
+    codel: Vec<Codel>,
+    limit_bytes: u64,
+    poll_budget_bytes: u64,
+    account: Account,
+    delay: DelayHistogram,
+    blocked: Blocked,
+}
+
+impl Backlog {
+    /// Queues for flows `0..flows`, each turn passing `quantum_bytes`, of which `limit_bytes` may wait.
+    pub fn new(
+        flows: usize,
+        quantum_bytes: u32,
+        poll_budget_bytes: u64,
+        limit_bytes: u64,
+        rule: Rule,
+    ) -> Backlog {
+        let mut backlog = Backlog {
+            queue: Drr::new(flows, quantum_bytes),
+            rule: Rule::default(),
+            codel: Vec::new(),
+            limit_bytes,
+            poll_budget_bytes,
+            account: Account::default(),
+            delay: DelayHistogram::default(),
+            blocked: Blocked::default(),
+        };
+        backlog.set_rule(rule);
+        backlog
+    }
+
+    /// How many more bytes an intake may bring in; 0 means its feeders must wait.
+    pub fn room_bytes(&self) -> u64 {
+        match self.rule.when_full {
+            WhenFull::Block => self.limit_bytes().saturating_sub(self.held().bytes),
+            WhenFull::Ecn(_) | WhenFull::Drop(_) => u64::MAX,
+        }
+    }
+
+    /// Takes a packet in, to its flow's queue.
+    pub fn enqueue<P: Packet>(
+        &mut self,
+        slab: &mut Slab<P>,
+        flow: usize,
+        packet: P,
+    ) -> Result<(), Refused<P>> {
+        let len_bytes = packet.len_bytes();
+        let may_drop = self.rule.when_full != WhenFull::Block;
+        let refused = if may_drop && self.is_over_share(flow) {
+            packet
+        } else {
+            match self.queue.enqueue(slab, flow, packet) {
+                Ok(()) => {
+                    self.account.accept(len_bytes);
+                    return Ok(());
+                }
+                Err(packet) if may_drop => packet,
+                Err(packet) => return Err(Refused::NoSlot(packet)),
+            }
+        };
+        self.account.accept(len_bytes);
+        self.account.drop(DropReason::ClassFull, len_bytes);
+        Err(Refused::Dropped(DropReason::ClassFull, refused))
+    }
+
+    /// The next packet in fair order, with its flow.
+    pub fn head<'s, P: Packet>(&mut self, slab: &'s Slab<P>) -> Option<(usize, &'s P)> {
+        let (flow, fifo) = self.queue.head()?;
+        Some((flow, slab.front(fifo)?))
+    }
+
+    /// Sends the next packet in fair order, or drops it if that is what the rule says.
+    pub fn dequeue<P: Packet>(&mut self, slab: &mut Slab<P>, now_ns: u64) -> Dequeue<P> {
+        if let Some(reason) = self.drop_or_mark_head(slab, now_ns) {
+            return self
+                .drop_next(slab, reason)
+                .map_or(Dequeue::Empty, |packet| Dequeue::Dropped(reason, packet));
+        }
+        let Some((flow, packet)) = self.queue.dequeue(slab) else {
+            return Dequeue::Empty;
+        };
+        self.account.deliver(packet.len_bytes());
+        self.delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
+        Dequeue::Packet(flow, packet)
+    }
+
+    /// Takes the next packet out, booked as dropped. Until `None` this empties the backlog.
+    pub fn drop_next<P: Packet>(&mut self, slab: &mut Slab<P>, reason: DropReason) -> Option<P> {
+        let (_, packet) = self.queue.discard(slab)?;
+        self.account.drop(reason, packet.len_bytes());
+        Some(packet)
+    }
+
+    /// When a packet that arrived at `arrival_ns` has waited too long.
+    pub fn expires_ns(&self, arrival_ns: u64) -> u64 {
+        self.rule.max_wait_ns.map_or(u64::MAX, |max_wait_ns| arrival_ns.saturating_add(max_wait_ns))
+    }
+
+    /// Changes the rule from now on; what waits stays.
+    pub fn set_rule(&mut self, rule: Rule) {
+        let flows = if rule.when_full == WhenFull::Block { 0 } else { self.queue.flows() };
+        self.codel.resize(flows, Codel::default());
+        self.rule = rule;
+    }
+
+    /// The rule as it is now.
+    pub fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// Changes the credit from now on; what waits stays.
+    pub fn set_limit(&mut self, limit_bytes: u64) {
+        self.limit_bytes = limit_bytes;
+    }
+
+    /// The credit as a whole, held and room together.
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.max(self.poll_budget_bytes)
+    }
+
+    /// The times at which its feeders were not polled because this was full; to be told, and to be read.
+    pub fn blocked_mut(&mut self) -> &mut Blocked {
+        &mut self.blocked
+    }
+
+    /// The same, to be read.
+    pub fn blocked(&self) -> &Blocked {
+        &self.blocked
+    }
+
+    /// Its books.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// The standing delays of the packets that left.
+    pub fn delay(&self) -> &DelayHistogram {
+        &self.delay
+    }
+
+    /// What waits here.
+    pub fn held(&self) -> Count {
+        self.queue.held()
+    }
+
+    /// What waits in one flow's queue.
+    pub fn held_of(&self, flow: usize) -> Count {
+        self.queue.held_of(flow)
+    }
+
+    fn is_over_share(&self, flow: usize) -> bool {
+        let limit_bytes = self.limit_bytes();
+        let share_bytes = limit_bytes / u64::from(self.queue.flows_waiting().max(1));
+        self.held().bytes >= limit_bytes && self.held_of(flow).bytes >= share_bytes
+    }
+
+    /// Applies the rule to the packet that leaves next: marks it where that will do, else says why to drop
+    /// it.
+    fn drop_or_mark_head<P: Packet>(&mut self, slab: &mut Slab<P>, now_ns: u64) -> Option<DropReason> {
+        if self.rule == Rule::default() {
+            return None;
+        }
+        let (flow, fifo) = self.queue.head()?;
+        let packet = slab.front_mut(fifo)?;
+        let held_bytes = self.queue.held_of(flow).bytes;
+        let delay_ns = now_ns.saturating_sub(packet.meta().arrival_ns);
+        if self.rule.max_wait_ns.is_some_and(|max_wait_ns| delay_ns > max_wait_ns) {
+            return Some(DropReason::MaxWait);
+        }
+        let (config, may_mark) = match &self.rule.when_full {
+            WhenFull::Block => return None,
+            WhenFull::Ecn(config) => (config, true),
+            WhenFull::Drop(config) => (config, false),
+        };
+        let signal = self.codel[flow].must_signal(config, now_ns, delay_ns, held_bytes);
+        (signal && !(may_mark && packet.mark_ce())).then_some(DropReason::Codel)
+    }
+}
+
+#[cfg(test)]
+mod tests;

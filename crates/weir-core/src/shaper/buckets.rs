@@ -1,0 +1,241 @@
+//! A queue of times: items in buckets of `2^shift` nanoseconds, and a tree of bitmaps that finds the first
+//! full one.
+//!
+//! ```text
+//! bucket(at_ns) = ceil(at_ns / 2^shift)      so at_ns <= taken < at_ns + 2^shift, if asked on time
+//! ```
+//!
+//! The buckets are a ring of [`BUCKETS`] = 64^3, the window of time that begins at the last bucket taken. A
+//! bit of `low` says that a bucket is not empty, a bit of `mid` that a word of `low` is not 0, a bit of `top`
+//! that a word of `mid` is not; so the first full bucket at or after any place costs three counts of trailing
+//! zeros, however many items there are, where a heap pays for their logarithm.
+//!
+//! Items are numbers of the owner's, linked through the owner's memory: [`Buckets::push`] returns the item
+//! that must follow the new one, [`Buckets::take_due`] the first item of a whole bucket, taken at once. What
+//! is put into the present bucket meanwhile waits for the next, so nothing due can be passed for ever by what
+//! comes later. An owner that also links items backwards can take one out early ([`Buckets::set_head`]).
+//!
+//! Owner: one worker. Source: Saeed et al., *Eiffel*, NSDI 2019 (circular hierarchical find-first-set queue).
+//!
+//! Limits: items of one bucket leave in the reverse of the order they came. A time beyond the window goes
+//! into its last bucket, a time past into its first; the owner looks at each item's own time again when it is
+//! taken.
+
+/// How many buckets there are, and so the window: `BUCKETS * 2^shift` nanoseconds.
+pub const BUCKETS: u64 = 64 * 64 * 64;
+
+/// No item: the end of a bucket's list.
+pub const NONE: u32 = u32::MAX;
+
+/// The queue.
+#[derive(Debug)]
+pub struct Buckets {
+    shift: u32,
+    /// The bucket taken last, as an absolute number: invariant: no item is in an earlier one.
+    base: u64,
+    top: u64,
+    mid: [u64; 64],
+    low: Box<[u64]>,
+    heads: Box<[u32]>,
+}
+
+impl Buckets {
+    /// An empty queue whose window begins at `now_ns`.
+    ///
+    /// # Panics
+    ///
+    /// When `shift` is 32 or more: buckets of four seconds.
+    pub fn new(shift: u32, now_ns: u64) -> Buckets {
+        assert!(shift < 32, "a bucket of 2^{shift} ns");
+        Buckets {
+            shift,
+            base: now_ns >> shift,
+            top: 0,
+            mid: [0; 64],
+            low: vec![0; 64 * 64].into_boxed_slice(),
+            heads: vec![NONE; BUCKETS as usize].into_boxed_slice(),
+        }
+    }
+
+    /// Puts an item in; returns the item that follows it, which the owner must remember for it.
+    #[inline]
+    pub fn push(&mut self, at_ns: u64, item: u32) -> u32 {
+        self.push_placed(at_ns, item).1
+    }
+
+    /// The same, telling the place as well, for [`Self::set_head`].
+    #[inline]
+    pub fn push_placed(&mut self, at_ns: u64, item: u32) -> (u32, u32) {
+        let rounds_up = u64::from(at_ns & ((1 << self.shift) - 1) != 0);
+        let bucket = ((at_ns >> self.shift) + rounds_up).clamp(self.base, self.base + (BUCKETS - 1));
+        let place = (bucket % BUCKETS) as usize;
+        self.low[place >> 6] |= 1 << (place & 63);
+        self.mid[place >> 12] |= 1 << (place >> 6 & 63);
+        self.top |= 1 << (place >> 12);
+        (place as u32, std::mem::replace(&mut self.heads[place], item))
+    }
+
+    /// Makes `item` the first of a place, in the stead of the one that was: for an owner that takes its first
+    /// item out.
+    pub fn set_head(&mut self, place: u32, item: u32) {
+        if item == NONE {
+            self.clear(place as usize);
+        } else {
+            self.heads[place as usize] = item;
+        }
+    }
+
+    /// Takes the first bucket that is due out; returns its first item.
+    #[inline]
+    pub fn take_due(&mut self, now_ns: u64) -> Option<u32> {
+        let now = now_ns >> self.shift;
+        match self.first() {
+            Some(bucket) if bucket <= now => {
+                self.base = bucket;
+                Some(self.clear((bucket % BUCKETS) as usize))
+            }
+            _ => {
+                // Every bucket up to now is empty, so the window may move on.
+                self.base = self.base.max(now);
+                None
+            }
+        }
+    }
+
+    /// When the first bucket is due; `None` if all are empty.
+    #[inline]
+    pub fn next_ns(&self) -> Option<u64> {
+        self.first().map(|bucket| bucket << self.shift)
+    }
+
+    /// The first full bucket at or after `base`, as an absolute number.
+    #[inline]
+    fn first(&self) -> Option<u64> {
+        if self.top == 0 {
+            return None;
+        }
+        let from = (self.base % BUCKETS) as usize;
+        let place = self.first_place(from).or_else(|| self.first_place(0))?;
+        Some(self.base + (place.wrapping_sub(from) as u64 % BUCKETS))
+    }
+
+    /// The first full place at or after `from` in the ring's memory.
+    #[inline]
+    fn first_place(&self, from: usize) -> Option<usize> {
+        let word = at_or_after(self.low[from >> 6], from & 63);
+        if word != 0 {
+            return Some(from & !63 | word.trailing_zeros() as usize);
+        }
+        let words = after(self.mid[from >> 12], from >> 6 & 63);
+        let mid = if words != 0 {
+            from >> 12 << 6 | words.trailing_zeros() as usize
+        } else {
+            let groups = after(self.top, from >> 12);
+            if groups == 0 {
+                return None;
+            }
+            let group = groups.trailing_zeros() as usize;
+            group << 6 | self.mid[group].trailing_zeros() as usize
+        };
+        Some(mid << 6 | self.low[mid].trailing_zeros() as usize)
+    }
+
+    #[inline]
+    fn clear(&mut self, place: usize) -> u32 {
+        self.low[place >> 6] &= !(1 << (place & 63));
+        if self.low[place >> 6] == 0 {
+            self.mid[place >> 12] &= !(1 << (place >> 6 & 63));
+            if self.mid[place >> 12] == 0 {
+                self.top &= !(1 << (place >> 12));
+            }
+        }
+        std::mem::replace(&mut self.heads[place], NONE)
+    }
+}
+
+/// The bits of `word` from position `bit` up.
+#[inline]
+fn at_or_after(word: u64, bit: usize) -> u64 {
+    word & (u64::MAX << bit)
+}
+
+/// The bits of `word` above position `bit`.
+#[inline]
+fn after(word: u64, bit: usize) -> u64 {
+    word & (u64::MAX << bit << 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Operation {
+        Push { ahead_ns: u64 },
+        Advance { by_ns: u64 },
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        let near = prop_oneof![0u64..100, 0u64..100_000, 0u64..1 << 22, 0u64..1 << 40];
+        prop_oneof![
+            near.clone().prop_map(|ahead_ns| Operation::Push { ahead_ns }),
+            near.prop_map(|by_ns| Operation::Advance { by_ns }),
+        ]
+    }
+
+    proptest! {
+        /// Against a sorted map of buckets: the same items at the same times in the same order, whatever the
+        /// clock does, through many turns of the ring.
+        #[test]
+        fn items_leave_in_order_of_time_and_never_early(
+            operations in prop::collection::vec(operation(), 1..300),
+            start_ns in prop_oneof![Just(0), any::<u64>().prop_map(|ns| ns >> 1)],
+            shift in 0u32..12,
+        ) {
+            let mut now_ns = start_ns;
+            let mut buckets = Buckets::new(shift, now_ns);
+            let mut next = Vec::new();
+            let mut model: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+            for &operation in &operations {
+                match operation {
+                    Operation::Push { ahead_ns } => {
+                        let (item, at_ns) = (next.len() as u32, now_ns + ahead_ns);
+                        next.push(buckets.push(at_ns, item));
+                        let bucket = at_ns.div_ceil(1 << shift).clamp(buckets.base, buckets.base + BUCKETS - 1);
+                        model.entry(bucket).or_default().push(item);
+                    }
+                    Operation::Advance { by_ns } => {
+                        now_ns += by_ns;
+                        while let Some(mut item) = buckets.take_due(now_ns) {
+                            let (bucket, items) = model.pop_first().expect("nothing is taken that is not there");
+                            prop_assert!(bucket << shift <= now_ns, "early");
+                            for &expected in items.iter().rev() {
+                                prop_assert_eq!(item, expected);
+                                item = next[item as usize];
+                            }
+                            prop_assert_eq!(item, NONE);
+                        }
+                    }
+                }
+                let first = model.first_key_value().map(|(bucket, _)| bucket << shift);
+                prop_assert_eq!(buckets.next_ns(), first);
+                let advanced = matches!(operation, Operation::Advance { .. });
+                prop_assert!(!advanced || first.is_none_or(|ns| ns > now_ns), "late");
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_takes_nothing_and_loses_nothing() {
+        let mut buckets = Buckets::new(10, 1 << 30);
+        assert_eq!(buckets.push((1 << 30) + 5000, 7), NONE);
+        assert_eq!(buckets.take_due(0), None);
+        assert_eq!(buckets.push(0, 8), NONE, "a time past goes into the first bucket");
+        assert_eq!(buckets.take_due(1 << 30), Some(8));
+        assert_eq!(buckets.take_due((1 << 30) + 5120), Some(7));
+    }
+}

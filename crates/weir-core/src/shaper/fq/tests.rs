@@ -1,0 +1,153 @@
+//! Tests of `fq`: its rule as properties, its edges as cases.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::shaper::test_packet::TestPacket;
+
+const MBIT: u64 = 1_000_000;
+
+fn rate(bits_per_s: u64) -> Option<Rate> {
+    Rate::from_bits_per_s(bits_per_s)
+}
+
+fn config(pace: Option<Rate>) -> FqConfig {
+    FqConfig { flows: 8, packets_max: 4000, quantum_bytes: 1514, pace, slack_ns: 0, limit_bytes: 1 << 20 }
+}
+
+/// Runs the clock from answer to answer until `end_ns`; what left: (time, flow, packet).
+fn run(fq: &mut Fq<TestPacket>, mut now_ns: u64, end_ns: u64) -> Vec<(u64, usize, TestPacket)> {
+    let mut out = Vec::new();
+    loop {
+        match fq.dequeue(now_ns) {
+            Dequeue::Packet(flow, packet) => out.push((now_ns, flow, packet)),
+            Dequeue::NotBefore(ready_ns) if ready_ns <= end_ns => {
+                assert!(ready_ns > now_ns, "an answer that is no later than the question");
+                now_ns = ready_ns;
+            }
+            Dequeue::NotBefore(_) | Dequeue::Empty => return out,
+            Dequeue::Dropped(..) => panic!("FQ drops nothing"),
+        }
+        assert!(fq.account().balances(fq.held()));
+    }
+}
+
+#[test]
+fn flows_keep_their_own_pace_and_a_flow_without_one_fills_the_gaps() {
+    let mut fq = Fq::new(config(rate(12 * MBIT)), 0);
+    fq.set_pace(1, rate(24 * MBIT));
+    fq.set_pace(2, None);
+    for number in 0..100 {
+        for flow in 0..3 {
+            fq.enqueue(flow, TestPacket::new(1500, number, 0)).unwrap();
+        }
+    }
+    let out = run(&mut fq, 0, 20_000_000);
+    let times =
+        |wanted| out.iter().filter(|(_, flow, _)| *flow == wanted).map(|(ns, ..)| *ns).collect::<Vec<_>>();
+    // 1500 bytes take 1 ms at 12 Mbit/s; the bucket rounds up to 1024 ns, and that is not lost but made up.
+    for (number, &ns) in times(0).iter().enumerate() {
+        let exact_ns = number as u64 * 1_000_000;
+        assert!((exact_ns..exact_ns + 1024 * (number as u64 + 1)).contains(&ns), "packet {number} at {ns}");
+    }
+    assert_eq!(times(1).len(), 40);
+    assert_eq!(times(2), vec![0; 100]);
+}
+
+#[test]
+fn with_slack_for_the_bucket_nothing_of_the_pace_is_lost() {
+    let mut fq = Fq::new(FqConfig { slack_ns: 2048, ..config(rate(7_777_777)) }, 0);
+    for number in 0..3000 {
+        fq.enqueue(3, TestPacket::new(1001, number, 0)).unwrap();
+    }
+    let out = run(&mut fq, 0, u64::MAX);
+    let (last_ns, ..) = out[2999];
+    let exact_ns = (u128::from(2999u64 * 1001 * 8) * 1_000_000_000).div_ceil(7_777_777) as u64;
+    assert!((exact_ns..exact_ns + 1024).contains(&last_ns), "{last_ns} for {exact_ns}, after 2999 packets");
+}
+
+#[test]
+fn flows_without_a_pace_share_by_bytes_and_a_quiet_one_goes_first() {
+    let mut fq = Fq::new(config(None), 0);
+    for number in 0..300 {
+        fq.enqueue(0, TestPacket::new(1514, number, 0)).unwrap();
+        for part in 0..5 {
+            fq.enqueue(1, TestPacket::new(300, 5 * number + part, 0)).unwrap();
+        }
+    }
+    let mut sent = [0u32; 3];
+    let mut send = |fq: &mut Fq<TestPacket>| match fq.dequeue(0) {
+        Dequeue::Packet(flow, packet) => {
+            sent[flow] += packet.len_bytes;
+            assert!(sent[0].abs_diff(sent[1]) < 2 * 1514, "a quantum and a packet: {sent:?}");
+            flow
+        }
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..400 {
+        send(&mut fq);
+    }
+    fq.enqueue(2, TestPacket::new(100, 0, 0)).unwrap();
+    assert_eq!(send(&mut fq), 2);
+}
+
+#[test]
+fn a_million_idle_flows_take_36_bytes_each() {
+    let fq = Fq::<TestPacket>::new(FqConfig { flows: 1_000_000, packets_max: 1, ..config(None) }, 0);
+    assert!(size_of_val(&fq.flows[..]) + size_of_val(&fq.next[..]) <= 36_000_000);
+}
+
+#[test]
+fn a_shaper_without_a_way_out_empties_into_its_books() {
+    let mut fq = Fq::new(config(rate(1)), 0);
+    for number in 0..20 {
+        fq.enqueue(number % 8, TestPacket::new(100, number, 0)).unwrap();
+    }
+    run(&mut fq, 0, 1);
+    while fq.drop_next(DropReason::PortGone).is_some() {}
+    assert_eq!(fq.account().dropped.total().packets + fq.account().delivered.packets, 20);
+    assert!(fq.account().balances(Count::default()));
+    assert_eq!(fq.dequeue(u64::MAX - 1), Dequeue::Empty, "flows left in buckets hold nothing up");
+    fq.enqueue(0, TestPacket::new(100, 20, 0)).unwrap();
+    assert!(matches!(fq.dequeue(u64::MAX - 1), Dequeue::Packet(0, _)));
+}
+
+proptest! {
+    /// The header's inequality for each flow over every window, order in a flow, and nothing lost, while
+    /// flows come and go, paces change before use, and the caller is late.
+    #[test]
+    fn every_window_of_every_flow_conforms(
+        packets in prop::collection::vec((0usize..8, 60u32..1514, 0u64..3_000_000), 1..300),
+        paces in prop::collection::vec(0u64..100 * MBIT, 8),
+        slack_ns in 0u64..5_000_000,
+        late_ns in 0u64..2_000_000,
+    ) {
+        let mut fq = Fq::new(FqConfig { slack_ns, ..config(None) }, 0);
+        for (flow, &pace) in paces.iter().enumerate() {
+            fq.set_pace(flow, rate(pace));
+        }
+        let (mut now_ns, mut out) = (0, Vec::new());
+        for (number, &(flow, len_bytes, gap_ns)) in packets.iter().enumerate() {
+            fq.enqueue(flow, TestPacket::new(len_bytes, number, now_ns)).unwrap();
+            if number % 3 == 0 {
+                out.extend(run(&mut fq, now_ns, now_ns + gap_ns));
+                now_ns += gap_ns + late_ns;
+            }
+        }
+        let never = paces.contains(&0) || paces.iter().all(|&pace| pace > 1000);
+        out.extend(run(&mut fq, now_ns, if never { u64::MAX } else { now_ns }));
+        prop_assert!(!never || out.len() == packets.len(), "{} of {} left", out.len(), packets.len());
+        for (flow, &pace) in paces.iter().enumerate() {
+            let sent: Vec<_> = out.iter().filter(|(_, f, _)| *f == flow).collect();
+            prop_assert!(sent.windows(2).all(|w| w[0].2.number < w[1].2.number), "order in flow {flow}");
+            for (first, (start_ns, ..)) in sent.iter().enumerate().filter(|_| pace > 0) {
+                let mut bytes = 0;
+                for (end_ns, _, packet) in &sent[first..] {
+                    let earned = u128::from(pace) * u128::from(end_ns - start_ns + slack_ns);
+                    prop_assert!(bytes * 8_000_000_000 <= earned, "all but the last packet of the window");
+                    bytes += u128::from(packet.len_bytes);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! HTB, the hierarchical token bucket: classes with a guaranteed rate and a ceiling, which borrow what others
+//! leave.
+//!
+//! | tokens of `ceil` | tokens of `rate` | mode |
+//! |---|---|---|
+//! | in debt | any | `CantSend` |
+//! | not | in debt | `MayBorrow` |
+//! | not | not | `CanSend` |
+//!
+//! Over every window of `t` seconds, for packets no longer than `mtu`:
+//!
+//! ```text
+//! bytes out of a leaf       <= max(cburst, mtu) + ceil * t
+//! bytes out of an inner one <= max(cburst, mtu) + ceil * t + sum over all classes below it of max(burst, mtu)
+//! bytes of a busy leaf      >= rate * t - 2 mtu
+//! ```
+//!
+//! the second if the rates of its children sum to no more than its own, and theirs likewise; the third if it is
+//! served no later than its burst covers, `(burst - mtu) / rate`. What is left over is borrowed in proportion to
+//! the quanta, level by level.
+//!
+//! A packet is charged to the ceiling of its leaf and of every ancestor, and to the rate of the lender and
+//! its ancestors, not of the classes below, which borrowed it. A bucket admits a packet while it is not in
+//! debt, whatever the packet's length; it is therefore filled to `burst - mtu` only, and the inequalities
+//! hold without a packet on top.
+//!
+//! Source: tc-htb(8); Devera, *HTB Linux queuing discipline theory*, 2002; Linux `net/sched/sch_htb.c`.
+//!
+//! Limits: those of the tree. Unlike the kernel's, buckets hold bits, not time, so that a packet's cost is
+//! exact; there is no hysteresis; debt is bounded by 1 GiB and not by 60 s.
+
+use std::fmt;
+
+use super::{
+    token_bucket::{BURST_BYTES_MAX, TokenBucket},
+    tree::{Meter, Mode, Tree, TreeError},
+};
+use crate::{packet::Packet, rate::Rate, units::size_text};
+
+/// A tree of HTB classes.
+pub type Htb<P> = Tree<P, HtbMeter>;
+
+/// What one class is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HtbConfig {
+    /// The guaranteed rate.
+    pub rate: Rate,
+    /// The most it may reach by borrowing.
+    pub ceil: Rate,
+    /// How much of the guarantee may pass at once.
+    pub burst_bytes: u64,
+    /// How much may pass at once in all.
+    pub cburst_bytes: u64,
+    /// The longest packet.
+    pub mtu_bytes: u64,
+}
+
+/// Why a class cannot be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HtbError {
+    /// It could not even use its guarantee.
+    CeilBelowRate {
+        /// The ceiling.
+        ceil: Rate,
+        /// The guarantee.
+        rate: Rate,
+    },
+    /// More than [`BURST_BYTES_MAX`].
+    BurstTooLarge {
+        /// What was asked for.
+        burst_bytes: u64,
+    },
+    /// The tree has no place for it.
+    Tree(TreeError),
+}
+
+impl fmt::Display for HtbError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HtbError::CeilBelowRate { ceil, rate } => {
+                write!(f, "the ceiling {ceil} is below the rate {rate}; raise it to {rate} or more")
+            }
+            HtbError::BurstTooLarge { burst_bytes } => write!(
+                f,
+                "a burst of {} is more than a bucket holds; write {} or less",
+                size_text(*burst_bytes),
+                size_text(BURST_BYTES_MAX)
+            ),
+            HtbError::Tree(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for HtbError {}
+
+/// A class that is kept, but not as its author may think.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HtbWarning {
+    /// The children are guaranteed more than their parent: its ceiling will not hold.
+    ChildrenAboveParent {
+        /// The parent.
+        class: usize,
+        /// What its children are guaranteed together.
+        children: Rate,
+        /// What it is guaranteed itself.
+        rate: Rate,
+    },
+    /// A burst that does not hold one packet: the rate is lost for as long as the worker is late.
+    BurstBelowPacket {
+        /// The class.
+        class: usize,
+    },
+}
+
+impl fmt::Display for HtbWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HtbWarning::ChildrenAboveParent { class, children, rate } => write!(
+                f,
+                "the children of class {class} are guaranteed {children} together, the class itself {rate}; \
+                 lower theirs or raise its own"
+            ),
+            HtbWarning::BurstBelowPacket { class } => write!(
+                f,
+                "a burst of class {class} is shorter than one packet, so time is lost whenever it is served late; \
+                 give it two packets or more"
+            ),
+        }
+    }
+}
+
+impl HtbConfig {
+    /// Whether this can be kept.
+    pub fn check(&self) -> Result<(), HtbError> {
+        if self.ceil < self.rate {
+            return Err(HtbError::CeilBelowRate { ceil: self.ceil, rate: self.rate });
+        }
+        let burst_bytes = self.burst_bytes.max(self.cburst_bytes);
+        if burst_bytes > BURST_BYTES_MAX {
+            return Err(HtbError::BurstTooLarge { burst_bytes });
+        }
+        Ok(())
+    }
+
+    /// A quantum in proportion to the rate: a millisecond's worth, at least one packet and at most 200 kB as
+    /// in the kernel. Rates under 1.5 or over 1600 Mbit/s are therefore no longer shared in proportion.
+    pub fn default_quantum_bytes(&self) -> u32 {
+        let quantum_bytes = self.rate.bytes_in(1_000_000).clamp(self.mtu_bytes.clamp(1, 200_000), 200_000);
+        u32::try_from(quantum_bytes).unwrap_or(200_000)
+    }
+}
+
+/// The two buckets of a class.
+#[derive(Clone, Debug)]
+pub struct HtbMeter {
+    rate: TokenBucket,
+    ceil: TokenBucket,
+    config: HtbConfig,
+}
+
+impl HtbMeter {
+    /// Full buckets.
+    pub fn new(config: HtbConfig, now_ns: u64) -> Result<HtbMeter, HtbError> {
+        config.check()?;
+        let depth_bytes = |burst_bytes: u64| burst_bytes.saturating_sub(config.mtu_bytes);
+        Ok(HtbMeter {
+            rate: TokenBucket::new(config.rate, depth_bytes(config.burst_bytes), now_ns),
+            ceil: TokenBucket::new(config.ceil, depth_bytes(config.cburst_bytes), now_ns),
+            config,
+        })
+    }
+
+    /// What it keeps.
+    pub fn config(&self) -> &HtbConfig {
+        &self.config
+    }
+
+    fn set_config(&mut self, config: HtbConfig, now_ns: u64) {
+        let depth_bytes = |burst_bytes: u64| burst_bytes.saturating_sub(config.mtu_bytes);
+        self.rate.set_rate(config.rate, depth_bytes(config.burst_bytes), now_ns);
+        self.ceil.set_rate(config.ceil, depth_bytes(config.cburst_bytes), now_ns);
+        self.config = config;
+    }
+}
+
+impl Meter for HtbMeter {
+    #[inline]
+    fn mode(&self, now_ns: u64) -> (Mode, u64) {
+        let ceil_ns = self.ceil.ready_at(0, now_ns);
+        if ceil_ns > now_ns {
+            return (Mode::CantSend, ceil_ns);
+        }
+        let rate_ns = self.rate.ready_at(0, now_ns);
+        if rate_ns > now_ns { (Mode::MayBorrow, rate_ns) } else { (Mode::CanSend, now_ns) }
+    }
+
+    #[inline]
+    fn charge(&mut self, len_bytes: u32, own: bool, now_ns: u64) -> bool {
+        if own {
+            self.rate.take(len_bytes, now_ns);
+        }
+        self.ceil.take(len_bytes, now_ns);
+        true
+    }
+}
+
+impl<P: Packet> Htb<P> {
+    /// Changes a class's rates and bursts from now on; levels are kept. On an error nothing has changed.
+    pub fn set_config(
+        &mut self,
+        class: usize,
+        config: HtbConfig,
+        quantum_bytes: u32,
+        now_ns: u64,
+    ) -> Result<(), HtbError> {
+        config.check()?;
+        self.change(class, quantum_bytes, now_ns, |meter| meter.set_config(config, now_ns))
+            .map_err(HtbError::Tree)
+    }
+
+    /// Classes that are kept, but perhaps not as meant.
+    pub fn warnings(&self) -> Vec<HtbWarning> {
+        let mut children_bits_per_s = vec![0u64; self.classes().max().map_or(0, |last| last + 1)];
+        let mut warnings = Vec::new();
+        for (class, config) in self.classes().filter_map(|class| Some((class, self.meter(class)?.config()))) {
+            if let Some(parent) = self.parent(class) {
+                children_bits_per_s[parent] =
+                    children_bits_per_s[parent].saturating_add(config.rate.bits_per_s());
+            }
+            if config.burst_bytes.min(config.cburst_bytes) < config.mtu_bytes {
+                warnings.push(HtbWarning::BurstBelowPacket { class });
+            }
+        }
+        for (class, bits_per_s) in children_bits_per_s.into_iter().enumerate() {
+            let rate = self.meter(class).map(|meter| meter.config().rate);
+            if let Some((children, rate)) = Rate::from_bits_per_s(bits_per_s).zip(rate)
+                && children > rate
+            {
+                warnings.push(HtbWarning::ChildrenAboveParent { class, children, rate });
+            }
+        }
+        warnings
+    }
+}
+
+#[cfg(test)]
+mod tests;

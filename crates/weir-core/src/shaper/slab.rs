@@ -1,0 +1,148 @@
+//! Memory for waiting packets: one slab of slots, and any number of first-in first-out lists threaded through
+//! it.
+//!
+//! All slots are taken at start, so that no packet allocates, and they are shared, so that a thousand queues
+//! need no more slots than there are packets. Each slot is in exactly one list: the free list or one
+//! [`Fifo`].
+//!
+//! Owner: one worker. Limits: a `Fifo` belongs to the slab that filled it; that is the caller's to keep.
+
+/// No slot: the end of a list.
+const NONE: u32 = u32::MAX;
+
+/// Slots for a fixed number of packets.
+#[derive(Debug)]
+pub struct Slab<P> {
+    slots: Vec<Slot<P>>,
+    free: u32,
+    taken: u32,
+}
+
+/// Invariant: `packet` is `None` exactly in the slots of the free list.
+#[derive(Debug)]
+struct Slot<P> {
+    packet: Option<P>,
+    next: u32,
+}
+
+/// A queue in a slab: packets leave in the order they came.
+#[derive(Debug)]
+pub struct Fifo {
+    /// `NONE` when nothing waits; the tail then means nothing.
+    head: u32,
+    tail: u32,
+}
+
+impl<P> Slab<P> {
+    /// Room for `packets_max` packets.
+    ///
+    /// # Panics
+    ///
+    /// When that is 2^32 - 1 or more.
+    pub fn new(packets_max: usize) -> Slab<P> {
+        assert!(packets_max < NONE as usize, "slots are numbered with 32 bits");
+        let next_free = |index: usize| if index + 1 < packets_max { index as u32 + 1 } else { NONE };
+        Slab {
+            slots: (0..packets_max).map(|index| Slot { packet: None, next: next_free(index) }).collect(),
+            free: if packets_max > 0 { 0 } else { NONE },
+            taken: 0,
+        }
+    }
+
+    /// Puts a packet at the end of a queue; gives it back when every slot is taken.
+    pub fn push(&mut self, fifo: &mut Fifo, packet: P) -> Result<(), P> {
+        let Some(slot) = self.slots.get_mut(self.free as usize) else {
+            return Err(packet);
+        };
+        let index = std::mem::replace(&mut self.free, slot.next);
+        *slot = Slot { packet: Some(packet), next: NONE };
+        if fifo.is_empty() {
+            fifo.head = index;
+        } else {
+            self.slots[fifo.tail as usize].next = index;
+        }
+        fifo.tail = index;
+        self.taken += 1;
+        Ok(())
+    }
+
+    /// The first packet of a queue.
+    pub fn front(&self, fifo: &Fifo) -> Option<&P> {
+        self.slots.get(fifo.head as usize)?.packet.as_ref()
+    }
+
+    /// The first packet of a queue, to be changed; its length must stay as it is.
+    pub fn front_mut(&mut self, fifo: &Fifo) -> Option<&mut P> {
+        self.slots.get_mut(fifo.head as usize)?.packet.as_mut()
+    }
+
+    /// Takes the first packet of a queue out.
+    pub fn pop(&mut self, fifo: &mut Fifo) -> Option<P> {
+        let slot = self.slots.get_mut(fifo.head as usize)?;
+        let packet = slot.packet.take()?;
+        let next = std::mem::replace(&mut slot.next, self.free);
+        self.free = std::mem::replace(&mut fifo.head, next);
+        self.taken -= 1;
+        Some(packet)
+    }
+
+    /// How many more packets fit.
+    pub fn room_packets(&self) -> usize {
+        self.slots.len() - self.taken as usize
+    }
+}
+
+impl Fifo {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+}
+
+impl Default for Fifo {
+    fn default() -> Fifo {
+        Fifo { head: NONE, tail: NONE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::shaper::test_packet::TestPacket;
+
+    proptest! {
+        /// Against a `VecDeque` for each queue.
+        #[test]
+        fn queues_share_slots_and_nothing_else(
+            operations in prop::collection::vec((0usize..4, any::<bool>(), 1u32..2000), 1..300),
+            packets_max in 0usize..20,
+        ) {
+            let mut slab = Slab::new(packets_max);
+            let mut fifos: Vec<Fifo> = (0..4).map(|_| Fifo::default()).collect();
+            let mut model = vec![VecDeque::new(); 4];
+            for (number, &(queue, push, len_bytes)) in operations.iter().enumerate() {
+                let packet = TestPacket::new(len_bytes, number, 0);
+                if push {
+                    let fits = model.iter().map(VecDeque::len).sum::<usize>() < packets_max;
+                    let pushed = slab.push(&mut fifos[queue], packet.clone());
+                    prop_assert_eq!(&pushed, &if fits { Ok(()) } else { Err(packet.clone()) });
+                    if fits {
+                        model[queue].push_back(packet);
+                    }
+                } else {
+                    prop_assert_eq!(slab.pop(&mut fifos[queue]), model[queue].pop_front());
+                }
+                for (fifo, queue) in fifos.iter().zip(&mut model) {
+                    prop_assert_eq!(slab.front(fifo), queue.front());
+                    prop_assert_eq!(slab.front_mut(fifo), queue.front_mut());
+                    prop_assert_eq!(fifo.is_empty(), queue.is_empty());
+                }
+                prop_assert_eq!(slab.room_packets(), packets_max - model.iter().map(VecDeque::len).sum::<usize>());
+            }
+        }
+    }
+}

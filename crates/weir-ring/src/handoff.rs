@@ -1,0 +1,393 @@
+//! The hand-off between workers: every worker has one inbox, and every other worker an outlet into it.
+//! An inbox is one ring for each source, the injection ring, a word of pending bits and one doorbell.
+//!
+//! Rule:
+//! - an outlet stages elements and publishes a batch at once: one store, one fence, at most one kick for each batch and
+//!   destination (the coalesced interrupt of DragonFly's transmit path);
+//! - a drain takes from each source at most what was there when its turn began, so a busy source cannot hold up the others or
+//!   the worker's other duties (design invariant 6: FreeBSD's epair starved its neighbour without this);
+//! - elements of one source come out in the order they were staged;
+//! - a worker that goes away is seen: its inbox by the outlets' next flush, its outlets by the inbox's drain.
+//!
+//! Ordering and ownership: an inbox belongs to its worker, an outlet to the worker it leads from. Rings order elements
+//! ([`crate::spsc`], [`crate::inject`]); bits and state order only who must look ([`crate::doorbell`]).
+//! Source: VPP's frame-queue hand-off for the shape; FreeBSD D38843 for both mistakes it must not repeat.
+//! Limits: 63 sources and the injector. No order between sources. An outlet to oneself is not needed: a worker that hands
+//! to itself puts the element into its own list, and needs no kick.
+
+use crate::doorbell::{Doorbell, DoorbellCounts, Parked, State};
+use crate::inject::{self, Injected, Injector};
+use crate::pending::{Notice, Pending};
+use crate::spsc::{self, CapacityError, Consumer, Producer};
+
+/// The most sources an inbox can have beside the injector.
+pub const SOURCES_MAX: usize = 63;
+
+/// The most elements handled together: a drain's burst and an outlet's stage.
+pub const BURST: usize = 64;
+
+/// A source's bit is cleared when it was found empty so many times in a row, or when the worker parks.
+const EMPTY_LOOKS: u32 = 64;
+
+const INJECTOR_BIT: u64 = 1 << SOURCES_MAX;
+
+/// How large to make an inbox.
+#[derive(Debug, Clone, Copy)]
+pub struct InboxSize {
+    /// Workers that hand to this one.
+    pub sources: usize,
+    /// Elements for which each source's ring always has room.
+    pub ring_elements: usize,
+    /// Elements for which the injection ring has room.
+    pub inject_elements: usize,
+}
+
+/// Why an inbox could not be made.
+#[derive(Debug)]
+pub enum InboxError {
+    /// More sources than [`SOURCES_MAX`].
+    Sources(usize),
+    /// A ring cannot be that large.
+    Capacity(CapacityError),
+    /// The kernel has no eventfd to give.
+    Doorbell(std::io::Error),
+}
+
+impl std::fmt::Display for InboxError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            InboxError::Sources(sources) => {
+                write!(f, "an inbox for {sources} workers: use at most {}", SOURCES_MAX + 1)
+            }
+            InboxError::Capacity(error) => error.fmt(f),
+            InboxError::Doorbell(error) => {
+                write!(f, "cannot make a doorbell: {error}; raise the limit of open files")
+            }
+        }
+    }
+}
+
+impl std::error::Error for InboxError {}
+
+/// Where an element came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The outlet with this number.
+    Worker(usize),
+    /// A thread that is not a worker.
+    Injector,
+}
+
+/// The worker at the other end has gone, and will take nothing any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abandoned;
+
+impl std::fmt::Display for Abandoned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the worker at the other end of the hand-off has gone")
+    }
+}
+
+impl std::error::Error for Abandoned {}
+
+/// What an outlet has counted. `flushes - kicks` system calls were saved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutletCounts {
+    /// Elements published.
+    pub elements: u64,
+    /// Batches published.
+    pub flushes: u64,
+    /// Batches that took a kick.
+    pub kicks: u64,
+}
+
+/// A worker's end: everything others hand to it.
+pub struct Inbox<T: Send> {
+    rings: Box<[Consumer<T>]>,
+    injected: Injected<T>,
+    injector: Injector<T>,
+    pending: Pending,
+    doorbell: Doorbell,
+    /// Elements on their way from a ring to the caller.
+    burst: Vec<T>,
+    /// For each source how often it was found empty since it last was not.
+    empty_looks: Box<[u32]>,
+    /// Sources that have gone and left nothing: bit by number.
+    gone: u64,
+}
+
+/// One worker's way into another's inbox.
+pub struct Outlet<T: Send> {
+    ring: Producer<T>,
+    stage: Vec<T>,
+    notice: Notice,
+    counts: OutletCounts,
+}
+
+/// Makes an inbox and the outlets that lead into it.
+///
+/// # Errors
+/// If the size is out of range or the kernel has no eventfd to give.
+pub fn inbox<T: Send>(size: InboxSize) -> Result<(Inbox<T>, Vec<Outlet<T>>), InboxError> {
+    if size.sources > SOURCES_MAX {
+        return Err(InboxError::Sources(size.sources));
+    }
+    let doorbell = Doorbell::new().map_err(InboxError::Doorbell)?;
+    let pending = Pending::new();
+    let mut rings = Vec::with_capacity(size.sources);
+    let mut outlets = Vec::with_capacity(size.sources);
+    for source in 0..size.sources {
+        let capacity = spsc::capacity_for(size.ring_elements);
+        let (producer, consumer) = spsc::ring(capacity).map_err(InboxError::Capacity)?;
+        rings.push(consumer);
+        outlets.push(Outlet {
+            ring: producer,
+            stage: Vec::with_capacity(BURST),
+            notice: pending.notice(1 << source, doorbell.ringer()),
+            counts: OutletCounts::default(),
+        });
+    }
+    let notice = pending.notice(INJECTOR_BIT, doorbell.ringer());
+    let capacity = size.inject_elements.next_power_of_two();
+    let (injector, injected) = inject::ring(capacity, notice).map_err(InboxError::Capacity)?;
+    let burst = Vec::with_capacity(BURST);
+    let empty_looks = vec![0; size.sources].into();
+    let inbox =
+        Inbox { rings: rings.into(), injected, injector, pending, doorbell, burst, empty_looks, gone: 0 };
+    Ok((inbox, outlets))
+}
+
+/// Makes an inbox for each of `workers` workers. The outlets of worker `w` are at `[w].1`, by destination; the one to
+/// itself is `None`.
+///
+/// # Errors
+/// As of [`inbox`].
+#[expect(clippy::type_complexity, reason = "a list of what each worker gets")]
+pub fn mesh<T: Send>(
+    workers: usize,
+    ring_elements: usize,
+    inject_elements: usize,
+) -> Result<Vec<(Inbox<T>, Vec<Option<Outlet<T>>>)>, InboxError> {
+    let size = InboxSize { sources: workers.saturating_sub(1), ring_elements, inject_elements };
+    let mut inboxes = Vec::with_capacity(workers);
+    let mut outlets: Vec<Vec<Option<Outlet<T>>>> =
+        (0..workers).map(|_| Vec::with_capacity(workers)).collect();
+    for destination in 0..workers {
+        let (inbox, leading_here) = inbox(size)?;
+        inboxes.push(inbox);
+        let mut leading_here = leading_here.into_iter();
+        for (worker, outlets) in outlets.iter_mut().enumerate() {
+            outlets.push(if worker == destination { None } else { leading_here.next() });
+        }
+    }
+    Ok(inboxes.into_iter().zip(outlets).collect())
+}
+
+impl<T: Send> Outlet<T> {
+    /// Puts `item` with the batch; when [`BURST`] are staged they are flushed first.
+    ///
+    /// # Errors
+    /// The item, if the stage is full and the ring has no room or no worker at its end.
+    #[inline]
+    pub fn stage(&mut self, item: T) -> Result<(), T> {
+        if self.stage.len() == BURST && !matches!(self.flush(), Ok(1..)) {
+            return Err(item);
+        }
+        self.stage.push(item);
+        Ok(())
+    }
+
+    /// Publishes what is staged, at once, and wakes the worker if it is parked. Returns how many went; what has no room
+    /// stays staged.
+    ///
+    /// # Errors
+    /// If the worker has gone: [`Outlet::take_back`] returns what it has not taken.
+    #[inline]
+    pub fn flush(&mut self) -> Result<usize, Abandoned> {
+        if self.ring.is_abandoned() {
+            return Err(Abandoned);
+        }
+        let count = self.ring.push_all(&mut self.stage);
+        if count > 0 {
+            self.counts.elements += count as u64;
+            self.counts.flushes += 1;
+            self.counts.kicks += u64::from(self.notice.raise());
+        }
+        Ok(count)
+    }
+
+    /// How many elements are staged.
+    pub fn staged(&self) -> usize {
+        self.stage.len()
+    }
+
+    /// Takes back the oldest element that a worker left behind when it went. `None` while the worker is there.
+    pub fn take_back(&mut self) -> Option<T> {
+        if !self.ring.is_abandoned() {
+            return None;
+        }
+        self.ring.take_back().or_else(|| (!self.stage.is_empty()).then(|| self.stage.remove(0)))
+    }
+
+    /// What the worker at the other end is doing: a hint, old when it is read.
+    pub fn worker_state(&self) -> State {
+        self.notice.ringer().state()
+    }
+
+    /// What has been counted so far.
+    pub fn counts(&self) -> OutletCounts {
+        self.counts
+    }
+}
+
+impl<T: Send> Drop for Outlet<T> {
+    /// Publishes what is staged, as far as there is room, and lets the worker know that no more will come.
+    fn drop(&mut self) {
+        // With the worker gone there is nobody to tell.
+        let _ = self.flush();
+        self.ring.leave();
+        self.notice.raise();
+    }
+}
+
+impl<T: Send> Inbox<T> {
+    /// A way in for a thread that is not a worker.
+    pub fn injector(&self) -> Injector<T> {
+        self.injector.clone()
+    }
+
+    /// Whether a drain may find something.
+    #[inline]
+    pub fn is_pending(&self) -> bool {
+        self.pending.bits() != 0
+    }
+
+    /// Hands every element that was there to `handle`, source by source: of each source those that were there when its
+    /// turn began. Returns how many.
+    pub fn drain(&mut self, mut handle: impl FnMut(Source, T)) -> usize {
+        let mut total = 0;
+        for bit in each_bit(self.pending.bits()) {
+            total += match bit {
+                INJECTOR_BIT => self.drain_injected(&mut handle),
+                _ => self.drain_ring(bit.trailing_zeros() as usize, &mut handle),
+            };
+        }
+        total
+    }
+
+    /// Says that the worker will block, unless a drain or `other_work` (ports, timers) may find something or a source
+    /// has gone. `None` if so. See [`Doorbell::park`].
+    pub fn park(&mut self, other_work: impl FnOnce() -> bool) -> Option<Parked<'_>> {
+        let known = self.gone;
+        for bit in each_bit(self.pending.bits()) {
+            match bit {
+                INJECTOR_BIT => self.settle_injected(),
+                _ => self.settle_ring(bit.trailing_zeros() as usize),
+            }
+        }
+        // A source found gone just now is news that the caller has not seen.
+        let news = self.gone != known;
+        let pending = &self.pending;
+        self.doorbell.park(|| news || pending.bits() != 0 || other_work())
+    }
+
+    /// Says that the worker has work.
+    pub fn running(&mut self) {
+        self.doorbell.running();
+    }
+
+    /// Says that the worker has none and keeps looking.
+    pub fn spinning(&mut self) {
+        self.doorbell.spinning();
+    }
+
+    /// The sources that have gone and whose last element has been drained, by number.
+    pub fn gone(&self) -> impl Iterator<Item = usize> + use<T> {
+        let gone = self.gone;
+        (0..SOURCES_MAX).filter(move |source| gone & (1 << source) != 0)
+    }
+
+    /// What the doorbell has counted so far.
+    pub fn counts(&self) -> DoorbellCounts {
+        self.doorbell.counts()
+    }
+
+    fn drain_ring(&mut self, source: usize, handle: &mut impl FnMut(Source, T)) -> usize {
+        let total = self.rings[source].len();
+        let looks = &mut self.empty_looks[source];
+        if total == 0 {
+            *looks += 1;
+            // Clearing the bit makes the source's next batch set it again, which costs both a line: not for a short gap.
+            if *looks >= EMPTY_LOOKS || self.rings[source].is_abandoned() {
+                self.settle_ring(source);
+            }
+            return 0;
+        }
+        *looks = 0;
+        let ring = &mut self.rings[source];
+        let mut left = total;
+        while left > 0 {
+            left -= ring.pop_into(&mut self.burst, left);
+            self.burst.drain(..).for_each(|item| handle(Source::Worker(source), item));
+        }
+        total
+    }
+
+    /// Clears the bit of a source that was found empty, if it still is; notes it if it has gone.
+    fn settle_ring(&mut self, source: usize) {
+        let ring = &mut self.rings[source];
+        self.empty_looks[source] = 0;
+        // Looked at before the ring: what a source published before it went is then in it. A source that goes
+        // between the two looks publishes that too, so the second look is for both.
+        let abandoned = ring.is_abandoned();
+        let look = || !ring.is_empty() || ring.is_abandoned() != abandoned;
+        if self.pending.settle(1 << source, look) && abandoned {
+            self.gone |= 1 << source;
+        }
+    }
+
+    fn settle_injected(&mut self) {
+        self.pending.settle(INJECTOR_BIT, || self.injected.is_ready());
+    }
+
+    fn drain_injected(&mut self, handle: &mut impl FnMut(Source, T)) -> usize {
+        let (mut total, most) = (0, self.injected.reserved());
+        while total < most {
+            let count = self.injected.pop_into(&mut self.burst, most - total);
+            if count == 0 {
+                break;
+            }
+            total += count;
+            self.burst.drain(..).for_each(|item| handle(Source::Injector, item));
+        }
+        if total == 0 {
+            self.settle_injected();
+        }
+        total
+    }
+}
+
+/// The set bits of a word, each as a word, from the lowest.
+fn each_bit(mut bits: u64) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        let lowest = bits & bits.wrapping_neg();
+        bits ^= lowest;
+        (lowest != 0).then_some(lowest)
+    })
+}
+
+impl<T: Send> std::fmt::Debug for Inbox<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox").field("sources", &self.rings.len()).field("counts", &self.counts()).finish()
+    }
+}
+
+impl<T: Send> std::fmt::Debug for Outlet<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outlet").field("staged", &self.stage.len()).field("counts", &self.counts).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "handoff_tests.rs"]
+mod tests;

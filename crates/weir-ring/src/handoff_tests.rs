@@ -1,0 +1,251 @@
+//! Tests of `handoff`: its rule as properties, its edges as cases.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn small(sources: usize) -> (Inbox<u64>, Vec<Outlet<u64>>) {
+    inbox(InboxSize { sources, ring_elements: 16, inject_elements: 16 }).unwrap()
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Stage(usize),
+    Flush(usize),
+    Inject(usize),
+    Drain,
+    Park,
+    End(usize),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        8 => (0usize..3).prop_map(Op::Stage),
+        4 => (0usize..3).prop_map(Op::Flush),
+        2 => (0usize..6).prop_map(Op::Inject),
+        2 => Just(Op::Drain),
+        2 => Just(Op::Park),
+        1 => (0usize..3).prop_map(Op::End),
+    ];
+    prop::collection::vec(op, 0..if cfg!(miri) { 50 } else { 150 })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 4 } else { 512 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Every source is a queue of its own: what was published and nothing else comes out, in order, and a worker may
+    /// block exactly when nothing was published that it has not drained.
+    #[test]
+    fn an_inbox_is_a_queue_for_each_source(ops in ops()) {
+        let (mut inbox, outlets) = small(3);
+        let injector = inbox.injector();
+        let mut outlets: Vec<_> = outlets.into_iter().map(Some).collect();
+        let mut staged = vec![VecDeque::new(); 3];
+        let mut published: HashMap<Source, VecDeque<u64>> = HashMap::new();
+        let mut ended = Vec::new();
+        for (number, op) in (0u64..).zip(ops) {
+            match op {
+                Op::Stage(source) => if let Some(outlet) = &mut outlets[source] {
+                    let queue = published.entry(Source::Worker(source)).or_default();
+                    if staged[source].len() == BURST {
+                        // Flushed by itself: what had room went.
+                        let room = BURST - outlet.staged();
+                        prop_assert_eq!(room, 0);
+                    }
+                    let before = outlet.counts().elements;
+                    let answer = outlet.stage(number);
+                    let went = (outlet.counts().elements - before) as usize;
+                    queue.extend(staged[source].drain(..went));
+                    match answer {
+                        Ok(()) => staged[source].push_back(number),
+                        Err(item) => prop_assert_eq!((item, outlet.staged()), (number, BURST)),
+                    }
+                },
+                Op::Flush(source) => if let Some(outlet) = &mut outlets[source] {
+                    let went = outlet.flush().unwrap();
+                    published.entry(Source::Worker(source)).or_default().extend(staged[source].drain(..went));
+                    prop_assert_eq!(outlet.staged(), staged[source].len());
+                },
+                Op::Inject(count) => {
+                    let mut items: Vec<u64> = (0..count as u64).map(|low| number * 100 + low).collect();
+                    let all = items.clone();
+                    let went = injector.push_all(&mut items);
+                    prop_assert_eq!(&items[..], &all[went..]);
+                    published.entry(Source::Injector).or_default().extend(&all[..went]);
+                }
+                Op::Drain => {
+                    let mut seen: HashMap<Source, VecDeque<u64>> = HashMap::new();
+                    let count = inbox.drain(|source, item| seen.entry(source).or_default().push_back(item));
+                    prop_assert_eq!(count, seen.values().map(VecDeque::len).sum::<usize>());
+                    published.retain(|_, queue| !queue.is_empty());
+                    prop_assert_eq!(&seen, &published);
+                    published.clear();
+                }
+                Op::Park => {
+                    let waiting = published.values().any(|queue| !queue.is_empty());
+                    let blocks = inbox.park(|| false).is_some();
+                    prop_assert!(!(waiting && blocks), "would sleep on {published:?}");
+                }
+                Op::End(source) => if let Some(outlet) = outlets[source].take() {
+                    let before = outlet.staged();
+                    let room = 16usize.saturating_sub(
+                        published.get(&Source::Worker(source)).map_or(0, VecDeque::len));
+                    drop(outlet);
+                    // Dropping publishes what has room for sure; the test asks no more of a full ring.
+                    if before > room { return Ok(()); }
+                    published.entry(Source::Worker(source)).or_default().extend(staged[source].drain(..));
+                    ended.push(source);
+                },
+            }
+        }
+        // Two looks at most, and the inbox knows who has gone and that there is nothing left to wake for.
+        inbox.drain(|_, _| ());
+        inbox.drain(|_, _| ());
+        ended.sort_unstable();
+        prop_assert_eq!(inbox.gone().collect::<Vec<_>>(), ended);
+        prop_assert!(inbox.park(|| false).is_some());
+    }
+}
+
+#[test]
+fn a_drain_takes_only_what_was_there_when_it_began() {
+    let (mut inbox, mut outlets) = small(1);
+    let injector = inbox.injector();
+    (0..5).for_each(|number| outlets[0].stage(number).unwrap());
+    outlets[0].flush().unwrap();
+    injector.push(9).unwrap();
+    // A source that fills its ring again as fast as it is drained ends the pass all the same.
+    let mut seen = Vec::new();
+    let count = inbox.drain(|source, item| {
+        seen.push((source, item));
+        outlets[0].stage(item + 10).unwrap();
+        outlets[0].flush().unwrap();
+        injector.push(item + 20).unwrap();
+    });
+    assert_eq!(count, 6 + 5, "the injector began after the first source had added five");
+    let first: Vec<u64> =
+        seen.iter().filter(|(source, _)| *source == Source::Worker(0)).map(|s| s.1).collect();
+    assert_eq!(first, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_batch_takes_one_kick() {
+    let (mut inbox, mut outlets) = small(2);
+    let parked = inbox.park(|| false).unwrap();
+    for number in 0..10 {
+        outlets[0].stage(number).unwrap();
+        outlets[1].stage(number).unwrap();
+    }
+    outlets[0].flush().unwrap();
+    outlets[1].flush().unwrap();
+    parked.block();
+    assert_eq!(outlets[0].counts(), OutletCounts { elements: 10, flushes: 1, kicks: 1 });
+    assert_eq!(outlets[1].counts(), OutletCounts { elements: 10, flushes: 1, kicks: 0 });
+    assert_eq!(inbox.drain(|_, _| ()), 20);
+    assert_eq!(inbox.counts().kicks_sent, 1);
+}
+
+#[test]
+fn a_dead_worker_is_seen_and_nothing_it_held_is_lost() {
+    let (mut inbox, mut outlets) = small(1);
+    let injector = inbox.injector();
+    let mut outlet = outlets.pop().unwrap();
+    (0..6).for_each(|number| outlet.stage(number).unwrap());
+    outlet.flush().unwrap();
+    (6..8).for_each(|number| outlet.stage(number).unwrap());
+    assert_eq!(outlet.take_back(), None);
+    let mut taken = None;
+    inbox.drain(|_, item| taken = Some(item));
+    assert_eq!(taken, Some(5));
+    outlet.flush().unwrap();
+    outlet.stage(8).unwrap();
+    drop(inbox);
+    assert_eq!(outlet.flush(), Err(Abandoned));
+    assert_eq!(std::iter::from_fn(|| outlet.take_back()).collect::<Vec<_>>(), [6, 7, 8]);
+    assert_eq!(injector.push(1), Err(inject::Refused::Abandoned(1)));
+}
+
+#[test]
+fn a_source_that_goes_wakes_the_worker() {
+    let (mut inbox, mut outlets) = small(1);
+    let mut outlet = outlets.pop().unwrap();
+    outlet.stage(7).unwrap();
+    let parked = inbox.park(|| false).unwrap();
+    drop(outlet);
+    parked.block();
+    assert_eq!(inbox.drain(|_, item| assert_eq!(item, 7)), 1);
+    assert_eq!(inbox.gone().count(), 0, "not before its last element has been taken and the ring seen empty");
+    inbox.drain(|_, _| ());
+    assert_eq!(inbox.gone().collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn a_full_injection_ring_gives_the_element_back() {
+    let (mut inbox, _outlets) = small(0);
+    let injector = inbox.injector();
+    (0..16).for_each(|number| injector.push(number).unwrap());
+    assert_eq!(injector.push(16), Err(inject::Refused::Full(16)));
+    assert_eq!(inbox.drain(|_, _| ()), 16);
+    injector.push(17).unwrap();
+}
+
+#[test]
+fn too_many_sources_are_refused() {
+    let size = InboxSize { sources: 64, ring_elements: 1, inject_elements: 1 };
+    assert!(inbox::<u32>(size).unwrap_err().to_string().contains("at most 64"));
+}
+
+/// Workers of a mesh pass tokens at random and sleep when they have none; every token makes all its hops.
+#[test]
+fn tokens_travel_a_mesh_of_sleeping_workers() {
+    const WORKERS: usize = 3;
+    let (tokens, hops) = if cfg!(miri) { (3u64, 10u64) } else { (16, 5_000) };
+    let hopped = AtomicU64::new(0);
+    let ended = AtomicU64::new(0);
+    let mesh = mesh::<(u64, u64)>(WORKERS, tokens as usize, tokens as usize).unwrap();
+    let injectors: Vec<_> = mesh.iter().map(|(inbox, _)| inbox.injector()).collect();
+    std::thread::scope(|scope| {
+        for (worker, (mut inbox, mut outlets)) in mesh.into_iter().enumerate() {
+            let (hopped, ended) = (&hopped, &ended);
+            let injectors = injectors.clone();
+            scope.spawn(move || {
+                while ended.load(Ordering::Acquire) < tokens {
+                    let count = inbox.drain(|_, (left, seed)| {
+                        if left == 0 {
+                            if ended.fetch_add(1, Ordering::AcqRel) + 1 == tokens {
+                                // The others may sleep: a look is all they need.
+                                injectors.iter().for_each(|injector| drop(injector.push((1, 0))));
+                            }
+                            return;
+                        }
+                        hopped.fetch_add(1, Ordering::Relaxed);
+                        let seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                        let other = (worker + 1 + (seed >> 33) as usize % (WORKERS - 1)) % WORKERS;
+                        let outlet = outlets[other].as_mut().expect("another worker");
+                        outlet.stage((left - 1, seed)).expect("room for every token");
+                    });
+                    for outlet in outlets.iter_mut().flatten() {
+                        // A worker that has seen the end may be gone before the last wake-up reaches it.
+                        let _ = outlet.flush();
+                    }
+                    if count == 0 {
+                        let parked = inbox.park(|| ended.load(Ordering::Acquire) >= tokens);
+                        if let Some(parked) = parked {
+                            parked.block();
+                        }
+                    }
+                }
+            });
+        }
+        for token in 0..tokens {
+            injectors[token as usize % WORKERS].push((hops, token)).expect("room for every token");
+        }
+    });
+    assert_eq!(ended.into_inner(), tokens);
+    assert!(hopped.into_inner() >= tokens * hops);
+}

@@ -1,0 +1,356 @@
+//! A bounded ring from one worker to another, in two owned halves that fill and empty it in batches.
+//! Wait-free on both sides; memory is allocated when it is made and never again.
+//!
+//! Rule: `head <= tail <= head + capacity` (free-running, wrapping). Elements `head .. tail` are the consumer's, the
+//! other slots the producer's. Each half keeps its own index and a cached view of the other's, which lags behind
+//! and so errs to the safe side: a ring seen as full or empty may not be, a ring seen otherwise is so.
+//! What costs between two cores is a cache line that changes hands, so
+//! - a batch is written whole and published with one store of `tail`;
+//! - the other's index is read only when the cached view does not do;
+//! - `head` is returned once in `capacity / RETURN_SHARE` elements, or when the ring is seen empty, so a producer
+//!   that waits for room finds a good piece of it. A ring that must never be full for `n` elements therefore has
+//!   [`capacity_for`]`(n)` slots.
+//!
+//! Ordering and ownership: `tail` is written by the producer alone, `head` by the consumer alone (by the producer after
+//! the consumer has gone), each on lines of its own.
+//! - `R1` (tail published) `<-> A1`: the elements before it are visible to the consumer.
+//! - `R2` (head returned) `<-> A2`: the elements before it have left their slots, which may be filled again.
+//! - `R3` (a half is dropped) `<-> A3`: the last index of that half is visible to the other.
+//!
+//! Source: Lamport 1983 for the ring; Lee, Bu, Chandranmenon, "MCRingBuffer", IPDPS 2010, for the cached and batched
+//! indices; the element types and the two halves after the `rtrb` crate.
+//! Limits: no waiting and no waking: that is [`crate::doorbell`]. Order is kept in one ring only.
+
+use crate::slots::Slots;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Arc, Line};
+
+/// The consumer keeps back less than one in this many of the slots it has emptied.
+pub const RETURN_SHARE: usize = 8;
+
+/// The slots a ring needs so that pushing succeeds whenever fewer than `elements` are inside.
+pub fn capacity_for(elements: usize) -> usize {
+    let mut capacity = elements.next_power_of_two();
+    while capacity - kept_back_max(capacity) < elements {
+        capacity *= 2;
+    }
+    capacity
+}
+
+/// How many emptied slots the producer may still see as taken.
+fn kept_back_max(capacity: usize) -> usize {
+    (capacity / RETURN_SHARE).max(1) - 1
+}
+
+/// A ring cannot have this many slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CapacityError(pub usize);
+
+impl std::fmt::Display for CapacityError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CapacityError(capacity) = self;
+        write!(f, "a ring of {capacity} slots: give a power of two from 1 to 2^31")
+    }
+}
+
+impl std::error::Error for CapacityError {}
+
+/// Makes a ring of `capacity` slots.
+///
+/// # Errors
+/// If `capacity` is not a power of two from 1 to 2^31.
+pub fn ring<T: Send>(capacity: usize) -> Result<(Producer<T>, Consumer<T>), CapacityError> {
+    const { assert!(size_of::<T>() > 0, "a ring of nothing") };
+    if !capacity.is_power_of_two() || capacity > 1 << 31 {
+        return Err(CapacityError(capacity));
+    }
+    let shared = Arc::new(Shared {
+        tail: Line(AtomicUsize::new(0)),
+        head: Line(AtomicUsize::new(0)),
+        gone: Line(Gone { producer: AtomicBool::new(false), consumer: AtomicBool::new(false) }),
+        slots: Slots::new(capacity),
+        capacity,
+    });
+    let producer = Producer { shared: Arc::clone(&shared), tail: 0, seen_head: 0 };
+    let consumer =
+        Consumer { shared, head: 0, returned: 0, seen_tail: 0, return_at: kept_back_max(capacity) + 1 };
+    Ok((producer, consumer))
+}
+
+struct Shared<T> {
+    tail: Line<AtomicUsize>,
+    head: Line<AtomicUsize>,
+    gone: Line<Gone>,
+    slots: Slots<T>,
+    capacity: usize,
+}
+
+/// Written once each, so both halves may look at every burst.
+struct Gone {
+    producer: AtomicBool,
+    consumer: AtomicBool,
+}
+
+/// The half that fills the ring. Aligned, so that the two halves share no line wherever their owners keep them.
+#[repr(align(128))]
+pub struct Producer<T: Send> {
+    shared: Arc<Shared<T>>,
+    /// The index of the next element; equal to the published one between calls.
+    tail: usize,
+    /// `head` as last seen: at most the real one.
+    seen_head: usize,
+}
+
+/// The half that empties the ring. Aligned as the other.
+#[repr(align(128))]
+pub struct Consumer<T: Send> {
+    shared: Arc<Shared<T>>,
+    /// The index of the oldest element.
+    head: usize,
+    /// `head` as the producer may see it: at most `return_at` behind.
+    returned: usize,
+    /// `tail` as last seen: at most the real one.
+    seen_tail: usize,
+    return_at: usize,
+}
+
+impl<T: Send> Producer<T> {
+    /// Appends `item` and publishes it, or gives it back if the ring is full.
+    ///
+    /// # Errors
+    /// The item, if there is no room.
+    #[inline]
+    pub fn push(&mut self, item: T) -> Result<(), T> {
+        if self.room(1) == 0 {
+            return Err(item);
+        }
+        let item = std::mem::ManuallyDrop::new(item);
+        // SAFETY: there is room for one, so slot `tail` is the producer's and empty; `item` is not dropped here.
+        unsafe { self.shared.slots.fill(self.tail, &*item, 1) };
+        self.publish(1);
+        Ok(())
+    }
+
+    /// Moves as many of `items` as there is room for, from the front, publishing them at once; the others stay.
+    ///
+    /// Returns how many were moved.
+    #[inline]
+    pub fn push_all(&mut self, items: &mut Vec<T>) -> usize {
+        let total = items.len();
+        let count = self.room(total).min(total);
+        if count == 0 {
+            return 0;
+        }
+        // SAFETY: the first `count` elements move into slots that are the producer's and empty. The length is 0 while
+        // the vector holds moved-out elements, and at the end covers exactly those that stayed.
+        unsafe {
+            items.set_len(0);
+            self.shared.slots.fill(self.tail, items.as_ptr(), count);
+            if count < total {
+                let start = items.as_mut_ptr();
+                start.copy_from(start.add(count), total - count);
+                items.set_len(total - count);
+            }
+        }
+        self.publish(count);
+        count
+    }
+
+    /// The number of slots.
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity
+    }
+
+    /// Whether the consumer has gone: nothing will be taken any more, and [`Producer::take_back`] returns what is left.
+    #[inline]
+    pub fn is_abandoned(&self) -> bool {
+        // A3, from R3 of the consumer.
+        self.shared.gone.0.consumer.load(Ordering::Acquire)
+    }
+
+    /// Takes back the oldest element that a consumer left behind when it went, so that nothing is lost with it.
+    ///
+    /// `None` while the consumer is there.
+    pub fn take_back(&mut self) -> Option<T> {
+        if !self.is_abandoned() {
+            return None;
+        }
+        // The last word of the consumer, visible by A3; since then only we write it.
+        let head = self.shared.head.0.load(Ordering::Relaxed);
+        if head == self.tail {
+            return None;
+        }
+        let mut item = std::mem::MaybeUninit::uninit();
+        // SAFETY: the consumer has gone, so `head .. tail` is ours too; slot `head` holds an element, which moves out,
+        // and `head` moves on.
+        let item = unsafe {
+            self.shared.slots.empty(head, item.as_mut_ptr(), 1);
+            item.assume_init()
+        };
+        self.seen_head = head.wrapping_add(1);
+        self.shared.head.0.store(self.seen_head, Ordering::Relaxed);
+        Some(item)
+    }
+
+    /// Says that nothing will be pushed any more: what dropping does, for an owner that has to say so first.
+    pub(crate) fn leave(&mut self) {
+        // R3, to A3 of the consumer.
+        self.shared.gone.0.producer.store(true, Ordering::Release);
+    }
+
+    /// How many elements may be filled, looking at the consumer's index only if fewer than `wanted` are sure.
+    #[inline]
+    fn room(&mut self, wanted: usize) -> usize {
+        let room = self.shared.capacity - self.tail.wrapping_sub(self.seen_head);
+        if room >= wanted {
+            return room;
+        }
+        // A2, from R2.
+        self.seen_head = self.shared.head.0.load(Ordering::Acquire);
+        self.shared.capacity - self.tail.wrapping_sub(self.seen_head)
+    }
+
+    #[inline]
+    fn publish(&mut self, count: usize) {
+        self.tail = self.tail.wrapping_add(count);
+        // R1, to A1.
+        self.shared.tail.0.store(self.tail, Ordering::Release);
+    }
+}
+
+impl<T: Send> Consumer<T> {
+    /// Takes the oldest element.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        if self.seen() == 0 {
+            return None;
+        }
+        let mut item = std::mem::MaybeUninit::uninit();
+        // SAFETY: slot `head` is the consumer's and holds an element, which moves out.
+        let item = unsafe {
+            self.shared.slots.empty(self.head, item.as_mut_ptr(), 1);
+            item.assume_init()
+        };
+        self.advance(1);
+        Some(item)
+    }
+
+    /// Moves the oldest elements to the end of `out`: at most `max`, and no more than fit without allocating.
+    ///
+    /// Returns how many were moved: 0 only if the ring was empty or nothing was asked for.
+    #[inline]
+    pub fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
+        let room = out.capacity() - out.len();
+        let count = self.seen().min(max).min(room);
+        if count == 0 {
+            return 0;
+        }
+        // SAFETY: `count` elements from `head` are the consumer's; `out` has room for them, and its length covers
+        // them once they have moved.
+        unsafe {
+            self.shared.slots.empty(self.head, out.as_mut_ptr().add(out.len()), count);
+            out.set_len(out.len() + count);
+        }
+        self.advance(count);
+        count
+    }
+
+    /// How many elements are there now; more may come, none will go.
+    #[inline]
+    pub fn len(&mut self) -> usize {
+        // A1, from R1.
+        self.seen_tail = self.shared.tail.0.load(Ordering::Acquire);
+        self.seen_tail.wrapping_sub(self.head)
+    }
+
+    /// Whether nothing is there now.
+    #[inline]
+    pub fn is_empty(&mut self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the producer has gone. What it left can still be taken: when this is true and a *later* look finds
+    /// the ring empty, it will stay empty.
+    #[inline]
+    pub fn is_abandoned(&self) -> bool {
+        // A3, from R3 of the producer.
+        self.shared.gone.0.producer.load(Ordering::Acquire)
+    }
+
+    /// How many elements are sure to be there, looking at the producer's index only if none are.
+    #[inline]
+    fn seen(&mut self) -> usize {
+        let seen = self.seen_tail.wrapping_sub(self.head);
+        if seen > 0 {
+            return seen;
+        }
+        let len = self.len();
+        if len == 0 && self.returned != self.head {
+            self.return_slots();
+        }
+        len
+    }
+
+    #[inline]
+    fn advance(&mut self, count: usize) {
+        self.head = self.head.wrapping_add(count);
+        if self.head.wrapping_sub(self.returned) >= self.return_at {
+            self.return_slots();
+        }
+    }
+
+    #[inline]
+    fn return_slots(&mut self) {
+        self.returned = self.head;
+        // R2, to A2.
+        self.shared.head.0.store(self.head, Ordering::Release);
+    }
+}
+
+impl<T: Send> Drop for Producer<T> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl<T: Send> Drop for Consumer<T> {
+    fn drop(&mut self) {
+        self.return_slots();
+        // R3, to A3 of the producer.
+        self.shared.gone.0.consumer.store(true, Ordering::Release);
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    /// Both halves have gone: what is left in the ring is dropped.
+    fn drop(&mut self) {
+        // Relaxed: whoever drops the last reference has seen everything the other half did (`Arc`).
+        let tail = self.tail.0.load(Ordering::Relaxed);
+        let mut head = self.head.0.load(Ordering::Relaxed);
+        while head != tail {
+            let mut item = std::mem::MaybeUninit::<T>::uninit();
+            // SAFETY: `head .. tail` holds elements and nobody else is left.
+            unsafe {
+                self.slots.empty(head, item.as_mut_ptr(), 1);
+                item.assume_init_drop();
+            }
+            head = head.wrapping_add(1);
+        }
+    }
+}
+
+impl<T: Send> std::fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Producer").field("tail", &self.tail).field("capacity", &self.capacity()).finish()
+    }
+}
+
+impl<T: Send> std::fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consumer").field("head", &self.head).field("capacity", &self.shared.capacity).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "spsc_tests.rs"]
+mod tests;

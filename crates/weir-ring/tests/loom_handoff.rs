@@ -1,0 +1,132 @@
+//! The whole hand-off - rings, pending bits, doorbell - under the model checker: two producers and one worker.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p weir-ring --release --test loom_handoff`
+//!
+//! Rule: the worker sleeps whenever it finds nothing, and still every element arrives and every departure is seen; a lost
+//! wake-up is a deadlock.
+//! Time: about a minute for the file on one core.
+//! Limits of loom: see `loom_doorbell.rs`. With two producers a thread is interrupted at most 4 times where it could go on; what needs more switches than that is left to `loom_doorbell.rs` (unbounded) and to the stress example.
+#![cfg(loom)]
+
+use weir_ring::handoff::{Inbox, InboxSize, Source, inbox};
+
+/// Checks `body` with at most `preemptions` interruptions (`None`: any number), unless `LOOM_MAX_PREEMPTIONS` says otherwise.
+fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = model.preemption_bound.or(preemptions);
+    model.check(body);
+}
+
+fn size(sources: usize) -> InboxSize {
+    InboxSize { sources, ring_elements: 1, inject_elements: 2 }
+}
+
+/// Drains and sleeps until `done`.
+fn work<T: Send>(inbox: &mut Inbox<T>, mut handle: impl FnMut(Source, T), done: impl Fn(&Inbox<T>) -> bool) {
+    while !done(inbox) {
+        if inbox.drain(&mut handle) == 0 && !done(inbox) {
+            if let Some(parked) = inbox.park(|| false) {
+                parked.block();
+            }
+        }
+    }
+}
+
+#[test]
+fn one_outlet_sends_and_goes() {
+    check(Some(6), || {
+        let (mut inbox, mut outlets) = inbox::<u32>(size(1)).unwrap();
+        let mut outlet = outlets.pop().unwrap();
+        let producer = loom::thread::spawn(move || {
+            outlet.stage(1).unwrap();
+            outlet.flush().unwrap();
+        });
+        let taken = std::cell::Cell::new(0);
+        work(&mut inbox, |_, item| taken.set(taken.get() + item), |inbox| inbox.gone().count() == 1);
+        assert_eq!(taken.get(), 1);
+        producer.join().unwrap();
+    });
+}
+
+/// The second batch finds the bit of the first still set, or just cleared.
+#[test]
+fn one_outlet_sends_twice() {
+    check(Some(7), || {
+        let (mut inbox, mut outlets) = inbox::<u32>(InboxSize { ring_elements: 2, ..size(1) }).unwrap();
+        let mut outlet = outlets.pop().unwrap();
+        let producer = loom::thread::spawn(move || {
+            for _ in 0..2 {
+                outlet.stage(1).unwrap();
+                outlet.flush().unwrap();
+            }
+            outlet
+        });
+        let taken = std::cell::Cell::new(0);
+        work(&mut inbox, |_, item| taken.set(taken.get() + item), |_| taken.get() == 2);
+        drop(producer.join().unwrap());
+    });
+}
+
+#[test]
+fn two_outlets_and_one_sleeping_worker() {
+    check(Some(4), || {
+        let (mut inbox, outlets) = inbox::<u32>(size(2)).unwrap();
+        let producers: Vec<_> = outlets
+            .into_iter()
+            .map(|mut outlet| {
+                loom::thread::spawn(move || {
+                    outlet.stage(1).unwrap();
+                    outlet.flush().unwrap();
+                    // Kept, so that the departure does not wake the worker for it.
+                    outlet
+                })
+            })
+            .collect();
+        let taken = std::cell::Cell::new(0);
+        work(&mut inbox, |_, item| taken.set(taken.get() + item), |_| taken.get() == 2);
+        producers.into_iter().for_each(|producer| drop(producer.join().unwrap()));
+    });
+}
+
+#[test]
+fn an_outlet_an_injector_and_one_sleeping_worker() {
+    check(Some(4), || {
+        let (mut inbox, mut outlets) = inbox::<u32>(size(1)).unwrap();
+        let mut outlet = outlets.pop().unwrap();
+        let injector = inbox.injector();
+        let injecting = loom::thread::spawn(move || injector.push(1).unwrap());
+        let handing = loom::thread::spawn(move || {
+            outlet.stage(1).unwrap();
+            outlet.flush().unwrap();
+            outlet
+        });
+        let taken = std::cell::Cell::new(0);
+        work(&mut inbox, |_, item| taken.set(taken.get() + item), |_| taken.get() == 2);
+        injecting.join().unwrap();
+        drop(handing.join().unwrap());
+    });
+}
+
+#[test]
+fn a_worker_that_goes_is_seen_and_leaves_what_it_had() {
+    check(None, || {
+        let (mut inbox, mut outlets) = inbox::<u32>(size(1)).unwrap();
+        let mut outlet = outlets.pop().unwrap();
+        let worker = loom::thread::spawn(move || {
+            let mut taken = 0;
+            inbox.drain(|_, _| taken += 1);
+            taken
+        });
+        outlet.stage(1).unwrap();
+        let mut back = 0;
+        if outlet.flush().is_ok() {
+            while !matches!(outlet.flush(), Err(weir_ring::handoff::Abandoned)) {
+                loom::thread::yield_now();
+            }
+        }
+        while outlet.take_back().is_some() {
+            back += 1;
+        }
+        assert_eq!(worker.join().unwrap() + back, 1);
+    });
+}

@@ -1,0 +1,77 @@
+//! The way out that a scenario describes: the kernel's TBF, with or without the RFC, or Weir.
+//!
+//! Weir's numbers that a scenario leaves open are those its runtime takes: a poll brings an eighth of the credit, and
+//! departures are gathered for a quarter of the burst's time.
+
+use weir_core::shaper::tbf::{Limit, TbfConfig};
+
+use crate::{
+    kernel::KernelQdisc,
+    scenario::{Scenario, System},
+    tbf::TbfParameters,
+    weir::{QUANTUM_BYTES, WeirParameters, WeirWire},
+};
+
+/// The longest that Weir gathers departures for; never so long that its bucket would overflow.
+const GATHER_NS_MAX: u64 = 250_000;
+/// The smallest truesize of a datagram, hence the most that a send buffer holds.
+const TRUESIZE_BYTES_MIN: u32 = 768;
+
+/// What a packet goes through after `send`.
+#[derive(Debug)]
+pub(super) enum Egress {
+    Kernel(KernelQdisc),
+    Weir(Box<WeirWire>),
+}
+
+impl Egress {
+    /// What `scenario` describes; why it cannot be, otherwise.
+    pub(super) fn new(scenario: &Scenario) -> Result<Egress, String> {
+        let limit_bytes = match scenario.limit {
+            Limit::Bytes(bytes) => bytes,
+            Limit::TimeNs(time_ns) => scenario.rate.bytes_in(time_ns),
+        };
+        let kernel = |backpressure| {
+            let parameters =
+                TbfParameters { rate: scenario.rate, burst_bytes: scenario.burst_bytes, limit_bytes };
+            Egress::Kernel(KernelQdisc::new(parameters, backpressure))
+        };
+        match scenario.system {
+            System::None => Ok(kernel(false)),
+            System::Rfc => Ok(kernel(true)),
+            System::Weir => {
+                let senders = scenario.senders();
+                let queues = if scenario.queues == 0 { senders } else { scenario.queues };
+                let sndbuf_bytes = scenario.groups.iter().map(|group| group.sndbuf_bytes).max().unwrap_or(0);
+                let packets_in_buffer = sndbuf_bytes / TRUESIZE_BYTES_MIN + 1;
+                let queue_packets = match scenario.queue_packets {
+                    0 => senders.div_ceil(queues) * packets_in_buffer as usize,
+                    packets => packets,
+                };
+                let poll_packets = match scenario.poll_packets {
+                    0 => (limit_bytes / (8 * u64::from(QUANTUM_BYTES))).clamp(4, 64) as usize,
+                    packets => packets,
+                };
+                let limits = TbfConfig {
+                    rate: scenario.rate,
+                    burst_bytes: scenario.burst_bytes,
+                    peak: None,
+                    limit: scenario.limit,
+                };
+                let parameters = WeirParameters {
+                    limits,
+                    queues,
+                    queue_packets,
+                    poll_packets,
+                    gather_ns: (scenario.rate.ns_for(scenario.burst_bytes) / 4).min(GATHER_NS_MAX),
+                    poll_ns: scenario.machine.worker_poll_ns,
+                    // The far side's stack runs in the transmitter's context, whoever transmits.
+                    packet_ns: scenario.machine.worker_packet_ns + scenario.machine.deliver_ns,
+                    end_ns: scenario.time_ns,
+                };
+                let wire = WeirWire::new(parameters).map_err(|error| error.to_string())?;
+                Ok(Egress::Weir(Box::new(wire)))
+            }
+        }
+    }
+}

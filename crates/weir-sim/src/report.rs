@@ -1,0 +1,104 @@
+//! What came of a run, as numbers with names.
+//!
+//! ```text
+//! lost_pct    = dropped by the limit / sent, over the flooding and TCP senders, in percent
+//! rate_share  = bytes that left the limit while they sent / (rate x time)
+//! jain        = the lowest of the groups' Jain indices, of bytes delivered while they sent; quiet groups apart
+//! jain_all    = the same index over all senders of those groups together
+//! delays      = from `send` to arrival, of the quiet senders' datagrams
+//! ```
+
+use crate::checks::fairness::{jain, quantile_ns};
+
+/// The numbers of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// See the header.
+    pub lost_pct: f64,
+    /// What the quiet senders lost, likewise.
+    pub quiet_lost_pct: f64,
+    /// What each flooding sender offered on average, payload bits per second.
+    pub offered_mbit: f64,
+    /// See the header.
+    pub rate_share: f64,
+    /// See the header.
+    pub jain: f64,
+    /// See the header.
+    pub jain_all: f64,
+    /// Packets that arrived after a later one of their flow.
+    pub reordered: u64,
+    /// Median delay.
+    pub p50_ms: f64,
+    /// The 99th percentile of the delay.
+    pub p99_ms: f64,
+    /// The longest delay.
+    pub max_ms: f64,
+    /// Senders woken for room.
+    pub wakes: u64,
+    /// Those that then sent nothing.
+    pub empty_wakes: u64,
+    /// Threads woken again by the same grant.
+    pub repeated_wakes: u64,
+    /// Kicks of Weir's worker, and the times it could be kicked.
+    pub kicks: u64,
+    /// Times Weir's worker waited to be kicked.
+    pub parks: u64,
+    /// The largest number of bytes that stood in the limit's own queue.
+    pub standing_bytes_max: u64,
+    /// Packets delivered, of all senders, drained ones included.
+    pub delivered: u64,
+}
+
+/// What the machine counted, one entry a sender.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub sent: u64,
+    pub sent_payload_bytes: u64,
+    pub dropped: u64,
+    /// While they sent, without the drain.
+    pub delivered_bytes: u64,
+    pub delays_ns: Vec<u64>,
+}
+
+impl Report {
+    /// The value called `name`, as a scenario's `expect` names it.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        Some(match name {
+            "lost_pct" => self.lost_pct,
+            "quiet_lost_pct" => self.quiet_lost_pct,
+            "offered_mbit" => self.offered_mbit,
+            "rate_share" => self.rate_share,
+            "jain" => self.jain,
+            "jain_all" => self.jain_all,
+            "reordered" => self.reordered as f64,
+            "p50_ms" => self.p50_ms,
+            "p99_ms" => self.p99_ms,
+            "max_ms" => self.max_ms,
+            "wakes" => self.wakes as f64,
+            "empty_wakes" => self.empty_wakes as f64,
+            "repeated_wakes" => self.repeated_wakes as f64,
+            "redundant_kicks" => self.kicks.saturating_sub(self.parks) as f64,
+            "standing_bytes_max" => self.standing_bytes_max as f64,
+            "delivered" => self.delivered as f64,
+            _ => return None,
+        })
+    }
+}
+
+/// Percent of `sent` that was `dropped`; 0 of nothing.
+pub(crate) fn lost_pct<'a>(tallies: impl Iterator<Item = &'a Tally>) -> f64 {
+    let (sent, dropped) =
+        tallies.fold((0, 0), |(sent, dropped), tally| (sent + tally.sent, dropped + tally.dropped));
+    if sent == 0 { 0.0 } else { 100.0 * dropped as f64 / sent as f64 }
+}
+
+/// Jain's index of what `tallies` had delivered.
+pub(crate) fn jain_of<'a>(tallies: impl IntoIterator<Item = &'a Tally>) -> f64 {
+    jain(&tallies.into_iter().map(|tally| tally.delivered_bytes).collect::<Vec<u64>>())
+}
+
+/// Median, 99th percentile and longest of all delays of `tallies`, in milliseconds.
+pub(crate) fn delays_ms<'a>(tallies: impl Iterator<Item = &'a Tally>) -> [f64; 3] {
+    let mut delays_ns: Vec<u64> = tallies.flat_map(|tally| tally.delays_ns.iter().copied()).collect();
+    [500, 990, 1000].map(|permille| quantile_ns(&mut delays_ns, permille) as f64 / 1e6)
+}
