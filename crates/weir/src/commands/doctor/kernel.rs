@@ -5,9 +5,11 @@ use weir_port::probe::{self, Feature, Finding};
 use weir_run::clock::now_ns;
 
 use super::Check;
+use crate::human;
 
 /// The name of the check without which no other of these can be made.
 pub const ROOT: &str = "capabilities";
+const QUICK: &str = "quick trial";
 const PRIMING: &str = "priming";
 
 /// In the order they are tried and shown; `probe::features` keeps it.
@@ -29,7 +31,7 @@ const FEATURES: [Feature; 11] = [
 pub fn checks() -> Vec<Check> {
     let mut checks = vec![capabilities()];
     if checks[0].fix.is_some() {
-        let names = FEATURES.map(|feature| about(feature).0).into_iter().chain([PRIMING]);
+        let names = FEATURES.map(|feature| about(feature).0).into_iter().chain([QUICK, PRIMING]);
         checks.extend(names.map(|name| Check::skip(name, "not tried: that takes root")));
         return checks;
     }
@@ -40,11 +42,12 @@ pub fn checks() -> Vec<Check> {
         Some(found) => judge(found),
         None => Check::skip(about(feature).0, "not tried, because of what failed"),
     }));
-    checks.push(if complete {
-        priming(probe::primes_here(), ring_polls)
+    if complete {
+        checks.push(quick_trial());
+        checks.push(priming(probe::primes_here(), ring_polls));
     } else {
-        Check::skip(PRIMING, "not tried, because of what failed")
-    });
+        checks.extend([QUICK, PRIMING].map(|name| Check::skip(name, "not tried, because of what failed")));
+    }
     checks
 }
 
@@ -83,6 +86,17 @@ fn judge(found: &Finding) -> Check {
         Err(error) => (error.to_string(), fix),
     };
     if needed { Check::fail(name, what, fix) } else { Check::warn(name, what, fix) }
+}
+
+/// What the trial costs that says whether a wire can hold its senders, and nothing else.
+fn quick_trial() -> Check {
+    let start_ns = now_ns();
+    match probe::holds_senders() {
+        Ok(_) => {
+            Check::ok(QUICK, format!("holding alone is tried in {}", human::duration(now_ns() - start_ns)))
+        }
+        Err(error) => Check::fail(QUICK, error.to_string(), "it held a moment ago: run this again"),
+    }
 }
 
 /// How queues can be polled: by a socket that a packet has reached in this namespace, or by io_uring.

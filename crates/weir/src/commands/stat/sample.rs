@@ -33,6 +33,7 @@ pub fn snapshot() -> Snapshot {
     let mut wb = port("wb", "veth0");
     wb.poller = "io_uring".into();
     wb.sender_queue_dropped = 7;
+    wb.lost_while_down = 42;
     let wa = PortStats { queues: 128, sender_queue_packets: 1_024, ..port("wa", "veth0") };
     let frames = FrameStats { total: 16_384, free: 7_744, lent: 8_328, held: 312 };
     one(wire("wa", ["wa", "wb"], vec![there, back], frames), vec![wa, wb])

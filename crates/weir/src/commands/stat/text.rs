@@ -96,7 +96,16 @@ fn waits(classes: &[ClassStats], uptime_ns: u64) -> Table {
 fn port_table(ports: &[PortStats]) -> Table {
     let mut table = Table::new(
         3,
-        &["port", "sender", "polled by", "queues", "sender's queue", "dropped there", "lost by the kernel"],
+        &[
+            "port",
+            "sender",
+            "polled by",
+            "queues",
+            "sender's queue",
+            "dropped there",
+            "lost by the kernel",
+            "while down",
+        ],
     );
     for port in ports {
         table.row(vec![
@@ -107,6 +116,7 @@ fn port_table(ports: &[PortStats]) -> Table {
             plain(human::count(port.sender_queue_packets)),
             unwanted(port.sender_queue_dropped),
             unwanted(port.kernel_dropped),
+            plain(human::count(port.lost_while_down)),
         ]);
     }
     table
@@ -139,9 +149,9 @@ direction  senders blocked  of the time  delay p50      p99  longest
 wa->wb             7,368 s       92.1 %    4.19 ms  5.02 ms  7.98 ms
 wb->wa                 0 s        0.0 %    2.05 us  16.4 us   310 us
 
-port  sender  polled by  queues  sender's queue  dropped there  lost by the kernel
-wa    veth0   socket        128           1,024              0                   0
-wb    veth0   io_uring        1               0              7                   0
+port  sender  polled by  queues  sender's queue  dropped there  lost by the kernel  while down
+wa    veth0   socket        128           1,024              0                   0           0
+wb    veth0   io_uring        1               0              7                   0          42
 
 frames: 16,384 = 7,744 free + 8,328 with the kernel + 312 held
 ";
