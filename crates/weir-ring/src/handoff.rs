@@ -57,7 +57,7 @@ impl std::fmt::Display for InboxError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             InboxError::Sources(sources) => {
-                write!(f, "an inbox for {sources} workers: use at most {}", SOURCES_MAX + 1)
+                write!(f, "an inbox for {sources} other workers: give at most {SOURCES_MAX}")
             }
             InboxError::Capacity(error) => error.fmt(f),
             InboxError::Doorbell(error) => {
