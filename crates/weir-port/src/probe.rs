@@ -11,7 +11,7 @@ mod holding;
 mod scratch;
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use weir_ring::memory::FrameMemory;
@@ -20,11 +20,13 @@ use crate::bpf::doorbell::{self, Announcements, Bell};
 use crate::bpf::map::Map;
 use crate::bpf::redirect;
 use crate::error::{Doing, PortError, Result};
+use crate::lock::Lock;
+use crate::masquerade;
 use crate::napi::{self, Priming};
 use crate::netns::NetNs;
 use crate::xsk::socket::{RingSizes, XskSocket};
 use crate::xsk::umem::Umem;
-use crate::{ethtool, link, sys};
+use crate::{ethtool, link};
 
 pub use holding::Held;
 use holding::Trial;
@@ -53,7 +55,7 @@ pub enum Feature {
     Refilling,
     /// Polling by io_uring.
     IoUring,
-    /// Filtering and masquerading, which `weir run` needs.
+    /// Masquerading, which `weir run` needs.
     Nftables,
 }
 
@@ -103,7 +105,7 @@ fn try_all(pair: &Pair, clock_ns: fn() -> u64) -> Vec<Finding> {
         worked
     };
     note(Feature::Veth, Ok("a namespace with a veth pair".into()));
-    note(Feature::Nftables, nftables().map(|()| "answers".into()));
+    note(Feature::Nftables, nftables().map(|()| "masquerades IPv4 and IPv6".into()));
     note(Feature::Checksum, checksum(pair).map(|()| "can be switched at a sending end".into()));
     let mut ready = note(Feature::Bpf, bpf().map(|()| "maps shared with programs, ring buffer".into()));
     ready = ready && note(Feature::Tcx, tcx(pair).map(|()| "a program at a sending end, by a link".into()));
@@ -203,7 +205,7 @@ fn checksum(pair: &Pair) -> Result<()> {
 /// Whether a packet for the kernel's own stack gets through to a socket in this thread's namespace, as priming needs; where a
 /// firewall sees to it that it does not, wires poll by io_uring.
 pub fn primes_here() -> Result<bool> {
-    let netns = scratch::namespace()?;
+    let netns = NetNs::new()?;
     let pair = Pair::new(c"weirprobe%d", &netns)?;
     let prime = || -> Result<bool> {
         let doing = || "attaching an XDP program to a veth".to_string();
@@ -217,43 +219,8 @@ pub fn primes_here() -> Result<bool> {
     primed
 }
 
-/// Asks nftables for the generation of its rules.
+/// Masquerades for addresses that nobody has (RFC 5737, RFC 3849), in this thread's namespace, with which it goes.
 fn nftables() -> Result<()> {
-    const NFNL_SUBSYS_NFTABLES: u16 = 10;
-    const NFT_MSG_GETGEN: u16 = 16;
-    /// A header and `struct nfgenmsg`.
-    #[repr(C)]
-    struct Request {
-        header: libc::nlmsghdr,
-        message: [u8; 4],
-    }
-    let request = Request {
-        header: libc::nlmsghdr {
-            nlmsg_len: size_of::<Request>() as u32,
-            nlmsg_type: NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN,
-            nlmsg_flags: libc::NLM_F_REQUEST as u16,
-            nlmsg_seq: 1,
-            nlmsg_pid: 0,
-        },
-        message: [0; 4],
-    };
-    let ask = || -> io::Result<()> {
-        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER)?;
-        let pointer = std::ptr::from_ref(&request).cast();
-        // SAFETY: `pointer` and the size describe `request`, which outlives the call.
-        sys::check(unsafe { libc::send(socket.as_raw_fd(), pointer, size_of::<Request>(), 0) } as i32)?;
-        let mut reply = [0u8; 256];
-        // SAFETY: the kernel writes at most the length of `reply`.
-        let length = unsafe { libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) };
-        let reply = &reply[..sys::check(length as i32)? as usize];
-        let kind = reply.get(4..6).map(|two| u16::from_ne_bytes([two[0], two[1]]));
-        let code = reply.get(16..20).map(|four| i32::from_ne_bytes(four.try_into().expect("four")));
-        match (kind, code) {
-            (Some(kind), Some(code)) if i32::from(kind) == libc::NLMSG_ERROR && code != 0 => {
-                Err(io::Error::from_raw_os_error(-code))
-            }
-            _ => Ok(()),
-        }
-    };
-    ask().doing(|| "asking nftables (CONFIG_NF_TABLES)".into())
+    let sources = [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+    masquerade::install(&Lock::take()?, "weir-probe", &sources, &[])
 }

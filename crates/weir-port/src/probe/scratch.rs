@@ -3,24 +3,19 @@
 //! The namespace belongs to one thread. When that ends, and also when the process is killed, the kernel takes the namespace
 //! and what is in it away; a veth whose other end is elsewhere takes that end along.
 //!
-//! Source: namespaces(7), `unshare(2)`; rtnetlink(7); `include/uapi/linux/veth.h`.
+//! Source: namespaces(7), `unshare(2)`; veth(4).
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::mpsc::channel;
 
-use netlink_bindings::rt_link::{self, Ifinfomsg, PushLinkAttrs};
-use netlink_bindings::traits::Pusher;
-use netlink_bindings::utils::{finalize_nested_header, push_header, push_nested_header};
-use netlink_socket2::NetlinkSocket;
-
-use crate::error::{Doing, PortError, Result};
+use crate::error::{Doing, Result};
 use crate::link::{self, Link};
-use crate::netlink::acknowledged;
 use crate::netns::NetNs;
 use crate::sys;
 use crate::undo::{Keeper, Undo};
+use crate::veth::{self, End};
 
 /// A frame's length that nothing but [`Sender`] sends: interfaces that come up have things of their own to say.
 pub const FRAME_BYTES: u32 = 61;
@@ -32,7 +27,7 @@ const SEND_BUFFER_BYTES: i32 = 8 << 20;
 pub fn run<T: Send + 'static>(work: impl FnOnce(&dyn Fn(T)) -> Result<()> + Send + 'static) -> Result<T> {
     let (answer, answered) = channel();
     let spawned = std::thread::Builder::new().name("weir-probe".into()).spawn(move || {
-        let result = unshare().and_then(|()| {
+        let result = NetNs::unshare().and_then(|_| {
             work(&|value| {
                 // Whoever asked waits until there is an answer or this thread has ended.
                 let _ = answer.send(Ok(value));
@@ -44,20 +39,6 @@ pub fn run<T: Send + 'static>(work: impl FnOnce(&dyn Fn(T)) -> Result<()> + Send
     });
     spawned.doing(|| "starting a thread".into())?;
     answered.recv().map_err(io::Error::other).doing(|| "waiting for a probe".into())?
-}
-
-fn unshare() -> Result<()> {
-    // SAFETY: takes no pointers; a namespace is this thread's alone.
-    let result = sys::check(unsafe { libc::unshare(libc::CLONE_NEWNET) });
-    result.map(drop).doing(|| "making a network namespace".into())
-}
-
-/// A new namespace that lives as long as the descriptor.
-pub fn namespace() -> Result<NetNs> {
-    run(|answer| {
-        answer(NetNs::current()?);
-        Ok(())
-    })
 }
 
 /// A veth pair, both ends up.
@@ -74,41 +55,16 @@ impl Pair {
     pub fn new(receiver: &CStr, sender_netns: &NetNs) -> Result<Pair> {
         let receiver_netns = NetNs::current()?;
         // From the sender's side, whose name is known, so that the other is found by way of it.
-        let sender = sender_netns.run(|| {
-            create(SENDER, receiver, &receiver_netns)?;
-            let sender = Link::by_name(&SENDER.to_string_lossy())?;
+        let (sender, receiver) = sender_netns.run(|| {
+            let near = End { name: c"sender", address: None };
+            let far = End { name: receiver, address: None };
+            let (sender, receiver) = veth::create(&near, &far, &receiver_netns, 1)?;
             link::set_up(sender.ifindex, true)?;
-            Link::by_index(sender.ifindex)
+            Ok((Link::by_index(sender.ifindex)?, receiver.ifindex))
         })?;
-        let receiver_index = sender.peer_ifindex.ok_or_else(|| PortError::Unsuitable {
-            name: sender.name.clone(),
-            why: "was made as a veth and has no other end".into(),
-        })?;
-        link::set_up(receiver_index, true)?;
-        Ok(Pair { receiver: Link::by_index(receiver_index)?, sender })
+        link::set_up(receiver, true)?;
+        Ok(Pair { receiver: Link::by_index(receiver)?, sender })
     }
-}
-
-const SENDER: &CStr = c"sender";
-
-/// Makes a pair with one end in this thread's namespace and the other in `peer_netns`.
-fn create(name: &CStr, peer_name: &CStr, peer_netns: &NetNs) -> Result<()> {
-    const IFLA_INFO_DATA: u16 = 2;
-    const VETH_INFO_PEER: u16 = 1;
-    const IFLA_NET_NS_FD: u16 = 28;
-    let mut request = rt_link::Request::new().set_create().set_excl().op_newlink_do(&Ifinfomsg::default());
-    let mut info = request.encode().push_ifname(name).nested_linkinfo().push_kind(c"veth");
-    let message = info.as_vec_mut();
-    let data = push_nested_header(message, IFLA_INFO_DATA);
-    let peer = push_nested_header(message, VETH_INFO_PEER);
-    message.extend(Ifinfomsg::default().as_slice());
-    PushLinkAttrs::new(&mut *message).push_ifname(peer_name);
-    push_header(message, IFLA_NET_NS_FD, 4);
-    message.extend(peer_netns.as_fd().as_raw_fd().to_ne_bytes());
-    finalize_nested_header(message, peer);
-    finalize_nested_header(message, data);
-    drop(info);
-    acknowledged(&mut NetlinkSocket::new(), &request, || "making a veth pair".into())
 }
 
 /// Sends frames of [`FRAME_BYTES`] without ever waiting.

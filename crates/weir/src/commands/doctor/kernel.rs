@@ -72,7 +72,7 @@ fn about(feature: Feature) -> (&'static str, bool, &'static str) {
              kernel.io_uring_disabled=0`",
         ),
         Feature::Nftables => {
-            ("nftables", false, "`weir run` cannot masquerade without: `modprobe nf_tables`")
+            ("nftables", false, "`weir run` then reaches this machine only: `modprobe nft_masq`")
         }
     }
 }
