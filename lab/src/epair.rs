@@ -9,7 +9,7 @@
 //!
 //! - `mpps`: packets that left the last link / time; median of the repeats, `mpps_spread_pct` their interquartile range in
 //!   percent of it.
-//! - `wait_*`: the time that the worker waited while work was there ([`drive`]), of all repeats together.
+//! - `wait_*`: the time that the worker waited while work was there (see `drive`), of all repeats together.
 //! - `wakes_per_million`: times the worker slept and was woken, for each million packets; median of the repeats.
 //! - `redundant_kicks_pct` = 100 x kicks that met a worker awake / kicks.
 //! - `second_link_share` = packets that left the second link / packets that left either; half is fair.
