@@ -9,7 +9,7 @@
 //!
 //! - `mpps`: packets that left the last link / time; median of the repeats, `mpps_spread_pct` their interquartile range in
 //!   percent of it.
-//! - `wait_*`: the time that the worker waited while work was there ([`drive`]), of all repeats together.
+//! - `wait_*`: the time that the worker waited while work was there (see `drive`), of all repeats together.
 //! - `wakes_per_million`: times the worker slept and was woken, for each million packets; median of the repeats.
 //! - `redundant_kicks_pct` = 100 x kicks that met a worker awake / kicks.
 //! - `second_link_share` = packets that left the second link / packets that left either; half is fair.
@@ -99,6 +99,8 @@ const NOTES: &[&str] = &[
     "A full link holds the transmitter. A worker cannot wait for itself: the historical designs drop what does not fit the \
      second link, as published; the others take no more than it has room for.",
     "Wake-ups are what the kernel counts for the worker's thread. A dash: the system cannot tell.",
+    "At a given rate, packets that fall due while the machine keeps the transmitter off its core go together afterwards: on a \
+     busy machine fewer wake-ups are needed than on a quiet one, by every system alike.",
     "A packet here is its number and a time; no body is moved.",
 ];
 

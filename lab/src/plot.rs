@@ -16,6 +16,8 @@ const TOP: f64 = 22.0;
 const BOTTOM: f64 = 40.0;
 /// The share of a group's width that its bars take.
 const FILLED: f64 = 0.84;
+/// Over narrower bars, level labels would run into each other.
+const LABEL_WIDTH: f64 = 28.0;
 
 /// The plot of one field of a report.
 pub fn render(report: &Report, plot: &Plot) -> String {
@@ -63,7 +65,11 @@ pub fn render(report: &Report, plot: &Plot) -> String {
                 escape(report.case_heading),
             )
             .expect("writing to a string");
-            write_text(&mut svg, "value mid", x + bar / 2.0, top - 4.0, &label);
+            if bar < LABEL_WIDTH {
+                write_slanted(&mut svg, x + bar / 2.0, top - 4.0, &label);
+            } else {
+                write_text(&mut svg, "value mid", x + bar / 2.0, top - 4.0, &label);
+            }
         }
         if let Some(value) = published(case) {
             let y = axis.y(value);
@@ -141,10 +147,17 @@ fn round_step(least: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= least * 0.999).unwrap_or(power)
 }
 
-/// Three significant digits, without zeros that say nothing.
+/// Three significant digits, without zeros that say nothing; from 10 000 on in thousands, millions or billions.
 fn short(figure: f64) -> String {
     if figure == 0.0 {
         return "0".to_string();
+    }
+    if figure.abs() >= 1e4 {
+        let (unit, name) = [(1e9, "G"), (1e6, "M"), (1e3, "k")]
+            .into_iter()
+            .find(|(unit, _)| figure.abs() >= *unit)
+            .expect("at least a thousand");
+        return short(figure / unit) + name;
     }
     let digits = (2 - figure.abs().log10().floor() as i32).clamp(0, 6) as usize;
     let text = format!("{figure:.digits$}");
@@ -159,6 +172,15 @@ fn write_line(svg: &mut String, class: &str, x1: f64, y1: f64, x2: f64, y2: f64)
 fn write_text(svg: &mut String, class: &str, x: f64, y: f64, text: &str) {
     writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(text))
         .expect("writing to a string");
+}
+
+fn write_slanted(svg: &mut String, x: f64, y: f64, text: &str) {
+    writeln!(
+        svg,
+        "<text class=\"value\" x=\"{x:.1}\" y=\"{y:.1}\" transform=\"rotate(-50 {x:.1} {y:.1})\">{}</text>",
+        escape(text)
+    )
+    .expect("writing to a string");
 }
 
 #[cfg(test)]
@@ -210,7 +232,7 @@ mod tests {
 
     #[test]
     fn labels_are_short() {
-        let texts = [0.0, 0.345, 8.2, 91.234, 100.0, 222.4, 100_540.0].map(short);
-        assert_eq!(texts, ["0", "0.345", "8.2", "91.2", "100", "222", "100540"]);
+        let texts = [0.0, 0.345, 8.2, 91.234, 100.0, 222.4, 9999.0, 100_540.0, 1e6, 31_284_218.0].map(short);
+        assert_eq!(texts, ["0", "0.345", "8.2", "91.2", "100", "222", "9999", "101k", "1M", "31.3M"]);
     }
 }
