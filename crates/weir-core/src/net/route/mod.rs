@@ -126,9 +126,9 @@ impl RouteTable {
         for (address, len, hop) in never.into_iter().chain(groups) {
             compiler.add(IpCidr::new(address.into(), len), hop);
         }
-        for interface in 0..interfaces.len() {
-            for address in &interfaces[interface].addresses {
-                compiler.add(network(address), NextHop::OnLink(interface as u16));
+        for (number, interface) in (0..).zip(interfaces) {
+            for address in &interface.addresses {
+                compiler.add(network(address), NextHop::OnLink(number));
             }
         }
         let mut seen: Vec<IpCidr> = routes.iter().map(|route| network(&route.destination)).collect();
