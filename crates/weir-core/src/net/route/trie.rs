@@ -1,10 +1,12 @@
 //! Longest prefix match: a trie of address bytes whose nodes keep each run of equal answers once.
 //!
 //! A node answers for one byte `b` of the address. Of its 256 answers most are equal to their left neighbour, so it
-//! keeps a bit for each `b` where a new run of answers begins, and the runs' answers side by side in `runs`:
+//! keeps a bit for each `b` where a new run of answers begins, and the runs' answers side by side. In `words`, from the
+//! node's place on:
 //!
 //! ```text
-//! answer(b) = runs[base + ones(bits[0..=b]) - 1]        ones before the word of b come from `ranks`
+//! 8 words of bits | 8 bytes: ones in the words before each | answer of each run
+//! answer(b) = run number (ones in bits[0..=b]) - 1
 //! ```
 //!
 //! An answer is a value, or the node for the next byte. Prefixes that end within a node are spread over the answers they
@@ -18,7 +20,7 @@
 //! Source: Degermark and others, "Small forwarding tables for fast routing lookups" (SIGCOMM 1997), for the runs; Asai
 //! and Ohara, "Poptrie" (SIGCOMM 2015), for counting ones to find them.
 //!
-//! Limits: at most 2^31 nodes, 2^32 runs, and values below 2^31.
+//! Limits: at most 2^31 words, and values below 2^31.
 
 use crate::net::BURST_MAX;
 
@@ -44,21 +46,14 @@ pub struct Prefix<const N: usize> {
 pub struct Trie<const N: usize> {
     root: Box<[u32]>,
     root_bytes: usize,
-    nodes: Vec<Node>,
-    runs: Vec<u32>,
+    words: Vec<u32>,
 }
 
-/// One cache line.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Node {
-    bits: [u64; 4],
-    /// Ones in the words before.
-    ranks: [u8; 4],
-    base: u32,
-}
+/// Words of bits, and words before the runs.
+const BITS_WORDS: usize = 8;
+const HEAD_WORDS: usize = BITS_WORDS + 2;
 
-/// In an answer: it is a node's index, not a value.
+/// In an answer: it is a node's place, not a value.
 const IS_NODE: u32 = 1 << 31;
 
 impl<const N: usize> Trie<N> {
@@ -75,12 +70,11 @@ impl<const N: usize> Trie<N> {
         // Stable, so that the later of equal prefixes stays behind; a prefix comes before all that it covers.
         prefixes.sort_by_key(|prefix| (prefix.bits, prefix.len));
         let root_bytes = if prefixes.len() < PLAIN_ROOT_PREFIXES { 1 } else { 2 };
-        let mut trie = Trie { root: Box::default(), root_bytes, nodes: Vec::new(), runs: Vec::new() };
+        let mut trie = Trie { root: Box::default(), root_bytes, words: Vec::new() };
         let mut root = vec![NO_VALUE; 1 << (8 * root_bytes)];
         trie.spread(&mut root, &prefixes, 0, root_bytes);
         trie.root = root.into();
-        trie.nodes.shrink_to_fit();
-        trie.runs.shrink_to_fit();
+        trie.words.shrink_to_fit();
         trie
     }
 
@@ -124,7 +118,7 @@ impl<const N: usize> Trie<N> {
 
     /// The memory it takes.
     pub fn size_bytes(&self) -> usize {
-        size_of_val(&*self.root) + size_of_val(&*self.nodes) + size_of_val(&*self.runs)
+        size_of_val(&*self.root) + size_of_val(&*self.words)
     }
 
     #[inline]
@@ -138,13 +132,14 @@ impl<const N: usize> Trie<N> {
 
     #[inline]
     fn below(&self, answer: u32, byte: u8) -> u32 {
-        let node = &self.nodes[(answer & !IS_NODE) as usize];
-        let word = usize::from(byte >> 6);
+        let place = (answer & !IS_NODE) as usize;
+        let (head, runs) = self.words[place..].split_at(HEAD_WORDS);
+        let word = usize::from(byte >> 5);
         // The bits up to and with that of `byte`, moved to the top of the word.
-        let upto = node.bits[word] << (63 - (byte & 63));
+        let upto = head[word] << (31 - (byte & 31));
+        let before = head[BITS_WORDS + word / 4].to_le_bytes()[word % 4];
         // Bit 0 begins the first run, so at least one is counted.
-        let runs = u32::from(node.ranks[word]) + upto.count_ones();
-        self.runs[(node.base + runs - 1) as usize]
+        runs[usize::from(before) + upto.count_ones() as usize - 1]
     }
 
     /// Fills `answers`, of the `bytes` address bytes from `depth` on, with sorted prefixes that all begin alike up to
@@ -176,20 +171,18 @@ impl<const N: usize> Trie<N> {
         if answers.iter().all(|&answer| answer == answers[0] && answer & IS_NODE == 0) {
             return answers[0];
         }
-        let base = u32::try_from(self.runs.len()).expect("below 2^32 runs");
-        let mut node = Node { bits: [0; 4], ranks: [0; 4], base };
-        for (byte, &answer) in answers.iter().enumerate() {
-            if byte == 0 || answer != answers[byte - 1] {
-                node.bits[byte / 64] |= 1 << (byte % 64);
-                self.runs.push(answer);
-            }
-        }
-        for word in 1..4 {
-            node.ranks[word] = node.ranks[word - 1] + node.bits[word - 1].count_ones() as u8;
-        }
-        let index = u32::try_from(self.nodes.len()).ok().filter(|index| index & IS_NODE == 0);
-        self.nodes.push(node);
-        index.expect("below 2^31 nodes") | IS_NODE
+        let place = u32::try_from(self.words.len()).ok().filter(|place| place & IS_NODE == 0);
+        let begins = |byte: usize| byte == 0 || answers[byte] != answers[byte - 1];
+        let bits: [u32; BITS_WORDS] = std::array::from_fn(|word| {
+            (0..32).fold(0, |bits, at| bits | u32::from(begins(32 * word + at)) << at)
+        });
+        let before: [u8; BITS_WORDS] =
+            std::array::from_fn(|word| bits[..word].iter().map(|bits| bits.count_ones() as u8).sum());
+        let (before, _) = before.as_chunks::<4>();
+        self.words.extend(bits);
+        self.words.extend(before.iter().map(|&bytes| u32::from_le_bytes(bytes)));
+        self.words.extend((0..answers.len()).filter(|&byte| begins(byte)).map(|byte| answers[byte]));
+        place.expect("below 2^31 words") | IS_NODE
     }
 }
 
