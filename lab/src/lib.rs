@@ -16,5 +16,6 @@ pub mod process;
 pub mod progress;
 pub mod qdisc;
 pub mod report;
+pub mod simulated;
 pub mod table;
 pub mod wire;

@@ -18,6 +18,7 @@ use crate::{Failure, Outcome};
   weir lab qdisc                            every case, about three minutes
   weir lab qdisc --clients 2,3 --seconds 5 --json qdisc.json
   weir lab qdisc --html qdisc.html          with plots
+  weir lab qdisc --sim                      the RFC's patches and its machine as well, simulated; these alone if not root
 
 Experiments:
   qdisc    UDP senders behind a 200 Mbit/s limit: stock TBF as published, TBF with a queue so long that it never drops,
@@ -35,6 +36,9 @@ pub struct Arguments {
     /// How long each case sends
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     seconds: f64,
+    /// Add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine
+    #[arg(long)]
+    sim: bool,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -60,9 +64,21 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if !arguments.systems.is_empty() {
         options.systems = arguments.systems.iter().map(|name| system(name)).collect::<Result<_, _>>()?;
     }
+    if arguments.sim {
+        options.extra_rows = weir_lab::simulated::qdisc_rows()?;
+        if !weir_lab::bed::is_privileged() {
+            eprintln!("weir: not root, so nothing is measured: simulated rows alone");
+            options.systems.clear();
+        }
+    }
     let report =
         qdisc::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?;
     print!("{}", report.to_table(std::io::stdout().is_terminal()));
+    if arguments.sim {
+        println!(
+            "none, rfc and weir-sim are simulated: the RFC's kernel before and after its patches, and Weir."
+        );
+    }
     for (path, text) in [
         (&arguments.json, serde_json::to_string_pretty(&report.to_json())?),
         (&arguments.html, report.to_html()),
