@@ -19,5 +19,6 @@ pub mod process;
 pub mod progress;
 pub mod qdisc;
 pub mod report;
+pub mod simulated;
 pub mod table;
 pub mod wire;

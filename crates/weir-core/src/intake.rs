@@ -206,18 +206,18 @@ impl Intake {
         self.queues[queue].used_bytes += bytes as i64;
         let state = std::mem::replace(&mut self.queues[queue].state, State::Idle);
         if full {
-            let keeps_turn = self.share_left(queue) > 0;
-            let is_active = state == State::Active || !keeps_turn;
-            let (state, turns) = if is_active {
-                (State::Active, &mut self.active)
+            let share_left = self.share_left(queue);
+            // Early it brings no more than its share: another packet like these must fit in what is left.
+            if state != State::Active && share_left * packets as i64 >= bytes as i64 {
+                self.queues[queue].state = State::Fresh(0);
+                self.fresh.push_front(queue);
+                return;
+            }
+            self.queues[queue].state = State::Active;
+            if state == State::Active && share_left > 0 {
+                self.active.push_front(queue);
             } else {
-                (State::Fresh(0), &mut self.fresh)
-            };
-            self.queues[queue].state = state;
-            if keeps_turn {
-                turns.push_front(queue);
-            } else {
-                turns.push_back(queue);
+                self.active.push_back(queue);
             }
             return;
         }

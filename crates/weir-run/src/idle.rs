@@ -40,12 +40,13 @@ pub struct Idle {
 impl Idle {
     /// For a machine on which a wake-up costs this much.
     pub fn new(wake_cost_ns: u64, now_ns: u64) -> Idle {
-        Idle { wake_cost_ns, worked_ns: now_ns, gap_ns: u64::MAX / GAP_WEIGHT }
+        Idle { wake_cost_ns, worked_ns: now_ns, gap_ns: 2 * wake_cost_ns }
     }
 
     /// Notes that there was work.
     pub fn worked(&mut self, now_ns: u64) {
-        let gap_ns = now_ns - self.worked_ns;
+        // A longer gap says no more than this one, and one preemption would otherwise be remembered for many bursts.
+        let gap_ns = (now_ns - self.worked_ns).min(2 * self.wake_cost_ns);
         self.gap_ns = self.gap_ns - self.gap_ns / GAP_WEIGHT + gap_ns / GAP_WEIGHT;
         self.worked_ns = now_ns;
     }

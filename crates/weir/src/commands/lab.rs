@@ -20,6 +20,7 @@ use crate::{Failure, Outcome};
   weir lab qdisc --html qdisc.html          with plots
   weir lab epair                            every case, about a minute
   weir lab epair --systems mutex-drain,weir --seconds 0.5
+  weir lab qdisc --sim                      the RFC's patches and its machine as well, simulated; these alone if not root
 
 Experiments:
   qdisc    UDP senders behind a 200 Mbit/s limit: stock TBF as published, TBF with a queue so long that it never drops,
@@ -40,6 +41,9 @@ pub struct Arguments {
     /// How long each system runs in each case; 10 for qdisc, 1.2 for epair if not given
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
+    /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine
+    #[arg(long)]
+    sim: bool,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -62,6 +66,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Name::Epair => run_epair(arguments)?,
     };
     print!("{}", report.to_table(std::io::stdout().is_terminal()));
+    if arguments.sim {
+        println!(
+            "none, rfc and weir-sim are simulated: the RFC's kernel before and after its patches, and Weir."
+        );
+    }
     for (path, text) in [
         (&arguments.json, serde_json::to_string_pretty(&report.to_json())?),
         (&arguments.html, report.to_html()),
@@ -83,12 +92,22 @@ fn run_qdisc(arguments: &Arguments) -> Result<Report, Failure> {
     if let Some(systems) = systems(arguments, &all)? {
         options.systems = systems;
     }
+    if arguments.sim {
+        options.extra_rows = weir_lab::simulated::qdisc_rows()?;
+        if !weir_lab::bed::is_privileged() {
+            eprintln!("weir: not root, so nothing is measured: simulated rows alone");
+            options.systems.clear();
+        }
+    }
     Ok(qdisc::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
 }
 
 fn run_epair(arguments: &Arguments) -> Result<Report, Failure> {
     if !arguments.clients.is_empty() {
         return Err(Failure::usage("--clients: epair has none; leave it out".to_string()));
+    }
+    if arguments.sim {
+        return Err(Failure::usage("--sim: only qdisc has simulated rows; leave it out"));
     }
     let mut options = epair::Options::default();
     options.seconds = arguments.seconds.unwrap_or(options.seconds);
