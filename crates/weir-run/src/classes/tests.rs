@@ -62,7 +62,12 @@ class = "free"
     assert_eq!(bulk.leaf.unwrap().queue_ns, 5_000_000);
 
     let packet = |destination: &str, dscp| {
-        let ip = Ip { source: "192.0.2.1".parse().unwrap(), destination: destination.parse().unwrap(), protocol: 17, dscp };
+        let ip = Ip {
+            source: "192.0.2.1".parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            protocol: 17,
+            dscp,
+        };
         classes.classifier.classify(0, 0, &Headers { ip: Some(ip), ports: None })
     };
     assert_eq!(packet("10.1.2.3", 0), Target::Free);
@@ -133,7 +138,11 @@ fn what_is_wrong_is_told_with_its_place() {
     for (text, expected) in table {
         let told = read(text).expect_err(text);
         let rest = told.strip_prefix("f.toml:").unwrap_or_else(|| panic!("no place: {told}"));
-        let found = if expected.starts_with(|c: char| c.is_ascii_digit()) { rest.starts_with(expected) } else { rest.contains(expected) };
+        let found = if expected.starts_with(|c: char| c.is_ascii_digit()) {
+            rest.starts_with(expected)
+        } else {
+            rest.contains(expected)
+        };
         assert!(found, "expected {expected}\ntold     {told}");
     }
 }
@@ -166,12 +175,15 @@ fn too_many_of_anything_is_refused_in_time() {
 
     let mut chain = String::from("[[class]]\nname = \"c0\"\nrate = \"1mbit\"\n");
     for number in 1..70 {
-        chain += &format!("[[class]]\nname = \"c{number}\"\nparent = \"c{}\"\nrate = \"1mbit\"\n", number - 1);
+        chain +=
+            &format!("[[class]]\nname = \"c{number}\"\nparent = \"c{}\"\nrate = \"1mbit\"\n", number - 1);
     }
     assert!(read(&chain).unwrap_err().contains("classes nest at most 62 deep"));
 
     let ports: Vec<String> = (1..=100).map(|port| port.to_string()).collect();
     let ports = ports.join(", ");
     let filter = format!("[[filter]]\nfrom_ports = [{ports}]\nto_ports = [{ports}]\nclass = \"bulk\"");
-    assert!(read(&with("", &filter)).unwrap_err().contains("the combinations of this filter are more than 4096"));
+    assert!(
+        read(&with("", &filter)).unwrap_err().contains("the combinations of this filter are more than 4096")
+    );
 }

@@ -152,7 +152,10 @@ fn a_class_that_stays_keeps_its_bucket_its_books_and_its_number() {
     let names: Vec<_> = shaping.rows(0).into_iter().map(|row| row.name).collect();
     assert_eq!(names, ["r", "other", "b", "free"]);
     let root = &shaping.rows(0)[0];
-    assert!(root.account.delivered.packets == burst && root.held.packets == 4, "an inner class is the sum of its leaves");
+    assert!(
+        root.account.delivered.packets == burst && root.held.packets == 4,
+        "an inner class is the sum of its leaves"
+    );
 }
 
 #[test]
