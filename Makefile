@@ -28,8 +28,15 @@ test:
 lint:
 	@scripts/lint.sh
 
+# The machine's figures vary; every bench prints its calibration line and measures its peers in the same run.
 bench:
-	cargo bench --workspace --benches
+	scripts/setup.sh
+	cargo build --release -p weir-cli
+	$(SUDO) env "PATH=$$PATH" cargo bench -p weir-lab --bench forward
+	cargo run --release -p weir-ring --example handoff_bench
+	cargo run --release -p weir-core --example shaper_bench
+	cargo run --release -p weir-core --example steer_bench
+	cargo run --release -p weir-core --example dispatch_bench
 
 verify:
 	@scripts/verify.sh

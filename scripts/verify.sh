@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What tests cannot show: every interleaving of the rings (loom), undefined behaviour (Miri), races and bad memory
-# (sanitizers), odd input (fuzzing). Bounded: VERIFY_SECONDS for each fuzz target, loom by preemptions.
+# (sanitizers), odd input (fuzzing); and the simulator's random runs, WEIR_SIM_TIMES as many. Bounded: VERIFY_SECONDS for
+# each fuzz target, loom by preemptions.
 #
 # Needs a nightly toolchain with miri and rust-src, and cargo-fuzz for fuzzing; says what it cannot run, and then fails.
 set -uo pipefail
@@ -46,10 +47,15 @@ fuzz() {
     cargo +nightly fuzz run "$1" -- -max_total_time="$seconds"
 }
 
+simulator() {
+    WEIR_SIM_TIMES=${WEIR_SIM_TIMES:-10} cargo test --release -p weir-sim
+}
+
 step loom loom
 step miri miri
 step thread-sanitizer sanitizer thread
 step address-sanitizer sanitizer address
+step simulator simulator
 for file in fuzz/fuzz_targets/*.rs; do
     [[ -f $file ]] || continue
     name=$(basename "$file" .rs)

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::histogram;
 use crate::plot;
 use crate::report::{Report, is_ours};
 
@@ -32,6 +33,7 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--ink); } svg .mid { text
 svg .end { text-anchor: end; } svg .tick { fill: var(--dim); } svg .case { font-size: 12px; }
 svg .value { font-size: 10px; } svg .grid { stroke: var(--line); } svg .axis { stroke: var(--dim); }
 svg line.published { stroke: var(--seed); stroke-width: 1.5; stroke-dasharray: 5 3; }
+svg rect.published { fill: none; stroke: var(--seed); stroke-dasharray: 3 2; }
 svg text.published { fill: var(--seed); font-size: 10px; }
 ";
 
@@ -52,8 +54,11 @@ pub fn render(report: &Report) -> String {
     );
     page += &legend(report);
     for plot in report.plots {
-        page +=
-            &format!("<h2>{}</h2>\n<figure>\n{}</figure>\n", escape(plot.title), plot::render(report, plot));
+        let drawn = match report.has_buckets(plot.field) {
+            true => histogram::render(report, plot),
+            false => plot::render(report, plot),
+        };
+        page += &format!("<h2>{}</h2>\n<figure>\n{drawn}</figure>\n", escape(plot.title));
     }
     page += &table(report);
     for row in report.failures() {
@@ -98,7 +103,7 @@ fn table(report: &Report) -> String {
     };
     heading(report.case_heading, "");
     heading("system", "");
-    report.fields.iter().for_each(|field| heading(field.heading, field.unit));
+    report.columns().for_each(|field| heading(field.heading, field.unit));
     out += "</tr>\n";
     let mut case = None;
     for row in &report.rows {
@@ -114,7 +119,7 @@ fn table(report: &Report) -> String {
         }
         out += &format!("<tr class=\"{}\">", classes.join(" "));
         out += &format!("<td>{}</td><td>{}</td>", escape(&row.case), escape(&row.system));
-        for field in report.fields {
+        for field in report.columns() {
             out += &format!("<td>{}</td>", row.value(field.name).to_text(field.decimals));
         }
         out += "</tr>\n";

@@ -5,7 +5,10 @@
 //! whole-program tests.
 
 pub mod bed;
+pub mod blast;
 pub mod clock;
+pub mod epair;
+pub mod histogram;
 pub mod html;
 pub mod interrupt;
 pub mod iperf;

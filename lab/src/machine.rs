@@ -38,8 +38,7 @@ pub struct Machine {
 impl Machine {
     /// Looks at this machine and measures it; takes about half a second.
     pub fn measure() -> Result<Machine> {
-        let allowed = sched_getaffinity(None)?;
-        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+        let cores = cores()?;
         let pair = cores.get(0..2).map(|pair| (pair[0], pair[1]));
         let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
         Ok(Machine {
@@ -106,7 +105,14 @@ fn cpu_name(cpuinfo: &str) -> Option<&str> {
     Some(line.split_once(':')?.1.trim())
 }
 
-fn pin(core: usize) -> Result<()> {
+/// The cores this thread may use.
+pub(crate) fn cores() -> Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect())
+}
+
+/// Keeps this thread on one core.
+pub(crate) fn pin(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
     sched_setaffinity(None, &set).with_context(|| format!("pinning a thread to core {core}"))

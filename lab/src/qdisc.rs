@@ -301,7 +301,8 @@ mod tests {
     #[test]
     fn a_row_sums_over_the_flows() {
         let trips = RoundTrips { sent: 4, sorted_ms: vec![1.0, 2.0, 3.0] };
-        let values = |name: &'static str, row: &Values| row.iter().find(|(n, _)| *n == name).unwrap().1;
+        let values =
+            |name: &'static str, row: &Values| row.iter().find(|(n, _)| *n == name).unwrap().1.clone();
         let window = Window { seconds: 2.0, frame_bits: 300e6, busy_s: 1.5 };
         let flows = [flow(14_700, 30, 40), flow(14_700, 10, 20)];
         let row = summarise(&flows, &trips, &window).unwrap();

@@ -21,7 +21,7 @@ pub struct Field {
 }
 
 /// One figure of a row.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// The system cannot tell, or nobody has published it.
     Missing,
@@ -29,31 +29,34 @@ pub enum Value {
     Count(u64),
     /// A measured quantity.
     Number(f64),
+    /// How often a quantity was in each bucket: the bucket's lower end and the count. It has a plot, but no column.
+    Buckets(Vec<[u64; 2]>),
 }
 
 impl Value {
     /// The figure as a number.
-    pub fn as_f64(self) -> Option<f64> {
+    pub fn as_f64(&self) -> Option<f64> {
         match self {
-            Value::Missing => None,
-            Value::Count(count) => Some(count as f64),
-            Value::Number(number) => Some(number),
+            Value::Missing | Value::Buckets(_) => None,
+            Value::Count(count) => Some(*count as f64),
+            Value::Number(number) => Some(*number),
         }
     }
 
-    fn to_json(self) -> Json {
+    fn to_json(&self) -> Json {
         match self {
             Value::Missing => Json::Null,
             Value::Count(count) => json!(count),
             // Six decimals: nothing here is measured more finely, and 0.1 + 0.2 looks like 0.3.
             Value::Number(number) => json!((number * 1e6).round() / 1e6),
+            Value::Buckets(buckets) => json!(buckets),
         }
     }
 
-    /// The figure as text with `decimals` digits; a dash when missing.
-    pub fn to_text(self, decimals: usize) -> String {
+    /// The figure as text with `decimals` digits; a dash when it is not one number.
+    pub fn to_text(&self, decimals: usize) -> String {
         match self {
-            Value::Missing => "-".to_string(),
+            Value::Missing | Value::Buckets(_) => "-".to_string(),
             Value::Count(count) => count.to_string(),
             Value::Number(number) => format!("{number:.decimals$}"),
         }
@@ -69,6 +72,12 @@ impl From<u64> for Value {
 impl From<f64> for Value {
     fn from(number: f64) -> Value {
         if number.is_finite() { Value::Number(number) } else { Value::Missing }
+    }
+}
+
+impl From<Vec<[u64; 2]>> for Value {
+    fn from(buckets: Vec<[u64; 2]>) -> Value {
+        Value::Buckets(buckets)
     }
 }
 
@@ -104,7 +113,10 @@ impl Row {
 
     /// The figure of one field.
     pub fn value(&self, name: &str) -> Value {
-        self.values.iter().find(|(field, _)| *field == name).map_or(Value::Missing, |(_, value)| *value)
+        self.values
+            .iter()
+            .find(|(field, _)| *field == name)
+            .map_or(Value::Missing, |(_, value)| value.clone())
     }
 }
 
@@ -117,7 +129,7 @@ pub enum Scale {
     Log,
 }
 
-/// A plot of one field: bars for each system, grouped by case.
+/// A plot of one field: bars for each system, grouped by case; of a field of buckets, a histogram for each case.
 #[derive(Debug, Clone, Copy)]
 pub struct Plot {
     /// The field that is drawn.
@@ -166,6 +178,16 @@ impl Report {
     /// A page that stands alone.
     pub fn to_html(&self) -> String {
         crate::html::render(self)
+    }
+
+    /// The fields that have a column: those that are one number.
+    pub fn columns(&self) -> impl Iterator<Item = &Field> {
+        self.fields.iter().filter(|field| !self.has_buckets(field.name))
+    }
+
+    /// Whether a field holds buckets.
+    pub fn has_buckets(&self, field: &str) -> bool {
+        self.rows.iter().any(|row| matches!(row.value(field), Value::Buckets(_)))
     }
 
     /// The rows that failed.

@@ -1,9 +1,11 @@
 //! A report as an aligned table: headings with units, one row per system, a rule between cases.
+//! Histograms that have a published one beside them follow.
 //!
 //! With colour, our own rows are bold green and rows that failed are red; without, nothing is lost but that.
 
 use std::fmt::Write;
 
+use crate::histogram;
 use crate::report::{Report, is_ours};
 
 const RESET: &str = "\x1b[0m";
@@ -45,6 +47,9 @@ pub fn render(report: &Report, colour: bool) -> String {
         };
         line(style.map_or(text.clone(), |style| paint(style, text.trim_end())));
     }
+    for plot in report.plots.iter().filter(|plot| report.has_buckets(plot.field)) {
+        line(histogram::text(report, plot));
+    }
     for row in report.failures() {
         let error = row.error.as_deref().unwrap_or_default();
         let text = format!("FAILED: {}, {} {}: {error}", row.system, row.case, report.case_heading);
@@ -57,14 +62,14 @@ pub fn render(report: &Report, colour: bool) -> String {
 fn cells(report: &Report) -> (Vec<String>, Vec<String>, Vec<Vec<String>>) {
     let mut headings = vec![report.case_heading.to_string(), "system".to_string()];
     let mut units = vec![String::new(), String::new()];
-    for field in report.fields {
+    for field in report.columns() {
         headings.push(field.heading.to_string());
         units.push(field.unit.to_string());
     }
     let mut body = Vec::new();
     for row in &report.rows {
         let mut line = vec![row.case.clone(), row.system.clone()];
-        line.extend(report.fields.iter().map(|field| row.value(field.name).to_text(field.decimals)));
+        line.extend(report.columns().map(|field| row.value(field.name).to_text(field.decimals)));
         body.push(line);
     }
     (headings, units, body)

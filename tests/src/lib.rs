@@ -3,9 +3,12 @@
 //! Every test in `tests/` drives the `weir` command as a user would, in network namespaces of its own.
 
 pub mod harness;
+pub mod host;
 pub mod kernel;
+pub mod nobody;
 pub mod raw;
 pub mod rig;
+pub mod terminal;
 
 use std::path::PathBuf;
 

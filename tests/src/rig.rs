@@ -86,6 +86,12 @@ impl Rig {
     }
 }
 
+/// `weir stat NAME --json` of one wire, whatever else is up on the machine.
+pub fn stat_of(wire: &Wire) -> Result<serde_json::Value> {
+    let done = wire.weir(&["stat", wire.name(), "--json"])?.success()?;
+    Ok(serde_json::from_str(&done.stdout)?)
+}
+
 /// What a flood must have come to.
 #[derive(Debug, Clone, Copy)]
 pub struct Demand {

@@ -1,5 +1,5 @@
 //! `weir lab qdisc` measures what it says it measures: it sees the loss of a system that drops, and none where
-//! nothing drops.
+//! nothing drops. `weir lab epair` writes what it measured; its figures are tested beside it.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -19,6 +19,8 @@ fn main() -> ExitCode {
         privileged!(a_system_that_cannot_run_fails_its_row_and_no_other),
         privileged!(the_command_writes_json_and_html),
         plain!(options_that_make_no_sense),
+        plain!(the_epair_command_writes_json_and_html),
+        plain!(the_epair_command_refuses_what_is_not_its_own),
     ])
 }
 
@@ -69,28 +71,67 @@ fn a_system_that_cannot_run_fails_its_row_and_no_other() -> Result<()> {
     Ok(())
 }
 
-fn the_command_writes_json_and_html() -> Result<()> {
+/// What a lab printed and wrote.
+struct Written {
+    table: String,
+    json: Value,
+    html: String,
+}
+
+/// Runs the command with these arguments and reads what it wrote.
+fn lab(arguments: &[&str]) -> Result<Written> {
     let folder = std::env::temp_dir();
-    let stem = format!("weir-test-lab-{}", std::process::id());
+    let stem = format!("weir-test-lab-{}-{}", arguments[0], std::process::id());
     let (json, html) = (folder.join(format!("{stem}.json")), folder.join(format!("{stem}.html")));
     let mut command = Command::new(weir_binary()?);
-    command.args(["lab", "qdisc", "--seconds", "2", "--clients", "2"]);
-    command.arg("--json").arg(&json).arg("--html").arg(&html);
+    command.arg("lab").args(arguments).arg("--json").arg(&json).arg("--html").arg(&html);
     let done = run(&mut command, Duration::from_secs(120));
     let written = (std::fs::read_to_string(&json), std::fs::read_to_string(&html));
     for path in [&json, &html] {
         // It may not be there, which is told below.
         let _ = std::fs::remove_file(path);
     }
-    let done = done?.success()?;
-    ensure!(done.stdout.contains("tbf-large"), "no table on standard output: {}", done.stdout);
-    let report: Value = serde_json::from_str(&written.0.context("no JSON file")?)?;
-    ensure!(report["lab"] == "qdisc", "the JSON is not of this lab");
-    let rows = report["rows"].as_array().context("the JSON has no rows")?;
+    let table = done?.success()?.stdout;
+    let json: Value = serde_json::from_str(&written.0.context("no JSON file")?)?;
+    ensure!(json["lab"] == arguments[0], "the JSON is not of this lab");
+    Ok(Written { table, json, html: written.1.context("no HTML file")? })
+}
+
+fn the_command_writes_json_and_html() -> Result<()> {
+    let written = lab(&["qdisc", "--seconds", "2", "--clients", "2"])?;
+    ensure!(written.table.contains("tbf-large"), "no table on standard output: {}", written.table);
+    let rows = written.json["rows"].as_array().context("the JSON has no rows")?;
     let weir = rows.iter().find(|row| row["system"] == "weir").context("the JSON has no row of weir")?;
     ensure!(weir["case"] == "2", "the case is not the number of clients: {}", weir["case"]);
     ensure!(weir["lost_pct"] == 0.0 && weir["reordered"] == 0, "weir lost or reordered: {weir}");
-    ensure!(written.1.context("no HTML file")?.contains("<svg"), "the page has no plot");
+    ensure!(written.html.contains("<svg"), "the page has no plot");
+    Ok(())
+}
+
+fn the_epair_command_writes_json_and_html() -> Result<()> {
+    let written = lab(&["epair", "--seconds", "0.1", "--systems", "two-ring,weir"])?;
+    ensure!(written.table.contains("two-ring published"), "no published figures: {}", written.table);
+    let rows = written.json["rows"].as_array().context("the JSON has no rows")?;
+    ensure!(rows.len() == 2 * 5, "{} rows of two systems in five cases", rows.len());
+    for row in rows.iter().filter(|row| row["system"] == "weir") {
+        ensure!(row["lost"] == 0 && row["reordered"] == 0, "weir lost or reordered: {row}");
+        ensure!(row["wait_hist"].is_array(), "no histogram: {row}");
+    }
+    ensure!(written.html.contains("class=\"published\""), "the page does not show the published histogram");
+    Ok(())
+}
+
+fn the_epair_command_refuses_what_is_not_its_own() -> Result<()> {
+    for (arguments, word) in [
+        (["--systems", "tbf"], "two-ring"),
+        (["--clients", "2"], "--clients"),
+        (["--seconds", "0"], "0.01 to 60 seconds"),
+    ] {
+        let mut command = Command::new(weir_binary()?);
+        let done = run(command.args(["lab", "epair"]).args(arguments), Duration::from_secs(10))?;
+        ensure!(!done.status.success(), "{arguments:?} was accepted");
+        ensure!(done.stderr.contains(word), "{arguments:?}: {}", done.stderr);
+    }
     Ok(())
 }
 

@@ -1,36 +1,38 @@
-//! `weir run`: any program behind a limit, as if it had been started by itself.
+//! `weir run`: any program behind a limit, as if it had been started by itself. On a host of our own, never on the machine's.
 
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::clock::wait_until;
+use weir_lab::clock::{self, wait_until};
+use weir_lab::iperf::{HEADERS_V4_BYTES, PAYLOAD_BYTES, jain, parse_csv, received_datagrams};
 use weir_lab::process::{Finished, Process, Signal, run};
-use weir_tests::kernel::belongings;
-use weir_tests::{harness, privileged, weir_binary};
+use weir_tests::host::{Host, INTERNET_V4, INTERNET_V6};
+use weir_tests::terminal::Terminal;
+use weir_tests::{harness, privileged};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(30);
+/// After a kill the kernel closes some eighty sockets, one after the other, before anybody is told.
+const CLEAN_LIMIT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(the_status_is_the_programs),
         privileged!(a_program_that_dies_of_a_signal),
-        privileged!(a_program_that_is_not_there),
+        privileged!(a_program_that_cannot_be_run_changes_nothing),
         privileged!(signals_are_passed_on),
+        privileged!(ctrl_c_reaches_the_program_once),
+        privileged!(a_shell_has_the_terminal_to_itself),
         privileged!(output_and_summary_do_not_mix),
         privileged!(the_program_has_a_network),
+        privileged!(a_host_with_no_way_out_is_left_as_it_is),
+        privileged!(the_internet_is_reached_by_masquerading),
+        privileged!(two_at_once_share_the_way_out),
+        privileged!(a_flood_loses_nothing),
+        privileged!(both_ways_are_limited),
         privileged!(nothing_is_left_behind),
     ])
-}
-
-fn weir_run(script: &str) -> Result<Command> {
-    let mut command = Command::new(weir_binary()?);
-    command.args(["run", "--rate", "200mbit", "--", "sh", "-c", script]);
-    Ok(command)
-}
-
-fn finished(script: &str) -> Result<Finished> {
-    run(&mut weir_run(script)?, LIMIT)
 }
 
 fn require_code(done: &Finished, code: i32) -> Result<()> {
@@ -38,34 +40,57 @@ fn require_code(done: &Finished, code: i32) -> Result<()> {
     Ok(())
 }
 
+/// Starts a script that says `started` and waits for that.
+fn started(host: &Host, script: &str) -> Result<Process> {
+    let mut process = Process::spawn(&mut host.weir_run(&[], &format!("echo started; {script}")))?;
+    process.wait_for_output("started", LIMIT)?;
+    Ok(process)
+}
+
 fn the_status_is_the_programs() -> Result<()> {
+    let host = Host::alone()?;
     for code in [0, 1, 2, 7, 255] {
-        require_code(&finished(&format!("exit {code}"))?, code)?;
+        require_code(&host.finished(&format!("exit {code}"))?, code)?;
     }
     Ok(())
 }
 
 /// As a shell tells it: 128 and the number of the signal.
 fn a_program_that_dies_of_a_signal() -> Result<()> {
-    require_code(&finished("kill -TERM $$")?, 128 + 15)?;
-    require_code(&finished("kill -KILL $$")?, 128 + 9)
+    let host = Host::alone()?;
+    require_code(&host.finished("kill -TERM $$")?, 128 + 15)?;
+    require_code(&host.finished("kill -KILL $$")?, 128 + 9)
 }
 
-/// As a shell tells it.
-fn a_program_that_is_not_there() -> Result<()> {
-    let mut command = Command::new(weir_binary()?);
-    let done = run(command.args(["run", "--rate", "200mbit", "--", "/no/such/program"]), LIMIT)?;
-    require_code(&done, 127)?;
-    ensure!(done.stderr.contains("/no/such/program"), "it does not name the program: {}", done.stderr);
+/// As a shell tells it, and before anything is made for the program.
+fn a_program_that_cannot_be_run_changes_nothing() -> Result<()> {
+    let host = Host::alone()?;
+    let before = host.state()?;
+    for (program, code) in
+        [("/no/such/program", 127), ("no-such-program", 127), ("/etc/passwd", 126), ("/", 126)]
+    {
+        let done = run(&mut host.weir(&["run", "--rate", "200mbit", "--", program]), LIMIT)?;
+        require_code(&done, code)?;
+        ensure!(done.stderr.contains(program), "it does not name the program: {}", done.stderr);
+        ensure!(done.stderr.lines().count() == 1, "it says too much: {}", done.stderr);
+        require_state(&host, &before)?;
+    }
     Ok(())
 }
 
 fn signals_are_passed_on() -> Result<()> {
-    for (signal, name, code) in
-        [(Signal::TERM, "TERM", 41), (Signal::INT, "INT", 42), (Signal::HUP, "HUP", 43)]
-    {
+    let host = Host::alone()?;
+    let signals = [
+        (Signal::TERM, "TERM", 41),
+        (Signal::INT, "INT", 42),
+        (Signal::HUP, "HUP", 43),
+        (Signal::QUIT, "QUIT", 44),
+        (Signal::USR1, "USR1", 45),
+        (Signal::USR2, "USR2", 46),
+    ];
+    for (signal, name, code) in signals {
         let script = format!("trap 'exit {code}' {name}; echo armed; while :; do sleep 0.05; done");
-        let mut process = Process::spawn(&mut weir_run(&script)?)?;
+        let mut process = started(&host, &script)?;
         process.wait_for_output("armed", LIMIT)?;
         process.signal(signal)?;
         require_code(&process.wait(LIMIT)?, code)?;
@@ -73,53 +98,256 @@ fn signals_are_passed_on() -> Result<()> {
     Ok(())
 }
 
+/// The terminal sends it to the whole process group, so passing it on as well would be once too often.
+fn ctrl_c_reaches_the_program_once() -> Result<()> {
+    let host = Host::alone()?;
+    let script = "trap 'n=$((n+1)); echo interrupted' INT; n=0; echo armed; \
+                  read line; while [ \"$line\" != end ]; do read line; done; echo interrupts: $n; exit 9";
+    let mut terminal = Terminal::start(&mut host.weir_run(&[], script))?;
+    terminal.wait_for("armed", LIMIT)?;
+    terminal.keys("\u{3}")?;
+    terminal.wait_for("interrupted", LIMIT)?;
+    // A second one would have been sent before this, and is delivered before this is read.
+    terminal.keys("end\n")?;
+    terminal.wait_for("interrupts: 1", LIMIT)?;
+    let (status, shown) = terminal.finish(LIMIT)?;
+    ensure!(status.code() == Some(9), "it ended with {status}: {shown}");
+    ensure!(shown.contains("weir: 200mbit: "), "no summary: {shown:?}");
+    Ok(())
+}
+
+/// Job control: a job of its own is stopped by Ctrl-Z, and the shell goes on.
+fn a_shell_has_the_terminal_to_itself() -> Result<()> {
+    let host = Host::alone()?;
+    let mut command = host.weir(&["run", "--rate", "200mbit", "--", "bash", "--norc", "-i"]);
+    let mut terminal = Terminal::start(command.env("PS1", "prompt> "))?;
+    terminal.wait_for("prompt> ", LIMIT)?;
+    // The words that are waited for are not those that are typed.
+    terminal.keys("sh -c 'echo run''ning; exec sleep 1000'\n")?;
+    terminal.wait_for("running", LIMIT)?;
+    terminal.keys("\u{1a}")?;
+    terminal.wait_for("Stopped", LIMIT)?;
+    terminal.keys("kill -KILL %1; disown %1; echo still he''re; exit 5\n")?;
+    terminal.wait_for("still here", LIMIT)?;
+    let (status, shown) = terminal.finish(LIMIT)?;
+    ensure!(status.code() == Some(5), "it ended with {status}: {shown}");
+    Ok(())
+}
+
 fn output_and_summary_do_not_mix() -> Result<()> {
-    let done = finished("echo to-output; echo to-error >&2")?.success()?;
+    let done = Host::alone()?.finished("echo to-output; echo to-error >&2")?.success()?;
     ensure!(done.stdout == "to-output\n", "standard output is {:?}", done.stdout);
     let mut lines: Vec<&str> = done.stderr.lines().collect();
     ensure!(lines.contains(&"to-error"), "the program's standard error is not passed on: {}", done.stderr);
     lines.retain(|line| *line != "to-error");
     ensure!(lines.len() == 1, "the summary is not one line: {lines:?}");
-    for word in ["packets", "blocked"] {
+    for word in ["200mbit", "packet", "blocked", "dropped none"] {
         ensure!(lines[0].contains(word), "the summary says nothing of {word}: {}", lines[0]);
     }
     Ok(())
 }
 
 fn the_program_has_a_network() -> Result<()> {
-    let done =
-        finished("ip -o addr show scope global; ip -o -4 route show default; ip -o -6 route show default")?
-            .success()?;
+    let host = Host::alone()?;
+    let script = "ip -o addr show dev eth0 scope global; \
+                  ip -4 route show default; ip -6 route show default; ip neigh show dev eth0; \
+                  for gateway in $(ip route show default; ip -6 route show default); do \
+                      case $gateway in *.*|*:*) ping -n -c 3 -i 0.05 -W 2 $gateway;; esac; \
+                  done; ping -n -c 1 127.0.0.1; ping -n -c 1 ::1";
+    let done = host.finished(script)?.success()?;
     let words: Vec<&str> = done.stdout.split_whitespace().collect();
     ensure!(words.contains(&"inet"), "no IPv4 address: {}", done.stdout);
     ensure!(words.contains(&"inet6"), "no IPv6 address: {}", done.stdout);
-    let routes = done.stdout.lines().filter(|line| line.starts_with("default")).count();
-    ensure!(routes >= 2, "no default route for both: {}", done.stdout);
-    let gateway = words.windows(2).find(|pair| pair[0] == "via").context("no gateway")?[1];
-    let pinged = finished(&format!("ping -n -c 3 -i 0.05 -W 2 {gateway}"))?;
-    ensure!(pinged.status.success(), "the gateway does not answer: {}", pinged.stdout);
+    let routes = done.stdout.lines().filter(|line| line.starts_with("default via")).count();
+    ensure!(routes == 2, "no default route for both: {}", done.stdout);
+    ensure!(done.stdout.matches("PERMANENT").count() == 2, "neighbours could be forgotten: {}", done.stdout);
+    ensure!(done.stdout.matches(" 0% packet loss").count() == 4, "a ping went unanswered: {}", done.stdout);
     Ok(())
 }
 
-/// Neither after an ordinary end nor after the runner was killed.
+fn a_host_with_no_way_out_is_left_as_it_is() -> Result<()> {
+    let host = Host::alone()?;
+    let before = host.state()?;
+    let process = started(&host, "read line")?;
+    let tables = host.namespace.sh("nft list ruleset")?;
+    ensure!(tables.is_empty(), "masquerading without a way out: {tables}");
+    process.stop(LIMIT)?;
+    require_state(&host, &before)
+}
+
+/// The internet has no route back to the program, and the host forwards nothing before and after.
+fn the_internet_is_reached_by_masquerading() -> Result<()> {
+    let host = Host::with_internet()?;
+    let before = host.state()?;
+    let script = format!(
+        "ping -n -c 2 -i 0.1 -W 2 {INTERNET_V4} && ping -n -c 2 -i 0.1 -W 2 {INTERNET_V6}; echo ended $?; read line"
+    );
+    // Standard input is empty, so `read` ends at once: look at the host from within the run instead.
+    let done = host.finished(&script)?;
+    ensure!(done.stdout.contains("ended 0"), "no answer: {}", done.stdout);
+    require_state(&host, &before)
+}
+
+/// Each has addresses of its own. The first to end leaves the way out to the other; the last closes it.
+fn two_at_once_share_the_way_out() -> Result<()> {
+    let host = Host::with_internet()?;
+    let before = host.state()?;
+    ensure!(!host.forwards()?, "the host forwards before anything has run: this test sees nothing");
+    let script = format!(
+        "ip -o -4 addr show dev eth0; trap 'ping -n -c 1 -W 2 {INTERNET_V4}; exit' TERM; echo armed; \
+         while :; do sleep 0.05; done"
+    );
+    let mut first = started(&host, &script)?;
+    let mut second = started(&host, &script)?;
+    first.wait_for_output("armed", LIMIT)?;
+    second.wait_for_output("armed", LIMIT)?;
+    let addresses = [Host::address_in(&first.stdout(), "inet")?, Host::address_in(&second.stdout(), "inet")?];
+    ensure!(addresses[0] != addresses[1], "both have {}", addresses[0]);
+    first.stop(LIMIT)?.success().context("the first run reaches the internet")?;
+    ensure!(host.forwards()?, "the first run closed the way out that the second uses");
+    second.stop(LIMIT)?.success().context("the second run reaches the internet, the first having ended")?;
+    require_state(&host, &before)
+}
+
+fn require_state(host: &Host, before: &str) -> Result<()> {
+    let after = host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
+    Ok(())
+}
+
+/// Three clients that would send 1 Gbit/s each, from within one run, to servers on the host.
+fn a_flood_loses_nothing() -> Result<()> {
+    const CLIENTS: u16 = 3;
+    const SECONDS: f64 = 3.0;
+    let host = Host::alone()?;
+    let mut servers = Vec::new();
+    for port in ports(CLIENTS) {
+        let mut command = host.namespace.command("iperf");
+        command.args(["-u", "-s", "-P", "1", "-y", "C", "-w", "4M", "-p", &port.to_string()]);
+        let mut server = Process::spawn(&mut command)?;
+        let mark = format!(":{port:04X} ");
+        let table = format!("/proc/{}/net/udp", server.id());
+        wait_until("an iperf server has its port open", LIMIT, || {
+            ensure!(server.is_running()?, "an iperf server ended early: {}", server.stderr());
+            Ok(std::fs::read_to_string(&table).is_ok_and(|text| text.contains(&mark)))
+        })?;
+        servers.push(server);
+    }
+    let clients: Vec<_> = ports(CLIENTS)
+        .map(|port| format!("iperf -u -c $gateway -b 1G -t {SECONDS} -p {port} >/dev/null & "))
+        .collect();
+    let gateway = "gateway=$(ip route show default | cut -d ' ' -f 3)";
+    let process = started(&host, &format!("{gateway}; {} wait", clients.concat()))?;
+    wait_until("datagrams arrive", LIMIT, || Ok(received_datagrams(&host.namespace, false)? > 1000))?;
+    let (begin, before) = (clock::now(), received_datagrams(&host.namespace, false)?);
+    clock::let_pass(Duration::from_secs_f64(SECONDS / 2.0), |_| ())?;
+    let (elapsed_s, after) = (begin.elapsed().as_secs_f64(), received_datagrams(&host.namespace, false)?);
+    let frame_bits = (PAYLOAD_BYTES + HEADERS_V4_BYTES) as f64 * 8.0;
+    let share = (after - before) as f64 * frame_bits / elapsed_s / 200e6;
+    let done = process.wait(LIMIT)?.success()?;
+    let mut rates = Vec::new();
+    let mut arrived_bytes = 0;
+    for server in servers {
+        let flow = parse_csv(&server.wait(LIMIT)?.stdout)?;
+        ensure!(flow.lost == 0, "{} of {} datagrams lost", flow.lost, flow.total);
+        ensure!(flow.out_of_order == 0, "{} of {} datagrams out of order", flow.out_of_order, flow.total);
+        rates.push(flow.bits_per_s);
+        arrived_bytes += flow.bytes;
+    }
+    ensure!((0.97..=1.01).contains(&share), "{:.1} % of the rate arrived", share * 100.0);
+    ensure!(jain(&rates) >= 0.98, "Jain index {:.4} over {rates:?}", jain(&rates));
+    let datagrams_least = arrived_bytes / PAYLOAD_BYTES;
+    let sent = summary_number(&done.stderr, "sent ")?;
+    ensure!(
+        sent >= datagrams_least,
+        "the summary has {sent} of {datagrams_least} datagrams: {}",
+        done.stderr
+    );
+    ensure!(done.stderr.contains("dropped none"), "something was dropped: {}", done.stderr);
+    Ok(())
+}
+
+fn ports(clients: u16) -> impl Iterator<Item = u16> {
+    5001..5001 + clients
+}
+
+/// The number after `word` in a summary, thousands set apart or not.
+fn summary_number(summary: &str, word: &str) -> Result<u64> {
+    let (_, after) = summary.split_once(word).with_context(|| format!("no {word:?} in {summary:?}"))?;
+    let digits: String = after.chars().take_while(|c| *c != ' ').filter(|c| *c != ',').collect();
+    digits.parse().with_context(|| format!("no number after {word:?} in {summary:?}"))
+}
+
+/// What the program receives is limited too, by the same rate or another.
+fn both_ways_are_limited() -> Result<()> {
+    let host = Host::alone()?;
+    for (options, limit) in [(&[][..], 20e6), (&["--rate-back", "8mbit"][..], 8e6)] {
+        let mut command = host.weir(&["run", "--rate", "20mbit"]);
+        command.args(options).args(["--", "sh", "-c"]);
+        command.arg(
+            "ip -o -4 addr show dev eth0; echo started; iperf -u -s -P 1 -y C -w 4M; echo served; \
+             while :; do sleep 0.05; done",
+        );
+        let mut server = Process::spawn(&mut command)?;
+        server.wait_for_output("started", LIMIT)?;
+        let address = Host::address_in(&server.stdout(), "inet")?;
+        let name = format!("run-{}", server.id());
+        // What comes before the server has its port open is refused, and iperf's client goes on.
+        let mut client = host.namespace.command("iperf");
+        client.args(["-u", "-c", &address, "-b", "200M", "-t", "2"]);
+        run(&mut client, LIMIT)?;
+        server.wait_for_output("served", LIMIT)?;
+        run(&mut host.weir(&["stat", &name, "--json", "--check"]), LIMIT)?.success()?;
+        let done = server.stop(LIMIT)?;
+        let flow = parse_csv(&done.stdout).with_context(|| done.stderr.clone())?;
+        let rate = flow.bits_per_s * (PAYLOAD_BYTES + HEADERS_V4_BYTES) as f64 / PAYLOAD_BYTES as f64;
+        ensure!(flow.lost == 0, "{} of {} datagrams lost", flow.lost, flow.total);
+        ensure!(
+            rate > 0.9 * limit && rate < 1.02 * limit,
+            "{:.2} Mbit/s, not {:.2}",
+            rate / 1e6,
+            limit / 1e6
+        );
+    }
+    Ok(())
+}
+
+/// Neither after an ordinary end nor after the runner was killed, which ends the program too.
 fn nothing_is_left_behind() -> Result<()> {
-    let (before, links_before) = (belongings()?, links()?);
-    finished("true")?.success()?;
-    let mut process = Process::spawn(&mut weir_run("echo started; while :; do sleep 0.05; done")?)?;
-    process.wait_for_output("started", LIMIT)?;
+    let host = Host::with_internet()?;
+    let state = host.state()?;
+    host.finished("true")?.success()?;
+    require_state(&host, &state)?;
+    let mut process = started(&host, "echo id: $$; while :; do sleep 0.05; done")?;
+    ensure!(host.state()? != state, "a run leaves no trace while it lasts: this test sees nothing");
+    process.wait_for_output("id: ", LIMIT)?;
+    let program = process.stdout().split_whitespace().last().context("no id")?.to_string();
+    // Programs and namespaces of other tests come and go meanwhile: look for this run's own things.
+    let own = [format!("/run/weir/run-{}.sock", process.id()), format!("/proc/{program}")];
+    let guardian = format!("/proc/{}", guardian_of(process.id())?);
+    ensure!(
+        own.iter().chain([&guardian]).all(|path| Path::new(path).exists()),
+        "{own:?} or {guardian} is not there"
+    );
     process.signal(Signal::KILL)?;
     process.wait(LIMIT)?;
     let mut left = Vec::new();
-    let clean = wait_until("nothing is left behind", Duration::from_secs(3), || {
-        left = belongings()?.new_since(&before);
-        left.extend(links()?.into_iter().filter(|link| !links_before.contains(link)));
+    let clean = wait_until("nothing is left behind", CLEAN_LIMIT, || {
+        left = own.iter().chain([&guardian]).filter(|path| Path::new(path).exists()).cloned().collect();
+        if host.state()? != state {
+            left.push("changes to the host".into());
+        }
         Ok(left.is_empty())
     });
     clean.with_context(|| format!("left behind: {}", left.join(", ")))
 }
 
-/// Names of the interfaces outside.
-fn links() -> Result<Vec<String>> {
-    let done = run(Command::new("ip").args(["-o", "link", "show"]), LIMIT)?.success()?;
-    Ok(done.stdout.lines().filter_map(|line| line.split(": ").nth(1)).map(str::to_string).collect())
+/// The process number of a run's guardian.
+fn guardian_of(run: u32) -> Result<String> {
+    let children = std::fs::read_to_string(format!("/proc/{run}/task/{run}/children"))?;
+    let is_guardian = |child: &&str| {
+        std::fs::read_to_string(format!("/proc/{child}/cmdline"))
+            .is_ok_and(|line| line.contains("\0guardian"))
+    };
+    Ok(children.split_whitespace().find(is_guardian).context("a run without a guardian")?.to_string())
 }

@@ -47,6 +47,18 @@ reasons! {
     NoNeighbour = "no-neighbour",
     /// Nothing handles its protocol here.
     NoHandler = "no-handler",
+    /// A bridge has it for the segment it came from, or has no other segment.
+    OwnSegment = "own-segment",
+    /// A protocol of one link alone (01-80-C2-00-00-0X), which no bridge forwards.
+    LinkLocal = "link-local",
+    /// Its link-layer destination is another station.
+    NotForUs = "not-for-us",
+    /// Its source or destination address must not be seen on a wire, or not be forwarded.
+    Martian = "martian",
+    /// The checksum of its header is wrong.
+    BadChecksum = "bad-checksum",
+    /// Too many packets wait for its next hop's address, or too many addresses are being resolved.
+    NeighbourFull = "neighbour-full",
 }
 
 /// How many packets and bytes were dropped for each reason.

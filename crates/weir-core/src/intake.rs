@@ -1,7 +1,7 @@
 //! Which of a port's queues to poll next, and when to look at one that says it is empty.
 //!
 //! ```text
-//!          announced          polled: as many as a poll brings
+//!          announced          polled: its share is used up, and there is more
 //!   IDLE -------------> FRESH ---------------------------------> ACTIVE
 //!    ^ |                 | ^                                       |
 //!    | | time for a look | | announced     polled: fewer           |
@@ -13,13 +13,15 @@
 //!   when the active queue whose turn it is has used its share up, so all active ones have had theirs.
 //! - Quiet queues, fresh and then suspected ones, take their share early, so that a packet of a quiet flow does not stand
 //!   behind the turns of those that always have some. One that has used it up waits for the next round among the active.
-//! - Active queues take turns; a turn that is not taken, for want of room, is kept.
+//! - A turn lasts until the share is used up; one that is not taken, for want of room, is kept.
 //! - A packet is announced just before it arrives, so a fresh queue is tried [`TRIES`] times; if it still has none, another
 //!   queue may have got it, and all are looked at.
-//! - Bounded work per pass (design.md, invariant 6): a pass takes each queue at most once.
-//! - No lost wake-up (invariant 3): a queue that turned idle is looked at again after [`RECHECK_NS_MIN`] and then
-//!   [`RECHECKS`] times, four times later each time, because its sender may have been preempted between announcement and
-//!   packet; and every queue is looked at every [`SWEEP_NS`], for ever.
+//! - Bounded work per pass (design.md, invariant 6): a pass takes as many turns as queues were known or suspected to have
+//!   packets when it began.
+//! - No lost wake-up (invariant 3): a sender may be preempted between announcement and packet. So a queue that turned idle
+//!   is looked at again after [`RECHECK_NS_MIN`] and then, four times later each time, [`RECHECKS`] times in all; a fresh
+//!   one that had nothing is tried again as soon; and every queue is looked at every [`SWEEP_NS`], for ever. Looks wait for
+//!   a time in which no queue turns idle, so that they cost little beside traffic, but [`PUT_OFF_NS_MAX`] at the most.
 //!
 //! Owner: the worker that owns the port. Limits: it knows nothing of room; the caller stops asking when there is none.
 
@@ -27,8 +29,10 @@ use std::collections::VecDeque;
 
 /// The first look at a queue that has just turned idle, after this many nanoseconds.
 pub const RECHECK_NS_MIN: u64 = 100_000;
-/// How many looks a queue gets after it turned idle; the last one comes 0.4 s later.
+/// How many looks a queue gets after it turned idle; the last one comes 0.4 s after the one before.
 pub const RECHECKS: u8 = 7;
+/// For how long looks that are due are put off by queues that turn idle, in nanoseconds.
+pub const PUT_OFF_NS_MAX: u64 = 2_000_000;
 /// The longest a queue is not looked at, in nanoseconds.
 pub const SWEEP_NS: u64 = 1_000_000_000;
 /// How often a fresh queue is polled in vain before its announcement is taken to be another's.
@@ -49,9 +53,26 @@ struct Queue {
     state: State,
     /// How many looks it still gets after having turned idle.
     looks_left: u8,
+    /// When the next one is due; `u64::MAX` for never.
+    look_ns: u64,
     /// What it has brought in `round`; below 0 in a later one.
     used_bytes: i64,
     round: u64,
+}
+
+impl Queue {
+    /// It gets all its looks, the first one by `look_ns`.
+    fn look_by(&mut self, look_ns: u64) {
+        self.looks_left = RECHECKS;
+        self.look_ns = self.look_ns.min(look_ns);
+    }
+
+    /// It gets a look now, and the next one four times later than this one came.
+    fn looked(&mut self, now_ns: u64) {
+        self.looks_left -= 1;
+        let looks = u32::from(RECHECKS - self.looks_left);
+        self.look_ns = if self.looks_left > 0 { now_ns + (RECHECK_NS_MIN << (2 * looks)) } else { u64::MAX };
+    }
 }
 
 /// The turns of one port's queues.
@@ -66,8 +87,10 @@ pub struct Intake {
     active_left: usize,
     quantum_bytes: i64,
     round: u64,
-    recheck_ns: Option<u64>,
-    recheck_interval_ns: u64,
+    /// When queues are looked at whose look is due; `u64::MAX` for never.
+    recheck_ns: u64,
+    /// The time it is put off to at the most.
+    recheck_ns_max: u64,
     sweep_ns: u64,
     empty_polls: u64,
     empty_wakes: u64,
@@ -76,7 +99,7 @@ pub struct Intake {
 impl Intake {
     /// For a port of `queues` queues that each bring `quantum_bytes` a round, all idle and to be looked at first at `now_ns`.
     pub fn new(queues: usize, quantum_bytes: u32, now_ns: u64) -> Intake {
-        let queue = Queue { state: State::Idle, looks_left: 0, used_bytes: 0, round: 0 };
+        let queue = Queue { state: State::Idle, looks_left: 0, look_ns: u64::MAX, used_bytes: 0, round: 0 };
         Intake {
             queues: vec![queue; queues].into_boxed_slice(),
             fresh: VecDeque::with_capacity(queues),
@@ -86,8 +109,8 @@ impl Intake {
             active_left: 0,
             quantum_bytes: i64::from(quantum_bytes),
             round: 0,
-            recheck_ns: None,
-            recheck_interval_ns: RECHECK_NS_MIN,
+            recheck_ns: u64::MAX,
+            recheck_ns_max: u64::MAX,
             sweep_ns: now_ns,
             empty_polls: 0,
             empty_wakes: 0,
@@ -134,6 +157,8 @@ impl Intake {
                 self.fresh_left -= 1;
                 self.queues[queue].state = State::Active;
                 self.active.push_back(queue);
+                // It may be the only one: its turn is then in this pass, for nobody would wake the worker to the next.
+                self.active_left += 1;
             } else if may(queue) {
                 self.fresh_left -= 1;
                 return self.fresh.remove(at);
@@ -183,11 +208,18 @@ impl Intake {
         self.queues[queue].used_bytes += bytes as i64;
         let state = std::mem::replace(&mut self.queues[queue].state, State::Idle);
         if full {
-            self.queues[queue].state = State::Active;
-            if self.share_left(queue) > 0 && state == State::Active {
-                self.active.push_front(queue);
+            let keeps_turn = self.share_left(queue) > 0;
+            let is_active = state == State::Active || !keeps_turn;
+            let (state, turns) = if is_active {
+                (State::Active, &mut self.active)
             } else {
-                self.active.push_back(queue);
+                (State::Fresh(0), &mut self.fresh)
+            };
+            self.queues[queue].state = state;
+            if keeps_turn {
+                turns.push_front(queue);
+            } else {
+                turns.push_back(queue);
             }
             return;
         }
@@ -197,53 +229,60 @@ impl Intake {
                 State::Fresh(tries) if tries + 1 < TRIES => {
                     self.queues[queue].state = State::Fresh(tries + 1);
                     self.fresh.push_back(queue);
-                    return;
+                    return self.recheck_soon(now_ns);
                 }
-                State::Fresh(_) => self.queues.iter_mut().for_each(|queue| queue.looks_left = RECHECKS),
+                State::Fresh(_) => {
+                    self.queues.iter_mut().for_each(|queue| queue.look_by(now_ns + RECHECK_NS_MIN));
+                }
                 // Finding nothing is what was expected.
                 State::Suspected => return,
                 State::Active => self.empty_wakes += 1,
                 State::Idle => {}
             }
         }
-        self.queues[queue].looks_left = RECHECKS;
-        self.recheck_interval_ns = RECHECK_NS_MIN;
-        self.recheck_ns = Some(now_ns + RECHECK_NS_MIN);
+        // What was to be seen by an earlier look has just been seen.
+        self.queues[queue].look_ns = u64::MAX;
+        self.queues[queue].look_by(now_ns + RECHECK_NS_MIN);
+        self.recheck_soon(now_ns);
     }
 
     /// When the next pass is due even if nothing is announced.
     pub fn wake_ns(&self) -> u64 {
-        self.recheck_ns.map_or(self.sweep_ns, |recheck_ns| recheck_ns.min(self.sweep_ns))
+        self.recheck_ns.min(self.sweep_ns)
+    }
+
+    /// Puts the looks that are due off to [`RECHECK_NS_MIN`] from now, if they may be.
+    fn recheck_soon(&mut self, now_ns: u64) {
+        let soon_ns = now_ns + RECHECK_NS_MIN;
+        self.recheck_ns_max = self.recheck_ns_max.min(soon_ns + PUT_OFF_NS_MAX);
+        self.recheck_ns = soon_ns.min(self.recheck_ns_max);
     }
 
     /// Suspects the idle queues that are due for a look.
     fn suspect(&mut self, now_ns: u64) {
-        let sweep = now_ns >= self.sweep_ns;
-        let recheck = self.recheck_ns.is_some_and(|recheck_ns| now_ns >= recheck_ns);
-        if !sweep && !recheck {
+        if now_ns < self.wake_ns() {
             return;
         }
-        let mut looks_left = 0;
+        let sweep = now_ns >= self.sweep_ns;
+        if sweep {
+            self.sweep_ns = now_ns + SWEEP_NS;
+        }
+        self.recheck_ns = u64::MAX;
         self.suspected.clear();
         for (index, queue) in self.queues.iter_mut().enumerate() {
-            if queue.state == State::Idle && (sweep || queue.looks_left > 0) {
+            let due = queue.look_ns <= now_ns;
+            if queue.state == State::Idle && (sweep || due) {
                 queue.state = State::Suspected;
             }
             if queue.state == State::Suspected {
                 self.suspected.push_back(index);
             }
-            if recheck {
-                queue.looks_left = queue.looks_left.saturating_sub(1);
+            if due {
+                queue.looked(now_ns);
             }
-            looks_left = looks_left.max(queue.looks_left);
+            self.recheck_ns = self.recheck_ns.min(queue.look_ns);
         }
-        if sweep {
-            self.sweep_ns = now_ns + SWEEP_NS;
-        }
-        if recheck {
-            self.recheck_interval_ns *= 4;
-            self.recheck_ns = (looks_left > 0).then_some(now_ns + self.recheck_interval_ns);
-        }
+        self.recheck_ns_max = self.recheck_ns.saturating_add(PUT_OFF_NS_MAX);
     }
 
     /// How many polls brought nothing.
@@ -362,11 +401,61 @@ mod tests {
         intake.announce(0);
         for _ in 0..TRIES {
             assert_eq!(pass(&mut intake, &mut [0, 0], 1_000), [0]);
+            assert_eq!(intake.wake_ns(), 1_000 + RECHECK_NS_MIN, "a worker that sleeps now tries again");
         }
         assert!(pass(&mut intake, &mut [1, 0], 2_000).is_empty(), "given up for now");
         assert_eq!(intake.wake_ns(), 1_000 + RECHECK_NS_MIN);
         // It may also have gone to another queue, so all are looked at.
         assert_eq!(pass(&mut intake, &mut [1, 1], 1_000 + RECHECK_NS_MIN), [0, 1]);
+    }
+
+    #[test]
+    fn looks_are_put_off_by_queues_that_turn_idle_but_not_for_ever() {
+        let mut intake = settled(3);
+        for queue in [0, 1] {
+            intake.announce(queue);
+        }
+        pass(&mut intake, &mut [1, 1, 0], 0);
+        let (mut now_ns, mut looks_ns) = (0, Vec::new());
+        while now_ns < SWEEP_NS / 2 {
+            now_ns += RECHECK_NS_MIN / 2;
+            intake.announce(1);
+            let polled = pass(&mut intake, &mut [0, 1, 0], now_ns);
+            assert!(!polled.contains(&2), "it was never announced");
+            looks_ns.extend(polled.contains(&0).then_some(now_ns));
+        }
+        for (nth, &look_ns) in looks_ns.iter().enumerate() {
+            let before_ns = if nth == 0 { 0 } else { looks_ns[nth - 1] };
+            let due_ns = before_ns + (RECHECK_NS_MIN << (2 * nth));
+            assert!((due_ns..=due_ns + RECHECK_NS_MIN + PUT_OFF_NS_MAX).contains(&look_ns), "{looks_ns:?}");
+        }
+        assert_eq!(looks_ns.len(), usize::from(RECHECKS) - 1, "the last one is due later");
+    }
+
+    #[test]
+    fn a_lone_quiet_queue_that_has_used_its_share_up_is_polled_all_the_same() {
+        let mut intake = settled(2);
+        for packet in 0..4 * BUDGET as u64 {
+            intake.announce(1);
+            assert_eq!(pass(&mut intake, &mut [0, 1], packet), [1], "packet {packet}");
+        }
+    }
+
+    #[test]
+    fn a_quiet_queue_with_many_small_packets_brings_its_share_early() {
+        let mut intake = settled(3);
+        (0..3).for_each(|queue| intake.announce(queue));
+        intake.begin_pass(10);
+        let mut brought_bytes = [0; 3];
+        for _ in 0..6 {
+            let Some(queue) = intake.next_quiet(|_| true) else { break };
+            let bytes = if queue == 1 { 200 } else { 400 };
+            brought_bytes[queue] += bytes;
+            intake.polled(queue, BUDGET, bytes, true, 10);
+            intake.begin_pass(10);
+        }
+        assert_eq!(brought_bytes, [400; 3], "the same share, in one poll or in two");
+        assert_eq!(intake.next_quiet(|_| true), None, "then they wait for the next round");
     }
 
     #[test]

@@ -9,12 +9,13 @@
 //! | size | `b k kb m mb g gb`; in bits `kbit mbit gbit` | 1024 |
 //! | time | `s sec secs ms msec msecs us usec usecs ns nsec nsecs` | 1000 |
 //!
-//! As in tc, `1gbps` is a thousand million *bytes* per second, and what is less than the smallest unit is cut off.
+//! As in tc, `1gbps` is a thousand million *bytes* per second, and what is less than the smallest unit is cut
+//! off.
 //!
 //! Source: tc(8); iproute2 `lib/utils_math.c` (`get_rate64`, `get_size64`, `get_time64`).
 //!
-//! Limits: unlike tc, a number without a unit is refused, because `--rate 200` would mean 200 bits per second and
-//! `--queue 5` five microseconds; so are zero, signs, exponents, percentages and anything after the unit.
+//! Limits: unlike tc, a number without a unit is refused, because `--rate 200` would mean 200 bits per second
+//! and `--queue 5` five microseconds; so are zero, signs, exponents, percentages and anything after the unit.
 
 use std::{fmt, str::FromStr};
 

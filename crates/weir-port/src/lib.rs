@@ -1,13 +1,19 @@
 //! The kernel side of Weir: how packets come out of a stock kernel and go back in, and how it is made to hold them.
 //!
 //! From the outside in: [`port`] is one end of a wire and ties the rest together; [`xsk`] are the AF_XDP sockets,
-//! [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`offload`] and
-//! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back.
+//! [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
+//! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back; [`probe`] finds out whether this kernel
+//! can do it all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`],
+//! [`masquerade`]), and [`process`] starts the program there.
 
+pub mod address;
 pub mod bpf;
+pub mod enclosure;
 pub mod error;
 pub mod ethtool;
+pub mod forwarding;
 pub mod link;
+pub mod lock;
 pub mod mapping;
 pub mod masquerade;
 pub mod monitor;
@@ -15,9 +21,16 @@ pub mod napi;
 mod netlink;
 pub mod netns;
 pub mod port;
+pub mod probe;
+pub mod process;
 pub mod qdisc;
+pub mod signals;
+pub mod subnet;
 pub mod sys;
+pub mod sysctl;
+pub mod transmission;
 pub mod undo;
+pub mod veth;
 pub mod xsk;
 
 pub use error::{Doing, PortError, Result};

@@ -98,22 +98,32 @@ impl Link {
 
     /// The other end of a veth and the namespace it lives in.
     pub fn peer(&self) -> Result<(NetNs, Link)> {
-        let Some(ifindex) = self.peer_ifindex else {
-            let kind = if self.kind.is_empty() { "not a veth" } else { &self.kind };
-            return Err(PortError::Unsuitable {
-                name: self.name.clone(),
-                why: format!(
-                    "is {kind}: a wire joins two veth interfaces (`ip link add {} type veth ...`)",
-                    self.name
-                ),
-            });
-        };
+        let ifindex = self.peer_index()?;
         let netns = match self.peer_netns_id {
             Some(id) => NetNs::by_id_here(id)?,
             None => NetNs::current()?,
         };
         let link = netns.run(|| Link::by_index(ifindex))?;
         Ok((netns, link))
+    }
+
+    /// The other end of a veth, which lives in `netns`.
+    pub fn peer_in(&self, netns: &NetNs) -> Result<Link> {
+        let ifindex = self.peer_index()?;
+        netns.run(|| Link::by_index(ifindex))
+    }
+
+    fn peer_index(&self) -> Result<u32> {
+        self.peer_ifindex.ok_or_else(|| {
+            let kind = if self.kind.is_empty() { "not a veth" } else { &self.kind };
+            PortError::Unsuitable {
+                name: self.name.clone(),
+                why: format!(
+                    "is {kind}: a wire joins two veth interfaces (`ip link add {} type veth ...`)",
+                    self.name
+                ),
+            }
+        })
     }
 }
 

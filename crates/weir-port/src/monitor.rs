@@ -25,6 +25,15 @@ pub enum LinkEvent {
     },
 }
 
+impl LinkEvent {
+    /// The interface it is about.
+    pub fn ifindex(self) -> u32 {
+        match self {
+            LinkEvent::Gone { ifindex } | LinkEvent::Changed { ifindex, .. } => ifindex,
+        }
+    }
+}
+
 /// A stream of events of this thread's namespace.
 pub struct Monitor {
     socket: OwnedFd,

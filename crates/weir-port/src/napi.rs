@@ -6,7 +6,7 @@
 //! timer of a day is never reached, because the worker looks at every queue far more often than that.
 //!
 //! The poller is a UDP socket that has received one packet through the instance and so carries its id
-//! (`SO_INCOMING_NAPI_ID`); [`prime`] arranges that packet. Where it does not arrive, as a firewall may see to, [`Poller`] falls
+//! (`SO_INCOMING_NAPI_ID`); [`came_by`] arranges that packet. Where it does not arrive, as a firewall may see to, [`Poller`] falls
 //! back on io_uring, which takes the id as a number but polls fewer packets a call.
 //!
 //! Rule: the instance is polled only while the queue's fill ring holds at least [`BUDGET`] frames and its receive ring has as
@@ -29,7 +29,8 @@ use netlink_socket2::NetlinkSocket;
 
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
-use crate::netlink::{acknowledged, explained};
+use crate::netlink::{acknowledged, explained, is_code};
+use crate::netns::NetNs;
 use crate::sys;
 
 /// The most packets one call of [`Poller::poll`] brings in: the kernel polls the instance twice, once busily and once more to
@@ -38,6 +39,12 @@ pub const BUDGET: u32 = 64;
 /// How long the kernel leaves an owned instance alone at most, in nanoseconds: a day. After this its softirq polls once,
 /// uninvited, and may find too few frames on offer.
 const HELD_NS_MAX: u64 = 86_400_000_000_000;
+/// The mark of a priming packet, whose lower half is the queue it is for: "we" in ASCII.
+pub const PRIMING_MARK: u32 = 0x7765_0000;
+/// How often the first packet through a queue is tried, because an interface that has just come up loses some, and how long
+/// the first one may take; each further one may take twice as long as the one before, 0.3 s in all.
+const PRIMING_TRIES: u32 = 6;
+const PRIMING_NS_MIN: u64 = 5_000_000;
 /// How many such uninvited polls in a row the instance stays deferred for.
 const DEFER_HARD_IRQS: u32 = 1_000_000;
 
@@ -202,16 +209,45 @@ impl Priming {
     }
 }
 
-/// Sends, from a sending end in this thread's namespace, one frame to each of `primings` by way of the transmit queue of the
-/// same number: Ethernet broadcast, IPv4 0.0.0.0 to 255.255.255.255, UDP. Neither end needs an address.
-pub fn prime(sender: &Link, primings: &[Priming]) -> Result<()> {
+/// Sends each of `primings` a packet from `sender` in `sender_netns`, by the queue of the same number; the instance by which it
+/// came, where it did.
+pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Result<Vec<Option<u32>>> {
+    let mut came_by = vec![None; primings.len()];
+    for nth in 0..PRIMING_TRIES {
+        let numbered = (0u32..).zip(primings);
+        let missing: Vec<_> = numbered.filter(|(queue, _)| came_by[*queue as usize].is_none()).collect();
+        if missing.is_empty() {
+            break;
+        }
+        match sender_netns.run(|| prime(sender, &missing)) {
+            Err(error) if is_code(&error, libc::ENETDOWN) => break,
+            result => result?,
+        }
+        // One that does not arrive is filtered, and so are the others: do not wait for each.
+        let mut wait_ns = PRIMING_NS_MIN << nth;
+        for (queue, priming) in missing {
+            came_by[queue as usize] = priming.id(wait_ns)?;
+            if came_by[queue as usize].is_none() {
+                wait_ns = 0;
+            }
+        }
+    }
+    Ok(came_by)
+}
+
+/// Sends, from a sending end in this thread's namespace, one frame to each of `primings` by way of the transmit queue whose
+/// number stands beside it: Ethernet broadcast, IPv4 0.0.0.0 to 255.255.255.255, UDP. Neither end needs an address.
+fn prime(sender: &Link, primings: &[(u32, &Priming)]) -> Result<()> {
     let send = || -> io::Result<()> {
-        // One socket for all: closing one waits for every core.
         let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
-        for (queue, priming) in (0u32..).zip(primings) {
-            sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &queue)?;
+        for (queue, priming) in primings {
+            let mark = PRIMING_MARK | queue;
+            sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &mark)?;
             send_frame(socket.as_fd(), sender.ifindex, &priming_frame(sender.address, priming.port))?;
         }
+        // One socket for all, and closed elsewhere: closing one waits for every core, which takes 10 ms.
+        // Without a thread it is closed here.
+        drop(std::thread::Builder::new().spawn(move || drop(socket)));
         Ok(())
     };
     send().doing(|| format!("sending first frames on {}", sender.name))

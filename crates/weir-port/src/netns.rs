@@ -27,6 +27,23 @@ impl NetNs {
         NetNs::open(Path::new("/proc/thread-self/ns/net"))
     }
 
+    /// A new namespace, with nothing in it but a loopback interface that is down. It has no name and lives as long as
+    /// descriptors of it and processes in it.
+    pub fn new() -> Result<NetNs> {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(NetNs::unshare);
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Moves this thread, and with it those that it starts, into a new namespace for good.
+    pub fn unshare() -> Result<NetNs> {
+        // SAFETY: takes no pointers.
+        sys::check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
+            .doing(|| "making a network namespace".into())?;
+        NetNs::current()
+    }
+
     /// The namespace at a path such as `/run/netns/NAME` or `/proc/PID/ns/net`.
     pub fn open(path: &Path) -> Result<NetNs> {
         let open = || -> io::Result<NetNs> {
@@ -149,8 +166,13 @@ impl AsFd for NetNs {
     }
 }
 
-/// Where namespaces can be found: mounted (as `ip netns` and container engines do), or some process's own.
+/// Where namespaces can be found: open in this process, mounted (as `ip netns` and container engines do), or some process's
+/// own.
 fn candidates() -> Vec<PathBuf> {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().filter_map(|entry| {
+        let path = entry.ok()?.path();
+        std::fs::read_link(&path).ok()?.to_str()?.starts_with("net:[").then_some(path)
+    });
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounted = mounts.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -164,5 +186,5 @@ fn candidates() -> Vec<PathBuf> {
         let is_process = entry.file_name().to_str()?.bytes().all(|byte| byte.is_ascii_digit());
         is_process.then(|| entry.path().join("ns/net"))
     });
-    mounted.chain(processes).collect()
+    open.chain(mounted).chain(processes).collect()
 }

@@ -26,8 +26,8 @@ use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::napi::{self, Poller, Priming};
 use crate::netns::NetNs;
+use crate::transmission::{Completion, Transmission};
 use crate::undo::{Keeper, Undo};
-use crate::xsk::ring::Descriptor;
 use crate::xsk::socket::{RingSizes, Statistics, Transmit, XskSocket};
 use crate::xsk::umem::Umem;
 use crate::{ethtool, qdisc};
@@ -39,8 +39,6 @@ pub const MTU_BYTES_MAX: u32 = 3506;
 const HEADER_BYTES_MAX: u32 = 18;
 /// Twice the budget would do; a transmit ring holds what a slow receiver has not taken yet.
 const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: 1024 };
-/// How long the first packet through a queue may take.
-const PRIMING_NS_MAX: u64 = 300_000_000;
 
 /// The frames of one worker: those that are free, and those that are with the kernel.
 pub struct Frames {
@@ -61,13 +59,13 @@ pub struct Received {
     pub len_bytes: u32,
 }
 
-/// What became of a transmitted packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
-    /// The device took it.
-    Delivered,
-    /// The device refused it for good.
-    Refused,
+/// Packets that the kernel lost between the device's ring and the receive rings of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// While Weir owned the queues: 0, or it is a fault.
+    pub owned: u64,
+    /// Because the interface was down, or up again and not yet Weir's.
+    pub while_down: u64,
 }
 
 struct Queue {
@@ -87,20 +85,12 @@ pub struct Port {
     /// How many packets one poll brings at most, and how many frames each queue has on offer at least.
     poll_budget: u32,
     announcements: Announcements,
-    /// Lengths and fates of frames in transmission, by frame index.
-    in_flight: Box<[InFlight]>,
-    in_flight_packets: u32,
-    in_flight_bytes: u64,
-    /// The frame indexes on the transmit ring, in order: entry `i` of the ring is at `i & mask`.
-    transmitted: Box<[u32]>,
-    transmit_next: u32,
+    transmission: Transmission,
     sockets: Map,
-}
-
-#[derive(Clone, Copy, Default)]
-struct InFlight {
-    len_bytes: u32,
-    refused: bool,
+    /// The NAPI instances that are owned.
+    ids: Vec<u32>,
+    is_down: bool,
+    lost: Lost,
 }
 
 impl Port {
@@ -143,7 +133,6 @@ impl Port {
         })?;
         let pollers = take_over(&link, &sender_netns, &sender, &announcements, &ids)?;
 
-        let frames_total = frames.pool.memory().frames() as usize;
         let queues = sockets.into_iter().zip(pollers);
         let mut port = Port {
             attached: Some([redirect, doorbell]),
@@ -153,16 +142,55 @@ impl Port {
             queues: queues.map(|(socket, poller)| Queue { socket, poller, on_offer: 0 }).collect(),
             poll_budget,
             announcements,
-            in_flight: vec![InFlight::default(); frames_total].into_boxed_slice(),
-            in_flight_packets: 0,
-            in_flight_bytes: 0,
-            transmitted: vec![0; RINGS.transmit as usize].into_boxed_slice(),
-            transmit_next: 0,
+            transmission: Transmission::new(frames.pool.memory().frames(), RINGS.transmit),
             sockets: map,
+            ids,
+            is_down: false,
+            lost: Lost::default(),
         };
         port.set_poll_budget(poll_budget);
         port.go_live(frames)?;
         Ok(port)
+    }
+
+    /// Notes that the interface went down: what the kernel loses from now on until [`Port::retake`] is no fault.
+    pub fn note_down(&mut self) {
+        self.is_down = true;
+    }
+
+    /// Whether the queues have NAPI instances other than those it owns, as they do after the interface came up again.
+    pub fn is_disowned(&self) -> Result<bool> {
+        let ids = napi::instances(self.link.ifindex)?;
+        napi::check_instances(&self.link, &ids)?;
+        Ok(ids != self.ids)
+    }
+
+    /// Leaves what arrives to the kernel's own stack, so that the queues can be primed. What has arrived can be collected.
+    pub fn let_go(&mut self) -> Result<()> {
+        for queue in 0..self.link.rx_queues {
+            self.sockets
+                .delete(queue)
+                .doing(|| format!("leaving queue {queue} of {} to the kernel", self.link.name))?;
+        }
+        Ok(())
+    }
+
+    /// Owns the queues again; [`Port::let_go`] and collecting what had arrived come before, so that there are frames on offer
+    /// for all that comes first. The caller sets the poll budget anew.
+    pub fn retake(&mut self, frames: &mut Frames) -> Result<()> {
+        let ids = napi::instances(self.link.ifindex)?;
+        napi::check_instances(&self.link, &ids)?;
+        let pollers = take_over(&self.link, &self.sender_netns, &self.sender, &self.announcements, &ids)?;
+        for (queue, poller) in self.queues.iter_mut().zip(pollers) {
+            queue.poller = poller;
+        }
+        self.ids = ids;
+        self.go_live(frames)?;
+        // Senders may have been stopped, and announced before this.
+        (0..self.queues.len()).for_each(|queue| self.announcements.set_pending(queue));
+        self.lost()?;
+        self.is_down = false;
+        Ok(())
     }
 
     /// From here on packets arrive here and not in the kernel's stack.
@@ -216,6 +244,14 @@ impl Port {
         &self.announcements
     }
 
+    /// Polls by io_uring from now on, as it does by itself where packets to the kernel's own sockets are filtered.
+    pub fn poll_by_ring(&mut self) -> Result<()> {
+        for (queue, &id) in self.queues.iter_mut().zip(&self.ids) {
+            queue.poller = Poller::ring(id)?;
+        }
+        Ok(())
+    }
+
     /// How the queues are polled.
     pub fn poller_name(&self) -> &'static str {
         self.queues[0].poller.name()
@@ -236,8 +272,13 @@ impl Port {
 
     /// Polls `queue` once and collects what came; how many packets that were.
     pub fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
+        let mut count = 0;
+        // The kernel has polled uninvited, and what it brought used up part of the offer.
+        if self.queues[queue].socket.fill.unconsumed() < self.poll_budget {
+            count += self.collect(queue, frames, received);
+        }
         self.queues[queue].poller.poll();
-        self.collect(queue, frames, received)
+        count + self.collect(queue, frames, received)
     }
 
     /// Collects what has come on `queue` without polling it, and fills the offer up.
@@ -270,73 +311,28 @@ impl Port {
 
     /// How many more packets can be handed to [`Port::transmit`].
     pub fn transmit_room(&self) -> u32 {
-        // A completion must find room as well, and that ring is as long as this one.
-        RINGS.transmit - self.in_flight_packets
+        self.transmission.room()
     }
 
     /// Puts a packet on the transmit ring; there must be room.
     pub fn transmit(&mut self, packet: Received, frames: &mut Frames) {
-        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
-        let index = frames.loans.lend(packet.frame);
-        self.in_flight[index as usize] = InFlight { len_bytes: packet.len_bytes, refused: false };
-        self.in_flight_packets += 1;
-        self.in_flight_bytes += u64::from(packet.len_bytes);
-        self.transmitted[(self.transmit_next & (RINGS.transmit - 1)) as usize] = index;
-        self.transmit_next = self.transmit_next.wrapping_add(1);
-        self.queues[0].socket.tx.push(Descriptor {
-            address: u64::from(index) * frame_bytes + u64::from(packet.offset_bytes),
-            length: packet.len_bytes,
-            options: 0,
-        });
+        self.transmission.put(packet, &mut self.queues[0].socket, frames);
     }
 
     /// Makes the kernel transmit: everything, or as much as the device takes now.
     pub fn flush(&mut self) -> Result<Transmit> {
-        let socket = &mut self.queues[0].socket;
-        socket.tx.publish();
-        let mut waiting = socket.tx.unconsumed();
-        while waiting > 0 {
-            let outcome = socket.kick().doing(|| format!("transmitting on {}", self.link.name))?;
-            let still = socket.tx.unconsumed();
-            match outcome {
-                Transmit::Refused => {
-                    let last = self.transmit_next.wrapping_sub(still + 1) & (RINGS.transmit - 1);
-                    self.in_flight[self.transmitted[last as usize] as usize].refused = true;
-                }
-                Transmit::Down => return Ok(Transmit::Down),
-                _ if still == waiting => return Ok(Transmit::Busy),
-                _ => {}
-            }
-            waiting = still;
-        }
-        Ok(Transmit::Progress)
+        let flushed = self.transmission.flush(&mut self.queues[0].socket);
+        flushed.doing(|| format!("transmitting on {}", self.link.name))
     }
 
     /// Takes back the frames whose transmission has ended, telling `each` their lengths and fates; how many they were.
-    pub fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(u32, Completion)) -> usize {
-        if self.in_flight_packets == 0 {
-            return 0;
-        }
-        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
-        let completion = &mut self.queues[0].socket.completion;
-        let mut count = 0;
-        while let Some(address) = completion.pop() {
-            let index = u32::try_from(address / frame_bytes).unwrap_or(u32::MAX);
-            let Ok(frame) = frames.loans.reclaim(index) else { continue };
-            let InFlight { len_bytes, refused } = self.in_flight[index as usize];
-            each(len_bytes, if refused { Completion::Refused } else { Completion::Delivered });
-            frames.pool.give(frame);
-            self.in_flight_bytes -= u64::from(len_bytes);
-            count += 1;
-        }
-        completion.release();
-        self.in_flight_packets -= count as u32;
-        count
+    pub fn complete(&mut self, frames: &mut Frames, each: impl FnMut(u32, Completion)) -> usize {
+        self.transmission.complete(&mut self.queues[0].socket, frames, each)
     }
 
     /// How many packets and bytes are on the transmit ring or with the device.
     pub fn in_flight(&self) -> (u32, u64) {
-        (self.in_flight_packets, self.in_flight_bytes)
+        self.transmission.in_flight()
     }
 
     /// Makes one poll bring at most so many packets, and says how many it then does.
@@ -347,7 +343,16 @@ impl Port {
         self.poll_budget
     }
 
-    /// What the kernel lost at the sockets of this port, all queues together.
+    /// What the kernel lost at this port.
+    pub fn lost(&mut self) -> Result<Lost> {
+        let kernel = self.statistics()?;
+        // An empty fill ring is among `rx_dropped`, a full receive ring is not.
+        let new = kernel.rx_dropped + kernel.rx_ring_full - self.lost.owned - self.lost.while_down;
+        *if self.is_down { &mut self.lost.while_down } else { &mut self.lost.owned } += new;
+        Ok(self.lost)
+    }
+
+    /// What the kernel counts at the sockets of this port, all queues together.
     pub fn statistics(&self) -> Result<Statistics> {
         let mut sum = Statistics::default();
         for queue in &self.queues {
@@ -436,7 +441,7 @@ fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<(
     netns.run(|| qdisc::install(link))
 }
 
-/// Gets a poller for each queue and makes the kernel leave the queues to them.
+/// Gets a poller for each queue and makes the kernel leave the queues to them, which it does once they have polled.
 fn take_over(
     link: &Link,
     sender_netns: &NetNs,
@@ -446,22 +451,14 @@ fn take_over(
 ) -> Result<Vec<Poller>> {
     announcements.set_priming(true);
     let primings = (0..link.rx_queues).map(|_| Priming::new(link)).collect::<Result<Vec<_>>>()?;
-    sender_netns.run(|| napi::prime(sender, &primings))?;
-    let mut wait_ns = PRIMING_NS_MAX;
-    let mut pollers = Vec::new();
-    for (priming, &id) in primings.into_iter().zip(ids) {
-        if priming.id(wait_ns)? == Some(id) {
-            pollers.push(priming.into_poller()?);
-        } else {
-            // One that does not arrive is filtered, and so are the others: do not wait for each.
-            wait_ns = 0;
-            pollers.push(Poller::ring(id)?);
-        }
-    }
+    let came_by = napi::came_by(&primings, sender_netns, sender);
     announcements.set_priming(false);
-    for (&id, poller) in ids.iter().zip(&pollers) {
+    let mut pollers = Vec::new();
+    for ((priming, came_by), &id) in primings.into_iter().zip(came_by?).zip(ids) {
+        let poller = if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? };
         napi::defer(id)?;
         poller.poll();
+        pollers.push(poller);
     }
     Ok(pollers)
 }

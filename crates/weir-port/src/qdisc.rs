@@ -21,8 +21,10 @@ use crate::netlink::{acknowledged, explained, is_code};
 const ROOT: u32 = 0xffff_ffff;
 /// The handle by which Weir knows its own qdiscs again, also after a crash: `7765:`, "we" in ASCII.
 const HANDLE: u32 = 0x7765_0000;
-/// Limits in packets: above what the socket buffers of hundreds of senders hold, and a bound for what is forwarded.
-const LIMIT_SINGLE: u32 = 65_536;
+/// The limit of a device with one queue, in packets: above what the socket buffers of hundreds of senders hold, and a bound for
+/// what is forwarded.
+pub const LIMIT_SINGLE: u32 = 65_536;
+/// The limit of each queue of a device with several.
 const LIMIT_EACH: u32 = 16_384;
 
 /// `TCA_OPTIONS` of `include/uapi/linux/rtnetlink.h`.

@@ -163,6 +163,12 @@ fn allowed_cores() -> Option<libc::cpu_set_t> {
     check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) }).ok().map(|_| set)
 }
 
+/// How many cores this thread may run on.
+pub fn allowed_core_count() -> usize {
+    // SAFETY: the set is a live, whole `cpu_set_t`.
+    allowed_cores().map_or(1, |set| unsafe { libc::CPU_COUNT(&set) } as usize)
+}
+
 /// Whether this thread may run on a core.
 pub fn may_use_core(core: usize) -> bool {
     // SAFETY: `core` is checked to lie inside the set before it is looked up.

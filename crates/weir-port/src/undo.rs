@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{PortError, Result};
 use crate::link::{self, Link};
 use crate::netns::NetNs;
-use crate::{ethtool, qdisc};
+use crate::{ethtool, masquerade, qdisc};
 
 /// One thing to put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,17 +37,10 @@ pub enum Undo {
         /// Its name, which must still be the same.
         name: String,
     },
-    /// Remove the nftables table of this name.
+    /// Remove the nftables table of this name, and put back the settings that it notes unless another run needs them.
     NftTable {
         /// Its name, in the `inet` family.
         name: String,
-    },
-    /// Write a value back to a file below `/proc/sys`.
-    Sysctl {
-        /// The file.
-        path: PathBuf,
-        /// What was in it.
-        value: String,
     },
     /// Delete a file that Weir made.
     File {
@@ -74,8 +67,7 @@ impl Undo {
                 Ok(_) | Err(PortError::NoInterface { .. }) => Ok(()),
                 Err(error) => Err(error),
             },
-            Undo::NftTable { name } => crate::masquerade::remove(name),
-            Undo::Sysctl { path, value } => write_back(path, value),
+            Undo::NftTable { name } => masquerade::remove(name),
             Undo::File { path } => match std::fs::remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     Err(PortError::Kernel { doing: format!("deleting {}", path.display()), source: error })
@@ -84,13 +76,6 @@ impl Undo {
             },
         }
     }
-}
-
-fn write_back(path: &std::path::Path, value: &str) -> Result<()> {
-    std::fs::write(path, value).map_err(|source| PortError::Kernel {
-        doing: format!("writing {value} to {}", path.display()),
-        source,
-    })
 }
 
 /// Where changes are recorded before they are made.

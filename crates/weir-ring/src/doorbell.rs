@@ -34,7 +34,7 @@
 //! Source: Dekker's flags with fences, as in the Linux kernel's `wake_up`/`prepare_to_wait` (`memory-barriers.txt`,
 //! "sleep and wake-up functions"); FreeBSD D38843 for what happens without them.
 //! Limits: a kick means "look at everything", never how much there is. The state says nothing about time: a
-//! worker with timers blocks in its own poll set on [`Parked::as_fd`] with their timeout.
+//! worker with timers blocks in its own poll set on the descriptor of [`Parked`] (`AsFd`) with their timeout.
 
 use crate::bell::Bell;
 use crate::sync::atomic::{AtomicU32, Ordering, fence};

@@ -26,6 +26,9 @@ pub const SOURCES_MAX: usize = 63;
 /// The most elements handled together: a drain's burst and an outlet's stage.
 pub const BURST: usize = 64;
 
+/// A source's bit is cleared when it was found empty so many times in a row, or when the worker parks.
+const EMPTY_LOOKS: u32 = 64;
+
 const INJECTOR_BIT: u64 = 1 << SOURCES_MAX;
 
 /// How large to make an inbox.
@@ -54,7 +57,7 @@ impl std::fmt::Display for InboxError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             InboxError::Sources(sources) => {
-                write!(f, "an inbox for {sources} workers: use at most {}", SOURCES_MAX + 1)
+                write!(f, "an inbox for {sources} other workers: give at most {SOURCES_MAX}")
             }
             InboxError::Capacity(error) => error.fmt(f),
             InboxError::Doorbell(error) => {
@@ -107,6 +110,8 @@ pub struct Inbox<T: Send> {
     doorbell: Doorbell,
     /// Elements on their way from a ring to the caller.
     burst: Vec<T>,
+    /// For each source how often it was found empty since it last was not.
+    empty_looks: Box<[u32]>,
     /// Sources that have gone and left nothing: bit by number.
     gone: u64,
 }
@@ -146,7 +151,9 @@ pub fn inbox<T: Send>(size: InboxSize) -> Result<(Inbox<T>, Vec<Outlet<T>>), Inb
     let capacity = size.inject_elements.next_power_of_two();
     let (injector, injected) = inject::ring(capacity, notice).map_err(InboxError::Capacity)?;
     let burst = Vec::with_capacity(BURST);
-    let inbox = Inbox { rings: rings.into(), injected, injector, pending, doorbell, burst, gone: 0 };
+    let empty_looks = vec![0; size.sources].into();
+    let inbox =
+        Inbox { rings: rings.into(), injected, injector, pending, doorbell, burst, empty_looks, gone: 0 };
     Ok((inbox, outlets))
 }
 
@@ -258,25 +265,30 @@ impl<T: Send> Inbox<T> {
     /// Hands every element that was there to `handle`, source by source: of each source those that were there when its
     /// turn began. Returns how many.
     pub fn drain(&mut self, mut handle: impl FnMut(Source, T)) -> usize {
-        let mut bits = self.pending.bits();
         let mut total = 0;
-        while bits != 0 {
-            let bit = bits & bits.wrapping_neg();
-            bits &= bits - 1;
-            total += if bit == INJECTOR_BIT {
-                self.drain_injected(&mut handle)
-            } else {
-                self.drain_ring(bit.trailing_zeros() as usize, &mut handle)
+        for bit in each_bit(self.pending.bits()) {
+            total += match bit {
+                INJECTOR_BIT => self.drain_injected(&mut handle),
+                _ => self.drain_ring(bit.trailing_zeros() as usize, &mut handle),
             };
         }
         total
     }
 
-    /// Says that the worker will block, unless a drain or `other_work` (ports, timers) may find something.
-    /// `None` if so. See [`Doorbell::park`].
+    /// Says that the worker will block, unless a drain or `other_work` (ports, timers) may find something or a source
+    /// has gone. `None` if so. See [`Doorbell::park`].
     pub fn park(&mut self, other_work: impl FnOnce() -> bool) -> Option<Parked<'_>> {
+        let known = self.gone;
+        for bit in each_bit(self.pending.bits()) {
+            match bit {
+                INJECTOR_BIT => self.settle_injected(),
+                _ => self.settle_ring(bit.trailing_zeros() as usize),
+            }
+        }
+        // A source found gone just now is news that the caller has not seen.
+        let news = self.gone != known;
         let pending = &self.pending;
-        self.doorbell.park(|| pending.bits() != 0 || other_work())
+        self.doorbell.park(|| news || pending.bits() != 0 || other_work())
     }
 
     /// Says that the worker has work.
@@ -301,24 +313,41 @@ impl<T: Send> Inbox<T> {
     }
 
     fn drain_ring(&mut self, source: usize, handle: &mut impl FnMut(Source, T)) -> usize {
-        let ring = &mut self.rings[source];
-        let total = ring.len();
+        let total = self.rings[source].len();
+        let looks = &mut self.empty_looks[source];
         if total == 0 {
-            // Looked at before the ring: what a source published before it went is then in it. A source that goes
-            // between the two looks publishes that too, so the second look is for both.
-            let abandoned = ring.is_abandoned();
-            let look = || !ring.is_empty() || ring.is_abandoned() != abandoned;
-            if self.pending.settle(1 << source, look) && abandoned {
-                self.gone |= 1 << source;
+            *looks += 1;
+            // Clearing the bit makes the source's next batch set it again, which costs both a line: not for a short gap.
+            if *looks >= EMPTY_LOOKS || self.rings[source].is_abandoned() {
+                self.settle_ring(source);
             }
             return 0;
         }
+        *looks = 0;
+        let ring = &mut self.rings[source];
         let mut left = total;
         while left > 0 {
             left -= ring.pop_into(&mut self.burst, left);
             self.burst.drain(..).for_each(|item| handle(Source::Worker(source), item));
         }
         total
+    }
+
+    /// Clears the bit of a source that was found empty, if it still is; notes it if it has gone.
+    fn settle_ring(&mut self, source: usize) {
+        let ring = &mut self.rings[source];
+        self.empty_looks[source] = 0;
+        // Looked at before the ring: what a source published before it went is then in it. A source that goes
+        // between the two looks publishes that too, so the second look is for both.
+        let abandoned = ring.is_abandoned();
+        let look = || !ring.is_empty() || ring.is_abandoned() != abandoned;
+        if self.pending.settle(1 << source, look) && abandoned {
+            self.gone |= 1 << source;
+        }
+    }
+
+    fn settle_injected(&mut self) {
+        self.pending.settle(INJECTOR_BIT, || self.injected.is_ready());
     }
 
     fn drain_injected(&mut self, handle: &mut impl FnMut(Source, T)) -> usize {
@@ -332,10 +361,19 @@ impl<T: Send> Inbox<T> {
             self.burst.drain(..).for_each(|item| handle(Source::Injector, item));
         }
         if total == 0 {
-            self.pending.settle(INJECTOR_BIT, || self.injected.is_ready());
+            self.settle_injected();
         }
         total
     }
+}
+
+/// The set bits of a word, each as a word, from the lowest.
+fn each_bit(mut bits: u64) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        let lowest = bits & bits.wrapping_neg();
+        bits ^= lowest;
+        (lowest != 0).then_some(lowest)
+    })
 }
 
 impl<T: Send> std::fmt::Debug for Inbox<T> {

@@ -1,3 +1,5 @@
+//! Tests of `handoff`: its rule as properties, its edges as cases.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};
@@ -195,7 +197,7 @@ fn a_full_injection_ring_gives_the_element_back() {
 #[test]
 fn too_many_sources_are_refused() {
     let size = InboxSize { sources: 64, ring_elements: 1, inject_elements: 1 };
-    assert!(inbox::<u32>(size).unwrap_err().to_string().contains("at most 64"));
+    assert!(inbox::<u32>(size).unwrap_err().to_string().contains("at most 63"));
 }
 
 /// Workers of a mesh pass tokens at random and sleep when they have none; every token makes all its hops.

@@ -3,7 +3,8 @@
 //!
 //! Rule: a bit may be set for an empty input (one look too many) but is never clear while something published in it
 //! goes unseen. So the worker leaves a bit set while its input is busy, and a producer that finds it set writes
-//! nothing; only a look that finds the input empty clears it, and then looks again:
+//! nothing; the worker clears it only when it has found the input empty for a while or wants to park, and then looks
+//! again:
 //! - producer: publish; fence `F1`; if the bit is clear, set it and fence again; look at the worker's state, kick;
 //! - worker: look, empty; clear the bit; fence `F3`; look again, and set the bit if there is something after all.
 //!

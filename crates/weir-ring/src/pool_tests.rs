@@ -1,3 +1,5 @@
+//! Tests of `pool`: its rule as properties, its edges as cases.
+
 use super::*;
 use crate::depot::MAGAZINE_FRAMES;
 use proptest::prelude::*;

@@ -91,7 +91,8 @@ struct Gone {
     consumer: AtomicBool,
 }
 
-/// The half that fills the ring.
+/// The half that fills the ring. Aligned, so that the two halves share no line wherever their owners keep them.
+#[repr(align(128))]
 pub struct Producer<T: Send> {
     shared: Arc<Shared<T>>,
     /// The index of the next element; equal to the published one between calls.
@@ -100,7 +101,8 @@ pub struct Producer<T: Send> {
     seen_head: usize,
 }
 
-/// The half that empties the ring.
+/// The half that empties the ring. Aligned as the other.
+#[repr(align(128))]
 pub struct Consumer<T: Send> {
     shared: Arc<Shared<T>>,
     /// The index of the oldest element.

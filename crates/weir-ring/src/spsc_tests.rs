@@ -1,3 +1,5 @@
+//! Tests of `spsc`: its rule as properties, its edges as cases.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;

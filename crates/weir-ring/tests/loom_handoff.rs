@@ -24,10 +24,11 @@ fn size(sources: usize) -> InboxSize {
 /// Drains and sleeps until `done`.
 fn work<T: Send>(inbox: &mut Inbox<T>, mut handle: impl FnMut(Source, T), done: impl Fn(&Inbox<T>) -> bool) {
     while !done(inbox) {
-        if inbox.drain(&mut handle) == 0 && !done(inbox) {
-            if let Some(parked) = inbox.park(|| false) {
-                parked.block();
-            }
+        if inbox.drain(&mut handle) == 0
+            && !done(inbox)
+            && let Some(parked) = inbox.park(|| false)
+        {
+            parked.block();
         }
     }
 }

@@ -120,10 +120,10 @@ fn two_injecting_threads_keep_their_order_and_lose_nothing() {
                 assert_eq!(number, next[thread]);
                 next[thread] += 1;
             });
-            if count == 0 {
-                if let Some(parked) = inbox.park(|| false) {
-                    parked.block();
-                }
+            if count == 0
+                && let Some(parked) = inbox.park(|| false)
+            {
+                parked.block();
             }
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());

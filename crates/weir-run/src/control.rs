@@ -30,7 +30,7 @@ use crate::stats::Snapshot;
 use crate::worker::{Mailbox, Request};
 
 /// Where the sockets are.
-pub const DIRECTORY: &str = "/run/weir";
+pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
 /// Enough for a classes file of [`FILE_BYTES_MAX`] with every byte escaped.
 const REQUEST_BYTES_MAX: u64 = 6 * FILE_BYTES_MAX + 64 * 1024;
 /// The longest classes file, in bytes.

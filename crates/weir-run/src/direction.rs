@@ -27,7 +27,8 @@ use weir_core::packet::Meta;
 use weir_core::shaper::backlog::{Dequeue, Refused};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 use weir_port::napi;
-use weir_port::port::{Completion, Frames, Port, Received};
+use weir_port::port::{Frames, Port, Received};
+use weir_port::transmission::Completion;
 use weir_port::xsk::socket::Transmit;
 
 use crate::classes::Classes;
@@ -38,6 +39,8 @@ use crate::shaping::{Shaping, Size};
 const BURST: usize = 64;
 /// How long to leave a device alone that takes no more, in nanoseconds.
 const BUSY_RETRY_NS: u64 = 30_000;
+/// How long to leave a device alone that is down, in nanoseconds.
+const DOWN_RETRY_NS: u64 = 10_000_000;
 /// The quantum of the class's fair queues: a longest Ethernet frame with a VLAN tag.
 const QUANTUM_BYTES: u32 = 1518;
 
@@ -82,8 +85,8 @@ impl Direction {
     ) -> Result<Direction, TbfError> {
         let size = Size {
             queues,
-            // The last poll before the bound may overshoot it.
-            packets_max: held_packets_max as usize + napi::BUDGET as usize,
+            // The last poll before the bound may overshoot it, and what all queues have on offer may come in without a poll.
+            packets_max: held_packets_max as usize + (queues + 1) * poll_budget_max as usize,
             quantum_bytes: QUANTUM_BYTES,
             interface,
         };
@@ -162,7 +165,8 @@ impl Direction {
         let mut retry_ns = (to.transmit_room() == 0).then_some(now_ns + BUSY_RETRY_NS);
         if outcome != Transmit::Progress {
             self.transmit_busy += 1;
-            retry_ns = Some(now_ns + BUSY_RETRY_NS);
+            let down = outcome == Transmit::Down;
+            retry_ns = Some(now_ns + if down { DOWN_RETRY_NS } else { BUSY_RETRY_NS });
         }
         let wake_ns = [release_ns, retry_ns].into_iter().flatten().min();
         Ok(Step { moved, wake_ns, expecting: false })
@@ -249,6 +253,19 @@ impl Direction {
             self.backlogged[queue] = full;
             from.announcements().set_backlog(queue, full);
         }
+        self.enqueue_received(queue, frames, now_ns);
+        count
+    }
+
+    /// Takes in what has arrived without a poll, room or not: the class has slots for it.
+    pub fn collect(&mut self, from: &mut Port, frames: &mut Frames, now_ns: u64) {
+        for queue in 0..from.queues() {
+            from.collect(queue, frames, &mut self.received);
+            self.enqueue_received(queue, frames, now_ns);
+        }
+    }
+
+    fn enqueue_received(&mut self, queue: usize, frames: &mut Frames, now_ns: u64) {
         let mut is_full = false;
         for received in self.received.drain(..) {
             let bytes = bytes_of(&received, frames.pool.memory());
@@ -266,7 +283,6 @@ impl Direction {
             }
             is_full |= fills;
         }
-        count
     }
 
     /// Hands the device what the class admits; how many, and when it admits the next.

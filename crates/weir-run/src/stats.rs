@@ -221,6 +221,9 @@ pub struct PortStats {
     pub sender_queue_dropped: u64,
     /// Packets the kernel lost between the ring and the receive ring; 0, or it is a fault.
     pub kernel_dropped: u64,
+    /// Packets the kernel lost because the interface was down, or up again and not yet Weir's.
+    #[serde(default)]
+    pub lost_while_down: u64,
 }
 
 /// One wire.

@@ -131,6 +131,29 @@ impl Wire {
         self.directions.iter().zip(&self.ports).any(|(direction, from)| direction.is_announced(from))
     }
 
+    /// Notes that the interface of a port (0 or 1) went down.
+    pub fn note_down(&mut self, port: usize) {
+        self.ports[port].note_down();
+    }
+
+    /// Owns the interface of a port again, which has come up; content with it being down again by now.
+    pub fn retake(&mut self, port: usize, now_ns: u64) -> weir_port::Result<()> {
+        let (from, direction) = (&mut self.ports[port], &mut self.directions[port]);
+        let mut retake = || {
+            if from.is_disowned()? {
+                from.let_go()?;
+                direction.collect(from, &mut self.frames, now_ns);
+            }
+            from.retake(&mut self.frames)
+        };
+        let result = retake();
+        direction.tune(from);
+        match result {
+            Err(_) if Link::by_index(from.link().ifindex).is_ok_and(|link| !link.up) => Ok(()),
+            result => result,
+        }
+    }
+
     /// Changes the limits of one direction, or takes them away.
     pub fn set_limits(
         &mut self,
@@ -195,7 +218,7 @@ impl Wire {
                 classes: shaping.rows(now_ns).iter().map(TreeClassStats::of).collect(),
             });
         }
-        let ports = self.ports.iter().map(port_stats).collect::<weir_port::Result<Vec<_>>>()?;
+        let ports = self.ports.iter_mut().map(port_stats).collect::<weir_port::Result<Vec<_>>>()?;
         let frames = FrameStats {
             total: self.frames_total,
             free: u64::from(self.frames.pool.available()),
@@ -228,8 +251,8 @@ fn poll_budget_max(frames: u32, queues: u32, config: &WireConfig) -> weir_port::
     Ok((budget & !1).min(napi::BUDGET))
 }
 
-fn port_stats(port: &Port) -> weir_port::Result<PortStats> {
-    let kernel = port.statistics()?;
+fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
+    let lost = port.lost()?;
     let queue = port.sender_queue()?;
     Ok(PortStats {
         name: port.link().name.clone(),
@@ -238,7 +261,7 @@ fn port_stats(port: &Port) -> weir_port::Result<PortStats> {
         poller: port.poller_name().into(),
         sender_queue_packets: queue.backlog,
         sender_queue_dropped: queue.dropped,
-        // An empty fill ring is among `rx_dropped`, a full receive ring is not.
-        kernel_dropped: kernel.rx_dropped + kernel.rx_ring_full,
+        kernel_dropped: lost.owned,
+        lost_while_down: lost.while_down,
     })
 }

@@ -35,6 +35,10 @@ pub enum Request {
     SetLimits(usize, Change, Sender<Result<(), String>>),
     /// Classes for both directions, which take effect at once.
     SetClasses(Arc<Classes>, Sender<()>),
+    /// The interface of this port (0 or 1) went down.
+    NoteDown(usize),
+    /// The interface of this port has come up again: own it anew.
+    Retake(usize),
     /// Deliver what is inside, then end.
     Stop,
 }
@@ -95,6 +99,10 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
         match answer(&mut wire, inbox, stats, now) {
             Order::Continue => {}
             Order::Stop => break,
+            Order::Fail(reason) => {
+                fault = Some(reason);
+                break;
+            }
         }
         let step = match wire.step(now) {
             Ok(step) => step,
@@ -133,6 +141,7 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
 enum Order {
     Continue,
     Stop,
+    Fail(String),
 }
 
 fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order {
@@ -151,6 +160,12 @@ fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
                 wire.set_classes(&classes, now);
                 let _ = reply.send(());
                 prefer(wire.is_limited());
+            }
+            Request::NoteDown(port) => wire.note_down(port),
+            Request::Retake(port) => {
+                if let Err(error) = wire.retake(port, now) {
+                    return Order::Fail(error.to_string());
+                }
             }
             Request::Stop => return Order::Stop,
         }

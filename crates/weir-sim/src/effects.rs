@@ -20,8 +20,10 @@ pub struct Effects {
     pub dropped: Vec<(DropReason, SimPacket)>,
     /// The kernel's timer to set: when, and the generation to hand back when it fires.
     pub timer: Option<(u64, u64)>,
-    /// When Weir's worker wants its next pass.
-    pub pass_at_ns: Option<u64>,
+    /// When Weir's worker, which is running, makes its next step.
+    pub step_at_ns: Option<u64>,
+    /// When Weir's worker, which is parked, is to be woken by its timer.
+    pub wake_at_ns: Option<u64>,
     /// Weir's worker was kicked out of its park.
     pub kicked: bool,
     /// How long the step kept its CPU.
@@ -36,7 +38,8 @@ impl Effects {
         self.left.clear();
         self.dropped.clear();
         self.timer = None;
-        self.pass_at_ns = None;
+        self.step_at_ns = None;
+        self.wake_at_ns = None;
         self.kicked = false;
         self.work_ns = 0;
     }

@@ -31,6 +31,8 @@ pub struct Report {
     pub p50_ms: f64,
     /// The 99th percentile of the delay.
     pub p99_ms: f64,
+    /// The longest delay.
+    pub max_ms: f64,
     /// Senders woken for room.
     pub wakes: u64,
     /// Those that then sent nothing.
@@ -71,6 +73,7 @@ impl Report {
             "reordered" => self.reordered as f64,
             "p50_ms" => self.p50_ms,
             "p99_ms" => self.p99_ms,
+            "max_ms" => self.max_ms,
             "wakes" => self.wakes as f64,
             "empty_wakes" => self.empty_wakes as f64,
             "repeated_wakes" => self.repeated_wakes as f64,
@@ -94,9 +97,8 @@ pub(crate) fn jain_of<'a>(tallies: impl IntoIterator<Item = &'a Tally>) -> f64 {
     jain(&tallies.into_iter().map(|tally| tally.delivered_bytes).collect::<Vec<u64>>())
 }
 
-/// Median and 99th percentile in milliseconds of all delays of `tallies`.
-pub(crate) fn delays_ms<'a>(tallies: impl Iterator<Item = &'a Tally>) -> (f64, f64) {
+/// Median, 99th percentile and longest of all delays of `tallies`, in milliseconds.
+pub(crate) fn delays_ms<'a>(tallies: impl Iterator<Item = &'a Tally>) -> [f64; 3] {
     let mut delays_ns: Vec<u64> = tallies.flat_map(|tally| tally.delays_ns.iter().copied()).collect();
-    let ms = |ns: u64| ns as f64 / 1e6;
-    (ms(quantile_ns(&mut delays_ns, 500)), ms(quantile_ns(&mut delays_ns, 990)))
+    [500, 990, 1000].map(|permille| quantile_ns(&mut delays_ns, permille) as f64 / 1e6)
 }

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A group with `poll` asks before each send. Besides: `warm_up` (from when on delays count), `wake`, `deliver`,
-//! `link_delay` (times); `cpus`, `link_loss_permille`, and for weir `queues`, `poll` and `queue_packets` (numbers).
+//! `link_delay` (times); `cpus`, `link_loss_permille`; and for weir `preempt` (a time), `preempt_permille`, `queues`,
+//! `poll` and `queue_packets` (numbers).
 //! Each line is a word and its values; the last one of a word counts, except `senders` and `expect`, which add up.
 //! Units are tc's.
 //!
@@ -201,6 +202,12 @@ impl Scenario {
                 self.burst_bytes
             ));
         }
+        if self.machine.preempt_permille > 0 && self.machine.preempt_ns == 0 {
+            return Err(
+                "`preempt_permille` senders are preempted, but for no time; add for example `preempt 1ms`"
+                    .to_owned(),
+            );
+        }
         if self.machine.cpus == 0 {
             return Err("a machine without CPUs runs nothing; `cpus` must be at least 1".to_owned());
         }
@@ -225,6 +232,8 @@ impl Scenario {
             ["cpus", text] => self.machine.cpus = number(text)?,
             ["deliver", text] => self.machine.deliver_ns = time(text)?,
             ["wake", text] => self.machine.wake_ns = time(text)?,
+            ["preempt", text] => self.machine.preempt_ns = time(text)?,
+            ["preempt_permille", text] => self.machine.preempt_permille = number(text)? as u64,
             ["link_delay", text] => self.link_delay_ns = time(text)?,
             ["link_loss_permille", text] => self.link_loss_permille = number(text)? as u64,
             ["queues", text] => self.queues = number(text)?,

@@ -20,6 +20,7 @@
 //! | `softirq_ns`, `waker_ns` | 2 us each | chosen; small beside the others |
 //! | `cpus` | 8 | chosen: no two clients share one; the servers run elsewhere |
 //! | `slice_ns` | 3 ms | chosen, CFS's minimal granularity; used only with more than 8 clients |
+//! | `preempt_*` | never | Weir's alone; scenarios of its own set it |
 //! | `worker_*` | 35, 0.8 and 1.6 us | measured: a wake-up, an empty poll, a packet through a user-space program |
 //!
 //! **`send_ns` and `deliver_ns`.** Two clients offered 779.64 Mbit/s, three 197 / (1 - 0.87) = 1,515: a third client
@@ -60,6 +61,8 @@ pub const MACHINE: MachineParameters = MachineParameters {
     worker_wake_ns: 35_000,
     worker_poll_ns: 800,
     worker_packet_ns: 1_600,
+    preempt_permille: 0,
+    preempt_ns: 0,
 };
 
 /// A published figure.

@@ -1,27 +1,29 @@
-//! Weir between two interfaces: kernel queues that are not drained, an intake that takes only what it has credit for,
-//! and the class of `weir-core` that paces and shares.
+//! Weir between two interfaces: kernel queues that are not drained, and `weir-core`'s intake and class, driven as
+//! `weir-run` drives one direction of a wire.
 //!
 //! ```text
 //! socket --charged--> kernel queue q (qdisc, then a ring of the pair) --poll--> class, flow q --tokens, DRR--> out
 //! ```
 //!
 //! A packet stays charged to its socket until a poll takes it: that is what holds the sender. A poll takes up to
-//! `poll_packets` of one queue, and only while `Class::room_bytes` is above 0. So a wake always finds room for half a
-//! send buffer, and what is sent is never refused: no empty wakes, no losses.
+//! `poll_packets` of one queue, and only while `Class::room_bytes` is above 0; or, of a quiet queue with nothing in the
+//! class, while twice the credit is not used up. So a wake always finds room for half a send buffer, and what is sent is
+//! never refused: no empty wakes, no losses.
 //!
-//! [`Intake`] says which queue is polled next. The worker waits for a kick whenever it has room left, with a timer for
-//! the next tokens if something is inside: then its state word is `Parked` and the first sender kicks it, once. While
-//! there is no room a kick would be of no use and there is none.
+//! The worker makes a step (in, then out), the next one when that one's work is done, and after a step that moved nothing
+//! it parks, until the next tokens or the intake's next look. A sender announces its packet just before it enters the
+//! queue; the first announcement of a queue that is not known to have packets kicks the worker if it is parked, once.
 //!
-//! Owner: one worker. Token bucket, DRR, credit and books are `weir-core`'s, not a model of them.
+//! Owner: one worker. Intake, token bucket, DRR, credit and books are `weir-core`'s, not a model of them.
 //! Source: design.md sections 2 and 3; the mechanism verified on a live kernel (veth, owned NAPI instances).
-//! Limits: the far side never refuses; a queue's ring and qdisc are one FIFO, bounded by `queue_packets`; which
-//! queues have packets is known from the mark that the egress program leaves, not by polling all of them.
+//! Limits: the far side never refuses, frames never run out, the worker does not spin; a queue's ring and qdisc are one
+//! FIFO, bounded by `queue_packets`. After `end_ns` an empty wire's worker sleeps for good, so that a run ends.
 
 use std::collections::VecDeque;
 
 use weir_core::{
     drops::{Count, DropReason},
+    intake::Intake,
     packet::Packet,
     shaper::{
         backlog::Dequeue,
@@ -30,7 +32,7 @@ use weir_core::{
     },
 };
 
-use crate::{effects::Effects, intake::Intake, packet::SimPacket};
+use crate::{effects::Effects, packet::SimPacket};
 
 /// How a wire is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,17 +51,24 @@ pub struct WeirParameters {
     pub poll_ns: u64,
     /// A packet's cost, in and out together, the far side's included.
     pub packet_ns: u64,
+    /// Until when the worker looks for packets even if nothing is inside.
+    pub end_ns: u64,
 }
 
-/// The longest packet, a frame's worth on Ethernet.
-const LEN_BYTES_MAX: u64 = 1514;
+/// The longest packet, an Ethernet frame with a VLAN tag; also the quantum of the class's fair queues.
+pub const QUANTUM_BYTES: u32 = 1518;
+/// The most packets handed to the device in one step.
+const BURST: usize = 64;
+/// The shortest packet: a bare Ethernet, IPv4 and UDP header.
+const LEN_BYTES_MIN: u64 = 42;
 
 /// A wire in one direction.
 #[derive(Debug)]
 pub struct WeirWire {
     parameters: WeirParameters,
-    /// Each transmit queue's qdisc and ring.
-    queues: Vec<VecDeque<SimPacket>>,
+    queues: Vec<KernelQueue>,
+    /// Queues whose `pending` was set since the worker looked last.
+    announced: Vec<usize>,
     kernel_held: Count,
     intake: Intake,
     class: Class<SimPacket>,
@@ -78,10 +87,18 @@ pub struct WeirCounts {
     pub grants: u64,
 }
 
+/// One transmit queue's qdisc and ring, and the word in which its packets are announced.
+#[derive(Debug, Default)]
+struct KernelQueue {
+    /// Each with the time from which a poll finds it.
+    packets: VecDeque<(u64, SimPacket)>,
+    pending: bool,
+}
+
 #[derive(Debug)]
 struct Worker {
     parked: bool,
-    /// When its next pass is, and which of the scheduled ones that is.
+    /// When its next step is, and which of the scheduled ones that is.
     next: Option<(u64, u64)>,
     generation: u64,
 }
@@ -94,45 +111,48 @@ impl WeirWire {
     /// When it has no queue or polls take nothing.
     pub fn new(parameters: WeirParameters) -> Result<WeirWire, TbfError> {
         assert!(parameters.queues > 0 && parameters.poll_packets > 0, "a wire has a queue and polls it");
-        let poll_budget_bytes = parameters.poll_packets as u64 * LEN_BYTES_MAX;
-        let limit_bytes = parameters.limits.limit_bytes().max(poll_budget_bytes);
-        // The shortest packet is a bare header: so many can be inside before the credit is used up, and one poll more.
-        let frames_max = limit_bytes.div_ceil(42) as usize + parameters.poll_packets;
+        let poll_bytes = parameters.poll_packets as u64 * u64::from(QUANTUM_BYTES);
+        let inside_bytes_max = 2 * parameters.limits.limit_bytes().max(u64::from(QUANTUM_BYTES));
         let size = ClassSize {
             flows: parameters.queues,
-            packets_max: frames_max,
-            quantum_bytes: LEN_BYTES_MAX as u32,
-            poll_budget_bytes,
+            packets_max: inside_bytes_max.div_ceil(LEN_BYTES_MIN) as usize + parameters.poll_packets,
+            quantum_bytes: QUANTUM_BYTES,
+            poll_budget_bytes: u64::from(QUANTUM_BYTES),
         };
+        let mut queues = Vec::new();
+        queues.resize_with(parameters.queues, KernelQueue::default);
         Ok(WeirWire {
             parameters,
-            queues: vec![VecDeque::new(); parameters.queues],
+            queues,
+            announced: Vec::new(),
             kernel_held: Count::default(),
-            intake: Intake::new(parameters.queues, poll_budget_bytes as u32),
+            intake: Intake::new(parameters.queues, poll_bytes as u32, 0),
             class: Class::new(size, Some(parameters.limits), 0)?,
             worker: Worker { parked: true, next: None, generation: 0 },
             counts: WeirCounts { parks: 1, ..WeirCounts::default() },
         })
     }
 
-    /// A process sends: into its queue, and a kick if the worker is parked.
-    pub fn send(&mut self, packet: SimPacket, effects: &mut Effects) {
+    /// A process sends: it announces its packet, kicks the worker if that is parked, and has put the packet into its
+    /// queue by `entered_ns`.
+    pub fn send(&mut self, packet: SimPacket, entered_ns: u64, effects: &mut Effects) {
         let index = packet.sender as usize % self.queues.len();
         let queue = &mut self.queues[index];
-        if queue.len() == self.parameters.queue_packets {
+        if !std::mem::replace(&mut queue.pending, true) {
+            self.announced.push(index);
+            if std::mem::take(&mut self.worker.parked) {
+                self.counts.kicks += 1;
+                effects.kicked = true;
+            }
+        }
+        if queue.packets.len() == self.parameters.queue_packets {
             return effects.drop(DropReason::ClassFull, packet);
         }
         self.kernel_held.add(packet.len_bytes());
-        queue.push_back(packet);
-        self.intake.activate(index);
-        if self.worker.parked {
-            self.worker.parked = false;
-            self.counts.kicks += 1;
-            effects.kicked = true;
-        }
+        queue.packets.push_back((entered_ns, packet));
     }
 
-    /// Asks for a pass at `at_ns`: the generation to schedule it with, or nothing if an earlier one stands.
+    /// Asks for a step at `at_ns`: the generation to schedule it with, or nothing if an earlier one stands.
     pub fn schedule(&mut self, at_ns: u64) -> Option<u64> {
         if self.worker.next.is_some_and(|(next_ns, _)| next_ns <= at_ns) {
             return None;
@@ -142,30 +162,25 @@ impl WeirWire {
         Some(self.worker.generation)
     }
 
-    /// One pass of the worker, if it is the one that stands: in, out, and in again for the room that became free.
-    pub fn pass(&mut self, generation: u64, now_ns: u64, effects: &mut Effects) {
+    /// One step of the worker, if it is the one that stands. It goes on as long as something moves, and then parks.
+    pub fn step(&mut self, generation: u64, now_ns: u64, effects: &mut Effects) {
         if self.worker.next.is_none_or(|(_, next)| next != generation) {
             return;
         }
         self.worker.next = None;
-        self.poll(now_ns, effects);
-        let not_before_ns = loop {
-            match self.class.dequeue(now_ns) {
-                Dequeue::Packet(_, packet) => {
-                    effects.work_ns += self.parameters.packet_ns;
-                    effects.left.push(packet);
-                }
-                // Its buffer went back to its socket when it was polled.
-                Dequeue::Dropped(reason, packet) => effects.dropped.push((reason, packet)),
-                Dequeue::NotBefore(at_ns) => break at_ns.max(now_ns + self.parameters.gather_ns),
-                Dequeue::Empty => break now_ns,
-            }
-        };
-        self.poll(now_ns, effects);
-        self.worker.parked = self.class.room_bytes() > 0;
-        self.counts.parks += u64::from(self.worker.parked);
-        if self.class.held().packets > 0 {
-            effects.pass_at_ns = Some(not_before_ns.max(now_ns + effects.work_ns));
+        self.worker.parked = false;
+        let taken = self.take_in(now_ns, effects);
+        let (released, release_ns) = self.release(now_ns, effects);
+        let done_ns = now_ns + effects.work_ns;
+        if taken + released > 0 {
+            effects.step_at_ns = Some(done_ns);
+            return;
+        }
+        self.worker.parked = true;
+        self.counts.parks += 1;
+        if now_ns < self.parameters.end_ns || self.held() != Count::default() {
+            let wake_ns = self.intake.wake_ns().min(release_ns.unwrap_or(u64::MAX));
+            effects.wake_at_ns = Some(wake_ns.max(done_ns));
         }
     }
 
@@ -178,7 +193,7 @@ impl WeirWire {
 
     /// The packets still charged to their sockets, one by one.
     pub fn queued(&self) -> impl Iterator<Item = &SimPacket> {
-        self.queues.iter().flatten()
+        self.queues.iter().flat_map(|queue| queue.packets.iter().map(|(_, packet)| packet))
     }
 
     /// The class.
@@ -191,31 +206,72 @@ impl WeirWire {
         self.counts
     }
 
-    /// The bound of the credit: what the class may hold at the most.
+    /// What the class may hold at the most: twice the credit, and what one poll brings more.
     pub fn class_bytes_max(&self) -> u64 {
-        self.class.limit_bytes() + self.parameters.poll_packets as u64 * LEN_BYTES_MAX
+        2 * self.class.limit_bytes() + self.parameters.poll_packets as u64 * u64::from(QUANTUM_BYTES)
     }
 
-    /// Polls queues in their turn while there is credit.
-    fn poll(&mut self, now_ns: u64, effects: &mut Effects) {
-        while self.class.room_bytes() > 0
-            && let Some(index) = self.intake.next_queue()
-        {
-            let queue = &mut self.queues[index];
-            let taken = queue.len().min(self.parameters.poll_packets);
-            let mut bytes = 0;
-            for mut packet in queue.drain(..taken) {
-                bytes += u64::from(packet.len_bytes());
-                self.kernel_held.sub(packet.len_bytes());
-                effects.freed.push((packet.sender, packet.truesize_bytes));
-                packet.meta_mut().arrival_ns = now_ns;
-                packet.meta_mut().queue = index as u16;
-                let taken = self.class.enqueue(index, packet);
-                assert!(taken.is_ok(), "there are slots for all that the credit can bring");
-            }
-            self.intake.polled(index, bytes, !queue.is_empty());
-            self.counts.grants += 1;
-            effects.work_ns += self.parameters.poll_ns;
+    /// A pass over the queues, as `weir-run`'s `Direction::take_in`.
+    fn take_in(&mut self, now_ns: u64, effects: &mut Effects) -> usize {
+        self.announced.sort_unstable();
+        for queue in self.announced.drain(..) {
+            self.intake.announce(queue);
         }
+        self.intake.begin_pass(now_ns);
+        let mut moved = 0;
+        loop {
+            let room = self.class.room_bytes() > 0;
+            // As much again as the credit is for those that have nothing here yet.
+            let door = self.class.held().bytes / 2 < self.class.limit_bytes();
+            let class = &self.class;
+            let may = |queue| room || (door && class.held_of(queue).packets == 0);
+            let quiet = self.intake.next_quiet(may);
+            let queue = quiet.or_else(|| if room { self.intake.next_active() } else { None });
+            let Some(queue) = queue else { return moved };
+            moved += self.poll(queue, now_ns, effects);
+        }
+    }
+
+    fn poll(&mut self, index: usize, now_ns: u64, effects: &mut Effects) -> usize {
+        let queue = &mut self.queues[index];
+        let (mut count, mut bytes) = (0, 0);
+        while count < self.parameters.poll_packets
+            && let Some((_, mut packet)) = queue.packets.pop_front_if(|(entered_ns, _)| *entered_ns <= now_ns)
+        {
+            count += 1;
+            bytes += u64::from(packet.len_bytes());
+            self.kernel_held.sub(packet.len_bytes());
+            effects.freed.push((packet.sender, packet.truesize_bytes));
+            packet.meta_mut().arrival_ns = now_ns;
+            packet.meta_mut().queue = index as u16;
+            let taken = self.class.enqueue(index, packet);
+            assert!(taken.is_ok(), "there are slots for all that the credit can bring");
+        }
+        // A full poll means that there are more: their senders announce nothing until one is not.
+        let full = count == self.parameters.poll_packets;
+        queue.pending = full;
+        self.intake.polled(index, count, bytes, full, now_ns);
+        self.counts.grants += 1;
+        effects.work_ns += self.parameters.poll_ns;
+        count
+    }
+
+    /// What the class admits leaves; how many, and when it admits the next.
+    fn release(&mut self, now_ns: u64, effects: &mut Effects) -> (usize, Option<u64>) {
+        for count in 0..BURST {
+            match self.class.dequeue(now_ns) {
+                Dequeue::Packet(_, packet) => {
+                    effects.work_ns += self.parameters.packet_ns;
+                    effects.left.push(packet);
+                }
+                // Its buffer went back to its socket when it was polled.
+                Dequeue::Dropped(reason, packet) => effects.dropped.push((reason, packet)),
+                Dequeue::NotBefore(at_ns) => {
+                    return (count, Some(at_ns.max(now_ns + self.parameters.gather_ns)));
+                }
+                Dequeue::Empty => return (count, None),
+            }
+        }
+        (BURST, None)
     }
 }

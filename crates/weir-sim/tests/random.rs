@@ -45,10 +45,15 @@ fn random_scenario(seed: u64) -> Scenario {
     scenario
 }
 
+/// How many times as many runs as usual: `WEIR_SIM_TIMES`, for `make verify`.
+fn times() -> u64 {
+    std::env::var("WEIR_SIM_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 #[test]
 fn random_scenarios_keep_the_rules_and_come_to_an_end() {
     let (mut weir_runs, mut weir_packets, mut others_lost) = (0, 0, 0);
-    for seed in 0..SEEDS {
+    for seed in 0..SEEDS * times() {
         let scenario = random_scenario(seed);
         let report = run(&scenario, seed).unwrap_or_else(|error| panic!("{error}: {scenario:?}"));
         assert_eq!(report.reordered, 0, "seed {seed}: {scenario:?}");

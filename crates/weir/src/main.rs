@@ -1,7 +1,10 @@
 //! The `weir` command: parse, call, print.
 
 mod commands;
+mod human;
+mod output;
 mod session;
+mod table;
 mod text;
 
 use std::process::ExitCode;
@@ -19,10 +22,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(commands::run::Arguments),
     Wire(commands::wire::Arguments),
     Lab(commands::lab::Arguments),
     Set(commands::set::Arguments),
     Stat(commands::stat::Arguments),
+    Doctor(commands::doctor::Arguments),
     /// What the main process starts to clean up after it.
     #[command(hide = true)]
     Guardian,
@@ -30,10 +35,12 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Run(arguments) => commands::run::run(&arguments),
         Command::Wire(arguments) => commands::wire::run(&arguments),
         Command::Lab(arguments) => commands::lab::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Guardian => {
             return if weir_run::guardian::guard() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
@@ -44,7 +51,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// A command that did not succeed: 1 for a failure, 2 for something wrong with what was asked.
+/// A command that did not succeed: 1 for a failure, 2 for something wrong with what was asked, 126 and 127 for a program that
+/// cannot be run.
 struct Failure {
     message: String,
     code: u8,

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
 use weir_port::monitor::{LinkEvent, Monitor};
 use weir_port::netns::NetNs;
+use weir_port::signals::{Received, Signals};
 use weir_port::undo::{Keeper, Undo};
 use weir_port::{Doing, PortError};
 use weir_run::clock::now_ns;
@@ -25,7 +24,7 @@ use crate::Failure;
 /// What can end a session or concerns it.
 pub enum Event {
     /// A signal arrived.
-    Signal(i32),
+    Signal(Received),
     /// The worker ended by itself.
     WorkerEnded,
     /// An interface of the wire is gone.
@@ -45,6 +44,14 @@ pub fn guardian() -> Result<Guardian, Failure> {
     Ok(Guardian::start(&std::env::current_exe()?)?)
 }
 
+/// Puts everything back after a failure on the way up, and hands that on.
+pub fn give_up(guardian: Guardian, failure: Failure) -> Failure {
+    for fault in guardian.finish() {
+        eprintln!("weir: while putting things back: {fault}");
+    }
+    failure
+}
+
 /// A wire that is up.
 pub struct Session {
     guardian: Guardian,
@@ -55,22 +62,18 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the wire, starts its worker and its control socket.
+    /// Opens the wire, starts its worker and its control socket, and makes events of `signals`.
     pub fn start(
         config: &WireConfig,
         mut guardian: Guardian,
         core: Option<usize>,
+        signals: &[i32],
     ) -> Result<Session, Failure> {
-        match Session::try_start(config, &mut guardian, core) {
+        match Session::try_start(config, &mut guardian, core, signals) {
             Ok((worker, mailbox, sender, events)) => {
                 Ok(Session { guardian, worker, mailbox, events, sender })
             }
-            Err(failure) => {
-                for fault in guardian.finish() {
-                    eprintln!("weir: while putting things back: {fault}");
-                }
-                Err(failure)
-            }
+            Err(failure) => Err(give_up(guardian, failure)),
         }
     }
 
@@ -79,19 +82,20 @@ impl Session {
         config: &WireConfig,
         guardian: &mut Guardian,
         core: Option<usize>,
+        signals: &[i32],
     ) -> Result<(JoinHandle<io::Result<Ended>>, Mailbox, Sender<Event>, Receiver<Event>), Failure> {
         let (sender, events) = channel();
-        // From here on a signal is an event and no longer the end of the process.
-        watch_signals(sender.clone())?;
+        // From here on a signal is an event and no longer the end of the process. First, because every thread must block them.
+        watch_signals(signals, sender.clone())?;
         let control = Control::listen(&config.name)
             .doing(|| format!("making the control socket {}", Control::path_of(&config.name).display()))?;
         guardian.record(&NetNs::current()?, Undo::File { path: control.path().into() })?;
-        watch_interfaces(config, sender.clone())?;
+        let (mailbox, inbox) = Mailbox::new()?;
+        watch_interfaces(config, sender.clone(), mailbox.clone())?;
         let bell = Arc::new(
             Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?,
         );
         let wire = Wire::open(config, &bell, guardian, now_ns())?;
-        let (mailbox, inbox) = Mailbox::new()?;
         let core = core.or_else(weir_port::sys::last_allowed_core);
         let ended = sender.clone();
         let worker = std::thread::Builder::new().name("weir-worker".into()).spawn(move || {
@@ -134,11 +138,11 @@ impl Session {
     }
 }
 
-fn watch_signals(events: Sender<Event>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
+    let signals = Signals::block(signals)?;
     std::thread::Builder::new().name("weir-signals".into()).spawn(move || {
-        for signal in signals.forever() {
-            if events.send(Event::Signal(signal)).is_err() {
+        while let Ok(received) = signals.wait() {
+            if events.send(Event::Signal(received)).is_err() {
                 return;
             }
         }
@@ -146,23 +150,50 @@ fn watch_signals(events: Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-fn watch_interfaces(config: &WireConfig, events: Sender<Event>) -> Result<(), Failure> {
+/// Tells when an interface vanishes, and the worker when one has come up again.
+fn watch_interfaces(config: &WireConfig, events: Sender<Event>, worker: Mailbox) -> Result<(), Failure> {
     let monitor = Monitor::new()?;
     let watched = config.ports.clone().map(|name| Link::by_name(&name).map(|link| (link.ifindex, name)));
     let [first, second] = watched;
     let watched = [first?, second?];
     std::thread::Builder::new().name("weir-links".into()).spawn(move || {
+        let mut was_down = [false; 2];
         while let Ok(seen) = monitor.wait() {
-            for (ifindex, name) in &watched {
-                let gone = match &seen {
-                    Some(seen) => seen.contains(&LinkEvent::Gone { ifindex: *ifindex }),
-                    None => Link::by_index(*ifindex).is_err(),
+            for (port, (ifindex, name)) in watched.iter().enumerate() {
+                let of_port = match &seen {
+                    Some(seen) => seen.iter().copied().filter(|event| event.ifindex() == *ifindex).collect(),
+                    // Anything may have happened, so also that it went down and up.
+                    None => {
+                        was_down[port] = true;
+                        vec![look(*ifindex)]
+                    }
                 };
-                if gone && events.send(Event::InterfaceGone(name.clone())).is_err() {
-                    return;
+                for event in of_port {
+                    match event {
+                        LinkEvent::Gone { .. } => {
+                            if events.send(Event::InterfaceGone(name.clone())).is_err() {
+                                return;
+                            }
+                        }
+                        LinkEvent::Changed { up, .. } if up == was_down[port] => {
+                            was_down[port] = !up;
+                            let request = if up { Request::Retake(port) } else { Request::NoteDown(port) };
+                            if !worker.send(request) {
+                                return;
+                            }
+                        }
+                        LinkEvent::Changed { .. } => {}
+                    }
                 }
             }
         }
     })?;
     Ok(())
+}
+
+fn look(ifindex: u32) -> LinkEvent {
+    match Link::by_index(ifindex) {
+        Ok(link) => LinkEvent::Changed { ifindex, up: link.up },
+        Err(_) => LinkEvent::Gone { ifindex },
+    }
 }

@@ -1,4 +1,4 @@
-//! How options are read: the units of tc, checked where they are given.
+//! How options are read: the units of tc and names, checked where they are given.
 
 use std::io::Read;
 use std::path::Path;
@@ -72,4 +72,15 @@ pub fn limits(
     };
     limits.check().map_err(Failure::usage)?;
     Ok(Some(limits))
+}
+
+/// Checks the name of a wire.
+pub fn check_name(name: &str) -> Result<(), Failure> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
+        return Err(Failure::usage(format!(
+            "--name \"{name}\" is not 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
+        )));
+    }
+    Ok(())
 }

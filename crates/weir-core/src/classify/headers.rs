@@ -1,11 +1,14 @@
 //! What a frame's headers say about it, as far as a rule can ask: addresses, protocol, ports, DSCP.
 //!
-//! Reads Ethernet, up to two VLAN tags, IPv4 or IPv6 with up to eight extension headers, and the first four bytes of
-//! TCP, UDP, UDP-Lite, SCTP and DCCP. What is not there, or is cut short, is `None`; nothing is ever refused here.
+//! Reads Ethernet, up to two VLAN tags, IPv4 or IPv6 with up to eight extension headers, and the first four
+//! bytes of TCP, UDP, UDP-Lite, SCTP and DCCP. What is not there, or is cut short, is `None`; nothing is ever
+//! refused here.
 //!
-//! Source: IEEE 802.1Q; RFC 791; RFC 8200 section 4; RFC 4302 section 2.2 (the odd one, counted in 4-byte words).
+//! Source: IEEE 802.1Q; RFC 791; RFC 8200 section 4; RFC 4302 section 2.2 (the odd one, counted in 4-byte
+//! words).
 //!
-//! Limits: no ports for fragments but the first (they carry none), nor for what is inside a tunnel or encrypted.
+//! Limits: no ports for fragments but the first (they carry none), nor for what is inside a tunnel or
+//! encrypted.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Classification: which class a packet belongs to. The first rule that matches decides; every condition a rule states
-//! must hold, and one it does not state always does.
+//! Classification: which class a packet belongs to. The first rule that matches decides; every condition a
+//! rule states must hold, and one it does not state always does.
 //!
 //! "The cluster is free, the internet is limited" is two rules and a default:
 //!
@@ -9,10 +9,11 @@
 //! (otherwise)        class 0
 //! ```
 //!
-//! Rules are looked at in order, so work grows with their number, which is bounded by [`RULES_MAX`]. Written once,
-//! read by any number of workers; a change is a new classifier.
+//! Rules are looked at in order, so work grows with their number, which is bounded by [`RULES_MAX`]. Written
+//! once, read by any number of workers; a change is a new classifier.
 //!
-//! Limits: a port condition matches only packets that show their ports ([`headers`]); a subnet condition only IP.
+//! Limits: a port condition matches only packets that show their ports ([`headers`]); a subnet condition only
+//! IP.
 
 use std::{fmt, net::IpAddr, ops::RangeInclusive};
 

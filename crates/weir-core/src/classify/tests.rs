@@ -1,3 +1,5 @@
+//! Tests of `classify`: its rule as properties, its edges as cases.
+
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! A backlog: what waits in one class. Fair queues, the credit that bounds them, the rule for when they are full, and
-//! the books and delays of what passed.
+//! A backlog: what waits in one class. Fair queues, the credit that bounds them, the rule for when they are
+//! full, and the books and delays of what passed.
 //!
 //! ```text
 //! room_bytes = max(limit, poll budget) - held            the credit: what an intake may still bring in
@@ -9,19 +9,19 @@
 //! | rule | when full | while it stands too long |
 //! |---|---|---|
 //! | `Block` | room is 0, so feeders are not polled and senders feel it | nothing |
-//! | `Ecn` | a packet is dropped if its flow holds its share already | CoDel marks, and drops what cannot be marked |
+//! | `Ecn` | a packet is dropped if its flow holds its share | CoDel marks, and drops what cannot be marked |
 //! | `Drop` | the same | CoDel drops |
 //!
-//! A flow's share is `limit / flows waiting`, so a flood is dropped and a quiet flow beside it is not; `n` flows hold
-//! less than `limit * (2 + ln n)` together. With any rule, a packet older than `max_wait_ns` is dropped when its turn
-//! comes. One flow is a plain FIFO.
+//! A flow's share is `limit / flows waiting`, so a flood is dropped and a quiet flow beside it is not; `n`
+//! flows hold less than `limit * (2 + ln n)` together. With any rule, a packet older than `max_wait_ns` is
+//! dropped when its turn comes. One flow is a plain FIFO.
 //!
-//! The limit is never below one poll budget, the most bytes one poll may bring: otherwise an empty class of a slow
-//! rate could never let an intake poll. An intake that polls whenever there is room brings at most one poll budget
-//! over the limit, and then waits until it is under it again.
+//! The limit is never below one poll budget, the most bytes one poll may bring: otherwise an empty class of a
+//! slow rate could never let an intake poll. An intake that polls whenever there is room brings at most one
+//! poll budget over the limit, and then waits until it is under it again.
 //!
-//! Owner: one worker. Packets are in a slab that other backlogs may share. Every drop is booked under its reason and
-//! the packet handed back, so that its frame can be freed.
+//! Owner: one worker. Packets are in a slab that other backlogs may share. Every drop is booked under its
+//! reason and the packet handed back, so that its frame can be freed.
 
 use super::{
     blocked::Blocked,
@@ -248,13 +248,15 @@ impl Backlog {
         self.held().bytes >= limit_bytes && self.held_of(flow).bytes >= share_bytes
     }
 
-    /// Applies the rule to the packet that leaves next: marks it where that will do, else says why to drop it.
+    /// Applies the rule to the packet that leaves next: marks it where that will do, else says why to drop
+    /// it.
     fn drop_or_mark_head<P: Packet>(&mut self, slab: &mut Slab<P>, now_ns: u64) -> Option<DropReason> {
         if self.rule == Rule::default() {
             return None;
         }
         let (flow, fifo) = self.queue.head()?;
         let packet = slab.front_mut(fifo)?;
+        let held_bytes = self.queue.held_of(flow).bytes;
         let delay_ns = now_ns.saturating_sub(packet.meta().arrival_ns);
         if self.rule.max_wait_ns.is_some_and(|max_wait_ns| delay_ns > max_wait_ns) {
             return Some(DropReason::MaxWait);
@@ -264,7 +266,7 @@ impl Backlog {
             WhenFull::Ecn(config) => (config, true),
             WhenFull::Drop(config) => (config, false),
         };
-        let signal = self.codel[flow].must_signal(config, now_ns, delay_ns, fifo.held().bytes);
+        let signal = self.codel[flow].must_signal(config, now_ns, delay_ns, held_bytes);
         (signal && !(may_mark && packet.mark_ce())).then_some(DropReason::Codel)
     }
 }

@@ -1,23 +1,25 @@
-//! A queue of times: items in buckets of `2^shift` nanoseconds, and a tree of bitmaps that finds the first full one.
+//! A queue of times: items in buckets of `2^shift` nanoseconds, and a tree of bitmaps that finds the first
+//! full one.
 //!
 //! ```text
-//! bucket(at_ns) = ceil(at_ns / 2^shift)         so at_ns <= taken < at_ns + 2^shift, by a caller always on time
+//! bucket(at_ns) = ceil(at_ns / 2^shift)      so at_ns <= taken < at_ns + 2^shift, if asked on time
 //! ```
 //!
-//! The buckets are a ring of [`BUCKETS`] = 64^3, the window of time that begins at the last bucket taken. A bit of
-//! `low` says that a bucket is not empty, a bit of `mid` that a word of `low` is not 0, a bit of `top` that a word of
-//! `mid` is not; so the first full bucket at or after any place costs three counts of trailing zeros, however many
-//! items there are, where a heap pays for their logarithm.
+//! The buckets are a ring of [`BUCKETS`] = 64^3, the window of time that begins at the last bucket taken. A
+//! bit of `low` says that a bucket is not empty, a bit of `mid` that a word of `low` is not 0, a bit of `top`
+//! that a word of `mid` is not; so the first full bucket at or after any place costs three counts of trailing
+//! zeros, however many items there are, where a heap pays for their logarithm.
 //!
-//! Items are numbers of the owner's, linked through the owner's memory: [`Buckets::push`] returns the item that must
-//! follow the new one, [`Buckets::take_due`] the first item of a whole bucket, taken at once. What is put into the
-//! present bucket meanwhile waits for the next, so nothing due can be passed for ever by what comes later. An owner
-//! that also links items backwards can take one out early ([`Buckets::set_head`]).
+//! Items are numbers of the owner's, linked through the owner's memory: [`Buckets::push`] returns the item
+//! that must follow the new one, [`Buckets::take_due`] the first item of a whole bucket, taken at once. What
+//! is put into the present bucket meanwhile waits for the next, so nothing due can be passed for ever by what
+//! comes later. An owner that also links items backwards can take one out early ([`Buckets::set_head`]).
 //!
 //! Owner: one worker. Source: Saeed et al., *Eiffel*, NSDI 2019 (circular hierarchical find-first-set queue).
 //!
-//! Limits: items of one bucket leave in the reverse of the order they came. A time beyond the window goes into its
-//! last bucket, a time past into its first; the owner looks at each item's own time again when it is taken.
+//! Limits: items of one bucket leave in the reverse of the order they came. A time beyond the window goes
+//! into its last bucket, a time past into its first; the owner looks at each item's own time again when it is
+//! taken.
 
 /// How many buckets there are, and so the window: `BUCKETS * 2^shift` nanoseconds.
 pub const BUCKETS: u64 = 64 * 64 * 64;
@@ -73,7 +75,8 @@ impl Buckets {
         (place as u32, std::mem::replace(&mut self.heads[place], item))
     }
 
-    /// Makes `item` the first of a place, in the stead of the one that was: for an owner that takes its first item out.
+    /// Makes `item` the first of a place, in the stead of the one that was: for an owner that takes its first
+    /// item out.
     pub fn set_head(&mut self, place: u32, item: u32) {
         if item == NONE {
             self.clear(place as usize);
@@ -185,8 +188,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sorted map of buckets: the same items at the same times in the same order, whatever the clock does,
-        /// through many turns of the ring.
+        /// Against a sorted map of buckets: the same items at the same times in the same order, whatever the
+        /// clock does, through many turns of the ring.
         #[test]
         fn items_leave_in_order_of_time_and_never_early(
             operations in prop::collection::vec(operation(), 1..300),

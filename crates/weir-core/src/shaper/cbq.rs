@@ -1,5 +1,5 @@
-//! CBQ, class-based queueing: a class is over its limit when, on a weighted average, its packets follow each other sooner
-//! than its rate allows.
+//! CBQ, class-based queueing: a class is over its limit when, on a weighted average, its packets follow each
+//! other sooner than its rate allows.
 //!
 //! For each packet of a class, of `len` bytes, leaving at `now`:
 //!
@@ -15,32 +15,35 @@
 //! | yes | no | `MayBorrow` |
 //! | yes | yes | `CantSend` |
 //!
-//! The average forgets debt along with idleness, and that is CBQ's inaccuracy: over every window of `t` seconds,
+//! The average forgets debt along with idleness, and that is CBQ's inaccuracy: over every window of `t`
+//! seconds,
 //!
 //! ```text
 //! (1 - 2^-w) * bytes out of a class that does not borrow <= burst + 2 L + rate * t
 //! ```
 //!
-//! so at the default `w = 5` it may run over its rate by up to 3.2 %, when the worker is late or lengths vary; served on
-//! time with packets of one length it keeps its rate exactly. `max_idle` is the burst's time at the rate.
+//! so at the default `w = 5` it may run over its rate by up to 3.2 %, when the worker is late or lengths
+//! vary; served on time with packets of one length it keeps its rate exactly. `max_idle` is the burst's time
+//! at the rate.
 //!
-//! Every packet is charged to its leaf and all ancestors, borrowed or not, so a class that borrowed must pay; its debt is
-//! kept to the time of two packets (`min_idle`), or a class that borrowed for long would lose its own share afterwards.
-//! An *isolated* class lends nothing to those outside it. It is a link of its own: what it sends within its own rate is not
-//! charged to its ancestors, what it borrows is charged to them alone, and what its parent has to lend is reduced by its
-//! rate ([`Cbq::set_config`]).
+//! Every packet is charged to its leaf and all ancestors, borrowed or not, so a class that borrowed must pay;
+//! its debt is kept to the time of two packets (`min_idle`), or a class that borrowed for long would lose its
+//! own share afterwards. An *isolated* class lends nothing to those outside it. It is a link of its own: what
+//! it sends within its own rate is not charged to its ancestors, what it borrows is charged to them alone,
+//! and what its parent has to lend is reduced by its rate ([`Cbq::set_config`]).
 //!
-//! Borrowing follows the formal link-sharing guideline, priorities and weighted round robin are the tree's; a class's
-//! weight is its quantum.
+//! Borrowing follows the formal link-sharing guideline, priorities and weighted round robin are the tree's; a
+//! class's weight is its quantum.
 //!
-//! Source: Floyd and Jacobson, *Link-sharing and resource management models for packet networks*, IEEE/ACM ToN 3(4),
-//! 1995, sections 3 and 4 and appendix A (estimator); Linux `net/sched/sch_cbq.c` before its removal in 2023 (scaled
-//! average, `undertime`).
+//! Source: Floyd and Jacobson, *Link-sharing and resource management models for packet networks*, IEEE/ACM
+//! ToN 3(4), 1995, sections 3 and 4 and appendix A (estimator); Linux `net/sched/sch_cbq.c` before its
+//! removal in 2023 (scaled average, `undertime`).
 //!
-//! Limits: those of the tree. An inner class and a root should forget nothing, or what they forget is lent out too early:
-//! give them an `ewma_log` of [`EWMA_LOG_MAX`] (the paper's simulations give them exact shares likewise), and since
-//! leaves may run over, give the tree the link's own rate ([`Tree::set_link`]). The top-level
-//! and ancestors-only approximations, with which the paper saves work, are not needed and not offered.
+//! Limits: those of the tree. An inner class and a root should forget nothing, or what they forget is lent
+//! out too early: give them an `ewma_log` of [`EWMA_LOG_MAX`] (the paper's simulations give them exact shares
+//! likewise), and since leaves may run over, give the tree the link's own rate ([`Tree::set_link`]). The
+//! top-level and ancestors-only approximations, with which the paper saves work, are not needed and not
+//! offered.
 
 use std::fmt;
 
@@ -163,8 +166,8 @@ impl CbqMeter {
         &self.config
     }
 
-    /// Times are worth as many bytes after a change as before: the same debt, the same idleness, at another rate. So it
-    /// does not matter how often a rate is changed.
+    /// Times are worth as many bytes after a change as before: the same debt, the same idleness, at another
+    /// rate. So it does not matter how often a rate is changed.
     fn set_config(&mut self, config: CbqConfig, rate: Rate, now_ns: u64) {
         let (old, new) = (u128::from(self.rate.bits_per_s()), u128::from(rate.bits_per_s()));
         let rescaled = |ns: u64| u64::try_from(u128::from(ns) * old / new).unwrap_or(u64::MAX);
@@ -225,8 +228,8 @@ impl Meter for CbqMeter {
 impl<P: Packet> Cbq<P> {
     /// Changes a class's share and flags from now on; the average is kept. On an error nothing has changed.
     ///
-    /// What isolated children take is worked out anew for the class and its parent: call it for an isolated class once it
-    /// is added, and for the parent of one that was removed.
+    /// What isolated children take is worked out anew for the class and its parent: call it for an isolated
+    /// class once it is added, and for the parent of one that was removed.
     pub fn set_config(
         &mut self,
         class: usize,

@@ -1,13 +1,13 @@
 //! A class by itself: a backlog behind a TBF.
 //!
-//! A packet leaves when it is its turn (the backlog's fair order) and the TBF admits it; every inequality of the two
-//! holds. With `Block`, the default rule, nothing is ever dropped: `room_bytes` is the credit, and when it is 0 the
-//! feeders are not polled.
+//! A packet leaves when it is its turn (the backlog's fair order) and the TBF admits it; every inequality of
+//! the two holds. With `Block`, the default rule, nothing is ever dropped: `room_bytes` is the credit, and
+//! when it is 0 the feeders are not polled.
 //!
 //! Every change is live: packets stay where they are, in their order, and bucket levels are kept.
 //!
-//! Owner: one worker. Limits: no TBF (`None`) means that packets pass as fast as they are asked for, and the room is
-//! then bounded by the slots alone.
+//! Owner: one worker. Limits: no TBF (`None`) means that packets pass as fast as they are asked for, and the
+//! room is then bounded by the slots alone.
 
 use super::{
     backlog::{Backlog, Dequeue, Refused, Rule, WhenFull},
@@ -93,7 +93,8 @@ impl<P: Packet> Class<P> {
         outcome
     }
 
-    /// Takes a packet out past the limit, booked as dropped: when its way out is gone. Until `None` the class drains.
+    /// Takes a packet out past the limit, booked as dropped: when its way out is gone. Until `None` the class
+    /// drains.
     pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
         self.backlog.drop_next(&mut self.slab, reason)
     }
@@ -259,8 +260,9 @@ mod tests {
     }
 
     proptest! {
-        /// A feeder that keeps the class full and a clock that jumps from one answer to the next, with limits changed
-        /// under load: never over the sum of what the limits allowed, never behind it, nothing lost or reordered.
+        /// A feeder that keeps the class full and a clock that jumps from one answer to the next, with limits
+        /// changed under load: never over the sum of what the limits allowed, never behind it, nothing lost
+        /// or reordered.
         #[test]
         fn live_changes_lose_nothing_reorder_nothing_and_keep_the_rate(
             changes in prop::collection::vec((1_000_000u64..1_000_000_000, 1_000_000u64..30_000_000), 1..12),

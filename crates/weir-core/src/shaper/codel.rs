@@ -1,23 +1,24 @@
 //! CoDel: tells when a queue has stood too long, and how often its senders must then be told.
 //!
-//! A queue is good while its packets' delay falls below `target_ns` at least once in every `interval_ns`. When it has
-//! not, senders get a signal (a mark, or a drop), and then one more each time
+//! A queue is good while its packets' delay falls below `target_ns` at least once in every `interval_ns`.
+//! When it has not, senders get a signal (a mark, or a drop), and then one more each time
 //!
 //! ```text
 //! signal_next_ns = signal_ns + interval_ns / sqrt(count)
 //! ```
 //!
-//! has passed, until the delay is below target. So the time between signals falls as 1 / sqrt(n), to which a TCP's
-//! rate is inversely proportional, and the rate of signals finds the one that the senders obey.
+//! has passed, until the delay is below target. So the time between signals falls as 1 / sqrt(n), to which a
+//! TCP's rate is inversely proportional, and the rate of signals finds the one that the senders obey.
 //!
 //! One of these a queue, consulted for each packet at the moment it leaves. Owner: the queue's.
 //!
-//! Source: RFC 8289 sections 4.2 to 4.4 and 5.5 (`dodequeue`, `dequeue`, control law); the RFC's loop over packets is
-//! turned inside out, so that the caller disposes of each packet before it asks about the next.
+//! Source: RFC 8289 sections 4.2 to 4.4 and 5.5 (`dodequeue`, `dequeue`, control law); the RFC's loop over
+//! packets is turned inside out, so that the caller disposes of each packet before it asks about the next.
 //!
-//! Limits: the interval is at most [`INTERVAL_NS_MAX`], so that its square fits 64 bits and the square root is exact
-//! to a nanosecond. The time of the next signal is set with the signal, not with the packet that follows it (the RFC
-//! does the latter); the two differ only in how soon a queue that stood again remembers its count.
+//! Limits: the interval is at most [`INTERVAL_NS_MAX`], so that its square fits 64 bits and the square root
+//! is exact to a nanosecond. The time of the next signal is set with the signal, not with the packet that
+//! follows it (the RFC does the latter); the two differ only in how soon a queue that stood again remembers
+//! its count.
 
 /// The longest interval, about 4.29 s.
 pub const INTERVAL_NS_MAX: u64 = u32::MAX as u64;

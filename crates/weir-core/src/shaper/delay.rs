@@ -1,7 +1,7 @@
 //! How long packets stood in a place: a histogram of powers of two, and the exact longest.
 //!
-//! Bin `i > 0` counts delays in `[2^(i-1), 2^i)` nanoseconds and bin 0 counts none, so a quantile read from it is at
-//! least the true one and less than twice it. Recording is one shift and two stores.
+//! Bin `i > 0` counts delays in `[2^(i-1), 2^i)` nanoseconds and bin 0 counts none, so a quantile read from
+//! it is at least the true one and less than twice it. Recording is one shift and two stores.
 //!
 //! Owner: the worker that owns the place; others read copies.
 
@@ -32,7 +32,8 @@ impl DelayHistogram {
         self.delay_ns_max
     }
 
-    /// An upper bound of the `per_mille` / 1000 quantile, under twice the true one; 0 when nothing was counted.
+    /// An upper bound of the `per_mille` / 1000 quantile, under twice the true one; 0 when nothing was
+    /// counted.
     pub fn quantile_ns(&self, per_mille: u32) -> u64 {
         let packets = self.packets();
         let rank = (u128::from(packets) * u128::from(per_mille)).div_ceil(1000).max(1);

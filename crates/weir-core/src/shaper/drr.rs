@@ -1,28 +1,31 @@
-//! Deficit round robin: flows take turns, and each turn passes a quantum of bytes, whatever the packets' lengths.
+//! Deficit round robin: flows take turns, and each turn passes a quantum of bytes, whatever the packets'
+//! lengths.
 //!
-//! A flow whose turn it is may send while its `deficit` is above 0, each packet taking its length off; at 0 or below
-//! it earns `quantum_bytes` and goes to the back. So a deficit stays in `(-L, quantum]`, `L` the longest packet, and
-//! turns of waiting flows differ by at most one. Hence, for any two flows with packets waiting throughout:
+//! A flow whose turn it is may send while its `deficit` is above 0, each packet taking its length off; at 0
+//! or below it earns `quantum_bytes` and goes to the back. So a deficit stays in `(-L, quantum]`, `L` the
+//! longest packet, and turns of waiting flows differ by at most one. Hence, for any two flows with packets
+//! waiting throughout:
 //!
 //! ```text
 //! |sent_i - sent_j| < quantum + L          counted from the moment at which both began to wait together
 //! |sent_i - sent_j| < quantum + 2 L        over any interval
 //! ```
 //!
-//! A flow that had nothing waiting is served ahead of the others for one quantum (*new flows first*), so that a quiet
-//! flow is not held up by a flood; that one quantum comes on top of the second line. When it empties it must pass
-//! through the list of old flows before it counts as new again; a flow cannot starve the others by pausing after each
-//! packet.
+//! A flow that had nothing waiting is served ahead of the others for one quantum (*new flows first*), so that
+//! a quiet flow is not held up by a flood; that one quantum comes on top of the second line. When it empties
+//! it must pass through the list of old flows before it counts as new again; a flow cannot starve the others
+//! by pausing after each packet.
 //!
-//! Order within a flow is the order of arrival. The packets are in a [`Slab`] that may be shared with other rounds; a
-//! flow itself is 48 bytes, taken at creation. Owner: one worker.
+//! Order within a flow is the order of arrival. The packets are in a [`Slab`] that may be shared with other
+//! rounds; a flow itself is 48 bytes, taken at creation. Owner: one worker.
 //!
-//! Source: Shreedhar and Varghese, *Efficient Fair Queuing using Deficit Round Robin*, SIGCOMM 1995 (fairness bound);
-//! RFC 8290 sections 4.1 and 4.2 (new and old flows, and the deficit that may be overdrawn by one packet).
+//! Source: Shreedhar and Varghese, *Efficient Fair Queuing using Deficit Round Robin*, SIGCOMM 1995 (fairness
+//! bound); RFC 8290 sections 4.1 and 4.2 (new and old flows, and the deficit that may be overdrawn by one
+//! packet).
 //!
-//! Limits: work for each packet is O(1), amortised, when `quantum_bytes >= L`; below that a flow takes `L / quantum`
-//! turns for one packet. All flows weigh the same. A flow is a number given by the caller: two streams hashed to one
-//! number share its turn.
+//! Limits: work for each packet is O(1), amortised, when `quantum_bytes >= L`; below that a flow takes `L /
+//! quantum` turns for one packet. All flows weigh the same. A flow is a number given by the caller: two
+//! streams hashed to one number share its turn.
 
 use super::slab::{Fifo, Slab};
 use crate::{drops::Count, packet::Packet};
@@ -40,7 +43,8 @@ pub struct Drr {
     held: Count,
     /// How many flows have packets.
     waiting: u32,
-    /// Which busy period this is: it ends when the last packet leaves. A flow listed in an earlier one is not listed.
+    /// Which busy period this is: it ends when the last packet leaves. A flow listed in an earlier one is not
+    /// listed.
     busy_period: u64,
 }
 
@@ -48,6 +52,7 @@ pub struct Drr {
 #[derive(Debug)]
 struct Flow {
     fifo: Fifo,
+    held: Count,
     /// Next flow of the list this one is in.
     next: u32,
     deficit: i64,
@@ -77,7 +82,13 @@ impl Drr {
     pub fn new(flows: usize, quantum_bytes: u32) -> Drr {
         assert!(quantum_bytes > 0, "a turn must pass something");
         assert!(flows < NONE as usize, "flows are numbered with 32 bits");
-        let flow = || Flow { fifo: Fifo::default(), next: NONE, deficit: 0, listed_in: NOT_LISTED };
+        let flow = || Flow {
+            fifo: Fifo::default(),
+            held: Count::default(),
+            next: NONE,
+            deficit: 0,
+            listed_in: NOT_LISTED,
+        };
         Drr {
             flows: (0..flows).map(|_| flow()).collect(),
             new_flows: EMPTY,
@@ -100,6 +111,7 @@ impl Drr {
         let was_empty = queue.fifo.is_empty();
         slab.push(&mut queue.fifo, packet)?;
         self.waiting += u32::from(was_empty);
+        queue.held.add(len_bytes);
         self.held.add(len_bytes);
         if queue.listed_in != self.busy_period {
             queue.listed_in = self.busy_period;
@@ -136,7 +148,7 @@ impl Drr {
     ///
     /// When there is no such flow.
     pub fn held_of(&self, flow: usize) -> Count {
-        self.flows[flow].fifo.held()
+        self.flows[flow].held
     }
 
     /// How many flows there are.
@@ -154,6 +166,7 @@ impl Drr {
         let queue = &mut self.flows[flow];
         let packet = slab.pop(&mut queue.fifo)?;
         let len_bytes = packet.len_bytes();
+        queue.held.sub(len_bytes);
         self.held.sub(len_bytes);
         if charge {
             queue.deficit -= i64::from(len_bytes);
@@ -163,8 +176,8 @@ impl Drr {
             self.busy_period += 1;
             (self.new_flows, self.old_flows) = (EMPTY, EMPTY);
         } else if queue.deficit <= 0 || queue.fifo.is_empty() {
-            // At once, not when it is next looked at: a flow that becomes new meanwhile would get in between, and so
-            // get two turns before this one.
+            // At once, not when it is next looked at: a flow that becomes new meanwhile would get in between,
+            // and so get two turns before this one.
             self.end_turn();
         }
         Some((flow, packet))
@@ -185,8 +198,9 @@ impl Drr {
         }
     }
 
-    /// Moves the flow at the head on, by the rules of RFC 8290 section 4.2: one that has used its quantum earns the
-    /// next and goes to the back of the old flows; one that has emptied goes there too if it was new, and else leaves.
+    /// Moves the flow at the head on, by the rules of RFC 8290 section 4.2: one that has used its quantum
+    /// earns the next and goes to the back of the old flows; one that has emptied goes there too if it was
+    /// new, and else leaves.
     fn end_turn(&mut self) {
         let is_new = self.new_flows.head != NONE;
         let list = if is_new { &mut self.new_flows } else { &mut self.old_flows };

@@ -1,25 +1,26 @@
 //! ECN: marks a packet as having met congestion instead of dropping it.
 //!
-//! The two low bits of the traffic class say what the sender understands: 00 nothing, 01 and 10 ECN, 11 congestion
-//! already met. Marking sets 11 where ECN is understood. For IPv4 the header's checksum follows by
+//! The two low bits of the traffic class say what the sender understands: 00 nothing, 01 and 10 ECN, 11
+//! congestion already met. Marking sets 11 where ECN is understood. For IPv4 the header's checksum follows by
 //!
 //! ```text
-//! HC' = ~(~HC + ~m + m')                        m, m' the 16-bit word before and after, one's complement sums
+//! HC' = ~(~HC + ~m + m')            m, m' the 16-bit word before and after, one's complement sums
 //! ```
 //!
-//! so nothing else of the packet is read. IPv6 has no header checksum, and transports' pseudo-headers do not cover
-//! the traffic class.
+//! so nothing else of the packet is read. IPv6 has no header checksum, and transports' pseudo-headers do not
+//! cover the traffic class.
 //!
 //! Source: RFC 3168 sections 5 and 6.1; RFC 1624 section 3, equation 3; RFC 8200 section 7.
 //!
-//! Limits: looks for IP behind an Ethernet header and at most two VLAN tags. Inside a tunnel only the outer header is
-//! marked (RFC 6040 leaves the rest to the tunnel's end).
+//! Limits: looks for IP behind an Ethernet header and at most two VLAN tags. Inside a tunnel only the outer
+//! header is marked (RFC 6040 leaves the rest to the tunnel's end).
 
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
 use crate::classify::headers::network_offset;
 
-/// Marks the packet in this Ethernet frame. False if its sender would not understand, so that only a drop will do.
+/// Marks the packet in this Ethernet frame. False if its sender would not understand, so that only a drop
+/// will do.
 pub fn mark_ce(frame: &mut [u8]) -> bool {
     let Some((ethertype, offset)) = network_offset(frame) else {
         return false;

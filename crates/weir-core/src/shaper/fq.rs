@@ -1,26 +1,28 @@
 //! FQ: every flow at its own pace, and those whose time has come served in turn.
 //!
-//! A flow with a pace has an earliest departure time, kept to 2^-32 ns. A packet leaves at or after it, and moves it on by
-//! its own length; a flow that was late or idle may catch up by `slack_ns`:
+//! A flow with a pace has an earliest departure time, kept to 2^-32 ns. A packet leaves at or after it, and
+//! moves it on by its own length; a flow that was late or idle may catch up by `slack_ns`:
 //!
 //! ```text
-//! departure' = max(departure, now - slack) + len * ns_per_byte           ns_per_byte = ceil(2^32 * 8e9 / pace) / 2^32
+//! ns_per_byte = ceil(2^32 * 8e9 / pace) / 2^32
+//! departure'  = max(departure, now - slack) + len * ns_per_byte
 //! bytes out of a flow in t seconds <= pace * (t + slack) + L             L the longest packet
 //! ```
 //!
-//! and a flow that always has packets, served no later than `slack_ns`, falls behind its pace by less than 2^-32 ns a byte
-//! (a relative 3e-9 at 100 Gbit/s). Flows whose time has come take turns by deficit, new flows first, as in the DRR
-//! module; a flow whose time has not waits in a bucket queue by its departure time. So work does not grow with the number
-//! of flows; what grows is the memory they lie in.
+//! and a flow that always has packets, served no later than `slack_ns`, falls behind its pace by less than
+//! 2^-32 ns a byte (a relative 3e-9 at 100 Gbit/s). Flows whose time has come take turns by deficit, new
+//! flows first, as in the DRR module; a flow whose time has not waits in a bucket queue by its departure
+//! time. So work does not grow with the number of flows; what grows is the memory they lie in.
 //!
-//! A flow is one cache line and a link, idle or not. Flows are numbered densely and taken at creation.
+//! A flow is half a cache line and a link, 36 bytes, idle or not. Flows are numbered densely and taken at creation.
 //!
-//! Owner: one worker. Source: Linux `net/sched/sch_fq.c` (pacing beside new and old flows); Saeed et al., *Carousel*,
-//! SIGCOMM 2017 (earliest departure time, and the credit that returns when the packet leaves); ITU-T I.371 annex A for
-//! the recurrence (generic cell rate algorithm, slack being its tolerance).
+//! Owner: one worker. Source: Linux `net/sched/sch_fq.c` (pacing beside new and old flows); Saeed et al.,
+//! *Carousel*, SIGCOMM 2017 (earliest departure time, and the credit that returns when the packet leaves);
+//! ITU-T I.371 annex A for the recurrence (generic cell rate algorithm, slack being its tolerance).
 //!
-//! Limits: a pace below 2 bit/s is 2 bit/s. A departure is late by less than one bucket, `2^BUCKET_SHIFT` ns, besides
-//! what the caller is late. There is no limit on the sum of all flows; put one behind it where the way out does not.
+//! Limits: a pace below 2 bit/s is 2 bit/s. A departure is late by less than one bucket, `2^BUCKET_SHIFT` ns,
+//! besides what the caller is late. There is no limit on the sum of all flows; put one behind it where the
+//! way out does not.
 
 use super::{
     backlog::{Dequeue, Refused},
@@ -36,8 +38,8 @@ use crate::{
     rate::{NS_PER_S, Rate},
 };
 
-/// Departure times are kept apart to 2^10 ns, about a microsecond; the window is then 268 ms, and a flow whose next
-/// packet is further off is looked at once in each.
+/// Departure times are kept apart to 2^10 ns, about a microsecond; the window is then 268 ms, and a flow
+/// whose next packet is further off is looked at once in each.
 const BUCKET_SHIFT: u32 = 10;
 
 /// What FQ is asked to keep, and the memory it takes.
@@ -62,12 +64,14 @@ pub struct FqConfig {
 pub struct Fq<P> {
     slab: Slab<P>,
     flows: Vec<Flow>,
-    /// For each flow, the next one of the list or bucket it is in. Apart from the flows, so that following a list does not
-    /// wait for each flow's own line.
+    /// For each flow, the next one of the list or bucket it is in. Apart from the flows, so that following a
+    /// list does not wait for each flow's own line.
     next: Vec<u32>,
     new_flows: List,
     old_flows: List,
     parked: Buckets,
+    /// When the bucket queue was last asked.
+    listed_ns: u64,
     quantum_bytes: i32,
     slack_ns: u64,
     limit_bytes: u64,
@@ -79,7 +83,7 @@ pub struct Fq<P> {
 
 /// One flow.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(align(32))]
 struct Flow {
     fifo: Fifo,
     departure_ns: u64,
@@ -88,11 +92,13 @@ struct Flow {
     deficit: i32,
     /// In 2^-32 ns; 0 is no pace.
     ns_per_byte: u64,
-    /// On a list or in a bucket. A flow that is not has nothing waiting.
-    listed: bool,
 }
 
-const _: () = assert!(size_of::<Flow>() <= 64, "an idle flow is one cache line");
+const _: () =
+    assert!(size_of::<Flow>() == 32, "an idle flow is half a cache line, and never lies across two");
+
+/// In the place of a link: the flow is on no list and in no bucket, and nothing waits in it.
+const NOT_LISTED: u32 = NONE - 1;
 
 #[derive(Clone, Copy, Debug)]
 struct List {
@@ -105,25 +111,25 @@ impl<P: Packet> Fq<P> {
     ///
     /// # Panics
     ///
-    /// When `quantum_bytes` is 0 or above 1 GiB, or there are 2^32 - 1 flows or packets or more.
+    /// When `quantum_bytes` is 0 or above 1 GiB, or there are 2^32 - 2 flows or packets or more.
     pub fn new(config: FqConfig, now_ns: u64) -> Fq<P> {
         assert!((1..=1 << 30).contains(&config.quantum_bytes), "a turn of {} bytes", config.quantum_bytes);
-        assert!(config.flows < NONE as usize, "flows are numbered with 32 bits");
+        assert!(config.flows < NOT_LISTED as usize, "flows are numbered with 32 bits");
         let flow = || Flow {
             fifo: Fifo::default(),
             departure_ns: 0,
             departure_fraction: 0,
             deficit: 0,
             ns_per_byte: ns_per_byte(config.pace),
-            listed: false,
         };
         Fq {
             slab: Slab::new(config.packets_max),
             flows: (0..config.flows).map(|_| flow()).collect(),
-            next: vec![NONE; config.flows],
+            next: vec![NOT_LISTED; config.flows],
             new_flows: List { head: NONE, tail: NONE },
             old_flows: List { head: NONE, tail: NONE },
             parked: Buckets::new(BUCKET_SHIFT, now_ns),
+            listed_ns: now_ns,
             quantum_bytes: config.quantum_bytes as i32,
             slack_ns: config.slack_ns,
             limit_bytes: config.limit_bytes,
@@ -151,8 +157,7 @@ impl<P: Packet> Fq<P> {
         self.slab.push(&mut queue.fifo, packet).map_err(Refused::NoSlot)?;
         self.held.add(len_bytes);
         self.account.accept(len_bytes);
-        if !queue.listed {
-            queue.listed = true;
+        if self.next[flow] == NOT_LISTED {
             queue.deficit = self.quantum_bytes;
             self.new_flows.push(&mut self.next, flow as u32);
         }
@@ -163,8 +168,12 @@ impl<P: Packet> Fq<P> {
     #[inline]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
         loop {
-            self.list_due(now_ns);
             let is_new = self.new_flows.head != NONE;
+            // Whoever is parked is parked past the present, so nobody is due until that moves.
+            if now_ns != self.listed_ns {
+                self.list_due(now_ns);
+                self.listed_ns = now_ns;
+            }
             let index = if is_new { self.new_flows.head } else { self.old_flows.head };
             let Some(flow) = self.flows.get_mut(index as usize) else {
                 let next_ns = self.parked.next_ns().filter(|_| self.held.packets > 0);
@@ -189,8 +198,8 @@ impl<P: Packet> Fq<P> {
         }
     }
 
-    /// Takes a packet out whatever its time, booked as dropped. Until `None` this empties the shaper; it looks at every
-    /// flow once, so it is not for the packet's way.
+    /// Takes a packet out whatever its time, booked as dropped. Until `None` this empties the shaper; it
+    /// looks at every flow once, so it is not for the packet's way.
     pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
         let packet = self.flows.iter_mut().find_map(|flow| self.slab.pop(&mut flow.fifo))?;
         self.held.sub(packet.len_bytes());
@@ -252,8 +261,9 @@ impl<P: Packet> Fq<P> {
         }
     }
 
-    /// Moves the flow at the head on: out of the round if it is empty and was an old one already, into a bucket if its
-    /// time has not come, else to the back of the old flows, with a quantum if it has used its own.
+    /// Moves the flow at the head on: out of the round if it is empty and was an old one already, into a
+    /// bucket if its time has not come, else to the back of the old flows, with a quantum if it has used its
+    /// own.
     #[inline]
     fn end_turn(&mut self, now_ns: u64) {
         let is_new = self.new_flows.head != NONE;
@@ -267,7 +277,7 @@ impl<P: Packet> Fq<P> {
         }
         let (is_empty, ready_ns) = (flow.fifo.is_empty(), flow.ready_ns());
         if is_empty && !in_debt && !is_new {
-            flow.listed = false;
+            self.next[index as usize] = NOT_LISTED;
         } else if !is_empty && ready_ns > now_ns {
             self.next[index as usize] = self.parked.push(ready_ns, index);
         } else {

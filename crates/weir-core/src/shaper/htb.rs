@@ -1,4 +1,5 @@
-//! HTB, the hierarchical token bucket: classes with a guaranteed rate and a ceiling, which borrow what others leave.
+//! HTB, the hierarchical token bucket: classes with a guaranteed rate and a ceiling, which borrow what others
+//! leave.
 //!
 //! | tokens of `ceil` | tokens of `rate` | mode |
 //! |---|---|---|
@@ -10,21 +11,23 @@
 //!
 //! ```text
 //! bytes out of a leaf       <= max(cburst, mtu) + ceil * t
-//! bytes out of an inner one <= max(cburst, mtu) + ceil * t + sum over its leaves of max(burst, mtu)
-//! bytes of a busy leaf      >= rate * t - max(burst, mtu) - one turn of each other leaf
+//! bytes out of an inner one <= max(cburst, mtu) + ceil * t + sum over all classes below it of max(burst, mtu)
+//! bytes of a busy leaf      >= rate * t - 2 mtu
 //! ```
 //!
-//! the second if the rates of its leaves sum to no more than its ceiling, the third if they sum to no more than the way
-//! out passes. What is left over is borrowed in proportion to the quanta, level by level.
+//! the second if the rates of its children sum to no more than its own, and theirs likewise; the third if it is
+//! served no later than its burst covers, `(burst - mtu) / rate`. What is left over is borrowed in proportion to
+//! the quanta, level by level.
 //!
-//! A packet is charged to the ceiling of its leaf and of every ancestor, and to the rate of the lender and its
-//! ancestors, not of the classes below, which borrowed it. A bucket admits a packet while it is not in debt, whatever
-//! the packet's length; it is therefore filled to `burst - mtu` only, and the inequalities hold without a packet on top.
+//! A packet is charged to the ceiling of its leaf and of every ancestor, and to the rate of the lender and
+//! its ancestors, not of the classes below, which borrowed it. A bucket admits a packet while it is not in
+//! debt, whatever the packet's length; it is therefore filled to `burst - mtu` only, and the inequalities
+//! hold without a packet on top.
 //!
 //! Source: tc-htb(8); Devera, *HTB Linux queuing discipline theory*, 2002; Linux `net/sched/sch_htb.c`.
 //!
-//! Limits: those of the tree. Unlike the kernel's, buckets hold bits, not time, so that a packet's cost is exact; there
-//! is no hysteresis; debt is bounded by 1 GiB and not by 60 s.
+//! Limits: those of the tree. Unlike the kernel's, buckets hold bits, not time, so that a packet's cost is
+//! exact; there is no hysteresis; debt is bounded by 1 GiB and not by 60 s.
 
 use std::fmt;
 
@@ -139,8 +142,8 @@ impl HtbConfig {
         Ok(())
     }
 
-    /// A quantum in proportion to the rate: a millisecond's worth, at least one packet and at most 200 kB as in the
-    /// kernel. Rates under 1.5 or over 1600 Mbit/s are therefore no longer shared in proportion.
+    /// A quantum in proportion to the rate: a millisecond's worth, at least one packet and at most 200 kB as
+    /// in the kernel. Rates under 1.5 or over 1600 Mbit/s are therefore no longer shared in proportion.
     pub fn default_quantum_bytes(&self) -> u32 {
         let quantum_bytes = self.rate.bytes_in(1_000_000).clamp(self.mtu_bytes.clamp(1, 200_000), 200_000);
         u32::try_from(quantum_bytes).unwrap_or(200_000)

@@ -1,13 +1,14 @@
 //! Shapers: when may which packet leave, and how much more may come in.
 //!
-//! A shaper does not drop to keep its rate. It says how much room it has ([`Shaper::room_bytes`]); an intake that finds
-//! none leaves the packets where they are, and so the sender is held (design.md section 2).
+//! A shaper does not drop to keep its rate. It says how much room it has ([`Shaper::room_bytes`]); an intake
+//! that finds none leaves the packets where they are, and so the sender is held (design.md section 2).
 //!
-//! In reading order: [`token_bucket`] is the limit itself, [`tbf`] one or two of them with a queue limit; [`slab`] is
-//! where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long packets stood and
-//! [`blocked`] their feeders, [`codel`] says when that was too long and [`ecn`] tells the sender; [`backlog`] is all of
-//! that for one class, and [`class`] puts it behind a limit. [`buckets`] is a queue of times, by which [`fq`] gives every
-//! flow its own pace, and [`tree`] shares a link between classes, metered by [`htb`] or [`cbq`]. [`Shaper`] is any of them.
+//! In reading order: [`token_bucket`] is the limit itself, [`tbf`] one or two of them with a queue limit;
+//! [`slab`] is where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long
+//! packets stood and [`blocked`] their feeders, [`codel`] says when that was too long and [`ecn`] tells the
+//! sender; [`backlog`] is all of that for one class, and [`class`] puts it behind a limit. [`buckets`] is a
+//! queue of times, by which [`fq`] gives every flow its own pace, and [`tree`] shares a link between classes,
+//! metered by [`htb`] or [`cbq`]. [`Shaper`] is any of them.
 
 use backlog::{Dequeue, Refused};
 use blocked::Blocked;
@@ -35,8 +36,8 @@ pub mod tbf;
 pub mod token_bucket;
 pub mod tree;
 
-/// Any shaper, seen as classes that packets are put into and one order in which they leave. A single class and FQ have
-/// class 0 alone.
+/// Any shaper, seen as classes that packets are put into and one order in which they leave. A single class
+/// and FQ have class 0 alone.
 #[derive(Debug)]
 pub enum Shaper<P> {
     /// One class behind a TBF, or behind nothing.
@@ -84,7 +85,8 @@ impl<P: Packet> Shaper<P> {
         any!(self, it => it.room_bytes(), it.room_bytes(class))
     }
 
-    /// Takes a packet out whatever the limits, booked as dropped: when its way out is gone. Until `None` this drains all.
+    /// Takes a packet out whatever the limits, booked as dropped: when its way out is gone. Until `None` this
+    /// drains all.
     pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
         any!(self, it => it.drop_next(reason), {
             let class = it.classes().find(|&class| it.leaf(class).is_some_and(|leaf| leaf.held().packets > 0))?;

@@ -1,11 +1,11 @@
-//! Memory for waiting packets: one slab of slots, and any number of first-in first-out lists threaded through it.
+//! Memory for waiting packets: one slab of slots, and any number of first-in first-out lists threaded through
+//! it.
 //!
-//! All slots are taken at start, so that no packet allocates, and they are shared, so that a thousand queues need no
-//! more slots than there are packets. Each slot is in exactly one list: the free list or one [`Fifo`].
+//! All slots are taken at start, so that no packet allocates, and they are shared, so that a thousand queues
+//! need no more slots than there are packets. Each slot is in exactly one list: the free list or one
+//! [`Fifo`].
 //!
 //! Owner: one worker. Limits: a `Fifo` belongs to the slab that filled it; that is the caller's to keep.
-
-use crate::{drops::Count, packet::Packet};
 
 /// No slot: the end of a list.
 const NONE: u32 = u32::MAX;
@@ -28,13 +28,12 @@ struct Slot<P> {
 /// A queue in a slab: packets leave in the order they came.
 #[derive(Debug)]
 pub struct Fifo {
+    /// `NONE` when nothing waits; the tail then means nothing.
     head: u32,
     tail: u32,
-    packets: u32,
-    bytes: u64,
 }
 
-impl<P: Packet> Slab<P> {
+impl<P> Slab<P> {
     /// Room for `packets_max` packets.
     ///
     /// # Panics
@@ -55,42 +54,34 @@ impl<P: Packet> Slab<P> {
         let Some(slot) = self.slots.get_mut(self.free as usize) else {
             return Err(packet);
         };
-        let len_bytes = packet.len_bytes();
         let index = std::mem::replace(&mut self.free, slot.next);
         *slot = Slot { packet: Some(packet), next: NONE };
-        if fifo.packets == 0 {
+        if fifo.is_empty() {
             fifo.head = index;
         } else {
             self.slots[fifo.tail as usize].next = index;
         }
         fifo.tail = index;
-        fifo.packets += 1;
-        fifo.bytes += u64::from(len_bytes);
         self.taken += 1;
         Ok(())
     }
 
     /// The first packet of a queue.
     pub fn front(&self, fifo: &Fifo) -> Option<&P> {
-        if fifo.packets == 0 { None } else { self.slots[fifo.head as usize].packet.as_ref() }
+        self.slots.get(fifo.head as usize)?.packet.as_ref()
     }
 
     /// The first packet of a queue, to be changed; its length must stay as it is.
     pub fn front_mut(&mut self, fifo: &Fifo) -> Option<&mut P> {
-        if fifo.packets == 0 { None } else { self.slots[fifo.head as usize].packet.as_mut() }
+        self.slots.get_mut(fifo.head as usize)?.packet.as_mut()
     }
 
     /// Takes the first packet of a queue out.
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<P> {
-        if fifo.packets == 0 {
-            return None;
-        }
-        let slot = &mut self.slots[fifo.head as usize];
+        let slot = self.slots.get_mut(fifo.head as usize)?;
         let packet = slot.packet.take()?;
         let next = std::mem::replace(&mut slot.next, self.free);
         self.free = std::mem::replace(&mut fifo.head, next);
-        fifo.packets -= 1;
-        fifo.bytes -= u64::from(packet.len_bytes());
         self.taken -= 1;
         Some(packet)
     }
@@ -104,18 +95,13 @@ impl<P: Packet> Slab<P> {
 impl Fifo {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.packets == 0
-    }
-
-    /// What waits.
-    pub fn held(&self) -> Count {
-        Count { packets: u64::from(self.packets), bytes: self.bytes }
+        self.head == NONE
     }
 }
 
 impl Default for Fifo {
     fn default() -> Fifo {
-        Fifo { head: NONE, tail: NONE, packets: 0, bytes: 0 }
+        Fifo { head: NONE, tail: NONE }
     }
 }
 
@@ -153,8 +139,6 @@ mod tests {
                 for (fifo, queue) in fifos.iter().zip(&mut model) {
                     prop_assert_eq!(slab.front(fifo), queue.front());
                     prop_assert_eq!(slab.front_mut(fifo), queue.front_mut());
-                    let bytes = queue.iter().map(|packet| u64::from(packet.len_bytes)).sum();
-                    prop_assert_eq!(fifo.held(), Count { packets: queue.len() as u64, bytes });
                     prop_assert_eq!(fifo.is_empty(), queue.is_empty());
                 }
                 prop_assert_eq!(slab.room_packets(), packets_max - model.iter().map(VecDeque::len).sum::<usize>());

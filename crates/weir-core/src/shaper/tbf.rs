@@ -7,14 +7,17 @@
 //! bytes out <= max(peak.mtu_bytes, L) + peak.rate * t        where a peak is set
 //! ```
 //!
-//! A packet leaves when both buckets admit it, so each inequality is the token bucket's own. The limit is not a
-//! point to drop at: it is the credit, the bytes that may be held here before feeders are stopped. Written as a time
-//! it is `rate * time`, and a packet that finds the place full of earlier ones leaves within that time.
+//! A packet leaves when both buckets admit it, so each inequality is the token bucket's own. The limit is not
+//! a point to drop at: it is the credit, the bytes that may be held here before feeders are stopped. Written
+//! as a time it is `rate * time`, and a packet that finds the place full of earlier ones leaves within that
+//! time.
 //!
-//! Owner: one worker. Source: tc-tbf(8), Linux `net/sched/sch_tbf.c` (two buckets, both must cover the packet).
+//! Owner: one worker. Source: tc-tbf(8), Linux `net/sched/sch_tbf.c` (two buckets, both must cover the
+//! packet).
 //!
-//! Limits: tc's `latency` also counts the burst into its limit; ours does not, because a full bucket holds nothing
-//! up. A packet longer than a bucket leaves it in debt instead of being dropped (see the token bucket).
+//! Limits: tc's `latency` also counts the burst into its limit; ours does not, because a full bucket holds
+//! nothing up. A packet longer than a bucket leaves it in debt instead of being dropped (see the token
+//! bucket).
 
 use std::fmt;
 
@@ -156,8 +159,8 @@ impl Tbf {
         }
     }
 
-    /// Changes everything from now on. Levels are kept, so a change grants no second burst; a peak that was not
-    /// there before begins full. On an error nothing has changed.
+    /// Changes everything from now on. Levels are kept, so a change grants no second burst; a peak that was
+    /// not there before begins full. On an error nothing has changed.
     pub fn set_config(&mut self, config: TbfConfig, now_ns: u64) -> Result<(), TbfError> {
         config.check()?;
         self.config = config;

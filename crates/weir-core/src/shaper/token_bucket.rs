@@ -7,20 +7,21 @@
 //! ```
 //!
 //! and a backlogged bucket falls behind `rate * t` by nothing at all: the level is kept in units of 1e-9 bit
-//! (bit/s x ns), so a refill of `elapsed_ns * bits_per_s` and a charge of `len_bytes * 8e9` are both integers and no
-//! remainder is ever lost. There is no refill timer; the level is brought up to date when it is looked at.
+//! (bit/s x ns), so a refill of `elapsed_ns * bits_per_s` and a charge of `len_bytes * 8e9` are both integers
+//! and no remainder is ever lost. There is no refill timer; the level is brought up to date when it is looked
+//! at.
 //!
-//! A packet is admitted when the level reaches its length. One longer than the burst, which could never be, is
-//! admitted when the bucket is full and leaves it in debt; hence `max(burst, L)` above, and a burst of 0 is plain
-//! pacing.
+//! A packet is admitted when the level reaches its length. One longer than the burst, which could never be,
+//! is admitted when the bucket is full and leaves it in debt; hence `max(burst, L)` above, and a burst of 0
+//! is plain pacing.
 //!
 //! Owner: one worker. Source: Linux `net/sched/sch_tbf.c` (the inequality and the packet form of its opening
 //! comment; it rounds the time of each packet, this does not).
 //!
 //! Limits: burst and packet are at most [`BURST_BYTES_MAX`]. The time of admission is rounded up to a whole
-//! nanosecond, and the caller's timer is later still. Lateness up to `(burst - L) / rate` costs nothing: the level goes
-//! on rising meanwhile. What comes after that, the bucket being full, is lost; a burst of just one packet loses
-//! the rounding of each.
+//! nanosecond, and the caller's timer is later still. Lateness up to `(burst - L) / rate` costs nothing: the
+//! level goes on rising meanwhile. What comes after that, the bucket being full, is lost; a burst of just one
+//! packet loses the rounding of each.
 
 use crate::rate::Rate;
 
@@ -64,7 +65,8 @@ impl TokenBucket {
         self.level = self.level.saturating_sub(units(len_bytes));
     }
 
-    /// Changes rate and burst from now on. What was earned stays earned, up to the new burst; debt stays debt.
+    /// Changes rate and burst from now on. What was earned stays earned, up to the new burst; debt stays
+    /// debt.
     pub fn set_rate(&mut self, rate: Rate, burst_bytes: u64, now_ns: u64) {
         self.refill(now_ns);
         self.rate = rate;

@@ -1,36 +1,42 @@
-//! Link sharing: a tree of classes in which leaves send on their own account, or borrow what their ancestors have over.
+//! Link sharing: a tree of classes in which leaves send on their own account, or borrow what their ancestors
+//! have over.
 //!
-//! Each class has a [`Meter`], which tells its [`Mode`]. A leaf may send if it, or an ancestor reached from it through
-//! classes that may borrow, can send; that class is the *lender*. Lenders lowest in the tree go first, so
+//! Each class has a [`Meter`], which tells its [`Mode`]. A leaf may send if it, or an ancestor reached from
+//! it through classes that may borrow, can send; that class is the *lender*. Lenders lowest in the tree go
+//! first, so
 //!
 //! ```text
 //! a leaf that can send (its own guarantee) goes before any that borrows, and
 //! nobody borrows from a class while a class below it could lend or send
 //! ```
 //!
-//! which is the formal link-sharing guideline. Among lenders of one level, lower priority numbers go first; among
-//! equals, and from a lender down to the leaf, classes take turns by deficit: what is borrowed is shared in proportion
-//! to `quantum_bytes`, at every level of the tree.
+//! which is the formal link-sharing guideline. Among lenders of one level, lower priority numbers go first;
+//! among equals, and from a lender down to the leaf, classes take turns by deficit: what is borrowed is
+//! shared in proportion to `quantum_bytes`, at every level of the tree.
 //!
-//! How it is found in constant time: for each priority, a class with packets in or below it is in its parent's *feed*, a
-//! ring; one that can send, and has something to send or a borrower, is in its level's *row*, a ring too. Rings change only
-//! when a leaf gets its first packet, loses its last, or a class changes its mode. A mode changes for the worse when a
-//! packet is charged, and for the better as time passes: for that each class waits in a queue of times.
+//! How it is found in constant time: for each priority, a class with packets in or below it is in its
+//! parent's *feed*, a ring; one that can send, and has something to send or a borrower, is in its level's
+//! *row*, a ring too. Rings change only when a leaf gets its first packet, loses its last, or a class changes
+//! its mode. A mode changes for the worse when a packet is charged, and for the better as time passes: for
+//! that each class waits in a queue of times.
 //!
 //! ```text
 //! row of level 63      [root]                          root can send, so it lends
 //! feed of root            (A)                          A may borrow
-//! feed of A                 (leaf 1, leaf 2)           both may borrow; row of level 0 is empty: no guarantee is left
+//! feed of A                 (leaf 1, leaf 2)           both may borrow; row of level 0 is empty: no
+//!                                                      guarantee is left to send on
 //! ```
 //!
-//! Owner: one worker. Packets of all leaves are in one slab. Source: Devera, *HTB Linux queuing discipline theory*, 2002,
-//! and Linux `net/sched/sch_htb.c` (rows, feeds, activation, modes); Floyd and Jacobson, *Link-sharing and resource
-//! management models for packet networks*, IEEE/ACM ToN 3(4), 1995, section 3 (the guideline).
+//! Owner: one worker. Packets of all leaves are in one slab. Source: Devera, *HTB Linux queuing discipline
+//! theory*, 2002, and Linux `net/sched/sch_htb.c` (rows, feeds, activation, modes); Floyd and Jacobson,
+//! *Link-sharing and resource management models for packet networks*, IEEE/ACM ToN 3(4), 1995, section 3 (the
+//! guideline).
 //!
-//! Limits: the kernel's HTB turns only the ring of the leaf's parent, so that one inner class may keep the rest from
-//! borrowing; this turns every ring on the way. A class that can send does so even if its ancestors cannot: the rates
-//! of children should not exceed their parent's, or the sum is kept by [`Tree::set_link`] alone. Work for each packet is proportional to the depth. Modes improve up
-//! to `2^EVENT_SHIFT` ns late. A packet's `max_wait` is looked at when its leaf's turn comes.
+//! Limits: the kernel's HTB turns only the ring of the leaf's parent, so that one inner class may keep the
+//! rest from borrowing; this turns every ring on the way. A class that can send does so even if its ancestors
+//! cannot: the rates of children should not exceed their parent's, or the sum is kept by [`Tree::set_link`]
+//! alone. Work for each packet is proportional to the depth. Modes improve up to `2^EVENT_SHIFT` ns late. A
+//! packet's `max_wait` is looked at when its leaf's turn comes.
 
 use events::Event;
 use rings::Ring;
@@ -49,8 +55,11 @@ use crate::{
     rate::Rate,
 };
 
+mod error;
 mod events;
 mod rings;
+
+pub use error::TreeError;
 
 /// Priorities are `0..PRIORITIES`; 0 goes first.
 pub const PRIORITIES: usize = 8;
@@ -79,8 +88,8 @@ pub enum Mode {
 pub trait Meter {
     /// The mode, and unless that is `CanSend` when it must be looked at again.
     fn mode(&self, now_ns: u64) -> (Mode, u64);
-    /// Charges a packet that left through the class. `own` tells that the lender is the class or below it: the packet
-    /// is part of what the class itself is allowed. Returns whether ancestors are charged too.
+    /// Charges a packet that left through the class. `own` tells that the lender is the class or below it:
+    /// the packet is part of what the class itself is allowed. Returns whether ancestors are charged too.
     fn charge(&mut self, len_bytes: u32, own: bool, now_ns: u64) -> bool;
 }
 
@@ -110,48 +119,6 @@ pub struct LeafConfig {
     pub rule: Rule,
 }
 
-/// Why a tree was not changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TreeError {
-    /// No room for another class.
-    TooManyClasses,
-    /// Deeper than [`DEPTH_MAX`].
-    TooDeep,
-    /// There is no class of this index.
-    NoSuchClass,
-    /// A leaf cannot have children.
-    ParentIsLeaf,
-    /// A class that has children cannot go before them.
-    HasChildren,
-    /// A class cannot go while packets wait in it.
-    NotEmpty,
-    /// No such priority.
-    Priority,
-    /// A turn must pass something.
-    Quantum,
-}
-
-impl std::fmt::Display for TreeError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            TreeError::TooManyClasses => {
-                write!(f, "there is no room for another class; give the tree more at start")
-            }
-            TreeError::TooDeep => write!(f, "classes nest at most {DEPTH_MAX} deep; take levels out"),
-            TreeError::NoSuchClass => write!(f, "there is no such class"),
-            TreeError::ParentIsLeaf => write!(f, "the parent holds packets itself; make it an inner class"),
-            TreeError::HasChildren => write!(f, "the class has children; remove them first"),
-            TreeError::NotEmpty => write!(f, "packets wait in the class; let it drain first"),
-            TreeError::Priority => write!(f, "a priority is 0 to {}", PRIORITIES - 1),
-            TreeError::Quantum => {
-                write!(f, "the quantum must be more than 0 bytes; one full frame is a good one")
-            }
-        }
-    }
-}
-
-impl std::error::Error for TreeError {}
-
 /// A tree, or several: any class without a parent is a root.
 #[derive(Debug)]
 pub struct Tree<P, M> {
@@ -165,6 +132,8 @@ pub struct Tree<P, M> {
     /// A bit for each level with any.
     row_levels: u64,
     events: Buckets,
+    /// When they were last asked.
+    looked_ns: u64,
     link: Option<TokenBucket>,
     poll_budget_bytes: u64,
     held: Count,
@@ -216,6 +185,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
             row_priorities: [0; LEVELS],
             row_levels: 0,
             events: Buckets::new(EVENT_SHIFT, now_ns),
+            looked_ns: now_ns,
             link: None,
             poll_budget_bytes: size.poll_budget_bytes,
             held: Count::default(),
@@ -311,7 +281,8 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         Ok(())
     }
 
-    /// Changes a leaf's priority, limit and rule from now on; its flows and their quantum stay as they were made.
+    /// Changes a leaf's priority, limit and rule from now on; its flows and their quantum stay as they were
+    /// made.
     pub fn change_leaf(&mut self, class: usize, config: LeafConfig) -> Result<(), TreeError> {
         let leaf = self.leaves.get_mut(class).and_then(Option::as_mut).ok_or(TreeError::NoSuchClass)?;
         if usize::from(config.priority) >= PRIORITIES {
@@ -330,8 +301,8 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         Ok(())
     }
 
-    /// Limits what leaves the tree as a whole, whatever its classes are allowed: `max(burst, mtu) + rate * t` over every
-    /// window. `None` leaves it to the way out.
+    /// Limits what leaves the tree as a whole, whatever its classes are allowed: `max(burst, mtu) + rate * t`
+    /// over every window. `None` leaves it to the way out.
     pub fn set_link(&mut self, limit: Option<(Rate, u64)>, mtu_bytes: u64, now_ns: u64) {
         self.link = limit.map(|(rate, burst_bytes)| {
             // Admits while not in debt, so the depth is a packet less than the burst.
@@ -367,7 +338,12 @@ impl<P: Packet, M: Meter> Tree<P, M> {
     /// The packet whose turn it is, if any class may send; its class is in its metadata.
     #[inline]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
-        self.look_at_due(now_ns);
+        // An event is set past the present, so none is due until that moves; unless whoever changed a class had an
+        // older clock, and then it must not be missed for good.
+        if now_ns != self.looked_ns || self.row_levels == 0 {
+            self.look_at_due(now_ns);
+            self.looked_ns = now_ns;
+        }
         let link_ns = self.link.as_ref().map_or(now_ns, |link| link.ready_at(0, now_ns));
         if link_ns > now_ns && self.held.packets > 0 {
             return Dequeue::NotBefore(link_ns);

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Size};
 use super::map::{Map, SharedWords, WakeRing};
 use super::program::{Hook, Program};
+use crate::napi::PRIMING_MARK;
 
 const SKB_MARK: i16 = 8;
 const SKB_QUEUE_MAPPING: i16 = 12;
@@ -95,7 +96,8 @@ impl Announcements {
         Ok(Announcements { words: SharedWords::new(WORD_PENDING + 2 * queues)?, queues })
     }
 
-    /// While priming, a packet goes to the queue its mark names, so that each NAPI instance can be reached.
+    /// While priming, a packet marked as [`PRIMING_MARK`] goes to the queue its mark names, so that each NAPI instance can be
+    /// reached; flows stay where they are.
     pub fn set_priming(&self, priming: bool) {
         self.words.words()[WORD_PRIMING].store(u32::from(priming), Ordering::SeqCst);
     }
@@ -158,6 +160,10 @@ fn choose_queue(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, chosen: Lab
     asm.load(Size::Word, Reg::R0, Reg::R8, byte_offset(WORD_PRIMING));
     asm.jump_if(Cond::Eq, Reg::R0, 0, classify);
     asm.load(Size::Word, Reg::R7, Reg::R6, SKB_MARK);
+    asm.op(Op::Mov, Reg::R0, Reg::R7);
+    asm.op_imm(Op::And, Reg::R0, !0xffff);
+    asm.jump_if(Cond::Ne, Reg::R0, PRIMING_MARK as i32, classify);
+    asm.op_imm(Op::And, Reg::R7, 0xffff);
     asm.op_imm(Op::Mod, Reg::R7, queues);
     asm.jump(set);
 

@@ -11,6 +11,7 @@ use crate::sys;
 
 const BPF_MAP_CREATE: u32 = 0;
 const BPF_MAP_UPDATE_ELEM: u32 = 2;
+const BPF_MAP_DELETE_ELEM: u32 = 3;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 /// The kinds of map that Weir uses (`enum bpf_map_type`).
@@ -36,6 +37,7 @@ struct CreateAttributes {
     map_name: [u8; 16],
 }
 
+/// For deletion, the kernel wants what follows the key to be 0.
 #[repr(C)]
 #[derive(Default)]
 struct UpdateAttributes {
@@ -96,6 +98,19 @@ impl Map {
             ..Default::default()
         };
         sys::bpf(BPF_MAP_UPDATE_ELEM, &mut attributes).map(drop)
+    }
+
+    /// Removes a 32-bit key; content with it being gone.
+    pub fn delete(&self, key: u32) -> io::Result<()> {
+        let mut attributes = UpdateAttributes {
+            map_fd: self.fd.as_raw_fd() as u32,
+            key: std::ptr::from_ref(&key).addr() as u64,
+            ..Default::default()
+        };
+        match sys::bpf(BPF_MAP_DELETE_ELEM, &mut attributes) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -64,7 +64,16 @@ impl Umem {
             flags: 0,
             tx_metadata_length: 0,
         };
-        sys::setsockopt(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
+        sys::setsockopt(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)?;
+        self.keep_from_children()
+    }
+
+    /// The kernel pins what is registered, and a fork would copy pinned pages, all of them, before the child even runs.
+    fn keep_from_children(&self) -> io::Result<()> {
+        let (base, length) = (self.memory.base_ptr(), self.memory.len_bytes());
+        // SAFETY: the range is the memory's own mapping, which lives as long as `self`; the advice changes nothing in this
+        // process, and a child that forks from it makes only system calls until it executes something else.
+        sys::check(unsafe { libc::madvise(base.cast(), length, libc::MADV_DONTFORK) }).map(drop)
     }
 
     /// Remembers the first bound socket.

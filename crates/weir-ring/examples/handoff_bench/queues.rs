@@ -3,6 +3,8 @@
 //!
 //! Limits: a queue without batches moves its batch one element at a time.
 
+use weir_ring::handoff::{Inbox, InboxSize, Outlet, inbox};
+
 /// The filling half.
 pub trait Tx: Send {
     /// Moves what fits of `batch`; leaves the rest.
@@ -31,6 +33,39 @@ impl Rx for weir_ring::spsc::Consumer<u32> {
     #[inline]
     fn receive(&mut self, out: &mut Vec<u32>, max: usize) {
         self.pop_into(out, max);
+    }
+}
+
+/// `weir-ring`, the whole hand-off: staged batch, pending bit, fence, look at the worker's state.
+pub fn weir_inbox(capacity: usize) -> (impl Tx, impl Rx) {
+    let size = InboxSize { sources: 1, ring_elements: capacity, inject_elements: 1 };
+    let (inbox, mut outlets) = inbox::<u32>(size).expect("a doorbell");
+    (outlets.remove(0), WeirInbox(inbox, Vec::new(), 0))
+}
+
+impl Tx for Outlet<u32> {
+    #[inline]
+    fn send(&mut self, batch: &mut Vec<u32>) {
+        let staged = batch.iter().take_while(|&&item| self.stage(item).is_ok()).count();
+        batch.drain(..staged);
+        self.flush().expect("the worker is there");
+    }
+}
+
+/// A drain has no limit but what is there, so what is over `max` waits here.
+struct WeirInbox(Inbox<u32>, Vec<u32>, usize);
+
+impl Rx for WeirInbox {
+    #[inline]
+    fn receive(&mut self, out: &mut Vec<u32>, max: usize) {
+        if self.2 == self.1.len() {
+            self.1.clear();
+            self.2 = 0;
+            self.0.drain(|_, item| self.1.push(item));
+        }
+        let end = self.1.len().min(self.2 + max);
+        out.extend_from_slice(&self.1[self.2..end]);
+        self.2 = end;
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     kernel::KernelQdisc,
     scenario::{Scenario, System},
     tbf::TbfParameters,
-    weir::{WeirParameters, WeirWire},
+    weir::{QUANTUM_BYTES, WeirParameters, WeirWire},
 };
 
 /// The longest that Weir gathers departures for; never so long that its bucket would overflow.
@@ -49,7 +49,7 @@ impl Egress {
                     packets => packets,
                 };
                 let poll_packets = match scenario.poll_packets {
-                    0 => (limit_bytes / (8 * 1518)).clamp(4, 64) as usize,
+                    0 => (limit_bytes / (8 * u64::from(QUANTUM_BYTES))).clamp(4, 64) as usize,
                     packets => packets,
                 };
                 let limits = TbfConfig {
@@ -67,6 +67,7 @@ impl Egress {
                     poll_ns: scenario.machine.worker_poll_ns,
                     // The far side's stack runs in the transmitter's context, whoever transmits.
                     packet_ns: scenario.machine.worker_packet_ns + scenario.machine.deliver_ns,
+                    end_ns: scenario.time_ns,
                 };
                 let wire = WeirWire::new(parameters).map_err(|error| error.to_string())?;
                 Ok(Egress::Weir(Box::new(wire)))

@@ -6,7 +6,7 @@
 //!    +------- woken when room comes back -+
 //! ```
 //!
-//! One event, one step: a process reaches its next send, a timer fires, a softirq runs, Weir's worker makes a pass, a
+//! One event, one step: a process reaches its next send, a timer fires, a softirq runs, Weir's worker makes a step, a
 //! packet or an acknowledgement arrives. After each step the egress says what it did ([`Effects`]), the machine
 //! carries it out, and the checkers compare the books with what is really inside.
 //!
@@ -60,12 +60,17 @@ pub struct MachineParameters {
     pub spread_percent: u64,
     /// From a timer's expiry to its softirq: least and most.
     pub interrupt_ns: (u64, u64),
-    /// From a kick to the pass of Weir's parked worker.
+    /// From a kick to the step of Weir's parked worker.
     pub worker_wake_ns: u64,
     /// What one poll of Weir's costs.
     pub worker_poll_ns: u64,
     /// What one packet costs Weir's worker, in and out, besides `deliver_ns`.
     pub worker_packet_ns: u64,
+    /// How many of 1000 sends are preempted after Weir's egress program has announced the packet and before it is in
+    /// the queue.
+    pub preempt_permille: u64,
+    /// For how long at the most.
+    pub preempt_ns: u64,
 }
 
 /// Runs `scenario` with `seed`: its numbers, or the first rule that was broken.
@@ -107,8 +112,8 @@ enum Event {
     Watchdog(u64),
     /// The softirq it raised, on this CPU.
     Softirq(usize),
-    /// Weir's worker makes the pass of this generation.
-    Pass(u64),
+    /// Weir's worker makes the step of this generation.
+    Work(u64),
     /// A packet reaches the receiver.
     Arrive(SimPacket),
     /// An acknowledgement reaches a connection.
@@ -212,9 +217,9 @@ impl<'a> Machine<'a> {
                     self.cpus.steal(cpu, work_ns);
                 }
             }
-            Event::Pass(generation) => {
+            Event::Work(generation) => {
                 if let Egress::Weir(wire) = &mut self.egress {
-                    wire.pass(generation, self.events.now_ns(), &mut self.effects);
+                    wire.step(generation, self.events.now_ns(), &mut self.effects);
                     self.carry_out();
                 }
             }
@@ -255,29 +260,33 @@ impl<'a> Machine<'a> {
         let was_woken = std::mem::take(&mut sender.woken);
         let packet = sender.packet(index, 0, now_ns);
         sender.advance(now_ns, &mut self.prng);
-        self.hand_over(index, packet);
+        let preempted_ns = self.hand_over(index, packet);
         if was_woken {
             self.checks.wakes.first_send(self.effects.dropped.is_empty());
         }
         let work_ns = self.carry_out();
         let send_ns = self.prng.spread(self.scenario.machine.send_ns, self.scenario.machine.spread_percent);
-        self.events.after(send_ns + work_ns, Event::Step(index));
+        self.events.after(preempted_ns + send_ns + work_ns, Event::Step(index));
     }
 
-    /// A packet goes from `send` to the egress.
-    fn hand_over(&mut self, index: usize, packet: SimPacket) {
+    /// A packet goes from `send` to the egress; for how long its sender was preempted in between.
+    fn hand_over(&mut self, index: usize, packet: SimPacket) -> u64 {
         let now_ns = self.events.now_ns();
         self.sockets[index].charge(packet.truesize_bytes);
         self.checks.accept(&packet);
         let tally = &mut self.tallies[index];
         tally.sent += 1;
         tally.sent_payload_bytes += u64::from(packet.payload_bytes());
+        let machine = &self.scenario.machine;
+        let preempted = machine.preempt_permille > 0 && self.prng.chance(machine.preempt_permille);
+        let preempted_ns = if preempted { self.prng.between(1, machine.preempt_ns) } else { 0 };
         match &mut self.egress {
             Egress::Kernel(qdisc) => {
                 qdisc.send(packet, self.cpus.of(index), now_ns, &mut self.sockets, &mut self.effects);
             }
-            Egress::Weir(wire) => wire.send(packet, &mut self.effects),
+            Egress::Weir(wire) => wire.send(packet, now_ns + preempted_ns, &mut self.effects),
         }
+        preempted_ns
     }
 
     /// Carries out what the egress did; the time it cost the CPU it ran on.
@@ -311,22 +320,25 @@ impl<'a> Machine<'a> {
             self.events.at(at_ns, Event::Watchdog(generation));
         }
         if effects.kicked {
-            self.schedule_pass(now_ns + self.scenario.machine.worker_wake_ns);
+            self.schedule_work(now_ns + self.scenario.machine.worker_wake_ns);
         }
-        if let Some(at_ns) = effects.pass_at_ns {
+        if let Some(at_ns) = effects.step_at_ns {
+            self.schedule_work(at_ns);
+        }
+        if let Some(at_ns) = effects.wake_at_ns {
             let delay_ns = self.interrupt_ns();
-            self.schedule_pass(at_ns + delay_ns);
+            self.schedule_work(at_ns + delay_ns);
         }
         effects.clear();
         self.effects = effects;
         work_ns
     }
 
-    fn schedule_pass(&mut self, at_ns: u64) {
+    fn schedule_work(&mut self, at_ns: u64) {
         if let Egress::Weir(wire) = &mut self.egress
             && let Some(generation) = wire.schedule(at_ns)
         {
-            self.events.at(at_ns, Event::Pass(generation));
+            self.events.at(at_ns, Event::Work(generation));
         }
     }
 

@@ -85,7 +85,7 @@ impl Machine<'_> {
         let seconds = self.scenario.time_ns as f64 / 1e9;
         let floods = of_kind(false).count().max(1) as f64;
         let offered_bytes: u64 = of_kind(false).map(|tally| tally.sent_payload_bytes).sum();
-        let (p50_ms, p99_ms) = delays_ms(of_kind(true));
+        let [p50_ms, p99_ms, max_ms] = delays_ms(of_kind(true));
         let WeirCounts { parks, kicks, .. } = match &self.egress {
             Egress::Weir(wire) => wire.counts(),
             Egress::Kernel(_) => WeirCounts::default(),
@@ -100,6 +100,7 @@ impl Machine<'_> {
             reordered: self.checks.reordered,
             p50_ms,
             p99_ms,
+            max_ms,
             wakes: self.checks.wakes.wakes,
             empty_wakes: self.checks.wakes.empty,
             repeated_wakes: self.checks.wakes.repeated,

@@ -5,36 +5,41 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use weir_lab::progress;
-use weir_lab::qdisc::{self, Options, System};
+use weir_lab::report::Report;
+use weir_lab::{epair, progress, qdisc};
 
 use crate::{Failure, Outcome};
 
 /// Run a published experiment: the historical designs, today's peers and Weir side by side, in one run.
 ///
-/// Everything happens in network namespaces of the lab's own, which are gone afterwards.
+/// What needs a network happens in namespaces of the lab's own, which are gone afterwards.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir lab qdisc                            every case, about three minutes
   weir lab qdisc --clients 2,3 --seconds 5 --json qdisc.json
   weir lab qdisc --html qdisc.html          with plots
+  weir lab epair                            every case, about a minute
+  weir lab epair --systems mutex-drain,weir --seconds 0.5
 
 Experiments:
   qdisc    UDP senders behind a 200 Mbit/s limit: stock TBF as published, TBF with a queue so long that it never drops,
-           and Weir")]
+           and Weir
+  epair    packets handed from one thread to another: FreeBSD's epair as it was, as it was first repaired and as it is,
+           crossbeam, rtrb, tokio, and Weir")]
 pub struct Arguments {
     /// Which experiment
     #[arg(value_enum, default_value = "qdisc")]
     name: Name,
-    /// How many clients send at once, one case each
+    /// qdisc: how many clients send at once, one case each
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     clients: Vec<usize>,
-    /// The systems to run, of tbf, tbf-large and weir
+    /// The systems to run; of qdisc: tbf, tbf-large, weir; of epair: two-ring, mutex-drain, mutex-flush, crossbeam, rtrb,
+    /// tokio, weir
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     systems: Vec<String>,
-    /// How long each case sends
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
-    seconds: f64,
+    /// How long each system runs in each case; 10 for qdisc, 1.2 for epair if not given
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -46,22 +51,16 @@ pub struct Arguments {
 #[derive(Clone, Copy, ValueEnum)]
 enum Name {
     Qdisc,
+    Epair,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
     weir_lab::interrupt::install();
-    let Name::Qdisc = arguments.name;
-    let mut options = Options::new(std::env::current_exe()?);
-    options.seconds = arguments.seconds;
-    if !arguments.clients.is_empty() {
-        options.clients.clone_from(&arguments.clients);
-    }
-    if !arguments.systems.is_empty() {
-        options.systems = arguments.systems.iter().map(|name| system(name)).collect::<Result<_, _>>()?;
-    }
-    let report =
-        qdisc::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?;
+    let report = match arguments.name {
+        Name::Qdisc => run_qdisc(arguments)?,
+        Name::Epair => run_epair(arguments)?,
+    };
     print!("{}", report.to_table(std::io::stdout().is_terminal()));
     for (path, text) in [
         (&arguments.json, serde_json::to_string_pretty(&report.to_json())?),
@@ -74,9 +73,41 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(if report.failures().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn system(name: &str) -> Result<System, Failure> {
-    System::from_name(name).ok_or_else(|| {
-        let names = System::ALL.map(System::name);
-        Failure::usage(format!("--systems {name}: there is no such system here, only {}", names.join(", ")))
-    })
+fn run_qdisc(arguments: &Arguments) -> Result<Report, Failure> {
+    let mut options = qdisc::Options::new(std::env::current_exe()?);
+    options.seconds = arguments.seconds.unwrap_or(options.seconds);
+    if !arguments.clients.is_empty() {
+        options.clients.clone_from(&arguments.clients);
+    }
+    let all = qdisc::System::ALL.map(|system| (system.name(), system));
+    if let Some(systems) = systems(arguments, &all)? {
+        options.systems = systems;
+    }
+    Ok(qdisc::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
+}
+
+fn run_epair(arguments: &Arguments) -> Result<Report, Failure> {
+    if !arguments.clients.is_empty() {
+        return Err(Failure::usage("--clients: epair has none; leave it out".to_string()));
+    }
+    let mut options = epair::Options::default();
+    options.seconds = arguments.seconds.unwrap_or(options.seconds);
+    let all = epair::System::ALL.map(|system| (system.name(), system));
+    if let Some(systems) = systems(arguments, &all)? {
+        options.systems = systems;
+    }
+    Ok(epair::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
+}
+
+/// What `--systems` names, out of all that the lab has; `None` if it is not given.
+fn systems<S: Copy>(arguments: &Arguments, all: &[(&str, S)]) -> Result<Option<Vec<S>>, Failure> {
+    let find = |name: &String| {
+        all.iter().find(|(other, _)| other == name).map(|(_, system)| *system).ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+            let names = names.join(", ");
+            Failure::usage(format!("--systems {name}: there is no such system here, only {names}"))
+        })
+    };
+    let systems: Vec<S> = arguments.systems.iter().map(find).collect::<Result<_, _>>()?;
+    Ok((!systems.is_empty()).then_some(systems))
 }

@@ -1,36 +1,199 @@
 //! `weir stat`: what the wires that are up did, hold and dropped.
 
+mod interval;
+#[cfg(test)]
+mod sample;
+mod text;
+
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
+use weir_port::signals::{SIGINT, SIGTERM, Signals};
+use weir_run::clock::now_ns;
 use weir_run::control;
+use weir_run::stats::{Books, PortStats, Snapshot, WireStats};
 
-use crate::Outcome;
+use crate::output::{colour, written};
+use crate::{Failure, Outcome, human};
+
+/// Lines between two headers of `-i`.
+const HEADER_EVERY: u64 = 20;
 
 /// Show counters; with --check prove that none of them hides a lost packet.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir stat                                 every wire that is up
+  weir stat veth-a --json                   one of them, for programs
+  weir stat -i 1                            a line a second, as `netstat -iw 1`
+  weir stat --check                         prove accepted = delivered + dropped + held")]
 pub struct Arguments {
     /// One wire only
     wire: Option<String>,
-    /// As one JSON object
+    /// As one JSON object; with -i one object a line
     #[arg(long)]
     json: bool,
     /// Prove accepted = delivered + dropped + held everywhere; exit 1 if it fails
     #[arg(long)]
     check: bool,
+    /// Print what happened since the last line, a line per wire, every so many seconds
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "check")]
+    interval: Option<Duration>,
+    /// End after so many intervals
+    #[arg(long, value_name = "N", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "write seconds, 0.01 to 86400, for example 1".into())
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let snapshot = control::stat(arguments.wire.as_deref())?;
-    println!("{}", serde_json::to_string_pretty(&snapshot)?);
-    if arguments.check {
-        let faults = snapshot.check();
-        for fault in &faults {
-            eprintln!("weir: {fault}");
-        }
-        if !faults.is_empty() {
-            return Ok(ExitCode::FAILURE);
-        }
+    let result = match arguments.interval {
+        Some(interval) => watch(arguments, interval),
+        None => show(arguments),
+    };
+    result.or_else(|error| match error {
+        Fault::Output(error) => written(Err(error)).map(|()| ExitCode::SUCCESS),
+        Fault::Other(failure) => Err(failure),
+    })
+}
+
+/// What went wrong; an output that nobody reads any more is no failure.
+enum Fault {
+    Output(io::Error),
+    Other(Failure),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        Fault::Output(error)
+    }
+}
+
+fn read(arguments: &Arguments) -> Result<Snapshot, Fault> {
+    control::stat(arguments.wire.as_deref()).map_err(|error| Fault::Other(error.into()))
+}
+
+fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
+    let snapshot = read(arguments)?;
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        let text = serde_json::to_string_pretty(&snapshot).map_err(|error| Fault::Other(error.into()))?;
+        writeln!(out, "{text}")?;
+    } else if snapshot.wires.is_empty() {
+        writeln!(out, "{NONE_UP}")?;
+    } else if !arguments.check {
+        write!(out, "{}", text::render(&snapshot, colour()))?;
+    }
+    if !arguments.check {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let faults = snapshot.check();
+    for fault in &faults {
+        eprintln!("weir: {fault}");
+    }
+    if !faults.is_empty() {
+        return Ok(ExitCode::FAILURE);
+    }
+    if !arguments.json && !snapshot.wires.is_empty() {
+        writeln!(out, "{}", proof(&snapshot.totals))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+const NONE_UP: &str = "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces";
+
+fn proof(totals: &Books) -> String {
+    let dropped = totals.dropped.values().map(|amount| amount.packets).sum();
+    let [accepted, delivered, dropped, held] =
+        [totals.accepted.packets, totals.delivered.packets, dropped, totals.held.packets].map(human::count);
+    format!(
+        "conservation holds: accepted {accepted} = delivered {delivered} + dropped {dropped} + held {held}"
+    )
+}
+
+/// A line an interval until a signal, the end of the last wire, or so many lines as were asked for.
+fn watch(arguments: &Arguments, interval: Duration) -> Result<ExitCode, Fault> {
+    let signals = signals()?;
+    let mut before = read(arguments)?;
+    let mut out = io::stdout().lock();
+    let mut next_ns = now_ns();
+    let mut lines_printed = 0;
+    for _ in 0..arguments.count.unwrap_or(u64::MAX) {
+        if before.wires.is_empty() {
+            if !arguments.json {
+                writeln!(out, "{NONE_UP}")?;
+            }
+            break;
+        }
+        // From the start, so that what a line takes to print does not add up.
+        next_ns += interval.as_nanos() as u64;
+        let wait = Duration::from_nanos(next_ns.saturating_sub(now_ns()));
+        if signals.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+            break;
+        }
+        let after = read(arguments)?;
+        let lines = interval::between(&before, &after);
+        let name_width = lines.iter().map(interval::Line::name_width).max().unwrap_or(0).max(8);
+        for line in &lines {
+            if arguments.json {
+                writeln!(out, "{}", line.to_json())?;
+                continue;
+            }
+            if lines_printed % HEADER_EVERY == 0 {
+                writeln!(out, "{}", interval::header(name_width))?;
+            }
+            lines_printed += 1;
+            writeln!(out, "{}", line.to_text(name_width))?;
+        }
+        out.flush()?;
+        before = after;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Something to wait on that a signal interrupts, in place of ending the process in the middle of a line.
+fn signals() -> Result<Receiver<i32>, Fault> {
+    let (sender, receiver) = channel();
+    let signals = Signals::block(&[SIGINT, SIGTERM])
+        .map_err(|error| Fault::Other(format!("waiting for signals: {error}").into()))?;
+    std::thread::spawn(move || {
+        while let Ok(received) = signals.wait() {
+            if sender.send(received.signal).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+/// Each wire with its two ports.
+fn wires(snapshot: &Snapshot) -> impl Iterator<Item = (&WireStats, &[PortStats])> {
+    snapshot.wires.iter().zip(snapshot.ports.chunks(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proof_is_one_line() {
+        assert_eq!(
+            proof(&sample::snapshot().totals),
+            "conservation holds: accepted 1,246,912 = delivered 1,246,597 + dropped 3 + held 312"
+        );
+        assert!(sample::snapshot().check().is_empty(), "the sample adds up");
+    }
+
+    #[test]
+    fn an_interval_is_some_seconds() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "nan", "inf", "1s", "", "1e9"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
 }

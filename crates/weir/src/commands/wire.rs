@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use weir_core::rate::Rate;
+use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
 use weir_run::wire::WireConfig;
 
 use crate::session::{self, Event, MEMORY_BYTES_DEFAULT, Session};
@@ -110,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return Err(Failure::usage(format!("a wire joins two interfaces, and both are {first}")));
     }
     let name = name.clone().unwrap_or_else(|| first.clone());
-    check_name(&name)?;
+    text::check_name(&name)?;
     let (memory_bytes, core) = machine.check()?;
     let classes = match &limit.classes {
         Some(file) => Some(Arc::new(text::classes(file, [first, second])?.1)),
@@ -126,7 +127,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         classes,
         memory_bytes,
     };
-    let session = Session::start(&config, session::guardian()?, core)?;
+    let session = Session::start(&config, session::guardian()?, core, &[SIGINT, SIGTERM, SIGHUP])?;
     println!("ready: wire {name} joins {first} and {second}");
     std::io::stdout().flush()?;
     match session.next_event() {
@@ -145,14 +146,4 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 .into())
         }
     }
-}
-
-fn check_name(name: &str) -> Result<(), Failure> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
-        return Err(Failure::usage(format!(
-            "--name \"{name}\" is not 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
-        )));
-    }
-    Ok(())
 }

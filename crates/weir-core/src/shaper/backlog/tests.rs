@@ -1,3 +1,5 @@
+//! Tests of `backlog`: its rule as properties, its edges as cases.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -59,7 +61,8 @@ fn stand(when_full: WhenFull, understands: bool) -> (u64, u64, u64) {
 #[test]
 fn a_standing_queue_is_marked_or_dropped_as_its_rule_says() {
     let config = CodelConfig::default();
-    // Sent from 20 ms on, above target since then: the first signal after 100 ms, then one each 100 / sqrt(n).
+    // Sent from 20 ms on, above target since then: the first signal after 100 ms, then one each 100 /
+    // sqrt(n).
     let (mut signals, mut due_ms) = (0u64, 120.0);
     while due_ms < 999.0 {
         signals += 1;
@@ -110,8 +113,8 @@ fn a_rule_changed_under_load_touches_nothing_that_waits() {
 }
 
 proptest! {
-    /// Whatever the rule: the books balance at every step, order in a flow is kept, and a flood of `n` flows holds
-    /// less than `limit * (2 + ln n)`, one packet each over.
+    /// Whatever the rule: the books balance at every step, order in a flow is kept, and a flood of `n` flows
+    /// holds less than `limit * (2 + ln n)`, one packet each over.
     #[test]
     fn books_balance_and_floods_are_bounded(
         operations in prop::collection::vec((0usize..8, 0u32..3), 100..600),

@@ -1,3 +1,5 @@
+//! Tests of `cbq`: its rule as properties, its edges as cases.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -67,8 +69,8 @@ impl Link {
         class
     }
 
-    /// The share of the link, in percent, that each class had while these senders (class, packet length) were busy; the
-    /// first half second, in which the averages settle, is not counted.
+    /// The share of the link, in percent, that each class had while these senders (class, packet length) were
+    /// busy; the first half second, in which the averages settle, is not counted.
     fn percent(&mut self, senders: &[(usize, u32)], seconds: u64) -> Vec<f64> {
         let link = Rate::from_bits_per_s(LINK_KBIT * 1000).unwrap();
         let (settled_ns, end_ns) = (self.now_ns + SECOND / 2, self.now_ns + seconds * SECOND);
@@ -111,8 +113,8 @@ impl Link {
     }
 }
 
-/// Floyd and Jacobson, figure 10 (ns: `Test/PRR`, flat structure, formal link sharing): audio 3 % and video 32 % at the
-/// higher priority, data 65 % at the lower, each of which pauses in turn.
+/// Floyd and Jacobson, figure 10 (ns: `Test/PRR`, flat structure, formal link sharing): audio 3 % and video
+/// 32 % at the higher priority, data 65 % at the lower, each of which pauses in turn.
 #[test]
 fn flat_link_sharing_of_figure_10() {
     let mut link = Link::new();
@@ -131,8 +133,8 @@ fn flat_link_sharing_of_figure_10() {
     link.assert_percent(4, &[v, d], &[(video, 35.0), (data, 65.0)]);
 }
 
-/// Floyd and Jacobson, figure 11 (ns: `Test/FORMAL`, two agencies, formal link sharing): an agency's idle share goes to
-/// its own other class, never to the other agency while that is busy.
+/// Floyd and Jacobson, figure 11 (ns: `Test/FORMAL`, two agencies, formal link sharing): an agency's idle
+/// share goes to its own other class, never to the other agency while that is busy.
 #[test]
 fn two_agencies_of_figure_11() {
     let mut link = Link::new();
@@ -157,7 +159,8 @@ fn two_agencies_of_figure_11() {
     link.assert_percent(4, &[da, db], &[(data_a, 70.0), (data_b, 30.0)]);
 }
 
-/// ns: `Test/TwoF`: with formal link sharing the data class keeps its 99 % although audio has the higher priority.
+/// ns: `Test/TwoF`: with formal link sharing the data class keeps its 99 % although audio has the higher
+/// priority.
 #[test]
 fn priority_does_not_take_an_unsatisfied_classs_share() {
     let mut link = Link::new();
@@ -184,8 +187,9 @@ fn a_bounded_class_never_borrows_and_an_isolated_one_never_lends() {
     link.assert_percent(4, &[(other, 1000)], &[(other, 70.0)]);
     link.assert_percent(4, &[(isolated, 1000)], &[(isolated, 30.0)]);
     link.assert_percent(4, &[(isolated, 1000), (other, 1000)], &[(isolated, 30.0), (other, 70.0)]);
-    // Isolated but not bounded it borrows all the same: alone all of the other's 70 %; with the other its part of them by
-    // weight, 3 : 4, since what a class that is not isolated sends counts as its own share first.
+    // Isolated but not bounded it borrows all the same: alone all of the other's 70 %; with the other its
+    // part of them by weight, 3 : 4, since what a class that is not isolated sends counts as its own share
+    // first.
     link.cbq.set_config(isolated, CbqConfig { bounded: false, ..apart }, 3000, link.now_ns).unwrap();
     link.assert_percent(4, &[(isolated, 1000)], &[(isolated, 100.0)]);
     link.assert_percent(4, &[(isolated, 1000), (other, 1000)], &[(isolated, 60.0), (other, 40.0)]);
@@ -255,7 +259,8 @@ proptest! {
             meter.charge(len_bytes, true, now_ns);
             times_ns.push(now_ns);
         }
-        // The first packet came at once, so the second pays for it; from there on each follows the other by its cost.
+        // The first packet came at once, so the second pays for it; from there on each follows the other by
+        // its cost.
         let (took_ns, exact_ns) = (times_ns[99] - times_ns[1], config.rate.ns_for(98 * u64::from(len_bytes)));
         prop_assert!(took_ns.abs_diff(exact_ns) <= 98, "{took_ns} for {exact_ns}, rounded once a packet");
     }

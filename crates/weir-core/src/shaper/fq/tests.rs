@@ -1,3 +1,5 @@
+//! Tests of `fq`: its rule as properties, its edges as cases.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -65,9 +67,34 @@ fn with_slack_for_the_bucket_nothing_of_the_pace_is_lost() {
 }
 
 #[test]
-fn a_million_idle_flows_take_a_line_and_a_link_each() {
+fn flows_without_a_pace_share_by_bytes_and_a_quiet_one_goes_first() {
+    let mut fq = Fq::new(config(None), 0);
+    for number in 0..300 {
+        fq.enqueue(0, TestPacket::new(1514, number, 0)).unwrap();
+        for part in 0..5 {
+            fq.enqueue(1, TestPacket::new(300, 5 * number + part, 0)).unwrap();
+        }
+    }
+    let mut sent = [0u32; 3];
+    let mut send = |fq: &mut Fq<TestPacket>| match fq.dequeue(0) {
+        Dequeue::Packet(flow, packet) => {
+            sent[flow] += packet.len_bytes;
+            assert!(sent[0].abs_diff(sent[1]) < 2 * 1514, "a quantum and a packet: {sent:?}");
+            flow
+        }
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..400 {
+        send(&mut fq);
+    }
+    fq.enqueue(2, TestPacket::new(100, 0, 0)).unwrap();
+    assert_eq!(send(&mut fq), 2);
+}
+
+#[test]
+fn a_million_idle_flows_take_36_bytes_each() {
     let fq = Fq::<TestPacket>::new(FqConfig { flows: 1_000_000, packets_max: 1, ..config(None) }, 0);
-    assert!(size_of_val(&fq.flows[..]) + size_of_val(&fq.next[..]) <= 68_000_000);
+    assert!(size_of_val(&fq.flows[..]) + size_of_val(&fq.next[..]) <= 36_000_000);
 }
 
 #[test]
@@ -86,8 +113,8 @@ fn a_shaper_without_a_way_out_empties_into_its_books() {
 }
 
 proptest! {
-    /// The header's inequality for each flow over every window, order in a flow, and nothing lost, while flows come
-    /// and go, paces change before use, and the caller is late.
+    /// The header's inequality for each flow over every window, order in a flow, and nothing lost, while
+    /// flows come and go, paces change before use, and the caller is late.
     #[test]
     fn every_window_of_every_flow_conforms(
         packets in prop::collection::vec((0usize..8, 60u32..1514, 0u64..3_000_000), 1..300),

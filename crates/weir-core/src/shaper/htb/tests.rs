@@ -1,3 +1,5 @@
+//! Tests of `htb`: its rule as properties, its edges as cases.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -55,7 +57,8 @@ impl Bed {
         self.tree.add(parent, meter, config.default_quantum_bytes(), leaf, self.now_ns).unwrap()
     }
 
-    /// Keeps the given leaves full for a while; `lens` are the packets' lengths in turn. Order in a flow is checked.
+    /// Keeps the given leaves full for a while; `lens` are the packets' lengths in turn. Order in a flow is
+    /// checked.
     fn run(&mut self, full: &[usize], lens: &[u32], time_ns: u64) {
         let end_ns = self.now_ns + time_ns;
         let mut last = [[None; 2]; 50];
@@ -175,6 +178,11 @@ fn a_ceiling_holds_and_leaves_the_rest_to_others() {
     let since_ns = bed.now_ns;
     bed.run(&[low], FULL_FRAMES, SECOND);
     bed.assert_mbit(low, since_ns, 25.0);
+    // Nearly all borrowed: its own next packet is 12 ms away when the ceiling admits one already.
+    bed.tree.set_config(low, config(1, 50), 1514, bed.now_ns).unwrap();
+    let since_ns = bed.now_ns;
+    bed.run(&[low], FULL_FRAMES, SECOND);
+    bed.assert_mbit(low, since_ns, 50.0);
 }
 
 #[test]
@@ -293,7 +301,7 @@ proptest! {
         for class in 0..9 {
             let config = *bed.tree.meter(class).unwrap().config();
             let below: u64 = match class {
-                0 => (3..9).map(guaranteed).sum(),
+                0 => (1..9).map(guaranteed).sum(),
                 1 => (3..6).map(guaranteed).sum(),
                 2 => (6..9).map(guaranteed).sum(),
                 _ => 0,

@@ -1,8 +1,9 @@
 //! When the classes of a link-sharing tree are looked at again.
 //!
-//! A class that cannot send has exactly one event, no later than its mode can improve; a charge usually puts that off, and
-//! then the event is left where it is: it comes too early, does no harm, and sets the next one. Only an event that would
-//! come too late is moved, so a packet rarely touches the queue. A class that can send may have one left over.
+//! A class that cannot send has exactly one event, no later than its mode can improve; a charge usually puts
+//! that off, and then the event is left where it is: it comes too early, does no harm, and sets the next one.
+//! Only an event that would come too late is moved, so a packet rarely touches the queue. A class that can
+//! send may have one left over.
 //!
 //! An event is in a bucket's list, linked both ways through the classes.
 
@@ -46,7 +47,8 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         }
     }
 
-    /// Makes sure that a class is looked at by `at_ns`. An event that is too early does no harm: it sets the next one.
+    /// Makes sure that a class is looked at by `at_ns`. An event that is too early does no harm: it sets the
+    /// next one.
     #[inline]
     fn set_event(&mut self, class: u32, at_ns: u64) {
         if self.node(class).event.is_some_and(|event| event.at_ns <= at_ns) {

@@ -11,16 +11,17 @@
 //!
 //! | ring | members | ordered by |
 //! |---|---|---|
-//! | the feed of its parent | `waiting`, and not `CantSend` | turns, which a change between `CanSend` and `MayBorrow` leaves alone |
+//! | the feed of its parent | `waiting`, and not `CantSend` | turns; `CanSend` or `MayBorrow` does not matter |
 //! | the row of its level | `active`, and `CanSend` | turns |
 //!
-//! Why the feed also holds children that can send: between two loans a child earns its own tokens, sends, and borrows
-//! again. Were it taken out and put back at the end each time, the busiest child would hardly ever get its turn to borrow.
+//! Why the feed also holds children that can send: between two loans a child earns its own tokens, sends, and
+//! borrows again. Were it taken out and put back at the end each time, the busiest child would hardly ever
+//! get its turn to borrow.
 //!
-//! Why a lender's feed leads to a leaf that may borrow, whichever members have the turn: a lender is in the lowest row that
-//! is not empty. So nothing below any lender can send and is active. A member of the feed leads to a waiting leaf
-//! through members; that leaf cannot be one that can send, so it borrows, so its parent is active; that one, unless it
-//! is the lender, cannot be one that can send either; and so on up.
+//! Why a lender's feed leads to a leaf that may borrow, whichever members have the turn: a lender is in the
+//! lowest row that is not empty. So nothing below any lender can send and is active. A member of the feed
+//! leads to a waiting leaf through members; that leaf cannot be one that can send, so it borrows, so its
+//! parent is active; that one, unless it is the lender, cannot be one that can send either; and so on up.
 
 use super::{Link, Meter, Mode, Node, PRIORITIES, Tree};
 use crate::{packet::Packet, shaper::buckets::NONE};
@@ -64,7 +65,8 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         self.join(class, active);
     }
 
-    /// Notes that packets wait in or below a class, which is not noted yet, and puts it into its parent's feed.
+    /// Notes that packets wait in or below a class, which is not noted yet, and puts it into its parent's
+    /// feed.
     fn wait(&mut self, class: u32, priorities: u8) {
         self.node_mut(class).waiting |= priorities;
         if self.node(class).mode != Mode::CantSend {
@@ -114,7 +116,8 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         }
     }
 
-    /// Notes that a class has something to send, or a child that borrows from it, and passes that on by its mode.
+    /// Notes that a class has something to send, or a child that borrows from it, and passes that on by its
+    /// mode.
     fn act(&mut self, class: u32, priorities: u8) {
         self.node_mut(class).active |= priorities;
         self.join(class, priorities);
@@ -195,8 +198,8 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         }
     }
 
-    /// Takes a packet off the deficits of its leaf and of every class up to the lender, and ends the turns of those that
-    /// have used theirs. What is sent as a lender does not count against what is borrowed.
+    /// Takes a packet off the deficits of its leaf and of every class up to the lender, and ends the turns of
+    /// those that have used theirs. What is sent as a lender does not count against what is borrowed.
     #[inline]
     pub(super) fn take_turns(&mut self, leaf: u32, lender_level: usize, priority: usize, len_bytes: u32) {
         let mut class = leaf;

@@ -120,7 +120,8 @@ pub(in crate::shaper) fn check<M>(tree: &Tree<TestPacket, M>) {
     assert_eq!(tree.held, held);
 }
 
-/// By the guideline: the lowest level with a lender, then the lowest priority, among leaves reached from it by borrowing.
+/// By the guideline: the lowest level with a lender, then the lowest priority, among leaves reached from it
+/// by borrowing.
 fn eligible(tree: &Tree<TestPacket, Fixed>) -> Vec<usize> {
     let node = |class: u32| tree.nodes[class as usize].as_ref().unwrap();
     let lender = |leaf: usize| {
@@ -165,6 +166,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]
     fn rings_follow_modes_and_the_guideline_decides(operations in prop::collection::vec(operation(), 1..250)) {
         let (mut tree, mut now_ns) = (forest(), 0);
@@ -312,4 +314,17 @@ fn packets_that_move_keep_their_order_and_are_on_one_classs_books() {
     }
     assert_eq!(number, 10);
     assert_eq!(tree.move_next(99), None);
+}
+
+#[test]
+fn a_change_made_with_an_older_clock_is_not_missed() {
+    let mut tree = tree();
+    let class = tree.add(None, meter(Mode::CanSend), 1514, Some(leaf(0)), 0).unwrap();
+    tree.enqueue(class, 0, TestPacket::new(60, 0, 0)).unwrap();
+    tree.change(class, 1514, 0, |meter| meter.mode = Mode::CantSend).unwrap();
+    let now_ns = 5_000_000;
+    assert!(matches!(tree.dequeue(now_ns), Dequeue::NotBefore(ready_ns) if ready_ns > now_ns));
+    // Its event is at 1 ms, which has passed.
+    tree.change(class, 1514, 0, |meter| meter.mode = Mode::MayBorrow).unwrap();
+    assert!(matches!(tree.dequeue(now_ns), Dequeue::NotBefore(ready_ns) if ready_ns > now_ns));
 }

@@ -1,0 +1,264 @@
+//! A learning bridge: forwards a frame to the port its destination was last heard on.
+//!
+//! The rule for each frame, in order:
+//!
+//! | frame | decision |
+//! |---|---|
+//! | cut short, or its source is a group or zero | drop, `malformed` |
+//! | destination 01-80-C2-00-00-0X | drop, `link-local` |
+//! | destination a group, or a station not heard within `ageing_ns` | flood: every member port but the ingress |
+//! | destination heard on the ingress port, or no other member | drop, `own-segment` |
+//! | otherwise | the port the destination was heard on |
+//!
+//! Before deciding, its source is learned: heard now, on the ingress port. A source that finds the table full is
+//! not learned but counted; frames to it are flooded, so nothing is lost by it.
+//!
+//! Owner: one worker. Flooding copies frames, and copies need credit, so the caller copies, to
+//! [`Bridge::flood_ports`].
+//!
+//! Source: IEEE 802.1D-2004 sections 7.7 (forwarding), 7.8 (learning), 7.9 (filtering database, ageing 300 s), 7.12.6
+//! (reserved addresses); Linux `net/bridge/br_input.c` for invalid sources.
+//!
+//! Limits: no spanning tree, so the caller's topology must be free of loops; one filtering database for all VLANs: tags
+//! pass through and are not looked at. Times are kept to 1/256 of `ageing_ns`, so a station may be forgotten that much
+//! early.
+
+use super::BURST_MAX;
+use super::table::{Full, Table};
+use crate::drops::DropReason;
+
+/// How long a station is remembered unless it is heard again: 300 s (IEEE 802.1D table 7-5).
+pub const AGEING_NS: u64 = 300_000_000_000;
+
+/// Ports a bridge has at most: the bits of a [`PortSet`].
+pub const PORTS_MAX: usize = 64;
+
+/// A set of ports, one bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortSet(pub u64);
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Egress {
+    /// To this port.
+    Port(u16),
+    /// To each of [`Bridge::flood_ports`].
+    Flood,
+    /// Nowhere.
+    Drop(DropReason),
+}
+
+/// A bridge.
+#[derive(Debug)]
+pub struct Bridge {
+    stations: Table<u64, Station>,
+    members: PortSet,
+    ageing_ns: u64,
+    /// A station heard again so soon is not written again.
+    refresh_ns: u64,
+    /// The slot whose age is looked at next.
+    sweep: usize,
+    counts: BridgeCounts,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Station {
+    heard_ns: u64,
+    port: u16,
+}
+
+/// What happened to the stations of a bridge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BridgeCounts {
+    /// Stations that were new.
+    pub learned: u64,
+    /// Stations that were heard on another port than before.
+    pub moved: u64,
+    /// Stations that were forgotten, not having been heard for long.
+    pub aged: u64,
+    /// Frames whose source was not learned because the table was full.
+    pub table_full: u64,
+    /// Frames flooded because their destination, one station, was not known.
+    pub flooded_unknown: u64,
+}
+
+impl Bridge {
+    /// A bridge without ports that remembers `stations_max` stations for `ageing_ns` each; `seed` should be random.
+    pub fn new(stations_max: usize, ageing_ns: u64, seed: u64) -> Bridge {
+        Bridge {
+            stations: Table::new(stations_max, seed),
+            members: PortSet::default(),
+            ageing_ns,
+            refresh_ns: ageing_ns / 256,
+            sweep: 0,
+            counts: BridgeCounts::default(),
+        }
+    }
+
+    /// Makes a port a member.
+    ///
+    /// # Panics
+    /// If its number is [`PORTS_MAX`] or more.
+    pub fn add_port(&mut self, port: u16) {
+        assert!(usize::from(port) < PORTS_MAX, "a bridge has ports 0 to {}", PORTS_MAX - 1);
+        self.members.0 |= 1 << port;
+    }
+
+    /// Takes a port out, and forgets the stations heard on it.
+    pub fn remove_port(&mut self, port: u16) {
+        self.members = self.members.without(port);
+        self.stations.retain(|_, station| station.port != port);
+    }
+
+    /// Where a flooded frame of this ingress port goes.
+    pub fn flood_ports(&self, ingress: u16) -> PortSet {
+        self.members.without(ingress)
+    }
+
+    /// What happened to the stations so far.
+    pub fn counts(&self) -> &BridgeCounts {
+        &self.counts
+    }
+
+    /// How many stations are remembered; some may have aged without having been forgotten yet.
+    pub fn stations(&self) -> usize {
+        self.stations.len()
+    }
+
+    /// Decides where each frame of a burst goes, into the first places of `egress`.
+    ///
+    /// # Panics
+    /// If there are more than [`BURST_MAX`] frames, or `egress` is shorter than they are.
+    pub fn forward<F: AsRef<[u8]>>(
+        &mut self,
+        ingress: u16,
+        frames: &[F],
+        now_ns: u64,
+        egress: &mut [Egress],
+    ) {
+        assert!(frames.len() <= BURST_MAX, "a burst has at most {BURST_MAX} frames");
+        self.forget_aged(now_ns);
+        // The headers first, so that their cache misses overlap.
+        let mut addresses = [(0, 0); BURST_MAX];
+        for (place, frame) in addresses.iter_mut().zip(frames) {
+            *place = addresses_of(frame.as_ref());
+        }
+        let flood = if self.flood_ports(ingress) == PortSet::default() {
+            Egress::Drop(DropReason::OwnSegment)
+        } else {
+            Egress::Flood
+        };
+        // Neighbours in a burst mostly share their addresses: what holds for one holds for the next.
+        let mut last_source = NO_ADDRESS;
+        let mut last = (NO_ADDRESS, flood);
+        for (&(destination, source), egress) in addresses.iter().zip(&mut egress[..frames.len()]) {
+            if source != last_source {
+                if source == 0 || source & GROUP != 0 {
+                    *egress = Egress::Drop(DropReason::Malformed);
+                    continue;
+                }
+                self.learn(source, ingress, now_ns);
+                last_source = source;
+                last.0 = NO_ADDRESS;
+            }
+            if destination != last.0 || last.1 == Egress::Flood {
+                last = (destination, self.decide(destination, ingress, now_ns, flood));
+            }
+            *egress = last.1;
+        }
+    }
+
+    fn learn(&mut self, source: u64, ingress: u16, now_ns: u64) {
+        let heard = Station { heard_ns: now_ns, port: ingress };
+        match self.stations.get_mut(source) {
+            Some(station) if station.port == ingress => {
+                if now_ns.saturating_sub(station.heard_ns) >= self.refresh_ns {
+                    station.heard_ns = now_ns;
+                }
+            }
+            Some(station) => {
+                *station = heard;
+                self.counts.moved += 1;
+            }
+            None => match self.stations.insert(source, heard) {
+                Ok(()) => self.counts.learned += 1,
+                Err(Full) => self.counts.table_full += 1,
+            },
+        }
+    }
+
+    fn decide(&mut self, destination: u64, ingress: u16, now_ns: u64, flood: Egress) -> Egress {
+        if destination & GROUP != 0 {
+            return if destination & !0xf == RESERVED { Egress::Drop(DropReason::LinkLocal) } else { flood };
+        }
+        match self.stations.get(destination) {
+            Some(station) if now_ns.saturating_sub(station.heard_ns) < self.ageing_ns => {
+                if station.port == ingress {
+                    Egress::Drop(DropReason::OwnSegment)
+                } else {
+                    Egress::Port(station.port)
+                }
+            }
+            _ => {
+                self.counts.flooded_unknown += u64::from(flood == Egress::Flood);
+                flood
+            }
+        }
+    }
+
+    /// Looks at the next few slots, so that each burst pays a little and stations that left make room.
+    fn forget_aged(&mut self, now_ns: u64) {
+        for _ in 0..SWEEP_SLOTS {
+            self.sweep = (self.sweep + 1) & (self.stations.slots() - 1);
+            if let Some(&(key, station)) = self.stations.slot(self.sweep)
+                && now_ns.saturating_sub(station.heard_ns) >= self.ageing_ns
+            {
+                self.stations.remove(key);
+                self.counts.aged += 1;
+            }
+        }
+    }
+}
+
+impl PortSet {
+    /// The set without one port.
+    pub fn without(self, port: u16) -> PortSet {
+        PortSet(self.0 & !1u64.checked_shl(port.into()).unwrap_or(0))
+    }
+}
+
+impl Iterator for PortSet {
+    type Item = u16;
+
+    /// Takes the lowest port out.
+    fn next(&mut self) -> Option<u16> {
+        let port = self.0.trailing_zeros();
+        if port == u64::BITS {
+            return None;
+        }
+        self.0 &= self.0 - 1;
+        Some(port as u16)
+    }
+}
+
+const ETHERNET_LEN: usize = 14;
+const SWEEP_SLOTS: usize = 2;
+/// The group bit of an address as a number: the lowest of its first byte.
+const GROUP: u64 = 1 << 40;
+const RESERVED: u64 = 0x0180_c200_0000;
+/// No address has more than 48 bits.
+const NO_ADDRESS: u64 = u64::MAX;
+
+/// Destination and source as numbers of 48 bits; zeros for a frame without them.
+#[inline]
+fn addresses_of(frame: &[u8]) -> (u64, u64) {
+    let Some(head) = frame.first_chunk::<ETHERNET_LEN>() else {
+        return (0, 0);
+    };
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *head;
+    (u64::from_be_bytes([0, 0, d0, d1, d2, d3, d4, d5]), u64::from_be_bytes([0, 0, s0, s1, s2, s3, s4, s5]))
+}
+
+#[cfg(test)]
+#[path = "bridge_tests.rs"]
+mod tests;

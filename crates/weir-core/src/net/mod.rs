@@ -1,0 +1,24 @@
+//! Bridging and routing: which port a frame leaves by, and what is changed in it on the way.
+//!
+//! A [`bridge::Bridge`] and a [`router::Router`] are states without ports: they are shown a burst of frames of one
+//! ingress port and answer with a decision for each, in an array; moving the frames is the caller's. Each takes a
+//! burst through one stage at a time, so that the loads of one packet overlap those of its neighbours.
+//!
+//! In reading order: [`table`] is the bounded hash table both look up stations in, and [`bridge`] all of a bridge. Of a
+//! router, [`route`] finds the next hop, [`neighbour`] its link-layer address by the messages of [`resolve`],
+//! [`checksum`] keeps headers right, [`icmp`] tells senders what went wrong, [`outbox`] holds the frames a router
+//! makes itself, and [`router`] is the instance.
+//!
+//! Owner: one worker for each bridge and router (design.md section 3, invariant 7).
+
+pub mod bridge;
+pub mod checksum;
+pub mod icmp;
+pub mod neighbour;
+pub mod outbox;
+pub mod resolve;
+pub mod route;
+pub mod router;
+pub mod table;
+
+pub use crate::steer::rss::BURST_MAX;

@@ -1,0 +1,201 @@
+//! The states of a neighbour, its packets' order, and the bounds.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::packet::Meta;
+
+#[derive(Debug, PartialEq, Eq)]
+struct Pkt(u32);
+
+impl Packet for Pkt {
+    fn len_bytes(&self) -> u32 {
+        100
+    }
+    fn meta(&self) -> &Meta {
+        unreachable!("a router asks for none")
+    }
+    fn meta_mut(&mut self) -> &mut Meta {
+        unreachable!("a router asks for none")
+    }
+}
+
+const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const FRONT: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+const S: u64 = 1_000_000_000;
+
+fn station(last: u8) -> Station {
+    Station::v4(0, [10, 0, 0, last])
+}
+
+fn neighbours(entries_max: usize) -> Neighbours<Pkt> {
+    Neighbours::new(entries_max, 8, 3, 1)
+}
+
+/// Asks to send a packet, and holds it if told so.
+fn offer(neighbours: &mut Neighbours<Pkt>, last: u8, number: u32, now_ns: u64) -> Resolved {
+    let resolved = neighbours.resolve(station(last), OWN, now_ns);
+    if let Resolved::Wait(neighbour) = resolved {
+        neighbours.hold(neighbour, Pkt(number));
+    }
+    resolved
+}
+
+fn requests(neighbours: &mut Neighbours<Pkt>, now_ns: u64) -> Vec<Request> {
+    std::iter::from_fn(|| neighbours.next_request(now_ns)).collect()
+}
+
+#[test]
+fn packets_wait_in_order_and_go_when_answered() {
+    let mut neighbours = neighbours(4);
+    for number in 0..3 {
+        assert!(matches!(offer(&mut neighbours, 2, number, 0), Resolved::Wait(_)));
+    }
+    assert_eq!(offer(&mut neighbours, 2, 3, 0), Resolved::Drop(DropReason::NeighbourFull));
+    assert_eq!(neighbours.held(), Count { packets: 3, bytes: 300 });
+    assert_eq!(
+        requests(&mut neighbours, 0),
+        [Request { interface: 0, target: IpAddr::from([10, 0, 0, 2]), mac: None }]
+    );
+    assert_eq!(neighbours.next_due_ns(), Some(S));
+    assert_eq!(neighbours.release(), None);
+    neighbours.answered(station(2), THEIRS, S / 2);
+    assert!(matches!(offer(&mut neighbours, 2, 4, S / 2), Resolved::Drop(_)), "none overtakes");
+    for number in 0..3 {
+        assert_eq!(neighbours.release(), Some(Released::Send(Pkt(number), 0, FRONT)));
+    }
+    assert_eq!(neighbours.release(), None);
+    assert_eq!(neighbours.held(), Count::default());
+    assert_eq!(offer(&mut neighbours, 2, 5, S / 2), Resolved::Send(FRONT));
+    assert_eq!(requests(&mut neighbours, 10 * S), [], "what is answered is not asked again");
+}
+
+#[test]
+fn three_requests_without_an_answer_drop_what_waits() {
+    let mut neighbours = neighbours(4);
+    offer(&mut neighbours, 2, 0, 0);
+    for second in 0..3 {
+        assert_eq!(requests(&mut neighbours, second * S).len(), 1);
+        assert_eq!(requests(&mut neighbours, second * S + S - 1), []);
+        assert_eq!(neighbours.release(), None);
+    }
+    assert_eq!(requests(&mut neighbours, 3 * S), []);
+    assert_eq!(neighbours.state(station(2)), Some(State::Failed));
+    assert_eq!(offer(&mut neighbours, 2, 1, 3 * S), Resolved::Drop(DropReason::NoNeighbour));
+    assert_eq!(neighbours.release(), Some(Released::Unreachable(Pkt(0))));
+    assert_eq!(neighbours.release(), None);
+    assert_eq!(neighbours.state(station(2)), None, "and it is forgotten");
+    assert!(matches!(offer(&mut neighbours, 2, 2, 3 * S), Resolved::Wait(_)), "so it may be asked anew");
+}
+
+#[test]
+fn an_old_address_is_used_while_it_is_probed() {
+    let mut neighbours = neighbours(4);
+    offer(&mut neighbours, 2, 0, 0);
+    requests(&mut neighbours, 0);
+    neighbours.answered(station(2), THEIRS, 0);
+    while neighbours.release().is_some() {}
+    let old_ns = REACHABLE_NS;
+    assert_eq!(offer(&mut neighbours, 2, 1, old_ns), Resolved::Send(FRONT));
+    assert_eq!(neighbours.state(station(2)), Some(State::Probe));
+    assert_eq!(requests(&mut neighbours, old_ns)[0].mac, Some(THEIRS), "asked directly");
+    assert_eq!(requests(&mut neighbours, old_ns + S).len(), 1);
+    neighbours.answered(station(2), THEIRS, old_ns + S);
+    assert_eq!(neighbours.state(station(2)), Some(State::Reachable));
+    // And again, without an answer.
+    let old_ns = 3 * REACHABLE_NS;
+    offer(&mut neighbours, 2, 2, old_ns);
+    for second in 0..4 {
+        assert_eq!(requests(&mut neighbours, old_ns + second * S).len(), usize::from(second < 3));
+    }
+    assert_eq!(neighbours.state(station(2)), None);
+}
+
+#[test]
+fn what_was_not_asked_for_is_not_trusted_and_a_static_entry_never_changes() {
+    let mut neighbours = neighbours(4);
+    neighbours.answered(station(2), THEIRS, 0);
+    assert_eq!(neighbours.state(station(2)), None, "nobody asked");
+    neighbours.heard(station(2), THEIRS, OWN, 0);
+    assert_eq!(neighbours.state(station(2)), Some(State::Stale));
+    assert!(neighbours.add_permanent(station(3), THEIRS, OWN, 0));
+    neighbours.heard(station(3), [6; 6], OWN, 0);
+    neighbours.answered(station(3), [6; 6], 0);
+    assert_eq!(offer(&mut neighbours, 3, 0, 1 << 60), Resolved::Send(FRONT));
+    assert_eq!(requests(&mut neighbours, 1 << 60), []);
+}
+
+#[test]
+fn a_full_table_lets_old_entries_give_way_and_others_stay() {
+    let mut neighbours = neighbours(2);
+    assert!(neighbours.add_permanent(station(1), THEIRS, OWN, 0));
+    neighbours.heard(station(2), THEIRS, OWN, 0);
+    assert!(matches!(offer(&mut neighbours, 3, 0, 0), Resolved::Wait(_)), "in the stale one's place");
+    assert_eq!(offer(&mut neighbours, 4, 1, 0), Resolved::Drop(DropReason::NeighbourFull));
+    assert_eq!(neighbours.state(station(1)), Some(State::Permanent));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Offer(u8),
+    Answer(u8),
+    Heard(u8),
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0u8..6).prop_map(Step::Offer),
+        2 => (0u8..6).prop_map(Step::Answer),
+        1 => (0u8..6).prop_map(Step::Heard),
+        2 => (0u64..20).prop_map(|tenths| Step::Wait(tenths * S / 10)),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+proptest! {
+    /// No packet is lost or overtaken, whatever is heard when.
+    #[test]
+    fn every_packet_comes_out_once_and_in_order(steps in steps(), entries_max in 1usize..5) {
+        let mut neighbours = neighbours(entries_max);
+        let mut waiting: Vec<VecDeque<u32>> = vec![VecDeque::new(); 6];
+        let (mut number, mut now_ns) = (0, 0);
+        for step in steps {
+            match step {
+                Step::Offer(last) => {
+                    number += 1;
+                    match offer(&mut neighbours, last, number, now_ns) {
+                        Resolved::Wait(_) => waiting[usize::from(last)].push_back(number),
+                        Resolved::Send(_) => prop_assert!(waiting[usize::from(last)].is_empty(), "overtaken"),
+                        Resolved::Drop(_) => {}
+                    }
+                }
+                Step::Answer(last) => neighbours.answered(station(last), [2, 0, 0, 0, 0, last], now_ns),
+                Step::Heard(last) => neighbours.heard(station(last), [2, 0, 0, 0, 0, last], OWN, now_ns),
+                Step::Wait(wait_ns) => now_ns += wait_ns,
+            }
+            prop_assert!(requests(&mut neighbours, now_ns).len() <= entries_max);
+            let held = waiting.iter().map(VecDeque::len).sum::<usize>();
+            prop_assert_eq!(neighbours.held().packets, held as u64);
+            while let Some(released) = neighbours.release() {
+                let number = match &released {
+                    Released::Send(packet, ..) | Released::Unreachable(packet) => packet.0,
+                };
+                let queue = waiting.iter_mut().find(|queue| queue.front() == Some(&number));
+                prop_assert!(queue.is_some(), "{number} came out of turn");
+                queue.expect("a queue").pop_front();
+            }
+        }
+        // All that wait come out by themselves in time.
+        for _ in 0..5 {
+            now_ns += S;
+            requests(&mut neighbours, now_ns);
+            while neighbours.release().is_some() {}
+        }
+        prop_assert_eq!(neighbours.held(), Count::default());
+        prop_assert_eq!(neighbours.next_due_ns(), None);
+    }
+}

@@ -1,0 +1,431 @@
+//! A router instance ("jail"): its own interfaces, routes and neighbours, shared with nobody.
+//!
+//! A burst passes three stages: every frame is inspected, all IPv4 destinations are looked up, then each packet is
+//! decided. What a packet meets, in order:
+//!
+//! | packet | becomes |
+//! |---|---|
+//! | for another link-layer address | drop `not-for-us` |
+//! | ARP, neighbour discovery | taken in; answers and questions go to the outbox |
+//! | header cut short or contradictory; wrong IPv4 checksum | drop `malformed`, `bad-checksum` |
+//! | source or destination that must not be on a wire or not leave its link; sent to a link-layer group | drop `martian` |
+//! | echo request to an own address | its reply, sent as a packet of ours |
+//! | anything else to an own address or a group | drop `no-handler`, and an error |
+//! | TTL or hop limit at most 1; no route; longer than the way out | drop `ttl-expired`, `no-route`, `too-long`, and an error |
+//! | next hop's link-layer address unknown | held, at most `waiting_max` for each; later drop `no-neighbour`, and an error |
+//! | the rest | TTL one less, checksum followed (RFC 1624), link-layer addresses replaced, out |
+//!
+//! The caller moves packets as the verdicts say. For each [`Verdict::Hold`] it calls [`Router::hold`], then takes out
+//! everything [`Router::release`] has, before it shows the next burst. So packets of one flow leave in the order they
+//! came (design.md section 3, invariant 2). [`Router::poll`] is called at the time the last one named.
+//!
+//! Owner: one worker. Source: RFC 1812 section 5.2 (forwarding), 5.3.4 (link-layer groups), 5.3.7 (martians); RFC 8200;
+//! RFC 4291 section 2.5 (scopes); RFC 1624.
+//!
+//! Limits: IPv4 is not fragmented: what is too long is dropped even without DF, and then nobody is told. IP options and
+//! extension headers travel untouched. VLAN tags are not understood (`no-handler`): give each VLAN a bridge. No
+//! multicast routing, no router advertisements, no redirects, no reverse path check.
+
+mod control;
+mod inspect;
+
+use std::net::IpAddr;
+
+use smoltcp::wire::{EthernetAddress, IpCidr};
+
+use super::BURST_MAX;
+use super::checksum::updated;
+use super::icmp::{Fault, Limit};
+use super::neighbour::{NeighbourId, Neighbours, Released, Resolved, State, Station};
+use super::outbox::Outbox;
+use super::resolve::link_local;
+use super::route::{Interface, NextHop, Route, RouteError, RouteTable};
+use crate::drops::{Count, DropReason};
+use crate::packet::Packet;
+use inspect::{ETHERNET_LEN, Kind, V4_HEAD, V6_HEAD, inspect};
+
+/// A neighbour whose address is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticNeighbour {
+    /// The interface whose link it is on.
+    pub interface: u16,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its link-layer address.
+    pub mac: EthernetAddress,
+}
+
+/// What a router is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouterSettings {
+    /// Its interfaces.
+    pub interfaces: Vec<Interface>,
+    /// Its routes, besides those its interfaces bring.
+    pub routes: Vec<Route>,
+    /// Its static neighbours.
+    pub neighbours: Vec<StaticNeighbour>,
+    /// Neighbours at most, static ones included.
+    pub neighbours_max: usize,
+    /// Packets that may wait for neighbours, together.
+    pub held_max: usize,
+    /// Packets that may wait for one neighbour.
+    pub waiting_max: u16,
+    /// ICMP errors a second.
+    pub errors_per_second: u32,
+    /// ICMP errors at once after a pause.
+    pub errors_burst: u32,
+    /// A random number, so that nobody can prepare addresses that collide.
+    pub seed: u64,
+}
+
+/// Why a router cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouterError {
+    /// A route is wrong.
+    Route(RouteError),
+    /// A static neighbour is on an interface that does not exist.
+    NoInterface(StaticNeighbour),
+    /// There are more static neighbours than `neighbours_max`.
+    TooManyNeighbours(StaticNeighbour),
+}
+
+impl std::fmt::Display for RouterError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RouterError::Route(error) => error.fmt(f),
+            RouterError::NoInterface(neighbour) => {
+                write!(f, "neighbour {}: there is no interface {}", neighbour.address, neighbour.interface)
+            }
+            RouterError::TooManyNeighbours(neighbour) => {
+                write!(f, "neighbour {}: no room for it; raise neighbours_max", neighbour.address)
+            }
+        }
+    }
+}
+
+impl std::error::Error for RouterError {}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It leaves by this interface; its frame is ready.
+    Forward(u16),
+    /// It waits: give it to [`Router::hold`].
+    Hold(NeighbourId),
+    /// It was for the router itself, which has read it.
+    Local,
+    /// It is dropped.
+    Drop(DropReason),
+}
+
+/// What a router did besides forwarding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouterCounts {
+    /// ICMP errors made.
+    pub errors: u64,
+    /// ICMP errors not made because of the limit.
+    pub errors_limited: u64,
+    /// ICMP errors not made because the way back is not known, or the outbox full.
+    pub errors_untold: u64,
+    /// Echo requests answered.
+    pub echoes: u64,
+}
+
+/// A router.
+#[derive(Debug)]
+pub struct Router<P> {
+    ports: Box<[Port]>,
+    own_v4: Box<[[u8; 4]]>,
+    table: RouteTable,
+    neighbours: Neighbours<P>,
+    outbox: Outbox,
+    limit: Limit,
+    counts: RouterCounts,
+}
+
+#[derive(Debug)]
+struct Port {
+    mac: [u8; 6],
+    mtu_bytes: u16,
+    /// With the link-local one, if there is any of IPv6.
+    addresses: Vec<IpCidr>,
+}
+
+/// Enough for a question or an answer for each packet of a burst.
+const OUTBOX_FRAMES: usize = 2 * BURST_MAX;
+
+impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
+    /// Makes a router, in memory taken now.
+    pub fn new(settings: RouterSettings, now_ns: u64) -> Result<Router<P>, RouterError> {
+        let RouterSettings { interfaces, routes, neighbours, neighbours_max, held_max, waiting_max, .. } =
+            settings;
+        let table = RouteTable::compile(&interfaces, &routes).map_err(RouterError::Route)?;
+        let mut router = Router {
+            ports: interfaces.iter().map(Port::new).collect(),
+            own_v4: Box::default(),
+            table,
+            neighbours: Neighbours::new(neighbours_max, held_max, waiting_max, settings.seed),
+            outbox: Outbox::new(OUTBOX_FRAMES),
+            limit: Limit::new(settings.errors_per_second, settings.errors_burst),
+            counts: RouterCounts::default(),
+        };
+        let addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
+        router.own_v4 = addresses
+            .filter_map(|cidr| match cidr {
+                IpCidr::Ipv4(cidr) => Some(cidr.address().octets()),
+                IpCidr::Ipv6(_) => None,
+            })
+            .collect();
+        for neighbour in neighbours {
+            let port = router.ports.get(usize::from(neighbour.interface));
+            let own = port.ok_or(RouterError::NoInterface(neighbour))?.mac;
+            let station = Station::new(neighbour.interface, neighbour.address);
+            if !router.neighbours.add_permanent(station, neighbour.mac.0, own, now_ns) {
+                return Err(RouterError::TooManyNeighbours(neighbour));
+            }
+        }
+        Ok(router)
+    }
+
+    /// Decides a burst that came in by the interface `ingress`, into the first places of `verdicts`. A packet's bytes are
+    /// its frame and nothing behind it.
+    ///
+    /// # Panics
+    /// If there are more than [`BURST_MAX`] packets, fewer verdicts, or no such interface.
+    pub fn process(&mut self, ingress: u16, packets: &mut [P], now_ns: u64, verdicts: &mut [Verdict]) {
+        assert!(packets.len() <= BURST_MAX, "a burst has at most {BURST_MAX} packets");
+        let mac = self.ports[usize::from(ingress)].mac;
+        let mut kinds = [Kind::Drop(DropReason::Malformed); BURST_MAX];
+        let mut destinations = [[0; 4]; BURST_MAX];
+        for ((packet, kind), destination) in packets.iter().zip(&mut kinds).zip(&mut destinations) {
+            *kind = inspect(packet.as_ref(), mac, &self.own_v4, destination);
+        }
+        let mut values = [0; BURST_MAX];
+        self.table.lookup_burst_v4(&destinations[..packets.len()], &mut values);
+        for (i, packet) in packets.iter_mut().enumerate() {
+            let frame = packet.as_mut();
+            verdicts[i] = match kinds[i] {
+                Kind::V4 { to_us } => {
+                    let hop = self.table.hop(values[i]);
+                    self.decide_v4(ingress, frame, destinations[i], hop, to_us, now_ns)
+                }
+                Kind::V6 { to_us } => self.decide_v6(ingress, frame, to_us, now_ns),
+                Kind::Arp => self.arp(ingress, frame, now_ns),
+                Kind::Drop(reason) => Verdict::Drop(reason),
+            };
+        }
+        if self.neighbours.next_due_ns().is_some() {
+            self.poll(now_ns);
+        }
+    }
+
+    /// Keeps a packet until its neighbour is known.
+    ///
+    /// # Panics
+    /// If no verdict said so.
+    pub fn hold(&mut self, neighbour: NeighbourId, packet: P) {
+        self.neighbours.hold(neighbour, packet);
+    }
+
+    /// The next packet that need not wait any longer: to be forwarded, its frame ready, or dropped.
+    pub fn release(&mut self, now_ns: u64) -> Option<(P, Verdict)> {
+        Some(match self.neighbours.release()? {
+            Released::Send(mut packet, interface, front) => {
+                if let Some(head) = packet.as_mut().first_chunk_mut() {
+                    *head = front;
+                }
+                (packet, Verdict::Forward(interface))
+            }
+            Released::Unreachable(packet) => {
+                self.complain(packet.as_ref(), Fault::NoNeighbour, None, now_ns);
+                (packet, Verdict::Drop(DropReason::NoNeighbour))
+            }
+        })
+    }
+
+    /// Puts the questions that are due into the outbox, and gives up neighbours that do not answer; what waited for them
+    /// is then released. Returns when to call again.
+    pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        while let Some(request) = self.neighbours.next_request(now_ns) {
+            self.ask(request);
+        }
+        self.neighbours.next_due_ns()
+    }
+
+    /// The next frame the router made itself, and the interface it leaves by.
+    pub fn made(&mut self) -> Option<(u16, &[u8])> {
+        self.outbox.pop()
+    }
+
+    /// Other routes, compiled beforehand, from now on.
+    pub fn set_routes(&mut self, table: RouteTable) {
+        self.table = table;
+    }
+
+    /// What waits for neighbours.
+    pub fn held(&self) -> Count {
+        self.neighbours.held()
+    }
+
+    /// What is known of a neighbour.
+    pub fn neighbour(&self, interface: u16, address: IpAddr) -> Option<State> {
+        self.neighbours.state(Station::new(interface, address))
+    }
+
+    /// What it did besides forwarding.
+    pub fn counts(&self) -> &RouterCounts {
+        &self.counts
+    }
+
+    #[inline]
+    fn decide_v4(
+        &mut self,
+        ingress: u16,
+        frame: &mut [u8],
+        destination: [u8; 4],
+        hop: NextHop,
+        to_us: bool,
+        now_ns: u64,
+    ) -> Verdict {
+        let from = Some((ingress, source_mac(frame)));
+        let (interface, station) = match hop {
+            NextHop::OnLink(interface) => (interface, Station::v4(interface, destination)),
+            NextHop::Gateway(interface, gateway) => (interface, Station::new(interface, gateway)),
+            NextHop::Local if to_us => return self.local_v4(ingress, frame, now_ns),
+            NextHop::None if to_us => {
+                return self.refuse(frame, Fault::NoRoute, DropReason::NoRoute, from, now_ns);
+            }
+            NextHop::Broadcast | NextHop::Multicast => return Verdict::Drop(DropReason::NoHandler),
+            NextHop::Local | NextHop::None | NextHop::Martian => return Verdict::Drop(DropReason::Martian),
+        };
+        if !to_us {
+            return Verdict::Drop(DropReason::Martian);
+        }
+        let port = &self.ports[usize::from(interface)];
+        let (mtu_bytes, own) = (port.mtu_bytes, port.mac);
+        let Some(head) = frame.first_chunk::<V4_HEAD>() else {
+            return Verdict::Drop(DropReason::Malformed);
+        };
+        if head[22] <= 1 {
+            return self.refuse(frame, Fault::TimeExceeded, DropReason::TtlExpired, from, now_ns);
+        }
+        if u16::from_be_bytes([head[16], head[17]]) > mtu_bytes {
+            const DONT_FRAGMENT: u8 = 0x40;
+            if head[20] & DONT_FRAGMENT == 0 {
+                return Verdict::Drop(DropReason::TooLong);
+            }
+            return self.refuse(frame, Fault::TooLong(mtu_bytes), DropReason::TooLong, from, now_ns);
+        }
+        let resolved = self.neighbours.resolve(station, own, now_ns);
+        if let Resolved::Drop(reason) = resolved {
+            return self.unresolved(frame, reason, from, now_ns);
+        }
+        if let Some(head) = frame.first_chunk_mut::<V4_HEAD>() {
+            // The word of TTL and protocol, and the checksum that covers it.
+            let before = u16::from_be_bytes([head[22], head[23]]);
+            let checksum = u16::from_be_bytes([head[24], head[25]]);
+            head[22] -= 1;
+            [head[24], head[25]] = updated(checksum, before, before - 0x0100).to_be_bytes();
+        }
+        send(frame, interface, resolved)
+    }
+
+    fn decide_v6(&mut self, ingress: u16, frame: &mut [u8], to_us: bool, now_ns: u64) -> Verdict {
+        let from = Some((ingress, source_mac(frame)));
+        let Some(head) = frame.first_chunk::<V6_HEAD>() else {
+            return Verdict::Drop(DropReason::Malformed);
+        };
+        let (source, destination) = inspect::addresses_v6(head);
+        let hop_limit = head[21];
+        let len_bytes = 40 + u32::from(u16::from_be_bytes([head[18], head[19]]));
+        let (interface, station) = match self.table.lookup_v6(destination) {
+            _ if self.is_ours_v6(ingress, destination) => return self.local_v6(ingress, frame, now_ns),
+            NextHop::OnLink(interface) => (interface, Station::new(interface, destination.into())),
+            NextHop::Gateway(interface, gateway) => (interface, Station::new(interface, gateway)),
+            NextHop::Local if to_us => return self.local_v6(ingress, frame, now_ns),
+            NextHop::None if to_us && !source.is_unicast_link_local() => {
+                return self.refuse(frame, Fault::NoRoute, DropReason::NoRoute, from, now_ns);
+            }
+            NextHop::Broadcast | NextHop::Multicast => return Verdict::Drop(DropReason::NoHandler),
+            NextHop::Local | NextHop::None | NextHop::Martian => return Verdict::Drop(DropReason::Martian),
+        };
+        if !to_us || source.is_unspecified() || source.is_unicast_link_local() {
+            return Verdict::Drop(DropReason::Martian);
+        }
+        let port = &self.ports[usize::from(interface)];
+        let (mtu_bytes, own) = (port.mtu_bytes, port.mac);
+        if hop_limit <= 1 {
+            return self.refuse(frame, Fault::TimeExceeded, DropReason::TtlExpired, from, now_ns);
+        }
+        if len_bytes > u32::from(mtu_bytes) {
+            return self.refuse(frame, Fault::TooLong(mtu_bytes), DropReason::TooLong, from, now_ns);
+        }
+        let resolved = self.neighbours.resolve(station, own, now_ns);
+        if let Resolved::Drop(reason) = resolved {
+            return self.unresolved(frame, reason, from, now_ns);
+        }
+        frame[ETHERNET_LEN + 7] = hop_limit - 1;
+        send(frame, interface, resolved)
+    }
+
+    #[cold]
+    fn unresolved(
+        &mut self,
+        frame: &[u8],
+        reason: DropReason,
+        from: Option<(u16, [u8; 6])>,
+        now_ns: u64,
+    ) -> Verdict {
+        match reason {
+            DropReason::NoNeighbour => self.refuse(frame, Fault::NoNeighbour, reason, from, now_ns),
+            _ => Verdict::Drop(reason),
+        }
+    }
+
+    #[cold]
+    fn refuse(
+        &mut self,
+        frame: &[u8],
+        fault: Fault,
+        reason: DropReason,
+        from: Option<(u16, [u8; 6])>,
+        now_ns: u64,
+    ) -> Verdict {
+        self.complain(frame, fault, from, now_ns);
+        Verdict::Drop(reason)
+    }
+}
+
+impl Port {
+    fn new(interface: &Interface) -> Port {
+        let mac = interface.mac.0;
+        let mut addresses = interface.addresses.clone();
+        if addresses.iter().any(|address| matches!(address, IpCidr::Ipv6(_))) {
+            addresses.push(IpCidr::new(IpAddr::V6(link_local(mac)).into(), 64));
+        }
+        Port { mac, mtu_bytes: interface.mtu_bytes, addresses }
+    }
+}
+
+/// The verdict for a packet whose headers are ready but for the link layer's.
+#[inline]
+fn send(frame: &mut [u8], interface: u16, resolved: Resolved) -> Verdict {
+    match resolved {
+        Resolved::Send(front) => {
+            if let Some(head) = frame.first_chunk_mut() {
+                *head = front;
+            }
+            Verdict::Forward(interface)
+        }
+        Resolved::Wait(neighbour) => Verdict::Hold(neighbour),
+        Resolved::Drop(reason) => Verdict::Drop(reason),
+    }
+}
+
+fn source_mac(frame: &[u8]) -> [u8; 6] {
+    frame.get(6..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+#[path = "router_tests.rs"]
+mod tests;

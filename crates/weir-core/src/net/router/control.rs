@@ -1,0 +1,244 @@
+//! What a router says and hears itself: ARP, neighbour discovery, echo, errors. Off the fast path.
+//!
+//! An error goes back by the routes, from the address of the interface it leaves by. It never waits for a neighbour:
+//! if the way back is not resolved, it is sent to the station the packet came from when that is on the same interface, and
+//! otherwise not at all, counted `errors_untold`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use smoltcp::wire::{EthernetProtocol, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet};
+
+use super::inspect::ETHERNET_LEN;
+use super::{Port, Router, Verdict, send, source_mac};
+use crate::drops::DropReason;
+use crate::net::icmp::{Fault, answer_echo_v4, answer_echo_v6, error_len, whom_to_tell, write_error};
+use crate::net::neighbour::{Request, Resolved, Station};
+use crate::net::resolve::{self, Message, Speaker};
+use crate::net::route::NextHop;
+use crate::packet::Packet;
+
+impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
+    pub(super) fn arp(&mut self, ingress: u16, frame: &[u8], now_ns: u64) -> Verdict {
+        match resolve::read_arp(&frame[ETHERNET_LEN..]) {
+            Ok(message) => self.told(ingress, message, now_ns),
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// Puts a question on a link.
+    pub(super) fn ask(&mut self, request: Request) {
+        let port = &self.ports[usize::from(request.interface)];
+        let (interface, mac) = (request.interface, port.mac);
+        match (request.target, port.source_for(request.target)) {
+            (IpAddr::V4(target), Some(IpAddr::V4(address))) => {
+                let own = Speaker { interface, mac, address };
+                resolve::ask_arp(&mut self.outbox, own, target, request.mac);
+            }
+            (IpAddr::V6(target), Some(IpAddr::V6(address))) => {
+                let own = Speaker { interface, mac, address };
+                resolve::ask_nd(&mut self.outbox, own, target, request.mac);
+            }
+            // An interface without an address of that family has nobody to ask as; the packets' time runs out.
+            _ => {}
+        }
+    }
+
+    /// An IPv4 packet for an address of ours.
+    pub(super) fn local_v4(&mut self, ingress: u16, frame: &mut [u8], now_ns: u64) -> Verdict {
+        if answer_echo_v4(&mut frame[ETHERNET_LEN..]) {
+            self.counts.echoes += 1;
+            let asker = Ipv4Packet::new_unchecked(&frame[ETHERNET_LEN..]).dst_addr();
+            return self.send_own(frame, ingress, asker.into(), now_ns);
+        }
+        let packet = Ipv4Packet::new_unchecked(&frame[ETHERNET_LEN..]);
+        let fault = match packet.next_header() {
+            IpProtocol::Icmp => return Verdict::Drop(DropReason::NoHandler),
+            // Pieces are not put together, so nobody can tell what they would have been.
+            _ if packet.more_frags() => return Verdict::Drop(DropReason::NoHandler),
+            IpProtocol::Udp => Fault::NoPort,
+            _ => Fault::NoProtocol,
+        };
+        self.refuse(frame, fault, DropReason::NoHandler, Some((ingress, source_mac(frame))), now_ns)
+    }
+
+    /// An IPv6 packet for an address of ours or a group we are in.
+    pub(super) fn local_v6(&mut self, ingress: u16, frame: &mut [u8], now_ns: u64) -> Verdict {
+        let from = source_mac(frame);
+        let packet = Ipv6Packet::new_unchecked(&frame[ETHERNET_LEN..]);
+        let (source, destination) = (packet.src_addr(), packet.dst_addr());
+        match packet.next_header() {
+            IpProtocol::Icmpv6 => {}
+            IpProtocol::Udp if !destination.is_multicast() => {
+                return self.refuse(
+                    frame,
+                    Fault::NoPort,
+                    DropReason::NoHandler,
+                    Some((ingress, from)),
+                    now_ns,
+                );
+            }
+            _ => return Verdict::Drop(DropReason::NoHandler),
+        }
+        let Ok(icmp) = Icmpv6Packet::new_checked(packet.payload()) else {
+            return Verdict::Drop(DropReason::Malformed);
+        };
+        if !icmp.verify_checksum(&source, &destination) {
+            return Verdict::Drop(DropReason::BadChecksum);
+        }
+        match icmp.msg_type() {
+            Icmpv6Message::NeighborSolicit | Icmpv6Message::NeighborAdvert => {
+                match resolve::read_nd(&packet, from) {
+                    Ok(message) => self.told(ingress, message, now_ns),
+                    Err(reason) => Verdict::Drop(reason),
+                }
+            }
+            Icmpv6Message::EchoRequest if !destination.is_multicast() && !source.is_unspecified() => {
+                if !answer_echo_v6(&mut frame[ETHERNET_LEN..]) {
+                    return Verdict::Drop(DropReason::Malformed);
+                }
+                self.counts.echoes += 1;
+                self.send_own(frame, ingress, source.into(), now_ns)
+            }
+            _ => Verdict::Drop(DropReason::NoHandler),
+        }
+    }
+
+    /// Whether this address is ours on this interface alone: link-local, or a group we are in.
+    pub(super) fn is_ours_v6(&self, ingress: u16, address: Ipv6Addr) -> bool {
+        let scoped = address.is_multicast() || address.is_unicast_link_local();
+        let port = &self.ports[usize::from(ingress)];
+        scoped
+            && port.addresses.iter().any(|own| match own.address().into() {
+                IpAddr::V6(own) => {
+                    own == address
+                        || resolve::solicited_node(own) == address
+                        || matches!(address, resolve::ALL_NODES | resolve::ALL_ROUTERS)
+                }
+                IpAddr::V4(_) => false,
+            })
+    }
+
+    /// Tells a packet's sender what went wrong with it, if that may be told. `from` is where the packet came from.
+    pub(super) fn complain(&mut self, frame: &[u8], fault: Fault, from: Option<(u16, [u8; 6])>, now_ns: u64) {
+        let Some(ip) = frame.get(ETHERNET_LEN..) else {
+            return;
+        };
+        let (Some(sender), Some(len)) = (whom_to_tell(ip), error_len(ip, fault)) else {
+            return;
+        };
+        if !self.limit.admit(now_ns) {
+            self.counts.errors_limited += 1;
+            return;
+        }
+        let told = self.write_complaint(ip, len, fault, sender, from);
+        *(if told.is_some() { &mut self.counts.errors } else { &mut self.counts.errors_untold }) += 1;
+    }
+
+    fn write_complaint(
+        &mut self,
+        ip: &[u8],
+        len: usize,
+        fault: Fault,
+        sender: IpAddr,
+        from: Option<(u16, [u8; 6])>,
+    ) -> Option<()> {
+        let (interface, station) = self.way_to(sender, None)?;
+        let port = &self.ports[usize::from(interface)];
+        let own = port.source_for(sender)?;
+        let to = match (self.neighbours.front(station), from) {
+            (Some([a, b, c, d, e, f, ..]), _) => [a, b, c, d, e, f],
+            (None, Some((ingress, mac))) if ingress == interface => mac,
+            (None, _) => return None,
+        };
+        let bytes = self.outbox.push(interface, ETHERNET_LEN + len)?;
+        let ethertype = if own.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
+        resolve::ethernet(bytes, to, port.mac, ethertype);
+        write_error(&mut bytes[ETHERNET_LEN..], fault, own, sender, ip);
+        Some(())
+    }
+
+    /// Sends a packet of ours, whose IP header is ready.
+    fn send_own(&mut self, frame: &mut [u8], ingress: u16, to: IpAddr, now_ns: u64) -> Verdict {
+        let Some((interface, station)) = self.way_to(to, Some(ingress)) else {
+            return Verdict::Drop(DropReason::NoRoute);
+        };
+        let own = self.ports[usize::from(interface)].mac;
+        match self.neighbours.resolve(station, own, now_ns) {
+            Resolved::Drop(reason) => Verdict::Drop(reason),
+            resolved => send(frame, interface, resolved),
+        }
+    }
+
+    /// The next hop of a packet of ours. A link-local address is on the link `near`, if any.
+    fn way_to(&self, to: IpAddr, near: Option<u16>) -> Option<(u16, Station)> {
+        let hop = match (to, near) {
+            (IpAddr::V6(to), Some(near)) if to.is_unicast_link_local() => NextHop::OnLink(near),
+            (IpAddr::V6(to), _) => self.table.lookup_v6(to),
+            (IpAddr::V4(to), _) => self.table.lookup_v4(to),
+        };
+        match hop {
+            NextHop::OnLink(interface) => Some((interface, Station::new(interface, to))),
+            NextHop::Gateway(interface, gateway) => Some((interface, Station::new(interface, gateway))),
+            _ => None,
+        }
+    }
+
+    /// Acts on a message of ARP or neighbour discovery.
+    fn told(&mut self, ingress: u16, message: Message, now_ns: u64) -> Verdict {
+        let port = &self.ports[usize::from(ingress)];
+        let (mac, interface) = (port.mac, ingress);
+        match message {
+            Message::Question { target, sender, from } => {
+                if !port.addresses.iter().any(|own| own.address() == target.into()) {
+                    return Verdict::Local;
+                }
+                let sender = sender.filter(|&(address, _)| port.is_on_link(address));
+                if let Some((address, mac_of_sender)) = sender {
+                    self.neighbours.heard(Station::new(ingress, address), mac_of_sender, mac, now_ns);
+                }
+                match (target, sender) {
+                    (IpAddr::V4(address), _) => {
+                        let to = match sender {
+                            Some((IpAddr::V4(to), _)) => to,
+                            _ => Ipv4Addr::UNSPECIFIED,
+                        };
+                        resolve::tell_arp(&mut self.outbox, Speaker { interface, mac, address }, to, from);
+                    }
+                    (IpAddr::V6(address), Some((IpAddr::V6(to), to_mac))) => {
+                        let own = Speaker { interface, mac, address };
+                        resolve::tell_nd(&mut self.outbox, own, Some((to, to_mac)));
+                    }
+                    (IpAddr::V6(address), _) => {
+                        resolve::tell_nd(&mut self.outbox, Speaker { interface, mac, address }, None);
+                    }
+                }
+            }
+            Message::Tells { station, mac: theirs, asked } if port.is_on_link(station) => {
+                let station = Station::new(ingress, station);
+                if asked {
+                    self.neighbours.answered(station, theirs, now_ns);
+                } else if self.neighbours.state(station).is_some() {
+                    self.neighbours.heard(station, theirs, mac, now_ns);
+                }
+            }
+            Message::Tells { .. } | Message::Other => {}
+        }
+        Verdict::Local
+    }
+}
+
+impl Port {
+    /// The address to speak to `target` from: the one in its network, or else the first of its family.
+    fn source_for(&self, target: IpAddr) -> Option<IpAddr> {
+        let family = |own: &&smoltcp::wire::IpCidr| IpAddr::from(own.address()).is_ipv4() == target.is_ipv4();
+        let own = self.addresses.iter().filter(family);
+        let near = own.clone().find(|own| own.contains_addr(&target.into()));
+        near.or(own.clone().next()).map(|own| own.address().into())
+    }
+
+    /// Whether a station may have this address on this link: it lies in one of its networks, and is not ours.
+    fn is_on_link(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|own| own.contains_addr(&address.into()))
+            && self.addresses.iter().all(|own| own.address() != address.into())
+    }
+}

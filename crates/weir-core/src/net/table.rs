@@ -1,0 +1,241 @@
+//! A hash table of fixed size: what a bridge knows of stations and a router of neighbours.
+//!
+//! Open addressing with linear probing. With `home` the slot a key hashes to, an entry lies at most [`PROBES_MAX`] slots
+//! behind its home, and every slot between is taken; removing an entry moves the ones behind it closer. So a look-up
+//! ends at the first free slot and reads [`PROBES_MAX`] slots at most, whatever keys a stranger thinks of, and an
+//! entry that would lie further is refused.
+//!
+//! Slots are twice the entries allowed, rounded up to a power of two: probes stay short. The hash is keyed by a seed, so
+//! that keys that collide here cannot be prepared.
+//!
+//! Owner: one worker. Source: Knuth, The Art of Computer Programming 3, section 6.4, algorithm R (removal).
+//! Limits: the size never changes; the hash is no cryptographic one.
+
+/// Slots looked at for one key, at most.
+pub const PROBES_MAX: usize = 32;
+
+/// What a table can be keyed by.
+pub trait Key: Copy + Eq {
+    /// A number as random as `seed` from the key.
+    fn hash(self, seed: u64) -> u64;
+}
+
+impl Key for u64 {
+    #[inline]
+    fn hash(self, seed: u64) -> u64 {
+        mix(self ^ seed)
+    }
+}
+
+/// Spreads the bits of `word` over all bits of the result.
+#[inline]
+pub fn mix(word: u64) -> u64 {
+    // The golden ratio in 64 bits: odd, and without a pattern that addresses could share.
+    let product = u128::from(word) * 0x9e37_79b9_7f4a_7c15;
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// Entries for at most a fixed number of keys.
+#[derive(Debug)]
+pub struct Table<K, V> {
+    slots: Box<[Option<(K, V)>]>,
+    seed: u64,
+    len: usize,
+    len_max: usize,
+}
+
+/// The table has as many entries as it may, or too many with nearly this key's hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl<K: Key, V: Copy> Table<K, V> {
+    /// A table for `len_max` entries; `seed` should be random.
+    ///
+    /// # Panics
+    /// If that is more than 2^30.
+    pub fn new(len_max: usize, seed: u64) -> Table<K, V> {
+        assert!(len_max <= 1 << 30, "a table has at most 2^30 entries");
+        let slots = (2 * len_max).next_power_of_two().max(2);
+        Table { slots: vec![None; slots].into(), seed, len: 0, len_max }
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many slots [`Table::slot`] knows.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The entry in a slot, for going through all of them.
+    pub fn slot(&self, slot: usize) -> Option<&(K, V)> {
+        self.slots[slot].as_ref()
+    }
+
+    /// The entry of `key`.
+    #[inline]
+    pub fn get(&self, key: K) -> Option<&V> {
+        self.find(key).and_then(|slot| self.slots[slot].as_ref()).map(|(_, value)| value)
+    }
+
+    /// The entry of `key`, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
+        self.find(key).and_then(|slot| self.slots[slot].as_mut()).map(|(_, value)| value)
+    }
+
+    /// Makes or replaces the entry of `key`.
+    pub fn insert(&mut self, key: K, value: V) -> Result<(), Full> {
+        for probe in 0..PROBES_MAX.min(self.slots.len()) {
+            let slot = self.after(self.home(key), probe);
+            match &mut self.slots[slot] {
+                Some((taken, old)) if *taken == key => {
+                    *old = value;
+                    return Ok(());
+                }
+                Some(_) => {}
+                None if self.len == self.len_max => return Err(Full),
+                free => {
+                    *free = Some((key, value));
+                    self.len += 1;
+                    return Ok(());
+                }
+            }
+        }
+        Err(Full)
+    }
+
+    /// Removes the entry of `key`.
+    pub fn remove(&mut self, key: K) -> Option<V> {
+        let mut hole = self.find(key)?;
+        let (_, value) = self.slots[hole].take()?;
+        self.len -= 1;
+        let mut slot = hole;
+        loop {
+            slot = self.after(slot, 1);
+            let Some((key, _)) = self.slots[slot] else {
+                return Some(value);
+            };
+            // It may move into the hole unless its home lies behind the hole.
+            if self.distance(self.home(key), slot) >= self.distance(hole, slot) {
+                self.slots[hole] = self.slots[slot].take();
+                hole = slot;
+            }
+        }
+    }
+
+    /// Removes every entry that `keep` says no to. Takes as long as the table is large.
+    pub fn retain(&mut self, mut keep: impl FnMut(K, &V) -> bool) {
+        for slot in 0..self.slots.len() {
+            // Removing may move another entry here.
+            while let Some((key, value)) = self.slots[slot] {
+                if keep(key, &value) {
+                    break;
+                }
+                self.remove(key);
+            }
+        }
+    }
+
+    #[inline]
+    fn find(&self, key: K) -> Option<usize> {
+        let home = self.home(key);
+        for probe in 0..PROBES_MAX {
+            let slot = self.after(home, probe);
+            match self.slots[slot] {
+                Some((taken, _)) if taken == key => return Some(slot),
+                Some(_) => {}
+                None => return None,
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn home(&self, key: K) -> usize {
+        key.hash(self.seed) as usize & (self.slots.len() - 1)
+    }
+
+    #[inline]
+    fn after(&self, slot: usize, steps: usize) -> usize {
+        slot.wrapping_add(steps) & (self.slots.len() - 1)
+    }
+
+    fn distance(&self, from: usize, to: usize) -> usize {
+        to.wrapping_sub(from) & (self.slots.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A key with few hashes, so that entries crowd and wrap around.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    struct Crowded(u8);
+
+    impl Key for Crowded {
+        fn hash(self, seed: u64) -> u64 {
+            u64::from(self.0 % 5) + seed
+        }
+    }
+
+    proptest! {
+        /// Against a `HashMap`, with homes at the end of the table so that runs wrap.
+        #[test]
+        fn holds_what_was_put_in(
+            operations in prop::collection::vec((0u8..4, 0u8..24, any::<u32>()), 1..300),
+            len_max in 1usize..12,
+        ) {
+            let mut table = Table::new(len_max, 13);
+            let mut model = HashMap::new();
+            for (operation, key, value) in operations {
+                let key = Crowded(key);
+                match operation {
+                    0 | 1 => {
+                        let fits = model.contains_key(&key) || model.len() < len_max;
+                        prop_assert_eq!(table.insert(key, value), if fits { Ok(()) } else { Err(Full) });
+                        if fits {
+                            model.insert(key, value);
+                        }
+                    }
+                    2 => prop_assert_eq!(table.remove(key), model.remove(&key)),
+                    _ => {
+                        table.retain(|key, _| key.0 as u32 % 7 != value % 7);
+                        model.retain(|key, _| key.0 as u32 % 7 != value % 7);
+                    }
+                }
+                prop_assert_eq!(table.len(), model.len());
+                for key in (0..24).map(Crowded) {
+                    prop_assert_eq!(table.get(key), model.get(&key));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_of_one_hash_take_a_bounded_number_of_probes() {
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        struct Same(usize);
+        impl Key for Same {
+            fn hash(self, _: u64) -> u64 {
+                7
+            }
+        }
+        let mut table = Table::new(1000, 0);
+        let taken = (0..1000).filter(|&key| table.insert(Same(key), key).is_ok()).count();
+        assert_eq!(taken, PROBES_MAX, "what lies further is refused");
+        assert!((0..PROBES_MAX).all(|key| table.get(Same(key)) == Some(&key)));
+    }
+}

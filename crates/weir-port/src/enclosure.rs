@@ -1,0 +1,147 @@
+//! The namespace of a program, and its way to the host by a wire.
+//!
+//! ```text
+//!  program's namespace          the wire's namespace                 host
+//!  lo, eth0 ================== program [wire] host ================ weirN   -- routing, netfilter --> uplinks
+//!  10.87.0.2/30       pair                            pair          10.87.0.1/30
+//! ```
+//!
+//! The second pair gives the packets back to the host: there its routing and its firewall see them as from any interface. Neither
+//! namespace of ours has a name, so nothing of them can be left behind: they go with the processes and descriptors that hold
+//! them, and the pairs with them.
+//!
+//! Each end knows the other's Ethernet address for good, because a neighbour that is still being asked for costs packets. Where
+//! the host has a way out, it masquerades the program ([`crate::masquerade`]), for each of IPv4 and IPv6 by itself; otherwise the
+//! program reaches the host alone. Without IPv6 on the host the program has none.
+//!
+//! Limits. `/sys` and abstract Unix sockets: the first still shows the host's interfaces, the second are the namespace's own.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::address::{self, Prefix, Route};
+use crate::error::{PortError, Result};
+use crate::forwarding;
+use crate::link::{self, Link};
+use crate::lock::Lock;
+use crate::masquerade;
+use crate::netns::NetNs;
+use crate::subnet::{Side, Subnet, is_way_out};
+use crate::sysctl;
+use crate::undo::{Keeper, Undo};
+use crate::veth::{self, End};
+
+/// The wire's interfaces: first the one where the program's packets come in.
+pub const PORTS: [&str; 2] = ["program", "host"];
+/// Queues of the program's pair: up to so many flows do not wait for each other.
+const QUEUES_PROGRAM: u32 = 64;
+/// Queues of the host's pair, for the way back. Fewer, because each takes frames, and time when it is closed.
+const QUEUES_HOST: u32 = 16;
+
+/// Makes the program's namespace. This thread must be in the wire's namespace, made for this and empty, where [`PORTS`] will be.
+/// Changes to the host are recorded with `keeper` first.
+pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<NetNs> {
+    // The wire's own ends are for the wire alone: they speak no IPv6 of their own accord.
+    sysctl::write_if_there("ipv6/conf/default/disable_ipv6", "1")?;
+    let program = NetNs::new()?;
+    let lock = Lock::take()?;
+    let (routes, used) = host.run(|| Ok((address::routes()?, address::addresses()?)))?;
+    let used: Vec<Prefix> = routes.iter().map(|route| route.to).chain(used).collect();
+    let subnet = Subnet::choose(&used).ok_or_else(no_subnet)?;
+
+    let pair = |name, far_name, address, netns, queues| {
+        let near = End { name, address: None };
+        veth::create(&near, &End { name: far_name, address: Some(address) }, netns, queues)
+    };
+    let program_address = subnet.ethernet(Side::Program);
+    let (near_program, eth0) = pair(c"program", c"eth0", program_address, &program, QUEUES_PROGRAM)?;
+    let host_address = subnet.ethernet(Side::Host);
+    let (near_host, outer) = pair(c"host", c"weir%d", host_address, host, QUEUES_HOST)?;
+    let here = NetNs::current()?;
+    for near in [&near_program, &near_host] {
+        // They would go with the namespace too, but a moment later.
+        keeper.record(&here, Undo::Link { ifindex: near.ifindex, name: near.name.clone() })?;
+        link::set_up(near.ifindex, true)?;
+    }
+
+    let ipv6 = host.run(|| Ok(has_ipv6(&outer)))? && program.run(|| Ok(has_ipv6(&eth0)))?;
+    host.run(|| settle(&outer, &subnet, Side::Host, ipv6))?;
+    program.run(|| {
+        link::set_up(Link::by_name("lo")?.ifindex, true)?;
+        settle(&eth0, &subnet, Side::Program, ipv6)?;
+        let mut gateways = addresses(&subnet, Side::Host, ipv6);
+        gateways.try_for_each(|gateway| address::add_default_route(eth0.ifindex, gateway.address))
+    })?;
+    let sources = addresses(&subnet, Side::Program, ipv6).map(|prefix| prefix.address);
+    open_way_out(&lock, host, &outer.name, &routes, sources, keeper)?;
+    Ok(program)
+}
+
+/// What one side is called: its IPv4 address, and its IPv6 address if there is such.
+fn addresses(subnet: &Subnet, side: Side, ipv6: bool) -> impl Iterator<Item = Prefix> {
+    [Some(subnet.v4(side)), ipv6.then(|| subnet.v6(side))].into_iter().flatten()
+}
+
+fn has_ipv6(link: &Link) -> bool {
+    sysctl::read(&format!("ipv6/conf/{}/disable_ipv6", link.name)).as_deref() == Some("0")
+}
+
+/// Brings one side up with its own addresses and the other's as neighbours.
+fn settle(link: &Link, subnet: &Subnet, side: Side, ipv6: bool) -> Result<()> {
+    // There is no router to be asked for and nobody whose address could be the same.
+    for setting in ["accept_dad", "accept_ra", "router_solicitations"] {
+        sysctl::write_if_there(&format!("ipv6/conf/{}/{setting}", link.name), "0")?;
+    }
+    link::set_up(link.ifindex, true)?;
+    let other = match side {
+        Side::Host => Side::Program,
+        Side::Program => Side::Host,
+    };
+    addresses(subnet, side, ipv6).try_for_each(|own| address::add_address(link.ifindex, own))?;
+    addresses(subnet, other, ipv6)
+        .try_for_each(|far| address::add_neighbour(link.ifindex, far.address, subnet.ethernet(other)))
+}
+
+/// Lets the program out by `outer`, where the host has a way out.
+fn open_way_out(
+    lock: &Lock,
+    host: &NetNs,
+    outer: &str,
+    routes: &[Route],
+    sources: impl Iterator<Item = IpAddr>,
+    keeper: &mut dyn Keeper,
+) -> Result<()> {
+    let interfaces = |ipv6: bool| -> Result<Vec<String>> {
+        let ways = routes.iter().filter(|route| is_way_out(&route.to) && route.to.address.is_ipv6() == ipv6);
+        let numbers: BTreeSet<u32> = ways.flat_map(|route| route.interfaces.iter().copied()).collect();
+        host.run(|| numbers.into_iter().map(|ifindex| Ok(Link::by_index(ifindex)?.name)).collect())
+    };
+    let mut sources: Vec<IpAddr> = sources.collect();
+    let mut out = [interfaces(false)?, interfaces(true)?];
+    sources.retain(|source| !out[usize::from(source.is_ipv6())].is_empty());
+    if !sources.iter().any(IpAddr::is_ipv6) {
+        out[1].clear();
+    }
+    if sources.is_empty() {
+        return Ok(());
+    }
+    keeper.record(host, Undo::NftTable { name: outer.into() })?;
+    host.run(|| {
+        let changes = forwarding::plan(&out[0], &out[1], &masquerade::noted(lock)?, sysctl::read);
+        masquerade::install(lock, outer, &sources, &changes)?;
+        // Our own interface's settings go with it.
+        for setting in ["ipv4/conf/IFACE/forwarding", "ipv6/conf/IFACE/force_forwarding"] {
+            sysctl::write_if_there(&setting.replace("IFACE", outer), "1")?;
+        }
+        Ok(())
+    })
+}
+
+fn no_subnet() -> PortError {
+    PortError::Unsuitable {
+        name: "eth0".into(),
+        why: "of the program's namespace needs a private network of its own, and the host has addresses or routes for all \
+              of 10.87.0.0/16, 172.27.0.0/16, 100.87.0.0/16 and 198.18.0.0/16: free a /30 in one of them"
+            .into(),
+    }
+}

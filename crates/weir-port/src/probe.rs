@@ -1,0 +1,259 @@
+//! What this kernel can do, found out by doing it.
+//!
+//! A version says little: fixes are carried to older kernels and features are configured away. So each [`Feature`] is tried in
+//! a namespace of its own (`scratch`), which goes by itself, whatever becomes of this process. Only [`primes_here`] puts an
+//! interface into the caller's namespace for a moment, because it is that namespace's firewall it asks about; its other end is
+//! in a namespace of ours, and takes it along.
+//!
+//! [`holds_senders`] alone answers the question a wire depends on.
+
+mod holding;
+mod scratch;
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use weir_ring::memory::FrameMemory;
+
+use crate::bpf::doorbell::{self, Announcements, Bell};
+use crate::bpf::map::Map;
+use crate::bpf::redirect;
+use crate::error::{Doing, PortError, Result};
+use crate::napi::{self, Priming};
+use crate::netns::NetNs;
+use crate::xsk::socket::{RingSizes, XskSocket};
+use crate::xsk::umem::Umem;
+use crate::{ethtool, link, sys};
+
+pub use holding::Held;
+use holding::Trial;
+use scratch::Pair;
+
+/// What a wire needs, or is better off with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Namespaces and veth pairs.
+    Veth,
+    /// Maps, ring buffers and programs by `bpf(2)`.
+    Bpf,
+    /// A program at a sending end, attached by a link.
+    Tcx,
+    /// A program in a veth's driver, attached by a link, which gives each queue a NAPI instance.
+    Xdp,
+    /// AF_XDP sockets.
+    AfXdp,
+    /// The `napi-set` of the netdev family.
+    NapiSet,
+    /// Switching checksum offload.
+    Checksum,
+    /// A veth that holds its sender.
+    Holding,
+    /// And that goes on afterwards, every time.
+    Refilling,
+    /// Polling by io_uring.
+    IoUring,
+    /// Filtering and masquerading, which `weir run` needs.
+    Nftables,
+}
+
+/// What became of trying a feature: what was seen, or what is wrong.
+pub struct Finding {
+    /// The feature.
+    pub feature: Feature,
+    /// What was seen.
+    pub result: Result<String>,
+}
+
+/// How often [`features`] fills and drains a ring, and for how long at most.
+const REFILLS: u32 = 400;
+const REFILLS_NS_MAX: u64 = 300_000_000;
+/// The name of the end that is in a namespace of ours.
+const NAME: &std::ffi::CStr = c"probe";
+
+/// Whether this kernel holds senders back without losing anything of theirs: the one thing that a wire cannot do without and
+/// cannot see in what the kernel says of itself.
+///
+/// Takes 50 to 90 ms on two busy cores, nearly all of it spent waiting for the kernel's grace periods: one each for the
+/// namespace, the XDP program and the tcx program.
+pub fn holds_senders() -> Result<Held> {
+    scratch::run(|answer| {
+        let pair = Pair::new(NAME, &NetNs::current()?)?;
+        let mut trial = Trial::new(&pair)?;
+        answer(trial.hold()?);
+        Ok(())
+    })
+}
+
+/// Tries every feature, each as far as those before it let it; the time is read from `clock_ns`.
+pub fn features(clock_ns: fn() -> u64) -> Vec<Finding> {
+    let tried = scratch::run(move |answer| {
+        let pair = Pair::new(NAME, &NetNs::current()?)?;
+        answer(try_all(&pair, clock_ns));
+        Ok(())
+    });
+    tried.unwrap_or_else(|error| vec![Finding { feature: Feature::Veth, result: Err(error) }])
+}
+
+fn try_all(pair: &Pair, clock_ns: fn() -> u64) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut note = |feature, result: Result<String>| {
+        let worked = result.is_ok();
+        findings.push(Finding { feature, result });
+        worked
+    };
+    note(Feature::Veth, Ok("a namespace with a veth pair".into()));
+    note(Feature::Nftables, nftables().map(|()| "answers".into()));
+    note(Feature::Checksum, checksum(pair).map(|()| "can be switched at a sending end".into()));
+    let mut ready = note(Feature::Bpf, bpf().map(|()| "maps shared with programs, ring buffer".into()));
+    ready = ready && note(Feature::Tcx, tcx(pair).map(|()| "a program at a sending end, by a link".into()));
+    ready = ready && note(Feature::Xdp, xdp(pair).map(|()| "a program in a veth's driver, by a link".into()));
+    ready &= note(
+        Feature::AfXdp,
+        af_xdp(pair).map(|()| "a socket on a veth's queue; no huge pages needed".into()),
+    );
+    ready = ready
+        && note(Feature::NapiSet, napi_set(pair).map(|()| "a queue can be left to busy polling".into()));
+    if !ready {
+        return findings;
+    }
+    match Trial::new(pair) {
+        Ok(mut trial) => try_trial(&mut trial, &mut note, clock_ns),
+        Err(error) => drop(note(Feature::Holding, Err(error))),
+    }
+    findings
+}
+
+fn try_trial(
+    trial: &mut Trial,
+    note: &mut dyn FnMut(Feature, Result<String>) -> bool,
+    clock_ns: fn() -> u64,
+) {
+    let held = |held: Held| {
+        format!("{} of {} packets waited in the qdisc, 0 lost", held.held_packets, held.sent_packets)
+    };
+    let by = trial.poller_name();
+    if note(Feature::Holding, trial.hold().map(|packets| format!("{}, polled by {by}", held(packets)))) {
+        let end_ns = clock_ns() + REFILLS_NS_MAX;
+        let refilled = trial.refill(REFILLS, &|| clock_ns() < end_ns);
+        note(
+            Feature::Refilling,
+            refilled.map(|rounds| format!("filled and drained {rounds} times, never stuck")),
+        );
+        let by_ring = trial.poll_by_ring().and_then(|()| trial.hold());
+        note(Feature::IoUring, by_ring.map(|packets| format!("polls a queue: {}", held(packets))));
+    }
+}
+
+fn bpf() -> Result<()> {
+    let make = || -> io::Result<()> {
+        Bell::new()?;
+        Announcements::new(1)?;
+        Map::lru_hash(64)?;
+        Map::xskmap(1).map(drop)
+    };
+    make().doing(|| "making BPF maps (Linux 5.8 or newer, CONFIG_BPF_SYSCALL, CONFIG_XDP_SOCKETS)".into())
+}
+
+fn tcx(pair: &Pair) -> Result<()> {
+    let attach = || -> io::Result<()> {
+        // Two queues, so that the program is the longer one.
+        let program = doorbell::load(&Bell::new()?, &Announcements::new(2)?)?;
+        program.attach(pair.sender.ifindex).map(drop)
+    };
+    attach().doing(|| "attaching a tcx program (Linux 6.6 or newer, CONFIG_NET_XGRESS)".into())
+}
+
+fn xdp(pair: &Pair) -> Result<()> {
+    let doing = || "attaching an XDP program to a veth in its driver (Linux 5.9 or newer)".to_string();
+    let program = redirect::load(&Map::xskmap(1).doing(doing)?).doing(doing)?;
+    let _link = program.attach(pair.receiver.ifindex).doing(doing)?;
+    napi::check_instances(&pair.receiver, &napi::instances(pair.receiver.ifindex)?)
+}
+
+fn af_xdp(pair: &Pair) -> Result<()> {
+    const SIZES: RingSizes = RingSizes { receive: 64, transmit: 64 };
+    let bind = || -> io::Result<()> {
+        let memory = FrameMemory::new(64, 4096).map_err(io::Error::other)?;
+        // Not at the receiver, whose queue is needed again before the kernel has quite freed it.
+        XskSocket::bind(&mut Umem::new(Arc::new(memory)), pair.sender.ifindex, 0, SIZES).map(drop)
+    };
+    bind().doing(|| "binding an AF_XDP socket to a veth (CONFIG_XDP_SOCKETS)".into())
+}
+
+fn napi_set(pair: &Pair) -> Result<()> {
+    let doing = || "attaching an XDP program to a veth".to_string();
+    let program = redirect::load(&Map::xskmap(1).doing(doing)?).doing(doing)?;
+    let _link = program.attach(pair.receiver.ifindex).doing(doing)?;
+    napi::instances(pair.receiver.ifindex)?.into_iter().try_for_each(napi::defer)
+}
+
+fn checksum(pair: &Pair) -> Result<()> {
+    let name = &pair.sender.name;
+    ethtool::set_tx_checksum(name, false)?;
+    if ethtool::tx_checksum(name)? {
+        return Err(PortError::Unsuitable {
+            name: name.clone(),
+            why: "keeps its checksum offload on whatever is asked".into(),
+        });
+    }
+    ethtool::set_tx_checksum(name, true)
+}
+
+/// Whether a packet for the kernel's own stack gets through to a socket in this thread's namespace, as priming needs; where a
+/// firewall sees to it that it does not, wires poll by io_uring.
+pub fn primes_here() -> Result<bool> {
+    let netns = scratch::namespace()?;
+    let pair = Pair::new(c"weirprobe%d", &netns)?;
+    let prime = || -> Result<bool> {
+        let doing = || "attaching an XDP program to a veth".to_string();
+        let program = redirect::load(&Map::xskmap(1).doing(doing)?).doing(doing)?;
+        let _link = program.attach(pair.receiver.ifindex).doing(doing)?;
+        let came_by = napi::came_by(&[Priming::new(&pair.receiver)?], &netns, &pair.sender)?;
+        Ok(came_by.first().copied().flatten().is_some_and(|id| id != 0))
+    };
+    let primed = prime();
+    link::delete(pair.receiver.ifindex)?;
+    primed
+}
+
+/// Asks nftables for the generation of its rules.
+fn nftables() -> Result<()> {
+    const NFNL_SUBSYS_NFTABLES: u16 = 10;
+    const NFT_MSG_GETGEN: u16 = 16;
+    /// A header and `struct nfgenmsg`.
+    #[repr(C)]
+    struct Request {
+        header: libc::nlmsghdr,
+        message: [u8; 4],
+    }
+    let request = Request {
+        header: libc::nlmsghdr {
+            nlmsg_len: size_of::<Request>() as u32,
+            nlmsg_type: NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN,
+            nlmsg_flags: libc::NLM_F_REQUEST as u16,
+            nlmsg_seq: 1,
+            nlmsg_pid: 0,
+        },
+        message: [0; 4],
+    };
+    let ask = || -> io::Result<()> {
+        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER)?;
+        let pointer = std::ptr::from_ref(&request).cast();
+        // SAFETY: `pointer` and the size describe `request`, which outlives the call.
+        sys::check(unsafe { libc::send(socket.as_raw_fd(), pointer, size_of::<Request>(), 0) } as i32)?;
+        let mut reply = [0u8; 256];
+        // SAFETY: the kernel writes at most the length of `reply`.
+        let length = unsafe { libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) };
+        let reply = &reply[..sys::check(length as i32)? as usize];
+        let kind = reply.get(4..6).map(|two| u16::from_ne_bytes([two[0], two[1]]));
+        let code = reply.get(16..20).map(|four| i32::from_ne_bytes(four.try_into().expect("four")));
+        match (kind, code) {
+            (Some(kind), Some(code)) if i32::from(kind) == libc::NLMSG_ERROR && code != 0 => {
+                Err(io::Error::from_raw_os_error(-code))
+            }
+            _ => Ok(()),
+        }
+    };
+    ask().doing(|| "asking nftables (CONFIG_NF_TABLES)".into())
+}

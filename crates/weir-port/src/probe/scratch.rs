@@ -1,0 +1,169 @@
+//! A place to try things out: a namespace without a name, and a veth pair in it that nobody else sees.
+//!
+//! The namespace belongs to one thread. When that ends, and also when the process is killed, the kernel takes the namespace
+//! and what is in it away; a veth whose other end is elsewhere takes that end along.
+//!
+//! Source: namespaces(7), `unshare(2)`; rtnetlink(7); `include/uapi/linux/veth.h`.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::mpsc::channel;
+
+use netlink_bindings::rt_link::{self, Ifinfomsg, PushLinkAttrs};
+use netlink_bindings::traits::Pusher;
+use netlink_bindings::utils::{finalize_nested_header, push_header, push_nested_header};
+use netlink_socket2::NetlinkSocket;
+
+use crate::error::{Doing, PortError, Result};
+use crate::link::{self, Link};
+use crate::netlink::acknowledged;
+use crate::netns::NetNs;
+use crate::sys;
+use crate::undo::{Keeper, Undo};
+
+/// A frame's length that nothing but [`Sender`] sends: interfaces that come up have things of their own to say.
+pub const FRAME_BYTES: u32 = 61;
+/// For local experiments (IEEE 802): no protocol of the kernel's answers to it.
+const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+const SEND_BUFFER_BYTES: i32 = 8 << 20;
+
+/// Runs `work` on a thread in a new namespace and gives what it gives. What it used is taken apart after this has returned.
+pub fn run<T: Send + 'static>(work: impl FnOnce(&dyn Fn(T)) -> Result<()> + Send + 'static) -> Result<T> {
+    let (answer, answered) = channel();
+    let spawned = std::thread::Builder::new().name("weir-probe".into()).spawn(move || {
+        let result = unshare().and_then(|()| {
+            work(&|value| {
+                // Whoever asked waits until there is an answer or this thread has ended.
+                let _ = answer.send(Ok(value));
+            })
+        });
+        if let Err(error) = result {
+            let _ = answer.send(Err(error));
+        }
+    });
+    spawned.doing(|| "starting a thread".into())?;
+    answered.recv().map_err(io::Error::other).doing(|| "waiting for a probe".into())?
+}
+
+fn unshare() -> Result<()> {
+    // SAFETY: takes no pointers; a namespace is this thread's alone.
+    let result = sys::check(unsafe { libc::unshare(libc::CLONE_NEWNET) });
+    result.map(drop).doing(|| "making a network namespace".into())
+}
+
+/// A new namespace that lives as long as the descriptor.
+pub fn namespace() -> Result<NetNs> {
+    run(|answer| {
+        answer(NetNs::current()?);
+        Ok(())
+    })
+}
+
+/// A veth pair, both ends up.
+pub struct Pair {
+    /// Where packets arrive, in this thread's namespace.
+    pub receiver: Link,
+    /// Where packets are sent.
+    pub sender: Link,
+}
+
+impl Pair {
+    /// A pair of which one end is in this thread's namespace and called `receiver`, `%d` becoming a free number, and the
+    /// other in `sender_netns`.
+    pub fn new(receiver: &CStr, sender_netns: &NetNs) -> Result<Pair> {
+        let receiver_netns = NetNs::current()?;
+        // From the sender's side, whose name is known, so that the other is found by way of it.
+        let sender = sender_netns.run(|| {
+            create(SENDER, receiver, &receiver_netns)?;
+            let sender = Link::by_name(&SENDER.to_string_lossy())?;
+            link::set_up(sender.ifindex, true)?;
+            Link::by_index(sender.ifindex)
+        })?;
+        let receiver_index = sender.peer_ifindex.ok_or_else(|| PortError::Unsuitable {
+            name: sender.name.clone(),
+            why: "was made as a veth and has no other end".into(),
+        })?;
+        link::set_up(receiver_index, true)?;
+        Ok(Pair { receiver: Link::by_index(receiver_index)?, sender })
+    }
+}
+
+const SENDER: &CStr = c"sender";
+
+/// Makes a pair with one end in this thread's namespace and the other in `peer_netns`.
+fn create(name: &CStr, peer_name: &CStr, peer_netns: &NetNs) -> Result<()> {
+    const IFLA_INFO_DATA: u16 = 2;
+    const VETH_INFO_PEER: u16 = 1;
+    const IFLA_NET_NS_FD: u16 = 28;
+    let mut request = rt_link::Request::new().set_create().set_excl().op_newlink_do(&Ifinfomsg::default());
+    let mut info = request.encode().push_ifname(name).nested_linkinfo().push_kind(c"veth");
+    let message = info.as_vec_mut();
+    let data = push_nested_header(message, IFLA_INFO_DATA);
+    let peer = push_nested_header(message, VETH_INFO_PEER);
+    message.extend(Ifinfomsg::default().as_slice());
+    PushLinkAttrs::new(&mut *message).push_ifname(peer_name);
+    push_header(message, IFLA_NET_NS_FD, 4);
+    message.extend(peer_netns.as_fd().as_raw_fd().to_ne_bytes());
+    finalize_nested_header(message, peer);
+    finalize_nested_header(message, data);
+    drop(info);
+    acknowledged(&mut NetlinkSocket::new(), &request, || "making a veth pair".into())
+}
+
+/// Sends frames of [`FRAME_BYTES`] without ever waiting.
+pub struct Sender {
+    socket: OwnedFd,
+    frame: Vec<u8>,
+    address: libc::sockaddr_ll,
+}
+
+impl Sender {
+    /// By an interface of this thread's namespace.
+    pub fn new(link: &Link) -> Result<Sender> {
+        let open = || -> io::Result<OwnedFd> {
+            let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+            // Above what all frames of a burst are charged, so that it is the device that says no.
+            sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES)?;
+            Ok(socket)
+        };
+        let socket = open().doing(|| format!("opening a packet socket for {}", link.name))?;
+        let mut frame = [&[0xff; 6], &link.address, &ETHERTYPE[..]].concat();
+        frame.resize(FRAME_BYTES as usize, 0);
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: u16::from_ne_bytes(ETHERTYPE),
+            sll_ifindex: link.ifindex as i32,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 6,
+            sll_addr: [0xff; 8],
+        };
+        Ok(Sender { socket, frame, address })
+    }
+
+    /// Sends one; an error if it was not accepted.
+    pub fn send(&self) -> io::Result<()> {
+        // SAFETY: both pointers are passed with the sizes of the live values they point at.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                self.frame.as_ptr().cast(),
+                self.frame.len(),
+                libc::MSG_DONTWAIT,
+                std::ptr::from_ref(&self.address).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        };
+        sys::check(sent as i32).map(drop)
+    }
+}
+
+/// Remembers nothing, because what is changed here goes with the namespace.
+pub struct Forget;
+
+impl Keeper for Forget {
+    fn record(&mut self, _netns: &NetNs, _undo: Undo) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! A program started in another network namespace, which cannot outlive this process.
+//!
+//! Rule: it is found before anything is changed for it ([`find`]); between fork and exec only system calls are made; and it is
+//! reaped by [`Process::status`] alone, so its number is its own for as long as somebody may still signal it.
+//!
+//! Owner: the thread that starts it, which must live as long as the program may: the kernel kills the program when that
+//! thread ends (`PR_SET_PDEATHSIG`).
+//!
+//! Limits: the kernel forgets that promise when the program changes its user or runs a set-user-ID file, and its children
+//! never had it.
+//!
+//! Source: execvp(3) for the search; `PR_SET_PDEATHSIG(2const)`, `waitid(2)`.
+
+use std::ffi::{OsStr, OsString, c_int};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+
+use crate::netns::NetNs;
+use crate::{signals, sys};
+
+/// Where programs are looked for if `PATH` is not set, as execvp(3) does.
+const PATH_DEFAULT: &str = "/bin:/usr/bin";
+
+/// Looks for a program as executing it would.
+///
+/// # Errors
+/// `NotFound`, or `PermissionDenied` if there is one that cannot be executed.
+pub fn find(program: &OsStr) -> io::Result<()> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return check_executable(Path::new(program));
+    }
+    let mut fault = ErrorKind::NotFound;
+    let folders = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
+    for folder in std::env::split_paths(&folders).filter(|_| !program.is_empty()) {
+        match check_executable(&folder.join(program)) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => fault = ErrorKind::PermissionDenied,
+            Err(_) => {}
+        }
+    }
+    Err(fault.into())
+}
+
+fn check_executable(path: &Path) -> io::Result<()> {
+    let about = std::fs::metadata(path)?;
+    if about.is_file() && about.permissions().mode() & 0o111 != 0 {
+        Ok(())
+    } else {
+        Err(ErrorKind::PermissionDenied.into())
+    }
+}
+
+/// A program that was started.
+pub struct Process {
+    child: Child,
+}
+
+impl Process {
+    /// Starts a program in `netns`, with this process's input, output, environment and working directory, and no signal blocked.
+    pub fn start(program: &OsStr, arguments: &[OsString], netns: &NetNs) -> io::Result<Process> {
+        let namespace = netns.as_fd().as_raw_fd();
+        let parent = std::process::id();
+        let prepare = move || {
+            signals::unblock_all()?;
+            // SAFETY: takes no pointers; the caller's `netns` keeps the descriptor open until after the exec.
+            sys::check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) })?;
+            // SAFETY: takes no pointers.
+            sys::check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+            // SAFETY: takes nothing and cannot fail.
+            if unsafe { libc::getppid() } as u32 != parent {
+                // It died before it could be promised that this one would not outlive it.
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        // SAFETY: `prepare` runs between fork and exec, where only async-signal-safe calls are allowed: it makes a few bare
+        // system calls, and its errors are numbers, so it neither allocates nor takes a lock.
+        unsafe { command.pre_exec(prepare) };
+        Ok(Process { child: command.spawn()? })
+    }
+
+    /// What another thread can wait for the program's end by.
+    pub fn waiter(&self) -> Waiter {
+        Waiter { id: self.child.id() }
+    }
+
+    /// Sends it a signal; one that has ended takes no notice.
+    pub fn signal(&self, signal: c_int) {
+        // SAFETY: takes no pointers. The program has not been reaped, so the number is still its own.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+    }
+
+    /// Waits for its end, and how it ended.
+    pub fn status(mut self) -> io::Result<ExitStatus> {
+        self.child.wait()
+    }
+}
+
+/// Waits for a program's end without reaping it.
+pub struct Waiter {
+    id: u32,
+}
+
+impl Waiter {
+    /// Returns when the program has ended.
+    pub fn wait(&self) {
+        loop {
+            // SAFETY: all-zero is a valid `siginfo_t`, plain data that the kernel fills in.
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: `info` is alive for the call.
+            let result =
+                unsafe { libc::waitid(libc::P_PID, self.id, &mut info, libc::WEXITED | libc::WNOWAIT) };
+            match sys::check(result) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Failing, there is no such child any more.
+                _ => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        assert!(find(OsStr::new("sh")).is_ok());
+        assert!(find(OsStr::new("/bin/sh")).is_ok());
+        for (program, kind) in [
+            ("", ErrorKind::NotFound),
+            ("no-such-program-anywhere", ErrorKind::NotFound),
+            ("/no/such/program", ErrorKind::NotFound),
+            ("/etc/passwd", ErrorKind::PermissionDenied),
+            ("/", ErrorKind::PermissionDenied),
+        ] {
+            assert_eq!(find(OsStr::new(program)).unwrap_err().kind(), kind, "{program:?}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Signals as messages: blocked in every thread, so that none ends the process, and taken one by one by the thread that waits.
+//!
+//! Rule: nothing installs a handler. So a signal that was ignored when this process started stays ignored, here and in the
+//! programs it starts (`nohup`, background jobs of a shell), and one that was not has its default there.
+//!
+//! Limits: blocking is inherited by threads, so it must come before the first of them. One signal of a kind waits at a time.
+//!
+//! Source: signal(7), `sigwaitinfo(2)`; `si_code` in sigaction(2).
+
+use std::ffi::c_int;
+use std::io;
+
+pub use libc::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+
+use crate::sys;
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its number.
+    pub signal: c_int,
+    /// Whether the kernel sent it, as it does for Ctrl-C at a terminal, and not a process.
+    pub by_kernel: bool,
+}
+
+/// Blocks no signal in this thread any more, for a program that is about to take its place. Async-signal-safe.
+pub fn unblock_all() -> io::Result<()> {
+    set_mask(libc::SIG_SETMASK, &empty_set())
+}
+
+fn empty_set() -> libc::sigset_t {
+    // SAFETY: all-zero is valid plain data, which `sigemptyset` fills in.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is alive for the call.
+    unsafe { libc::sigemptyset(&mut set) };
+    set
+}
+
+fn set_mask(how: c_int, set: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: the set is alive for the call; no old one is asked for.
+    match unsafe { libc::pthread_sigmask(how, set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// Signals that are waited for.
+pub struct Signals {
+    set: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks `signals` in this thread and in those it starts from now on.
+    pub fn block(signals: &[c_int]) -> io::Result<Signals> {
+        let mut set = empty_set();
+        for &signal in signals {
+            // SAFETY: the set is initialised and alive for the call; a bad number is refused.
+            sys::check(unsafe { libc::sigaddset(&mut set, signal) })?;
+        }
+        set_mask(libc::SIG_BLOCK, &set)?;
+        Ok(Signals { set })
+    }
+
+    /// Waits for the next one.
+    pub fn wait(&self) -> io::Result<Received> {
+        loop {
+            // SAFETY: all-zero is a valid `siginfo_t`, plain data that the kernel fills in.
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: both pointers are of live values for the length of the call.
+            match sys::check(unsafe { libc::sigwaitinfo(&self.set, &mut info) }) {
+                // Codes above 0 are the kernel's (`SI_FROMKERNEL`).
+                Ok(signal) => return Ok(Received { signal, by_kernel: info.si_code > 0 }),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! `weir run`: a program behind a limit, in a network of its own.
+//!
+//! Everything is made for the program and goes with it: two namespaces, two veth pairs, a wire between them, masquerading where
+//! the host has a way out ([`weir_port::enclosure`]). What is wrong with the command line or the program is said before any
+//! of that.
+//!
+//! Signals: those that a process sends to Weir are passed on to the program. Ctrl-C and its like at a terminal reach the program
+//! without us, because it is in our process group, as it would be if the shell had started it; passing them on would deliver
+//! them twice. So a program may also stop, be brought back, and have the terminal to itself.
+
+mod summary;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+
+use weir_core::rate::Rate;
+use weir_port::enclosure;
+use weir_port::netns::NetNs;
+use weir_port::process::{self, Process};
+use weir_port::signals::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use weir_run::clock::now_ns;
+use weir_run::guardian::Guardian;
+use weir_run::wire::WireConfig;
+
+use super::wire::MachineArguments;
+use crate::session::{self, Event, Session};
+use crate::{Failure, Outcome, text};
+
+/// Run a program behind a limit; when it sends faster than that, its sends wait, and nothing is lost.
+///
+/// CMD gets a network of its own, IPv4 and IPv6, with a route to this host and, where this host has a default route, masquerading
+/// to the world beyond. It runs as the user who runs weir, with the same terminal, environment and directory; weir exits with
+/// its status (128 + N if signal N ended it, 127 if there is no such program, 126 if it cannot be executed), passes signals
+/// on to it, and prints one line about it at the end.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir run --rate 10mbit -- curl -O https://example.org/file
+  weir run --rate 200mbit --rate-back 50mbit -- bash
+  weir run --rate 1mbit --queue 20ms -- ./server --port 8000
+  weir stat -i 1                            in another terminal: what its wire does
+  weir set run-4711 --rate 100mbit          change its limit while it runs
+
+Limits:
+  127.0.0.1 inside is the program's own. Where /etc/resolv.conf names a resolver on 127.0.0.53, names cannot
+  be looked up: point it at a resolver beyond this host (systemd-resolved lists some in
+  /run/systemd/resolve/resolv.conf).
+  /sys/class/net still shows the host's interfaces; /proc/net shows the program's.
+  While CMD runs, this host forwards what comes in by the interfaces of its default routes, as a router does;
+  when the last run ends, it does so or not as before.
+  A firewall of this host that drops forwarded packets, such as that of Docker, drops the program's too.
+  When CMD ends its network ends, also for children of it that go on; when weir is killed, CMD is killed.")]
+pub struct Arguments {
+    /// Limit of what CMD sends and of what it receives, in tc's units, such as 200mbit
+    #[arg(long, value_name = "RATE", value_parser = text::rate)]
+    rate: Rate,
+    /// Limit of what CMD receives, if it is another
+    #[arg(long, value_name = "RATE", value_parser = text::rate)]
+    rate_back: Option<Rate>,
+    /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
+    #[arg(long, value_name = "SIZE", value_parser = text::size)]
+    burst: Option<u64>,
+    /// How much may stand inside, as a time at the rate; the rest stays with the program [default: 5ms]
+    #[arg(long, value_name = "TIME", value_parser = text::time)]
+    queue: Option<u64>,
+    /// Classes that share each direction (see `weir wire --help`); --rate then limits them all together
+    #[arg(long, value_name = "FILE")]
+    classes: Option<PathBuf>,
+    /// What the wire is called in `weir stat` and `weir set` [default: run- and weir's process id]
+    #[arg(long)]
+    name: Option<String>,
+    #[command(flatten)]
+    machine: MachineArguments,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+/// Signals that are passed on to the program.
+const PASSED_ON: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH];
+/// Those among them that a terminal sends to the program as well. (A hang-up may reach the leader of the session alone.)
+const FROM_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let Arguments { rate, rate_back, burst, queue, classes, name, machine, command } = arguments;
+    let name = name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
+    text::check_name(&name)?;
+    let (memory_bytes, core) = machine.check()?;
+    let limits = [
+        text::limits(Some(*rate), *burst, *queue)?,
+        text::limits(rate_back.or(Some(*rate)), *burst, *queue)?,
+    ];
+    let classes = match classes {
+        Some(file) => Some(Arc::new(text::classes(file, enclosure::PORTS)?.1)),
+        None => None,
+    };
+    let (program, arguments) = command.split_first().ok_or_else(|| Failure::usage("no program was given"))?;
+    process::find(program).map_err(|error| cannot_run(program, &error))?;
+
+    let mut guardian = session::guardian()?;
+    let netns = match enclose(&mut guardian) {
+        Ok(netns) => netns,
+        Err(error) => return Err(session::give_up(guardian, error.into())),
+    };
+    let config =
+        WireConfig { name, ports: enclosure::PORTS.map(String::from), limits, classes, memory_bytes };
+    let session = Session::start(&config, guardian, core, &PASSED_ON)?;
+    let start_ns = now_ns();
+    let process = match Process::start(program, arguments, &netns) {
+        Ok(process) => process,
+        Err(error) => {
+            session.finish()?;
+            return Err(cannot_run(program, &error));
+        }
+    };
+    let supervised = supervise(&session, &process);
+    let elapsed_ns = now_ns() - start_ns;
+    let status = process.status();
+    let finished = session.finish();
+    supervised?;
+    eprintln!("weir: {}", summary::line(*rate, &finished?, elapsed_ns));
+    Ok(exit_code(status?))
+}
+
+/// Makes the program's network. From here on this thread, and so every other, is in the wire's namespace.
+fn enclose(guardian: &mut Guardian) -> weir_port::Result<NetNs> {
+    let host = NetNs::current()?;
+    NetNs::unshare()?;
+    enclosure::make(&host, guardian)
+}
+
+/// Passes signals on until the program has ended. If it loses its wire before that, it is killed.
+fn supervise(session: &Session, process: &Process) -> Result<(), Failure> {
+    let (waiter, events) = (process.waiter(), session.events());
+    let waiting = std::thread::Builder::new().name("weir-program".into()).spawn(move || {
+        waiter.wait();
+        // The session may be over, with nobody left to tell.
+        let _ = events.send(Event::ProgramEnded);
+    });
+    let lost = match waiting {
+        Ok(_) => loop {
+            match session.next_event() {
+                Event::ProgramEnded => return Ok(()),
+                Event::Signal(received) => {
+                    if !(received.by_kernel && FROM_TERMINAL.contains(&received.signal)) {
+                        process.signal(received.signal);
+                    }
+                }
+                Event::WorkerEnded => break "the worker ended by itself".to_string(),
+                Event::InterfaceGone(port) => break format!("the interface of the {port} vanished"),
+            }
+        },
+        Err(error) => format!("no thread: {error}"),
+    };
+    process.signal(SIGKILL);
+    Err(format!("{lost}; the program was killed, because it would have had no network").into())
+}
+
+/// As shells tell it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let signalled = status.signal().map(|signal| 128 + signal);
+    let code = status.code().or(signalled).and_then(|code| u8::try_from(code).ok());
+    ExitCode::from(code.unwrap_or(u8::MAX))
+}
+
+fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
+    let (why, code) = match error.kind() {
+        ErrorKind::NotFound => ("there is no such program".to_string(), 127),
+        ErrorKind::PermissionDenied => ("it is not a program that can be executed".to_string(), 126),
+        _ => (error.to_string(), 126),
+    };
+    Failure { message: format!("cannot run {}: {why}", program.display()), code }
+}

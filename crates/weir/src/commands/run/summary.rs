@@ -1,0 +1,112 @@
+//! The one line that is printed when the program of `weir run` has ended.
+
+use std::collections::BTreeMap;
+
+use weir_core::rate::Rate;
+use weir_run::stats::Snapshot;
+
+use crate::human::{bytes, count, duration, plural};
+
+/// Sums a run up: what the program sent, at which rate over all its time, and whether anything was lost.
+pub fn line(limit: Rate, last: &Snapshot, elapsed_ns: u64) -> String {
+    let Some([there, back]) = last.wires.first().map(|wire| wire.classes.as_slice()) else {
+        return format!("{limit}: nothing was counted");
+    };
+    let sent = there.books.delivered;
+    format!(
+        "{limit}: sent {} ({}) at {} for {}, received {}, senders blocked {}, dropped {}",
+        plural(sent.packets, "packet"),
+        bytes(sent.bytes),
+        rate(sent.bytes, elapsed_ns),
+        duration(elapsed_ns),
+        count(back.books.delivered.packets),
+        duration(there.blocked_ns),
+        dropped(last)
+    )
+}
+
+/// `none`, or how many and why: by the rules of the wire, or by the kernel before the wire had them.
+fn dropped(last: &Snapshot) -> String {
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for (reason, amount) in &last.totals.dropped {
+        *reasons.entry(reason).or_default() += amount.packets;
+    }
+    for port in &last.ports {
+        *reasons.entry("sender-queue").or_default() += port.sender_queue_dropped;
+        *reasons.entry("kernel").or_default() += port.kernel_dropped;
+    }
+    reasons.retain(|_, packets| *packets > 0);
+    if reasons.is_empty() {
+        return "none".into();
+    }
+    let parts: Vec<_> =
+        reasons.iter().map(|(reason, packets)| format!("{} {reason}", count(*packets))).collect();
+    format!("{}: {}", count(reasons.values().sum()), parts.join(", "))
+}
+
+/// A rate in tc's units, to a tenth.
+fn rate(total_bytes: u64, elapsed_ns: u64) -> String {
+    let tenths = u128::from(total_bytes) * 80_000_000_000 / u128::from(elapsed_ns.max(1));
+    let units = [(1_000_000_000, "gbit"), (1_000_000, "mbit"), (1000, "kbit")];
+    let (worth, unit) = units.into_iter().find(|(worth, _)| tenths >= worth * 10).unwrap_or((1, "bit"));
+    let tenths = (tenths + worth / 2) / worth;
+    format!("{}.{}{unit}", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn snapshot(drops: bool) -> Snapshot {
+        let amount = |packets: u64| json!({ "packets": packets, "bytes": packets * 1500 });
+        let class = |packets: u64| {
+            json!({
+                "name": "a->b", "accepted": amount(packets), "delivered": amount(packets), "held": amount(0),
+                "dropped": {}, "blocked_ns": 4_900_000_000u64, "delay_ns_p50": 0, "delay_ns_p99": 0,
+                "delay_ns_max": 0, "empty_polls": 0, "transmit_busy": 0
+            })
+        };
+        let port = |dropped: u64| {
+            json!({
+                "name": "a", "sender": "b", "queues": 64, "poller": "socket", "sender_queue_packets": 0,
+                "sender_queue_dropped": dropped, "kernel_dropped": 0
+            })
+        };
+        let dropped = if drops { json!({ "too-long": amount(2) }) } else { json!({}) };
+        let value = json!({
+            "wires": [{
+                "name": "run-1", "ports": ["a", "b"], "classes": [class(81_380), class(1_100)],
+                "frames": { "total": 0, "free": 0, "lent": 0, "held": 0 },
+                "worker": { "busy_passes": 0, "parks": 0, "kicks": 0, "wake_cost_ns": 0, "now_ns": 0, "since_ns": 0 }
+            }],
+            "ports": [port(0), port(if drops { 1_000 } else { 0 })],
+            "workstreams": [],
+            "totals": { "accepted": amount(0), "delivered": amount(0), "held": amount(0), "dropped": dropped }
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_run_in_one_line() {
+        let limit: Rate = "200mbit".parse().unwrap();
+        assert_eq!(
+            line(limit, &snapshot(false), 5_000_000_000),
+            "200mbit: sent 81,380 packets (122 MB) at 195.3mbit for 5.00 s, received 1,100, senders blocked 4.90 s, \
+             dropped none"
+        );
+        assert!(line(limit, &snapshot(true), 1).ends_with("dropped 1,002: 1,000 sender-queue, 2 too-long"));
+        assert_eq!(line(limit, &Snapshot::default(), 1), "200mbit: nothing was counted");
+    }
+
+    #[test]
+    fn rates_have_the_unit_that_fits() {
+        for (bytes, text) in
+            [(0, "0.0bit"), (100, "800.0bit"), (1_000, "8.0kbit"), (124_999_999, "1000.0mbit")]
+        {
+            assert_eq!(rate(bytes, 1_000_000_000), text);
+        }
+        assert_eq!(rate(1, 0), "8.0gbit");
+    }
+}

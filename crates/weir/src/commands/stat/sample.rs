@@ -1,0 +1,99 @@
+//! Hand-made snapshots for the tests of what is printed.
+
+use weir_run::stats::{Amount, Books, ClassStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
+
+const S: u64 = 1_000_000_000;
+
+/// A wire that holds its senders back, and has lost something to two rules.
+pub fn snapshot() -> Snapshot {
+    let there = ClassStats {
+        rate_bits_per_s: Some(200_000_000),
+        burst_bytes: Some(20 * 1024),
+        limit_bytes: Some(125_000),
+        blocked_ns: 7_368 * S,
+        delay_ns_p50: 4_194_303,
+        delay_ns_p99: 5_020_000,
+        delay_ns_max: 7_980_000,
+        ..class(
+            "wa->wb",
+            Books {
+                accepted: Amount { packets: 1_234_567, bytes: 1_869_133_438 },
+                delivered: Amount { packets: 1_234_252, bytes: 1_868_656_528 },
+                held: Amount { packets: 312, bytes: 472_368 },
+                dropped: [("too-long".to_string(), Amount { packets: 3, bytes: 4_542 })].into(),
+            },
+        )
+    };
+    let back = ClassStats {
+        delay_ns_p50: 2_047,
+        delay_ns_p99: 16_383,
+        delay_ns_max: 310_000,
+        ..class("wb->wa", passed(12_345, 812_001))
+    };
+    let mut wb = port("wb", "veth0");
+    wb.poller = "io_uring".into();
+    wb.sender_queue_dropped = 7;
+    wb.lost_while_down = 42;
+    let wa = PortStats { queues: 128, sender_queue_packets: 1_024, ..port("wa", "veth0") };
+    let frames = FrameStats { total: 16_384, free: 7_744, lent: 8_328, held: 312 };
+    one(wire("wa", ["wa", "wb"], vec![there, back], frames), vec![wa, wb])
+}
+
+/// A wire that has carried little and has nothing to do.
+pub fn idle() -> Snapshot {
+    let classes = vec![class("c->d", passed(10, 840)), class("d->c", passed(10, 840))];
+    let frames = FrameStats { total: 512, free: 384, lent: 128, held: 0 };
+    one(wire("office", ["c", "d"], classes, frames), vec![port("c", "veth9"), port("d", "veth9")])
+}
+
+fn one(wire: WireStats, ports: Vec<PortStats>) -> Snapshot {
+    let mut totals = Books::default();
+    wire.classes.iter().for_each(|class| totals.merge(&class.books));
+    Snapshot { wires: vec![wire], ports, totals, ..Snapshot::default() }
+}
+
+fn wire(name: &str, ports: [&str; 2], classes: Vec<ClassStats>, frames: FrameStats) -> WireStats {
+    WireStats {
+        name: name.into(),
+        ports: ports.map(String::from),
+        classes,
+        frames,
+        worker: WorkerStats { now_ns: 8_100 * S, since_ns: 100 * S, ..WorkerStats::default() },
+    }
+}
+
+fn passed(packets: u64, bytes: u64) -> Books {
+    let amount = Amount { packets, bytes };
+    Books { accepted: amount, delivered: amount, ..Books::default() }
+}
+
+fn class(name: &str, books: Books) -> ClassStats {
+    ClassStats {
+        name: name.into(),
+        rate_bits_per_s: None,
+        burst_bytes: None,
+        limit_bytes: None,
+        books,
+        blocked_ns: 0,
+        delay_ns_p50: 0,
+        delay_ns_p99: 0,
+        delay_ns_max: 0,
+        empty_polls: 0,
+        empty_wakes: 0,
+        transmit_busy: 0,
+        classes: Vec::new(),
+    }
+}
+
+fn port(name: &str, sender: &str) -> PortStats {
+    PortStats {
+        name: name.into(),
+        sender: sender.into(),
+        queues: 1,
+        poller: "socket".into(),
+        sender_queue_packets: 0,
+        sender_queue_dropped: 0,
+        kernel_dropped: 0,
+        lost_while_down: 0,
+    }
+}

@@ -1,0 +1,177 @@
+//! Counters as tables, for people: what each wire's directions did, and where packets and frames are now.
+
+use weir_core::rate::Rate;
+use weir_core::units::size_text;
+use weir_run::stats::{Amount, ClassStats, FrameStats, PortStats, Snapshot, WireStats};
+
+use crate::human;
+use crate::table::{Style, Table, paint};
+
+/// Everything that is up.
+pub fn render(snapshot: &Snapshot, colour: bool) -> String {
+    let wires = super::wires(snapshot).map(|(wire, ports)| wire_text(wire, ports, colour));
+    wires.collect::<Vec<_>>().join("\n")
+}
+
+fn wire_text(wire: &WireStats, ports: &[PortStats], colour: bool) -> String {
+    let uptime_ns = wire.worker.now_ns.saturating_sub(wire.worker.since_ns);
+    let [first, second] = &wire.ports;
+    let heading = format!("wire {}: {first} <-> {second}, up for {}", wire.name, human::uptime(uptime_ns));
+    let mut parts = vec![
+        paint(&heading, Style::Heading, colour) + "\n",
+        limits_and_books(&wire.classes).render(colour),
+        waits(&wire.classes, uptime_ns).render(colour),
+        port_table(ports).render(colour),
+        frames_line(wire.frames),
+    ];
+    if let Some(reasons) = reasons(&wire.classes) {
+        parts.insert(2, reasons.render(colour));
+    }
+    parts.join("\n")
+}
+
+fn plain(text: impl Into<String>) -> (String, Style) {
+    (text.into(), Style::Plain)
+}
+
+/// A count that should be 0, so anything else stands out.
+fn unwanted(number: u64) -> (String, Style) {
+    (human::count(number), if number == 0 { Style::Plain } else { Style::Fault })
+}
+
+fn limits_and_books(classes: &[ClassStats]) -> Table {
+    let mut table = Table::new(
+        1,
+        &["direction", "rate", "burst", "queue", "accepted", "", "delivered", "", "held", "dropped"],
+    );
+    for class in classes {
+        let rate = class.rate_bits_per_s.and_then(Rate::from_bits_per_s);
+        let size = |bytes: Option<u64>, text: fn(u64) -> String| plain(bytes.map_or("-".into(), text));
+        let dropped = class.books.dropped.values().map(|amount| amount.packets).sum();
+        table.row(vec![
+            plain(&class.name),
+            plain(rate.map_or("unlimited".into(), |rate| rate.to_string())),
+            size(class.burst_bytes, size_text),
+            size(class.limit_bytes, human::bytes),
+            plain(human::count(class.books.accepted.packets)),
+            plain(human::bytes(class.books.accepted.bytes)),
+            plain(human::count(class.books.delivered.packets)),
+            plain(human::bytes(class.books.delivered.bytes)),
+            plain(human::count(class.books.held.packets)),
+            unwanted(dropped),
+        ]);
+    }
+    table
+}
+
+/// What was dropped and why, if anything was.
+fn reasons(classes: &[ClassStats]) -> Option<Table> {
+    let mut table = Table::new(2, &["direction", "dropped because of", "packets", "bytes"]);
+    for class in classes {
+        for (reason, &Amount { packets, bytes }) in &class.books.dropped {
+            let bytes = human::bytes(bytes);
+            table.row(vec![plain(&class.name), plain(reason), unwanted(packets), plain(bytes)]);
+        }
+    }
+    classes.iter().any(|class| !class.books.dropped.is_empty()).then_some(table)
+}
+
+fn waits(classes: &[ClassStats], uptime_ns: u64) -> Table {
+    let mut table =
+        Table::new(1, &["direction", "senders blocked", "of the time", "delay p50", "p99", "longest"]);
+    for class in classes {
+        let style = if class.blocked_ns > 0 { Style::Notice } else { Style::Plain };
+        table.row(vec![
+            plain(&class.name),
+            (human::duration(class.blocked_ns), style),
+            (human::percent(class.blocked_ns, uptime_ns), style),
+            plain(human::duration(class.delay_ns_p50)),
+            plain(human::duration(class.delay_ns_p99)),
+            plain(human::duration(class.delay_ns_max)),
+        ]);
+    }
+    table
+}
+
+fn port_table(ports: &[PortStats]) -> Table {
+    let mut table = Table::new(
+        3,
+        &[
+            "port",
+            "sender",
+            "polled by",
+            "queues",
+            "sender's queue",
+            "dropped there",
+            "lost by the kernel",
+            "while down",
+        ],
+    );
+    for port in ports {
+        table.row(vec![
+            plain(&port.name),
+            plain(&port.sender),
+            plain(&port.poller),
+            plain(human::count(port.queues as u64)),
+            plain(human::count(port.sender_queue_packets)),
+            unwanted(port.sender_queue_dropped),
+            unwanted(port.kernel_dropped),
+            plain(human::count(port.lost_while_down)),
+        ]);
+    }
+    table
+}
+
+fn frames_line(frames: FrameStats) -> String {
+    let FrameStats { total, free, lent, held } = frames;
+    let [total, free, lent, held] = [total, free, lent, held].map(human::count);
+    format!("frames: {total} = {free} free + {lent} with the kernel + {held} held\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::stat::sample::{idle, snapshot};
+
+    #[test]
+    fn a_wire_under_load() {
+        let expected = "\
+wire wa: wa <-> wb, up for 2h 13m
+
+direction       rate  burst   queue   accepted           delivered           held  dropped
+wa->wb       200mbit   20kb  125 kB  1,234,567  1.87 GB  1,234,252  1.87 GB   312        3
+wb->wa     unlimited      -       -     12,345   812 kB     12,345   812 kB     0        0
+
+direction  dropped because of  packets    bytes
+wa->wb     too-long                  3  4.54 kB
+
+direction  senders blocked  of the time  delay p50      p99  longest
+wa->wb             7,368 s       92.1 %    4.19 ms  5.02 ms  7.98 ms
+wb->wa                 0 s        0.0 %    2.05 us  16.4 us   310 us
+
+port  sender  polled by  queues  sender's queue  dropped there  lost by the kernel  while down
+wa    veth0   socket        128           1,024              0                   0           0
+wb    veth0   io_uring        1               0              7                   0          42
+
+frames: 16,384 = 7,744 free + 8,328 with the kernel + 312 held
+";
+        assert_eq!(render(&snapshot(), false), expected);
+    }
+
+    #[test]
+    fn wires_are_set_apart_and_each_has_its_own_ports() {
+        let mut both = snapshot();
+        both.merge(idle());
+        let text = render(&both, false);
+        assert_eq!(text, format!("{}\n{}", render(&snapshot(), false), render(&idle(), false)));
+        assert!(render(&idle(), false).contains("veth9"));
+    }
+
+    #[test]
+    fn only_what_needs_a_look_is_coloured() {
+        let calm = render(&idle(), true);
+        assert!(!calm.contains("\x1b[33m") && !calm.contains("\x1b[1;31m"), "{calm}");
+        let busy = render(&snapshot(), true);
+        assert!(busy.contains("\x1b[33m92.1 %\x1b[0m") && busy.contains("\x1b[1;31m3\x1b[0m"), "{busy}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Text in aligned columns: words to the left, figures to the right, colour only where it says something.
+
+use std::fmt::Write;
+
+/// What a cell says about itself; shown on a terminal only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Nothing.
+    Plain,
+    /// A heading.
+    Heading,
+    /// As it should be.
+    Good,
+    /// Worth a look.
+    Notice,
+    /// Something is wrong.
+    Fault,
+}
+
+/// Puts a style around a text, or leaves it alone.
+pub fn paint(text: &str, style: Style, colour: bool) -> String {
+    let code = match style {
+        Style::Heading => "1",
+        Style::Good => "32",
+        Style::Notice => "33",
+        Style::Fault => "1;31",
+        Style::Plain => "",
+    };
+    if colour && !code.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+}
+
+/// Columns, headings and rows.
+pub struct Table {
+    headings: Vec<&'static str>,
+    words: usize,
+    rows: Vec<Vec<(String, Style)>>,
+}
+
+impl Table {
+    /// A table of which the first `words` columns hold words and the others figures. Without any heading it has no such line.
+    pub fn new(words: usize, headings: &[&'static str]) -> Table {
+        Table { headings: headings.to_vec(), words, rows: Vec::new() }
+    }
+
+    /// Adds a row of as many cells as there are headings.
+    pub fn row(&mut self, cells: Vec<(String, Style)>) {
+        assert_eq!(cells.len(), self.headings.len(), "a cell for each heading");
+        self.rows.push(cells);
+    }
+
+    /// The table as lines, each with its end.
+    pub fn render(&self, colour: bool) -> String {
+        let widths: Vec<usize> = (0..self.headings.len())
+            .map(|column| {
+                let cells = self.rows.iter().map(|row| row[column].0.chars().count());
+                cells.chain([self.headings[column].chars().count()]).max().unwrap_or(0)
+            })
+            .collect();
+        let headings = self.headings.iter().map(|heading| (heading.to_string(), Style::Heading)).collect();
+        let mut text = String::new();
+        let has_headings = self.headings.iter().any(|heading| !heading.is_empty());
+        for row in has_headings.then_some(&headings).into_iter().chain(&self.rows) {
+            let mut line = String::new();
+            // Blanks are written only before something, so that no line ends in one.
+            let mut blanks = 0;
+            for (column, (cell, style)) in row.iter().enumerate() {
+                let pad = widths[column] - cell.chars().count();
+                let (before, after) = if column < self.words { (0, pad) } else { (pad, 0) };
+                if !cell.is_empty() {
+                    let painted = paint(cell, *style, colour);
+                    write!(line, "{:1$}{painted}", "", blanks + before).expect("writing to a string");
+                    blanks = after + 2;
+                } else {
+                    blanks += before + after + 2;
+                }
+            }
+            writeln!(text, "{line}").expect("writing to a string");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Table {
+        let mut table = Table::new(1, &["name", "packets", ""]);
+        let plain = |text: &str| (text.to_string(), Style::Plain);
+        table.row(vec![plain("a"), plain("1,234"), plain("1 MB")]);
+        table.row(vec![plain("a longer name"), ("7".into(), Style::Fault), plain("")]);
+        table
+    }
+
+    #[test]
+    fn words_to_the_left_and_figures_to_the_right() {
+        let expected = "\
+name           packets
+a                1,234  1 MB
+a longer name        7
+";
+        assert_eq!(sample().render(false), expected);
+    }
+
+    #[test]
+    fn colour_adds_nothing_but_colour() {
+        let mut coloured = sample().render(true);
+        assert!(coloured.contains("\x1b[1;31m7\x1b[0m"));
+        for code in ["\x1b[1m", "\x1b[1;31m", "\x1b[0m"] {
+            coloured = coloured.replace(code, "");
+        }
+        assert_eq!(coloured, sample().render(false));
+    }
+}

@@ -1,0 +1,105 @@
+//! As many small datagrams as one thread can send, and a counter for what arrives: `sendmmsg(2)` and `recvmmsg(2)`, 64 at a time.
+//!
+//! For comparing forwarders; not for loss, because nothing paces the sender to what the receiver's socket holds. Both sides
+//! run on threads of this process, inside the namespaces of the bench.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::clock::now;
+
+const BATCH: usize = 64;
+const RECEIVE_BUFFER_BYTES: i32 = 64 << 20;
+
+/// A batch of messages and the memory behind them.
+struct Batch {
+    _bytes: Vec<u8>,
+    _parts: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+impl Batch {
+    fn new(len_bytes: usize) -> Batch {
+        let mut bytes = vec![0u8; BATCH * len_bytes];
+        let mut parts: Vec<libc::iovec> = bytes
+            .chunks_mut(len_bytes)
+            .map(|chunk| libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: chunk.len() })
+            .collect();
+        let messages = parts
+            .iter_mut()
+            .map(|part| {
+                // SAFETY: an all-zero `mmsghdr` is a message without address, control data or flags.
+                let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                message.msg_hdr.msg_iov = part;
+                message.msg_hdr.msg_iovlen = 1;
+                message
+            })
+            .collect();
+        Batch { _bytes: bytes, _parts: parts, messages }
+    }
+}
+
+/// Sends datagrams of `len_bytes` to an address for a time; how many the socket took.
+pub fn send(to: Ipv4Addr, port: u16, len_bytes: usize, time: Duration) -> Result<u64> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.connect((to, port)).context("connecting the sender")?;
+    let mut batch = Batch::new(len_bytes);
+    let (end, mut count) = (now() + time, 0);
+    while now() < end {
+        // SAFETY: `messages` are `BATCH` headers whose parts and bytes live in `batch`.
+        let sent =
+            unsafe { libc::sendmmsg(socket.as_raw_fd(), batch.messages.as_mut_ptr(), BATCH as u32, 0) };
+        count += sent.max(0) as u64;
+    }
+    Ok(count)
+}
+
+/// A receiving socket.
+pub struct Counter {
+    socket: UdpSocket,
+}
+
+impl Counter {
+    /// Binds to a port of this thread's namespace.
+    pub fn bind(port: u16) -> Result<Counter> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+        socket.set_read_timeout(Some(Duration::from_millis(300)))?;
+        let size = RECEIVE_BUFFER_BYTES;
+        // SAFETY: four bytes of a live value are passed. Past the system's maximum it needs root, which a bench is.
+        unsafe {
+            let pointer = std::ptr::from_ref(&size).cast();
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, pointer, 4);
+        }
+        Ok(Counter { socket })
+    }
+
+    /// Counts what arrives until nothing has for a while; datagrams, and datagrams a second between the first and the last.
+    pub fn count(&self, limit: Duration) -> (u64, f64) {
+        let mut batch = Batch::new(2048);
+        let (end, mut count, mut first, mut last) = (now() + limit, 0u64, None, now());
+        while now() < end {
+            // SAFETY: as in `send`; there is no timeout to point at.
+            let received = unsafe {
+                libc::recvmmsg(
+                    self.socket.as_raw_fd(),
+                    batch.messages.as_mut_ptr(),
+                    BATCH as u32,
+                    libc::MSG_WAITFORONE,
+                    std::ptr::null_mut(),
+                )
+            };
+            if received > 0 {
+                last = now();
+                first.get_or_insert(last);
+                count += received as u64;
+            } else if first.is_some() {
+                break;
+            }
+        }
+        let seconds = first.map_or(1.0, |first| (last - first).as_secs_f64().max(1e-9));
+        (count, count as f64 / seconds)
+    }
+}

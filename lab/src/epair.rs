@@ -1,0 +1,347 @@
+//! `weir lab epair`: packets handed from one thread to another, by the historical designs of FreeBSD's epair, by today's
+//! channels, and by Weir.
+//!
+//! | case | what runs |
+//! |---|---|
+//! | `handoff` | one transmitter that always has packets, one worker |
+//! | `fairness` | the same, and the worker feeds what it takes to a second link of its own: the published chain of two epairs |
+//! | `wakes-10k`, `wakes-100k`, `wakes-1m` | packets at random times, so many a second |
+//!
+//! - `mpps`: packets that left the last link / time; median of the repeats, `mpps_spread_pct` their interquartile range in
+//!   percent of it.
+//! - `wait_*`: the time that the worker waited while work was there ([`drive`]), of all repeats together.
+//! - `wakes_per_million`: times the worker slept and was woken, for each million packets; median of the repeats.
+//! - `redundant_kicks_pct` = 100 x kicks that met a worker awake / kicks.
+//! - `second_link_share` = packets that left the second link / packets that left either; half is fair.
+//! - `lost`, `reordered`: sums over the repeats. Weir may do neither: its row fails if it does.
+//!
+//! The repeats of a case go through the systems forwards and backwards in turn (ABBA), so that a slow drift of the machine falls
+//! on all alike.
+//!
+//! Source: seed `epair-transmit-path` (review D38843). Its test bed also bridges and routes.
+//! Limits: two threads. What the machine does meanwhile is in every figure.
+
+mod crossbeam;
+mod design;
+mod drive;
+mod histogram;
+mod mutex_drain;
+mod mutex_flush;
+mod rtrb;
+mod task_queue;
+mod tokio;
+mod two_ring;
+mod weir;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::interrupt;
+use crate::machine::{Machine, cores};
+use crate::progress::{Progress, Steps};
+use crate::report::{Field, Plot, Report, Row, Scale, Value};
+use drive::{Outcome, Plan};
+use histogram::Histogram;
+
+const FIELDS: &[Field] = &[
+    Field { name: "mpps", heading: "packets", unit: "M/s", decimals: 3 },
+    Field { name: "mpps_spread_pct", heading: "spread", unit: "%", decimals: 0 },
+    Field { name: "wait_hist", heading: "waited", unit: "ns", decimals: 0 },
+    Field { name: "wait_p50_ns", heading: "wait p50", unit: "ns", decimals: 0 },
+    Field { name: "wait_p999_ns", heading: "p99.9", unit: "ns", decimals: 0 },
+    Field { name: "wait_max_ns", heading: "longest", unit: "ns", decimals: 0 },
+    Field { name: "wakes_per_million", heading: "wakes", unit: "per M", decimals: 0 },
+    Field { name: "redundant_kicks_pct", heading: "redundant kicks", unit: "%", decimals: 2 },
+    Field { name: "second_link_share", heading: "second link", unit: "share", decimals: 3 },
+    Field { name: "lost", heading: "lost", unit: "packets", decimals: 0 },
+    Field { name: "reordered", heading: "reordered", unit: "packets", decimals: 0 },
+];
+
+const PLOTS: &[Plot] = &[
+    Plot { field: "mpps", title: "Million packets a second", scale: Scale::Log, reference: None },
+    Plot {
+        field: "wait_hist",
+        title: "How long the worker waited while work was there, ns",
+        scale: Scale::Log,
+        reference: Some("seed_wait_hist"),
+    },
+    Plot {
+        field: "wait_p999_ns",
+        title: "The same, 99.9th percentile, ns",
+        scale: Scale::Log,
+        reference: None,
+    },
+    Plot {
+        field: "second_link_share",
+        title: "Share of the worker that the second link keeps",
+        scale: Scale::Linear,
+        reference: None,
+    },
+    Plot {
+        field: "wakes_per_million",
+        title: "Wake-ups for each million packets",
+        scale: Scale::Log,
+        reference: None,
+    },
+];
+
+const NOTES: &[&str] = &[
+    "two-ring is FreeBSD's epair before the review, mutex-drain the review's first revision, mutex-flush what landed; \
+     crossbeam, rtrb (with a parked thread) and tokio are today's channels.",
+    "The review's bed of two epairs, two bridges and a router did 889 Kpps with two-ring, 42 Kpps with mutex-drain, which \
+     starved its second epair, and about 1.016 Mpps with mutex-flush, on another machine and with the kernel's work for each \
+     packet. Compare the fairness case: the second link's share, and what it lost.",
+    "The published waits are those of the epair thread between two runs, over many short connections on a machine of 32 cores, \
+     with two-ring before and with mutex-flush after.",
+    "A wait is counted when a worker that had found nothing finds something, from the moment the first packet it takes was \
+     offered. A worker that never finds its links empty has none.",
+    "A full link holds the transmitter. A worker cannot wait for itself: the historical designs drop what does not fit the \
+     second link, as published; the others take no more than it has room for.",
+    "Wake-ups are what the kernel counts for the worker's thread. A dash: the system cannot tell.",
+    "A packet here is its number and a time; no body is moved.",
+];
+
+/// Before the review: `two-ring`.
+const SEED_TWO_RING: &[[u64; 2]] = &[
+    [512, 8586],
+    [1024, 22289],
+    [2048, 74280],
+    [4096, 427404],
+    [8192, 454310],
+    [16384, 182130],
+    [32768, 10542],
+    [65536, 16049],
+    [131072, 29988],
+    [262144, 57646],
+    [524288, 226848],
+    [1048576, 43],
+    [8388608, 1],
+    [33554432, 60],
+    [67108864, 1],
+];
+
+/// With the review: `mutex-flush`.
+const SEED_MUTEX_FLUSH: &[[u64; 2]] = &[
+    [512, 4484],
+    [1024, 50911],
+    [2048, 204025],
+    [4096, 1351324],
+    [8192, 1711604],
+    [16384, 744126],
+    [32768, 40140],
+    [65536, 51524],
+    [131072, 82192],
+    [262144, 153183],
+    [524288, 896605],
+    [1048576, 5],
+];
+
+/// A way of handing packets over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    /// FreeBSD's epair before the review.
+    TwoRing,
+    /// The first revision of the review.
+    MutexDrain,
+    /// The review as it landed.
+    MutexFlush,
+    /// `crossbeam-channel`.
+    Crossbeam,
+    /// `rtrb` and a parked thread.
+    Rtrb,
+    /// `tokio`'s channel.
+    Tokio,
+    /// `weir-ring`.
+    Weir,
+}
+
+impl System {
+    /// All of them, in the order they take turns.
+    pub const ALL: [System; 7] = [
+        System::TwoRing,
+        System::MutexDrain,
+        System::MutexFlush,
+        System::Crossbeam,
+        System::Rtrb,
+        System::Tokio,
+        System::Weir,
+    ];
+
+    /// The name in reports and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::TwoRing => "two-ring",
+            System::MutexDrain => "mutex-drain",
+            System::MutexFlush => "mutex-flush",
+            System::Crossbeam => "crossbeam",
+            System::Rtrb => "rtrb",
+            System::Tokio => "tokio",
+            System::Weir => "weir",
+        }
+    }
+
+    fn run(self, plan: &Plan) -> Result<Outcome> {
+        match self {
+            System::TwoRing => drive::run::<task_queue::Tasks<two_ring::TwoRing>>(plan),
+            System::MutexDrain => drive::run::<task_queue::Tasks<mutex_drain::MutexDrain>>(plan),
+            System::MutexFlush => drive::run::<task_queue::Tasks<mutex_flush::MutexFlush>>(plan),
+            System::Crossbeam => drive::run::<crossbeam::Crossbeam>(plan),
+            System::Rtrb => drive::run::<rtrb::Rtrb>(plan),
+            System::Tokio => drive::run::<tokio::Tokio>(plan),
+            System::Weir => drive::run::<weir::Weir>(plan),
+        }
+    }
+
+    fn seed_waits(self) -> Option<&'static [[u64; 2]]> {
+        match self {
+            System::TwoRing => Some(SEED_TWO_RING),
+            System::MutexFlush => Some(SEED_MUTEX_FLUSH),
+            _ => None,
+        }
+    }
+}
+
+/// A load: its name, the links of the chain, packets a second if they are limited.
+struct Case {
+    name: &'static str,
+    links: usize,
+    packets_per_s: Option<f64>,
+}
+
+const CASES: [Case; 5] = [
+    Case { name: "handoff", links: 1, packets_per_s: None },
+    Case { name: "fairness", links: 2, packets_per_s: None },
+    Case { name: "wakes-10k", links: 1, packets_per_s: Some(10e3) },
+    Case { name: "wakes-100k", links: 1, packets_per_s: Some(100e3) },
+    Case { name: "wakes-1m", links: 1, packets_per_s: Some(1e6) },
+];
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How long each system runs in each case, all repeats together.
+    pub seconds: f64,
+    /// Into how many runs that is cut.
+    pub repeats: usize,
+    /// The systems, in the order they take turns.
+    pub systems: Vec<System>,
+}
+
+impl Default for Options {
+    /// Every system, in under a minute.
+    fn default() -> Options {
+        Options { seconds: 1.2, repeats: 7, systems: System::ALL.to_vec() }
+    }
+}
+
+/// Runs the lab.
+pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
+    ensure!(
+        (0.01..=60.0).contains(&options.seconds),
+        "a system runs for 0.01 to 60 seconds in each case, not {}",
+        options.seconds
+    );
+    ensure!((1..=100).contains(&options.repeats), "1 to 100 repeats, not {}", options.repeats);
+    let cores = cores()?;
+    ensure!(cores.len() >= 2, "this lab needs two cores, one for each thread; there is {}", cores.len());
+    let machine = Machine::measure()?;
+    let wake_cost_ns = (machine.eventfd_wake_us.unwrap_or_default() * 1000.0) as u64;
+    let duration = Duration::from_secs_f64(options.seconds / options.repeats as f64);
+    let (per_case, mut step) = (options.repeats * options.systems.len(), 0);
+    let mut steps = Steps::new(CASES.len() * per_case, progress);
+    let mut rows = Vec::new();
+    for case in &CASES {
+        let plan = Plan {
+            links: case.links,
+            packets_per_s: case.packets_per_s,
+            duration,
+            cores: [cores[0], cores[1]],
+            wake_cost_ns,
+        };
+        let mut outcomes = vec![Vec::new(); options.systems.len()];
+        for repeat in 0..options.repeats {
+            for turn in 0..options.systems.len() {
+                let index = if repeat % 2 == 0 { turn } else { options.systems.len() - 1 - turn };
+                let system = options.systems[index];
+                steps.begin(step, case.name);
+                outcomes[index].push(system.run(&plan)?);
+                step += 1;
+                interrupt::check()?;
+            }
+        }
+        rows.extend(options.systems.iter().zip(outcomes).map(|(system, runs)| row(*system, case, &runs)));
+    }
+    steps.finish();
+    Ok(Report {
+        lab: "epair",
+        title: "Packets handed from one thread to another",
+        case_heading: "case",
+        notes: NOTES,
+        fields: FIELDS,
+        plots: PLOTS,
+        machine,
+        rows,
+    })
+}
+
+fn row(system: System, case: &Case, runs: &[Outcome]) -> Row {
+    let delivered = |run: &Outcome| run.left[case.links - 1] as f64;
+    let mpps = Spread::of(runs, |run| delivered(run) / run.seconds / 1e6);
+    let wakes = Spread::of(runs, |run| run.wakes as f64 * 1e6 / delivered(run));
+    let mut waits = Histogram::default();
+    runs.iter().for_each(|run| waits.merge(&run.waits));
+    let kicks: Option<u64> = runs.iter().map(|run| run.counts.kicks).sum();
+    let redundant: Option<u64> = runs.iter().map(|run| run.counts.kicks_redundant).sum();
+    let redundant_pct = kicks.zip(redundant).map(|(kicks, redundant)| match kicks {
+        0 => 0.0,
+        _ => 100.0 * redundant as f64 / kicks as f64,
+    });
+    let second = (case.links == 2)
+        .then(|| Spread::of(runs, |run| run.left[1] as f64 / (run.left[0] + run.left[1]) as f64).median);
+    let (lost, reordered) = (sum(runs, |run| run.lost), sum(runs, |run| run.reordered));
+    let mut values: Vec<(&'static str, Value)> = vec![
+        ("mpps", mpps.median.into()),
+        ("mpps_spread_pct", (100.0 * mpps.range / mpps.median).into()),
+        ("wakes_per_million", wakes.median.into()),
+        ("redundant_kicks_pct", redundant_pct.into()),
+        ("second_link_share", second.into()),
+        ("lost", lost.into()),
+        ("reordered", reordered.into()),
+        ("wait_hist", waits.powers_of_two().into()),
+        ("wait_p50_ns", waits.quantile_ns(0.5).into()),
+        ("wait_p999_ns", waits.quantile_ns(0.999).into()),
+        ("wait_max_ns", waits.max_ns().into()),
+    ];
+    if case.name == "handoff" {
+        values.push(("seed_wait_hist", system.seed_waits().map(<[_]>::to_vec).into()));
+    }
+    if system == System::Weir && lost + reordered > 0 {
+        let error =
+            format!("{lost} packets lost and {reordered} reordered, of {}", sum(runs, |run| run.sent));
+        return Row::failed(system.name(), case.name, values, error);
+    }
+    Row::new(system.name(), case.name, values)
+}
+
+fn sum(runs: &[Outcome], of: impl Fn(&Outcome) -> u64) -> u64 {
+    runs.iter().map(of).sum()
+}
+
+/// The median of some runs and their interquartile range.
+struct Spread {
+    median: f64,
+    range: f64,
+}
+
+impl Spread {
+    fn of(runs: &[Outcome], figure: impl Fn(&Outcome) -> f64) -> Spread {
+        let mut figures: Vec<f64> = runs.iter().map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        let at = |quarter: usize| figures[(figures.len() - 1) * quarter / 4];
+        Spread { median: at(2), range: at(3) - at(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

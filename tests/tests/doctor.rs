@@ -1,0 +1,119 @@
+//! `weir doctor` tells what is so, and leaves nothing; what it calls second best works.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use weir_lab::bed::Namespace;
+use weir_lab::clock::{now, wait_until};
+use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::{Process, Signal, run};
+use weir_tests::kernel::{belongings, require_same, traces};
+use weir_tests::rig::{MANY_QUEUES, Rig, require_lossless, stat_of};
+use weir_tests::{harness, nobody, plain, privileged, weir_binary};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    harness::main(&[
+        plain!(without_root_it_says_what_it_could_not_try),
+        privileged!(weir_can_run_here),
+        privileged!(a_filtered_namespace_is_noticed_and_loses_nothing),
+        privileged!(interrupted_it_leaves_nothing),
+    ])
+}
+
+fn without_root_it_says_what_it_could_not_try() -> Result<()> {
+    let done = nobody::weir(&["doctor"], LIMIT)?;
+    ensure!(done.status.code() == Some(1), "it ended with {}", done.status);
+    ensure!(done.stdout.contains("skip  holds"), "it does not say what it left out: {}", done.stdout);
+    ensure!(
+        done.stdout.lines().last().is_some_and(|line| line.contains("sudo weir doctor")),
+        "{}",
+        done.stdout
+    );
+    Ok(())
+}
+
+fn weir_can_run_here() -> Result<()> {
+    let place = Namespace::new("doctor")?;
+    let before = (traces(&place)?, belongings()?);
+    let started = now();
+    let report = doctor(&place)?;
+    let elapsed = started.elapsed();
+    println!("    took {:.2} s", elapsed.as_secs_f64());
+    for check in
+        ["veth", "bpf", "tcx", "xdp", "af_xdp", "napi-set", "checksums", "holds", "goes on", "priming"]
+    {
+        let found = self::check(&report, check)?;
+        ensure!(found["status"] == "ok", "{found}");
+    }
+    ensure!(report["can_run"] == true, "{report:#}");
+    let text = run(place.command(weir_binary()?).arg("doctor"), LIMIT)?.success()?.stdout;
+    let verdict = text.lines().last().unwrap_or_default();
+    ensure!(verdict.starts_with("weir can run here"), "{text}");
+    require_same(&before.0, &traces(&place)?)?;
+    // The kernel frees programs and namespaces a little after their last user has gone.
+    wait_until("nothing is left behind", LIMIT, || Ok(belongings()?.new_since(&before.1).is_empty()))
+}
+
+fn a_filtered_namespace_is_noticed_and_loses_nothing() -> Result<()> {
+    let rig = Rig::new(MANY_QUEUES, 1)?;
+    drop_input(&rig.middle)?;
+    let report = doctor(&rig.middle)?;
+    ensure!(report["can_run"] == true && status(&report, "priming")? == "warn", "{report:#}");
+    ensure!(
+        check(&report, "priming")?["what"].as_str().unwrap_or_default().contains("io_uring"),
+        "{report:#}"
+    );
+
+    let wire = rig.wire(&["--rate", "200mbit", "--burst", "20kb"])?;
+    for port in stat_of(&wire)?["ports"].as_array().context("no ports")? {
+        ensure!(port["poller"] == "io_uring", "{port}");
+    }
+    let address = rig.right_address().v4;
+    let load = Load::new(&rig.left, &rig.right, &address, 3, 3.0);
+    let flows = Flood::start(&load)?.finish(LIMIT)?;
+    require_lossless(&flows, &load)?;
+    wire.weir(&["stat", wire.name(), "--check"])?.success()?;
+    wire.stop()?;
+    Ok(())
+}
+
+/// While it waits for a packet that a filter drops, its interface is there to be seen.
+fn interrupted_it_leaves_nothing() -> Result<()> {
+    let place = Namespace::new("doctor")?;
+    drop_input(&place)?;
+    let before = (traces(&place)?, belongings()?);
+    let probe_is_there = || Ok(place.ip("-br link")?.contains("weirprobe"));
+    let mut process = Process::spawn(place.command(weir_binary()?).arg("doctor"))?;
+    wait_until("its interface is there", LIMIT, probe_is_there)?;
+    process.signal(Signal::INT)?;
+    let done = process.wait(LIMIT)?;
+    ensure!(!done.status.success() && done.stdout.is_empty(), "it was not interrupted: {}", done.stdout);
+    wait_until("its interface is gone", LIMIT, || Ok(!probe_is_there()?))?;
+    require_same(&before.0, &traces(&place)?)?;
+    wait_until("nothing is left behind", LIMIT, || Ok(belongings()?.new_since(&before.1).is_empty()))
+}
+
+/// As a host's firewall does.
+fn drop_input(namespace: &Namespace) -> Result<()> {
+    namespace.sh("nft add table inet filter")?;
+    namespace.sh("nft add chain inet filter input { type filter hook input priority 0 ; policy drop ; }")?;
+    Ok(())
+}
+
+fn doctor(namespace: &Namespace) -> Result<Value> {
+    let done = run(namespace.command(weir_binary()?).args(["doctor", "--json"]), LIMIT)?.success()?;
+    serde_json::from_str(&done.stdout).with_context(|| format!("no JSON: {}", done.stdout))
+}
+
+fn check<'a>(report: &'a Value, name: &str) -> Result<&'a Value> {
+    let mut checks = report["checks"].as_array().context("no checks")?.iter();
+    checks.find(|check| check["name"] == name).with_context(|| format!("no check called {name}: {report:#}"))
+}
+
+fn status<'a>(report: &'a Value, name: &str) -> Result<&'a str> {
+    check(report, name)?["status"].as_str().context("a check without a status")
+}

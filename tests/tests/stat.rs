@@ -1,0 +1,152 @@
+//! What `weir stat` prints about a wire that is carrying traffic, and about none.
+
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use weir_lab::clock::wait_until;
+use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::{Finished, Process, Signal, run};
+use weir_lab::wire::Wire;
+use weir_tests::rig::{Rig, stat_of};
+use weir_tests::{harness, plain, privileged, weir_binary};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    harness::main(&[
+        plain!(options_that_do_not_go_together),
+        privileged!(no_wire_is_up),
+        privileged!(tables_and_proof_under_load),
+        privileged!(a_line_an_interval),
+        privileged!(a_reader_that_leaves_and_a_signal),
+    ])
+}
+
+fn options_that_do_not_go_together() -> Result<()> {
+    let table: [&[&str]; 4] = [&["-i", "0"], &["-i", "soon"], &["--count", "3"], &["-i", "1", "--check"]];
+    for options in table {
+        let done = run(Command::new(weir_binary()?).arg("stat").args(options), LIMIT)?;
+        ensure!(done.status.code() == Some(2), "`{}` ended with {}", done.what, done.status);
+    }
+    Ok(())
+}
+
+/// With a `/run` of its own, so that wires of others are not seen.
+fn no_wire_is_up() -> Result<()> {
+    let stat = |arguments: &str| -> Result<Finished> {
+        let script =
+            format!("mount -t tmpfs none /run && exec {} stat {arguments}", weir_binary()?.display());
+        run(Command::new("unshare").args(["--mount", "sh", "-c", &script]), LIMIT)
+    };
+    for arguments in ["", "--check", "-i 1"] {
+        let done = stat(arguments)?.success()?;
+        ensure!(done.stdout.starts_with("no wire is up: `weir wire"), "`{}`: {}", done.what, done.stdout);
+    }
+    let object: Value = serde_json::from_str(&stat("--json")?.success()?.stdout)?;
+    ensure!(object["wires"].as_array().is_some_and(Vec::is_empty), "{object}");
+    for arguments in ["nowhere", "nowhere --json", "nowhere --check", "nowhere -i 1"] {
+        let done = stat(arguments)?;
+        ensure!(done.status.code() == Some(1) && done.stdout.is_empty(), "`{}`: {}", done.what, done.stdout);
+        ensure!(done.stderr.lines().count() == 1 && done.stderr.contains("nowhere"), "{}", done.stderr);
+    }
+    Ok(())
+}
+
+fn tables_and_proof_under_load() -> Result<()> {
+    let rig = Rig::new(8, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let address = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &address, 3, 3.0))?;
+    let blocked = || Ok(stat_of(&wire)?["wires"][0]["classes"][0]["blocked_ns"].as_u64() > Some(0));
+    wait_until("senders are blocked", LIMIT, blocked)?;
+    let text = wire.weir(&["stat", wire.name()])?.success()?.stdout;
+    let row = |first: &str, heading: &str| -> Result<Vec<&str>> {
+        let mut lines = text.lines().skip_while(|line| !line.contains(heading));
+        let line = lines.find(|line| line.split_whitespace().next() == Some(first));
+        Ok(line.with_context(|| format!("no {first} below {heading}:\n{text}"))?.split_whitespace().collect())
+    };
+    ensure!(text.starts_with(&format!("wire {}: wa <-> wb, up for ", wire.name())), "{text}");
+    ensure!(!text.contains('\u{1b}'), "colours, but no terminal: {text}");
+    ensure!(row("wa->wb", "rate")?[1] == "200mbit" && row("wb->wa", "rate")?[1] == "200mbit", "{text}");
+    ensure!(row("wa->wb", "senders blocked")?[1] != "0", "nobody is blocked: {text}");
+    ensure!(row("wb", "polled by")?[1..4] == ["veth0", "socket", "1"], "{text}");
+    ensure!(text.lines().any(|line| line.starts_with("frames: ")), "{text}");
+    require_proof(&wire)?;
+    flood.finish(PATIENCE)?;
+    require_proof(&wire)?;
+    wire.stop()?;
+    Ok(())
+}
+
+/// Reads the four figures of the proof and adds them up again.
+fn require_proof(wire: &Wire) -> Result<()> {
+    let text = wire.weir(&["stat", wire.name(), "--check"])?.success()?.stdout;
+    let figures: Vec<u64> =
+        text.split_whitespace().filter_map(|word| word.replace(',', "").parse().ok()).collect();
+    let [accepted, delivered, dropped, held] = figures[..] else {
+        anyhow::bail!("not four figures: {text}");
+    };
+    ensure!(text.starts_with("conservation holds: accepted ") && text.lines().count() == 1, "{text}");
+    ensure!(accepted > 0 && accepted == delivered + dropped + held, "{text}");
+    Ok(())
+}
+
+fn a_line_an_interval() -> Result<()> {
+    let rig = Rig::new(8, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let address = rig.right_address().v4;
+    let load = Load::new(&rig.left, &rig.right, &address, 3, 6.0);
+    let flood = Flood::start(&load)?;
+    let done = wire.weir(&["stat", wire.name(), "-i", "0.3", "--count", "3"])?.success()?;
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    ensure!(lines.len() == 5, "not a header and three lines: {}", done.stdout);
+    ensure!(lines[0].split_whitespace().eq(["input", "output"]), "{}", done.stdout);
+    let columns = "wire packets errs drops bytes packets errs drops bytes held blk%";
+    ensure!(lines[1].split_whitespace().eq(columns.split(' ')), "{}", done.stdout);
+    for line in &lines[2..] {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        ensure!(words.len() == 11 && words[0] == wire.name(), "{line}");
+        ensure!(words[2] == "0" && words[3] == "0" && words[6] == "0" && words[7] == "0", "{line}");
+    }
+    let accepted = || -> Result<u64> {
+        stat_of(&wire)?["totals"]["accepted_bytes"].as_u64().context("no totals.accepted_bytes")
+    };
+    let before = accepted()?;
+    let done = wire.weir(&["stat", wire.name(), "-i", "0.3", "--count", "3", "--json"])?.success()?;
+    let between = accepted()? - before;
+    let (mut bytes, mut interval_ns) = (0, 0);
+    for line in done.stdout.lines() {
+        let object: Value = serde_json::from_str(line).with_context(|| line.to_string())?;
+        ensure!(object["wire"] == wire.name(), "{line}");
+        bytes += object["in"]["bytes"].as_u64().context("no bytes")?;
+        interval_ns += object["interval_ns"].as_u64().context("no interval")?;
+    }
+    ensure!(done.stdout.lines().count() == 3 && interval_ns > 800_000_000, "{}", done.stdout);
+    ensure!(
+        bytes > 0 && bytes <= between,
+        "{bytes} bytes by these lines, {between} by the counters around them"
+    );
+    flood.finish(PATIENCE)?;
+    wire.stop()?;
+    Ok(())
+}
+
+fn a_reader_that_leaves_and_a_signal() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let wire = rig.wire(&[])?;
+    let binary = weir_binary()?;
+    let script = format!("{} stat {} -i 0.02 | head -n 3", binary.display(), wire.name());
+    let done = run(Command::new("bash").args(["-o", "pipefail", "-c", &script]), LIMIT)?.success()?;
+    ensure!(done.stdout.lines().count() == 3 && done.stderr.is_empty(), "{}{}", done.stdout, done.stderr);
+
+    let mut process = Process::spawn(Command::new(&binary).args(["stat", wire.name(), "-i", "0.05"]))?;
+    process.wait_for_output(&format!("\n{} ", wire.name()), LIMIT)?;
+    process.signal(Signal::INT)?;
+    let done = process.wait(LIMIT)?.success()?;
+    ensure!(done.stdout.ends_with('\n') && done.stderr.is_empty(), "{}{}", done.stdout, done.stderr);
+    wire.stop()?;
+    Ok(())
+}

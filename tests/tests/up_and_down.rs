@@ -1,0 +1,99 @@
+//! An interface of a wire that goes down and comes up again carries traffic as before, and the books still balance.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::bed::End;
+use weir_lab::clock::wait_until;
+use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::run;
+use weir_lab::wire::Wire;
+use weir_tests::harness;
+use weir_tests::privileged;
+use weir_tests::rig::{Rig, require_lossless, stat_of};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(where_packets_come_in),
+        privileged!(where_packets_go_out),
+        privileged!(at_the_senders_end),
+        privileged!(time_and_again),
+    ])
+}
+
+fn where_packets_come_in() -> Result<()> {
+    up_and_down(Rig::a, 1)
+}
+
+fn where_packets_go_out() -> Result<()> {
+    up_and_down(Rig::b, 1)
+}
+
+/// Where its owner's routes and neighbours go with it, so programs must begin anew.
+fn at_the_senders_end() -> Result<()> {
+    let rig = Rig::new(8, 1)?;
+    let wire = rig.wire(&["--rate", "100mbit", "--burst", "20kb"])?;
+    let address = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &address, 3, 60.0))?;
+    for state in ["down", "up"] {
+        rig.left.ip(&format!("link set veth0 {state}"))?;
+    }
+    drop(flood);
+    wait_until("the far host answers", LIMIT, || {
+        let mut ping = rig.left.command("ping");
+        Ok(run(ping.args(["-n", "-c", "1", "-W", "0.3", &address]), LIMIT)?.status.success())
+    })?;
+    require_as_before(&rig, &wire)
+}
+
+fn time_and_again() -> Result<()> {
+    up_and_down(Rig::a, 5)
+}
+
+fn up_and_down(end: impl Fn(&Rig) -> End, times: u32) -> Result<()> {
+    let rig = Rig::new(8, 1)?;
+    let wire = rig.wire(&["--rate", "100mbit", "--burst", "20kb"])?;
+    let address = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &address, 3, 60.0))?;
+    for _ in 0..times {
+        let End { namespace, name } = end(&rig);
+        namespace.ip(&format!("link set {name} down"))?;
+        let before = delivered(&wire)?;
+        namespace.ip(&format!("link set {name} up"))?;
+        wait_until("traffic flows again", LIMIT, || Ok(delivered(&wire)? > before + 1000))?;
+        require_balance(&wire)?;
+    }
+    drop(flood);
+    require_as_before(&rig, &wire)?;
+    wire.stop()?;
+    Ok(())
+}
+
+/// The queues are owned by sockets, every frame is somewhere, and a flood loses nothing.
+fn require_as_before(rig: &Rig, wire: &Wire) -> Result<()> {
+    let stat = stat_of(wire)?;
+    for port in stat["ports"].as_array().context("no ports")? {
+        ensure!(port["poller"] == "socket", "it is polled otherwise now, though nothing is filtered: {port}");
+    }
+    let frames = &stat["wires"][0]["frames"];
+    let count = |name: &str| frames[name].as_u64().with_context(|| format!("no frames.{name}"));
+    ensure!(count("total")? == count("free")? + count("lent")? + count("held")?, "{frames}");
+    let address = rig.right_address().v4;
+    let load = Load { first_port: 6001, ..Load::new(&rig.left, &rig.right, &address, 3, 1.0) };
+    let flows = Flood::start(&load)?.finish(PATIENCE)?;
+    require_lossless(&flows, &load)?;
+    require_balance(wire)
+}
+
+fn delivered(wire: &Wire) -> Result<u64> {
+    stat_of(wire)?["wires"][0]["classes"][0]["delivered"].as_u64().context("no delivered")
+}
+
+fn require_balance(wire: &Wire) -> Result<()> {
+    wire.weir(&["stat", wire.name(), "--check"])?.success()?;
+    Ok(())
+}
