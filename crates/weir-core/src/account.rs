@@ -40,6 +40,11 @@ impl Account {
         self.dropped.add(reason, len_bytes);
     }
 
+    /// Takes a packet off the books that moves to another place: there it is accepted, here it never was.
+    pub fn move_out(&mut self, len_bytes: u32) {
+        self.accepted.sub(len_bytes);
+    }
+
     /// What the books say must be inside; `None` if more left than entered.
     pub fn expected_held(&self) -> Option<Count> {
         let dropped = self.dropped.total();

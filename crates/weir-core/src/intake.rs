@@ -179,10 +179,12 @@ impl Intake {
         None
     }
 
-    /// The active queue whose turn it is in this pass; [`Intake::polled`] must follow.
-    pub fn next_active(&mut self) -> Option<usize> {
-        self.active_left = self.active_left.checked_sub(1)?;
-        let queue = self.active.pop_front()?;
+    /// The active queue whose turn it is in this pass, of those that `may` be polled; the others keep their places.
+    /// [`Intake::polled`] must follow.
+    pub fn next_active(&mut self, may: impl Fn(usize) -> bool) -> Option<usize> {
+        let at = self.active.iter().take(self.active_left).position(|&queue| may(queue))?;
+        let queue = self.active.remove(at)?;
+        self.active_left -= 1;
         if self.share_left(queue) <= 0 {
             self.round += 1;
         }
@@ -305,7 +307,7 @@ mod tests {
     fn pass(intake: &mut Intake, waiting: &mut [usize], now_ns: u64) -> Vec<usize> {
         intake.begin_pass(now_ns);
         let mut polled = Vec::new();
-        while let Some(queue) = intake.next_quiet(|_| true).or_else(|| intake.next_active()) {
+        while let Some(queue) = intake.next_quiet(|_| true).or_else(|| intake.next_active(|_| true)) {
             polled.push(queue);
             let packets = waiting[queue].min(BUDGET);
             waiting[queue] -= packets;
@@ -349,10 +351,26 @@ mod tests {
         (0..3).for_each(|queue| intake.announce(queue));
         pass(&mut intake, &mut [9, 9, 9], 10);
         intake.begin_pass(20);
-        assert_eq!(intake.next_active(), Some(0));
+        assert_eq!(intake.next_active(|_| true), Some(0));
         intake.polled(0, BUDGET, 400, true, 20);
         // No room here. In the next pass it is the turn of those that had none.
         assert_eq!(pass(&mut intake, &mut [9, 9, 9], 30), [1, 2, 0]);
+    }
+
+    #[test]
+    fn an_active_queue_that_may_not_be_polled_holds_up_no_other_and_keeps_its_turn() {
+        let mut intake = settled(3);
+        (0..3).for_each(|queue| intake.announce(queue));
+        pass(&mut intake, &mut [9, 9, 9], 10);
+        for now_ns in [20, 30] {
+            intake.begin_pass(now_ns);
+            for queue in [1, 2] {
+                assert_eq!(intake.next_active(|queue| queue != 0), Some(queue), "at {now_ns}");
+                intake.polled(queue, BUDGET, 400, true, now_ns);
+            }
+            assert_eq!(intake.next_active(|queue| queue != 0), None, "once a pass");
+        }
+        assert_eq!(pass(&mut intake, &mut [9, 9, 9], 40), [0, 1, 2]);
     }
 
     #[test]
@@ -478,7 +496,9 @@ mod tests {
             (0..senders.len()).for_each(|queue| intake.announce(queue));
             intake.begin_pass(pass as u64);
             for _ in 0..3 {
-                let Some(queue) = intake.next_quiet(|_| true).or_else(|| intake.next_active()) else { break };
+                let Some(queue) = intake.next_quiet(|_| true).or_else(|| intake.next_active(|_| true)) else {
+                    break;
+                };
                 let Sender { packets, len_bytes } = senders[queue];
                 brought[queue] += packets as u64 * len_bytes;
                 intake.polled(queue, packets, packets as u64 * len_bytes, packets == BUDGET, pass as u64);

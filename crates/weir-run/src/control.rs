@@ -6,6 +6,7 @@
 //! ```text
 //! "stat"                                                      -> {"ok": {"wires": [...], ...}}
 //! {"set": {"direction": 0, "rate_bits_per_s": 100000000}}     -> {"ok": null}  or  {"error": "..."}
+//! {"set-classes": {"file": "office.toml", "text": "..."}}     -> {"ok": null}  or  {"error": "..."}
 //! ```
 //!
 //! Limits: connections are served one after the other, each bounded in size and time, so a client that stalls holds others up
@@ -15,6 +16,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -23,12 +25,16 @@ use serde_json::{Value, json};
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 
+use crate::classes::Classes;
 use crate::stats::Snapshot;
 use crate::worker::{Mailbox, Request};
 
 /// Where the sockets are.
 pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
-const REQUEST_BYTES_MAX: u64 = 64 * 1024;
+/// Enough for a classes file of [`FILE_BYTES_MAX`] with every byte escaped.
+const REQUEST_BYTES_MAX: u64 = 6 * FILE_BYTES_MAX + 64 * 1024;
+/// The longest classes file, in bytes.
+pub const FILE_BYTES_MAX: u64 = 4 << 20;
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// How much a direction holds unless it is told, as a time.
 pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
@@ -41,6 +47,18 @@ pub enum Command {
     Stat,
     /// A live change of limits.
     Set(SetLimits),
+    /// A live change of classes.
+    SetClasses(SetClasses),
+}
+
+/// A classes file for both directions, as it is written; whoever runs the wire checks it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetClasses {
+    /// What to call the file where something is wrong with it.
+    pub file: String,
+    /// All of it.
+    pub text: String,
 }
 
 /// What to change in one direction; what is absent stays as it is.
@@ -123,29 +141,29 @@ impl Control {
         &self.path
     }
 
-    /// Answers requests until the worker has ended.
-    pub fn serve(&self, worker: &Mailbox) {
+    /// Answers requests until the worker, whose wire joins these interfaces, has ended.
+    pub fn serve(&self, worker: &Mailbox, ports: &[String; 2]) {
         for stream in self.listener.incoming() {
             let Ok(stream) = stream else { continue };
             // A client that breaks off has its own problem.
-            let _ = answer(stream, worker);
+            let _ = answer(stream, worker, ports);
         }
     }
 }
 
-fn answer(mut stream: UnixStream, worker: &Mailbox) -> io::Result<()> {
+fn answer(mut stream: UnixStream, worker: &Mailbox, ports: &[String; 2]) -> io::Result<()> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     let mut line = String::new();
     BufReader::new((&stream).take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
-    let reply = match perform(&line, worker) {
+    let reply = match perform(&line, worker, ports) {
         Ok(value) => json!({ "ok": value }),
         Err(error) => json!({ "error": error }),
     };
     writeln!(stream, "{reply}")
 }
 
-fn perform(line: &str, worker: &Mailbox) -> Result<Value, String> {
+fn perform(line: &str, worker: &Mailbox, ports: &[String; 2]) -> Result<Value, String> {
     let gone = || "the wire is going down".to_string();
     match serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))? {
         Command::Stat => {
@@ -163,6 +181,14 @@ fn perform(line: &str, worker: &Mailbox) -> Result<Value, String> {
             let change = move |present| set.apply(present);
             worker.send(Request::SetLimits(direction, Box::new(change), reply));
             answer.recv().map_err(|_| gone())??;
+            Ok(Value::Null)
+        }
+        Command::SetClasses(SetClasses { file, text }) => {
+            // Read on this thread: the worker has packets to move.
+            let classes = Classes::read(&file, &text, ports.each_ref().map(String::as_str))?;
+            let (reply, answer) = channel();
+            worker.send(Request::SetClasses(Arc::new(classes), reply));
+            answer.recv().map_err(|_| gone())?;
             Ok(Value::Null)
         }
     }

@@ -6,26 +6,34 @@
 //!     +------------- credit ----------------+
 //! ```
 //!
-//! Rule: a queue is polled only while the class has room, the pool has frames for all that one poll may bring, and fewer than
+//! Rule: a queue is polled only while its class has room, the pool has frames for all that one poll may bring, and fewer than
 //! `held_packets_max` are held. A quiet queue with nothing in the class may be polled without room, up to twice the credit in
 //! all, so that a quiet flow does not wait for the credit of others. What is not polled stays with its sender.
 //!
+//! Where there are several classes, a queue's class is not known before its packets are here: it is taken to be the last
+//! that its last poll fed, or rather the last of those that this filled (`gates`). So a poll may bring a class up to one poll
+//! budget over its credit, once for each queue; and a queue that feeds several waits while one of them is full. The sending
+//! end gives each flow a queue of its own while there are enough, so neither is the rule.
+//!
 //! Conservation (invariant 1), at every instant: class.accepted = transmitted.delivered + all dropped + class.held +
 //! transmitted.held. Owner: one worker.
+
+use std::sync::Arc;
 
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
 use weir_core::intake::Intake;
 use weir_core::packet::Meta;
 use weir_core::shaper::backlog::{Dequeue, Refused};
-use weir_core::shaper::class::{Class, ClassSize};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 use weir_port::napi;
 use weir_port::port::{Frames, Port, Received};
 use weir_port::transmission::Completion;
 use weir_port::xsk::socket::Transmit;
 
-use crate::packet::WirePacket;
+use crate::classes::Classes;
+use crate::packet::{Ecn, WirePacket, bytes_of, make_mark};
+use crate::shaping::{Shaping, Size};
 
 /// The most packets handed to the device in one step.
 const BURST: usize = 64;
@@ -33,8 +41,6 @@ const BURST: usize = 64;
 const BUSY_RETRY_NS: u64 = 30_000;
 /// How long to leave a device alone that is down, in nanoseconds.
 const DOWN_RETRY_NS: u64 = 10_000_000;
-/// The longest that departures are gathered for, in nanoseconds: a wake-up for each packet would cost more.
-const GATHER_NS_MAX: u64 = 250_000;
 /// The quantum of the class's fair queues: a longest Ethernet frame with a VLAN tag.
 const QUANTUM_BYTES: u32 = 1518;
 
@@ -52,7 +58,11 @@ pub struct Step {
 /// One direction and its state.
 pub struct Direction {
     intake: Intake,
-    class: Class<WirePacket>,
+    shaping: Shaping,
+    /// For each queue the class that it waits for.
+    gates: Box<[usize]>,
+    /// The classes that are full and keep a queue with packets from being polled.
+    blocked: Vec<usize>,
     transmitted: Account,
     held_packets_max: u64,
     poll_budget_max: u32,
@@ -63,25 +73,28 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// From a port with so many queues, holding at most `held_packets_max` packets at a time, and taking at most
-    /// `poll_budget_max` in at a poll.
+    /// From port `interface` (0 or 1), with so many queues, holding at most `held_packets_max` packets at a time, and taking at
+    /// most `poll_budget_max` in at a poll.
     pub fn new(
+        interface: u16,
         queues: usize,
         held_packets_max: u64,
         poll_budget_max: u32,
         limits: Option<TbfConfig>,
         now_ns: u64,
     ) -> Result<Direction, TbfError> {
-        let size = ClassSize {
-            flows: queues,
+        let size = Size {
+            queues,
             // The last poll before the bound may overshoot it, and what all queues have on offer may come in without a poll.
             packets_max: held_packets_max as usize + (queues + 1) * poll_budget_max as usize,
             quantum_bytes: QUANTUM_BYTES,
-            poll_budget_bytes: u64::from(QUANTUM_BYTES),
+            interface,
         };
         Ok(Direction {
             intake: Intake::new(queues, napi::BUDGET * QUANTUM_BYTES, now_ns),
-            class: Class::new(size, limits, now_ns)?,
+            shaping: Shaping::new(size, limits, now_ns)?,
+            gates: vec![0; queues].into_boxed_slice(),
+            blocked: Vec::with_capacity(queues),
             transmitted: Account::default(),
             held_packets_max,
             poll_budget_max,
@@ -99,14 +112,30 @@ impl Direction {
         from: &mut Port,
         now_ns: u64,
     ) -> Result<(), TbfError> {
-        self.class.set_limits(limits, now_ns)?;
+        self.shaping.set_limits(limits, now_ns)?;
         self.tune(from);
         Ok(())
     }
 
+    /// Shapes by these classes from now on; nothing that waits is lost, and no flow reordered.
+    pub fn set_classes(&mut self, classes: Arc<Classes>, from: &mut Port, frames: &mut Frames, now_ns: u64) {
+        for class in self.blocked.drain(..) {
+            if let Some(blocked) = self.shaping.blocked_mut(class) {
+                blocked.end(now_ns);
+            }
+        }
+        let gates = &mut self.gates;
+        let mut moved = vec![None; gates.len()];
+        self.shaping
+            .set_classes(classes, &mut frames.pool, now_ns, |queue, class| moved[queue] = Some(class));
+        let otherwise = self.shaping.default_class();
+        gates.iter_mut().zip(moved).for_each(|(gate, moved)| *gate = moved.unwrap_or(otherwise));
+        self.tune(from);
+    }
+
     /// Makes a poll bring an eighth of the credit or less at a time, and a queue as much a round.
     pub fn tune(&mut self, from: &mut Port) {
-        let share = self.class.limit_bytes() / (8 * u64::from(QUANTUM_BYTES));
+        let share = self.shaping.limit_bytes_min() / (8 * u64::from(QUANTUM_BYTES));
         self.poll_budget = from.set_poll_budget(share.clamp(4, u64::from(self.poll_budget_max)) as u32);
         self.intake.set_quantum_bytes(self.poll_budget * QUANTUM_BYTES);
     }
@@ -149,12 +178,12 @@ impl Direction {
     }
 
     fn has_room(&self, frames: &Frames) -> bool {
-        self.class.room_bytes() > 0 && self.has_room_for_poll(frames)
+        self.shaping.has_room(self.shaping.default_class()) && self.has_room_for_poll(frames)
     }
 
     /// Frames for all that a poll may bring, and for offering as many again.
     fn has_room_for_poll(&self, frames: &Frames) -> bool {
-        self.class.held().packets < self.held_packets_max && frames.pool.available() >= 2 * napi::BUDGET
+        self.shaping.held().packets < self.held_packets_max && frames.pool.available() >= 2 * napi::BUDGET
     }
 
     fn take_in(&mut self, from: &mut Port, frames: &mut Frames, now_ns: u64) -> usize {
@@ -166,22 +195,46 @@ impl Direction {
         self.intake.begin_pass(now_ns);
         let mut moved = 0;
         while self.has_room_for_poll(frames) {
-            let room = self.class.room_bytes() > 0;
-            // As much again as the credit is for those that have nothing here yet.
-            let door = self.class.held().bytes / 2 < self.class.limit_bytes();
-            let class = &self.class;
-            let may = |queue| room || (door && class.held_of(queue).packets == 0);
-            let quiet = self.intake.next_quiet(may);
-            let queue = quiet.or_else(|| if room { self.intake.next_active() } else { None });
-            let Some(queue) = queue else { break };
+            let (shaping, gates) = (&self.shaping, &self.gates);
+            let room = |queue: usize| shaping.has_room(gates[queue]);
+            let quiet = self.intake.next_quiet(|queue| room(queue) || shaping.has_door(gates[queue], queue));
+            let Some(queue) = quiet.or_else(|| self.intake.next_active(room)) else { break };
             moved += self.poll(queue, from, frames, now_ns);
         }
-        if self.intake.has_work() && !self.has_room(frames) {
-            self.class.begin_blocked(now_ns);
-        } else {
-            self.class.end_blocked(now_ns);
-        }
+        self.note_blocked(frames, now_ns);
         moved
+    }
+
+    /// Tells the classes that keep a queue with packets from being polled, and those that no longer do.
+    fn note_blocked(&mut self, frames: &Frames, now_ns: u64) {
+        if self.blocked.is_empty() && !self.intake.has_work() {
+            return;
+        }
+        let stuck = !self.has_room_for_poll(frames);
+        let mut blocked = std::mem::take(&mut self.blocked);
+        let before = blocked.len();
+        for (queue, &class) in self.gates.iter().enumerate() {
+            if !self.intake.is_quiet(queue)
+                && (stuck || !self.shaping.has_room(class))
+                && !blocked[before..].contains(&class)
+            {
+                blocked.push(class);
+            }
+        }
+        for class in &blocked[..before] {
+            if !blocked[before..].contains(class)
+                && let Some(times) = self.shaping.blocked_mut(*class)
+            {
+                times.end(now_ns);
+            }
+        }
+        blocked.drain(..before);
+        for &class in &blocked {
+            if let Some(times) = self.shaping.blocked_mut(class) {
+                times.begin(now_ns);
+            }
+        }
+        self.blocked = blocked;
     }
 
     fn poll(&mut self, queue: usize, from: &mut Port, frames: &mut Frames, now_ns: u64) -> usize {
@@ -213,14 +266,22 @@ impl Direction {
     }
 
     fn enqueue_received(&mut self, queue: usize, frames: &mut Frames, now_ns: u64) {
+        let mut is_full = false;
         for received in self.received.drain(..) {
+            let bytes = bytes_of(&received, frames.pool.memory());
+            let class = self.shaping.class_of(bytes);
+            let ecn = Ecn::of(bytes, self.shaping.marks(class));
             let meta = Meta { arrival_ns: now_ns, queue: queue as u16, ..Meta::default() };
-            let packet = WirePacket { received, meta };
-            match self.class.enqueue(queue, packet) {
+            match self.shaping.enqueue(class, queue, WirePacket { received, meta, ecn }) {
                 Ok(()) => {}
                 Err(Refused::Dropped(_, packet)) => frames.pool.give(packet.received.frame),
                 Err(Refused::NoSlot(_)) => panic!("a class has slots for all that its intake may bring"),
             }
+            let fills = !self.shaping.has_room(class);
+            if fills || !is_full {
+                self.gates[queue] = class;
+            }
+            is_full |= fills;
         }
     }
 
@@ -228,9 +289,10 @@ impl Direction {
     fn release(&mut self, to: &mut Port, frames: &mut Frames, now_ns: u64) -> (usize, Option<u64>) {
         let mut count = 0;
         while count < BURST && to.transmit_room() > 0 {
-            match self.class.dequeue(now_ns) {
-                Dequeue::Packet(_, packet) => {
+            match self.shaping.dequeue(now_ns) {
+                Dequeue::Packet(_, mut packet) => {
                     count += 1;
+                    make_mark(&mut packet, frames.pool.memory());
                     let len_bytes = packet.received.len_bytes;
                     self.transmitted.accept(len_bytes);
                     if len_bytes > to.packet_bytes_max() {
@@ -242,7 +304,7 @@ impl Direction {
                 }
                 Dequeue::Dropped(_, packet) => frames.pool.give(packet.received.frame),
                 Dequeue::NotBefore(ready_ns) => {
-                    return (count, Some(ready_ns.max(now_ns + self.gather_ns())));
+                    return (count, Some(ready_ns.max(now_ns + self.shaping.gather_ns())));
                 }
                 Dequeue::Empty => return (count, None),
             }
@@ -250,15 +312,9 @@ impl Direction {
         (count, None)
     }
 
-    /// For how long departures are gathered: never so long that the bucket would overflow.
-    fn gather_ns(&self) -> u64 {
-        let Some(limits) = self.class.limits() else { return 0 };
-        (limits.rate.ns_for(limits.burst_bytes) / 4).min(GATHER_NS_MAX)
-    }
-
-    /// The class, to look at.
-    pub fn class(&self) -> &Class<WirePacket> {
-        &self.class
+    /// Its classes, to look at.
+    pub fn shaping(&self) -> &Shaping {
+        &self.shaping
     }
 
     /// Looks at what has become of transmissions, so that the books are up to date.
@@ -273,14 +329,15 @@ impl Direction {
     /// The books of this direction as a whole.
     pub fn account(&self) -> Account {
         let mut account = self.transmitted.clone();
-        account.accepted = self.class.account().accepted;
-        account.dropped.merge(&self.class.account().dropped);
+        let shaped = self.shaping.account();
+        account.accepted = shaped.accepted;
+        account.dropped.merge(&shaped.dropped);
         account
     }
 
-    /// What is inside, counted where it is: in the class's queues and with the device.
+    /// What is inside, counted where it is: in the classes' queues and with the device.
     pub fn held(&self, to: &Port) -> Count {
-        let mut held = self.class.held();
+        let mut held = self.shaping.held();
         let (packets, bytes) = to.in_flight();
         held.merge(Count { packets: u64::from(packets), bytes });
         held

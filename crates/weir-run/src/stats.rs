@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use weir_core::account::Account;
 use weir_core::drops::Count;
+use weir_core::rate::Rate;
+
+use crate::shaping::Row;
 
 /// Packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,6 +155,53 @@ pub struct ClassStats {
     pub empty_wakes: u64,
     /// Times that the device took no more.
     pub transmit_busy: u64,
+    /// The classes that share it, parents first, and what passes them free; none without a classes file.
+    #[serde(default)]
+    pub classes: Vec<TreeClassStats>,
+}
+
+/// One class of a classes file. An inner class sums up the leaves below it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TreeClassStats {
+    /// Its name, or `free`.
+    pub name: String,
+    /// Its parent's name.
+    pub parent: Option<String>,
+    /// Its guarantee or share in bits per second.
+    pub rate_bits_per_s: Option<u64>,
+    /// The most it may reach, in bits per second.
+    pub ceil_bits_per_s: Option<u64>,
+    /// How many bytes may wait in it; a leaf's alone.
+    pub limit_bytes: Option<u64>,
+    /// Its books, up to where packets leave it for the device.
+    #[serde(flatten)]
+    pub books: Books,
+    /// For how long its senders were blocked, in nanoseconds.
+    pub blocked_ns: u64,
+    /// How long packets stood in it: the median, in nanoseconds.
+    pub delay_ns_p50: u64,
+    /// The 99th percentile, in nanoseconds.
+    pub delay_ns_p99: u64,
+    /// The longest, in nanoseconds.
+    pub delay_ns_max: u64,
+}
+
+impl TreeClassStats {
+    /// From the row that shaping keeps.
+    pub fn of(row: &Row) -> TreeClassStats {
+        TreeClassStats {
+            name: row.name.clone(),
+            parent: row.parent.clone(),
+            rate_bits_per_s: row.rate.map(Rate::bits_per_s),
+            ceil_bits_per_s: row.ceil.map(Rate::bits_per_s),
+            limit_bytes: row.limit_bytes,
+            books: Books::new(&row.account, row.held),
+            blocked_ns: row.blocked_ns,
+            delay_ns_p50: row.delay.quantile_ns(500),
+            delay_ns_p99: row.delay.quantile_ns(990),
+            delay_ns_max: row.delay.delay_ns_max(),
+        }
+    }
 }
 
 /// One port.
@@ -246,15 +296,21 @@ impl Snapshot {
     pub fn check(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for wire in &self.wires {
-            for class in wire.classes.iter().filter(|class| !class.books.balance()) {
+            let directions = wire.classes.iter().map(|class| (class.name.clone(), &class.books));
+            let classes = wire.classes.iter().flat_map(|direction| {
+                direction
+                    .classes
+                    .iter()
+                    .map(|class| (format!("{} {}", direction.name, class.name), &class.books))
+            });
+            for (name, books) in directions.chain(classes).filter(|(_, books)| !books.balance()) {
                 faults.push(format!(
-                    "{} {}: accepted {} packets, but delivered, dropped and held are {}",
+                    "{} {name}: accepted {} packets, but delivered, dropped and held are {}",
                     wire.name,
-                    class.name,
-                    class.books.accepted.packets,
-                    class.books.delivered.packets
-                        + class.books.held.packets
-                        + class.books.dropped.values().map(|amount| amount.packets).sum::<u64>()
+                    books.accepted.packets,
+                    books.delivered.packets
+                        + books.held.packets
+                        + books.dropped.values().map(|amount| amount.packets).sum::<u64>()
                 ));
             }
             let FrameStats { total, free, lent, held } = wire.frames;

@@ -14,8 +14,11 @@ use weir_ring::loans::Loans;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
+use crate::classes::Classes;
 use crate::direction::{Direction, Step};
-use crate::stats::{Books, ClassStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
+use crate::stats::{
+    Books, ClassStats, FrameStats, PortStats, Snapshot, TreeClassStats, WireStats, WorkerStats,
+};
 
 /// The size of a frame: with the headroom it holds the longest packet that XDP on a veth lets in.
 const FRAME_BYTES: u32 = 4096;
@@ -29,6 +32,8 @@ pub struct WireConfig {
     pub ports: [String; 2],
     /// The limits from the first to the second and back; none does not limit.
     pub limits: [Option<TbfConfig>; 2],
+    /// The classes that share each direction; none is one class. The limits then hold for the tree as a whole.
+    pub classes: Option<Arc<Classes>>,
     /// How much packet memory it takes, in bytes.
     pub memory_bytes: u64,
 }
@@ -69,17 +74,17 @@ impl Wire {
         let mut second = open(&config.ports[1])?;
         // What is not on offer is shared by the two directions.
         let held_packets_max = u64::from(frames.pool.available()) / 2;
-        let direction = |from: &mut Port, limits| {
+        let direction = |interface, from: &mut Port, limits| {
             let mut direction =
-                Direction::new(from.queues(), held_packets_max, poll_budget_max, limits, now_ns)
+                Direction::new(interface, from.queues(), held_packets_max, poll_budget_max, limits, now_ns)
                     .map_err(std::io::Error::other)
                     .doing(|| "setting the limit".into())?;
             direction.tune(from);
             Ok(direction)
         };
         let directions =
-            [direction(&mut first, config.limits[0])?, direction(&mut second, config.limits[1])?];
-        Ok(Wire {
+            [direction(0, &mut first, config.limits[0])?, direction(1, &mut second, config.limits[1])?];
+        let mut wire = Wire {
             name: config.name.clone(),
             ports: [first, second],
             directions,
@@ -87,7 +92,11 @@ impl Wire {
             frames_total,
             since_ns: now_ns,
             _umem: umem,
-        })
+        };
+        if let Some(classes) = &config.classes {
+            wire.set_classes(classes, now_ns);
+        }
+        Ok(wire)
     }
 
     /// Its name.
@@ -157,14 +166,21 @@ impl Wire {
             .map_err(|error| error.to_string())
     }
 
+    /// Shapes both directions by these classes from now on.
+    pub fn set_classes(&mut self, classes: &Arc<Classes>, now_ns: u64) {
+        for (direction, from) in self.directions.iter_mut().zip(&mut self.ports) {
+            direction.set_classes(Arc::clone(classes), from, &mut self.frames, now_ns);
+        }
+    }
+
     /// The limits of one direction.
     pub fn limits(&self, direction: usize) -> Option<TbfConfig> {
-        self.directions[direction].class().limits().copied()
+        self.directions[direction].shaping().limits().copied()
     }
 
     /// Whether any direction has a limit.
     pub fn is_limited(&self) -> bool {
-        (0..2).any(|direction| self.limits(direction).is_some())
+        self.directions.iter().any(|direction| direction.shaping().is_limited())
     }
 
     /// Whether everything that was taken in has left.
@@ -183,22 +199,23 @@ impl Wire {
             direction.settle(to, &mut self.frames);
             let books = Books::new(&direction.account(), direction.held(to));
             totals.merge(&books);
-            let class = direction.class();
-            held_frames += class.held().packets;
-            let limits = class.limits();
+            let shaping = direction.shaping();
+            held_frames += shaping.held().packets;
+            let (limits, delay) = (shaping.limits(), shaping.delay());
             classes.push(ClassStats {
                 name: format!("{}->{}", self.ports[index].link().name, self.ports[1 - index].link().name),
                 rate_bits_per_s: limits.map(|limits| limits.rate.bits_per_s()),
                 burst_bytes: limits.map(|limits| limits.burst_bytes),
-                limit_bytes: limits.map(|_| class.limit_bytes()),
+                limit_bytes: shaping.limit_bytes(),
                 books,
-                blocked_ns: class.blocked_ns(now_ns),
-                delay_ns_p50: class.delay().quantile_ns(500),
-                delay_ns_p99: class.delay().quantile_ns(990),
-                delay_ns_max: class.delay().delay_ns_max(),
+                blocked_ns: shaping.blocked_ns(now_ns),
+                delay_ns_p50: delay.quantile_ns(500),
+                delay_ns_p99: delay.quantile_ns(990),
+                delay_ns_max: delay.delay_ns_max(),
                 empty_polls: direction.empty_polls(),
                 empty_wakes: direction.empty_wakes(),
                 transmit_busy: direction.transmit_busy(),
+                classes: shaping.rows(now_ns).iter().map(TreeClassStats::of).collect(),
             });
         }
         let ports = self.ports.iter_mut().map(port_stats).collect::<weir_port::Result<Vec<_>>>()?;

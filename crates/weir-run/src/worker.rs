@@ -18,6 +18,7 @@ use weir_core::shaper::tbf::TbfConfig;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::{Doing, sys};
 
+use crate::classes::Classes;
 use crate::clock::now_ns;
 use crate::idle::{Idle, Rest, wake_cost_ns};
 use crate::stats::{Snapshot, WorkerStats};
@@ -32,6 +33,8 @@ pub enum Request {
     Stat(Sender<Result<Snapshot, String>>),
     /// New limits for one direction (0 or 1), computed from the present ones.
     SetLimits(usize, Change, Sender<Result<(), String>>),
+    /// Classes for both directions, which take effect at once.
+    SetClasses(Arc<Classes>, Sender<()>),
     /// The interface of this port (0 or 1) went down.
     NoteDown(usize),
     /// The interface of this port has come up again: own it anew.
@@ -151,6 +154,11 @@ fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
             Request::SetLimits(direction, change, reply) => {
                 let limits = change(wire.limits(direction));
                 let _ = reply.send(limits.and_then(|limits| wire.set_limits(direction, limits, now)));
+                prefer(wire.is_limited());
+            }
+            Request::SetClasses(classes, reply) => {
+                wire.set_classes(&classes, now);
+                let _ = reply.send(());
                 prefer(wire.is_limited());
             }
             Request::NoteDown(port) => wire.note_down(port),

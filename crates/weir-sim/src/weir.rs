@@ -226,7 +226,7 @@ impl WeirWire {
             let class = &self.class;
             let may = |queue| room || (door && class.held_of(queue).packets == 0);
             let quiet = self.intake.next_quiet(may);
-            let queue = quiet.or_else(|| if room { self.intake.next_active() } else { None });
+            let queue = quiet.or_else(|| self.intake.next_active(|_| room));
             let Some(queue) = queue else { return moved };
             moved += self.poll(queue, now_ns, effects);
         }

@@ -104,8 +104,10 @@ impl Session {
             let _ = ended.send(Event::WorkerEnded);
             result
         })?;
-        let answering = mailbox.clone();
-        std::thread::Builder::new().name("weir-control".into()).spawn(move || control.serve(&answering))?;
+        let (answering, ports) = (mailbox.clone(), config.ports.clone());
+        std::thread::Builder::new()
+            .name("weir-control".into())
+            .spawn(move || control.serve(&answering, &ports))?;
         Ok((worker, mailbox, sender, events))
     }
 

@@ -1,14 +1,15 @@
 //! How options are read: the units of tc and names, checked where they are given.
 
+use std::io::Read;
+use std::path::Path;
+
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::units::{parse_size_bytes, parse_time_ns, size_text};
-use weir_run::control::{QUEUE_NS_DEFAULT, burst_bytes_default};
+use weir_run::classes::{Classes, FRAME_BYTES};
+use weir_run::control::{FILE_BYTES_MAX, QUEUE_NS_DEFAULT, burst_bytes_default};
 
 use crate::Failure;
-
-/// A longest Ethernet frame of the usual MTU, which a burst must let pass.
-const FRAME_BYTES: u64 = 1514;
 
 /// Reads a rate, for clap.
 pub fn rate(text: &str) -> Result<Rate, String> {
@@ -34,6 +35,23 @@ pub fn check_burst(burst_bytes: u64) -> Result<(), Failure> {
         )));
     }
     Ok(())
+}
+
+/// Reads a classes file for a wire between two interfaces; warnings go to standard error.
+pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), Failure> {
+    let unreadable =
+        |why: &dyn std::fmt::Display| Failure::usage(format!("--classes {}: {why}", file.display()));
+    let mut text = String::new();
+    let file_opened = std::fs::File::open(file).map_err(|error| unreadable(&error))?;
+    file_opened.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| unreadable(&error))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(unreadable(&format_args!("it is longer than {}", size_text(FILE_BYTES_MAX))));
+    }
+    let classes = Classes::read(&file.display().to_string(), &text, interfaces).map_err(Failure::usage)?;
+    for warning in &classes.warnings {
+        eprintln!("weir: warning: {warning}");
+    }
+    Ok((text, classes))
 }
 
 /// The limits of a direction from the options that were given.

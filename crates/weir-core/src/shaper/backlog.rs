@@ -178,6 +178,13 @@ impl Backlog {
         Some(packet)
     }
 
+    /// Takes the next packet out to put it into another class, off the books here; packets of a flow keep their order.
+    pub fn move_next<P: Packet>(&mut self, slab: &mut Slab<P>) -> Option<(usize, P)> {
+        let (flow, packet) = self.queue.discard(slab)?;
+        self.account.move_out(packet.len_bytes());
+        Some((flow, packet))
+    }
+
     /// When a packet that arrived at `arrival_ns` has waited too long.
     pub fn expires_ns(&self, arrival_ns: u64) -> u64 {
         self.rule.max_wait_ns.map_or(u64::MAX, |max_wait_ns| arrival_ns.saturating_add(max_wait_ns))

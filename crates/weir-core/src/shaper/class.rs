@@ -99,6 +99,11 @@ impl<P: Packet> Class<P> {
         self.backlog.drop_next(&mut self.slab, reason)
     }
 
+    /// Takes a packet out to put it into another class, off the books here; packets of a flow keep their order.
+    pub fn move_next(&mut self) -> Option<(usize, P)> {
+        self.backlog.move_next(&mut self.slab)
+    }
+
     /// Changes the limits from now on; nothing that waits is touched. On an error nothing has changed.
     pub fn set_limits(&mut self, limits: Option<TbfConfig>, now_ns: u64) -> Result<(), TbfError> {
         match (limits, &mut self.tbf) {
@@ -123,6 +128,11 @@ impl<P: Packet> Class<P> {
     /// The credit as a whole: held and room together.
     pub fn limit_bytes(&self) -> u64 {
         self.backlog.limit_bytes()
+    }
+
+    /// Its queues, books and delays.
+    pub fn backlog(&self) -> &Backlog {
+        &self.backlog
     }
 
     /// Tells that a feeder is not polled because this class is full. Repeating it changes nothing.

@@ -33,6 +33,19 @@ pub fn mark_ce(frame: &mut [u8]) -> bool {
     }
 }
 
+/// Whether [`mark_ce`] could mark the packet in this Ethernet frame.
+pub fn is_capable(frame: &[u8]) -> bool {
+    let Some((ethertype, offset)) = network_offset(frame) else {
+        return false;
+    };
+    let ip = &frame[offset..];
+    match ethertype {
+        0x0800 => Ipv4Packet::new_checked(ip).is_ok_and(|packet| packet.ecn() != 0),
+        0x86dd => Ipv6Packet::new_checked(ip).is_ok_and(|packet| packet.traffic_class() & ECT_MASK != 0),
+        _ => false,
+    }
+}
+
 const ECT_MASK: u8 = 0b11;
 
 fn mark_ipv4(ip: &mut [u8]) -> bool {
@@ -103,6 +116,7 @@ mod tests {
             packet.fill_checksum();
             let before = ethernet(0x0800, tags, &ip);
             let mut after = before.clone();
+            prop_assert_eq!(is_capable(&before), traffic_class & 3 != 0);
             prop_assert_eq!(mark_ce(&mut after), traffic_class & 3 != 0);
             let offset = 14 + 4 * tags;
             prop_assert!(Ipv4Packet::new_checked(&after[offset..]).unwrap().verify_checksum());
@@ -136,7 +150,8 @@ mod tests {
         #[test]
         fn any_bytes_are_left_alone_or_marked_in_place(mut frame in prop::collection::vec(any::<u8>(), 0..80)) {
             let len = frame.len();
-            mark_ce(&mut frame);
+            let capable = is_capable(&frame);
+            prop_assert_eq!(mark_ce(&mut frame), capable);
             prop_assert_eq!(frame.len(), len);
         }
     }

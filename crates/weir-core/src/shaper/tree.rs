@@ -400,6 +400,32 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         Some(packet)
     }
 
+    /// Takes a packet of a leaf out to put it into another class, off the books here; packets of a flow keep their order.
+    pub fn move_next(&mut self, class: usize) -> Option<(usize, P)> {
+        let leaf = self.leaves.get_mut(class)?.as_mut()?;
+        let (flow, packet) = leaf.move_next(&mut self.slab)?;
+        let is_empty = leaf.held().packets == 0;
+        self.held.sub(packet.len_bytes());
+        if is_empty {
+            self.deactivate_leaf(class as u32);
+        }
+        Some((flow, packet))
+    }
+
+    /// Makes room for `classes` more, which takes memory.
+    ///
+    /// # Panics
+    ///
+    /// When there would then be room for more than [`CLASSES_MAX`].
+    pub fn make_room(&mut self, classes: usize) {
+        let classes_max = self.classes().count() + classes;
+        assert!(classes_max <= CLASSES_MAX, "{classes_max} classes");
+        if classes_max > self.nodes.len() {
+            self.nodes.resize_with(classes_max, || None);
+            self.leaves.resize_with(classes_max, || None);
+        }
+    }
+
     /// How many more bytes an intake may bring into a leaf; 0 means its feeders must wait.
     pub fn room_bytes(&self, class: usize) -> u64 {
         let room_bytes = self.leaf(class).map_or(0, Backlog::room_bytes);

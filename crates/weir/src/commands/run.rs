@@ -13,7 +13,9 @@ mod summary;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
 
 use weir_core::rate::Rate;
 use weir_port::enclosure;
@@ -64,6 +66,9 @@ pub struct Arguments {
     /// How much may stand inside, as a time at the rate; the rest stays with the program [default: 5ms]
     #[arg(long, value_name = "TIME", value_parser = text::time)]
     queue: Option<u64>,
+    /// Classes that share each direction (see `weir wire --help`); --rate then limits them all together
+    #[arg(long, value_name = "FILE")]
+    classes: Option<PathBuf>,
     /// What the wire is called in `weir stat` and `weir set` [default: run- and weir's process id]
     #[arg(long)]
     name: Option<String>,
@@ -81,7 +86,7 @@ const FROM_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { rate, rate_back, burst, queue, name, machine, command } = arguments;
+    let Arguments { rate, rate_back, burst, queue, classes, name, machine, command } = arguments;
     let name = name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
     text::check_name(&name)?;
     let (memory_bytes, core) = machine.check()?;
@@ -89,6 +94,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
         text::limits(Some(*rate), *burst, *queue)?,
         text::limits(rate_back.or(Some(*rate)), *burst, *queue)?,
     ];
+    let classes = match classes {
+        Some(file) => Some(Arc::new(text::classes(file, enclosure::PORTS)?.1)),
+        None => None,
+    };
     let (program, arguments) = command.split_first().ok_or_else(|| Failure::usage("no program was given"))?;
     process::find(program).map_err(|error| cannot_run(program, &error))?;
 
@@ -97,7 +106,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Ok(netns) => netns,
         Err(error) => return Err(session::give_up(guardian, error.into())),
     };
-    let config = WireConfig { name, ports: enclosure::PORTS.map(String::from), limits, memory_bytes };
+    let config =
+        WireConfig { name, ports: enclosure::PORTS.map(String::from), limits, classes, memory_bytes };
     let session = Session::start(&config, guardian, core, &PASSED_ON)?;
     let start_ns = now_ns();
     let process = match Process::start(program, arguments, &netns) {

@@ -1,9 +1,10 @@
 //! `weir set`: changes a wire while it carries traffic.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use weir_core::rate::Rate;
-use weir_run::control::{Command, Control, SetLimits, ask};
+use weir_run::control::{self, Command, Control, SetClasses, SetLimits, ask};
 
 use super::wire::LimitArguments;
 use crate::{Failure, Outcome, text};
@@ -13,7 +14,8 @@ use crate::{Failure, Outcome, text};
 #[command(after_help = "Examples:
   weir set veth-a --rate 100mbit
   weir set veth-a --rate 100mbit --burst 40kb --queue 10ms
-  weir set veth-a --rate-back 20mbit        the other direction")]
+  weir set veth-a --rate-back 20mbit        the other direction
+  weir set veth-a --classes office.toml     classes of the same name stay as they are")]
 pub struct Arguments {
     /// The wire's name: that of its first interface unless --name said otherwise
     wire: String,
@@ -42,11 +44,25 @@ pub fn run(arguments: &Arguments) -> Outcome {
             queue_ns: limit.queue,
         })
         .collect();
-    if changes.is_empty() {
-        return Err(Failure::usage("nothing to change: give --rate, --rate-back, --burst or --queue"));
+    if changes.is_empty() && limit.classes.is_none() {
+        return Err(Failure::usage(
+            "nothing to change: give --rate, --rate-back, --burst, --queue or --classes",
+        ));
     }
+    let classes = limit.classes.as_deref().map(|file| read_classes(wire, file)).transpose()?;
     for change in changes {
         ask(&Control::path_of(wire), &Command::Set(change))?;
     }
+    if let Some(classes) = classes {
+        ask(&Control::path_of(wire), &Command::SetClasses(classes))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file, checked for the interfaces of the wire.
+fn read_classes(wire: &str, file: &Path) -> Result<SetClasses, Failure> {
+    let snapshot = control::stat(Some(wire))?;
+    let ports = &snapshot.wires.first().ok_or("the wire that answered is none")?.ports;
+    let (text, _) = text::classes(file, ports.each_ref().map(String::as_str))?;
+    Ok(SetClasses { file: file.display().to_string(), text })
 }

@@ -1,7 +1,9 @@
 //! `weir wire`: joins two interfaces.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use weir_core::rate::Rate;
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
@@ -19,8 +21,23 @@ use crate::{Failure, Outcome, text};
   weir wire veth-a veth-b --rate 200mbit
   weir wire veth-a veth-b --rate 50mbit --rate-back 10mbit --queue 10ms
   weir wire veth-a veth-b                   not limited, but still without loss
+  weir wire veth-a veth-b --rate 200mbit --classes office.toml
   weir stat -i 1                            in another terminal: what it does
-  weir set veth-a --rate 100mbit            change the limit while it carries traffic")]
+  weir set veth-a --rate 100mbit            change the limit while it carries traffic
+
+A classes file, here \"the cluster is free, the internet is limited\":
+  [[filter]]
+  to = [\"10.0.0.0/8\", \"fd00::/8\"]
+  class = \"free\"
+
+  [[class]]
+  name = \"internet\"
+  rate = \"20mbit\"
+
+Classes:  name; rate; parent; priority (0 to 7); quantum; burst; full (block, ecn, drop); max_wait; queue;
+          with shaper = \"htb\", the default, also ceil and cburst; with shaper = \"cbq\" also bounded
+Filters:  from, to, protocol, from_ports, to_ports, dscp, interface; the first that matches wins
+File:     default = \"CLASS\" or \"free\", for what no filter matches; shaper")]
 pub struct Arguments {
     /// The interface that packets enter by in the first direction
     #[arg(value_name = "A")]
@@ -52,6 +69,9 @@ pub struct LimitArguments {
     /// How much may stand inside, as a time at the rate; the rest stays with the senders [default: 5ms]
     #[arg(long, value_name = "TIME", value_parser = text::time)]
     pub queue: Option<u64>,
+    /// Classes that share each direction, and filters that lead to them; --rate then limits them all together
+    #[arg(long, value_name = "FILE")]
+    pub classes: Option<PathBuf>,
 }
 
 /// What a wire may use of the machine.
@@ -93,6 +113,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let name = name.clone().unwrap_or_else(|| first.clone());
     text::check_name(&name)?;
     let (memory_bytes, core) = machine.check()?;
+    let classes = match &limit.classes {
+        Some(file) => Some(Arc::new(text::classes(file, [first, second])?.1)),
+        None => None,
+    };
     let config = WireConfig {
         name: name.clone(),
         ports: [first.clone(), second.clone()],
@@ -100,6 +124,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             text::limits(limit.rate, limit.burst, limit.queue)?,
             text::limits(rate_back.or(limit.rate), limit.burst, limit.queue)?,
         ],
+        classes,
         memory_bytes,
     };
     let session = Session::start(&config, session::guardian()?, core, &[SIGINT, SIGTERM, SIGHUP])?;

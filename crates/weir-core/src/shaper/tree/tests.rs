@@ -289,6 +289,34 @@ fn the_link_limits_what_classes_are_allowed() {
 }
 
 #[test]
+fn packets_that_move_keep_their_order_and_are_on_one_classs_books() {
+    let mut tree = forest();
+    assert!(tree.classes().count() < 20, "there was room for 20");
+    tree.make_room(25);
+    let mut added = (0..25).map(|_| tree.add(None, meter(Mode::CanSend), 1514, Some(leaf(0)), 0).unwrap());
+    let other = added.by_ref().last().unwrap();
+    for number in 0..10 {
+        tree.enqueue(4, 0, TestPacket::new(100, number, 0)).unwrap();
+    }
+    let moved: Vec<_> = std::iter::from_fn(|| tree.move_next(4)).collect();
+    check(&tree);
+    assert_eq!((moved.len(), tree.held()), (10, Count::default()));
+    assert_eq!(tree.leaf(4).unwrap().account(), &Account::default());
+    for (flow, packet) in moved {
+        tree.enqueue(other, flow, packet).unwrap();
+    }
+    let leaf = tree.leaf(other).unwrap();
+    assert!(leaf.account().balances(leaf.held()));
+    let mut number = 0;
+    while let Dequeue::Packet(_, packet) = tree.dequeue(0) {
+        assert_eq!((packet.number, usize::from(packet.meta.class)), (number, other));
+        number += 1;
+    }
+    assert_eq!(number, 10);
+    assert_eq!(tree.move_next(99), None);
+}
+
+#[test]
 fn a_change_made_with_an_older_clock_is_not_missed() {
     let mut tree = tree();
     let class = tree.add(None, meter(Mode::CanSend), 1514, Some(leaf(0)), 0).unwrap();

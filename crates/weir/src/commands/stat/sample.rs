@@ -81,6 +81,7 @@ fn class(name: &str, books: Books) -> ClassStats {
         empty_polls: 0,
         empty_wakes: 0,
         transmit_busy: 0,
+        classes: Vec::new(),
     }
 }
 

@@ -1,0 +1,473 @@
+//! The classes file of `--classes FILE`: a tree of classes that share a wire, and filters that say what goes where.
+//!
+//! ```toml
+//! default = "internet"            # the class of what no filter matches; or "free", past all limits
+//! # shaper = "cbq"                # the other kind of tree; htb unless said otherwise
+//!
+//! [[class]]
+//! name = "link"
+//! rate = "200mbit"                # htb: guaranteed; cbq: the share
+//!
+//! [[class]]
+//! name = "internet"
+//! parent = "link"
+//! rate = "150mbit"
+//! ceil = "200mbit"                # htb: the most, by borrowing what others leave [the parent's ceil, or rate]
+//! # bounded = true                # cbq: never borrows
+//! # burst = "40kb"                # of the rate [2 ms, 20kb at least]; cburst: htb, of the ceil [the same]
+//! # quantum = "4kb"               # what one turn of borrowing passes [1 ms at the rate]
+//! # priority = 1                  # 0 to 7, 0 borrows first [0]
+//! # full = "ecn"                  # when full: "block" holds senders, "ecn" marks, "drop" drops [block]
+//! # max_wait = "50ms"             # what waited longer is dropped [never]
+//! # queue = "5ms"                 # how much may wait, as a time at the ceil [5ms]
+//!
+//! [[filter]]                      # the first that matches wins
+//! to = ["10.0.0.0/8", "fd00::/8"] # from, to, protocol, from_ports, to_ports, dscp, interface; all must hold
+//! class = "free"
+//! ```
+//!
+//! Each direction of a wire has the tree for itself. [`Classes::read`] checks everything before anything is changed: an error
+//! names file, line and column, shows the line and says what to do; what is kept, but perhaps not as meant, is a warning.
+//!
+//! Pure: no clock, no files, no sockets. Limits: packets wait in leaves only, so only they take filters, priority, full,
+//! max_wait and queue. At most [`CLASSES_MAX`] classes, for filters reach no more.
+
+mod file;
+mod filters;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use toml::Spanned;
+use weir_core::classify::{Classifier, RULES_MAX, Target};
+use weir_core::rate::Rate;
+use weir_core::shaper::backlog::{Rule, WhenFull};
+use weir_core::shaper::codel::CodelConfig;
+use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
+use weir_core::shaper::tree::{DEPTH_MAX, PRIORITIES};
+use weir_core::units::{UnitError, parse_size_bytes, parse_time_ns, size_text};
+
+use crate::control::{QUEUE_NS_DEFAULT, burst_bytes_default};
+use filters::Rules;
+use source::{Source, did_you_mean};
+
+/// The most classes of a file: as many as there can be rules that lead to them.
+pub const CLASSES_MAX: usize = RULES_MAX;
+/// The name that stands for no class: past all limits.
+pub const FREE: &str = "free";
+/// A longest Ethernet frame of the usual MTU, which a burst must let pass.
+pub const FRAME_BYTES: u64 = 1514;
+
+/// What a file says, checked.
+#[derive(Clone, Debug)]
+pub struct Classes {
+    /// Which kind of tree they make.
+    pub kind: Kind,
+    /// The classes, each behind its parent. Targets of the classifier are places in this list.
+    pub classes: Vec<ClassConfig>,
+    /// Which packet belongs to which leaf.
+    pub classifier: Classifier,
+    /// The leaf of what no filter matches; past the limits if none.
+    pub default: Option<usize>,
+    /// What is kept, but perhaps not as meant.
+    pub warnings: Vec<String>,
+}
+
+/// The kinds of trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Guarantees and ceilings.
+    Htb,
+    /// Shares.
+    Cbq,
+}
+
+/// One class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassConfig {
+    /// Its name, which no other has.
+    pub name: String,
+    /// The place of its parent in the list.
+    pub parent: Option<usize>,
+    /// Its guarantee or share.
+    pub rate: Rate,
+    /// The most it may reach. For CBQ that of the root, or its own rate if it is bounded: no limit of its own, but the
+    /// measure of its queue.
+    pub ceil: Rate,
+    /// What may pass at once of the rate.
+    pub burst_bytes: u64,
+    /// What may pass at once of the ceiling.
+    pub cburst_bytes: u64,
+    /// Whether it never borrows, for CBQ.
+    pub bounded: bool,
+    /// One turn of borrowing.
+    pub quantum_bytes: u32,
+    /// What makes it a leaf; none for an inner class.
+    pub leaf: Option<LeafRules>,
+}
+
+/// What holds for packets that wait in a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafRules {
+    /// 0 goes first.
+    pub priority: u8,
+    /// How much may wait, as a time at the ceiling.
+    pub queue_ns: u64,
+    /// What happens when that much does.
+    pub rule: Rule,
+}
+
+impl Classes {
+    /// Reads and checks a file called `name`, for a wire between two interfaces.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to do.
+    pub fn read(name: &str, text: &str, interfaces: [&str; 2]) -> Result<Classes, String> {
+        let source = Source { name, text };
+        Reader::new(source, &file::read(source)?)?.read(interfaces)
+    }
+}
+
+/// The work of reading: the file as it is written, and who is whose child.
+struct Reader<'a> {
+    source: Source<'a>,
+    file: &'a file::File,
+    kind: Kind,
+    /// Place in the file by name.
+    places: HashMap<&'a str, usize>,
+    /// For each class of the file, its parent's place in the file, and whether it is one itself.
+    parents: Vec<Option<usize>>,
+    is_inner: Vec<bool>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(source: Source<'a>, file: &'a file::File) -> Result<Reader<'a>, String> {
+        let kind = match &file.shaper {
+            None => Kind::Htb,
+            Some(shaper) => match shaper.as_ref().as_str() {
+                "htb" => Kind::Htb,
+                "cbq" => Kind::Cbq,
+                other => {
+                    let near = did_you_mean(other, ["htb", "cbq"]);
+                    return Err(
+                        source.tell(shaper.span(), format!("the shapers are \"htb\" and \"cbq\"{near}"))
+                    );
+                }
+            },
+        };
+        if file.class.is_empty() {
+            return Err(source.tell(0..0, "there is no class; write [[class]] with a name and a rate"));
+        }
+        if let Some(class) = file.class.get(CLASSES_MAX) {
+            let why = format!(
+                "{} classes are more than {CLASSES_MAX}, and no filters could lead to more; take this and the rest out",
+                file.class.len()
+            );
+            return Err(source.tell(class.name.span(), why));
+        }
+        let mut places = HashMap::new();
+        for (place, class) in file.class.iter().enumerate() {
+            check_name(class.name.as_ref()).map_err(|why| source.tell(class.name.span(), why))?;
+            if let Some(first) = places.insert(class.name.as_ref().as_str(), place) {
+                let (line, _) = source.line_of(file.class[first].name.span().start);
+                let why = format!("there is a class of this name in line {line}; give one of them another");
+                return Err(source.tell(class.name.span(), why));
+            }
+        }
+        let mut reader = Reader {
+            source,
+            file,
+            kind,
+            places,
+            parents: Vec::new(),
+            is_inner: vec![false; file.class.len()],
+        };
+        for class in &file.class {
+            let parent = class.parent.as_ref().map(|parent| reader.place_of(parent)).transpose()?;
+            reader.parents.push(parent);
+            if let Some(parent) = parent {
+                reader.is_inner[parent] = true;
+            }
+        }
+        Ok(reader)
+    }
+
+    fn read(&self, interfaces: [&str; 2]) -> Result<Classes, String> {
+        let order = self.parents_first()?;
+        // Where each class of the file stands in the list.
+        let mut index_of = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(index, &place)| index_of[place] = index);
+        let mut classes: Vec<ClassConfig> = Vec::with_capacity(order.len());
+        for &place in &order {
+            let parent = self.parents[place].map(|parent| index_of[parent]);
+            let class = self.class(place, parent, parent.map(|parent| &classes[parent]))?;
+            classes.push(class);
+        }
+        let leaf_of = |name: &Spanned<String>| self.leaf(name).map(|place| index_of[place] as u16);
+        let default = match &self.file.default {
+            Some(name) if name.as_ref() == FREE => None,
+            Some(name) => Some(usize::from(leaf_of(name)?)),
+            None => Some(self.only_leaf(&classes)?),
+        };
+        let otherwise = default.map_or(Target::Free, |class| Target::Class(class as u16));
+        let rules = Rules::read(self.source, &self.file.filter, interfaces, leaf_of)?;
+        let (classifier, mut warnings) = rules.classifier(self.source, otherwise);
+        warnings.extend(self.children_above_parents(&order, &classes));
+        Ok(Classes { kind: self.kind, classes, classifier, default, warnings })
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.file.class.iter().map(|class| class.name.as_ref().as_str())
+    }
+
+    fn place_of(&self, name: &Spanned<String>) -> Result<usize, String> {
+        self.places.get(name.as_ref().as_str()).copied().ok_or_else(|| {
+            let near = did_you_mean(name.as_ref(), self.names());
+            self.source.tell(name.span(), format!("there is no class \"{}\"{near}", name.as_ref()))
+        })
+    }
+
+    fn leaf(&self, name: &Spanned<String>) -> Result<usize, String> {
+        let place = self.place_of(name)?;
+        if self.is_inner[place] {
+            let child = self.parents.iter().position(|parent| *parent == Some(place));
+            let child = child.map_or("", |child| self.file.class[child].name.as_ref());
+            let why = format!(
+                "class \"{}\" has children, and packets wait in leaves; name one, such as \"{child}\"",
+                name.as_ref()
+            );
+            return Err(self.source.tell(name.span(), why));
+        }
+        Ok(place)
+    }
+
+    fn only_leaf(&self, classes: &[ClassConfig]) -> Result<usize, String> {
+        let mut leaves = classes.iter().enumerate().filter(|(_, class)| class.leaf.is_some());
+        match (leaves.next(), leaves.next()) {
+            (Some((only, _)), None) => Ok(only),
+            (Some((_, first)), _) => {
+                let why = format!(
+                    "nothing says where packets go that no filter matches; write default = \"{}\", or \"{FREE}\"",
+                    first.name
+                );
+                Err(self.source.tell(0..0, why))
+            }
+            (None, _) => unreachable!("without a cycle there is a leaf"),
+        }
+    }
+
+    /// The places of all classes, each behind its parent's; or the cycle that makes that impossible.
+    fn parents_first(&self) -> Result<Vec<usize>, String> {
+        let mut order = Vec::with_capacity(self.parents.len());
+        let mut depth_of = vec![None; self.parents.len()];
+        for place in 0..self.parents.len() {
+            let mut line = vec![];
+            let mut next = Some(place);
+            while let Some(class) = next.filter(|&class| depth_of[class].is_none()) {
+                if line.contains(&class) {
+                    return Err(self.cycle(class));
+                }
+                line.push(class);
+                next = self.parents[class];
+            }
+            let above = next.and_then(|class| depth_of[class]);
+            for (depth, &class) in (above.map_or(0, |depth: usize| depth + 1)..).zip(line.iter().rev()) {
+                if depth > DEPTH_MAX {
+                    let why = format!("classes nest at most {DEPTH_MAX} deep; take levels out");
+                    return Err(self.source.tell(self.parent_span(class), why));
+                }
+                depth_of[class] = Some(depth);
+                order.push(class);
+            }
+        }
+        Ok(order)
+    }
+
+    fn cycle(&self, class: usize) -> String {
+        let mut names = vec![self.file.class[class].name.as_ref().as_str()];
+        let mut next = self.parents[class];
+        while let Some(parent) = next {
+            names.push(self.file.class[parent].name.as_ref());
+            next = self.parents[parent].filter(|_| parent != class);
+        }
+        let why =
+            format!("a cycle of parents: {}; give one of them no parent, or another", names.join(" -> "));
+        self.source.tell(self.parent_span(class), why)
+    }
+
+    fn parent_span(&self, class: usize) -> Range<usize> {
+        let class = &self.file.class[class];
+        class.parent.as_ref().unwrap_or(&class.name).span()
+    }
+
+    /// One class, checked by itself and against its parent.
+    fn class(
+        &self,
+        place: usize,
+        parent: Option<usize>,
+        above: Option<&ClassConfig>,
+    ) -> Result<ClassConfig, String> {
+        let class = &self.file.class[place];
+        let rate = self.value(&class.rate, str::parse::<Rate>)?;
+        let ceil = class.ceil.as_ref().map(|ceil| self.value(ceil, str::parse::<Rate>)).transpose()?;
+        let bounded = class.bounded.as_ref().is_some_and(|bounded| *bounded.as_ref());
+        let ceil = match (self.kind, ceil) {
+            (Kind::Htb, Some(ceil)) => ceil,
+            (Kind::Htb, None) => above.map_or(rate, |above| above.ceil.max(rate)),
+            (Kind::Cbq, _) if bounded => rate,
+            (Kind::Cbq, _) => above.map_or(rate, |above| above.ceil),
+        };
+        self.refuse_of_the_other_kind(class)?;
+        if ceil < rate {
+            let span = class.ceil.as_ref().unwrap_or(&class.rate).span();
+            let why = format!("the ceiling {ceil} is below the rate {rate}; raise it to {rate} or more");
+            return Err(self.source.tell(span, why));
+        }
+        let burst = |text: &Option<Spanned<String>>, rate| match text {
+            Some(text) => self.burst(text),
+            None => Ok(burst_bytes_default(rate).min(BURST_BYTES_MAX)),
+        };
+        let is_inner = self.is_inner[place];
+        Ok(ClassConfig {
+            name: class.name.as_ref().clone(),
+            parent,
+            rate,
+            ceil,
+            burst_bytes: burst(&class.burst, rate)?,
+            cburst_bytes: burst(&class.cburst, ceil)?,
+            bounded,
+            quantum_bytes: self.quantum(class, rate)?,
+            leaf: if is_inner {
+                self.refuse_of_leaves(class).map(|()| None)?
+            } else {
+                Some(self.leaf_rules(class)?)
+            },
+        })
+    }
+
+    fn refuse_of_the_other_kind(&self, class: &file::Class) -> Result<(), String> {
+        let (wrong, why) = match self.kind {
+            Kind::Htb => (
+                class.bounded.as_ref().map(Spanned::span),
+                "bounded is for shaper = \"cbq\"; for htb write a ceil that is the rate",
+            ),
+            Kind::Cbq => (
+                class.ceil.as_ref().or(class.cburst.as_ref()).map(Spanned::span),
+                "a class of cbq has no ceiling; write bounded = true if it must not borrow",
+            ),
+        };
+        wrong.map_or(Ok(()), |span| Err(self.source.tell(span, why)))
+    }
+
+    fn refuse_of_leaves(&self, class: &file::Class) -> Result<(), String> {
+        let texts = [("full", &class.full), ("max_wait", &class.max_wait), ("queue", &class.queue)];
+        let text = texts.into_iter().find_map(|(key, text)| Some((key, text.as_ref()?.span())));
+        let wrong = text.or_else(|| Some(("priority", class.priority.as_ref()?.span())));
+        let Some((key, span)) = wrong else { return Ok(()) };
+        let why =
+            format!("{key} is for classes in which packets wait, and this one has children; write it there");
+        Err(self.source.tell(span, why))
+    }
+
+    fn leaf_rules(&self, class: &file::Class) -> Result<LeafRules, String> {
+        let priority = match &class.priority {
+            None => 0,
+            Some(priority) => u8::try_from(*priority.as_ref())
+                .ok()
+                .filter(|priority| usize::from(*priority) < PRIORITIES)
+                .ok_or_else(|| {
+                    let why = format!("a priority is 0 to {}, and 0 goes first", PRIORITIES - 1);
+                    self.source.tell(priority.span(), why)
+                })?,
+        };
+        let time = |text: &Option<Spanned<String>>| {
+            text.as_ref().map(|text| self.value(text, parse_time_ns)).transpose()
+        };
+        let codel = CodelConfig { mtu_bytes: FRAME_BYTES, ..CodelConfig::default() };
+        let when_full = match class.full.as_ref().map(|full| (full, full.as_ref().as_str())) {
+            None | Some((_, "block")) => WhenFull::Block,
+            Some((_, "ecn")) => WhenFull::Ecn(codel),
+            Some((_, "drop")) => WhenFull::Drop(codel),
+            Some((full, other)) => {
+                let near = did_you_mean(other, ["block", "ecn", "drop"]);
+                let why = format!("a full class does one of \"block\", \"ecn\" and \"drop\"{near}");
+                return Err(self.source.tell(full.span(), why));
+            }
+        };
+        Ok(LeafRules {
+            priority,
+            queue_ns: time(&class.queue)?.unwrap_or(QUEUE_NS_DEFAULT),
+            rule: Rule { when_full, max_wait_ns: time(&class.max_wait)? },
+        })
+    }
+
+    fn value<T>(
+        &self,
+        text: &Spanned<String>,
+        read: impl Fn(&str) -> Result<T, UnitError>,
+    ) -> Result<T, String> {
+        read(text.as_ref()).map_err(|error| self.source.tell(text.span(), error))
+    }
+
+    fn burst(&self, text: &Spanned<String>) -> Result<u64, String> {
+        let bytes = self.value(text, parse_size_bytes)?;
+        let why = if bytes < FRAME_BYTES {
+            format!(
+                "a burst of {} is below one frame of {FRAME_BYTES} bytes; give 2kb or more",
+                size_text(bytes)
+            )
+        } else if bytes > BURST_BYTES_MAX {
+            format!("a bucket holds {} at most; give less", size_text(BURST_BYTES_MAX))
+        } else {
+            return Ok(bytes);
+        };
+        Err(self.source.tell(text.span(), why))
+    }
+
+    /// In proportion to the rate: a millisecond of it, one frame at least and at most 200 kB, as in the kernel.
+    fn quantum(&self, class: &file::Class, rate: Rate) -> Result<u32, String> {
+        const QUANTUM_BYTES_MAX: u64 = 200_000;
+        let Some(text) = &class.quantum else {
+            return Ok(rate.bytes_in(1_000_000).clamp(FRAME_BYTES, QUANTUM_BYTES_MAX) as u32);
+        };
+        let bytes = self.value(text, parse_size_bytes)?;
+        u32::try_from(bytes).ok().filter(|_| (FRAME_BYTES..=1 << 30).contains(&bytes)).ok_or_else(|| {
+            let why = format!("a quantum is one frame of {FRAME_BYTES} bytes at least and 1gb at most; leave it out for 1 ms at the rate");
+            self.source.tell(text.span(), why)
+        })
+    }
+
+    /// A warning for each class whose children are guaranteed more than it is itself.
+    fn children_above_parents(&self, order: &[usize], classes: &[ClassConfig]) -> Vec<String> {
+        let mut children_bits_per_s = vec![0u64; classes.len()];
+        for class in classes {
+            if let Some(parent) = class.parent {
+                children_bits_per_s[parent] =
+                    children_bits_per_s[parent].saturating_add(class.rate.bits_per_s());
+            }
+        }
+        let above = order.iter().zip(classes).zip(children_bits_per_s).filter_map(|((&place, class), sum)| {
+            let sum = Rate::from_bits_per_s(sum).filter(|sum| *sum > class.rate)?;
+            let why = format!(
+                "the children of \"{}\" have {sum} together, more than its {}: not all can have it at once; lower theirs or raise this",
+                class.name, class.rate
+            );
+            Some(self.source.tell(self.file.class[place].rate.span(), why))
+        });
+        above.collect()
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    if name == FREE {
+        return Err(format!("\"{FREE}\" stands for no class at all; choose another name"));
+    }
+    let fits = |c: char| c.is_alphanumeric() || "-_.:/".contains(c);
+    if name.is_empty() || name.chars().count() > 64 || !name.chars().all(fits) {
+        return Err("a name is 1 to 64 letters, digits or any of -_.:/".into());
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! From the filters of a classes file to the rules of a classifier. A filter with lists is a rule for each combination.
+
+use std::iter::once;
+use std::net::IpAddr;
+use std::ops::{Range, RangeInclusive};
+
+use toml::Spanned;
+use weir_core::classify::{Classifier, Conditions, RULES_MAX, Rule, RuleFault, Subnet, Target};
+
+use super::FREE;
+use super::file::{Filter, Words};
+use super::source::{Source, did_you_mean};
+
+/// Transports by name, beside their numbers.
+const PROTOCOLS: [(&str, u8); 10] = [
+    ("icmp", 1),
+    ("tcp", 6),
+    ("udp", 17),
+    ("dccp", 33),
+    ("gre", 47),
+    ("esp", 50),
+    ("ah", 51),
+    ("icmpv6", 58),
+    ("sctp", 132),
+    ("udplite", 136),
+];
+
+/// Rules, and the place of the filter that each comes from.
+pub struct Rules {
+    rules: Vec<Rule>,
+    filters: Vec<Range<usize>>,
+}
+
+impl Rules {
+    /// Reads the filters. `class_of` finds a leaf by its name, or says why not.
+    pub fn read(
+        source: Source,
+        filters: &[Filter],
+        interfaces: [&str; 2],
+        class_of: impl Fn(&Spanned<String>) -> Result<u16, String>,
+    ) -> Result<Rules, String> {
+        let mut all = Rules { rules: Vec::new(), filters: Vec::new() };
+        for filter in filters {
+            let place = filter.class.span();
+            let target = match filter.class.as_ref().as_str() {
+                FREE => Target::Free,
+                _ => Target::Class(class_of(&filter.class)?),
+            };
+            let interface = interface(source, filter, interfaces)?;
+            for conditions in conditions(source, filter)? {
+                if all.rules.len() == RULES_MAX {
+                    let why =
+                        format!("the filters come to more than {RULES_MAX} rules; join subnets or ports");
+                    return Err(source.tell(place, why));
+                }
+                all.rules.push(Rule { conditions: Conditions { interface, ..conditions }, target });
+                all.filters.push(place.clone());
+            }
+        }
+        Ok(all)
+    }
+
+    /// The classifier, and what to warn of.
+    pub fn classifier(self, source: Source, otherwise: Target) -> (Classifier, Vec<String>) {
+        let classifier = Classifier::new(self.rules, otherwise).expect("there are at most RULES_MAX");
+        let warnings = classifier.faults().into_iter().map(|fault| match fault {
+            RuleFault::Impossible { rule, why } => source.tell(
+                self.filters[rule].clone(),
+                format!("this filter can never match: {why}; take one of the two out"),
+            ),
+            RuleFault::Shadowed { rule, by } => {
+                let (line, _) = source.line_of(self.filters[by].start);
+                source.tell(
+                    self.filters[rule].clone(),
+                    format!("this filter can never match: the one in line {line} takes all its packets; put it first"),
+                )
+            }
+            RuleFault::TooMany { .. } => source.tell(0..0, fault),
+        });
+        let warnings = warnings.collect();
+        (classifier, warnings)
+    }
+}
+
+fn interface(source: Source, filter: &Filter, interfaces: [&str; 2]) -> Result<Option<u16>, String> {
+    let Some(name) = &filter.interface else { return Ok(None) };
+    let index = interfaces.iter().position(|interface| interface == name.as_ref()).ok_or_else(|| {
+        let [first, second] = interfaces;
+        let near = did_you_mean(name.as_ref(), interfaces);
+        source.tell(name.span(), format!("the wire's interfaces are {first} and {second}{near}"))
+    })?;
+    Ok(Some(index as u16))
+}
+
+/// Every combination of what the filter lists.
+fn conditions(source: Source, filter: &Filter) -> Result<Vec<Conditions>, String> {
+    let mut all = vec![Conditions::default()];
+    combine(&mut all, source, &filter.from, subnet, |conditions, subnet| conditions.from = Some(subnet))?;
+    combine(&mut all, source, &filter.to, subnet, |conditions, subnet| conditions.to = Some(subnet))?;
+    combine(&mut all, source, &filter.protocol, protocol, |conditions, number| {
+        conditions.protocol = Some(number);
+    })?;
+    combine(&mut all, source, &filter.from_ports, ports, |conditions, ports| {
+        conditions.from_ports = Some(ports);
+    })?;
+    combine(&mut all, source, &filter.to_ports, ports, |conditions, ports| {
+        conditions.to_ports = Some(ports)
+    })?;
+    combine(&mut all, source, &filter.dscp, dscp, |conditions, dscp| conditions.dscp = Some(dscp))?;
+    Ok(all)
+}
+
+fn combine<T: Clone>(
+    all: &mut Vec<Conditions>,
+    source: Source,
+    words: &Option<Spanned<Words>>,
+    read: fn(&str) -> Result<T, String>,
+    set: impl Fn(&mut Conditions, T),
+) -> Result<(), String> {
+    let Some(words) = words else { return Ok(()) };
+    let values: Result<Vec<T>, String> =
+        Words::each(words).map(|(at, word)| read(word).map_err(|why| source.tell(at, why))).collect();
+    let values = values?;
+    if all.len() * values.len() > RULES_MAX {
+        let why = format!("the combinations of this filter are more than {RULES_MAX}; write several filters");
+        return Err(source.tell(words.span(), why));
+    }
+    *all = all
+        .iter()
+        .flat_map(|conditions| {
+            values.iter().map(|value| {
+                let mut conditions = conditions.clone();
+                set(&mut conditions, value.clone());
+                conditions
+            })
+        })
+        .collect();
+    Ok(())
+}
+
+fn subnet(text: &str) -> Result<Subnet, String> {
+    let read = || -> Option<Subnet> {
+        let (address, prefix_len) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
+        let address: IpAddr = address.parse().ok()?;
+        let whole = if address.is_ipv4() { 32 } else { 128 };
+        Subnet::new(address, prefix_len.map_or(Some(whole), |len| len.parse().ok())?)
+    };
+    read().ok_or_else(|| {
+        format!("\"{text}\" is no subnet; write for example 10.0.0.0/8, fd00::/8 or 192.0.2.7")
+    })
+}
+
+fn protocol(text: &str) -> Result<u8, String> {
+    let named = PROTOCOLS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, number)| *number);
+    named.or_else(|| text.parse().ok()).ok_or_else(|| {
+        let near = did_you_mean(text, PROTOCOLS.iter().map(|(name, _)| *name));
+        format!("\"{text}\" is no protocol; write for example tcp or udp, or a number up to 255{near}")
+    })
+}
+
+fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.trim().parse(), last.trim().parse()) {
+        (Ok(first), Ok(last)) => Ok(first..=last),
+        _ => Err(format!("\"{text}\" is no port or range of ports; write for example 443 or \"8000-8080\"")),
+    }
+}
+
+/// By number, or by the names of RFC 2474, 2597 and 3246.
+fn dscp(text: &str) -> Result<u8, String> {
+    let assured = (1..=4u8)
+        .flat_map(|class| (1..=3u8).map(move |drop| (format!("af{class}{drop}"), 8 * class + 2 * drop)));
+    let selector = (0..8u8).map(|class| (format!("cs{class}"), 8 * class));
+    let mut names = assured.chain(selector).chain(once(("ef".to_string(), 46)));
+    let named = names.find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, value)| value);
+    named.or_else(|| text.parse().ok()).filter(|dscp| *dscp < 64).ok_or_else(|| {
+        format!("\"{text}\" is no DSCP; write a number from 0 to 63, or a name such as ef, af41 or cs1")
+    })
+}

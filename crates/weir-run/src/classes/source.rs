@@ -1,0 +1,104 @@
+//! The text of a classes file, and how something wrong with it is told: where, the line itself, what to do.
+//!
+//! ```text
+//! office.toml:7:8: the ceiling 100mbit is below the rate 150mbit; raise it to 150mbit or more
+//!   7 | ceil = "100mbit"
+//!     |        ^^^^^^^^^
+//! ```
+//!
+//! Lines and columns count from 1, columns in characters.
+
+use std::fmt::Write;
+use std::ops::Range;
+
+/// The longest piece of a line that is shown, in characters.
+const SHOWN_MAX: usize = 120;
+
+/// A file's name and text.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// What to call it.
+    pub name: &'a str,
+    /// All of it.
+    pub text: &'a str,
+}
+
+impl Source<'_> {
+    /// Tells what is wrong at a place, in bytes of the text.
+    pub fn tell(&self, at: Range<usize>, what: impl std::fmt::Display) -> String {
+        let (line, start) = self.line_of(at.start);
+        let text = self.text[start..].lines().next().unwrap_or("");
+        let within = |byte: usize| self.text.get(start..byte.clamp(start, start + text.len()));
+        let before = within(at.start).unwrap_or("").chars().count();
+        let marked = within(at.end).unwrap_or("").chars().count().saturating_sub(before).max(1);
+        let mut told = format!("{}:{line}:{}: {what}", self.name, before + 1);
+        if before + marked <= SHOWN_MAX {
+            let shown: String = text.chars().take(SHOWN_MAX).collect();
+            let margin = " ".repeat(line.to_string().len());
+            let marks = format!("{}{}", " ".repeat(before), "^".repeat(marked));
+            // Writing to a string cannot fail.
+            let _ = write!(told, "\n  {line} | {shown}\n  {margin} | {marks}");
+        }
+        told
+    }
+
+    /// The number of the line that a byte is in, and where it starts.
+    pub fn line_of(&self, byte: usize) -> (usize, usize) {
+        let before = &self.text.as_bytes()[..byte.min(self.text.len())];
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        (line, before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1))
+    }
+}
+
+/// `; did you mean "x"?` for the candidate that is nearest to `word`, or nothing if none is near.
+pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    let far = word.chars().count() / 3 + 1;
+    let nearest = candidates
+        .into_iter()
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(distance, _)| *distance <= far)
+        .min();
+    nearest.map_or(String::new(), |(_, candidate)| format!("; did you mean \"{candidate}\"?"))
+}
+
+/// How many letters must be changed, added or removed (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, &y) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_told_with_its_line() {
+        let source = Source { name: "f.toml", text: "a = 1\n\u{e9}\u{e9} = \"x\" # c\n" };
+        let at = source.text.find("\"x\"").unwrap();
+        assert_eq!(
+            source.tell(at..at + 3, "no"),
+            "f.toml:2:6: no\n  2 | \u{e9}\u{e9} = \"x\" # c\n    |      ^^^"
+        );
+        assert_eq!(source.tell(0..100, "all"), "f.toml:1:1: all\n  1 | a = 1\n    | ^^^^^");
+        assert_eq!(source.tell(999..1000, "end"), "f.toml:3:1: end\n  3 | \n    | ^");
+        assert_eq!(Source { name: "-", text: "" }.tell(0..0, "empty"), "-:1:1: empty\n  1 | \n    | ^");
+    }
+
+    #[test]
+    fn near_names_are_suggested_and_far_ones_not() {
+        let names = ["internet", "cluster", "bulk"];
+        assert_eq!(did_you_mean("intrenet", names), "; did you mean \"internet\"?");
+        assert_eq!(did_you_mean("bulk2", names), "; did you mean \"bulk\"?");
+        assert_eq!(did_you_mean("voice", names), "");
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

@@ -1,0 +1,283 @@
+//! What a direction's packets wait in: one class behind the limits of the command line, or the tree of a classes file with a
+//! way past it.
+//!
+//! ```text
+//!                      +--> leaf --+
+//! packet --classifier--+--> leaf --+--tree--link-+--> out        link: --rate, if given, limits the tree as a whole
+//!                      +--> free ----------------+               free and tree take turns, packet by packet
+//! ```
+//!
+//! A class is full at its limit in bytes, and also at an even share of the packets that a direction may hold, so that none
+//! can take the frames that others need.
+//!
+//! A change of the classes ([`Shaping::set_classes`]) is made between two packets. Classes that the new file names again, in
+//! the same place of the tree, stay: their buckets, books, delays and turns. Every waiting packet is then put where the new
+//! filters say, each flow's in the order in which they wait, and keeps its time of arrival. A flow's packets wait in one queue
+//! of one class before and after, so none overtakes another; nothing is dropped unless the rule of its new class is `drop`
+//! or `ecn` and that class is full. Books of classes that are gone live on in the direction's.
+//!
+//! Owner: one worker. Limits: a change to another kind of tree, or of a class's parent, begins with full buckets.
+
+mod change;
+mod rows;
+
+use std::sync::Arc;
+
+use weir_core::account::Account;
+use weir_core::classify::{Target, headers::Headers};
+use weir_core::drops::Count;
+use weir_core::shaper::Shaper;
+use weir_core::shaper::backlog::{Backlog, Dequeue, Refused, WhenFull};
+use weir_core::shaper::blocked::Blocked;
+use weir_core::shaper::class::{Class, ClassSize};
+use weir_core::shaper::tbf::{TbfConfig, TbfError};
+
+use crate::classes::Classes;
+use crate::packet::WirePacket;
+use change::LINK_MTU_BYTES;
+pub use rows::Row;
+
+/// Where packets go that pass all limits; beyond every class of a tree.
+pub const FREE: usize = u16::MAX as usize;
+/// The longest that departures are gathered for, in nanoseconds: a wake-up for each packet would cost more.
+const GATHER_NS_MAX: u64 = 250_000;
+
+/// What holds for all that a direction ever shapes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Queues of the port that packets come from; they are the flows of each class.
+    pub queues: usize,
+    /// The most packets that are held, the last poll before the bound included.
+    pub packets_max: usize,
+    /// The quantum of the fair queues, and the least credit.
+    pub quantum_bytes: u32,
+    /// The number of the port that packets come from, as filters know it.
+    pub interface: u16,
+}
+
+/// The classes of one direction.
+pub struct Shaping {
+    size: Size,
+    shaper: Shaper<WirePacket>,
+    limits: Option<TbfConfig>,
+    tree: Option<Sharing>,
+    /// Books of classes that are no more.
+    retired: Account,
+    /// How many packets one class may hold.
+    packets_share: u64,
+    gather_ns: u64,
+}
+
+/// What there is beside the shaper when it is a tree.
+struct Sharing {
+    classes: Arc<Classes>,
+    /// For each class of the file its number in the tree.
+    numbers: Vec<usize>,
+    free: Class<WirePacket>,
+    /// Whether it is the free packets' turn.
+    free_is_next: bool,
+}
+
+impl Shaping {
+    /// One class behind these limits, or behind none.
+    pub fn new(size: Size, limits: Option<TbfConfig>, now_ns: u64) -> Result<Shaping, TbfError> {
+        let class = Class::new(class_size(size), limits, now_ns)?;
+        let mut shaping = Shaping {
+            size,
+            shaper: Shaper::Class(Box::new(class)),
+            limits,
+            tree: None,
+            retired: Account::default(),
+            packets_share: size.packets_max as u64,
+            gather_ns: 0,
+        };
+        shaping.set_gather();
+        Ok(shaping)
+    }
+
+    /// Changes the limits: of the one class, or of the tree as a whole. Nothing that waits is touched. On an error nothing
+    /// has changed.
+    pub fn set_limits(&mut self, limits: Option<TbfConfig>, now_ns: u64) -> Result<(), TbfError> {
+        if let Some(limits) = limits {
+            limits.check()?;
+        }
+        if let Shaper::Class(class) = &mut self.shaper {
+            class.set_limits(limits, now_ns)?;
+        }
+        self.limits = limits;
+        self.set_link(now_ns);
+        self.set_gather();
+        Ok(())
+    }
+
+    /// The limits: of the one class, or of the tree as a whole.
+    pub fn limits(&self) -> Option<&TbfConfig> {
+        self.limits.as_ref()
+    }
+
+    /// Whether anything is limited.
+    pub fn is_limited(&self) -> bool {
+        self.limits.is_some() || self.tree.is_some()
+    }
+
+    /// The class of a packet.
+    #[inline]
+    pub fn class_of(&self, frame: &[u8]) -> usize {
+        match &self.tree {
+            None => 0,
+            Some(tree) => tree.class_of(self.size.interface, frame),
+        }
+    }
+
+    /// The class of what no filter matches.
+    pub fn default_class(&self) -> usize {
+        let tree = self.tree.as_ref();
+        tree.map_or(0, |tree| tree.classes.default.map_or(FREE, |class| tree.numbers[class]))
+    }
+
+    /// Whether packets of a class may be marked as having met congestion.
+    pub fn marks(&self, class: usize) -> bool {
+        self.backlog(class).is_some_and(|backlog| matches!(backlog.rule().when_full, WhenFull::Ecn(_)))
+    }
+
+    /// Takes a packet in.
+    #[inline]
+    pub fn enqueue(
+        &mut self,
+        class: usize,
+        queue: usize,
+        packet: WirePacket,
+    ) -> Result<(), Refused<WirePacket>> {
+        match &mut self.tree {
+            Some(tree) if class == FREE => tree.free.enqueue(queue, packet),
+            _ => self.shaper.enqueue(class, queue, packet),
+        }
+    }
+
+    /// The next packet that may leave now.
+    #[inline]
+    pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<WirePacket> {
+        let Some(tree) = self.tree.as_mut().filter(|tree| tree.free.held().packets > 0) else {
+            return self.shaper.dequeue(now_ns);
+        };
+        tree.free_is_next = !tree.free_is_next;
+        if !tree.free_is_next {
+            let shaped = self.shaper.dequeue(now_ns);
+            if !matches!(shaped, Dequeue::Empty | Dequeue::NotBefore(_)) {
+                return shaped;
+            }
+        }
+        tree.free.dequeue(now_ns)
+    }
+
+    /// Whether an intake may bring packets of a class in.
+    #[inline]
+    pub fn has_room(&self, class: usize) -> bool {
+        self.backlog(class)
+            .is_some_and(|backlog| backlog.room_bytes() > 0 && backlog.held().packets < self.packets_share)
+    }
+
+    /// Whether a queue with nothing in a class may bring some in past its room: as much again as the credit is for those.
+    #[inline]
+    pub fn has_door(&self, class: usize, queue: usize) -> bool {
+        self.backlog(class).is_some_and(|backlog| {
+            backlog.held().bytes / 2 < backlog.limit_bytes() && backlog.held_of(queue).packets == 0
+        })
+    }
+
+    /// The least credit that any class has, in bytes.
+    pub fn limit_bytes_min(&self) -> u64 {
+        let shaped = match &self.tree {
+            None => self.backlog(0).map(Backlog::limit_bytes),
+            Some(tree) => {
+                tree.numbers.iter().filter_map(|&class| Some(self.backlog(class)?.limit_bytes())).min()
+            }
+        };
+        shaped.unwrap_or(u64::MAX)
+    }
+
+    /// For how long departures are gathered: never so long that a bucket would overflow.
+    pub fn gather_ns(&self) -> u64 {
+        self.gather_ns
+    }
+
+    /// The times at which a class's feeders were not polled because it was full; to be told.
+    pub fn blocked_mut(&mut self, class: usize) -> Option<&mut Blocked> {
+        match &mut self.tree {
+            Some(tree) if class == FREE => Some(tree.free.blocked_mut()),
+            _ => self.shaper.blocked_mut(class),
+        }
+    }
+
+    /// What waits in all classes.
+    pub fn held(&self) -> Count {
+        let mut held = self.shaper.held();
+        if let Some(tree) = &self.tree {
+            held.merge(tree.free.held());
+        }
+        held
+    }
+
+    /// The books of all classes together, also of those that are no more.
+    pub fn account(&self) -> Account {
+        let mut account = self.retired.clone();
+        for class in self.leaves() {
+            if let Some(backlog) = self.backlog(class) {
+                account.merge(backlog.account());
+            }
+        }
+        account
+    }
+
+    /// The classes in which packets can wait.
+    fn leaves(&self) -> impl Iterator<Item = usize> + '_ {
+        let tree = self.tree.as_ref();
+        let shared = tree.into_iter().flat_map(|tree| tree.numbers.iter().copied().chain([FREE]));
+        let single = tree.is_none().then_some(0);
+        shared.chain(single).filter(|&class| self.backlog(class).is_some())
+    }
+
+    #[inline]
+    fn backlog(&self, class: usize) -> Option<&Backlog> {
+        match &self.shaper {
+            Shaper::Class(one) => Some(one.backlog()),
+            Shaper::Htb(_) | Shaper::Cbq(_) if class == FREE => Some(self.tree.as_ref()?.free.backlog()),
+            Shaper::Htb(tree) => tree.leaf(class),
+            Shaper::Cbq(tree) => tree.leaf(class),
+            Shaper::Fq(_) => None,
+        }
+    }
+
+    fn set_gather(&mut self) {
+        let limits = self.limits.iter().map(|limits| (limits.rate, limits.burst_bytes));
+        let classes = self.tree.iter().flat_map(|tree| &tree.classes.classes).flat_map(|class| {
+            let depth_bytes = |burst_bytes: u64| burst_bytes.saturating_sub(LINK_MTU_BYTES);
+            [(class.rate, depth_bytes(class.burst_bytes)), (class.ceil, depth_bytes(class.cburst_bytes))]
+        });
+        let shortest_ns = limits.chain(classes).map(|(rate, burst_bytes)| rate.ns_for(burst_bytes) / 4).min();
+        self.gather_ns = shortest_ns.map_or(0, |ns| ns.min(GATHER_NS_MAX));
+    }
+}
+
+impl Sharing {
+    #[inline]
+    fn class_of(&self, interface: u16, frame: &[u8]) -> usize {
+        // No filter asks for a share of the flows, so no hash is needed.
+        match self.classes.classifier.classify(interface, 0, &Headers::parse(frame)) {
+            Target::Class(class) => self.numbers[usize::from(class)],
+            Target::Free => FREE,
+        }
+    }
+}
+
+fn class_size(size: Size) -> ClassSize {
+    ClassSize {
+        flows: size.queues,
+        packets_max: size.packets_max,
+        quantum_bytes: size.quantum_bytes,
+        poll_budget_bytes: u64::from(size.quantum_bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! How a direction's classes are changed while packets wait in them.
+//!
+//! In this order: packets are taken out of the old classes, each flow's in its order; the tree is changed, or made; books of
+//! classes that are gone are kept; packets are put where the new filters say. It takes some microseconds a class and less a
+//! packet, during which the worker does nothing else.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weir_core::account::Account;
+use weir_core::rate::Rate;
+use weir_core::shaper::Shaper;
+use weir_core::shaper::backlog::Refused;
+use weir_core::shaper::cbq::{Cbq, CbqConfig, CbqMeter, EWMA_LOG, EWMA_LOG_MAX};
+use weir_core::shaper::class::Class;
+use weir_core::shaper::htb::{Htb, HtbConfig, HtbMeter};
+use weir_core::shaper::tree::{LeafConfig, Meter, Tree, TreeSize};
+use weir_ring::pool::Pool;
+
+use super::{Shaping, Sharing, class_size};
+use crate::classes::{ClassConfig, Classes, FRAME_BYTES, Kind};
+use crate::packet::{Ecn, WirePacket, bytes_of};
+
+/// The longest packet that buckets of a tree reckon with: admission itself does not depend on it.
+pub const LINK_MTU_BYTES: u64 = FRAME_BYTES;
+
+const CHECKED: &str = "the file was checked when it was read";
+
+/// A tree's meter, as a classes file configures it.
+trait FromFile: Meter + Sized {
+    fn new(class: &ClassConfig, now_ns: u64) -> Self;
+    fn change(tree: &mut Tree<WirePacket, Self>, number: usize, class: &ClassConfig, now_ns: u64);
+}
+
+impl FromFile for HtbMeter {
+    fn new(class: &ClassConfig, now_ns: u64) -> HtbMeter {
+        HtbMeter::new(htb(class), now_ns).expect(CHECKED)
+    }
+
+    fn change(tree: &mut Htb<WirePacket>, number: usize, class: &ClassConfig, now_ns: u64) {
+        tree.set_config(number, htb(class), class.quantum_bytes, now_ns).expect(CHECKED);
+    }
+}
+
+impl FromFile for CbqMeter {
+    fn new(class: &ClassConfig, now_ns: u64) -> CbqMeter {
+        CbqMeter::new(cbq(class), now_ns).expect(CHECKED)
+    }
+
+    fn change(tree: &mut Cbq<WirePacket>, number: usize, class: &ClassConfig, now_ns: u64) {
+        tree.set_config(number, cbq(class), class.quantum_bytes, now_ns).expect(CHECKED);
+    }
+}
+
+fn htb(class: &ClassConfig) -> HtbConfig {
+    let &ClassConfig { rate, ceil, burst_bytes, cburst_bytes, .. } = class;
+    HtbConfig { rate, ceil, burst_bytes, cburst_bytes, mtu_bytes: LINK_MTU_BYTES }
+}
+
+/// What an inner class forgets is lent out too early, so it forgets nothing.
+fn cbq(class: &ClassConfig) -> CbqConfig {
+    let &ClassConfig { rate, burst_bytes, bounded, .. } = class;
+    let ewma_log = if class.leaf.is_some() { EWMA_LOG } else { EWMA_LOG_MAX };
+    CbqConfig { rate, burst_bytes, mtu_bytes: LINK_MTU_BYTES, ewma_log, bounded, isolated: false }
+}
+
+impl Shaping {
+    /// Shapes by these classes from now on; nothing that waits is lost or reordered within its flow. Tells each packet's queue
+    /// and new class.
+    pub fn set_classes(
+        &mut self,
+        classes: Arc<Classes>,
+        pool: &mut Pool,
+        now_ns: u64,
+        mut each: impl FnMut(usize, usize),
+    ) {
+        let waiting = self.take_all();
+        let old = match (&self.tree, &self.shaper, classes.kind) {
+            (Some(tree), Shaper::Htb(_), Kind::Htb) | (Some(tree), Shaper::Cbq(_), Kind::Cbq) => {
+                Old::of(&tree.classes, &tree.numbers)
+            }
+            _ => {
+                self.retire_shaper();
+                let size = TreeSize {
+                    classes_max: 0,
+                    packets_max: self.size.packets_max,
+                    poll_budget_bytes: u64::from(self.size.quantum_bytes),
+                };
+                self.shaper = match classes.kind {
+                    Kind::Htb => Shaper::Htb(Box::new(Htb::new(size, now_ns))),
+                    Kind::Cbq => Shaper::Cbq(Box::new(Cbq::new(size, now_ns))),
+                };
+                Old::default()
+            }
+        };
+        let leaf = |class: &ClassConfig| self.leaf_config(class);
+        let leaves: Vec<_> = classes.classes.iter().map(leaf).collect();
+        let (numbers, gone) = match &mut self.shaper {
+            Shaper::Htb(tree) => change(tree, old, &classes.classes, &leaves, now_ns),
+            Shaper::Cbq(tree) => change(tree, old, &classes.classes, &leaves, now_ns),
+            Shaper::Class(_) | Shaper::Fq(_) => unreachable!("it was made a tree above"),
+        };
+        self.retired.merge(&gone);
+        let free = match self.tree.take() {
+            Some(tree) => tree.free,
+            None => Class::new(class_size(self.size), None, now_ns).expect("no limits are always kept"),
+        };
+        let leaves = leaves.iter().flatten().count() + 1;
+        self.packets_share = (self.size.packets_max / leaves).max(1) as u64;
+        self.tree = Some(Sharing { classes, numbers, free, free_is_next: false });
+        self.set_link(now_ns);
+        self.set_gather();
+        self.put_all(waiting, pool, &mut each);
+    }
+
+    /// What the leaf of a class is made with; none for an inner class.
+    fn leaf_config(&self, class: &ClassConfig) -> Option<LeafConfig> {
+        let rules = class.leaf?;
+        let fastest = self.limits.map_or(class.ceil, |limits| limits.rate.min(class.ceil));
+        Some(LeafConfig {
+            priority: rules.priority,
+            flows: self.size.queues,
+            flow_quantum_bytes: self.size.quantum_bytes,
+            limit_bytes: fastest.bytes_in(rules.queue_ns),
+            rule: rules.rule,
+        })
+    }
+
+    /// Limits the tree as a whole, and the credits of its leaves to what that lets pass.
+    pub(super) fn set_link(&mut self, now_ns: u64) {
+        let Some(sharing) = &self.tree else { return };
+        let link = self.limits.map(|limits| (limits.rate, limits.burst_bytes));
+        let leaves: Vec<_> = sharing
+            .classes
+            .classes
+            .iter()
+            .zip(&sharing.numbers)
+            .filter_map(|(class, &number)| Some((number, self.leaf_config(class)?)))
+            .collect();
+        match &mut self.shaper {
+            Shaper::Htb(tree) => {
+                tree.set_link(link, LINK_MTU_BYTES, now_ns);
+                leaves.into_iter().for_each(|(number, leaf)| tree.change_leaf(number, leaf).expect(CHECKED));
+            }
+            Shaper::Cbq(tree) => {
+                // Leaves of CBQ may run over their shares, so the roots' rates are kept here.
+                let link = link.or_else(|| roots(&sharing.classes.classes));
+                tree.set_link(link, LINK_MTU_BYTES, now_ns);
+                leaves.into_iter().for_each(|(number, leaf)| tree.change_leaf(number, leaf).expect(CHECKED));
+            }
+            Shaper::Class(_) | Shaper::Fq(_) => {}
+        }
+    }
+
+    /// Takes everything out that waits, with its queue.
+    fn take_all(&mut self) -> Vec<(usize, WirePacket)> {
+        let mut waiting = Vec::with_capacity(self.held().packets as usize);
+        let leaves: Vec<_> = self.leaves().collect();
+        match &mut self.shaper {
+            Shaper::Class(one) => waiting.extend(std::iter::from_fn(|| one.move_next())),
+            Shaper::Htb(tree) => {
+                for &leaf in &leaves {
+                    waiting.extend(std::iter::from_fn(|| tree.move_next(leaf)));
+                }
+            }
+            Shaper::Cbq(tree) => {
+                for &leaf in &leaves {
+                    waiting.extend(std::iter::from_fn(|| tree.move_next(leaf)));
+                }
+            }
+            Shaper::Fq(_) => {}
+        }
+        if let Some(tree) = &mut self.tree {
+            waiting.extend(std::iter::from_fn(|| tree.free.move_next()));
+        }
+        waiting
+    }
+
+    fn put_all(
+        &mut self,
+        waiting: Vec<(usize, WirePacket)>,
+        pool: &mut Pool,
+        each: &mut impl FnMut(usize, usize),
+    ) {
+        for (queue, mut packet) in waiting {
+            let bytes = bytes_of(&packet.received, pool.memory());
+            let class = self.class_of(bytes);
+            if packet.ecn != Ecn::Marked {
+                packet.ecn = Ecn::of(bytes, self.marks(class));
+            }
+            each(queue, class);
+            match self.enqueue(class, queue, packet) {
+                Ok(()) => {}
+                Err(Refused::Dropped(_, packet)) => pool.give(packet.received.frame),
+                Err(Refused::NoSlot(_)) => panic!("there are slots for all that may be held"),
+            }
+        }
+    }
+
+    /// Keeps the books of a shaper that is no more.
+    fn retire_shaper(&mut self) {
+        let leaves: Vec<_> = self.leaves().filter(|&class| class != super::FREE).collect();
+        for class in leaves {
+            if let Some(account) = self.backlog(class).map(|backlog| backlog.account().clone()) {
+                self.retired.merge(&account);
+            }
+        }
+    }
+}
+
+/// The classes there were, by name.
+#[derive(Default)]
+struct Old {
+    by_name: HashMap<String, OldClass>,
+    /// Their numbers, parents first.
+    numbers: Vec<usize>,
+}
+
+#[derive(Clone, Copy)]
+struct OldClass {
+    number: usize,
+    parent: Option<usize>,
+    is_leaf: bool,
+}
+
+impl Old {
+    fn of(classes: &Classes, numbers: &[usize]) -> Old {
+        let each = classes.classes.iter().zip(numbers).map(|(class, &number)| {
+            let parent = class.parent.map(|parent| numbers[parent]);
+            (class.name.clone(), OldClass { number, parent, is_leaf: class.leaf.is_some() })
+        });
+        Old { by_name: each.collect(), numbers: numbers.to_vec() }
+    }
+
+    /// The number of a class that can stay where it is.
+    fn same(&self, class: &ClassConfig, parent: Option<usize>) -> Option<usize> {
+        let old = self.by_name.get(&class.name)?;
+        (old.parent == parent && old.is_leaf == class.leaf.is_some()).then_some(old.number)
+    }
+}
+
+/// Makes the tree, in which nothing waits, what `classes` say; their numbers, and the books of the classes that went.
+fn change<M: FromFile>(
+    tree: &mut Tree<WirePacket, M>,
+    old: Old,
+    classes: &[ClassConfig],
+    leaves: &[Option<LeafConfig>],
+    now_ns: u64,
+) -> (Vec<usize>, Account) {
+    tree.make_room(classes.len());
+    let mut numbers = Vec::with_capacity(classes.len());
+    let mut stays = vec![];
+    for (class, &leaf) in classes.iter().zip(leaves) {
+        let parent = class.parent.map(|parent| numbers[parent]);
+        let number = match old.same(class, parent) {
+            Some(number) => {
+                M::change(tree, number, class, now_ns);
+                if let Some(leaf) = leaf {
+                    tree.change_leaf(number, leaf).expect(CHECKED);
+                }
+                stays.push(number);
+                number
+            }
+            None => {
+                tree.add(parent, M::new(class, now_ns), class.quantum_bytes, leaf, now_ns).expect(CHECKED)
+            }
+        };
+        numbers.push(number);
+    }
+    stays.sort_unstable();
+    let mut gone = Account::default();
+    for number in old.numbers.into_iter().rev().filter(|number| stays.binary_search(number).is_err()) {
+        gone.merge(&tree.remove(number).expect("nothing waits, and children go before their parents"));
+    }
+    (numbers, gone)
+}
+
+/// What the roots have together, as the rate and the burst of a link.
+fn roots(classes: &[ClassConfig]) -> Option<(Rate, u64)> {
+    let roots = || classes.iter().filter(|class| class.parent.is_none());
+    let bits_per_s = roots().fold(0u64, |sum, root| sum.saturating_add(root.rate.bits_per_s()));
+    let burst_bytes = roots().map(|root| root.burst_bytes).fold(0, u64::saturating_add);
+    Some((Rate::from_bits_per_s(bits_per_s)?, burst_bytes))
+}

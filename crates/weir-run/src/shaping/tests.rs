@@ -1,0 +1,196 @@
+//! Classes under change, with real frames.
+
+use proptest::prelude::*;
+use weir_core::packet::{Meta, Packet};
+use weir_port::port::Received;
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+
+use super::*;
+use crate::packet::Ecn;
+
+const QUEUES: usize = 3;
+const SIZE: Size = Size { queues: QUEUES, packets_max: 256, quantum_bytes: 1518, interface: 0 };
+
+fn pool() -> Pool {
+    Pool::new(FrameMemory::new(300, 2048).unwrap())
+}
+
+fn classes(text: &str) -> Arc<Classes> {
+    Arc::new(Classes::read("f", text, ["wa", "wb"]).unwrap())
+}
+
+/// The files that a wire is changed between. A flow is a destination port.
+fn files() -> [Arc<Classes>; 5] {
+    let two = "default = \"b\"\n[[class]]\nname = \"r\"\nrate = \"10mbit\"\n[[class]]\nname = \"a\"\nparent = \"r\"\nrate = \"4mbit\"\n\
+               [[class]]\nname = \"b\"\nparent = \"r\"\nrate = \"6mbit\"\n[[filter]]\nto_ports = [1, 2]\nclass = \"a\"\n";
+    let free = format!("{two}[[filter]]\nto_ports = 3\nclass = \"free\"\n");
+    [
+        classes(two),
+        classes(&free.replace("\"a\"", "\"other\"")),
+        classes(&free.replace("[1, 2]", "[2, 4]").replace("4mbit", "1mbit")),
+        classes(&format!("shaper = \"cbq\"\n{two}")),
+        classes("[[class]]\nname = \"a\"\nrate = \"5mbit\"\n"),
+    ]
+}
+
+/// An IPv4 UDP datagram of a flow, with a number in its payload.
+fn packet(pool: &mut Pool, port: u8, number: u32, ecn: u8, now_ns: u64) -> WirePacket {
+    let mut frame = pool.take().expect("there are frames");
+    let memory = Arc::clone(pool.memory());
+    let bytes = memory.bytes_mut(&mut frame);
+    bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
+    bytes[14..34].copy_from_slice(&[0x45, ecn, 0, 86, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    bytes[34..42].copy_from_slice(&[0, 9, 0, port, 0, 66, 0, 0]);
+    bytes[42..46].copy_from_slice(&number.to_be_bytes());
+    let received = Received { frame, offset_bytes: 0, len_bytes: 100 };
+    WirePacket { received, meta: Meta { arrival_ns: now_ns, ..Meta::default() }, ecn: Ecn::Incapable }
+}
+
+fn flow_and_number(pool: &Pool, packet: &WirePacket) -> (u8, u32) {
+    let bytes = crate::packet::bytes_of(&packet.received, pool.memory());
+    (bytes[37], u32::from_be_bytes(bytes[42..46].try_into().unwrap()))
+}
+
+fn take_in(shaping: &mut Shaping, pool: &mut Pool, port: u8, number: u32, now_ns: u64) {
+    let packet = packet(pool, port, number, 0, now_ns);
+    let class = shaping.class_of(crate::packet::bytes_of(&packet.received, pool.memory()));
+    shaping.enqueue(class, usize::from(port) % QUEUES, packet).unwrap();
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    TakeIn(u8),
+    Release(u64),
+    Change(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (1u8..6).prop_map(Step::TakeIn),
+        4 => (0u64..400_000).prop_map(Step::Release),
+        1 => (0usize..5).prop_map(Step::Change),
+    ]
+}
+
+proptest! {
+    /// Whatever is changed when: every packet leaves once, each flow's in order, and the books agree at every step.
+    #[test]
+    fn changes_lose_nothing_and_reorder_nothing(steps in prop::collection::vec(step(), 1..200)) {
+        let (mut pool, files) = (pool(), files());
+        let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
+        let (mut now_ns, mut sent, mut left) = (0, [0u32; 6], [0u32; 6]);
+        let mut release = |shaping: &mut Shaping, pool: &mut Pool, now_ns: u64| loop {
+            match shaping.dequeue(now_ns) {
+                Dequeue::Packet(_, packet) => {
+                    let (flow, number) = flow_and_number(pool, &packet);
+                    assert_eq!(number, left[usize::from(flow)], "flow {flow}");
+                    left[usize::from(flow)] += 1;
+                    pool.give(packet.received.frame);
+                }
+                Dequeue::Dropped(reason, _) => panic!("dropped: {}", reason.name()),
+                Dequeue::NotBefore(ready_ns) => return Some(ready_ns),
+                Dequeue::Empty => return None,
+            }
+        };
+        for step in steps {
+            match step {
+                Step::TakeIn(port) => {
+                    take_in(&mut shaping, &mut pool, port, sent[usize::from(port)], now_ns);
+                    sent[usize::from(port)] += 1;
+                }
+                Step::Release(by_ns) => {
+                    now_ns += by_ns;
+                    release(&mut shaping, &mut pool, now_ns);
+                }
+                Step::Change(file) => {
+                    let before = shaping.held();
+                    shaping.set_classes(Arc::clone(&files[file]), &mut pool, now_ns, |_, _| ());
+                    prop_assert_eq!(shaping.held(), before);
+                }
+            }
+            prop_assert!(shaping.account().balances(shaping.held()));
+        }
+        while let Some(ready_ns) = release(&mut shaping, &mut pool, now_ns) {
+            now_ns = ready_ns;
+        }
+        prop_assert_eq!(left, sent);
+        prop_assert_eq!(shaping.held(), Count::default());
+        prop_assert_eq!(shaping.account().accepted.packets, u64::from(sent.iter().sum::<u32>()));
+    }
+}
+
+#[test]
+fn a_class_that_stays_keeps_its_bucket_its_books_and_its_number() {
+    let mut pool = pool();
+    let [first, other, ..] = files();
+    let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
+    shaping.set_classes(Arc::clone(&first), &mut pool, 0, |_, _| ());
+    let (b, delivered) = (shaping.default_class(), |shaping: &Shaping| {
+        shaping.rows(0).iter().find(|row| row.name == "b").unwrap().account.delivered.packets
+    });
+    // The bursts of 20 kB are 200 packets and more of 100 bytes; then the rate decides.
+    let mut number = 0;
+    let mut drain = |shaping: &mut Shaping, pool: &mut Pool| {
+        let mut out = 0;
+        for _ in 0..300 {
+            take_in(shaping, pool, 5, number, 0);
+            number += 1;
+            let Dequeue::Packet(_, packet) = shaping.dequeue(0) else { break };
+            pool.give(packet.received.frame);
+            out += 1;
+        }
+        out
+    };
+    let burst = drain(&mut shaping, &mut pool);
+    assert!((180..210).contains(&burst), "{burst}");
+    for file in [&other, &first, &other] {
+        shaping.set_classes(Arc::clone(file), &mut pool, 0, |_, _| ());
+        assert_eq!((shaping.default_class(), delivered(&shaping)), (b, burst));
+        assert_eq!(drain(&mut shaping, &mut pool), 0, "a change is no second burst");
+    }
+    let names: Vec<_> = shaping.rows(0).into_iter().map(|row| row.name).collect();
+    assert_eq!(names, ["r", "other", "b", "free"]);
+    let root = &shaping.rows(0)[0];
+    assert!(
+        root.account.delivered.packets == burst && root.held.packets == 4,
+        "an inner class is the sum of its leaves"
+    );
+}
+
+#[test]
+fn what_is_free_passes_a_full_class_and_takes_turns_with_the_rest() {
+    let mut pool = pool();
+    let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
+    shaping.set_classes(Arc::clone(&files()[1]), &mut pool, 0, |_, _| ());
+    for number in 0..63 {
+        take_in(&mut shaping, &mut pool, 5, number, 0);
+    }
+    let class = shaping.default_class();
+    assert!(!shaping.has_room(class) && shaping.has_room(FREE), "its credit of 6250 bytes is used up");
+    for number in 0..3 {
+        take_in(&mut shaping, &mut pool, 3, number, 0);
+    }
+    let mut order = Vec::new();
+    for _ in 0..6 {
+        let Dequeue::Packet(_, packet) = shaping.dequeue(0) else { panic!("the burst is not used up") };
+        order.push(flow_and_number(&pool, &packet).0);
+        pool.give(packet.received.frame);
+    }
+    assert_eq!(order, [3, 5, 3, 5, 3, 5]);
+}
+
+#[test]
+fn a_mark_is_noted_in_the_class_and_made_on_the_way_out() {
+    let mut pool = pool();
+    for (ecn, expected) in [(0, Ecn::Incapable), (2, Ecn::Marked)] {
+        let mut packet = packet(&mut pool, 1, 0, ecn, 0);
+        packet.ecn = Ecn::of(crate::packet::bytes_of(&packet.received, pool.memory()), true);
+        assert_eq!(packet.mark_ce(), ecn != 0);
+        assert_eq!(packet.ecn, expected);
+        crate::packet::make_mark(&mut packet, pool.memory());
+        let marked = crate::packet::bytes_of(&packet.received, pool.memory())[15];
+        assert_eq!(marked, if ecn == 0 { 0 } else { 3 });
+        pool.give(packet.received.frame);
+    }
+}
