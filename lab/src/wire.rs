@@ -64,7 +64,7 @@ impl Wire {
 
     /// `weir stat --json`.
     pub fn stat(&self) -> Result<Value> {
-        let done = self.weir(&["stat", "--json"])?.success()?;
+        let done = self.weir(&["stat", &self.name, "--json"])?.success()?;
         serde_json::from_str(&done.stdout).with_context(|| format!("`{}` printed no JSON", done.what))
     }
 

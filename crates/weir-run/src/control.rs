@@ -35,6 +35,7 @@ pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
 const REQUEST_BYTES_MAX: u64 = 6 * FILE_BYTES_MAX + 64 * 1024;
 /// The longest classes file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
+const GOING_DOWN: &str = "the wire is going down";
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// How much a direction holds unless it is told, as a time.
 pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
@@ -164,7 +165,7 @@ fn answer(mut stream: UnixStream, worker: &Mailbox, ports: &[String; 2]) -> io::
 }
 
 fn perform(line: &str, worker: &Mailbox, ports: &[String; 2]) -> Result<Value, String> {
-    let gone = || "the wire is going down".to_string();
+    let gone = || GOING_DOWN.to_string();
     match serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))? {
         Command::Stat => {
             let (reply, answer) = channel();
@@ -241,7 +242,12 @@ pub fn stat(name: Option<&str>) -> Result<Snapshot, String> {
         if UnixStream::connect(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
             continue;
         }
-        all.merge(read(&path)?);
+        match read(&path) {
+            Ok(snapshot) => all.merge(snapshot),
+            // It went down while it was being asked.
+            Err(error) if error == GOING_DOWN || !path.exists() => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(all)
 }

@@ -60,11 +60,11 @@ mod tests {
     use super::*;
 
     fn snapshot(drops: bool) -> Snapshot {
-        let amount = |packets: u64| json!({ "packets": packets, "bytes": packets * 1500 });
         let class = |packets: u64| {
             json!({
-                "name": "a->b", "accepted": amount(packets), "delivered": amount(packets), "held": amount(0),
-                "dropped": {}, "blocked_ns": 4_900_000_000u64, "delay_ns_p50": 0, "delay_ns_p99": 0,
+                "name": "a->b", "accepted": packets, "delivered": packets, "held": 0, "dropped": {},
+                "accepted_bytes": packets * 1500, "delivered_bytes": packets * 1500, "held_bytes": 0,
+                "dropped_bytes": {}, "empty_wakes": 0, "blocked_ns": 4_900_000_000u64, "delay_ns_p50": 0, "delay_ns_p99": 0,
                 "delay_ns_max": 0, "empty_polls": 0, "transmit_busy": 0
             })
         };
@@ -74,7 +74,7 @@ mod tests {
                 "sender_queue_dropped": dropped, "kernel_dropped": 0
             })
         };
-        let dropped = if drops { json!({ "too-long": amount(2) }) } else { json!({}) };
+        let dropped = if drops { json!({ "too-long": 2 }) } else { json!({}) };
         let value = json!({
             "wires": [{
                 "name": "run-1", "ports": ["a", "b"], "classes": [class(81_380), class(1_100)],
@@ -83,7 +83,10 @@ mod tests {
             }],
             "ports": [port(0), port(if drops { 1_000 } else { 0 })],
             "workstreams": [],
-            "totals": { "accepted": amount(0), "delivered": amount(0), "held": amount(0), "dropped": dropped }
+            "totals": {
+                "accepted": 0, "delivered": 0, "held": 0, "dropped": dropped,
+                "accepted_bytes": 0, "delivered_bytes": 0, "held_bytes": 0, "dropped_bytes": {}
+            }
         });
         serde_json::from_value(value).unwrap()
     }
