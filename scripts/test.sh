@@ -8,8 +8,10 @@ scripts/setup.sh || echo "test: going on without; tests that need these packages
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# The whole-program tests find the program beside themselves.
-cargo build -p weir-cli
+# The whole-program tests try the program that people run.
+cargo build --release -p weir-cli
+WEIR_BIN=${WEIR_BIN:-$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/weir}
+export WEIR_BIN
 status=0
 cargo test --workspace --no-fail-fast 2>&1 | tee "$log" || status=$?
 

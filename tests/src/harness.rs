@@ -1,12 +1,16 @@
 //! A test harness that can say *skipped*: tests that need root are not run without it, and are counted.
 //!
+//! A shared machine may be slow for some seconds. A test that only found a figure of time or speed short
+//! ([`require_timing!`]) is therefore tried [`TRIES`] times, and says so each time; anything else, above all a lost or
+//! reordered packet, fails at once.
+//!
 //! Its output is libtest's, with skipped tests as `ignored`, so that one reader sums up both. Tests run one after
 //! another, because each loads every core; a word on the command line picks those whose name contains it.
 
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
 use weir_lab::{bed, clock, interrupt};
 
 /// One test.
@@ -18,6 +22,32 @@ pub struct Case {
     pub needs_root: bool,
     /// The test. It fails by an error or by a panic.
     pub run: fn() -> Result<()>,
+}
+
+/// How often a test is tried that finds a figure short.
+const TRIES: usize = 3;
+
+/// A figure of time or speed that was not reached.
+#[derive(Debug)]
+pub struct Short(pub String);
+
+impl std::fmt::Display for Short {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Short {}
+
+/// Like `ensure!`, for a figure that a slow machine can spoil.
+#[macro_export]
+macro_rules! require_timing {
+    ($condition:expr, $($text:tt)+) => {
+        let reached: bool = $condition;
+        if !reached {
+            return Err($crate::harness::Short(format!($($text)+)).into());
+        }
+    };
 }
 
 /// A test that needs root, named after its function.
@@ -80,8 +110,8 @@ fn run_all(cases: &[Case], picks: &[&str], root: bool) -> Tally {
         } else if case.needs_root && !root {
             println!("test {} ... skipped, it needs root", case.name);
             tally.skipped += 1;
-        } else if let Err(error) = run_one(case) {
-            println!("test {} ... FAILED\n    {}", case.name, error.replace('\n', "\n    "));
+        } else if let Err(error) = run_tries(case) {
+            println!("test {} ... FAILED\n    {}", case.name, format!("{error:#}").replace('\n', "\n    "));
             tally.failed += 1;
         } else {
             println!("test {} ... ok", case.name);
@@ -91,22 +121,28 @@ fn run_all(cases: &[Case], picks: &[&str], root: bool) -> Tally {
     tally
 }
 
+/// Again if only a figure was short.
+fn run_tries(case: &Case) -> Result<()> {
+    for _ in 1..TRIES {
+        match run_one(case) {
+            Err(error) if error.is::<Short>() => println!("    {}: {error:#}; tried again", case.name),
+            result => return result,
+        }
+    }
+    run_one(case)
+}
+
 /// On a thread of its own, so that a panic is that test's and its values are dropped.
-fn run_one(case: &Case) -> Result<(), String> {
-    if let Err(error) = interrupt::check() {
-        return Err(error.to_string());
-    }
-    let thread = thread::Builder::new().name(case.name.to_string()).spawn(case.run);
-    let thread = thread.map_err(|error| format!("no thread: {error}"))?;
-    match thread.join() {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(format!("{error:#}")),
-        Err(_) => Err("it panicked, see above".to_string()),
-    }
+fn run_one(case: &Case) -> Result<()> {
+    interrupt::check()?;
+    let thread = thread::Builder::new().name(case.name.to_string()).spawn(case.run).context("no thread")?;
+    thread.join().unwrap_or_else(|_| Err(anyhow!("it panicked, see above")))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     fn passes() -> Result<()> {
@@ -115,6 +151,17 @@ mod tests {
 
     fn fails() -> Result<()> {
         anyhow::bail!("no")
+    }
+
+    fn is_short() -> Result<()> {
+        static RUNS: AtomicUsize = AtomicUsize::new(0);
+        require_timing!(RUNS.fetch_add(1, Ordering::Relaxed) + 1 == TRIES, "slow");
+        Ok(())
+    }
+
+    #[test]
+    fn only_a_short_figure_is_tried_again() {
+        assert_eq!(run_all(&[plain!(is_short)], &[], true).passed, 1);
     }
 
     fn panics() -> Result<()> {

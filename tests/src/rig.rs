@@ -140,11 +140,11 @@ pub fn require_lossless(flows: &[Flow], load: &Load) -> Result<()> {
 /// The rate is there, all of the limit and no more than it, and shared evenly.
 pub fn require_rate(flows: &[Flow], rate_bits_per_s: f64, demand: Demand) -> Result<()> {
     let share = rate_bits_per_s / demand.rate_bits_per_s;
-    ensure!(share >= demand.share_min, "only {:.1} % of the rate arrived", share * 100.0);
+    crate::require_timing!(share >= demand.share_min, "only {:.1} % of the rate arrived", share * 100.0);
     ensure!(share <= 1.01, "{:.1} % of the rate arrived: the limit does not hold", share * 100.0);
     let rates: Vec<f64> = flows.iter().map(|flow| flow.bits_per_s).collect();
     let index = jain(&rates);
-    ensure!(index >= demand.jain_min, "Jain index {index:.4} over {rates:?} bit/s");
+    crate::require_timing!(index >= demand.jain_min, "Jain index {index:.4} over {rates:?} bit/s");
     Ok(())
 }
 

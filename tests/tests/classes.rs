@@ -176,10 +176,13 @@ fn a_quiet_class_is_quick_beside_a_blocked_flood() -> Result<()> {
     let p99_ms = trips.percentile_ms(0.99).context("no ping came back")?;
     println!("    p50 {:.2} ms, p99 {p99_ms:.2} ms", trips.percentile_ms(0.5).unwrap_or(0.0));
     ensure!(trips.sorted_ms.len() as u64 == trips.sent, "pings were lost");
-    ensure!(p99_ms < 2.0, "p99 is {p99_ms:.2} ms");
+    weir_tests::require_timing!(p99_ms < 2.0, "p99 is {p99_ms:.2} ms");
     ensure!(row(&wire, "b")?.0["blocked_ns"].as_u64() > Some(1_000_000_000), "the flood was never blocked");
     ensure!(
-        row(&wire, "a")?.0["delivered"].as_u64() == Some(trips.sent),
+        // And perhaps a few "port unreachable" that answer the servers' last words.
+        row(&wire, "a")?.0["delivered"]
+            .as_u64()
+            .is_some_and(|count| (trips.sent..trips.sent + 20).contains(&count)),
         "the pings were not in their class"
     );
     require_lossless(&flows, &load)?;
