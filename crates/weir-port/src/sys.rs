@@ -181,11 +181,10 @@ pub fn last_allowed_core() -> Option<usize> {
     (0..libc::CPU_SETSIZE as usize).rev().find(|&core| may_use_core(core))
 }
 
-/// Makes this thread go before all that is not real-time (`SCHED_FIFO`, lowest priority), or not; without the right to, it
-/// stays as it is. The kernel keeps a share of each core for the others (`sched_rt_runtime_us`).
-pub fn set_realtime(on: bool) {
-    let (policy, priority) = if on { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
-    let parameters = libc::sched_param { sched_priority: priority };
+/// Makes this thread go before all that is not real-time (`SCHED_FIFO`, lowest priority); without the right to, it stays as it
+/// is. The kernel keeps a share of each core for the others (`sched_rt_runtime_us`).
+pub fn set_realtime() {
+    let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters are passed by a pointer to a live value; 0 names this thread.
-    unsafe { libc::sched_setscheduler(0, policy, &parameters) };
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) };
 }

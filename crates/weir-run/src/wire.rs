@@ -178,11 +178,6 @@ impl Wire {
         self.directions[direction].shaping().limits().copied()
     }
 
-    /// Whether any direction has a limit.
-    pub fn is_limited(&self) -> bool {
-        self.directions.iter().any(|direction| direction.shaping().is_limited())
-    }
-
     /// Whether everything that was taken in has left.
     pub fn is_empty(&self) -> bool {
         (0..2).all(|index| self.directions[index].held(&self.ports[1 - index]).packets == 0)

@@ -89,7 +89,7 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
         pin(core)?;
     }
     precise_sleep();
-    prefer(wire.is_limited());
+    prefer();
     let mut stats = WorkerStats { wake_cost_ns: wake_cost_ns()?, ..WorkerStats::default() };
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
     let mut fault = None;
@@ -154,12 +154,10 @@ fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
             Request::SetLimits(direction, change, reply) => {
                 let limits = change(wire.limits(direction));
                 let _ = reply.send(limits.and_then(|limits| wire.set_limits(direction, limits, now)));
-                prefer(wire.is_limited());
             }
             Request::SetClasses(classes, reply) => {
                 wire.set_classes(&classes, now);
                 let _ = reply.send(());
-                prefer(wire.is_limited());
             }
             Request::NoteDown(port) => wire.note_down(port),
             Request::Retake(port) => {
@@ -203,8 +201,8 @@ fn precise_sleep() {
     sys::set_timer_slack_ns(1);
 }
 
-/// Lets the worker go before programs that compute: a departure that is late by more than the burst is a loss of rate. A
-/// limited wire sleeps most of the time; one without limits would leave its core to nobody else, so it competes as others do.
-fn prefer(limited: bool) {
-    sys::set_realtime(limited);
+/// Lets the worker go before programs that compute: a departure that is late by more than the burst is a loss of rate. It
+/// sleeps whenever it waits, and what it moves comes from programs that must run for it to have work.
+fn prefer() {
+    sys::set_realtime();
 }
