@@ -1,7 +1,7 @@
 //! A test harness that can say *skipped*: tests that need root are not run without it, and are counted.
 //!
 //! A shared machine may be slow for some seconds. A test that only found a figure of time or speed short
-//! ([`require_timing!`]) is therefore tried [`TRIES`] times, and says so each time; anything else, above all a lost or
+//! (`require_timing!`) is therefore tried `TRIES` times, and says so each time; anything else, above all a lost or
 //! reordered packet, fails at once.
 //!
 //! Its output is libtest's, with skipped tests as `ignored`, so that one reader sums up both. Tests run one after
