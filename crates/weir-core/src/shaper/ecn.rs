@@ -18,6 +18,7 @@
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
 use crate::classify::headers::network_offset;
+use crate::net::checksum;
 
 /// Marks the packet in this Ethernet frame. False if its sender would not understand, so that only a drop
 /// will do.
@@ -58,7 +59,7 @@ fn mark_ipv4(ip: &mut [u8]) -> bool {
     }
     packet.set_ecn(ECT_MASK);
     // The rest of the word cancels out of ~m + m', so the two bits stand for it.
-    packet.set_checksum(updated_checksum(packet.checksum(), before.into(), ECT_MASK.into()));
+    packet.set_checksum(checksum::updated(packet.checksum(), before.into(), ECT_MASK.into()));
     true
 }
 
@@ -72,13 +73,6 @@ fn mark_ipv6(ip: &mut [u8]) -> bool {
     }
     packet.set_traffic_class(traffic_class | ECT_MASK);
     true
-}
-
-/// RFC 1624, equation 3.
-fn updated_checksum(checksum: u16, before: u16, after: u16) -> u16 {
-    let sum = u32::from(!checksum) + u32::from(!before) + u32::from(after);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 #[cfg(test)]
