@@ -115,11 +115,6 @@ impl Shaping {
         self.limits.as_ref()
     }
 
-    /// Whether anything is limited.
-    pub fn is_limited(&self) -> bool {
-        self.limits.is_some() || self.tree.is_some()
-    }
-
     /// The class of a packet.
     #[inline]
     pub fn class_of(&self, frame: &[u8]) -> usize {
