@@ -2,15 +2,15 @@
 //! device stops the sender's queue, and the sender blocks.
 //!
 //! A NAPI instance is owned in three steps. With `defer-hard-irqs` and `gro-flush-timeout` set, the kernel's softirq leaves the
-//! instance alone once it has been busy-polled with `SO_PREFER_BUSY_POLL`; a [`Poller`] polls it exactly once a call; and the
+//! instance alone once it has been busy-polled with `SO_PREFER_BUSY_POLL`; a [`Poller`] busy-polls it once a call; and the
 //! timer of a day is never reached, because the worker looks at every queue far more often than that.
 //!
 //! The poller is a UDP socket that has received one packet through the instance and so carries its id
 //! (`SO_INCOMING_NAPI_ID`); [`came_by`] arranges that packet. Where it does not arrive, as a firewall may see to, [`Poller`] falls
 //! back on io_uring, which takes the id as a number but polls fewer packets a call.
 //!
-//! Rule: the instance is polled only while the queue's fill ring holds at least [`BUDGET`] frames and its receive ring has as
-//! much room; otherwise the kernel drops what it cannot place.
+//! Rule: the instance is polled only while the queue's fill ring holds as many frames as one call may bring ([`BUDGET`], or what
+//! [`Poller::set_budget`] lowered it to) and its receive ring has as much room; otherwise the kernel drops what it cannot place.
 //!
 //! Limits. The id dies with the instance: whoever attaches XDP, switches GRO, changes the number of queues or takes the
 //! interface down makes a new one.
