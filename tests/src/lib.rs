@@ -5,6 +5,7 @@
 pub mod harness;
 pub mod host;
 pub mod kernel;
+pub mod lacking;
 pub mod nobody;
 pub mod raw;
 pub mod rig;

@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use weir_lab::bed::Namespace;
 use weir_lab::process::{Finished, run};
 use weir_tests::kernel::{require_same, traces};
+use weir_tests::lacking::Lacking;
 use weir_tests::rig::Rig;
 use weir_tests::{harness, nobody, plain, privileged, weir_binary};
 
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         plain!(what_cannot_be_done_without_root),
         privileged!(no_such_interface),
         privileged!(limits_that_make_no_sense),
+        privileged!(a_kernel_that_lacks_something),
         privileged!(no_wire_to_ask),
     ])
 }
@@ -113,6 +115,26 @@ fn limits_that_make_no_sense() -> Result<()> {
     let done = run(&mut rig.weir(&["wire", "wa", "wb", "--rate", "200mbit", "--burst", "1000"]), LIMIT)?;
     require_refusal(&done, &[1, 2], "burst")?;
     require_same(&before, &traces(&rig.middle)?)
+}
+
+/// Each in turn is missing: BPF as a whole, links (XDP by link, tcx), AF_XDP.
+fn a_kernel_that_lacks_something() -> Result<()> {
+    /// `BPF_LINK_CREATE` of `include/uapi/linux/bpf.h`.
+    const BPF_LINK_CREATE: u32 = 28;
+    let rig = Rig::new(1, 1)?;
+    let before = traces(&rig.middle)?;
+    for (call, first, error, word) in [
+        (libc::SYS_bpf, None, libc::ENOSYS, "BPF"),
+        (libc::SYS_bpf, Some(BPF_LINK_CREATE), libc::EINVAL, "attaching"),
+        (libc::SYS_socket, Some(libc::AF_XDP as u32), libc::EAFNOSUPPORT, "AF_XDP"),
+    ] {
+        let mut command = rig.weir(&["wire", "wa", "wb", "--rate", "200mbit"]);
+        let done = run(Lacking { call, first, error }.apply(&mut command), LIMIT)?;
+        require_refusal(&done, &[1], word)?;
+        require_refusal(&done, &[1], "`weir doctor`")?;
+        require_same(&before, &traces(&rig.middle)?)?;
+    }
+    Ok(())
 }
 
 /// In a namespace of its own nothing of another wire is seen under that name.

@@ -37,13 +37,28 @@ pub enum PortError {
         fix: String,
     },
     /// A call to the kernel failed.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {source}{}", hint(source))]
     Kernel {
         /// What was being done, and on what.
         doing: String,
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+/// What to do about the errors with which a kernel answers a call that it does not know.
+fn hint(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(
+            libc::ENOSYS
+            | libc::EINVAL
+            | libc::EOPNOTSUPP
+            | libc::EAFNOSUPPORT
+            | libc::EPROTONOSUPPORT
+            | libc::ENOPROTOOPT,
+        ) => ": `weir doctor` tells whether this kernel lacks something",
+        _ => "",
+    }
 }
 
 /// The result of talking to the kernel.
