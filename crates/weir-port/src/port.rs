@@ -14,6 +14,7 @@
 //! refuses XDP on a veth whose peer's MTU would allow one.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
 use weir_ring::loans::Loans;
 use weir_ring::memory::Frame;
@@ -23,14 +24,15 @@ use crate::bpf::doorbell::{self, Announcements, Bell};
 use crate::bpf::map::Map;
 use crate::bpf::{program, redirect};
 use crate::error::{Doing, PortError, Result};
+use crate::ethtool;
 use crate::link::Link;
 use crate::napi::{self, Poller, Priming};
 use crate::netns::NetNs;
+use crate::qdisc::{self, RootQdisc};
 use crate::transmission::{Completion, Transmission};
 use crate::undo::{Keeper, Undo};
 use crate::xsk::socket::{RingSizes, Statistics, Transmit, XskSocket};
 use crate::xsk::umem::Umem;
-use crate::{ethtool, qdisc};
 
 /// The longest payload of an Ethernet frame that XDP on a veth allows, in bytes: a page less headroom, the kernel's own
 /// `struct skb_shared_info` and the Ethernet header (kernel `drivers/net/veth.c:veth_xdp_set`).
@@ -80,7 +82,7 @@ pub struct Port {
     attached: Option<[program::Link; 2]>,
     link: Link,
     sender: Link,
-    sender_netns: NetNs,
+    sender_netns: Arc<NetNs>,
     queues: Vec<Queue>,
     /// How many packets one poll brings at most, and how many frames each queue has on offer at least.
     poll_budget: u32,
@@ -138,7 +140,7 @@ impl Port {
             attached: Some([redirect, doorbell]),
             link,
             sender,
-            sender_netns,
+            sender_netns: Arc::new(sender_netns),
             queues: queues.map(|(socket, poller)| Queue { socket, poller, on_offer: 0 }).collect(),
             poll_budget,
             announcements,
@@ -224,9 +226,10 @@ impl Port {
         &self.sender
     }
 
-    /// What the senders' queue holds and has lost; the latter stays 0 unless forwarded traffic overruns it.
-    pub fn sender_queue(&self) -> Result<qdisc::Counters> {
-        self.sender_netns.run(|| qdisc::counters(self.sender.ifindex))
+    /// The senders' queue. What it has lost stays 0 unless forwarded traffic overruns it. To read it takes a thread and a
+    /// netlink request, so it is not for a worker's own time.
+    pub fn sender_queue(&self) -> RootQdisc {
+        RootQdisc::new(Arc::clone(&self.sender_netns), self.sender.ifindex)
     }
 
     /// How many queues packets arrive on.

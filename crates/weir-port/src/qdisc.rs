@@ -7,6 +7,8 @@
 //!
 //! Source: `tc-pfifo(8)`; kernel `net/sched/sch_mq.c`, `drivers/net/veth.c:veth_xmit`.
 
+use std::sync::Arc;
+
 use netlink_bindings::tc::{self, TcFifoQopt, Tcmsg};
 use netlink_bindings::traits::Pusher;
 use netlink_bindings::utils;
@@ -17,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netlink::{acknowledged, explained, is_code};
+use crate::netns::NetNs;
 
 const ROOT: u32 = 0xffff_ffff;
 /// The handle by which Weir knows its own qdiscs again, also after a crash: `7765:`, "we" in ASCII.
@@ -39,6 +42,25 @@ pub struct Counters {
     pub dropped: u64,
     /// Packets it holds.
     pub backlog: u64,
+}
+
+/// The root qdisc of an interface, to be read from any thread.
+#[derive(Clone, Debug)]
+pub struct RootQdisc {
+    netns: Arc<NetNs>,
+    ifindex: u32,
+}
+
+impl RootQdisc {
+    /// That of interface `ifindex` of `netns`.
+    pub fn new(netns: Arc<NetNs>, ifindex: u32) -> RootQdisc {
+        RootQdisc { netns, ifindex }
+    }
+
+    /// What it holds and has lost.
+    pub fn counters(&self) -> Result<Counters> {
+        self.netns.run(|| counters(self.ifindex))
+    }
 }
 
 /// A qdisc that somebody else put on an interface, as netlink describes it.
@@ -139,7 +161,7 @@ pub fn restore(ifindex: u32, saved: &Saved) -> Result<()> {
 }
 
 /// What the queue of an interface of this thread's namespace dropped and holds, over all its parts.
-pub fn counters(ifindex: u32) -> Result<Counters> {
+fn counters(ifindex: u32) -> Result<Counters> {
     let mut sum = Counters::default();
     each(&mut NetlinkSocket::new(), ifindex, |header, attributes| {
         // `mq` adds its children up; counting those too would count twice.

@@ -27,6 +27,7 @@ use weir_core::shaper::tbf::{Limit, TbfConfig};
 
 use crate::classes::Classes;
 use crate::stats::Snapshot;
+use crate::wire::SenderQueues;
 use crate::worker::{Mailbox, Request};
 
 /// Where the sockets are.
@@ -143,34 +144,45 @@ impl Control {
     }
 
     /// Answers requests until the worker, whose wire joins these interfaces, has ended.
-    pub fn serve(&self, worker: &Mailbox, ports: &[String; 2]) {
+    pub fn serve(&self, worker: &Mailbox, ports: &[String; 2], queues: &SenderQueues) {
         for stream in self.listener.incoming() {
             let Ok(stream) = stream else { continue };
             // A client that breaks off has its own problem.
-            let _ = answer(stream, worker, ports);
+            let _ = answer(stream, worker, ports, queues);
         }
     }
 }
 
-fn answer(mut stream: UnixStream, worker: &Mailbox, ports: &[String; 2]) -> io::Result<()> {
+fn answer(
+    mut stream: UnixStream,
+    worker: &Mailbox,
+    ports: &[String; 2],
+    queues: &SenderQueues,
+) -> io::Result<()> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     let mut line = String::new();
     BufReader::new((&stream).take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
-    let reply = match perform(&line, worker, ports) {
+    let reply = match perform(&line, worker, ports, queues) {
         Ok(value) => json!({ "ok": value }),
         Err(error) => json!({ "error": error }),
     };
     writeln!(stream, "{reply}")
 }
 
-fn perform(line: &str, worker: &Mailbox, ports: &[String; 2]) -> Result<Value, String> {
+fn perform(
+    line: &str,
+    worker: &Mailbox,
+    ports: &[String; 2],
+    queues: &SenderQueues,
+) -> Result<Value, String> {
     let gone = || GOING_DOWN.to_string();
     match serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))? {
         Command::Stat => {
             let (reply, answer) = channel();
             worker.send(Request::Stat(reply));
-            let snapshot = answer.recv().map_err(|_| gone())??;
+            let mut snapshot = answer.recv().map_err(|_| gone())??;
+            queues.complete(&mut snapshot).map_err(|error| error.to_string())?;
             serde_json::to_value(snapshot).map_err(|error| error.to_string())
         }
         Command::Set(set) => {

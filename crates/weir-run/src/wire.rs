@@ -7,6 +7,7 @@ use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
 use weir_port::napi;
 use weir_port::port::{Frames, Port};
+use weir_port::qdisc::RootQdisc;
 use weir_port::undo::Keeper;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, PortError};
@@ -183,7 +184,12 @@ impl Wire {
         (0..2).all(|index| self.directions[index].held(&self.ports[1 - index]).packets == 0)
     }
 
-    /// Copies of all counters.
+    /// The queues of its senders, to be read elsewhere: this worker has packets to move.
+    pub fn sender_queues(&self) -> SenderQueues {
+        SenderQueues(self.ports.each_ref().map(Port::sender_queue))
+    }
+
+    /// Copies of all counters but those of [`Wire::sender_queues`].
     pub fn snapshot(&mut self, worker: WorkerStats, now_ns: u64) -> weir_port::Result<Snapshot> {
         let mut classes = Vec::new();
         let mut totals = Books::default();
@@ -248,15 +254,30 @@ fn poll_budget_max(frames: u32, queues: u32, config: &WireConfig) -> weir_port::
 
 fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
     let lost = port.lost()?;
-    let queue = port.sender_queue()?;
     Ok(PortStats {
         name: port.link().name.clone(),
         sender: port.sender().name.clone(),
         queues: port.queues(),
         poller: port.poller_name().into(),
-        sender_queue_packets: queue.backlog,
-        sender_queue_dropped: queue.dropped,
+        sender_queue_packets: 0,
+        sender_queue_dropped: 0,
         kernel_dropped: lost.owned,
         lost_while_down: lost.while_down,
     })
+}
+
+/// The queues of a wire's senders, which are the kernel's.
+#[derive(Clone, Debug)]
+pub struct SenderQueues([RootQdisc; 2]);
+
+impl SenderQueues {
+    /// Completes what [`Wire::snapshot`] tells of the wire's ports.
+    pub fn complete(&self, snapshot: &mut Snapshot) -> weir_port::Result<()> {
+        for (port, queue) in snapshot.ports.iter_mut().zip(&self.0) {
+            let counters = queue.counters()?;
+            port.sender_queue_packets = counters.backlog;
+            port.sender_queue_dropped = counters.dropped;
+        }
+        Ok(())
+    }
 }

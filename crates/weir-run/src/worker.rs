@@ -29,7 +29,7 @@ const DRAIN_NS_MAX: u64 = 1_000_000_000;
 
 /// What can be asked of a worker.
 pub enum Request {
-    /// Copies of the counters.
+    /// Copies of the counters but those of [`Wire::sender_queues`].
     Stat(Sender<Result<Snapshot, String>>),
     /// New limits for one direction (0 or 1), computed from the present ones.
     SetLimits(usize, Change, Sender<Result<(), String>>),
@@ -93,7 +93,6 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
     let mut stats = WorkerStats { wake_cost_ns: wake_cost_ns()?, ..WorkerStats::default() };
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
     let mut fault = None;
-    let mut last_words = Snapshot::default();
     loop {
         let now = now_ns();
         match answer(&mut wire, inbox, stats, now) {
@@ -131,11 +130,15 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
     if fault.is_none() {
         drain(&mut wire);
     }
-    match wire.snapshot(stats, now_ns()) {
-        Ok(snapshot) => last_words = snapshot,
-        Err(error) => fault = fault.or(Some(error.to_string())),
-    }
-    Ok(Ended { snapshot: last_words, fault })
+    let last_words = wire.snapshot(stats, now_ns()).and_then(|mut snapshot| {
+        wire.sender_queues().complete(&mut snapshot)?;
+        Ok(snapshot)
+    });
+    let snapshot = last_words.unwrap_or_else(|error| {
+        fault.get_or_insert(error.to_string());
+        Snapshot::default()
+    });
+    Ok(Ended { snapshot, fault })
 }
 
 enum Order {

@@ -96,6 +96,7 @@ impl Session {
             Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?,
         );
         let wire = Wire::open(config, &bell, guardian, now_ns())?;
+        let queues = wire.sender_queues();
         let core = core.or_else(weir_port::sys::last_allowed_core);
         let ended = sender.clone();
         let worker = std::thread::Builder::new().name("weir-worker".into()).spawn(move || {
@@ -107,7 +108,7 @@ impl Session {
         let (answering, ports) = (mailbox.clone(), config.ports.clone());
         std::thread::Builder::new()
             .name("weir-control".into())
-            .spawn(move || control.serve(&answering, &ports))?;
+            .spawn(move || control.serve(&answering, &ports, &queues))?;
         Ok((worker, mailbox, sender, events))
     }
 

@@ -90,7 +90,7 @@ impl Trial {
 
     /// Sends more than the ring takes, sees where it is, then polls until all of it has come.
     pub fn hold(&mut self) -> Result<Held> {
-        let before = self.port.sender_queue()?;
+        let before = self.port.sender_queue().counters()?;
         for _ in 0..BURST {
             match self.sender.send() {
                 // Dropped by the device or the qdisc, and so missing below.
@@ -98,7 +98,7 @@ impl Trial {
                 sent => sent.doing(|| "sending into a veth that is not polled".into())?,
             }
         }
-        let after = self.port.sender_queue()?;
+        let after = self.port.sender_queue().counters()?;
         let due = self.arrived + u64::from(BURST);
         self.drain(due, || true);
         let missing = due - self.arrived;
@@ -160,7 +160,7 @@ impl Trial {
     }
 
     fn stalled(&self, missing: u64) -> Result<PortError> {
-        let backlog = self.port.sender_queue()?.backlog;
+        let backlog = self.port.sender_queue().counters()?.backlog;
         Ok(PortError::Unsupported {
             what: format!(
                 "a veth whose queue goes on after it was full: {missing} packets did not come, {backlog} of them stuck in the qdisc"
