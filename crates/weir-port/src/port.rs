@@ -13,6 +13,7 @@
 //! Limits: packets are transmitted by way of queue 0. A packet longer than the frame cannot arrive, because the kernel
 //! refuses XDP on a veth whose peer's MTU would allow one.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
@@ -117,6 +118,10 @@ impl Port {
         let mut sockets = Vec::new();
         for queue in 0..link.rx_queues {
             let socket = XskSocket::bind(umem, link.ifindex, queue, RINGS)
+                .map_err(|error| match error.raw_os_error() {
+                    Some(libc::EBUSY) => io::Error::other("another program has one there: stop it"),
+                    _ => error,
+                })
                 .doing(|| format!("binding an AF_XDP socket to {name} queue {queue}"))?;
             sockets.push(socket);
         }

@@ -119,7 +119,7 @@ impl XskSocket {
             sxdp_queue_id: queue,
             sxdp_shared_umem_fd: shared_fd.unwrap_or(0) as u32,
         };
-        sys::bind(socket, &address)?;
+        bind_when_free(socket, &address)?;
         if shared_fd.is_none() {
             umem.set_first(socket)?;
         }
@@ -148,6 +148,22 @@ impl XskSocket {
     pub fn statistics(&self) -> io::Result<Statistics> {
         Ok(sys::getsockopt(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS)?.0)
     }
+}
+
+/// Binds, and waits where the kernel still holds the queue for a socket that has been closed: it lets go of one in its own time,
+/// after `close` has returned (kernel `net/xdp/xsk_buff_pool.c:xp_put_pool`).
+fn bind_when_free(socket: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::Result<()> {
+    const TRIES: u32 = 100;
+    const BETWEEN_NS: u64 = 10_000_000;
+    for _ in 1..TRIES {
+        match sys::bind(socket, address) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                sys::poll_readable(&mut [], Some(BETWEEN_NS))?;
+            }
+            result => return result,
+        }
+    }
+    sys::bind(socket, address)
 }
 
 impl AsFd for XskSocket {
