@@ -17,6 +17,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 fn main() -> ExitCode {
     harness::main(&[
         plain!(wrong_command_lines),
+        plain!(more_workers_than_cores),
         plain!(help_names_every_command),
         plain!(what_cannot_be_done_without_root),
         privileged!(no_such_interface),
@@ -64,6 +65,10 @@ fn wrong_command_lines() -> Result<()> {
         (&["wire", "a", "b", "--rate", "200mbit", "--queue", "5"], "5"),
         (&["wire", "a", "b", "--rate", "200mbit", "--queue", "soon"], "soon"),
         (&["wire", "a", "b", "--rate", "200mbit", "--colour", "red"], "--colour"),
+        (&["wire", "a", "b", "--workers", "0"], "--workers 0"),
+        (&["wire", "a", "b", "--workers", "3"], "--workers 3"),
+        (&["wire", "a", "b", "--core", "100000"], "--core 100000"),
+        (&["wire", "a", "b", "--core", "0,1"], "--core names 2 cores for 1 workers"),
         (&["set", "w"], "--rate"),
         (&["set", "w", "--rate", "nothing"], "nothing"),
         (&["run", "--rate", "200mbit"], "required"),
@@ -75,6 +80,12 @@ fn wrong_command_lines() -> Result<()> {
         require_refusal(&weir(arguments)?, &[2], word)?;
     }
     Ok(())
+}
+
+fn more_workers_than_cores() -> Result<()> {
+    let mut command = Command::new("taskset");
+    command.args(["-c", "0"]).arg(weir_binary()?).args(["wire", "a", "b", "--workers", "2"]);
+    require_refusal(&run(&mut command, LIMIT)?, &[2], "--workers 2")
 }
 
 fn help_names_every_command() -> Result<()> {

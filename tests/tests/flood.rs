@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         privileged!(ipv6),
         privileged!(both_directions_at_once),
         privileged!(directions_with_limits_of_their_own),
+        privileged!(two_workers),
         privileged!(datagrams_of_odd_sizes),
         privileged!(a_larger_mtu),
     ])
@@ -120,6 +121,15 @@ fn two_ways(options: &[&str], there_bits_per_s: f64, back_bits_per_s: f64) -> Re
     }
     wire.stop()?;
     Ok(())
+}
+
+/// Each end has an owner, and packets cross over. The limits leave the clients of a small machine time beside two workers, which go
+/// first.
+fn two_workers() -> Result<()> {
+    if std::thread::available_parallelism()?.get() < 2 {
+        return Ok(());
+    }
+    two_ways(&["--rate", "40mbit", "--rate-back", "20mbit", "--workers", "2"], 40e6, 20e6)
 }
 
 /// iperf's own least is 16 bytes and a few; the raw frames of `frames.rs` go below that.

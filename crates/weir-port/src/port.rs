@@ -41,7 +41,9 @@ pub const MTU_BYTES_MAX: u32 = 3506;
 /// Ethernet header and one VLAN tag, which come on top of the MTU.
 const HEADER_BYTES_MAX: u32 = 18;
 /// Twice the budget would do; a transmit ring holds what a slow receiver has not taken yet.
-const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: 1024 };
+const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: TRANSMIT_PACKETS_MAX };
+/// The most packets that may be on the transmit ring or with the device.
+pub const TRANSMIT_PACKETS_MAX: u32 = 1024;
 
 /// The frames of one worker: those that are free, and those that are with the kernel.
 pub struct Frames {

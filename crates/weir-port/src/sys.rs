@@ -156,29 +156,15 @@ pub fn leave_terminal() {
     }
 }
 
-fn allowed_cores() -> Option<libc::cpu_set_t> {
+/// The cores this thread may run on, in ascending order.
+pub fn allowed_cores() -> Vec<usize> {
     // SAFETY: an all-zero `cpu_set_t` is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes at most the size passed, which is that of `set`; 0 names this thread.
-    check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) }).ok().map(|_| set)
-}
-
-/// How many cores this thread may run on.
-pub fn allowed_core_count() -> usize {
-    // SAFETY: the set is a live, whole `cpu_set_t`.
-    allowed_cores().map_or(1, |set| unsafe { libc::CPU_COUNT(&set) } as usize)
-}
-
-/// Whether this thread may run on a core.
-pub fn may_use_core(core: usize) -> bool {
-    // SAFETY: `core` is checked to lie inside the set before it is looked up.
-    core < libc::CPU_SETSIZE as usize
-        && allowed_cores().is_some_and(|set| unsafe { libc::CPU_ISSET(core, &set) })
-}
-
-/// The last core this thread may run on.
-pub fn last_allowed_core() -> Option<usize> {
-    (0..libc::CPU_SETSIZE as usize).rev().find(|&core| may_use_core(core))
+    let read = check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) });
+    // SAFETY: each core is below the size of the set, which is whole.
+    let allowed = |&core: &usize| unsafe { libc::CPU_ISSET(core, &set) };
+    if read.is_ok() { (0..libc::CPU_SETSIZE as usize).filter(allowed).collect() } else { vec![0] }
 }
 
 /// Makes this thread go before all that is not real-time (`SCHED_FIFO`, lowest priority); without the right to, it stays as it

@@ -17,7 +17,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,9 +25,8 @@ use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 
 use crate::classes::Classes;
+use crate::crew::Crew;
 use crate::stats::Snapshot;
-use crate::wire::SenderQueues;
-use crate::worker::{Mailbox, Request};
 
 /// Where the sockets are.
 pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
@@ -36,7 +34,6 @@ pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
 const REQUEST_BYTES_MAX: u64 = 6 * FILE_BYTES_MAX + 64 * 1024;
 /// The longest classes file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
-const GOING_DOWN: &str = "the wire is going down";
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// How much a direction holds unless it is told, as a time.
 pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
@@ -143,65 +140,42 @@ impl Control {
         &self.path
     }
 
-    /// Answers requests until the worker, whose wire joins these interfaces, has ended.
-    pub fn serve(&self, worker: &Mailbox, ports: &[String; 2], queues: &SenderQueues) {
+    /// Answers requests for as long as the process lives.
+    pub fn serve(&self, crew: &Crew) {
         for stream in self.listener.incoming() {
             let Ok(stream) = stream else { continue };
             // A client that breaks off has its own problem.
-            let _ = answer(stream, worker, ports, queues);
+            let _ = answer(stream, crew);
         }
     }
 }
 
-fn answer(
-    mut stream: UnixStream,
-    worker: &Mailbox,
-    ports: &[String; 2],
-    queues: &SenderQueues,
-) -> io::Result<()> {
+fn answer(mut stream: UnixStream, crew: &Crew) -> io::Result<()> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     let mut line = String::new();
     BufReader::new((&stream).take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
-    let reply = match perform(&line, worker, ports, queues) {
+    let reply = match perform(&line, crew) {
         Ok(value) => json!({ "ok": value }),
         Err(error) => json!({ "error": error }),
     };
     writeln!(stream, "{reply}")
 }
 
-fn perform(
-    line: &str,
-    worker: &Mailbox,
-    ports: &[String; 2],
-    queues: &SenderQueues,
-) -> Result<Value, String> {
-    let gone = || GOING_DOWN.to_string();
+fn perform(line: &str, crew: &Crew) -> Result<Value, String> {
     match serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))? {
-        Command::Stat => {
-            let (reply, answer) = channel();
-            worker.send(Request::Stat(reply));
-            let mut snapshot = answer.recv().map_err(|_| gone())??;
-            queues.complete(&mut snapshot).map_err(|error| error.to_string())?;
-            serde_json::to_value(snapshot).map_err(|error| error.to_string())
-        }
+        Command::Stat => serde_json::to_value(crew.stat()?).map_err(|error| error.to_string()),
         Command::Set(set) => {
             if set.direction > 1 {
                 return Err(format!("there is no direction {}: 0 is there, 1 is back", set.direction));
             }
-            let (reply, answer) = channel();
-            let direction = set.direction;
-            let change = move |present| set.apply(present);
-            worker.send(Request::SetLimits(direction, Box::new(change), reply));
-            answer.recv().map_err(|_| gone())??;
+            crew.set_limits(set.direction, Box::new(move |present| set.apply(present)))?;
             Ok(Value::Null)
         }
         Command::SetClasses(SetClasses { file, text }) => {
-            // Read on this thread: the worker has packets to move.
-            let classes = Classes::read(&file, &text, ports.each_ref().map(String::as_str))?;
-            let (reply, answer) = channel();
-            worker.send(Request::SetClasses(Arc::new(classes), reply));
-            answer.recv().map_err(|_| gone())?;
+            // Read on this thread: the workers have packets to move.
+            let classes = Classes::read(&file, &text, crew.ports().each_ref().map(String::as_str))?;
+            crew.set_classes(&Arc::new(classes))?;
             Ok(Value::Null)
         }
     }
@@ -257,7 +231,7 @@ pub fn stat(name: Option<&str>) -> Result<Snapshot, String> {
         match read(&path) {
             Ok(snapshot) => all.merge(snapshot),
             // It went down while it was being asked.
-            Err(error) if error == GOING_DOWN || !path.exists() => {}
+            Err(error) if Crew::is_going_down(&error) || !path.exists() => {}
             Err(error) => return Err(error),
         }
     }

@@ -1,13 +1,13 @@
-//! One direction of a wire: packets are taken in at one port, wait in a class, and are transmitted at the other.
+//! One direction of a wire up to where it leaves: packets are taken in at a port, and wait in a class until it admits them.
 //!
 //! ```text
-//! port `from` --poll, if there is room--> class --when admitted--> port `to` --completion--> done
-//!     ^                                     |
-//!     +------------- credit ----------------+
+//! port `from` --poll, if there is room--> class --when admitted--> departure at port `to` --completion--> done
+//!     ^                                                                     |
+//!     +------------------------------- credit ------------------------------+
 //! ```
 //!
 //! Rule: a queue is polled only while its class has room, the pool has frames for all that one poll may bring, and fewer than
-//! `held_packets_max` are held. A quiet queue with nothing in the class may be polled without room, up to twice the credit in
+//! `held_packets_max` of this direction are inside, in its classes or departing. A quiet queue with nothing in the class may be polled without room, up to twice the credit in
 //! all, so that a quiet flow does not wait for the credit of others. What is not polled stays with its sender.
 //!
 //! Where there are several classes, a queue's class is not known before its packets are here: it is taken to be the last
@@ -15,45 +15,26 @@
 //! budget over its credit, once for each queue; and a queue that feeds several waits while one of them is full. The sending
 //! end gives each flow a queue of its own while there are enough, so neither is the rule.
 //!
-//! Conservation (invariant 1), at every instant: class.accepted = transmitted.delivered + all dropped + class.held +
-//! transmitted.held. Owner: one worker.
+//! Conservation (invariant 1), at every instant: accepted = released + dropped + held, in the classes; [`crate::departure`] has
+//! the rest of the way. Owner: the worker that owns port `from`.
 
 use std::sync::Arc;
 
-use weir_core::account::Account;
-use weir_core::drops::{Count, DropReason};
 use weir_core::intake::Intake;
 use weir_core::packet::Meta;
 use weir_core::shaper::backlog::{Dequeue, Refused};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 use weir_port::napi;
 use weir_port::port::{Frames, Port, Received};
-use weir_port::transmission::Completion;
-use weir_port::xsk::socket::Transmit;
 
 use crate::classes::Classes;
-use crate::packet::{Ecn, WirePacket, bytes_of, make_mark};
+use crate::packet::{Ecn, WirePacket, bytes_of};
 use crate::shaping::{Shaping, Size};
 
-/// The most packets handed to the device in one step.
+/// The most packets that leave in one step.
 const BURST: usize = 64;
-/// How long to leave a device alone that takes no more, in nanoseconds.
-const BUSY_RETRY_NS: u64 = 30_000;
-/// How long to leave a device alone that is down, in nanoseconds.
-const DOWN_RETRY_NS: u64 = 10_000_000;
 /// The quantum of the class's fair queues: a longest Ethernet frame with a VLAN tag.
 const QUANTUM_BYTES: u32 = 1518;
-
-/// What a step came to.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Step {
-    /// Packets that moved.
-    pub moved: usize,
-    /// When to step again if nothing happens before.
-    pub wake_ns: Option<u64>,
-    /// Whether a packet that came now would be taken.
-    pub expecting: bool,
-}
 
 /// One direction and its state.
 pub struct Direction {
@@ -63,13 +44,11 @@ pub struct Direction {
     gates: Box<[usize]>,
     /// The classes that are full and keep a queue with packets from being polled.
     blocked: Vec<usize>,
-    transmitted: Account,
     held_packets_max: u64,
     poll_budget_max: u32,
     poll_budget: u32,
     backlogged: Box<[bool]>,
     received: Vec<Received>,
-    transmit_busy: u64,
 }
 
 impl Direction {
@@ -95,13 +74,11 @@ impl Direction {
             shaping: Shaping::new(size, limits, now_ns)?,
             gates: vec![0; queues].into_boxed_slice(),
             blocked: Vec::with_capacity(queues),
-            transmitted: Account::default(),
             held_packets_max,
             poll_budget_max,
             poll_budget: poll_budget_max,
             backlogged: vec![false; queues].into_boxed_slice(),
             received: Vec::with_capacity(napi::BUDGET as usize * 2),
-            transmit_busy: 0,
         })
     }
 
@@ -140,53 +117,24 @@ impl Direction {
         self.intake.set_quantum_bytes(self.poll_budget * QUANTUM_BYTES);
     }
 
-    /// Moves what can be moved now.
-    pub fn step(
-        &mut self,
-        from: &mut Port,
-        to: &mut Port,
-        frames: &mut Frames,
-        now_ns: u64,
-    ) -> weir_port::Result<Step> {
-        let taken = self.take_in(from, frames, now_ns);
-        let expecting = self.has_room(frames);
-        let mut step = self.deliver(to, frames, now_ns)?;
-        step.moved += taken;
-        step.expecting = expecting;
-        step.wake_ns = Some(step.wake_ns.map_or(self.intake.wake_ns(), |ns| ns.min(self.intake.wake_ns())));
-        Ok(step)
-    }
-
-    /// Moves what is inside on, and takes nothing in.
-    pub fn deliver(&mut self, to: &mut Port, frames: &mut Frames, now_ns: u64) -> weir_port::Result<Step> {
-        self.settle(to, frames);
-        let (moved, release_ns) = self.release(to, frames, now_ns);
-        let outcome = to.flush()?;
-        let mut retry_ns = (to.transmit_room() == 0).then_some(now_ns + BUSY_RETRY_NS);
-        if outcome != Transmit::Progress {
-            self.transmit_busy += 1;
-            let down = outcome == Transmit::Down;
-            retry_ns = Some(now_ns + if down { DOWN_RETRY_NS } else { BUSY_RETRY_NS });
-        }
-        let wake_ns = [release_ns, retry_ns].into_iter().flatten().min();
-        Ok(Step { moved, wake_ns, expecting: false })
-    }
-
     /// Whether a packet was announced that the intake does not know of: the last look before parking.
     pub fn is_announced(&self, from: &Port) -> bool {
         (0..from.queues()).any(|queue| self.intake.is_quiet(queue) && from.announcements().is_pending(queue))
     }
 
-    fn has_room(&self, frames: &Frames) -> bool {
-        self.shaping.has_room(self.shaping.default_class()) && self.has_room_for_poll(frames)
+    /// Whether a packet that came now would be taken, `departing` of this direction being on their way out.
+    pub fn has_room(&self, frames: &Frames, departing: u64) -> bool {
+        self.shaping.has_room(self.shaping.default_class()) && self.has_room_for_poll(frames, departing)
     }
 
     /// Frames for all that a poll may bring, and for offering as many again.
-    fn has_room_for_poll(&self, frames: &Frames) -> bool {
-        self.shaping.held().packets < self.held_packets_max && frames.pool.available() >= 2 * napi::BUDGET
+    fn has_room_for_poll(&self, frames: &Frames, departing: u64) -> bool {
+        self.shaping.held().packets + departing < self.held_packets_max
+            && frames.pool.available() >= 2 * napi::BUDGET
     }
 
-    fn take_in(&mut self, from: &mut Port, frames: &mut Frames, now_ns: u64) -> usize {
+    /// Takes in what there is room for, `departing` being on their way out; how many that were.
+    pub fn take_in(&mut self, from: &mut Port, frames: &mut Frames, departing: u64, now_ns: u64) -> usize {
         for queue in 0..from.queues() {
             if self.intake.is_quiet(queue) && from.announcements().is_pending(queue) {
                 self.intake.announce(queue);
@@ -194,23 +142,23 @@ impl Direction {
         }
         self.intake.begin_pass(now_ns);
         let mut moved = 0;
-        while self.has_room_for_poll(frames) {
+        while self.has_room_for_poll(frames, departing) {
             let (shaping, gates) = (&self.shaping, &self.gates);
             let room = |queue: usize| shaping.has_room(gates[queue]);
             let quiet = self.intake.next_quiet(|queue| room(queue) || shaping.has_door(gates[queue], queue));
             let Some(queue) = quiet.or_else(|| self.intake.next_active(room)) else { break };
             moved += self.poll(queue, from, frames, now_ns);
         }
-        self.note_blocked(frames, now_ns);
+        let stuck = !self.has_room_for_poll(frames, departing);
+        self.note_blocked(stuck, now_ns);
         moved
     }
 
     /// Tells the classes that keep a queue with packets from being polled, and those that no longer do.
-    fn note_blocked(&mut self, frames: &Frames, now_ns: u64) {
+    fn note_blocked(&mut self, stuck: bool, now_ns: u64) {
         if self.blocked.is_empty() && !self.intake.has_work() {
             return;
         }
-        let stuck = !self.has_room_for_poll(frames);
         let mut blocked = std::mem::take(&mut self.blocked);
         let before = blocked.len();
         for (queue, &class) in self.gates.iter().enumerate() {
@@ -285,22 +233,21 @@ impl Direction {
         }
     }
 
-    /// Hands the device what the class admits; how many, and when it admits the next.
-    fn release(&mut self, to: &mut Port, frames: &mut Frames, now_ns: u64) -> (usize, Option<u64>) {
+    /// Lets out what the classes admit, `room` packets at the most; how many, and when they admit the next.
+    pub fn release(
+        &mut self,
+        room: u32,
+        frames: &mut Frames,
+        now_ns: u64,
+        mut out: impl FnMut(WirePacket, &mut Frames),
+    ) -> (usize, Option<u64>) {
+        let most = BURST.min(room as usize);
         let mut count = 0;
-        while count < BURST && to.transmit_room() > 0 {
+        while count < most {
             match self.shaping.dequeue(now_ns) {
-                Dequeue::Packet(_, mut packet) => {
+                Dequeue::Packet(_, packet) => {
                     count += 1;
-                    make_mark(&mut packet, frames.pool.memory());
-                    let len_bytes = packet.received.len_bytes;
-                    self.transmitted.accept(len_bytes);
-                    if len_bytes > to.packet_bytes_max() {
-                        self.transmitted.drop(DropReason::TooLong, len_bytes);
-                        frames.pool.give(packet.received.frame);
-                    } else {
-                        to.transmit(packet.received, frames);
-                    }
+                    out(packet, frames);
                 }
                 Dequeue::Dropped(_, packet) => frames.pool.give(packet.received.frame),
                 Dequeue::NotBefore(ready_ns) => {
@@ -312,35 +259,14 @@ impl Direction {
         (count, None)
     }
 
+    /// When to look at the queues again if nothing is announced.
+    pub fn wake_ns(&self) -> u64 {
+        self.intake.wake_ns()
+    }
+
     /// Its classes, to look at.
     pub fn shaping(&self) -> &Shaping {
         &self.shaping
-    }
-
-    /// Looks at what has become of transmissions, so that the books are up to date.
-    pub fn settle(&mut self, to: &mut Port, frames: &mut Frames) {
-        let transmitted = &mut self.transmitted;
-        to.complete(frames, |len_bytes, fate| match fate {
-            Completion::Delivered => transmitted.deliver(len_bytes),
-            Completion::Refused => transmitted.drop(DropReason::DeviceRefused, len_bytes),
-        });
-    }
-
-    /// The books of this direction as a whole.
-    pub fn account(&self) -> Account {
-        let mut account = self.transmitted.clone();
-        let shaped = self.shaping.account();
-        account.accepted = shaped.accepted;
-        account.dropped.merge(&shaped.dropped);
-        account
-    }
-
-    /// What is inside, counted where it is: in the classes' queues and with the device.
-    pub fn held(&self, to: &Port) -> Count {
-        let mut held = self.shaping.held();
-        let (packets, bytes) = to.in_flight();
-        held.merge(Count { packets: u64::from(packets), bytes });
-        held
     }
 
     /// Polls that brought nothing.
@@ -351,10 +277,5 @@ impl Direction {
     /// Times that a blocked queue was given room and had nothing.
     pub fn empty_wakes(&self) -> u64 {
         self.intake.empty_wakes()
-    }
-
-    /// Times the device took no more.
-    pub fn transmit_busy(&self) -> u64 {
-        self.transmit_busy
     }
 }

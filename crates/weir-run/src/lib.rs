@@ -1,17 +1,23 @@
 //! The runtime: the thread that moves packets, the clock it reads, and the ways to ask and steer it.
 //!
-//! [`wire`] joins two ports, [`direction`] is one way through it, [`shaping`] what packets wait in there, by the limits of the
-//! command line or the tree of a [`classes`] file, [`worker`] the thread that drives it and [`idle`] what that
-//! thread does with nothing to do. [`control`] answers on a socket, with the numbers of [`stats`]; [`guardian`] puts the
-//! machine back as it was when all is over, also after a crash.
+//! [`wire`] joins two ports. A packet comes in by a [`direction`], waits in its [`shaping`], by the limits of the command line or
+//! the tree of a [`classes`] file, and goes out by a departure. A [`worker`] is the thread that drives its [`part`] of a wire,
+//! [`idle`] what that thread does with nothing to do, a crossing the way between two of them. [`crew`] is how everyone else reaches
+//! the workers: [`control`] on a socket, with the numbers of [`stats`] that [`report`] adds up. [`guardian`] puts the machine back
+//! as it was when all is over, also after a crash.
 
 pub mod classes;
 pub mod clock;
 pub mod control;
+pub mod crew;
+mod crossing;
+mod departure;
 pub mod direction;
 pub mod guardian;
 pub mod idle;
 mod packet;
+pub mod part;
+pub mod report;
 pub mod shaping;
 pub mod stats;
 pub mod wire;

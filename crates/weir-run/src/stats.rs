@@ -237,7 +237,7 @@ pub struct WireStats {
     pub classes: Vec<ClassStats>,
     /// Frames of packet memory: all, free, on loan to the kernel, held.
     pub frames: FrameStats,
-    /// What the worker did.
+    /// What its workers did, together.
     pub worker: WorkerStats,
 }
 
@@ -254,7 +254,7 @@ pub struct FrameStats {
     pub held: u64,
 }
 
-/// What a worker did.
+/// What the workers of a wire did.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerStats {
     /// Passes that moved packets.
@@ -269,6 +269,17 @@ pub struct WorkerStats {
     pub now_ns: u64,
     /// When the wire came up, on the same clock.
     pub since_ns: u64,
+}
+
+impl WorkerStats {
+    /// Adds what another worker of the same wire did.
+    pub fn add(&mut self, other: &WorkerStats) {
+        self.busy_passes += other.busy_passes;
+        self.parks += other.parks;
+        self.kicks += other.kicks;
+        self.wake_cost_ns = self.wake_cost_ns.max(other.wake_cost_ns);
+        self.now_ns = self.now_ns.max(other.now_ns);
+    }
 }
 
 /// Everything.

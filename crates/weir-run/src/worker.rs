@@ -1,16 +1,17 @@
-//! A worker: a thread on one core that owns a wire and does nothing but move its packets, look after its mailbox, and sleep.
+//! A worker: a thread on one core that owns a wire, or one end of it, and does nothing but move its packets, look after its mailbox,
+//! and sleep.
 //!
-//! One pass: requests, then one step of the wire (bounded, invariant 6); if nothing moved, spin or park ([`crate::idle`]).
+//! One pass: requests, then one step of its part (bounded, invariant 6); if nothing moved, spin or park ([`crate::idle`]).
 //! Parking (invariant 3): say PARKED, look at every announcement and the mailbox once more, then block until a kick, a
 //! request or the next deadline.
 //!
 //! It stays on its core because packets of a flow that are handed to a veth on two cores may overtake each other in the
 //! kernel's per-core backlogs.
 //!
-//! Owner: the thread that runs it owns the wire and all of its state (invariant 7); others send it [`Request`]s.
+//! Owner: the thread that runs it owns its part and all of that state (invariant 7); others send it [`Request`]s.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -20,17 +21,19 @@ use weir_port::{Doing, sys};
 
 use crate::classes::Classes;
 use crate::clock::now_ns;
+use crate::crew::Standstill;
 use crate::idle::{Idle, Rest, wake_cost_ns};
-use crate::stats::{Snapshot, WorkerStats};
-use crate::wire::Wire;
+use crate::part::Part;
+use crate::report::PartReport;
+use crate::stats::WorkerStats;
 
 /// How long a stopping worker goes on delivering what it holds, in nanoseconds.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
 
 /// What can be asked of a worker.
 pub enum Request {
-    /// Copies of the counters but those of [`Wire::sender_queues`].
-    Stat(Sender<Result<Snapshot, String>>),
+    /// Copies of the counters, while all workers of the wire stand still.
+    Stat(Sender<Result<PartReport, String>>, Arc<Standstill>),
     /// New limits for one direction (0 or 1), computed from the present ones.
     SetLimits(usize, Change, Sender<Result<(), String>>),
     /// Classes for both directions, which take effect at once.
@@ -77,17 +80,17 @@ pub struct Inbox {
 
 /// How and why a worker ended.
 pub struct Ended {
-    /// The last counters.
-    pub snapshot: Snapshot,
+    /// What it owned.
+    pub part: Part,
+    /// What it did.
+    pub stats: WorkerStats,
     /// What went wrong, if anything.
     pub fault: Option<String>,
 }
 
-/// Runs the wire on this thread until it is told to stop or the kernel fails it.
-pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> io::Result<Ended> {
-    if let Some(core) = core {
-        pin(core)?;
-    }
+/// Runs a part of a wire on this thread until it is told to stop or the kernel fails it.
+pub fn run(mut part: Part, bell: &Bell, inbox: &Inbox, core: usize) -> io::Result<Ended> {
+    pin(core)?;
     precise_sleep();
     prefer();
     let mut stats = WorkerStats { wake_cost_ns: wake_cost_ns()?, ..WorkerStats::default() };
@@ -95,7 +98,7 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
     let mut fault = None;
     loop {
         let now = now_ns();
-        match answer(&mut wire, inbox, stats, now) {
+        match answer(&mut part, inbox, stats, now) {
             Order::Continue => {}
             Order::Stop => break,
             Order::Fail(reason) => {
@@ -103,7 +106,7 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
                 break;
             }
         }
-        let step = match wire.step(now) {
+        let step = match part.step(now) {
             Ok(step) => step,
             Err(error) => {
                 fault = Some(error.to_string());
@@ -119,26 +122,17 @@ pub fn run(mut wire: Wire, bell: &Bell, inbox: &Inbox, core: Option<usize>) -> i
             Rest::Spin => std::hint::spin_loop(),
             Rest::Park(until_ns) => {
                 bell.park();
-                if !wire.is_announced() {
-                    stats.parks += 1;
-                    sleep(bell, inbox, until_ns)?;
-                }
+                let slept = part.park(|kicked| sleep(bell, inbox, kicked, until_ns))?;
+                stats.parks += u64::from(slept);
                 stats.kicks += u64::from(bell.unpark());
             }
         }
     }
-    if fault.is_none() {
-        drain(&mut wire);
+    match fault {
+        None => drain(&mut part),
+        Some(_) => part.abandon(),
     }
-    let last_words = wire.snapshot(stats, now_ns()).and_then(|mut snapshot| {
-        wire.sender_queues().complete(&mut snapshot)?;
-        Ok(snapshot)
-    });
-    let snapshot = last_words.unwrap_or_else(|error| {
-        fault.get_or_insert(error.to_string());
-        Snapshot::default()
-    });
-    Ok(Ended { snapshot, fault })
+    Ok(Ended { part, stats, fault })
 }
 
 enum Order {
@@ -147,24 +141,25 @@ enum Order {
     Fail(String),
 }
 
-fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order {
+fn answer(part: &mut Part, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order {
     while let Ok(request) = inbox.requests.try_recv() {
         // Whoever asked may have gone; then nobody misses the answer.
         match request {
-            Request::Stat(reply) => {
-                let _ = reply.send(wire.snapshot(stats, now).map_err(|error| error.to_string()));
+            Request::Stat(reply, together) => {
+                let copy = || part.report(stats, now).map_err(|error| error.to_string());
+                let _ = reply.send(together.copy(copy).and_then(|report| report));
             }
             Request::SetLimits(direction, change, reply) => {
-                let limits = change(wire.limits(direction));
-                let _ = reply.send(limits.and_then(|limits| wire.set_limits(direction, limits, now)));
+                let limits = change(part.limits(direction));
+                let _ = reply.send(limits.and_then(|limits| part.set_limits(direction, limits, now)));
             }
             Request::SetClasses(classes, reply) => {
-                wire.set_classes(&classes, now);
+                part.set_classes(&classes, now);
                 let _ = reply.send(());
             }
-            Request::NoteDown(port) => wire.note_down(port),
+            Request::NoteDown(port) => part.note_down(port),
             Request::Retake(port) => {
-                if let Err(error) = wire.retake(port, now) {
+                if let Err(error) = part.retake(port, now) {
                     return Order::Fail(error.to_string());
                 }
             }
@@ -174,8 +169,15 @@ fn answer(wire: &mut Wire, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
     Order::Continue
 }
 
-fn sleep(bell: &Bell, inbox: &Inbox, until_ns: Option<u64>) -> io::Result<()> {
-    let mut fds = [sys::poll_in(bell.fd()), sys::poll_in(inbox.event.as_raw_fd())];
+fn sleep(
+    bell: &Bell,
+    inbox: &Inbox,
+    kicked: Option<BorrowedFd<'_>>,
+    until_ns: Option<u64>,
+) -> io::Result<()> {
+    // What is below 0 is not waited for: poll(2).
+    let kicked = kicked.map_or(-1, |kicked| kicked.as_raw_fd());
+    let mut fds = [bell.fd(), inbox.event.as_raw_fd(), kicked].map(sys::poll_in);
     let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
     sys::poll_readable(&mut fds, timeout_ns)?;
     if fds[1].revents != 0 {
@@ -185,10 +187,10 @@ fn sleep(bell: &Bell, inbox: &Inbox, until_ns: Option<u64>) -> io::Result<()> {
 }
 
 /// Delivers what is inside, taking nothing more in, for a bounded time.
-fn drain(wire: &mut Wire) {
+fn drain(part: &mut Part) {
     let end_ns = now_ns() + DRAIN_NS_MAX;
-    while !wire.is_empty() && now_ns() < end_ns {
-        let Ok(step) = wire.deliver(now_ns()) else { return };
+    while !part.is_drained() && now_ns() < end_ns {
+        let Ok(step) = part.deliver(now_ns()) else { return part.abandon() };
         if step.moved == 0 {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }

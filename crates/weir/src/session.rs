@@ -14,10 +14,11 @@ use weir_port::undo::{Keeper, Undo};
 use weir_port::{Doing, PortError};
 use weir_run::clock::now_ns;
 use weir_run::control::Control;
+use weir_run::crew::Crew;
 use weir_run::guardian::Guardian;
 use weir_run::stats::Snapshot;
 use weir_run::wire::{Wire, WireConfig};
-use weir_run::worker::{self, Ended, Mailbox, Request};
+use weir_run::worker::{self, Ended, Mailbox};
 
 use crate::Failure;
 
@@ -55,24 +56,22 @@ pub fn give_up(guardian: Guardian, failure: Failure) -> Failure {
 /// A wire that is up.
 pub struct Session {
     guardian: Guardian,
-    worker: JoinHandle<io::Result<Ended>>,
-    mailbox: Mailbox,
+    workers: Vec<JoinHandle<io::Result<Ended>>>,
+    crew: Crew,
     events: Receiver<Event>,
     sender: Sender<Event>,
 }
 
 impl Session {
-    /// Opens the wire, starts its worker and its control socket, and makes events of `signals`.
+    /// Opens the wire, starts its workers, on these cores if they are named, and its control socket, and makes events of `signals`.
     pub fn start(
         config: &WireConfig,
         mut guardian: Guardian,
-        core: Option<usize>,
+        cores: &[usize],
         signals: &[i32],
     ) -> Result<Session, Failure> {
-        match Session::try_start(config, &mut guardian, core, signals) {
-            Ok((worker, mailbox, sender, events)) => {
-                Ok(Session { guardian, worker, mailbox, events, sender })
-            }
+        match Session::try_start(config, &mut guardian, cores, signals) {
+            Ok((workers, crew, sender, events)) => Ok(Session { guardian, workers, crew, events, sender }),
             Err(failure) => Err(give_up(guardian, failure)),
         }
     }
@@ -81,35 +80,38 @@ impl Session {
     fn try_start(
         config: &WireConfig,
         guardian: &mut Guardian,
-        core: Option<usize>,
+        cores: &[usize],
         signals: &[i32],
-    ) -> Result<(JoinHandle<io::Result<Ended>>, Mailbox, Sender<Event>, Receiver<Event>), Failure> {
+    ) -> Result<(Vec<JoinHandle<io::Result<Ended>>>, Crew, Sender<Event>, Receiver<Event>), Failure> {
         let (sender, events) = channel();
         // From here on a signal is an event and no longer the end of the process. First, because every thread must block them.
         watch_signals(signals, sender.clone())?;
         let control = Control::listen(&config.name)
             .doing(|| format!("making the control socket {}", Control::path_of(&config.name).display()))?;
         guardian.record(&NetNs::current()?, Undo::File { path: control.path().into() })?;
-        let (mailbox, inbox) = Mailbox::new()?;
-        watch_interfaces(config, sender.clone(), mailbox.clone())?;
-        let bell = Arc::new(
-            Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?,
-        );
-        let wire = Wire::open(config, &bell, guardian, now_ns())?;
-        let queues = wire.sender_queues();
-        let core = core.or_else(weir_port::sys::last_allowed_core);
-        let ended = sender.clone();
-        let worker = std::thread::Builder::new().name("weir-worker".into()).spawn(move || {
-            let result = worker::run(wire, &bell, &inbox, core);
-            // The main thread may have stopped listening; then it is waiting for this thread anyway.
-            let _ = ended.send(Event::WorkerEnded);
-            result
-        })?;
-        let (answering, ports) = (mailbox.clone(), config.ports.clone());
-        std::thread::Builder::new()
-            .name("weir-control".into())
-            .spawn(move || control.serve(&answering, &ports, &queues))?;
-        Ok((worker, mailbox, sender, events))
+        let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
+            (0..config.workers).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+        let monitor = Monitor::new()?;
+        let bells: Vec<Arc<Bell>> = (0..config.workers)
+            .map(|_| Bell::new().map(Arc::new))
+            .collect::<io::Result<_>>()
+            .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
+        let Wire { parts, constants } = Wire::open(config, &bells, guardian, now_ns())?;
+        let crew = Crew::new(mailboxes, constants);
+        watch_interfaces(monitor, config, sender.clone(), crew.clone())?;
+        let mut workers = Vec::new();
+        for (((part, bell), inbox), &core) in parts.into_iter().zip(bells).zip(inboxes).zip(cores) {
+            let ended = sender.clone();
+            workers.push(std::thread::Builder::new().name("weir-worker".into()).spawn(move || {
+                let result = worker::run(part, &bell, &inbox, core);
+                // The main thread may have stopped listening; then it is waiting for this thread anyway.
+                let _ = ended.send(Event::WorkerEnded);
+                result
+            })?);
+        }
+        let answering = crew.clone();
+        std::thread::Builder::new().name("weir-control".into()).spawn(move || control.serve(&answering))?;
+        Ok((workers, crew, sender, events))
     }
 
     /// Where events can be sent to.
@@ -124,18 +126,33 @@ impl Session {
 
     /// Delivers what is inside, takes the wire down and puts everything back; the last counters.
     pub fn finish(self) -> Result<Snapshot, Failure> {
-        self.mailbox.send(Request::Stop);
-        let ended = self.worker.join();
+        self.crew.stop();
+        let ended: Vec<_> = self.workers.into_iter().map(JoinHandle::join).collect();
+        let last_words = last_words(ended, &self.crew);
         let faults = self.guardian.finish();
-        let ended = ended.map_err(|_| "the worker panicked; everything has been put back")??;
         for fault in &faults {
             eprintln!("weir: while putting things back: {fault}");
         }
-        match ended.fault {
-            Some(fault) => Err(fault.into()),
-            None if !faults.is_empty() => Err("not everything could be put back".into()),
-            None => Ok(ended.snapshot),
+        match last_words {
+            Ok(_) if !faults.is_empty() => Err("not everything could be put back".into()),
+            last_words => last_words,
         }
+    }
+}
+
+/// The last counters, and the end of the workers' ports; or what went wrong first.
+fn last_words(ended: Vec<std::thread::Result<io::Result<Ended>>>, crew: &Crew) -> Result<Snapshot, Failure> {
+    let mut reports = Vec::new();
+    let mut faults = Vec::new();
+    for worker in ended {
+        let Ended { mut part, stats, fault } =
+            worker.map_err(|_| "a worker panicked; everything has been put back")??;
+        faults.extend(fault);
+        reports.push(part.report(stats, now_ns()));
+    }
+    match faults.into_iter().next() {
+        Some(fault) => Err(fault.into()),
+        None => Ok(crew.last_words(reports.into_iter().collect::<Result<_, _>>()?)?),
     }
 }
 
@@ -151,9 +168,13 @@ fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells when an interface vanishes, and the worker when one has come up again.
-fn watch_interfaces(config: &WireConfig, events: Sender<Event>, worker: Mailbox) -> Result<(), Failure> {
-    let monitor = Monitor::new()?;
+/// Tells when an interface vanishes, and its worker when one has come up again.
+fn watch_interfaces(
+    monitor: Monitor,
+    config: &WireConfig,
+    events: Sender<Event>,
+    crew: Crew,
+) -> Result<(), Failure> {
     let watched = config.ports.clone().map(|name| Link::by_name(&name).map(|link| (link.ifindex, name)));
     let [first, second] = watched;
     let watched = [first?, second?];
@@ -178,8 +199,7 @@ fn watch_interfaces(config: &WireConfig, events: Sender<Event>, worker: Mailbox)
                         }
                         LinkEvent::Changed { up, .. } if up == was_down[port] => {
                             was_down[port] = !up;
-                            let request = if up { Request::Retake(port) } else { Request::NoteDown(port) };
-                            if !worker.send(request) {
+                            if !crew.note_interface(port, up) {
                                 return;
                             }
                         }

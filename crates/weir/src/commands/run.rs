@@ -89,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { rate, rate_back, burst, queue, classes, name, machine, command } = arguments;
     let name = name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
     text::check_name(&name)?;
-    let (memory_bytes, core) = machine.check()?;
+    let (memory_bytes, cores) = machine.check()?;
     let limits = [
         text::limits(Some(*rate), *burst, *queue)?,
         text::limits(rate_back.or(Some(*rate)), *burst, *queue)?,
@@ -106,9 +106,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Ok(netns) => netns,
         Err(error) => return Err(session::give_up(guardian, error.into())),
     };
-    let config =
-        WireConfig { name, ports: enclosure::PORTS.map(String::from), limits, classes, memory_bytes };
-    let session = Session::start(&config, guardian, core, &PASSED_ON)?;
+    let config = WireConfig {
+        name,
+        ports: enclosure::PORTS.map(String::from),
+        limits,
+        classes,
+        memory_bytes,
+        workers: cores.len(),
+    };
+    let session = Session::start(&config, guardian, &cores, &PASSED_ON)?;
     let start_ns = now_ns();
     let process = match Process::start(program, arguments, &netns) {
         Ok(process) => process,

@@ -80,14 +80,17 @@ pub struct MachineArguments {
     /// Packet memory
     #[arg(long, value_name = "SIZE", value_parser = text::size, default_value = "64mb")]
     memory: u64,
-    /// The core its worker runs on [default: the last one this process may use]
-    #[arg(long, value_name = "NUMBER")]
-    core: Option<usize>,
+    /// Threads that move packets: 1, or 2, one for each end, each on a core of its own
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    workers: usize,
+    /// The core of each worker, such as 3 or 2,3 [default: the last ones this process may use]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    core: Vec<usize>,
 }
 
 impl MachineArguments {
-    /// Packet memory in bytes and the worker's core, checked.
-    pub fn check(&self) -> Result<(u64, Option<usize>), Failure> {
+    /// Packet memory in bytes and a core for each worker, checked.
+    pub fn check(&self) -> Result<(u64, Vec<usize>), Failure> {
         const MEMORY_BYTES_MAX: u64 = 16 << 30;
         if self.memory > MEMORY_BYTES_MAX {
             return Err(Failure::usage("--memory is above 16gb, which no wire can use"));
@@ -95,12 +98,36 @@ impl MachineArguments {
         if self.memory < MEMORY_BYTES_DEFAULT / 32 {
             return Err(Failure::usage("--memory is below 2mb, which is too little for one queue each way"));
         }
-        if let Some(core) = self.core.filter(|&core| !weir_port::sys::may_use_core(core)) {
+        if !(1..=2).contains(&self.workers) {
+            return Err(Failure::usage(format!(
+                "--workers {} is not 1 or 2: a wire has two ends, each with one owner",
+                self.workers
+            )));
+        }
+        let mut allowed = weir_port::sys::allowed_cores();
+        if self.workers > allowed.len() {
+            return Err(Failure::usage(format!(
+                "--workers {} needs a core for each, and this process may use {} (taskset -p $$)",
+                self.workers,
+                allowed.len()
+            )));
+        }
+        if self.core.is_empty() {
+            return Ok((self.memory, allowed.split_off(allowed.len() - self.workers)));
+        }
+        if let Some(core) = self.core.iter().find(|core| !allowed.contains(core)) {
             return Err(Failure::usage(format!(
                 "--core {core} is not one this process may use (taskset -p $$)"
             )));
         }
-        Ok((self.memory, self.core))
+        if self.core.len() != self.workers || (self.workers == 2 && self.core[0] == self.core[1]) {
+            return Err(Failure::usage(format!(
+                "--core names {} cores for {} workers: each has one of its own",
+                self.core.len(),
+                self.workers
+            )));
+        }
+        Ok((self.memory, self.core.clone()))
     }
 }
 
@@ -112,7 +139,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let name = name.clone().unwrap_or_else(|| first.clone());
     text::check_name(&name)?;
-    let (memory_bytes, core) = machine.check()?;
+    let (memory_bytes, cores) = machine.check()?;
     let classes = match &limit.classes {
         Some(file) => Some(Arc::new(text::classes(file, [first, second])?.1)),
         None => None,
@@ -126,8 +153,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         ],
         classes,
         memory_bytes,
+        workers: cores.len(),
     };
-    let session = Session::start(&config, session::guardian()?, core, &[SIGINT, SIGTERM, SIGHUP])?;
+    let session = Session::start(&config, session::guardian()?, &cores, &[SIGINT, SIGTERM, SIGHUP])?;
     println!("ready: wire {name} joins {first} and {second}");
     std::io::stdout().flush()?;
     match session.next_event() {

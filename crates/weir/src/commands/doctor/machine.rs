@@ -28,7 +28,7 @@ pub fn checks() -> Vec<Check> {
     let snmp = fs::read_to_string("/proc/net/snmp").unwrap_or_default();
     let snmp6 = fs::read_to_string("/proc/net/snmp6").unwrap_or_default();
     vec![
-        cores(sys::allowed_core_count() as u64),
+        cores(sys::allowed_cores().len() as u64),
         clock(read("/sys/devices/system/clocksource/clocksource0/current_clocksource"), clock_cost_ns()),
         wake_up(wake_cost_ns().ok(), timer_late_ns()),
         backlog(sysctl("net/core/netdev_max_backlog"), softnet_dropped(&read("/proc/net/softnet_stat"))),

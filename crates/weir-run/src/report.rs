@@ -1,0 +1,182 @@
+//! What workers tell of their parts of a wire, and the snapshot of the wire that this adds up to.
+//!
+//! Rule: a direction's books are kept in three places, each by its owner, and the sum is made here:
+//!
+//! ```text
+//! accepted  = of the classes, where it starts
+//! delivered = of the departure, where it ends;   dropped = of both
+//! held      = in the classes + crossing (handed - taken) + with the device
+//! ```
+//!
+//! The sums are exact only if all parts stand still while they report: [`crate::crew`] sees to that.
+
+use std::sync::Arc;
+
+use weir_core::account::Account;
+use weir_core::drops::Count;
+use weir_port::port::Port;
+use weir_port::qdisc::RootQdisc;
+
+use crate::departure::Departure;
+use crate::part::End;
+use crate::stats::{
+    Books, ClassStats, FrameStats, PortStats, Snapshot, TreeClassStats, WireStats, WorkerStats,
+};
+
+/// One end's counters.
+pub struct EndReport {
+    index: usize,
+    /// The direction that starts here, without its books.
+    class: ClassStats,
+    shaped: Account,
+    held: Count,
+    /// What departs here.
+    departed: Account,
+    departing: Count,
+    transmit_busy: u64,
+    port: PortStats,
+}
+
+impl EndReport {
+    /// Of an end as it is now.
+    pub fn new(end: &mut End, now_ns: u64) -> weir_port::Result<EndReport> {
+        let End { index, port, direction, departure } = end;
+        let shaping = direction.shaping();
+        let (limits, delay) = (shaping.limits(), shaping.delay());
+        let class = ClassStats {
+            name: String::new(),
+            rate_bits_per_s: limits.map(|limits| limits.rate.bits_per_s()),
+            burst_bytes: limits.map(|limits| limits.burst_bytes),
+            limit_bytes: shaping.limit_bytes(),
+            books: Books::default(),
+            blocked_ns: shaping.blocked_ns(now_ns),
+            delay_ns_p50: delay.quantile_ns(500),
+            delay_ns_p99: delay.quantile_ns(990),
+            delay_ns_max: delay.delay_ns_max(),
+            empty_polls: direction.empty_polls(),
+            empty_wakes: direction.empty_wakes(),
+            transmit_busy: 0,
+            classes: shaping.rows(now_ns).iter().map(TreeClassStats::of).collect(),
+        };
+        Ok(EndReport {
+            index: *index,
+            class,
+            shaped: shaping.account(),
+            held: shaping.held(),
+            departed: departure.account().clone(),
+            departing: Departure::held(port),
+            transmit_busy: departure.busy(),
+            port: port_stats(port)?,
+        })
+    }
+}
+
+/// One worker's counters.
+pub struct PartReport {
+    /// The ends it owns.
+    pub ends: Vec<EndReport>,
+    /// What it handed to the other worker.
+    pub handed: Count,
+    /// What it took from the other worker.
+    pub taken: Count,
+    /// Free frames, of all workers.
+    pub frames_free: u64,
+    /// Its frames with the kernel.
+    pub frames_lent: u64,
+    /// What it did.
+    pub worker: WorkerStats,
+}
+
+/// What does not change while a wire is up.
+#[derive(Clone, Debug)]
+pub struct Constants {
+    /// Its name.
+    pub name: String,
+    /// Its interfaces.
+    pub ports: [String; 2],
+    /// Frames of packet memory.
+    pub frames_total: u64,
+    /// When it came up.
+    pub since_ns: u64,
+    /// The queues of its senders, which are the kernel's.
+    pub sender_queues: Arc<[RootQdisc; 2]>,
+}
+
+impl Constants {
+    /// Adds the parts of a wire up. The senders' queues are looked at here, on the thread that asked: workers have packets to move.
+    pub fn snapshot(&self, parts: Vec<PartReport>) -> weir_port::Result<Snapshot> {
+        // An end alone hands over what starts at it, and takes what starts at the other.
+        let crossing = |from: usize| {
+            let of =
+                |index: usize| parts.iter().find(|part| part.ends.len() == 1 && part.ends[0].index == index);
+            match (of(from), of(1 - from)) {
+                (Some(from), Some(to)) => difference(from.handed, to.taken),
+                _ => Count::default(),
+            }
+        };
+        let crossing = [crossing(0), crossing(1)];
+        let mut worker = WorkerStats { since_ns: self.since_ns, ..WorkerStats::default() };
+        let mut frames = FrameStats { total: self.frames_total, free: 0, lent: 0, held: 0 };
+        let mut ends: Vec<EndReport> = Vec::new();
+        for part in parts {
+            worker.add(&part.worker);
+            frames.free = part.frames_free;
+            frames.lent += part.frames_lent;
+            ends.extend(part.ends);
+        }
+        ends.sort_by_key(|end| end.index);
+        let mut totals = Books::default();
+        let mut classes = Vec::new();
+        let mut ports = Vec::new();
+        for (index, from) in ends.iter().enumerate() {
+            let to = &ends[1 - index];
+            let account = Account {
+                accepted: from.shaped.accepted,
+                delivered: to.departed.delivered,
+                dropped: {
+                    let mut dropped = from.shaped.dropped.clone();
+                    dropped.merge(&to.departed.dropped);
+                    dropped
+                },
+            };
+            let mut held = from.held;
+            held.merge(crossing[index]);
+            frames.held += held.packets;
+            held.merge(to.departing);
+            let books = Books::new(&account, held);
+            totals.merge(&books);
+            classes.push(ClassStats {
+                name: format!("{}->{}", self.ports[index], self.ports[1 - index]),
+                books,
+                transmit_busy: to.transmit_busy,
+                ..from.class.clone()
+            });
+            let queue = self.sender_queues[index].counters()?;
+            ports.push(PortStats {
+                sender_queue_packets: queue.backlog,
+                sender_queue_dropped: queue.dropped,
+                ..from.port.clone()
+            });
+        }
+        let wire = WireStats { name: self.name.clone(), ports: self.ports.clone(), classes, frames, worker };
+        Ok(Snapshot { wires: vec![wire], ports, workstreams: Vec::new(), totals })
+    }
+}
+
+fn difference(more: Count, less: Count) -> Count {
+    Count { packets: more.packets - less.packets, bytes: more.bytes - less.bytes }
+}
+
+fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
+    let lost = port.lost()?;
+    Ok(PortStats {
+        name: port.link().name.clone(),
+        sender: port.sender().name.clone(),
+        queues: port.queues(),
+        poller: port.poller_name().into(),
+        sender_queue_packets: 0,
+        sender_queue_dropped: 0,
+        kernel_dropped: lost.owned,
+        lost_while_down: lost.while_down,
+    })
+}
