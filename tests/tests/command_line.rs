@@ -9,7 +9,7 @@ use weir_lab::bed::Namespace;
 use weir_lab::process::{Finished, run};
 use weir_tests::kernel::{require_same, traces};
 use weir_tests::lacking::Lacking;
-use weir_tests::rig::Rig;
+use weir_tests::rig::{MANY_QUEUES, Rig};
 use weir_tests::{harness, nobody, plain, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -21,6 +21,8 @@ fn main() -> ExitCode {
         plain!(help_names_every_command),
         plain!(what_cannot_be_done_without_root),
         privileged!(no_such_interface),
+        privileged!(the_two_ends_of_one_pair),
+        privileged!(what_a_user_may_not_expect),
         privileged!(limits_that_make_no_sense),
         privileged!(a_kernel_that_lacks_something),
         privileged!(no_wire_to_ask),
@@ -64,6 +66,9 @@ fn wrong_command_lines() -> Result<()> {
         (&["wire", "a", "b", "--rate", "200mbit", "--burst", "big"], "big"),
         (&["wire", "a", "b", "--rate", "200mbit", "--queue", "5"], "5"),
         (&["wire", "a", "b", "--rate", "200mbit", "--queue", "soon"], "soon"),
+        (&["wire", "a", "b", "--burst", "-3k", "--rate", "1mbit"], "-3k"),
+        (&["wire", "a", "b", "--queue", "5ms"], "--rate"),
+        (&["wire", "a", "b", "--rate", "1mbit", "--name", ""], "--name"),
         (&["wire", "a", "b", "--rate", "200mbit", "--colour", "red"], "--colour"),
         (&["wire", "a", "b", "--workers", "0"], "--workers 0"),
         (&["wire", "a", "b", "--workers", "3"], "--workers 3"),
@@ -117,6 +122,31 @@ fn no_such_interface() -> Result<()> {
     let done = run(&mut rig.weir(&["wire", "wa", "wa", "--rate", "200mbit"]), LIMIT)?;
     require_refusal(&done, &[1, 2], "wa")?;
     require_same(&before, &traces(&rig.middle)?)
+}
+
+/// Its packets would go round for ever.
+fn the_two_ends_of_one_pair() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    rig.middle.ip("link add name one0 type veth peer name one1")?;
+    for end in ["one0", "one1"] {
+        rig.middle.ip(&format!("link set {end} up"))?;
+    }
+    let before = traces(&rig.middle)?;
+    let done = run(&mut rig.weir(&["wire", "one0", "one1", "--rate", "200mbit"]), LIMIT)?;
+    require_refusal(&done, &[1], "one pair")?;
+    require_same(&before, &traces(&rig.middle)?)
+}
+
+/// One queue, and an address that nobody reaches any more: both are said, and neither stops the wire.
+fn what_a_user_may_not_expect() -> Result<()> {
+    let rig = Rig::new(1, MANY_QUEUES)?;
+    rig.middle.ip("address add 10.97.0.1/24 dev wb")?;
+    let said = rig.wire(&["--rate", "200mbit"])?.stop()?.stderr;
+    for sentence in ["wa has one queue", "wb has the address 10.97.0.1"] {
+        ensure!(said.contains(sentence), "nothing is said of \"{sentence}\": {said}");
+    }
+    ensure!(!said.contains("wb has one queue"), "wb has {MANY_QUEUES} queues: {said}");
+    Ok(())
 }
 
 fn limits_that_make_no_sense() -> Result<()> {

@@ -77,20 +77,37 @@ fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
     interfaces
 }
 
+/// The addresses of an interface of this thread's namespace, without those that every interface has of itself.
+pub fn addresses_of(ifindex: u32) -> Result<Vec<IpAddr>> {
+    let link_local = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let mut addresses = Vec::new();
+    each_address(|of, prefix| {
+        if of == ifindex && !link_local(&prefix.address) {
+            addresses.push(prefix.address);
+        }
+    })?;
+    Ok(addresses)
+}
+
 /// Every address there is, with the bits that its network has in common.
 pub fn addresses() -> Result<Vec<Prefix>> {
+    let mut addresses = Vec::new();
+    each_address(|_, prefix| addresses.push(prefix))?;
+    Ok(addresses)
+}
+
+fn each_address(mut each: impl FnMut(u32, Prefix)) -> Result<()> {
     let doing = || "reading the addresses".to_string();
     let mut socket = NetlinkSocket::new();
     let request = rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::default());
     let mut reply = socket.request(&request).doing(doing)?;
-    let mut addresses = Vec::new();
     while let Some(item) = reply.recv() {
         let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
         if let Ok(address) = attributes.get_local().or_else(|_| attributes.get_address()) {
-            addresses.push(Prefix { address, length: header.ifa_prefixlen });
+            each(header.ifa_index, Prefix { address, length: header.ifa_prefixlen });
         }
     }
-    Ok(addresses)
+    Ok(())
 }
 
 /// Gives an interface an address, which is usable at once.

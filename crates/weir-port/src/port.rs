@@ -187,6 +187,8 @@ impl Port {
     /// Owns the queues again; [`Port::let_go`] and collecting what had arrived come before, so that there are frames on offer
     /// for all that comes first. The caller sets the poll budget anew.
     pub fn retake(&mut self, frames: &mut Frames) -> Result<()> {
+        // It may have been renamed.
+        self.link = Link::by_index(self.link.ifindex)?;
         let ids = napi::instances(self.link.ifindex)?;
         napi::check_instances(&self.link, &ids)?;
         let pollers = take_over(&self.link, &self.sender_netns, &self.sender, &self.announcements, &ids)?;
@@ -407,21 +409,24 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
     }
     if link.has_xdp {
         return refuse(format!(
-            "has an XDP program attached: remove it with `ip link set {} xdp off`, or stop its owner",
+            "has an XDP program attached: `weir stat` tells whether another wire has it; otherwise stop its owner, or \
+             `ip link set {} xdp off`",
             link.name
         ));
     }
     for end in [link, sender] {
+        let other = if std::ptr::eq(end, sender) {
+            format!("has another end, {}, which ", end.name)
+        } else {
+            String::new()
+        };
         if !end.up {
-            return refuse(format!(
-                "or its other end {0} is down: `ip link set {0} up` in its namespace",
-                end.name
-            ));
+            return refuse(format!("{other}is down: `ip link set {} up` in its namespace", end.name));
         }
         if end.mtu_bytes > MTU_BYTES_MAX {
             return refuse(format!(
-                "or its other end {0} has an MTU of {1}, and a packet memory frame carries {MTU_BYTES_MAX}: \
-                 `ip link set {0} mtu {MTU_BYTES_MAX}` or less",
+                "{other}has an MTU of {1}, and a packet memory frame carries {MTU_BYTES_MAX}: `ip link set {0} mtu \
+                 {MTU_BYTES_MAX}` or less",
                 end.name, end.mtu_bytes
             ));
         }

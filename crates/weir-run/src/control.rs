@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 
 use crate::classes::Classes;
 use crate::crew::Crew;
@@ -76,7 +77,7 @@ pub struct SetLimits {
 
 /// The burst that goes with a rate where none is asked for: 2 ms of it, and 20 kb at least.
 pub fn burst_bytes_default(rate: Rate) -> u64 {
-    rate.bytes_in(2_000_000).max(20 * 1024)
+    rate.bytes_in(2_000_000).clamp(20 * 1024, BURST_BYTES_MAX)
 }
 
 impl SetLimits {
@@ -87,7 +88,10 @@ impl SetLimits {
             (None, Some(present)) => present.rate,
             (None, None) => return Ok(None),
         };
-        let kept = present.map(|present| present.burst_bytes);
+        // A burst that nobody asked for follows the rate.
+        let kept = present
+            .filter(|present| present.burst_bytes != burst_bytes_default(present.rate))
+            .map(|present| present.burst_bytes);
         Ok(Some(TbfConfig {
             rate,
             burst_bytes: self.burst_bytes.or(kept).unwrap_or_else(|| burst_bytes_default(rate)),
@@ -120,7 +124,7 @@ impl Control {
     pub fn listen(name: &str) -> io::Result<Control> {
         let path = Control::path_of(name);
         std::fs::create_dir_all(DIRECTORY)?;
-        if UnixStream::connect(&path).is_ok() {
+        if is_served(&path) {
             return Err(io::Error::other(format!(
                 "a wire called {name} is up already: choose another --name"
             )));
@@ -181,6 +185,23 @@ fn perform(line: &str, crew: &Crew) -> Result<Value, String> {
     }
 }
 
+/// Whether a wire listens there. One that was just killed still seems to, until the kernel has taken its sockets apart; it gets some
+/// time to answer or to be gone.
+fn is_served(path: &Path) -> bool {
+    const LOOKS: u32 = 40;
+    const BETWEEN: Duration = Duration::from_millis(50);
+    for _ in 0..LOOKS {
+        let Ok(mut stream) = UnixStream::connect(path) else { return false };
+        let answers = stream.set_read_timeout(Some(BETWEEN)).is_ok()
+            && writeln!(stream, "{}", json!(Command::Stat)).is_ok()
+            && stream.read(&mut [0]).is_ok_and(|count| count > 0);
+        if answers {
+            return true;
+        }
+    }
+    true
+}
+
 /// Asks the wire that listens at `path`.
 pub fn ask(path: &Path, command: &Command) -> Result<Value, String> {
     let ask = || -> io::Result<String> {
@@ -195,6 +216,9 @@ pub fn ask(path: &Path, command: &Command) -> Result<Value, String> {
         io::ErrorKind::PermissionDenied => format!("{}: only root may ask: run it with sudo", path.display()),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             format!("no wire listens at {}: `weir stat` lists those that are up", path.display())
+        }
+        io::ErrorKind::WouldBlock => {
+            format!("the wire at {} does not answer: has its process been stopped?", path.display())
         }
         _ => format!("{}: {error}", path.display()),
     })?;
@@ -231,9 +255,28 @@ pub fn stat(name: Option<&str>) -> Result<Snapshot, String> {
         match read(&path) {
             Ok(snapshot) => all.merge(snapshot),
             // It went down while it was being asked.
-            Err(error) if Crew::is_going_down(&error) || !path.exists() => {}
+            Err(error) if Crew::is_going_down(&error) || UnixStream::connect(&path).is_err() => {}
             Err(error) => return Err(error),
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(rate_bits_per_s: u64, burst_bytes: Option<u64>) -> SetLimits {
+        SetLimits { direction: 0, rate_bits_per_s: Some(rate_bits_per_s), burst_bytes, queue_ns: None }
+    }
+
+    #[test]
+    fn a_burst_follows_the_rate_unless_it_was_asked_for() {
+        let at = |present, change: SetLimits| change.apply(present).unwrap();
+        let first = at(None, set(500_000_000, None));
+        assert_eq!(first.unwrap().burst_bytes, 125_000);
+        assert_eq!(at(first, set(1_000_000, None)).unwrap().burst_bytes, 20 * 1024);
+        let asked = at(first, set(500_000_000, Some(30_000)));
+        assert_eq!(at(asked, set(1_000_000, None)).unwrap().burst_bytes, 30_000);
+    }
 }

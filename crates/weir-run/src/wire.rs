@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use weir_core::shaper::tbf::TbfConfig;
+use weir_port::address;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
 use weir_port::napi;
@@ -54,6 +55,8 @@ pub struct Wire {
     pub parts: Vec<Part>,
     /// What does not change.
     pub constants: Constants,
+    /// What its user may not expect, a sentence each.
+    pub warnings: Vec<String>,
 }
 
 impl Wire {
@@ -73,6 +76,7 @@ impl Wire {
             .into_iter()
             .map(|pool| Frames { loans: Loans::new(Arc::clone(pool.memory())), pool })
             .collect();
+        let warnings = look_over(config)?;
         let mut umem = Umem::new(Arc::clone(frames[0].pool.memory()));
         let queues = Link::by_name(&config.ports[0])?.rx_queues + Link::by_name(&config.ports[1])?.rx_queues;
         let poll_budget_max = poll_budget_max(frames_total, queues, config)?;
@@ -131,13 +135,46 @@ impl Wire {
             since_ns: now_ns,
             sender_queues,
         };
-        Ok(Wire { parts, constants })
+        Ok(Wire { parts, constants, warnings })
     }
 }
 
 /// The worker that owns each end.
 pub fn owners(workers: usize) -> [usize; 2] {
     [0, workers - 1]
+}
+
+/// Refuses interfaces that cannot be a wire's together, and finds what a user may not expect of these.
+fn look_over(config: &WireConfig) -> weir_port::Result<Vec<String>> {
+    let [first, second] = [Link::by_name(&config.ports[0])?, Link::by_name(&config.ports[1])?];
+    if first.peer_netns_id.is_none() && first.peer_ifindex == Some(second.ifindex) {
+        return Err(PortError::Unsuitable {
+            name: first.name,
+            why: format!(
+                "and {} are the two ends of one pair, whose packets would go round for ever: a wire joins two pairs",
+                second.name
+            ),
+        });
+    }
+    let mut warnings = Vec::new();
+    for link in [&first, &second] {
+        if link.rx_queues == 1 {
+            let waits = if config.classes.is_some() { "classes and flows wait" } else { "a flow waits" };
+            warnings.push(format!(
+                "{0} has one queue, in which {waits} behind all others: make the pair with numtxqueues 16 numrxqueues \
+                 16, at both ends, or `ethtool -L {0} rx 2 tx 2`, also at its other end, where it was made for as many",
+                link.name
+            ));
+        }
+        for address in address::addresses_of(link.ifindex)? {
+            warnings.push(format!(
+                "{} has the address {address}, which nobody reaches while the wire is up: what arrives goes through \
+                 the wire",
+                link.name
+            ));
+        }
+    }
+    Ok(warnings)
 }
 
 /// As many packets as a poll may bring, so that half of the frames can be on offer on all queues.

@@ -96,7 +96,10 @@ impl Session {
             .map(|_| Bell::new().map(Arc::new))
             .collect::<io::Result<_>>()
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
-        let Wire { parts, constants } = Wire::open(config, &bells, guardian, now_ns())?;
+        let Wire { parts, constants, warnings } = Wire::open(config, &bells, guardian, now_ns())?;
+        for warning in warnings {
+            eprintln!("weir: warning: {warning}");
+        }
         let crew = Crew::new(mailboxes, constants);
         watch_interfaces(monitor, config, sender.clone(), crew.clone())?;
         let mut workers = Vec::new();

@@ -63,7 +63,12 @@ pub fn limits(
     if let Some(burst_bytes) = burst_bytes {
         check_burst(burst_bytes)?;
     }
-    let Some(rate) = rate else { return Ok(None) };
+    let Some(rate) = rate else {
+        return match burst_bytes.is_some() || queue_ns.is_some() {
+            true => Err(Failure::usage("--burst and --queue are a limit's: give --rate too")),
+            false => Ok(None),
+        };
+    };
     let limits = TbfConfig {
         rate,
         burst_bytes: burst_bytes.unwrap_or_else(|| burst_bytes_default(rate)),
@@ -74,12 +79,12 @@ pub fn limits(
     Ok(Some(limits))
 }
 
-/// Checks the name of a wire.
+/// Checks the name of a wire, which may be an interface's.
 pub fn check_name(name: &str) -> Result<(), Failure> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
         return Err(Failure::usage(format!(
-            "--name \"{name}\" is not 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
+            "a wire cannot be called \"{name}\": give a --name of 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
         )));
     }
     Ok(())

@@ -55,16 +55,16 @@ Limits:
   When CMD ends its network ends, also for children of it that go on; when weir is killed, CMD is killed.")]
 pub struct Arguments {
     /// Limit of what CMD sends and of what it receives, in tc's units, such as 200mbit
-    #[arg(long, value_name = "RATE", value_parser = text::rate)]
+    #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate: Rate,
     /// Limit of what CMD receives, if it is another
-    #[arg(long, value_name = "RATE", value_parser = text::rate)]
+    #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,
     /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
-    #[arg(long, value_name = "SIZE", value_parser = text::size)]
+    #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     burst: Option<u64>,
     /// How much may stand inside, as a time at the rate; the rest stays with the program [default: 5ms]
-    #[arg(long, value_name = "TIME", value_parser = text::time)]
+    #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]
     queue: Option<u64>,
     /// Classes that share each direction (see `weir wire --help`); --rate then limits them all together
     #[arg(long, value_name = "FILE")]

@@ -14,7 +14,7 @@ use crate::{Failure, Outcome, text};
 #[command(after_help = "Examples:
   weir set veth-a --rate 100mbit
   weir set veth-a --rate 100mbit --burst 40kb --queue 10ms
-  weir set veth-a --rate-back 20mbit        the other direction
+  weir set veth-a --rate-back 20mbit        from B to A alone
   weir set veth-a --classes office.toml     classes of the same name stay as they are")]
 pub struct Arguments {
     /// The wire's name: that of its first interface unless --name said otherwise
@@ -22,7 +22,7 @@ pub struct Arguments {
     #[command(flatten)]
     limit: LimitArguments,
     /// The new limit of the direction back
-    #[arg(long, value_name = "RATE", value_parser = text::rate)]
+    #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,
 }
 
@@ -32,9 +32,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(burst_bytes) = limit.burst {
         text::check_burst(burst_bytes)?;
     }
-    let there =
+    // As when a wire is made: what is said of no direction in particular is for both.
+    let both =
         limit.rate.is_some() || (rate_back.is_none() && (limit.burst.is_some() || limit.queue.is_some()));
-    let changes: Vec<_> = [(0, limit.rate, there), (1, *rate_back, rate_back.is_some())]
+    let changes: Vec<_> = [(0, limit.rate, both), (1, rate_back.or(limit.rate), both || rate_back.is_some())]
         .into_iter()
         .filter(|(_, _, wanted)| *wanted)
         .map(|(direction, rate, _)| SetLimits {

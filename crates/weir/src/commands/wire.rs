@@ -10,7 +10,7 @@ use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
 use weir_run::wire::WireConfig;
 
 use crate::session::{self, Event, MEMORY_BYTES_DEFAULT, Session};
-use crate::{Failure, Outcome, text};
+use crate::{Failure, Outcome, output, text};
 
 /// Join two interfaces, limiting each direction; senders behind them are held back and lose nothing.
 ///
@@ -48,7 +48,7 @@ pub struct Arguments {
     #[command(flatten)]
     limit: LimitArguments,
     /// Limit from B to A, if it is another than from A to B
-    #[arg(long, value_name = "RATE", value_parser = text::rate)]
+    #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,
     /// What the wire is called in `weir stat` and `weir set` [default: the name of A]
     #[arg(long)]
@@ -61,13 +61,13 @@ pub struct Arguments {
 #[derive(clap::Args)]
 pub struct LimitArguments {
     /// Limit of each direction in tc's units, such as 200mbit
-    #[arg(long, value_name = "RATE", value_parser = text::rate)]
+    #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     pub rate: Option<Rate>,
     /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
-    #[arg(long, value_name = "SIZE", value_parser = text::size)]
+    #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     pub burst: Option<u64>,
     /// How much may stand inside, as a time at the rate; the rest stays with the senders [default: 5ms]
-    #[arg(long, value_name = "TIME", value_parser = text::time)]
+    #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]
     pub queue: Option<u64>,
     /// Classes that share each direction, and filters that lead to them; --rate then limits them all together
     #[arg(long, value_name = "FILE")]
@@ -78,7 +78,7 @@ pub struct LimitArguments {
 #[derive(clap::Args)]
 pub struct MachineArguments {
     /// Packet memory
-    #[arg(long, value_name = "SIZE", value_parser = text::size, default_value = "64mb")]
+    #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true, default_value = "64mb")]
     memory: u64,
     /// Threads that move packets: 1, or 2, one for each end, each on a core of its own
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -117,7 +117,8 @@ impl MachineArguments {
         }
         if let Some(core) = self.core.iter().find(|core| !allowed.contains(core)) {
             return Err(Failure::usage(format!(
-                "--core {core} is not one this process may use (taskset -p $$)"
+                "--core {core} is not one this process may use, which are {}",
+                list(&allowed)
             )));
         }
         if self.core.len() != self.workers || (self.workers == 2 && self.core[0] == self.core[1]) {
@@ -129,6 +130,11 @@ impl MachineArguments {
         }
         Ok((self.memory, self.core.clone()))
     }
+}
+
+/// Numbers as people write them.
+fn list(numbers: &[usize]) -> String {
+    numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Runs the command.
@@ -156,8 +162,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         workers: cores.len(),
     };
     let session = Session::start(&config, session::guardian()?, &cores, &[SIGINT, SIGTERM, SIGHUP])?;
-    println!("ready: wire {name} joins {first} and {second}");
-    std::io::stdout().flush()?;
+    let mut out = std::io::stdout();
+    let ready = writeln!(out, "ready: wire {name} joins {first} and {second}").and_then(|()| out.flush());
+    if let Err(failure) = output::written(ready) {
+        session.finish()?;
+        return Err(failure);
+    }
     match session.next_event() {
         Event::Signal(_) | Event::ProgramEnded => {
             session.finish()?;

@@ -7,11 +7,12 @@ use weir_run::stats::Snapshot;
 
 use crate::human::{bytes, count, duration, plural};
 
-/// Sums a run up: what the program sent, at which rate over all its time, and whether anything was lost.
+/// Sums a run up, by the last limit, which may not be the first: what the program sent, at which rate over all its time, and whether anything was lost.
 pub fn line(limit: Rate, last: &Snapshot, elapsed_ns: u64) -> String {
     let Some([there, back]) = last.wires.first().map(|wire| wire.classes.as_slice()) else {
         return format!("{limit}: nothing was counted");
     };
+    let limit = there.rate_bits_per_s.and_then(Rate::from_bits_per_s).unwrap_or(limit);
     let sent = there.books.delivered;
     format!(
         "{limit}: sent {} ({}) at {} for {}, received {}, senders blocked {}, dropped {}",
