@@ -16,10 +16,14 @@
 //!   arrived, between the same two moments. Whatever else the machine does is in it.
 //! - `ping_p50_ms`, `ping_p99_ms`: of the echo requests that were answered.
 //!
+//! Rows of trees of classes are in [`tree`].
+//!
 //! Source: `lore.kernel.org`, `cover.1651800598.git.peilin.ye@bytedance.com`, sections I, III and V.
 //!
 //! Limits: one run of each, no confidence interval. Neighbour entries are permanent, so no system is charged for
 //! datagrams lost to address resolution.
+
+pub mod tree;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,6 +40,7 @@ use crate::ping::{Ping, RoundTrips};
 use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
 use crate::wire::Wire;
+use tree::TREES;
 
 const RATE_BITS_PER_S: f64 = 200e6;
 const RATE: &str = "200mbit";
@@ -50,6 +55,7 @@ pub(crate) const FIELDS: &[Field] = &[
     Field { name: "lost_pct", heading: "lost", unit: "%", decimals: 3 },
     Field { name: "seed_lost_pct", heading: "in the RFC", unit: "%", decimals: 1 },
     Field { name: "rate_share", heading: "rate share", unit: "of 200 Mbit/s", decimals: 3 },
+    Field { name: "floor_share", heading: "floor share", unit: "of its floor", decimals: 3 },
     Field { name: "jain", heading: "fairness", unit: "Jain", decimals: 5 },
     Field { name: "reordered", heading: "reordered", unit: "packets", decimals: 0 },
     Field { name: "ping_p50_ms", heading: "ping p50", unit: "ms", decimals: 2 },
@@ -68,6 +74,12 @@ const PLOTS: &[Plot] = &[
     Plot {
         field: "rate_share",
         title: "Share of the 200 Mbit/s that arrived",
+        scale: Scale::Linear,
+        reference: None,
+    },
+    Plot {
+        field: "floor_share",
+        title: "What a class of a tree got, as a share of its floor",
         scale: Scale::Linear,
         reference: None,
     },
@@ -102,6 +114,10 @@ const NOTES: &[&str] = &[
     "Lost and reordered are what the iperf servers report. The rate counts Ethernet frames.",
     "Ping percentiles are of the requests that were answered: a system that drops also drops pings.",
     "CPU is that of the whole machine, clients and servers included, and of whatever else ran meanwhile.",
+    "htb, weir-htb and weir-cbq share the 200 Mbit/s between classes, each flooded: tenants are gold (floor 80 Mbit/s), \
+     silver (floor and ceiling 60), noisy (floor 20, 16 clients) and quiet, the pings' (floor 10); nested are gold \
+     (floor 100: web 60, batch 40), noisy (floor 50: left 25, right 25) and quiet. What is over is borrowed in \
+     proportion to the floors. TREE/CLASS is one class; the floor share and fairness of the whole are its worst class's.",
     "Empty wakes are wake-ups of a held sender that sent nothing; a dash where the system cannot tell.",
 ];
 
@@ -114,11 +130,18 @@ pub enum System {
     TbfLarge,
     /// `weir wire`.
     Weir,
+    /// The kernel's HTB, with a tree.
+    Htb,
+    /// `weir wire --classes` with the same tree.
+    WeirHtb,
+    /// The same as a tree of CBQ.
+    WeirCbq,
 }
 
 impl System {
     /// All of them, in the order they take turns.
-    pub const ALL: [System; 3] = [System::Tbf, System::TbfLarge, System::Weir];
+    pub const ALL: [System; 6] =
+        [System::Tbf, System::TbfLarge, System::Weir, System::Htb, System::WeirHtb, System::WeirCbq];
 
     /// The name in reports and on the command line.
     pub fn name(self) -> &'static str {
@@ -126,7 +149,15 @@ impl System {
             System::Tbf => "tbf",
             System::TbfLarge => "tbf-large",
             System::Weir => "weir",
+            System::Htb => "htb",
+            System::WeirHtb => "weir-htb",
+            System::WeirCbq => "weir-cbq",
         }
+    }
+
+    /// Whether it shares a limit between the classes of a tree, and so has cases of its own.
+    fn has_classes(self) -> bool {
+        matches!(self, System::Htb | System::WeirHtb | System::WeirCbq)
     }
 
     /// The system of that name.
@@ -173,11 +204,14 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         "the number of clients must be from 1 to 256"
     );
     bed::sweep()?;
-    let mut steps = Steps::new(options.clients.len() * options.systems.len(), progress);
+    let (with_classes, plain): (Vec<System>, Vec<System>) =
+        options.systems.iter().partition(|system| system.has_classes());
+    let count = options.clients.len() * plain.len() + TREES.len() * with_classes.len();
+    let mut steps = Steps::new(count, progress);
     let machine = Machine::measure()?;
     let mut rows = Vec::new();
     for clients in &options.clients {
-        for system in &options.systems {
+        for system in &plain {
             let case = clients.to_string();
             steps.begin(rows.len(), &format!("{}, {case} clients", system.name()));
             let row = run_case(options, *system, *clients, &mut steps);
@@ -192,6 +226,14 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
             });
         }
     }
+    let mut index = rows.len();
+    for (tree, system) in TREES.iter().flat_map(|tree| with_classes.iter().map(move |system| (tree, *system)))
+    {
+        steps.begin(index, &format!("{}, the tree of {}", system.name(), tree.name));
+        rows.extend(tree::rows(options, tree, system, &mut steps));
+        interrupt::check()?;
+        index += 1;
+    }
     steps.finish();
     rows.extend(options.extra_rows.iter().cloned());
     Ok(report(machine, rows))
@@ -204,7 +246,7 @@ fn report(machine: Machine, mut rows: Vec<Row>) -> Report {
     Report {
         lab: "qdisc",
         title: "A 200 Mbit/s limit under UDP floods",
-        case_heading: "clients",
+        case_heading: "clients or tree",
         notes: NOTES,
         fields: FIELDS,
         plots: PLOTS,
@@ -245,6 +287,7 @@ fn run_case(options: &Options, system: System, clients: usize, steps: &mut Steps
             wire.stop()?;
             Ok(values)
         }
+        System::Htb | System::WeirHtb | System::WeirCbq => unreachable!("their cases are trees"),
     }
 }
 

@@ -10,7 +10,9 @@
 //! ```
 //!
 //! - Fair in bytes: in a round each queue brings `quantum_bytes`, exceeded by one poll at the most and then owed. A round ends
-//!   when the active queue whose turn it is has used its share up, so all active ones have had theirs.
+//!   when the active queue whose turn it is has used its share up, so all active ones have had theirs. Queues are in groups,
+//!   one for each class that they wait for, and each group has rounds of its own: the fast rounds of a class with room would
+//!   otherwise forgive the queues of a slow one what they owe each other.
 //! - Quiet queues, fresh and then suspected ones, take their share early, so that a packet of a quiet flow does not stand
 //!   behind the turns of those that always have some. One that has used it up waits for the next round among the active.
 //! - A turn lasts until the share is used up; one that is not taken, for want of room, is kept.
@@ -55,7 +57,8 @@ struct Queue {
     looks_left: u8,
     /// When the next one is due; `u64::MAX` for never.
     look_ns: u64,
-    /// What it has brought in `round`; below 0 in a later one.
+    group: usize,
+    /// What it has brought in `round` of its group; below 0 in a later one.
     used_bytes: i64,
     round: u64,
 }
@@ -86,7 +89,8 @@ pub struct Intake {
     fresh_left: usize,
     active_left: usize,
     quantum_bytes: i64,
-    round: u64,
+    /// Each group's round.
+    rounds: Vec<u64>,
     /// When queues are looked at whose look is due; `u64::MAX` for never.
     recheck_ns: u64,
     /// The time it is put off to at the most.
@@ -97,9 +101,11 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// For a port of `queues` queues that each bring `quantum_bytes` a round, all idle and to be looked at first at `now_ns`.
+    /// For a port of `queues` queues that each bring `quantum_bytes` a round, in one group, all idle and to be looked at first
+    /// at `now_ns`.
     pub fn new(queues: usize, quantum_bytes: u32, now_ns: u64) -> Intake {
-        let queue = Queue { state: State::Idle, looks_left: 0, look_ns: u64::MAX, used_bytes: 0, round: 0 };
+        let queue =
+            Queue { state: State::Idle, looks_left: 0, look_ns: u64::MAX, group: 0, used_bytes: 0, round: 0 };
         Intake {
             queues: vec![queue; queues].into_boxed_slice(),
             fresh: VecDeque::with_capacity(queues),
@@ -108,7 +114,7 @@ impl Intake {
             fresh_left: 0,
             active_left: 0,
             quantum_bytes: i64::from(quantum_bytes),
-            round: 0,
+            rounds: vec![0],
             recheck_ns: u64::MAX,
             recheck_ns_max: u64::MAX,
             sweep_ns: now_ns,
@@ -145,6 +151,24 @@ impl Intake {
     /// Changes the share of a round, from now on.
     pub fn set_quantum_bytes(&mut self, quantum_bytes: u32) {
         self.quantum_bytes = i64::from(quantum_bytes);
+    }
+
+    /// Makes room for groups up to `group`, which takes memory.
+    pub fn make_room(&mut self, group: usize) {
+        self.rounds.resize(self.rounds.len().max(group + 1), 0);
+    }
+
+    /// Puts `queue` into a group that there is room for. What it has used of its share goes with it.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such group.
+    #[inline]
+    pub fn set_group(&mut self, queue: usize, group: usize) {
+        let queue = &mut self.queues[queue];
+        if queue.group != group {
+            (queue.group, queue.round) = (group, self.rounds[group]);
+        }
     }
 
     /// The first quiet queue whose turn it is in this pass and that `may` be polled; [`Intake::polled`] must follow.
@@ -186,7 +210,7 @@ impl Intake {
         let queue = self.active.remove(at)?;
         self.active_left -= 1;
         if self.share_left(queue) <= 0 {
-            self.round += 1;
+            self.rounds[self.queues[queue].group] += 1;
         }
         Some(queue)
     }
@@ -194,9 +218,10 @@ impl Intake {
     /// What `queue` may still bring in this round, in bytes. A queue that owes from an earlier round pays first.
     fn share_left(&mut self, queue: usize) -> i64 {
         let queue = &mut self.queues[queue];
-        if queue.round != self.round {
+        let round = self.rounds[queue.group];
+        if queue.round != round {
             queue.used_bytes = (queue.used_bytes - self.quantum_bytes).clamp(0, self.quantum_bytes - 1);
-            queue.round = self.round;
+            queue.round = round;
         }
         self.quantum_bytes - queue.used_bytes
     }
@@ -505,6 +530,43 @@ mod tests {
             }
         }
         brought
+    }
+
+    #[test]
+    fn a_group_with_more_room_leaves_the_shares_of_another_as_they_are() {
+        const SENDERS: [Sender; 4] = [
+            Sender { packets: BUDGET, len_bytes: 1490 },
+            Sender { packets: BUDGET, len_bytes: 1490 },
+            Sender { packets: BUDGET, len_bytes: 100 },
+            Sender { packets: BUDGET - 1, len_bytes: 1490 },
+        ];
+        let mut intake = Intake::new(SENDERS.len() + 1, BUDGET as u32 * 1500, 0);
+        intake.make_room(1);
+        intake.set_group(SENDERS.len(), 1);
+        let mut brought = [0; SENDERS.len()];
+        let mut room = 0;
+        for pass in 0..200_000 {
+            (0..=SENDERS.len()).for_each(|queue| intake.announce(queue));
+            intake.begin_pass(pass);
+            // The first group has room for one poll now and then, the second always.
+            room += u64::from(pass % 10 == 0);
+            for _ in 0..3 {
+                let may = |queue: usize| queue == SENDERS.len() || room > 0;
+                let Some(queue) = intake.next_quiet(may).or_else(|| intake.next_active(may)) else { break };
+                let mut sender = Sender { packets: BUDGET, len_bytes: 1500 };
+                if let Some(one) = SENDERS.get(queue) {
+                    sender = *one;
+                    brought[queue] += sender.packets as u64 * sender.len_bytes;
+                    room -= 1;
+                }
+                let bytes = sender.packets as u64 * sender.len_bytes;
+                intake.polled(queue, sender.packets, bytes, sender.packets == BUDGET, pass);
+            }
+        }
+        let mean = brought.iter().sum::<u64>() / brought.len() as u64;
+        for (queue, bytes) in brought.iter().enumerate() {
+            assert!(bytes.abs_diff(mean) * 20 < mean, "queue {queue} brought {bytes} of {brought:?}");
+        }
     }
 
     #[test]

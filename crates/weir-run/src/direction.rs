@@ -29,7 +29,7 @@ use weir_port::port::{Frames, Port, Received};
 
 use crate::classes::Classes;
 use crate::packet::{Ecn, WirePacket, bytes_of};
-use crate::shaping::{Shaping, Size};
+use crate::shaping::{FREE, Shaping, Size};
 
 /// The most packets that leave in one step.
 const BURST: usize = 64;
@@ -69,9 +69,12 @@ impl Direction {
             quantum_bytes: QUANTUM_BYTES,
             interface,
         };
+        let shaping = Shaping::new(size, limits, now_ns)?;
+        let mut intake = Intake::new(queues, napi::BUDGET * QUANTUM_BYTES, now_ns);
+        intake.make_room(shaping.classes_max());
         Ok(Direction {
-            intake: Intake::new(queues, napi::BUDGET * QUANTUM_BYTES, now_ns),
-            shaping: Shaping::new(size, limits, now_ns)?,
+            intake,
+            shaping,
             gates: vec![0; queues].into_boxed_slice(),
             blocked: Vec::with_capacity(queues),
             held_packets_max,
@@ -107,6 +110,8 @@ impl Direction {
             .set_classes(classes, &mut frames.pool, now_ns, |queue, class| moved[queue] = Some(class));
         let otherwise = self.shaping.default_class();
         gates.iter_mut().zip(moved).for_each(|(gate, moved)| *gate = moved.unwrap_or(otherwise));
+        self.intake.make_room(self.shaping.classes_max());
+        self.gates.iter().enumerate().for_each(|(queue, &class)| self.intake.set_group(queue, group(class)));
         self.tune(from);
     }
 
@@ -228,6 +233,7 @@ impl Direction {
             let fills = !self.shaping.has_room(class);
             if fills || !is_full {
                 self.gates[queue] = class;
+                self.intake.set_group(queue, group(class));
             }
             is_full |= fills;
         }
@@ -278,4 +284,10 @@ impl Direction {
     pub fn empty_wakes(&self) -> u64 {
         self.intake.empty_wakes()
     }
+}
+
+/// The intake's group of the queues that wait for a class.
+#[inline]
+fn group(class: usize) -> usize {
+    if class == FREE { 0 } else { class + 1 }
 }

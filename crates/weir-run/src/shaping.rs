@@ -180,6 +180,11 @@ impl Shaping {
         })
     }
 
+    /// Above the number of any class but [`FREE`].
+    pub fn classes_max(&self) -> usize {
+        self.tree.iter().flat_map(|tree| &tree.numbers).max().map_or(1, |last| last + 1)
+    }
+
     /// The least credit that any class has, in bytes.
     pub fn limit_bytes_min(&self) -> u64 {
         let shaped = match &self.tree {

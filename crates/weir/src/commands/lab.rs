@@ -24,7 +24,7 @@ use crate::{Failure, Outcome};
 
 Experiments:
   qdisc    UDP senders behind a 200 Mbit/s limit: stock TBF as published, TBF with a queue so long that it never drops,
-           and Weir
+           and Weir; the kernel's HTB, and Weir's HTB and CBQ, with the same trees of classes
   epair    packets handed from one thread to another: FreeBSD's epair as it was, as it was first repaired and as it is,
            crossbeam, rtrb, tokio, and Weir")]
 pub struct Arguments {
@@ -34,7 +34,7 @@ pub struct Arguments {
     /// qdisc: how many clients send at once, one case each
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     clients: Vec<usize>,
-    /// The systems to run; of qdisc: tbf, tbf-large, weir; of epair: two-ring, mutex-drain, mutex-flush, crossbeam, rtrb,
+    /// The systems to run; of qdisc: tbf, tbf-large, weir, htb, weir-htb, weir-cbq; of epair: two-ring, mutex-drain, mutex-flush, crossbeam, rtrb,
     /// tokio, weir
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     systems: Vec<String>,
