@@ -98,7 +98,7 @@ fn lab(arguments: &[&str]) -> Result<Written> {
 }
 
 fn the_command_writes_json_and_html() -> Result<()> {
-    let written = lab(&["qdisc", "--seconds", "2", "--clients", "2"])?;
+    let written = lab(&["qdisc", "--seconds", "2", "--clients", "2", "--systems", "tbf-large,weir"])?;
     ensure!(written.table.contains("tbf-large"), "no table on standard output: {}", written.table);
     let rows = written.json["rows"].as_array().context("the JSON has no rows")?;
     let weir = rows.iter().find(|row| row["system"] == "weir").context("the JSON has no row of weir")?;

@@ -15,7 +15,7 @@ use crate::{Failure, Outcome};
 /// What needs a network happens in namespaces of the lab's own, which are gone afterwards.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir lab qdisc                            every case, about three minutes
+  weir lab qdisc                            every case, about five minutes
   weir lab qdisc --clients 2,3 --seconds 5 --json qdisc.json
   weir lab qdisc --html qdisc.html          with plots
   weir lab epair                            every case, about a minute

@@ -1,5 +1,6 @@
 //! `weir stat`: what the wires that are up did, hold and dropped.
 
+mod classes;
 mod interval;
 #[cfg(test)]
 mod sample;

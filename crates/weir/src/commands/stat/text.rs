@@ -27,6 +27,7 @@ fn wire_text(wire: &WireStats, ports: &[PortStats], colour: bool) -> String {
     if let Some(reasons) = reasons(&wire.classes) {
         parts.insert(2, reasons.render(colour));
     }
+    parts.extend(super::classes::table(&wire.classes).map(|table| table.render(colour)));
     parts.join("\n")
 }
 

@@ -1,0 +1,121 @@
+//! The classes that share each direction as a table: what each may have, what it got, and how long it kept its senders and
+//! its packets waiting. Children stand below their parents, set in.
+
+use weir_core::rate::Rate;
+use weir_run::stats::{ClassStats, TreeClassStats};
+
+use crate::human;
+use crate::table::{Style, Table};
+
+/// All classes of a wire; none if it has no classes file.
+pub fn table(directions: &[ClassStats]) -> Option<Table> {
+    let headings = [
+        "direction",
+        "class",
+        "rate",
+        "ceil",
+        "queue",
+        "delivered",
+        "",
+        "held",
+        "dropped",
+        "blocked",
+        "delay p50",
+        "p99",
+    ];
+    let mut table = Table::new(2, &headings);
+    for direction in directions {
+        let roots = direction.classes.iter().filter(|class| class.parent.is_none());
+        roots.for_each(|root| below(direction, root, 0, &mut table));
+    }
+    directions.iter().any(|direction| !direction.classes.is_empty()).then_some(table)
+}
+
+/// A class and those below it. There is no cycle, because each class stands behind its parent.
+fn below(direction: &ClassStats, class: &TreeClassStats, depth: usize, table: &mut Table) {
+    table.row(cells(&direction.name, class, depth));
+    let children = direction.classes.iter().filter(|child| child.parent.as_ref() == Some(&class.name));
+    children.for_each(|child| below(direction, child, depth + 1, table));
+}
+
+fn cells(direction: &str, class: &TreeClassStats, depth: usize) -> Vec<(String, Style)> {
+    let plain = |text: String| (text, Style::Plain);
+    let notice = |text: String, number: u64| (text, if number > 0 { Style::Notice } else { Style::Plain });
+    let rate = |bits_per_s: Option<u64>| {
+        plain(bits_per_s.and_then(Rate::from_bits_per_s).map_or("-".into(), |rate| rate.to_string()))
+    };
+    let dropped = class.books.dropped.values().map(|amount| amount.packets).sum();
+    vec![
+        plain(direction.into()),
+        plain(format!("{}{}", "  ".repeat(depth), class.name)),
+        rate(class.rate_bits_per_s),
+        rate(class.ceil_bits_per_s),
+        plain(class.limit_bytes.map_or("-".into(), human::bytes)),
+        plain(human::count(class.books.delivered.packets)),
+        plain(human::bytes(class.books.delivered.bytes)),
+        plain(human::count(class.books.held.packets)),
+        notice(human::count(dropped), dropped),
+        notice(human::duration(class.blocked_ns), class.blocked_ns),
+        plain(human::duration(class.delay_ns_p50)),
+        plain(human::duration(class.delay_ns_p99)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_run::stats::{Amount, Books};
+
+    use super::*;
+    use crate::commands::stat::sample;
+
+    fn class(name: &str, parent: Option<&str>, mbit: Option<u64>) -> TreeClassStats {
+        TreeClassStats {
+            name: name.into(),
+            parent: parent.map(String::from),
+            rate_bits_per_s: mbit.map(|mbit| mbit * 1_000_000),
+            ceil_bits_per_s: mbit.map(|_| 200_000_000),
+            limit_bytes: None,
+            books: Books::default(),
+            blocked_ns: 0,
+            delay_ns_p50: 0,
+            delay_ns_p99: 0,
+            delay_ns_max: 0,
+        }
+    }
+
+    #[test]
+    fn a_wire_without_classes_has_no_such_table() {
+        assert!(table(&sample::snapshot().wires[0].classes).is_none());
+    }
+
+    #[test]
+    fn children_stand_below_their_parents_whatever_the_order() {
+        let mut directions = sample::snapshot().wires[0].classes.clone();
+        let mut bulk = class("bulk", Some("gold"), Some(40));
+        bulk.limit_bytes = Some(125_000);
+        bulk.blocked_ns = 7_368_000_000_000;
+        bulk.delay_ns_p50 = 4_194_303;
+        bulk.delay_ns_p99 = 5_020_000;
+        bulk.books = Books {
+            accepted: Amount { packets: 1_234, bytes: 1_868_276 },
+            delivered: Amount { packets: 1_200, bytes: 1_816_800 },
+            held: Amount { packets: 31, bytes: 46_934 },
+            dropped: [("max-wait".to_string(), Amount { packets: 3, bytes: 4_542 })].into(),
+        };
+        let link = class("link", None, Some(200));
+        let [gold, rest] =
+            [("gold", 120), ("rest", 80)].map(|(name, mbit)| class(name, Some("link"), Some(mbit)));
+        directions[0].classes = vec![link, gold, rest, bulk, class("free", None, None)];
+        let expected = "\
+direction  class        rate     ceil   queue  delivered           held  dropped  blocked  delay p50      p99
+wa->wb     link      200mbit  200mbit       -          0      0 B     0        0      0 s        0 s      0 s
+wa->wb       gold    120mbit  200mbit       -          0      0 B     0        0      0 s        0 s      0 s
+wa->wb         bulk   40mbit  200mbit  125 kB      1,200  1.82 MB    31        3  7,368 s    4.19 ms  5.02 ms
+wa->wb       rest     80mbit  200mbit       -          0      0 B     0        0      0 s        0 s      0 s
+wa->wb     free            -        -       -          0      0 B     0        0      0 s        0 s      0 s
+";
+        assert_eq!(table(&directions).unwrap().render(false), expected);
+        let coloured = table(&directions).unwrap().render(true);
+        assert!(coloured.contains("\x1b[33m7,368 s\x1b[0m"), "what was blocked stands out: {coloured}");
+    }
+}
