@@ -19,37 +19,38 @@ fn main() {
 mod bench {
     use std::arch::x86_64::{_mm_lfence, _rdtsc};
     use std::cmp::Reverse;
+    use std::collections::binary_heap::PeekMut;
     use std::collections::{BinaryHeap, VecDeque};
     use std::hint::black_box;
     use std::time::{Duration, Instant};
 
+    use weir_core::account::Account;
+    use weir_core::drops::Count;
     use weir_core::packet::{Meta, Packet};
     use weir_core::rate::Rate;
-    use weir_core::shaper::backlog::{Dequeue, Rule};
+    use weir_core::shaper::backlog::Dequeue;
     use weir_core::shaper::buckets::{Buckets, NONE};
+    use weir_core::shaper::delay::DelayHistogram;
     use weir_core::shaper::fq::{Fq, FqConfig};
-    use weir_core::shaper::htb::{Htb, HtbConfig, HtbMeter};
-    use weir_core::shaper::slab::{Fifo, Slab};
-    use weir_core::shaper::tree::{LeafConfig, TreeSize};
 
     const REPEATS: usize = 9;
     const BURST: usize = 64;
     const PACKETS: usize = 1 << 20;
     /// Packets of one stretch that is timed: some tens of microseconds.
     const CHUNK: usize = 1024;
+    /// Flows that are taken out at a time, fewer than there are.
+    const TAKEN: usize = 256;
     const LEN_BYTES: u32 = 1000;
     const SLACK_NS: u64 = 10_000;
 
     pub fn run() {
+        println!("{}", calibration());
         println!("cycles, median [quartiles] of {REPEATS}");
         for flows in [1_000, 100_000, 1_000_000] {
             fq(flows);
         }
         for flows in [1_000, 100_000, 1_000_000] {
             order(flows);
-        }
-        for (leaf_mbit, name) in [(10, "guarantees"), (2, "mostly borrowed")] {
-            tree(leaf_mbit, name);
         }
     }
 
@@ -71,14 +72,16 @@ mod bench {
         }
     }
 
-    fn packet() -> Handle {
-        Handle { meta: Meta::default() }
+    fn packet(now_ns: u64) -> Handle {
+        Handle { meta: Meta { arrival_ns: now_ns, ..Meta::default() } }
     }
 
     /// What both sides of the FQ benchmark do: flows of four paces that sum up to 40 Gbit/s, in bursts, each
     /// flow sending its next packet some time after the last one left, so that half of them are idle at any
     /// time.
     trait PacedFlows {
+        /// Packets of a burst are about to be put into these flows.
+        fn expect<'a>(&self, _flows: impl Iterator<Item = &'a usize>) {}
         fn enqueue(&mut self, flow: usize, now_ns: u64);
         fn dequeue(&mut self, now_ns: u64) -> Result<usize, u64>;
     }
@@ -115,6 +118,7 @@ mod bench {
             let (start, before) = (cycle(), sent);
             while sent < before + CHUNK {
                 let enqueue = thinking.len().saturating_sub(think).min(BURST);
+                system.expect(thinking.range(..enqueue));
                 for flow in thinking.drain(..enqueue) {
                     system.enqueue(flow, now_ns);
                 }
@@ -162,9 +166,7 @@ mod bench {
             ours.push(weir.0);
             theirs.push(heap.0);
         }
-        let name = format!("FQ enqueue + dequeue, {flows} flows");
-        print(&name, "weir", ours);
-        print(&name, "BinaryHeap", theirs);
+        versus(&format!("FQ enqueue + dequeue, {flows} flows"), ours, theirs);
     }
 
     struct Weir(Fq<Handle>);
@@ -189,8 +191,12 @@ mod bench {
 
     impl PacedFlows for Weir {
         #[inline]
-        fn enqueue(&mut self, flow: usize, _now_ns: u64) {
-            self.0.enqueue(flow, packet()).expect("a slot");
+        fn expect<'a>(&self, flows: impl Iterator<Item = &'a usize>) {
+            self.0.expect(flows.copied());
+        }
+        #[inline]
+        fn enqueue(&mut self, flow: usize, now_ns: u64) {
+            self.0.enqueue(flow, packet(now_ns)).expect("a slot");
         }
         #[inline]
         fn dequeue(&mut self, now_ns: u64) -> Result<usize, u64> {
@@ -205,16 +211,18 @@ mod bench {
         }
     }
 
-    /// The same job with the standard heap: packets wait in the same slab, flows whose time has not come in
-    /// the heap.
+    /// The same job with what the standard library has: a queue of packets for each flow, flows with packets in a heap by the
+    /// time at which the next may leave, and the same books.
     struct Heap {
-        slab: Slab<Handle>,
         flows: Vec<HeapFlow>,
         heap: BinaryHeap<Reverse<(u64, u32)>>,
+        held: Count,
+        account: Account,
+        delay: DelayHistogram,
     }
 
     struct HeapFlow {
-        fifo: Fifo,
+        packets: VecDeque<Handle>,
         departure_ns: u64,
         bits_per_s: u64,
     }
@@ -222,15 +230,17 @@ mod bench {
     impl Heap {
         fn new(flows: usize) -> Heap {
             Heap {
-                slab: Slab::new(flows + BURST),
                 flows: (0..flows)
                     .map(|flow| HeapFlow {
-                        fifo: Fifo::default(),
+                        packets: VecDeque::new(),
                         departure_ns: 0,
                         bits_per_s: pace(flow, flows).bits_per_s(),
                     })
                     .collect(),
                 heap: BinaryHeap::with_capacity(flows + BURST),
+                held: Count::default(),
+                account: Account::default(),
+                delay: DelayHistogram::default(),
             }
         }
     }
@@ -239,149 +249,129 @@ mod bench {
         #[inline]
         fn enqueue(&mut self, flow: usize, now_ns: u64) {
             let queue = &mut self.flows[flow];
-            if queue.fifo.is_empty() {
+            if queue.packets.is_empty() {
                 self.heap.push(Reverse((queue.departure_ns.max(now_ns), flow as u32)));
             }
-            self.slab.push(&mut queue.fifo, packet()).expect("a slot");
+            queue.packets.push_back(packet(now_ns));
+            self.held.add(LEN_BYTES);
+            self.account.accept(LEN_BYTES);
         }
         #[inline]
         fn dequeue(&mut self, now_ns: u64) -> Result<usize, u64> {
-            match self.heap.peek() {
-                None => Err(now_ns + 1),
-                Some(Reverse((ready_ns, _))) if *ready_ns > now_ns => Err(*ready_ns),
-                Some(Reverse((_, flow))) => {
-                    let flow = *flow as usize;
-                    self.heap.pop();
-                    let queue = &mut self.flows[flow];
-                    black_box(self.slab.pop(&mut queue.fifo));
-                    let cost_ns = u64::from(LEN_BYTES) * 8_000_000_000 / queue.bits_per_s;
-                    queue.departure_ns = queue.departure_ns.max(now_ns.saturating_sub(SLACK_NS)) + cost_ns;
-                    if !queue.fifo.is_empty() {
-                        self.heap.push(Reverse((queue.departure_ns, flow as u32)));
-                    }
-                    Ok(flow)
-                }
+            let Some(mut first) = self.heap.peek_mut() else { return Err(now_ns + 1) };
+            let Reverse((ready_ns, flow)) = *first;
+            if ready_ns > now_ns {
+                return Err(ready_ns);
             }
+            let queue = &mut self.flows[flow as usize];
+            let packet = queue.packets.pop_front().expect("a flow in the heap has packets");
+            let len_bytes = packet.len_bytes();
+            let cost_ns = u64::from(len_bytes) * 8_000_000_000 / queue.bits_per_s;
+            queue.departure_ns = queue.departure_ns.max(now_ns.saturating_sub(SLACK_NS)) + cost_ns;
+            if queue.packets.is_empty() {
+                PeekMut::pop(first);
+            } else {
+                *first = Reverse((queue.departure_ns, flow));
+            }
+            self.held.sub(len_bytes);
+            self.account.deliver(len_bytes);
+            self.delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
+            black_box(packet);
+            Ok(flow as usize)
         }
     }
 
-    /// The order alone, what FQ has a bucket queue for: take the flow with the earliest time out and put it
-    /// back later.
+    /// The order alone, what FQ has a bucket queue for: take the flows with the earliest times out, [`TAKEN`] at a time, and put
+    /// them back later. Both ways are timed, and shown apart and together.
     fn order(flows: usize) {
-        const ROUNDS: usize = 1 << 20;
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        let ahead = |random: &mut u64| next_random(random) % 100_000_000;
-        let mut bucket_queue = || {
-            let (mut random, mut now_ns) = (1, 0);
+        const ROUNDS: usize = 1 << 12;
+        // By how much later each is put back, drawn beforehand: to draw would cost as much as what is measured.
+        let mut random = 1;
+        let drawn: Vec<u64> = (0..4096).map(|_| next_random(&mut random) % 100_000_000).collect();
+        let bucket_queue = || {
             let mut buckets = Buckets::new(10, 0);
             let mut next = vec![NONE; flows];
             for (item, next) in next.iter_mut().enumerate() {
-                *next = buckets.push(ahead(&mut random), item as u32);
+                *next = buckets.push(drawn[item % 4096], item as u32);
             }
-            let mut chunks = Vec::new();
-            for _ in 0..ROUNDS / CHUNK {
-                let (mut rounds, start) = (0, cycle());
-                while rounds < CHUNK {
-                    now_ns = black_box(buckets.next_ns().unwrap_or(now_ns));
+            let (mut now_ns, mut out) = (0, Vec::with_capacity(TAKEN));
+            let mut round = || {
+                let start = cycle();
+                while out.len() < TAKEN {
+                    now_ns = buckets.next_ns().unwrap_or(now_ns);
                     let mut item = buckets.take_due(now_ns).unwrap_or(NONE);
+                    while item != NONE && out.len() < TAKEN {
+                        out.push((now_ns, item));
+                        item = next[item as usize];
+                    }
+                    // What is left of a bucket goes back before the next is taken.
                     while item != NONE {
                         let following = next[item as usize];
-                        next[item as usize] = buckets.push(now_ns + ahead(&mut random), item);
+                        next[item as usize] = buckets.push(now_ns, item);
                         item = following;
-                        rounds += 1;
                     }
                 }
-                chunks.push((cycle() - start) as f64 / rounds as f64);
-            }
-            ours.push(median(&mut chunks));
+                let taken = cycle();
+                for ((at_ns, item), ahead_ns) in out.drain(..).zip(drawn.iter().cycle()) {
+                    next[item as usize] = buckets.push(at_ns + ahead_ns, item);
+                }
+                [taken - start, cycle() - taken]
+            };
+            medians((0..ROUNDS).map(|_| round()))
         };
-        let mut heap = || {
-            let mut random = 1;
-            let mut heap: BinaryHeap<Reverse<(u64, u32)>> =
-                (0..flows as u32).map(|item| Reverse((ahead(&mut random), item))).collect();
-            let mut chunks = Vec::new();
-            for _ in 0..ROUNDS / CHUNK {
+        let heap = || {
+            let items = (0..flows).map(|item| Reverse((drawn[item % 4096], item as u32)));
+            let mut heap: BinaryHeap<Reverse<(u64, u32)>> = items.collect();
+            let mut out = Vec::with_capacity(TAKEN);
+            let mut round = || {
                 let start = cycle();
-                for _ in 0..CHUNK {
-                    if let Some(Reverse((now_ns, item))) = black_box(heap.pop()) {
-                        heap.push(Reverse((now_ns + ahead(&mut random), item)));
-                    }
+                while out.len() < TAKEN {
+                    let Some(Reverse(first)) = heap.pop() else { break };
+                    out.push(first);
                 }
-                chunks.push((cycle() - start) as f64 / CHUNK as f64);
-            }
-            theirs.push(median(&mut chunks));
+                let taken = cycle();
+                for ((at_ns, item), ahead_ns) in out.drain(..).zip(drawn.iter().cycle()) {
+                    heap.push(Reverse((at_ns + ahead_ns, item)));
+                }
+                [taken - start, cycle() - taken]
+            };
+            medians((0..ROUNDS).map(|_| round()))
         };
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for repeat in 0..REPEATS {
             if repeat % 2 == 0 {
-                bucket_queue();
-                heap();
+                ours.push(bucket_queue());
+                theirs.push(heap());
             } else {
-                heap();
-                bucket_queue();
+                theirs.push(heap());
+                ours.push(bucket_queue());
             }
         }
-        let name = format!("earliest out, back in later, {flows} flows");
-        print(&name, "weir", ours);
-        print(&name, "BinaryHeap", theirs);
+        let parts: [(&str, fn(&[f64; 2]) -> f64); 3] = [
+            ("earliest out", |both| both[0]),
+            ("back in later", |both| both[1]),
+            ("out and in", |both| both[0] + both[1]),
+        ];
+        for (what, part) in parts {
+            let name = format!("{what}, {flows} flows");
+            versus(&name, ours.iter().map(part).collect(), theirs.iter().map(part).collect());
+        }
     }
 
-    /// A root, ten classes of a gigabit and 990 leaves, all of them busy, as fast as the tree lets them.
-    fn tree(leaf_mbit: u64, name: &str) {
-        let ours: Vec<f64> = (0..REPEATS).map(|_| tree_cycles(leaf_mbit)).collect();
-        let figure = print(&format!("HTB, 1001 classes in 3 levels, {name}"), "weir", ours);
-        println!("{:52} {:14} {:8.1} million packets/s", "", "", tsc_hz() / figure / 1e6);
+    /// Of each part the median, for one item.
+    fn medians(rounds: impl Iterator<Item = [u64; 2]>) -> [f64; 2] {
+        let rounds: Vec<[u64; 2]> = rounds.collect();
+        [0, 1].map(|part| {
+            let mut cycles: Vec<f64> = rounds.iter().map(|round| round[part] as f64 / TAKEN as f64).collect();
+            median(&mut cycles)
+        })
     }
 
-    fn tree_cycles(leaf_mbit: u64) -> f64 {
-        let mbit = |mbit: u64| Rate::from_bits_per_s(mbit * 1_000_000).expect("not 0");
-        let config = |rate_mbit, ceil_mbit| HtbConfig {
-            rate: mbit(rate_mbit),
-            ceil: mbit(ceil_mbit),
-            burst_bytes: 20_000,
-            cburst_bytes: 20_000,
-            mtu_bytes: LEN_BYTES.into(),
-        };
-        let size = TreeSize { classes_max: 1001, packets_max: 10_000, poll_budget_bytes: 0 };
-        let mut htb = Htb::new(size, 0);
-        let leaf = LeafConfig {
-            priority: 0,
-            flows: 1,
-            flow_quantum_bytes: 1514,
-            limit_bytes: 100_000,
-            rule: Rule::default(),
-        };
-        let mut add = |parent, config, leaf| {
-            htb.add(parent, HtbMeter::new(config, 0).expect("kept"), 1514, leaf, 0).expect("room")
-        };
-        let root = add(None, config(10_000, 10_000), None);
-        let inner: Vec<usize> = (0..10).map(|_| add(Some(root), config(1_000, 1_000), None)).collect();
-        let leaves: Vec<usize> = (0..990)
-            .map(|index| add(Some(inner[index % 10]), config(leaf_mbit, 1_000), Some(leaf)))
-            .collect();
-        for class in leaves {
-            for _ in 0..4 {
-                htb.enqueue(class, 0, packet()).expect("a slot");
-            }
-        }
-        let (mut now_ns, mut chunks) = (0, Vec::new());
-        for chunk in 0..PACKETS / CHUNK / 4 {
-            let (mut sent, start) = (0, cycle());
-            while sent < CHUNK {
-                match htb.dequeue(now_ns) {
-                    Dequeue::Packet(_, packet) => {
-                        sent += 1;
-                        htb.enqueue(packet.meta.class.into(), 0, packet).expect("a slot");
-                    }
-                    Dequeue::NotBefore(ready_ns) => now_ns = ready_ns,
-                    other => panic!("{other:?}"),
-                }
-            }
-            // The first of them spend the bursts.
-            if chunk >= 32 {
-                chunks.push((cycle() - start) as f64 / sent as f64);
-            }
-        }
-        median(&mut chunks)
+    /// Prints both, and how many times the heap's cycles are ours.
+    fn versus(name: &str, ours: Vec<f64>, theirs: Vec<f64>) {
+        let ours = print(name, "weir", ours);
+        let theirs = print(name, "BinaryHeap", theirs);
+        println!("{:52} {:14} {:8.1} times", "", "", theirs / ours);
     }
 
     fn print(name: &str, system: &str, mut cycles: Vec<f64>) -> f64 {
@@ -389,6 +379,24 @@ mod bench {
         let at = |quarter: usize| cycles[quarter * (cycles.len() - 1) / 4];
         println!("{name:52} {system:14} {:8.1} [{:.1} {:.1}]", at(2), at(1), at(3));
         at(2)
+    }
+
+    /// What the figures are to be read against: the counter's pace, and what a load costs that no cache holds.
+    fn calibration() -> String {
+        const LINES: usize = 1 << 20;
+        let order = shuffled(LINES);
+        // A ring through all lines in that order, 16 words a line.
+        let mut ring = vec![0u32; LINES * 16];
+        for (from, to) in order.iter().zip(order.iter().cycle().skip(1)) {
+            ring[from * 16] = *to as u32;
+        }
+        let (start, mut at) = (cycle(), 0u32);
+        for _ in 0..LINES / 16 {
+            at = ring[at as usize * 16];
+        }
+        black_box(at);
+        let load = (cycle() - start) as f64 / (LINES / 16) as f64;
+        format!("calibration: {:.0} MHz, {load:.0} cycles for a load from 64 MiB", tsc_hz() / 1e6)
     }
 
     /// How fast the time-stamp counter runs.

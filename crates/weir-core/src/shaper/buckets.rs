@@ -27,12 +27,18 @@ pub const BUCKETS: u64 = 64 * 64 * 64;
 /// No item: the end of a bucket's list.
 pub const NONE: u32 = u32::MAX;
 
+/// No bucket: past any time.
+const ALL_EMPTY: u64 = u64::MAX;
+
 /// The queue.
 #[derive(Debug)]
 pub struct Buckets {
     shift: u32,
     /// The bucket taken last, as an absolute number: invariant: no item is in an earlier one.
     base: u64,
+    /// The first full bucket, as an absolute number; `ALL_EMPTY` if there is none. Looked for once for each bucket that is
+    /// taken, however often it is asked for.
+    first: u64,
     top: u64,
     mid: [u64; 64],
     low: Box<[u64]>,
@@ -50,6 +56,7 @@ impl Buckets {
         Buckets {
             shift,
             base: now_ns >> shift,
+            first: ALL_EMPTY,
             top: 0,
             mid: [0; 64],
             low: vec![0; 64 * 64].into_boxed_slice(),
@@ -69,6 +76,7 @@ impl Buckets {
         let rounds_up = u64::from(at_ns & ((1 << self.shift) - 1) != 0);
         let bucket = ((at_ns >> self.shift) + rounds_up).clamp(self.base, self.base + (BUCKETS - 1));
         let place = (bucket % BUCKETS) as usize;
+        self.first = self.first.min(bucket);
         self.low[place >> 6] |= 1 << (place & 63);
         self.mid[place >> 12] |= 1 << (place >> 6 & 63);
         self.top |= 1 << (place >> 12);
@@ -80,6 +88,9 @@ impl Buckets {
     pub fn set_head(&mut self, place: u32, item: u32) {
         if item == NONE {
             self.clear(place as usize);
+            if self.first % BUCKETS == u64::from(place) {
+                self.first = self.find();
+            }
         } else {
             self.heads[place as usize] = item;
         }
@@ -89,34 +100,45 @@ impl Buckets {
     #[inline]
     pub fn take_due(&mut self, now_ns: u64) -> Option<u32> {
         let now = now_ns >> self.shift;
-        match self.first() {
-            Some(bucket) if bucket <= now => {
-                self.base = bucket;
-                Some(self.clear((bucket % BUCKETS) as usize))
-            }
-            _ => {
-                // Every bucket up to now is empty, so the window may move on.
-                self.base = self.base.max(now);
-                None
-            }
+        if self.first > now {
+            // Every bucket up to now is empty, so the window may move on.
+            self.base = self.base.max(now);
+            return None;
         }
+        self.base = self.first;
+        let item = self.clear((self.base % BUCKETS) as usize);
+        self.first = self.find();
+        Some(item)
     }
 
     /// When the first bucket is due; `None` if all are empty.
     #[inline]
     pub fn next_ns(&self) -> Option<u64> {
-        self.first().map(|bucket| bucket << self.shift)
+        (self.first != ALL_EMPTY).then(|| self.first << self.shift)
     }
 
-    /// The first full bucket at or after `base`, as an absolute number.
+    /// The first full bucket whose items are due at or after `at_ns`: when that is, and its first item, which stays there.
+    /// `None` too if the ring's memory would have to be gone through once more for it.
     #[inline]
-    fn first(&self) -> Option<u64> {
+    pub fn first_from(&self, at_ns: u64) -> Option<(u64, u32)> {
         if self.top == 0 {
             return None;
         }
+        let bucket = (at_ns >> self.shift).max(self.base);
+        let from = (bucket % BUCKETS) as usize;
+        let place = self.first_place(from)?;
+        Some(((bucket + (place - from) as u64) << self.shift, self.heads[place]))
+    }
+
+    /// Looks for the first full bucket at or after `base`.
+    #[inline]
+    fn find(&self) -> u64 {
+        if self.top == 0 {
+            return ALL_EMPTY;
+        }
         let from = (self.base % BUCKETS) as usize;
-        let place = self.first_place(from).or_else(|| self.first_place(0))?;
-        Some(self.base + (place.wrapping_sub(from) as u64 % BUCKETS))
+        let place = self.first_place(from).or_else(|| self.first_place(0));
+        place.map_or(ALL_EMPTY, |place| self.base + (place.wrapping_sub(from) as u64 % BUCKETS))
     }
 
     /// The first full place at or after `from` in the ring's memory.

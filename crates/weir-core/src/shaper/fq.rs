@@ -14,7 +14,9 @@
 //! flows first, as in the DRR module; a flow whose time has not waits in a bucket queue by its departure
 //! time. So work does not grow with the number of flows; what grows is the memory they lie in.
 //!
-//! A flow is half a cache line and a link, 36 bytes, idle or not. Flows are numbered densely and taken at creation.
+//! A flow is one cache line, 64 bytes, idle or not: whatever is done to it waits for memory once. Where there are too many
+//! for the caches, lines are asked for many at a time ([`Fq::expect`] before a burst is put in, `fetch_ahead` before flows
+//! come due), so that a packet does not wait for all of each. Flows are numbered densely and taken at creation.
 //!
 //! Owner: one worker. Source: Linux `net/sched/sch_fq.c` (pacing beside new and old flows); Saeed et al.,
 //! *Carousel*, SIGCOMM 2017 (earliest departure time, and the credit that returns when the packet leaves);
@@ -23,6 +25,8 @@
 //! Limits: a pace below 2 bit/s is 2 bit/s. A departure is late by less than one bucket, `2^BUCKET_SHIFT` ns,
 //! besides what the caller is late. There is no limit on the sum of all flows; put one behind it where the
 //! way out does not.
+
+use std::hint::black_box;
 
 use super::{
     backlog::{Dequeue, Refused},
@@ -41,6 +45,11 @@ use crate::{
 /// Departure times are kept apart to 2^10 ns, about a microsecond; the window is then 268 ms, and a flow
 /// whose next packet is further off is looked at once in each.
 const BUCKET_SHIFT: u32 = 10;
+
+/// So many flows and their packets are in a core's cache whether they are fetched ahead or not.
+const FLOWS_CACHED: usize = 1 << 14;
+/// How many flows are fetched at a time.
+const AHEAD: usize = 64;
 
 /// What FQ is asked to keep, and the memory it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,14 +73,13 @@ pub struct FqConfig {
 pub struct Fq<P> {
     slab: Slab<P>,
     flows: Vec<Flow>,
-    /// For each flow, the next one of the list or bucket it is in. Apart from the flows, so that following a
-    /// list does not wait for each flow's own line.
-    next: Vec<u32>,
     new_flows: List,
     old_flows: List,
     parked: Buckets,
-    /// When the bucket queue was last asked.
+    /// When the bucket queue was last asked. Invariant: whoever is parked has a later time.
     listed_ns: u64,
+    /// Up to here the memory of those who are parked has been fetched.
+    fetched_ns: u64,
     quantum_bytes: i32,
     slack_ns: u64,
     limit_bytes: u64,
@@ -83,8 +91,10 @@ pub struct Fq<P> {
 
 /// One flow.
 #[derive(Debug)]
-#[repr(align(32))]
+#[repr(align(64))]
 struct Flow {
+    /// The next one of the list or bucket it is in.
+    next: u32,
     fifo: Fifo,
     departure_ns: u64,
     /// The rest of the departure time, in 2^-32 ns.
@@ -94,8 +104,7 @@ struct Flow {
     ns_per_byte: u64,
 }
 
-const _: () =
-    assert!(size_of::<Flow>() == 32, "an idle flow is half a cache line, and never lies across two");
+const _: () = assert!(size_of::<Flow>() == 64, "an idle flow is one cache line, and never lies across two");
 
 /// In the place of a link: the flow is on no list and in no bucket, and nothing waits in it.
 const NOT_LISTED: u32 = NONE - 1;
@@ -116,6 +125,7 @@ impl<P: Packet> Fq<P> {
         assert!((1..=1 << 30).contains(&config.quantum_bytes), "a turn of {} bytes", config.quantum_bytes);
         assert!(config.flows < NOT_LISTED as usize, "flows are numbered with 32 bits");
         let flow = || Flow {
+            next: NOT_LISTED,
             fifo: Fifo::default(),
             departure_ns: 0,
             departure_fraction: 0,
@@ -125,11 +135,11 @@ impl<P: Packet> Fq<P> {
         Fq {
             slab: Slab::new(config.packets_max),
             flows: (0..config.flows).map(|_| flow()).collect(),
-            next: vec![NOT_LISTED; config.flows],
             new_flows: List { head: NONE, tail: NONE },
             old_flows: List { head: NONE, tail: NONE },
             parked: Buckets::new(BUCKET_SHIFT, now_ns),
             listed_ns: now_ns,
+            fetched_ns: now_ns,
             quantum_bytes: config.quantum_bytes as i32,
             slack_ns: config.slack_ns,
             limit_bytes: config.limit_bytes,
@@ -157,23 +167,38 @@ impl<P: Packet> Fq<P> {
         self.slab.push(&mut queue.fifo, packet).map_err(Refused::NoSlot)?;
         self.held.add(len_bytes);
         self.account.accept(len_bytes);
-        if self.next[flow] == NOT_LISTED {
+        if queue.next == NOT_LISTED {
             queue.deficit = self.quantum_bytes;
-            self.new_flows.push(&mut self.next, flow as u32);
+            let ready_ns = queue.ready_ns();
+            if ready_ns > self.listed_ns {
+                queue.next = self.parked.push(ready_ns, flow as u32);
+            } else {
+                self.new_flows.push(&mut self.flows, flow as u32);
+            }
         }
         Ok(())
+    }
+
+    /// Fetches the memory of flows that packets are about to be put into, for all of them at the same time: among a million
+    /// flows none is in a cache, and one after the other they would be waited for.
+    #[inline]
+    pub fn expect(&self, flows: impl Iterator<Item = usize>) {
+        if self.flows.len() >= FLOWS_CACHED {
+            let touched = flows.fold(0, |sum: u32, flow| sum ^ self.flows[flow].next);
+            black_box(touched);
+        }
     }
 
     /// The next packet whose time has come.
     #[inline]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
         loop {
-            let is_new = self.new_flows.head != NONE;
             // Whoever is parked is parked past the present, so nobody is due until that moves.
             if now_ns != self.listed_ns {
                 self.list_due(now_ns);
                 self.listed_ns = now_ns;
             }
+            let is_new = self.new_flows.head != NONE;
             let index = if is_new { self.new_flows.head } else { self.old_flows.head };
             let Some(flow) = self.flows.get_mut(index as usize) else {
                 let next_ns = self.parked.next_ns().filter(|_| self.held.packets > 0);
@@ -251,14 +276,42 @@ impl<P: Packet> Fq<P> {
     /// Moves flows whose time has come from their buckets to the old flows.
     #[inline]
     fn list_due(&mut self, now_ns: u64) {
+        if now_ns >= self.fetched_ns && self.flows.len() >= FLOWS_CACHED {
+            self.fetch_ahead(now_ns);
+        }
         while let Some(first) = self.parked.take_due(now_ns) {
             let mut index = first;
             while index != NONE {
-                let following = self.next[index as usize];
-                self.old_flows.push(&mut self.next, index);
+                let following = self.flows[index as usize].next;
+                self.old_flows.push(&mut self.flows, index);
                 index = following;
             }
         }
+    }
+
+    /// Fetches the memory of the flows that are due next, and of their first packets: the first loop follows the buckets'
+    /// lists, those of the others do not depend on each other, so that their loads are under way together.
+    #[inline(never)]
+    fn fetch_ahead(&mut self, now_ns: u64) {
+        let mut ahead = [0; AHEAD];
+        let mut count = 0;
+        let mut from_ns = 0;
+        while count < AHEAD {
+            let Some((at_ns, first)) = self.parked.first_from(from_ns) else { break };
+            let mut index = first;
+            while index != NONE && count < AHEAD {
+                ahead[count] = index;
+                count += 1;
+                index = self.flows[index as usize].next;
+            }
+            from_ns = at_ns + (1 << BUCKET_SHIFT);
+        }
+        self.fetched_ns = from_ns.max(now_ns + (1 << BUCKET_SHIFT));
+        let mut heads = [0; AHEAD];
+        for (head, &index) in heads.iter_mut().zip(&ahead[..count]) {
+            *head = self.flows[index as usize].fifo.first();
+        }
+        black_box(self.slab.touch(&heads[..count]));
     }
 
     /// Moves the flow at the head on: out of the round if it is empty and was an old one already, into a
@@ -269,7 +322,7 @@ impl<P: Packet> Fq<P> {
         let is_new = self.new_flows.head != NONE;
         let list = if is_new { &mut self.new_flows } else { &mut self.old_flows };
         let index = list.head;
-        list.head = self.next[index as usize];
+        list.head = self.flows[index as usize].next;
         let flow = &mut self.flows[index as usize];
         let in_debt = flow.deficit <= 0;
         if in_debt {
@@ -277,11 +330,11 @@ impl<P: Packet> Fq<P> {
         }
         let (is_empty, ready_ns) = (flow.fifo.is_empty(), flow.ready_ns());
         if is_empty && !in_debt && !is_new {
-            self.next[index as usize] = NOT_LISTED;
+            self.flows[index as usize].next = NOT_LISTED;
         } else if !is_empty && ready_ns > now_ns {
-            self.next[index as usize] = self.parked.push(ready_ns, index);
+            self.flows[index as usize].next = self.parked.push(ready_ns, index);
         } else {
-            self.old_flows.push(&mut self.next, index);
+            self.old_flows.push(&mut self.flows, index);
         }
     }
 }
@@ -318,12 +371,12 @@ fn ns_per_byte(pace: Option<Rate>) -> u64 {
 
 impl List {
     #[inline]
-    fn push(&mut self, next: &mut [u32], index: u32) {
-        next[index as usize] = NONE;
+    fn push(&mut self, flows: &mut [Flow], index: u32) {
+        flows[index as usize].next = NONE;
         if self.head == NONE {
             self.head = index;
         } else {
-            next[self.tail as usize] = index;
+            flows[self.tail as usize].next = index;
         }
         self.tail = index;
     }

@@ -18,11 +18,14 @@ pub struct Slab<P> {
     taken: u32,
 }
 
-/// Invariant: `packet` is `None` exactly in the slots of the free list.
+/// The link is beside the tag, so that a handle of 24 bytes makes a slot of half a cache line, which never lies across two.
 #[derive(Debug)]
-struct Slot<P> {
-    packet: Option<P>,
-    next: u32,
+#[repr(align(32))]
+enum Slot<P> {
+    /// In the free list.
+    Free { next: u32 },
+    /// In a queue.
+    Taken { next: u32, packet: P },
 }
 
 /// A queue in a slab: packets leave in the order they came.
@@ -43,23 +46,24 @@ impl<P> Slab<P> {
         assert!(packets_max < NONE as usize, "slots are numbered with 32 bits");
         let next_free = |index: usize| if index + 1 < packets_max { index as u32 + 1 } else { NONE };
         Slab {
-            slots: (0..packets_max).map(|index| Slot { packet: None, next: next_free(index) }).collect(),
+            slots: (0..packets_max).map(|index| Slot::Free { next: next_free(index) }).collect(),
             free: if packets_max > 0 { 0 } else { NONE },
             taken: 0,
         }
     }
 
     /// Puts a packet at the end of a queue; gives it back when every slot is taken.
+    #[inline]
     pub fn push(&mut self, fifo: &mut Fifo, packet: P) -> Result<(), P> {
-        let Some(slot) = self.slots.get_mut(self.free as usize) else {
+        let Some(slot @ &mut Slot::Free { next }) = self.slots.get_mut(self.free as usize) else {
             return Err(packet);
         };
-        let index = std::mem::replace(&mut self.free, slot.next);
-        *slot = Slot { packet: Some(packet), next: NONE };
+        let index = std::mem::replace(&mut self.free, next);
+        *slot = Slot::Taken { next: NONE, packet };
         if fifo.is_empty() {
             fifo.head = index;
-        } else {
-            self.slots[fifo.tail as usize].next = index;
+        } else if let Some(Slot::Taken { next, .. }) = self.slots.get_mut(fifo.tail as usize) {
+            *next = index;
         }
         fifo.tail = index;
         self.taken += 1;
@@ -67,23 +71,49 @@ impl<P> Slab<P> {
     }
 
     /// The first packet of a queue.
+    #[inline]
     pub fn front(&self, fifo: &Fifo) -> Option<&P> {
-        self.slots.get(fifo.head as usize)?.packet.as_ref()
+        match self.slots.get(fifo.head as usize)? {
+            Slot::Taken { packet, .. } => Some(packet),
+            Slot::Free { .. } => None,
+        }
     }
 
     /// The first packet of a queue, to be changed; its length must stay as it is.
+    #[inline]
     pub fn front_mut(&mut self, fifo: &Fifo) -> Option<&mut P> {
-        self.slots.get_mut(fifo.head as usize)?.packet.as_mut()
+        match self.slots.get_mut(fifo.head as usize)? {
+            Slot::Taken { packet, .. } => Some(packet),
+            Slot::Free { .. } => None,
+        }
     }
 
     /// Takes the first packet of a queue out.
+    #[inline]
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<P> {
         let slot = self.slots.get_mut(fifo.head as usize)?;
-        let packet = slot.packet.take()?;
-        let next = std::mem::replace(&mut slot.next, self.free);
-        self.free = std::mem::replace(&mut fifo.head, next);
-        self.taken -= 1;
-        Some(packet)
+        match std::mem::replace(slot, Slot::Free { next: self.free }) {
+            Slot::Taken { next, packet } => {
+                self.free = std::mem::replace(&mut fifo.head, next);
+                self.taken -= 1;
+                Some(packet)
+            }
+            // A queue of another slab: its owner's mistake, and nothing is changed here.
+            free @ Slot::Free { .. } => {
+                *slot = free;
+                None
+            }
+        }
+    }
+
+    /// Reads something of each of these slots, none depending on another, so that their memory is fetched at the same time.
+    /// What it returns means nothing, and must only seem to be used.
+    pub fn touch(&self, slots: &[u32]) -> u32 {
+        let next = |slot: &u32| match self.slots.get(*slot as usize) {
+            Some(Slot::Taken { next, .. } | Slot::Free { next }) => *next,
+            None => 0,
+        };
+        slots.iter().fold(0, |sum, slot| sum ^ next(slot))
     }
 
     /// How many more packets fit.
@@ -93,6 +123,11 @@ impl<P> Slab<P> {
 }
 
 impl Fifo {
+    /// The slot of its first packet, for [`Slab::touch`].
+    pub fn first(&self) -> u32 {
+        self.head
+    }
+
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.head == NONE

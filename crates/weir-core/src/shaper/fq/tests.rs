@@ -92,9 +92,34 @@ fn flows_without_a_pace_share_by_bytes_and_a_quiet_one_goes_first() {
 }
 
 #[test]
-fn a_million_idle_flows_take_36_bytes_each() {
+fn a_million_idle_flows_take_64_bytes_each() {
     let fq = Fq::<TestPacket>::new(FqConfig { flows: 1_000_000, packets_max: 1, ..config(None) }, 0);
-    assert!(size_of_val(&fq.flows[..]) + size_of_val(&fq.next[..]) <= 36_000_000);
+    assert!(size_of_val(&fq.flows[..]) <= 64_000_000);
+}
+
+/// So many flows are fetched ahead; each packet leaves at its time all the same.
+#[test]
+fn flows_that_no_cache_holds_keep_their_own_pace() {
+    let flows = 2 * FLOWS_CACHED;
+    let mut fq = Fq::new(FqConfig { flows, packets_max: 2 * flows, slack_ns: 2048, ..config(None) }, 0);
+    // A packet each ms to 64 ms.
+    let pace_ns = |flow: usize| 1_000_000 * (1 + flow as u64 % 64);
+    for flow in 0..flows {
+        fq.set_pace(flow, rate(8 * 1000 * 1_000_000_000 / pace_ns(flow)));
+    }
+    for number in 0..2 {
+        fq.expect(0..flows);
+        for flow in 0..flows {
+            fq.enqueue(flow, TestPacket::new(1000, number, 0)).unwrap();
+        }
+    }
+    let out = run(&mut fq, 0, u64::MAX);
+    assert_eq!(out.len(), 2 * flows);
+    for (ns, flow, packet) in out {
+        let exact_ns = packet.number as u64 * pace_ns(flow);
+        // A bucket, and what is cut off a pace in whole bits.
+        assert!((exact_ns..exact_ns + 2048).contains(&ns), "packet {} of flow {flow} at {ns}", packet.number);
+    }
 }
 
 #[test]
