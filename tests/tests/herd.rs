@@ -1,0 +1,187 @@
+//! A thousand senders blocked at once: each is woken only for what it can send then.
+//!
+//! A sender is a thread in `send(2)`. While it sleeps there it gives its processor up once; were it woken in vain it would
+//! sleep again in the same call, so the voluntary context switches of a call beyond the first bound its empty wakes from above;
+//! one in some hundred calls sleeps twice for reasons of the kernel's own, where a herd would make that every call but some.
+//! The other side of it is exact: Weir looks at a queue of held senders only when it can take packets, and finds some each
+//! time. The kernel wakes a sender when half of its buffer is free, so there are far fewer kicks than packets.
+
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::Value;
+use weir_lab::clock::{let_pass, wait_until};
+use weir_tests::rig::{MANY_QUEUES, Rig, stat_of};
+use weir_tests::{harness, privileged};
+
+const SENDERS: usize = 1000;
+const PAYLOAD_BYTES: usize = 1470;
+const PORT: u16 = 5001;
+/// What each socket holds, as the kernel counts: 14 datagrams.
+const SEND_BUFFER_BYTES: i32 = 16 << 10;
+const RECEIVE_BUFFER_BYTES: i32 = 64 << 20;
+const TIME: Duration = Duration::from_secs(4);
+/// Nothing more comes after this.
+const SILENCE: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    harness::main(&[privileged!(a_thousand_blocked_senders_are_woken_for_what_they_can_send)])
+}
+
+/// What a sender did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    sent: u32,
+    wakes: u64,
+    empty_wakes: u64,
+}
+
+/// What arrived of one sender.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arrived {
+    count: u32,
+    next: u32,
+    reordered: u32,
+}
+
+fn a_thousand_blocked_senders_are_woken_for_what_they_can_send() -> Result<()> {
+    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit", "--burst", "20kb"])?;
+    let address = rig.right_address().v4;
+    let receiver = rig.right.enter(|| -> Result<UdpSocket> {
+        let socket = UdpSocket::bind(("0.0.0.0", PORT))?;
+        set_buffer(&socket, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)?;
+        socket.set_read_timeout(Some(SILENCE))?;
+        Ok(socket)
+    })??;
+    let sockets = rig.left.enter(|| -> Result<Vec<UdpSocket>> {
+        let open = |_| -> Result<UdpSocket> {
+            let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+            set_buffer(&socket, libc::SO_SNDBUF, SEND_BUFFER_BYTES)?;
+            socket.connect((address.as_str(), PORT))?;
+            Ok(socket)
+        };
+        (0..SENDERS).map(open).collect()
+    })??;
+    let (stop, started) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (tallies, arrived, counters) = thread::scope(|scope| -> Result<(Vec<Tally>, Vec<Arrived>, Value)> {
+        let receiving = scope.spawn(|| receive(&receiver));
+        let (stop, started) = (&stop, &started);
+        let senders = sockets.iter().enumerate().map(|(number, socket)| {
+            let sender = thread::Builder::new().stack_size(64 << 10);
+            sender.spawn_scoped(scope, move || send(number as u32, socket, started, stop))
+        });
+        let senders = senders.collect::<Result<Vec<_>, _>>().context("a thread for each sender");
+        // Whatever happens, they end.
+        let watched = senders.as_ref().map_err(|error| anyhow!("{error}")).and_then(|_| {
+            let all = || Ok(started.load(Ordering::Relaxed) == SENDERS);
+            wait_until("every sender has sent something", Duration::from_secs(20), all)?;
+            let_pass(TIME, |_| ())?;
+            wire.check().context("while a thousand are blocked")?;
+            // When they stop, a last poll may be as full as if there were more.
+            stat_of(&wire)
+        });
+        stop.store(true, Ordering::Relaxed);
+        let join = |sender: thread::ScopedJoinHandle<Result<Tally>>| {
+            sender.join().map_err(|_| anyhow!("a sender panicked"))?
+        };
+        let tallies = senders?.into_iter().map(join).collect::<Result<Vec<_>>>()?;
+        let arrived = receiving.join().map_err(|_| anyhow!("the receiver panicked"))?;
+        Ok((tallies, arrived?, watched?))
+    })?;
+    let (mut lost, mut reordered) = (0, 0);
+    for (tally, arrived) in tallies.iter().zip(&arrived) {
+        lost += tally.sent - arrived.count;
+        reordered += arrived.reordered;
+    }
+    let sum = |part: fn(&Tally) -> u64| tallies.iter().map(part).sum::<u64>();
+    let (sent, wakes, empty) =
+        (sum(|tally| tally.sent.into()), sum(|tally| tally.wakes), sum(|tally| tally.empty_wakes));
+    let class = &counters["wires"][0]["classes"][0];
+    println!(
+        "    {sent} datagrams, {wakes} wakes, {empty} of them empty; weir counts {} empty wakes",
+        class["empty_wakes"]
+    );
+    ensure!(lost == 0 && reordered == 0, "{lost} of {sent} datagrams lost, {reordered} out of order");
+    ensure!(wakes > SENDERS as u64, "{wakes} wakes: the senders were not blocked");
+    ensure!(class["empty_wakes"] == 0, "weir looked for packets of held senders in vain: {class}");
+    ensure!(100 * empty <= wakes, "{empty} of {wakes} wakes sent nothing");
+    // Half a buffer is seven datagrams; a sender may be scheduled, and so look, before the poll has freed them all.
+    ensure!(2 * wakes <= sent, "{wakes} wakes for {sent} datagrams");
+    wire.check()?;
+    wire.stop()?;
+    Ok(())
+}
+
+/// Sends as fast as it may until it is told to stop.
+fn send(number: u32, socket: &UdpSocket, started: &AtomicUsize, stop: &AtomicBool) -> Result<Tally> {
+    let mut payload = [0; PAYLOAD_BYTES];
+    payload[..4].copy_from_slice(&number.to_be_bytes());
+    let mut tally = Tally::default();
+    while !stop.load(Ordering::Relaxed) {
+        payload[4..8].copy_from_slice(&tally.sent.to_be_bytes());
+        let before = voluntary_switches();
+        socket.send(&payload).context("send")?;
+        let switches = voluntary_switches() - before;
+        tally.wakes += switches.min(1);
+        tally.empty_wakes += switches.saturating_sub(1);
+        if tally.sent == 0 {
+            started.fetch_add(1, Ordering::Relaxed);
+        }
+        tally.sent += 1;
+    }
+    Ok(tally)
+}
+
+/// Receives until nothing has come for a while.
+fn receive(socket: &UdpSocket) -> Result<Vec<Arrived>> {
+    let mut arrived = vec![Arrived::default(); SENDERS];
+    let mut payload = [0; PAYLOAD_BYTES + 1];
+    let mut any = false;
+    loop {
+        match socket.recv(&mut payload) {
+            Ok(PAYLOAD_BYTES) => {
+                any = true;
+                let word = |at: usize| {
+                    u32::from_be_bytes([payload[at], payload[at + 1], payload[at + 2], payload[at + 3]])
+                };
+                let (number, count) = (word(0), word(4));
+                let sender = arrived.get_mut(number as usize).context("a datagram of nobody's")?;
+                sender.count += 1;
+                sender.reordered += u32::from(count < sender.next);
+                sender.next = sender.next.max(count + 1);
+            }
+            Ok(length) => anyhow::bail!("a datagram of {length} bytes"),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                if any {
+                    return Ok(arrived);
+                }
+            }
+            Err(error) => return Err(error).context("recv"),
+        }
+    }
+}
+
+fn set_buffer(socket: &UdpSocket, option: i32, bytes: i32) -> Result<()> {
+    // SAFETY: four bytes of a live value are passed.
+    let done = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4)
+    };
+    ensure!(done == 0, "socket option {option}: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// How often this thread has given its processor up by itself: has slept.
+fn voluntary_switches() -> u64 {
+    // SAFETY: an all-zero `rusage` is a valid value, and the pointer is to it.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage.ru_nvcsw as u64
+    }
+}
