@@ -226,13 +226,11 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
             });
         }
     }
-    let mut index = rows.len();
-    for (tree, system) in TREES.iter().flat_map(|tree| with_classes.iter().map(move |system| (tree, *system)))
-    {
+    let turns = TREES.iter().flat_map(|tree| with_classes.iter().map(move |system| (tree, *system)));
+    for (index, (tree, system)) in (rows.len()..).zip(turns) {
         steps.begin(index, &format!("{}, the tree of {}", system.name(), tree.name));
         rows.extend(tree::rows(options, tree, system, &mut steps));
         interrupt::check()?;
-        index += 1;
     }
     steps.finish();
     rows.extend(options.extra_rows.iter().cloned());

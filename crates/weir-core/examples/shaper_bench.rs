@@ -347,24 +347,20 @@ mod bench {
                 ours.push(bucket_queue());
             }
         }
-        let parts: [(&str, fn(&[f64; 2]) -> f64); 3] = [
-            ("earliest out", |both| both[0]),
-            ("back in later", |both| both[1]),
-            ("out and in", |both| both[0] + both[1]),
-        ];
-        for (what, part) in parts {
-            let name = format!("{what}, {flows} flows");
-            versus(&name, ours.iter().map(part).collect(), theirs.iter().map(part).collect());
+        for (part, what) in ["earliest out", "back in later", "out and in"].into_iter().enumerate() {
+            let part = |all: &[[f64; 3]]| all.iter().map(|parts| parts[part]).collect();
+            versus(&format!("{what}, {flows} flows"), part(&ours), part(&theirs));
         }
     }
 
-    /// Of each part the median, for one item.
-    fn medians(rounds: impl Iterator<Item = [u64; 2]>) -> [f64; 2] {
+    /// Of each part the median for one item, and their sum.
+    fn medians(rounds: impl Iterator<Item = [u64; 2]>) -> [f64; 3] {
         let rounds: Vec<[u64; 2]> = rounds.collect();
-        [0, 1].map(|part| {
+        let [out, back] = [0, 1].map(|part| {
             let mut cycles: Vec<f64> = rounds.iter().map(|round| round[part] as f64 / TAKEN as f64).collect();
             median(&mut cycles)
-        })
+        });
+        [out, back, out + back]
     }
 
     /// Prints both, and how many times the heap's cycles are ours.
