@@ -29,7 +29,10 @@ fn a_thousand_changes_of_rates_and_classes() -> Result<()> {
         File::new(&first)?,
         File::new(&first.replace("\"a\"", "\"other\""))?,
         File::new(&two_classes("20mbit", "80mbit").replace("5001", "\"5002-5003\""))?,
-        File::new(&format!("shaper = \"cbq\"\n{}", first.replace("cburst = \"200kb\"\n", "")))?,
+        File::new(&format!(
+            "shaper = \"cbq\"\n{}",
+            first.replace("cburst = \"200kb\"\n", "").replace("ceil = \"200mbit\"\n", "")
+        ))?,
         File::new("[[class]]\nname = \"a\"\nrate = \"100mbit\"\n")?,
     ];
     let wire = rig.wire(&["--rate", "200mbit"])?;

@@ -150,8 +150,8 @@ fn what_is_free_passes_the_limit() -> Result<()> {
 fn a_class_that_drops_counts_what_it_drops() -> Result<()> {
     let rig = Rig::new(MANY_QUEUES, 1)?;
     let text = two_classes("20mbit", "50mbit").replacen(
-        "rate = \"20mbit\"",
-        "rate = \"20mbit\"\nceil = \"20mbit\"\nfull = \"drop\"",
+        "rate = \"20mbit\"\nceil = \"200mbit\"",
+        "rate = \"20mbit\"\nfull = \"drop\"",
         1,
     );
     let file = File::new(&text)?;
@@ -248,8 +248,8 @@ fn a_program_is_run_behind_classes() -> Result<()> {
     const SECONDS: f64 = 4.0;
     let host = Host::alone()?;
     let text = two_classes("30mbit", "20mbit").replace("\"200mbit\"", "\"50mbit\"").replacen(
+        "rate = \"30mbit\"\nceil = \"50mbit\"",
         "rate = \"30mbit\"",
-        "rate = \"30mbit\"\nceil = \"30mbit\"",
         1,
     );
     let file = File::new(&text)?;

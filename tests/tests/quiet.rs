@@ -64,9 +64,8 @@ fn quiet_flow(floods: usize) -> Result<()> {
 fn sixteen_equal_senders_of_udp_and_tcp_share_evenly() -> Result<()> {
     const EACH: usize = 8;
     let rig = Rig::new(MANY_QUEUES, MANY_QUEUES)?;
-    let half = "rate = \"100mbit\"";
     let text = two_classes("100mbit", "100mbit")
-        .replace(half, &format!("{half}\nceil = \"100mbit\""))
+        .replace("ceil = \"200mbit\"", "ceil = \"100mbit\"")
         .replace("to_ports = 5001\n", "");
     let file = File::new(&text)?;
     let wire = rig.wire(&["--classes", file.path()])?;

@@ -12,7 +12,7 @@
 //! name = "internet"
 //! parent = "link"
 //! rate = "150mbit"
-//! ceil = "200mbit"                # htb: the most, by borrowing what others leave [the parent's ceil, or rate]
+//! ceil = "200mbit"                # htb: the most, by borrowing what others leave its parent [the rate, as for tc]
 //! # bounded = true                # cbq: never borrows
 //! # burst = "40kb"                # of the rate [2 ms, 20kb at least]; cburst: htb, of the ceil [the same]
 //! # quantum = "4kb"               # what one turn of borrowing passes [1 ms at the rate]
@@ -216,6 +216,7 @@ impl<'a> Reader<'a> {
         let rules = Rules::read(self.source, &self.file.filter, interfaces, leaf_of)?;
         let (classifier, mut warnings) = rules.classifier(self.source, otherwise);
         warnings.extend(self.children_above_parents(&order, &classes));
+        warnings.extend(self.ceilings_out_of_reach(&order, &classes));
         Ok(Classes { kind: self.kind, classes, classifier, default, warnings })
     }
 
@@ -315,8 +316,8 @@ impl<'a> Reader<'a> {
         let ceil = class.ceil.as_ref().map(|ceil| self.value(ceil, str::parse::<Rate>)).transpose()?;
         let bounded = class.bounded.as_ref().is_some_and(|bounded| *bounded.as_ref());
         let ceil = match (self.kind, ceil) {
-            (Kind::Htb, Some(ceil)) => ceil,
-            (Kind::Htb, None) => above.map_or(rate, |above| above.ceil.max(rate)),
+            // tc-htb(8): "Defaults to the configured rate, which implies no borrowing."
+            (Kind::Htb, ceil) => ceil.unwrap_or(rate),
             (Kind::Cbq, _) if bounded => rate,
             (Kind::Cbq, _) => above.map_or(rate, |above| above.ceil),
         };
@@ -438,6 +439,23 @@ impl<'a> Reader<'a> {
             let why = format!("a quantum is one frame of {FRAME_BYTES} bytes at least and 1gb at most; leave it out for 1 ms at the rate");
             self.source.tell(text.span(), why)
         })
+    }
+
+    /// A warning for each class without a parent whose ceiling is above its rate: there is nobody to borrow from.
+    fn ceilings_out_of_reach(&self, order: &[usize], classes: &[ClassConfig]) -> Vec<String> {
+        let reachable = |class: &ClassConfig| class.parent.is_some() || class.ceil <= class.rate;
+        let out_of_reach =
+            order.iter().zip(classes).filter(|(_, class)| self.kind == Kind::Htb && !reachable(class));
+        out_of_reach
+            .filter_map(|(&place, class)| {
+                let span = self.file.class[place].ceil.as_ref()?.span();
+                let why = format!(
+                    "\"{}\" has no parent to borrow from and never gets above its rate {}: give it a parent, or leave the ceil out",
+                    class.name, class.rate
+                );
+                Some(self.source.tell(span, why))
+            })
+            .collect()
     }
 
     /// A warning for each class whose children are guaranteed more than it is itself.

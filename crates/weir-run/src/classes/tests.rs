@@ -40,6 +40,7 @@ rate = "200mbit"
 name = "bulk"
 parent = "link"
 rate = "150mbit"
+ceil = "200mbit"
 [[filter]]
 dscp = ["ef", 34]
 class = "voice"

@@ -25,19 +25,7 @@ use crate::{Failure, Outcome, output, text};
   weir stat -i 1                            in another terminal: what it does
   weir set veth-a --rate 100mbit            change the limit while it carries traffic
 
-A classes file, here \"the cluster is free, the internet is limited\":
-  [[filter]]
-  to = [\"10.0.0.0/8\", \"fd00::/8\"]
-  class = \"free\"
-
-  [[class]]
-  name = \"internet\"
-  rate = \"20mbit\"
-
-Classes:  name; rate; parent; priority (0 to 7); quantum; burst; full (block, ecn, drop); max_wait; queue;
-          with shaper = \"htb\", the default, also ceil and cburst; with shaper = \"cbq\" also bounded
-Filters:  from, to, protocol, from_ports, to_ports, dscp, interface; the first that matches wins
-File:     default = \"CLASS\" or \"free\", for what no filter matches; shaper")]
+`weir wire --help` explains classes files.", after_long_help = include_str!("wire-help.txt"))]
 pub struct Arguments {
     /// The interface that packets enter by in the first direction
     #[arg(value_name = "A")]
