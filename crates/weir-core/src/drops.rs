@@ -59,6 +59,8 @@ reasons! {
     BadChecksum = "bad-checksum",
     /// Too many packets wait for its next hop's address, or too many addresses are being resolved.
     NeighbourFull = "neighbour-full",
+    /// A copy of it was to go to one more port, and there was no frame for the copy.
+    NoFrame = "no-frame",
 }
 
 /// How many packets and bytes were dropped for each reason.

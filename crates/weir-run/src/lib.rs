@@ -18,6 +18,7 @@ pub mod idle;
 mod packet;
 pub mod part;
 pub mod report;
+pub mod path;
 pub mod shaping;
 pub mod stats;
 pub mod wire;

@@ -1,0 +1,195 @@
+//! A generator: packets of some flows in turn, at a rate or as fast as there is credit.
+//!
+//! ```text
+//! due at t = rate (t - start) - sent         at most BACKLOG_NS worth of it; what was due before is not made up for
+//! ```
+//!
+//! A generator without credit waits: it is the sender that the path holds back.
+//!
+//! Owner: one worker. Times are the path's clock.
+
+use super::flows::{Flows, Traffic, TrafficError};
+
+/// When a generator is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// When it is told.
+    Stopped,
+    /// When it has sent so many packets.
+    Packets(u64),
+    /// After so many nanoseconds.
+    Elapsed(u64),
+}
+
+/// What a generator does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GenSpec {
+    /// Its packets.
+    pub traffic: Traffic,
+    /// How many a second; `None` for as many as will go.
+    pub packets_per_s: Option<u64>,
+    /// For how long.
+    pub until: Until,
+}
+
+/// A generator that was kept from sending makes up for this much.
+const BACKLOG_NS: u64 = 100_000_000;
+
+const NS_PER_S: u128 = 1_000_000_000;
+
+/// A generator.
+#[derive(Debug)]
+pub struct Gen {
+    /// Its packets.
+    pub flows: Flows,
+    packets_per_s: Option<u64>,
+    until: Until,
+    /// When it was first asked.
+    start_ns: Option<u64>,
+    /// Packets since `start_ns`, skipped ones included: what pacing goes by.
+    paced: u64,
+    sent: u64,
+    done: bool,
+}
+
+impl Gen {
+    /// A generator that starts when it is first asked what is due.
+    ///
+    /// # Errors
+    /// If there can be no such traffic.
+    pub fn new(spec: &GenSpec) -> Result<Gen, TrafficError> {
+        Ok(Gen {
+            flows: Flows::new(&spec.traffic)?,
+            packets_per_s: spec.packets_per_s,
+            until: spec.until,
+            start_ns: None,
+            paced: 0,
+            sent: 0,
+            done: false,
+        })
+    }
+
+    /// How many packets are due, at most `max`.
+    pub fn due(&mut self, now_ns: u64, max: usize) -> usize {
+        let elapsed_ns = now_ns.saturating_sub(*self.start_ns.get_or_insert(now_ns));
+        let left = match self.until {
+            Until::Stopped => u64::MAX,
+            Until::Packets(packets) => packets - self.sent.min(packets),
+            Until::Elapsed(ns) if elapsed_ns >= ns => 0,
+            Until::Elapsed(_) => u64::MAX,
+        };
+        self.done |= left == 0;
+        if self.done {
+            return 0;
+        }
+        let due = match self.packets_per_s {
+            None => u64::MAX,
+            Some(rate) => {
+                let by_now = packets_in(elapsed_ns, rate);
+                self.paced = self.paced.max(by_now - by_now.min(packets_in(BACKLOG_NS, rate).max(1)));
+                by_now - self.paced.min(by_now)
+            }
+        };
+        due.min(left).min(max as u64) as usize
+    }
+
+    /// When the next packet is due; `None` when that is at once, or never.
+    pub fn next_ns(&self) -> Option<u64> {
+        let rate = self.packets_per_s.filter(|_| !self.done)?;
+        let start_ns = self.start_ns?;
+        let after_ns = (u128::from(self.paced) + 1) * NS_PER_S;
+        let next_ns = start_ns + after_ns.div_ceil(u128::from(rate.max(1))) as u64;
+        Some(match self.until {
+            Until::Elapsed(ns) => next_ns.min(start_ns.saturating_add(ns)),
+            _ => next_ns,
+        })
+    }
+
+    /// Notes that it has sent packets.
+    pub fn note_sent(&mut self, packets: usize) {
+        self.sent += packets as u64;
+        self.paced += packets as u64;
+    }
+
+    /// How many packets it has sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Makes it send no more.
+    pub fn stop(&mut self) {
+        self.done = true;
+    }
+
+    /// Whether it sends no more.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+}
+
+fn packets_in(ns: u64, packets_per_s: u64) -> u64 {
+    u64::try_from(u128::from(ns) * u128::from(packets_per_s) / NS_PER_S).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smoltcp::wire::EthernetAddress;
+
+    fn generator(packets_per_s: Option<u64>, until: Until) -> Gen {
+        let traffic = Traffic {
+            size_bytes: 60,
+            src: "10.0.0.1".parse().unwrap(),
+            dst: "10.0.0.2".parse().unwrap(),
+            src_mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
+            dst_mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
+            flows: 1,
+            first_flow: 0,
+        };
+        let mut generator = Gen::new(&GenSpec { traffic, packets_per_s, until }).unwrap();
+        assert_eq!(generator.next_ns(), None, "it has not started");
+        generator.due(1000, 0);
+        generator
+    }
+
+    #[test]
+    fn a_rate_is_kept_to_the_packet() {
+        let mut g = generator(Some(3), Until::Stopped);
+        let mut now_ns = 1000;
+        for sent in 1..=30u64 {
+            assert_eq!(g.due(now_ns, 64), 0);
+            now_ns = g.next_ns().unwrap();
+            assert_eq!(now_ns, 1000 + (sent * 1_000_000_000).div_ceil(3));
+            assert_eq!(g.due(now_ns, 64), 1);
+            g.note_sent(1);
+        }
+    }
+
+    #[test]
+    fn what_was_missed_is_made_up_for_within_bounds() {
+        let mut g = generator(Some(1000), Until::Stopped);
+        assert_eq!(g.due(1000 + 50_000_000, 64), 50);
+        let late_ns = 1000 + 10_000_000_000;
+        assert_eq!(g.due(late_ns, usize::MAX), 100, "a tenth of a second of it");
+        g.note_sent(100);
+        assert_eq!(g.due(late_ns, usize::MAX), 0);
+        assert_eq!(g.next_ns(), Some(late_ns + 1_000_000));
+        assert_eq!(g.sent(), 100);
+    }
+
+    #[test]
+    fn it_ends_when_it_should() {
+        let mut g = generator(None, Until::Packets(100));
+        assert_eq!(g.due(1000, 64), 64);
+        g.note_sent(64);
+        assert_eq!(g.due(1000, 64), 36);
+        g.note_sent(36);
+        assert_eq!((g.due(1000, 64), g.is_done()), (0, true));
+        let mut g = generator(Some(1), Until::Elapsed(1500));
+        assert_eq!(g.next_ns(), Some(2500), "its end comes before its first packet");
+        assert_eq!((g.due(2500, 64), g.is_done(), g.next_ns()), (0, true, None));
+        let mut g = generator(None, Until::Stopped);
+        g.stop();
+        assert_eq!((g.due(u64::MAX, 64), g.is_done()), (0, true));
+    }
+}

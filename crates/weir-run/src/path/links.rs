@@ -1,0 +1,267 @@
+//! Links ("epairs"), as one worker sees them: the queues of the ends it owns, and the ways to all others.
+//!
+//! ```text
+//! node a --send--> queue of the far end --serve--> node b         both of one worker
+//! node a --send--> outlet ~~ring~~> inbox --arrive--> queue of the far end --serve--> node b
+//! ```
+//!
+//! Rule: every packet of a link goes through the queue of the end it comes out of, and is taken from its front. So nothing
+//! overtakes on a link (invariant 2), whatever the mode; the mode decides only *when* an end is served:
+//!
+//! | mode | served in this pass |
+//! |---|---|
+//! | `direct` | at once when something has come, one burst |
+//! | `hybrid` | at once if nothing waited there when the pass began; otherwise what waited then |
+//! | `deferred` | what waited when the pass began |
+//!
+//! An end is served once a pass at most, with a burst of at most [`BURST`]: a busy link takes no more of its worker than any other
+//! (invariant 6), and what is served at once is a list, not a recursion (invariant 8).
+//!
+//! No send can fail: the queue of an end, and each ring between two workers, has room for every frame of the path. What is bound
+//! for another worker is staged, published once a pass, and takes one kick if that worker is parked.
+//!
+//! Owner: one worker. Source: FreeBSD D38843 ("only flush the epair queue once per task"); `sys/net/netisr.c` for the modes.
+//! Limits: netisr's policies choose a worker for each packet. Here a node has one owner, so its packets go to that worker: the
+//! policy is `source`.
+
+use std::collections::VecDeque;
+
+use weir_core::dispatch::protocol::Mode;
+use weir_core::drops::Count;
+use weir_core::packet::Packet;
+use weir_ring::handoff::{Outlet, OutletCounts};
+
+use super::packet::PathPacket;
+
+/// The most packets handled together.
+pub const BURST: usize = 64;
+
+/// What workers say to each other.
+pub enum Message<'m> {
+    /// A packet that comes out of the end in its metadata.
+    Packet(PathPacket<'m>),
+    /// There are frames again, or a queue has room again.
+    Credit,
+    /// End.
+    Stop,
+}
+
+/// Where a port of a node leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The end of the link there, by its number in the path.
+    pub end: u16,
+    /// Whose it is.
+    pub owner: Owner,
+}
+
+/// The worker that an end belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// This one, which knows it by this number.
+    Own(u16),
+    /// Another.
+    Other(u16),
+}
+
+/// One end of a link: what waits to enter a node by one of its ports.
+pub struct End<'m> {
+    /// The node, by its number at the worker.
+    pub node: u16,
+    /// Its port.
+    pub port: u16,
+    /// The number of the end in the path.
+    pub end: u16,
+    queue: VecDeque<PathPacket<'m>>,
+    /// How many packets this pass takes, if that is decided.
+    turn: Turn,
+    served: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Not listed.
+    None,
+    /// As many as wait when it is served.
+    Burst,
+    /// So many.
+    Of(usize),
+    /// It has been served.
+    Over,
+}
+
+/// The ends of a worker, and its outlets.
+pub struct Links<'m> {
+    ends: Box<[End<'m>]>,
+    /// For each end of the path its place among `ends`, or [`NOT_OURS`].
+    places: Box<[u16]>,
+    outlets: Box<[Option<Outlet<Message<'m>>>]>,
+    /// The ends to be served in this pass, in order.
+    list: Vec<u16>,
+    mode: Mode,
+    qlimit: usize,
+    gone: Option<u16>,
+}
+
+const NOT_OURS: u16 = u16::MAX;
+
+impl<'m> Links<'m> {
+    /// Links for the ends `(node, port, end)` of a worker, in a path of `ends_total` ends and `frames` frames.
+    pub fn new(
+        ends: &[(u16, u16, u16)],
+        ends_total: usize,
+        frames: usize,
+        outlets: Vec<Option<Outlet<Message<'m>>>>,
+        mode: Mode,
+        qlimit: usize,
+    ) -> Links<'m> {
+        let mut places = vec![NOT_OURS; ends_total];
+        for (place, &(_, _, end)) in ends.iter().enumerate() {
+            places[usize::from(end)] = place as u16;
+        }
+        let make = |&(node, port, end): &(u16, u16, u16)| End {
+            node,
+            port,
+            end,
+            queue: VecDeque::with_capacity(frames),
+            turn: Turn::None,
+            served: 0,
+        };
+        Links {
+            list: Vec::with_capacity(ends.len()),
+            ends: ends.iter().map(make).collect(),
+            places: places.into(),
+            outlets: outlets.into(),
+            mode,
+            qlimit,
+            gone: None,
+        }
+    }
+
+    /// Sends a packet. If the worker at the other end has gone, it goes nowhere: then the path is over ([`Links::gone`]).
+    #[inline]
+    pub fn send(&mut self, way: Way, mut packet: PathPacket<'m>) {
+        packet.meta_mut().port = way.end;
+        match way.owner {
+            Owner::Own(place) => self.ends[usize::from(place)].queue.push_back(packet),
+            Owner::Other(worker) => {
+                let outlet = self.outlets[usize::from(worker)].as_mut().expect("an outlet to every other");
+                // The ring has room for every frame of the path, so this fails only without a worker at its other end.
+                if outlet.stage(Message::Packet(packet)).is_err() {
+                    self.gone = Some(worker);
+                }
+            }
+        }
+    }
+
+    /// Takes a packet that another worker has sent.
+    #[inline]
+    pub fn arrive(&mut self, packet: PathPacket<'m>) {
+        let place = self.places[usize::from(packet.meta().port)];
+        self.ends[usize::from(place)].queue.push_back(packet);
+    }
+
+    /// Begins a pass: every end where something waits has its turn.
+    pub fn begin_pass(&mut self) {
+        self.list.clear();
+        for (place, end) in self.ends.iter_mut().enumerate() {
+            end.turn = Turn::None;
+            let waiting = end.queue.len();
+            if waiting > 0 {
+                end.turn = if self.mode == Mode::Direct { Turn::Burst } else { Turn::Of(waiting.min(BURST)) };
+                self.list.push(place as u16);
+            }
+        }
+    }
+
+    /// Notes that packets may have been sent by these ways: as the mode says, their ends have a turn in this pass.
+    #[inline]
+    pub fn sent(&mut self, ways: &[Way]) {
+        if self.mode == Mode::Deferred {
+            return;
+        }
+        for way in ways {
+            if let Owner::Own(place) = way.owner {
+                let end = &mut self.ends[usize::from(place)];
+                if end.turn == Turn::None && !end.queue.is_empty() {
+                    end.turn = Turn::Burst;
+                    self.list.push(place);
+                }
+            }
+        }
+    }
+
+    /// Takes the turn with this number: node, port, the queue and how many packets of it. [`Links::put_back`] ends it.
+    #[inline]
+    pub fn turn(&mut self, number: usize) -> Option<(u16, u16, VecDeque<PathPacket<'m>>, usize)> {
+        let end = &mut self.ends[usize::from(*self.list.get(number)?)];
+        let count = match end.turn {
+            Turn::Of(count) => count,
+            _ => end.queue.len().min(BURST),
+        };
+        end.turn = Turn::Over;
+        end.served += count as u64;
+        Some((end.node, end.port, std::mem::take(&mut end.queue), count))
+    }
+
+    /// Puts the queue of a turn back. Nothing was sent to it meanwhile: a link joins two nodes.
+    #[inline]
+    pub fn put_back(&mut self, number: usize, mut queue: VecDeque<PathPacket<'m>>) {
+        let end = &mut self.ends[usize::from(self.list[number])];
+        debug_assert!(end.queue.capacity() == 0, "a link joins two nodes");
+        if queue.is_empty() {
+            // Back to the front of its memory, which is in the cache.
+            queue.clear();
+        }
+        end.queue = queue;
+    }
+
+    /// Publishes what is staged for other workers; `credit` are those to be told that there is credit.
+    pub fn flush(&mut self, credit: u64) {
+        for (worker, outlet) in self.outlets.iter_mut().enumerate() {
+            let Some(outlet) = outlet else { continue };
+            let told = credit >> worker & 1 == 0 || outlet.stage(Message::Credit).is_ok();
+            if !told || outlet.staged() > 0 && outlet.flush().is_err() {
+                self.gone = Some(worker as u16);
+            }
+        }
+    }
+
+    /// A worker that was to be handed something, and has gone.
+    pub fn gone(&self) -> Option<u16> {
+        self.gone
+    }
+
+    /// Whether the queue of an end is as long as it should get: generators wait.
+    pub fn is_full(&self) -> bool {
+        self.ends.iter().any(|end| end.queue.len() >= self.qlimit)
+    }
+
+    /// Whether nothing waits at any end.
+    pub fn is_empty(&self) -> bool {
+        self.ends.iter().all(|end| end.queue.is_empty())
+    }
+
+    /// What waits, counted in the queues themselves.
+    pub fn held(&self) -> Count {
+        let mut held = Count::default();
+        self.ends.iter().flat_map(|end| &end.queue).for_each(|packet| held.add(packet.len_bytes()));
+        held
+    }
+
+    /// For each end its number in the path and the packets that have come out of it.
+    pub fn served(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        self.ends.iter().map(|end| (end.end, end.served))
+    }
+
+    /// What the outlets have counted, together.
+    pub fn outlet_counts(&self) -> OutletCounts {
+        let mut sum = OutletCounts::default();
+        for counts in self.outlets.iter().flatten().map(Outlet::counts) {
+            sum.elements += counts.elements;
+            sum.flushes += counts.flushes;
+            sum.kicks += counts.kicks;
+        }
+        sum
+    }
+}

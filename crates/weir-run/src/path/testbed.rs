@@ -1,0 +1,98 @@
+//! The bed of the report on if_epair: generator - bridge - epair - router - epair - bridge - sink.
+//!
+//! ```text
+//! worker 0                                  the last worker
+//! gen --- bridge-a --- epair-0 --- jail --- epair-1 --- bridge-b --- sink
+//! ```
+//!
+//! 100-byte packets of 2,000 flows from 192.168.0.2 to 192.168.1.2 and up, by way of a router with two interfaces, whose
+//! neighbours are static; bridges have heard the stations on both their sides. With two workers the first epair leads from one
+//! to the other, as the published one led from the network card's thread to the epair's.
+//!
+//! Source: seed `epair-transmit-path`, the set-up of the review's measurements.
+
+use std::net::IpAddr;
+
+use smoltcp::wire::EthernetAddress;
+use weir_core::dispatch::protocol::Mode;
+use weir_core::net::route::Interface;
+use weir_core::net::router::{RouterSettings, StaticNeighbour};
+
+use super::flows::Traffic;
+use super::r#gen::{GenSpec, Until};
+use super::spec::{KindSpec, LinkSpec, NodeSpec, PathSpec};
+
+/// Flows of the bed.
+pub const FLOWS: u32 = 2000;
+/// Length of its packets.
+pub const SIZE_BYTES: u16 = 100;
+/// The links that are the epairs, by their place in [`PathSpec::links`].
+pub const EPAIRS: [usize; 2] = [1, 2];
+
+const GENERATOR: EthernetAddress = EthernetAddress([0x00, 0x07, 0x43, 0x57, 0xa0, 0x21]);
+const SINK: EthernetAddress = EthernetAddress([0x00, 0x07, 0x43, 0x57, 0xa0, 0x29]);
+const JAIL_0: EthernetAddress = EthernetAddress([0x02, 0x95, 0xfd, 0x1a, 0x50, 0x0b]);
+const JAIL_1: EthernetAddress = EthernetAddress([0x02, 0x95, 0xfd, 0x1a, 0x51, 0x0a]);
+
+/// What the generator sends.
+pub fn traffic() -> Traffic {
+    Traffic {
+        size_bytes: SIZE_BYTES,
+        src: "192.168.0.2".parse().expect("an address"),
+        dst: "192.168.1.2:50000-192.168.1.250:60000".parse().expect("a range"),
+        src_mac: GENERATOR,
+        dst_mac: JAIL_0,
+        flows: FLOWS,
+        first_flow: 0,
+    }
+}
+
+/// The bed on one worker or two.
+pub fn testbed(workers: usize, dispatch: Mode, packets_per_s: Option<u64>, until: Until) -> PathSpec {
+    let last = workers.saturating_sub(1).min(1);
+    let node = |name: &str, worker, kind| NodeSpec { name: name.into(), worker, kind };
+    let bridge = |stations: [EthernetAddress; 2]| KindSpec::Bridge {
+        stations_max: 1024,
+        stations: vec![(stations[0], 0), (stations[1], 1)],
+    };
+    let link = |from, to| LinkSpec { ends: [from, to] };
+    PathSpec {
+        nodes: vec![
+            node("gen", 0, KindSpec::Gen(GenSpec { traffic: traffic(), packets_per_s, until })),
+            node("bridge-a", 0, bridge([GENERATOR, JAIL_0])),
+            node("jail", last, KindSpec::Router(jail())),
+            node("bridge-b", last, bridge([JAIL_1, SINK])),
+            node("sink", last, KindSpec::Sink { flows: FLOWS }),
+        ],
+        links: vec![
+            link((0, 0), (1, 0)),
+            link((1, 1), (2, 0)),
+            link((2, 1), (3, 0)),
+            link((3, 1), (4, 0)),
+        ],
+        workers,
+        dispatch,
+        ..PathSpec::default()
+    }
+}
+
+fn jail() -> RouterSettings {
+    let interface = |mac, cidr: &str| Interface {
+        mac,
+        mtu_bytes: 1500,
+        addresses: vec![cidr.parse().expect("an address")],
+    };
+    let station =
+        |last| StaticNeighbour { interface: 1, address: IpAddr::from([192, 168, 1, last]), mac: SINK };
+    RouterSettings {
+        interfaces: vec![interface(JAIL_0, "192.168.0.1/24"), interface(JAIL_1, "192.168.1.1/24")],
+        routes: Vec::new(),
+        neighbours: (2..=250).map(station).collect(),
+        neighbours_max: 1024,
+        held_max: 256,
+        waiting_max: 64,
+        errors_per_second: 1000,
+        errors_burst: 50,
+        seed: super::random_seed(),
+    }
+}

@@ -1,0 +1,1 @@
+//! Paths stepped through virtual time, and run on threads.
