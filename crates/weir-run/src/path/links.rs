@@ -40,11 +40,12 @@ pub const BURST: usize = 64;
 pub enum Message<'m> {
     /// A packet that comes out of the end in its metadata.
     Packet(PathPacket<'m>),
-    /// There are frames again, or a queue has room again.
-    Credit,
-    /// End.
-    Stop,
+    /// There is something to see in what workers share: credit, or the end. No third kind, so that a message is no longer than
+    /// a packet.
+    Look,
 }
+
+const _: () = assert!(size_of::<Message<'_>>() == size_of::<PathPacket<'_>>());
 
 /// Where a port of a node leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,9 +140,31 @@ impl<'m> Links<'m> {
     }
 
     /// Sends a packet. If the worker at the other end has gone, it goes nowhere: then the path is over ([`Links::gone`]).
-    #[inline]
     pub fn send(&mut self, way: Way, mut packet: PathPacket<'m>) {
         packet.meta_mut().port = way.end;
+        self.send_addressed(way, packet);
+    }
+
+    /// Sends the first `count` packets of a queue, whose metadata names the end already. Written some time before: a packet is
+    /// moved by loads wider than that store, which would have to wait for it.
+    #[inline]
+    pub fn send_run(&mut self, way: Way, queue: &mut VecDeque<PathPacket<'m>>, count: usize) {
+        if let Owner::Own(place) = way.owner {
+            let far = &mut self.ends[usize::from(place)].queue;
+            if count == queue.len() {
+                far.append(queue);
+            } else {
+                far.extend(queue.drain(..count));
+            }
+        } else {
+            queue.drain(..count).for_each(|packet| self.send_addressed(way, packet));
+        }
+    }
+
+    /// Sends a packet whose metadata names the end already.
+    #[inline(always)]
+    pub fn send_addressed(&mut self, way: Way, packet: PathPacket<'m>) {
+        debug_assert_eq!(packet.meta().port, way.end);
         match way.owner {
             Owner::Own(place) => self.ends[usize::from(place)].queue.push_back(packet),
             Owner::Other(worker) => {
@@ -220,7 +243,7 @@ impl<'m> Links<'m> {
     pub fn flush(&mut self, credit: u64) {
         for (worker, outlet) in self.outlets.iter_mut().enumerate() {
             let Some(outlet) = outlet else { continue };
-            let told = credit >> worker & 1 == 0 || outlet.stage(Message::Credit).is_ok();
+            let told = credit >> worker & 1 == 0 || outlet.stage(Message::Look).is_ok();
             if !told || outlet.staged() > 0 && outlet.flush().is_err() {
                 self.gone = Some(worker as u16);
             }
@@ -232,9 +255,11 @@ impl<'m> Links<'m> {
         self.gone
     }
 
-    /// Whether the queue of an end is as long as it should get: generators wait.
-    pub fn is_full(&self) -> bool {
-        self.ends.iter().any(|end| end.queue.len() >= self.qlimit)
+    /// Whether the queue of an end is as long as it should get: generators wait. A queue that `was` full is so until half of it
+    /// has gone, so that a generator that was woken finds room for more than a packet.
+    pub fn is_full(&self, was: bool) -> bool {
+        let limit = if was { self.qlimit.div_ceil(2) } else { self.qlimit };
+        self.ends.iter().any(|end| end.queue.len() >= limit)
     }
 
     /// Whether nothing waits at any end.

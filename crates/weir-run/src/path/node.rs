@@ -14,10 +14,10 @@
 
 use std::collections::VecDeque;
 
-use weir_core::drops::{Count, DropReason};
-use weir_core::net::bridge::{Bridge, Egress};
+use weir_core::drops::Count;
+use weir_core::net::bridge::{Bridge, Egress, PortSet};
 use weir_core::net::router::{Router, Verdict};
-use weir_core::packet::Meta;
+use weir_core::packet::{Meta, Packet};
 
 use super::r#gen::Gen;
 use super::links::{BURST, Links, Way};
@@ -63,12 +63,10 @@ impl<'m> Node<'m> {
             // At the end of the queue's memory the burst is in two pieces.
             let burst = count.min(queue.as_slices().0.len());
             match &mut self.kind {
-                Kind::Gen(_) => queue.drain(..burst).for_each(|packet| store.deliver(packet)),
+                Kind::Gen(_) => store.deliver(queue, burst),
                 Kind::Sink(sequences) => {
-                    for packet in queue.drain(..burst) {
-                        sequences.note(packet.as_ref());
-                        store.deliver(packet);
-                    }
+                    queue.as_slices().0[..burst].iter().for_each(|packet| sequences.note(packet.as_ref()));
+                    store.deliver(queue, burst);
                 }
                 Kind::Bridge(bridge) => {
                     forward(bridge, port, &self.ways, queue, burst, links, store, now_ns);
@@ -96,7 +94,7 @@ impl<'m> Node<'m> {
         let due = generator.due(now_ns, BURST);
         *short |= due > room;
         let (len_bytes, way) = (generator.flows.size_bytes(), self.ways[0]);
-        let meta = Meta { arrival_ns: now_ns, ..Meta::default() };
+        let meta = Meta { arrival_ns: now_ns, port: way.end, ..Meta::default() };
         let mut sent = 0;
         while sent < due.min(room) {
             let flows = &mut generator.flows;
@@ -105,7 +103,7 @@ impl<'m> Node<'m> {
                 *short = true;
                 break;
             };
-            links.send(way, packet);
+            links.send_addressed(way, packet);
             sent += 1;
         }
         generator.note_sent(sent);
@@ -150,27 +148,42 @@ fn forward<'m>(
     now_ns: u64,
 ) {
     let mut egress = [Egress::Flood; BURST];
-    bridge.forward(port, &queue.as_slices().0[..burst], now_ns, &mut egress);
-    for (packet, egress) in queue.drain(..burst).zip(egress) {
-        match egress {
-            Egress::Port(out) => links.send(ways[usize::from(out)], packet),
-            Egress::Drop(reason) => store.drop(packet, reason),
+    let frames = &mut queue.as_mut_slices().0[..burst];
+    bridge.forward(port, frames, now_ns, &mut egress);
+    for (packet, egress) in frames.iter_mut().zip(&egress) {
+        if let Egress::Port(out) = egress {
+            packet.meta_mut().port = ways[usize::from(*out)].end;
+        }
+    }
+    for run in egress[..burst].chunk_by(|one, next| one == next) {
+        match run[0] {
+            Egress::Port(out) => links.send_run(ways[usize::from(out)], queue, run.len()),
+            Egress::Drop(reason) => store.drop(queue, run.len(), reason),
             Egress::Flood => {
-                let mut out = bridge.flood_ports(port);
-                // The packet itself goes to the first port, so that a flood to one port needs no frame.
-                let first = out.next();
-                for further in out {
-                    if let Some(copy) = store.copy(&packet) {
-                        links.send(ways[usize::from(further)], copy);
-                    }
-                }
-                match first {
-                    Some(first) => links.send(ways[usize::from(first)], packet),
-                    None => store.drop(packet, DropReason::OwnSegment),
-                }
+                let out = bridge.flood_ports(port);
+                queue.drain(..run.len()).for_each(|packet| flood(packet, out, ways, links, store));
             }
         }
     }
+}
+
+/// Sends a packet to each of the ports `out`.
+#[cold]
+fn flood<'m>(
+    packet: PathPacket<'m>,
+    mut out: PortSet,
+    ways: &[Way],
+    links: &mut Links<'m>,
+    store: &mut Store<'m>,
+) {
+    // The packet itself goes to the first port, so that a flood to one port needs no frame.
+    let first = out.next().expect("a bridge floods only if there is another port");
+    for further in out {
+        if let Some(copy) = store.copy(&packet) {
+            links.send(ways[usize::from(further)], copy);
+        }
+    }
+    links.send(ways[usize::from(first)], packet);
 }
 
 #[expect(clippy::too_many_arguments, reason = "the parts of a worker, borrowed one by one")]
@@ -185,13 +198,21 @@ fn route<'m>(
     now_ns: u64,
 ) {
     let mut verdicts = [Verdict::Local; BURST];
-    router.process(port, &mut queue.as_mut_slices().0[..burst], now_ns, &mut verdicts);
-    for (packet, verdict) in queue.drain(..burst).zip(verdicts) {
-        match verdict {
-            Verdict::Forward(out) => links.send(ways[usize::from(out)], packet),
-            Verdict::Hold(neighbour) => router.hold(neighbour, packet),
-            Verdict::Local => store.deliver(packet),
-            Verdict::Drop(reason) => store.drop(packet, reason),
+    let packets = &mut queue.as_mut_slices().0[..burst];
+    router.process(port, packets, now_ns, &mut verdicts);
+    for (packet, verdict) in packets.iter_mut().zip(&verdicts) {
+        if let Verdict::Forward(out) = verdict {
+            packet.meta_mut().port = ways[usize::from(*out)].end;
+        }
+    }
+    for run in verdicts[..burst].chunk_by(|one, next| one == next) {
+        match run[0] {
+            Verdict::Forward(out) => links.send_run(ways[usize::from(out)], queue, run.len()),
+            Verdict::Hold(neighbour) => {
+                queue.drain(..run.len()).for_each(|packet| router.hold(neighbour, packet));
+            }
+            Verdict::Local => store.deliver(queue, run.len()),
+            Verdict::Drop(reason) => store.drop(queue, run.len(), reason),
         }
     }
     take_out(router, ways, links, store, now_ns);
@@ -208,7 +229,7 @@ fn take_out<'m>(
     while let Some((packet, verdict)) = router.release(now_ns) {
         match verdict {
             Verdict::Forward(out) => links.send(ways[usize::from(out)], packet),
-            Verdict::Drop(reason) => store.drop(packet, reason),
+            Verdict::Drop(reason) => store.drop_one(packet, reason),
             Verdict::Hold(_) | Verdict::Local => unreachable!("a router releases nothing to be kept"),
         }
     }

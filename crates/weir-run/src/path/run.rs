@@ -27,7 +27,7 @@ use super::spec::{PathError, PathSpec};
 use super::summary::Summary;
 use super::worker::Worker;
 use super::{Path, PathMemory, summarise};
-use crate::clock::now_ns;
+use crate::clock::{now_ns, thread_cpu_ns};
 use crate::idle::{Idle, Rest, wake_cost_ns};
 
 /// How long what is inside at the end may take to come out, in nanoseconds: longer than a router waits for a neighbour.
@@ -100,6 +100,7 @@ fn run_path<'m>(
         // One that has ended already says so by itself.
         starters.iter().for_each(|starter| starter.send(()).unwrap_or_default());
         let result = watch(&shared, &injectors, &ended, start_ns, observe);
+        shared.end();
         let mut workers = end_all(&injectors, &ended, count, result)?;
         Ok(summarise(&mut workers, links_total, start_ns, now_ns()))
     })
@@ -143,10 +144,12 @@ fn work<'m>(start: Start, mut worker: Worker<'m>) -> Result<Worker<'m>, Death> {
     }
     pinned.map_err(|error| Death::Own(format!("it cannot stay on its core: {error}")))?;
     let mut idle = Idle::new(start.wake_cost_ns, now_ns());
+    let start_cpu_ns = thread_cpu_ns();
     loop {
         let now = now_ns();
         let pass = worker.pass(now);
         if worker.is_stopped() {
+            worker.cpu_ns = thread_cpu_ns() - start_cpu_ns;
             return Ok(worker);
         }
         if let Some(gone) = worker.gone() {
@@ -194,7 +197,7 @@ fn watch<'m>(
         if !goes_on && !shared.is_stopping() {
             shared.stop();
             // Whoever is parked is to hear of it; a full entry means that it has something to look at already.
-            injectors.iter().for_each(|injector| drop(injector.push(Message::Credit)));
+            injectors.iter().for_each(|injector| drop(injector.push(Message::Look)));
         }
         if shared.is_at_rest() {
             return None;
@@ -205,14 +208,13 @@ fn watch<'m>(
     }
 }
 
-/// Tells all workers to end and waits for them. The first that died is the result.
+/// Wakes all workers, which have been told to end, and waits for them. The first that died is the result.
 fn end_all<'m>(
     injectors: &[Injector<Message<'m>>],
     ended: &Receiver<Ended<'m>>,
     count: usize,
     early: Option<Ended<'m>>,
 ) -> Result<Vec<Worker<'m>>, PathError> {
-    let mut told = vec![false; count];
     let mut workers: Vec<Option<Worker<'m>>> = (0..count).map(|_| None).collect();
     let mut died = None;
     let mut left = count;
@@ -220,7 +222,6 @@ fn end_all<'m>(
     while left > 0 {
         if let Some((number, result)) = next.take() {
             left -= 1;
-            told[number] = true;
             match result {
                 Ok(worker) => workers[number] = Some(worker),
                 // What it died of itself says more than that another had died.
@@ -231,9 +232,8 @@ fn end_all<'m>(
                 }
             }
         }
-        for (injector, told) in injectors.iter().zip(&mut told) {
-            *told = *told || injector.push(Message::Stop).is_ok();
-        }
+        // One that has no room for it has something to look at already.
+        injectors.iter().for_each(|injector| drop(injector.push(Message::Look)));
         next = ended.recv_timeout(LOOK).ok();
     }
     match died {

@@ -4,7 +4,7 @@
 //! generator's worker                        any other worker
 //! hungry |= me              (H)             gives frames back / is full no longer
 //! says PARKED; F2                           F3
-//! looks for credit; blocks                  hungry & others? takes the bits, hands each a word of credit
+//! looks for credit; blocks                  hungry & others, and none full? takes the bits, hands each a word of credit
 //! ```
 //!
 //! Rule (invariant 3, for credit): with both fences one of the two comes first. If F2, the other sees the bit and hands over a
@@ -53,6 +53,7 @@ pub struct Shared {
     workers: Box<[Words]>,
     hungry: Line<AtomicU64>,
     stop: Line<AtomicBool>,
+    end: Line<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -66,6 +67,7 @@ impl Shared {
             workers: (0..workers).map(|_| Words::default()).collect(),
             hungry: Line::default(),
             stop: Line::default(),
+            end: Line::default(),
         }
     }
 
@@ -106,12 +108,16 @@ impl Shared {
 
     /// Says whether a queue of this worker is full; true if one was and none is any more.
     pub fn set_full(&self, worker: usize, full: bool) -> bool {
-        let word = &self.workers[worker].full;
-        let was = word.load(Ordering::Relaxed);
+        let was = self.is_full(worker);
         if was != full {
-            word.store(full, Ordering::Relaxed);
+            self.workers[worker].full.store(full, Ordering::Relaxed);
         }
         was && !full
+    }
+
+    /// What this worker said last.
+    pub fn is_full(&self, worker: usize) -> bool {
+        self.workers[worker].full.load(Ordering::Relaxed)
     }
 
     /// Whether a queue of any worker is full.
@@ -125,12 +131,14 @@ impl Shared {
         self.hungry.0.fetch_or(1 << worker, Ordering::SeqCst);
     }
 
-    /// The other workers that wait for credit, to be told that there is some; each is returned once.
+    /// The other workers that wait for credit, if there is some, to be told so; each is returned once. While a queue of any worker
+    /// is full there is none, and that worker tells them when it is full no longer.
     pub fn take_hungry(&self, worker: usize) -> u64 {
-        // F3: what was given back is visible before the bits are read (F2 of the worker that parks).
+        // F3: what was given back is visible before the words of others are read (F2 of the worker that parks, F3 of one
+        // that is full no longer).
         fence(Ordering::SeqCst);
         let others = !(1u64 << worker);
-        if self.hungry.0.load(Ordering::Relaxed) & others == 0 {
+        if self.hungry.0.load(Ordering::Relaxed) & others == 0 || self.any_full() {
             return 0;
         }
         self.hungry.0.fetch_and(!others, Ordering::Relaxed) & others
@@ -139,6 +147,16 @@ impl Shared {
     /// Makes all generators stop.
     pub fn stop(&self) {
         self.stop.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes all workers end. Whoever is parked must be woken.
+    pub fn end(&self) {
+        self.end.0.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether workers are to end.
+    pub fn is_ending(&self) -> bool {
+        self.end.0.load(Ordering::Relaxed)
     }
 
     /// Whether generators are to stop.
@@ -175,6 +193,9 @@ mod tests {
         assert_eq!(shared.take_hungry(1), 0b100);
         assert_eq!(shared.take_hungry(1), 0);
         assert!(!shared.set_full(1, true) && shared.any_full());
+        shared.set_hungry(0);
+        assert_eq!(shared.take_hungry(2), 0, "worker 1 is full");
         assert!(shared.set_full(1, false) && !shared.any_full());
+        assert_eq!(shared.take_hungry(1), 0b001);
     }
 }

@@ -6,6 +6,8 @@
 //!
 //! Owner: one worker.
 
+use std::collections::VecDeque;
+
 use weir_core::account::Account;
 use weir_core::drops::DropReason;
 use weir_core::packet::{Meta, Packet};
@@ -63,27 +65,31 @@ impl<'m> Store<'m> {
         if copy.is_none() {
             self.account.accept(len_bytes.into());
             self.account.drop(DropReason::NoFrame, len_bytes.into());
+            self.ended += 1;
         }
         copy
     }
 
-    /// Ends a packet that has come where it was to come.
+    /// Ends the first `count` packets of a queue: they have come where they were to come.
     #[inline]
-    pub fn deliver(&mut self, packet: PathPacket<'m>) {
-        self.account.deliver(packet.len_bytes());
-        self.end(packet);
+    pub fn deliver(&mut self, queue: &mut VecDeque<PathPacket<'m>>, count: usize) {
+        for packet in queue.drain(..count) {
+            self.account.deliver(packet.len_bytes());
+            self.pool.give(packet.into_frame());
+        }
+        self.ended += count as u64;
+    }
+
+    /// Ends the first `count` packets of a queue for a reason.
+    pub fn drop(&mut self, queue: &mut VecDeque<PathPacket<'m>>, count: usize, reason: DropReason) {
+        queue.drain(..count).for_each(|packet| self.drop_one(packet, reason));
     }
 
     /// Ends a packet for a reason.
-    pub fn drop(&mut self, packet: PathPacket<'m>, reason: DropReason) {
+    pub fn drop_one(&mut self, packet: PathPacket<'m>, reason: DropReason) {
         self.account.drop(reason, packet.len_bytes());
-        self.end(packet);
-    }
-
-    #[inline]
-    fn end(&mut self, packet: PathPacket<'m>) {
-        self.ended += 1;
         self.pool.give(packet.into_frame());
+        self.ended += 1;
     }
 
     /// How many packets generators may make now. Another worker's may be faster.

@@ -23,6 +23,8 @@ pub struct WorkerSummary {
     pub blocked: u64,
     /// How long they waited.
     pub blocked_ns: u64,
+    /// Processor time of its thread; 0 if it was stepped.
+    pub cpu_ns: u64,
     /// When a packet last ended here, on the path's clock.
     pub last_ended_ns: u64,
 }
@@ -64,6 +66,13 @@ impl Summary {
     pub fn lost(&self) -> u64 {
         let inside = self.account.dropped.total().packets + self.held.packets;
         self.account.accepted.packets.saturating_sub(self.account.delivered.packets + inside)
+    }
+
+    /// Packets delivered for each second of processor time of the busiest worker, spinning included: what others take of the
+    /// machine is not in it.
+    pub fn packets_per_cpu_s(&self) -> f64 {
+        let busiest_ns = self.workers.iter().map(|worker| worker.cpu_ns).max().unwrap_or(0);
+        self.account.delivered.packets as f64 * 1e9 / busiest_ns.max(1) as f64
     }
 
     /// Packets delivered a second.

@@ -45,9 +45,10 @@ pub struct Worker<'m> {
     blocked: Blocked,
     blocked_times: u64,
     is_short: bool,
-    stopped: bool,
     last_ended_ns: u64,
     passes: u64,
+    /// Set by the thread when it ends.
+    pub(super) cpu_ns: u64,
 }
 
 impl<'m> Worker<'m> {
@@ -70,9 +71,9 @@ impl<'m> Worker<'m> {
             blocked: Blocked::default(),
             blocked_times: 0,
             is_short: false,
-            stopped: false,
             last_ended_ns: 0,
             passes: 0,
+            cpu_ns: 0,
         };
         worker.tell();
         worker
@@ -80,13 +81,12 @@ impl<'m> Worker<'m> {
 
     /// Moves what can be moved now.
     pub fn pass(&mut self, now_ns: u64) -> Pass {
-        let Worker { inbox, links, store, nodes, shared, stopped, .. } = self;
+        let Worker { inbox, links, store, nodes, shared, .. } = self;
         self.passes += 1;
         let ended = store.ended();
         inbox.drain(|_, message| match message {
             Message::Packet(packet) => links.arrive(packet),
-            Message::Credit => {}
-            Message::Stop => *stopped = true,
+            Message::Look => {}
         });
         links.begin_pass();
         let mut pass = Pass::default();
@@ -131,7 +131,8 @@ impl<'m> Worker<'m> {
             if pass.short { self.blocked.begin(now_ns) } else { self.blocked.end(now_ns) }
         }
         self.tell();
-        let room_again = self.shared.set_full(self.number, self.links.is_full());
+        let is_full = self.links.is_full(self.shared.is_full(self.number));
+        let room_again = self.shared.set_full(self.number, is_full);
         let has_credit = room_again || self.store.ended() != ended_before;
         let hungry = if has_credit { self.shared.take_hungry(self.number) } else { 0 };
         self.links.flush(hungry);
@@ -159,7 +160,7 @@ impl<'m> Worker<'m> {
 
     /// Whether it was told to end.
     pub fn is_stopped(&self) -> bool {
-        self.stopped
+        self.shared.is_ending()
     }
 
     /// Says that it has work, for those that hand to it.
@@ -213,6 +214,7 @@ impl<'m> Worker<'m> {
             passes: self.passes,
             blocked: self.blocked_times,
             blocked_ns: self.blocked.total_ns(now_ns),
+            cpu_ns: self.cpu_ns,
             last_ended_ns: self.last_ended_ns,
         }
     }
