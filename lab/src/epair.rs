@@ -4,7 +4,9 @@
 //! | case | what runs |
 //! |---|---|
 //! | `handoff` | one transmitter that always has packets, one worker |
-//! | `fairness` | the same, and the worker feeds what it takes to a second link of its own: the published chain of two epairs |
+//! | `fairness` | the same, and the worker feeds what it takes to a second link of its own: the published chain of two epairs. Of Weir, two links that do not know of each other, one saturated from another worker, the other from this one |
+//! | `testbed-1` | Weir alone: generator, bridge, epair, router, epair, bridge, sink on one worker |
+//! | `testbed-2` | the same on two threads: generator and first bridge on one, the rest on the other |
 //! | `wakes-10k`, `wakes-100k`, `wakes-1m` | packets at random times, so many a second |
 //!
 //! - `mpps`: packets that left the last link / time; median of the repeats, `mpps_spread_pct` their interquartile range in
@@ -12,21 +14,24 @@
 //! - `wait_*`: the time that the worker waited while work was there (see `drive`), of all repeats together.
 //! - `wakes_per_million`: times the worker slept and was woken, for each million packets; median of the repeats.
 //! - `redundant_kicks_pct` = 100 x kicks that met a worker awake / kicks.
+//! - `cpu_mpps`: packets for each second of processor time of the busiest thread, spinning included; other programs are not in it.
 //! - `second_link_share` = packets that left the second link / packets that left either; half is fair.
 //! - `lost`, `reordered`: sums over the repeats. Weir may do neither: its row fails if it does.
 //!
 //! The repeats of a case go through the systems forwards and backwards in turn (ABBA), so that a slow drift of the machine falls
 //! on all alike.
 //!
-//! Source: seed `epair-transmit-path` (review D38843). Its test bed also bridges and routes.
+//! Source: seed `epair-transmit-path` (review D38843).
 //! Limits: two threads. What the machine does meanwhile is in every figure.
 
+mod bed;
 mod crossbeam;
 mod design;
 mod drive;
 mod histogram;
 mod mutex_drain;
 mod mutex_flush;
+mod path;
 mod rtrb;
 mod task_queue;
 mod tokio;
@@ -41,12 +46,14 @@ use crate::interrupt;
 use crate::machine::{Machine, cores};
 use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
-use drive::{Outcome, Plan};
+use drive::{Load, Outcome, Plan};
 use histogram::Histogram;
 
 const FIELDS: &[Field] = &[
     Field { name: "mpps", heading: "packets", unit: "M/s", decimals: 3 },
     Field { name: "mpps_spread_pct", heading: "spread", unit: "%", decimals: 0 },
+    Field { name: "cpu_mpps", heading: "of CPU time", unit: "M/s", decimals: 3 },
+    Field { name: "seed_mpps", heading: "seed", unit: "M/s", decimals: 3 },
     Field { name: "wait_hist", heading: "waited", unit: "ns", decimals: 0 },
     Field { name: "wait_p50_ns", heading: "wait p50", unit: "ns", decimals: 0 },
     Field { name: "wait_p999_ns", heading: "p99.9", unit: "ns", decimals: 0 },
@@ -59,7 +66,12 @@ const FIELDS: &[Field] = &[
 ];
 
 const PLOTS: &[Plot] = &[
-    Plot { field: "mpps", title: "Million packets a second", scale: Scale::Log, reference: None },
+    Plot {
+        field: "mpps",
+        title: "Million packets a second",
+        scale: Scale::Log,
+        reference: Some("seed_mpps"),
+    },
     Plot {
         field: "wait_hist",
         title: "How long the worker waited while work was there, ns",
@@ -91,7 +103,7 @@ const NOTES: &[&str] = &[
      crossbeam, rtrb (with a parked thread) and tokio are today's channels.",
     "The review's bed of two epairs, two bridges and a router did 889 Kpps with two-ring, 42 Kpps with mutex-drain, which \
      starved its second epair, and about 1.016 Mpps with mutex-flush, on another machine and with the kernel's work for each \
-     packet. Compare the fairness case: the second link's share, and what it lost.",
+     packet: that is the seed's column. Here testbed-2 is that bed; compare the second link's share, and what was lost.",
     "The published waits are those of the epair thread between two runs, over many short connections on a machine of 32 cores, \
      with two-ring before and with mutex-flush after.",
     "A wait is counted when a worker that had found nothing finds something, from the moment the first packet it takes was \
@@ -101,7 +113,9 @@ const NOTES: &[&str] = &[
     "Wake-ups are what the kernel counts for the worker's thread. A dash: the system cannot tell.",
     "At a given rate, packets that fall due while the machine keeps the transmitter off its core go together afterwards: on a \
      busy machine fewer wake-ups are needed than on a quiet one, by every system alike.",
-    "A packet here is its number and a time; no body is moved.",
+    "Outside the beds a packet is its number and a time; no body is moved. In testbed-2 all systems generate, bridge and route \
+     the same packets by the same code; only the hand-off is each one's own.",
+    "Weir's fairness is the harder case: neither link feeds the other, and the first is saturated from another worker.",
 ];
 
 /// Before the review: `two-ring`.
@@ -184,6 +198,9 @@ impl System {
     }
 
     fn run(self, plan: &Plan) -> Result<Outcome> {
+        if self == System::Weir && plan.load != Load::Numbers {
+            return path::run_bed(plan);
+        }
         match self {
             System::TwoRing => drive::run::<task_queue::Tasks<two_ring::TwoRing>>(plan),
             System::MutexDrain => drive::run::<task_queue::Tasks<mutex_drain::MutexDrain>>(plan),
@@ -192,6 +209,16 @@ impl System {
             System::Rtrb => drive::run::<rtrb::Rtrb>(plan),
             System::Tokio => drive::run::<tokio::Tokio>(plan),
             System::Weir => drive::run::<weir::Weir>(plan),
+        }
+    }
+
+    /// What the published machine did with its bed, in millions a second.
+    fn seed_mpps(self) -> Option<f64> {
+        match self {
+            System::TwoRing => Some(0.889_672),
+            System::MutexDrain => Some(0.042_635),
+            System::MutexFlush => Some(1.016),
+            _ => None,
         }
     }
 
@@ -204,20 +231,30 @@ impl System {
     }
 }
 
-/// A load: its name, the links of the chain, packets a second if they are limited.
+/// A load: its name, the links of the chain, what goes through them, packets a second if they are limited.
 struct Case {
     name: &'static str,
     links: usize,
+    load: Load,
     packets_per_s: Option<f64>,
 }
 
-const CASES: [Case; 5] = [
-    Case { name: "handoff", links: 1, packets_per_s: None },
-    Case { name: "fairness", links: 2, packets_per_s: None },
-    Case { name: "wakes-10k", links: 1, packets_per_s: Some(10e3) },
-    Case { name: "wakes-100k", links: 1, packets_per_s: Some(100e3) },
-    Case { name: "wakes-1m", links: 1, packets_per_s: Some(1e6) },
+const CASES: [Case; 7] = [
+    Case { name: "handoff", links: 1, load: Load::Numbers, packets_per_s: None },
+    Case { name: "testbed-1", links: 2, load: Load::TestBed(1), packets_per_s: None },
+    Case { name: "testbed-2", links: 2, load: Load::TestBed(2), packets_per_s: None },
+    Case { name: "fairness", links: 2, load: Load::TwoLinks, packets_per_s: None },
+    Case { name: "wakes-10k", links: 1, load: Load::Numbers, packets_per_s: Some(10e3) },
+    Case { name: "wakes-100k", links: 1, load: Load::Numbers, packets_per_s: Some(100e3) },
+    Case { name: "wakes-1m", links: 1, load: Load::Numbers, packets_per_s: Some(1e6) },
 ];
+
+impl Case {
+    /// The designs need two threads.
+    fn is_for(&self, system: System) -> bool {
+        self.load != Load::TestBed(1) || system == System::Weir
+    }
+}
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -250,29 +287,34 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
     let machine = Machine::measure()?;
     let wake_cost_ns = (machine.eventfd_wake_us.unwrap_or_default() * 1000.0) as u64;
     let duration = Duration::from_secs_f64(options.seconds / options.repeats as f64);
-    let (per_case, mut step) = (options.repeats * options.systems.len(), 0);
-    let mut steps = Steps::new(CASES.len() * per_case, progress);
+    let systems_of = |case: &Case| -> Vec<System> {
+        options.systems.iter().copied().filter(|&system| case.is_for(system)).collect()
+    };
+    let (runs, mut step) = (CASES.iter().map(|case| systems_of(case).len()).sum::<usize>(), 0);
+    let mut steps = Steps::new(runs * options.repeats, progress);
     let mut rows = Vec::new();
     for case in &CASES {
         let plan = Plan {
             links: case.links,
+            load: case.load,
             packets_per_s: case.packets_per_s,
             duration,
             cores: [cores[0], cores[1]],
             wake_cost_ns,
         };
-        let mut outcomes = vec![Vec::new(); options.systems.len()];
+        let systems = systems_of(case);
+        let mut outcomes = vec![Vec::new(); systems.len()];
         for repeat in 0..options.repeats {
-            for turn in 0..options.systems.len() {
-                let index = if repeat % 2 == 0 { turn } else { options.systems.len() - 1 - turn };
-                let system = options.systems[index];
+            for turn in 0..systems.len() {
+                let index = if repeat % 2 == 0 { turn } else { systems.len() - 1 - turn };
+                let system = systems[index];
                 steps.begin(step, case.name);
                 outcomes[index].push(system.run(&plan)?);
                 step += 1;
                 interrupt::check()?;
             }
         }
-        rows.extend(options.systems.iter().zip(outcomes).map(|(system, runs)| row(*system, case, &runs)));
+        rows.extend(systems.iter().zip(outcomes).map(|(system, runs)| row(*system, case, &runs)));
     }
     steps.finish();
     Ok(Report {
@@ -299,12 +341,14 @@ fn row(system: System, case: &Case, runs: &[Outcome]) -> Row {
         0 => 0.0,
         _ => 100.0 * redundant as f64 / kicks as f64,
     });
-    let second = (case.links == 2)
+    let cpu = Spread::of(runs, |run| delivered(run) / run.cpu_s / 1e6);
+    let second = (case.name == "fairness")
         .then(|| Spread::of(runs, |run| run.left[1] as f64 / (run.left[0] + run.left[1]) as f64).median);
     let (lost, reordered) = (sum(runs, |run| run.lost), sum(runs, |run| run.reordered));
     let mut values: Vec<(&'static str, Value)> = vec![
         ("mpps", mpps.median.into()),
         ("mpps_spread_pct", (100.0 * mpps.range / mpps.median).into()),
+        ("cpu_mpps", cpu.median.into()),
         ("wakes_per_million", wakes.median.into()),
         ("redundant_kicks_pct", redundant_pct.into()),
         ("second_link_share", second.into()),
@@ -315,6 +359,9 @@ fn row(system: System, case: &Case, runs: &[Outcome]) -> Row {
         ("wait_p999_ns", waits.quantile_ns(0.999).into()),
         ("wait_max_ns", waits.max_ns().into()),
     ];
+    if case.name == "testbed-2" {
+        values.push(("seed_mpps", system.seed_mpps().into()));
+    }
     if case.name == "handoff" {
         values.push(("seed_wait_hist", system.seed_waits().map(<[_]>::to_vec).into()));
     }

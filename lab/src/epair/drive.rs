@@ -20,7 +20,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use weir_run::clock::thread_cpu_ns;
 
+use super::bed;
 use super::design::{BURST, Counts, Design, Packet, Transmit, Work};
 use super::histogram::Histogram;
 use crate::clock::now;
@@ -34,6 +36,8 @@ pub const STALL: Duration = Duration::from_millis(250);
 pub struct Plan {
     /// Links in the worker's chain.
     pub links: usize,
+    /// What goes through them.
+    pub load: Load,
     /// Packets a second, at random times; `None` for as many as will go.
     pub packets_per_s: Option<f64>,
     /// How long the transmitter transmits.
@@ -42,6 +46,17 @@ pub struct Plan {
     pub cores: [usize; 2],
     /// What waking a thread costs here.
     pub wake_cost_ns: u64,
+}
+
+/// What goes through the links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Numbers.
+    Numbers,
+    /// Packets of the published bed, by a bridge, a router and a bridge, on so many workers.
+    TestBed(usize),
+    /// Packets through two links that do not know of each other but have the same worker.
+    TwoLinks,
 }
 
 /// What came of it.
@@ -61,6 +76,8 @@ pub struct Outcome {
     pub waits: Histogram,
     /// See the head of the file.
     pub wakes: u64,
+    /// Processor time of the busiest thread.
+    pub cpu_s: f64,
     /// What the design has counted.
     pub counts: Counts,
 }
@@ -69,15 +86,20 @@ pub struct Outcome {
 pub fn run<D: Design>(plan: &Plan) -> Result<Outcome> {
     let (transmit, mut work) = D::chain(plan.links, plan.wake_cost_ns)?;
     let (start_line, ended) = (Barrier::new(2), AtomicBool::new(false));
+    let (mut front, mut back) = match plan.load {
+        Load::Numbers | Load::TwoLinks => (None, None),
+        Load::TestBed(_) => Some(bed::halves()?).unzip(),
+    };
     let origin = now();
     thread::scope(|scope| {
         let transmitter = scope.spawn(|| {
             let pinned = pin(plan.cores[0]);
             start_line.wait();
-            let sent = transmit_all(transmit, plan, origin);
+            let before_ns = thread_cpu_ns();
+            let sent = transmit_all(transmit, plan, origin, front.as_mut());
             // R0, to A0.
             ended.store(true, Ordering::Release);
-            pinned.map(|()| sent)
+            pinned.map(|()| (sent, thread_cpu_ns() - before_ns))
         });
         let worker = scope.spawn(|| {
             let pinned = pin(plan.cores[1]);
@@ -85,12 +107,17 @@ pub fn run<D: Design>(plan: &Plan) -> Result<Outcome> {
             let before = voluntary_switches();
             start_line.wait();
             let started = now();
-            let tally = work_off(&mut work, plan, origin, &ended);
+            let before_ns = thread_cpu_ns();
+            let tally = work_off(&mut work, plan, origin, &ended, back.as_mut());
+            let cpu_ns = thread_cpu_ns() - before_ns;
+            if let Some(back) = back {
+                back.check()?;
+            }
             let wakes = voluntary_switches()?.saturating_sub(before?);
-            pinned.map(|()| (tally, started, wakes, work.counts()))
+            pinned.map(|()| (tally, started, wakes, work.counts(), cpu_ns))
         });
-        let (tally, started, wakes, counts) = worker.join().expect("the worker does not panic")?;
-        let sent = transmitter.join().expect("the transmitter does not panic")?;
+        let (tally, started, wakes, counts, work_ns) = worker.join().expect("the worker does not panic")?;
+        let (sent, transmit_ns) = transmitter.join().expect("the transmitter does not panic")?;
         let delivered = tally.left[plan.links - 1];
         Ok(Outcome {
             sent,
@@ -100,13 +127,19 @@ pub fn run<D: Design>(plan: &Plan) -> Result<Outcome> {
             left: tally.left,
             waits: tally.waits,
             wakes,
+            cpu_s: work_ns.max(transmit_ns) as f64 / 1e9,
             counts,
         })
     })
 }
 
 /// Transmits until the time is over; returns how many packets went.
-fn transmit_all(mut transmit: impl Transmit, plan: &Plan, origin: Instant) -> u64 {
+fn transmit_all(
+    mut transmit: impl Transmit,
+    plan: &Plan,
+    origin: Instant,
+    mut front: Option<&mut bed::Front>,
+) -> u64 {
     let (started, end_ns) = (now(), plan.duration.as_nanos() as u64);
     let start_ns = (started - origin).as_nanos() as u64;
     let mut arrivals = plan.packets_per_s.map(Arrivals::new);
@@ -123,6 +156,9 @@ fn transmit_all(mut transmit: impl Transmit, plan: &Plan, origin: Instant) -> u6
         let sent_ns = start_ns + elapsed_ns;
         burst.extend((number..number + count).map(|number| Packet { number, last, sent_ns }));
         number += count;
+        if let Some(front) = &mut front {
+            front.prepare(&burst);
+        }
         if count > 0 && !deliver(&mut transmit, &mut burst) {
             return u64::from(number) - burst.len() as u64;
         }
@@ -149,11 +185,26 @@ fn deliver(transmit: &mut impl Transmit, burst: &mut Vec<Packet>) -> bool {
 }
 
 /// Works until the last packet has left the chain, or nothing comes any more.
-fn work_off(work: &mut impl Work, plan: &Plan, origin: Instant, ended: &AtomicBool) -> Tally {
+fn work_off(
+    work: &mut impl Work,
+    plan: &Plan,
+    origin: Instant,
+    ended: &AtomicBool,
+    mut back: Option<&mut bed::Back>,
+) -> Tally {
     let mut tally = Tally::new(plan.links, origin);
     let mut idle_since = None;
     loop {
-        if work.pass(&mut |link, packet| tally.note(link, packet)) > 0 {
+        let moved = work.pass(&mut |link, packet| {
+            tally.note(link, packet);
+            if let Some(back) = back.as_mut().filter(|_| link + 1 == plan.links) {
+                back.take(packet);
+            }
+        });
+        if let Some(back) = &mut back {
+            back.flush();
+        }
+        if moved > 0 {
             idle_since = None;
             continue;
         }

@@ -61,7 +61,7 @@ pub struct Traffic {
     pub dst_mac: EthernetAddress,
     /// How many of the flows between the ranges are used.
     pub flows: u32,
-    /// The number of the first flow, so that the flows of several generators differ.
+    /// The first of them, so that several generators can share the ranges.
     pub first_flow: u32,
 }
 
@@ -118,8 +118,9 @@ impl Traffic {
         if self.flows == 0 || self.first_flow.checked_add(self.flows).is_none_or(|end| end > FLOWS_MAX) {
             return Err(TrafficError::Flows(self.flows));
         }
-        if u64::from(self.flows) > self.combinations() {
-            return Err(TrafficError::TooFew { flows: self.flows, there_are: self.combinations() });
+        let flows = self.first_flow + self.flows;
+        if u64::from(flows) > self.combinations() {
+            return Err(TrafficError::TooFew { flows, there_are: self.combinations() });
         }
         Ok(())
     }
@@ -154,7 +155,8 @@ impl FromStr for Endpoints {
             };
             let address =
                 address.parse().map_err(|_| format!("`{address}` is no IPv4 address such as 198.18.0.1"))?;
-            let port = port.map(|port| port.parse().map_err(|_| format!("`{port}` is no port from 0 to 65535")));
+            let port =
+                port.map(|port| port.parse().map_err(|_| format!("`{port}` is no port from 0 to 65535")));
             Ok((address, port.transpose()?))
         });
         let (first, last) = (first?, last?);
@@ -227,7 +229,7 @@ impl Flows {
                 next: 0,
             }
         };
-        let flows = (0..u64::from(traffic.flows)).map(flow).collect();
+        let flows = (first_flow..first_flow + traffic.flows).map(|number| flow(number.into())).collect();
         Ok(Flows { template, flows, first_flow, turn: 0, size_bytes })
     }
 
@@ -276,13 +278,13 @@ mod tests {
             src_mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
             dst_mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
             flows,
-            first_flow: 7,
+            first_flow: 0,
         }
     }
 
     #[test]
     fn packets_are_right_by_another_parser_and_flows_take_turns() {
-        let traffic = traffic("198.18.0.1", "198.19.0.1:50-198.19.0.3:51", 5);
+        let traffic = Traffic { first_flow: 3, ..traffic("198.18.0.1", "198.19.0.0:49-198.19.0.2:51", 5) };
         let mut flows = Flows::new(&traffic).unwrap();
         let mut seen = Vec::new();
         for turn in 0..10u64 {
@@ -294,18 +296,15 @@ mod tests {
             assert!(ip.verify_checksum());
             assert_eq!(ip.total_len(), 86);
             let udp = UdpPacket::new_checked(ip.payload()).unwrap();
-            assert!(udp.verify_checksum(
-                &IpAddress::Ipv4(ip.src_addr()),
-                &IpAddress::Ipv4(ip.dst_addr())
-            ));
+            assert!(udp.verify_checksum(&IpAddress::Ipv4(ip.src_addr()), &IpAddress::Ipv4(ip.dst_addr())));
             assert_eq!(udp.len(), 66);
             assert_eq!(udp.payload()[..4], MARK);
-            assert_eq!(udp.payload()[4..8], (7 + turn as u32 % 5).to_be_bytes());
+            assert_eq!(udp.payload()[4..8], (3 + turn as u32 % 5).to_be_bytes());
             assert_eq!(udp.payload()[8..16], (turn / 5).to_be_bytes());
             assert!(udp.payload()[16..].iter().all(|&byte| byte == 0));
             seen.push((ip.dst_addr().octets()[3], udp.dst_port()));
         }
-        assert_eq!(seen[..5], [(1, 50), (2, 50), (3, 50), (1, 51), (2, 51)]);
+        assert_eq!(seen[..5], [(0, 50), (1, 50), (2, 50), (0, 51), (1, 51)]);
         assert_eq!(seen[..5], seen[5..]);
     }
 

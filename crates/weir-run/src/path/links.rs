@@ -32,6 +32,7 @@ use weir_core::packet::Packet;
 use weir_ring::handoff::{Outlet, OutletCounts};
 
 use super::packet::PathPacket;
+use super::shared::Shared;
 
 /// The most packets handled together.
 pub const BURST: usize = 64;
@@ -77,6 +78,8 @@ pub struct End<'m> {
     /// How many packets this pass takes, if that is decided.
     turn: Turn,
     served: u64,
+    /// What was told of it last.
+    full: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +130,7 @@ impl<'m> Links<'m> {
             queue: VecDeque::with_capacity(frames),
             turn: Turn::None,
             served: 0,
+            full: false,
         };
         Links {
             list: Vec::with_capacity(ends.len()),
@@ -255,11 +259,20 @@ impl<'m> Links<'m> {
         self.gone
     }
 
-    /// Whether the queue of an end is as long as it should get: generators wait. A queue that `was` full is so until half of it
-    /// has gone, so that a generator that was woken finds room for more than a packet.
-    pub fn is_full(&self, was: bool) -> bool {
-        let limit = if was { self.qlimit.div_ceil(2) } else { self.qlimit };
-        self.ends.iter().any(|end| end.queue.len() >= limit)
+    /// Tells which queues are as long as they should get, so that generators wait. One that is full stays so until half of it has
+    /// gone: a generator that was woken then finds room for more than a packet. Returns whether one has room again.
+    pub fn tell_full(&mut self, shared: &Shared) -> bool {
+        let mut room_again = false;
+        for end in &mut self.ends {
+            let limit = if end.full { self.qlimit.div_ceil(2) } else { self.qlimit };
+            let full = end.queue.len() >= limit;
+            if full != end.full {
+                end.full = full;
+                shared.set_full(end.end, full);
+                room_again |= !full;
+            }
+        }
+        room_again
     }
 
     /// Whether nothing waits at any end.

@@ -98,7 +98,7 @@ impl<'m> Path<'m> {
             None => spec.ring_elements(),
         };
         let mesh = handoff::mesh(spec.workers, ring_elements, INJECT_ELEMENTS).map_err(PathError::Inbox)?;
-        let shared = Arc::new(Shared::new(spec.workers));
+        let shared = Arc::new(Shared::new(spec.workers, 2 * spec.links.len()));
         let mut injectors = Vec::new();
         let mut workers = Vec::new();
         let reserve = FRAMES_PER_WORKER / 2 * spec.workers as u32;
@@ -212,6 +212,33 @@ fn ways_of(spec: &PathSpec, node: usize) -> Box<[Way]> {
     ways.into_iter().map(|(_, way)| way).collect()
 }
 
+/// The ends that packets of a node may come to: those its links lead to, and those that the nodes there lead to.
+fn reach_of(spec: &PathSpec, node: usize) -> Box<[u16]> {
+    let mut reach: Vec<u16> = Vec::new();
+    let mut nodes = vec![node];
+    let mut next = 0;
+    while let Some(&near) = nodes.get(next) {
+        next += 1;
+        for (link, joined) in spec.links.iter().enumerate() {
+            for side in 0..2 {
+                let (from, to) = (joined.ends[side].0, joined.ends[1 - side].0);
+                if from != near {
+                    continue;
+                }
+                let end = end_number(link, 1 - side);
+                if !reach.contains(&end) {
+                    reach.push(end);
+                }
+                let passes_on = matches!(spec.nodes[to].kind, KindSpec::Bridge { .. } | KindSpec::Router(_));
+                if passes_on && !nodes.contains(&to) {
+                    nodes.push(to);
+                }
+            }
+        }
+    }
+    reach.into()
+}
+
 fn make_node<'m>(
     spec: &PathSpec,
     number: usize,
@@ -240,7 +267,8 @@ fn make_node<'m>(
             Kind::Router(Box::new(router.map_err(|error| PathError::Router { node: name(), error })?))
         }
     };
-    Ok(Node { number, kind, ways })
+    let reach = if matches!(kind, Kind::Gen(_)) { reach_of(spec, number) } else { Box::default() };
+    Ok(Node { number, kind, ways, reach, wants: None })
 }
 
 /// A number that nobody outside can know, so that nobody can prepare addresses that collide.
@@ -251,3 +279,5 @@ pub fn random_seed() -> u64 {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod thread_tests;

@@ -23,6 +23,7 @@ use super::r#gen::Gen;
 use super::links::{BURST, Links, Way};
 use super::packet::PathPacket;
 use super::sequence::Sequences;
+use super::shared::{Shared, Want};
 use super::store::Store;
 
 /// What a node is.
@@ -45,6 +46,10 @@ pub struct Node<'m> {
     pub kind: Kind<'m>,
     /// For each port the other end of its link.
     pub ways: Box<[Way]>,
+    /// Of a generator, the ends its packets may come to.
+    pub reach: Box<[u16]>,
+    /// Of a generator, what it waits for.
+    pub wants: Option<Want>,
 }
 
 impl<'m> Node<'m> {
@@ -80,19 +85,31 @@ impl<'m> Node<'m> {
         links.sent(&self.ways);
     }
 
-    /// Sends what a generator has due, as far as there is credit for `room` packets; how many went. Whether there was not
-    /// enough is `short`.
+    /// Sends what a generator has due, as far as there is credit; how many packets went.
     pub fn feed(
         &mut self,
-        room: usize,
-        short: &mut bool,
         links: &mut Links<'m>,
         store: &mut Store<'m>,
+        shared: &Shared,
         now_ns: u64,
     ) -> usize {
         let Kind::Gen(generator) = &mut self.kind else { return 0 };
+        if shared.is_stopping() {
+            generator.stop();
+        }
+        self.wants = None;
         let due = generator.due(now_ns, BURST);
-        *short |= due > room;
+        if due == 0 {
+            return 0;
+        }
+        if !shared.is_open(&self.reach) {
+            self.wants = Some(Want::Room);
+            return 0;
+        }
+        let room = store.spare();
+        if room < due {
+            self.wants = Some(Want::Frames);
+        }
         let (len_bytes, way) = (generator.flows.size_bytes(), self.ways[0]);
         let meta = Meta { arrival_ns: now_ns, port: way.end, ..Meta::default() };
         let mut sent = 0;
@@ -100,23 +117,32 @@ impl<'m> Node<'m> {
             let flows = &mut generator.flows;
             let write = |frame: &mut [u8], meta: &mut Meta| meta.flow_hash = flows.write_next(frame);
             let Some(packet) = store.make(len_bytes, meta, write) else {
-                *short = true;
+                // Another worker took what there was to spare.
+                self.wants = Some(Want::Frames);
                 break;
             };
             links.send_addressed(way, packet);
             sent += 1;
         }
         generator.note_sent(sent);
-        if sent > 0 {
-            links.sent(&self.ways);
-        }
+        links.sent(&self.ways);
         sent
+    }
+
+    /// Whether there is now what a generator waited for.
+    pub fn has_what_it_wants(&self, store: &Store<'m>, shared: &Shared) -> bool {
+        match self.wants {
+            None => false,
+            Some(Want::Room) => shared.is_open(&self.reach),
+            Some(Want::Frames) => store.spare() > 0,
+        }
     }
 
     /// Does what a router or a generator has to do at some time; when to call again.
     pub fn poll(&mut self, links: &mut Links<'m>, store: &mut Store<'m>, now_ns: u64) -> Option<u64> {
         match &mut self.kind {
-            Kind::Gen(generator) => generator.next_ns(),
+            // Without credit it waits for that and not for a time.
+            Kind::Gen(generator) => generator.next_ns().filter(|_| self.wants.is_none()),
             Kind::Sink(_) | Kind::Bridge(_) => None,
             Kind::Router(router) => {
                 let next_ns = router.poll(now_ns);

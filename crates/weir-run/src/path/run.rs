@@ -77,7 +77,7 @@ enum Death {
     Others(u16),
 }
 
-fn run_path<'m>(
+pub(super) fn run_path<'m>(
     path: Path<'m>,
     core_of: &dyn Fn(usize) -> Option<usize>,
     wake_cost_ns: u64,

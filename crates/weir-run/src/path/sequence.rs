@@ -89,7 +89,8 @@ impl Sequences {
         };
         self.counts.numbered += 1;
         if number == flow.next {
-            flow.next += 1;
+            // The last number of all has no next; what comes from a wire may have it.
+            flow.next = number.saturating_add(1);
             flow.seen = flow.seen << 1 | 1;
         } else {
             out_of_order(flow, number, self.joins, &mut self.counts);
@@ -104,8 +105,7 @@ fn out_of_order(flow: &mut Flow, number: u64, joins: bool, counts: &mut Sequence
         if !(joins && flow.next == 0) {
             counts.missing += passed_over;
         }
-        flow.seen = if passed_over + 1 >= WINDOW { 1 } else { flow.seen << (passed_over + 1) | 1 };
-        // The last number of all has no next.
+        flow.seen = if passed_over >= WINDOW - 1 { 1 } else { flow.seen << (passed_over + 1) | 1 };
         flow.next = number.saturating_add(1);
         return;
     }
@@ -144,7 +144,7 @@ mod tests {
         let traffic = Traffic {
             size_bytes: 60,
             src: "10.0.0.1".parse().unwrap(),
-            dst: "10.0.0.2".parse().unwrap(),
+            dst: "10.0.0.2:1-10.0.0.2:4".parse().unwrap(),
             src_mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
             dst_mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
             flows: 1,
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(seen(&[0, 3, 1, 1, 2]), (0, 1, 2));
         assert_eq!(seen(&[0, 100, 1]), (99, 0, 1), "too old to know");
         assert_eq!(seen(&[0, 64, 1, 1]), (62, 1, 1), "the oldest bit");
-        assert_eq!(seen(&[u64::MAX, u64::MAX - 1]).2, 1);
+        assert_eq!(seen(&[u64::MAX, u64::MAX]), (u64::MAX, 0, 0), "the last number of all");
     }
 
     #[test]

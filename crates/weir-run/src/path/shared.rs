@@ -1,11 +1,13 @@
 //! What the workers of a path tell each other besides packets: counters, full queues, and who waits for credit.
 //!
 //! ```text
-//! generator's worker                        any other worker
-//! hungry |= me              (H)             gives frames back / is full no longer
-//! says PARKED; F2                           F3
-//! looks for credit; blocks                  hungry & others, and none full? takes the bits, hands each a word of credit
+//! generator's worker                            any other worker
+//! hungry for frames, or for room (H)            gives frames back / has room in a queue again
+//! says PARKED; F2                               F3
+//! looks for it once more; blocks                hungry for that & others? takes the bits, hands each a word
 //! ```
+//!
+//! A generator has credit while there are frames to spare and no queue is full that its packets may come to.
 //!
 //! Rule (invariant 3, for credit): with both fences one of the two comes first. If F2, the other sees the bit and hands over a
 //! word, which wakes the parked worker as any packet does. If F3, the look finds the credit. A word too many costs one look.
@@ -29,7 +31,6 @@ struct Words {
     ended: AtomicU64,
     delivered: AtomicU64,
     delivered_bytes: AtomicU64,
-    full: AtomicBool,
     done: AtomicBool,
 }
 
@@ -51,9 +52,20 @@ pub struct Told {
 /// See the head of the file.
 pub struct Shared {
     workers: Box<[Words]>,
-    hungry: Line<AtomicU64>,
+    /// For each end of a link whether its queue is full. Written seldom.
+    full: Box<[AtomicBool]>,
+    hungry: [Line<AtomicU64>; 2],
     stop: Line<AtomicBool>,
     end: Line<AtomicBool>,
+}
+
+/// What a generator waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Frames to spare.
+    Frames,
+    /// Room in a queue.
+    Room,
 }
 
 #[derive(Default)]
@@ -61,11 +73,12 @@ pub struct Shared {
 struct Line<T>(T);
 
 impl Shared {
-    /// For so many workers.
-    pub fn new(workers: usize) -> Shared {
+    /// For so many workers and ends of links.
+    pub fn new(workers: usize, ends: usize) -> Shared {
         Shared {
             workers: (0..workers).map(|_| Words::default()).collect(),
-            hungry: Line::default(),
+            full: (0..ends).map(|_| AtomicBool::default()).collect(),
+            hungry: Default::default(),
             stop: Line::default(),
             end: Line::default(),
         }
@@ -106,42 +119,38 @@ impl Shared {
         ended == accepted
     }
 
-    /// Says whether a queue of this worker is full; true if one was and none is any more.
-    pub fn set_full(&self, worker: usize, full: bool) -> bool {
-        let was = self.is_full(worker);
-        if was != full {
-            self.workers[worker].full.store(full, Ordering::Relaxed);
-        }
-        was && !full
+    /// Says whether the queue of an end is full; its owner's alone.
+    pub fn set_full(&self, end: u16, full: bool) {
+        self.full[usize::from(end)].store(full, Ordering::Relaxed);
     }
 
-    /// What this worker said last.
-    pub fn is_full(&self, worker: usize) -> bool {
-        self.workers[worker].full.load(Ordering::Relaxed)
+    /// Whether none of these ends is full.
+    #[inline]
+    pub fn is_open(&self, ends: &[u16]) -> bool {
+        !ends.iter().any(|&end| self.full[usize::from(end)].load(Ordering::Relaxed))
     }
 
-    /// Whether a queue of any worker is full.
-    pub fn any_full(&self) -> bool {
-        self.workers.iter().any(|words| words.full.load(Ordering::Relaxed))
-    }
-
-    /// Says that this worker will park for want of credit; it looks for credit once more after it has parked.
-    pub fn set_hungry(&self, worker: usize) {
+    /// Says that this worker will park for want of something; it looks for that once more after it has parked.
+    pub fn set_hungry(&self, worker: usize, want: Want) {
         // H.
-        self.hungry.0.fetch_or(1 << worker, Ordering::SeqCst);
+        self.hungry[want as usize].0.fetch_or(1 << worker, Ordering::SeqCst);
     }
 
-    /// The other workers that wait for credit, if there is some, to be told so; each is returned once. While a queue of any worker
-    /// is full there is none, and that worker tells them when it is full no longer.
-    pub fn take_hungry(&self, worker: usize) -> u64 {
-        // F3: what was given back is visible before the words of others are read (F2 of the worker that parks, F3 of one
-        // that is full no longer).
-        fence(Ordering::SeqCst);
-        let others = !(1u64 << worker);
-        if self.hungry.0.load(Ordering::Relaxed) & others == 0 || self.any_full() {
+    /// Says that there are frames, or room, or both, again. The other workers that wait for it are returned, each once, to be told.
+    pub fn take_hungry(&self, worker: usize, frames: bool, room: bool) -> u64 {
+        if !frames && !room {
             return 0;
         }
-        self.hungry.0.fetch_and(!others, Ordering::Relaxed) & others
+        // F3: what there is again is visible before the bits are read (F2 of the worker that parks).
+        fence(Ordering::SeqCst);
+        let others = !(1u64 << worker);
+        let taken = [frames, room].into_iter().zip(&self.hungry).map(|(there_is, Line(hungry))| {
+            if !there_is || hungry.load(Ordering::Relaxed) & others == 0 {
+                return 0;
+            }
+            hungry.fetch_and(!others, Ordering::Relaxed) & others
+        });
+        taken.fold(0, |all, some| all | some)
     }
 
     /// Makes all generators stop.
@@ -171,7 +180,7 @@ mod tests {
 
     #[test]
     fn at_rest_only_when_every_packet_is_accounted_for() {
-        let shared = Shared::new(2);
+        let shared = Shared::new(2, 0);
         let told = |accepted, ended, done| Told { accepted, ended, done, ..Told::default() };
         shared.tell(0, &told(10, 0, true));
         assert!(!shared.is_at_rest(), "worker 1 has not said that it is done");
@@ -185,17 +194,24 @@ mod tests {
     }
 
     #[test]
-    fn who_is_hungry_is_told_once() {
-        let shared = Shared::new(3);
-        shared.set_hungry(0);
-        shared.set_hungry(2);
-        assert_eq!(shared.take_hungry(2), 0b001, "not to itself");
-        assert_eq!(shared.take_hungry(1), 0b100);
-        assert_eq!(shared.take_hungry(1), 0);
-        assert!(!shared.set_full(1, true) && shared.any_full());
-        shared.set_hungry(0);
-        assert_eq!(shared.take_hungry(2), 0, "worker 1 is full");
-        assert!(shared.set_full(1, false) && !shared.any_full());
-        assert_eq!(shared.take_hungry(1), 0b001);
+    fn who_is_hungry_is_told_once_of_what_it_waits_for() {
+        let shared = Shared::new(3, 4);
+        shared.set_hungry(0, Want::Frames);
+        shared.set_hungry(2, Want::Frames);
+        shared.set_hungry(2, Want::Room);
+        assert_eq!(shared.take_hungry(1, false, false), 0);
+        assert_eq!(shared.take_hungry(2, true, true), 0b001, "not to itself");
+        assert_eq!(shared.take_hungry(1, true, false), 0b100);
+        assert_eq!(shared.take_hungry(1, true, false), 0);
+        assert_eq!(shared.take_hungry(1, false, true), 0b100);
+    }
+
+    #[test]
+    fn a_full_queue_closes_only_what_leads_to_it() {
+        let shared = Shared::new(1, 4);
+        shared.set_full(2, true);
+        assert!(shared.is_open(&[0, 1, 3]) && !shared.is_open(&[1, 2]));
+        shared.set_full(2, false);
+        assert!(shared.is_open(&[1, 2]));
     }
 }

@@ -227,18 +227,29 @@ impl fmt::Display for PathError {
             PathError::Loop { link, node } => {
                 write!(f, "link {link} joins {node} to itself: a link joins two nodes")
             }
-            PathError::PortTwice { node, port } => write!(f, "two links at port {port} of {node}: give each its own"),
+            PathError::PortTwice { node, port } => {
+                write!(f, "two links at port {port} of {node}: give each its own")
+            }
             PathError::Ports { node, has, linked } => {
-                write!(f, "{node} has {has} ports, and links at {linked} of them: link each of 0 to {} once", has - 1)
+                write!(
+                    f,
+                    "{node} has {has} ports, and links at {linked} of them: link each of 0 to {} once",
+                    has - 1
+                )
             }
             PathError::Frames { frames, least } => {
                 write!(f, "{frames} frames are too few for this path: give at least {least}")
             }
             PathError::Ring { slots, least } if slots.is_power_of_two() => {
-                write!(f, "a ring of {slots} slots is too short for these frames: give {least}, or fewer frames")
+                write!(
+                    f,
+                    "a ring of {slots} slots is too short for these frames: give {least}, or fewer frames"
+                )
             }
             PathError::Ring { slots, .. } => CapacityError(*slots).fmt(f),
-            PathError::Qlimit => f.write_str("a queue limit of 0 would hold generators for ever: give at least 1"),
+            PathError::Qlimit => {
+                f.write_str("a queue limit of 0 would hold generators for ever: give at least 1")
+            }
             PathError::Traffic { node, error } => write!(f, "{node}: {error}"),
             PathError::Router { node, error } => write!(f, "{node}: {error}"),
             PathError::Memory(error) => error.fmt(f),

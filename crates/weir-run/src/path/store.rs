@@ -47,7 +47,10 @@ impl<'m> Store<'m> {
     }
 
     /// As [`Store::make`], if `write` has something to write: it says how long it is.
-    pub fn make_if<T>(&mut self, write: impl FnOnce(&mut [u8]) -> Option<(u16, T)>) -> Option<(PathPacket<'m>, T)> {
+    pub fn make_if<T>(
+        &mut self,
+        write: impl FnOnce(&mut [u8]) -> Option<(u16, T)>,
+    ) -> Option<(PathPacket<'m>, T)> {
         let mut frame = self.pool.take()?;
         let Some((len_bytes, what)) = write(self.memory.bytes_mut(&mut frame)) else {
             self.pool.give(frame);
@@ -61,7 +64,8 @@ impl<'m> Store<'m> {
     pub fn copy(&mut self, packet: &PathPacket<'m>) -> Option<PathPacket<'m>> {
         let bytes = packet.as_ref();
         let len_bytes = packet.len_bytes() as u16;
-        let copy = self.make(len_bytes, *packet.meta(), |frame, _| frame[..bytes.len()].copy_from_slice(bytes));
+        let copy =
+            self.make(len_bytes, *packet.meta(), |frame, _| frame[..bytes.len()].copy_from_slice(bytes));
         if copy.is_none() {
             self.account.accept(len_bytes.into());
             self.account.drop(DropReason::NoFrame, len_bytes.into());

@@ -26,13 +26,17 @@ use super::spec::{KindSpec, LinkSpec, NodeSpec, PathSpec};
 pub const FLOWS: u32 = 2000;
 /// Length of its packets.
 pub const SIZE_BYTES: u16 = 100;
-/// The links that are the epairs, by their place in [`PathSpec::links`].
-pub const EPAIRS: [usize; 2] = [1, 2];
+/// Frames of its memory: as many as stay in a core's cache, and enough to bridge some wake-ups between two workers.
+const FRAMES: u32 = 4096;
 
-const GENERATOR: EthernetAddress = EthernetAddress([0x00, 0x07, 0x43, 0x57, 0xa0, 0x21]);
-const SINK: EthernetAddress = EthernetAddress([0x00, 0x07, 0x43, 0x57, 0xa0, 0x29]);
-const JAIL_0: EthernetAddress = EthernetAddress([0x02, 0x95, 0xfd, 0x1a, 0x50, 0x0b]);
-const JAIL_1: EthernetAddress = EthernetAddress([0x02, 0x95, 0xfd, 0x1a, 0x51, 0x0a]);
+/// The generator's station.
+pub const GENERATOR: EthernetAddress = EthernetAddress([0x00, 0x07, 0x43, 0x57, 0xa0, 0x21]);
+/// The sink's station.
+pub const SINK: EthernetAddress = EthernetAddress([0x00, 0x07, 0x43, 0x57, 0xa0, 0x29]);
+/// The router's interface on the generator's side.
+pub const JAIL_0: EthernetAddress = EthernetAddress([0x02, 0x95, 0xfd, 0x1a, 0x50, 0x0b]);
+/// The router's interface on the sink's side.
+pub const JAIL_1: EthernetAddress = EthernetAddress([0x02, 0x95, 0xfd, 0x1a, 0x51, 0x0a]);
 
 /// What the generator sends.
 pub fn traffic() -> Traffic {
@@ -64,19 +68,40 @@ pub fn testbed(workers: usize, dispatch: Mode, packets_per_s: Option<u64>, until
             node("bridge-b", last, bridge([JAIL_1, SINK])),
             node("sink", last, KindSpec::Sink { flows: FLOWS }),
         ],
-        links: vec![
-            link((0, 0), (1, 0)),
-            link((1, 1), (2, 0)),
-            link((2, 1), (3, 0)),
-            link((3, 1), (4, 0)),
-        ],
+        links: vec![link((0, 0), (1, 0)), link((1, 1), (2, 0)), link((2, 1), (3, 0)), link((3, 1), (4, 0))],
         workers,
         dispatch,
+        frames: FRAMES,
+        qlimit: FRAMES as usize / 4,
         ..PathSpec::default()
     }
 }
 
-fn jail() -> RouterSettings {
+/// Two links that come out on one worker: the first saturated from the other worker, the second fed as fast as it goes by a
+/// generator on the worker itself. Where they end, and how many packets came out of each, is in links 0 and 1.
+pub fn two_links(until: Until) -> PathSpec {
+    let node = |name: &str, worker, kind| NodeSpec { name: name.into(), worker, kind };
+    let half = |first_flow| {
+        let traffic = Traffic { flows: FLOWS / 2, first_flow, ..traffic() };
+        KindSpec::Gen(GenSpec { traffic, packets_per_s: None, until })
+    };
+    PathSpec {
+        nodes: vec![
+            node("gen-0", 0, half(0)),
+            node("gen-1", 1, half(FLOWS / 2)),
+            node("sink-0", 1, KindSpec::Sink { flows: FLOWS }),
+            node("sink-1", 1, KindSpec::Sink { flows: FLOWS }),
+        ],
+        links: [0, 1].map(|link| LinkSpec { ends: [(link, 0), (link + 2, 0)] }).into(),
+        workers: 2,
+        frames: FRAMES,
+        qlimit: FRAMES as usize / 4,
+        ..PathSpec::default()
+    }
+}
+
+/// The router.
+pub fn jail() -> RouterSettings {
     let interface = |mac, cidr: &str| Interface {
         mac,
         mtu_bytes: 1500,

@@ -2,7 +2,7 @@
 //!
 //! A pass, in order:
 //! 1. what other workers sent is put into the queues of its ends;
-//! 2. every generator sends what is due, at most a burst, if there is credit: frames to spare, and no full queue on any worker;
+//! 2. every generator sends what is due, at most a burst, if there is credit: frames to spare, and no full queue on its way;
 //! 3. every end that has a turn ([`super::links`]) hands its node a burst;
 //! 4. routers do what is due;
 //! 5. what is bound for other workers is published, with at most one kick each.
@@ -90,17 +90,9 @@ impl<'m> Worker<'m> {
         });
         links.begin_pass();
         let mut pass = Pass::default();
-        let mut room = if shared.any_full() { 0 } else { store.spare() };
-        let stopping = shared.is_stopping();
         for node in nodes.iter_mut() {
-            if let Kind::Gen(generator) = &mut node.kind {
-                if stopping {
-                    generator.stop();
-                }
-                let sent = node.feed(room, &mut pass.short, links, store, now_ns);
-                room -= sent;
-                pass.moved += sent;
-            }
+            pass.moved += node.feed(links, store, shared, now_ns);
+            pass.short |= node.wants.is_some();
         }
         let mut turn = 0;
         while let Some((node, port, mut queue, count)) = links.turn(turn) {
@@ -110,11 +102,8 @@ impl<'m> Worker<'m> {
             turn += 1;
         }
         for node in nodes.iter_mut() {
-            // A generator without credit waits for that and not for a time.
-            if !(pass.short && matches!(node.kind, Kind::Gen(_))) {
-                let node_ns = node.poll(links, store, now_ns);
-                pass.wake_ns = [pass.wake_ns, node_ns].into_iter().flatten().min();
-            }
+            let node_ns = node.poll(links, store, now_ns);
+            pass.wake_ns = [pass.wake_ns, node_ns].into_iter().flatten().min();
         }
         if store.ended() != ended {
             self.last_ended_ns = now_ns;
@@ -131,10 +120,9 @@ impl<'m> Worker<'m> {
             if pass.short { self.blocked.begin(now_ns) } else { self.blocked.end(now_ns) }
         }
         self.tell();
-        let is_full = self.links.is_full(self.shared.is_full(self.number));
-        let room_again = self.shared.set_full(self.number, is_full);
-        let has_credit = room_again || self.store.ended() != ended_before;
-        let hungry = if has_credit { self.shared.take_hungry(self.number) } else { 0 };
+        let room_again = self.links.tell_full(&self.shared);
+        let frames_again = self.store.ended() != ended_before;
+        let hungry = self.shared.take_hungry(self.number, frames_again, room_again);
         self.links.flush(hungry);
     }
 
@@ -175,13 +163,10 @@ impl<'m> Worker<'m> {
 
     /// Says that it will block, unless there is something to do after all.
     pub fn park(&mut self) -> Option<Parked<'_>> {
-        let Worker { inbox, links, store, shared, .. } = self;
-        if self.is_short {
-            shared.set_hungry(self.number);
-        }
-        let is_short = self.is_short;
-        // In deferred mode the last pass may have left something for this one.
-        inbox.park(|| !links.is_empty() || is_short && !shared.any_full() && store.spare() > 0)
+        let Worker { number, inbox, links, store, nodes, shared, .. } = self;
+        nodes.iter().filter_map(|node| node.wants).for_each(|want| shared.set_hungry(*number, want));
+        // In deferred mode the last pass may have left something for the next.
+        inbox.park(|| !links.is_empty() || nodes.iter().any(|node| node.has_what_it_wants(store, shared)))
     }
 
     /// What sinks have seen.
