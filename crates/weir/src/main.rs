@@ -28,6 +28,8 @@ enum Command {
     Set(commands::set::Arguments),
     Stat(commands::stat::Arguments),
     Doctor(commands::doctor::Arguments),
+    Gen(commands::r#gen::Arguments),
+    Sink(commands::sink::Arguments),
     /// What the main process starts to clean up after it.
     #[command(hide = true)]
     Guardian,
@@ -41,6 +43,8 @@ fn main() -> ExitCode {
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Gen(arguments) => commands::r#gen::run(&arguments),
+        Command::Sink(arguments) => commands::sink::run(&arguments),
         Command::Guardian => {
             return if weir_run::guardian::guard() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }

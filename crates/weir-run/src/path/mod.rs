@@ -4,7 +4,7 @@
 //! packets begin and end, with their books; [`links`] how they get from node to node, on one worker or between two; [`node`]
 //! what nodes do with a burst; [`worker`] one bounded pass over them; [`shared`] what workers tell each other; [`run`] the
 //! threads; [`summary`] the proof at the end. [`gen`](mod@gen) generates the [`flows`] whose packets a sink checks by [`sequence`].
-//! [`testbed`] is the published bed of bridge, router and bridge.
+//! [`testbed`] is the published bed of bridge, router and bridge. [`interface`] generates or receives on a real interface.
 //!
 //! The hot path is a burst's, not a packet's. netisr's workstream ([`weir_core::dispatch::workstream`]) decides packet by packet,
 //! which costs about as much as all the rest of a packet's way here; so its rules are kept for bursts: modes say when an end is
@@ -14,6 +14,7 @@
 
 pub mod flows;
 pub mod r#gen;
+pub mod interface;
 pub mod links;
 pub mod node;
 pub mod packet;
