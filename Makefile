@@ -34,6 +34,7 @@ bench:
 	cargo build --release -p weir-cli
 	$(SUDO) env "PATH=$$PATH" cargo bench -p weir-lab --bench forward
 	$(SUDO) env "PATH=$$PATH" cargo bench -p weir-lab --bench htb
+	cargo bench -p weir-lab --bench path
 	cargo run --release -p weir-ring --example handoff_bench
 	cargo run --release -p weir-core --example shaper_bench
 	cargo run --release -p weir-core --example steer_bench

@@ -1,45 +1,151 @@
-//! Paths in memory.
+//! Paths in memory: forwarding by one bridge beside DPDK's `testpmd`, and the published bed on one worker and on two.
+//!
+//! - `bridge`: generator, link, learning bridge, link, sink, on one worker; 64-byte packets, each written, checked and counted.
+//! - `testpmd`: `macswap` from `net_pcap`, which plays 256 packets over and over, to `net_null`, on one core: it copies each
+//!   packet, swaps its addresses and throws it away. Left out, and said so, where it is not installed (`apt-get install dpdk-dev`).
+//! - `testbed-1`, `testbed-2`: the bed of `weir lab epair`.
+//!
+//! Systems take turns. Figures are packets for each second of processor time of the busiest thread, spinning included, so that
+//! what else runs on the machine is mostly left out of both; and by the clock. Medians, and the ratio with its spread.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
 use weir_core::dispatch::protocol::Mode;
-use weir_run::path::r#gen::Until;
+use weir_lab::machine::{Machine, process_seconds};
+use weir_run::path::flows::{Flows, Traffic};
+use weir_run::path::r#gen::{GenSpec, Until};
 use weir_run::path::run::run;
-use weir_run::path::testbed::testbed;
-fn main() {
-    let arg: Vec<String> = std::env::args().skip(1).collect();
-    let workers: usize = arg.first().and_then(|a| a.parse().ok()).unwrap_or(1);
-    let mode = arg.get(1).and_then(|a| Mode::from_name(a)).unwrap_or(Mode::Direct);
-    let frames: u32 = arg.get(2).and_then(|a| a.parse().ok()).unwrap_or(2048);
-    let q: usize = arg.get(3).and_then(|a| a.parse().ok()).unwrap_or(256);
-    for _ in 0..5 {
-        let mut spec = testbed(workers, mode, None, Until::Elapsed(400_000_000));
-        spec.frames = frames;
-        spec.qlimit = q;
-        let s = run(&spec, &mut |p| {
-            if p.elapsed_ns > 1_000_000_000 {
-                eprintln!("{p:?}");
-                std::process::exit(1)
-            }
-            true
-        })
-        .unwrap();
-        println!(
-            "{:.2} Mpps (cpu {:.2}) lost {} {:?} balances {} elapsed {} ms",
-            s.packets_per_s() / 1e6,
-            s.packets_per_cpu_s() / 1e6,
-            s.lost(),
-            s.sequences(),
-            s.balances(),
-            s.elapsed_ns / 1_000_000
-        );
-        for w in &s.workers {
-            println!(
-                "   passes {} blocked {} {} ms {:?} {:?} drops {:?}",
-                w.passes,
-                w.blocked,
-                w.blocked_ns / 1000000,
-                w.outlets,
-                w.doorbell,
-                w.account.dropped.occurred().collect::<Vec<_>>()
-            );
+use weir_run::path::spec::{KindSpec, LinkSpec, NodeSpec, PathSpec};
+use weir_run::path::testbed::{FLOWS, GENERATOR, SINK, testbed, traffic};
+
+const TURNS: usize = 5;
+const TIME: Until = Until::Elapsed(500_000_000);
+const SIZE_BYTES: u16 = 64;
+const PEER: &str = "/usr/bin/dpdk-testpmd";
+
+/// Millions of packets for each second of processor time, and by the clock.
+type Figures = [f64; 2];
+
+fn main() -> Result<()> {
+    println!("{}", Machine::measure()?.to_line());
+    let has_peer = std::path::Path::new(PEER).exists();
+    if !has_peer {
+        println!("path: dpdk-testpmd is not installed (apt-get install dpdk-dev): left out");
+    }
+    let two = std::thread::available_parallelism()?.get() >= 2;
+    let mut figures: [Vec<Figures>; 4] = Default::default();
+    for _ in 0..TURNS {
+        figures[0].push(weir(&bridge())?);
+        if has_peer {
+            figures[1].push(testpmd()?);
+        }
+        figures[2].push(weir(&testbed(1, Mode::Direct, None, TIME))?);
+        if two {
+            figures[3].push(weir(&testbed(2, Mode::Deferred, None, TIME))?);
         }
     }
+    println!("{:>10}  {:>12}  {:>12}", "", "of CPU, M/s", "by clock");
+    for (name, figures) in ["bridge", "testpmd", "testbed-1", "testbed-2"].iter().zip(&figures) {
+        if !figures.is_empty() {
+            let median = |of: usize| sorted(figures.iter().map(|one| one[of]))[figures.len() / 2];
+            println!("{name:>10}  {:>12.2}  {:>12.2}", median(0), median(1));
+        }
+    }
+    if has_peer {
+        let ratios = sorted(figures[0].iter().zip(&figures[1]).map(|(ours, theirs)| ours[0] / theirs[0]));
+        println!("bridge / testpmd: {:.2} ({:.2} to {:.2})", ratios[TURNS / 2], ratios[0], ratios[TURNS - 1]);
+    }
+    Ok(())
+}
+
+fn weir(spec: &PathSpec) -> Result<Figures> {
+    let summary = run(spec, &mut |_| true)?;
+    let seen = summary.sequences();
+    ensure!(summary.balances() && summary.lost() == 0, "{summary:?}");
+    ensure!(seen.missing + seen.duplicated + seen.reordered == 0, "{seen:?}");
+    Ok([summary.packets_per_cpu_s() / 1e6, summary.packets_per_s() / 1e6])
+}
+
+/// As many flows as the peer has packets.
+fn l2_traffic() -> Traffic {
+    Traffic { size_bytes: SIZE_BYTES, flows: 256, dst_mac: SINK, ..traffic() }
+}
+
+fn bridge() -> PathSpec {
+    let node = |name: &str, kind| NodeSpec { name: name.into(), worker: 0, kind };
+    let generator = GenSpec { traffic: l2_traffic(), packets_per_s: None, until: TIME };
+    PathSpec {
+        nodes: vec![
+            node("gen", KindSpec::Gen(generator)),
+            node(
+                "bridge",
+                KindSpec::Bridge { stations_max: 1024, stations: vec![(GENERATOR, 0), (SINK, 1)] },
+            ),
+            node("sink", KindSpec::Sink { flows: FLOWS }),
+        ],
+        links: vec![LinkSpec { ends: [(0, 0), (1, 0)] }, LinkSpec { ends: [(1, 1), (2, 0)] }],
+        ..PathSpec::default()
+    }
+}
+
+/// Runs the peer for some of its reports, one a second.
+fn testpmd() -> Result<Figures> {
+    const REPORTS: usize = 3;
+    let pcap = std::env::temp_dir().join(format!("weir-path-{}.pcap", std::process::id()));
+    std::fs::write(&pcap, as_pcap(&l2_traffic())?)?;
+    let arguments = format!(
+        "--no-huge --no-pci --no-telemetry --file-prefix=weir{} -m 512 -l 0,1 \
+         --vdev=net_pcap0,rx_pcap={},infinite_rx=1 --vdev=net_null0,no-rx=1 -- --no-mlockall \
+         --total-num-mbufs=16384 --forward-mode=macswap --nb-cores=1 --burst=32 --stats-period=1",
+        std::process::id(),
+        pcap.display()
+    );
+    let mut child = Command::new(PEER)
+        .args(arguments.split_whitespace())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut seen = Vec::new();
+    for line in BufReader::new(child.stdout.take().context("its output")?).lines() {
+        let line = line?;
+        let count = line.trim().strip_prefix("RX-packets:").and_then(|rest| rest.split_whitespace().next());
+        // The null device receives nothing, and reports so.
+        if let Some(packets) = count.and_then(|count| count.parse::<u64>().ok()).filter(|&n| n > 0) {
+            seen.push((packets, process_seconds(child.id())?, weir_lab::clock::now()));
+            if seen.len() == REPORTS {
+                break;
+            }
+        }
+    }
+    child.kill()?;
+    child.wait()?;
+    std::fs::remove_file(&pcap)?;
+    let [first, .., last] = &seen[..] else {
+        anyhow::bail!("dpdk-testpmd reports nothing: run it by hand with {arguments}")
+    };
+    let packets = (last.0 - first.0) as f64 / 1e6;
+    Ok([packets / (last.1 - first.1), packets / last.2.duration_since(first.2).as_secs_f64()])
+}
+
+/// The first packet of each flow, in libpcap's format (Ethernet is link type 1).
+fn as_pcap(traffic: &Traffic) -> Result<Vec<u8>> {
+    let mut file: Vec<u8> = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1].map(u32::to_le_bytes).concat();
+    let mut flows = Flows::new(traffic)?;
+    for _ in 0..traffic.flows {
+        let mut bytes = [0; 64];
+        flows.write_next(&mut bytes);
+        let len_bytes = u32::from(SIZE_BYTES);
+        file.extend([0, 0, len_bytes, len_bytes].map(u32::to_le_bytes).concat());
+        file.extend(&bytes[..usize::from(SIZE_BYTES)]);
+    }
+    Ok(file)
+}
+
+fn sorted(figures: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_by(f64::total_cmp);
+    figures
 }

@@ -31,7 +31,7 @@ use weir_ring::pool::Pool;
 
 use super::r#gen::Gen;
 use super::links::BURST;
-use super::sequence::Sequences;
+use super::sequence::{SequenceCounts, Sequences};
 use crate::clock::now_ns;
 
 /// Frames: for the offer of 64 queues, and a full transmit ring.
@@ -52,7 +52,7 @@ pub struct Interface {
     _umem: Umem,
 }
 
-/// How it goes: since the start, and the packets that were sent or came.
+/// How it goes: the time since the start, and what was sent; false stops it.
 pub type Observe<'a> = &'a mut dyn FnMut(u64, Count) -> bool;
 
 impl Interface {
@@ -126,14 +126,19 @@ impl Interface {
         }
     }
 
-    /// Receives and checks packets until `observe` says false; what came.
+    /// Receives and checks packets until `observe` says false: it is shown the time since the start, what came, and what was
+    /// seen in it. Returns what came.
     ///
     /// # Errors
     /// If the interface fails.
-    pub fn receive(&mut self, sequences: &mut Sequences, observe: Observe) -> weir_port::Result<Count> {
+    pub fn receive(
+        &mut self,
+        sequences: &mut Sequences,
+        observe: &mut dyn FnMut(u64, Count, &SequenceCounts) -> bool,
+    ) -> weir_port::Result<Count> {
         let mut count = Count::default();
         let (start_ns, mut rest_ns) = (now_ns(), REST_NS_MIN);
-        while observe(now_ns() - start_ns, count) {
+        while observe(now_ns() - start_ns, count, sequences.counts()) {
             for queue in 0..self.port.queues() {
                 self.port.offer(queue, &mut self.frames);
                 self.port.announcements().expect_none(queue);

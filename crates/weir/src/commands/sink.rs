@@ -34,7 +34,7 @@ pub struct Arguments {
     /// Flows of generators that are followed, by number from 0; others are counted
     #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(FLOWS_MAX)))]
     flows: u32,
-    /// End after so many packets
+    /// End after so many packets of generators
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// End after so long
@@ -52,8 +52,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let (count, lost) = with_interface(|keeper| {
         let mut interface = Interface::open(&arguments.interface, keeper)?;
         eprintln!("ready: counting on {}", arguments.interface);
-        let count = interface.receive(&mut sequences, &mut |elapsed_ns, count| {
-            let enough = arguments.count.is_some_and(|packets| count.packets >= packets);
+        let count = interface.receive(&mut sequences, &mut |elapsed_ns, count, seen| {
+            let enough = arguments.count.is_some_and(|packets| seen.numbered >= packets);
             let over = arguments.time.is_some_and(|time_ns| elapsed_ns >= time_ns);
             ticker.tick(elapsed_ns, count) && !enough && !over
         })?;
