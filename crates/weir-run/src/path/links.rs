@@ -165,6 +165,14 @@ impl<'m> Links<'m> {
         }
     }
 
+    /// The queue that a way leads to, if it is this worker's.
+    pub fn own_queue(&mut self, way: Way) -> Option<&mut VecDeque<PathPacket<'m>>> {
+        match way.owner {
+            Owner::Own(place) => Some(&mut self.ends[usize::from(place)].queue),
+            Owner::Other(_) => None,
+        }
+    }
+
     /// Sends a packet whose metadata names the end already.
     #[inline(always)]
     pub fn send_addressed(&mut self, way: Way, packet: PathPacket<'m>) {

@@ -112,17 +112,17 @@ impl<'m> Node<'m> {
         }
         let (len_bytes, way) = (generator.flows.size_bytes(), self.ways[0]);
         let meta = Meta { arrival_ns: now_ns, port: way.end, ..Meta::default() };
-        let mut sent = 0;
-        while sent < due.min(room) {
-            let flows = &mut generator.flows;
-            let write = |frame: &mut [u8], meta: &mut Meta| meta.flow_hash = flows.write_next(frame);
-            let Some(packet) = store.make(len_bytes, meta, write) else {
-                // Another worker took what there was to spare.
-                self.wants = Some(Want::Frames);
-                break;
-            };
-            links.send_addressed(way, packet);
-            sent += 1;
+        let (count, flows) = (due.min(room), &mut generator.flows);
+        let write = |frame: &mut [u8]| flows.write_next(frame);
+        let sent = match links.own_queue(way) {
+            Some(queue) => store.make_burst(count, len_bytes, meta, write, |packet| queue.push_back(packet)),
+            None => {
+                store.make_burst(count, len_bytes, meta, write, |packet| links.send_addressed(way, packet))
+            }
+        };
+        if sent < count {
+            // Another worker took what there was to spare.
+            self.wants = Some(Want::Frames);
         }
         generator.note_sent(sent);
         links.sent(&self.ways);

@@ -28,6 +28,7 @@ impl<'m> PathPacket<'m> {
     ///
     /// # Panics
     /// If the frame is shorter, or another memory's.
+    #[inline(always)]
     pub fn new(memory: &'m FrameMemory, frame: Frame, len_bytes: u16, meta: Meta) -> PathPacket<'m> {
         assert!(u32::from(len_bytes) <= memory.frame_size_bytes(), "a packet is longer than its frame");
         memory.index_of(&frame);
