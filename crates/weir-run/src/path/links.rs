@@ -267,12 +267,13 @@ impl<'m> Links<'m> {
         self.gone
     }
 
-    /// Tells which queues are as long as they should get, so that generators wait. One that is full stays so until half of it has
-    /// gone: a generator that was woken then finds room for more than a packet. Returns whether one has room again.
+    /// Tells which queues are as long as they should get, so that generators wait. One that is full stays so until three quarters
+    /// of it have gone: a generator that was woken then finds room for many packets, and the rest is work for its worker while
+    /// that one wakes. Returns whether one has room again.
     pub fn tell_full(&mut self, shared: &Shared) -> bool {
         let mut room_again = false;
         for end in &mut self.ends {
-            let limit = if end.full { self.qlimit.div_ceil(2) } else { self.qlimit };
+            let limit = if end.full { self.qlimit.div_ceil(4) } else { self.qlimit };
             let full = end.queue.len() >= limit;
             if full != end.full {
                 end.full = full;

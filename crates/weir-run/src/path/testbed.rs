@@ -26,8 +26,11 @@ use super::spec::{KindSpec, LinkSpec, NodeSpec, PathSpec};
 pub const FLOWS: u32 = 2000;
 /// Length of its packets.
 pub const SIZE_BYTES: u16 = 100;
-/// Frames of its memory: as many as stay in a core's cache, and enough to bridge some wake-ups between two workers.
-const FRAMES: u32 = 4096;
+/// Frames of its memory, and packets that wait at an end before the generator is held. Between two workers the generator is woken
+/// once for what fits between a full queue and one that has room again ([`super::links`]): fewer than 500 times in a million
+/// packets.
+const FRAMES: u32 = 8192;
+const QLIMIT: usize = 3072;
 
 /// The generator's station.
 pub const GENERATOR: EthernetAddress = EthernetAddress([0x00, 0x07, 0x43, 0x57, 0xa0, 0x21]);
@@ -72,7 +75,7 @@ pub fn testbed(workers: usize, dispatch: Mode, packets_per_s: Option<u64>, until
         workers,
         dispatch,
         frames: FRAMES,
-        qlimit: FRAMES as usize / 4,
+        qlimit: QLIMIT,
         ..PathSpec::default()
     }
 }
@@ -95,7 +98,7 @@ pub fn two_links(until: Until) -> PathSpec {
         links: [0, 1].map(|link| LinkSpec { ends: [(link, 0), (link + 2, 0)] }).into(),
         workers: 2,
         frames: FRAMES,
-        qlimit: FRAMES as usize / 4,
+        qlimit: QLIMIT,
         ..PathSpec::default()
     }
 }

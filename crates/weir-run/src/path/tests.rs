@@ -119,7 +119,10 @@ fn a_busy_link_takes_no_more_of_its_worker_than_another() {
     }
     let summary = path.summary(0);
     let [first, second] = [summary.links[0][1], summary.links[1][1]];
-    assert!(summary.balances() && summary.held.packets > 1000, "{summary:?}");
+    assert!(
+        summary.balances() && summary.workers[0].blocked > 0,
+        "the first link was saturated: {summary:?}"
+    );
     assert!(second * 100 >= (first + second) * 45, "{first} and {second}");
 }
 

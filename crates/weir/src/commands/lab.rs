@@ -26,7 +26,7 @@ Experiments:
   qdisc    UDP senders behind a 200 Mbit/s limit: stock TBF as published, TBF with a queue so long that it never drops,
            and Weir; the kernel's HTB, and Weir's HTB and CBQ, with the same trees of classes
   epair    packets handed from one thread to another: FreeBSD's epair as it was, as it was first repaired and as it is,
-           crossbeam, rtrb, tokio, and Weir")]
+           crossbeam, rtrb, tokio, and Weir; with the published bed of two bridges, two epairs and a router")]
 pub struct Arguments {
     /// Which experiment
     #[arg(value_enum, default_value = "qdisc")]
