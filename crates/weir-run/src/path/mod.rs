@@ -6,9 +6,10 @@
 //! threads; [`summary`] the proof at the end. [`gen`](mod@gen) generates the [`flows`] whose packets a sink checks by [`sequence`].
 //! [`testbed`] is the published bed of bridge, router and bridge. [`interface`] generates or receives on a real interface.
 //!
-//! The hot path is a burst's, not a packet's. netisr's workstream ([`weir_core::dispatch::workstream`]) decides packet by packet,
-//! which costs about as much as all the rest of a packet's way here; so its rules are kept for bursts: modes say when an end is
-//! served, order is the queue's, and a full queue holds generators (credit) instead of dropping.
+//! The hot path is a burst's, not a packet's. netisr's workstream ([`weir_core::dispatch::workstream`]) decides, counts and hands
+//! over packet by packet, and so would take from bridges and routers the bursts that make them fast. Its rules are kept for
+//! bursts instead: modes say when an end is served, order is the queue's, and a full queue holds generators (credit) and drops
+//! nothing.
 //!
 //! Owner: a [`Path`] its caller, until [`run`] gives each worker to a thread of its own.
 

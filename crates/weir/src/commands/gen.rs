@@ -45,10 +45,10 @@ pub struct Arguments {
     /// Length of a packet in bytes, Ethernet header included, check sequence not
     #[arg(long, value_name = "BYTES", default_value_t = SIZE_BYTES_MIN)]
     size: u16,
-    /// Where packets come from: ADDRESS[:PORT][-ADDRESS[:PORT]]
+    /// Where packets come from, ADDRESS:PORT-ADDRESS:PORT; ports and the end of the range may be left out
     #[arg(long, value_name = "RANGE", default_value = "198.18.0.1:2000")]
     src: Endpoints,
-    /// Where they go
+    /// Where they go, written the same way
     #[arg(long, value_name = "RANGE", default_value = "198.19.0.1:2000-198.19.0.250:2099")]
     dst: Endpoints,
     /// Ethernet source
