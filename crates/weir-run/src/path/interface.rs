@@ -38,7 +38,8 @@ use crate::clock::now_ns;
 const FRAMES: u32 = 8192;
 const FRAME_BYTES: u32 = 4096;
 const REST_NS_MIN: u64 = 20_000;
-const REST_NS_MAX: u64 = 1_000_000;
+/// The longest a sink rests, in nanoseconds.
+pub const REST_NS_MAX: u64 = 1_000_000;
 /// How long a generator goes on waiting for what is in flight when it is done.
 const DRAIN_NS_MAX: u64 = 5_000_000_000;
 

@@ -30,7 +30,7 @@ pub const SIZE_BYTES: u16 = 100;
 /// once for what fits between a full queue and one that has room again ([`super::links`]): fewer than 500 times in a million
 /// packets.
 const FRAMES: u32 = 8192;
-const QLIMIT: usize = 3072;
+const QLIMIT: usize = FRAMES as usize / 2;
 
 /// The generator's station.
 pub const GENERATOR: EthernetAddress = EthernetAddress([0x00, 0x07, 0x43, 0x57, 0xa0, 0x21]);
