@@ -28,7 +28,7 @@ mod bed;
 mod crossbeam;
 mod design;
 mod drive;
-mod histogram;
+pub(crate) mod histogram;
 mod mutex_drain;
 mod mutex_flush;
 mod path;

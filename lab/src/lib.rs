@@ -13,6 +13,7 @@ pub mod html;
 pub mod interrupt;
 pub mod iperf;
 pub mod machine;
+pub mod netisr;
 pub mod ping;
 pub mod plot;
 pub mod process;

@@ -21,6 +21,8 @@ fn main() -> ExitCode {
         plain!(options_that_make_no_sense),
         plain!(the_epair_command_writes_json_and_html),
         plain!(the_epair_command_refuses_what_is_not_its_own),
+        plain!(a_feeder_faster_than_the_work_is_held_or_loses),
+        plain!(settings_of_netisr_that_cannot_be),
     ])
 }
 
@@ -136,6 +138,53 @@ fn the_epair_command_refuses_what_is_not_its_own() -> Result<()> {
         ensure!(!done.status.success(), "{arguments:?} was accepted");
         ensure!(done.stderr.contains(word), "{arguments:?}: {}", done.stderr);
     }
+    Ok(())
+}
+
+/// At four times what can be worked on, whatever else the machine does.
+fn a_feeder_faster_than_the_work_is_held_or_loses() -> Result<()> {
+    let written = lab(&["netisr", "--seconds", "0.1", "--cases", "150,400,400-long,400-one-core"])?;
+    ensure!(written.table.contains("deferred-drop"), "no table on standard output: {}", written.table);
+    ensure!(written.html.contains("<svg"), "the page has no plot");
+    let rows = written.json["rows"].as_array().context("the JSON has no rows")?;
+    ensure!(rows.len() == 4 * 6, "{} rows of six systems in four cases", rows.len());
+    for row in rows {
+        ensure!(row["reordered"] == 0 && row.get("error").is_none(), "lost or reordered: {row}");
+        ensure!(row["kpps"].as_f64() > Some(0.0) && row["p99_us"].as_f64() > Some(0.0), "{row}");
+        let drops = row["system"].as_str().is_some_and(|system| system.ends_with("-drop"));
+        if !drops {
+            ensure!(row["dropped"] == 0, "dropped, though its feeder can be held: {row}");
+        }
+        if row["case"] != "150" {
+            let figure = if drops { "dropped" } else { "held_pct" };
+            ensure!(row[figure].as_f64() > Some(0.0), "where is what cannot be worked on: {row}");
+        }
+    }
+    Ok(())
+}
+
+fn settings_of_netisr_that_cannot_be() -> Result<()> {
+    let table: [(&[&str], &str); 6] = [
+        (&["--set", "proto.esp.policy=fast"], "--set proto.esp.policy: unknown policy `fast`"),
+        (&["--set", "dispatch=later"], "--set dispatch: unknown mode `later`"),
+        (&["--set", "proto.gre.qlimit=9"], "--set proto.gre.qlimit: unknown protocol `gre`"),
+        (&["--set", "defaultqlimit=20000"], "--set defaultqlimit: 20000 is above maxqlimit"),
+        (&["--set", "rss.bits=1", "--set", "rss.bucket.1=2"], "--set rss.bucket.1: "),
+        (&["--cases", "fast"], "load in percent"),
+    ];
+    for (arguments, words) in table {
+        let done = run(
+            Command::new(weir_binary()?).args(["lab", "netisr"]).args(arguments),
+            Duration::from_secs(10),
+        )?;
+        ensure!(done.status.code() == Some(2), "{arguments:?} ended with {}", done.status);
+        ensure!(done.stderr.contains(words), "{arguments:?}: {}", done.stderr);
+    }
+    let done = run(
+        Command::new(weir_binary()?).args(["lab", "epair", "--set", "dispatch=direct"]),
+        Duration::from_secs(10),
+    )?;
+    ensure!(!done.status.success() && done.stderr.contains("--set: only netisr"), "{}", done.stderr);
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use weir_lab::report::Report;
-use weir_lab::{epair, progress, qdisc};
+use weir_lab::{epair, netisr, progress, qdisc};
 
 use crate::{Failure, Outcome};
 
@@ -21,12 +21,19 @@ use crate::{Failure, Outcome};
   weir lab epair                            every case, about a minute
   weir lab epair --systems mutex-drain,weir --seconds 0.5
   weir lab qdisc --sim                      the RFC's patches and its machine as well, simulated; these alone if not root
+  weir lab netisr                           every case, about a minute
+  weir lab netisr --cases 100,150,150-long --systems deferred,deferred-drop --set defaultqlimit=512
 
 Experiments:
   qdisc    UDP senders behind a 200 Mbit/s limit: stock TBF as published, TBF with a queue so long that it never drops,
            and Weir; the kernel's HTB, and Weir's HTB and CBQ, with the same trees of classes
   epair    packets handed from one thread to another: FreeBSD's epair as it was, as it was first repaired and as it is,
-           crossbeam, rtrb, tokio, and Weir; with the published bed of two bridges, two epairs and a router")]
+           crossbeam, rtrb, tokio, and Weir; with the published bed of two bridges, two epairs and a router
+  netisr   work done at once or by another thread, at loads from 1 % to 271 %: direct, hybrid and deferred dispatch, with a
+           feeder that is held and, as published, with one that is not
+
+Settings of netisr (--set): dispatch, maxthreads, bindthreads, defaultqlimit, maxqlimit, rss.bits, rss.key, rss.hash,
+rss.bucket.N, and policy, dispatch, qlimit, full under proto.NAME")]
 pub struct Arguments {
     /// Which experiment
     #[arg(value_enum, default_value = "qdisc")]
@@ -35,15 +42,24 @@ pub struct Arguments {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     clients: Vec<usize>,
     /// The systems to run; of qdisc: tbf, tbf-large, weir, htb, weir-htb, weir-cbq; of epair: two-ring, mutex-drain, mutex-flush, crossbeam, rtrb,
-    /// tokio, weir
+    /// tokio, weir; of netisr: direct, hybrid, deferred, and each with -drop
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     systems: Vec<String>,
-    /// How long each system runs in each case; 10 for qdisc, 1.2 for epair if not given
+    /// How long each system runs in each case; 10 for qdisc, 1.2 for epair, 0.5 for netisr if not given
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine
     #[arg(long)]
     sim: bool,
+    /// netisr: the loads to run, in percent, each alone or with -long, -rss or -one-core behind it
+    #[arg(long, value_name = "CASE,...", value_delimiter = ',')]
+    cases: Vec<netisr::Case>,
+    /// netisr: what the work on a packet costs; 1000 if not given
+    #[arg(long, value_name = "NANOSECONDS")]
+    cost_ns: Option<u64>,
+    /// netisr: a setting of dispatch or steering; may be given several times
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -56,6 +72,12 @@ pub struct Arguments {
 enum Name {
     Qdisc,
     Epair,
+    Netisr,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example defaultqlimit=512")?;
+    Ok((key.trim().to_string(), value.trim().to_string()))
 }
 
 /// Runs the command.
@@ -64,6 +86,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let report = match arguments.name {
         Name::Qdisc => run_qdisc(arguments)?,
         Name::Epair => run_epair(arguments)?,
+        Name::Netisr => run_netisr(arguments)?,
     };
     print!("{}", report.to_table(std::io::stdout().is_terminal()));
     if arguments.sim {
@@ -83,6 +106,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 fn run_qdisc(arguments: &Arguments) -> Result<Report, Failure> {
+    refuse_netisrs(arguments)?;
     let mut options = qdisc::Options::new(std::env::current_exe()?);
     options.seconds = arguments.seconds.unwrap_or(options.seconds);
     if !arguments.clients.is_empty() {
@@ -103,12 +127,8 @@ fn run_qdisc(arguments: &Arguments) -> Result<Report, Failure> {
 }
 
 fn run_epair(arguments: &Arguments) -> Result<Report, Failure> {
-    if !arguments.clients.is_empty() {
-        return Err(Failure::usage("--clients: epair has none; leave it out".to_string()));
-    }
-    if arguments.sim {
-        return Err(Failure::usage("--sim: only qdisc has simulated rows; leave it out"));
-    }
+    refuse_qdiscs(arguments)?;
+    refuse_netisrs(arguments)?;
     let mut options = epair::Options::default();
     options.seconds = arguments.seconds.unwrap_or(options.seconds);
     let all = epair::System::ALL.map(|system| (system.name(), system));
@@ -116,6 +136,46 @@ fn run_epair(arguments: &Arguments) -> Result<Report, Failure> {
         options.systems = systems;
     }
     Ok(epair::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
+}
+
+fn run_netisr(arguments: &Arguments) -> Result<Report, Failure> {
+    refuse_qdiscs(arguments)?;
+    let mut options = netisr::Options { settings: arguments.set.clone(), ..netisr::Options::default() };
+    options.seconds = arguments.seconds.unwrap_or(options.seconds);
+    options.cost_ns = arguments.cost_ns.unwrap_or(options.cost_ns);
+    if !arguments.cases.is_empty() {
+        options.cases.clone_from(&arguments.cases);
+    }
+    let names = netisr::System::ALL.map(netisr::System::name);
+    let all: Vec<_> = names.iter().map(String::as_str).zip(netisr::System::ALL).collect();
+    if let Some(systems) = systems(arguments, &all)? {
+        options.systems = systems;
+    }
+    netisr::check(&options.settings).map_err(|error| Failure::usage(format!("{error:#}")))?;
+    Ok(netisr::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
+}
+
+/// Options that only qdisc has.
+fn refuse_qdiscs(arguments: &Arguments) -> Result<(), Failure> {
+    let given = [("--clients", !arguments.clients.is_empty()), ("--sim", arguments.sim)];
+    refuse(&given, "only qdisc has it; leave it out")
+}
+
+/// Options that only netisr has.
+fn refuse_netisrs(arguments: &Arguments) -> Result<(), Failure> {
+    let given = [
+        ("--cases", !arguments.cases.is_empty()),
+        ("--cost-ns", arguments.cost_ns.is_some()),
+        ("--set", !arguments.set.is_empty()),
+    ];
+    refuse(&given, "only netisr has it; leave it out")
+}
+
+fn refuse(given: &[(&str, bool)], why: &str) -> Result<(), Failure> {
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(Failure::usage(format!("{option}: {why}"))),
+        None => Ok(()),
+    }
 }
 
 /// What `--systems` names, out of all that the lab has; `None` if it is not given.

@@ -1,0 +1,144 @@
+//! One run: a receiver and a worker, two threads in real time, over the dispatch of weir-core and the hand-off of weir-ring.
+//!
+//! ```text
+//! senders -> device's ring -> receiver: frame, hash, ether -> ip -> esp --direct--> work
+//!                                 ^                             |
+//!                                 |                             +--handed off--> worker 1: esp's queue -> work
+//!                                 +---------------- credit ---------------------------+
+//! ```
+//!
+//! - The receiver is worker 0 and has the device; worker 1 has the work of every flow that the table gives it.
+//! - `latency`: from a packet's entry into the device's ring to the end of the work on it.
+//! - `lost` = packets sent - worked on - dropped; 0, or the path is at fault.
+//!
+//! Owner: each thread owns its [`super::threads`] half; what they share is in [`Common`].
+//! Limits: what the receiver does for each packet (a frame, a hash, dispatch) is as on the path, but nothing comes from a
+//! device.
+
+use std::mem;
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use anyhow::{Result, ensure};
+use weir_core::dispatch::protocol::ProtoId;
+use weir_core::dispatch::settings::Configuration;
+use weir_ring::doorbell::Doorbell;
+use weir_ring::handoff::{InboxSize, inbox};
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+
+use super::credit::Progress;
+use super::threads::{Receiver, Worker};
+use super::work::Cost;
+use crate::epair::histogram::Histogram;
+
+/// What to run.
+pub struct Plan<'a> {
+    /// Protocols, their modes and limits, and steering to one or two workers.
+    pub configuration: &'a Configuration,
+    /// What the senders offer.
+    pub packets_per_s: f64,
+    /// Whether the device's ring drops what it has no room for.
+    pub ring_drops: bool,
+    /// For how long, in nanoseconds.
+    pub duration_ns: u64,
+    /// What the work on a packet costs.
+    pub cost: Cost,
+    /// The cores of the receiver and of worker 1; none leaves it to the scheduler.
+    pub cores: Option<[usize; 2]>,
+    /// Whether both threads have one core: the scheduler then shares it out. Otherwise they go before all others, as the path's
+    /// workers do.
+    pub shares_core: bool,
+    /// What waking a thread costs here: for so long one spins before it sleeps.
+    pub wake_cost_ns: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// Packets the senders sent.
+    pub offered: u64,
+    /// Packets worked on.
+    pub handled: u64,
+    /// Packets that the device's ring or a workstream's queue dropped.
+    pub dropped: u64,
+    /// Packets overtaken within their flow.
+    pub reordered: u64,
+    /// Packets nobody can account for; more than there were if negative.
+    pub lost: i64,
+    /// From the start to the end of the last packet's work.
+    pub seconds: f64,
+    /// See the head of the file.
+    pub latency: Histogram,
+    /// CPU time of both threads.
+    pub cpu_seconds: f64,
+    /// For how long the senders were held.
+    pub held_seconds: f64,
+}
+
+/// What both threads have.
+pub(super) struct Common<'a> {
+    pub plan: &'a Plan<'a>,
+    pub memory: Arc<FrameMemory>,
+    pub progress: Progress,
+    pub start_line: Barrier,
+    pub ether: ProtoId,
+    pub ip: ProtoId,
+    pub esp: ProtoId,
+}
+
+/// Runs it once. The pools are those of two workers over one memory; all frames are free before and after.
+pub fn run(plan: &Plan<'_>, pools: &mut Vec<Pool>) -> Result<Outcome> {
+    let id = |name| plan.configuration.registry.id(name).expect("a protocol of the path");
+    let memory = Arc::clone(pools[0].memory());
+    let ring_elements = memory.frames() as usize;
+    let (inbox, mut outlets) = inbox(InboxSize { sources: 1, ring_elements, inject_elements: 1 })?;
+    let doorbell = Doorbell::new()?;
+    let workers = plan.configuration.workers;
+    let outlet = outlets.pop().filter(|_| workers > 1);
+    let common = Common {
+        plan,
+        memory,
+        progress: Progress::new(doorbell.ringer()),
+        start_line: Barrier::new(workers),
+        ether: id("ether"),
+        ip: id("ip"),
+        esp: id("esp"),
+    };
+    let mut given = mem::take(pools).into_iter();
+    let (first_pool, mut second_pool) = (given.next().expect("a pool for the receiver"), given.next());
+    let (receiver, worker) = thread::scope(|scope| {
+        let common = &common;
+        let worker = (workers > 1).then(|| {
+            let pool = second_pool.take().expect("a pool for worker 1");
+            scope.spawn(move || Worker::new(common, pool, inbox).run())
+        });
+        let receiver = scope.spawn(move || Receiver::new(common, first_pool, outlet, doorbell).run());
+        let receiver = receiver.join().expect("the receiver does not panic");
+        (receiver, worker.map(|worker| worker.join().expect("the worker does not panic")))
+    });
+    let (sender, start_ns, mut ended) = receiver?;
+    match worker.transpose()? {
+        Some(worker) => {
+            ended.tally.merge(&worker.tally);
+            ended.dropped += worker.dropped;
+            ended.cpu_seconds += worker.cpu_seconds;
+            pools.extend([ended.pool, worker.pool]);
+        }
+        None => pools.extend([Some(ended.pool), second_pool].into_iter().flatten()),
+    }
+    let census = pools[0].census();
+    ensure!(census.balances() && census.out == 0, "frames are missing after a run: {census:?}");
+    let dropped = sender.dropped() + ended.dropped;
+    Ok(Outcome {
+        offered: sender.offered(),
+        handled: ended.tally.handled,
+        dropped,
+        reordered: ended.tally.reordered,
+        lost: sender.offered() as i64 - ended.tally.handled as i64 - dropped as i64,
+        seconds: ended.tally.last_ns.saturating_sub(start_ns) as f64 / 1e9,
+        latency: ended.tally.latency,
+        cpu_seconds: ended.cpu_seconds,
+        held_seconds: sender.held_ns() as f64 / 1e9,
+    })
+}

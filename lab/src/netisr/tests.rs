@@ -1,0 +1,110 @@
+//! The lab in a few seconds, and what its rows say of given runs.
+
+use super::*;
+use crate::progress::Silent;
+
+/// What `design.md` promises to scripts.
+const PROMISED: [&str; 5] = ["kpps", "dropped", "reordered", "p50_us", "p99_us"];
+
+fn cases(names: &[&str]) -> Vec<Case> {
+    names.iter().map(|name| name.parse().unwrap()).collect()
+}
+
+#[test]
+fn every_system_in_every_kind_of_case() {
+    if cores().unwrap().len() < 2 {
+        return;
+    }
+    let names = ["25", "400", "400-long", "400-rss", "400-one-core"];
+    let options = Options { seconds: 0.08, repeats: 2, cases: cases(&names), ..Options::default() };
+    let report = run(&options, &mut Silent).unwrap();
+    let json = report.to_json();
+    assert_eq!(json["lab"], "netisr");
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), names.len() * System::ALL.len());
+    for row in rows {
+        PROMISED.iter().for_each(|field| assert!(row.get(field).is_some(), "no {field} in {row}"));
+        assert!(row["kpps"].as_f64().unwrap() > 0.0, "{row}");
+        // Lost or reordered packets fail the row under either rule, dropped ones without `-drop`.
+        assert!(row.get("error").is_none(), "{row}");
+        assert_eq!(row["reordered"], 0, "{row}");
+        let drops = row["system"].as_str().unwrap().ends_with("-drop");
+        if !drops {
+            assert_eq!(row["dropped"], 0, "{row}");
+        }
+        if row["case"] == "400" {
+            let figure = row[if drops { "dropped" } else { "held_pct" }].as_f64().unwrap();
+            assert!(figure > 0.0, "four times as much as can be worked on goes somewhere: {row}");
+        }
+        assert_eq!(row["of_best_pct"].is_number(), row["system"] == "hybrid", "{row}");
+    }
+}
+
+#[test]
+fn one_worker_alone_defers_to_itself() {
+    if cores().unwrap().len() < 2 {
+        return;
+    }
+    let options = Options {
+        seconds: 0.02,
+        repeats: 1,
+        cases: cases(&["50", "150"]),
+        settings: vec![("maxthreads".into(), "1".into())],
+        ..Options::default()
+    };
+    let report = run(&options, &mut Silent).unwrap();
+    assert_eq!(report.failures().count(), 0, "{:?}", report.rows);
+}
+
+fn outcome(handled: u64) -> Outcome {
+    Outcome { offered: handled, handled, seconds: 1.0, ..Outcome::default() }
+}
+
+fn results(options: &Options, runs: Vec<Vec<Outcome>>) -> Vec<Row> {
+    let results = Results { options, outcomes: runs };
+    (0..results.outcomes.len()).map(|index| results.row(index)).collect()
+}
+
+#[test]
+fn ratios_are_of_the_same_repeat_and_the_same_cores() {
+    let systems = ["direct", "hybrid", "deferred"].map(|name| System::from_name(name).unwrap());
+    let options =
+        Options { systems: systems.to_vec(), cases: cases(&["100", "150", "150-rss"]), ..Options::default() };
+    let runs = |counts: [u64; 2]| counts.map(outcome).to_vec();
+    let same = || vec![runs([1000, 1000]), runs([950, 1900]), runs([500, 2000])];
+    let mut all = same();
+    all.extend([runs([1000, 1000]), runs([1000, 1000]), runs([3000, 3000])]);
+    all.extend(same());
+    let rows = results(&options, all);
+    let figure = |index: usize, name| rows[index].value(name).as_f64();
+    assert_eq!(figure(0, "of_best_pct"), None);
+    assert_eq!(figure(1, "of_best_pct"), Some(95.0), "of 1000 first, of 2000 then");
+    assert_eq!(figure(4, "of_best_pct"), Some(100.0 / 3.0));
+    assert_eq!(figure(2, "of_peak_pct"), Some(100.0 * 500.0 / 3000.0), "the lower of two is the median");
+    assert_eq!(figure(5, "of_peak_pct"), Some(100.0));
+    assert_eq!(figure(8, "of_peak_pct"), Some(100.0), "other steering has a peak of its own");
+}
+
+#[test]
+fn a_row_that_breaks_its_promise_fails() {
+    let broken = |system: &str, run: Outcome| {
+        let systems = vec![System::from_name(system).unwrap()];
+        let options = Options { systems, cases: cases(&["150"]), ..Options::default() };
+        results(&options, vec![vec![run]]).remove(0).error.is_some()
+    };
+    let dropped = || Outcome { dropped: 1, ..outcome(10) };
+    assert!(!broken("deferred", outcome(10)));
+    assert!(broken("deferred", dropped()) && !broken("deferred-drop", dropped()));
+    assert!(broken("deferred-drop", Outcome { reordered: 1, ..outcome(10) }));
+    assert!(broken("direct", Outcome { lost: -1, ..outcome(10) }));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let complaint = |options: Options| run(&options, &mut Silent).unwrap_err().to_string();
+    assert!(complaint(Options { seconds: 0.0, ..Options::default() }).contains("0.01 to 60 seconds"));
+    assert!(complaint(Options { repeats: 0, ..Options::default() }).contains("repeats"));
+    assert!(complaint(Options { cost_ns: 1, ..Options::default() }).contains("the work costs"));
+    let settings = vec![("defaultqlimit".to_string(), "10240".to_string())];
+    assert!(complaint(Options { settings, ..Options::default() }).contains("a queue limit of 10240"));
+}
