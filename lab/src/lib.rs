@@ -10,6 +10,7 @@ pub mod clock;
 pub mod epair;
 pub mod histogram;
 pub mod html;
+pub mod ifq;
 pub mod interrupt;
 pub mod iperf;
 pub mod machine;

@@ -31,11 +31,11 @@
 //! Limits: two threads. What the machine does meanwhile is in every figure.
 
 mod case;
-mod credit;
+pub(crate) mod credit;
 mod drive;
-mod sender;
+pub(crate) mod sender;
 mod threads;
-mod work;
+pub(crate) mod work;
 
 use std::thread;
 use std::time::Duration;

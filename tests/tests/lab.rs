@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         plain!(the_epair_command_refuses_what_is_not_its_own),
         plain!(a_feeder_faster_than_the_work_is_held_or_loses),
         plain!(settings_of_netisr_that_cannot_be),
+        plain!(two_inputs_and_one_device),
     ])
 }
 
@@ -158,6 +159,22 @@ fn a_feeder_faster_than_the_work_is_held_or_loses() -> Result<()> {
         if row["case"] != "150" {
             let figure = if drops { "dropped" } else { "held_pct" };
             ensure!(row[figure].as_f64() > Some(0.0), "where is what cannot be worked on: {row}");
+        }
+    }
+    Ok(())
+}
+
+fn two_inputs_and_one_device() -> Result<()> {
+    let written = lab(&["ifq", "--seconds", "0.2"])?;
+    ensure!(written.table.contains("spin-dispatch"), "no table on standard output: {}", written.table);
+    ensure!(written.html.contains("<svg"), "the page has no plot");
+    let rows = written.json["rows"].as_array().context("the JSON has no rows")?;
+    ensure!(rows.len() == 3 * 3, "{} rows of three systems in three cases", rows.len());
+    for row in rows {
+        ensure!(row["kpps"].as_f64() > Some(0.0) && row.get("error").is_none(), "{row}");
+        if row["system"] == "weir" {
+            ensure!(row["lost"] == 0 && row["reordered"] == 0, "weir lost or reordered: {row}");
+            ensure!(row["tryfail"].is_number() && row["kicks_saved"].is_number(), "{row}");
         }
     }
     Ok(())

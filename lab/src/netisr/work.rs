@@ -103,6 +103,12 @@ impl Cost {
         let least_ns = (0..100).map(lap_ns).min().unwrap_or(0).max(1);
         Cost { rounds: (cost_ns * ROUNDS).div_ceil(least_ns) }
     }
+
+    /// Does it, on nothing in particular.
+    #[inline]
+    pub fn spend(self) {
+        compute(self.rounds, 1);
+    }
 }
 
 fn compute(rounds: u64, mut word: u64) {

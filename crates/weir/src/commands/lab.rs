@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use weir_lab::report::Report;
-use weir_lab::{epair, netisr, progress, qdisc};
+use weir_lab::{epair, ifq, netisr, progress, qdisc};
 
 use crate::{Failure, Outcome};
 
@@ -31,6 +31,7 @@ Experiments:
            crossbeam, rtrb, tokio, and Weir; with the published bed of two bridges, two epairs and a router
   netisr   work done at once or by another thread, at loads from 1 % to 271 %: direct, hybrid and deferred dispatch, with a
            feeder that is held and, as published, with one that is not
+  ifq      two inputs forwarded to one device: one lock around it, the published patch, and Weir
 
 Settings of netisr (--set): dispatch, maxthreads, bindthreads, defaultqlimit, maxqlimit, rss.bits, rss.key, rss.hash,
 rss.bucket.N, and policy, dispatch, qlimit, full under proto.NAME")]
@@ -41,11 +42,13 @@ pub struct Arguments {
     /// qdisc: how many clients send at once, one case each
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     clients: Vec<usize>,
-    /// The systems to run; of qdisc: tbf, tbf-large, weir, htb, weir-htb, weir-cbq; of epair: two-ring, mutex-drain, mutex-flush, crossbeam, rtrb,
-    /// tokio, weir; of netisr: direct, hybrid, deferred, and each with -drop
+    /// The systems to run; of qdisc: tbf, tbf-large, weir, htb, weir-htb, weir-cbq; of epair: two-ring, mutex-drain,
+    /// mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, and each with -drop; of ifq: locked,
+    /// spin-dispatch, weir
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     systems: Vec<String>,
-    /// How long each system runs in each case; 10 for qdisc, 1.2 for epair, 0.5 for netisr if not given
+    /// How long each system runs in each case; 10 for qdisc, 1.2 for epair, 0.5 for netisr, 1.4 for ifq
+    /// if not given
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine
@@ -73,6 +76,7 @@ enum Name {
     Qdisc,
     Epair,
     Netisr,
+    Ifq,
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
@@ -87,6 +91,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Name::Qdisc => run_qdisc(arguments)?,
         Name::Epair => run_epair(arguments)?,
         Name::Netisr => run_netisr(arguments)?,
+        Name::Ifq => run_ifq(arguments)?,
     };
     print!("{}", report.to_table(std::io::stdout().is_terminal()));
     if arguments.sim {
@@ -153,6 +158,18 @@ fn run_netisr(arguments: &Arguments) -> Result<Report, Failure> {
     }
     netisr::check(&options.settings).map_err(|error| Failure::usage(format!("{error:#}")))?;
     Ok(netisr::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
+}
+
+fn run_ifq(arguments: &Arguments) -> Result<Report, Failure> {
+    refuse_qdiscs(arguments)?;
+    refuse_netisrs(arguments)?;
+    let mut options = ifq::Options::default();
+    options.seconds = arguments.seconds.unwrap_or(options.seconds);
+    let all = ifq::System::ALL.map(|system| (system.name(), system));
+    if let Some(systems) = systems(arguments, &all)? {
+        options.systems = systems;
+    }
+    Ok(ifq::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
 }
 
 /// Options that only qdisc has.
