@@ -21,12 +21,20 @@ fn main() -> ExitCode {
         privileged!(no_wire_is_up),
         privileged!(tables_and_proof_under_load),
         privileged!(a_line_an_interval),
+        privileged!(workstreams_under_load),
         privileged!(a_reader_that_leaves_and_a_signal),
     ])
 }
 
 fn options_that_do_not_go_together() -> Result<()> {
-    let table: [&[&str]; 4] = [&["-i", "0"], &["-i", "soon"], &["--count", "3"], &["-i", "1", "--check"]];
+    let table: [&[&str]; 6] = [
+        &["-i", "0"],
+        &["-i", "soon"],
+        &["--count", "3"],
+        &["-i", "1", "--check"],
+        &["-Q", "--check"],
+        &["-Q", "-i", "1"],
+    ];
     for options in table {
         let done = run(Command::new(weir_binary()?).arg("stat").args(options), LIMIT)?;
         ensure!(done.status.code() == Some(2), "`{}` ended with {}", done.what, done.status);
@@ -91,6 +99,51 @@ fn require_proof(wire: &Wire) -> Result<()> {
     };
     ensure!(text.starts_with("conservation holds: accepted ") && text.lines().count() == 1, "{text}");
     ensure!(accepted > 0 && accepted == delivered + dropped + held, "{text}");
+    Ok(())
+}
+
+/// netisr's three tables, and sums that agree with the books.
+fn workstreams_under_load() -> Result<()> {
+    let rig = Rig::new(8, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let address = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &address, 3, 3.0))?;
+    let there = || -> Result<Value> {
+        let stat = stat_of(&wire)?;
+        let rows = stat["workstreams"].as_array().context("no workstreams")?;
+        rows.iter().find(|row| row["name"] == "ether/wa->wb").cloned().context("no ether/wa->wb")
+    };
+    wait_until("senders are held", LIMIT, || Ok(there()?["blocked"].as_u64() > Some(0)))?;
+    let text = wire.weir(&["stat", wire.name(), "-Q"])?.success()?.stdout;
+    for table in ["Configuration:", "Protocols:", "Workstreams:"] {
+        ensure!(text.lines().any(|line| line == table), "no {table}\n{text}");
+    }
+    let columns = "WSID CPU Name Len WMark Disp'd HDisp'd QDrops Queued Handled Held Blocked BlkTime";
+    let mut lines = text.lines().skip_while(|line| !line.split_whitespace().eq(columns.split(' '))).skip(1);
+    let line = lines.find(|line| line.contains("ether/wa->wb")).with_context(|| text.clone())?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    ensure!(words.len() == 13 && words[2] == "ether/wa->wb", "{line}");
+    let counter = |at: usize| words[at].parse::<u64>().with_context(|| format!("{} in {line}", words[at]));
+    let [len, wmark, dispatched, hybrid, queued] =
+        [counter(3)?, counter(4)?, counter(5)?, counter(6)?, counter(8)?];
+    let (handled, held) = (counter(9)?, counter(10)?);
+    ensure!(wmark > 0 && len <= wmark && held >= len, "{line}");
+    ensure!(queued > 0 && dispatched + hybrid + queued == handled + len, "{line}");
+    ensure!(counter(7)? == 0 && counter(11)? > 0 && words[12] != "0us", "{line}");
+    require_proof(&wire)?;
+    flood.finish(PATIENCE)?;
+    let row = there()?;
+    let figure = |name: &str| row[name].as_u64().with_context(|| format!("no {name} in {row}"));
+    let accepted =
+        figure("dispatched")? + figure("hybrid_dispatched")? + figure("queued")? + figure("queue_drops")?;
+    let stat = stat_of(&wire)?;
+    ensure!(
+        stat["wires"][0]["classes"][0]["accepted"] == accepted,
+        "{row}\n{}",
+        stat["wires"][0]["classes"][0]
+    );
+    require_proof(&wire)?;
+    wire.stop()?;
     Ok(())
 }
 

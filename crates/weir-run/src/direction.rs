@@ -30,6 +30,7 @@ use weir_port::port::{Frames, Port, Received};
 use crate::classes::Classes;
 use crate::packet::{Ecn, WirePacket, bytes_of};
 use crate::shaping::{FREE, Shaping, Size};
+use crate::workstreams::Tally;
 
 /// The most packets that leave in one step.
 const BURST: usize = 64;
@@ -49,6 +50,7 @@ pub struct Direction {
     poll_budget: u32,
     backlogged: Box<[bool]>,
     received: Vec<Received>,
+    tally: Tally,
 }
 
 impl Direction {
@@ -82,6 +84,7 @@ impl Direction {
             poll_budget: poll_budget_max,
             backlogged: vec![false; queues].into_boxed_slice(),
             received: Vec::with_capacity(napi::BUDGET as usize * 2),
+            tally: Tally { qlimit: held_packets_max, ..Tally::default() },
         })
     }
 
@@ -182,6 +185,7 @@ impl Direction {
             }
         }
         blocked.drain(..before);
+        self.tally.blocked += u64::from(before == 0 && !blocked.is_empty());
         for &class in &blocked {
             if let Some(times) = self.shaping.blocked_mut(class) {
                 times.begin(now_ns);
@@ -237,6 +241,7 @@ impl Direction {
             }
             is_full |= fills;
         }
+        self.tally.held_max = self.tally.held_max.max(self.shaping.held().packets);
     }
 
     /// Lets out what the classes admit, `room` packets at the most; how many, and when they admit the next.
@@ -253,6 +258,7 @@ impl Direction {
             match self.shaping.dequeue(now_ns) {
                 Dequeue::Packet(_, packet) => {
                     count += 1;
+                    self.tally.dispatched += u64::from(packet.meta.arrival_ns == now_ns);
                     out(packet, frames);
                 }
                 Dequeue::Dropped(_, packet) => frames.pool.give(packet.received.frame),
@@ -273,6 +279,11 @@ impl Direction {
     /// Its classes, to look at.
     pub fn shaping(&self) -> &Shaping {
         &self.shaping
+    }
+
+    /// What it counts for its workstream.
+    pub fn tally(&self) -> Tally {
+        self.tally
     }
 
     /// Polls that brought nothing.

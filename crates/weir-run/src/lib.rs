@@ -23,3 +23,4 @@ pub mod shaping;
 pub mod stats;
 pub mod wire;
 pub mod worker;
+pub mod workstreams;

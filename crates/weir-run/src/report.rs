@@ -22,6 +22,7 @@ use crate::part::End;
 use crate::stats::{
     Books, ClassStats, FrameStats, PortStats, Snapshot, TreeClassStats, WireStats, WorkerStats,
 };
+use crate::workstreams::{Tally, WorkstreamStats};
 
 /// One end's counters.
 pub struct EndReport {
@@ -30,6 +31,7 @@ pub struct EndReport {
     class: ClassStats,
     shaped: Account,
     held: Count,
+    tally: Tally,
     /// What departs here.
     departed: Account,
     departing: Count,
@@ -63,6 +65,7 @@ impl EndReport {
             class,
             shaped: shaping.account(),
             held: shaping.held(),
+            tally: direction.tally(),
             departed: departure.account().clone(),
             departing: Departure::held(port),
             transmit_busy: departure.busy(),
@@ -118,7 +121,10 @@ impl Constants {
         let mut worker = WorkerStats { since_ns: self.since_ns, ..WorkerStats::default() };
         let mut frames = FrameStats { total: self.frames_total, free: 0, lent: 0, held: 0 };
         let mut ends: Vec<EndReport> = Vec::new();
-        for part in parts {
+        // For each end the worker that owns it and its CPU.
+        let mut owners = [(0, 0); 2];
+        for (wsid, part) in parts.into_iter().enumerate() {
+            part.ends.iter().for_each(|end| owners[end.index] = (wsid, part.worker.cpu));
             worker.add(&part.worker);
             frames.free = part.frames_free;
             frames.lent += part.frames_lent;
@@ -128,6 +134,7 @@ impl Constants {
         let mut totals = Books::default();
         let mut classes = Vec::new();
         let mut ports = Vec::new();
+        let mut workstreams = Vec::new();
         for (index, from) in ends.iter().enumerate() {
             let to = &ends[1 - index];
             let account = Account {
@@ -145,12 +152,16 @@ impl Constants {
             held.merge(to.departing);
             let books = Books::new(&account, held);
             totals.merge(&books);
-            classes.push(ClassStats {
-                name: format!("{}->{}", self.ports[index], self.ports[1 - index]),
-                books,
-                transmit_busy: to.transmit_busy,
-                ..from.class.clone()
+            let name = format!("{}->{}", self.ports[index], self.ports[1 - index]);
+            workstreams.push(WorkstreamStats {
+                wire: self.name.clone(),
+                wsid: owners[index].0,
+                cpu: owners[index].1,
+                held: held.packets,
+                blocked_ns: from.class.blocked_ns,
+                ..WorkstreamStats::new(&name, from.tally, &from.shaped, from.held)
             });
+            classes.push(ClassStats { name, books, transmit_busy: to.transmit_busy, ..from.class.clone() });
             let queue = self.sender_queues[index].counters()?;
             ports.push(PortStats {
                 sender_queue_packets: queue.backlog,
@@ -159,7 +170,7 @@ impl Constants {
             });
         }
         let wire = WireStats { name: self.name.clone(), ports: self.ports.clone(), classes, frames, worker };
-        Ok(Snapshot { wires: vec![wire], ports, workstreams: Vec::new(), totals })
+        Ok(Snapshot { wires: vec![wire], ports, workstreams, totals })
     }
 }
 

@@ -11,6 +11,7 @@ use weir_core::drops::Count;
 use weir_core::rate::Rate;
 
 use crate::shaping::Row;
+use crate::workstreams::{self, WorkstreamStats};
 
 /// Packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -263,6 +264,9 @@ pub struct WorkerStats {
     pub parks: u64,
     /// Times a doorbell woke it.
     pub kicks: u64,
+    /// The core it is pinned to; of several workers the last one's.
+    #[serde(default)]
+    pub cpu: usize,
     /// What a wake-up costs here, in nanoseconds.
     pub wake_cost_ns: u64,
     /// The time that these counters are of, in nanoseconds of the machine's clock.
@@ -277,6 +281,7 @@ impl WorkerStats {
         self.busy_passes += other.busy_passes;
         self.parks += other.parks;
         self.kicks += other.kicks;
+        self.cpu = other.cpu;
         self.wake_cost_ns = self.wake_cost_ns.max(other.wake_cost_ns);
         self.now_ns = self.now_ns.max(other.now_ns);
     }
@@ -289,8 +294,8 @@ pub struct Snapshot {
     pub wires: Vec<WireStats>,
     /// Their ports.
     pub ports: Vec<PortStats>,
-    /// Workstreams; none yet.
-    pub workstreams: Vec<()>,
+    /// Their workstreams.
+    pub workstreams: Vec<WorkstreamStats>,
     /// All books added up.
     pub totals: Books,
 }
@@ -300,6 +305,7 @@ impl Snapshot {
     pub fn merge(&mut self, other: Snapshot) {
         self.wires.extend(other.wires);
         self.ports.extend(other.ports);
+        workstreams::append(&mut self.workstreams, other.workstreams);
         self.totals.merge(&other.totals);
     }
 
@@ -338,6 +344,7 @@ impl Snapshot {
                 port.name, port.kernel_dropped
             ));
         }
+        faults.extend(workstreams::check(&self.workstreams, &self.totals));
         if !self.totals.balance() {
             faults.push("the totals do not add up".into());
         }

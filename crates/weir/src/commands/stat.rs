@@ -15,6 +15,7 @@ use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::clock::now_ns;
 use weir_run::control;
 use weir_run::stats::{Books, PortStats, Snapshot, WireStats};
+use weir_run::workstreams;
 
 use crate::output::{colour, written};
 use crate::{Failure, Outcome, human};
@@ -28,13 +29,25 @@ const HEADER_EVERY: u64 = 20;
   weir stat                                 every wire that is up
   weir stat veth-a --json                   one of them, for programs
   weir stat -i 1                            a line a second, as `netstat -iw 1`
-  weir stat --check                         prove accepted = delivered + dropped + held")]
+  weir stat --check                         prove accepted = delivered + dropped + held
+  weir stat -Q                              what workers did at once and what waited, as `netstat -Q`
+
+The columns of -Q, of the packets that came in by a direction A->B (Name ether/A->B):
+  Len      wait in its classes now             WMark    the most that ever did
+  Disp'd   left in the pass they came in       HDisp'd  0: the worker that takes a packet in works on it
+  QDrops   dropped by a rule of the classes    Queued   all others: they waited, or do
+  Handled  left the classes                    Held     not delivered yet, those with the device included
+  Blocked  times senders began to be held      BlkTime  for how long
+  Disp'd + HDisp'd + Queued = Handled + Len, and with QDrops it is accepted; --check proves that, too")]
 pub struct Arguments {
     /// One wire only
     wire: Option<String>,
     /// As one JSON object; with -i one object a line
     #[arg(long)]
     json: bool,
+    /// The tables of `netstat -Q`: configuration, protocols, workstreams; with --json they are in the object anyway
+    #[arg(short = 'Q', long, conflicts_with_all = ["check", "interval"])]
+    queues: bool,
     /// Prove accepted = delivered + dropped + held everywhere; exit 1 if it fails
     #[arg(long)]
     check: bool,
@@ -87,6 +100,9 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
         writeln!(out, "{text}")?;
     } else if snapshot.wires.is_empty() {
         writeln!(out, "{NONE_UP}")?;
+    } else if arguments.queues {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        write!(out, "{}", workstreams::tables(&snapshot.workstreams, cpus))?;
     } else if !arguments.check {
         write!(out, "{}", text::render(&snapshot, colour()))?;
     }

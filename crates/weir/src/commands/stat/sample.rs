@@ -1,6 +1,7 @@
 //! Hand-made snapshots for the tests of what is printed.
 
 use weir_run::stats::{Amount, Books, ClassStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
+use weir_run::workstreams::WorkstreamStats;
 
 const S: u64 = 1_000_000_000;
 
@@ -49,7 +50,23 @@ pub fn idle() -> Snapshot {
 fn one(wire: WireStats, ports: Vec<PortStats>) -> Snapshot {
     let mut totals = Books::default();
     wire.classes.iter().for_each(|class| totals.merge(&class.books));
-    Snapshot { wires: vec![wire], ports, totals, ..Snapshot::default() }
+    let workstreams = wire.classes.iter().map(workstream).collect();
+    Snapshot { wires: vec![wire], ports, workstreams, totals }
+}
+
+/// All packets waited, and what is held waits.
+fn workstream(class: &ClassStats) -> WorkstreamStats {
+    let books = &class.books;
+    let dropped = books.dropped.values().map(|amount| amount.packets).sum();
+    WorkstreamStats {
+        name: format!("ether/{}", class.name),
+        len: books.held.packets,
+        held: books.held.packets,
+        queue_drops: dropped,
+        queued: books.accepted.packets - dropped,
+        handled: books.delivered.packets,
+        ..WorkstreamStats::default()
+    }
 }
 
 fn wire(name: &str, ports: [&str; 2], classes: Vec<ClassStats>, frames: FrameStats) -> WireStats {

@@ -1,0 +1,228 @@
+//! The workstreams of wires, as `weir stat -Q` shows them: netisr's counters of what a worker did at once and what had to wait.
+//!
+//! A wire has a workstream for each of its workers, and in it a protocol for each direction that starts with that worker:
+//! `ether/A->B`. Its queue is the direction's classes. The mapping, for packets that the classes were given:
+//!
+//! ```text
+//! Len      wait in the classes now               WMark    most that ever did
+//! Disp'd   left the classes in the pass that brought them in
+//! HDisp'd  0: a wire's packets are worked on by the worker that takes them in, whatever their flow
+//! QDrops   dropped by a rule of the classes      Queued   all others: they waited, or do
+//! Handled  left the classes                      Held     not delivered yet: in the classes, crossing, with the device
+//! Blocked  times that senders began to be held   BlkTime  for how long, over all classes
+//!
+//! accepted = Disp'd + HDisp'd + Queued + QDrops          Disp'd + HDisp'd + Queued = Handled + Len
+//! ```
+//!
+//! Ownership: a [`Tally`] has one writer, the worker that owns the direction; it is copied while all workers stand still.
+//! Source: FreeBSD `usr.bin/netstat/netisr.c`, `sys/net/netisr_internal.h` (the counters).
+//! Limits: what each class does when it is full is not in the flags here.
+
+use serde::{Deserialize, Serialize};
+use weir_core::account::Account;
+use weir_core::dispatch::netstat::{self, ProtocolRow, WorkstreamRow};
+use weir_core::dispatch::protocol::{Mode, Policy, WhenFull};
+use weir_core::drops::Count;
+
+use crate::stats::Books;
+
+/// netisr's number of Ethernet.
+const ETHER: u16 = 5;
+
+/// What a direction counts for its workstream.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Packets that left the classes in the pass that brought them in.
+    pub dispatched: u64,
+    /// The most packets that waited.
+    pub held_max: u64,
+    /// Times that senders began to be held.
+    pub blocked: u64,
+    /// The most packets that may be inside.
+    pub qlimit: u64,
+}
+
+/// One direction in one workstream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkstreamStats {
+    /// The wire.
+    pub wire: String,
+    /// The workstream's number.
+    pub wsid: usize,
+    /// The CPU its worker is pinned to.
+    pub cpu: usize,
+    /// The protocol: `ether/A->B`.
+    pub name: String,
+    /// The most packets that may be inside.
+    pub qlimit: u64,
+    /// Packets that wait.
+    pub len: u64,
+    /// The most that ever did.
+    pub wmark: u64,
+    /// Packets that did not wait.
+    pub dispatched: u64,
+    /// Packets that did not wait, being on their flow's own worker.
+    pub hybrid_dispatched: u64,
+    /// Packets that a rule dropped.
+    pub queue_drops: u64,
+    /// Packets that waited, or do.
+    pub queued: u64,
+    /// Packets that were worked on.
+    pub handled: u64,
+    /// Packets that are inside.
+    pub held: u64,
+    /// Times that senders began to be held.
+    pub blocked: u64,
+    /// For how long, in nanoseconds.
+    pub blocked_ns: u64,
+}
+
+impl WorkstreamStats {
+    /// Of a direction: what it counted, the books of its classes and what waits in them.
+    pub fn new(name: &str, tally: Tally, shaped: &Account, waiting: Count) -> WorkstreamStats {
+        let dropped = shaped.dropped.total().packets;
+        let kept = shaped.accepted.packets.saturating_sub(dropped);
+        WorkstreamStats {
+            name: format!("ether/{name}"),
+            qlimit: tally.qlimit,
+            len: waiting.packets,
+            wmark: tally.held_max,
+            dispatched: tally.dispatched,
+            queue_drops: dropped,
+            // One that is counted twice shows in the sums.
+            queued: kept.saturating_sub(tally.dispatched),
+            handled: kept.saturating_sub(waiting.packets),
+            blocked: tally.blocked,
+            ..WorkstreamStats::default()
+        }
+    }
+
+    fn row(&self) -> WorkstreamRow {
+        WorkstreamRow {
+            wsid: self.wsid,
+            cpu: self.cpu,
+            name: self.name.clone(),
+            len: self.len as usize,
+            wmark: self.wmark as usize,
+            dispatched: self.dispatched,
+            hybrid_dispatched: self.hybrid_dispatched,
+            queue_drops: self.queue_drops,
+            queued: self.queued,
+            handled: self.handled,
+            held: self.held as usize,
+            blocked: self.blocked,
+            blocked_ns: self.blocked_ns,
+        }
+    }
+}
+
+/// The three tables of `netstat -Q`, on a machine with so many CPUs.
+pub fn tables(workstreams: &[WorkstreamStats], cpus: usize) -> netstat::Snapshot {
+    let protocol = |stats: &WorkstreamStats| ProtocolRow {
+        name: stats.name.clone(),
+        number: ETHER,
+        qlimit: stats.qlimit as usize,
+        policy: Policy::Source,
+        mode: Some(Mode::Direct),
+        names_worker: false,
+        when_full: WhenFull::Block,
+    };
+    let limits = || workstreams.iter().map(|stats| stats.qlimit as usize);
+    netstat::Snapshot {
+        threads: (workstreams.iter().map(|stats| stats.wsid + 1).max().unwrap_or(0), cpus),
+        qlimit: (limits().min().unwrap_or(0), limits().max().unwrap_or(0)),
+        dispatch: Mode::Direct,
+        bound: true,
+        protocols: workstreams.iter().map(protocol).collect(),
+        workstreams: workstreams.iter().map(WorkstreamStats::row).collect(),
+    }
+}
+
+/// Appends the workstreams of another process, numbered on.
+pub fn append(all: &mut Vec<WorkstreamStats>, other: Vec<WorkstreamStats>) {
+    let first = all.iter().map(|stats| stats.wsid + 1).max().unwrap_or(0);
+    all.extend(other.into_iter().map(|stats| WorkstreamStats { wsid: stats.wsid + first, ..stats }));
+}
+
+/// What does not add up, a sentence each: within a workstream, and of all of them with the books.
+pub fn check(workstreams: &[WorkstreamStats], totals: &Books) -> Vec<String> {
+    let taken = |stats: &WorkstreamStats| stats.dispatched + stats.hybrid_dispatched + stats.queued;
+    let mut faults: Vec<String> = workstreams
+        .iter()
+        .filter(|stats| taken(stats) != stats.handled + stats.len)
+        .map(|stats| {
+            format!(
+                "workstream {} {}: {} packets dispatched and queued, but {} handled and {} waiting",
+                stats.wsid,
+                stats.name,
+                taken(stats),
+                stats.handled,
+                stats.len
+            )
+        })
+        .collect();
+    let sum = |of: fn(&WorkstreamStats) -> u64| workstreams.iter().map(of).sum::<u64>();
+    let accepted = sum(|stats| stats.queue_drops) + workstreams.iter().map(taken).sum::<u64>();
+    if (accepted, sum(|stats| stats.held)) != (totals.accepted.packets, totals.held.packets) {
+        faults.push(format!(
+            "the workstreams have taken {accepted} packets and hold {}, but the books say {} and {}",
+            sum(|stats| stats.held),
+            totals.accepted.packets,
+            totals.held.packets
+        ));
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Amount;
+    use weir_core::drops::DropReason;
+
+    /// 100 packets came in: 5 were dropped, 40 left at once, 25 of the others wait.
+    fn stats() -> WorkstreamStats {
+        let mut shaped = Account::default();
+        (0..100).for_each(|_| shaped.accept(60));
+        (0..5).for_each(|_| shaped.drop(DropReason::ClassFull, 60));
+        let tally = Tally { dispatched: 40, held_max: 30, blocked: 2, qlimit: 500 };
+        let waiting = Count { packets: 25, bytes: 1500 };
+        WorkstreamStats { held: 28, cpu: 1, ..WorkstreamStats::new("a->b", tally, &shaped, waiting) }
+    }
+
+    fn totals(accepted: u64, held: u64) -> Books {
+        let amount = |packets| Amount { packets, bytes: packets * 60 };
+        Books { accepted: amount(accepted), held: amount(held), ..Books::default() }
+    }
+
+    #[test]
+    fn a_direction_is_a_protocol_of_its_worker() {
+        let stats = stats();
+        assert_eq!((stats.dispatched, stats.queued, stats.queue_drops), (40, 55, 5));
+        assert_eq!((stats.handled, stats.len, stats.wmark, stats.blocked), (70, 25, 30, 2));
+        let text = tables(&[stats], 2).to_string();
+        let has = |line: &str| assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        has("Thread count                         1            2");
+        has("ether/a->b     5    500 source   direct   ---");
+        has(
+            "   0   1   ether/a->b    25    30       40        0        5       55       70       28        2      0us",
+        );
+    }
+
+    #[test]
+    fn sums_that_do_not_add_up_are_found() {
+        assert!(check(&[stats()], &totals(100, 28)).is_empty());
+        assert!(check(&[], &Books::default()).is_empty());
+        let faults = check(&[WorkstreamStats { dispatched: 41, ..stats() }], &totals(100, 28));
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert!(faults[0].contains("ether/a->b") && faults[1].contains("101 packets"), "{faults:?}");
+        assert_eq!(check(&[stats()], &totals(100, 27)).len(), 1);
+    }
+
+    #[test]
+    fn workstreams_of_another_process_are_numbered_on() {
+        let mut all = vec![stats(), WorkstreamStats { wsid: 1, ..stats() }];
+        append(&mut all, vec![stats(), WorkstreamStats { wsid: 1, ..stats() }]);
+        assert_eq!(all.iter().map(|stats| stats.wsid).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    }
+}
