@@ -12,9 +12,11 @@
 //! | `N-long` | the same with a queue limit 32 times longer |
 //! | `N-rss` | the flows are dealt to both workers, the receiver being one |
 //! | `N-one-core` | receiver and worker share one core |
+//! | `1-worker`, `2-workers` | more than can be done; a network card's queue brings each worker the flows of its own |
 //!
 //! - `kpps`: packets worked on / time to the end of the last one's work; median of the repeats.
 //! - `of_best_pct` (hybrid) = 100 x kpps / the better of direct's and deferred's in the same repeat; median.
+//! - `per_worker_pct` (2-workers) = 100 x kpps of two workers / 2 / kpps of one, in the same repeat; median.
 //! - `of_peak_pct` = 100 x kpps / the system's highest in any load on the same cores and steering.
 //! - `dropped`, `reordered`: sums over the repeats; `dropped_pct` of what was sent.
 //! - `p50_us`, `p99_us`: from the device's ring to the end of the work, all repeats together.
@@ -57,6 +59,7 @@ const FIELDS: &[Field] = &[
     Field { name: "kpps", heading: "worked on", unit: "kpps", decimals: 1 },
     Field { name: "seed_kpps", heading: "published", unit: "kpps", decimals: 1 },
     Field { name: "of_best_pct", heading: "of best", unit: "%", decimals: 1 },
+    Field { name: "per_worker_pct", heading: "per worker", unit: "%", decimals: 1 },
     Field { name: "of_peak_pct", heading: "of peak", unit: "%", decimals: 1 },
     Field { name: "dropped", heading: "dropped", unit: "packets", decimals: 0 },
     Field { name: "dropped_pct", heading: "dropped", unit: "%", decimals: 1 },
@@ -165,11 +168,21 @@ impl Bed {
             shares_core: !is_alone,
             wake_cost_ns: if is_alone { self.wake_cost_ns } else { 0 },
         };
-        let outcome = drive::run(&plan, &mut self.pools);
+        let outcome = match case.place {
+            Place::Workers(workers) => {
+                drive::run_receivers(&plan, &mut self.pools, workers.min(configuration.workers))
+            }
+            _ => drive::run(&plan, &mut self.pools),
+        };
         // Real-time threads would otherwise be stopped by the kernel now and then, for all others' sake.
         thread::sleep(Duration::from_nanos(self.duration_ns / REST_SHARE));
         outcome
     }
+}
+
+/// The same dispatch on 1 to 64 workers in virtual time, and what limits them.
+pub fn simulated() -> String {
+    weir_sim::scaling::table()
 }
 
 /// Says what is wrong with settings, naming the key.
@@ -276,6 +289,7 @@ impl Results<'_> {
             ("kpps", median(runs.iter().map(kpps)).into()),
             ("seed_kpps", seed_kpps.into()),
             ("of_best_pct", self.of_best_pct(index).into()),
+            ("per_worker_pct", self.per_worker_pct(index).into()),
             ("of_peak_pct", self.of_peak_pct(index).into()),
             ("dropped", dropped.into()),
             ("dropped_pct", (100.0 * dropped as f64 / offered as f64).into()),
@@ -316,6 +330,16 @@ impl Results<'_> {
         Some(median(
             pairs.map(|(hybrid, (direct, deferred))| 100.0 * kpps(hybrid) / kpps(direct).max(kpps(deferred))),
         ))
+    }
+
+    /// What a worker does beside another one, of what it does alone.
+    fn per_worker_pct(&self, index: usize) -> Option<f64> {
+        let Options { systems, cases, .. } = self.options;
+        let is = |index: usize, workers| cases[index / systems.len()].place == Place::Workers(workers);
+        let mut same = (index % systems.len()..self.outcomes.len()).step_by(systems.len());
+        let alone = &self.outcomes[same.find(|other| is(*other, 1))?];
+        let pairs = self.outcomes[index].iter().zip(alone);
+        is(index, 2).then(|| median(pairs.map(|(both, alone)| 100.0 * kpps(both) / 2.0 / kpps(alone))))
     }
 
     fn of_peak_pct(&self, index: usize) -> f64 {

@@ -16,7 +16,8 @@
 //! without the RFC; [`weir`] is ours; what either did is told in [`effects`]. [`machine`] puts them on
 //! the clock, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the
 //! published figures and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`]
-//! stands apart: it runs random graphs of stages to show that they always make progress.
+//! stands apart: it runs random graphs of stages to show that they always make progress. So does [`scaling`]: dispatch
+//! on up to 64 workers.
 
 pub mod backpressure;
 pub mod checks;
@@ -29,6 +30,7 @@ pub mod machine;
 pub mod packet;
 pub mod prng;
 pub mod report;
+pub mod scaling;
 pub mod scenario;
 pub mod seed;
 pub mod sender;

@@ -64,7 +64,12 @@ pub enum Place {
     Rss,
     /// Both threads on one core; the work of every flow is worker 1's.
     OneCore,
+    /// So many workers, each on a core of its own with a queue of the device that brings the flows of its own.
+    Workers(usize),
 }
+
+/// More than any worker can do.
+const FLOOD_PCT: f64 = 1000.0;
 
 /// A load and where it is put.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,7 +87,7 @@ pub struct Case {
 impl Case {
     /// All that are run if none is named.
     pub fn defaults() -> Vec<Case> {
-        const NAMES: [&str; 21] = [
+        const NAMES: [&str; 23] = [
             "1",
             "10",
             "25",
@@ -104,6 +109,8 @@ impl Case {
             "100-one-core",
             "150-one-core",
             "271-one-core",
+            "1-worker",
+            "2-workers",
         ];
         NAMES.map(|name| name.parse().expect("a case")).to_vec()
     }
@@ -114,6 +121,15 @@ impl FromStr for Case {
 
     fn from_str(name: &str) -> Result<Case, CaseError> {
         let error = || CaseError(name.to_string());
+        let workers = match name {
+            "1-worker" => Some(1),
+            "2-workers" => Some(2),
+            _ => None,
+        };
+        if let Some(workers) = workers {
+            let place = Place::Workers(workers);
+            return Ok(Case { name: name.to_string(), load_pct: FLOOD_PCT, is_long: false, place });
+        }
         let (load, suffix) = name.split_once('-').unwrap_or((name, ""));
         let load_pct = load.parse().ok().filter(|load| (0.1..=1000.0).contains(load)).ok_or_else(error)?;
         let (is_long, place) = match suffix {
@@ -135,7 +151,8 @@ impl fmt::Display for CaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: write a load in percent, 0.1 to 1000, alone or with -long, -rss or -one-core behind it",
+            "{}: write a load in percent, 0.1 to 1000, alone or with -long, -rss or -one-core behind it, or 1-worker or \
+             2-workers",
             self.0
         )
     }
@@ -169,7 +186,9 @@ pub fn configure(
 ) -> Result<Configuration> {
     let qlimit = queue_limit(settings)? * if case.is_long { long } else { 1 };
     let settings: Vec<_> = settings.iter().filter(|(key, _)| key != QLIMIT).cloned().collect();
-    read(&settings, case.place != Place::Rss, |esp| {
+    // Flows are dealt to as many workers as there are: a share of each is then its own.
+    let dealt = matches!(case.place, Place::Rss | Place::Workers(_));
+    read(&settings, !dealt, |esp| {
         esp.mode = Some(system.mode);
         esp.when_full = if system.drops { WhenFull::Drop } else { WhenFull::Block };
         // Past `maxqlimit`, which bounds what a user may ask for.

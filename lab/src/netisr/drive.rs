@@ -28,8 +28,9 @@ use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
 use super::credit::Progress;
-use super::threads::{Receiver, Worker};
-use super::work::Cost;
+use super::sender::Sender;
+use super::threads::{Ended, Receiver, Worker};
+use super::work::{Cost, FLOWS, Tally, Writer, workers_of_flows};
 use crate::epair::histogram::Histogram;
 
 /// What to run.
@@ -87,24 +88,14 @@ pub(super) struct Common<'a> {
     pub esp: ProtoId,
 }
 
-/// Runs it once. The pools are those of two workers over one memory; all frames are free before and after.
+/// Runs a receiver and a worker once. The pools are those of two workers over one memory; all frames are free before and after.
 pub fn run(plan: &Plan<'_>, pools: &mut Vec<Pool>) -> Result<Outcome> {
-    let id = |name| plan.configuration.registry.id(name).expect("a protocol of the path");
-    let memory = Arc::clone(pools[0].memory());
-    let ring_elements = memory.frames() as usize;
+    let ring_elements = pools[0].memory().frames() as usize;
     let (inbox, mut outlets) = inbox(InboxSize { sources: 1, ring_elements, inject_elements: 1 })?;
     let doorbell = Doorbell::new()?;
     let workers = plan.configuration.workers;
     let outlet = outlets.pop().filter(|_| workers > 1);
-    let common = Common {
-        plan,
-        memory,
-        progress: Progress::new(doorbell.ringer()),
-        start_line: Barrier::new(workers),
-        ether: id("ether"),
-        ip: id("ip"),
-        esp: id("esp"),
-    };
+    let common = Common::new(plan, pools, &doorbell, workers);
     let mut given = mem::take(pools).into_iter();
     let (first_pool, mut second_pool) = (given.next().expect("a pool for the receiver"), given.next());
     let (receiver, worker) = thread::scope(|scope| {
@@ -113,32 +104,96 @@ pub fn run(plan: &Plan<'_>, pools: &mut Vec<Pool>) -> Result<Outcome> {
             let pool = second_pool.take().expect("a pool for worker 1");
             scope.spawn(move || Worker::new(common, pool, inbox).run())
         });
-        let receiver = scope.spawn(move || Receiver::new(common, first_pool, outlet, doorbell).run());
+        let receiver = scope.spawn(move || {
+            Receiver::new(0, common, first_pool, Writer::new(0..FLOWS), outlet, doorbell).run()
+        });
         let receiver = receiver.join().expect("the receiver does not panic");
         (receiver, worker.map(|worker| worker.join().expect("the worker does not panic")))
     });
-    let (sender, start_ns, mut ended) = receiver?;
-    match worker.transpose()? {
-        Some(worker) => {
-            ended.tally.merge(&worker.tally);
-            ended.dropped += worker.dropped;
-            ended.cpu_seconds += worker.cpu_seconds;
-            pools.extend([ended.pool, worker.pool]);
+    let (sender, start_ns, receiver) = receiver?;
+    let ended = [Some(receiver), worker.transpose()?].into_iter().flatten().collect();
+    let sums = Sums::of(ended, pools);
+    pools.extend(second_pool);
+    outcome(pools, &[sender], start_ns, sums)
+}
+
+/// Runs `workers` receivers once, each with a queue of its own that brings the flows of its own. The pools are as for [`run`].
+pub fn run_receivers(plan: &Plan<'_>, pools: &mut Vec<Pool>, workers: usize) -> Result<Outcome> {
+    let doorbells = (0..workers).map(|_| Doorbell::new()).collect::<Result<Vec<_>, _>>()?;
+    let common = Common::new(plan, pools, &doorbells[0], workers);
+    let owners = workers_of_flows(plan.configuration.registry.rss());
+    let mut spare = mem::take(pools);
+    let given: Vec<(Pool, Doorbell)> = spare.drain(..workers).zip(doorbells).collect();
+    let ended = thread::scope(|scope| {
+        let (common, owners) = (&common, &owners);
+        let spawn = |(worker, (pool, doorbell))| {
+            scope.spawn(move || {
+                let writer = Writer::new((0..FLOWS).filter(|flow| owners[*flow] == worker));
+                Receiver::new(worker, common, pool, writer, None, doorbell).run()
+            })
+        };
+        let threads: Vec<_> = given.into_iter().enumerate().map(spawn).collect();
+        let joined = threads.into_iter().map(|thread| thread.join().expect("a receiver does not panic"));
+        joined.collect::<Result<Vec<(Sender, u64, Ended)>>>()
+    })?;
+    let start_ns = ended.iter().map(|(_, start_ns, _)| *start_ns).min().unwrap_or(0);
+    let (senders, ended): (Vec<_>, Vec<_>) =
+        ended.into_iter().map(|(sender, _, ended)| (sender, ended)).unzip();
+    let sums = Sums::of(ended, pools);
+    pools.append(&mut spare);
+    outcome(pools, &senders, start_ns, sums)
+}
+
+impl<'a> Common<'a> {
+    fn new(plan: &'a Plan<'a>, pools: &[Pool], doorbell: &Doorbell, workers: usize) -> Common<'a> {
+        let id = |name| plan.configuration.registry.id(name).expect("a protocol of the path");
+        Common {
+            plan,
+            memory: Arc::clone(pools[0].memory()),
+            progress: Progress::new(doorbell.ringer()),
+            start_line: Barrier::new(workers),
+            ether: id("ether"),
+            ip: id("ip"),
+            esp: id("esp"),
         }
-        None => pools.extend([Some(ended.pool), second_pool].into_iter().flatten()),
     }
+}
+
+/// What all threads of a run came to.
+struct Sums {
+    tally: Tally,
+    dropped: u64,
+    cpu_seconds: f64,
+}
+
+impl Sums {
+    /// Puts the pools of the threads back, in the order of their workers.
+    fn of(ended: Vec<Ended>, pools: &mut Vec<Pool>) -> Sums {
+        let mut sums = Sums { tally: Tally::new(), dropped: 0, cpu_seconds: 0.0 };
+        for ended in ended {
+            sums.tally.merge(&ended.tally);
+            sums.dropped += ended.dropped;
+            sums.cpu_seconds += ended.cpu_seconds;
+            pools.push(ended.pool);
+        }
+        sums
+    }
+}
+
+fn outcome(pools: &[Pool], senders: &[Sender], start_ns: u64, sums: Sums) -> Result<Outcome> {
     let census = pools[0].census();
     ensure!(census.balances() && census.out == 0, "frames are missing after a run: {census:?}");
-    let dropped = sender.dropped() + ended.dropped;
+    let sum = |of: fn(&Sender) -> u64| senders.iter().map(of).sum::<u64>();
+    let (offered, dropped) = (sum(Sender::offered), sum(Sender::dropped) + sums.dropped);
     Ok(Outcome {
-        offered: sender.offered(),
-        handled: ended.tally.handled,
+        offered,
+        handled: sums.tally.handled,
         dropped,
-        reordered: ended.tally.reordered,
-        lost: sender.offered() as i64 - ended.tally.handled as i64 - dropped as i64,
-        seconds: ended.tally.last_ns.saturating_sub(start_ns) as f64 / 1e9,
-        latency: ended.tally.latency,
-        cpu_seconds: ended.cpu_seconds,
-        held_seconds: sender.held_ns() as f64 / 1e9,
+        reordered: sums.tally.reordered,
+        lost: offered as i64 - sums.tally.handled as i64 - dropped as i64,
+        seconds: sums.tally.last_ns.saturating_sub(start_ns) as f64 / 1e9,
+        latency: sums.tally.latency,
+        cpu_seconds: sums.cpu_seconds,
+        held_seconds: sum(Sender::held_ns) as f64 / 1e9,
     })
 }

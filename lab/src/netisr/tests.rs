@@ -15,7 +15,7 @@ fn every_system_in_every_kind_of_case() {
     if cores().unwrap().len() < 2 {
         return;
     }
-    let names = ["25", "400", "400-long", "400-rss", "400-one-core"];
+    let names = ["25", "400", "400-long", "400-rss", "400-one-core", "1-worker", "2-workers"];
     let options = Options { seconds: 0.08, repeats: 2, cases: cases(&names), ..Options::default() };
     let report = run(&options, &mut Silent).unwrap();
     let json = report.to_json();
@@ -36,6 +36,7 @@ fn every_system_in_every_kind_of_case() {
             let figure = row[if drops { "dropped" } else { "held_pct" }].as_f64().unwrap();
             assert!(figure > 0.0, "four times as much as can be worked on goes somewhere: {row}");
         }
+        assert_eq!(row["per_worker_pct"].is_number(), row["case"] == "2-workers", "{row}");
         assert_eq!(row["of_best_pct"].is_number(), row["system"] == "hybrid", "{row}");
     }
 }

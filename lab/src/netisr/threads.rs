@@ -1,4 +1,5 @@
-//! The two threads of a run: the receiver, which has the device and is worker 0, and worker 1.
+//! The threads of a run: the receiver, which has the device and is worker 0, and worker 1; or receivers alone, each with a
+//! queue of the device that brings the flows of its own.
 //!
 //! One pass of the receiver: what it received and could not dispatch goes first; if nothing is left of that, a burst out of the
 //! device's ring; then what waits in its own queues. One pass of worker 1: what was handed off goes into its queues, then they
@@ -63,7 +64,8 @@ struct Hands<'a> {
     outlet: Option<Outlet<Handed>>,
     credit: Credit,
     dropped: u64,
-    is_worker: bool,
+    /// Whether somebody waits to hear how far this is.
+    has_feeder: bool,
 }
 
 impl Handler<NetisrPacket> for Hands<'_> {
@@ -79,7 +81,7 @@ impl Handler<NetisrPacket> for Hands<'_> {
         let bytes = common.memory.bytes(&packet.frame);
         self.tally.work(common.plan.cost, bytes, packet.meta.arrival_ns);
         self.pool.give(packet.frame);
-        if self.is_worker && self.tally.handled.is_multiple_of(SAY_EVERY) {
+        if self.has_feeder && self.tally.handled.is_multiple_of(SAY_EVERY) {
             self.say();
         }
     }
@@ -101,11 +103,23 @@ impl Handler<NetisrPacket> for Hands<'_> {
 }
 
 impl<'a> Hands<'a> {
-    fn new(worker: usize, common: &'a Common<'a>, pool: Pool, outlet: Option<Outlet<Handed>>) -> Hands<'a> {
+    fn new(
+        has_feeder: bool,
+        common: &'a Common<'a>,
+        pool: Pool,
+        outlet: Option<Outlet<Handed>>,
+    ) -> Hands<'a> {
         let esp = common.plan.configuration.registry.get(common.esp);
         let limit = if esp.protocol.when_full == WhenFull::Drop { 0 } else { esp.qlimit };
-        let is_worker = worker == 1;
-        Hands { common, pool, tally: Tally::new(), outlet, credit: Credit::new(limit), dropped: 0, is_worker }
+        Hands {
+            common,
+            pool,
+            tally: Tally::new(),
+            outlet,
+            credit: Credit::new(limit),
+            dropped: 0,
+            has_feeder,
+        }
     }
 
     fn say(&self) {
@@ -118,8 +132,9 @@ impl<'a> Hands<'a> {
     }
 }
 
-/// The thread that receives.
+/// A thread that receives.
 pub(super) struct Receiver<'a> {
+    worker: usize,
     hands: Hands<'a>,
     workstream: Workstream<NetisrPacket>,
     doorbell: Doorbell,
@@ -131,17 +146,21 @@ pub(super) struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
+    /// Worker `worker`, with the flows that `writer` writes.
     pub fn new(
+        worker: usize,
         common: &'a Common<'a>,
         pool: Pool,
+        writer: Writer,
         outlet: Option<Outlet<Handed>>,
         doorbell: Doorbell,
     ) -> Receiver<'a> {
         Receiver {
-            hands: Hands::new(0, common, pool, outlet),
-            workstream: workstream(0, common),
+            worker,
+            hands: Hands::new(false, common, pool, outlet),
+            workstream: workstream(worker, common),
             doorbell,
-            writer: Writer::new(),
+            writer,
             burst: Burst::default(),
             held: VecDeque::with_capacity(BURST_MAX),
             idle: Idle::new(common.plan.wake_cost_ns, now_ns()),
@@ -151,7 +170,7 @@ impl<'a> Receiver<'a> {
     /// Receives until the senders have ended; what became of them, when they began, and what is left of the thread.
     pub fn run(mut self) -> Result<(Sender, u64, Ended)> {
         let plan = self.hands.common.plan;
-        let settled = settle(plan, 0);
+        let settled = settle(plan, self.worker);
         let cpu_seconds_before = thread_cpu_seconds();
         self.hands.common.start_line.wait();
         let start_ns = now_ns();
@@ -211,7 +230,7 @@ impl<'a> Receiver<'a> {
     fn dispatch(&mut self, now_ns: u64) -> usize {
         let common = self.hands.common;
         let before = self.held.len();
-        let has_peer = common.plan.configuration.workers > 1;
+        let has_peer = self.hands.outlet.is_some();
         while let Some(packet) = self.held.pop_front() {
             if has_peer {
                 let is_full = self.hands.credit.is_full(&common.progress, now_ns);
@@ -262,7 +281,7 @@ pub(super) struct Worker<'a> {
 impl<'a> Worker<'a> {
     pub fn new(common: &'a Common<'a>, pool: Pool, inbox: Inbox<Handed>) -> Worker<'a> {
         Worker {
-            hands: Hands::new(1, common, pool, None),
+            hands: Hands::new(true, common, pool, None),
             workstream: workstream(1, common),
             inbox,
             memory: Arc::clone(&common.memory),

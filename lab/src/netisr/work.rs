@@ -12,6 +12,7 @@
 use std::hint::black_box;
 
 use weir_core::packet::{Meta, Packet};
+use weir_core::steer::rss::Rss;
 use weir_ring::memory::Frame;
 use weir_run::clock::now_ns;
 
@@ -47,24 +48,26 @@ impl Packet for NetisrPacket {
 
 /// Writes the packets of all flows in turn.
 pub struct Writer {
-    templates: Vec<[u8; FRAME_LEN]>,
+    /// Each flow with its number among all.
+    templates: Vec<(u8, [u8; FRAME_LEN])>,
     next: u64,
 }
 
 impl Writer {
-    /// From the first packet on.
-    pub fn new() -> Writer {
-        Writer { templates: (0..FLOWS).map(template).collect(), next: 0 }
+    /// From the first packet of each of these flows on.
+    pub fn new(flows: impl Iterator<Item = usize>) -> Writer {
+        Writer { templates: flows.map(|flow| (flow as u8, template(flow))).collect(), next: 0 }
     }
 
     /// Writes the next packet into a frame.
     #[inline]
     pub fn write(&mut self, bytes: &mut [u8]) {
-        let (flow, number) = (self.next as usize % FLOWS, self.next / FLOWS as u64);
+        let flows = self.templates.len() as u64;
+        let ((flow, template), number) = (&self.templates[(self.next % flows) as usize], self.next / flows);
         self.next += 1;
-        bytes[..FRAME_LEN].copy_from_slice(&self.templates[flow]);
+        bytes[..FRAME_LEN].copy_from_slice(template);
         bytes[NUMBER_AT..FLOW_AT].copy_from_slice(&number.to_le_bytes());
-        bytes[FLOW_AT] = flow as u8;
+        bytes[FLOW_AT] = *flow;
     }
 }
 
@@ -163,8 +166,7 @@ impl Tally {
 }
 
 /// The worker that `rss` gives each flow.
-#[cfg(test)]
-pub(super) fn workers_of_flows(rss: &weir_core::steer::rss::Rss) -> Vec<usize> {
+pub fn workers_of_flows(rss: &Rss) -> Vec<usize> {
     (0..FLOWS).map(|flow| rss.worker(rss.hash(&template(flow)))).collect()
 }
 
@@ -173,7 +175,6 @@ mod tests {
     use super::*;
     use weir_core::steer::key::Key;
     use weir_core::steer::parse::HashKind;
-    use weir_core::steer::rss::Rss;
 
     fn frame_of(writer: &mut Writer) -> [u8; FRAME_LEN] {
         let mut bytes = [0; FRAME_LEN];
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_overtakes_or_changes_workers_is_seen() {
-        let mut writer = Writer::new();
+        let mut writer = Writer::new(0..FLOWS);
         let frames: Vec<_> = (0..3 * FLOWS).map(|_| frame_of(&mut writer)).collect();
         let cost = Cost { rounds: 1 };
         let mut tally = Tally::new();

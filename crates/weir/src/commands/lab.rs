@@ -51,10 +51,11 @@ pub struct Arguments {
     /// if not given
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
-    /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine
+    /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine; netisr: add a
+    /// table of 1 to 64 simulated workers
     #[arg(long)]
     sim: bool,
-    /// netisr: the loads to run, in percent, each alone or with -long, -rss or -one-core behind it
+    /// netisr: the loads to run, in percent, each alone or with -long, -rss or -one-core behind it; or 1-worker, 2-workers
     #[arg(long, value_name = "CASE,...", value_delimiter = ',')]
     cases: Vec<netisr::Case>,
     /// netisr: what the work on a packet costs; 1000 if not given
@@ -94,10 +95,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Name::Ifq => run_ifq(arguments)?,
     };
     print!("{}", report.to_table(std::io::stdout().is_terminal()));
-    if arguments.sim {
-        println!(
+    match (arguments.sim, arguments.name) {
+        (true, Name::Netisr) => print!("\n{}", netisr::simulated()),
+        (true, _) => println!(
             "none, rfc and weir-sim are simulated: the RFC's kernel before and after its patches, and Weir."
-        );
+        ),
+        (false, _) => {}
     }
     for (path, text) in [
         (&arguments.json, serde_json::to_string_pretty(&report.to_json())?),
@@ -174,8 +177,9 @@ fn run_ifq(arguments: &Arguments) -> Result<Report, Failure> {
 
 /// Options that only qdisc has.
 fn refuse_qdiscs(arguments: &Arguments) -> Result<(), Failure> {
-    let given = [("--clients", !arguments.clients.is_empty()), ("--sim", arguments.sim)];
-    refuse(&given, "only qdisc has it; leave it out")
+    refuse(&[("--clients", !arguments.clients.is_empty())], "only qdisc has it; leave it out")?;
+    let has_sim = matches!(arguments.name, Name::Qdisc | Name::Netisr);
+    refuse(&[("--sim", arguments.sim && !has_sim)], "only qdisc and netisr have it; leave it out")
 }
 
 /// Options that only netisr has.
