@@ -12,7 +12,7 @@
 //! | `2x1-20k`, `2x1-200k` | so many packets a second by each input, at random times |
 //!
 //! One core has an input, the other the second input and the device's interrupts. Forwarding costs [`FORWARD_NS`] a packet; the
-//! device costs the same for all ([`design`]).
+//! device costs the same for all (`design`).
 //!
 //! - `kpps`: packets that the device sent / time; median of the repeats.
 //! - `enter`, `try`, `tryfail`, `sleep`, `kicks_sent`, `kicks_saved`: by the seed's names, for each million packets sent; what

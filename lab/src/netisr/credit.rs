@@ -1,13 +1,14 @@
 //! Credit between the receiver and worker 1, and how a receiver waits for it.
 //!
 //! Rule: worker 1's queue is full for the receiver while `limit` packets or more are handed off and not done. Full stays full
-//! until no more than half of that are left, so that a receiver that sleeps meanwhile wakes once for many packets.
+//! until no more than three quarters of that are left, so that a receiver that sleeps meanwhile wakes once for many packets, and
+//! may do so late.
 //!
 //! ```text
 //! full    when handed - done >= limit
-//! not     when handed - done <= limit / 2
+//! not     when handed - done <= limit - limit / 4
 //! ready   = now + (what is still to be done for that) x the time that worker 1 took for each lately
-//! kick    when handed - done <= limit / 8
+//! kick    when handed - done <= limit / 4
 //! ```
 //!
 //! The receiver sleeps until `ready` by its own clock. A kick costs worker 1 a system call and an interrupt of another core, so
@@ -84,14 +85,14 @@ impl Credit {
         if self.limit == 0 {
             return false;
         }
-        let most = if self.is_full { self.limit / 2 } else { self.limit - 1 };
+        let most = if self.is_full { self.low() } else { self.limit - 1 };
         if self.handed - self.done > most {
             self.done = progress.done.0.load(Ordering::Relaxed);
         }
         let is_full = self.handed - self.done > most;
         if is_full != self.is_full {
             self.is_full = is_full;
-            let wanted = if is_full { self.handed - self.limit / 8 } else { u64::MAX };
+            let wanted = if is_full { self.handed - self.limit / 4 } else { u64::MAX };
             progress.wanted.0.store(wanted, Ordering::Relaxed);
             match is_full {
                 true => self.full_since = (now_ns, self.done),
@@ -103,8 +104,13 @@ impl Credit {
 
     /// When the queue will no longer be full, by what worker 1 did before.
     pub fn ready_ns(&self, now_ns: u64) -> u64 {
-        let left = (self.handed - self.done).saturating_sub(self.limit / 2);
+        let left = (self.handed - self.done).saturating_sub(self.low());
         now_ns + left * self.each_ns
+    }
+
+    /// How many may be left for it to be full no more.
+    fn low(&self) -> u64 {
+        self.limit - self.limit / 4
     }
 
     fn learn(&mut self, now_ns: u64) {
@@ -121,7 +127,7 @@ mod tests {
     use weir_ring::doorbell::Doorbell;
 
     #[test]
-    fn full_at_the_limit_and_until_half_of_it_is_done() {
+    fn full_at_the_limit_and_until_a_quarter_of_it_is_done() {
         let mut doorbell = Doorbell::new().unwrap();
         let progress = Progress::new(doorbell.ringer());
         let mut credit = Credit::new(10);
@@ -130,12 +136,12 @@ mod tests {
             credit.hand();
         }
         assert!(credit.is_full(&progress, 0));
-        progress.say(4);
+        progress.say(1);
         assert!(credit.is_full(&progress, 0) && !progress.is_reached());
         let parked = doorbell.park(|| progress.is_reached()).expect("nothing has come about");
         drop(parked);
         assert_eq!(doorbell.counts().kicks_sent, 0);
-        progress.say(5);
+        progress.say(2);
         assert!(!progress.is_reached(), "a receiver that looks finds room without a kick");
         assert!(!credit.is_full(&progress, 0));
         progress.say(10);
@@ -154,7 +160,7 @@ mod tests {
         assert!(!credit.is_full(&progress, 61_000));
         (0..60).for_each(|_| credit.hand());
         assert!(credit.is_full(&progress, 70_000));
-        assert_eq!(credit.ready_ns(70_000), 120_000, "fifty packets of 1000 ns each");
+        assert_eq!(credit.ready_ns(70_000), 95_000, "25 packets of 1000 ns each");
     }
 
     #[test]
