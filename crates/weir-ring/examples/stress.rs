@@ -37,7 +37,7 @@ fn main() {
     let (inbox, outlets) = inbox::<Frame>(size).expect("a doorbell");
     let injector = inbox.injector();
     let worker_pool = pools.pop().expect("one for each");
-    let each = handoffs / PRODUCERS as u64;
+    let each = handoffs.div_ceil(PRODUCERS as u64);
 
     let mut threads = Vec::new();
     let mut ways: Vec<Way> = outlets.into_iter().map(Way::Outlet).collect();
