@@ -2,42 +2,49 @@
 //! One doorbell for each worker; it covers every ring, port and timer of that worker.
 //!
 //! ```text
-//!                 nothing to do                  budget spent
-//!   RUNNING ---------------------> SPINNING --------------------> PARKED ---- a producer ----> NOTIFIED
-//!      ^  ^                           |                           |    (compare-exchange, then one kick)
-//!      |  +------- work found --------+                           |                              |
-//!      +------- the re-check found work, or the wait timed out ---+                              |
-//!      +------- the worker has seen the kick ----------------------------------------------------+
+//!              nothing to do             budget spent              the re-check found nothing
+//!   RUNNING -----------------> SPINNING --------------> PARKING ------------------------------> PARKED
+//!    ^ ^ ^                        |                     |     |                                 |    |
+//!    | | +------ work found ------+                     |     | a producer (no kick needed)     |    | a producer,
+//!    | +------ the re-check found work -----------------+     v                                 |    | who then kicks
+//!    +-------- the worker has seen it -------------------- NOTIFIED <---------------------------|----+
+//!    +-------- the wait timed out --------------------------------------------------------------+
 //! ```
 //!
 //! Rule (design invariant 3): *"ready" may be wrong and cost one try; "not ready" is never missed.*
-//! - A producer publishes, then passes a full fence, then looks at the state alone, and kicks if it turned `PARKED`
-//!   into `NOTIFIED`. It never decides from what the ring held: a snapshot taken before publishing says nothing about
-//!   the worker after it.
-//! - The worker writes `PARKED`, passes a full fence, re-checks every input and timer, and only then blocks.
+//! - A producer publishes, then passes a fence (`F1`), then looks at the state alone, and turns `PARKING` or `PARKED` into
+//!   `NOTIFIED`. It never decides from what the ring held: a snapshot taken before publishing says nothing about the
+//!   worker after it. Only a worker that was `PARKED` needs the system call.
+//! - The worker writes `PARKING`, passes a fence (`F2`), re-checks every input and timer, turns `PARKING` into `PARKED`, and
+//!   only then blocks.
 //!
-//! With both fences (`F1`, `F2`) one of the two comes first: if `F1`, the re-check sees what was published; if `F2`, the
-//! producer sees `PARKED`.
+//! One of the two fences comes first: if `F1`, the re-check sees what was published; if `F2`, the producer sees at least
+//! `PARKING` and stops the worker, by the exchange while it re-checks, by a kick after that. A producer and a re-check that
+//! see each other cost no kick: this is what `PARKING` is for.
 //!
 //! | who | may | may not, because |
 //! |---|---|---|
-//! | worker | `RUNNING <-> SPINNING`, either to `PARKED` | block in any other state than `PARKED` after a re-check: nobody would kick |
+//! | worker | `RUNNING <-> SPINNING`, either to `PARKING` | block in any other state than `PARKED` after a re-check: nobody would kick |
+//! | worker | `PARKING -> PARKED` by compare-exchange | store `PARKED`: a producer that turned `PARKING` into `NOTIFIED` has not kicked and will not |
+//! | worker | `PARKING -> RUNNING`, `NOTIFIED -> RUNNING` by exchange | `NOTIFIED -> PARKING`: producers that saw `NOTIFIED` rely on a look at everything first |
 //! | worker | `PARKED -> RUNNING` by compare-exchange | store over `PARKED`: a kick under way would be forgotten and its token left behind unseen |
-//! | worker | `NOTIFIED -> RUNNING` | `NOTIFIED -> PARKED`: producers that saw `NOTIFIED` rely on a look at everything first |
-//! | producer | `PARKED -> NOTIFIED` by compare-exchange | change any other state: the worker is awake and will look before it parks |
+//! | producer | `PARKING -> NOTIFIED`, `PARKED -> NOTIFIED` by compare-exchange | change any other state: the worker is awake and will look before it parks |
 //!
-//! Only one producer wins the exchange, so there is one kick for each park (invariant 4).
+//! Only one producer wins the exchange, so there is at most one kick for each park (invariant 4).
 //!
 //! Ordering and ownership: the state has a line of its own; producers read it (it seldom changes) and write it only to
-//! kick. Order between published data and its reader is the ring's (`R1 <-> A1`); the fences order only state against
-//! data.
+//! notify.
+//! - `F1 <-> F2`: see above; a light and a heavy fence of [`crate::fences`].
+//! - `R7` (notified) `<-> A7`: what the producer had published is visible to a worker that saw `NOTIFIED`.
+//!
 //! Source: Dekker's flags with fences, as in the Linux kernel's `wake_up`/`prepare_to_wait` (`memory-barriers.txt`,
 //! "sleep and wake-up functions"); FreeBSD D38843 for what happens without them.
 //! Limits: a kick means "look at everything", never how much there is. The state says nothing about time: a
 //! worker with timers blocks in its own poll set on the descriptor of [`Parked`] (`AsFd`) with their timeout.
 
 use crate::bell::Bell;
-use crate::sync::atomic::{AtomicU32, Ordering, fence};
+use crate::fences::Fences;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, Counter, Line};
 
 /// What a worker is doing, as far as its producers care.
@@ -48,10 +55,12 @@ pub enum State {
     Running = 0,
     /// It has nothing to do and looks again and again: a hand-off costs it no wake-up.
     Spinning = 1,
-    /// It has said that it will block. The next producer kicks.
-    Parked = 2,
-    /// A producer has kicked, and no other needs to.
-    Notified = 3,
+    /// It has said that it will block, and looks at everything once more before it does. A producer can still stop it.
+    Parking = 2,
+    /// It blocks, or is about to. The next producer kicks.
+    Parked = 3,
+    /// A producer has stopped or kicked it, and no other needs to.
+    Notified = 4,
 }
 
 impl State {
@@ -59,7 +68,8 @@ impl State {
         match word {
             0 => State::Running,
             1 => State::Spinning,
-            2 => State::Parked,
+            2 => State::Parking,
+            3 => State::Parked,
             _ => State::Notified,
         }
     }
@@ -70,17 +80,20 @@ impl State {
 pub struct DoorbellCounts {
     /// Times the worker said it would block.
     pub parks: u64,
-    /// Of those, times it went on to block, as the re-check found nothing.
+    /// Of those, times it went on to block, as the re-check found nothing and no producer came.
     pub blocks: u64,
-    /// Kicks by producers; at most one for each park.
+    /// Times a producer met a worker in its re-check, and stopped it without a kick.
+    pub kicks_spared: u64,
+    /// Kicks by producers; at most one for each block.
     pub kicks_sent: u64,
-    /// Of those, kicks that met a worker whose own re-check had found work.
+    /// Of those, kicks that came so late that the worker's wait had ended by itself.
     pub kicks_redundant: u64,
 }
 
 struct Shared {
     state: Line<AtomicU32>,
     bell: Bell,
+    fences: Fences,
     /// Counted by whoever kicks.
     kicks_sent: Line<Counter>,
     /// Counted by the worker.
@@ -91,6 +104,7 @@ struct Shared {
 struct ParkCounts {
     parks: Counter,
     blocks: Counter,
+    kicks_spared: Counter,
     kicks_redundant: Counter,
 }
 
@@ -105,6 +119,7 @@ pub struct Doorbell {
 #[derive(Clone)]
 pub struct Ringer {
     shared: Arc<Shared>,
+    fences: Fences,
 }
 
 /// A worker that has said it will block and found nothing to do. Dropping it makes the worker `RUNNING` again.
@@ -121,6 +136,7 @@ impl Doorbell {
         let shared = Shared {
             state: Line(AtomicU32::new(State::Running as u32)),
             bell: Bell::new()?,
+            fences: Fences::new(),
             kicks_sent: Line(Counter::default()),
             parked: Line(ParkCounts::default()),
         };
@@ -129,7 +145,7 @@ impl Doorbell {
 
     /// A half for one more producer.
     pub fn ringer(&self) -> Ringer {
-        Ringer { shared: Arc::clone(&self.shared) }
+        Ringer { shared: Arc::clone(&self.shared), fences: self.shared.fences }
     }
 
     /// Says that the worker has work.
@@ -143,20 +159,27 @@ impl Doorbell {
     }
 
     /// Says that the worker will block, and re-checks with `has_work` that nothing came meanwhile: it must look at
-    /// *every* input and timer. `None` if there is work (or a kick came, which says so).
+    /// *every* input and timer. `None` if there is work (or a producer says so).
     pub fn park(&mut self, has_work: impl FnOnce() -> bool) -> Option<Parked<'_>> {
-        self.shared.parked.0.parks.add(1);
-        self.shared.state.0.store(State::Parked as u32, Ordering::Relaxed);
+        let (state, counts) = (&self.shared.state.0, &self.shared.parked.0);
+        let (parking, parked) = (State::Parking as u32, State::Parked as u32);
+        counts.parks.add(1);
+        state.store(parking, Ordering::Relaxed);
         // F2: the state is visible before the re-check reads what producers published (F1 in `Ringer::published`).
-        fence(Ordering::SeqCst);
-        if has_work() {
-            if self.leave() == State::Notified {
-                self.shared.parked.0.kicks_redundant.add(1);
-            }
-            return None;
+        self.shared.fences.heavy();
+        if !has_work()
+            // A7, from R7.
+            && state.compare_exchange(parking, parked, Ordering::Relaxed, Ordering::Acquire).is_ok()
+        {
+            counts.blocks.add(1);
+            return Some(Parked { doorbell: self });
         }
-        self.shared.parked.0.blocks.add(1);
-        Some(Parked { doorbell: self })
+        // An exchange, as a store knows no order with a notice that it does not see. Whoever stopped us has not kicked, so
+        // there is nothing to take back. A7, from R7.
+        if state.swap(State::Running as u32, Ordering::Acquire) == State::Notified as u32 {
+            counts.kicks_spared.add(1);
+        }
+        None
     }
 
     /// What has been counted so far.
@@ -172,24 +195,23 @@ impl Doorbell {
         }
     }
 
-    /// Leaves `PARKED` or `NOTIFIED` for `RUNNING`; says which of the two it was.
-    fn leave(&mut self) -> State {
+    /// Leaves `PARKED` or `NOTIFIED` for `RUNNING`.
+    fn leave(&mut self) {
         let state = &self.shared.state.0;
         let (parked, running) = (State::Parked as u32, State::Running as u32);
-        // Relaxed: what the kick announces is ordered by the ring it was published in.
-        let left = match state.compare_exchange(parked, running, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => State::Parked,
-            Err(_) => {
-                // A producer won: its ring has come or will come, and must not wake a later park.
-                state.store(running, Ordering::Relaxed);
-                self.rings_owed += 1;
-                State::Notified
-            }
-        };
+        // A7, from R7.
+        let notified = state.compare_exchange(parked, running, Ordering::Relaxed, Ordering::Acquire).is_err();
+        if notified {
+            // A producer won: its ring has come or will come, and must not wake a later park.
+            state.store(running, Ordering::Relaxed);
+            self.rings_owed += 1;
+        }
         if self.rings_owed > 0 {
             self.rings_owed -= self.shared.bell.take() as i64;
         }
-        left
+        if notified && self.rings_owed > 0 {
+            self.shared.parked.0.kicks_redundant.add(1);
+        }
     }
 }
 
@@ -223,18 +245,24 @@ impl Drop for Parked<'_> {
 }
 
 impl Ringer {
-    /// To be called after publishing: wakes the worker if it has said that it will block. Returns whether it kicked.
+    /// To be called after publishing: stops or wakes the worker if it has said that it will block. Returns whether that
+    /// took a kick.
     #[inline]
     pub fn published(&self) -> bool {
         // F1: what was published is visible before the state is read (F2 in `Doorbell::park`).
-        fence(Ordering::SeqCst);
+        self.fences.light();
         self.look()
     }
 
-    /// As [`Ringer::published`], for a caller that has passed a full fence since it published.
+    /// As [`Ringer::published`], for a caller that has passed `F1` since it published.
     #[inline]
     pub(crate) fn look(&self) -> bool {
-        self.shared.state.0.load(Ordering::Relaxed) == State::Parked as u32 && self.shared.kick()
+        may_block(self.shared.state.0.load(Ordering::Relaxed)) && self.shared.notify()
+    }
+
+    #[inline]
+    pub(crate) fn fences(&self) -> Fences {
+        self.fences
     }
 
     /// What the worker is doing: a hint, old when it is read.
@@ -250,15 +278,27 @@ impl Ringer {
 
 impl Shared {
     #[cold]
-    fn kick(&self) -> bool {
-        let (parked, notified) = (State::Parked as u32, State::Notified as u32);
-        let won =
-            self.state.0.compare_exchange(parked, notified, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if won {
-            self.kicks_sent.0.add_shared();
-            self.bell.ring();
+    fn notify(&self) -> bool {
+        let mut seen = self.state.0.load(Ordering::Relaxed);
+        while may_block(seen) {
+            // R7, to A7.
+            match self.state.0.compare_exchange(
+                seen,
+                State::Notified as u32,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) if seen == State::Parked as u32 => {
+                    self.kicks_sent.0.add_shared();
+                    self.bell.ring();
+                    return true;
+                }
+                Ok(_) => return false,
+                // It has gone on from `PARKING` to `PARKED`, or another producer was faster.
+                Err(now) => seen = now,
+            }
         }
-        won
+        false
     }
 
     fn counts(&self) -> DoorbellCounts {
@@ -266,10 +306,16 @@ impl Shared {
         DoorbellCounts {
             parks: parked.parks.get(),
             blocks: parked.blocks.get(),
+            kicks_spared: parked.kicks_spared.get(),
             kicks_sent: self.kicks_sent.0.get(),
             kicks_redundant: parked.kicks_redundant.get(),
         }
     }
+}
+
+#[inline]
+fn may_block(word: u32) -> bool {
+    word == State::Parking as u32 || word == State::Parked as u32
 }
 
 #[cfg(all(test, not(loom)))]
@@ -299,7 +345,7 @@ mod tests {
         assert!(!first.published());
         parked.block();
         assert_eq!(first.state(), State::Running);
-        let counts = DoorbellCounts { parks: 1, blocks: 1, kicks_sent: 1, kicks_redundant: 0 };
+        let counts = DoorbellCounts { parks: 1, blocks: 1, kicks_sent: 1, ..DoorbellCounts::default() };
         assert_eq!(doorbell.counts(), counts);
     }
 
@@ -309,9 +355,18 @@ mod tests {
         let ringer = doorbell.ringer();
         assert!(doorbell.park(|| true).is_none());
         assert_eq!(ringer.state(), State::Running);
-        // A kick during the re-check is counted as redundant, and its ring does not wake the next park.
-        assert!(doorbell.park(|| ringer.published()).is_none());
-        assert_eq!(doorbell.counts().kicks_redundant, 1);
+        // A producer that comes during the re-check stops the worker, whether the re-check saw what it published or not,
+        // and without a kick that would wake the next park.
+        for sees_it in [true, false] {
+            let parked = doorbell.park(|| {
+                assert_eq!(ringer.state(), State::Parking);
+                assert!(!ringer.published());
+                sees_it
+            });
+            assert!(parked.is_none());
+        }
+        let counts = DoorbellCounts { parks: 3, kicks_spared: 2, ..DoorbellCounts::default() };
+        assert_eq!(doorbell.counts(), counts);
         assert_eq!(doorbell.shared.bell.take(), 0);
     }
 
@@ -337,7 +392,7 @@ mod tests {
         let parked = doorbell.park(|| false).unwrap();
         parked.doorbell.shared.state.0.store(State::Notified as u32, Ordering::Relaxed);
         drop(parked);
-        assert_eq!(doorbell.rings_owed, 1);
+        assert_eq!((doorbell.rings_owed, doorbell.counts().kicks_redundant), (1, 1));
         let late = Arc::clone(&doorbell.shared);
         let published = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -26,9 +26,6 @@ pub const SOURCES_MAX: usize = 63;
 /// The most elements handled together: a drain's burst and an outlet's stage.
 pub const BURST: usize = 64;
 
-/// A source's bit is cleared when it was found empty so many times in a row, or when the worker parks.
-const EMPTY_LOOKS: u32 = 64;
-
 const INJECTOR_BIT: u64 = 1 << SOURCES_MAX;
 
 /// How large to make an inbox.
@@ -110,8 +107,6 @@ pub struct Inbox<T: Send> {
     doorbell: Doorbell,
     /// Elements on their way from a ring to the caller.
     burst: Vec<T>,
-    /// For each source how often it was found empty since it last was not.
-    empty_looks: Box<[u32]>,
     /// Sources that have gone and left nothing: bit by number.
     gone: u64,
 }
@@ -151,9 +146,7 @@ pub fn inbox<T: Send>(size: InboxSize) -> Result<(Inbox<T>, Vec<Outlet<T>>), Inb
     let capacity = size.inject_elements.next_power_of_two();
     let (injector, injected) = inject::ring(capacity, notice).map_err(InboxError::Capacity)?;
     let burst = Vec::with_capacity(BURST);
-    let empty_looks = vec![0; size.sources].into();
-    let inbox =
-        Inbox { rings: rings.into(), injected, injector, pending, doorbell, burst, empty_looks, gone: 0 };
+    let inbox = Inbox { rings: rings.into(), injected, injector, pending, doorbell, burst, gone: 0 };
     Ok((inbox, outlets))
 }
 
@@ -278,17 +271,31 @@ impl<T: Send> Inbox<T> {
     /// Says that the worker will block, unless a drain or `other_work` (ports, timers) may find something or a source
     /// has gone. `None` if so. See [`Doorbell::park`].
     pub fn park(&mut self, other_work: impl FnOnce() -> bool) -> Option<Parked<'_>> {
-        let known = self.gone;
-        for bit in each_bit(self.pending.bits()) {
-            match bit {
-                INJECTOR_BIT => self.settle_injected(),
-                _ => self.settle_ring(bit.trailing_zeros() as usize),
+        let Inbox { rings, injected, pending, doorbell, gone, .. } = self;
+        let bits = pending.clear();
+        doorbell.park(|| {
+            let mut found = 0;
+            // A source found gone just now is news that the caller has not seen.
+            let mut news = false;
+            for bit in each_bit(bits) {
+                let waiting = match bit {
+                    INJECTOR_BIT => Some(usize::from(injected.is_ready())),
+                    _ => waiting_in(&mut rings[bit.trailing_zeros() as usize]),
+                };
+                match waiting {
+                    Some(0) => {}
+                    Some(_) => found |= bit,
+                    None => {
+                        news |= *gone & bit == 0;
+                        *gone |= bit;
+                    }
+                }
             }
-        }
-        // A source found gone just now is news that the caller has not seen.
-        let news = self.gone != known;
-        let pending = &self.pending;
-        self.doorbell.park(|| news || pending.bits() != 0 || other_work())
+            if found != 0 {
+                pending.set(found);
+            }
+            news || pending.bits() != 0 || other_work()
+        })
     }
 
     /// Says that the worker has work.
@@ -313,41 +320,18 @@ impl<T: Send> Inbox<T> {
     }
 
     fn drain_ring(&mut self, source: usize, handle: &mut impl FnMut(Source, T)) -> usize {
-        let total = self.rings[source].len();
-        let looks = &mut self.empty_looks[source];
-        if total == 0 {
-            *looks += 1;
-            // Clearing the bit makes the source's next batch set it again, which costs both a line: not for a short gap.
-            if *looks >= EMPTY_LOOKS || self.rings[source].is_abandoned() {
-                self.settle_ring(source);
-            }
-            return 0;
-        }
-        *looks = 0;
         let ring = &mut self.rings[source];
+        let Some(total) = waiting_in(ring) else {
+            self.gone |= 1 << source;
+            self.pending.clear_bit(1 << source);
+            return 0;
+        };
         let mut left = total;
         while left > 0 {
             left -= ring.pop_into(&mut self.burst, left);
             self.burst.drain(..).for_each(|item| handle(Source::Worker(source), item));
         }
         total
-    }
-
-    /// Clears the bit of a source that was found empty, if it still is; notes it if it has gone.
-    fn settle_ring(&mut self, source: usize) {
-        let ring = &mut self.rings[source];
-        self.empty_looks[source] = 0;
-        // Looked at before the ring: what a source published before it went is then in it. A source that goes
-        // between the two looks publishes that too, so the second look is for both.
-        let abandoned = ring.is_abandoned();
-        let look = || !ring.is_empty() || ring.is_abandoned() != abandoned;
-        if self.pending.settle(1 << source, look) && abandoned {
-            self.gone |= 1 << source;
-        }
-    }
-
-    fn settle_injected(&mut self) {
-        self.pending.settle(INJECTOR_BIT, || self.injected.is_ready());
     }
 
     fn drain_injected(&mut self, handle: &mut impl FnMut(Source, T)) -> usize {
@@ -360,11 +344,19 @@ impl<T: Send> Inbox<T> {
             total += count;
             self.burst.drain(..).for_each(|item| handle(Source::Injector, item));
         }
-        if total == 0 {
-            self.settle_injected();
-        }
         total
     }
+}
+
+/// How many elements a source has for us now; `None` if it has gone and left nothing.
+#[inline]
+fn waiting_in<T: Send>(ring: &mut Consumer<T>) -> Option<usize> {
+    let waiting = ring.len();
+    if waiting > 0 || !ring.is_abandoned() {
+        return Some(waiting);
+    }
+    // What a source published before it went is visible only once its going is: hence the second look.
+    Some(ring.len()).filter(|&waiting| waiting > 0)
 }
 
 /// The set bits of a word, each as a word, from the lowest.

@@ -15,6 +15,7 @@
 mod bell;
 mod depot;
 pub mod doorbell;
+mod fences;
 pub mod handoff;
 pub mod inject;
 pub mod loans;

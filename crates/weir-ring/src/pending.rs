@@ -2,22 +2,22 @@
 //! It lets a worker with many inputs look at one line instead of at every ring.
 //!
 //! Rule: a bit may be set for an empty input (one look too many) but is never clear while something published in it
-//! goes unseen. So the worker leaves a bit set while its input is busy, and a producer that finds it set writes
-//! nothing; the worker clears it only when it has found the input empty for a while or wants to park, and then looks
-//! again:
-//! - producer: publish; fence `F1`; if the bit is clear, set it and fence again; look at the worker's state, kick;
-//! - worker: look, empty; clear the bit; fence `F3`; look again, and set the bit if there is something after all.
+//! goes unseen. So the worker leaves a bit set while it is awake, and a producer that finds it set writes nothing; the
+//! worker clears bits only on its way to sleep, and then looks at those inputs again:
+//! - producer: publish; light fence `F1`; if the bit is clear, set it and fence again (`F1b`); look at the state, notify;
+//! - worker: clear the bits; say that it parks; heavy fence `F2`; look at the inputs whose bits it cleared and set those
+//!   bits again where it found something; look at the bits.
 //!
-//! If `F1` comes before `F3`, the worker's second look sees what was published; else the producer sees the bit clear
-//! and sets it. A bit set before the state is looked at is seen by the re-check of the park (`F2` of
-//! [`crate::doorbell`]), so the worker never blocks on it. Whether to kick is decided by the state alone.
+//! If `F1` comes before `F2`, the second look sees what was published, if the input's bit was among those cleared. If it
+//! was not, or `F2` comes first, the producer sees the bit clear and sets it; then either `F1b` comes before `F2` and the
+//! worker sees the bit, or the producer sees that the worker parks. Whether to notify is decided by the state alone.
 //!
 //! Ordering and ownership: everyone sets, the worker clears. The input's own release and acquire order its elements.
 //! Source: the pending bitmap of VPP's hand-off, with the wake-up decided after publishing.
 //! Limits: 64 inputs.
 
 use crate::doorbell::Ringer;
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Line};
 
 /// The worker's view of its inputs.
@@ -49,18 +49,27 @@ impl Pending {
         self.word.0.load(Ordering::Acquire)
     }
 
-    /// Clears the bit of an input that was found empty, unless `look` finds something after all.
-    /// Returns whether it was still empty.
+    /// Clears all bits and returns those that were set. To be followed by `F2` and a look at their inputs.
     #[inline]
-    pub(crate) fn settle(&self, bit: u64, look: impl FnOnce() -> bool) -> bool {
-        self.word.0.fetch_and(!bit, Ordering::Relaxed);
-        // F3: the bit is clear before the second look reads what was published (F1 in `Notice::raise`).
-        fence(Ordering::SeqCst);
-        let found = look();
-        if found {
-            self.word.0.fetch_or(bit, Ordering::Relaxed);
+    pub(crate) fn clear(&self) -> u64 {
+        // Relaxed: only this worker clears, so a bit seen clear here is set by someone who looks at the state after.
+        let bits = self.word.0.load(Ordering::Relaxed);
+        if bits != 0 {
+            self.word.0.fetch_and(!bits, Ordering::Relaxed);
         }
-        !found
+        bits
+    }
+
+    /// Clears the bit of an input that has gone.
+    #[inline]
+    pub(crate) fn clear_bit(&self, bit: u64) {
+        self.word.0.fetch_and(!bit, Ordering::Relaxed);
+    }
+
+    /// Sets bits again.
+    #[inline]
+    pub(crate) fn set(&self, bits: u64) {
+        self.word.0.fetch_or(bits, Ordering::Relaxed);
     }
 }
 
@@ -69,13 +78,13 @@ impl Notice {
     #[inline]
     pub(crate) fn raise(&self) -> bool {
         // F1: what was published is visible before the bit and the state are read.
-        fence(Ordering::SeqCst);
-        if self.word.0.load(Ordering::Relaxed) & self.bit != 0 {
-            return self.ringer.look();
+        self.ringer.fences().light();
+        if self.word.0.load(Ordering::Relaxed) & self.bit == 0 {
+            self.word.0.fetch_or(self.bit, Ordering::Relaxed);
+            // F1b: the bit too is visible before the state is read.
+            self.ringer.fences().light();
         }
-        self.word.0.fetch_or(self.bit, Ordering::Relaxed);
-        // With a fence of its own: the bit too is visible before the state is read.
-        self.ringer.published()
+        self.ringer.look()
     }
 
     pub(crate) fn ringer(&self) -> &Ringer {

@@ -47,6 +47,12 @@ pub(crate) mod atomic {
         point();
     }
 
+    pub(crate) fn compiler_fence(order: Ordering) {
+        point();
+        atomic::compiler_fence(order);
+        point();
+    }
+
     macro_rules! preempted {
         ($name:ident, $number:ty) => {
             pub(crate) struct $name(atomic::$name);
@@ -65,6 +71,11 @@ pub(crate) mod atomic {
                 pub(crate) fn store(&self, value: $number, order: Ordering) {
                     point();
                     self.0.store(value, order);
+                }
+
+                pub(crate) fn swap(&self, value: $number, order: Ordering) -> $number {
+                    point();
+                    self.0.swap(value, order)
                 }
 
                 pub(crate) fn fetch_or(&self, value: $number, order: Ordering) -> $number {

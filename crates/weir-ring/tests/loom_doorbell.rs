@@ -96,13 +96,16 @@ enum Mistake {
     NoWorkerFence,
     /// The worker blocks without looking again.
     NoRecheck,
+    /// The worker stores `PARKED` after its re-check, over a producer's `NOTIFIED`.
+    StoresParked,
     /// The producer decides to wake from what the ring held when it reserved its slot.
     Snapshot,
 }
 
 const RUNNING: u32 = 0;
-const PARKED: u32 = 2;
-const NOTIFIED: u32 = 3;
+const PARKING: u32 = 2;
+const PARKED: u32 = 3;
+const NOTIFIED: u32 = 4;
 
 struct Copy {
     mistake: Mistake,
@@ -126,10 +129,13 @@ impl Copy {
         if self.mistake == Mistake::Snapshot && !was_empty {
             return;
         }
-        if self.state.load(Ordering::Relaxed) == PARKED
-            && self.state.compare_exchange(PARKED, NOTIFIED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            self.bell.store(true, Ordering::Release);
+        let mut seen = self.state.load(Ordering::Relaxed);
+        while seen == PARKING || seen == PARKED {
+            match self.state.compare_exchange(seen, NOTIFIED, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) if seen == PARKED => return self.bell.store(true, Ordering::Release),
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
         }
     }
 
@@ -149,6 +155,15 @@ impl Copy {
         self.filled[head as usize].load(Ordering::Acquire)
     }
 
+    /// Says `PARKED` unless a producer came; returns whether it did.
+    fn block(&self) -> bool {
+        if self.mistake == Mistake::StoresParked {
+            self.state.store(PARKED, Ordering::Relaxed);
+            return true;
+        }
+        self.state.compare_exchange(PARKING, PARKED, Ordering::Relaxed, Ordering::Acquire).is_ok()
+    }
+
     fn consume(&self) {
         let mut head = 0;
         while head < 2 {
@@ -161,17 +176,14 @@ impl Copy {
                 self.head.store(head, Ordering::Release);
                 continue;
             }
-            self.state.store(PARKED, Ordering::Relaxed);
+            self.state.store(PARKING, Ordering::Relaxed);
             if self.mistake != Mistake::NoWorkerFence {
                 fence(Ordering::SeqCst);
             }
-            if self.mistake != Mistake::NoRecheck && self.ready(head) {
-                // A kick under way leaves its token, which ends the next wait at once; that is no mistake.
-                let _ = self.state.compare_exchange(PARKED, RUNNING, Ordering::Relaxed, Ordering::Relaxed);
-                continue;
+            if (self.mistake == Mistake::NoRecheck || !self.ready(head)) && self.block() {
+                self.sleep();
             }
-            self.sleep();
-            self.state.store(RUNNING, Ordering::Relaxed);
+            self.state.swap(RUNNING, Ordering::Acquire);
         }
     }
 }
@@ -222,6 +234,12 @@ fn loom_finds_a_missing_fence_of_the_worker() {
 #[should_panic(expected = "lost wake-up")]
 fn loom_finds_a_missing_recheck() {
     run(Mistake::NoRecheck);
+}
+
+#[test]
+#[should_panic(expected = "lost wake-up")]
+fn loom_finds_a_park_that_overwrites_a_notice() {
+    run(Mistake::StoresParked);
 }
 
 /// The wake-up decided from an emptiness snapshot: a producer that reserves behind an element not yet taken sees
