@@ -12,6 +12,7 @@
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use weir_ring::doorbell::DoorbellCounts;
 use weir_ring::handoff::{Inbox, InboxSize, Outlet, Source, inbox};
 use weir_ring::inject::{Injector, Refused};
 use weir_ring::memory::{Frame, FrameMemory};
@@ -47,14 +48,20 @@ fn main() {
         threads.push(std::thread::spawn(move || produce(number, way, pool, each, seed)));
     }
     let worker_seed = seed.wrapping_mul(1000).wrapping_add(999);
-    threads.push(std::thread::spawn(move || consume(inbox, worker_pool, each, worker_seed)));
+    let worker = std::thread::spawn(move || consume(inbox, worker_pool, each, worker_seed));
 
     watch(seed);
-    threads.into_iter().for_each(|thread| {
-        if thread.join().is_err() {
-            exit(1);
-        }
-    });
+    // The producers' pools go home with their threads, and only then are the frames counted.
+    threads.into_iter().for_each(|thread| thread.join().unwrap_or_else(|_| exit(1)));
+    let (pool, counts) = worker.join().unwrap_or_else(|_| exit(1));
+    let census = pool.census();
+    println!("{} hand-offs: none lost, each source in order", each * PRODUCERS as u64);
+    println!("{counts:?}");
+    println!("{census:?}");
+    if !census.balances() || census.out != 0 || counts.kicks_sent > counts.blocks {
+        eprintln!("FAILED: a frame is missing, or a sleep took two kicks");
+        exit(1);
+    }
 }
 
 /// A producer's way to the worker.
@@ -118,7 +125,7 @@ fn produce(number: usize, mut way: Way, mut pool: Pool, total: u64, seed: u64) {
     }
 }
 
-fn consume(mut inbox: Inbox<Frame>, mut pool: Pool, each: u64, seed: u64) {
+fn consume(mut inbox: Inbox<Frame>, mut pool: Pool, each: u64, seed: u64) -> (Pool, DoorbellCounts) {
     preempt::seed_thread(seed);
     let mut next = [0u64; PRODUCERS];
     while next.iter().sum::<u64>() < each * PRODUCERS as u64 {
@@ -150,18 +157,7 @@ fn consume(mut inbox: Inbox<Frame>, mut pool: Pool, each: u64, seed: u64) {
         }
     }
     ENDED.store(true, Ordering::Release);
-    // The producers' pools go home with their threads, which have nothing left to wait for.
-    while pool.census().cached > 64 {
-        std::thread::yield_now();
-    }
-    let (census, counts) = (pool.census(), inbox.counts());
-    println!("{} hand-offs: none lost, each source in order", next.iter().sum::<u64>());
-    println!("{counts:?}");
-    println!("{census:?}");
-    if !census.balances() || census.out != 0 || counts.kicks_sent > counts.parks {
-        eprintln!("FAILED: a frame is missing, or a park took two kicks");
-        exit(1);
-    }
+    (pool, inbox.counts())
 }
 
 /// Returns when the worker has ended; ends the process if it makes no progress.

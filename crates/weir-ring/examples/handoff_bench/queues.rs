@@ -1,51 +1,81 @@
-//! The contestants: every queue moves batches of `u32` descriptors from one vector to another.
+//! The contestants: every queue moves batches of descriptors, of four bytes or eight, from one vector to another.
 //! Each is driven by the fastest interface it documents for that.
 //!
-//! Limits: a queue without batches moves its batch one element at a time.
+//! Limits: a queue without batches moves its batch one element at a time. DPDK's ring is a program of its own
+//! ([`crate::dpdk`]), with the same loops.
 
 use weir_ring::handoff::{Inbox, InboxSize, Outlet, inbox};
 
+/// A descriptor: a number.
+pub trait Element: Copy + Send + 'static {
+    fn of(number: u32) -> Self;
+    /// 0 only if it is this number.
+    fn differs(self, number: u32) -> u64;
+}
+
+impl Element for u32 {
+    #[inline]
+    fn of(number: u32) -> u32 {
+        number
+    }
+    #[inline]
+    fn differs(self, number: u32) -> u64 {
+        (self ^ number).into()
+    }
+}
+
+impl Element for u64 {
+    #[inline]
+    fn of(number: u32) -> u64 {
+        number.into()
+    }
+    #[inline]
+    fn differs(self, number: u32) -> u64 {
+        self ^ u64::from(number)
+    }
+}
+
 /// The filling half.
-pub trait Tx: Send {
+pub trait Tx<T>: Send {
     /// Moves what fits of `batch`; leaves the rest.
-    fn send(&mut self, batch: &mut Vec<u32>);
+    fn send(&mut self, batch: &mut Vec<T>);
 }
 
 /// The emptying half.
-pub trait Rx: Send {
+pub trait Rx<T>: Send {
     /// Appends at most `max` elements to `out`.
-    fn receive(&mut self, out: &mut Vec<u32>, max: usize);
+    fn receive(&mut self, out: &mut Vec<T>, max: usize);
 }
 
 /// `weir-ring`, batch interface.
-pub fn weir(capacity: usize) -> (impl Tx, impl Rx) {
-    weir_ring::spsc::ring::<u32>(capacity).expect("a power of two")
+pub fn weir<T: Element>(capacity: usize) -> (impl Tx<T>, impl Rx<T>) {
+    weir_ring::spsc::ring::<T>(capacity).expect("a power of two")
 }
 
-impl Tx for weir_ring::spsc::Producer<u32> {
+impl<T: Element> Tx<T> for weir_ring::spsc::Producer<T> {
     #[inline]
-    fn send(&mut self, batch: &mut Vec<u32>) {
+    fn send(&mut self, batch: &mut Vec<T>) {
         self.push_all(batch);
     }
 }
 
-impl Rx for weir_ring::spsc::Consumer<u32> {
+impl<T: Element> Rx<T> for weir_ring::spsc::Consumer<T> {
     #[inline]
-    fn receive(&mut self, out: &mut Vec<u32>, max: usize) {
+    fn receive(&mut self, out: &mut Vec<T>, max: usize) {
         self.pop_into(out, max);
     }
 }
 
 /// `weir-ring`, the whole hand-off: staged batch, pending bit, fence, look at the worker's state.
-pub fn weir_inbox(capacity: usize) -> (impl Tx, impl Rx) {
+pub fn weir_inbox<T: Element>(capacity: usize) -> (impl Tx<T>, impl Rx<T>) {
     let size = InboxSize { sources: 1, ring_elements: capacity, inject_elements: 1 };
-    let (inbox, mut outlets) = inbox::<u32>(size).expect("a doorbell");
+    let (inbox, mut outlets) = inbox::<T>(size).expect("a doorbell");
     (outlets.remove(0), WeirInbox(inbox, Vec::new(), 0))
 }
 
-impl Tx for Outlet<u32> {
+impl<T: Element> Tx<T> for Outlet<T> {
     #[inline]
-    fn send(&mut self, batch: &mut Vec<u32>) {
+    fn send(&mut self, batch: &mut Vec<T>) {
         let staged = batch.iter().take_while(|&&item| self.stage(item).is_ok()).count();
         batch.drain(..staged);
         self.flush().expect("the worker is there");
@@ -53,11 +83,11 @@ impl Tx for Outlet<u32> {
 }
 
 /// A drain has no limit but what is there, so what is over `max` waits here.
-struct WeirInbox(Inbox<u32>, Vec<u32>, usize);
+struct WeirInbox<T: Send>(Inbox<T>, Vec<T>, usize);
 
-impl Rx for WeirInbox {
+impl<T: Element> Rx<T> for WeirInbox<T> {
     #[inline]
-    fn receive(&mut self, out: &mut Vec<u32>, max: usize) {
+    fn receive(&mut self, out: &mut Vec<T>, max: usize) {
         if self.2 == self.1.len() {
             self.1.clear();
             self.2 = 0;
@@ -70,16 +100,16 @@ impl Rx for WeirInbox {
 }
 
 /// `rtrb`, chunk interface.
-pub fn rtrb_chunks(capacity: usize) -> (impl Tx, impl Rx) {
-    let (tx, rx) = rtrb::RingBuffer::<u32>::new(capacity);
+pub fn rtrb_chunks<T: Element + Default>(capacity: usize) -> (impl Tx<T>, impl Rx<T>) {
+    let (tx, rx) = rtrb::RingBuffer::<T>::new(capacity);
     (RtrbChunks(tx), RtrbChunks(rx))
 }
 
 struct RtrbChunks<H>(H);
 
-impl Tx for RtrbChunks<rtrb::Producer<u32>> {
+impl<T: Element + Default> Tx<T> for RtrbChunks<rtrb::Producer<T>> {
     #[inline]
-    fn send(&mut self, batch: &mut Vec<u32>) {
+    fn send(&mut self, batch: &mut Vec<T>) {
         // Asking for more slots than its view shows makes the queue look at the other side's index.
         let count = match self.0.write_chunk(batch.len()) {
             Ok(_) => batch.len(),
@@ -95,9 +125,9 @@ impl Tx for RtrbChunks<rtrb::Producer<u32>> {
     }
 }
 
-impl Rx for RtrbChunks<rtrb::Consumer<u32>> {
+impl<T: Element + Default> Rx<T> for RtrbChunks<rtrb::Consumer<T>> {
     #[inline]
-    fn receive(&mut self, out: &mut Vec<u32>, max: usize) {
+    fn receive(&mut self, out: &mut Vec<T>, max: usize) {
         let count = match self.0.read_chunk(max) {
             Ok(_) => max,
             Err(rtrb::chunks::ChunkError::TooFewSlots(slots)) => slots,
@@ -111,14 +141,14 @@ impl Rx for RtrbChunks<rtrb::Consumer<u32>> {
 }
 
 /// `rtrb`, one element at a time.
-pub fn rtrb_single(capacity: usize) -> (impl Tx, impl Rx) {
+pub fn rtrb_single(capacity: usize) -> (impl Tx<u32>, impl Rx<u32>) {
     let (tx, rx) = rtrb::RingBuffer::<u32>::new(capacity);
     (RtrbSingle(tx), RtrbSingle(rx))
 }
 
 struct RtrbSingle<H>(H);
 
-impl Tx for RtrbSingle<rtrb::Producer<u32>> {
+impl Tx<u32> for RtrbSingle<rtrb::Producer<u32>> {
     #[inline]
     fn send(&mut self, batch: &mut Vec<u32>) {
         let sent = batch.iter().take_while(|&&item| self.0.push(item).is_ok()).count();
@@ -126,7 +156,7 @@ impl Tx for RtrbSingle<rtrb::Producer<u32>> {
     }
 }
 
-impl Rx for RtrbSingle<rtrb::Consumer<u32>> {
+impl Rx<u32> for RtrbSingle<rtrb::Consumer<u32>> {
     #[inline]
     fn receive(&mut self, out: &mut Vec<u32>, max: usize) {
         out.extend((0..max).map_while(|_| self.0.pop().ok()));
@@ -134,14 +164,14 @@ impl Rx for RtrbSingle<rtrb::Consumer<u32>> {
 }
 
 /// `crossbeam_queue::ArrayQueue`.
-pub fn array_queue(capacity: usize) -> (impl Tx, impl Rx) {
+pub fn array_queue(capacity: usize) -> (impl Tx<u32>, impl Rx<u32>) {
     let queue = std::sync::Arc::new(crossbeam_queue::ArrayQueue::<u32>::new(capacity));
     (ArrayQueue(queue.clone()), ArrayQueue(queue))
 }
 
 struct ArrayQueue(std::sync::Arc<crossbeam_queue::ArrayQueue<u32>>);
 
-impl Tx for ArrayQueue {
+impl Tx<u32> for ArrayQueue {
     #[inline]
     fn send(&mut self, batch: &mut Vec<u32>) {
         let sent = batch.iter().take_while(|&&item| self.0.push(item).is_ok()).count();
@@ -149,7 +179,7 @@ impl Tx for ArrayQueue {
     }
 }
 
-impl Rx for ArrayQueue {
+impl Rx<u32> for ArrayQueue {
     #[inline]
     fn receive(&mut self, out: &mut Vec<u32>, max: usize) {
         out.extend((0..max).map_while(|_| self.0.pop()));
@@ -157,11 +187,11 @@ impl Rx for ArrayQueue {
 }
 
 /// `crossbeam_channel::bounded`.
-pub fn channel(capacity: usize) -> (impl Tx, impl Rx) {
+pub fn channel(capacity: usize) -> (impl Tx<u32>, impl Rx<u32>) {
     crossbeam_channel::bounded::<u32>(capacity)
 }
 
-impl Tx for crossbeam_channel::Sender<u32> {
+impl Tx<u32> for crossbeam_channel::Sender<u32> {
     #[inline]
     fn send(&mut self, batch: &mut Vec<u32>) {
         let sent = batch.iter().take_while(|&&item| self.try_send(item).is_ok()).count();
@@ -169,7 +199,7 @@ impl Tx for crossbeam_channel::Sender<u32> {
     }
 }
 
-impl Rx for crossbeam_channel::Receiver<u32> {
+impl Rx<u32> for crossbeam_channel::Receiver<u32> {
     #[inline]
     fn receive(&mut self, out: &mut Vec<u32>, max: usize) {
         out.extend((0..max).map_while(|_| self.try_recv().ok()));
