@@ -20,6 +20,8 @@ pub mod handoff;
 pub mod inject;
 pub mod loans;
 pub mod memory;
+#[cfg(all(not(loom), any(test, fuzzing)))]
+pub mod model;
 mod pending;
 pub mod pool;
 #[cfg(all(feature = "preempt", not(loom)))]

@@ -38,7 +38,7 @@ pub fn capacity_for(elements: usize) -> usize {
 }
 
 /// How many emptied slots the producer may still see as taken.
-fn kept_back_max(capacity: usize) -> usize {
+pub(crate) fn kept_back_max(capacity: usize) -> usize {
     (capacity / RETURN_SHARE).max(1) - 1
 }
 

@@ -1,0 +1,256 @@
+//! The rings and the hand-off against queues of the standard library, operation by operation: one model, which property
+//! tests feed with random bytes and the fuzz target `handoff` with bytes that find new paths.
+//!
+//! Rule: the first byte says what is modelled, every other byte is one operation: its low three bits say which, the others
+//! are its argument. After every operation the real thing and the model agree: the same elements in the same order,
+//! "full" only within the slots a ring may keep back, and a worker may block exactly when nothing was published that it
+//! has not drained.
+//! Ordering and ownership: one thread, so what is shown is what the operations do; [`crate::sync`] switches to the
+//! model checker for what threads do to each other.
+//! Limits: three sources and an injector, rings of up to 64 slots. Built for tests and fuzzing only.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::handoff::{BURST, Inbox, InboxSize, Outlet, Source, inbox};
+use crate::inject::Injector;
+use crate::spsc::{Consumer, Producer, kept_back_max, ring};
+
+/// Runs the operations that `bytes` name.
+///
+/// # Panics
+/// If something and its model differ.
+pub fn run(bytes: &[u8]) {
+    let Some((&first, operations)) = bytes.split_first() else { return };
+    if first & 1 == 0 {
+        RingModel::new(1 << ((first >> 1) % 7)).run(operations, first & 0x80 != 0);
+    } else {
+        InboxModel::new().run(operations);
+    }
+}
+
+/// An element that tells its number and is counted while it lives.
+#[derive(Debug)]
+struct Item(u64, #[expect(dead_code, reason = "held to be counted")] Arc<()>);
+
+struct RingModel {
+    capacity: usize,
+    producer: Producer<Item>,
+    consumer: Consumer<Item>,
+    queue: VecDeque<u64>,
+    alive: Arc<()>,
+    next: u64,
+}
+
+impl RingModel {
+    fn new(capacity: usize) -> RingModel {
+        let (producer, consumer) = ring(capacity).expect("a power of two");
+        RingModel { capacity, producer, consumer, queue: VecDeque::new(), alive: Arc::new(()), next: 0 }
+    }
+
+    fn run(mut self, operations: &[u8], consumer_stays: bool) {
+        for byte in operations {
+            let argument = usize::from(byte >> 3);
+            match byte & 7 {
+                0 => self.push(),
+                1 | 2 => self.push_all(argument),
+                3 => assert_eq!(self.consumer.pop().map(|item| item.0), self.queue.pop_front()),
+                4 | 5 => self.pop_into(argument),
+                _ => {
+                    assert_eq!(self.consumer.len(), self.queue.len());
+                    assert_eq!(self.consumer.is_empty(), self.queue.is_empty());
+                }
+            }
+            assert!(self.queue.len() <= self.capacity);
+            assert_eq!(Arc::strong_count(&self.alive), 1 + self.queue.len());
+        }
+        self.end(consumer_stays);
+    }
+
+    fn item(&mut self) -> Item {
+        self.next += 1;
+        Item(self.next, Arc::clone(&self.alive))
+    }
+
+    fn assert_may_be_full(&self) {
+        assert!(self.queue.len() + kept_back_max(self.capacity) >= self.capacity, "refused with room left");
+    }
+
+    fn push(&mut self) {
+        let item = self.item();
+        match self.producer.push(item) {
+            Ok(()) => self.queue.push_back(self.next),
+            Err(item) => {
+                assert_eq!(item.0, self.next);
+                self.assert_may_be_full();
+            }
+        }
+    }
+
+    fn push_all(&mut self, count: usize) {
+        let mut items: Vec<Item> = (0..count).map(|_| self.item()).collect();
+        let numbers: Vec<u64> = items.iter().map(|item| item.0).collect();
+        let pushed = self.producer.push_all(&mut items);
+        self.queue.extend(&numbers[..pushed]);
+        assert!(items.iter().map(|item| item.0).eq(numbers[pushed..].iter().copied()));
+        if !items.is_empty() {
+            self.assert_may_be_full();
+        }
+    }
+
+    fn pop_into(&mut self, max: usize) {
+        let mut out = Vec::with_capacity(max);
+        let popped = self.consumer.pop_into(&mut out, max);
+        assert_eq!(popped, out.len());
+        assert!(popped > 0 || self.queue.is_empty() || max == 0);
+        for item in out {
+            assert_eq!(Some(item.0), self.queue.pop_front());
+        }
+    }
+
+    /// Whichever half goes first, the other gets what is left, and nothing leaks.
+    fn end(self, consumer_stays: bool) {
+        let RingModel { mut producer, mut consumer, mut queue, alive, .. } = self;
+        if consumer_stays {
+            drop(producer);
+            assert!(consumer.is_abandoned());
+            assert!(std::iter::from_fn(|| consumer.pop()).map(|item| item.0).eq(queue));
+            drop(consumer);
+        } else {
+            assert!(producer.take_back().is_none());
+            drop(consumer);
+            assert!(producer.is_abandoned());
+            for _ in 0..queue.len() / 2 {
+                assert_eq!(producer.take_back().map(|item| item.0), queue.pop_front());
+            }
+            drop(producer);
+        }
+        assert_eq!(Arc::strong_count(&alive), 1, "an element outlived the ring");
+    }
+}
+
+const SOURCES: usize = 3;
+const RING_ELEMENTS: usize = 16;
+
+struct InboxModel {
+    inbox: Inbox<u64>,
+    injector: Injector<u64>,
+    /// Each source's way in, until it goes, and what it has staged.
+    sources: Vec<(Option<Outlet<u64>>, VecDeque<u64>)>,
+    /// What was published and not drained.
+    published: HashMap<Source, VecDeque<u64>>,
+    next: u64,
+}
+
+impl InboxModel {
+    fn new() -> InboxModel {
+        let size =
+            InboxSize { sources: SOURCES, ring_elements: RING_ELEMENTS, inject_elements: RING_ELEMENTS };
+        let (inbox, outlets) = inbox(size).expect("a doorbell");
+        let injector = inbox.injector();
+        let sources = outlets.into_iter().map(|outlet| (Some(outlet), VecDeque::new())).collect();
+        InboxModel { inbox, injector, sources, published: HashMap::new(), next: 0 }
+    }
+
+    fn run(mut self, operations: &[u8]) {
+        for byte in operations {
+            let argument = usize::from(byte >> 3);
+            let source = argument % SOURCES;
+            match byte & 7 {
+                0 | 1 => self.stage(source),
+                2 => (0..argument).for_each(|_| self.stage(source)),
+                3 => self.flush(source),
+                4 => self.inject(argument % 6),
+                5 => self.drain(),
+                6 => self.park(),
+                _ if argument < 4 => self.end(source),
+                _ => self.flush(source),
+            }
+        }
+        // Two looks at most, and the inbox knows who has gone and that there is nothing left to wake for.
+        self.drain();
+        self.inbox.drain(|_, _| panic!("nothing is left"));
+        assert_eq!(self.inbox.gone().collect::<Vec<_>>(), self.ended());
+        assert!(self.inbox.park(|| false).is_some());
+    }
+
+    fn ended(&self) -> Vec<usize> {
+        (0..SOURCES).filter(|&source| self.sources[source].0.is_none()).collect()
+    }
+
+    fn stage(&mut self, source: usize) {
+        let (Some(outlet), staged) = &mut self.sources[source] else { return };
+        self.next += 1;
+        let before = outlet.counts().elements;
+        let answer = outlet.stage(self.next);
+        // A full stage is flushed by itself: what had room went.
+        let went = (outlet.counts().elements - before) as usize;
+        assert!(went == 0 || staged.len() == BURST);
+        self.published.entry(Source::Worker(source)).or_default().extend(staged.drain(..went));
+        match answer {
+            Ok(()) => staged.push_back(self.next),
+            Err(item) => assert_eq!((item, outlet.staged()), (self.next, BURST)),
+        }
+        assert_eq!(outlet.staged(), staged.len());
+    }
+
+    fn flush(&mut self, source: usize) {
+        let (Some(outlet), staged) = &mut self.sources[source] else { return };
+        let queue = self.published.entry(Source::Worker(source)).or_default();
+        let went = outlet.flush().expect("the worker is there");
+        queue.extend(staged.drain(..went));
+        assert_eq!(outlet.staged(), staged.len());
+        assert!(staged.is_empty() || queue.len() >= RING_ELEMENTS, "refused with room left");
+    }
+
+    fn inject(&mut self, count: usize) {
+        let mut items: Vec<u64> = (self.next + 1..).take(count).collect();
+        self.next += count as u64;
+        let all = items.clone();
+        let went = self.injector.push_all(&mut items);
+        assert_eq!(items, all[went..]);
+        self.published.entry(Source::Injector).or_default().extend(&all[..went]);
+    }
+
+    fn drain(&mut self) {
+        let mut seen: HashMap<Source, VecDeque<u64>> = HashMap::new();
+        let count = self.inbox.drain(|source, item| seen.entry(source).or_default().push_back(item));
+        assert_eq!(count, seen.values().map(VecDeque::len).sum::<usize>());
+        self.published.retain(|_, queue| !queue.is_empty());
+        assert_eq!(seen, self.published);
+        self.published.clear();
+    }
+
+    fn park(&mut self) {
+        let waiting = self.published.values().any(|queue| !queue.is_empty());
+        // A source that went unnoticed is news.
+        let news = !self.inbox.gone().eq(self.ended());
+        let blocks = self.inbox.park(|| false).is_some();
+        assert_eq!(blocks, !waiting && !news, "{:?}", self.published);
+    }
+
+    /// A source goes: dropping it publishes what there is room for, and a flush just before leaves nothing more to publish.
+    fn end(&mut self, source: usize) {
+        self.flush(source);
+        self.sources[source] = (None, VecDeque::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 8 } else { 1024 },
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn everything_is_as_modelled(bytes in prop::collection::vec(any::<u8>(), 1..if cfg!(miri) { 40 } else { 200 })) {
+            run(&bytes);
+        }
+    }
+}
