@@ -5,7 +5,7 @@
 //! Rule: a lost wake-up is a worker blocked for ever, which loom reports as a deadlock. The protocol must have none. A copy
 //! of it with a known mistake must have one, or the harness proves nothing; there the sleep is a loop that panics
 //! when both producers have gone and nobody rang, as a deadlock would end the whole test process.
-//! Time: under half a minute for the file.
+//! Time: two minutes for the file, on a busy core; exhausted are the tests that say so.
 //! Limits of loom: it follows the C11 model with relaxed reads of older values and full fences, but `SeqCst` accesses
 //! count as acquire and release only (so the protocol uses fences), it does not model the compiler or the kernel's
 //! eventfd (a mutex and a condition variable stand in), there are no spurious wakes, and sizes are those written here.
@@ -240,6 +240,88 @@ fn loom_finds_a_missing_recheck() {
 #[should_panic(expected = "lost wake-up")]
 fn loom_finds_a_park_that_overwrites_a_notice() {
     run(Mistake::StoresParked);
+}
+
+/// What the smallest form leaves of the protocol when rings, elements and the sleep itself are taken away: two producers
+/// with a flag each, and a worker that parks. Small enough to be exhausted.
+///
+/// Lemma: when all is done, a worker that may block and has not seen everything has been kicked, once. A wait that ends by
+/// itself (a timer) is a park of its own, so that producers of one park meet the next. From these follows the whole: a
+/// worker blocks only so, and what is true of each park is true of all.
+struct Core {
+    state: AtomicU32,
+    published: [AtomicBool; 2],
+}
+
+impl Core {
+    /// Returns whether it kicked.
+    fn produce(&self, producer: usize) -> bool {
+        self.published[producer].store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let mut seen = self.state.load(Ordering::Relaxed);
+        while seen == PARKING || seen == PARKED {
+            match self.state.compare_exchange(seen, NOTIFIED, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return seen == PARKED,
+                Err(now) => seen = now,
+            }
+        }
+        false
+    }
+
+    /// Returns whether the worker may block, and whether its re-check saw everything.
+    fn park(&self, producers: usize) -> (bool, bool) {
+        self.state.store(PARKING, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let seen =
+            self.published[..producers].iter().filter(|published| published.load(Ordering::Acquire)).count();
+        let parked = || self.state.compare_exchange(PARKING, PARKED, Ordering::Relaxed, Ordering::Acquire);
+        (parked().is_ok(), seen == producers)
+    }
+}
+
+fn parks(producers: usize, parks: usize, preemptions: Option<usize>) {
+    check(preemptions, move || {
+        let core = Arc::new(Core {
+            state: AtomicU32::new(RUNNING),
+            published: [AtomicBool::new(false), AtomicBool::new(false)],
+        });
+        let threads: Vec<_> = (0..producers)
+            .map(|producer| {
+                let core = Arc::clone(&core);
+                loom::thread::spawn(move || core.produce(producer))
+            })
+            .collect();
+        let mut kicks_due = 0;
+        for _ in 1..parks {
+            let (blocks, _) = core.park(producers);
+            let left = core.state.swap(RUNNING, Ordering::Acquire);
+            kicks_due += usize::from(blocks && left == NOTIFIED);
+        }
+        let (blocks, saw_all) = core.park(producers);
+        let kicks = threads.into_iter().map(|thread| thread.join().unwrap());
+        let kicks = kicks.filter(|&kicked| kicked).count();
+        let notified = core.state.load(Ordering::Relaxed) == NOTIFIED;
+        assert!(!blocks || saw_all || notified, "lost wake-up");
+        kicks_due += usize::from(blocks && notified);
+        assert_eq!(kicks, kicks_due, "one kick for each park that a producer ended, and none for others");
+    });
+}
+
+/// Every interleaving and every stale read: no bound on preemptions.
+#[test]
+fn two_producers_and_a_park_are_exhausted() {
+    parks(2, 1, None);
+}
+
+/// The same, for a producer of one park that meets the next.
+#[test]
+fn a_producer_and_two_parks_are_exhausted() {
+    parks(1, 2, None);
+}
+
+#[test]
+fn two_producers_and_two_parks() {
+    parks(2, 2, Some(3));
 }
 
 /// The wake-up decided from an emptiness snapshot: a producer that reserves behind an element not yet taken sees

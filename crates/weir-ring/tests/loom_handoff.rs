@@ -4,8 +4,10 @@
 //!
 //! Rule: the worker sleeps whenever it finds nothing, and still every element arrives and every departure is seen; a lost
 //! wake-up is a deadlock.
-//! Time: about a minute for the file on one core.
-//! Limits of loom: see `loom_doorbell.rs`. With two producers a thread is interrupted at most 4 times where it could go on; what needs more switches than that is left to `loom_doorbell.rs` (unbounded) and to the stress example.
+//! Time: two minutes for the file, on a busy core.
+//! Limits of loom: see `loom_doorbell.rs`. With two producers a thread is interrupted at most 4 times where it could go on; what
+//! needs more switches than that is left to `loom_doorbell.rs`, which exhausts the protocol without rings, and to the stress
+//! example.
 #![cfg(loom)]
 
 use weir_ring::handoff::{Inbox, InboxSize, Source, inbox};
