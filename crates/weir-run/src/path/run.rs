@@ -50,20 +50,14 @@ pub struct Progress {
 /// # Errors
 /// If there can be no such path, the kernel does not give what it needs, or a worker dies.
 pub fn run(spec: &PathSpec, observe: &mut dyn FnMut(&Progress) -> bool) -> Result<Summary, PathError> {
-    let cores = allowed_cores(spec.workers);
-    let mut memory = PathMemory::new(spec, sys::allowed_core_count())?;
+    let cores = sys::allowed_cores();
+    let mut memory = PathMemory::new(spec, cores.len())?;
     let (memory, pools) = memory.split();
     let path = Path::new(spec, memory, pools, now_ns())?;
     let wake_cost_ns =
         wake_cost_ns().map_err(|error| PathError::Start { worker: 0, why: error.to_string() })?;
     let bind = |worker: usize| spec.bindthreads.then(|| cores.get(worker).copied()).flatten();
     run_path(path, &bind, wake_cost_ns, observe)
-}
-
-/// The first cores this process may use, at most `count`.
-fn allowed_cores(count: usize) -> Vec<usize> {
-    const CORES_MAX: usize = 4096;
-    (0..CORES_MAX).filter(|&core| sys::may_use_core(core)).take(count).collect()
 }
 
 /// A thread that has ended, and its worker if it did not die.

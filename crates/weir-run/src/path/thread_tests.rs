@@ -13,7 +13,7 @@ use super::tests::{generator, link, node};
 use crate::clock::now_ns;
 
 fn has_two_cores() -> bool {
-    weir_port::sys::allowed_core_count() >= 2
+    weir_port::sys::allowed_cores().len() >= 2
 }
 
 /// Runs a path, free of cores, and gives up after a minute.
@@ -94,7 +94,7 @@ fn more_workers_than_cores_are_refused() {
         links: vec![link((0, 0), (1, 0))],
         ..PathSpec::default()
     };
-    spec.workers = weir_port::sys::allowed_core_count() + 1;
+    spec.workers = weir_port::sys::allowed_cores().len() + 1;
     let error = run(&spec, &mut |_| true).unwrap_err().to_string();
     assert!(error.contains("each worker wants one of its own"), "{error}");
 }
