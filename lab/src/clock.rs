@@ -8,7 +8,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::interrupt;
 
@@ -56,6 +56,39 @@ pub fn let_pass(duration: Duration, mut each: impl FnMut(f64)) -> Result<()> {
         }
         interrupt::check()?;
         thread::sleep((duration - elapsed).min(Duration::from_millis(50)));
+    }
+}
+
+/// While this lives, its thread runs before all ordinary programs as soon as it wakes, so that what it reads and the time at
+/// which it reads it belong together, however busy the floods keep the processors. Programs that it starts are ordinary.
+#[derive(Debug)]
+pub struct Punctual {
+    /// It is this thread's alone.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Punctual {
+    /// Makes this thread one that does not wait. Needs root.
+    pub fn new() -> Result<Punctual> {
+        set_policy(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)
+            .map_err(|error| anyhow!("real-time scheduling: {error}"))?;
+        Ok(Punctual { _not_send: std::marker::PhantomData })
+    }
+}
+
+impl Drop for Punctual {
+    fn drop(&mut self) {
+        // It has just been allowed the opposite.
+        let _ = set_policy(libc::SCHED_OTHER, 0);
+    }
+}
+
+fn set_policy(policy: i32, priority: i32) -> std::io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the pointer is to a live value of the type that is read; 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 

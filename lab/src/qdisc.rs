@@ -32,7 +32,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value as Json;
 
 use crate::bed::{self, End, Namespace};
-use crate::clock::{let_pass, now};
+use crate::clock::{Punctual, let_pass, now};
 use crate::interrupt;
 use crate::iperf::{Flood, Flow, HEADERS_V4_BYTES, Load, PAYLOAD_BYTES, jain};
 use crate::machine::{Machine, busy_seconds};
@@ -204,11 +204,12 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         "the number of clients must be from 1 to 256"
     );
     bed::sweep()?;
+    let machine = Machine::measure()?;
+    let _punctual = Punctual::new()?;
     let (with_classes, plain): (Vec<System>, Vec<System>) =
         options.systems.iter().partition(|system| system.has_classes());
     let count = options.clients.len() * plain.len() + TREES.len() * with_classes.len();
     let mut steps = Steps::new(count, progress);
-    let machine = Machine::measure()?;
     let mut rows = Vec::new();
     for clients in &options.clients {
         for system in &plain {

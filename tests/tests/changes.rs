@@ -14,7 +14,7 @@ use weir_tests::{harness, privileged, weir_binary};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Of classes; and as many of the rate.
 const CHANGES: usize = 500;
-const SECONDS: f64 = 14.0;
+const SECONDS: f64 = 12.0;
 
 fn main() -> ExitCode {
     harness::main(&[privileged!(a_thousand_changes_of_rates_and_classes)])

@@ -41,9 +41,9 @@ fn quiet_flow(floods: usize) -> Result<()> {
     let file = File::new(&two_classes("10mbit", "190mbit"))?;
     let wire = rig.wire(&["--classes", file.path()])?;
     let address = rig.right_address().v4;
-    let load = Load { first_port: 6001, ..Load::new(&rig.left, &rig.right, &address, floods, 6.0) };
+    let load = Load { first_port: 6001, ..Load::new(&rig.left, &rig.right, &address, floods, 5.0) };
     let flood = Flood::start(&load)?;
-    let trips = Ping::start_series(&rig.left, &address, 150, 0.02)?.finish()?;
+    let trips = Ping::start_series(&rig.left, &address, 120, 0.02)?.finish()?;
     ensure!(!flood.remaining().is_zero(), "the floods ended before the pings");
     let flows = flood.finish(PATIENCE)?;
     let p99_ms = trips.percentile_ms(0.99).context("no ping came back")?;

@@ -29,7 +29,7 @@ use super::{
     summarise,
 };
 use crate::bed::{self, End, Namespace};
-use crate::clock::{let_pass, now};
+use crate::clock::let_pass;
 use crate::iperf::{Flood, Flow, Load};
 use crate::machine::busy_seconds;
 use crate::ping::{Ping, RoundTrips};
@@ -191,14 +191,14 @@ fn measure(
     let margin = Duration::from_secs_f64(options.seconds * 0.1);
     let ping = Ping::start(from, &address, remaining(&floods).mul_f64(0.8))?;
     let_pass(margin, |part| steps.within(part * 0.1))?;
-    let (busy_before_s, before, started) = (busy_seconds()?, tree.arrivals(to)?, now());
+    let (busy_before_s, (before, started_s)) = (busy_seconds()?, tree.arrivals(to)?);
     let half = remaining(&floods).saturating_sub(margin) / 2;
     ensure!(half > margin, "starting the floods took so long that nothing is left to measure");
     let_pass(half, |part| steps.within(0.1 + part * 0.4))?;
     halfway().context("while the floods ran")?;
     let_pass(remaining(&floods).saturating_sub(margin), |part| steps.within(0.5 + part * 0.4))?;
-    let (after, seconds) = (tree.arrivals(to)?, started.elapsed().as_secs_f64());
-    let busy_s = busy_seconds()? - busy_before_s;
+    let (after, ended_s) = tree.arrivals(to)?;
+    let (seconds, busy_s) = (ended_s - started_s, busy_seconds()? - busy_before_s);
     let trips = ping.finish()?;
     let mut flows = Vec::new();
     for flood in floods {
@@ -301,27 +301,17 @@ impl Tree {
         Ok(())
     }
 
-    /// Datagrams that have arrived, for each flooded class.
-    fn arrivals(&self, to: &Namespace) -> Result<Vec<u64>> {
-        // In real time, or it is told late by as much as the floods keep it from the processor.
+    /// Datagrams that have arrived, for each flooded class, and when they were counted, in seconds.
+    fn arrivals(&self, to: &Namespace) -> Result<(Vec<u64>, f64)> {
+        // In real time and with the time beside it, or it is off by as much as the floods keep it from the processor.
         let mut command = Command::new("chrt");
-        command.args([
-            "-f",
-            "1",
-            "ip",
-            "netns",
-            "exec",
-            to.name(),
-            "nft",
-            "-j",
-            "list",
-            "table",
-            "inet",
-            "arrivals",
-        ]);
-        let counts = counters(&crate::process::run(&mut command, PATIENCE)?.success()?.stdout)?;
+        command.args(["-f", "1", "ip", "netns", "exec", to.name(), "sh", "-c"]);
+        command.arg("nft -j list table inet arrivals && date +%s.%N");
+        let told = crate::process::run(&mut command, PATIENCE)?.success()?.stdout;
+        let (table, seconds) = told.trim_end().rsplit_once('\n').context("no time beside the counters")?;
+        let counts = counters(table)?;
         ensure!(counts.len() == self.flooded().count(), "netfilter has {} counters", counts.len());
-        Ok(counts)
+        Ok((counts, seconds.parse().context("date printed no time")?))
     }
 
     /// The values of the whole and of each flooded class.
