@@ -1,8 +1,8 @@
 //! Ctrl-C that still cleans up: a signal sets a flag, every wait looks at it, and the run returns an error, so
 //! that namespaces and processes are removed by the values that own them.
 //!
-//! The handler is installed for one signal only: a second Ctrl-C ends the program at once. What that leaves
-//! behind is removed by the next run (`bed::sweep`).
+//! A second Ctrl-C ends the program at once; what that leaves behind is removed by the next run (`bed::sweep`). A second SIGTERM
+//! does not: whoever sends one may send it twice, as timeout(1) does to a group and to the program in it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,7 +22,8 @@ pub fn install() {
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_signal as *const () as usize;
-            action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
+            let once = if signal == libc::SIGINT { libc::SA_RESETHAND } else { 0 };
+            action.sa_flags = libc::SA_RESTART | once;
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
     }

@@ -1,14 +1,14 @@
 //! `weir lab`: the published experiments, run again beside Weir.
 
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 use weir_lab::report::Report;
 use weir_lab::{epair, ifq, netisr, progress, qdisc};
 
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, output};
 
 /// Run a published experiment: the historical designs, today's peers and Weir side by side, in one run.
 ///
@@ -25,22 +25,27 @@ use crate::{Failure, Outcome};
   weir lab netisr --cases 100,150,150-long --systems deferred,deferred-drop --set defaultqlimit=512
 
 Experiments:
-  qdisc    UDP senders behind a 200 Mbit/s limit: stock TBF as published, TBF with a queue so long that it never drops,
-           and Weir; the kernel's HTB, and Weir's HTB and CBQ, with the same trees of classes
-  epair    packets handed from one thread to another: FreeBSD's epair as it was, as it was first repaired and as it is,
-           crossbeam, rtrb, tokio, and Weir; with the published bed of two bridges, two epairs and a router
-  netisr   work done at once or by another thread, at loads from 1 % to 271 %: direct, hybrid and deferred dispatch, with a
-           feeder that is held and, as published, with one that is not
-  ifq      two inputs forwarded to one device: one lock around it, the published patch, and Weir
+  qdisc    UDP senders behind a 200 Mbit/s limit: stock TBF as published, TBF
+           with a queue so long that it never drops, and Weir; then trees of
+           classes on the kernel's HTB and behind Weir's HTB and CBQ
+  epair    packets handed from one thread to another: FreeBSD's epair as it
+           was, as it was first repaired and as it is, crossbeam, rtrb, tokio
+           and Weir; and the published bed of two bridges and a router
+  netisr   work done at once or by another thread, at loads from 1 % to 271 %:
+           direct, hybrid and deferred dispatch, with a feeder that is held
+           and, as published, with one that is not
+  ifq      two inputs forwarded to one device: one lock around it, the
+           published patch, and Weir
 
-Settings of netisr (--set): dispatch, maxthreads, bindthreads, defaultqlimit, maxqlimit, rss.bits, rss.key, rss.hash,
-rss.bucket.N, and policy, dispatch, qlimit, full under proto.NAME")]
+Settings of netisr (--set): dispatch, maxthreads, bindthreads, defaultqlimit,
+maxqlimit, rss.bits, rss.key, rss.hash, rss.bucket.N, and policy, dispatch,
+qlimit, full under proto.NAME")]
 pub struct Arguments {
     /// Which experiment
     #[arg(value_enum, default_value = "qdisc")]
     name: Name,
     /// qdisc: how many clients send at once, one case each
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = clients)]
     clients: Vec<usize>,
     /// The systems to run; of qdisc: tbf, tbf-large, weir, htb, weir-htb, weir-cbq; of epair: two-ring, mutex-drain,
     /// mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, and each with -drop; of ifq: locked,
@@ -49,7 +54,7 @@ pub struct Arguments {
     systems: Vec<String>,
     /// How long each system runs in each case; 10 for qdisc, 1.2 for epair, 0.5 for netisr, 1.4 for ifq
     /// if not given
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
     /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine; netisr: add a
     /// table of 1 to 64 simulated workers
@@ -80,6 +85,15 @@ enum Name {
     Ifq,
 }
 
+fn seconds(text: &str) -> Result<f64, String> {
+    let range = 0.05..=3600.0;
+    text.parse().ok().filter(|seconds| range.contains(seconds)).ok_or("give 0.05 to 3600 seconds".into())
+}
+
+fn clients(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| (1..=1000).contains(count)).ok_or("give 1 to 1000 clients".into())
+}
+
 fn setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example defaultqlimit=512")?;
     Ok((key.trim().to_string(), value.trim().to_string()))
@@ -87,6 +101,9 @@ fn setting(text: &str) -> Result<(String, String), String> {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
+    for path in [&arguments.json, &arguments.html].into_iter().flatten() {
+        check_writable(path)?;
+    }
     weir_lab::interrupt::install();
     let report = match arguments.name {
         Name::Qdisc => run_qdisc(arguments)?,
@@ -94,14 +111,16 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Name::Netisr => run_netisr(arguments)?,
         Name::Ifq => run_ifq(arguments)?,
     };
-    print!("{}", report.to_table(std::io::stdout().is_terminal()));
-    match (arguments.sim, arguments.name) {
-        (true, Name::Netisr) => print!("\n{}", netisr::simulated()),
-        (true, _) => println!(
-            "none, rfc and weir-sim are simulated: the RFC's kernel before and after its patches, and Weir."
-        ),
-        (false, _) => {}
-    }
+    let more = match (arguments.sim, arguments.name) {
+        (true, Name::Netisr) => format!("\n{}", netisr::simulated()),
+        (true, _) => {
+            "none, rfc and weir-sim are simulated: the RFC's kernel before and after its patches, and Weir.\n"
+                .into()
+        }
+        (false, _) => String::new(),
+    };
+    let table = report.to_table(std::io::stdout().is_terminal());
+    output::written(write!(std::io::stdout(), "{table}{more}"))?;
     for (path, text) in [
         (&arguments.json, serde_json::to_string_pretty(&report.to_json())?),
         (&arguments.html, report.to_html()),
@@ -111,6 +130,17 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     }
     Ok(if report.failures().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Finds out before the run, which takes minutes, whether its figures can be written.
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    let is_new = !path.exists();
+    std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .and_then(|_| if is_new { std::fs::remove_file(path) } else { Ok(()) })
+        .map_err(|error| Failure::usage(format!("{} cannot be written: {error}", path.display())))
 }
 
 fn run_qdisc(arguments: &Arguments) -> Result<Report, Failure> {
