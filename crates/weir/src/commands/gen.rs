@@ -29,12 +29,13 @@ const FLOWS_DEFAULT_MAX: u64 = 2000;
 /// overruns: what is not taken is held.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir gen --size 100 --flows 2000 --dst 198.19.0.1:2000-198.19.0.250:2099 --time 5s
-  weir gen --workers 2 --time 5s                         from worker to worker
-  weir gen --through testbed --workers 2 --time 5s       by a bridge, a router and a bridge
+  weir gen --flows 2000 --dst 198.19.0.1:2000-198.19.0.250:2099 --time 5s
+  weir gen --workers 2 --time 5s            from worker to worker
+  weir gen --through testbed --time 5s      by a bridge, a router and a bridge
   weir gen veth0 --rate 100kpps --count 1000000 --dst-mac 02:00:00:00:00:02
 
-In pkt-gen's words: -l is --size, -s --src, -d --dst, -S --src-mac, -D --dst-mac, -R --rate, -n --count, -p --workers")]
+In pkt-gen's words: -l is --size, -s --src, -d --dst, -S --src-mac, -D
+--dst-mac, -R --rate, -n --count, -p --workers")]
 pub struct Arguments {
     /// The interface to send on; without one, in memory
     #[arg(value_name = "INTERFACE")]

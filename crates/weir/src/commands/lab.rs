@@ -20,9 +20,9 @@ use crate::{Failure, Outcome, output};
   weir lab qdisc --html qdisc.html          with plots
   weir lab epair                            every case, about a minute
   weir lab epair --systems mutex-drain,weir --seconds 0.5
-  weir lab qdisc --sim                      the RFC's patches and its machine as well, simulated; these alone if not root
+  weir lab qdisc --sim                      the RFC's patches as well, simulated
   weir lab netisr                           every case, about a minute
-  weir lab netisr --cases 100,150,150-long --systems deferred,deferred-drop --set defaultqlimit=512
+  weir lab netisr --cases 100,150,150-long --set defaultqlimit=512
 
 Experiments:
   qdisc    UDP senders behind a 200 Mbit/s limit: stock TBF as published, TBF

@@ -41,18 +41,24 @@ use crate::{Failure, Outcome, text};
   weir run --rate 10mbit -- curl -O https://example.org/file
   weir run --rate 200mbit --rate-back 50mbit -- bash
   weir run --rate 1mbit --queue 20ms -- ./server --port 8000
-  weir stat -i 1                            in another terminal: what its wire does
-  weir set run-4711 --rate 100mbit          change its limit while it runs
+  weir run --rate 20mbit -- setpriv --reuid 1000 --clear-groups ./program
+  weir stat -i 1                        in another terminal: what its wire does
+  weir set run-4711 --rate 100mbit      change its limit while it runs
 
-Limits:
-  127.0.0.1 inside is the program's own. Where /etc/resolv.conf names a resolver on 127.0.0.53, names cannot
-  be looked up: point it at a resolver beyond this host (systemd-resolved lists some in
-  /run/systemd/resolve/resolv.conf).
-  /sys/class/net still shows the host's interfaces; /proc/net shows the program's.
-  While CMD runs, this host forwards what comes in by the interfaces of its default routes, as a router does;
-  when the last run ends, it does so or not as before.
-  A firewall of this host that drops forwarded packets, such as that of Docker, drops the program's too.
-  When CMD ends its network ends, also for children of it that go on; when weir is killed, CMD is killed.")]
+Good to know:
+  CMD runs as the user who runs weir, with sudo that is root; setpriv(1) makes
+  it another.
+  127.0.0.1 inside is the program's own. Where /etc/resolv.conf names a
+  resolver on 127.0.0.53, names cannot be looked up: point it at a resolver
+  beyond this host (/run/systemd/resolve/resolv.conf lists some).
+  /sys/class/net still shows the host's interfaces; /proc/net shows the
+  program's.
+  While CMD runs, this host forwards what comes in by the interfaces of its
+  default routes, as a router does; when the last run ends, it does so or not
+  as before. A firewall of this host that drops forwarded packets, such as
+  that of Docker, drops the program's too.
+  When CMD ends its network ends, also for children of it that go on; when
+  weir is killed, CMD is killed.")]
 pub struct Arguments {
     /// Limit of what CMD sends and of what it receives, in tc's units, such as 200mbit
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]

@@ -15,7 +15,7 @@ use crate::{Failure, Outcome, text};
   weir set veth-a --rate 100mbit
   weir set veth-a --rate 100mbit --burst 40kb --queue 10ms
   weir set veth-a --rate-back 20mbit        from B to A alone
-  weir set veth-a --classes office.toml     classes of the same name stay as they are")]
+  weir set veth-a --classes office.toml     those of the same name stay")]
 pub struct Arguments {
     /// The wire's name: that of its first interface unless --name said otherwise
     wire: String,

@@ -26,19 +26,13 @@ const HEADER_EVERY: u64 = 20;
 /// Show counters; with --check prove that none of them hides a lost packet.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir stat                                 every wire that is up
-  weir stat veth-a --json                   one of them, for programs
-  weir stat -i 1                            a line a second, as `netstat -iw 1`
-  weir stat --check                         prove accepted = delivered + dropped + held
-  weir stat -Q                              what workers did at once and what waited, as `netstat -Q`
+  weir stat                   every wire that is up
+  weir stat veth-a --json     one of them, for programs
+  weir stat -i 1              a line a second, as `netstat -iw 1`
+  weir stat --check           prove accepted = delivered + dropped + held
+  weir stat -Q                the tables of `netstat -Q`
 
-The columns of -Q, of the packets that came in by a direction A->B (Name ether/A->B):
-  Len      wait in its classes now             WMark    the most that ever did
-  Disp'd   left in the pass they came in       HDisp'd  0: the worker that takes a packet in works on it
-  QDrops   dropped by a rule of the classes    Queued   all others: they waited, or do
-  Handled  left the classes                    Held     not delivered yet, those with the device included
-  Blocked  times senders began to be held      BlkTime  for how long
-  Disp'd + HDisp'd + Queued = Handled + Len, and with QDrops it is accepted; --check proves that, too")]
+`weir stat --help` explains the columns.", after_long_help = include_str!("stat-help.txt"))]
 pub struct Arguments {
     /// One wire only
     wire: Option<String>,

@@ -23,7 +23,7 @@ use crate::{Failure, Outcome, output, text};
   weir wire veth-a veth-b                   not limited, but still without loss
   weir wire veth-a veth-b --rate 200mbit --classes office.toml
   weir stat -i 1                            in another terminal: what it does
-  weir set veth-a --rate 100mbit            change the limit while it carries traffic
+  weir set veth-a --rate 100mbit            change the limit under traffic
 
 `weir wire --help` explains classes files.", after_long_help = include_str!("wire-help.txt"))]
 pub struct Arguments {
