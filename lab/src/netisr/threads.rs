@@ -12,7 +12,6 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -27,7 +26,6 @@ use weir_core::steer::rss::{BURST_MAX, Burst};
 use weir_port::sys::set_realtime;
 use weir_ring::doorbell::{Doorbell, Parked};
 use weir_ring::handoff::{Inbox, Outlet};
-use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_run::clock::now_ns;
 use weir_run::idle::{Idle, Rest};
@@ -94,6 +92,10 @@ impl Handler<NetisrPacket> for Hands<'_> {
         self.credit.hand();
         let outlet = self.outlet.as_mut().expect("the receiver alone hands off");
         assert!(outlet.stage((proto, packet)).is_ok(), "the ring has room for every frame");
+    }
+
+    fn soon(&mut self, packet: &NetisrPacket) {
+        touch(self.common.memory.bytes(&packet.frame));
     }
 
     fn dropped(&mut self, packet: NetisrPacket, _: DropReason) {
@@ -274,7 +276,6 @@ pub(super) struct Worker<'a> {
     hands: Hands<'a>,
     workstream: Workstream<NetisrPacket>,
     inbox: Inbox<Handed>,
-    memory: Arc<FrameMemory>,
     idle: Idle,
 }
 
@@ -284,7 +285,6 @@ impl<'a> Worker<'a> {
             hands: Hands::new(true, common, pool, None),
             workstream: workstream(1, common),
             inbox,
-            memory: Arc::clone(&common.memory),
             idle: Idle::new(common.plan.wake_cost_ns, now_ns()),
         }
     }
@@ -296,11 +296,7 @@ impl<'a> Worker<'a> {
         self.hands.common.start_line.wait();
         loop {
             let (workstream, hands) = (&mut self.workstream, &mut self.hands);
-            let memory = &self.memory;
-            let came = self.inbox.drain(|_, (proto, packet)| {
-                touch(memory.bytes(&packet.frame));
-                workstream.receive(proto, packet, hands);
-            });
+            let came = self.inbox.drain(|_, (proto, packet)| workstream.receive(proto, packet, hands));
             let handled = workstream.drain(now_ns(), hands);
             if came + handled > 0 {
                 hands.say();

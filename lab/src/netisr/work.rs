@@ -81,8 +81,8 @@ fn template(flow: usize) -> [u8; FRAME_LEN] {
     frame
 }
 
-/// Reads of a packet that was handed off what the work will read. The lines of a burst are then on their way from the other core
-/// together, where the work would wait for one after another.
+/// Reads of a packet what the work will read. Its line is then on its way from the other core while those before it are worked on,
+/// where the work would wait for one after another.
 #[inline]
 pub fn touch(bytes: &[u8]) {
     black_box(bytes[NUMBER_AT]);

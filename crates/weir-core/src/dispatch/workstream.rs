@@ -37,6 +37,10 @@ use crate::packet::Packet;
 /// Handlers run for one packet from outside, or one from a queue, before the rest of its work is queued.
 pub const RUNS_MAX: usize = 16;
 
+/// So many packets before its turn a packet is announced to its handler. Farther ahead, and with a long queue, what was brought in
+/// would be gone again.
+const AHEAD: usize = 8;
+
 /// What the worker does with packets; one value serves all protocols.
 pub trait Handler<P> {
     /// Handles `packet` for `proto`. It must go exactly one way of `next`'s.
@@ -50,6 +54,9 @@ pub trait Handler<P> {
 
     /// Takes back a packet that a rule dropped. It is counted already.
     fn dropped(&mut self, packet: P, reason: DropReason);
+
+    /// `packet` will be handled soon: a chance to bring in what handling it will read, while others are handled.
+    fn soon(&mut self, _packet: &P) {}
 }
 
 /// Where a handler's packets go next.
@@ -194,7 +201,11 @@ impl<P: Packet> Workstream<P> {
         for proto in self.registry.ids() {
             // What this pass itself queues is behind these, and left to the next one.
             for _ in 0..self.queues[proto.index()].pass_len {
-                let Some(packet) = self.queues[proto.index()].packets.pop_front() else { break };
+                let packets = &mut self.queues[proto.index()].packets;
+                if let Some(packet) = packets.get(AHEAD) {
+                    handler.soon(packet);
+                }
+                let Some(packet) = packets.pop_front() else { break };
                 self.update_full(proto);
                 let mut first = None;
                 self.handle(proto, packet, &mut first, handler);
