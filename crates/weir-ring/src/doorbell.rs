@@ -34,7 +34,7 @@
 //!
 //! Ordering and ownership: the state has a line of its own; producers read it (it seldom changes) and write it only to
 //! notify.
-//! - `F1 <-> F2`: see above; a light and a heavy fence of [`crate::fences`].
+//! - `F1 <-> F2`: see above; a light and a heavy fence of `fences`.
 //! - `R7` (notified) `<-> A7`: what the producer had published is visible to a worker that saw `NOTIFIED`.
 //!
 //! Source: Dekker's flags with fences, as in the Linux kernel's `wake_up`/`prepare_to_wait` (`memory-barriers.txt`,
