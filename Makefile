@@ -19,7 +19,7 @@ build:
 demo:
 	scripts/setup.sh
 	cargo build --release -p weir-cli
-	$(SUDO) $(TARGET)/release/weir lab qdisc --html weir-lab-qdisc.html
+	$(SUDO) $(TARGET)/release/weir lab qdisc --seconds 6 --html weir-lab-qdisc.html
 	@echo 'See weir-lab-qdisc.html for the plots.'
 
 test:

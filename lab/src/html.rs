@@ -68,9 +68,17 @@ pub fn render(report: &Report) -> String {
     }
     page += "<h2>How to read this</h2>\n<ul class=\"notes\">\n";
     for note in report.notes {
-        page += &format!("<li>{}</li>\n", escape(note));
+        page += &format!("<li>{}</li>\n", code(&escape(note)));
     }
     page + "</ul>\n</body>\n</html>\n"
+}
+
+/// What stands between backticks, as code.
+fn code(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    parts
+        .map(|(index, part)| if index % 2 == 1 { format!("<code>{part}</code>") } else { part.into() })
+        .collect()
 }
 
 /// Text made safe inside HTML, in attributes too.
