@@ -14,6 +14,11 @@ WEIR_BIN=${WEIR_BIN:-$(cargo metadata --format-version 1 --no-deps | sed 's/.*"t
 export WEIR_BIN
 status=0
 cargo test --workspace --no-fail-fast 2>&1 | tee "$log" || status=$?
+# Threads stopped between any two steps of the hand-off: the bounded part of what `make verify` does at length.
+if ! cargo run --release -p weir-ring --features preempt --example stress -- --handoffs 10000000 --seed 1; then
+    echo "test: the stress of the hand-off failed" >&2
+    status=1
+fi
 
 read -r passed failed skipped < <(
     awk '/^test result: / { for (i = 1; i < NF; i++) {

@@ -44,7 +44,7 @@ fn quiet_flow(floods: usize) -> Result<()> {
     let load = Load { first_port: 6001, ..Load::new(&rig.left, &rig.right, &address, floods, 5.0) };
     let flood = Flood::start(&load)?;
     let trips = Ping::start_series(&rig.left, &address, 120, 0.02)?.finish()?;
-    ensure!(!flood.remaining().is_zero(), "the floods ended before the pings");
+    weir_tests::require_timing!(!flood.remaining().is_zero(), "the floods ended before the pings");
     let flows = flood.finish(PATIENCE)?;
     let p99_ms = trips.percentile_ms(0.99).context("no ping came back")?;
     println!("    p50 {:.2} ms, p99 {p99_ms:.2} ms", trips.percentile_ms(0.5).unwrap_or(0.0));

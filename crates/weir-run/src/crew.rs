@@ -2,7 +2,7 @@
 //!
 //! Rule: counters are copied while all workers stand still, so that the sums of [`crate::report`] are exact: each worker that is asked
 //! waits until all have come, copies, and waits until all have copied. A worker that does not come, because it has
-//! just ended, keeps the others for [`PATIENCE`] at most.
+//! just ended, keeps the others for half a second at most.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};

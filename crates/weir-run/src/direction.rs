@@ -15,7 +15,7 @@
 //! budget over its credit, once for each queue; and a queue that feeds several waits while one of them is full. The sending
 //! end gives each flow a queue of its own while there are enough, so neither is the rule.
 //!
-//! Conservation (invariant 1), at every instant: accepted = released + dropped + held, in the classes; [`crate::departure`] has
+//! Conservation (invariant 1), at every instant: accepted = released + dropped + held, in the classes; `departure.rs` has
 //! the rest of the way. Owner: the worker that owns port `from`.
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A worker's part of a wire: the ends it owns, both of them or one.
 //!
 //! A worker owns a port, what comes in by it and waits for the limit, and what goes out by it. With one worker, what is released at one
-//! end departs at the other in the same step; with two, it crosses over ([`crate::crossing`]), and each port is touched by
+//! end departs at the other in the same step; with two, it crosses over (`crossing.rs`), and each port is touched by
 //! its owner alone.
 //!
 //! Conservation (invariant 1), for each direction: accepted = delivered + dropped + held, and held is counted where packets are:
