@@ -1,7 +1,7 @@
 //! Dispatch on more cores than a test machine has: 1, 8, 16 and 64 workers in virtual time, and what limits them.
 //!
 //! The code of weir-core decides everything: RSS deals the flows, workstreams take and hand off, kicks are staged. What is modelled is
-//! time: each worker spends a nanosecond of its own for a nanosecond of work ([`COSTS`]), in slices of [`SLICE_NS`].
+//! time: each worker spends a nanosecond of its own for a nanosecond of work ([`COSTS`]), in slices of `SLICE_NS`.
 //!
 //! | bed | how packets come |
 //! |---|---|
