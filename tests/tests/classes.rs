@@ -309,7 +309,7 @@ fn a_wrong_file_changes_nothing() -> Result<()> {
     let wire = rig.wire(&["--classes", good.path()])?;
     let done = wire.weir(&["set", wire.name(), "--classes", wrong.path()])?;
     ensure!(done.status.code() == Some(2), "it ended with {}", done.status);
-    ensure!(done.stderr.contains(&format!("{}:20:8: ", wrong.path())), "no place: {}", done.stderr);
+    ensure!(done.stderr.contains(&format!("{}:21:8: ", wrong.path())), "no place: {}", done.stderr);
     ensure!(row(&wire, "b")?.0["rate_bits_per_s"] == 50_000_000, "the class changed");
     wire.stop()?;
     Ok(())

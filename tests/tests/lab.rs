@@ -132,7 +132,7 @@ fn the_epair_command_refuses_what_is_not_its_own() -> Result<()> {
     for (arguments, word) in [
         (["--systems", "tbf"], "two-ring"),
         (["--clients", "2"], "--clients"),
-        (["--seconds", "0"], "0.01 to 60 seconds"),
+        (["--seconds", "0"], "0.01 to 3600 seconds"),
     ] {
         let mut command = Command::new(weir_binary()?);
         let done = run(command.args(["lab", "epair"]).args(arguments), Duration::from_secs(10))?;

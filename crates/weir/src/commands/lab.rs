@@ -86,8 +86,8 @@ enum Name {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let range = 0.05..=3600.0;
-    text.parse().ok().filter(|seconds| range.contains(seconds)).ok_or("give 0.05 to 3600 seconds".into())
+    let range = 0.01..=3600.0;
+    text.parse().ok().filter(|seconds| range.contains(seconds)).ok_or("give 0.01 to 3600 seconds".into())
 }
 
 fn clients(text: &str) -> Result<usize, String> {
