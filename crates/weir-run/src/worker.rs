@@ -124,7 +124,10 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Inbox, core: usize) -> io::Resul
                 bell.park();
                 let slept = part.park(|kicked| sleep(bell, inbox, kicked, until_ns))?;
                 stats.parks += u64::from(slept);
-                stats.kicks += u64::from(bell.unpark());
+                if bell.unpark() {
+                    stats.kicks += 1;
+                    idle.kicked();
+                }
             }
         }
     }

@@ -92,7 +92,11 @@ impl Work for Worker {
                 if let Some(parked) = self.inbox.park(|| false) {
                     let limit = Timespec::try_from(limit).expect("a fraction of a second");
                     // A wait that a signal ends is a look too many, no more.
-                    let _ = poll(&mut [PollFd::new(&parked, PollFlags::IN)], Some(&limit));
+                    if poll(&mut [PollFd::new(&parked, PollFlags::IN)], Some(&limit))
+                        .is_ok_and(|kicks| kicks > 0)
+                    {
+                        self.idle.kicked();
+                    }
                 }
             }
         }
