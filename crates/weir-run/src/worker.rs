@@ -115,7 +115,7 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Inbox, core: usize) -> io::Resul
         };
         if step.moved > 0 {
             stats.busy_passes += 1;
-            idle.worked(now);
+            idle.worked(now, now_ns());
             continue;
         }
         match idle.rest(now_ns(), step.wake_ns, step.expecting) {

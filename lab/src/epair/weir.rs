@@ -58,6 +58,7 @@ impl Transmit for Outlet<Packet> {
 
 impl Work for Worker {
     fn pass(&mut self, left: &mut impl FnMut(usize, Packet)) -> usize {
+        let began_ns = now_ns();
         let mut first = self.lists.first_mut();
         let mut moved = self.inbox.drain(|_, packet| {
             left(0, packet);
@@ -77,7 +78,7 @@ impl Work for Worker {
         }
         if moved > 0 {
             self.inbox.running();
-            self.idle.worked(now_ns());
+            self.idle.worked(began_ns, now_ns());
         }
         moved
     }

@@ -151,7 +151,7 @@ fn work<'m>(start: Start, mut worker: Worker<'m>) -> Result<Worker<'m>, Death> {
         }
         if pass.moved > 0 {
             worker.running();
-            idle.worked(now);
+            idle.worked(now, now_ns());
             continue;
         }
         match idle.rest(now_ns(), pass.wake_ns, true) {
