@@ -47,7 +47,7 @@ pub trait Rx<T>: Send {
     fn receive(&mut self, out: &mut Vec<T>, max: usize);
 }
 
-/// `weir-ring`, batch interface.
+/// `weir-ring`, batch interface, and the one for single elements where that is what a batch has.
 pub fn weir<T: Element>(capacity: usize) -> (impl Tx<T>, impl Rx<T>) {
     weir_ring::spsc::ring::<T>(capacity).expect("a power of two")
 }
@@ -55,14 +55,21 @@ pub fn weir<T: Element>(capacity: usize) -> (impl Tx<T>, impl Rx<T>) {
 impl<T: Element> Tx<T> for weir_ring::spsc::Producer<T> {
     #[inline]
     fn send(&mut self, batch: &mut Vec<T>) {
-        self.push_all(batch);
+        match batch.as_slice() {
+            // A batch of one has an interface of its own.
+            [one] if self.push(*one).is_ok() => batch.clear(),
+            _ => drop(self.push_all(batch)),
+        }
     }
 }
 
 impl<T: Element> Rx<T> for weir_ring::spsc::Consumer<T> {
     #[inline]
     fn receive(&mut self, out: &mut Vec<T>, max: usize) {
-        self.pop_into(out, max);
+        match max {
+            1 => out.extend(self.pop()),
+            _ => drop(self.pop_into(out, max)),
+        }
     }
 }
 
