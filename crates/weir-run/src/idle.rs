@@ -7,10 +7,8 @@
 //! ```
 //!
 //! Spinning for as long as a wake-up costs is at most twice as dear as knowing the future (competitive spinning: Karlin,
-//! Manasse, McGeoch, Owicki 1994). The expectation is the moving average of the gaps between bursts of work: from when the
-//! work on one ended to when the next *arrived*. After a sleep that a kick ended, that was a wake-up's cost ago; were the wake-up counted as
-//! part of the gap, a worker that sleeps once would measure gaps that make it sleep for ever. A worker that waits for tokens has a
-//! deadline and does not spin for packets.
+//! Manasse, McGeoch, Owicki 1994). The expectation is the moving average of the gaps between bursts of work. A worker that
+//! waits for tokens has a deadline and does not spin for packets.
 //!
 //! Owner: one worker. Limits: the cost of a wake-up is measured once, at start ([`wake_cost_ns`]).
 
@@ -37,27 +35,18 @@ pub struct Idle {
     wake_cost_ns: u64,
     worked_ns: u64,
     gap_ns: u64,
-    /// How long what will be worked on next has been there.
-    late_ns: u64,
 }
 
 impl Idle {
     /// For a machine on which a wake-up costs this much.
     pub fn new(wake_cost_ns: u64, now_ns: u64) -> Idle {
-        Idle { wake_cost_ns, worked_ns: now_ns, gap_ns: 2 * wake_cost_ns, late_ns: 0 }
+        Idle { wake_cost_ns, worked_ns: now_ns, gap_ns: 2 * wake_cost_ns }
     }
 
-    /// Notes that a kick has ended a sleep: there is work, and has been for as long as a wake-up takes.
-    pub fn kicked(&mut self) {
-        self.late_ns = self.wake_cost_ns;
-    }
-
-    /// Notes that there was work, begun and ended at these times.
-    pub fn worked(&mut self, began_ns: u64, now_ns: u64) {
-        let late_ns = std::mem::take(&mut self.late_ns);
+    /// Notes that there was work.
+    pub fn worked(&mut self, now_ns: u64) {
         // A longer gap says no more than this one, and one preemption would otherwise be remembered for many bursts.
-        let gap_ns =
-            began_ns.saturating_sub(self.worked_ns).saturating_sub(late_ns).min(2 * self.wake_cost_ns);
+        let gap_ns = (now_ns - self.worked_ns).min(2 * self.wake_cost_ns);
         self.gap_ns = self.gap_ns - self.gap_ns / GAP_WEIGHT + gap_ns / GAP_WEIGHT;
         self.worked_ns = now_ns;
     }
@@ -105,7 +94,7 @@ mod tests {
         let mut idle = Idle::new(30_000, 0);
         assert_eq!(idle.rest(0, None, true), Rest::Park(None), "nothing has come yet");
         for time in 1..200 {
-            idle.worked(time * 5_000, time * 5_000);
+            idle.worked(time * 5_000);
         }
         let now_ns = 199 * 5_000;
         assert_eq!(idle.rest(now_ns + 1_000, None, true), Rest::Spin);
@@ -114,25 +103,9 @@ mod tests {
         assert_eq!(idle.rest(now_ns, Some(now_ns + 10_000), false), Rest::Spin, "a near deadline");
         assert_eq!(idle.rest(now_ns, Some(now_ns + 90_000), false), Rest::Park(Some(now_ns + 90_000)));
         for time in 1..100 {
-            idle.worked(now_ns + time * 1_000_000, now_ns + time * 1_000_000);
+            idle.worked(now_ns + time * 1_000_000);
         }
         assert_eq!(idle.rest(now_ns + 99_000_001, None, true), Rest::Park(None), "packets come too seldom");
-    }
-
-    #[test]
-    fn a_worker_that_slept_through_a_short_gap_spins_again() {
-        let mut idle = Idle::new(30_000, 0);
-        // Work comes every 10 us, but each time a wake-up of 30 us passes before it is seen.
-        for time in 1..50 {
-            idle.kicked();
-            idle.worked(time * 40_000, time * 40_000);
-        }
-        assert_eq!(idle.rest(49 * 40_000 + 1_000, None, true), Rest::Spin);
-        // The same times without kicks are gaps of 40 us, for which sleeping pays.
-        for time in 50..100 {
-            idle.worked(time * 40_000, time * 40_000);
-        }
-        assert_eq!(idle.rest(99 * 40_000 + 1_000, None, true), Rest::Park(None));
     }
 
     #[test]

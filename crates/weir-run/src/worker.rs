@@ -115,7 +115,7 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Inbox, core: usize) -> io::Resul
         };
         if step.moved > 0 {
             stats.busy_passes += 1;
-            idle.worked(now, now_ns());
+            idle.worked(now);
             continue;
         }
         match idle.rest(now_ns(), step.wake_ns, step.expecting) {
@@ -124,10 +124,7 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Inbox, core: usize) -> io::Resul
                 bell.park();
                 let slept = part.park(|kicked| sleep(bell, inbox, kicked, until_ns))?;
                 stats.parks += u64::from(slept);
-                if bell.unpark() {
-                    stats.kicks += 1;
-                    idle.kicked();
-                }
+                stats.kicks += u64::from(bell.unpark());
             }
         }
     }

@@ -58,7 +58,6 @@ impl Transmit for Outlet<Packet> {
 
 impl Work for Worker {
     fn pass(&mut self, left: &mut impl FnMut(usize, Packet)) -> usize {
-        let began_ns = now_ns();
         let mut first = self.lists.first_mut();
         let mut moved = self.inbox.drain(|_, packet| {
             left(0, packet);
@@ -78,7 +77,7 @@ impl Work for Worker {
         }
         if moved > 0 {
             self.inbox.running();
-            self.idle.worked(began_ns, now_ns());
+            self.idle.worked(now_ns());
         }
         moved
     }
@@ -93,11 +92,7 @@ impl Work for Worker {
                 if let Some(parked) = self.inbox.park(|| false) {
                     let limit = Timespec::try_from(limit).expect("a fraction of a second");
                     // A wait that a signal ends is a look too many, no more.
-                    if poll(&mut [PollFd::new(&parked, PollFlags::IN)], Some(&limit))
-                        .is_ok_and(|kicks| kicks > 0)
-                    {
-                        self.idle.kicked();
-                    }
+                    let _ = poll(&mut [PollFd::new(&parked, PollFlags::IN)], Some(&limit));
                 }
             }
         }

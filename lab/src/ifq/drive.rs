@@ -133,7 +133,7 @@ fn forward(
         side.end_batch();
         moved += side.serve();
         if moved > 0 {
-            idle.worked(now, now_ns());
+            idle.worked(now);
         } else if held.is_none() && sender.has_ended() && others_are_done {
             break;
         } else if held.is_none() {

@@ -184,7 +184,7 @@ impl<'a> Receiver<'a> {
             let moved = self.pass(&mut sender, now);
             if moved > 0 {
                 self.doorbell.running();
-                self.idle.worked(now, now_ns());
+                self.idle.worked(now);
             } else if sender.has_ended() && self.held.is_empty() && self.workstream.is_empty() {
                 break;
             } else {
@@ -296,13 +296,12 @@ impl<'a> Worker<'a> {
         self.hands.common.start_line.wait();
         loop {
             let (workstream, hands) = (&mut self.workstream, &mut self.hands);
-            let began_ns = now_ns();
             let came = self.inbox.drain(|_, (proto, packet)| workstream.receive(proto, packet, hands));
-            let handled = workstream.drain(began_ns, hands);
+            let handled = workstream.drain(now_ns(), hands);
             if came + handled > 0 {
                 hands.say();
                 self.inbox.running();
-                self.idle.worked(began_ns, now_ns());
+                self.idle.worked(now_ns());
             } else if self.inbox.gone().next().is_some() {
                 break;
             } else {

@@ -151,7 +151,7 @@ fn work<'m>(start: Start, mut worker: Worker<'m>) -> Result<Worker<'m>, Death> {
         }
         if pass.moved > 0 {
             worker.running();
-            idle.worked(now, now_ns());
+            idle.worked(now);
             continue;
         }
         match idle.rest(now_ns(), pass.wake_ns, true) {
@@ -163,11 +163,8 @@ fn work<'m>(start: Start, mut worker: Worker<'m>) -> Result<Worker<'m>, Death> {
                 if let Some(parked) = worker.park() {
                     let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
                     let fd = sys::poll_in(parked.as_fd().as_raw_fd());
-                    let kicks = sys::poll_readable(&mut [fd], timeout_ns)
+                    sys::poll_readable(&mut [fd], timeout_ns)
                         .map_err(|error| Death::Own(format!("it cannot sleep: {error}")))?;
-                    if kicks > 0 {
-                        idle.kicked();
-                    }
                 }
             }
         }
