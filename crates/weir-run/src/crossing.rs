@@ -15,7 +15,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_core::drops::Count;
 use weir_core::packet::Packet;
@@ -24,13 +24,23 @@ use weir_ring::handoff::{self, Inbox, InboxError, Outlet};
 
 use crate::packet::WirePacket;
 
-/// What one side tells the other beside packets. The counters order nothing: what happened to a frame is told by the pool.
-#[derive(Debug, Default)]
+/// What one side tells the other beside packets. The counters order nothing: what happened to a frame is told by the pool, and a
+/// packet by its ring.
+#[derive(Debug)]
 struct Word {
     /// Packets that came over and are gone: transmitted or dropped.
     finished: AtomicU64,
-    /// It takes nothing in any more, and has handed everything over.
-    is_dry: AtomicBool,
+    /// How many it handed over in all, once nothing more will come; until then [`MORE`].
+    handed: AtomicU64,
+}
+
+/// More may come.
+const MORE: u64 = u64::MAX;
+
+impl Word {
+    fn new() -> Arc<Word> {
+        Arc::new(Word { finished: AtomicU64::new(0), handed: AtomicU64::new(MORE) })
+    }
 }
 
 /// One worker's side.
@@ -47,7 +57,7 @@ impl Crossing {
     /// Both sides.
     pub fn new() -> Result<[Crossing; 2], InboxError> {
         let mut ends = handoff::mesh(2, TRANSMIT_PACKETS_MAX as usize, 1)?.into_iter();
-        let words = [Arc::new(Word::default()), Arc::new(Word::default())];
+        let words = [Word::new(), Word::new()];
         let mut side = |here: usize| {
             let (inbox, outlets) = ends.next().expect("an end for each of two workers");
             let outlet = outlets.into_iter().flatten().next().expect("a way to the other one");
@@ -104,14 +114,12 @@ impl Crossing {
 
     /// Tells the other side that nothing more will come from here.
     pub fn tell_dry(&self) {
-        // R1 <-> A1: everything was published before.
-        self.here.is_dry.store(true, Ordering::Release);
+        self.here.handed.store(self.handed.packets, Ordering::Relaxed);
     }
 
     /// Whether everything that will ever come over has been taken.
     pub fn is_done(&self) -> bool {
-        // A1 <-> R1. The other side is asked first, so that what it published before it said so is seen as pending.
-        self.there.is_dry.load(Ordering::Acquire) && !self.inbox.is_pending()
+        self.taken.packets == self.there.handed.load(Ordering::Relaxed)
     }
 
     /// What was handed over and what was taken.
