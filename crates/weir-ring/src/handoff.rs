@@ -249,12 +249,6 @@ impl<T: Send> Inbox<T> {
         self.injector.clone()
     }
 
-    /// Whether a drain may find something.
-    #[inline]
-    pub fn is_pending(&self) -> bool {
-        self.pending.bits() != 0
-    }
-
     /// Hands every element that was there to `handle`, source by source: of each source those that were there when its
     /// turn began. Returns how many.
     pub fn drain(&mut self, mut handle: impl FnMut(Source, T)) -> usize {
