@@ -111,7 +111,7 @@ fn place(index: u32) -> (usize, u64) {
     (index as usize / 64, 1 << (index % 64))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::pool::Pool;
