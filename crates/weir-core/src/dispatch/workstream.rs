@@ -212,6 +212,11 @@ impl<P: Packet> Workstream<P> {
                 self.run(first, RUNS_MAX - 1, handler);
                 handled += 1;
             }
+            let packets = &mut self.queues[proto.index()].packets;
+            if packets.is_empty() {
+                // Back to the front of its memory, which is in the cache; going round, it would never be.
+                packets.clear();
+            }
         }
         self.credit.let_on(now_ns);
         handled
