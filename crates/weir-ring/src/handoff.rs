@@ -251,12 +251,18 @@ impl<T: Send> Inbox<T> {
 
     /// Hands every element that was there to `handle`, source by source: of each source those that were there when its
     /// turn began. Returns how many.
-    pub fn drain(&mut self, mut handle: impl FnMut(Source, T)) -> usize {
+    pub fn drain(&mut self, handle: impl FnMut(Source, T)) -> usize {
+        self.drain_some(usize::MAX, handle)
+    }
+
+    /// The same, but at most `most` from each other worker: what is behind them waits in its ring, where a long queue costs no
+    /// cache, and comes with the next drain.
+    pub fn drain_some(&mut self, most: usize, mut handle: impl FnMut(Source, T)) -> usize {
         let mut total = 0;
         for bit in each_bit(self.pending.bits()) {
             total += match bit {
                 INJECTOR_BIT => self.drain_injected(&mut handle),
-                _ => self.drain_ring(bit.trailing_zeros() as usize, &mut handle),
+                _ => self.drain_ring(bit.trailing_zeros() as usize, most, &mut handle),
             };
         }
         total
@@ -313,13 +319,14 @@ impl<T: Send> Inbox<T> {
         self.doorbell.counts()
     }
 
-    fn drain_ring(&mut self, source: usize, handle: &mut impl FnMut(Source, T)) -> usize {
+    fn drain_ring(&mut self, source: usize, most: usize, handle: &mut impl FnMut(Source, T)) -> usize {
         let ring = &mut self.rings[source];
         let Some(total) = waiting_in(ring) else {
             self.gone |= 1 << source;
             self.pending.clear_bit(1 << source);
             return 0;
         };
+        let total = total.min(most);
         let mut left = total;
         while left > 0 {
             left -= ring.pop_into(&mut self.burst, left);
