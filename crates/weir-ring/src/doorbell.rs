@@ -133,10 +133,23 @@ impl Doorbell {
     /// # Errors
     /// If the kernel has no eventfd to give.
     pub fn new() -> std::io::Result<Doorbell> {
+        Doorbell::with(Fences::new())
+    }
+
+    /// The same for a worker that parks often beside busy ones, which each park of the other kind would interrupt: here every
+    /// producer passes a full fence each time that it has published.
+    ///
+    /// # Errors
+    /// As of [`Doorbell::new`].
+    pub fn with_full_fences() -> std::io::Result<Doorbell> {
+        Doorbell::with(Fences::full())
+    }
+
+    fn with(fences: Fences) -> std::io::Result<Doorbell> {
         let shared = Shared {
             state: Line(AtomicU32::new(State::Running as u32)),
             bell: Bell::new()?,
-            fences: Fences::new(),
+            fences,
             kicks_sent: Line(Counter::default()),
             parked: Line(ParkCounts::default()),
         };

@@ -16,7 +16,8 @@
 //! Ordering and ownership: these fences; [`crate::doorbell`] and [`crate::pending`] name their pairs.
 //! Source: membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED`; Linux `Documentation/scheduler/membarrier.rst`; the
 //! asymmetric fences of C++ P1202.
-//! Limits: threads of one process. A `heavy` interrupts every core that runs one of them.
+//! Limits: threads of one process. A `heavy` interrupts every core that runs one of them: microseconds, on a virtual machine, of
+//! a worker that is busy. Who sleeps often beside such workers takes full fences for both ([`Fences::full`]).
 
 #[cfg(not(any(loom, miri)))]
 pub(crate) use kernel::Fences;
@@ -44,6 +45,11 @@ mod kernel {
                 0 => Fences::Asymmetric,
                 _ => Fences::Full,
             }
+        }
+
+        /// Full fences for everyone, and no calls of the kernel.
+        pub(crate) fn full() -> Fences {
+            Fences::Full
         }
 
         /// The publisher's.
@@ -113,6 +119,10 @@ mod full {
 
     impl Fences {
         pub(crate) fn new() -> Fences {
+            Fences
+        }
+
+        pub(crate) fn full() -> Fences {
             Fences
         }
 
