@@ -22,6 +22,7 @@ use std::thread;
 use anyhow::{Result, ensure};
 use weir_core::dispatch::protocol::ProtoId;
 use weir_core::dispatch::settings::Configuration;
+use weir_core::steer::rss::BURST_MAX;
 use weir_ring::doorbell::Doorbell;
 use weir_ring::handoff::{InboxSize, inbox};
 use weir_ring::memory::FrameMemory;
@@ -90,9 +91,14 @@ pub(super) struct Common<'a> {
 
 /// Runs a receiver and a worker once. The pools are those of two workers over one memory; all frames are free before and after.
 pub fn run(plan: &Plan<'_>, pools: &mut Vec<Pool>) -> Result<Outcome> {
-    let ring_elements = pools[0].memory().frames() as usize;
+    // With credit no more than the limit is ever between the two, and a ring of that size stays in their caches.
+    let ring_elements = match plan.ring_drops {
+        true => pools[0].memory().frames() as usize,
+        false => queue_limit(plan.configuration) + BURST_MAX,
+    };
     let (inbox, mut outlets) = inbox(InboxSize { sources: 1, ring_elements, inject_elements: 1 })?;
-    let doorbell = Doorbell::new()?;
+    // Worker 1 passes a full fence whenever it says how far it is; what parks the receiver must not interrupt it.
+    let doorbell = Doorbell::with_full_fences()?;
     let workers = plan.configuration.workers;
     let outlet = outlets.pop().filter(|_| workers > 1);
     let common = Common::new(plan, pools, &doorbell, workers);
@@ -142,6 +148,12 @@ pub fn run_receivers(plan: &Plan<'_>, pools: &mut Vec<Pool>, workers: usize) -> 
     let sums = Sums::of(ended, pools);
     pools.append(&mut spare);
     outcome(pools, &senders, start_ns, sums)
+}
+
+/// The limit of esp's queue.
+fn queue_limit(configuration: &Configuration) -> usize {
+    let registry = &configuration.registry;
+    registry.get(registry.id("esp").expect("a protocol of the path")).qlimit
 }
 
 impl<'a> Common<'a> {

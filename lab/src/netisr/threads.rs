@@ -293,10 +293,13 @@ impl<'a> Worker<'a> {
     pub fn run(mut self) -> Result<Ended> {
         let settled = settle(self.hands.common.plan, 1);
         let cpu_seconds_before = thread_cpu_seconds();
+        // What a full queue is to drop must have come to it.
+        let most = if self.hands.common.plan.ring_drops { usize::MAX } else { BURST_MAX };
         self.hands.common.start_line.wait();
         loop {
             let (workstream, hands) = (&mut self.workstream, &mut self.hands);
-            let came = self.inbox.drain(|_, (proto, packet)| workstream.receive(proto, packet, hands));
+            let took = |_, (proto, packet)| workstream.receive(proto, packet, hands);
+            let came = self.inbox.drain_some(most, took);
             let handled = workstream.drain(now_ns(), hands);
             if came + handled > 0 {
                 hands.say();
