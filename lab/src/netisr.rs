@@ -15,9 +15,10 @@
 //! | `1-worker`, `2-workers` | more than can be done; a network card's queue brings each worker the flows of its own |
 //!
 //! - `kpps`: packets worked on / time to the end of the last one's work; median of the repeats.
-//! - `of_best_pct` (hybrid) = 100 x kpps / the better of direct's and deferred's in the same repeat; median.
-//! - `per_worker_pct` (2-workers) = 100 x kpps of two workers / 2 / kpps of one, in the same repeat; median.
-//! - `of_peak_pct` = 100 x kpps / the system's highest in any load on the same cores and steering.
+//! - Ratios are of kpps in the same repeat, and the median of the repeats: in percent of
+//!   `of_best_pct` (hybrid) the better of direct and deferred, `of_peak_pct` the same system in the load where it did most, on
+//!   the same cores and steering, `of_short_pct` (`-long`) the same without the long queue, `per_worker_pct` (2-workers) what
+//!   one worker does alone.
 //! - `dropped`, `reordered`: sums over the repeats; `dropped_pct` of what was sent.
 //! - `p50_us`, `p99_us`: from the device's ring to the end of the work, all repeats together.
 //! - `held_pct`: of the time, the senders were held. `cpu_pct`: CPU time of both threads, of one core.
@@ -26,8 +27,8 @@
 //! The threads are real-time, as the path's workers are, so that what else the machine does disturbs them little; on one core
 //! they are not, and never spin.
 //!
-//! Every repeat goes through all cases and systems, the next one backwards, so that a slow drift of the machine falls on all
-//! alike.
+//! Runs are short ([`RUN_SECONDS`]) and every repeat goes through all cases and systems, the next one backwards, so that a drift
+//! of the machine falls on all alike.
 //!
 //! Source: seed `netisr-ipsec` (FreeBSD review D9721).
 //! Limits: two threads. What the machine does meanwhile is in every figure.
@@ -61,6 +62,7 @@ const FIELDS: &[Field] = &[
     Field { name: "of_best_pct", heading: "of best", unit: "%", decimals: 1 },
     Field { name: "per_worker_pct", heading: "per worker", unit: "%", decimals: 1 },
     Field { name: "of_peak_pct", heading: "of peak", unit: "%", decimals: 1 },
+    Field { name: "of_short_pct", heading: "of short", unit: "%", decimals: 1 },
     Field { name: "dropped", heading: "dropped", unit: "packets", decimals: 0 },
     Field { name: "dropped_pct", heading: "dropped", unit: "%", decimals: 1 },
     Field { name: "seed_dropped_pct", heading: "published", unit: "%", decimals: 1 },
@@ -104,6 +106,8 @@ const FRAMES_BESIDE: usize = 4096;
 const FRAME_BYTES: u32 = 2048 + 64;
 /// About half a gibibyte of frames.
 const FRAMES_MAX: usize = 1 << 18;
+/// How long a run takes, about.
+const RUN_SECONDS: f64 = 0.025;
 /// After each run the machine is left to others for one part in this many of its time.
 const REST_SHARE: u64 = 8;
 /// More than any machine can work on.
@@ -114,8 +118,6 @@ const FLOOD_PACKETS_PER_S: f64 = 50e6;
 pub struct Options {
     /// How long each system runs in each case, all repeats together.
     pub seconds: f64,
-    /// Into how many runs that is cut.
-    pub repeats: usize,
     /// The systems, in the order they take turns.
     pub systems: Vec<System>,
     /// The cases, in the order they take turns.
@@ -131,7 +133,6 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             seconds: 0.5,
-            repeats: 5,
             systems: System::ALL.to_vec(),
             cases: Case::defaults(),
             cost_ns: 1000,
@@ -192,13 +193,13 @@ pub fn check(settings: &[(String, String)]) -> Result<()> {
 
 /// Runs the lab.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
-    let (seconds, repeats, cost_ns) = (options.seconds, options.repeats, options.cost_ns);
+    let (seconds, cost_ns) = (options.seconds, options.cost_ns);
     ensure!(
         (0.01..=60.0).contains(&seconds),
         "a system runs for 0.01 to 60 seconds in each case, not {seconds}"
     );
-    ensure!((1..=100).contains(&repeats), "1 to 100 repeats, not {repeats}");
     ensure!((50..=1_000_000).contains(&cost_ns), "the work costs 50 to 1000000 ns a packet, not {cost_ns}");
+    let repeats = (seconds / RUN_SECONDS).round().max(1.0) as usize;
     let qlimit = case::queue_limit(&options.settings)?;
     let frames = 2 * LONG * qlimit + FRAMES_BESIDE;
     ensure!(
@@ -291,6 +292,7 @@ impl Results<'_> {
             ("of_best_pct", self.of_best_pct(index).into()),
             ("per_worker_pct", self.per_worker_pct(index).into()),
             ("of_peak_pct", self.of_peak_pct(index).into()),
+            ("of_short_pct", self.of_short_pct(index).into()),
             ("dropped", dropped.into()),
             ("dropped_pct", (100.0 * dropped as f64 / offered as f64).into()),
             ("seed_dropped_pct", seed_dropped_pct.into()),
@@ -318,37 +320,52 @@ impl Results<'_> {
     fn of_best_pct(&self, index: usize) -> Option<f64> {
         let systems = &self.options.systems;
         let case_start = index - index % systems.len();
-        let of = |mode: &str| {
-            let place = systems.iter().position(|system| system.name() == mode)?;
-            Some(&self.outcomes[case_start + place])
-        };
-        if systems[index % systems.len()].name() != "hybrid" {
+        let of = |mode: &str| Some(case_start + systems.iter().position(|system| system.name() == mode)?);
+        if Some(index) != of("hybrid") {
             return None;
         }
         let (direct, deferred) = of("direct").zip(of("deferred"))?;
-        let pairs = self.outcomes[index].iter().zip(direct.iter().zip(deferred));
-        Some(median(
-            pairs.map(|(hybrid, (direct, deferred))| 100.0 * kpps(hybrid) / kpps(direct).max(kpps(deferred))),
-        ))
+        let best = if self.ratio(direct, deferred) > 1.0 { direct } else { deferred };
+        Some(100.0 * self.ratio(index, best))
     }
 
     /// What a worker does beside another one, of what it does alone.
     fn per_worker_pct(&self, index: usize) -> Option<f64> {
-        let Options { systems, cases, .. } = self.options;
-        let is = |index: usize, workers| cases[index / systems.len()].place == Place::Workers(workers);
-        let mut same = (index % systems.len()..self.outcomes.len()).step_by(systems.len());
-        let alone = &self.outcomes[same.find(|other| is(*other, 1))?];
-        let pairs = self.outcomes[index].iter().zip(alone);
-        is(index, 2).then(|| median(pairs.map(|(both, alone)| 100.0 * kpps(both) / 2.0 / kpps(alone))))
+        let alone = self.sames(index).find(|other| self.case(*other).place == Place::Workers(1))?;
+        (self.case(index).place == Place::Workers(2)).then(|| 100.0 * self.ratio(index, alone) / 2.0)
     }
 
     fn of_peak_pct(&self, index: usize) -> f64 {
-        let Options { systems, cases, .. } = self.options;
-        let place = cases[index / systems.len()].place;
-        let figure = |index: usize| median(self.outcomes[index].iter().map(kpps));
-        let same = (index % systems.len()..self.outcomes.len()).step_by(systems.len());
-        let same = same.filter(|other| cases[other / systems.len()].place == place);
-        100.0 * figure(index) / same.map(figure).fold(0.0, f64::max)
+        let place = self.case(index).place;
+        let loads = self.sames(index).filter(|other| {
+            let case = self.case(*other);
+            case.place == place && !case.is_long
+        });
+        100.0 * loads.map(|load| self.ratio(index, load)).fold(1.0, f64::min)
+    }
+
+    fn of_short_pct(&self, index: usize) -> Option<f64> {
+        let long = self.case(index);
+        let is_short =
+            |case: &Case| !case.is_long && (case.load_pct, case.place) == (long.load_pct, long.place);
+        let short = self.sames(index).find(|other| is_short(self.case(*other)))?;
+        long.is_long.then(|| 100.0 * self.ratio(index, short))
+    }
+
+    fn case(&self, index: usize) -> &Case {
+        &self.options.cases[index / self.options.systems.len()]
+    }
+
+    /// The same system in every case.
+    fn sames(&self, index: usize) -> impl Iterator<Item = usize> + use<> {
+        let systems = self.options.systems.len();
+        (index % systems..self.outcomes.len()).step_by(systems)
+    }
+
+    /// How many times the throughput of the other this has, in the same repeat; median.
+    fn ratio(&self, index: usize, other: usize) -> f64 {
+        let pairs = self.outcomes[index].iter().zip(&self.outcomes[other]);
+        median(pairs.map(|(this, other)| kpps(this) / kpps(other)))
     }
 }
 

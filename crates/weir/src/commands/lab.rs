@@ -21,7 +21,7 @@ use crate::{Failure, Outcome, output};
   weir lab epair                            every case, about a minute
   weir lab epair --systems mutex-drain,weir --seconds 0.5
   weir lab qdisc --sim                      the RFC's patches as well, simulated
-  weir lab netisr                           every case, about a minute
+  weir lab netisr                           every case, about a minute and a half
   weir lab netisr --cases 100,150,150-long --set defaultqlimit=512
 
 Experiments:
