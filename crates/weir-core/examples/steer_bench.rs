@@ -1,7 +1,6 @@
-//! Steering's cost in cycles of the time-stamp counter, beside DPDK's if its program is given.
+//! Steering's cost in cycles of the time-stamp counter, beside DPDK's where its headers are installed.
 //!
-//! `cargo run --release -p weir-core --example steer_bench [-- PEER]`, where PEER is `benches/peers/thash.c`
-//! built as its first lines say. Both sides hash the same 256 tuples and must agree on the hashes before a
+//! `cargo run --release -p weir-core --example steer_bench`. Both sides hash the same 256 tuples and must agree on the hashes before a
 //! figure counts. They take turns (ABBA) for [`REPEATS`] repeats; a repeat's figure is its least round, since
 //! a round cannot be faster than the work it does, only disturbed; shown are the median and the quartiles of
 //! the repeats.
@@ -13,20 +12,25 @@ fn main() {
 
 #[cfg(target_arch = "x86_64")]
 fn main() {
-    bench::run(std::env::args().nth(1).as_deref());
+    bench::run();
 }
+
+#[cfg(target_arch = "x86_64")]
+#[path = "../../../benches/peers/peer.rs"]
+mod peer;
 
 #[cfg(target_arch = "x86_64")]
 mod bench {
     use std::arch::x86_64::{_mm_lfence, _rdtsc};
     use std::hint::black_box;
-    use std::process::Command;
 
     use weir_core::steer::key::Key;
     use weir_core::steer::parse::HashKind;
     use weir_core::steer::rss::{BURST_MAX, Burst, Rss};
     use weir_core::steer::toeplitz::Toeplitz;
     use weir_simd::toeplitz::{GROUP_TUPLES, Group};
+
+    use crate::peer::Peer;
 
     const REPEATS: usize = 9;
     const ROUNDS: usize = 2000;
@@ -36,11 +40,13 @@ mod bench {
     const FRAMES: usize = 1024;
     const FRAME_STRIDE: usize = 2048;
 
-    pub fn run(peer: Option<&str>) {
+    pub fn run() {
+        let peer = Peer::build("thash", &["-lrte_hash"]);
+        let peer = peer.map_err(|error| println!("without DPDK's hashes: {error}")).ok();
         let (best, portable) = (Toeplitz::new(&Key::MICROSOFT), Toeplitz::portable(&Key::MICROSOFT));
         println!("cycles a tuple or packet, median [quartiles] of {REPEATS}; kernel: {}", best.kernel_name());
-        toeplitz::<3>("12-byte tuple", &best, &portable, peer, "12");
-        toeplitz::<9>("36-byte tuple", &best, &portable, peer, "36");
+        toeplitz::<3>("12-byte tuple", &best, &portable, peer.as_ref(), "12");
+        toeplitz::<9>("36-byte tuple", &best, &portable, peer.as_ref(), "36");
         for (name, tag, v6) in [("IPv4", false, false), ("IPv4 tagged", true, false), ("IPv6", false, true)] {
             for workers in [2, 16] {
                 burst(&format!("burst of 64, {name}, {workers} workers"), tag, v6, workers);
@@ -52,7 +58,7 @@ mod bench {
         name: &str,
         best: &Toeplitz,
         portable: &Toeplitz,
-        peer: Option<&str>,
+        peer: Option<&Peer>,
         len: &str,
     ) {
         let packed = tuples::<WORDS>();
@@ -160,10 +166,9 @@ mod bench {
         }
     }
 
-    /// The peer's cycles per tuple and the XOR of its hashes.
-    fn ask(peer: &str, case: &str) -> Option<(f64, u32)> {
-        let output = Command::new(peer).arg(case).output().expect("the peer's program runs");
-        let text = String::from_utf8_lossy(&output.stdout);
+    /// The peer's cycles per tuple and the XOR of its hashes; `None` for what this processor cannot do.
+    fn ask(peer: &Peer, case: &str) -> Option<(f64, u32)> {
+        let text = peer.run(&[case.to_string()]).ok()?;
         let (cycles, sum) = text.trim().split_once(' ')?;
         Some((cycles.parse().ok()?, u32::from_str_radix(sum, 16).ok()?))
     }

@@ -12,6 +12,8 @@
 
 mod dpdk;
 mod machine;
+#[path = "../../../../benches/peers/peer.rs"]
+mod peer;
 mod queues;
 
 use dpdk::RteRing;
