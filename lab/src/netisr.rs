@@ -107,7 +107,7 @@ const FRAME_BYTES: u32 = 2048 + 64;
 /// About half a gibibyte of frames.
 const FRAMES_MAX: usize = 1 << 18;
 /// How long a run takes, about.
-const RUN_SECONDS: f64 = 0.025;
+const RUN_SECONDS: f64 = 0.05;
 /// After each run the machine is left to others for one part in this many of its time.
 const REST_SHARE: u64 = 8;
 /// More than any machine can work on.
