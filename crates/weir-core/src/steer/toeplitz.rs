@@ -20,7 +20,7 @@
 //!
 //! Source: Microsoft, "RSS Hashing Functions" and "Verifying the RSS Hash Calculation".
 
-use weir_simd::toeplitz::{GROUP_TUPLES, Group, ToeplitzGfni, WORDS_MAX};
+use weir_simd::toeplitz::{GROUP_TUPLES, Group, Kernel, WORDS_MAX};
 
 use super::key::{KEY_LEN_BYTES, Key};
 
@@ -28,13 +28,13 @@ use super::key::{KEY_LEN_BYTES, Key};
 #[derive(Clone)]
 pub struct Toeplitz {
     shares: Box<[[u64; 256]; WORDS_MAX]>,
-    kernel: Option<ToeplitzGfni>,
+    kernel: Option<Kernel>,
 }
 
 impl Toeplitz {
     /// Prepares `key`, for the processor's own kernel too if it has one.
     pub fn new(key: &Key) -> Toeplitz {
-        Toeplitz { kernel: ToeplitzGfni::new(key.bytes()), ..Toeplitz::portable(key) }
+        Toeplitz { kernel: Kernel::new(key.bytes()), ..Toeplitz::portable(key) }
     }
 
     /// Prepares `key` for the tables alone, as on a processor without a kernel.
@@ -51,9 +51,9 @@ impl Toeplitz {
         Toeplitz { shares, kernel: None }
     }
 
-    /// What [`Toeplitz::hash_groups`] runs on, for statistics: `gfni-avx512` or `portable`.
+    /// What [`Toeplitz::hash_groups`] runs on, for statistics: the name of a [`Kernel`], or `portable`.
     pub fn kernel_name(&self) -> &'static str {
-        if self.kernel.is_some() { "gfni-avx512" } else { "portable" }
+        self.kernel.as_ref().map_or("portable", Kernel::name)
     }
 
     /// The hash of one tuple, given as words whose bytes lie in the order of the wire.
