@@ -10,12 +10,13 @@
 //! (`netstat -Q` in the IPsec report: 616,976,559 drops). Here it holds its feeder, unless a rule says
 //! otherwise.
 //!
-//! [`settings`] reads the configuration under netisr's names, [`netstat`] prints the counters as `netstat -Q`
+//! [`handlers`] are those of a host that receives. [`settings`] reads the configuration under netisr's names, [`netstat`] prints the counters as `netstat -Q`
 //! does, and [`transmit`] is the other end: one owner for each device.
 //!
 //! Source: FreeBSD `sys/net/netisr.c`, `netisr.h`, `usr.bin/netstat/netisr.c`.
 
 mod credit;
+pub mod handlers;
 pub mod netstat;
 pub mod protocol;
 pub mod settings;

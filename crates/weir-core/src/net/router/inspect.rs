@@ -1,18 +1,15 @@
 //! The first look at a frame: what it is, and whether its headers may be believed.
 //!
-//! Common headers (no VLAN tag, no IPv4 options) are read straight from a fixed-size beginning of the frame, after one
-//! length check, as [`crate::steer::parse`] does and for the same reason; the rest goes through `smoltcp::wire`. Tests
-//! hold both to the same answer.
+//! Whether a header may be believed is [`crate::net::input`]'s to say; what is looked at here besides is for a router alone.
 //!
 //! Sources that must not be on a wire: 0/8, 127/8, 169.254/16, groups and 240/4, and our own (RFC 1812 section 5.3.7,
 //! RFC 3927 section 7); groups, ::1 and IPv4 mapped into IPv6 (RFC 4291 section 2.5, 2.7).
 
 use std::net::Ipv6Addr;
 
-use smoltcp::wire::Ipv4Packet;
-
 use crate::drops::DropReason;
-use crate::net::checksum::{IPV4_LEN, header_is_right};
+use crate::net::checksum::IPV4_LEN;
+use crate::net::input;
 
 pub(super) const ETHERNET_LEN: usize = 14;
 /// Ethernet and IPv4 headers.
@@ -51,24 +48,8 @@ pub(super) fn inspect(frame: &[u8], mac: [u8; 6], own_v4: &[[u8; 4]], destinatio
 #[inline]
 fn check_v4(frame: &[u8], own_v4: &[[u8; 4]], destination: &mut [u8; 4]) -> Result<(), DropReason> {
     let (_, ip) = frame.split_at(ETHERNET_LEN);
+    input::ipv4(ip)?;
     let header = ip.first_chunk::<IPV4_LEN>().ok_or(DropReason::Malformed)?;
-    if header[0] == 0x45 {
-        let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        if total_len < IPV4_LEN || total_len > ip.len() {
-            return Err(DropReason::Malformed);
-        }
-        if !header_is_right(header) {
-            return Err(DropReason::BadChecksum);
-        }
-    } else {
-        let packet = Ipv4Packet::new_checked(ip).map_err(|_| DropReason::Malformed)?;
-        if packet.version() != 4 {
-            return Err(DropReason::Malformed);
-        }
-        if !packet.verify_checksum() {
-            return Err(DropReason::BadChecksum);
-        }
-    }
     let source = [header[12], header[13], header[14], header[15]];
     let never = matches!(source, [0 | 127 | 224..=255, ..] | [169, 254, ..]);
     if never || own_v4.contains(&source) {
@@ -79,11 +60,8 @@ fn check_v4(frame: &[u8], own_v4: &[[u8; 4]], destination: &mut [u8; 4]) -> Resu
 }
 
 fn check_v6(frame: &[u8]) -> Result<(), DropReason> {
+    input::ipv6(&frame[ETHERNET_LEN..])?;
     let head = frame.first_chunk::<V6_HEAD>().ok_or(DropReason::Malformed)?;
-    let payload_len = usize::from(u16::from_be_bytes([head[18], head[19]]));
-    if head[14] >> 4 != 6 || payload_len > frame.len() - V6_HEAD {
-        return Err(DropReason::Malformed);
-    }
     let (source, _) = addresses_v6(head);
     if source.is_multicast() || source.is_loopback() || source.to_ipv4_mapped().is_some() {
         return Err(DropReason::Martian);
@@ -95,40 +73,4 @@ fn check_v6(frame: &[u8]) -> Result<(), DropReason> {
 pub(super) fn addresses_v6(head: &[u8; V6_HEAD]) -> (Ipv6Addr, Ipv6Addr) {
     let at = |from: usize| Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| head[from + i]));
     (at(22), at(38))
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// The short way and smoltcp's views say the same of an IPv4 header.
-        #[test]
-        fn both_ways_agree(
-            mut ip in prop::collection::vec(any::<u8>(), 20..64),
-            total_len in 0u16..70, right in any::<bool>(), padding in 0usize..8,
-        ) {
-            ip[0] = 0x45;
-            ip[2..4].copy_from_slice(&total_len.to_be_bytes());
-            (ip[12], ip[16]) = (10, 10);
-            if right {
-                Ipv4Packet::new_unchecked(&mut ip).fill_checksum();
-            }
-            ip.extend(vec![0; padding]);
-            let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-            frame.extend(&ip);
-            let expected = match Ipv4Packet::new_checked(&ip[..]) {
-                Err(_) => Err(DropReason::Malformed),
-                Ok(packet) if !packet.verify_checksum() => Err(DropReason::BadChecksum),
-                Ok(_) => Ok(()),
-            };
-            let mut destination = [0; 4];
-            prop_assert_eq!(check_v4(&frame, &[], &mut destination), expected);
-            if expected.is_ok() {
-                prop_assert_eq!(&destination, &ip[16..20]);
-            }
-        }
-    }
 }

@@ -1,0 +1,99 @@
+//! The protocols of a host that receives, and what each makes of a frame: ether looks at its type, the others at its header.
+//!
+//! ```text
+//! ether --0x0806--> arp     delivered            whatever VLAN tags are before the type, two at most
+//!       --0x0800--> ip      delivered
+//!       --0x86dd--> ip6     delivered
+//!       --other---> dropped, no-handler          a frame without a type, or a header not to be believed: malformed, bad-checksum
+//! ```
+//!
+//! Steering is a matter of settings: ether's policy is `flow` and its mode `hybrid`, so a packet is handled at once if its flow is
+//! the worker's that received it, and handed to that of its flow otherwise. netisr has ether `direct` and leaves steering to the
+//! device. Under policy `cpu` a packet is the worker's that has its receive queue's number, over the workers in turn.
+//!
+//! Owner: values without state, shared by all workers. Source: FreeBSD `sys/net/if_ethersubr.c` (`ether_demux`),
+//! `sys/netinet/ip_input.c`, `sys/netinet6/ip6_input.c`, for what is looked at before anything is believed.
+
+use super::protocol::{Mode, Policy, ProtoId, Protocol, Registry};
+use crate::classify::headers::{IPV4, IPV6, network_offset};
+use crate::drops::DropReason;
+use crate::net::input;
+
+const ARP: u16 = 0x0806;
+
+/// Where a handler sends a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// On to another protocol.
+    Dispatch(ProtoId),
+    /// To whoever receives.
+    Deliver,
+    /// Nowhere.
+    Drop(DropReason),
+}
+
+/// The handlers of ether, arp, ip and ip6.
+#[derive(Clone, Copy, Debug)]
+pub struct Handlers {
+    ether: ProtoId,
+    arp: ProtoId,
+    ip: ProtoId,
+    ip6: ProtoId,
+}
+
+/// What is to be registered.
+pub fn protocols() -> Vec<Protocol> {
+    let mut protocols = Protocol::of_the_path();
+    protocols.retain(|protocol| protocol.name != "esp");
+    for protocol in &mut protocols {
+        protocol.to_worker = Some(|meta| usize::from(meta.queue));
+        match protocol.name {
+            "ether" => (protocol.policy, protocol.mode) = (Policy::Flow, Some(Mode::Hybrid)),
+            _ => protocol.feeds = &[],
+        }
+    }
+    protocols
+}
+
+impl Handlers {
+    /// The handlers of a registry of [`protocols`].
+    ///
+    /// # Panics
+    /// If it is of others.
+    pub fn new(registry: &Registry) -> Handlers {
+        let id = |name| registry.id(name).expect("a protocol of a host that receives");
+        Handlers { ether: id("ether"), arp: id("arp"), ip: id("ip"), ip6: id("ip6") }
+    }
+
+    /// Where frames enter.
+    pub fn ether(&self) -> ProtoId {
+        self.ether
+    }
+
+    /// What `proto` makes of a frame.
+    #[inline]
+    pub fn handle(&self, proto: ProtoId, frame: &[u8]) -> Verdict {
+        let Some((ethertype, offset)) = network_offset(frame) else {
+            return Verdict::Drop(DropReason::Malformed);
+        };
+        if proto == self.ether {
+            return match ethertype {
+                IPV4 => Verdict::Dispatch(self.ip),
+                IPV6 => Verdict::Dispatch(self.ip6),
+                ARP => Verdict::Dispatch(self.arp),
+                _ => Verdict::Drop(DropReason::NoHandler),
+            };
+        }
+        let packet = &frame[offset..];
+        let looked_at = match proto {
+            proto if proto == self.ip => input::ipv4(packet),
+            proto if proto == self.ip6 => input::ipv6(packet),
+            _ => input::arp(packet),
+        };
+        looked_at.map_or_else(Verdict::Drop, |()| Verdict::Deliver)
+    }
+}
+
+#[cfg(test)]
+#[path = "handlers_tests.rs"]
+mod tests;
