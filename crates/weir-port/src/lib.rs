@@ -1,7 +1,7 @@
 //! The kernel side of Weir: how packets come out of a stock kernel and go back in, and how it is made to hold them.
 //!
-//! From the outside in: [`port`] is one end of a wire and ties the rest together; [`xsk`] are the AF_XDP sockets,
-//! [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
+//! From the outside in: [`port`] is one end of a wire and ties the rest together, [`queue`] one of its receive queues; [`xsk`] are
+//! the AF_XDP sockets, [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
 //! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back; [`probe`] finds out whether this kernel
 //! can do it all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`],
 //! [`masquerade`]), and [`process`] starts the program there.
@@ -24,6 +24,7 @@ pub mod port;
 pub mod probe;
 pub mod process;
 pub mod qdisc;
+pub mod queue;
 pub mod signals;
 pub mod subnet;
 pub mod sys;

@@ -5,10 +5,9 @@
 //!                                                                    transmit ring -> veth -> receiver
 //! ```
 //!
-//! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has as many frames on offer as one poll may
-//! bring, so that the kernel can place them; [`Port::collect`] offers new ones at once.
-//!
-//! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Loans`].
+//! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Loans`]. A port that only
+//! receives can be several workers': its queues are dealt to them in turn, [`owner_of`], each with the frames and the bell of its
+//! owner, and [`Port::split`] lends them out.
 //!
 //! Limits: packets are transmitted by way of queue 0. A packet longer than the frame cannot arrive, because the kernel
 //! refuses XDP on a veth whose peer's MTU would allow one.
@@ -30,6 +29,7 @@ use crate::link::Link;
 use crate::napi::{self, Poller, Priming};
 use crate::netns::NetNs;
 use crate::qdisc::{self, RootQdisc};
+use crate::queue::Queue;
 use crate::transmission::{Completion, Transmission};
 use crate::undo::{Keeper, Undo};
 use crate::xsk::socket::{RingSizes, Statistics, Transmit, XskSocket};
@@ -73,10 +73,9 @@ pub struct Lost {
     pub while_down: u64,
 }
 
-struct Queue {
-    socket: XskSocket,
-    poller: Poller,
-    on_offer: u32,
+/// Which of `owners` workers has a queue.
+pub fn owner_of(queue: usize, owners: usize) -> usize {
+    queue % owners
 }
 
 /// An interface that packets enter and leave by.
@@ -87,8 +86,6 @@ pub struct Port {
     sender: Link,
     sender_netns: Arc<NetNs>,
     queues: Vec<Queue>,
-    /// How many packets one poll brings at most, and how many frames each queue has on offer at least.
-    poll_budget: u32,
     announcements: Announcements,
     transmission: Transmission,
     sockets: Map,
@@ -101,13 +98,13 @@ pub struct Port {
 impl Port {
     /// Takes an interface of this thread's namespace over. What is changed outside descriptors is recorded with `keeper`
     /// first; on failure everything made so far is dropped, and the keeper puts the rest back. A poll brings at most
-    /// `poll_budget` packets, [`napi::BUDGET`] or fewer.
+    /// `poll_budget` packets, [`napi::BUDGET`] or fewer. The owners of its queues are as many as `frames` and `bells`.
     pub fn open(
         name: &str,
         poll_budget: u32,
         umem: &mut Umem,
-        frames: &mut Frames,
-        bell: &Bell,
+        frames: &mut [Frames],
+        bells: &[&Bell],
         keeper: &mut dyn Keeper,
     ) -> Result<Port> {
         let link = Link::by_name(name)?;
@@ -136,22 +133,22 @@ impl Port {
         let announcements = Announcements::new(sender.tx_queues as usize)
             .doing(|| "sharing memory with the doorbell".into())?;
         let doorbell = sender_netns.run(|| {
-            doorbell::load(bell, &announcements)
+            doorbell::load(bells, &announcements)
                 .and_then(|program| program.attach(sender.ifindex))
                 .doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
         })?;
         let pollers = take_over(&link, &sender_netns, &sender, &announcements, &ids)?;
 
-        let queues = sockets.into_iter().zip(pollers);
+        let memory_frames = umem.memory().frames();
+        let queues = sockets.into_iter().zip(pollers).enumerate();
         let mut port = Port {
             attached: Some([redirect, doorbell]),
             link,
             sender,
             sender_netns: Arc::new(sender_netns),
-            queues: queues.map(|(socket, poller)| Queue { socket, poller, on_offer: 0 }).collect(),
-            poll_budget,
+            queues: queues.map(|(number, (socket, poller))| Queue::new(number, socket, poller)).collect(),
             announcements,
-            transmission: Transmission::new(frames.pool.memory().frames(), RINGS.transmit),
+            transmission: Transmission::new(memory_frames, RINGS.transmit),
             sockets: map,
             ids,
             is_down: false,
@@ -193,10 +190,10 @@ impl Port {
         napi::check_instances(&self.link, &ids)?;
         let pollers = take_over(&self.link, &self.sender_netns, &self.sender, &self.announcements, &ids)?;
         for (queue, poller) in self.queues.iter_mut().zip(pollers) {
-            queue.poller = poller;
+            queue.set_poller(poller);
         }
         self.ids = ids;
-        self.go_live(frames)?;
+        self.go_live(std::slice::from_mut(frames))?;
         // Senders may have been stopped, and announced before this.
         (0..self.queues.len()).for_each(|queue| self.announcements.set_pending(queue));
         self.lost()?;
@@ -205,22 +202,23 @@ impl Port {
     }
 
     /// From here on packets arrive here and not in the kernel's stack.
-    fn go_live(&mut self, frames: &mut Frames) -> Result<()> {
-        for index in 0..self.queues.len() {
-            if !self.offer(index, frames) {
+    fn go_live(&mut self, frames: &mut [Frames]) -> Result<()> {
+        let owners = frames.len();
+        let count = self.queues.len();
+        for queue in &mut self.queues {
+            if !queue.offer(&mut frames[owner_of(queue.number(), owners)]) {
                 return Err(PortError::Unsuitable {
                     name: self.link.name.clone(),
                     why: format!(
-                        "has {} queues, which need {} frames of packet memory: give weir more with --memory",
-                        self.queues.len(),
-                        self.queues.len() as u32 * self.poll_budget
+                        "has {count} queues, which need {} frames of packet memory: give weir more with --memory",
+                        count as u32 * queue.poll_budget()
                     ),
                 });
             }
-            let socket = self.queues[index].socket.as_fd().as_raw_fd() as u32;
+            let number = queue.number() as u32;
             self.sockets
-                .update(index as u32, socket)
-                .doing(|| format!("directing queue {index} of {} to its socket", self.link.name))?;
+                .update(number, queue.socket().as_fd().as_raw_fd() as u32)
+                .doing(|| format!("directing queue {number} of {} to its socket", self.link.name))?;
         }
         Ok(())
     }
@@ -251,6 +249,11 @@ impl Port {
         self.link.mtu_bytes + HEADER_BYTES_MAX
     }
 
+    /// The queues, for their owners, and what the sending end announces on them.
+    pub fn split(&mut self) -> (&mut [Queue], &Announcements) {
+        (&mut self.queues, &self.announcements)
+    }
+
     /// What the sending end announces.
     pub fn announcements(&self) -> &Announcements {
         &self.announcements
@@ -259,66 +262,29 @@ impl Port {
     /// Polls by io_uring from now on, as it does by itself where packets to the kernel's own sockets are filtered.
     pub fn poll_by_ring(&mut self) -> Result<()> {
         for (queue, &id) in self.queues.iter_mut().zip(&self.ids) {
-            queue.poller = Poller::ring(id)?;
+            queue.set_poller(Poller::ring(id)?);
         }
         Ok(())
     }
 
     /// How the queues are polled.
     pub fn poller_name(&self) -> &'static str {
-        self.queues[0].poller.name()
+        self.queues[0].poller_name()
     }
 
     /// Fills the offer of `queue` up; true if it may be polled.
     pub fn offer(&mut self, queue: usize, frames: &mut Frames) -> bool {
-        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
-        let queue = &mut self.queues[queue];
-        while queue.on_offer < self.poll_budget {
-            let Some(frame) = frames.pool.take() else { break };
-            queue.socket.fill.push(u64::from(frames.loans.lend(frame)) * frame_bytes);
-            queue.on_offer += 1;
-        }
-        queue.socket.fill.publish();
-        queue.on_offer >= self.poll_budget
+        self.queues[queue].offer(frames)
     }
 
     /// Polls `queue` once and collects what came; how many packets that were.
     pub fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
-        let mut count = 0;
-        // The kernel has polled uninvited, and what it brought used up part of the offer.
-        if self.queues[queue].socket.fill.unconsumed() < self.poll_budget {
-            count += self.collect(queue, frames, received);
-        }
-        self.queues[queue].poller.poll();
-        count + self.collect(queue, frames, received)
+        self.queues[queue].poll(frames, received)
     }
 
     /// Collects what has come on `queue` without polling it, and fills the offer up.
     pub fn collect(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
-        let before = received.len();
-        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
-        let rx = &mut self.queues[queue].socket.rx;
-        let mut returned = 0;
-        while let Some(descriptor) = rx.pop() {
-            returned += 1;
-            let offset_bytes = (descriptor.address % frame_bytes) as u32;
-            // A descriptor is the kernel's word and checked in release builds too: one that names no frame of this offer, or
-            // reaches past its end, is not followed.
-            let index = u32::try_from(descriptor.address / frame_bytes).unwrap_or(u32::MAX);
-            let Ok(frame) = frames.loans.reclaim(index) else { continue };
-            let end = u64::from(offset_bytes) + u64::from(descriptor.length);
-            if end > frame_bytes || descriptor.length < 14 {
-                frames.pool.give(frame);
-                continue;
-            }
-            received.push(Received { frame, offset_bytes, len_bytes: descriptor.length });
-        }
-        rx.release();
-        self.queues[queue].on_offer -= returned;
-        if returned > 0 {
-            self.offer(queue, frames);
-        }
-        received.len() - before
+        self.queues[queue].collect(frames, received)
     }
 
     /// How many more packets can be handed to [`Port::transmit`].
@@ -328,18 +294,18 @@ impl Port {
 
     /// Puts a packet on the transmit ring; there must be room.
     pub fn transmit(&mut self, packet: Received, frames: &mut Frames) {
-        self.transmission.put(packet, &mut self.queues[0].socket, frames);
+        self.transmission.put(packet, self.queues[0].socket_mut(), frames);
     }
 
     /// Makes the kernel transmit: everything, or as much as the device takes now.
     pub fn flush(&mut self) -> Result<Transmit> {
-        let flushed = self.transmission.flush(&mut self.queues[0].socket);
+        let flushed = self.transmission.flush(self.queues[0].socket_mut());
         flushed.doing(|| format!("transmitting on {}", self.link.name))
     }
 
     /// Takes back the frames whose transmission has ended, telling `each` their lengths and fates; how many they were.
     pub fn complete(&mut self, frames: &mut Frames, each: impl FnMut(u32, Completion)) -> usize {
-        self.transmission.complete(&mut self.queues[0].socket, frames, each)
+        self.transmission.complete(self.queues[0].socket_mut(), frames, each)
     }
 
     /// How many packets and bytes are on the transmit ring or with the device.
@@ -347,12 +313,10 @@ impl Port {
         self.transmission.in_flight()
     }
 
-    /// Makes one poll bring at most so many packets, and says how many it then does.
+    /// Makes one poll of any queue bring at most so many packets, and says how many it then does.
     pub fn set_poll_budget(&mut self, packets: u32) -> u32 {
         let wanted = packets.min(napi::BUDGET);
-        let budgets = self.queues.iter().map(|queue| queue.poller.set_budget(wanted));
-        self.poll_budget = budgets.max().unwrap_or(wanted);
-        self.poll_budget
+        self.queues.iter_mut().map(|queue| queue.set_poll_budget(wanted)).max().unwrap_or(wanted)
     }
 
     /// What the kernel lost at this port.
@@ -369,7 +333,7 @@ impl Port {
         let mut sum = Statistics::default();
         for queue in &self.queues {
             let one = queue
-                .socket
+                .socket()
                 .statistics()
                 .doing(|| format!("reading the statistics of {}", self.link.name))?;
             sum.rx_dropped += one.rx_dropped;

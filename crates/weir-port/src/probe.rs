@@ -160,7 +160,7 @@ fn bpf() -> Result<()> {
 fn tcx(pair: &Pair) -> Result<()> {
     let attach = || -> io::Result<()> {
         // Two queues, so that the program is the longer one.
-        let program = doorbell::load(&Bell::new()?, &Announcements::new(2)?)?;
+        let program = doorbell::load(&[&Bell::new()?], &Announcements::new(2)?)?;
         program.attach(pair.sender.ifindex).map(drop)
     };
     attach().doing(|| "attaching a tcx program (Linux 6.6 or newer, CONFIG_NET_XGRESS)".into())

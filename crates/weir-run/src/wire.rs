@@ -86,8 +86,8 @@ impl Wire {
                 name,
                 poll_budget_max,
                 &mut umem,
-                &mut frames[worker],
-                &bells[worker],
+                std::slice::from_mut(&mut frames[worker]),
+                &[&bells[worker]],
                 keeper,
             )?);
         }

@@ -129,8 +129,8 @@ impl Announcements {
     }
 }
 
-/// Loads the program for one sending end.
-pub fn load(bell: &Bell, announcements: &Announcements) -> io::Result<Program> {
+/// Loads the program for one sending end. The bells are of the owners of the receiving queues ([`crate::port::owner_of`]).
+pub fn load(bells: &[&Bell], announcements: &Announcements) -> io::Result<Program> {
     let flows = if announcements.queues > 1 { Some(Map::lru_hash(FLOWS_MAX)?) } else { None };
     let mut asm = Asm::new();
     let out = asm.label();
@@ -142,7 +142,7 @@ pub fn load(bell: &Bell, announcements: &Announcements) -> io::Result<Program> {
         choose_queue(&mut asm, flows.as_fd(), announcements.queues, chosen);
     }
     asm.place(chosen);
-    announce(&mut asm, bell, announcements.queues, out);
+    announce(&mut asm, bells, announcements.queues, out);
     asm.place(out);
     asm.op_imm(Op::Mov, Reg::R0, TCX_NEXT);
     asm.exit();
@@ -211,8 +211,8 @@ fn choose_queue(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, chosen: Lab
     asm.jump(chosen);
 }
 
-/// Sets `pending` of the queue in `R7` and kicks a parked worker.
-fn announce(asm: &mut Asm, bell: &Bell, queues: usize, out: Label) {
+/// Sets `pending` of the queue in `R7` and kicks its owner, if that is parked.
+fn announce(asm: &mut Asm, bells: &[&Bell], queues: usize, out: Label) {
     word_of_queue(asm, Reg::R1, queues as i32, out);
     asm.load(Size::Word, Reg::R0, Reg::R1, byte_offset(WORD_PENDING));
     asm.jump_if(Cond::Ne, Reg::R0, 0, out);
@@ -220,6 +220,20 @@ fn announce(asm: &mut Asm, bell: &Bell, queues: usize, out: Label) {
     asm.exchange(Reg::R1, byte_offset(WORD_PENDING), Reg::R2);
     asm.jump_if(Cond::Ne, Reg::R2, 0, out);
 
+    let Some((last, others)) = bells.split_last() else { return };
+    asm.op_imm(Op::Mod, Reg::R7, bells.len() as i32);
+    for (owner, bell) in others.iter().enumerate() {
+        let next = asm.label();
+        asm.jump_if(Cond::Ne, Reg::R7, owner as i32, next);
+        kick(asm, bell, out);
+        asm.jump(out);
+        asm.place(next);
+    }
+    kick(asm, last, out);
+}
+
+/// Kicks the worker of a bell, if it is parked.
+fn kick(asm: &mut Asm, bell: &Bell, out: Label) {
     asm.load_map_value(Reg::R1, bell.state.as_fd());
     asm.load(Size::Word, Reg::R0, Reg::R1, 0);
     asm.jump_if(Cond::Ne, Reg::R0, PARKED as i32, out);

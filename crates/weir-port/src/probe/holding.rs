@@ -74,7 +74,14 @@ impl Trial {
         let mut frames = Frames { pool, loans };
         let bell = Bell::new().doing(|| "making a doorbell".into())?;
         let sender = Sender::new(&pair.sender)?;
-        let port = Port::open(&pair.receiver.name, napi::BUDGET, &mut umem, &mut frames, &bell, &mut Forget)?;
+        let port = Port::open(
+            &pair.receiver.name,
+            napi::BUDGET,
+            &mut umem,
+            std::slice::from_mut(&mut frames),
+            &[&bell],
+            &mut Forget,
+        )?;
         Ok(Trial { port, frames, sender, arrived: 0, _umem: umem, _bell: bell })
     }
 

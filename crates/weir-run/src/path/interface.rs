@@ -71,7 +71,8 @@ impl Interface {
         let mut frames = Frames { pool, loans };
         let bell =
             Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
-        let port = Port::open(name, napi::BUDGET, &mut umem, &mut frames, &bell, keeper)?;
+        let port =
+            Port::open(name, napi::BUDGET, &mut umem, std::slice::from_mut(&mut frames), &[&bell], keeper)?;
         Ok(Interface { port, frames, received: Vec::with_capacity(2 * BURST), bell, _umem: umem })
     }
 

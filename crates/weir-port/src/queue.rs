@@ -1,0 +1,109 @@
+//! One receive queue of a port: its AF_XDP socket, its poller, and the frames it has on offer.
+//!
+//! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has as many frames on offer as one poll may
+//! bring, so that the kernel can place them; [`Queue::collect`] offers new ones at once.
+//!
+//! Owner: one worker, whose [`Frames`] the frames on offer are from, always the same.
+
+use crate::napi::{self, Poller};
+use crate::port::{Frames, Received};
+use crate::xsk::socket::XskSocket;
+
+/// The shortest Ethernet frame that a device hands up: its header.
+const FRAME_BYTES_MIN: u32 = 14;
+
+/// A receive queue.
+pub struct Queue {
+    number: usize,
+    socket: XskSocket,
+    poller: Poller,
+    on_offer: u32,
+    /// How many packets one poll brings at most, and how many frames are on offer at least when it may be polled.
+    poll_budget: u32,
+}
+
+impl Queue {
+    pub(crate) fn new(number: usize, socket: XskSocket, poller: Poller) -> Queue {
+        Queue { number, socket, poller, on_offer: 0, poll_budget: napi::BUDGET }
+    }
+
+    /// Its number at the port.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    pub(crate) fn socket(&self) -> &XskSocket {
+        &self.socket
+    }
+
+    pub(crate) fn socket_mut(&mut self) -> &mut XskSocket {
+        &mut self.socket
+    }
+
+    pub(crate) fn poll_budget(&self) -> u32 {
+        self.poll_budget
+    }
+
+    pub(crate) fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        self.poll_budget = self.poller.set_budget(packets);
+        self.poll_budget
+    }
+
+    pub(crate) fn set_poller(&mut self, poller: Poller) {
+        self.poller = poller;
+    }
+
+    pub(crate) fn poller_name(&self) -> &'static str {
+        self.poller.name()
+    }
+
+    /// Fills the offer up; true if the queue may be polled.
+    pub fn offer(&mut self, frames: &mut Frames) -> bool {
+        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
+        while self.on_offer < self.poll_budget {
+            let Some(frame) = frames.pool.take() else { break };
+            self.socket.fill.push(u64::from(frames.loans.lend(frame)) * frame_bytes);
+            self.on_offer += 1;
+        }
+        self.socket.fill.publish();
+        self.on_offer >= self.poll_budget
+    }
+
+    /// Polls once and collects what came; how many packets that were.
+    pub fn poll(&mut self, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
+        let mut count = 0;
+        // The kernel has polled uninvited, and what it brought used up part of the offer.
+        if self.socket.fill.unconsumed() < self.poll_budget {
+            count += self.collect(frames, received);
+        }
+        self.poller.poll();
+        count + self.collect(frames, received)
+    }
+
+    /// Collects what has come without polling, and fills the offer up.
+    pub fn collect(&mut self, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
+        let before = received.len();
+        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
+        let mut returned = 0;
+        while let Some(descriptor) = self.socket.rx.pop() {
+            returned += 1;
+            let offset_bytes = (descriptor.address % frame_bytes) as u32;
+            // A descriptor is the kernel's word and checked in release builds too: one that names no frame of this offer, or
+            // reaches past its end, is not followed.
+            let index = u32::try_from(descriptor.address / frame_bytes).unwrap_or(u32::MAX);
+            let Ok(frame) = frames.loans.reclaim(index) else { continue };
+            let end = u64::from(offset_bytes) + u64::from(descriptor.length);
+            if end > frame_bytes || descriptor.length < FRAME_BYTES_MIN {
+                frames.pool.give(frame);
+                continue;
+            }
+            received.push(Received { frame, offset_bytes, len_bytes: descriptor.length });
+        }
+        self.socket.rx.release();
+        self.on_offer -= returned;
+        if returned > 0 {
+            self.offer(frames);
+        }
+        received.len() - before
+    }
+}
