@@ -9,7 +9,8 @@
 //! receives can be several workers': its queues are dealt to them in turn, [`owner_of`], each with the frames and the bell of its
 //! owner, and [`Port::split`] lends them out.
 //!
-//! Limits: packets are transmitted by way of queue 0. A packet longer than the frame cannot arrive, because the kernel
+//! Limits: packets are transmitted by way of queue 0, unless [`Port::spread_transmission`] was called: those of a flow must not
+//! change queues. A packet longer than the frame cannot arrive, because the kernel
 //! refuses XDP on a veth whose peer's MTU would allow one.
 
 use std::io;
@@ -87,7 +88,8 @@ pub struct Port {
     sender_netns: Arc<NetNs>,
     queues: Vec<Queue>,
     announcements: Announcements,
-    transmission: Transmission,
+    /// By queue, as many as packets are transmitted by.
+    transmissions: Vec<Transmission>,
     sockets: Map,
     /// The NAPI instances that are owned.
     ids: Vec<u32>,
@@ -148,7 +150,7 @@ impl Port {
             sender_netns: Arc::new(sender_netns),
             queues: queues.map(|(number, (socket, poller))| Queue::new(number, socket, poller)).collect(),
             announcements,
-            transmission: Transmission::new(memory_frames, RINGS.transmit),
+            transmissions: vec![Transmission::new(memory_frames, RINGS.transmit)],
             sockets: map,
             ids,
             is_down: false,
@@ -287,30 +289,59 @@ impl Port {
         self.queues[queue].collect(frames, received)
     }
 
-    /// How many more packets can be handed to [`Port::transmit`].
+    /// Transmits by way of all queues from now on; how many those are.
+    pub fn spread_transmission(&mut self, frames: &Frames) -> usize {
+        let memory_frames = frames.pool.memory().frames();
+        let queues = self.queues.len().min(self.link.tx_queues as usize);
+        self.transmissions.resize_with(queues.max(1), || Transmission::new(memory_frames, RINGS.transmit));
+        self.transmissions.len()
+    }
+
+    /// How many more packets can be handed to [`Port::transmit_by`], whatever the queue.
     pub fn transmit_room(&self) -> u32 {
-        self.transmission.room()
+        self.transmissions.iter().map(Transmission::room).min().unwrap_or(0)
     }
 
     /// Puts a packet on the transmit ring; there must be room.
     pub fn transmit(&mut self, packet: Received, frames: &mut Frames) {
-        self.transmission.put(packet, self.queues[0].socket_mut(), frames);
+        self.transmit_by(0, packet, frames);
+    }
+
+    /// Puts a packet on the transmit ring of a queue; there must be room.
+    pub fn transmit_by(&mut self, queue: usize, packet: Received, frames: &mut Frames) {
+        self.transmissions[queue].put(packet, self.queues[queue].socket_mut(), frames);
     }
 
     /// Makes the kernel transmit: everything, or as much as the device takes now.
     pub fn flush(&mut self) -> Result<Transmit> {
-        let flushed = self.transmission.flush(self.queues[0].socket_mut());
-        flushed.doing(|| format!("transmitting on {}", self.link.name))
+        let mut worst = Transmit::Progress;
+        for (transmission, queue) in self.transmissions.iter_mut().zip(&mut self.queues) {
+            let flushed = transmission.flush(queue.socket_mut());
+            match flushed.doing(|| format!("transmitting on {}", self.link.name))? {
+                Transmit::Down => worst = Transmit::Down,
+                outcome if worst == Transmit::Progress => worst = outcome,
+                _ => {}
+            }
+        }
+        Ok(worst)
     }
 
     /// Takes back the frames whose transmission has ended, telling `each` their lengths and fates; how many they were.
-    pub fn complete(&mut self, frames: &mut Frames, each: impl FnMut(u32, Completion)) -> usize {
-        self.transmission.complete(self.queues[0].socket_mut(), frames, each)
+    pub fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(u32, Completion)) -> usize {
+        let transmissions = self.transmissions.iter_mut().zip(&mut self.queues);
+        transmissions
+            .map(|(transmission, queue)| transmission.complete(queue.socket_mut(), frames, &mut each))
+            .sum()
     }
 
-    /// How many packets and bytes are on the transmit ring or with the device.
+    /// How many packets and bytes are on the transmit rings or with the device.
     pub fn in_flight(&self) -> (u32, u64) {
-        self.transmission.in_flight()
+        self.transmissions
+            .iter()
+            .map(Transmission::in_flight)
+            .fold((0, 0), |(packets, bytes), (more_packets, more_bytes)| {
+                (packets + more_packets, bytes + more_bytes)
+            })
     }
 
     /// Makes one poll of any queue bring at most so many packets, and says how many it then does.

@@ -1,4 +1,4 @@
-//! The transmitting half of a port: what is on the transmit ring or with the device, and what became of it.
+//! The transmitting half of a queue: what is on its transmit ring or with the device, and what became of it.
 //!
 //! Rule: `in_flight = put - completed`, at most the length of the transmit ring, because each completion must find room on a
 //! ring as long. The kernel completes a packet that the device refused (`NET_XMIT_DROP`) like any other, and says so only by the

@@ -5,6 +5,8 @@
 //! receive:   poll every queue -> check -> frame back
 //! ```
 //!
+//! Flows are spread over the queues of the interface by their hash, as a device does that receives them.
+//!
 //! A generator is held like any sender: a device that takes no more is asked again later, and nothing is dropped for that. Books
 //! (invariant 1): accepted = delivered + dropped(reason) + in flight.
 //!
@@ -83,6 +85,7 @@ impl Interface {
     /// If the interface fails.
     pub fn generate(&mut self, generator: &mut Gen, observe: Observe) -> weir_port::Result<(Account, Count)> {
         let mut account = Account::default();
+        let queues = self.port.spread_transmission(&self.frames);
         let start_ns = now_ns();
         let mut done_since = None;
         loop {
@@ -102,10 +105,11 @@ impl Interface {
             for _ in 0..due {
                 let Some(mut frame) = self.frames.pool.take() else { break };
                 let len_bytes = u32::from(generator.flows.size_bytes());
-                generator.flows.write_next(self.frames.pool.memory().bytes_mut(&mut frame));
+                let hash = generator.flows.write_next(self.frames.pool.memory().bytes_mut(&mut frame));
                 generator.note_sent(1);
                 account.accept(len_bytes);
-                self.port.transmit(Received { frame, offset_bytes: 0, len_bytes }, &mut self.frames);
+                let packet = Received { frame, offset_bytes: 0, len_bytes };
+                self.port.transmit_by(hash as usize % queues, packet, &mut self.frames);
             }
             let outcome = self.port.flush()?;
             let (packets, bytes) = self.port.in_flight();
