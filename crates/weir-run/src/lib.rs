@@ -20,6 +20,7 @@ pub mod part;
 pub mod path;
 pub mod report;
 pub mod shaping;
+pub mod sink;
 pub mod stats;
 pub mod wire;
 pub mod worker;

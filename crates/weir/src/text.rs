@@ -26,6 +26,12 @@ pub fn time(text: &str) -> Result<u64, String> {
     parse_time_ns(text).map_err(|error| error.to_string())
 }
 
+/// Reads a setting of dispatch or steering, for clap.
+pub fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example defaultqlimit=512")?;
+    Ok((key.trim().to_string(), value.trim().to_string()))
+}
+
 /// Checks a burst that was asked for.
 pub fn check_burst(burst_bytes: u64) -> Result<(), Failure> {
     if burst_bytes < FRAME_BYTES {

@@ -1,17 +1,13 @@
-//! A generator or a sink on a real interface, by way of an AF_XDP port, on the thread that calls.
+//! A generator on a real interface, by way of an AF_XDP port, on the thread that calls. Its other half is [`crate::sink`].
 //!
 //! ```text
-//! generate:  frames to spare, room on the transmit ring -> packet -> device -> completion -> frame back
-//! receive:   poll every queue -> check -> frame back
+//! frames to spare, room on the transmit ring -> packet -> device -> completion -> frame back
 //! ```
 //!
 //! Flows are spread over the queues of the interface by their hash, as a device does that receives them.
 //!
 //! A generator is held like any sender: a device that takes no more is asked again later, and nothing is dropped for that. Books
 //! (invariant 1): accepted = delivered + dropped(reason) + in flight.
-//!
-//! A sink looks at every queue by itself, since packets of an AF_XDP socket at the other end are not announced: again and again
-//! while they come, then after ever longer rests, [`REST_NS_MAX`] at most. Meanwhile the ring of the device holds senders.
 //!
 //! Owner: the calling thread. Limits: interfaces are veths ([`weir_port::port`]). What arrives at a generator is thrown away.
 
@@ -33,15 +29,13 @@ use weir_ring::pool::Pool;
 
 use super::r#gen::Gen;
 use super::links::BURST;
-use super::sequence::{SequenceCounts, Sequences};
 use crate::clock::now_ns;
 
 /// Frames: for the offer of 64 queues, and a full transmit ring.
 const FRAMES: u32 = 8192;
 const FRAME_BYTES: u32 = 4096;
 const REST_NS_MIN: u64 = 20_000;
-/// The longest a sink rests, in nanoseconds.
-pub const REST_NS_MAX: u64 = 1_000_000;
+const REST_NS_MAX: u64 = 1_000_000;
 /// How long a generator goes on waiting for what is in flight when it is done.
 const DRAIN_NS_MAX: u64 = 5_000_000_000;
 
@@ -130,47 +124,6 @@ impl Interface {
                 })?;
             }
         }
-    }
-
-    /// Receives and checks packets until `observe` says false: it is shown the time since the start, what came, and what was
-    /// seen in it. Returns what came.
-    ///
-    /// # Errors
-    /// If the interface fails.
-    pub fn receive(
-        &mut self,
-        sequences: &mut Sequences,
-        observe: &mut dyn FnMut(u64, Count, &SequenceCounts) -> bool,
-    ) -> weir_port::Result<Count> {
-        let mut count = Count::default();
-        let (start_ns, mut rest_ns) = (now_ns(), REST_NS_MIN);
-        while observe(now_ns() - start_ns, count, sequences.counts()) {
-            for queue in 0..self.port.queues() {
-                self.port.offer(queue, &mut self.frames);
-                self.port.announcements().expect_none(queue);
-                self.port.poll(queue, &mut self.frames, &mut self.received);
-            }
-            if self.received.is_empty() {
-                self.rest(rest_ns)?;
-                rest_ns = (2 * rest_ns).min(REST_NS_MAX);
-                continue;
-            }
-            rest_ns = REST_NS_MIN;
-            for received in self.received.drain(..) {
-                sequences.note(crate::packet::bytes_of(&received, self.frames.pool.memory()));
-                count.add(received.len_bytes);
-                self.frames.pool.give(received.frame);
-            }
-        }
-        Ok(count)
-    }
-
-    /// Packets that the kernel lost at this interface.
-    ///
-    /// # Errors
-    /// If the kernel does not say.
-    pub fn lost(&mut self) -> weir_port::Result<u64> {
-        Ok(self.port.lost()?.owned)
     }
 
     fn collect_all(&mut self) {

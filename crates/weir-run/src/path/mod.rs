@@ -4,7 +4,7 @@
 //! packets begin and end, with their books; [`links`] how they get from node to node, on one worker or between two; [`node`]
 //! what nodes do with a burst; [`worker`] one bounded pass over them; [`shared`] what workers tell each other; [`run`] the
 //! threads; [`summary`] the proof at the end. [`gen`](mod@gen) generates the [`flows`] whose packets a sink checks by [`sequence`].
-//! [`testbed`] is the published bed of bridge, router and bridge. [`interface`] generates or receives on a real interface.
+//! [`testbed`] is the published bed of bridge, router and bridge. [`interface`] generates on a real interface.
 //!
 //! The hot path is a burst's, not a packet's. netisr's workstream ([`weir_core::dispatch::workstream`]) decides, counts and hands
 //! over packet by packet, and so would take from bridges and routers the bursts that make them fast. Its rules are kept for

@@ -9,6 +9,8 @@
 //! What came of the last 64 of a flow is a bit each, so an older one counts as reordered and stays missing: it cannot be known
 //! which it was.
 //!
+//! Several sinks that share the flows of a generator add up to one, as long as no flow came to two of them.
+//!
 //! Owner: the sink. Source: the sliding window of RFC 4303 section 3.4.3.
 
 use super::flows::{FLOWS_MAX, MARK, MARK_AT, SEQUENCE_END};
@@ -77,6 +79,25 @@ impl Sequences {
     /// What has been seen.
     pub fn counts(&self) -> &SequenceCounts {
         &self.counts
+    }
+
+    /// How many flows have been seen.
+    pub fn flows(&self) -> u64 {
+        self.flows.iter().filter(|flow| flow.seen != 0).count() as u64
+    }
+
+    /// Adds what another sink has seen of the same generators. Returns how many flows came to both: nobody can vouch for their
+    /// order.
+    pub fn merge(&mut self, other: &Sequences) -> u64 {
+        self.counts.merge(&other.counts);
+        let mut split = 0;
+        for (mine, theirs) in self.flows.iter_mut().zip(&other.flows) {
+            split += u64::from(mine.seen != 0 && theirs.seen != 0);
+            if theirs.seen != 0 {
+                *mine = *theirs;
+            }
+        }
+        split
     }
 
     /// Notes a frame.
@@ -181,6 +202,17 @@ mod tests {
     fn a_sink_that_joins_late_misses_nothing_before() {
         let counts = counts_of(&mut Sequences::joining(4), &[1000, 1001, 1003]);
         assert_eq!((counts.missing, counts.numbered), (1, 3));
+    }
+
+    #[test]
+    fn a_flow_that_came_to_two_sinks_is_found() {
+        let (mut first, mut second) = (Sequences::new(4), Sequences::new(4));
+        counts_of(&mut first, &[0, 1]);
+        assert_eq!((first.flows(), second.flows()), (1, 0));
+        assert_eq!(second.merge(&first), 0, "all of it came to one");
+        assert_eq!((second.counts().numbered, second.flows()), (2, 1));
+        assert_eq!(second.merge(&first), 1);
+        assert_eq!(second.counts().numbered, 4);
     }
 
     #[test]

@@ -330,7 +330,8 @@ pub fn mpps(packets: u64, elapsed_ns: u64) -> f64 {
     packets as f64 * 1e3 / elapsed_ns.max(1) as f64
 }
 
-fn dropped_json(dropped: &DropCounts) -> serde_json::Value {
+/// Packets dropped, by reason.
+pub fn dropped_json(dropped: &DropCounts) -> serde_json::Value {
     dropped.occurred().map(|(reason, count)| (reason.name().to_string(), json!(count.packets))).collect()
 }
 

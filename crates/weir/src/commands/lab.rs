@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use weir_lab::report::Report;
 use weir_lab::{epair, ifq, netisr, progress, qdisc};
 
-use crate::{Failure, Outcome, output};
+use crate::{Failure, Outcome, output, text};
 
 /// Run a published experiment: the historical designs, today's peers and Weir side by side, in one run.
 ///
@@ -67,7 +67,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NANOSECONDS")]
     cost_ns: Option<u64>,
     /// netisr: a setting of dispatch or steering; may be given several times
-    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = text::setting)]
     set: Vec<(String, String)>,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
@@ -92,11 +92,6 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 fn clients(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|count| (1..=1000).contains(count)).ok_or("give 1 to 1000 clients".into())
-}
-
-fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example defaultqlimit=512")?;
-    Ok((key.trim().to_string(), value.trim().to_string()))
 }
 
 /// Runs the command.
