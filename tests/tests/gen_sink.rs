@@ -10,6 +10,7 @@ use weir_lab::clock::wait_until;
 use weir_lab::process::{Process, run};
 use weir_tests::harness;
 use weir_tests::kernel::{require_same, traces};
+use weir_tests::raw::{Random, RawSocket, frame};
 use weir_tests::{plain, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -19,8 +20,14 @@ fn main() -> ExitCode {
         plain!(in_memory_on_one_worker),
         plain!(in_memory_through_the_test_bed_on_two_workers),
         plain!(what_makes_no_sense_is_refused),
+        plain!(a_sink_of_wrong_settings_is_refused),
         privileged!(as_fast_as_it_goes_over_a_veth),
         privileged!(at_a_rate_over_a_veth),
+        privileged!(two_workers_share_one_queue),
+        privileged!(two_workers_have_two_queues_each),
+        privileged!(any_mode_and_policy_keeps_everything_in_order),
+        privileged!(what_a_rule_drops_is_counted),
+        privileged!(what_is_no_packet_is_counted_by_its_reason),
         privileged!(an_interface_that_is_none),
     ])
 }
@@ -82,26 +89,84 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
     Ok(())
 }
 
+fn a_sink_of_wrong_settings_is_refused() -> Result<()> {
+    for (options, said) in [
+        (&["--workers", "0"][..], "--workers 0: `0` is no number from 1 to 64"),
+        (&["--workers", "65"], "--workers 65: `65` is no number from 1 to 64"),
+        (&["--workers", "1", "--set", "maxthreads=1"], "give one of them"),
+        (&["--set", "maxthreads=0"], "--set maxthreads: `0` is no number from 1 to 64"),
+        (&["--set", "dispatch"], "KEY=VALUE"),
+        (&["--set", "dispatch=later"], "--set dispatch: unknown mode `later`"),
+        (&["--set", "dispatch=direct", "--set", "dispatch=hybrid"], "--set dispatch: set before"),
+        (&["--set", "proto.ip.policy=fast"], "--set proto.ip.policy: unknown policy `fast`"),
+        (&["--set", "proto.esp.qlimit=9"], "--set proto.esp.qlimit: unknown protocol `esp`"),
+        (&["--set", "defaultqlimit=20000"], "--set defaultqlimit: 20000 is above maxqlimit, 10240"),
+        (
+            &["--set", "rss.bucket.0=1"],
+            "--set rss.bucket.0: bucket 0 is given to worker 1, which does not exist",
+        ),
+        (&["--set", "rss.key=secret"], "--set rss.key: "),
+    ] {
+        let mut command = Command::new(weir_binary()?);
+        let done = run(command.args(["sink", "nosuch0"]).args(options), LIMIT)?;
+        ensure!(done.status.code() == Some(2), "{options:?} ended with {}", done.status);
+        ensure!(done.stderr.contains(said), "{options:?}: {}", done.stderr);
+    }
+    if std::thread::available_parallelism()?.get() < 64 {
+        let done = run(Command::new(weir_binary()?).args(["sink", "nosuch0", "--workers", "64"]), LIMIT)?;
+        ensure!(done.stderr.contains("--workers 64: 64 workers on "), "{}", done.stderr);
+    }
+    Ok(())
+}
+
+/// A pair between two hosts.
+struct Pair {
+    left: Namespace,
+    right: Namespace,
+}
+
+impl Pair {
+    fn new(queues: u32) -> Result<Pair> {
+        let pair = Pair { left: Namespace::new("left")?, right: Namespace::new("right")? };
+        veth(0, pair.left_end(), End { namespace: &pair.right, name: "veth1" }, queues)?;
+        Ok(pair)
+    }
+
+    fn left_end(&self) -> End<'_> {
+        End { namespace: &self.left, name: "veth0" }
+    }
+
+    /// A sink that counts already.
+    fn sink(&self, options: &[&str], packets: u64) -> Result<Process> {
+        let mut sink = self.right.command(weir_binary()?);
+        sink.args(["sink", "veth1", "--json", "--time", "50s", "--count", &packets.to_string()])
+            .args(options);
+        let mut sink = Process::spawn(&mut sink)?;
+        wait_until("the sink is ready", Duration::from_secs(20), || {
+            ensure!(sink.is_running()?, "it ended: {}", sink.stderr());
+            Ok(sink.stderr().contains("ready"))
+        })?;
+        Ok(sink)
+    }
+
+    /// What a generator reports.
+    fn generate(&self, options: &[&str], packets: u64) -> Result<Value> {
+        let mut generator = self.left.command(weir_binary()?);
+        generator.args(["gen", "veth0", "--json", "--count", &packets.to_string()]).args(options);
+        json_of(&run(&mut generator, LIMIT)?.success()?.stdout)
+    }
+}
+
 /// A sink at one end of a pair, a generator at the other; what each reports.
-fn over_a_veth(options: &[&str], packets: u64) -> Result<(Value, Value)> {
-    let (left, right) = (Namespace::new("left")?, Namespace::new("right")?);
-    veth(0, End { namespace: &left, name: "veth0" }, End { namespace: &right, name: "veth1" }, 1)?;
-    let before = (traces(&left)?, traces(&right)?);
-    let weir = weir_binary()?;
-    let mut sink = right.command(&weir);
-    sink.args(["sink", "veth1", "--json", "--time", "50s", "--count", &packets.to_string()]);
-    let mut sink = Process::spawn(&mut sink)?;
-    wait_until("the sink is ready", Duration::from_secs(20), || {
-        ensure!(sink.is_running()?, "it ended: {}", sink.stderr());
-        Ok(sink.stderr().contains("ready"))
-    })?;
-    let mut generator = left.command(&weir);
-    generator.args(["gen", "veth0", "--json", "--count", &packets.to_string()]).args(options);
-    let sent = run(&mut generator, LIMIT)?.success()?;
+fn over_a_veth(queues: u32, sink: &[&str], generator: &[&str], packets: u64) -> Result<(Value, Value)> {
+    let pair = Pair::new(queues)?;
+    let before = (traces(&pair.left)?, traces(&pair.right)?);
+    let sink = pair.sink(sink, packets)?;
+    let sent = pair.generate(generator, packets)?;
     let received = sink.wait(LIMIT)?.success()?;
-    require_same(&before.0, &traces(&left)?)?;
-    require_same(&before.1, &traces(&right)?)?;
-    Ok((json_of(&sent.stdout)?, json_of(&received.stdout)?))
+    require_same(&before.0, &traces(&pair.left)?)?;
+    require_same(&before.1, &traces(&pair.right)?)?;
+    Ok((sent, json_of(&received.stdout)?))
 }
 
 fn require_all_arrived(sent: &Value, received: &Value, packets: u64) -> Result<()> {
@@ -109,18 +174,159 @@ fn require_all_arrived(sent: &Value, received: &Value, packets: u64) -> Result<(
     ensure!(sent["sent"] == packets && sent["delivered"] == packets, "{sent}");
     ensure!(sent["balances"] == true && sent["held"] == 0, "{sent}");
     ensure!(received["numbered"] == packets && received["kernel_lost"] == 0, "{received}");
+    ensure!(received["split_flows"] == 0, "{received}");
+    require_books(received)
+}
+
+/// received = delivered + dropped + held, nothing is held at the end, and netisr's tables say the same.
+fn require_books(received: &Value) -> Result<()> {
+    let count = |value: &Value| value.as_u64().with_context(|| format!("no number in {received}"));
+    let mut dropped = 0;
+    for reason in received["dropped"].as_object().context("reasons")?.values() {
+        dropped += count(reason)?;
+    }
+    let (delivered, held) = (count(&received["delivered"])?, count(&received["held"])?);
+    ensure!(count(&received["received"])? == delivered + dropped + held && held == 0, "{received}");
+    ensure!(received["balances"] == true, "{received}");
+    for row in received["netisr"]["workstreams"].as_array().context("rows")? {
+        let done = count(&row["dispatched"])? + count(&row["hybrid_dispatched"])? + count(&row["queued"])?;
+        ensure!(done == count(&row["handled"])? && row["len"] == 0, "{row}");
+    }
     Ok(())
+}
+
+/// A figure of each worker.
+fn of_workers(received: &Value, figure: &str) -> Result<Vec<u64>> {
+    let workers = received["workers"].as_array().context("workers")?;
+    workers
+        .iter()
+        .map(|worker| worker[figure].as_u64().with_context(|| format!("no {figure}: {worker}")))
+        .collect()
+}
+
+fn has_two_cores() -> Result<bool> {
+    Ok(std::thread::available_parallelism()?.get() >= 2)
 }
 
 fn as_fast_as_it_goes_over_a_veth() -> Result<()> {
     const PACKETS: u64 = 300_000;
-    let (sent, received) = over_a_veth(&["--flows", "2000", "--size", "100"], PACKETS)?;
-    require_all_arrived(&sent, &received, PACKETS)
+    for queues in [1, 4] {
+        let (sent, received) = over_a_veth(queues, &[], &["--flows", "2000", "--size", "100"], PACKETS)?;
+        require_all_arrived(&sent, &received, PACKETS)?;
+        ensure!(of_workers(&received, "flows")? == [2000], "{received}");
+    }
+    Ok(())
+}
+
+fn two_workers_share_one_queue() -> Result<()> {
+    const PACKETS: u64 = 300_000;
+    if !has_two_cores()? {
+        return Ok(());
+    }
+    let (sent, received) = over_a_veth(1, &["--workers", "2"], &["--flows", "2000"], PACKETS)?;
+    require_all_arrived(&sent, &received, PACKETS)?;
+    let flows = of_workers(&received, "flows")?;
+    ensure!(flows.iter().sum::<u64>() == 2000 && flows.iter().all(|flows| *flows > 500), "{received}");
+    ensure!(of_workers(&received, "queues")? == [1, 0], "{received}");
+    ensure!(of_workers(&received, "received")?[1] == 0, "{received}");
+    ensure!(
+        of_workers(&received, "queued")?[1] >= PACKETS / 4,
+        "what the second worker has was handed over: {received}"
+    );
+    Ok(())
+}
+
+fn two_workers_have_two_queues_each() -> Result<()> {
+    const PACKETS: u64 = 300_000;
+    if !has_two_cores()? {
+        return Ok(());
+    }
+    let (sent, received) = over_a_veth(4, &["--workers", "2"], &["--flows", "2000"], PACKETS)?;
+    require_all_arrived(&sent, &received, PACKETS)?;
+    let flows = of_workers(&received, "flows")?;
+    ensure!(flows.iter().sum::<u64>() == 2000 && flows.iter().all(|flows| *flows > 500), "{received}");
+    ensure!(of_workers(&received, "queues")? == [2, 2], "{received}");
+    ensure!(of_workers(&received, "queued")? == [0, 0], "nothing is handed over: {received}");
+    ensure!(of_workers(&received, "received")? == of_workers(&received, "delivered")?, "{received}");
+    Ok(())
+}
+
+fn any_mode_and_policy_keeps_everything_in_order() -> Result<()> {
+    const PACKETS: u64 = 30_000;
+    if !has_two_cores()? {
+        return Ok(());
+    }
+    for (queues, settings) in [
+        (1, &["dispatch=hybrid", "proto.ip.policy=source"][..]),
+        (1, &["dispatch=deferred", "proto.ip.policy=cpu", "bindthreads=0"]),
+        (1, &["dispatch=deferred", "defaultqlimit=1"]),
+        (1, &["dispatch=deferred", "proto.ether.dispatch=direct", "rss.key=symmetric", "rss.hash=2-tuple"]),
+        (2, &["dispatch=deferred", "proto.ip.policy=source", "defaultqlimit=1"]),
+        (4, &["dispatch=hybrid", "proto.ip.policy=cpu"]),
+        (4, &["dispatch=deferred", "rss.bucket.0=1", "rss.bucket.1=0"]),
+    ] {
+        let set = settings.iter().flat_map(|setting| ["--set", setting]);
+        let sink: Vec<&str> = ["--workers", "2"].into_iter().chain(set).collect();
+        let (sent, received) = over_a_veth(queues, &sink, &["--flows", "200"], PACKETS)?;
+        require_all_arrived(&sent, &received, PACKETS)
+            .with_context(|| format!("{queues} queues, {settings:?}"))?;
+    }
+    Ok(())
+}
+
+fn what_a_rule_drops_is_counted() -> Result<()> {
+    const PACKETS: u64 = 100_000;
+    let options = ["--set", "dispatch=deferred", "--set", "defaultqlimit=1", "--set", "proto.ip.full=drop"];
+    let pair = Pair::new(1)?;
+    // It counts what it delivers, so it does not know when all has come: it is told.
+    let sink = pair.sink(&options, PACKETS)?;
+    let sent = pair.generate(&["--flows", "2000"], PACKETS)?;
+    ensure!(sent["delivered"] == PACKETS, "{sent}");
+    let done = sink.stop(LIMIT)?;
+    let received = json_of(&done.stdout)?;
+    require_books(&received)?;
+    let dropped = received["dropped"]["workstream-full"].as_u64().context("packets dropped")?;
+    ensure!(
+        dropped > 0 && received["missing"].as_u64().is_some_and(|missing| missing <= dropped),
+        "{received}"
+    );
+    ensure!(!done.status.success(), "packets are missing");
+    Ok(())
+}
+
+/// Frames that no generator makes, before some that one does: when those have come, so have these.
+fn what_is_no_packet_is_counted_by_its_reason() -> Result<()> {
+    const PACKETS: u64 = 1_000;
+    let pair = Pair::new(1)?;
+    let sink = pair.sink(&[], PACKETS)?;
+    let raw = RawSocket::open(pair.left_end())?;
+    let ethernet = |ethertype: [u8; 2]| [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], &ethertype].concat();
+    let mut random = Random(7);
+    for number in 0..5 {
+        raw.send(&frame(number, 60, (number > 2).then_some(9), &mut random))?;
+    }
+    for ethertype in [[0x08, 0x00], [0x86, 0xdd], [0x08, 0x06]] {
+        // A version, or a length, that nothing has.
+        raw.send(&[ethernet(ethertype), vec![0xff; 46]].concat())?;
+        raw.send(&[ethernet(ethertype), vec![0x00; 2]].concat())?;
+    }
+    let mut wrong = [ethernet([0x08, 0x00]), vec![0; 46]].concat();
+    wrong[14..18].copy_from_slice(&[0x45, 0, 0, 46]);
+    raw.send(&wrong)?;
+    let sent = pair.generate(&[], PACKETS)?;
+    let received = json_of(&sink.wait(LIMIT)?.success()?.stdout)?;
+    require_all_arrived(&sent, &received, PACKETS)?;
+    let dropped = &received["dropped"];
+    ensure!(
+        dropped["no-handler"] == 5 && dropped["malformed"] == 6 && dropped["bad-checksum"] == 1,
+        "{received}"
+    );
+    Ok(())
 }
 
 fn at_a_rate_over_a_veth() -> Result<()> {
     const PACKETS: u64 = 5_000;
-    let (sent, received) = over_a_veth(&["--rate", "5kpps"], PACKETS)?;
+    let (sent, received) = over_a_veth(1, &[], &["--rate", "5kpps"], PACKETS)?;
     require_all_arrived(&sent, &received, PACKETS)?;
     let elapsed_ns = sent["elapsed_ns"].as_u64().context("a time")?;
     ensure!(elapsed_ns > 950_000_000, "5000 packets at 5 kpps in {elapsed_ns} ns");
