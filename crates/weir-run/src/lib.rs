@@ -4,7 +4,8 @@
 //! the tree of a [`classes`] file, and goes out by a departure. A [`worker`] is the thread that drives its [`part`] of a wire,
 //! [`idle`] what that thread does with nothing to do, a crossing the way between two of them. [`crew`] is how everyone else reaches
 //! the workers: [`control`] on a socket, with the numbers of [`stats`] that [`report`] adds up. [`guardian`] puts the machine back
-//! as it was when all is over, also after a crash.
+//! as it was when all is over, also after a crash. [`sink`] receives on an interface with several workers, and [`path`] is packets
+//! that never leave memory.
 
 pub mod classes;
 pub mod clock;

@@ -12,6 +12,8 @@
 //! Rule (invariant 3, for credit): with both fences one of the two comes first. If F2, the other sees the bit and hands over a
 //! word, which wakes the parked worker as any packet does. If F3, the look finds the credit. A word too many costs one look.
 //!
+//! The workers of [`crate::sink`] use it too: there who polls queues is the generator, and what is full is told beside it.
+//!
 //! The counters have one writer each, which tells them at the end of a pass. A path is at rest when all generators are done and
 //! every packet accepted has ended.
 //!

@@ -5,9 +5,9 @@
 //! full at w, from here = what w says holds its feeders, and every protocol whose queue limit is no more than what is on the way
 //! ```
 //!
-//! A queue is full at its limit, wherever its packets come from. What is on the way when that is seen comes on top: at most the
-//! limit again, from each worker that hands to it. A copy may be old: "full" then delays, "not full" lets so many past, and
-//! neither loses a packet. The wake-up of a worker that waits for credit is [`Shared`](crate::path::shared::Shared)'s.
+//! A queue is full at its limit, wherever its packets come from. What is on the way when that is seen comes on top, at most the
+//! limit again from each worker that hands to it, and so does what had entered before: a packet inside is not refused. A copy may
+//! be old: "full" then delays, "not full" lets so many past, and neither loses a packet. The wake-up of a worker that waits for credit is [`Shared`](crate::path::shared::Shared)'s.
 //!
 //! Owner: each worker its [`Ways`]; [`Words`] are shared, and each worker writes its own line.
 //! Ordering: none needed; packets are ordered by their rings, and credit may be old.
@@ -106,7 +106,8 @@ impl Ways {
     /// Hands a packet over, with the next [`Ways::flush`].
     pub fn hand(&mut self, worker: usize, proto: ProtoId, arrival: Arrival) {
         self.handed[worker] += 1;
-        self.is_close |= self.limits.iter().any(|(_, limit)| self.on_the_way(worker) >= *limit);
+        let on_the_way = self.on_the_way(worker);
+        self.is_close |= self.limits.iter().any(|(_, limit)| on_the_way >= *limit);
         let outlet = self.outlets[worker].as_mut().expect("a way to every other worker");
         // It has room for every frame, so it is refused only when that worker has died, and then all is over.
         let _ = outlet.stage(Message::Packet(proto, arrival));

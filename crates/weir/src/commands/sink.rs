@@ -33,11 +33,10 @@ use crate::{Failure, Outcome, human, text};
   weir sink veth1 --workers 2 -Q            two workers, and netisr's tables
   weir sink veth1 --workers 2 --set dispatch=deferred --set proto.ip.full=drop
 
-Workers: each has the queues of the interface whose number is its own, over
-the workers in turn, so the NIC, or at a veth the sending end, deals flows
-out. Where there are fewer queues than workers, flows are dealt by Toeplitz
-(rss.*) and handed over; a full worker holds the one that polls, and so the
-senders.
+Workers: queue Q of the interface is polled by worker Q mod N, so flows are
+dealt out by the NIC, or at a veth by the sending end. Where there are fewer
+queues than workers, flows are dealt by Toeplitz (rss.*) and handed over. A
+worker that is full holds the one that polls, and so the senders.
 
 Settings of netisr (--set): dispatch, maxthreads, bindthreads, defaultqlimit,
 maxqlimit, rss.bits, rss.key, rss.hash, rss.bucket.N, and policy, dispatch,
