@@ -239,7 +239,6 @@ fn work(worker: Worker<'_>, core: Option<usize>, wake_cost_ns: u64) -> std::io::
     if let Some(core) = core {
         sys::pin_thread(core)?;
     }
-    sys::set_timer_slack_ns(1);
     worker.run(wake_cost_ns)
 }
 

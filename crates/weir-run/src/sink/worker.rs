@@ -12,7 +12,9 @@
 //! workers that hold each other do not wait for each other.
 //!
 //! At rest, queues are looked at again after ever longer times, [`REST_NS_MAX`] at most, since packets of an AF_XDP socket at the
-//! other end are not announced. A worker without a queue sleeps until it is handed something.
+//! other end are not announced. A worker with a queue does not spin: each look is a system call for each queue, and takes the core
+//! from senders on this machine, whose packets can wait in the device's ring. One without a queue spins and sleeps as [`Idle`]
+//! says, until it is handed something.
 //!
 //! Owner: the thread that runs it.
 
@@ -136,16 +138,13 @@ impl<'a> Worker<'a> {
                 rest_ns = REST_NS_MIN;
                 continue;
             }
-            match idle.rest(now_ns(), None, true) {
-                Rest::Spin => {
-                    self.inbox.spinning();
-                    std::hint::spin_loop();
-                }
-                Rest::Park(_) => {
-                    self.park(rest_ns)?;
-                    rest_ns = (2 * rest_ns).min(REST_NS_MAX);
-                }
+            if self.intake.is_none() && idle.rest(now_ns(), None, true) == Rest::Spin {
+                self.inbox.spinning();
+                std::hint::spin_loop();
+                continue;
             }
+            self.park(rest_ns)?;
+            rest_ns = (2 * rest_ns).min(REST_NS_MAX);
         }
         let mut held = Count::default();
         self.held.iter().for_each(|arrival| held.add(arrival.received.len_bytes));
