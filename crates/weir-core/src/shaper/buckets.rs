@@ -41,8 +41,8 @@ pub struct Buckets {
     first: u64,
     top: u64,
     mid: [u64; 64],
-    low: Box<[u64]>,
-    heads: Box<[u32]>,
+    low: Box<[u64; 64 * 64]>,
+    heads: Box<[u32; BUCKETS as usize]>,
 }
 
 impl Buckets {
@@ -59,8 +59,8 @@ impl Buckets {
             first: ALL_EMPTY,
             top: 0,
             mid: [0; 64],
-            low: vec![0; 64 * 64].into_boxed_slice(),
-            heads: vec![NONE; BUCKETS as usize].into_boxed_slice(),
+            low: boxed(0),
+            heads: boxed(NONE),
         }
     }
 
@@ -74,12 +74,15 @@ impl Buckets {
     #[inline]
     pub fn push_placed(&mut self, at_ns: u64, item: u32) -> (u32, u32) {
         let rounds_up = u64::from(at_ns & ((1 << self.shift) - 1) != 0);
-        let bucket = ((at_ns >> self.shift) + rounds_up).clamp(self.base, self.base + (BUCKETS - 1));
+        let bucket = ((at_ns >> self.shift) + rounds_up).max(self.base).min(self.base + (BUCKETS - 1));
         let place = (bucket % BUCKETS) as usize;
         self.first = self.first.min(bucket);
-        self.low[place >> 6] |= 1 << (place & 63);
-        self.mid[place >> 12] |= 1 << (place >> 6 & 63);
-        self.top |= 1 << (place >> 12);
+        let others = self.low[place >> 6];
+        self.low[place >> 6] = others | 1 << (place & 63);
+        if others == 0 {
+            self.mid[place >> 12] |= 1 << (place >> 6 & 63);
+            self.top |= 1 << (place >> 12);
+        }
         (place as u32, std::mem::replace(&mut self.heads[place], item))
     }
 
@@ -173,6 +176,14 @@ impl Buckets {
         }
         std::mem::replace(&mut self.heads[place], NONE)
     }
+}
+
+/// An array that is made where it stays: it would not fit the stack.
+fn boxed<T: Copy, const LEN: usize>(value: T) -> Box<[T; LEN]> {
+    let Ok(array) = vec![value; LEN].into_boxed_slice().try_into() else {
+        unreachable!("it has this length");
+    };
+    array
 }
 
 /// The bits of `word` from position `bit` up.
