@@ -5,6 +5,7 @@
 //! asks the processor and returns `None` elsewhere. Holding the value is the proof, so the functions on it
 //! are safe, and the caller keeps a portable path for the other case.
 //!
-//! [`toeplitz`] hashes flow tuples for steering.
+//! [`toeplitz`] hashes flow tuples for steering; [`prefetch`], which every processor has, needs no such value.
 
+pub mod prefetch;
 pub mod toeplitz;

@@ -14,9 +14,13 @@
 //! flows first, as in the DRR module; a flow whose time has not waits in a bucket queue by its departure
 //! time. So work does not grow with the number of flows; what grows is the memory they lie in.
 //!
-//! A flow is one cache line, 64 bytes, idle or not: whatever is done to it waits for memory once. Where there are too many
-//! for the caches, lines are asked for many at a time ([`Fq::expect`] before a burst is put in, `fetch_ahead` before flows
-//! come due), so that a packet does not wait for all of each. Flows are numbered densely and taken at creation.
+//! A bucket that comes due is served as the list it is. Buckets that came due before the first of the waiting old flows was put
+//! to the back go before those, later ones after; so neither can starve the other, and nobody is linked anew.
+//!
+//! A flow is one cache line, 64 bytes, idle or not, and its first packet lies in it (`queue.rs`) where the packet's handle is of
+//! 24 bytes or less: whatever is done to it waits for memory once. Where there are too many for the caches, lines are asked for
+//! many at a time, by [`Fq::expect`] before a burst is put in and by `ahead.rs` before flows come due. A burst is booked at once.
+//! Flows are numbered densely and taken at creation.
 //!
 //! Owner: one worker. Source: Linux `net/sched/sch_fq.c` (pacing beside new and old flows); Saeed et al.,
 //! *Carousel*, SIGCOMM 2017 (earliest departure time, and the credit that returns when the packet leaves);
@@ -24,16 +28,17 @@
 //!
 //! Limits: a pace below 2 bit/s is 2 bit/s. A departure is late by less than one bucket, `2^BUCKET_SHIFT` ns,
 //! besides what the caller is late. There is no limit on the sum of all flows; put one behind it where the
-//! way out does not.
+//! way out does not. With a handle of more than 24 bytes a flow is two lines.
 
-use std::hint::black_box;
+use weir_simd::prefetch::prefetch;
 
+use self::{ahead::Ahead, queue::Queue};
 use super::{
     backlog::{Dequeue, Refused},
     blocked::Blocked,
     buckets::{Buckets, NONE},
     delay::DelayHistogram,
-    slab::{Fifo, Slab},
+    slab::Slab,
 };
 use crate::{
     account::Account,
@@ -42,14 +47,15 @@ use crate::{
     rate::{NS_PER_S, Rate},
 };
 
+mod ahead;
+mod queue;
+
 /// Departure times are kept apart to 2^10 ns, about a microsecond; the window is then 268 ms, and a flow
 /// whose next packet is further off is looked at once in each.
 const BUCKET_SHIFT: u32 = 10;
 
 /// So many flows and their packets are in a core's cache whether they are fetched ahead or not.
 const FLOWS_CACHED: usize = 1 << 14;
-/// How many flows are fetched at a time.
-const AHEAD: usize = 64;
 
 /// What FQ is asked to keep, and the memory it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,21 +74,37 @@ pub struct FqConfig {
     pub limit_bytes: u64,
 }
 
+/// What is left after a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Flows whose time has come: ask again.
+    Due,
+    /// Packets wait, and none is admitted before this time.
+    NotBefore(u64),
+    /// Nothing waits.
+    Empty,
+}
+
 /// Paced flows.
 #[derive(Debug)]
 pub struct Fq<P> {
     slab: Slab<P>,
-    flows: Vec<Flow>,
+    flows: Vec<Flow<P>>,
     new_flows: List,
+    /// The old flows whose turn it is, one after the other: a bucket as it was taken, or the old flows of a round ago.
+    round: u32,
+    /// The old flows after them.
     old_flows: List,
+    /// When the first of those was put there: what came due before goes first.
+    old_since_ns: u64,
     parked: Buckets,
-    /// When the bucket queue was last asked. Invariant: whoever is parked has a later time.
-    listed_ns: u64,
-    /// Up to here the memory of those who are parked has been fetched.
-    fetched_ns: u64,
+    /// When it was last asked for packets.
+    asked_ns: u64,
+    ahead: Ahead,
     quantum_bytes: i32,
     slack_ns: u64,
     limit_bytes: u64,
+    packets_max: u64,
     held: Count,
     account: Account,
     delay: DelayHistogram,
@@ -92,19 +114,21 @@ pub struct Fq<P> {
 /// One flow.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Flow {
+struct Flow<P> {
     /// The next one of the list or bucket it is in.
     next: u32,
-    fifo: Fifo,
-    departure_ns: u64,
-    /// The rest of the departure time, in 2^-32 ns.
-    departure_fraction: u32,
+    queue: Queue<P>,
+    /// The first whole nanosecond at which it may send: the departure time, rounded up.
+    ready_ns: u64,
+    /// What the departure time is later than `ready_ns - 1`, less one, in 2^-32 ns.
+    ready_fraction: u32,
     deficit: i32,
     /// In 2^-32 ns; 0 is no pace.
     ns_per_byte: u64,
 }
 
-const _: () = assert!(size_of::<Flow>() == 64, "an idle flow is one cache line, and never lies across two");
+const _: () =
+    assert!(size_of::<Flow<[u64; 3]>>() == 64, "a flow is one cache line, and never lies across two");
 
 /// In the place of a link: the flow is on no list and in no bucket, and nothing waits in it.
 const NOT_LISTED: u32 = NONE - 1;
@@ -126,9 +150,9 @@ impl<P: Packet> Fq<P> {
         assert!(config.flows < NOT_LISTED as usize, "flows are numbered with 32 bits");
         let flow = || Flow {
             next: NOT_LISTED,
-            fifo: Fifo::default(),
-            departure_ns: 0,
-            departure_fraction: 0,
+            queue: Queue::Empty,
+            ready_ns: 0,
+            ready_fraction: u32::MAX,
             deficit: 0,
             ns_per_byte: ns_per_byte(config.pace),
         };
@@ -136,13 +160,16 @@ impl<P: Packet> Fq<P> {
             slab: Slab::new(config.packets_max),
             flows: (0..config.flows).map(|_| flow()).collect(),
             new_flows: List { head: NONE, tail: NONE },
+            round: NONE,
             old_flows: List { head: NONE, tail: NONE },
+            old_since_ns: now_ns,
             parked: Buckets::new(BUCKET_SHIFT, now_ns),
-            listed_ns: now_ns,
-            fetched_ns: now_ns,
+            asked_ns: now_ns,
+            ahead: Ahead::new(now_ns),
             quantum_bytes: config.quantum_bytes as i32,
             slack_ns: config.slack_ns,
             limit_bytes: config.limit_bytes,
+            packets_max: config.packets_max as u64,
             held: Count::default(),
             account: Account::default(),
             delay: DelayHistogram::default(),
@@ -152,7 +179,11 @@ impl<P: Packet> Fq<P> {
 
     /// How many more bytes an intake may bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
-        if self.slab.room_packets() == 0 { 0 } else { self.limit_bytes.saturating_sub(self.held.bytes) }
+        if self.held.packets == self.packets_max {
+            0
+        } else {
+            self.limit_bytes.saturating_sub(self.held.bytes)
+        }
     }
 
     /// Puts a packet at the end of its flow's queue.
@@ -162,21 +193,47 @@ impl<P: Packet> Fq<P> {
     /// When there is no such flow.
     #[inline]
     pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), Refused<P>> {
-        let len_bytes = packet.len_bytes();
-        let queue = &mut self.flows[flow];
-        self.slab.push(&mut queue.fifo, packet).map_err(Refused::NoSlot)?;
-        self.held.add(len_bytes);
-        self.account.accept(len_bytes);
-        if queue.next == NOT_LISTED {
-            queue.deficit = self.quantum_bytes;
-            let ready_ns = queue.ready_ns();
-            if ready_ns > self.listed_ns {
-                queue.next = self.parked.push(ready_ns, flow as u32);
-            } else {
-                self.new_flows.push(&mut self.flows, flow as u32);
-            }
+        self.enqueue_burst(&mut std::iter::once((flow, packet)))
+    }
+
+    /// The same for a burst of packets and their flows, which is booked at once. Stops at the first that is refused: the rest
+    /// stays in the iterator.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such flow.
+    #[inline]
+    pub fn enqueue_burst(&mut self, burst: &mut impl Iterator<Item = (usize, P)>) -> Result<(), Refused<P>> {
+        let mut entered = Count::default();
+        let room = self.packets_max - self.held.packets;
+        while entered.packets < room {
+            let Some((flow, packet)) = burst.next() else { break };
+            entered.add(packet.len_bytes());
+            self.put(flow, packet);
         }
-        Ok(())
+        self.held.merge(entered);
+        self.account.accepted.merge(entered);
+        if entered.packets < room {
+            return Ok(());
+        }
+        burst.next().map_or(Ok(()), |(_, packet)| Err(Refused::NoSlot(packet)))
+    }
+
+    /// Puts a packet, for which there is room, into a flow.
+    #[inline]
+    fn put(&mut self, index: usize, packet: P) {
+        let flow = &mut self.flows[index];
+        if flow.next != NOT_LISTED {
+            flow.queue.push(&mut self.slab, packet);
+            return;
+        }
+        flow.queue = Queue::One(packet);
+        flow.deficit = self.quantum_bytes;
+        if flow.ready_ns > self.asked_ns {
+            flow.next = self.parked.push(flow.ready_ns, index as u32);
+        } else {
+            self.new_flows.push(&mut self.flows, index as u32);
+        }
     }
 
     /// Fetches the memory of flows that packets are about to be put into, for all of them at the same time: among a million
@@ -184,49 +241,75 @@ impl<P: Packet> Fq<P> {
     #[inline]
     pub fn expect(&self, flows: impl Iterator<Item = usize>) {
         if self.flows.len() >= FLOWS_CACHED {
-            let touched = flows.fold(0, |sum: u32, flow| sum ^ self.flows[flow].next);
-            black_box(touched);
+            flows.for_each(|flow| prefetch(&self.flows[flow]));
         }
     }
 
     /// The next packet whose time has come.
     #[inline]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
-        loop {
-            // Whoever is parked is parked past the present, so nobody is due until that moves.
-            if now_ns != self.listed_ns {
-                self.list_due(now_ns);
-                self.listed_ns = now_ns;
-            }
+        let mut one = None;
+        let rest = self.dequeue_burst(now_ns, 1, |flow, packet| one = Some((flow, packet)));
+        match (one, rest) {
+            (Some((flow, packet)), _) => Dequeue::Packet(flow, packet),
+            (None, Rest::NotBefore(ready_ns)) => Dequeue::NotBefore(ready_ns),
+            (None, _) => Dequeue::Empty,
+        }
+    }
+
+    /// The next packets whose time has come, `packets_max` at most, given to `out` with their flows in the order in which they
+    /// leave, and booked at once.
+    #[inline]
+    pub fn dequeue_burst(&mut self, now_ns: u64, packets_max: usize, mut out: impl FnMut(usize, P)) -> Rest {
+        self.asked_ns = now_ns;
+        let mut sent = Count::default();
+        while sent.packets < packets_max as u64 {
             let is_new = self.new_flows.head != NONE;
-            let index = if is_new { self.new_flows.head } else { self.old_flows.head };
+            let index = if is_new { self.new_flows.head } else { self.round };
             let Some(flow) = self.flows.get_mut(index as usize) else {
-                let next_ns = self.parked.next_ns().filter(|_| self.held.packets > 0);
-                return next_ns.map_or(Dequeue::Empty, Dequeue::NotBefore);
+                if self.next_round(now_ns) {
+                    continue;
+                }
+                break;
             };
-            if !flow.fifo.is_empty() && flow.deficit > 0 && flow.ready_ns() <= now_ns {
-                let Some(packet) = self.slab.pop(&mut flow.fifo) else {
-                    return Dequeue::Empty;
-                };
+            if flow.may_send(now_ns)
+                && let Some(packet) = flow.queue.pop(&mut self.slab)
+            {
                 let len_bytes = packet.len_bytes();
                 flow.depart(len_bytes, now_ns, self.slack_ns);
-                flow.deficit = flow.deficit.saturating_sub_unsigned(len_bytes);
-                self.held.sub(len_bytes);
-                self.account.deliver(len_bytes);
+                sent.add(len_bytes);
                 self.delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
-                if flow.fifo.is_empty() || flow.deficit <= 0 || flow.ready_ns() > now_ns {
-                    self.end_turn(now_ns);
+                // Most often nothing more waits in it.
+                if flow.queue.is_empty() && flow.deficit > 0 && !is_new {
+                    self.round = std::mem::replace(&mut flow.next, NOT_LISTED);
+                    out(index as usize, packet);
+                    continue;
                 }
-                return Dequeue::Packet(index as usize, packet);
+                let goes_on = !flow.queue.is_empty() && flow.may_send(now_ns);
+                out(index as usize, packet);
+                if goes_on {
+                    continue;
+                }
             }
             self.end_turn(now_ns);
+        }
+        self.held.packets -= sent.packets;
+        self.held.bytes -= sent.bytes;
+        self.account.delivered.merge(sent);
+        if self.new_flows.head != NONE || self.round != NONE || self.old_flows.head != NONE {
+            return Rest::Due;
+        }
+        match self.parked.next_ns().filter(|_| self.held.packets > 0) {
+            Some(next_ns) if next_ns <= now_ns => Rest::Due,
+            Some(next_ns) => Rest::NotBefore(next_ns),
+            None => Rest::Empty,
         }
     }
 
     /// Takes a packet out whatever its time, booked as dropped. Until `None` this empties the shaper; it
     /// looks at every flow once, so it is not for the packet's way.
     pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
-        let packet = self.flows.iter_mut().find_map(|flow| self.slab.pop(&mut flow.fifo))?;
+        let packet = self.flows.iter_mut().find_map(|flow| flow.queue.pop(&mut self.slab))?;
         self.held.sub(packet.len_bytes());
         self.account.drop(reason, packet.len_bytes());
         Some(packet)
@@ -239,7 +322,7 @@ impl<P: Packet> Fq<P> {
     /// When there is no such flow.
     pub fn set_pace(&mut self, flow: usize, pace: Option<Rate>) {
         let flow = &mut self.flows[flow];
-        (flow.departure_ns, flow.departure_fraction) = (flow.ready_ns(), 0);
+        flow.ready_fraction = u32::MAX;
         flow.ns_per_byte = ns_per_byte(pace);
     }
 
@@ -273,92 +356,69 @@ impl<P: Packet> Fq<P> {
         self.held
     }
 
-    /// Moves flows whose time has come from their buckets to the old flows.
+    /// Makes a bucket that is due the round, or the old flows if none came due before they were put there; false if there is
+    /// nothing of either.
     #[inline]
-    fn list_due(&mut self, now_ns: u64) {
-        if now_ns >= self.fetched_ns && self.flows.len() >= FLOWS_CACHED {
-            self.fetch_ahead(now_ns);
-        }
-        while let Some(first) = self.parked.take_due(now_ns) {
-            let mut index = first;
-            while index != NONE {
-                let following = self.flows[index as usize].next;
-                self.old_flows.push(&mut self.flows, index);
-                index = following;
+    fn next_round(&mut self, now_ns: u64) -> bool {
+        let is_waited = self.old_flows.head != NONE;
+        let until_ns = if is_waited { self.old_since_ns.min(now_ns) } else { now_ns };
+        self.round = match self.parked.take_due(until_ns) {
+            Some(first) => {
+                self.ahead.step(until_ns, &self.parked, &self.flows, &self.slab);
+                first
             }
-        }
-    }
-
-    /// Fetches the memory of the flows that are due next, and of their first packets: the first loop follows the buckets'
-    /// lists, those of the others do not depend on each other, so that their loads are under way together.
-    #[inline(never)]
-    fn fetch_ahead(&mut self, now_ns: u64) {
-        let mut ahead = [0; AHEAD];
-        let mut count = 0;
-        let mut from_ns = 0;
-        while count < AHEAD {
-            let Some((at_ns, first)) = self.parked.first_from(from_ns) else { break };
-            let mut index = first;
-            while index != NONE && count < AHEAD {
-                ahead[count] = index;
-                count += 1;
-                index = self.flows[index as usize].next;
-            }
-            from_ns = at_ns + (1 << BUCKET_SHIFT);
-        }
-        self.fetched_ns = from_ns.max(now_ns + (1 << BUCKET_SHIFT));
-        let mut heads = [0; AHEAD];
-        for (head, &index) in heads.iter_mut().zip(&ahead[..count]) {
-            *head = self.flows[index as usize].fifo.first();
-        }
-        black_box(self.slab.touch(&heads[..count]));
+            None => std::mem::replace(&mut self.old_flows.head, NONE),
+        };
+        self.round != NONE
     }
 
     /// Moves the flow at the head on: out of the round if it is empty and was an old one already, into a
     /// bucket if its time has not come, else to the back of the old flows, with a quantum if it has used its
     /// own.
-    #[inline]
     fn end_turn(&mut self, now_ns: u64) {
         let is_new = self.new_flows.head != NONE;
-        let list = if is_new { &mut self.new_flows } else { &mut self.old_flows };
-        let index = list.head;
-        list.head = self.flows[index as usize].next;
+        let head = if is_new { &mut self.new_flows.head } else { &mut self.round };
+        let index = *head;
         let flow = &mut self.flows[index as usize];
+        *head = flow.next;
         let in_debt = flow.deficit <= 0;
         if in_debt {
             flow.deficit = flow.deficit.saturating_add(self.quantum_bytes);
         }
-        let (is_empty, ready_ns) = (flow.fifo.is_empty(), flow.ready_ns());
+        let is_empty = flow.queue.is_empty();
         if is_empty && !in_debt && !is_new {
-            self.flows[index as usize].next = NOT_LISTED;
-        } else if !is_empty && ready_ns > now_ns {
-            self.flows[index as usize].next = self.parked.push(ready_ns, index);
+            flow.next = NOT_LISTED;
+        } else if !is_empty && flow.ready_ns > now_ns {
+            flow.next = self.parked.push(flow.ready_ns, index);
         } else {
+            if self.old_flows.head == NONE {
+                self.old_since_ns = now_ns;
+            }
             self.old_flows.push(&mut self.flows, index);
         }
     }
 }
 
-impl Flow {
-    /// The first whole nanosecond at which it may send.
+impl<P> Flow<P> {
+    /// Whether it has both the time and the deficit for a packet.
     #[inline]
-    fn ready_ns(&self) -> u64 {
-        self.departure_ns + u64::from(self.departure_fraction > 0)
+    fn may_send(&self, now_ns: u64) -> bool {
+        self.ready_ns <= now_ns && self.deficit > 0
     }
 
+    /// Charges a packet to both.
     #[inline]
     fn depart(&mut self, len_bytes: u32, now_ns: u64, slack_ns: u64) {
-        if self.ns_per_byte == 0 {
-            return;
-        }
+        self.deficit = self.deficit.saturating_sub_unsigned(len_bytes);
+        // Rounded up it is no later than a whole nanosecond if it is not itself.
         let earliest_ns = now_ns.saturating_sub(slack_ns);
-        if self.departure_ns < earliest_ns {
-            (self.departure_ns, self.departure_fraction) = (earliest_ns, 0);
+        if self.ready_ns <= earliest_ns {
+            (self.ready_ns, self.ready_fraction) = (earliest_ns, u32::MAX);
         }
-        let cost = u128::from(len_bytes) * u128::from(self.ns_per_byte) + u128::from(self.departure_fraction);
-        self.departure_fraction = cost as u32;
+        let cost = u128::from(len_bytes) * u128::from(self.ns_per_byte) + u128::from(self.ready_fraction);
+        self.ready_fraction = cost as u32;
         // At most 2^64 of a byte's 2^32 ns, times 2^32 bytes, over 2^32.
-        self.departure_ns = self.departure_ns.saturating_add((cost >> 32) as u64).min(u64::MAX - 1);
+        self.ready_ns = self.ready_ns.saturating_add((cost >> 32) as u64);
     }
 }
 
@@ -371,7 +431,7 @@ fn ns_per_byte(pace: Option<Rate>) -> u64 {
 
 impl List {
     #[inline]
-    fn push(&mut self, flows: &mut [Flow], index: u32) {
+    fn push<P>(&mut self, flows: &mut [Flow<P>], index: u32) {
         flows[index as usize].next = NONE;
         if self.head == NONE {
             self.head = index;

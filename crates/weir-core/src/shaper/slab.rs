@@ -106,16 +106,6 @@ impl<P> Slab<P> {
         }
     }
 
-    /// Reads something of each of these slots, none depending on another, so that their memory is fetched at the same time.
-    /// What it returns means nothing, and must only seem to be used.
-    pub fn touch(&self, slots: &[u32]) -> u32 {
-        let next = |slot: &u32| match self.slots.get(*slot as usize) {
-            Some(Slot::Taken { next, .. } | Slot::Free { next }) => *next,
-            None => 0,
-        };
-        slots.iter().fold(0, |sum, slot| sum ^ next(slot))
-    }
-
     /// How many more packets fit.
     pub fn room_packets(&self) -> usize {
         self.slots.len() - self.taken as usize
@@ -123,11 +113,6 @@ impl<P> Slab<P> {
 }
 
 impl Fifo {
-    /// The slot of its first packet, for [`Slab::touch`].
-    pub fn first(&self) -> u32 {
-        self.head
-    }
-
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.head == NONE

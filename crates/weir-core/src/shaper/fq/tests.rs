@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::shaper::test_packet::TestPacket;
+use crate::{packet::Meta, shaper::test_packet::TestPacket};
 
 const MBIT: u64 = 1_000_000;
 
@@ -91,10 +91,26 @@ fn flows_without_a_pace_share_by_bytes_and_a_quiet_one_goes_first() {
     assert_eq!(send(&mut fq), 2);
 }
 
+/// A handle of 24 bytes.
+struct Small(Meta);
+
+impl Packet for Small {
+    fn len_bytes(&self) -> u32 {
+        100
+    }
+    fn meta(&self) -> &Meta {
+        &self.0
+    }
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.0
+    }
+}
+
 #[test]
 fn a_million_idle_flows_take_64_bytes_each() {
-    let fq = Fq::<TestPacket>::new(FqConfig { flows: 1_000_000, packets_max: 1, ..config(None) }, 0);
-    assert!(size_of_val(&fq.flows[..]) <= 64_000_000);
+    let fq = Fq::<Small>::new(FqConfig { flows: 1_000_000, packets_max: 1, ..config(None) }, 0);
+    assert_eq!(size_of_val(&fq.flows[..]), 64_000_000);
+    assert_eq!(size_of::<Flow<TestPacket>>(), 128, "with a handle of 40 bytes two lines");
 }
 
 /// So many flows are fetched ahead; each packet leaves at its time all the same.
@@ -173,6 +189,57 @@ proptest! {
                     bytes += u128::from(packet.len_bytes);
                 }
             }
+        }
+    }
+}
+
+proptest! {
+    /// However many packets are asked for at once, the same leave in the same order at the same times, with the same books,
+    /// whether a flow holds one packet or many, and the answer tells what is left.
+    #[test]
+    fn bursts_are_what_single_packets_are(
+        arrivals in prop::collection::vec((0usize..8, 60u32..1514), 1..200),
+        paces in prop::collection::vec(0u64..100 * MBIT, 8),
+        steps in prop::collection::vec((1usize..20, 0u64..400_000), 1..100),
+    ) {
+        let packets_max = 60;
+        let config = FqConfig { packets_max, slack_ns: 5000, ..config(None) };
+        let (mut single, mut burst) = (Fq::new(config, 0), Fq::new(config, 0));
+        for (flow, &pace) in paces.iter().enumerate() {
+            single.set_pace(flow, rate(pace));
+            burst.set_pace(flow, rate(pace));
+        }
+        let mut arrivals = arrivals.iter().enumerate().map(|(number, &(flow, len))| (flow, len, number));
+        let mut now_ns = 0;
+        for &(size, gap_ns) in &steps {
+            let arrived: Vec<_> = arrivals.by_ref().take(size).map(|(flow, len, number)| (flow, TestPacket::new(len, number, now_ns))).collect();
+            let mut refused = Vec::new();
+            for (flow, packet) in arrived.clone() {
+                if let Err(Refused::NoSlot(packet)) = single.enqueue(flow, packet) {
+                    refused.push(packet);
+                }
+            }
+            let mut rest = arrived.into_iter();
+            let mut refused_of_burst = Vec::new();
+            while let Err(Refused::NoSlot(packet)) = burst.enqueue_burst(&mut rest) {
+                refused_of_burst.push(packet);
+            }
+            prop_assert_eq!(refused, refused_of_burst);
+            let (mut of_single, mut of_burst) = (Vec::new(), Vec::new());
+            let rest = burst.dequeue_burst(now_ns, size, |flow, packet| of_burst.push((flow, packet)));
+            while of_single.len() < size && let Dequeue::Packet(flow, packet) = single.dequeue(now_ns) {
+                of_single.push((flow, packet));
+            }
+            prop_assert_eq!(&of_single, &of_burst);
+            prop_assert!(of_burst.len() <= size);
+            prop_assert!(of_burst.len() == size || rest != Rest::Due);
+            if let Rest::NotBefore(next_ns) = rest {
+                prop_assert!(next_ns > now_ns);
+            }
+            prop_assert_eq!(rest == Rest::Empty, burst.held().packets == 0 && rest != Rest::Due);
+            prop_assert_eq!((single.account(), single.held(), single.delay()), (burst.account(), burst.held(), burst.delay()));
+            prop_assert!(burst.account().balances(burst.held()));
+            now_ns += gap_ns;
         }
     }
 }
