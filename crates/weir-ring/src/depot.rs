@@ -1,9 +1,9 @@
-//! The shared half of the frame pool: full and empty magazines, exchanged between workers whole.
+//! The shared half of the frame pool: magazines of frame handles that no worker has in its cache.
 //! A worker comes here once in [`MAGAZINE_FRAMES`] frames at most, so the workers hardly ever meet.
 //!
-//! Rule: a magazine is in the `full` stack, in the `empty` stack or with one worker, never in two places; only who
-//! has it reads or writes its rounds. With `frames / MAGAZINE_FRAMES + 2 * workers` magazines (rounded up) and
-//! at most two with a worker that asks, an empty one is always there for whoever has a full one to put down.
+//! Rule: a magazine is in the `full` stack, in the `empty` stack, or with the one worker that fills or empties it; only that
+//! one reads or writes its rounds. With `frames / MAGAZINE_FRAMES + 2 * workers` magazines (rounded up) an empty one is
+//! always there: at most one for each worker is less than full (what it left when it ended), and at most one is in its hand.
 //!
 //! Ordering and ownership: each stack is a Treiber stack whose head holds a magazine and a 40-bit change count, so
 //! that a pop interrupted while the same magazine left and came back fails instead of linking a stale `next`.
@@ -20,26 +20,6 @@ pub(crate) const MAGAZINE_FRAMES: usize = if cfg!(loom) { 1 } else { 32 };
 
 /// One magazine's rounds: handles of frames.
 type Rounds = Line<[AtomicU32; MAGAZINE_FRAMES]>;
-
-/// A magazine in hand. Not `Copy`: whoever has it may use its rounds.
-#[derive(Debug)]
-pub(crate) struct Magazine {
-    place: u32,
-    len: usize,
-}
-
-impl Magazine {
-    /// Stands in the hand for the moment between putting a magazine down and taking another up.
-    pub(crate) const NOWHERE: Magazine = Magazine { place: NONE, len: 0 };
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.len == MAGAZINE_FRAMES
-    }
-}
 
 /// All magazines, and the two stacks of those that no worker has.
 pub(crate) struct Depot {
@@ -86,43 +66,33 @@ impl Depot {
         self.frames.0.load(Ordering::Relaxed)
     }
 
-    /// A magazine with frames in it, if the depot has one.
-    pub(crate) fn take_full(&self) -> Option<Magazine> {
-        let place = self.pop(&self.full)?;
+    /// Takes a magazine's handles to the front of `out`; how many, 0 only if there are none here.
+    pub(crate) fn take(&self, out: &mut [u32; MAGAZINE_FRAMES]) -> usize {
+        let Some(place) = self.pop(&self.full) else { return 0 };
         let len = self.lens[place as usize].load(Ordering::Relaxed);
         self.frames.0.fetch_sub(len, Ordering::Relaxed);
-        Some(Magazine { place, len: len as usize })
-    }
-
-    /// An empty magazine. The caller has at most one magazine in hand.
-    pub(crate) fn take_empty(&self) -> Magazine {
-        let place = self.pop(&self.empty).expect("an empty magazine for every worker that has room for it");
-        Magazine { place, len: 0 }
-    }
-
-    /// Puts a magazine down, in the stack it belongs to.
-    pub(crate) fn put(&self, magazine: Magazine) {
-        if magazine.len == 0 {
-            return self.push(&self.empty, magazine.place);
-        }
-        let len = magazine.len as u32;
-        self.lens[magazine.place as usize].store(len, Ordering::Relaxed);
-        self.frames.0.fetch_add(len, Ordering::Relaxed);
-        self.push(&self.full, magazine.place);
-    }
-
-    /// Takes the last round out of a magazine in hand.
-    pub(crate) fn unload(&self, magazine: &mut Magazine) -> Option<u32> {
-        magazine.len = magazine.len.checked_sub(1)?;
         // Relaxed: the magazine is in the caller's hand alone; A0 brought its rounds.
-        Some(self.rounds[magazine.place as usize].0[magazine.len].load(Ordering::Relaxed))
+        for (handle, round) in out.iter_mut().zip(&self.rounds[place as usize].0) {
+            *handle = round.load(Ordering::Relaxed);
+        }
+        self.push(&self.empty, place);
+        len as usize
     }
 
-    /// Puts one more round into a magazine in hand, which is not full.
-    pub(crate) fn load(&self, magazine: &mut Magazine, handle: u32) {
+    /// Puts handles here, at most [`MAGAZINE_FRAMES`]; fewer only from a worker that ends, or when the frames are dealt.
+    pub(crate) fn put(&self, handles: &[u32]) {
+        if handles.is_empty() {
+            return;
+        }
+        let place = self.pop(&self.empty).expect("an empty magazine for every worker that has a full one");
         // Relaxed: the magazine is in the caller's hand alone; R0 takes its rounds along.
-        self.rounds[magazine.place as usize].0[magazine.len].store(handle, Ordering::Relaxed);
-        magazine.len += 1;
+        for (round, handle) in self.rounds[place as usize].0.iter().zip(handles) {
+            round.store(*handle, Ordering::Relaxed);
+        }
+        let len = handles.len() as u32;
+        self.lens[place as usize].store(len, Ordering::Relaxed);
+        self.frames.0.fetch_add(len, Ordering::Relaxed);
+        self.push(&self.full, place);
     }
 
     fn push(&self, stack: &Head, place: u32) {

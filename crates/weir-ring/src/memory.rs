@@ -33,6 +33,7 @@ pub struct Frame(NonZeroU32);
 
 impl Frame {
     /// The handle as a number, for keeping in a table of the pool.
+    #[inline]
     pub(crate) fn into_handle(self) -> u32 {
         self.0.get()
     }
@@ -42,6 +43,7 @@ impl Frame {
     /// # Safety
     /// `handle` came from `into_handle` or [`FrameMemory::handle_at`] and is taken up once only: two `Frame`s of
     /// one number would let two holders reach the same bytes.
+    #[inline]
     pub(crate) unsafe fn from_handle(handle: u32) -> Frame {
         Frame(NonZeroU32::new(handle).expect("handles start at 1"))
     }
@@ -122,6 +124,7 @@ impl FrameMemory {
     }
 
     /// The size of one frame.
+    #[inline]
     pub fn frame_size_bytes(&self) -> u32 {
         self.frame_size_bytes
     }
@@ -140,6 +143,7 @@ impl FrameMemory {
     ///
     /// # Panics
     /// If the frame is another memory's.
+    #[inline]
     pub fn index_of(&self, frame: &Frame) -> u32 {
         let index = frame.0.get().wrapping_sub(self.first_handle);
         assert!(index < self.frames, "a frame was used with a memory that is not its own");
@@ -150,6 +154,7 @@ impl FrameMemory {
     ///
     /// # Panics
     /// If the frame is another memory's.
+    #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         let start = self.start_of(frame);
         // SAFETY: `index_of` put the frame inside the mapping, whose bytes are initialised (zeroed by the
@@ -162,6 +167,7 @@ impl FrameMemory {
     ///
     /// # Panics
     /// If the frame is another memory's.
+    #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let start = self.start_of(frame);
         // SAFETY: as in `bytes`; the only handle is borrowed exclusively for 'a, so this is the only reference.
@@ -174,6 +180,7 @@ impl FrameMemory {
         self.first_handle + index
     }
 
+    #[inline]
     fn start_of(&self, frame: &Frame) -> *mut u8 {
         let offset = self.index_of(frame) as usize * self.frame_size_bytes as usize;
         // SAFETY: `index_of` is below `frames`, so the offset stays inside the mapping of `len_bytes`.

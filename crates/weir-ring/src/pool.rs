@@ -1,21 +1,22 @@
 //! Who holds which frame: one [`Pool`] for each worker, over one depot they share.
-//! Taking and giving touch the worker's own two magazines; the depot is met once in 32 frames at most.
+//! Taking and giving touch the worker's own cache of handles; the depot is met once in 32 frames at most.
 //!
 //! Rule (conservation, design invariant 1): `total = shared + cached + out` always, where `shared` lies in the depot,
-//! `cached` in the workers' magazines and `out = taken - given` is with everyone else: packets, rings, the kernel.
-//! The last frame given is the first taken, so a worker's hot frames stay in its cache.
+//! `cached = drawn + given - taken` in the workers' caches and `out = taken - given` is with everyone else: packets, rings,
+//! the kernel. The last frame given is the first taken, so a worker's hot frames stay in its cache.
 //!
 //! Ordering and ownership: a `Pool` belongs to one worker; its counts have one writer and may be read by all. A frame
 //! may be given to another worker's `Pool` than the one it was taken from.
-//! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001: two magazines in hand, so that a worker at the edge
-//! between full and empty does not visit the depot for every frame.
+//! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001: room for two magazines in the cache, so that a worker at
+//! the edge between full and empty does not visit the depot for every frame. Handles are copied between cache and magazine: 128
+//! bytes in 32 frames, where a magazine that changes hands would cost a look-up with every frame.
 //! Limits: up to 64 frames may sit with each worker while another finds none, so give every worker at least that
 //! many frames to spare. A census is exact while no worker is inside a call; otherwise it may be off by what is
 //! being moved.
 
 use std::sync::Arc;
 
-use crate::depot::{Depot, Magazine};
+use crate::depot::{Depot, MAGAZINE_FRAMES};
 use crate::memory::{Frame, FrameMemory};
 use crate::sync::{Counter, Line};
 
@@ -23,13 +24,15 @@ use crate::sync::{Counter, Line};
 pub struct Pool {
     shared: Arc<Shared>,
     worker: usize,
-    /// The magazine in use.
-    loaded: Magazine,
-    /// The one used before it: full or empty.
-    previous: Magazine,
+    /// Handles of the frames that are this worker's to take, the hottest last.
+    cache: Box<[u32; CACHE_FRAMES]>,
+    cached: usize,
     taken: u64,
     given: u64,
 }
+
+/// The most frames in a worker's cache.
+const CACHE_FRAMES: usize = 2 * MAGAZINE_FRAMES;
 
 struct Shared {
     memory: Arc<FrameMemory>,
@@ -42,7 +45,8 @@ struct Shared {
 struct WorkerCounts {
     taken: Counter,
     given: Counter,
-    cached: Counter,
+    /// Frames from the depot, less those put there.
+    drawn: Counter,
 }
 
 /// Where the frames of a pool are.
@@ -80,23 +84,16 @@ impl Pool {
     pub fn for_workers(memory: FrameMemory, workers: usize) -> Vec<Pool> {
         assert!(workers > 0, "a pool needs a worker");
         let depot = Depot::new(memory.frames(), workers);
-        let mut magazine = depot.take_empty();
-        for index in (0..memory.frames()).rev() {
-            if magazine.is_full() {
-                depot.put(magazine);
-                magazine = depot.take_empty();
-            }
-            depot.load(&mut magazine, memory.handle_at(index));
-        }
-        depot.put(magazine);
+        // The last magazine put down is the first taken, and the last handle in it: so frames come in order.
+        let handles: Vec<u32> = (0..memory.frames()).rev().map(|index| memory.handle_at(index)).collect();
+        handles.chunks(MAGAZINE_FRAMES).for_each(|handles| depot.put(handles));
         let counts = (0..workers).map(|_| Line(WorkerCounts::default())).collect();
         let shared = Arc::new(Shared { memory: Arc::new(memory), depot, counts });
         (0..workers).map(|worker| Pool::with(Arc::clone(&shared), worker)).collect()
     }
 
     fn with(shared: Arc<Shared>, worker: usize) -> Pool {
-        let (loaded, previous) = (shared.depot.take_empty(), shared.depot.take_empty());
-        Pool { shared, worker, loaded, previous, taken: 0, given: 0 }
+        Pool { shared, worker, cache: Box::new([0; CACHE_FRAMES]), cached: 0, taken: 0, given: 0 }
     }
 
     /// The memory whose frames these are.
@@ -105,93 +102,109 @@ impl Pool {
     }
 
     /// Takes a frame, or `None` when there is none for this worker: the intake must wait.
+    #[inline]
     pub fn take(&mut self) -> Option<Frame> {
-        if self.loaded.len() == 0 && !self.reload() {
-            return None;
+        self.take_run(1).next()
+    }
+
+    /// Takes up to `count` frames: fewer where the worker's cache ends, none only if there are none for this worker.
+    /// All are taken at once: what the caller leaves in the iterator is lost.
+    #[inline]
+    pub fn take_run(&mut self, count: usize) -> impl ExactSizeIterator<Item = Frame> + use<'_> {
+        if self.cached == 0 {
+            self.draw();
         }
-        let handle = self.shared.depot.unload(&mut self.loaded)?;
-        self.taken += 1;
-        self.publish();
-        // SAFETY: `give` or `for_workers` put the handle into the magazine once, and unloading removed it.
-        Some(unsafe { Frame::from_handle(handle) })
+        let end = self.cached;
+        self.cached -= count.min(end);
+        let run = &self.cache[self.cached..end];
+        self.taken += run.len() as u64;
+        self.shared.counts[self.worker].0.taken.set(self.taken);
+        // SAFETY: `give_all` or `for_workers` put each handle here once; `cached` covers it no longer, and the iterator yields
+        // it once.
+        run.iter().rev().map(|&handle| unsafe { Frame::from_handle(handle) })
     }
 
     /// Gives a frame back.
     ///
     /// # Panics
     /// If the frame is another memory's.
+    #[inline]
     pub fn give(&mut self, frame: Frame) {
-        self.shared.memory.index_of(&frame);
-        if self.loaded.is_full() {
-            self.make_room();
+        self.give_all([frame]);
+    }
+
+    /// Gives frames back.
+    ///
+    /// # Panics
+    /// If one of them is another memory's; then all of them are lost, as they are if `frames` panics.
+    #[inline]
+    pub fn give_all(&mut self, frames: impl IntoIterator<Item = Frame>) {
+        let (start, mut cached) = (self.cached, self.cached);
+        let mut put_down = 0;
+        for frame in frames {
+            self.shared.memory.index_of(&frame);
+            if cached >= CACHE_FRAMES {
+                self.put_down();
+                put_down += MAGAZINE_FRAMES;
+                cached = CACHE_FRAMES - MAGAZINE_FRAMES;
+            }
+            self.cache[cached] = frame.into_handle();
+            cached += 1;
         }
-        self.shared.depot.load(&mut self.loaded, frame.into_handle());
-        self.given += 1;
-        self.publish();
+        self.given += (cached + put_down - start) as u64;
+        self.cached = cached;
+        self.counts().given.set(self.given);
     }
 
     /// How many frames this worker could take now: its own and the depot's.
     ///
     /// Other workers take from the depot too, so only this worker's share of it is certain.
     pub fn available(&self) -> u32 {
-        self.cached() as u32 + self.shared.depot.frames()
+        self.cached as u32 + self.shared.depot.frames()
     }
 
     /// Where all frames of the memory are.
     pub fn census(&self) -> Census {
-        let counts = &self.shared.counts;
         let sum = |figure: fn(&WorkerCounts) -> &Counter| {
-            counts.iter().fold(0u64, |sum, count| sum.wrapping_add(figure(&count.0).get()))
+            self.shared.counts.iter().fold(0u64, |sum, count| sum.wrapping_add(figure(&count.0).get()))
         };
+        let out = sum(|count| &count.taken).wrapping_sub(sum(|count| &count.given));
         Census {
             total: self.shared.memory.frames().into(),
             shared: self.shared.depot.frames().into(),
-            cached: sum(|count| &count.cached),
-            out: sum(|count| &count.taken).wrapping_sub(sum(|count| &count.given)),
+            cached: sum(|count| &count.drawn).wrapping_sub(out),
+            out,
         }
     }
 
-    fn cached(&self) -> usize {
-        self.loaded.len() + self.previous.len()
+    fn counts(&self) -> &WorkerCounts {
+        &self.shared.counts[self.worker].0
     }
 
-    /// Finds a magazine with frames: the previous one, or the depot's for an empty one.
-    fn reload(&mut self) -> bool {
-        std::mem::swap(&mut self.loaded, &mut self.previous);
-        if self.loaded.len() > 0 {
-            return true;
-        }
-        let Some(full) = self.shared.depot.take_full() else { return false };
-        self.shared.depot.put(std::mem::replace(&mut self.loaded, full));
-        true
+    /// Draws a magazine's frames from the depot, if it has one, into the empty cache.
+    #[cold]
+    fn draw(&mut self) {
+        let room = self.cache.first_chunk_mut().expect("room for two magazines");
+        self.cached = self.shared.depot.take(room);
+        self.counts().drawn.add(self.cached as u64);
     }
 
-    /// Finds a magazine with room: the previous one, or an empty one from the depot for a full one.
-    fn make_room(&mut self) {
-        std::mem::swap(&mut self.loaded, &mut self.previous);
-        if self.loaded.is_full() {
-            // Down first, then up: with one magazine in hand the depot is sure to have an empty one.
-            let full = std::mem::replace(&mut self.loaded, Magazine::NOWHERE);
-            self.shared.depot.put(full);
-            self.loaded = self.shared.depot.take_empty();
-        }
-    }
-
-    fn publish(&self) {
-        let counts = &self.shared.counts[self.worker].0;
-        counts.taken.set(self.taken);
-        counts.given.set(self.given);
-        counts.cached.set(self.cached() as u64);
+    /// Puts a magazine's frames, the coldest of the full cache, into the depot.
+    #[cold]
+    fn put_down(&mut self) {
+        self.shared.depot.put(&self.cache[..MAGAZINE_FRAMES]);
+        self.counts().drawn.add((MAGAZINE_FRAMES as u64).wrapping_neg());
+        self.cache.copy_within(MAGAZINE_FRAMES.., 0);
+        // What was put down is here no longer, even if what gives it panics next.
+        self.cached = CACHE_FRAMES - MAGAZINE_FRAMES;
     }
 }
 
 impl Drop for Pool {
     /// A worker that ends leaves its frames to the others.
     fn drop(&mut self) {
-        for magazine in [&mut self.loaded, &mut self.previous] {
-            self.shared.depot.put(std::mem::replace(magazine, Magazine::NOWHERE));
-        }
-        self.shared.counts[self.worker].0.cached.set(0);
+        self.cache[..self.cached].chunks(MAGAZINE_FRAMES).for_each(|handles| self.shared.depot.put(handles));
+        self.counts().drawn.add((self.cached as u64).wrapping_neg());
     }
 }
 
