@@ -7,6 +7,8 @@
 //!
 //! Systems take turns. Figures are packets for each second of processor time of the busiest thread, spinning included, so that
 //! what else runs on the machine is mostly left out of both; and by the clock. Medians, and the ratio with its spread.
+//!
+//! `cargo bench -p weir-lab --bench path -- bridge` runs the rows named alone, for a profiler.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -28,32 +30,44 @@ const PEER: &str = "/usr/bin/dpdk-testpmd";
 /// Millions of packets for each second of processor time, and by the clock.
 type Figures = [f64; 2];
 
+const ROWS: [&str; 4] = ["bridge", "testpmd", "testbed-1", "testbed-2"];
+
 fn main() -> Result<()> {
     println!("{}", Machine::measure()?.to_line());
-    let has_peer = std::path::Path::new(PEER).exists();
-    if !has_peer {
-        println!("path: dpdk-testpmd is not installed (apt-get install dpdk-dev): left out");
+    let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    if let Some(name) = named.iter().find(|name| !ROWS.contains(&name.as_str())) {
+        anyhow::bail!("there is no row {name}: give some of {}", ROWS.join(", "));
     }
-    let two = std::thread::available_parallelism()?.get() >= 2;
+    let [ours, mut peer, one, mut two] =
+        ROWS.map(|row| named.is_empty() || named.iter().any(|name| name == row));
+    if peer && !std::path::Path::new(PEER).exists() {
+        println!("path: dpdk-testpmd is not installed (apt-get install dpdk-dev): left out");
+        peer = false;
+    }
+    two &= std::thread::available_parallelism()?.get() >= 2;
     let mut figures: [Vec<Figures>; 4] = Default::default();
     for _ in 0..TURNS {
-        figures[0].push(weir(&bridge())?);
-        if has_peer {
+        if ours {
+            figures[0].push(weir(&bridge())?);
+        }
+        if peer {
             figures[1].push(testpmd()?);
         }
-        figures[2].push(weir(&testbed(1, Mode::Direct, None, TIME))?);
+        if one {
+            figures[2].push(weir(&testbed(1, Mode::Direct, None, TIME))?);
+        }
         if two {
             figures[3].push(weir(&testbed(2, Mode::Deferred, None, TIME))?);
         }
     }
     println!("{:>10}  {:>12}  {:>12}", "", "of CPU, M/s", "by clock");
-    for (name, figures) in ["bridge", "testpmd", "testbed-1", "testbed-2"].iter().zip(&figures) {
+    for (name, figures) in ROWS.iter().zip(&figures) {
         if !figures.is_empty() {
             let median = |of: usize| sorted(figures.iter().map(|one| one[of]))[figures.len() / 2];
             println!("{name:>10}  {:>12.2}  {:>12.2}", median(0), median(1));
         }
     }
-    if has_peer {
+    if ours && peer {
         let ratios = sorted(figures[0].iter().zip(&figures[1]).map(|(ours, theirs)| ours[0] / theirs[0]));
         println!("bridge / testpmd: {:.2} ({:.2} to {:.2})", ratios[TURNS / 2], ratios[0], ratios[TURNS - 1]);
     }

@@ -138,11 +138,6 @@ impl Bridge {
     ) {
         assert!(frames.len() <= BURST_MAX, "a burst has at most {BURST_MAX} frames");
         self.forget_aged(now_ns);
-        // The headers first, so that their cache misses overlap.
-        let mut addresses = [(0, 0); BURST_MAX];
-        for (place, frame) in addresses.iter_mut().zip(frames) {
-            *place = addresses_of(frame.as_ref());
-        }
         let flood = if self.flood_ports(ingress) == PortSet::default() {
             Egress::Drop(DropReason::OwnSegment)
         } else {
@@ -150,19 +145,24 @@ impl Bridge {
         };
         // Neighbours in a burst mostly share their addresses: what holds for one holds for the next.
         let mut last_source = NO_ADDRESS;
-        let mut last = (NO_ADDRESS, flood);
-        for (&(destination, source), egress) in addresses.iter().zip(&mut egress[..frames.len()]) {
-            if source != last_source {
+        let mut last = (NO_HEAD, flood);
+        for (frame, egress) in frames.iter().zip(&mut egress[..frames.len()]) {
+            let head = head_of(frame.as_ref());
+            if head != last.0 {
+                let (destination, source) = addresses_of(head);
                 if source == 0 || source & GROUP != 0 {
                     *egress = Egress::Drop(DropReason::Malformed);
                     continue;
                 }
-                self.learn(source, ingress, now_ns);
-                last_source = source;
-                last.0 = NO_ADDRESS;
-            }
-            if destination != last.0 || last.1 == Egress::Flood {
-                last = (destination, self.decide(destination, ingress, now_ns, flood));
+                if source != last_source {
+                    self.learn(source, ingress, now_ns);
+                    last_source = source;
+                }
+                last = (head, self.decide(destination, ingress, now_ns, flood));
+                if last.1 == Egress::Flood {
+                    // Each is counted.
+                    last.0 = NO_HEAD;
+                }
             }
             *egress = last.1;
         }
@@ -249,14 +249,25 @@ const RESERVED: u64 = 0x0180_c200_0000;
 /// No address has more than 48 bits.
 const NO_ADDRESS: u64 = u64::MAX;
 
-/// Destination and source as numbers of 48 bits; zeros for a frame without them.
+/// Destination and source as they lie in a frame: the first eight bytes and the next four. Zeros for a frame without them.
+type RawHead = (u64, u64);
+
+/// No frame's: four bytes make no such number.
+const NO_HEAD: RawHead = (u64::MAX, u64::MAX);
+
 #[inline]
-fn addresses_of(frame: &[u8]) -> (u64, u64) {
+fn head_of(frame: &[u8]) -> RawHead {
     let Some(head) = frame.first_chunk::<ETHERNET_LEN>() else {
         return (0, 0);
     };
     let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *head;
-    (u64::from_be_bytes([0, 0, d0, d1, d2, d3, d4, d5]), u64::from_be_bytes([0, 0, s0, s1, s2, s3, s4, s5]))
+    (u64::from_ne_bytes([d0, d1, d2, d3, d4, d5, s0, s1]), u32::from_ne_bytes([s2, s3, s4, s5]).into())
+}
+
+/// Destination and source as numbers of 48 bits.
+fn addresses_of((first, last): RawHead) -> (u64, u64) {
+    let (first, last) = (u64::from_be(first), u32::from_be(last as u32));
+    (first >> 16, (first & 0xffff) << 32 | u64::from(last))
 }
 
 #[cfg(test)]

@@ -169,30 +169,31 @@ impl FromStr for Endpoints {
     }
 }
 
-/// What a packet of one flow has of its own.
+const LINE_BYTES: usize = 64;
+
+/// All of a packet that is not zero, but for its sequence number.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Head([u8; LINE_BYTES]);
+
+const _: () = assert!(SEQUENCE_END <= SIZE_BYTES_MIN as usize && SIZE_BYTES_MIN as usize <= LINE_BYTES);
+
+/// What of a flow is not in its packets' head.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// IPv4 checksum, source, destination; then the ports.
-    checksum: [u8; 2],
-    addresses: [u8; 8],
-    ports: [u8; 4],
-    hash: u32,
-    /// The sequence number of its next packet.
+    /// The sequence number of its next packet. Apart from the head, which is copied by loads that would wait for its store.
     next: u64,
+    hash: u32,
 }
 
 /// The flows of a generator, ready to be written.
 #[derive(Debug)]
 pub struct Flows {
-    /// A packet, filled up to whole cache lines so that it is copied without looking at its length.
-    template: Box<[u8]>,
+    heads: Box<[Head]>,
     flows: Box<[Flow]>,
-    first_flow: u32,
     turn: usize,
     size_bytes: u16,
 }
-
-const LINE_BYTES: usize = 64;
 
 impl Flows {
     /// Prepares `traffic`.
@@ -202,35 +203,27 @@ impl Flows {
     pub fn new(traffic: &Traffic) -> Result<Flows, TrafficError> {
         traffic.check()?;
         let Traffic { size_bytes, first_flow, .. } = *traffic;
-        let mut template = vec![0; usize::from(size_bytes).next_multiple_of(LINE_BYTES)].into_boxed_slice();
-        template[..6].copy_from_slice(&traffic.dst_mac.0);
-        template[6..12].copy_from_slice(&traffic.src_mac.0);
-        template[12..14].copy_from_slice(&[0x08, 0x00]);
+        let mut frame = vec![0; usize::from(size_bytes).max(LINE_BYTES)];
+        frame[..6].copy_from_slice(&traffic.dst_mac.0);
+        frame[6..12].copy_from_slice(&traffic.src_mac.0);
+        frame[12..14].copy_from_slice(&[0x08, 0x00]);
         let total = (size_bytes - 14).to_be_bytes();
-        template[14..26].copy_from_slice(&[0x45, 0, total[0], total[1], 0, 0, 0, 0, 64, 17, 0, 0]);
-        template[38..40].copy_from_slice(&(size_bytes - 34).to_be_bytes());
-        template[MARK_AT..MARK_AT + 4].copy_from_slice(&MARK);
+        frame[14..26].copy_from_slice(&[0x45, 0, total[0], total[1], 0, 0, 0, 0, 64, 17, 0, 0]);
+        frame[38..40].copy_from_slice(&(size_bytes - 34).to_be_bytes());
+        frame[MARK_AT..MARK_AT + 4].copy_from_slice(&MARK);
         let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, 0, 1).expect("one bucket for one worker");
-        let flow = |number: u64| {
-            let (dst, dst_port) = traffic.dst.nth(number % traffic.dst.len());
-            let (src, src_port) = traffic.src.nth(number / traffic.dst.len());
-            let mut frame = template.clone();
-            let addresses = [src.octets(), dst.octets()].concat();
-            let ports = [src_port.to_be_bytes(), dst_port.to_be_bytes()].concat();
-            frame[26..34].copy_from_slice(&addresses);
-            frame[34..38].copy_from_slice(&ports);
-            let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..34]);
-            ip.fill_checksum();
-            Flow {
-                checksum: ip.checksum().to_be_bytes(),
-                addresses: addresses.try_into().expect("two addresses"),
-                ports: ports.try_into().expect("two ports"),
-                hash: rss.hash(&frame[..usize::from(size_bytes)]),
-                next: 0,
-            }
+        let flow = |number: u32| {
+            let (dst, dst_port) = traffic.dst.nth(u64::from(number) % traffic.dst.len());
+            let (src, src_port) = traffic.src.nth(u64::from(number) / traffic.dst.len());
+            frame[26..34].copy_from_slice(&[src.octets(), dst.octets()].concat());
+            frame[34..38].copy_from_slice(&[src_port.to_be_bytes(), dst_port.to_be_bytes()].concat());
+            frame[MARK_AT + 4..MARK_AT + 8].copy_from_slice(&number.to_be_bytes());
+            Ipv4Packet::new_unchecked(&mut frame[14..34]).fill_checksum();
+            let head = Head(*frame.first_chunk().expect("a line at least"));
+            (head, Flow { next: 0, hash: rss.hash(&frame[..usize::from(size_bytes)]) })
         };
-        let flows = (first_flow..first_flow + traffic.flows).map(|number| flow(number.into())).collect();
-        Ok(Flows { template, flows, first_flow, turn: 0, size_bytes })
+        let (heads, flows): (Vec<_>, Vec<_>) = (first_flow..first_flow + traffic.flows).map(flow).unzip();
+        Ok(Flows { heads: heads.into(), flows: flows.into(), turn: 0, size_bytes })
     }
 
     /// Length of every packet.
@@ -238,23 +231,19 @@ impl Flows {
         self.size_bytes
     }
 
-    /// Writes the next packet at the front of `frame`; returns its flow's hash.
+    /// Writes the next packet at the front of `frame`, and zeros to the end of its last cache line; returns its flow's hash.
     ///
     /// # Panics
     /// If the frame is shorter than a packet rounded up to whole cache lines.
     #[inline]
     pub fn write_next(&mut self, frame: &mut [u8]) -> u32 {
-        let lines = frame[..self.template.len()].as_chunks_mut::<LINE_BYTES>().0;
-        for (to, from) in lines.iter_mut().zip(self.template.as_chunks::<LINE_BYTES>().0) {
-            *to = *from;
-        }
+        let len_bytes = usize::from(self.size_bytes).next_multiple_of(LINE_BYTES);
+        let (head, rest) =
+            frame[..len_bytes].as_chunks_mut::<LINE_BYTES>().0.split_first_mut().expect("a line");
+        *head = self.heads[self.turn].0;
+        rest.fill([0; LINE_BYTES]);
         let flow = &mut self.flows[self.turn];
-        let head = frame.first_chunk_mut::<SEQUENCE_END>().expect("longer than its headers");
-        head[24..26].copy_from_slice(&flow.checksum);
-        head[26..34].copy_from_slice(&flow.addresses);
-        head[34..38].copy_from_slice(&flow.ports);
-        head[MARK_AT + 4..MARK_AT + 8].copy_from_slice(&(self.first_flow + self.turn as u32).to_be_bytes());
-        head[MARK_AT + 8..].copy_from_slice(&flow.next.to_be_bytes());
+        head[MARK_AT + 8..SEQUENCE_END].copy_from_slice(&flow.next.to_be_bytes());
         flow.next += 1;
         let hash = flow.hash;
         self.turn += 1;

@@ -39,7 +39,7 @@ pub const BURST: usize = 64;
 
 /// What workers say to each other.
 pub enum Message<'m> {
-    /// A packet that comes out of the end in its metadata.
+    /// A packet that comes out of the end that its metadata names as its port.
     Packet(PathPacket<'m>),
     /// There is something to see in what workers share: credit, or the end. No third kind, so that a message is no longer than
     /// a packet.
@@ -145,23 +145,35 @@ impl<'m> Links<'m> {
 
     /// Sends a packet. If the worker at the other end has gone, it goes nowhere: then the path is over ([`Links::gone`]).
     pub fn send(&mut self, way: Way, mut packet: PathPacket<'m>) {
-        packet.meta_mut().port = way.end;
-        self.send_addressed(way, packet);
+        match way.owner {
+            Owner::Own(place) => self.ends[usize::from(place)].queue.push_back(packet),
+            Owner::Other(worker) => {
+                packet.meta_mut().port = way.end;
+                self.stage(worker, packet);
+            }
+        }
     }
 
-    /// Sends the first `count` packets of a queue, whose metadata names the end already. Written some time before: a packet is
-    /// moved by loads wider than that store, which would have to wait for it.
+    /// Sends the first `count` packets of a queue.
     #[inline]
     pub fn send_run(&mut self, way: Way, queue: &mut VecDeque<PathPacket<'m>>, count: usize) {
-        if let Owner::Own(place) = way.owner {
-            let far = &mut self.ends[usize::from(place)].queue;
-            if count == queue.len() {
-                far.append(queue);
-            } else {
-                far.extend(queue.drain(..count));
+        match way.owner {
+            Owner::Own(place) => {
+                let far = &mut self.ends[usize::from(place)].queue;
+                if count < queue.len() {
+                    far.extend(queue.drain(..count));
+                } else if far.is_empty() {
+                    // All queues have room for every frame, so they can be exchanged.
+                    std::mem::swap(far, queue);
+                } else {
+                    far.append(queue);
+                }
             }
-        } else {
-            queue.drain(..count).for_each(|packet| self.send_addressed(way, packet));
+            Owner::Other(worker) => {
+                // All before the first is moved: a packet is moved by loads wider than this store, which would wait for it.
+                queue.range_mut(..count).for_each(|packet| packet.meta_mut().port = way.end);
+                queue.drain(..count).for_each(|packet| self.stage(worker, packet));
+            }
         }
     }
 
@@ -173,19 +185,12 @@ impl<'m> Links<'m> {
         }
     }
 
-    /// Sends a packet whose metadata names the end already.
-    #[inline(always)]
-    pub fn send_addressed(&mut self, way: Way, packet: PathPacket<'m>) {
-        debug_assert_eq!(packet.meta().port, way.end);
-        match way.owner {
-            Owner::Own(place) => self.ends[usize::from(place)].queue.push_back(packet),
-            Owner::Other(worker) => {
-                let outlet = self.outlets[usize::from(worker)].as_mut().expect("an outlet to every other");
-                // The ring has room for every frame of the path, so this fails only without a worker at its other end.
-                if outlet.stage(Message::Packet(packet)).is_err() {
-                    self.gone = Some(worker);
-                }
-            }
+    #[inline]
+    fn stage(&mut self, worker: u16, packet: PathPacket<'m>) {
+        let outlet = self.outlets[usize::from(worker)].as_mut().expect("an outlet to every other");
+        // The ring has room for every frame of the path, so this fails only without a worker at its other end.
+        if outlet.stage(Message::Packet(packet)).is_err() {
+            self.gone = Some(worker);
         }
     }
 

@@ -28,6 +28,7 @@ pub mod summary;
 pub mod testbed;
 pub mod worker;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_core::net::bridge::{AGEING_NS, Bridge, Egress};
@@ -270,7 +271,7 @@ fn make_node<'m>(
         }
     };
     let reach = if matches!(kind, Kind::Gen(_)) { reach_of(spec, number) } else { Box::default() };
-    Ok(Node { number, kind, ways, reach, wants: None })
+    Ok(Node { number, kind, ways, reach, wants: None, made: VecDeque::new() })
 }
 
 /// A number that nobody outside can know, so that nobody can prepare addresses that collide.

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use weir_core::drops::Count;
 use weir_core::net::bridge::{Bridge, Egress, PortSet};
 use weir_core::net::router::{Router, Verdict};
-use weir_core::packet::{Meta, Packet};
+use weir_core::packet::Meta;
 
 use super::r#gen::Gen;
 use super::links::{BURST, Links, Way};
@@ -50,6 +50,8 @@ pub struct Node<'m> {
     pub reach: Box<[u16]>,
     /// Of a generator, what it waits for.
     pub wants: Option<Want>,
+    /// Of a generator, what it has just made for another worker.
+    pub made: VecDeque<PathPacket<'m>>,
 }
 
 impl<'m> Node<'m> {
@@ -70,7 +72,7 @@ impl<'m> Node<'m> {
             match &mut self.kind {
                 Kind::Gen(_) => store.deliver(queue, burst),
                 Kind::Sink(sequences) => {
-                    queue.as_slices().0[..burst].iter().for_each(|packet| sequences.note(packet.as_ref()));
+                    sequences.note_all(queue.as_slices().0[..burst].iter().map(AsRef::as_ref));
                     store.deliver(queue, burst);
                 }
                 Kind::Bridge(bridge) => {
@@ -111,15 +113,14 @@ impl<'m> Node<'m> {
             self.wants = Some(Want::Frames);
         }
         let (len_bytes, way) = (generator.flows.size_bytes(), self.ways[0]);
-        let meta = Meta { arrival_ns: now_ns, port: way.end, ..Meta::default() };
+        let meta = Meta { arrival_ns: now_ns, ..Meta::default() };
         let (count, flows) = (due.min(room), &mut generator.flows);
         let write = |frame: &mut [u8]| flows.write_next(frame);
-        let sent = match links.own_queue(way) {
-            Some(queue) => store.make_burst(count, len_bytes, meta, write, |packet| queue.push_back(packet)),
-            None => {
-                store.make_burst(count, len_bytes, meta, write, |packet| links.send_addressed(way, packet))
-            }
-        };
+        let queue = links.own_queue(way).unwrap_or(&mut self.made);
+        let sent = store.make_burst(queue, count, len_bytes, meta, write);
+        if !self.made.is_empty() {
+            links.send_run(way, &mut self.made, sent);
+        }
         if sent < count {
             // Another worker took what there was to spare.
             self.wants = Some(Want::Frames);
@@ -174,13 +175,7 @@ fn forward<'m>(
     now_ns: u64,
 ) {
     let mut egress = [Egress::Flood; BURST];
-    let frames = &mut queue.as_mut_slices().0[..burst];
-    bridge.forward(port, frames, now_ns, &mut egress);
-    for (packet, egress) in frames.iter_mut().zip(&egress) {
-        if let Egress::Port(out) = egress {
-            packet.meta_mut().port = ways[usize::from(*out)].end;
-        }
-    }
+    bridge.forward(port, &queue.as_slices().0[..burst], now_ns, &mut egress);
     for run in egress[..burst].chunk_by(|one, next| one == next) {
         match run[0] {
             Egress::Port(out) => links.send_run(ways[usize::from(out)], queue, run.len()),
@@ -224,13 +219,7 @@ fn route<'m>(
     now_ns: u64,
 ) {
     let mut verdicts = [Verdict::Local; BURST];
-    let packets = &mut queue.as_mut_slices().0[..burst];
-    router.process(port, packets, now_ns, &mut verdicts);
-    for (packet, verdict) in packets.iter_mut().zip(&verdicts) {
-        if let Verdict::Forward(out) = verdict {
-            packet.meta_mut().port = ways[usize::from(*out)].end;
-        }
-    }
+    router.process(port, &mut queue.as_mut_slices().0[..burst], now_ns, &mut verdicts);
     for run in verdicts[..burst].chunk_by(|one, next| one == next) {
         match run[0] {
             Verdict::Forward(out) => links.send_run(ways[usize::from(out)], queue, run.len()),

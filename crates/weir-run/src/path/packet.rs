@@ -25,13 +25,11 @@ const _: () = assert!(size_of::<PathPacket<'_>>() <= 40);
 
 impl<'m> PathPacket<'m> {
     /// The first `len_bytes` of a frame of `memory`.
-    ///
-    /// # Panics
-    /// If the frame is shorter, or another memory's.
+    /// If the frame is shorter, or another memory's, whoever asks for the bytes panics.
     #[inline(always)]
     pub fn new(memory: &'m FrameMemory, frame: Frame, len_bytes: u16, meta: Meta) -> PathPacket<'m> {
-        assert!(u32::from(len_bytes) <= memory.frame_size_bytes(), "a packet is longer than its frame");
-        memory.index_of(&frame);
+        debug_assert!(u32::from(len_bytes) <= memory.frame_size_bytes(), "a packet is longer than its frame");
+        debug_assert!(memory.index_of(&frame) < memory.frames());
         PathPacket { memory, meta, frame, offset_bytes: 0, len_bytes }
     }
 

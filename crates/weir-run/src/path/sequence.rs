@@ -103,19 +103,31 @@ impl Sequences {
     /// Notes a frame.
     #[inline]
     pub fn note(&mut self, frame: &[u8]) {
-        let numbered = number_of(frame).and_then(|(flow, number)| Some((self.flows.get_mut(flow)?, number)));
-        let Some((flow, number)) = numbered else {
-            self.counts.unnumbered += 1;
-            return;
-        };
-        self.counts.numbered += 1;
-        if number == flow.next {
-            // The last number of all has no next; what comes from a wire may have it.
-            flow.next = number.saturating_add(1);
-            flow.seen = flow.seen << 1 | 1;
-        } else {
-            out_of_order(flow, number, self.joins, &mut self.counts);
+        self.note_all([frame]);
+    }
+
+    /// Notes frames, in the order they came in.
+    #[inline]
+    pub fn note_all<'f>(&mut self, frames: impl IntoIterator<Item = &'f [u8]>) {
+        let Sequences { flows, joins, counts } = self;
+        let (mut numbered, mut unnumbered) = (0, 0);
+        for frame in frames {
+            match number_of(frame).and_then(|(flow, number)| Some((flows.get_mut(flow)?, number))) {
+                Some((flow, number)) if number == flow.next => {
+                    // The last number of all has no next; what comes from a wire may have it.
+                    flow.next = number.saturating_add(1);
+                    flow.seen = flow.seen << 1 | 1;
+                    numbered += 1;
+                }
+                Some((flow, number)) => {
+                    out_of_order(flow, number, *joins, counts);
+                    numbered += 1;
+                }
+                None => unnumbered += 1,
+            }
         }
+        counts.numbered += numbered;
+        counts.unnumbered += unnumbered;
     }
 }
 
@@ -150,7 +162,8 @@ fn number_of(frame: &[u8]) -> Option<(usize, u64)> {
     let tail: &[u8; SEQUENCE_END - MARK_AT] = tail.first_chunk()?;
     let [m0, m1, m2, m3, f0, f1, f2, f3, number @ ..] = *tail;
     // UDP over IPv4 without options: any other packet could have the mark at this place by chance.
-    let is_udp = head[12..15] == [0x08, 0x00, 0x45] && head[23] == 17;
+    let is_udp =
+        u32::from_be_bytes([head[12], head[13], head[14], head[15]]) >> 8 == 0x08_0045 && head[23] == 17;
     ([m0, m1, m2, m3] == MARK && is_udp)
         .then(|| (u32::from_be_bytes([f0, f1, f2, f3]) as usize, u64::from_be_bytes(number)))
 }

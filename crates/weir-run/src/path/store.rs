@@ -32,26 +32,31 @@ impl<'m> Store<'m> {
         Store { memory, pool, account: Account::default(), reserve, ended: 0 }
     }
 
-    /// Makes up to `count` packets of `len_bytes`, as long as there are frames, and hands each to `push`; how many. `write` gets
-    /// the whole frame and returns the packet's flow hash.
+    /// Makes up to `count` packets of `len_bytes`, as long as there are frames, at the end of `queue`; how many. `write` gets the
+    /// whole frame and returns the packet's flow hash.
     ///
-    /// Each packet comes into being where it is pushed: put together elsewhere and then moved, by loads wider than the stores that
+    /// Each packet comes into being where it waits: put together elsewhere and then moved, by loads wider than the stores that
     /// made it, it would cost twice as much.
     #[inline(always)]
     pub fn make_burst(
         &mut self,
+        queue: &mut VecDeque<PathPacket<'m>>,
         count: usize,
         len_bytes: u16,
         meta: Meta,
         mut write: impl FnMut(&mut [u8]) -> u32,
-        mut push: impl FnMut(PathPacket<'m>),
     ) -> usize {
-        let mut made = 0;
+        let (memory, mut made) = (self.memory, 0);
         while made < count {
-            let Some(mut frame) = self.pool.take() else { break };
-            let flow_hash = write(self.memory.bytes_mut(&mut frame));
-            push(PathPacket::new(self.memory, frame, len_bytes, Meta { flow_hash, ..meta }));
-            made += 1;
+            let run = self.pool.take_run(count - made);
+            if run.len() == 0 {
+                break;
+            }
+            made += run.len();
+            for mut frame in run {
+                let flow_hash = write(memory.bytes_mut(&mut frame));
+                queue.push_back(PathPacket::new(memory, frame, len_bytes, Meta { flow_hash, ..meta }));
+            }
         }
         let bytes = made as u64 * u64::from(len_bytes);
         self.account.accepted.merge(Count { packets: made as u64, bytes });
@@ -77,28 +82,24 @@ impl<'m> Store<'m> {
     pub fn copy(&mut self, packet: &PathPacket<'m>) -> Option<PathPacket<'m>> {
         let bytes = packet.as_ref();
         let len_bytes = packet.len_bytes() as u16;
-        let write = |frame: &mut [u8]| {
-            frame[..bytes.len()].copy_from_slice(bytes);
-            packet.meta().flow_hash
-        };
-        let mut copy = None;
-        self.make_burst(1, len_bytes, *packet.meta(), write, |made| copy = Some(made));
-        if copy.is_none() {
-            self.account.accept(len_bytes.into());
+        self.account.accept(len_bytes.into());
+        let Some(mut frame) = self.pool.take() else {
             self.account.drop(DropReason::NoFrame, len_bytes.into());
             self.ended += 1;
-        }
-        copy
+            return None;
+        };
+        self.memory.bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(bytes);
+        Some(PathPacket::new(self.memory, frame, len_bytes, *packet.meta()))
     }
 
     /// Ends the first `count` packets of a queue: they have come where they were to come.
     #[inline]
     pub fn deliver(&mut self, queue: &mut VecDeque<PathPacket<'m>>, count: usize) {
         let mut bytes = 0;
-        for packet in queue.drain(..count) {
+        self.pool.give_all(queue.drain(..count).map(|packet| {
             bytes += u64::from(packet.len_bytes());
-            self.pool.give(packet.into_frame());
-        }
+            packet.into_frame()
+        }));
         self.account.delivered.merge(Count { packets: count as u64, bytes });
         self.ended += count as u64;
     }
