@@ -3,8 +3,8 @@
 //! ```text
 //! frames:  a packet takes one at its intake and keeps it to the end; none free, nothing is taken in
 //! rings:   edge u -> v holds as many as the pools whose intakes can reach u have frames: enqueue cannot fail
-//! wake-up: producer   publish; look at the consumer's state word; kick if it is Parked
-//!          consumer   nothing found: write Parked; re-check every input; block
+//! wake-up: producer   publish; look at the consumer's state word; turn Parking or Parked into Notified; kick if it was Parked
+//!          consumer   nothing found: write Parking; re-check every input; turn Parking into Parked; block
 //! ```
 //!
 //! Workers own stages; each acts in small steps (one publish, one look, one kick, one re-check), and a seeded
@@ -33,6 +33,8 @@ pub enum Fault {
     Snapshot,
     /// The consumer blocks without a second look.
     NoRecheck,
+    /// The consumer writes Parked over whatever is there, so also over a producer's Notified.
+    StoresParked,
     /// Returned frames are not kicked for.
     SilentCredit,
 }
@@ -46,7 +48,7 @@ pub struct Outcome {
     pub offered: u64,
     /// Times a worker blocked.
     pub parks: u64,
-    /// Times a blocked or parking worker was kicked.
+    /// Times a blocked worker was kicked.
     pub kicks: u64,
     /// Whether some stage can be reached from itself.
     pub has_cycle: bool,
@@ -120,19 +122,31 @@ struct Worker {
     actions: VecDeque<Action>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum StateWord {
-    Running,
-    Parked,
+impl Worker {
+    fn wake(&mut self) {
+        self.state = StateWord::Running;
+        self.phase = Phase::Working;
+    }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The states of `weir_ring::doorbell`, without the one that only saves time (Spinning).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StateWord {
+    Running,
+    Parking,
+    Parked,
+    Notified,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Working,
     /// It found nothing and will say so next.
-    Parking,
-    /// Its state word says Parked; the second look comes next.
+    Idle,
+    /// It has said Parking; the second look comes next.
     Rechecking,
+    /// The second look found nothing; it says Parked next, unless a producer was faster.
+    Committing,
     Blocked,
 }
 
@@ -151,6 +165,10 @@ enum Action {
         pool: usize,
     },
     Look {
+        worker: usize,
+    },
+    /// A producer that saw Parking or Parked: compare and swap.
+    Notify {
         worker: usize,
     },
     Kick {
@@ -240,17 +258,25 @@ impl Run {
                 Some(action) => self.perform(worker, action),
                 None => self.pass(worker),
             },
-            Phase::Parking => {
+            Phase::Idle => {
                 self.outcome.parks += 1;
-                self.workers[worker].state = StateWord::Parked;
+                self.workers[worker].state = StateWord::Parking;
                 self.workers[worker].phase = Phase::Rechecking;
             }
             Phase::Rechecking => {
-                if self.fault != Fault::NoRecheck && self.has_input(worker) {
-                    self.workers[worker].state = StateWord::Running;
-                    self.workers[worker].phase = Phase::Working;
-                } else {
+                let found = self.fault != Fault::NoRecheck && self.has_input(worker);
+                // Whoever stopped it meanwhile has not kicked, so there is nothing to take back.
+                match found {
+                    true => self.workers[worker].wake(),
+                    false => self.workers[worker].phase = Phase::Committing,
+                }
+            }
+            Phase::Committing => {
+                if self.workers[worker].state == StateWord::Parking || self.fault == Fault::StoresParked {
+                    self.workers[worker].state = StateWord::Parked;
                     self.workers[worker].phase = Phase::Blocked;
+                } else {
+                    self.workers[worker].wake();
                 }
             }
             Phase::Blocked => {}
@@ -280,18 +306,24 @@ impl Run {
                 }
             }
             Action::Look { worker: other } => {
-                if self.workers[other].state == StateWord::Parked {
+                if matches!(self.workers[other].state, StateWord::Parking | StateWord::Parked) {
+                    self.workers[worker].actions.push_front(Action::Notify { worker: other });
+                }
+            }
+            Action::Notify { worker: other } => {
+                // Of several producers that saw it, one wins; it goes by what the word is now. Only who is Parked needs a kick.
+                let before = self.workers[other].state;
+                if matches!(before, StateWord::Parking | StateWord::Parked) {
+                    self.workers[other].state = StateWord::Notified;
+                }
+                if before == StateWord::Parked {
                     self.workers[worker].actions.push_front(Action::Kick { worker: other });
                 }
             }
             Action::Kick { worker: other } => {
-                // Compare and swap: of several producers that saw it parked, one kicks.
-                let other = &mut self.workers[other];
-                if other.state == StateWord::Parked {
-                    self.outcome.kicks += 1;
-                    other.state = StateWord::Running;
-                    other.phase = Phase::Working;
-                }
+                assert_eq!(self.workers[other].phase, Phase::Blocked, "a worker that is awake was kicked");
+                self.outcome.kicks += 1;
+                self.workers[other].wake();
             }
         }
     }
@@ -322,7 +354,7 @@ impl Run {
             }
         }
         if self.workers[worker].actions.is_empty() {
-            self.workers[worker].phase = Phase::Parking;
+            self.workers[worker].phase = Phase::Idle;
         }
     }
 

@@ -32,7 +32,9 @@ fn twenty_thousand_graphs_make_progress() {
 
 #[test]
 fn every_fault_is_noticed() {
-    for fault in [Fault::ShortRings, Fault::Snapshot, Fault::NoRecheck, Fault::SilentCredit] {
+    for fault in
+        [Fault::ShortRings, Fault::Snapshot, Fault::NoRecheck, Fault::StoresParked, Fault::SilentCredit]
+    {
         let (hung, _) = hung(0..5_000, fault);
         println!("{fault:?}: {hung} of 5000 hang");
         assert!(hung > 0, "{fault:?} is never noticed");
