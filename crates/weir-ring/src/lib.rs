@@ -3,11 +3,12 @@
 //! | module | holds |
 //! |---|---|
 //! | [`memory`] | the packet memory, one mapping cut into frames; the owned handle of a frame |
-//! | [`pool`] | who holds which frame: per-worker magazines over a shared depot |
+//! | [`pool`] | who holds which frame: per-worker caches over a shared depot |
 //! | [`loans`] | frames lent to the kernel, and what it may give back |
 //! | [`spsc`] | a ring from one worker to another, in two owned halves |
 //! | [`inject`] | a ring into a worker from any other thread |
 //! | [`doorbell`] | waking a worker that has gone to sleep, exactly when it must be |
+//! | [`hungry`] | who waits for credit, and is to be told |
 //! | [`handoff`] | all of a worker's incoming rings under one doorbell |
 //!
 //! Nothing here reads a clock, and nothing allocates once it is made.
@@ -17,6 +18,7 @@ mod depot;
 pub mod doorbell;
 mod fences;
 pub mod handoff;
+pub mod hungry;
 pub mod inject;
 pub mod loans;
 pub mod memory;

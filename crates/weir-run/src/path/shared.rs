@@ -1,29 +1,24 @@
 //! What the workers of a path tell each other besides packets: counters, full queues, and who waits for credit.
 //!
-//! ```text
-//! generator's worker                            any other worker
-//! hungry for frames, or for room (H)            gives frames back / has room in a queue again
-//! says PARKED; F2                               F3
-//! looks for it once more; blocks                hungry for that & others? takes the bits, hands each a word
-//! ```
-//!
 //! A generator has credit while there are frames to spare and no queue is full that its packets may come to.
 //!
-//! Rule (invariant 3, for credit): with both fences one of the two comes first. If F2, the other sees the bit and hands over a
-//! word, which wakes the parked worker as any packet does. If F3, the look finds the credit. A word too many costs one look.
+//! Rule (invariant 3, for credit): a worker that parks without it says so ([`weir_ring::hungry`]); whoever gives frames back or has
+//! room in a queue again hands it a word.
 //!
 //! The workers of [`crate::sink`] use it too: there who polls queues is the generator, and what is full is told beside it.
 //!
 //! The counters have one writer each, which tells them at the end of a pass. A path is at rest when all generators are done and
 //! every packet accepted has ended.
 //!
-//! Ordering: F2 is in `weir_ring::doorbell`. `R0` (`done`) `<-> A0`: what the generators have made. `R1` (`ended`) `<-> A1`:
+//! Ordering: `R0` (`done`) `<-> A0`: what the generators have made. `R1` (`ended`) `<-> A1`:
 //! what was made before it ended, read after it.
 //! Limits: a copy of `full` may be old. That lets packets past the limit; it loses none. A copy that a bridge has made in
 //! a pass still under way may end before it is told of; so a path can seem at rest with a packet inside, which is then counted
 //! as held.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use weir_ring::hungry::Hungry;
 
 /// The words of one worker, on lines of their own.
 #[derive(Default)]
@@ -56,7 +51,7 @@ pub struct Shared {
     workers: Box<[Words]>,
     /// For each end of a link whether its queue is full. Written seldom.
     full: Box<[AtomicBool]>,
-    hungry: [Line<AtomicU64>; 2],
+    hungry: Hungry<2>,
     stop: Line<AtomicBool>,
     end: Line<AtomicBool>,
 }
@@ -80,7 +75,7 @@ impl Shared {
         Shared {
             workers: (0..workers).map(|_| Words::default()).collect(),
             full: (0..ends).map(|_| AtomicBool::default()).collect(),
-            hungry: Default::default(),
+            hungry: Hungry::new(),
             stop: Line::default(),
             end: Line::default(),
         }
@@ -134,25 +129,12 @@ impl Shared {
 
     /// Says that this worker will park for want of something; it looks for that once more after it has parked.
     pub fn set_hungry(&self, worker: usize, want: Want) {
-        // H.
-        self.hungry[want as usize].0.fetch_or(1 << worker, Ordering::SeqCst);
+        self.hungry.set(worker, want as usize);
     }
 
     /// Says that there are frames, or room, or both, again. The other workers that wait for it are returned, each once, to be told.
     pub fn take_hungry(&self, worker: usize, frames: bool, room: bool) -> u64 {
-        if !frames && !room {
-            return 0;
-        }
-        // F3: what there is again is visible before the bits are read (F2 of the worker that parks).
-        fence(Ordering::SeqCst);
-        let others = !(1u64 << worker);
-        let taken = [frames, room].into_iter().zip(&self.hungry).map(|(there_is, Line(hungry))| {
-            if !there_is || hungry.load(Ordering::Relaxed) & others == 0 {
-                return 0;
-            }
-            hungry.fetch_and(!others, Ordering::Relaxed) & others
-        });
-        taken.fold(0, |all, some| all | some)
+        self.hungry.take(worker, [frames, room])
     }
 
     /// Makes all generators stop.
@@ -193,19 +175,6 @@ mod tests {
         assert_eq!(shared.told(), told(10, 10, true));
         shared.tell(1, &told(0, 10, false));
         assert!(!shared.is_at_rest());
-    }
-
-    #[test]
-    fn who_is_hungry_is_told_once_of_what_it_waits_for() {
-        let shared = Shared::new(3, 4);
-        shared.set_hungry(0, Want::Frames);
-        shared.set_hungry(2, Want::Frames);
-        shared.set_hungry(2, Want::Room);
-        assert_eq!(shared.take_hungry(1, false, false), 0);
-        assert_eq!(shared.take_hungry(2, true, true), 0b001, "not to itself");
-        assert_eq!(shared.take_hungry(1, true, false), 0b100);
-        assert_eq!(shared.take_hungry(1, true, false), 0);
-        assert_eq!(shared.take_hungry(1, false, true), 0b100);
     }
 
     #[test]
