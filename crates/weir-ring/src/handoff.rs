@@ -105,7 +105,7 @@ pub struct Inbox<T: Send> {
     injector: Injector<T>,
     pending: Pending,
     doorbell: Doorbell,
-    /// Elements on their way from a ring to the caller.
+    /// Injected elements on their way to the caller.
     burst: Vec<T>,
     /// Sources that have gone and left nothing: bit by number.
     gone: u64,
@@ -250,7 +250,8 @@ impl<T: Send> Inbox<T> {
     }
 
     /// Hands every element that was there to `handle`, source by source: of each source those that were there when its
-    /// turn began. Returns how many.
+    /// turn began. Returns how many. If `handle` panics, a worker's later elements wait for the next drain; of the injector's, the
+    /// rest of the burst is dropped.
     pub fn drain(&mut self, handle: impl FnMut(Source, T)) -> usize {
         self.drain_some(usize::MAX, handle)
     }
@@ -329,8 +330,8 @@ impl<T: Send> Inbox<T> {
         let total = total.min(most);
         let mut left = total;
         while left > 0 {
-            left -= ring.pop_into(&mut self.burst, left);
-            self.burst.drain(..).for_each(|item| handle(Source::Worker(source), item));
+            // A burst at a time, so that its slots go back before all have been handled.
+            left -= ring.pop_each(left.min(BURST), |item| handle(Source::Worker(source), item));
         }
         total
     }

@@ -66,6 +66,16 @@ mod real {
             }
         }
 
+        /// Moves element `index` out of its slot.
+        ///
+        /// # Safety
+        /// The caller owns the slot and it holds an element, which becomes the caller's.
+        #[inline]
+        pub(crate) unsafe fn take(&self, index: usize) -> T {
+            // SAFETY: a masked index is that of a slot; by the caller's promise it holds an element.
+            unsafe { self.first.as_ptr().add(index & self.mask).read() }
+        }
+
         /// Moves the elements `index .. index + count` out of their slots to `target`.
         ///
         /// # Safety
@@ -151,6 +161,13 @@ mod modelled {
                 self.slot(index + offset)
                     .with_mut(|slot| unsafe { target.add(offset).write((*slot).assume_init_read()) });
             }
+        }
+
+        /// # Safety
+        /// As of the real slots.
+        pub(crate) unsafe fn take(&self, index: usize) -> T {
+            // SAFETY: by the caller's promise the slot is ours and holds an element.
+            self.slot(index).with_mut(|slot| unsafe { (*slot).assume_init_read() })
         }
 
         fn slot(&self, index: usize) -> &UnsafeCell<MaybeUninit<T>> {

@@ -180,13 +180,9 @@ impl<T: Send> Producer<T> {
         if head == self.tail {
             return None;
         }
-        let mut item = std::mem::MaybeUninit::uninit();
         // SAFETY: the consumer has gone, so `head .. tail` is ours too; slot `head` holds an element, which moves out,
         // and `head` moves on.
-        let item = unsafe {
-            self.shared.slots.empty(head, item.as_mut_ptr(), 1);
-            item.assume_init()
-        };
+        let item = unsafe { self.shared.slots.take(head) };
         self.seen_head = head.wrapping_add(1);
         self.shared.head.0.store(self.seen_head, Ordering::Relaxed);
         Some(item)
@@ -225,12 +221,8 @@ impl<T: Send> Consumer<T> {
         if self.seen() == 0 {
             return None;
         }
-        let mut item = std::mem::MaybeUninit::uninit();
         // SAFETY: slot `head` is the consumer's and holds an element, which moves out.
-        let item = unsafe {
-            self.shared.slots.empty(self.head, item.as_mut_ptr(), 1);
-            item.assume_init()
-        };
+        let item = unsafe { self.shared.slots.take(self.head) };
         self.advance(1);
         Some(item)
     }
@@ -252,6 +244,25 @@ impl<T: Send> Consumer<T> {
             out.set_len(out.len() + count);
         }
         self.advance(count);
+        count
+    }
+
+    /// Hands the oldest elements to `each`, at most `max`, straight from their slots. Their slots are returned together at the end.
+    ///
+    /// Returns how many: 0 only if the ring was empty or nothing was asked for. If `each` panics, the element it was handed is
+    /// its to drop, and those after it stay in the ring.
+    #[inline]
+    pub fn pop_each(&mut self, max: usize, mut each: impl FnMut(T)) -> usize {
+        let count = self.seen().min(max);
+        let mut taken = Taken { consumer: self, count: 0 };
+        while taken.count < count {
+            let index = taken.consumer.head.wrapping_add(taken.count);
+            // SAFETY: one of the `count` elements from `head` that are the consumer's. It moves out once: it is counted
+            // before anything can panic, and whatever ends this call moves `head` past what is counted.
+            let item = unsafe { taken.consumer.shared.slots.take(index) };
+            taken.count += 1;
+            each(item);
+        }
         count
     }
 
@@ -307,6 +318,19 @@ impl<T: Send> Consumer<T> {
     }
 }
 
+/// The elements that a call has moved out so far; they leave the ring when it ends, however it does.
+struct Taken<'c, T: Send> {
+    consumer: &'c mut Consumer<T>,
+    count: usize,
+}
+
+impl<T: Send> Drop for Taken<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.consumer.advance(self.count);
+    }
+}
+
 impl<T: Send> Drop for Producer<T> {
     fn drop(&mut self) {
         self.leave();
@@ -328,12 +352,8 @@ impl<T> Drop for Shared<T> {
         let tail = self.tail.0.load(Ordering::Relaxed);
         let mut head = self.head.0.load(Ordering::Relaxed);
         while head != tail {
-            let mut item = std::mem::MaybeUninit::<T>::uninit();
             // SAFETY: `head .. tail` holds elements and nobody else is left.
-            unsafe {
-                self.slots.empty(head, item.as_mut_ptr(), 1);
-                item.assume_init_drop();
-            }
+            drop(unsafe { self.slots.take(head) });
             head = head.wrapping_add(1);
         }
     }

@@ -35,6 +35,28 @@ fn pop_into_never_grows_the_vector() {
     assert_eq!(consumer.pop_into(&mut out, 10), 0);
 }
 
+/// What was handed over is gone, what was not is still there, and nothing is dropped twice.
+#[test]
+fn a_panic_half_way_through_leaves_the_rest_in_the_ring() {
+    let (mut producer, mut consumer) = ring::<std::sync::Arc<u32>>(8).unwrap();
+    let items: Vec<_> = (0..6).map(std::sync::Arc::new).collect();
+    items.iter().for_each(|item| producer.push(item.clone()).unwrap());
+    let mut seen = Vec::new();
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        consumer.pop_each(5, |item| {
+            seen.push(*item);
+            assert!(*item < 2, "the third");
+        })
+    }));
+    assert!(panic.is_err());
+    let held = |item: &std::sync::Arc<u32>| std::sync::Arc::strong_count(item) - 1;
+    assert_eq!(items.iter().map(held).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1]);
+    assert_eq!(consumer.pop_each(2, |item| seen.push(*item)), 2);
+    assert_eq!(seen, [0, 1, 2, 3, 4]);
+    drop((producer, consumer));
+    assert!(items.iter().all(|item| held(item) == 0), "the last is dropped with the ring");
+}
+
 #[test]
 fn halves_may_move_to_another_thread() {
     fn send<T: Send>() {}
