@@ -8,9 +8,12 @@
 //! again, a few times at most. Ratios are of the same repeat, of queues that move elements of the same size, and are
 //! withheld if their quartiles are further apart than [`SPREAD_MAX`] of the median: then the machine was too noisy.
 //! DPDK's `rte_ring` takes part if its headers are there ([`dpdk`]).
+//! Two rows are no queues but what no queue can be below ([`floor`]): `lines`, the same bytes through shared cache lines with
+//! the least protocol there is, and `loops`, these loops alone.
 //! Limits: figures hold for the machine of the calibration line only; compare ratios between machines.
 
 mod dpdk;
+mod floor;
 mod machine;
 #[path = "../../../../benches/peers/peer.rs"]
 mod peer;
@@ -36,6 +39,9 @@ fn main() {
     let options = Options::parse();
     println!("{}", machine::calibrate(options.cpus));
     println!("capacity {}, {} elements a run, {} repeats", options.capacity, ELEMENTS, options.repeats);
+    println!(
+        "no queues but floors: `lines`, the bytes alone through shared lines; `loops`, the measurement alone"
+    );
     let rte_ring = RteRing::build().map_err(|error| println!("without rte_ring: {error}")).ok();
     for batch in options.batch.map_or(vec![1, 8, 32], |batch| vec![batch]) {
         let title = format!("stream, batch {batch}: cycles/element");
@@ -118,6 +124,9 @@ fn systems<'a>(options: &'a Options, job: Job, rte_ring: Option<&'a RteRing>) ->
     if let (Some(peer), Job::Stream(batch)) = (rte_ring, job) {
         systems.push(("rte-ring", Box::new(move || peer.stream(4, options.capacity, batch, options.cpus))));
     }
+    if let Job::Stream(batch) = job {
+        systems.extend(floors::<u32>(options, batch));
+    }
     systems
 }
 
@@ -136,7 +145,19 @@ fn wide_systems<'a>(options: &'a Options, batch: usize, rte_ring: Option<&'a Rte
     if let Some(peer) = rte_ring {
         systems.push(("rte-ring", Box::new(move || peer.stream(8, options.capacity, batch, options.cpus))));
     }
+    systems.extend(floors::<u64>(options, batch));
     systems
+}
+
+/// For batches that divide a quarter of the ring.
+fn floors<T: Element>(options: &Options, batch: usize) -> Vec<System<'_>> {
+    if options.capacity < 4 || !(options.capacity / 4).is_multiple_of(batch) {
+        return Vec::new();
+    }
+    vec![
+        ("lines", Box::new(move || stream::<T>(floor::lines(options.capacity, batch), batch, options.cpus))),
+        ("loops", Box::new(move || stream::<T>(floor::loops(), batch, options.cpus))),
+    ]
 }
 
 fn pool_systems() -> Vec<System<'static>> {
