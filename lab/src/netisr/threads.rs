@@ -39,6 +39,10 @@ use crate::machine::pin;
 /// After so many packets worker 1 says how far it is.
 const SAY_EVERY: u64 = 32;
 
+/// Credit that comes within so many times what a wake-up costs is waited for awake: a late wake-up costs worker 1 its time, too,
+/// which has run out of packets by then.
+const HELD_WAKES: u64 = 4;
+
 /// When the receiver looks again for frames, having found none: with the rule `drop` all may be on their way to worker 1.
 const FRAME_RETRY_NS: u64 = 20_000;
 
@@ -256,7 +260,12 @@ impl<'a> Receiver<'a> {
             (false, 0) => sender.due_ns(),
             (false, _) => Some(now + FRAME_RETRY_NS),
         };
-        match self.idle.rest(now, deadline_ns, is_held) {
+        let is_near = |ns: u64| ns.saturating_sub(now) < HELD_WAKES * self.hands.common.plan.wake_cost_ns;
+        let rest = match deadline_ns {
+            Some(ready_ns) if is_held && is_near(ready_ns) => Rest::Spin,
+            _ => self.idle.rest(now, deadline_ns, is_held),
+        };
+        match rest {
             Rest::Spin => {
                 self.doorbell.spinning();
                 std::hint::spin_loop();
