@@ -27,7 +27,7 @@
 //! The threads are real-time, as the path's workers are, so that what else the machine does disturbs them little; on one core
 //! they are not, and never spin.
 //!
-//! Runs are short ([`RUN_SECONDS`]) and every repeat goes through all cases and systems, the next one backwards, so that a drift
+//! Runs are short and every repeat goes through all cases and systems, the next one backwards, so that a drift
 //! of the machine falls on all alike.
 //!
 //! Source: seed `netisr-ipsec` (FreeBSD review D9721).

@@ -5,8 +5,8 @@
 //!
 //! | kernel | needs | found on |
 //! |---|---|---|
-//! | [`gfni`]: products of bit matrices | GFNI, AVX-512 VBMI | Ice Lake servers, Zen 4 and later |
-//! | [`clmul`]: products of polynomials | VPCLMULQDQ, AVX2 | Zen 3, Alder Lake and later |
+//! | `gfni`: products of bit matrices | GFNI, AVX-512 VBMI | Ice Lake servers, Zen 4 and later |
+//! | `clmul`: products of polynomials | VPCLMULQDQ, AVX2 | Zen 3, Alder Lake and later |
 //!
 //! Ownership: immutable after construction; any number of workers may share one.
 //! Limits: tuples of whole 32-bit words, nine at most (an IPv6 4-tuple). Nothing but x86-64 has a kernel.
