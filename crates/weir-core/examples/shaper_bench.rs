@@ -56,11 +56,15 @@ mod bench {
         }
     }
 
-    /// As large as a frame's handle with its metadata.
+    /// As large as the handle of a wire's or a path's packet: a frame of 16 bytes, and its metadata.
     #[derive(Clone, Copy, Debug)]
     struct Handle {
+        #[expect(dead_code, reason = "only moved along")]
+        frame: [u64; 2],
         meta: Meta,
     }
+
+    const _: () = assert!(size_of::<Handle>() == 40, "as those are");
 
     impl Packet for Handle {
         fn len_bytes(&self) -> u32 {
@@ -75,7 +79,7 @@ mod bench {
     }
 
     fn packet(now_ns: u64) -> Handle {
-        Handle { meta: Meta { arrival_ns: now_ns, ..Meta::default() } }
+        Handle { frame: [now_ns; 2], meta: Meta { arrival_ns: now_ns, ..Meta::default() } }
     }
 
     /// What both sides of the FQ benchmark do: flows of four paces that sum up to 40 Gbit/s, a burst in and a burst out, each

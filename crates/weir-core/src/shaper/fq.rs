@@ -17,10 +17,9 @@
 //! A bucket that comes due is served as the list it is. Buckets that came due before the first of the waiting old flows was put
 //! to the back go before those, later ones after; so neither can starve the other, and nobody is linked anew.
 //!
-//! A flow is one cache line, 64 bytes, idle or not, and its first packet lies in it (`queue.rs`) where the packet's handle is of
-//! 24 bytes or less: whatever is done to it waits for memory once. Where there are too many for the caches, lines are asked for
-//! many at a time, by [`Fq::expect`] before a burst is put in and by `ahead.rs` before flows come due. A burst is booked at once.
-//! Flows are numbered densely and taken at creation.
+//! A flow is half a cache line, 32 bytes, idle or not and whatever the packet (`flow.rs`); its packets lie in a slab. Where there
+//! are too many for the caches, lines are asked for many at a time, by [`Fq::expect`] before a burst is put in, and by
+//! `ahead.rs` before flows come due. A burst is booked at once. Flows are numbered densely and taken at creation.
 //!
 //! Owner: one worker. Source: Linux `net/sched/sch_fq.c` (pacing beside new and old flows); Saeed et al.,
 //! *Carousel*, SIGCOMM 2017 (earliest departure time, and the credit that returns when the packet leaves);
@@ -28,11 +27,14 @@
 //!
 //! Limits: a pace below 2 bit/s is 2 bit/s. A departure is late by less than one bucket, `2^BUCKET_SHIFT` ns,
 //! besides what the caller is late. There is no limit on the sum of all flows; put one behind it where the
-//! way out does not. With a handle of more than 24 bytes a flow is two lines.
+//! way out does not.
 
 use weir_simd::prefetch::prefetch;
 
-use self::{ahead::Ahead, queue::Queue};
+use self::{
+    ahead::Ahead,
+    flow::{Flow, NOT_LISTED},
+};
 use super::{
     backlog::{Dequeue, Refused},
     blocked::Blocked,
@@ -44,11 +46,11 @@ use crate::{
     account::Account,
     drops::{Count, DropReason},
     packet::Packet,
-    rate::{NS_PER_S, Rate},
+    rate::Rate,
 };
 
 mod ahead;
-mod queue;
+mod flow;
 
 /// Departure times are kept apart to 2^10 ns, about a microsecond; the window is then 268 ms, and a flow
 /// whose next packet is further off is looked at once in each.
@@ -89,7 +91,7 @@ pub enum Rest {
 #[derive(Debug)]
 pub struct Fq<P> {
     slab: Slab<P>,
-    flows: Vec<Flow<P>>,
+    flows: Vec<Flow>,
     new_flows: List,
     /// The old flows whose turn it is, one after the other: a bucket as it was taken, or the old flows of a round ago.
     round: u32,
@@ -111,28 +113,6 @@ pub struct Fq<P> {
     blocked: Blocked,
 }
 
-/// One flow.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Flow<P> {
-    /// The next one of the list or bucket it is in.
-    next: u32,
-    queue: Queue<P>,
-    /// The first whole nanosecond at which it may send: the departure time, rounded up.
-    ready_ns: u64,
-    /// What the departure time is later than `ready_ns - 1`, less one, in 2^-32 ns.
-    ready_fraction: u32,
-    deficit: i32,
-    /// In 2^-32 ns; 0 is no pace.
-    ns_per_byte: u64,
-}
-
-const _: () =
-    assert!(size_of::<Flow<[u64; 3]>>() == 64, "a flow is one cache line, and never lies across two");
-
-/// In the place of a link: the flow is on no list and in no bucket, and nothing waits in it.
-const NOT_LISTED: u32 = NONE - 1;
-
 #[derive(Clone, Copy, Debug)]
 struct List {
     head: u32,
@@ -148,17 +128,9 @@ impl<P: Packet> Fq<P> {
     pub fn new(config: FqConfig, now_ns: u64) -> Fq<P> {
         assert!((1..=1 << 30).contains(&config.quantum_bytes), "a turn of {} bytes", config.quantum_bytes);
         assert!(config.flows < NOT_LISTED as usize, "flows are numbered with 32 bits");
-        let flow = || Flow {
-            next: NOT_LISTED,
-            queue: Queue::Empty,
-            ready_ns: 0,
-            ready_fraction: u32::MAX,
-            deficit: 0,
-            ns_per_byte: ns_per_byte(config.pace),
-        };
         Fq {
             slab: Slab::new(config.packets_max),
-            flows: (0..config.flows).map(|_| flow()).collect(),
+            flows: (0..config.flows).map(|_| Flow::new(config.pace)).collect(),
             new_flows: List { head: NONE, tail: NONE },
             round: NONE,
             old_flows: List { head: NONE, tail: NONE },
@@ -223,11 +195,10 @@ impl<P: Packet> Fq<P> {
     #[inline]
     fn put(&mut self, index: usize, packet: P) {
         let flow = &mut self.flows[index];
+        assert!(self.slab.push(&mut flow.queue, packet).is_ok(), "a slot for every packet that may wait");
         if flow.next != NOT_LISTED {
-            flow.queue.push(&mut self.slab, packet);
             return;
         }
-        flow.queue = Queue::One(packet);
         flow.deficit = self.quantum_bytes;
         if flow.ready_ns > self.asked_ns {
             flow.next = self.parked.push(flow.ready_ns, index as u32);
@@ -273,7 +244,7 @@ impl<P: Packet> Fq<P> {
                 break;
             };
             if flow.may_send(now_ns)
-                && let Some(packet) = flow.queue.pop(&mut self.slab)
+                && let Some(packet) = self.slab.pop(&mut flow.queue)
             {
                 let len_bytes = packet.len_bytes();
                 flow.depart(len_bytes, now_ns, self.slack_ns);
@@ -309,7 +280,7 @@ impl<P: Packet> Fq<P> {
     /// Takes a packet out whatever its time, booked as dropped. Until `None` this empties the shaper; it
     /// looks at every flow once, so it is not for the packet's way.
     pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
-        let packet = self.flows.iter_mut().find_map(|flow| flow.queue.pop(&mut self.slab))?;
+        let packet = self.flows.iter_mut().find_map(|flow| self.slab.pop(&mut flow.queue))?;
         self.held.sub(packet.len_bytes());
         self.account.drop(reason, packet.len_bytes());
         Some(packet)
@@ -321,9 +292,7 @@ impl<P: Packet> Fq<P> {
     ///
     /// When there is no such flow.
     pub fn set_pace(&mut self, flow: usize, pace: Option<Rate>) {
-        let flow = &mut self.flows[flow];
-        flow.ready_fraction = u32::MAX;
-        flow.ns_per_byte = ns_per_byte(pace);
+        self.flows[flow].set_pace(pace);
     }
 
     /// Changes how many bytes may wait.
@@ -399,39 +368,9 @@ impl<P: Packet> Fq<P> {
     }
 }
 
-impl<P> Flow<P> {
-    /// Whether it has both the time and the deficit for a packet.
-    #[inline]
-    fn may_send(&self, now_ns: u64) -> bool {
-        self.ready_ns <= now_ns && self.deficit > 0
-    }
-
-    /// Charges a packet to both.
-    #[inline]
-    fn depart(&mut self, len_bytes: u32, now_ns: u64, slack_ns: u64) {
-        self.deficit = self.deficit.saturating_sub_unsigned(len_bytes);
-        // Rounded up it is no later than a whole nanosecond if it is not itself.
-        let earliest_ns = now_ns.saturating_sub(slack_ns);
-        if self.ready_ns <= earliest_ns {
-            (self.ready_ns, self.ready_fraction) = (earliest_ns, u32::MAX);
-        }
-        let cost = u128::from(len_bytes) * u128::from(self.ns_per_byte) + u128::from(self.ready_fraction);
-        self.ready_fraction = cost as u32;
-        // At most 2^64 of a byte's 2^32 ns, times 2^32 bytes, over 2^32.
-        self.ready_ns = self.ready_ns.saturating_add((cost >> 32) as u64);
-    }
-}
-
-fn ns_per_byte(pace: Option<Rate>) -> u64 {
-    pace.map_or(0, |pace| {
-        let ns_per_byte = (u128::from(8 * NS_PER_S) << 32).div_ceil(u128::from(pace.bits_per_s()));
-        u64::try_from(ns_per_byte).unwrap_or(u64::MAX)
-    })
-}
-
 impl List {
     #[inline]
-    fn push<P>(&mut self, flows: &mut [Flow<P>], index: u32) {
+    fn push(&mut self, flows: &mut [Flow], index: u32) {
         flows[index as usize].next = NONE;
         if self.head == NONE {
             self.head = index;

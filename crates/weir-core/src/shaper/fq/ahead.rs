@@ -10,7 +10,7 @@
 
 use weir_simd::prefetch::prefetch;
 
-use super::{BUCKET_SHIFT, FLOWS_CACHED, Flow};
+use super::{BUCKET_SHIFT, FLOWS_CACHED, flow::Flow};
 use crate::shaper::{
     buckets::{Buckets, NONE},
     slab::Slab,
@@ -39,18 +39,18 @@ impl Ahead {
     /// Fetches one flow more of each bucket, and once the first of them is due begins with the buckets after them. Called
     /// for each bucket that is taken, so that a flow has arrived when the one after it is asked for.
     #[inline]
-    pub fn step<P>(&mut self, now_ns: u64, parked: &Buckets, flows: &[Flow<P>], slab: &Slab<P>) {
+    pub fn step<P>(&mut self, now_ns: u64, parked: &Buckets, flows: &[Flow], slab: &Slab<P>) {
         if flows.len() >= FLOWS_CACHED {
             self.fetch(now_ns, parked, flows, slab);
         }
     }
 
     #[inline(never)]
-    fn fetch<P>(&mut self, now_ns: u64, parked: &Buckets, flows: &[Flow<P>], slab: &Slab<P>) {
+    fn fetch<P>(&mut self, now_ns: u64, parked: &Buckets, flows: &[Flow], slab: &Slab<P>) {
         let mut count = 0;
         for at in 0..self.count {
             let Some(flow) = flows.get(self.flows[at] as usize) else { continue };
-            flow.queue.prefetch(slab);
+            slab.prefetch(&flow.queue);
             if let Some(following) = flows.get(flow.next as usize) {
                 prefetch(following);
                 self.flows[count] = flow.next;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{packet::Meta, shaper::test_packet::TestPacket};
+use crate::shaper::test_packet::TestPacket;
 
 const MBIT: u64 = 1_000_000;
 
@@ -91,26 +91,42 @@ fn flows_without_a_pace_share_by_bytes_and_a_quiet_one_goes_first() {
     assert_eq!(send(&mut fq), 2);
 }
 
-/// A handle of 24 bytes.
-struct Small(Meta);
-
-impl Packet for Small {
-    fn len_bytes(&self) -> u32 {
-        100
-    }
-    fn meta(&self) -> &Meta {
-        &self.0
-    }
-    fn meta_mut(&mut self) -> &mut Meta {
-        &mut self.0
-    }
+#[test]
+fn a_million_idle_flows_take_32_bytes_each() {
+    let fq = Fq::<TestPacket>::new(FqConfig { flows: 1_000_000, packets_max: 1, ..config(None) }, 0);
+    assert_eq!(size_of_val(&fq.flows[..]), 32_000_000);
 }
 
+/// Four flows without a pace are always old and backlogged; two with one come due again and again, each in a bucket that may have
+/// to wait for the old flows. All get what is theirs: the paced ones their pace, the others equal parts of the rest.
 #[test]
-fn a_million_idle_flows_take_64_bytes_each() {
-    let fq = Fq::<Small>::new(FqConfig { flows: 1_000_000, packets_max: 1, ..config(None) }, 0);
-    assert_eq!(size_of_val(&fq.flows[..]), 64_000_000);
-    assert_eq!(size_of::<Flow<TestPacket>>(), 128, "with a handle of 40 bytes two lines");
+fn neither_backlogged_flows_nor_those_that_come_due_starve() {
+    const LINK_NS_PER_BYTE: u64 = 8;
+    let mut fq = Fq::new(FqConfig { slack_ns: 50_000, ..config(None) }, 0);
+    // A tenth of the link, each.
+    (4..6).for_each(|flow| fq.set_pace(flow, rate(100 * MBIT)));
+    let (mut now_ns, mut sent) = (0, [0u64; 6]);
+    let mut waiting = [0; 6];
+    for number in 0..20_000 {
+        for (flow, waiting) in waiting.iter_mut().enumerate() {
+            while *waiting < 3 {
+                fq.enqueue(flow, TestPacket::new([1514, 700, 300, 1514, 1000, 64][flow], number, now_ns))
+                    .unwrap();
+                *waiting += 1;
+            }
+        }
+        let Dequeue::Packet(flow, packet) = fq.dequeue(now_ns) else { panic!("the link is never idle") };
+        waiting[flow] -= 1;
+        sent[flow] += u64::from(packet.len_bytes);
+        now_ns += u64::from(packet.len_bytes) * LINK_NS_PER_BYTE;
+        let (least, most) = (sent[..4].iter().min().unwrap(), sent[..4].iter().max().unwrap());
+        assert!(most - least <= 2 * 1514, "a quantum and a packet: {sent:?}");
+        // A round of everybody else's turns is how late a paced flow can be, in bytes at its pace some 2,000.
+        for &bytes in &sent[4..] {
+            let exact = now_ns / 80;
+            assert!(bytes + 4000 > exact && bytes < exact + 4000, "{bytes} of {exact} after {now_ns} ns");
+        }
+    }
 }
 
 /// So many flows are fetched ahead; each packet leaves at its time all the same.
