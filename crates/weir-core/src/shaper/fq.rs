@@ -14,8 +14,8 @@
 //! flows first, as in the DRR module; a flow whose time has not waits in a bucket queue by its departure
 //! time. So work does not grow with the number of flows; what grows is the memory they lie in.
 //!
-//! A bucket that comes due is served as the list it is. Buckets that came due before the first of the waiting old flows was put
-//! to the back go before those, later ones after; so neither can starve the other, and nobody is linked anew.
+//! A bucket that comes due is served as the list it is, unless an old flow is put to the back meanwhile: whoever came due before
+//! that is then put there too, before it. So turns are taken in the order in which flows became ready.
 //!
 //! A flow is half a cache line, 32 bytes, idle or not and whatever the packet (`flow.rs`); its packets lie in a slab. Where there
 //! are too many for the caches, lines are asked for many at a time, by [`Fq::expect`] before a burst is put in, and by
@@ -97,8 +97,6 @@ pub struct Fq<P> {
     round: u32,
     /// The old flows after them.
     old_flows: List,
-    /// When the first of those was put there: what came due before goes first.
-    old_since_ns: u64,
     parked: Buckets,
     /// When it was last asked for packets.
     asked_ns: u64,
@@ -134,7 +132,6 @@ impl<P: Packet> Fq<P> {
             new_flows: List { head: NONE, tail: NONE },
             round: NONE,
             old_flows: List { head: NONE, tail: NONE },
-            old_since_ns: now_ns,
             parked: Buckets::new(BUCKET_SHIFT, now_ns),
             asked_ns: now_ns,
             ahead: Ahead::new(now_ns),
@@ -325,20 +322,33 @@ impl<P: Packet> Fq<P> {
         self.held
     }
 
-    /// Makes a bucket that is due the round, or the old flows if none came due before they were put there; false if there is
-    /// nothing of either.
+    /// Makes the old flows the round, or a bucket that is due if there are none; false if there is nothing of either.
     #[inline]
     fn next_round(&mut self, now_ns: u64) -> bool {
-        let is_waited = self.old_flows.head != NONE;
-        let until_ns = if is_waited { self.old_since_ns.min(now_ns) } else { now_ns };
-        self.round = match self.parked.take_due(until_ns) {
-            Some(first) => {
-                self.ahead.step(until_ns, &self.parked, &self.flows, &self.slab);
-                first
-            }
-            None => std::mem::replace(&mut self.old_flows.head, NONE),
+        self.round = match self.old_flows.head {
+            NONE => self.take_due(now_ns).unwrap_or(NONE),
+            _ => std::mem::replace(&mut self.old_flows.head, NONE),
         };
         self.round != NONE
+    }
+
+    #[inline]
+    fn take_due(&mut self, now_ns: u64) -> Option<u32> {
+        let first = self.parked.take_due(now_ns)?;
+        self.ahead.step(now_ns, &self.parked, &self.flows, &self.slab);
+        Some(first)
+    }
+
+    /// Puts flows whose time has come to the back of the old ones.
+    fn list_due(&mut self, now_ns: u64) {
+        while let Some(first) = self.take_due(now_ns) {
+            let mut index = first;
+            while index != NONE {
+                let following = self.flows[index as usize].next;
+                self.old_flows.push(&mut self.flows, index);
+                index = following;
+            }
+        }
     }
 
     /// Moves the flow at the head on: out of the round if it is empty and was an old one already, into a
@@ -360,9 +370,8 @@ impl<P: Packet> Fq<P> {
         } else if !is_empty && flow.ready_ns > now_ns {
             flow.next = self.parked.push(flow.ready_ns, index);
         } else {
-            if self.old_flows.head == NONE {
-                self.old_since_ns = now_ns;
-            }
+            // Whoever came due before this goes before it.
+            self.list_due(now_ns);
             self.old_flows.push(&mut self.flows, index);
         }
     }
