@@ -104,7 +104,6 @@ pub struct Fq<P> {
     quantum_bytes: i32,
     slack_ns: u64,
     limit_bytes: u64,
-    packets_max: u64,
     held: Count,
     account: Account,
     delay: DelayHistogram,
@@ -138,7 +137,6 @@ impl<P: Packet> Fq<P> {
             quantum_bytes: config.quantum_bytes as i32,
             slack_ns: config.slack_ns,
             limit_bytes: config.limit_bytes,
-            packets_max: config.packets_max as u64,
             held: Count::default(),
             account: Account::default(),
             delay: DelayHistogram::default(),
@@ -148,11 +146,7 @@ impl<P: Packet> Fq<P> {
 
     /// How many more bytes an intake may bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
-        if self.held.packets == self.packets_max {
-            0
-        } else {
-            self.limit_bytes.saturating_sub(self.held.bytes)
-        }
+        if self.slab.room_packets() == 0 { 0 } else { self.limit_bytes.saturating_sub(self.held.bytes) }
     }
 
     /// Puts a packet at the end of its flow's queue.
@@ -174,7 +168,7 @@ impl<P: Packet> Fq<P> {
     #[inline]
     pub fn enqueue_burst(&mut self, burst: &mut impl Iterator<Item = (usize, P)>) -> Result<(), Refused<P>> {
         let mut entered = Count::default();
-        let room = self.packets_max - self.held.packets;
+        let room = self.slab.room_packets() as u64;
         while entered.packets < room {
             let Some((flow, packet)) = burst.next() else { break };
             entered.add(packet.len_bytes());
