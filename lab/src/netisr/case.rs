@@ -169,12 +169,16 @@ pub fn queue_limit(settings: &[(String, String)]) -> Result<usize> {
         );
     }
     let finish = |default_steering| {
-        let configuration = read(settings, default_steering, |_| ())?;
-        let esp = configuration.registry.id("esp").expect("a protocol of the path");
-        anyhow::Ok(configuration.registry.get(esp).qlimit)
+        read(settings, default_steering, |_| ()).map(|configuration| limit_of(&configuration))
     };
     finish(false)?;
     finish(true)
+}
+
+/// The limit of `esp`'s queue.
+pub fn limit_of(configuration: &Configuration) -> usize {
+    let esp = configuration.registry.id("esp").expect("a protocol of the path");
+    configuration.registry.get(esp).qlimit
 }
 
 /// Protocols, workers and steering of a system in a case; in a long one the limit is `long` times what it is otherwise.

@@ -28,6 +28,7 @@ use weir_ring::handoff::{InboxSize, inbox};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
+use super::case::limit_of;
 use super::credit::Progress;
 use super::sender::Sender;
 use super::threads::{Ended, Receiver, Worker};
@@ -94,7 +95,7 @@ pub fn run(plan: &Plan<'_>, pools: &mut Vec<Pool>) -> Result<Outcome> {
     // With credit no more than the limit is ever between the two, and a ring of that size stays in their caches.
     let ring_elements = match plan.ring_drops {
         true => pools[0].memory().frames() as usize,
-        false => queue_limit(plan.configuration) + BURST_MAX,
+        false => limit_of(plan.configuration) + BURST_MAX,
     };
     let (inbox, mut outlets) = inbox(InboxSize { sources: 1, ring_elements, inject_elements: 1 })?;
     // Worker 1 passes a full fence whenever it says how far it is; what parks the receiver must not interrupt it.
@@ -148,12 +149,6 @@ pub fn run_receivers(plan: &Plan<'_>, pools: &mut Vec<Pool>, workers: usize) -> 
     let sums = Sums::of(ended, pools);
     pools.append(&mut spare);
     outcome(pools, &senders, start_ns, sums)
-}
-
-/// The limit of esp's queue.
-fn queue_limit(configuration: &Configuration) -> usize {
-    let registry = &configuration.registry;
-    registry.get(registry.id("esp").expect("a protocol of the path")).qlimit
 }
 
 impl<'a> Common<'a> {
