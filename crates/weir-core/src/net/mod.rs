@@ -6,8 +6,8 @@
 //!
 //! In reading order: [`table`] is the bounded hash table both look up stations in, and [`bridge`] all of a bridge. Of a
 //! router, [`route`] finds the next hop, [`neighbour`] its link-layer address by the messages of [`resolve`],
-//! [`input`] tells whether a header may be believed, [`checksum`] keeps it right, [`icmp`] tells senders what went wrong, [`outbox`] holds the frames a router
-//! makes itself, and [`router`] is the instance.
+//! [`input`] tells whether a header may be believed, [`checksum`] keeps it right, [`icmp`] tells senders what
+//! went wrong, [`outbox`] holds the frames a router makes itself, and [`router`] is the instance.
 //!
 //! Owner: one worker for each bridge and router (design.md section 3, invariant 7).
 
