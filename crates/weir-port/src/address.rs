@@ -2,7 +2,7 @@
 //!
 //! Source: rtnetlink(7).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_bindings::rt_addr::{self, Ifaddrmsg};
 use netlink_bindings::rt_neigh::{self, Ndmsg};
@@ -35,6 +35,11 @@ pub struct Route {
     pub interfaces: Vec<u32>,
 }
 
+/// The address of nobody.
+pub fn unspecified(ipv6: bool) -> IpAddr {
+    if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
 /// Every route there is, in all tables.
 pub fn routes() -> Result<Vec<Route>> {
     let doing = || "reading the routes".to_string();
@@ -46,7 +51,7 @@ pub fn routes() -> Result<Vec<Route>> {
         let mut reply = socket.request(&request).doing(doing)?;
         while let Some(item) = reply.recv() {
             let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
-            let unspecified = crate::subnet::unspecified(family == libc::AF_INET6);
+            let unspecified = unspecified(family == libc::AF_INET6);
             let to =
                 Prefix { address: attributes.get_dst().unwrap_or(unspecified), length: header.rtm_dst_len };
             let interfaces = match header.rtm_type {

@@ -12,6 +12,7 @@ pub mod enclosure;
 pub mod error;
 pub mod ethtool;
 pub mod forwarding;
+pub mod frames;
 pub mod link;
 pub mod lock;
 pub mod mapping;

@@ -5,7 +5,7 @@
 //!                                                                    transmit ring -> veth -> receiver
 //! ```
 //!
-//! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Loans`]. A port that only
+//! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Frames`]. A port that only
 //! receives can be several workers': its queues are dealt to them in turn, [`owner_of`], each with the frames and the bell of its
 //! owner, and [`Port::split`] lends them out.
 //!
@@ -17,15 +17,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use weir_ring::loans::Loans;
-use weir_ring::memory::Frame;
-use weir_ring::pool::Pool;
-
 use crate::bpf::doorbell::{self, Announcements, Bell};
 use crate::bpf::map::Map;
 use crate::bpf::{program, redirect};
 use crate::error::{Doing, PortError, Result};
 use crate::ethtool;
+use crate::frames::{Frames, Received};
 use crate::link::Link;
 use crate::napi::{self, Poller, Priming};
 use crate::netns::NetNs;
@@ -45,25 +42,6 @@ const HEADER_BYTES_MAX: u32 = 18;
 const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: TRANSMIT_PACKETS_MAX };
 /// The most packets that may be on the transmit ring or with the device.
 pub const TRANSMIT_PACKETS_MAX: u32 = 1024;
-
-/// The frames of one worker: those that are free, and those that are with the kernel.
-pub struct Frames {
-    /// Free frames.
-    pub pool: Pool,
-    /// Frames on loan.
-    pub loans: Loans,
-}
-
-/// A packet that has arrived.
-#[derive(Debug)]
-pub struct Received {
-    /// Where it is.
-    pub frame: Frame,
-    /// Where in the frame it starts, in bytes.
-    pub offset_bytes: u32,
-    /// How long it is, in bytes.
-    pub len_bytes: u32,
-}
 
 /// Packets that the kernel lost between the device's ring and the receive rings of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 //!
 //! Owner: one worker, whose [`Frames`] the frames on offer are from, always the same.
 
+use crate::frames::{Frames, Received};
 use crate::napi::{self, Poller};
-use crate::port::{Frames, Received};
 use crate::xsk::socket::XskSocket;
 
 /// The shortest Ethernet frame that a device hands up: its header.

@@ -77,11 +77,6 @@ pub fn is_way_out(prefix: &Prefix) -> bool {
     prefix.length < WAY_OUT_LENGTH
 }
 
-/// The address of nobody.
-pub fn unspecified(ipv6: bool) -> IpAddr {
-    if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
-}
-
 fn counts(prefix: &Prefix) -> bool {
     !is_way_out(prefix) && (prefix.address.is_ipv4() || prefix.length >= V6_SITE_LENGTH)
 }

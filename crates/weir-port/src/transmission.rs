@@ -8,7 +8,7 @@
 
 use std::io;
 
-use crate::port::{Frames, Received};
+use crate::frames::{Frames, Received};
 use crate::xsk::ring::Descriptor;
 use crate::xsk::socket::{Transmit, XskSocket};
 

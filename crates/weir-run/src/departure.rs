@@ -5,7 +5,8 @@
 
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
-use weir_port::port::{Frames, Port};
+use weir_port::frames::Frames;
+use weir_port::port::Port;
 use weir_port::transmission::Completion;
 use weir_port::xsk::socket::Transmit;
 

@@ -24,8 +24,9 @@ use weir_core::intake::Intake;
 use weir_core::packet::Meta;
 use weir_core::shaper::backlog::{Dequeue, Refused};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
+use weir_port::frames::{Frames, Received};
 use weir_port::napi;
-use weir_port::port::{Frames, Port, Received};
+use weir_port::port::Port;
 
 use crate::classes::Classes;
 use crate::packet::{Ecn, WirePacket, bytes_of};

@@ -2,7 +2,7 @@
 
 use weir_core::packet::{Meta, Packet};
 use weir_core::shaper::ecn;
-use weir_port::port::Received;
+use weir_port::frames::Received;
 use weir_ring::memory::FrameMemory;
 
 /// What the queues of a wire hold.

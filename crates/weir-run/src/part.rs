@@ -12,14 +12,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use weir_core::shaper::tbf::TbfConfig;
+use weir_port::frames::Frames;
 use weir_port::link::Link;
-use weir_port::port::{Frames, Port};
 use weir_port::xsk::umem::Umem;
 
 use crate::classes::Classes;
 use crate::crossing::Crossing;
 use crate::departure::{BUSY_RETRY_NS, Departure};
-use crate::direction::Direction;
+use crate::end::End;
 use crate::report::{EndReport, PartReport};
 use crate::stats::WorkerStats;
 
@@ -48,18 +48,6 @@ impl Step {
         self.moved += moved;
         self.wake(release_ns);
     }
-}
-
-/// One end of a wire.
-pub struct End {
-    /// 0 or 1; also the direction that starts here.
-    pub index: usize,
-    /// The interface.
-    pub port: Port,
-    /// What comes in here.
-    pub direction: Direction,
-    /// What goes out here.
-    pub departure: Departure,
 }
 
 /// What one worker owns.

@@ -24,8 +24,9 @@ use weir_ring::pool::Pool;
 use super::scratch::{FRAME_BYTES, Forget, Pair, Sender};
 use crate::bpf::doorbell::Bell;
 use crate::error::{Doing, PortError, Result};
+use crate::frames::Frames;
 use crate::napi;
-use crate::port::{Frames, Port};
+use crate::port::Port;
 use crate::sys;
 use crate::xsk::umem::Umem;
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use weir_core::packet::{Meta, Packet};
-use weir_port::port::Received;
+use weir_port::frames::Received;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 

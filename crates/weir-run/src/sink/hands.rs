@@ -14,7 +14,7 @@ use weir_core::dispatch::workstream::{Handler, Next};
 use weir_core::drops::{Count, DropReason};
 use weir_core::packet::{Meta, Packet};
 use weir_core::shaper::ecn;
-use weir_port::port::{Frames, Received};
+use weir_port::frames::{Frames, Received};
 use weir_ring::memory::FrameMemory;
 
 use super::ways::Ways;

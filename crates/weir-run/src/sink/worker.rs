@@ -29,7 +29,7 @@ use weir_core::drops::Count;
 use weir_core::packet::Meta;
 use weir_core::steer::rss::{BURST_MAX, Burst, Rss};
 use weir_port::bpf::doorbell::{Announcements, Bell};
-use weir_port::port::Received;
+use weir_port::frames::Received;
 use weir_port::queue::Queue;
 use weir_port::sys;
 use weir_ring::handoff::{Inbox, Source};

@@ -6,7 +6,7 @@ use weir_core::dispatch::handlers::{self, Handlers};
 use weir_core::dispatch::protocol::Mode;
 use weir_core::dispatch::settings::Settings;
 use weir_core::drops::DropReason;
-use weir_port::port::Frames;
+use weir_port::frames::Frames;
 use weir_ring::handoff;
 use weir_ring::loans::Loans;
 use weir_ring::pool::Pool;
