@@ -50,7 +50,7 @@ use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 use weir_core::shaper::tree::{DEPTH_MAX, PRIORITIES};
 use weir_core::units::{UnitError, parse_size_bytes, parse_time_ns, size_text};
 
-use crate::control::{QUEUE_NS_DEFAULT, burst_bytes_default};
+use crate::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
 use filters::Rules;
 use source::{Source, did_you_mean};
 

@@ -21,12 +21,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use weir_core::rate::Rate;
-use weir_core::shaper::tbf::{Limit, TbfConfig};
-use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 
 use crate::classes::Classes;
 use crate::crew::Crew;
+use crate::limits::SetLimits;
 use crate::stats::Snapshot;
 
 /// Where the sockets are.
@@ -36,8 +34,6 @@ const REQUEST_BYTES_MAX: u64 = 6 * FILE_BYTES_MAX + 64 * 1024;
 /// The longest classes file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// How much a direction holds unless it is told, as a time.
-pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
 
 /// A request to a running wire.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -59,50 +55,6 @@ pub struct SetClasses {
     pub file: String,
     /// All of it.
     pub text: String,
-}
-
-/// What to change in one direction; what is absent stays as it is.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SetLimits {
-    /// 0 from the first interface to the second, 1 back.
-    pub direction: usize,
-    /// The new rate.
-    pub rate_bits_per_s: Option<u64>,
-    /// The new burst.
-    pub burst_bytes: Option<u64>,
-    /// The new queue, as a time.
-    pub queue_ns: Option<u64>,
-}
-
-/// The burst that goes with a rate where none is asked for: 2 ms of it, and 20 kb at least.
-pub fn burst_bytes_default(rate: Rate) -> u64 {
-    rate.bytes_in(2_000_000).clamp(20 * 1024, BURST_BYTES_MAX)
-}
-
-impl SetLimits {
-    /// The present limits with the changes made; a direction without a rate, and given none, stays without limits.
-    fn apply(&self, present: Option<TbfConfig>) -> Result<Option<TbfConfig>, String> {
-        let rate = match (self.rate_bits_per_s, present) {
-            (Some(bits_per_s), _) => Rate::from_bits_per_s(bits_per_s).ok_or("a rate of 0 passes nothing")?,
-            (None, Some(present)) => present.rate,
-            (None, None) => return Ok(None),
-        };
-        // A burst that nobody asked for follows the rate.
-        let kept = present
-            .filter(|present| present.burst_bytes != burst_bytes_default(present.rate))
-            .map(|present| present.burst_bytes);
-        Ok(Some(TbfConfig {
-            rate,
-            burst_bytes: self.burst_bytes.or(kept).unwrap_or_else(|| burst_bytes_default(rate)),
-            peak: present.and_then(|present| present.peak),
-            limit: match (self.queue_ns, present) {
-                (Some(time_ns), _) => Limit::TimeNs(time_ns),
-                (None, Some(present)) => present.limit,
-                (None, None) => Limit::TimeNs(QUEUE_NS_DEFAULT),
-            },
-        }))
-    }
 }
 
 /// The listening socket of a wire.
@@ -260,23 +212,4 @@ pub fn stat(name: Option<&str>) -> Result<Snapshot, String> {
         }
     }
     Ok(all)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn set(rate_bits_per_s: u64, burst_bytes: Option<u64>) -> SetLimits {
-        SetLimits { direction: 0, rate_bits_per_s: Some(rate_bits_per_s), burst_bytes, queue_ns: None }
-    }
-
-    #[test]
-    fn a_burst_follows_the_rate_unless_it_was_asked_for() {
-        let at = |present, change: SetLimits| change.apply(present).unwrap();
-        let first = at(None, set(500_000_000, None));
-        assert_eq!(first.unwrap().burst_bytes, 125_000);
-        assert_eq!(at(first, set(1_000_000, None)).unwrap().burst_bytes, 20 * 1024);
-        let asked = at(first, set(500_000_000, Some(30_000)));
-        assert_eq!(at(asked, set(1_000_000, None)).unwrap().burst_bytes, 30_000);
-    }
 }

@@ -7,6 +7,7 @@
 //! as it was when all is over, also after a crash. [`sink`] receives on an interface with several workers, and [`path`] is packets
 //! that never leave memory.
 
+pub mod books;
 pub mod classes;
 pub mod clock;
 pub mod control;
@@ -14,14 +15,17 @@ pub mod crew;
 mod crossing;
 mod departure;
 pub mod direction;
+pub mod end;
 pub mod guardian;
 pub mod idle;
+pub mod limits;
 mod packet;
 pub mod part;
 pub mod path;
 pub mod report;
 pub mod shaping;
 pub mod sink;
+mod standstill;
 pub mod stats;
 pub mod wire;
 pub mod worker;

@@ -17,11 +17,10 @@ use weir_core::drops::Count;
 use weir_port::port::Port;
 use weir_port::qdisc::RootQdisc;
 
+use crate::books::Books;
 use crate::departure::Departure;
-use crate::part::End;
-use crate::stats::{
-    Books, ClassStats, FrameStats, PortStats, Snapshot, TreeClassStats, WireStats, WorkerStats,
-};
+use crate::end::End;
+use crate::stats::{ClassStats, FrameStats, PortStats, Snapshot, TreeClassStats, WireStats, WorkerStats};
 use crate::workstreams::{Tally, WorkstreamStats};
 
 /// One end's counters.

@@ -32,13 +32,14 @@ use weir_core::shaper::blocked::Blocked;
 use weir_core::shaper::class::{Class, ClassSize};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 
-use crate::classes::Classes;
+use crate::classes::{Classes, FRAME_BYTES};
 use crate::packet::WirePacket;
-use change::LINK_MTU_BYTES;
 pub use rows::Row;
 
 /// Where packets go that pass all limits; beyond every class of a tree.
 pub const FREE: usize = u16::MAX as usize;
+/// The longest packet that buckets of a tree reckon with: admission itself does not depend on it.
+const LINK_MTU_BYTES: u64 = FRAME_BYTES;
 /// The longest that departures are gathered for, in nanoseconds: a wake-up for each packet would cost more.
 const GATHER_NS_MAX: u64 = 250_000;
 

@@ -21,10 +21,10 @@ use weir_port::{Doing, sys};
 
 use crate::classes::Classes;
 use crate::clock::now_ns;
-use crate::crew::Standstill;
 use crate::idle::{Idle, Rest, wake_cost_ns};
 use crate::part::Part;
 use crate::report::PartReport;
+use crate::standstill::Standstill;
 use crate::stats::WorkerStats;
 
 /// How long a stopping worker goes on delivering what it holds, in nanoseconds.

@@ -24,7 +24,7 @@ use weir_core::dispatch::netstat::{self, ProtocolRow, WorkstreamRow};
 use weir_core::dispatch::protocol::{Mode, Policy, WhenFull};
 use weir_core::drops::Count;
 
-use crate::stats::Books;
+use crate::books::Books;
 
 /// netisr's number of Ethernet.
 const ETHER: u16 = 5;
@@ -179,7 +179,7 @@ pub fn check(workstreams: &[WorkstreamStats], totals: &Books) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Amount;
+    use crate::books::Amount;
     use weir_core::drops::DropReason;
 
     /// 100 packets came in: 5 were dropped, 40 left at once, 25 of the others wait.

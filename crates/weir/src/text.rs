@@ -7,7 +7,8 @@ use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::units::{parse_size_bytes, parse_time_ns, size_text};
 use weir_run::classes::{Classes, FRAME_BYTES};
-use weir_run::control::{FILE_BYTES_MAX, QUEUE_NS_DEFAULT, burst_bytes_default};
+use weir_run::control::FILE_BYTES_MAX;
+use weir_run::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
 
 use crate::Failure;
 

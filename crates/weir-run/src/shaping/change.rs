@@ -17,12 +17,9 @@ use weir_core::shaper::htb::{Htb, HtbConfig, HtbMeter};
 use weir_core::shaper::tree::{LeafConfig, Meter, Tree, TreeSize};
 use weir_ring::pool::Pool;
 
-use super::{Shaping, Sharing, class_size};
-use crate::classes::{ClassConfig, Classes, FRAME_BYTES, Kind};
+use super::{LINK_MTU_BYTES, Shaping, Sharing, class_size};
+use crate::classes::{ClassConfig, Classes, Kind};
 use crate::packet::{Ecn, WirePacket, bytes_of};
-
-/// The longest packet that buckets of a tree reckon with: admission itself does not depend on it.
-pub const LINK_MTU_BYTES: u64 = FRAME_BYTES;
 
 const CHECKED: &str = "the file was checked when it was read";
 

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use weir_core::rate::Rate;
-use weir_run::control::{self, Command, Control, SetClasses, SetLimits, ask};
+use weir_run::control::{self, Command, Control, SetClasses, ask};
+use weir_run::limits::SetLimits;
 
 use super::wire::LimitArguments;
 use crate::{Failure, Outcome, text};

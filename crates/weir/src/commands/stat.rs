@@ -12,9 +12,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
+use weir_run::books::Books;
 use weir_run::clock::now_ns;
 use weir_run::control;
-use weir_run::stats::{Books, PortStats, Snapshot, WireStats};
+use weir_run::stats::{PortStats, Snapshot, WireStats};
 use weir_run::workstreams;
 
 use crate::output::{colour, written};

@@ -63,7 +63,7 @@ fn cells(direction: &str, class: &TreeClassStats, depth: usize) -> Vec<(String, 
 
 #[cfg(test)]
 mod tests {
-    use weir_run::stats::{Amount, Books};
+    use weir_run::books::{Amount, Books};
 
     use super::*;
     use crate::commands::stat::sample;

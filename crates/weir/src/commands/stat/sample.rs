@@ -1,6 +1,7 @@
 //! Hand-made snapshots for the tests of what is printed.
 
-use weir_run::stats::{Amount, Books, ClassStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
+use weir_run::books::{Amount, Books};
+use weir_run::stats::{ClassStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
 use weir_run::workstreams::WorkstreamStats;
 
 const S: u64 = 1_000_000_000;

@@ -2,7 +2,8 @@
 
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
-use weir_run::stats::{Amount, ClassStats, FrameStats, PortStats, Snapshot, WireStats};
+use weir_run::books::Amount;
+use weir_run::stats::{ClassStats, FrameStats, PortStats, Snapshot, WireStats};
 
 use crate::human;
 use crate::table::{Style, Table, paint};
