@@ -14,7 +14,7 @@
 //! In reading order: [`prng`] and [`events`] are chance and time; [`packet`], [`socket`], [`sender`], [`tcp`] and
 //! [`cpu`] are the sending machine's parts; [`tbf`], [`backpressure`] and [`kernel`] the kernel's way out with and
 //! without the RFC; [`weir`] is ours; what either did is told in [`effects`]. [`machine`] puts them on
-//! the clock, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the
+//! the clock, at the cost that [`parameters`] say, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the
 //! published figures and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`]
 //! stands apart: it runs random graphs of stages to show that they always make progress. So does [`scaling`]: dispatch
 //! on up to 64 workers.
@@ -28,6 +28,7 @@ pub mod graph;
 pub mod kernel;
 pub mod machine;
 pub mod packet;
+pub mod parameters;
 pub mod prng;
 pub mod report;
 pub mod scaling;

@@ -28,7 +28,7 @@ use weir_core::{
 };
 
 use crate::{
-    machine::MachineParameters,
+    parameters::MachineParameters,
     seed,
     sender::{Program, Wait},
     socket::SNDBUF_BYTES_DEFAULT,

@@ -45,7 +45,7 @@
 //! Limits: see [`crate::machine`]. The seed's delivered payload (196.9 Mbit/s) is 1.3 % more than 200 Mbit/s of frames
 //! can carry; the model keeps to the configured rate and gives 194.4.
 
-use crate::machine::MachineParameters;
+use crate::parameters::MachineParameters;
 
 /// The seed's machine.
 pub const MACHINE: MachineParameters = MachineParameters {
