@@ -36,6 +36,7 @@
 mod case;
 pub(crate) mod credit;
 mod drive;
+mod plan;
 pub(crate) mod sender;
 mod threads;
 pub(crate) mod work;
@@ -53,7 +54,8 @@ use crate::machine::{Machine, cores};
 use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
 pub use case::{Case, Place, System};
-use drive::{Outcome, Plan};
+use drive::Outcome;
+use plan::Plan;
 use work::Cost;
 
 const FIELDS: &[Field] = &[

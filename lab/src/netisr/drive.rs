@@ -11,50 +11,25 @@
 //! - `latency`: from a packet's entry into the device's ring to the end of the work on it.
 //! - `lost` = packets sent - worked on - dropped; 0, or the path is at fault.
 //!
-//! Owner: each thread owns its [`super::threads`] half; what they share is in [`Common`].
+//! Owner: each thread owns its [`super::threads`] half; what they share is in [`super::plan::Common`].
 //! Limits: what the receiver does for each packet (a frame, a hash, dispatch) is as on the path, but nothing comes from a
 //! device.
 
 use std::mem;
-use std::sync::{Arc, Barrier};
 use std::thread;
 
 use anyhow::{Result, ensure};
-use weir_core::dispatch::protocol::ProtoId;
-use weir_core::dispatch::settings::Configuration;
 use weir_core::steer::rss::BURST_MAX;
 use weir_ring::doorbell::Doorbell;
 use weir_ring::handoff::{InboxSize, inbox};
-use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
 use super::case::limit_of;
-use super::credit::Progress;
+use super::plan::{Common, Plan};
 use super::sender::Sender;
 use super::threads::{Ended, Receiver, Worker};
-use super::work::{Cost, FLOWS, Tally, Writer, workers_of_flows};
+use super::work::{FLOWS, Tally, Writer, workers_of_flows};
 use crate::epair::histogram::Histogram;
-
-/// What to run.
-pub struct Plan<'a> {
-    /// Protocols, their modes and limits, and steering to one or two workers.
-    pub configuration: &'a Configuration,
-    /// What the senders offer.
-    pub packets_per_s: f64,
-    /// Whether the device's ring drops what it has no room for.
-    pub ring_drops: bool,
-    /// For how long, in nanoseconds.
-    pub duration_ns: u64,
-    /// What the work on a packet costs.
-    pub cost: Cost,
-    /// The cores of the receiver and of worker 1; none leaves it to the scheduler.
-    pub cores: Option<[usize; 2]>,
-    /// Whether both threads have one core: the scheduler then shares it out. Otherwise they go before all others, as the path's
-    /// workers do.
-    pub shares_core: bool,
-    /// What waking a thread costs here: for so long one spins before it sleeps.
-    pub wake_cost_ns: u64,
-}
 
 /// What came of it.
 #[derive(Debug, Clone, Default)]
@@ -77,17 +52,6 @@ pub struct Outcome {
     pub cpu_seconds: f64,
     /// For how long the senders were held.
     pub held_seconds: f64,
-}
-
-/// What both threads have.
-pub(super) struct Common<'a> {
-    pub plan: &'a Plan<'a>,
-    pub memory: Arc<FrameMemory>,
-    pub progress: Progress,
-    pub start_line: Barrier,
-    pub ether: ProtoId,
-    pub ip: ProtoId,
-    pub esp: ProtoId,
 }
 
 /// Runs a receiver and a worker once. The pools are those of two workers over one memory; all frames are free before and after.
@@ -149,21 +113,6 @@ pub fn run_receivers(plan: &Plan<'_>, pools: &mut Vec<Pool>, workers: usize) -> 
     let sums = Sums::of(ended, pools);
     pools.append(&mut spare);
     outcome(pools, &senders, start_ns, sums)
-}
-
-impl<'a> Common<'a> {
-    fn new(plan: &'a Plan<'a>, pools: &[Pool], doorbell: &Doorbell, workers: usize) -> Common<'a> {
-        let id = |name| plan.configuration.registry.id(name).expect("a protocol of the path");
-        Common {
-            plan,
-            memory: Arc::clone(pools[0].memory()),
-            progress: Progress::new(doorbell.ringer()),
-            start_line: Barrier::new(workers),
-            ether: id("ether"),
-            ip: id("ip"),
-            esp: id("esp"),
-        }
-    }
 }
 
 /// What all threads of a run came to.

@@ -31,7 +31,7 @@ use weir_run::clock::now_ns;
 use weir_run::idle::{Idle, Rest};
 
 use super::credit::Credit;
-use super::drive::{Common, Plan};
+use super::plan::{Common, Plan};
 use super::sender::Sender;
 use super::work::{NetisrPacket, Tally, Writer, touch};
 use crate::machine::pin;
