@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::html::escape;
+use crate::escape::escape;
 use crate::report::{Plot, Report, Value};
 
 const WIDTH: f64 = 820.0;
@@ -185,8 +185,8 @@ Wait, ns, busy
     fn buckets_have_a_plot_and_no_column() {
         let report = report();
         assert_eq!(report.columns().count(), 0);
-        assert!(report.to_table(false).contains("old published"));
+        assert!(crate::table::render(&report, false).contains("old published"));
         assert_eq!(report.to_json()["rows"][1]["wait_hist"], serde_json::json!([[256, 5]]));
-        assert!(report.to_html().contains("class=\"published\""));
+        assert!(crate::html::render(&report).contains("class=\"published\""));
     }
 }

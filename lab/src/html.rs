@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::escape::escape;
 use crate::histogram;
 use crate::plot;
 use crate::report::{Report, is_ours};
@@ -79,11 +80,6 @@ fn code(text: &str) -> String {
     parts
         .map(|(index, part)| if index % 2 == 1 { format!("<code>{part}</code>") } else { part.into() })
         .collect()
-}
-
-/// Text made safe inside HTML, in attributes too.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 fn series_style(systems: usize) -> String {

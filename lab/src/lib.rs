@@ -8,6 +8,7 @@ pub mod bed;
 pub mod blast;
 pub mod clock;
 pub mod epair;
+mod escape;
 pub mod histogram;
 pub mod html;
 pub mod ifq;

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::html::escape;
+use crate::escape::escape;
 use crate::report::{Plot, Report, Scale};
 
 const WIDTH: f64 = 820.0;

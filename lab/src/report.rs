@@ -170,16 +170,6 @@ impl Report {
         json!({ "lab": self.lab, "machine": self.machine.to_json(), "rows": rows })
     }
 
-    /// A table for a terminal (with colour) or a file (without).
-    pub fn to_table(&self, colour: bool) -> String {
-        crate::table::render(self, colour)
-    }
-
-    /// A page that stands alone.
-    pub fn to_html(&self) -> String {
-        crate::html::render(self)
-    }
-
     /// The fields that have a column: those that are one number.
     pub fn columns(&self) -> impl Iterator<Item = &Field> {
         self.fields.iter().filter(|field| !self.has_buckets(field.name))

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use weir_lab::report::Report;
-use weir_lab::{epair, ifq, netisr, progress, qdisc};
+use weir_lab::{epair, html, ifq, netisr, progress, qdisc, table};
 
 use crate::{Failure, Outcome, output, text};
 
@@ -114,11 +114,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
         (false, _) => String::new(),
     };
-    let table = report.to_table(std::io::stdout().is_terminal());
-    output::written(write!(std::io::stdout(), "{table}{more}"))?;
+    let text = table::render(&report, std::io::stdout().is_terminal());
+    output::written(write!(std::io::stdout(), "{text}{more}"))?;
     for (path, text) in [
         (&arguments.json, serde_json::to_string_pretty(&report.to_json())?),
-        (&arguments.html, report.to_html()),
+        (&arguments.html, html::render(&report)),
     ] {
         if let Some(path) = path {
             std::fs::write(path, text).map_err(|error| format!("writing {}: {error}", path.display()))?;
