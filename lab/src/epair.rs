@@ -40,12 +40,13 @@ mod weir;
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::interrupt;
-use crate::machine::{Machine, cores};
+use crate::machine::Machine;
 use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
+use crate::turns;
 use drive::{Load, Outcome, Plan};
 use histogram::Histogram;
 
@@ -276,14 +277,8 @@ impl Default for Options {
 
 /// Runs the lab.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
-    ensure!(
-        (0.01..=60.0).contains(&options.seconds),
-        "a system runs for 0.01 to 60 seconds in each case, not {}",
-        options.seconds
-    );
-    ensure!((1..=100).contains(&options.repeats), "1 to 100 repeats, not {}", options.repeats);
-    let cores = cores()?;
-    ensure!(cores.len() >= 2, "this lab needs two cores, one for each thread; there is {}", cores.len());
+    turns::check(options.seconds, options.repeats)?;
+    let cores = turns::two_cores()?;
     let machine = Machine::measure()?;
     let wake_cost_ns = (machine.eventfd_wake_us.unwrap_or_default() * 1000.0) as u64;
     let duration = Duration::from_secs_f64(options.seconds / options.repeats as f64);
@@ -299,20 +294,16 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
             load: case.load,
             packets_per_s: case.packets_per_s,
             duration,
-            cores: [cores[0], cores[1]],
+            cores,
             wake_cost_ns,
         };
         let systems = systems_of(case);
         let mut outcomes = vec![Vec::new(); systems.len()];
-        for repeat in 0..options.repeats {
-            for turn in 0..systems.len() {
-                let index = if repeat % 2 == 0 { turn } else { systems.len() - 1 - turn };
-                let system = systems[index];
-                steps.begin(step, case.name);
-                outcomes[index].push(system.run(&plan)?);
-                step += 1;
-                interrupt::check()?;
-            }
+        for index in turns::order(options.repeats, systems.len()) {
+            steps.begin(step, case.name);
+            outcomes[index].push(systems[index].run(&plan)?);
+            step += 1;
+            interrupt::check()?;
         }
         rows.extend(systems.iter().zip(outcomes).map(|(system, runs)| row(*system, case, &runs)));
     }

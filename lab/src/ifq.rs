@@ -31,13 +31,14 @@ mod weir;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::interrupt;
-use crate::machine::{Machine, cores};
+use crate::machine::Machine;
 use crate::netisr::work::Cost;
 use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
+use crate::turns;
 use design::{Costs, Counts};
 use drive::{Outcome, Plan};
 
@@ -148,31 +149,21 @@ impl Default for Options {
 /// Runs the lab.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
     let (seconds, repeats, systems) = (options.seconds, options.repeats, &options.systems);
-    ensure!(
-        (0.01..=60.0).contains(&seconds),
-        "a system runs for 0.01 to 60 seconds in each case, not {seconds}"
-    );
-    ensure!((1..=100).contains(&repeats), "1 to 100 repeats, not {repeats}");
-    let cores = cores()?;
-    ensure!(cores.len() >= 2, "this lab needs two cores, one for each input; there is {}", cores.len());
+    turns::check(seconds, repeats)?;
+    let cores = turns::two_cores()?;
     let machine = Machine::measure()?;
     let (forward, costs) = (Cost::of_ns(FORWARD_NS), Costs::measure());
     let duration_ns = (seconds / repeats as f64 * 1e9) as u64;
     let mut steps = Steps::new(repeats * CASES.len() * systems.len(), progress);
     let mut outcomes = vec![Vec::new(); CASES.len() * systems.len()];
-    let turns = outcomes.len();
-    for repeat in 0..repeats {
-        for turn in 0..turns {
-            let index = if repeat % 2 == 0 { turn } else { turns - 1 - turn };
-            let (name, packets_per_s) = CASES[index / systems.len()];
-            steps.begin(repeat * turns + turn, name);
-            let wake_cost_ns = (machine.eventfd_wake_us.unwrap_or_default() * 1000.0) as u64;
-            let cores = [cores[0], cores[1]];
-            let plan = Plan { packets_per_s, duration_ns, forward, cores, wake_cost_ns };
-            outcomes[index].push(systems[index % systems.len()].run(&plan, costs)?);
-            thread::sleep(Duration::from_nanos(duration_ns / REST_SHARE));
-            interrupt::check()?;
-        }
+    let wake_cost_ns = (machine.eventfd_wake_us.unwrap_or_default() * 1000.0) as u64;
+    for (step, index) in turns::order(repeats, outcomes.len()).enumerate() {
+        let (name, packets_per_s) = CASES[index / systems.len()];
+        steps.begin(step, name);
+        let plan = Plan { packets_per_s, duration_ns, forward, cores, wake_cost_ns };
+        outcomes[index].push(systems[index % systems.len()].run(&plan, costs)?);
+        thread::sleep(Duration::from_nanos(duration_ns / REST_SHARE));
+        interrupt::check()?;
     }
     steps.finish();
     let rows = outcomes.iter().enumerate();
@@ -230,6 +221,7 @@ fn row(system: System, case: &str, runs: &[Outcome]) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::cores;
     use crate::progress::Silent;
 
     /// What `design.md` promises to scripts.

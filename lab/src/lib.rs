@@ -24,4 +24,5 @@ pub mod qdisc;
 pub mod report;
 pub mod simulated;
 pub mod table;
+mod turns;
 pub mod wire;

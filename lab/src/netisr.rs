@@ -50,9 +50,10 @@ use weir_ring::pool::Pool;
 
 use crate::epair::histogram::Histogram;
 use crate::interrupt;
-use crate::machine::{Machine, cores};
+use crate::machine::Machine;
 use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
+use crate::turns;
 pub use case::{Case, Place, System};
 use drive::Outcome;
 use plan::Plan;
@@ -196,10 +197,7 @@ pub fn check(settings: &[(String, String)]) -> Result<()> {
 /// Runs the lab.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
     let (seconds, cost_ns) = (options.seconds, options.cost_ns);
-    ensure!(
-        (0.01..=60.0).contains(&seconds),
-        "a system runs for 0.01 to 60 seconds in each case, not {seconds}"
-    );
+    turns::check(seconds, 1)?;
     ensure!((50..=1_000_000).contains(&cost_ns), "the work costs 50 to 1000000 ns a packet, not {cost_ns}");
     let repeats = (seconds / RUN_SECONDS).round().max(1.0) as usize;
     let qlimit = case::queue_limit(&options.settings)?;
@@ -209,11 +207,10 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         "a queue limit of {qlimit} packets: at most {} here, as {LONG} times as many must fit as well",
         (FRAMES_MAX - FRAMES_BESIDE) / (2 * LONG)
     );
-    let cores = cores()?;
-    ensure!(cores.len() >= 2, "this lab needs two cores, one for each thread; there is {}", cores.len());
+    let cores = turns::two_cores()?;
     let machine = Machine::measure()?;
     let mut bed = Bed {
-        cores: [cores[0], cores[1]],
+        cores,
         wake_cost_ns: (machine.eventfd_wake_us.unwrap_or_default() * 1000.0) as u64,
         cost: Cost::of_ns(cost_ns),
         duration_ns: (seconds / repeats as f64 * 1e9) as u64,
@@ -224,20 +221,16 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
     steps.begin(0, "capacity");
     let capacity = capacity(options, &mut bed)?;
     let mut outcomes = vec![Vec::new(); cases.len() * systems.len()];
-    let (mut step, turns) = (1, outcomes.len());
-    for repeat in 0..repeats {
-        for turn in 0..turns {
-            let index = if repeat % 2 == 0 { turn } else { turns - 1 - turn };
-            let (case, system) = (&cases[index / systems.len()], systems[index % systems.len()]);
-            steps.begin(step, &format!("load {}", case.name));
-            outcomes[index].push(bed.run(options, system, case, capacity * case.load_pct / 100.0)?);
-            step += 1;
-            interrupt::check()?;
-        }
+    let runs = outcomes.len();
+    for (step, index) in turns::order(repeats, runs).enumerate() {
+        let (case, system) = (&cases[index / systems.len()], systems[index % systems.len()]);
+        steps.begin(1 + step, &format!("load {}", case.name));
+        outcomes[index].push(bed.run(options, system, case, capacity * case.load_pct / 100.0)?);
+        interrupt::check()?;
     }
     steps.finish();
     let results = Results { options, outcomes };
-    let rows = (0..turns).map(|index| results.row(index)).collect();
+    let rows = (0..runs).map(|index| results.row(index)).collect();
     Ok(Report {
         lab: "netisr",
         title: "Work now or later, and a feeder that is faster than the work",

@@ -1,6 +1,7 @@
 //! The whole lab in two seconds, and what its rows say of given runs.
 
 use super::*;
+use crate::machine::cores;
 use crate::progress::Silent;
 use crate::report::is_ours;
 

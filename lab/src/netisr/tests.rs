@@ -1,6 +1,7 @@
 //! The lab in a few seconds, and what its rows say of given runs.
 
 use super::*;
+use crate::machine::cores;
 use crate::progress::Silent;
 
 /// What `design.md` promises to scripts.
