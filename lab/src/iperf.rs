@@ -11,13 +11,14 @@
 //! sent where that matters ([`Flow::missing`]).
 
 use std::fs;
+use std::mem;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::bed::Namespace;
 use crate::clock::{epoch_seconds, wait_until};
-use crate::process::Process;
+use crate::process::{Process, Signal};
 
 /// The payload of the datagrams: iperf's own default over IPv4.
 pub const PAYLOAD_BYTES: u64 = 1470;
@@ -153,10 +154,10 @@ impl<'a> Flood<'a> {
     }
 
     /// Waits for the clients to end and the servers to report, in the clients' order.
-    pub fn finish(self, patience: Duration) -> Result<Vec<Flow>> {
+    pub fn finish(mut self, patience: Duration) -> Result<Vec<Flow>> {
         let limit = self.remaining() + patience;
         let mut sent = Vec::new();
-        for client in self.clients {
+        for client in mem::take(&mut self.clients) {
             // A client's exit status says nothing: losing the last datagram's answer makes it fail.
             let done = client.wait(limit)?;
             sent.push(
@@ -164,7 +165,7 @@ impl<'a> Flood<'a> {
             );
         }
         let mut flows = Vec::new();
-        for (server, sent_bytes) in self.servers.into_iter().zip(sent) {
+        for (server, sent_bytes) in mem::take(&mut self.servers).into_iter().zip(sent) {
             let done = server.wait(patience)?;
             let mut flow =
                 parse_csv(&done.stdout).with_context(|| format!("`{}`: {}", done.what, done.said()))?;
@@ -172,6 +173,17 @@ impl<'a> Flood<'a> {
             flows.push(flow);
         }
         Ok(flows)
+    }
+}
+
+/// All are killed before the first is waited for: asked to end, iperf goes on for seconds to tell its peer, and a flood that is
+/// given up has nothing to tell.
+impl Drop for Flood<'_> {
+    fn drop(&mut self) {
+        for process in self.clients.iter_mut().chain(&mut self.servers) {
+            // It fails only if the process is gone already.
+            let _ = process.signal(Signal::KILL);
+        }
     }
 }
 
