@@ -2,8 +2,8 @@
 //! An inbox is one ring for each source, the injection ring, a word of pending bits and one doorbell.
 //!
 //! Rule:
-//! - an outlet stages elements and publishes a batch at once: one store, one fence, at most one kick for each batch and
-//!   destination (the coalesced interrupt of DragonFly's transmit path);
+//! - an outlet stages elements in the slots of its ring, where they stay, and publishes a batch at once: one store, one fence, at
+//!   most one kick for each batch and destination (the coalesced interrupt of DragonFly's transmit path);
 //! - a drain takes from each source at most what was there when its turn began, so a busy source cannot hold up the others or
 //!   the worker's other duties (design invariant 6: FreeBSD's epair starved its neighbour without this);
 //! - elements of one source come out in the order they were staged;
@@ -23,7 +23,7 @@ use crate::spsc::{self, CapacityError, Consumer, Producer};
 /// The most sources an inbox can have beside the injector.
 pub const SOURCES_MAX: usize = 63;
 
-/// The most elements handled together: a drain's burst and an outlet's stage.
+/// The most elements handled together: a drain's burst, and what an outlet stages before it publishes by itself.
 pub const BURST: usize = 64;
 
 const INJECTOR_BIT: u64 = 1 << SOURCES_MAX;
@@ -114,7 +114,6 @@ pub struct Inbox<T: Send> {
 /// One worker's way into another's inbox.
 pub struct Outlet<T: Send> {
     ring: Producer<T>,
-    stage: Vec<T>,
     notice: Notice,
     counts: OutletCounts,
 }
@@ -137,7 +136,6 @@ pub fn inbox<T: Send>(size: InboxSize) -> Result<(Inbox<T>, Vec<Outlet<T>>), Inb
         rings.push(consumer);
         outlets.push(Outlet {
             ring: producer,
-            stage: Vec::with_capacity(BURST),
             notice: pending.notice(1 << source, doorbell.ringer()),
             counts: OutletCounts::default(),
         });
@@ -177,21 +175,25 @@ pub fn mesh<T: Send>(
 }
 
 impl<T: Send> Outlet<T> {
-    /// Puts `item` with the batch; when [`BURST`] are staged they are flushed first.
+    /// Puts `item` with the batch. When [`BURST`] are staged they are flushed first, and when the ring is full, so that the worker
+    /// makes room.
     ///
     /// # Errors
-    /// The item, if the stage is full and the ring has no room or no worker at its end.
+    /// The item, if the ring has no room, or [`BURST`] are staged and no worker is at its end.
     #[inline]
     pub fn stage(&mut self, item: T) -> Result<(), T> {
-        if self.stage.len() == BURST && !matches!(self.flush(), Ok(1..)) {
+        if self.ring.staged() == BURST && self.flush().is_err() {
             return Err(item);
         }
-        self.stage.push(item);
-        Ok(())
+        let answer = self.ring.stage(item);
+        if answer.is_err() {
+            // With the worker gone there is nobody to make room.
+            let _ = self.flush();
+        }
+        answer
     }
 
-    /// Publishes what is staged, at once, and wakes the worker if it is parked. Returns how many went; what has no room
-    /// stays staged.
+    /// Publishes what is staged, at once, and wakes the worker if it is parked. Returns how many went.
     ///
     /// # Errors
     /// If the worker has gone: [`Outlet::take_back`] returns what it has not taken.
@@ -200,7 +202,7 @@ impl<T: Send> Outlet<T> {
         if self.ring.is_abandoned() {
             return Err(Abandoned);
         }
-        let count = self.ring.push_all(&mut self.stage);
+        let count = self.ring.publish();
         if count > 0 {
             self.counts.elements += count as u64;
             self.counts.flushes += 1;
@@ -210,16 +212,15 @@ impl<T: Send> Outlet<T> {
     }
 
     /// How many elements are staged.
+    #[inline]
     pub fn staged(&self) -> usize {
-        self.stage.len()
+        self.ring.staged()
     }
 
-    /// Takes back the oldest element that a worker left behind when it went. `None` while the worker is there.
+    /// Takes back the oldest element that a worker left behind when it went, and then what was staged for it. `None` while the
+    /// worker is there.
     pub fn take_back(&mut self) -> Option<T> {
-        if !self.ring.is_abandoned() {
-            return None;
-        }
-        self.ring.take_back().or_else(|| (!self.stage.is_empty()).then(|| self.stage.remove(0)))
+        self.ring.take_back()
     }
 
     /// What the worker at the other end is doing: a hint, old when it is read.
@@ -234,7 +235,7 @@ impl<T: Send> Outlet<T> {
 }
 
 impl<T: Send> Drop for Outlet<T> {
-    /// Publishes what is staged, as far as there is room, and lets the worker know that no more will come.
+    /// Publishes what is staged, and lets the worker know that no more will come.
     fn drop(&mut self) {
         // With the worker gone there is nobody to tell.
         let _ = self.flush();
@@ -297,6 +298,11 @@ impl<T: Send> Inbox<T> {
             }
             news || pending.bits() != 0 || other_work()
         })
+    }
+
+    /// How many elements the last drain left with the other workers, at least: it has seen them, and more may have come.
+    pub fn left(&self) -> usize {
+        self.rings.iter().map(Consumer::left).sum()
     }
 
     /// Says that the worker has work.
@@ -378,7 +384,7 @@ impl<T: Send> std::fmt::Debug for Inbox<T> {
 
 impl<T: Send> std::fmt::Debug for Outlet<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outlet").field("staged", &self.stage.len()).field("counts", &self.counts).finish()
+        f.debug_struct("Outlet").field("staged", &self.staged()).field("counts", &self.counts).finish()
     }
 }
 

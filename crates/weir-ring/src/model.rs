@@ -25,7 +25,9 @@ pub fn run(bytes: &[u8]) {
     if first & 1 == 0 {
         RingModel::new(1 << ((first >> 1) % 7)).run(operations, first & 0x80 != 0);
     } else {
-        InboxModel::new().run(operations);
+        // In the longer rings a batch is published by itself, in the shorter ones they are full before.
+        let ring_elements = if first & 2 == 0 { RING_ELEMENTS } else { 2 * BURST };
+        InboxModel::new(ring_elements).run(operations);
     }
 }
 
@@ -38,6 +40,7 @@ struct RingModel {
     producer: Producer<Item>,
     consumer: Consumer<Item>,
     queue: VecDeque<u64>,
+    staged: VecDeque<u64>,
     alive: Arc<()>,
     next: u64,
 }
@@ -45,7 +48,8 @@ struct RingModel {
 impl RingModel {
     fn new(capacity: usize) -> RingModel {
         let (producer, consumer) = ring(capacity).expect("a power of two");
-        RingModel { capacity, producer, consumer, queue: VecDeque::new(), alive: Arc::new(()), next: 0 }
+        let (queue, staged) = (VecDeque::new(), VecDeque::new());
+        RingModel { capacity, producer, consumer, queue, staged, alive: Arc::new(()), next: 0 }
     }
 
     fn run(mut self, operations: &[u8], consumer_stays: bool) {
@@ -53,7 +57,9 @@ impl RingModel {
             let argument = usize::from(byte >> 3);
             match byte & 7 {
                 0 => self.push(),
-                1 | 2 => self.push_all(argument),
+                1 => self.push_all(argument),
+                2 if argument < 8 => self.publish(),
+                2 => self.stage(),
                 3 => assert_eq!(self.consumer.pop().map(|item| item.0), self.queue.pop_front()),
                 4 | 5 => self.pop_into(argument),
                 _ => {
@@ -61,8 +67,10 @@ impl RingModel {
                     assert_eq!(self.consumer.is_empty(), self.queue.is_empty());
                 }
             }
-            assert!(self.queue.len() <= self.capacity);
-            assert_eq!(Arc::strong_count(&self.alive), 1 + self.queue.len());
+            let inside = self.queue.len() + self.staged.len();
+            assert!(inside <= self.capacity);
+            assert_eq!(self.producer.staged(), self.staged.len());
+            assert_eq!(Arc::strong_count(&self.alive), 1 + inside);
         }
         self.end(consumer_stays);
     }
@@ -73,13 +81,33 @@ impl RingModel {
     }
 
     fn assert_may_be_full(&self) {
-        assert!(self.queue.len() + kept_back_max(self.capacity) >= self.capacity, "refused with room left");
+        let inside = self.queue.len() + self.staged.len();
+        assert!(inside + kept_back_max(self.capacity) >= self.capacity, "refused with room left");
+    }
+
+    fn stage(&mut self) {
+        let item = self.item();
+        match self.producer.stage(item) {
+            Ok(()) => self.staged.push_back(self.next),
+            Err(item) => {
+                assert_eq!(item.0, self.next);
+                self.assert_may_be_full();
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        assert_eq!(self.producer.publish(), self.staged.len());
+        self.queue.append(&mut self.staged);
     }
 
     fn push(&mut self) {
         let item = self.item();
         match self.producer.push(item) {
-            Ok(()) => self.queue.push_back(self.next),
+            Ok(()) => {
+                self.queue.append(&mut self.staged);
+                self.queue.push_back(self.next);
+            }
             Err(item) => {
                 assert_eq!(item.0, self.next);
                 self.assert_may_be_full();
@@ -91,6 +119,9 @@ impl RingModel {
         let mut items: Vec<Item> = (0..count).map(|_| self.item()).collect();
         let numbers: Vec<u64> = items.iter().map(|item| item.0).collect();
         let pushed = self.producer.push_all(&mut items);
+        if pushed > 0 {
+            self.queue.append(&mut self.staged);
+        }
         self.queue.extend(&numbers[..pushed]);
         assert!(items.iter().map(|item| item.0).eq(numbers[pushed..].iter().copied()));
         if !items.is_empty() {
@@ -110,7 +141,9 @@ impl RingModel {
 
     /// Whichever half goes first, the other gets what is left, and nothing leaks.
     fn end(self, consumer_stays: bool) {
-        let RingModel { mut producer, mut consumer, mut queue, alive, .. } = self;
+        let RingModel { mut producer, mut consumer, mut queue, mut staged, alive, .. } = self;
+        // Going, a producer publishes.
+        queue.append(&mut staged);
         if consumer_stays {
             drop(producer);
             assert!(consumer.is_abandoned());
@@ -139,17 +172,17 @@ struct InboxModel {
     sources: Vec<(Option<Outlet<u64>>, VecDeque<u64>)>,
     /// What was published and not drained.
     published: HashMap<Source, VecDeque<u64>>,
+    ring_elements: usize,
     next: u64,
 }
 
 impl InboxModel {
-    fn new() -> InboxModel {
-        let size =
-            InboxSize { sources: SOURCES, ring_elements: RING_ELEMENTS, inject_elements: RING_ELEMENTS };
+    fn new(ring_elements: usize) -> InboxModel {
+        let size = InboxSize { sources: SOURCES, ring_elements, inject_elements: RING_ELEMENTS };
         let (inbox, outlets) = inbox(size).expect("a doorbell");
         let injector = inbox.injector();
         let sources = outlets.into_iter().map(|outlet| (Some(outlet), VecDeque::new())).collect();
-        InboxModel { inbox, injector, sources, published: HashMap::new(), next: 0 }
+        InboxModel { inbox, injector, sources, ring_elements, published: HashMap::new(), next: 0 }
     }
 
     fn run(mut self, operations: &[u8]) {
@@ -183,13 +216,17 @@ impl InboxModel {
         self.next += 1;
         let before = outlet.counts().elements;
         let answer = outlet.stage(self.next);
-        // A full stage is flushed by itself: what had room went.
+        // A whole batch goes by itself, and what is staged when the ring is full.
         let went = (outlet.counts().elements - before) as usize;
-        assert!(went == 0 || staged.len() == BURST);
-        self.published.entry(Source::Worker(source)).or_default().extend(staged.drain(..went));
+        assert!(went == 0 || went == staged.len() && (went == BURST || answer.is_err()));
+        let queue = self.published.entry(Source::Worker(source)).or_default();
+        queue.extend(staged.drain(..went));
         match answer {
             Ok(()) => staged.push_back(self.next),
-            Err(item) => assert_eq!((item, outlet.staged()), (self.next, BURST)),
+            Err(item) => {
+                assert_eq!(item, self.next);
+                assert!(queue.len() >= self.ring_elements, "refused with room left");
+            }
         }
         assert_eq!(outlet.staged(), staged.len());
     }
@@ -197,10 +234,10 @@ impl InboxModel {
     fn flush(&mut self, source: usize) {
         let (Some(outlet), staged) = &mut self.sources[source] else { return };
         let queue = self.published.entry(Source::Worker(source)).or_default();
+        let before = staged.len();
         let went = outlet.flush().expect("the worker is there");
-        queue.extend(staged.drain(..went));
-        assert_eq!(outlet.staged(), staged.len());
-        assert!(staged.is_empty() || queue.len() >= RING_ELEMENTS, "refused with room left");
+        queue.extend(staged.drain(..));
+        assert_eq!((went, outlet.staged()), (before, 0));
     }
 
     fn inject(&mut self, count: usize) {
@@ -229,9 +266,10 @@ impl InboxModel {
         assert_eq!(blocks, !waiting && !news, "{:?}", self.published);
     }
 
-    /// A source goes: dropping it publishes what there is room for, and a flush just before leaves nothing more to publish.
+    /// A source goes: dropping it publishes what is staged.
     fn end(&mut self, source: usize) {
-        self.flush(source);
+        let staged = std::mem::take(&mut self.sources[source].1);
+        self.published.entry(Source::Worker(source)).or_default().extend(staged);
         self.sources[source] = (None, VecDeque::new());
     }
 }

@@ -66,6 +66,16 @@ mod real {
             }
         }
 
+        /// Moves `item` into the slot of element `index`.
+        ///
+        /// # Safety
+        /// The caller owns the slot and it is empty.
+        #[inline]
+        pub(crate) unsafe fn put(&self, index: usize, item: T) {
+            // SAFETY: a masked index is that of a slot; by the caller's promise it is the caller's and empty.
+            unsafe { self.first.as_ptr().add(index & self.mask).write(item) };
+        }
+
         /// Moves element `index` out of its slot.
         ///
         /// # Safety
@@ -161,6 +171,13 @@ mod modelled {
                 self.slot(index + offset)
                     .with_mut(|slot| unsafe { target.add(offset).write((*slot).assume_init_read()) });
             }
+        }
+
+        /// # Safety
+        /// As of the real slots.
+        pub(crate) unsafe fn put(&self, index: usize, item: T) {
+            // SAFETY: by the caller's promise the slot is empty and ours.
+            self.slot(index).with_mut(|slot| unsafe { (*slot).write(item) as *mut T });
         }
 
         /// # Safety

@@ -1,11 +1,12 @@
 //! A bounded ring from one worker to another, in two owned halves that fill and empty it in batches.
 //! Wait-free on both sides; memory is allocated when it is made and never again.
 //!
-//! Rule: `head <= tail <= head + capacity` (free-running, wrapping). Elements `head .. tail` are the consumer's, the
-//! other slots the producer's. Each half keeps its own index and a cached view of the other's, which lags behind
+//! Rule: `head <= tail <= staged <= head + capacity` (free-running, wrapping). Elements `head .. tail` are the consumer's, the
+//! other slots the producer's, who fills them up to `staged` and publishes them later; going, it publishes them, so that no element
+//! lies where nobody would drop it. Each half keeps its own index and a cached view of the other's, which lags behind
 //! and so errs to the safe side: a ring seen as full or empty may not be, a ring seen otherwise is so.
 //! What costs between two cores is a cache line that changes hands, so
-//! - a batch is written whole and published with one store of `tail`;
+//! - a batch is written whole, where it stays until it is taken, and published with one store of `tail`;
 //! - the other's index is read only when the cached view does not do;
 //! - `head` is returned once in `capacity / RETURN_SHARE` elements, or when the ring is seen empty, so a producer
 //!   that waits for room finds a good piece of it. A ring that must never be full for `n` elements therefore has
@@ -71,7 +72,7 @@ pub fn ring<T: Send>(capacity: usize) -> Result<(Producer<T>, Consumer<T>), Capa
         slots: Slots::new(capacity),
         capacity,
     });
-    let producer = Producer { shared: Arc::clone(&shared), tail: 0, seen_head: 0 };
+    let producer = Producer { shared: Arc::clone(&shared), staged: 0, tail: 0, seen_head: 0 };
     let consumer =
         Consumer { shared, head: 0, returned: 0, seen_tail: 0, return_at: kept_back_max(capacity) + 1 };
     Ok((producer, consumer))
@@ -95,7 +96,9 @@ struct Gone {
 #[repr(align(128))]
 pub struct Producer<T: Send> {
     shared: Arc<Shared<T>>,
-    /// The index of the next element; equal to the published one between calls.
+    /// The index of the next element.
+    staged: usize,
+    /// The published one: elements from here to `staged` the consumer does not know of.
     tail: usize,
     /// `head` as last seen: at most the real one.
     seen_head: usize,
@@ -121,14 +124,43 @@ impl<T: Send> Producer<T> {
     /// The item, if there is no room.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), T> {
+        self.stage(item)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Puts `item` into its slot, where the consumer sees it after the next [`Producer::publish`], or gives it back if the ring is
+    /// full.
+    ///
+    /// # Errors
+    /// The item, if there is no room.
+    #[inline]
+    pub fn stage(&mut self, item: T) -> Result<(), T> {
         if self.room(1) == 0 {
             return Err(item);
         }
-        let item = std::mem::ManuallyDrop::new(item);
-        // SAFETY: there is room for one, so slot `tail` is the producer's and empty; `item` is not dropped here.
-        unsafe { self.shared.slots.fill(self.tail, &*item, 1) };
-        self.publish(1);
+        // SAFETY: there is room for one, so slot `staged` is the producer's and empty.
+        unsafe { self.shared.slots.put(self.staged, item) };
+        self.staged = self.staged.wrapping_add(1);
         Ok(())
+    }
+
+    /// How many elements are staged and not published.
+    #[inline]
+    pub fn staged(&self) -> usize {
+        self.staged.wrapping_sub(self.tail)
+    }
+
+    /// Publishes what is staged, at once. Returns how many elements.
+    #[inline]
+    pub fn publish(&mut self) -> usize {
+        let count = self.staged();
+        if count > 0 {
+            self.tail = self.staged;
+            // R1, to A1.
+            self.shared.tail.0.store(self.tail, Ordering::Release);
+        }
+        count
     }
 
     /// Moves as many of `items` as there is room for, from the front, publishing them at once; the others stay.
@@ -145,14 +177,15 @@ impl<T: Send> Producer<T> {
         // the vector holds moved-out elements, and at the end covers exactly those that stayed.
         unsafe {
             items.set_len(0);
-            self.shared.slots.fill(self.tail, items.as_ptr(), count);
+            self.shared.slots.fill(self.staged, items.as_ptr(), count);
             if count < total {
                 let start = items.as_mut_ptr();
                 start.copy_from(start.add(count), total - count);
                 items.set_len(total - count);
             }
         }
-        self.publish(count);
+        self.staged = self.staged.wrapping_add(count);
+        self.publish();
         count
     }
 
@@ -175,6 +208,8 @@ impl<T: Send> Producer<T> {
         if !self.is_abandoned() {
             return None;
         }
+        // What is staged comes back too; published, so that `head` never passes `tail`.
+        self.publish();
         // The last word of the consumer, visible by A3; since then only we write it.
         let head = self.shared.head.0.load(Ordering::Relaxed);
         if head == self.tail {
@@ -197,20 +232,13 @@ impl<T: Send> Producer<T> {
     /// How many elements may be filled, looking at the consumer's index only if fewer than `wanted` are sure.
     #[inline]
     fn room(&mut self, wanted: usize) -> usize {
-        let room = self.shared.capacity - self.tail.wrapping_sub(self.seen_head);
+        let room = self.shared.capacity - self.staged.wrapping_sub(self.seen_head);
         if room >= wanted {
             return room;
         }
         // A2, from R2.
         self.seen_head = self.shared.head.0.load(Ordering::Acquire);
-        self.shared.capacity - self.tail.wrapping_sub(self.seen_head)
-    }
-
-    #[inline]
-    fn publish(&mut self, count: usize) {
-        self.tail = self.tail.wrapping_add(count);
-        // R1, to A1.
-        self.shared.tail.0.store(self.tail, Ordering::Release);
+        self.shared.capacity - self.staged.wrapping_sub(self.seen_head)
     }
 }
 
@@ -264,6 +292,12 @@ impl<T: Send> Consumer<T> {
             each(item);
         }
         count
+    }
+
+    /// How many elements were there when the producer's index was last looked at, and are there still: at most as many as are there.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.seen_tail.wrapping_sub(self.head)
     }
 
     /// How many elements are there now; more may come, none will go.
@@ -332,7 +366,9 @@ impl<T: Send> Drop for Taken<'_, T> {
 }
 
 impl<T: Send> Drop for Producer<T> {
+    /// Publishes what is staged: the consumer takes it, or it is dropped with the ring.
     fn drop(&mut self) {
+        self.publish();
         self.leave();
     }
 }
@@ -361,7 +397,11 @@ impl<T> Drop for Shared<T> {
 
 impl<T: Send> std::fmt::Debug for Producer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Producer").field("tail", &self.tail).field("capacity", &self.capacity()).finish()
+        f.debug_struct("Producer")
+            .field("staged", &self.staged)
+            .field("tail", &self.tail)
+            .field("capacity", &self.capacity())
+            .finish()
     }
 }
 

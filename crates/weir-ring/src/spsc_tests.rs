@@ -96,3 +96,37 @@ fn elements_cross_threads_in_order() {
         }
     });
 }
+
+#[test]
+fn what_is_staged_is_seen_once_it_is_published() {
+    let (mut producer, mut consumer) = ring::<u32>(4).unwrap();
+    (0..4).for_each(|number| producer.stage(number).unwrap());
+    assert_eq!((producer.staged(), consumer.pop()), (4, None));
+    assert_eq!(producer.stage(4), Err(4), "the slots are taken all the same");
+    assert_eq!((producer.publish(), producer.publish()), (4, 0));
+    assert_eq!(std::iter::from_fn(|| consumer.pop()).collect::<Vec<_>>(), [0, 1, 2, 3]);
+}
+
+/// Staged and never published: whoever goes first, each element is dropped once.
+#[test]
+fn what_is_staged_is_not_lost_with_a_half() {
+    let item = std::sync::Arc::new(());
+    for consumer_first in [false, true] {
+        let (mut producer, mut consumer) = ring(4).unwrap();
+        producer.push(item.clone()).unwrap();
+        producer.stage(item.clone()).unwrap();
+        producer.stage(item.clone()).unwrap();
+        if consumer_first {
+            drop(consumer);
+            assert!(producer.take_back().is_some());
+            assert!(producer.take_back().is_some(), "the first that was staged");
+            assert_eq!(std::sync::Arc::strong_count(&item), 2, "one is still inside");
+            drop(producer);
+        } else {
+            drop(producer);
+            assert!(consumer.pop().is_some() && consumer.pop().is_some());
+            drop(consumer);
+        }
+        assert_eq!(std::sync::Arc::strong_count(&item), 1);
+    }
+}

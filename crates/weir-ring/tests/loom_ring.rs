@@ -53,6 +53,36 @@ fn stream(capacity: usize, total: u32) {
     });
 }
 
+/// Slots are filled long before the consumer may see them, and no sooner than it has given them back.
+#[test]
+fn what_is_staged_in_the_slots_is_the_consumers_once_published() {
+    check(None, || {
+        let (mut producer, mut consumer) = ring::<u32>(2).unwrap();
+        let staging = loom::thread::spawn(move || {
+            let mut next = 0;
+            while next < 3 {
+                if producer.stage(next).is_ok() {
+                    next += 1;
+                } else if producer.publish() == 0 {
+                    loom::thread::yield_now();
+                }
+            }
+            // What is still staged goes with the producer.
+        });
+        let mut expected = 0;
+        while expected < 3 {
+            let popped = consumer.pop_each(2, |item| {
+                assert_eq!(item, expected);
+                expected += 1;
+            });
+            if popped == 0 {
+                loom::thread::yield_now();
+            }
+        }
+        staging.join().unwrap();
+    });
+}
+
 #[test]
 fn what_a_consumer_leaves_comes_back() {
     check(None, || {

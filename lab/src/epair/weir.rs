@@ -47,12 +47,11 @@ impl Design for Weir {
 
 impl Transmit for Outlet<Packet> {
     fn transmit(&mut self, burst: &mut Vec<Packet>) -> bool {
-        if self.staged() == 0 {
-            burst.drain(..).for_each(|packet| self.stage(packet).expect("a burst fits an empty stage"));
-        }
+        let staged = burst.iter().take_while(|packet| self.stage(**packet).is_ok()).count();
+        burst.drain(..staged);
         // The worker outlives its outlet: see `drive`.
         self.flush().expect("the worker is there");
-        self.staged() == 0 && burst.is_empty()
+        burst.is_empty()
     }
 }
 

@@ -255,7 +255,6 @@ fn stream<T: Element>((mut tx, mut rx): (impl Tx<T>, impl Rx<T>), batch: usize, 
                     tx.send(&mut stage);
                 }
             }
-            tx.finish();
             start
         });
         pin(cpus[1]);

@@ -39,8 +39,6 @@ impl Element for u64 {
 pub trait Tx<T>: Send {
     /// Moves what fits of `batch`; leaves the rest.
     fn send(&mut self, batch: &mut Vec<T>);
-    /// Waits until nothing is left of what was moved: for a half that stages before it publishes.
-    fn finish(&mut self) {}
 }
 
 /// The emptying half.
@@ -88,12 +86,6 @@ impl<T: Element> Tx<T> for Outlet<T> {
         let staged = batch.iter().take_while(|&&item| self.stage(item).is_ok()).count();
         batch.drain(..staged);
         self.flush().expect("the worker is there");
-    }
-    fn finish(&mut self) {
-        while self.staged() > 0 {
-            std::hint::spin_loop();
-            self.flush().expect("the worker is there");
-        }
     }
 }
 
