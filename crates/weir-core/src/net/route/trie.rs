@@ -9,6 +9,9 @@
 //! answer(b) = run number (ones in bits[0..=b]) - 1
 //! ```
 //!
+//! A table of fewer than [`PLAIN_PREFIXES`] prefixes keeps all 256 answers of each node side by side: it is small either way, and
+//! counting ones is dear where the compiler may not take an instruction for it for granted.
+//!
 //! An answer is a value, or the node for the next byte. Prefixes that end within a node are spread over the answers they
 //! cover, the shorter below the longer, so a look-up never steps back: the first value it meets is the longest match.
 //! A prefix costs two runs and at most one node for each byte of its path that no other prefix has. From
@@ -26,6 +29,9 @@ use crate::net::BURST_MAX;
 
 /// Prefixes from which on the root is plain: its 256 KiB are then the smaller part.
 pub const PLAIN_ROOT_PREFIXES: usize = 4096;
+
+/// Prefixes from which on nodes keep runs. Fewer take a KiB for each byte of theirs that no other has: 192 KiB of IPv4 at most.
+pub const PLAIN_PREFIXES: usize = 64;
 
 /// What no prefix matches has this value.
 pub const NO_VALUE: u32 = 0;
@@ -46,6 +52,8 @@ pub struct Prefix<const N: usize> {
 pub struct Trie<const N: usize> {
     root: Box<[u32]>,
     root_bytes: usize,
+    /// Whether nodes are 256 answers each, without bits.
+    plain: bool,
     words: Vec<u32>,
 }
 
@@ -61,7 +69,12 @@ impl<const N: usize> Trie<N> {
     ///
     /// # Panics
     /// If a prefix is longer than an address, or a value is 2^31 or more.
-    pub fn compile(mut prefixes: Vec<Prefix<N>>) -> Trie<N> {
+    pub fn compile(prefixes: Vec<Prefix<N>>) -> Trie<N> {
+        let plain = prefixes.len() < PLAIN_PREFIXES;
+        Trie::compile_as(prefixes, plain)
+    }
+
+    fn compile_as(mut prefixes: Vec<Prefix<N>>, plain: bool) -> Trie<N> {
         for prefix in &mut prefixes {
             assert!(usize::from(prefix.len) <= 8 * N, "a prefix of {} bits in {N} bytes", prefix.len);
             assert!(prefix.value < IS_NODE, "a value is below 2^31");
@@ -70,7 +83,7 @@ impl<const N: usize> Trie<N> {
         // Stable, so that the later of equal prefixes stays behind; a prefix comes before all that it covers.
         prefixes.sort_by_key(|prefix| (prefix.bits, prefix.len));
         let root_bytes = if prefixes.len() < PLAIN_ROOT_PREFIXES { 1 } else { 2 };
-        let mut trie = Trie { root: Box::default(), root_bytes, words: Vec::new() };
+        let mut trie = Trie { root: Box::default(), root_bytes, plain, words: Vec::new() };
         let mut root = vec![NO_VALUE; 1 << (8 * root_bytes)];
         trie.spread(&mut root, &prefixes, 0, root_bytes);
         trie.root = root.into();
@@ -133,6 +146,9 @@ impl<const N: usize> Trie<N> {
     #[inline]
     fn below(&self, answer: u32, byte: u8) -> u32 {
         let place = (answer & !IS_NODE) as usize;
+        if self.plain {
+            return self.words[place + usize::from(byte)];
+        }
         let (head, runs) = self.words[place..].split_at(HEAD_WORDS);
         let word = usize::from(byte >> 5);
         // The bits up to and with that of `byte`, moved to the top of the word.
@@ -172,6 +188,11 @@ impl<const N: usize> Trie<N> {
             return answers[0];
         }
         let place = u32::try_from(self.words.len()).ok().filter(|place| place & IS_NODE == 0);
+        let place = place.expect("below 2^31 words") | IS_NODE;
+        if self.plain {
+            self.words.extend(answers);
+            return place;
+        }
         let begins = |byte: usize| byte == 0 || answers[byte] != answers[byte - 1];
         let bits: [u32; BITS_WORDS] = std::array::from_fn(|word| {
             (0..32).fold(0, |bits, at| bits | u32::from(begins(32 * word + at)) << at)
@@ -182,7 +203,7 @@ impl<const N: usize> Trie<N> {
         self.words.extend(bits);
         self.words.extend(before.iter().map(|&bytes| u32::from_le_bytes(bytes)));
         self.words.extend((0..answers.len()).filter(|&byte| begins(byte)).map(|byte| answers[byte]));
-        place.expect("below 2^31 words") | IS_NODE
+        place
     }
 }
 
@@ -234,7 +255,6 @@ mod tests {
         prefixes: &[Prefix<N>],
         mut addresses: Vec<[u8; N]>,
     ) -> Result<(), TestCaseError> {
-        let trie = Trie::compile(prefixes.to_vec());
         // The first and the last address of prefixes, besides those given.
         for prefix in prefixes.iter().take((BURST_MAX - addresses.len()) / 2) {
             let mut first = prefix.bits;
@@ -244,12 +264,15 @@ mod tests {
             addresses.push(std::array::from_fn(|at| first[at] | !behind[at]));
             addresses.push(first);
         }
-        let mut values = [u32::MAX; BURST_MAX];
-        trie.lookup_burst(&addresses, &mut values);
-        for (address, value) in addresses.iter().zip(values) {
-            let expected = scan(prefixes, address);
-            prop_assert_eq!(trie.lookup(address), expected, "{:?}", address);
-            prop_assert_eq!(value, expected, "{:?} in a burst", address);
+        for plain in [false, true] {
+            let trie = Trie::compile_as(prefixes.to_vec(), plain);
+            let mut values = [u32::MAX; BURST_MAX];
+            trie.lookup_burst(&addresses, &mut values);
+            for (address, value) in addresses.iter().zip(values) {
+                let expected = scan(prefixes, address);
+                prop_assert_eq!(trie.lookup(address), expected, "{:?}", address);
+                prop_assert_eq!(value, expected, "{:?} in a burst", address);
+            }
         }
         Ok(())
     }
@@ -291,7 +314,9 @@ mod tests {
     #[test]
     fn memory_is_proportionate() {
         let prefix = |a, b, len| Prefix { bits: [10, a, b, 0], len, value: 1 + u32::from(b) };
-        assert!(Trie::compile(vec![prefix(0, 0, 24), prefix(1, 0, 24)]).size_bytes() < 2048);
+        let two = vec![prefix(0, 0, 24), prefix(1, 0, 24)];
+        assert_eq!(Trie::compile(two.clone()).size_bytes(), 4096, "a root and three nodes of a KiB each");
+        assert!(Trie::compile_as(two, false).size_bytes() < 2048);
         let many: Vec<_> = (0..100_000u32).map(|n| prefix((n >> 8) as u8, n as u8, 24)).collect();
         let size_bytes = Trie::<4>::compile(many).size_bytes();
         assert!(size_bytes < 1 << 20, "{size_bytes} bytes: 256 KiB of root, and runs for 65,536 networks");
