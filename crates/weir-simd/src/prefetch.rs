@@ -17,3 +17,17 @@ pub fn prefetch<T>(value: &T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
 }
+
+/// The same for a line that will be written: where another core has it, the write then need not fetch it from there a second time.
+#[inline(always)]
+pub fn prefetch_write<T>(value: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: PREFETCHW never faults and changes no value; a processor without it has a no-operation at its encoding. The compiler's
+    // own form of it is the one for reading, unless it may take PREFETCHW for granted.
+    unsafe {
+        let place = std::ptr::from_ref(value);
+        std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = value;
+}

@@ -17,8 +17,11 @@
 //! An end is served once a pass at most, with a burst of at most [`BURST`]: a busy link takes no more of its worker than any other
 //! (invariant 6), and what is served at once is a list, not a recursion (invariant 8).
 //!
+//! Of ends that wait when a pass begins the last is served first. Links are mostly listed on the packets' way, so its packets find
+//! the next queue empty, and the two are exchanged instead of moving each packet.
+//!
 //! No send can fail: the queue of an end, and each ring between two workers, has room for every frame of the path. What is bound
-//! for another worker is staged, published once a pass, and takes one kick if that worker is parked.
+//! for another worker is staged in the ring, published once a pass, and takes one kick if that worker is parked.
 //!
 //! Owner: one worker. Source: FreeBSD D38843 ("only flush the epair queue once per task"); `sys/net/netisr.c` for the modes.
 //! Limits: netisr's policies choose a worker for each packet. Here a node has one owner, so its packets go to that worker: the
@@ -30,6 +33,7 @@ use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::Count;
 use weir_core::packet::Packet;
 use weir_ring::handoff::{Outlet, OutletCounts};
+use weir_simd::prefetch::prefetch_write;
 
 use super::packet::PathPacket;
 use super::shared::Shared;
@@ -66,14 +70,22 @@ pub enum Owner {
     Other(u16),
 }
 
-/// One end of a link: what waits to enter a node by one of its ports.
-pub struct End<'m> {
+/// Where an end of a link comes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
     /// The node, by its number at the worker.
     pub node: u16,
     /// Its port.
     pub port: u16,
     /// The number of the end in the path.
     pub end: u16,
+    /// Whether it is entered from another worker.
+    pub from_other: bool,
+}
+
+/// One end of a link: what waits to enter a node by one of its ports.
+struct End<'m> {
+    place: Place,
     queue: VecDeque<PathPacket<'m>>,
     /// How many packets this pass takes, if that is decided.
     turn: Turn,
@@ -110,9 +122,9 @@ pub struct Links<'m> {
 const NOT_OURS: u16 = u16::MAX;
 
 impl<'m> Links<'m> {
-    /// Links for the ends `(node, port, end)` of a worker, in a path of `ends_total` ends and `frames` frames.
+    /// Links for the ends of a worker, in a path of `ends_total` ends and `frames` frames.
     pub fn new(
-        ends: &[(u16, u16, u16)],
+        ends: &[Place],
         ends_total: usize,
         frames: usize,
         outlets: Vec<Option<Outlet<Message<'m>>>>,
@@ -120,13 +132,11 @@ impl<'m> Links<'m> {
         qlimit: usize,
     ) -> Links<'m> {
         let mut places = vec![NOT_OURS; ends_total];
-        for (place, &(_, _, end)) in ends.iter().enumerate() {
-            places[usize::from(end)] = place as u16;
+        for (number, place) in ends.iter().enumerate() {
+            places[usize::from(place.end)] = number as u16;
         }
-        let make = |&(node, port, end): &(u16, u16, u16)| End {
-            node,
-            port,
-            end,
+        let make = |&place: &Place| End {
+            place,
             queue: VecDeque::with_capacity(frames),
             turn: Turn::None,
             served: 0,
@@ -177,16 +187,14 @@ impl<'m> Links<'m> {
         }
     }
 
-    /// The queue that a way leads to, if it is this worker's.
-    pub fn own_queue(&mut self, way: Way) -> Option<&mut VecDeque<PathPacket<'m>>> {
-        match way.owner {
-            Owner::Own(place) => Some(&mut self.ends[usize::from(place)].queue),
-            Owner::Other(_) => None,
-        }
+    /// The queue of an end of this worker.
+    pub fn queue(&mut self, place: u16) -> &mut VecDeque<PathPacket<'m>> {
+        &mut self.ends[usize::from(place)].queue
     }
 
-    #[inline]
-    fn stage(&mut self, worker: u16, packet: PathPacket<'m>) {
+    /// Sends a packet, whose metadata name its way's end as its port, to another worker.
+    #[inline(always)]
+    pub fn stage(&mut self, worker: u16, packet: PathPacket<'m>) {
         let outlet = self.outlets[usize::from(worker)].as_mut().expect("an outlet to every other");
         // The ring has room for every frame of the path, so this fails only without a worker at its other end.
         if outlet.stage(Message::Packet(packet)).is_err() {
@@ -197,6 +205,10 @@ impl<'m> Links<'m> {
     /// Takes a packet that another worker has sent.
     #[inline]
     pub fn arrive(&mut self, packet: PathPacket<'m>) {
+        // Its node reads and mostly writes the beginning, which another core has written last.
+        if let Some(first) = packet.as_ref().first() {
+            prefetch_write(first);
+        }
         let place = self.places[usize::from(packet.meta().port)];
         self.ends[usize::from(place)].queue.push_back(packet);
     }
@@ -204,7 +216,7 @@ impl<'m> Links<'m> {
     /// Begins a pass: every end where something waits has its turn.
     pub fn begin_pass(&mut self) {
         self.list.clear();
-        for (place, end) in self.ends.iter_mut().enumerate() {
+        for (place, end) in self.ends.iter_mut().enumerate().rev() {
             end.turn = Turn::None;
             let waiting = end.queue.len();
             if waiting > 0 {
@@ -241,7 +253,7 @@ impl<'m> Links<'m> {
         };
         end.turn = Turn::Over;
         end.served += count as u64;
-        Some((end.node, end.port, std::mem::take(&mut end.queue), count))
+        Some((end.place.node, end.place.port, std::mem::take(&mut end.queue), count))
     }
 
     /// Puts the queue of a turn back. Nothing was sent to it meanwhile: a link joins two nodes.
@@ -274,15 +286,17 @@ impl<'m> Links<'m> {
 
     /// Tells which queues are as long as they should get, so that generators wait. One that is full stays so until three quarters
     /// of it have gone: a generator that was woken then finds room for many packets, and the rest is work for its worker while
-    /// that one wakes. Returns whether one has room again.
-    pub fn tell_full(&mut self, shared: &Shared) -> bool {
+    /// that one wakes. What other workers have sent and is still in their rings, `left` packets, may be for any end that is entered
+    /// from them, so it counts for each. Returns whether one has room again.
+    pub fn tell_full(&mut self, shared: &Shared, left: usize) -> bool {
         let mut room_again = false;
         for end in &mut self.ends {
             let limit = if end.full { self.qlimit.div_ceil(4) } else { self.qlimit };
-            let full = end.queue.len() >= limit;
+            let left = if end.place.from_other { left } else { 0 };
+            let full = end.queue.len() + left >= limit;
             if full != end.full {
                 end.full = full;
-                shared.set_full(end.end, full);
+                shared.set_full(end.place.end, full);
                 room_again |= !full;
             }
         }
@@ -303,7 +317,7 @@ impl<'m> Links<'m> {
 
     /// For each end its number in the path and the packets that have come out of it.
     pub fn served(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
-        self.ends.iter().map(|end| (end.end, end.served))
+        self.ends.iter().map(|end| (end.place.end, end.served))
     }
 
     /// What the outlets have counted, together.

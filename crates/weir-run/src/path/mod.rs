@@ -28,7 +28,6 @@ pub mod summary;
 pub mod testbed;
 pub mod worker;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_core::net::bridge::{AGEING_NS, Bridge, Egress};
@@ -40,7 +39,7 @@ use weir_ring::pool::Pool;
 use weir_ring::spsc::RETURN_SHARE;
 
 use r#gen::Gen;
-use links::{Links, Message, Owner, Way};
+use links::{Links, Message, Owner, Place, Way};
 use node::{Kind, Node};
 use sequence::Sequences;
 use shared::Shared;
@@ -176,14 +175,15 @@ fn end_number(link: usize, side: usize) -> u16 {
     (2 * link + side) as u16
 }
 
-/// The ends that come out at nodes of a worker: its number for the node, the port, and the end.
-fn own_ends(spec: &PathSpec, worker: usize) -> Vec<(u16, u16, u16)> {
+/// The ends that come out at nodes of a worker.
+fn own_ends(spec: &PathSpec, worker: usize) -> Vec<Place> {
     let mut ends = Vec::new();
     for (link, joined) in spec.links.iter().enumerate() {
         for (side, &(node, port)) in joined.ends.iter().enumerate() {
             if spec.nodes[node].worker == worker {
-                let place = spec.nodes[..node].iter().filter(|other| other.worker == worker).count();
-                ends.push((place as u16, port, end_number(link, side)));
+                let before = spec.nodes[..node].iter().filter(|other| other.worker == worker).count();
+                let from_other = spec.nodes[joined.ends[1 - side].0].worker != worker;
+                ends.push(Place { node: before as u16, port, end: end_number(link, side), from_other });
             }
         }
     }
@@ -203,7 +203,7 @@ fn ways_of(spec: &PathSpec, node: usize) -> Box<[Way]> {
             let end = end_number(link, 1 - side);
             let far_worker = spec.nodes[far.0].worker;
             let owner = if far_worker == worker {
-                let place = own_ends(spec, worker).iter().position(|own| own.2 == end);
+                let place = own_ends(spec, worker).iter().position(|own| own.end == end);
                 Owner::Own(place.expect("an end of its own node") as u16)
             } else {
                 Owner::Other(far_worker as u16)
@@ -271,7 +271,7 @@ fn make_node<'m>(
         }
     };
     let reach = if matches!(kind, Kind::Gen(_)) { reach_of(spec, number) } else { Box::default() };
-    Ok(Node { number, kind, ways, reach, wants: None, made: VecDeque::new() })
+    Ok(Node { number, kind, ways, reach, wants: None })
 }
 
 /// A number that nobody outside can know, so that nobody can prepare addresses that collide.

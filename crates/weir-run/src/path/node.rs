@@ -20,7 +20,7 @@ use weir_core::net::router::{Router, Verdict};
 use weir_core::packet::Meta;
 
 use super::r#gen::Gen;
-use super::links::{BURST, Links, Way};
+use super::links::{BURST, Links, Owner, Way};
 use super::packet::PathPacket;
 use super::sequence::Sequences;
 use super::shared::{Shared, Want};
@@ -50,8 +50,6 @@ pub struct Node<'m> {
     pub reach: Box<[u16]>,
     /// Of a generator, what it waits for.
     pub wants: Option<Want>,
-    /// Of a generator, what it has just made for another worker.
-    pub made: VecDeque<PathPacket<'m>>,
 }
 
 impl<'m> Node<'m> {
@@ -116,11 +114,16 @@ impl<'m> Node<'m> {
         let meta = Meta { arrival_ns: now_ns, ..Meta::default() };
         let (count, flows) = (due.min(room), &mut generator.flows);
         let write = |frame: &mut [u8]| flows.write_next(frame);
-        let queue = links.own_queue(way).unwrap_or(&mut self.made);
-        let sent = store.make_burst(queue, count, len_bytes, meta, write);
-        if !self.made.is_empty() {
-            links.send_run(way, &mut self.made, sent);
-        }
+        let sent = match way.owner {
+            Owner::Own(place) => {
+                let queue = links.queue(place);
+                store.make_burst(count, len_bytes, meta, write, |packet| queue.push_back(packet))
+            }
+            Owner::Other(worker) => {
+                let meta = Meta { port: way.end, ..meta };
+                store.make_burst(count, len_bytes, meta, write, |packet| links.stage(worker, packet))
+            }
+        };
         if sent < count {
             // Another worker took what there was to spare.
             self.wants = Some(Want::Frames);

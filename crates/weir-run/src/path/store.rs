@@ -32,19 +32,19 @@ impl<'m> Store<'m> {
         Store { memory, pool, account: Account::default(), reserve, ended: 0 }
     }
 
-    /// Makes up to `count` packets of `len_bytes`, as long as there are frames, at the end of `queue`; how many. `write` gets the
+    /// Makes up to `count` packets of `len_bytes`, as long as there are frames, and hands each to `put`; how many. `write` gets the
     /// whole frame and returns the packet's flow hash.
     ///
-    /// Each packet comes into being where it waits: put together elsewhere and then moved, by loads wider than the stores that
-    /// made it, it would cost twice as much.
+    /// `put` moves a packet to where it waits, and is inlined, so that it comes into being there: put together elsewhere and then
+    /// moved, by loads wider than the stores that made it, it would cost twice as much.
     #[inline(always)]
     pub fn make_burst(
         &mut self,
-        queue: &mut VecDeque<PathPacket<'m>>,
         count: usize,
         len_bytes: u16,
         meta: Meta,
         mut write: impl FnMut(&mut [u8]) -> u32,
+        mut put: impl FnMut(PathPacket<'m>),
     ) -> usize {
         let (memory, mut made) = (self.memory, 0);
         while made < count {
@@ -55,7 +55,7 @@ impl<'m> Store<'m> {
             made += run.len();
             for mut frame in run {
                 let flow_hash = write(memory.bytes_mut(&mut frame));
-                queue.push_back(PathPacket::new(memory, frame, len_bytes, Meta { flow_hash, ..meta }));
+                put(PathPacket::new(memory, frame, len_bytes, Meta { flow_hash, ..meta }));
             }
         }
         let bytes = made as u64 * u64::from(len_bytes);

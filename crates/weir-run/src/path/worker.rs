@@ -1,11 +1,15 @@
 //! One worker of a path: its nodes and its ends of links, moved on in bounded passes. It knows no thread and no clock.
 //!
 //! A pass, in order:
-//! 1. what other workers sent is put into the queues of its ends;
-//! 2. every generator sends what is due, at most a burst, if there is credit: frames to spare, and no full queue on its way;
-//! 3. every end that has a turn ([`super::links`]) hands its node a burst;
-//! 4. routers do what is due;
-//! 5. what is bound for other workers is published, with at most one kick each.
+//! 1. of what each other worker sent, a burst is put into the queues of its ends; the rest waits in the ring, where a long queue
+//!    costs no cache;
+//! 2. every end where something waits ([`super::links`]) hands its node a burst;
+//! 3. every generator sends what is due, at most a burst, if there is credit: frames to spare, and no full queue on its way;
+//! 4. every end that has a turn by what was sent in this pass hands its node a burst;
+//! 5. routers do what is due;
+//! 6. what is bound for other workers is published, with at most one kick each.
+//!
+//! Generators come after what waits, so that their packets mostly find an empty queue, at the front of its memory.
 //!
 //! Owner: whoever calls [`Worker::pass`]: a thread ([`super::run`]), or a test that steps it through virtual time.
 
@@ -16,7 +20,7 @@ use weir_core::shaper::blocked::Blocked;
 use weir_ring::doorbell::Parked;
 use weir_ring::handoff::Inbox;
 
-use super::links::{Links, Message};
+use super::links::{BURST, Links, Message};
 use super::node::{Kind, Node};
 use super::sequence::SequenceCounts;
 use super::shared::{Shared, Told};
@@ -84,23 +88,19 @@ impl<'m> Worker<'m> {
         let Worker { inbox, links, store, nodes, shared, .. } = self;
         self.passes += 1;
         let ended = store.ended();
-        inbox.drain(|_, message| match message {
+        inbox.drain_some(BURST, |_, message| match message {
             Message::Packet(packet) => links.arrive(packet),
             Message::Look => {}
         });
         links.begin_pass();
         let mut pass = Pass::default();
+        let mut turn = 0;
+        pass.moved += serve(&mut turn, nodes, links, store, now_ns);
         for node in nodes.iter_mut() {
             pass.moved += node.feed(links, store, shared, now_ns);
             pass.short |= node.wants.is_some();
         }
-        let mut turn = 0;
-        while let Some((node, port, mut queue, count)) = links.turn(turn) {
-            nodes[usize::from(node)].serve(port, &mut queue, count, links, store, now_ns);
-            links.put_back(turn, queue);
-            pass.moved += count;
-            turn += 1;
-        }
+        pass.moved += serve(&mut turn, nodes, links, store, now_ns);
         for node in nodes.iter_mut() {
             let node_ns = node.poll(links, store, now_ns);
             pass.wake_ns = [pass.wake_ns, node_ns].into_iter().flatten().min();
@@ -120,7 +120,7 @@ impl<'m> Worker<'m> {
             if pass.short { self.blocked.begin(now_ns) } else { self.blocked.end(now_ns) }
         }
         self.tell();
-        let room_again = self.links.tell_full(&self.shared);
+        let room_again = self.links.tell_full(&self.shared, self.inbox.left());
         let frames_again = self.store.ended() != ended_before;
         let hungry = self.shared.take_hungry(self.number, frames_again, room_again);
         self.links.flush(hungry);
@@ -208,4 +208,23 @@ impl<'m> Worker<'m> {
     pub(super) fn parts(&self) -> (&Store<'m>, &Links<'m>) {
         (&self.store, &self.links)
     }
+}
+
+/// Serves the ends that have a turn, from turn `turn` on; how many packets moved.
+#[inline]
+fn serve<'m>(
+    turn: &mut usize,
+    nodes: &mut [Node<'m>],
+    links: &mut Links<'m>,
+    store: &mut Store<'m>,
+    now_ns: u64,
+) -> usize {
+    let mut moved = 0;
+    while let Some((node, port, mut queue, count)) = links.turn(*turn) {
+        nodes[usize::from(node)].serve(port, &mut queue, count, links, store, now_ns);
+        links.put_back(*turn, queue);
+        moved += count;
+        *turn += 1;
+    }
+    moved
 }
