@@ -28,7 +28,7 @@ mod bench {
     use weir_core::steer::parse::HashKind;
     use weir_core::steer::rss::{BURST_MAX, Burst, Rss};
     use weir_core::steer::toeplitz::Toeplitz;
-    use weir_simd::toeplitz::{GROUP_TUPLES, Group};
+    use weir_simd::toeplitz::{BATCH_TUPLES, Batch, Flow, V4_WORDS, V6_WORDS};
 
     use crate::peer::Peer;
 
@@ -45,8 +45,8 @@ mod bench {
         let peer = peer.map_err(|error| println!("without DPDK's hashes: {error}")).ok();
         let (best, portable) = (Toeplitz::new(&Key::MICROSOFT), Toeplitz::portable(&Key::MICROSOFT));
         println!("cycles a tuple or packet, median [quartiles] of {REPEATS}; kernel: {}", best.kernel_name());
-        toeplitz::<3>("12-byte tuple", &best, &portable, peer.as_ref(), "12");
-        toeplitz::<9>("36-byte tuple", &best, &portable, peer.as_ref(), "36");
+        toeplitz::<V4_WORDS>("12-byte tuple", &best, &portable, peer.as_ref(), "12");
+        toeplitz::<V6_WORDS>("36-byte tuple", &best, &portable, peer.as_ref(), "36");
         for (name, tag, v6) in [("IPv4", false, false), ("IPv4 tagged", true, false), ("IPv6", false, true)] {
             for workers in [2, 16] {
                 burst(&format!("burst of 64, {name}, {workers} workers"), tag, v6, workers);
@@ -62,9 +62,14 @@ mod bench {
         len: &str,
     ) {
         let packed = tuples::<WORDS>();
-        let groups = transposed(&packed);
-        let mut hashes = vec![[0; GROUP_TUPLES]; groups.len()];
-        let mut scratch = groups.clone();
+        let batches = transposed(&packed);
+        let mut hashes = vec![[0; BATCH_TUPLES]; batches.len()];
+        let mut scratch = batches.clone();
+        let hash = |batches: &[Batch<WORDS>], hashes: &mut [[u32; BATCH_TUPLES]]| {
+            for (batch, hashes) in batches.iter().zip(hashes) {
+                best.hash_batch(batch, BATCH_TUPLES, hashes);
+            }
+        };
 
         let mut rows: Vec<(String, Vec<f64>)> = Vec::new();
         let mut note = |name: String, cycles: f64| match rows.iter_mut().find(|row| row.0 == name) {
@@ -73,11 +78,11 @@ mod bench {
         };
         for repeat in 0..REPEATS {
             let mut ours = |note: &mut dyn FnMut(String, f64)| {
-                let kernel = least(TUPLES, || best.hash_groups(black_box(&groups), black_box(&mut hashes)));
+                let kernel = least(TUPLES, || hash(black_box(&batches), black_box(&mut hashes)));
                 note(format!("weir {}", best.kernel_name()), kernel);
                 let with_transposition = least(TUPLES, || {
                     transpose(black_box(&packed), &mut scratch);
-                    best.hash_groups(&scratch, black_box(&mut hashes));
+                    hash(&scratch, black_box(&mut hashes));
                 });
                 note(format!("weir {} + transposing", best.kernel_name()), with_transposition);
                 let sum = hashes.iter().flatten().fold(0, |sum, hash| sum ^ hash);
@@ -173,34 +178,35 @@ mod bench {
         Some((cycles.parse().ok()?, u32::from_str_radix(sum, 16).ok()?))
     }
 
-    fn by_peer_sum<const WORDS: usize>(portable: &Toeplitz, packed: &[[u32; WORDS]]) -> u32 {
+    fn by_peer_sum<const WORDS: usize>(portable: &Toeplitz, packed: &[Flow<WORDS>]) -> u32 {
         packed.iter().fold(0, |sum, tuple| sum ^ portable.hash(tuple))
     }
 
     /// The tuples of `benches/peers/thash.c`.
-    fn tuples<const WORDS: usize>() -> Vec<[u32; WORDS]> {
+    fn tuples<const WORDS: usize>() -> Vec<Flow<WORDS>> {
         let mut state = 1_u32;
         let mut byte = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 24) as u8
         };
         (0..TUPLES)
-            .map(|_| std::array::from_fn(|_| u32::from_ne_bytes(std::array::from_fn(|_| byte()))))
+            .map(|_| Flow {
+                addresses: std::array::from_fn(|_| u64::from_ne_bytes(std::array::from_fn(|_| byte()))),
+                ports: u32::from_ne_bytes(std::array::from_fn(|_| byte())),
+            })
             .collect()
     }
 
-    fn transposed<const WORDS: usize>(packed: &[[u32; WORDS]]) -> Vec<Group<WORDS>> {
-        let mut groups = vec![[[0; GROUP_TUPLES]; WORDS]; packed.len() / GROUP_TUPLES];
-        transpose(packed, &mut groups);
-        groups
+    fn transposed<const WORDS: usize>(packed: &[Flow<WORDS>]) -> Vec<Batch<WORDS>> {
+        let mut batches = vec![Batch::ZEROS; packed.len() / BATCH_TUPLES];
+        transpose(packed, &mut batches);
+        batches
     }
 
-    fn transpose<const WORDS: usize>(packed: &[[u32; WORDS]], groups: &mut [Group<WORDS>]) {
-        for (tuples, group) in packed.as_chunks::<GROUP_TUPLES>().0.iter().zip(groups) {
-            for (t, tuple) in tuples.iter().enumerate() {
-                for (k, word) in tuple.iter().enumerate() {
-                    group[k][t] = *word;
-                }
+    fn transpose<const WORDS: usize>(packed: &[Flow<WORDS>], batches: &mut [Batch<WORDS>]) {
+        for (flows, batch) in packed.as_chunks::<BATCH_TUPLES>().0.iter().zip(batches) {
+            for (t, flow) in flows.iter().enumerate() {
+                batch.set(t, flow);
             }
         }
     }

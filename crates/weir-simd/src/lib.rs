@@ -7,5 +7,6 @@
 //!
 //! [`toeplitz`] hashes flow tuples for steering; [`prefetch`], which every processor has, needs no such value.
 
+pub mod partition;
 pub mod prefetch;
 pub mod toeplitz;

@@ -7,12 +7,12 @@
 
 /// Asks for the cache line in which a value begins.
 #[inline(always)]
-pub fn prefetch<T>(value: &T) {
+pub fn prefetch<T: ?Sized>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction exists on every x86-64 processor, never faults and writes nothing.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast::<i8>());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;

@@ -24,6 +24,7 @@
 //! workers; set `rss.hash = "2-tuple"` where its order matters. Tunnels are steered by their outer header.
 
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6ExtHeader, Ipv6Packet};
+use weir_simd::toeplitz::{Flow, V4_WORDS, V6_WORDS};
 
 /// IPv6 extension headers that are stepped over before the ports are given up.
 pub const EXTENSIONS_MAX: usize = 8;
@@ -59,10 +60,10 @@ impl HashKind {
 pub enum Tuple {
     /// None: nothing to hash.
     None,
-    /// Source, destination, ports.
-    V4([u32; 3]),
-    /// Source (4 words), destination (4 words), ports.
-    V6([u32; 9]),
+    /// IPv4.
+    V4(Flow<V4_WORDS>),
+    /// IPv6.
+    V6(Flow<V6_WORDS>),
 }
 
 /// The flow tuple of `frame`, an Ethernet frame without its check sequence.
@@ -74,57 +75,97 @@ pub fn tuple(frame: &[u8], kind: HashKind) -> Tuple {
     }
 }
 
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+const TYPE_AT: usize = 12;
 const ETHERNET_LEN: usize = 14;
+const TAG_LEN: usize = 4;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const PORTS_LEN: usize = 4;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
 
-/// An untagged TCP or UDP packet without options, extensions or fragmentation; `None` for everything else.
-#[inline]
-fn common(frame: &[u8], kind: HashKind) -> Option<Tuple> {
-    let head: &[u8; ETHERNET_LEN + IPV4_LEN + PORTS_LEN] = frame.first_chunk()?;
-    let ports_mask = match kind {
+/// A TCP or UDP packet without options, extensions or fragmentation, tagged or not; `None` for everything else.
+#[inline(always)]
+pub(super) fn common(mut frame: &[u8], kind: HashKind) -> Option<Tuple> {
+    for _ in 0..=TAGS_MAX {
+        let head: &[u8; ETHERNET_LEN + IPV4_LEN + PORTS_LEN] = frame.first_chunk()?;
+        let first = u32::from_ne_bytes(part(head, TYPE_AT));
+        if first & V4_MASK == V4_START {
+            return common_v4(head, frame.len(), kind).map(Tuple::V4);
+        }
+        if first & V6_MASK == V6_START {
+            return common_v6(frame.first_chunk()?, frame.len(), kind).map(Tuple::V6);
+        }
+        if first & TYPE_MASK != TAG && first & TYPE_MASK != SERVICE_TAG {
+            return None;
+        }
+        // Without its tag the frame starts 4 bytes later: the next type is then where an untagged frame has it.
+        frame = &frame[TAG_LEN..];
+    }
+    None
+}
+
+// The type, and the first byte behind it: version 4 with a header of 5 words, or version 6.
+const V4_START: u32 = u32::from_ne_bytes([0x08, 0x00, 0x45, 0]);
+const V4_MASK: u32 = u32::from_ne_bytes([0xff, 0xff, 0xff, 0]);
+const V6_START: u32 = u32::from_ne_bytes([0x86, 0xdd, 0x60, 0]);
+const V6_MASK: u32 = u32::from_ne_bytes([0xff, 0xff, 0xf0, 0]);
+const TAG: u32 = u32::from_ne_bytes([0x81, 0x00, 0, 0]);
+const SERVICE_TAG: u32 = u32::from_ne_bytes([0x88, 0xa8, 0, 0]);
+const TYPE_MASK: u32 = u32::from_ne_bytes([0xff, 0xff, 0, 0]);
+
+#[inline(always)]
+fn common_v4(
+    head: &[u8; ETHERNET_LEN + IPV4_LEN + PORTS_LEN],
+    len: usize,
+    kind: HashKind,
+) -> Option<Flow<V4_WORDS>> {
+    // More-fragments and the offset, which must be zero, and the protocol.
+    const MASK: u32 = u32::from_ne_bytes([0x3f, 0xff, 0, 0xff]);
+    let whole = |protocol| u32::from_ne_bytes([0, 0, 0, protocol]);
+    let found = u32::from_ne_bytes(part(head, 20)) & MASK;
+    let total_len = usize::from(u16::from_be_bytes(part(head, 16)));
+    // Both compares are made, as which of two protocols a packet has cannot be foretold.
+    let is_common = (found == whole(TCP)) | (found == whole(UDP));
+    let fits = total_len.wrapping_sub(IPV4_LEN + PORTS_LEN) <= len - head.len();
+    (is_common & fits).then(|| Flow {
+        addresses: [u64::from_ne_bytes(part(head, 26))],
+        ports: u32::from_ne_bytes(part(head, 34)) & ports_mask(kind),
+    })
+}
+
+#[inline(always)]
+fn common_v6(
+    head: &[u8; ETHERNET_LEN + IPV6_LEN + PORTS_LEN],
+    len: usize,
+    kind: HashKind,
+) -> Option<Flow<V6_WORDS>> {
+    let payload_len = usize::from(u16::from_be_bytes(part(head, 18)));
+    let is_common = (head[20] == TCP) | (head[20] == UDP);
+    let fits = payload_len.wrapping_sub(PORTS_LEN) <= len - head.len();
+    (is_common & fits).then(|| Flow {
+        addresses: std::array::from_fn(|k| u64::from_ne_bytes(part(head, 22 + 8 * k))),
+        ports: u32::from_ne_bytes(part(head, 54)) & ports_mask(kind),
+    })
+}
+
+#[inline(always)]
+fn ports_mask(kind: HashKind) -> u32 {
+    match kind {
         HashKind::TwoTuple => 0,
         HashKind::FourTuple => u32::MAX,
-    };
-    match be16(head, 12) {
-        IPV4 => {
-            // Version 4 with a header of 5 words; more-fragments and offset zero; the protocol.
-            let whole = be16(head, 20) & 0x3fff == 0;
-            let total_len = usize::from(be16(head, 16));
-            let fits = total_len >= IPV4_LEN + PORTS_LEN && total_len <= frame.len() - ETHERNET_LEN;
-            (head[14] == 0x45 && whole && matches!(head[23], TCP | UDP) && fits)
-                .then(|| Tuple::V4([ne32(head, 26), ne32(head, 30), ne32(head, 34) & ports_mask]))
-        }
-        IPV6 => {
-            let head: &[u8; ETHERNET_LEN + IPV6_LEN + PORTS_LEN] = frame.first_chunk()?;
-            let payload_len = usize::from(be16(head, 18));
-            let fits = payload_len >= PORTS_LEN && payload_len <= frame.len() - ETHERNET_LEN - IPV6_LEN;
-            (head[14] >> 4 == 6 && matches!(head[20], TCP | UDP) && fits).then(|| {
-                let mut words: [u32; 9] = std::array::from_fn(|k| ne32(head, 22 + 4 * k));
-                words[8] &= ports_mask;
-                Tuple::V6(words)
-            })
-        }
-        _ => None,
     }
 }
 
-fn be16<const LEN: usize>(bytes: &[u8; LEN], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn ne32<const LEN: usize>(bytes: &[u8; LEN], at: usize) -> u32 {
-    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+/// The bytes from `at` on.
+#[inline(always)]
+fn part<const LEN: usize>(bytes: &[u8], at: usize) -> [u8; LEN] {
+    *bytes[at..].first_chunk().expect("the part lies inside")
 }
 
 /// Every frame that [`common`] leaves.
 #[inline(never)]
-fn other(mut frame: &[u8], kind: HashKind) -> Tuple {
+pub(super) fn other(mut frame: &[u8], kind: HashKind) -> Tuple {
     const VLAN: EthernetProtocol = EthernetProtocol::Unknown(0x8100);
     const QINQ: EthernetProtocol = EthernetProtocol::Unknown(0x88a8);
     for tags_left in (0..=TAGS_MAX).rev() {
@@ -132,13 +173,8 @@ fn other(mut frame: &[u8], kind: HashKind) -> Tuple {
         match ethernet.ethertype() {
             EthernetProtocol::Ipv4 => return ipv4(ethernet.payload(), kind),
             EthernetProtocol::Ipv6 => return ipv6(ethernet.payload(), kind),
-            VLAN | QINQ if tags_left > 0 => {}
+            VLAN | QINQ if tags_left > 0 => frame = &frame[TAG_LEN..],
             _ => return Tuple::None,
-        }
-        // Without its tag the frame starts 4 bytes later: the next type is then where an untagged frame has it.
-        frame = &frame[4..];
-        if let Some(tuple) = common(frame, kind) {
-            return tuple;
         }
     }
     Tuple::None
@@ -151,11 +187,10 @@ fn ipv4(packet: &[u8], kind: HashKind) -> Tuple {
     }
     let whole = !packet.more_frags() && packet.frag_offset() == 0;
     let ports = if whole { ports(packet.next_header(), packet.payload(), kind) } else { 0 };
-    Tuple::V4([
-        u32::from_ne_bytes(packet.src_addr().octets()),
-        u32::from_ne_bytes(packet.dst_addr().octets()),
-        ports,
-    ])
+    let mut addresses = [0; 8];
+    addresses[..4].copy_from_slice(&packet.src_addr().octets());
+    addresses[4..].copy_from_slice(&packet.dst_addr().octets());
+    Tuple::V4(Flow { addresses: [u64::from_ne_bytes(addresses)], ports })
 }
 
 fn ipv6(packet: &[u8], kind: HashKind) -> Tuple {
@@ -164,10 +199,9 @@ fn ipv6(packet: &[u8], kind: HashKind) -> Tuple {
         return Tuple::None;
     }
     let (source, destination) = (packet.src_addr().octets(), packet.dst_addr().octets());
-    let mut words: [u32; 9] = std::array::from_fn(|k| match k {
-        0..4 => ne32(&source, 4 * k),
-        4..8 => ne32(&destination, 4 * (k - 4)),
-        _ => 0,
+    let addresses = std::array::from_fn(|k| {
+        let address = if k < 2 { &source } else { &destination };
+        u64::from_ne_bytes(part(address, 8 * (k % 2)))
     });
     let (mut protocol, mut payload) = (packet.next_header(), packet.payload());
     for _ in 0..EXTENSIONS_MAX {
@@ -178,8 +212,7 @@ fn ipv6(packet: &[u8], kind: HashKind) -> Tuple {
         protocol = extension.next_header();
         payload = &payload[8 * (usize::from(extension.header_len()) + 1)..];
     }
-    words[8] = ports(protocol, payload, kind);
-    Tuple::V6(words)
+    Tuple::V6(Flow { addresses, ports: ports(protocol, payload, kind) })
 }
 
 /// Both ports as one word, or 0 where they do not count.

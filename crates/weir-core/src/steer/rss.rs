@@ -23,25 +23,28 @@
 
 use std::fmt;
 
-use weir_simd::toeplitz::{GROUP_TUPLES, Group};
+use weir_simd::partition;
+use weir_simd::prefetch::prefetch;
+use weir_simd::toeplitz::{BATCH_TUPLES, Batch, Flow, V4_WORDS, V6_WORDS};
 
 use super::key::{BUCKET_BITS_MAX, Key};
-use super::parse::{HashKind, Tuple, tuple};
+use super::parse::{self, HashKind, Tuple, tuple};
 use super::toeplitz::Toeplitz;
 
 /// Frames in a burst at most: the bits of a set.
-pub const BURST_MAX: usize = 64;
+pub const BURST_MAX: usize = BATCH_TUPLES;
 
 /// Workers at most: sets in a burst.
 pub const WORKERS_MAX: usize = 64;
 
 const BUCKETS_MAX: usize = 1 << BUCKET_BITS_MAX;
-const GROUPS: usize = BURST_MAX / GROUP_TUPLES;
+const AHEAD: usize = 8;
 
 /// Key, hash kind and indirection table.
 #[derive(Clone)]
 pub struct Rss {
     toeplitz: Toeplitz,
+    partition: Option<partition::Kernel>,
     kind: HashKind,
     table: [u8; BUCKETS_MAX],
     bits: u32,
@@ -63,7 +66,7 @@ impl Rss {
             return Err(RssError::Workers(workers));
         }
         let table = std::array::from_fn(|bucket| (bucket % workers) as u8);
-        Ok(Rss { toeplitz: Toeplitz::new(key), kind, table, bits, workers })
+        Ok(Rss { toeplitz: Toeplitz::new(key), partition: partition::Kernel::new(), kind, table, bits, workers })
     }
 
     /// Gives `bucket` to `worker`.
@@ -107,8 +110,8 @@ impl Rss {
     pub fn hash(&self, frame: &[u8]) -> u32 {
         match tuple(frame, self.kind) {
             Tuple::None => 0,
-            Tuple::V4(words) => self.toeplitz.hash(&words),
-            Tuple::V6(words) => self.toeplitz.hash(&words),
+            Tuple::V4(flow) => self.toeplitz.hash(&flow),
+            Tuple::V6(flow) => self.toeplitz.hash(&flow),
         }
     }
 
@@ -119,39 +122,52 @@ impl Rss {
     pub fn steer(&self, frames: &[&[u8]], burst: &mut Burst) {
         assert!(frames.len() <= BURST_MAX, "a burst has at most {BURST_MAX} frames");
         burst.clear(frames.len());
+        let mut v6_len = 0;
         for (i, frame) in frames.iter().enumerate() {
-            match tuple(frame, self.kind) {
-                Tuple::V4(words) => put(&mut burst.v4, i, words),
-                // Zero words hash to 0, which is what a frame without a flow shall have.
-                Tuple::None => put(&mut burst.v4, i, [0; 3]),
-                // Its IPv4 slot keeps what it had: the hash of that is overwritten.
-                Tuple::V6(words) => {
-                    put(&mut burst.v6, burst.v6_len, words);
-                    burst.v6_frames[burst.v6_len % BURST_MAX] = i as u8;
-                    burst.v6_len += 1;
-                }
+            if let Some(ahead) = frames.get(i + AHEAD) {
+                prefetch(*ahead);
+            }
+            // Two calls, so that a common frame's tuple goes from registers into its slot.
+            match parse::common(frame, self.kind) {
+                Some(tuple) => burst.put(i, &mut v6_len, &tuple),
+                None => burst.put(i, &mut v6_len, &parse::other(frame, self.kind)),
             }
         }
-        let groups = frames.len().div_ceil(GROUP_TUPLES);
-        self.toeplitz.hash_groups(&burst.v4[..groups], &mut burst.hashes[..groups]);
-        if burst.v6_len > 0 {
-            self.hash_v6(burst);
+        burst.v6_len = v6_len;
+        if burst.v6_len == frames.len() {
+            // The usual case where there is any: each frame is in the slot of its number.
+            self.toeplitz.hash_batch(&burst.v6, burst.len, &mut burst.hashes);
+        } else {
+            self.toeplitz.hash_batch(&burst.v4, burst.len, &mut burst.hashes);
+            if burst.v6_len > 0 {
+                self.hash_v6(burst);
+            }
         }
-        for i in 0..frames.len() {
-            let worker = self.worker(burst.hash(i));
-            burst.frames_of[worker % WORKERS_MAX] |= 1 << i;
-            burst.workers |= 1 << worker;
+        self.partition(burst);
+    }
+
+    /// One set of frames for each worker, from the hashes.
+    fn partition(&self, burst: &mut Burst) {
+        let Burst { len, hashes, frames_of, workers, .. } = burst;
+        if let Some(kernel) = self.partition {
+            let mask = (self.buckets() - 1) as u32;
+            *workers = kernel.part(hashes, *len, &self.table, mask, self.workers, frames_of);
+            return;
+        }
+        frames_of[..self.workers].fill(0);
+        *workers = 0;
+        for (i, hash) in hashes[..*len].iter().enumerate() {
+            let worker = self.worker(*hash);
+            frames_of[worker % WORKERS_MAX] |= 1 << i;
+            *workers |= 1 << worker;
         }
     }
 
     fn hash_v6(&self, burst: &mut Burst) {
-        let groups = burst.v6_len.div_ceil(GROUP_TUPLES);
-        let mut hashes = [[0; GROUP_TUPLES]; GROUPS];
-        self.toeplitz.hash_groups(&burst.v6[..groups], &mut hashes[..groups]);
-        for (slot, &i) in burst.v6_frames[..burst.v6_len].iter().enumerate() {
-            let i = usize::from(i);
-            burst.hashes[i / GROUP_TUPLES][i % GROUP_TUPLES] =
-                hashes[slot / GROUP_TUPLES][slot % GROUP_TUPLES];
+        let mut hashes = [0; BURST_MAX];
+        self.toeplitz.hash_batch(&burst.v6, burst.v6_len, &mut hashes);
+        for (hash, &i) in hashes.iter().zip(&burst.v6_frames[..burst.v6_len]) {
+            burst.hashes[usize::from(i)] = *hash;
         }
     }
 }
@@ -159,12 +175,12 @@ impl Rss {
 /// A burst's hashes and its partition, in memory taken once.
 pub struct Burst {
     len: usize,
-    v4: [Group<3>; GROUPS],
-    v6: [Group<9>; GROUPS],
+    v4: Batch<V4_WORDS>,
+    v6: Batch<V6_WORDS>,
     /// Which frame each IPv6 slot is.
     v6_frames: [u8; BURST_MAX],
     v6_len: usize,
-    hashes: [[u32; GROUP_TUPLES]; GROUPS],
+    hashes: [u32; BURST_MAX],
     frames_of: [u64; WORKERS_MAX],
     workers: u64,
 }
@@ -173,11 +189,11 @@ impl Default for Burst {
     fn default() -> Burst {
         Burst {
             len: 0,
-            v4: [[[0; GROUP_TUPLES]; 3]; GROUPS],
-            v6: [[[0; GROUP_TUPLES]; 9]; GROUPS],
+            v4: Batch::ZEROS,
+            v6: Batch::ZEROS,
             v6_frames: [0; BURST_MAX],
             v6_len: 0,
-            hashes: [[0; GROUP_TUPLES]; GROUPS],
+            hashes: [0; BURST_MAX],
             frames_of: [0; WORKERS_MAX],
             workers: 0,
         }
@@ -200,7 +216,7 @@ impl Burst {
     /// # Panics
     /// If there is no such frame.
     pub fn hash(&self, i: usize) -> u32 {
-        self.hashes[i / GROUP_TUPLES][i % GROUP_TUPLES]
+        self.hashes[i]
     }
 
     /// The workers that got frames, each with its frames' indices in the order of arrival.
@@ -208,20 +224,24 @@ impl Burst {
         Bits(self.workers).map(|worker| (worker, Bits(self.frames_of[worker])))
     }
 
-    fn clear(&mut self, len: usize) {
-        for worker in Bits(self.workers) {
-            self.frames_of[worker] = 0;
+    /// Writes the tuple of frame `i` where it will be hashed.
+    #[inline(always)]
+    fn put(&mut self, i: usize, v6_len: &mut usize, tuple: &Tuple) {
+        match tuple {
+            Tuple::V4(flow) => self.v4.set(i % BURST_MAX, flow),
+            // Zeros hash to 0, which is what a frame without a flow shall have.
+            Tuple::None => self.v4.set(i % BURST_MAX, &Flow { addresses: [0], ports: 0 }),
+            // Its IPv4 slot keeps what it had: the hash of that is overwritten.
+            Tuple::V6(flow) => {
+                self.v6.set(*v6_len % BURST_MAX, flow);
+                self.v6_frames[*v6_len % BURST_MAX] = i as u8;
+                *v6_len += 1;
+            }
         }
-        (self.len, self.v6_len, self.workers) = (len, 0, 0);
     }
-}
 
-/// Writes a tuple's words into its slot.
-#[inline]
-fn put<const WORDS: usize>(groups: &mut [Group<WORDS>; GROUPS], slot: usize, words: [u32; WORDS]) {
-    let group = &mut groups[slot / GROUP_TUPLES % GROUPS];
-    for (k, word) in words.into_iter().enumerate() {
-        group[k][slot % GROUP_TUPLES] = word;
+    fn clear(&mut self, len: usize) {
+        (self.len, self.v6_len) = (len, 0);
     }
 }
 

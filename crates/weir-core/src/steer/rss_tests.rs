@@ -62,7 +62,7 @@ proptest! {
     ) {
         let mut rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, bits, workers).unwrap();
         if portable {
-            rss.toeplitz = Toeplitz::portable(&Key::MICROSOFT);
+            (rss.toeplitz, rss.partition) = (Toeplitz::portable(&Key::MICROSOFT), None);
         }
         let mut burst = Burst::default();
         for frames in [&first, &second] {

@@ -1,17 +1,17 @@
-//! The Toeplitz hash of a flow tuple: the processor's kernel for groups where it has one, tables everywhere
+//! The Toeplitz hash of a flow tuple: the processor's kernel for bursts where it has one, tables everywhere
 //! else.
 //!
 //! The rule. Each set bit `n` of the input adds (XOR) the 32 key bits from `n` on. The sum is linear, so the
 //! share of one input byte can be looked up. Windows of neighbouring bytes overlap: 64 key bits from bit `32
-//! k` on hold the windows of all four bytes of word `k`, each 8 bits further left. One table of 64-bit shares
+//! k` on hold the windows of all four bytes from byte `4 k` on, each 8 bits further left. One table of 64-bit shares
 //! (`shares[k]`) thus serves four bytes, and because shifts distribute over XOR they are done once, at the
-//! end, for all words:
+//! end, for all:
 //!
 //! ```text
-//! hash = (X0 ^ X1 << 8 ^ X2 << 16 ^ X3 << 24) >> 32,   Xi = XOR over words k of shares[k][byte i of word k]
+//! hash = (X0 ^ X1 << 8 ^ X2 << 16 ^ X3 << 24) >> 32,   Xi = XOR over k of shares[k][byte 4 k + i of the tuple]
 //! ```
 //!
-//! This needs 2 KiB for each word, 6 KiB for IPv4 and 18 KiB for IPv6, half of what one table of 32-bit
+//! This needs 2 KiB for each four bytes, 6 KiB for IPv4 and 18 KiB for IPv6, half of what one table of 32-bit
 //! shares for each byte takes, so that the packets' headers stay in the first-level cache beside it.
 //!
 //! A 2-tuple needs no code of its own: zero bits add nothing, so it is the 4-tuple with its ports set to 0.
@@ -20,14 +20,17 @@
 //!
 //! Source: Microsoft, "RSS Hashing Functions" and "Verifying the RSS Hash Calculation".
 
-use weir_simd::toeplitz::{GROUP_TUPLES, Group, Kernel, WORDS_MAX};
+use weir_simd::toeplitz::{BATCH_TUPLES, Batch, Flow, Kernel, V6_WORDS};
 
 use super::key::{KEY_LEN_BYTES, Key};
+
+/// Tables: two for each word of the longest addresses, and one for the ports.
+const SHARES: usize = 2 * V6_WORDS + 1;
 
 /// A key made ready for hashing.
 #[derive(Clone)]
 pub struct Toeplitz {
-    shares: Box<[[u64; 256]; WORDS_MAX]>,
+    shares: Box<[[u64; 256]; SHARES]>,
     kernel: Option<Kernel>,
 }
 
@@ -39,7 +42,7 @@ impl Toeplitz {
 
     /// Prepares `key` for the tables alone, as on a processor without a kernel.
     pub fn portable(key: &Key) -> Toeplitz {
-        let mut shares = Box::new([[0; 256]; WORDS_MAX]);
+        let mut shares = Box::new([[0; 256]; SHARES]);
         for (k, table) in shares.iter_mut().enumerate() {
             for byte in 1..256_usize {
                 // The highest bit alone, plus the rest, which is already there.
@@ -51,45 +54,46 @@ impl Toeplitz {
         Toeplitz { shares, kernel: None }
     }
 
-    /// What [`Toeplitz::hash_groups`] runs on, for statistics: the name of a [`Kernel`], or `portable`.
+    /// What [`Toeplitz::hash_batch`] runs on, for statistics: the name of a [`Kernel`], or `portable`.
     pub fn kernel_name(&self) -> &'static str {
         self.kernel.as_ref().map_or("portable", Kernel::name)
     }
 
-    /// The hash of one tuple, given as words whose bytes lie in the order of the wire.
+    /// The hash of one tuple.
     #[inline]
-    pub fn hash<const WORDS: usize>(&self, tuple: &[u32; WORDS]) -> u32 {
-        const { assert!(WORDS <= WORDS_MAX, "a tuple has at most WORDS_MAX words") };
+    pub fn hash<const WORDS: usize>(&self, flow: &Flow<WORDS>) -> u32 {
+        const { assert!(WORDS <= V6_WORDS, "a pair of addresses has at most V6_WORDS words") };
         let mut sums = [0; 4];
-        for (word, shares) in tuple.iter().zip(self.shares.iter()) {
-            // Shifted out of the word, whose first byte is the lowest here, rather than loaded one by one:
-            // loads are what the table look-ups run short of.
-            let word = word.to_le();
+        // Shifted out of the word, whose first byte is the lowest here, rather than loaded one by one: loads are what the table
+        // look-ups run short of.
+        let mut add = |bytes: u32, shares: &[u64; 256]| {
             for (i, sum) in sums.iter_mut().enumerate() {
-                *sum ^= shares[(word >> (8 * i)) as usize & 0xff];
+                *sum ^= shares[(bytes >> (8 * i)) as usize & 0xff];
             }
+        };
+        for (word, shares) in flow.addresses.iter().zip(self.shares.as_chunks::<2>().0) {
+            let word = word.to_le();
+            add(word as u32, &shares[0]);
+            add((word >> 32) as u32, &shares[1]);
         }
+        add(flow.ports.to_le(), &self.shares[2 * WORDS]);
         let [x0, x1, x2, x3] = sums;
         ((x0 ^ x1 << 8 ^ x2 << 16 ^ x3 << 24) >> 32) as u32
     }
 
-    /// Hashes sixteen tuples at a time: `hashes[g][t]` becomes the hash of tuple `t` of group `g`.
+    /// Hashes the first `len` tuples of `batch`: `hashes[t]` becomes the hash of tuple `t`. Hashes behind them may change too.
     ///
     /// # Panics
-    /// If the slices differ in length.
-    pub fn hash_groups<const WORDS: usize>(
+    /// If `len` is more than there are.
+    pub fn hash_batch<const WORDS: usize>(
         &self,
-        groups: &[Group<WORDS>],
-        hashes: &mut [[u32; GROUP_TUPLES]],
+        batch: &Batch<WORDS>,
+        len: usize,
+        hashes: &mut [u32; BATCH_TUPLES],
     ) {
-        if let Some(kernel) = &self.kernel {
-            return kernel.hash(groups, hashes);
-        }
-        assert_eq!(groups.len(), hashes.len(), "one row of hashes for each group");
-        for (group, hashes) in groups.iter().zip(hashes) {
-            for (t, hash) in hashes.iter_mut().enumerate() {
-                *hash = self.hash::<WORDS>(&std::array::from_fn(|k| group[k][t]));
-            }
+        match &self.kernel {
+            Some(kernel) => kernel.hash(batch, len, hashes),
+            None => hashes[..len].iter_mut().enumerate().for_each(|(t, hash)| *hash = self.hash(&batch.get(t))),
         }
     }
 }
@@ -108,6 +112,8 @@ pub(super) mod tests {
 
     use proptest::prelude::*;
 
+    use weir_simd::toeplitz::V4_WORDS;
+
     use super::*;
 
     /// The definition, bit by bit.
@@ -119,26 +125,32 @@ pub(super) mod tests {
         hash
     }
 
-    fn words<const WORDS: usize>(bytes: &[u8]) -> [u32; WORDS] {
-        std::array::from_fn(|k| u32::from_ne_bytes(bytes[4 * k..4 * k + 4].try_into().unwrap()))
+    fn flow<const WORDS: usize>(bytes: &[u8]) -> Flow<WORDS> {
+        let (addresses, ports) = bytes.split_at(8 * WORDS);
+        let word = |k: usize| u64::from_ne_bytes(addresses[8 * k..8 * k + 8].try_into().unwrap());
+        Flow {
+            addresses: std::array::from_fn(word),
+            ports: u32::from_ne_bytes(ports.try_into().expect("ports")),
+        }
     }
 
-    /// Hashes `bytes` alone, in a group on the portable path, and in a group on the processor's kernel.
+    /// Hashes `bytes` alone, in a batch on the portable path, and in a batch on the processor's kernel.
     fn every_way<const WORDS: usize>(key: &Key, bytes: &[u8]) -> [u32; 3] {
         let (best, portable) = (Toeplitz::new(key), Toeplitz::portable(key));
         if best.kernel.is_none() {
             eprintln!("skipped the kernel: this processor has none");
         }
-        let tuple = words::<WORDS>(bytes);
-        let in_group = |toeplitz: &Toeplitz| {
-            let mut hashes = [[0; GROUP_TUPLES]; 2];
-            let group: Group<WORDS> = std::array::from_fn(|k| [tuple[k]; GROUP_TUPLES]);
-            toeplitz.hash_groups(&[[[0; GROUP_TUPLES]; WORDS], group], &mut hashes);
-            assert_eq!(hashes[0], [0; GROUP_TUPLES], "nothing hashes to nothing");
-            assert!(hashes[1].iter().all(|hash| *hash == hashes[1][0]), "{hashes:08x?}");
-            hashes[1][0]
+        let flow = flow::<WORDS>(bytes);
+        let in_batch = |toeplitz: &Toeplitz| {
+            let mut hashes = [1; BATCH_TUPLES];
+            let mut batch = Batch::ZEROS;
+            (1..BATCH_TUPLES).for_each(|t| batch.set(t, &flow));
+            toeplitz.hash_batch(&batch, BATCH_TUPLES, &mut hashes);
+            assert_eq!(hashes[0], 0, "nothing hashes to nothing");
+            assert!(hashes[1..].iter().all(|hash| *hash == hashes[1]), "{hashes:08x?}");
+            hashes[1]
         };
-        [portable.hash(&tuple), in_group(&portable), in_group(&best)]
+        [portable.hash(&flow), in_batch(&portable), in_batch(&best)]
     }
 
     #[test]
@@ -154,12 +166,12 @@ pub(super) mod tests {
             let mut bytes = Vec::new();
             bytes.extend(source.parse::<Ipv4Addr>().unwrap().octets());
             bytes.extend(destination.parse::<Ipv4Addr>().unwrap().octets());
-            assert_eq!(every_way::<2>(&Key::MICROSOFT, &bytes), [addresses_only; 3], "{source}");
+            assert_eq!(by_definition(&Key::MICROSOFT, &bytes), addresses_only);
             let without_ports = [&bytes[..], &[0; 4]].concat();
-            assert_eq!(every_way::<3>(&Key::MICROSOFT, &without_ports), [addresses_only; 3], "{source}");
+            assert_eq!(every_way::<V4_WORDS>(&Key::MICROSOFT, &without_ports), [addresses_only; 3], "{source}");
             bytes.extend(u16::to_be_bytes(source_port));
             bytes.extend(u16::to_be_bytes(destination_port));
-            assert_eq!(every_way::<3>(&Key::MICROSOFT, &bytes), [with_ports; 3], "{source}");
+            assert_eq!(every_way::<V4_WORDS>(&Key::MICROSOFT, &bytes), [with_ports; 3], "{source}");
             assert_eq!(by_definition(&Key::MICROSOFT, &bytes), with_ports);
         }
     }
@@ -182,10 +194,12 @@ pub(super) mod tests {
             let mut bytes = Vec::new();
             bytes.extend(source.parse::<Ipv6Addr>().unwrap().octets());
             bytes.extend(destination.parse::<Ipv6Addr>().unwrap().octets());
-            assert_eq!(every_way::<8>(&Key::MICROSOFT, &bytes), [addresses_only; 3], "{source}");
+            assert_eq!(by_definition(&Key::MICROSOFT, &bytes), addresses_only);
+            let without_ports = [&bytes[..], &[0; 4]].concat();
+            assert_eq!(every_way::<V6_WORDS>(&Key::MICROSOFT, &without_ports), [addresses_only; 3], "{source}");
             bytes.extend(u16::to_be_bytes(source_port));
             bytes.extend(u16::to_be_bytes(destination_port));
-            assert_eq!(every_way::<9>(&Key::MICROSOFT, &bytes), [with_ports; 3], "{source}");
+            assert_eq!(every_way::<V6_WORDS>(&Key::MICROSOFT, &bytes), [with_ports; 3], "{source}");
             assert_eq!(by_definition(&Key::MICROSOFT, &bytes), with_ports);
         }
     }
@@ -196,8 +210,8 @@ pub(super) mod tests {
             let (key, bytes) = (key.concat(), bytes.concat());
             prop_assume!(Key::new(&key).is_ok());
             let key = Key::new(&key).unwrap();
-            prop_assert_eq!(every_way::<3>(&key, &bytes[..12]), [by_definition(&key, &bytes[..12]); 3]);
-            prop_assert_eq!(every_way::<9>(&key, &bytes), [by_definition(&key, &bytes); 3]);
+            prop_assert_eq!(every_way::<V4_WORDS>(&key, &bytes[..12]), [by_definition(&key, &bytes[..12]); 3]);
+            prop_assert_eq!(every_way::<V6_WORDS>(&key, &bytes), [by_definition(&key, &bytes); 3]);
         }
 
         #[test]
@@ -208,12 +222,12 @@ pub(super) mod tests {
             back6[..16].rotate_left(8);
             back6.swap(16, 17);
             prop_assert_eq!(
-                every_way::<3>(&Key::SYMMETRIC, &bytes(&v4)),
-                every_way::<3>(&Key::SYMMETRIC, &bytes(&back4))
+                every_way::<V4_WORDS>(&Key::SYMMETRIC, &bytes(&v4)),
+                every_way::<V4_WORDS>(&Key::SYMMETRIC, &bytes(&back4))
             );
             prop_assert_eq!(
-                every_way::<9>(&Key::SYMMETRIC, &bytes(&v6)),
-                every_way::<9>(&Key::SYMMETRIC, &bytes(&back6))
+                every_way::<V6_WORDS>(&Key::SYMMETRIC, &bytes(&v6)),
+                every_way::<V6_WORDS>(&Key::SYMMETRIC, &bytes(&back6))
             );
         }
     }

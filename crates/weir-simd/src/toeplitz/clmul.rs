@@ -1,28 +1,32 @@
-//! The Toeplitz hash as a product of polynomials over GF(2), eight tuples in two registers (VPCLMULQDQ).
+//! The Toeplitz hash as a product of polynomials over GF(2), two of them in a register (VPCLMULQDQ).
 //!
-//! The rule. Let `r` be the key bits from bit `32 k` on in reverse, bit `p` of `r` being `key[32 k + p]`, and `w` word `k` of
-//! the input as a number, its first bit the most significant, so that input bit `n` is bit `31 - n` of `w`. In the product
-//! without carries each such bit adds `r << (31 - n)`, whose bits from 31 on are the key's from `32 k + n` on. So
+//! The rule. Let `w` be 64 bits of the input as a number, its first bit the most significant, so that input bit `n` is bit
+//! `63 - n` of `w`, and `r` the key bits from the same place on in reverse and one to the left: bit `p + 1` of `r` is key bit
+//! `p`. In the product without carries each such bit adds `r << (63 - n)`, whose bits from 64 on are the key's from `n` on. So
 //!
 //! ```text
-//! hash, its bits reversed = low 32 bits of (XOR over words k of clmul(r[k], w[k])) >> 31
+//! hash, its bits reversed = XOR over 64 bits at a time of bits 64 to 95 of clmul(w, r)
 //! ```
 //!
-//! All words' products line up, so there is one shift and one reversal for each tuple, however long it is, and of each
-//! product only the lower half matters.
+//! `r` has 96 bits where the multiplication takes 64: `clmul(w, low(r))` gives those bits in its upper half, `clmul(w, high(r))`
+//! in its lower one. Ports, the first half of a `w` that is zero otherwise, need the lower part of `r` alone. All products line
+//! up, so there is one reversal for each tuple, however long it is.
+//!
+//! A tuple costs `2 WORDS + 1` products; they are what takes the time, so nothing may come on top that does
+//! not fit beside them: the input is kept as the multiplication wants it, 64 bits of each tuple together.
 //!
 //! Source: Microsoft, "RSS Hashing Functions"; Intel SDM vol. 2, PCLMULQDQ.
 //! Owner and limits: see [`super`].
 
 use std::arch::x86_64::*;
 
-use super::{GROUP_TUPLES, Group, KEY_LEN_BYTES, WORDS_MAX};
+use super::{BATCH_TUPLES, Batch, KEY_LEN_BYTES, WORDS_MAX};
 
 /// A Toeplitz key made ready for the multiplication; can only be had on a processor that has it.
 #[derive(Clone)]
 pub(super) struct Clmul {
-    /// `r[k]` of the header.
-    reversed: [u64; WORDS_MAX],
+    /// `r` of the header in two parts, the lower one first, for each word of the addresses, then for the ports.
+    reversed: [[u64; 2]; WORDS_MAX + 1],
 }
 
 impl Clmul {
@@ -32,71 +36,83 @@ impl Clmul {
             return None;
         }
         let key_bit = |n: usize| key.get(n / 8).map_or(0, |byte| u64::from(byte >> (7 - n % 8) & 1));
-        let reversed = |word: usize| (0..64).fold(0, |bits, p| bits | key_bit(32 * word + p) << p);
+        let bits = |from: usize, len: usize| (0..len).fold(0, |bits, p| bits | key_bit(from + p) << p);
+        let reversed = |word: usize| [bits(64 * word, 63) << 1, bits(64 * word + 63, 32)];
         Some(Clmul { reversed: std::array::from_fn(reversed) })
     }
 
     /// See [`super::Kernel::hash`].
     pub(super) fn hash<const WORDS: usize>(
         &self,
-        groups: &[Group<WORDS>],
-        hashes: &mut [[u32; GROUP_TUPLES]],
+        batch: &Batch<WORDS>,
+        len: usize,
+        hashes: &mut [u32; BATCH_TUPLES],
     ) {
-        // SAFETY: `hash_groups` needs the instructions that `new` asks for, which makes no value without them.
-        unsafe { hash_groups(&self.reversed, groups, hashes) }
+        // SAFETY: `hash_batch` needs the instructions that `new` asks for, which makes no value without them.
+        unsafe { hash_batch(&self.reversed, batch, len, hashes) }
     }
 }
 
 #[target_feature(enable = "vpclmulqdq,avx2")]
-fn hash_groups<const WORDS: usize>(
-    reversed: &[u64; WORDS_MAX],
-    groups: &[Group<WORDS>],
-    hashes: &mut [[u32; GROUP_TUPLES]],
+fn hash_batch<const WORDS: usize>(
+    reversed: &[[u64; 2]; WORDS_MAX + 1],
+    batch: &Batch<WORDS>,
+    len: usize,
+    hashes: &mut [u32; BATCH_TUPLES],
 ) {
-    for (group, hashes) in groups.iter().zip(hashes) {
-        for (half, hashes) in hashes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let words: [&[u32; 8]; WORDS] = std::array::from_fn(|k| &group[k].as_chunks::<8>().0[half]);
-            let result = hash_eight(reversed, &words);
-            // SAFETY: `hashes` is 32 bytes; the store needs no alignment.
-            unsafe { _mm256_storeu_si256(hashes.as_mut_ptr().cast(), result) };
-        }
+    let eights = hashes.as_chunks_mut::<8>().0.iter_mut().take(len.div_ceil(8));
+    for (eight, hashes) in eights.enumerate() {
+        let four = |quarter: usize| {
+            let addresses: [&[u64; 4]; WORDS] =
+                std::array::from_fn(|k| &batch.addresses[k].as_chunks::<4>().0[quarter]);
+            hash_four(reversed, &addresses, &batch.ports.as_chunks::<4>().0[quarter])
+        };
+        let [first, second] = [2 * eight, 2 * eight + 1].map(|quarter| _mm256_castsi256_ps(four(quarter)));
+        let packed = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(first, second));
+        // Tuples 0, 1, 4, 5 in the lower lane, 2, 3, 6, 7 in the upper one.
+        let result = reverse_bits(_mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
+        // SAFETY: `hashes` is 32 bytes; the store needs no alignment.
+        unsafe { _mm256_storeu_si256(hashes.as_mut_ptr().cast(), result) };
     }
 }
 
-/// Each lane of 128 bits has four tuples of its own.
+/// Each lane of 128 bits has two tuples of its own, and of each hash the lower half of 64 bits, reversed.
 #[target_feature(enable = "vpclmulqdq,avx2")]
 #[inline]
-fn hash_eight<const WORDS: usize>(reversed: &[u64; WORDS_MAX], words: &[&[u32; 8]; WORDS]) -> __m256i {
-    let zero = _mm256_setzero_si256();
-    let swap_bytes = both_lanes(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
-    let mut sums = [zero; 4];
-    for (words, reversed) in words.iter().zip(reversed) {
-        let key = _mm256_set1_epi64x(*reversed as i64);
+fn hash_four<const WORDS: usize>(
+    reversed: &[[u64; 2]; WORDS_MAX + 1],
+    addresses: &[&[u64; 4]; WORDS],
+    ports: &[u32; 4],
+) -> __m256i {
+    let swap_bytes = both_lanes(_mm_set_epi8(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    // SAFETY: reads the 16 bytes of the array; the load needs no alignment.
+    let key = |k: usize| both_lanes(unsafe { _mm_loadu_si128(reversed[k].as_ptr().cast()) });
+
+    // SAFETY: as above.
+    let ports = _mm256_cvtepu32_epi64(unsafe { _mm_loadu_si128(ports.as_ptr().cast()) });
+    let ports = _mm256_shuffle_epi8(ports, swap_bytes);
+    // Of the even tuples and the odd ones: what has the hash in its upper half, and what has it in the lower one.
+    let mut upper = [
+        _mm256_clmulepi64_epi128::<0x00>(ports, key(WORDS)),
+        _mm256_clmulepi64_epi128::<0x01>(ports, key(WORDS)),
+    ];
+    let mut lower = [_mm256_setzero_si256(); 2];
+    for (k, words) in addresses.iter().enumerate() {
         // SAFETY: reads the 32 bytes of the array; the load needs no alignment.
-        let words = unsafe { _mm256_loadu_si256(words.as_ptr().cast()) };
-        let words = _mm256_shuffle_epi8(words, swap_bytes);
-        // Tuples 0 and 1 of each lane, then 2 and 3, as 64-bit numbers.
-        let (first, second) = (_mm256_unpacklo_epi32(words, zero), _mm256_unpackhi_epi32(words, zero));
-        let products = [
-            _mm256_clmulepi64_epi128::<0x00>(first, key),
-            _mm256_clmulepi64_epi128::<0x01>(first, key),
-            _mm256_clmulepi64_epi128::<0x00>(second, key),
-            _mm256_clmulepi64_epi128::<0x01>(second, key),
-        ];
-        for (sum, product) in sums.iter_mut().zip(products) {
-            *sum = _mm256_xor_si256(*sum, product);
-        }
+        let words = _mm256_shuffle_epi8(unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }, swap_bytes);
+        upper[0] = _mm256_xor_si256(upper[0], _mm256_clmulepi64_epi128::<0x00>(words, key(k)));
+        upper[1] = _mm256_xor_si256(upper[1], _mm256_clmulepi64_epi128::<0x01>(words, key(k)));
+        lower[0] = _mm256_xor_si256(lower[0], _mm256_clmulepi64_epi128::<0x10>(words, key(k)));
+        lower[1] = _mm256_xor_si256(lower[1], _mm256_clmulepi64_epi128::<0x11>(words, key(k)));
     }
-    let first = _mm256_srli_epi64::<31>(_mm256_unpacklo_epi64(sums[0], sums[1]));
-    let second = _mm256_srli_epi64::<31>(_mm256_unpacklo_epi64(sums[2], sums[3]));
-    let packed = _mm256_shuffle_ps::<0b10_00_10_00>(_mm256_castsi256_ps(first), _mm256_castsi256_ps(second));
-    reverse_bits(_mm256_castps_si256(packed), swap_bytes)
+    _mm256_xor_si256(_mm256_unpackhi_epi64(upper[0], upper[1]), _mm256_unpacklo_epi64(lower[0], lower[1]))
 }
 
 /// Each 32-bit number with its bits in reverse: its bytes swapped, and of each byte the halves, each reversed.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn reverse_bits(numbers: __m256i, swap_bytes: __m256i) -> __m256i {
+fn reverse_bits(numbers: __m256i) -> __m256i {
+    let swap_bytes = both_lanes(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
     let reversed = both_lanes(_mm_set_epi8(15, 7, 11, 3, 13, 5, 9, 1, 14, 6, 10, 2, 12, 4, 8, 0));
     let low_half = _mm256_set1_epi8(0x0f);
     let low = _mm256_and_si256(numbers, low_half);

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! One `gf2p8affineqb` multiplies 64 bytes, one matrix for each 8 of them. So the input is kept *transposed*
-//! ([`Group`]): word `k` of sixteen tuples fills a register, one byte shuffle makes each 128-bit lane hold
-//! one byte position of all sixteen, and the four products of a word (one for each hash byte) are added up
-//! word after word without leaving their lanes. Only the four sums at the end cross lanes: 6 shuffles for 16
+//! ([`Batch`]): the same 64 bits of sixteen tuples fill two registers, a byte shuffle of both makes each 128-bit lane hold
+//! one byte position of one half of all sixteen, and the four products of such a half (one for each hash byte) are added up
+//! half after half without leaving their lanes. Only the four sums at the end cross lanes: 6 shuffles for 16
 //! tuples, however long these are. An IPv4 tuple costs 0.75 matrix instructions, an IPv6 tuple 2.25.
 //!
 //! Source: Microsoft, "RSS Hashing Functions"; Intel SDM vol. 2, GF2P8AFFINEQB. The idea of one matrix for
@@ -22,14 +22,16 @@
 
 use std::arch::x86_64::*;
 
-use super::{GROUP_TUPLES, Group, KEY_LEN_BYTES, WORDS_MAX};
+use super::{BATCH_TUPLES, Batch, KEY_LEN_BYTES, WORDS_MAX};
 
 /// A Toeplitz key made ready for the matrix instructions; can only be had on a processor that has them.
 #[derive(Clone)]
 pub(super) struct Gfni {
-    /// `matrices[k][o]`: in lane `i`, twice, the matrix from byte `i` of word `k` to hash byte `o`.
-    matrices: Box<[[Register; 4]; WORDS_MAX]>,
+    /// `matrices[k][o]`: in lane `i`, twice, the matrix from byte `i` of the input's 32 bits number `k` to hash byte `o`.
+    matrices: Box<Matrices>,
 }
+
+type Matrices = [[Register; 4]; 2 * WORDS_MAX + 1];
 
 /// The contents of a 512-bit register as eight 64-bit matrices.
 #[derive(Clone, Copy)]
@@ -42,23 +44,24 @@ impl Gfni {
         if !supported() {
             return None;
         }
-        let matrix_of = |word: usize, hash_byte: usize| {
-            let lane = |i: usize| matrix(key, 4 * word + i + hash_byte);
+        let matrix_of = |k: usize, hash_byte: usize| {
+            let lane = |i: usize| matrix(key, 4 * k + i + hash_byte);
             Register([lane(0), lane(0), lane(1), lane(1), lane(2), lane(2), lane(3), lane(3)])
         };
-        let matrices = std::array::from_fn(|word| std::array::from_fn(|o| matrix_of(word, o)));
+        let matrices = std::array::from_fn(|k| std::array::from_fn(|o| matrix_of(k, o)));
         Some(Gfni { matrices: Box::new(matrices) })
     }
 
     /// See [`super::Kernel::hash`].
     pub(super) fn hash<const WORDS: usize>(
         &self,
-        groups: &[Group<WORDS>],
-        hashes: &mut [[u32; GROUP_TUPLES]],
+        batch: &Batch<WORDS>,
+        len: usize,
+        hashes: &mut [u32; BATCH_TUPLES],
     ) {
-        // SAFETY: `hash_groups` needs the instructions that `supported` asks for, and `new` makes no value
+        // SAFETY: `hash_batch` needs the instructions that `supported` asks for, and `new` makes no value
         // without them.
-        unsafe { hash_groups(&self.matrices, groups, hashes) }
+        unsafe { hash_batch(&self.matrices, batch, len, hashes) }
     }
 }
 
@@ -81,17 +84,20 @@ fn matrix(key: &[u8; KEY_LEN_BYTES], s: usize) -> u64 {
     matrix
 }
 
-/// For each byte of the lane-by-byte layout, the byte of the word-by-tuple layout it comes from.
-const TO_LANES: [u8; 64] = {
+/// For each byte of the lane-by-byte layout, where it lies in a tuple after tuple of `stride` bytes, the `first` of which counts.
+const fn to_lanes(stride: usize, first: usize) -> [u8; 64] {
     let mut from = [0; 64];
     let mut i = 0;
     while i < 64 {
         let (lane, tuple) = (i / 16, i % 16);
-        from[i] = (4 * tuple + lane) as u8;
+        from[i] = (stride * tuple + first + lane) as u8;
         i += 1;
     }
     from
-};
+}
+
+/// The first halves of the addresses' words, their second halves, and the ports.
+const TO_LANES: [[u8; 64]; 3] = [to_lanes(8, 0), to_lanes(8, 4), to_lanes(4, 0)];
 
 /// For each byte of the sixteen little-endian hashes, where it lies when lane `o` holds hash byte `o` of all
 /// of them.
@@ -107,28 +113,38 @@ const FROM_LANES: [u8; 64] = {
 };
 
 #[target_feature(enable = "gfni,avx512f,avx512bw,avx512vbmi")]
-fn hash_groups<const WORDS: usize>(
-    matrices: &[[Register; 4]; WORDS_MAX],
-    groups: &[Group<WORDS>],
-    hashes: &mut [[u32; GROUP_TUPLES]],
+fn hash_batch<const WORDS: usize>(
+    matrices: &Matrices,
+    batch: &Batch<WORDS>,
+    len: usize,
+    hashes: &mut [u32; BATCH_TUPLES],
 ) {
     // SAFETY: each of these reads or writes exactly the 64 bytes of the array it is given, unaligned.
     let load = |bytes: &[u8; 64]| unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
     // SAFETY: as above.
-    let load_words = |words: &[u32; 16]| unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
+    let load_words = |words: &[u64; 8]| unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
+    // SAFETY: as above.
+    let load_ports = |ports: &[u32; 16]| unsafe { _mm512_loadu_si512(ports.as_ptr().cast()) };
     // SAFETY: as above; `Register` is 64 bytes, aligned to as many.
     let load_matrix = |matrix: &Register| unsafe { _mm512_load_si512(std::ptr::from_ref(matrix).cast()) };
 
-    let (to_lanes, from_lanes) = (load(&TO_LANES), load(&FROM_LANES));
-    for (group, hashes) in groups.iter().zip(hashes) {
+    let ([first_half, second_half, ports], from_lanes) = (TO_LANES.map(|from| load(&from)), load(&FROM_LANES));
+    let sixteens = hashes.as_chunks_mut::<16>().0.iter_mut().take(len.div_ceil(16));
+    for (sixteen, hashes) in sixteens.enumerate() {
         let mut sums = [_mm512_setzero_si512(); 4];
-        for (words, matrices) in group.iter().zip(matrices) {
-            let lanes = _mm512_permutexvar_epi8(to_lanes, load_words(words));
+        let mut add = |lanes: __m512i, matrices: &[Register; 4]| {
             for (sum, matrix) in sums.iter_mut().zip(matrices) {
                 let product = _mm512_gf2p8affine_epi64_epi8::<0>(lanes, load_matrix(matrix));
                 *sum = _mm512_xor_si512(*sum, product);
             }
+        };
+        for (k, words) in batch.addresses.iter().enumerate() {
+            let [a, b] = [0, 1].map(|half| load_words(&words.as_chunks::<8>().0[2 * sixteen + half]));
+            add(_mm512_permutex2var_epi8(a, first_half, b), &matrices[2 * k]);
+            add(_mm512_permutex2var_epi8(a, second_half, b), &matrices[2 * k + 1]);
         }
+        let sixteen_ports = load_ports(&batch.ports.as_chunks::<16>().0[sixteen]);
+        add(_mm512_permutexvar_epi8(ports, sixteen_ports), &matrices[2 * WORDS]);
         // Lane o of the result is the XOR of the four lanes of sums[o]: halve twice.
         let fold = |a, b| {
             let low = _mm512_shuffle_i32x4::<0b01_00_01_00>(a, b);

@@ -1,7 +1,8 @@
-//! Toeplitz hashes of sixteen flow tuples at a time, by the best instructions that this processor has.
+//! Toeplitz hashes of a burst's flow tuples, by the best instructions that this processor has.
 //!
 //! The rule. Bit `j` of the hash (0 the most significant) is the XOR over all input bits `n` of `input[n] & key[n + j]`. Both
-//! kernels take the input *transposed* ([`Group`]), so that one register holds the same word of many tuples.
+//! kernels take the input *transposed* ([`Batch`]), so that one register holds the same part of many tuples. A part is 64 bits
+//! where it can be: a frame's parser writes half as often then, and the multiplication takes it as it is.
 //!
 //! | kernel | needs | found on |
 //! |---|---|---|
@@ -9,7 +10,7 @@
 //! | `clmul`: products of polynomials | VPCLMULQDQ, AVX2 | Zen 3, Alder Lake and later |
 //!
 //! Ownership: immutable after construction; any number of workers may share one.
-//! Limits: tuples of whole 32-bit words, nine at most (an IPv6 4-tuple). Nothing but x86-64 has a kernel.
+//! Limits: tuples of two addresses and two ports. Nothing but x86-64 has a kernel.
 
 #[cfg(target_arch = "x86_64")]
 mod clmul;
@@ -19,15 +20,61 @@ mod gfni;
 /// Length of a Toeplitz key in bytes: what the longest tuple (36 bytes) and a 32-bit hash need.
 pub const KEY_LEN_BYTES: usize = 40;
 
-/// The longest tuple in 32-bit words: two IPv6 addresses and two ports.
-pub const WORDS_MAX: usize = 9;
+/// A pair of IPv4 addresses in 64-bit words.
+pub const V4_WORDS: usize = 1;
 
-/// Tuples hashed together.
-pub const GROUP_TUPLES: usize = 16;
+/// A pair of IPv6 addresses in 64-bit words, the longest there is.
+pub const V6_WORDS: usize = 4;
 
-/// Sixteen tuples, word by word: `group[k][t]` is the `k`-th word of tuple `t`, its bytes in the order of the
-/// wire.
-pub type Group<const WORDS: usize> = [[u32; GROUP_TUPLES]; WORDS];
+const WORDS_MAX: usize = V6_WORDS;
+
+/// Tuples of a [`Batch`].
+pub const BATCH_TUPLES: usize = 64;
+
+/// A flow's tuple, all bytes in the order of the wire: `WORDS` is [`V4_WORDS`] or [`V6_WORDS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow<const WORDS: usize> {
+    /// Source, then destination.
+    pub addresses: [u64; WORDS],
+    /// Source, then destination; zeros hash as if they were not there.
+    pub ports: u32,
+}
+
+/// The tuples of a burst, word by word.
+#[derive(Clone, Debug)]
+pub struct Batch<const WORDS: usize> {
+    /// `addresses[k][t]` is the `k`-th word of tuple `t`.
+    pub addresses: [[u64; BATCH_TUPLES]; WORDS],
+    /// The ports of each tuple.
+    pub ports: [u32; BATCH_TUPLES],
+}
+
+impl<const WORDS: usize> Batch<WORDS> {
+    /// Tuples of zeros, whose hash is 0.
+    pub const ZEROS: Batch<WORDS> =
+        Batch { addresses: [[0; BATCH_TUPLES]; WORDS], ports: [0; BATCH_TUPLES] };
+
+    /// Makes `flow` tuple `t`.
+    ///
+    /// # Panics
+    /// If there is no such tuple in a batch.
+    #[inline(always)]
+    pub fn set(&mut self, t: usize, flow: &Flow<WORDS>) {
+        for (words, word) in self.addresses.iter_mut().zip(flow.addresses) {
+            words[t] = word;
+        }
+        self.ports[t] = flow.ports;
+    }
+
+    /// Tuple `t`.
+    ///
+    /// # Panics
+    /// If there is no such tuple in a batch.
+    #[inline]
+    pub fn get(&self, t: usize) -> Flow<WORDS> {
+        Flow { addresses: std::array::from_fn(|k| self.addresses[k][t]), ports: self.ports[t] }
+    }
+}
 
 /// A Toeplitz key made ready for instructions that this processor has.
 #[derive(Clone)]
@@ -71,18 +118,23 @@ impl Kernel {
         }
     }
 
-    /// Hashes every tuple of `groups`: `hashes[g][t]` becomes the hash of tuple `t` of group `g`.
+    /// Hashes the first `len` tuples of `batch`: `hashes[t]` becomes the hash of tuple `t`. Hashes behind them are changed too.
     ///
     /// # Panics
-    /// If the slices differ in length. `WORDS` above [`WORDS_MAX`] does not compile.
-    pub fn hash<const WORDS: usize>(&self, groups: &[Group<WORDS>], hashes: &mut [[u32; GROUP_TUPLES]]) {
-        const { assert!(WORDS <= WORDS_MAX, "a tuple has at most WORDS_MAX words") };
-        assert_eq!(groups.len(), hashes.len(), "one row of hashes for each group");
+    /// If `len` is more than there are. `WORDS` above [`V6_WORDS`] does not compile.
+    pub fn hash<const WORDS: usize>(
+        &self,
+        batch: &Batch<WORDS>,
+        len: usize,
+        hashes: &mut [u32; BATCH_TUPLES],
+    ) {
+        const { assert!(WORDS <= WORDS_MAX, "a pair of addresses has at most V6_WORDS words") };
+        assert!(len <= BATCH_TUPLES, "a batch has {BATCH_TUPLES} tuples");
         match &self.0 {
             #[cfg(target_arch = "x86_64")]
-            Which::Gfni(kernel) => kernel.hash(groups, hashes),
+            Which::Gfni(kernel) => kernel.hash(batch, len, hashes),
             #[cfg(target_arch = "x86_64")]
-            Which::Clmul(kernel) => kernel.hash(groups, hashes),
+            Which::Clmul(kernel) => kernel.hash(batch, len, hashes),
         }
     }
 }
@@ -109,14 +161,20 @@ mod tests {
         hash
     }
 
-    fn transposed<const WORDS: usize>(tuples: &[Vec<u8>]) -> Vec<Group<WORDS>> {
-        let mut groups = vec![[[0; GROUP_TUPLES]; WORDS]; tuples.len().div_ceil(GROUP_TUPLES)];
+    /// Tuples of 12 bytes or less, or of 36, in batches.
+    fn transposed<const WORDS: usize>(tuples: &[Vec<u8>]) -> Vec<Batch<WORDS>> {
+        let mut batches = vec![Batch::ZEROS; tuples.len().div_ceil(BATCH_TUPLES)];
         for (i, tuple) in tuples.iter().enumerate() {
-            for (k, word) in tuple.chunks_exact(4).enumerate() {
-                groups[i / GROUP_TUPLES][k][i % GROUP_TUPLES] = u32::from_ne_bytes(word.try_into().unwrap());
-            }
+            let mut bytes = tuple.clone();
+            bytes.resize(8 * WORDS + 4, 0);
+            let (addresses, ports) = bytes.split_at(8 * WORDS);
+            let word = |k: usize| u64::from_ne_bytes(addresses[8 * k..8 * k + 8].try_into().unwrap());
+            let ports = u32::from_ne_bytes(ports.try_into().unwrap());
+            let flow = Flow { addresses: std::array::from_fn(word), ports };
+            batches[i / BATCH_TUPLES].set(i % BATCH_TUPLES, &flow);
+            assert_eq!(batches[i / BATCH_TUPLES].get(i % BATCH_TUPLES), flow);
         }
-        groups
+        batches
     }
 
     /// All that this processor can do.
@@ -129,13 +187,14 @@ mod tests {
     }
 
     fn agrees<const WORDS: usize>(key: &[u8; KEY_LEN_BYTES], tuples: &[Vec<u8>]) {
-        let groups = transposed::<WORDS>(tuples);
+        let batches = transposed::<WORDS>(tuples);
         for kernel in kernels(key) {
-            let mut hashes = vec![[u32::MAX; GROUP_TUPLES]; groups.len()];
-            kernel.hash(&groups, &mut hashes);
-            for (i, tuple) in tuples.iter().enumerate() {
-                let hash = hashes[i / GROUP_TUPLES][i % GROUP_TUPLES];
-                assert_eq!(hash, by_definition(key, tuple), "{}: tuple {i} {tuple:02x?}", kernel.name());
+            for (batch, tuples) in batches.iter().zip(tuples.chunks(BATCH_TUPLES)) {
+                let mut hashes = [u32::MAX; BATCH_TUPLES];
+                kernel.hash(batch, tuples.len(), &mut hashes);
+                for (i, (tuple, hash)) in tuples.iter().zip(hashes).enumerate() {
+                    assert_eq!(hash, by_definition(key, tuple), "{}: tuple {i} {tuple:02x?}", kernel.name());
+                }
             }
         }
     }
@@ -147,7 +206,7 @@ mod tests {
         let v4 = vec![66, 9, 149, 187, 161, 142, 100, 80, 0x0a, 0xea, 0x06, 0xe6];
         assert_eq!(by_definition(&KEY, &v4), 0x51cc_c178);
         assert_eq!(by_definition(&KEY, &v4[..8]), 0x323e_8fc2);
-        agrees::<3>(&KEY, &[v4]);
+        agrees::<V4_WORDS>(&KEY, &[v4]);
     }
 
     /// Each single input bit alone shows each matrix column alone, in every lane of every word.
@@ -158,19 +217,19 @@ mod tests {
             tuple[n / 8] = 0x80 >> (n % 8);
             tuple
         };
-        for rotation in 0..GROUP_TUPLES {
+        for rotation in 0..BATCH_TUPLES {
             let bits = |len_bytes: usize| {
                 (0..8 * len_bytes).map(move |n| one_bit((n + rotation) % (8 * len_bytes), len_bytes))
             };
-            agrees::<3>(&KEY, &bits(12).collect::<Vec<_>>());
-            agrees::<9>(&KEY, &bits(36).collect::<Vec<_>>());
+            agrees::<V4_WORDS>(&KEY, &bits(12).collect::<Vec<_>>());
+            agrees::<V6_WORDS>(&KEY, &bits(36).collect::<Vec<_>>());
         }
     }
 
     #[test]
-    fn slices_of_different_length_are_refused() {
+    fn more_than_a_batch_is_refused() {
         for kernel in kernels(&KEY) {
-            let hash = || kernel.hash::<3>(&[[[0; GROUP_TUPLES]; 3]], &mut []);
+            let hash = || kernel.hash::<V4_WORDS>(&Batch::ZEROS, BATCH_TUPLES + 1, &mut [0; BATCH_TUPLES]);
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(hash)).is_err());
         }
     }
@@ -183,9 +242,9 @@ mod tests {
         ) {
             let key: [u8; KEY_LEN_BYTES] = key.concat().try_into().unwrap();
             let bytes = seed.concat();
-            agrees::<2>(&key, &bytes.chunks_exact(8).map(<[u8]>::to_vec).collect::<Vec<_>>());
-            agrees::<3>(&key, &bytes.chunks_exact(12).map(<[u8]>::to_vec).collect::<Vec<_>>());
-            agrees::<9>(&key, &bytes.chunks_exact(36).map(<[u8]>::to_vec).collect::<Vec<_>>());
+            agrees::<V4_WORDS>(&key, &bytes.chunks_exact(8).map(<[u8]>::to_vec).collect::<Vec<_>>());
+            agrees::<V4_WORDS>(&key, &bytes.chunks_exact(12).map(<[u8]>::to_vec).collect::<Vec<_>>());
+            agrees::<V6_WORDS>(&key, &bytes.chunks_exact(36).map(<[u8]>::to_vec).collect::<Vec<_>>());
         }
     }
 }
