@@ -35,10 +35,13 @@ mod bench {
     const REPEATS: usize = 9;
     const ROUNDS: usize = 2000;
     const TUPLES: usize = 256;
-    /// Frames of the burst benchmark: 64 bytes each, one to 2 KiB, so 1024 of them fill the second-level
-    /// cache's share.
+    /// Frames of the burst benchmark: 64 bytes each, one to 2 KiB as in packet memory. At that distance they share a few sets of
+    /// the first two caches, so most headers come from the third.
     const FRAMES: usize = 1024;
     const FRAME_STRIDE: usize = 2048;
+
+    /// Whether the frame of a flow is tagged, and whether it is IPv6.
+    type Make = fn(u32) -> [bool; 2];
 
     pub fn run() {
         let peer = Peer::build("thash", &["-lrte_hash"]);
@@ -47,9 +50,15 @@ mod bench {
         println!("cycles a tuple or packet, median [quartiles] of {REPEATS}; kernel: {}", best.kernel_name());
         toeplitz::<V4_WORDS>("12-byte tuple", &best, &portable, peer.as_ref(), "12");
         toeplitz::<V6_WORDS>("36-byte tuple", &best, &portable, peer.as_ref(), "36");
-        for (name, tag, v6) in [("IPv4", false, false), ("IPv4 tagged", true, false), ("IPv6", false, true)] {
+        let makes: [(&str, Make); 4] = [
+            ("IPv4", |_| [false, false]),
+            ("IPv4 tagged", |_| [true, false]),
+            ("IPv6", |_| [false, true]),
+            ("IPv4 or IPv6", |flow| [false, flow.count_ones() % 2 == 0]),
+        ];
+        for (name, make) in makes {
             for workers in [2, 16] {
-                burst(&format!("burst of 64, {name}, {workers} workers"), tag, v6, workers);
+                burst(&format!("burst of 64, {name}, {workers} workers"), make, workers);
             }
         }
     }
@@ -121,11 +130,11 @@ mod bench {
         }
     }
 
-    /// The packets' way: header bytes in second-level cache, one burst after another.
-    fn burst(name: &str, tag: bool, v6: bool, workers: usize) {
+    /// The packets' way, one burst after another, TCP or UDP.
+    fn burst(name: &str, make: Make, workers: usize) {
         let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, Rss::default_bits(workers), workers)
             .expect("settings");
-        let memory = frames(tag, v6);
+        let memory = frames(make);
         let views: Vec<&[u8]> = memory.chunks(FRAME_STRIDE).map(|frame| &frame[..64]).collect();
         let mut burst = Burst::default();
         let mut repeats = Vec::new();
@@ -211,21 +220,23 @@ mod bench {
         }
     }
 
-    fn frames(tag: bool, v6: bool) -> Vec<u8> {
+    fn frames(make: Make) -> Vec<u8> {
         let mut memory = vec![0; FRAMES * FRAME_STRIDE];
         for (i, frame) in memory.chunks_mut(FRAME_STRIDE).enumerate() {
+            let flow = (i as u32).wrapping_mul(0x9e37_79b9);
+            let [tag, v6] = make(flow);
+            let (protocol, flow) = (if flow >> 20 & 1 == 0 { 6 } else { 17 }, flow.to_be_bytes());
             let mut head = vec![0; 12];
             if tag {
                 head.extend([0x81, 0x00, 0, 5]);
             }
-            let flow = (i as u32).wrapping_mul(0x9e37_79b9).to_be_bytes();
             if v6 {
-                head.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
+                head.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, protocol, 64]);
                 head.extend([0xfd; 12]);
                 head.extend(flow);
                 head.extend([0xfc; 16]);
             } else {
-                head.extend([0x08, 0x00, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0]);
+                head.extend([0x08, 0x00, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, protocol, 0, 0]);
                 head.extend(flow);
                 head.extend([10, 0, 0, 1]);
             }

@@ -119,10 +119,8 @@ fn look_up(hashes: &[u32; 32], table: &[u8; BUCKETS_MAX], mask: u32) -> __m256i 
         _mm256_and_si256(unsafe { _mm256_loadu_si256(hashes.as_ptr().cast()) }, in_mask)
     };
     // Packing stays within the halves of a register, so fours of both halves are in turn: 0 8 16 24, then 4 12 20 28.
-    let packed = _mm256_packus_epi16(
-        _mm256_packus_epi32(eight(0), eight(1)),
-        _mm256_packus_epi32(eight(2), eight(3)),
-    );
+    let packed =
+        _mm256_packus_epi16(_mm256_packus_epi32(eight(0), eight(1)), _mm256_packus_epi32(eight(2), eight(3)));
     let buckets = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 
     let sixteens = table.as_chunks::<16>().0.iter().take(mask as usize / 16 + 1);

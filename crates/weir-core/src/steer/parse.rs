@@ -15,8 +15,8 @@
 //! Common frames (no IPv4 options, no extension headers) are recognised by a few masked compares on the first
 //! 38 or 58 bytes, after one length check. The views of `smoltcp::wire` check a length again at each field
 //! they read, which costs more than all the rest, so they serve the frames that the compares do not settle. A
-//! tag only shifts the frame, so tagged frames take the same compares once it is off. Tests hold both ways to
-//! the same answer.
+//! tag only shifts the frame, so tagged frames take the same compares once it is off. Addresses are read as [`Flow`] wants them,
+//! 64 bits at a time. Tests hold both ways to the same answer.
 //!
 //! Source: Microsoft, "RSS Hashing Types"; RFC 791, RFC 8200 section 4; smoltcp's `wire`.
 //!

@@ -93,7 +93,9 @@ impl Toeplitz {
     ) {
         match &self.kernel {
             Some(kernel) => kernel.hash(batch, len, hashes),
-            None => hashes[..len].iter_mut().enumerate().for_each(|(t, hash)| *hash = self.hash(&batch.get(t))),
+            None => {
+                hashes[..len].iter_mut().enumerate().for_each(|(t, hash)| *hash = self.hash(&batch.get(t)))
+            }
         }
     }
 }
@@ -168,7 +170,11 @@ pub(super) mod tests {
             bytes.extend(destination.parse::<Ipv4Addr>().unwrap().octets());
             assert_eq!(by_definition(&Key::MICROSOFT, &bytes), addresses_only);
             let without_ports = [&bytes[..], &[0; 4]].concat();
-            assert_eq!(every_way::<V4_WORDS>(&Key::MICROSOFT, &without_ports), [addresses_only; 3], "{source}");
+            assert_eq!(
+                every_way::<V4_WORDS>(&Key::MICROSOFT, &without_ports),
+                [addresses_only; 3],
+                "{source}"
+            );
             bytes.extend(u16::to_be_bytes(source_port));
             bytes.extend(u16::to_be_bytes(destination_port));
             assert_eq!(every_way::<V4_WORDS>(&Key::MICROSOFT, &bytes), [with_ports; 3], "{source}");
@@ -196,7 +202,11 @@ pub(super) mod tests {
             bytes.extend(destination.parse::<Ipv6Addr>().unwrap().octets());
             assert_eq!(by_definition(&Key::MICROSOFT, &bytes), addresses_only);
             let without_ports = [&bytes[..], &[0; 4]].concat();
-            assert_eq!(every_way::<V6_WORDS>(&Key::MICROSOFT, &without_ports), [addresses_only; 3], "{source}");
+            assert_eq!(
+                every_way::<V6_WORDS>(&Key::MICROSOFT, &without_ports),
+                [addresses_only; 3],
+                "{source}"
+            );
             bytes.extend(u16::to_be_bytes(source_port));
             bytes.extend(u16::to_be_bytes(destination_port));
             assert_eq!(every_way::<V6_WORDS>(&Key::MICROSOFT, &bytes), [with_ports; 3], "{source}");

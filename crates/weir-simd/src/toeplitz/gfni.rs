@@ -128,7 +128,8 @@ fn hash_batch<const WORDS: usize>(
     // SAFETY: as above; `Register` is 64 bytes, aligned to as many.
     let load_matrix = |matrix: &Register| unsafe { _mm512_load_si512(std::ptr::from_ref(matrix).cast()) };
 
-    let ([first_half, second_half, ports], from_lanes) = (TO_LANES.map(|from| load(&from)), load(&FROM_LANES));
+    let ([first_half, second_half, ports], from_lanes) =
+        (TO_LANES.map(|from| load(&from)), load(&FROM_LANES));
     let sixteens = hashes.as_chunks_mut::<16>().0.iter_mut().take(len.div_ceil(16));
     for (sixteen, hashes) in sixteens.enumerate() {
         let mut sums = [_mm512_setzero_si512(); 4];

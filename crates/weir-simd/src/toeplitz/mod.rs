@@ -51,8 +51,7 @@ pub struct Batch<const WORDS: usize> {
 
 impl<const WORDS: usize> Batch<WORDS> {
     /// Tuples of zeros, whose hash is 0.
-    pub const ZEROS: Batch<WORDS> =
-        Batch { addresses: [[0; BATCH_TUPLES]; WORDS], ports: [0; BATCH_TUPLES] };
+    pub const ZEROS: Batch<WORDS> = Batch { addresses: [[0; BATCH_TUPLES]; WORDS], ports: [0; BATCH_TUPLES] };
 
     /// Makes `flow` tuple `t`.
     ///
