@@ -22,6 +22,8 @@ mod bench {
     use std::collections::binary_heap::PeekMut;
     use std::collections::{BinaryHeap, VecDeque};
     use std::hint::black_box;
+    use std::iter;
+    use std::num::NonZeroU32;
     use std::time::{Duration, Instant};
 
     use weir_core::account::Account;
@@ -56,11 +58,14 @@ mod bench {
         }
     }
 
-    /// As large as the handle of a wire's or a path's packet: a frame of 16 bytes, and its metadata.
+    /// As large as the handle of a wire's or a path's packet: the number of a frame, which is never 0, where in it the packet
+    /// is, and its metadata.
     #[derive(Clone, Copy, Debug)]
     struct Handle {
         #[expect(dead_code, reason = "only moved along")]
-        frame: [u64; 2],
+        frame: NonZeroU32,
+        #[expect(dead_code, reason = "only moved along")]
+        place: [u32; 3],
         meta: Meta,
     }
 
@@ -79,7 +84,7 @@ mod bench {
     }
 
     fn packet(now_ns: u64) -> Handle {
-        Handle { frame: [now_ns; 2], meta: Meta { arrival_ns: now_ns, ..Meta::default() } }
+        Handle { frame: NonZeroU32::MIN, place: [0, LEN_BYTES, 0], meta: Meta { arrival_ns: now_ns, ..Meta::default() } }
     }
 
     /// What both sides of the FQ benchmark do: flows of four paces that sum up to 40 Gbit/s, a burst in and a burst out, each
@@ -114,37 +119,39 @@ mod bench {
 
     /// Cycles for each packet enqueued and dequeued, and the virtual time they took.
     fn paced(system: &mut impl PacedFlows, flows: usize) -> (f64, u64) {
-        let mut thinking = VecDeque::from(shuffled(flows));
-        let think = flows / 2;
+        let mut order = shuffled(flows);
         let (mut now_ns, mut sent) = (0, 0);
         let mut burst = Vec::with_capacity(BURST);
         // Each flow begins at a time of its own, or those of one pace would come due all at once for ever.
-        for flow in &thinking {
+        for flow in &order {
             system.enqueue(&[*flow], now_ns);
             system.dequeue(now_ns, &mut burst);
             assert_eq!(burst.pop(), Some(*flow), "its first packet leaves at once");
             now_ns += u64::from(LEN_BYTES) * 8 / 40;
         }
+        // Half of the flows are idle, in bursts: the one that is idle for longest goes in, and what leaves is idle instead.
+        let idle = order.split_off(flows - flows / 2 / BURST * BURST);
+        order.chunks(BURST).for_each(|burst| system.enqueue(burst, now_ns));
+        let mut idle: Vec<Vec<usize>> = idle.chunks(BURST).map(<[usize]>::to_vec).collect();
+        let mut longest = 0;
         // Two turns of all flows settle the departure times.
         let warm = 2 * flows.max(10_000);
         let mut chunks = Vec::with_capacity(PACKETS / CHUNK + 1);
         while sent < warm + PACKETS {
-            let (start, before) = (cycle(), sent);
-            while sent < before + CHUNK {
-                while thinking.len() > think {
-                    burst.extend(thinking.drain(..BURST.min(thinking.len() - think)));
-                    system.enqueue(&burst, now_ns);
-                    burst.clear();
-                }
+            let start = cycle();
+            for _ in 0..CHUNK / BURST {
+                let burst = &mut idle[longest];
+                system.enqueue(burst, now_ns);
+                burst.clear();
                 while burst.len() < BURST {
-                    now_ns = system.dequeue(now_ns, &mut burst);
+                    now_ns = system.dequeue(now_ns, burst);
                 }
-                sent += burst.len();
-                thinking.extend(burst.drain(..));
+                longest = if longest + 1 == idle.len() { 0 } else { longest + 1 };
             }
-            if before >= warm {
-                chunks.push((cycle() - start) as f64 / (sent - before) as f64);
+            if sent >= warm {
+                chunks.push((cycle() - start) as f64 / CHUNK as f64);
             }
+            sent += CHUNK;
         }
         (median(&mut chunks), now_ns)
     }
@@ -156,7 +163,7 @@ mod bench {
     }
 
     fn fq(flows: usize) {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut ours, mut theirs, mut own) = (Vec::new(), Vec::new(), Vec::new());
         for repeat in 0..REPEATS {
             let weir = || paced(&mut Weir::new(flows), flows);
             let heap = || paced(&mut Heap::new(flows), flows);
@@ -175,8 +182,30 @@ mod bench {
             );
             ours.push(weir.0);
             theirs.push(heap.0);
+            own.push(paced(&mut Through(Vec::with_capacity(flows + BURST)), flows).0);
         }
-        versus(&format!("FQ enqueue + dequeue, {flows} flows"), ours, theirs);
+        let name = format!("FQ enqueue + dequeue, {flows} flows");
+        versus(&name, ours, theirs);
+        print(&name, "bench alone", own);
+    }
+
+    /// In the place of a queue, for what the benchmark itself costs: packets leave as they came in.
+    struct Through(Vec<(usize, Handle)>);
+
+    impl PacedFlows for Through {
+        #[inline]
+        fn enqueue(&mut self, flows: &[usize], now_ns: u64) {
+            self.0.extend(flows.iter().map(|&flow| (flow, packet(now_ns))));
+        }
+        #[inline]
+        fn dequeue(&mut self, now_ns: u64, flows: &mut Vec<usize>) -> u64 {
+            let last = self.0.len() - (BURST - flows.len()).min(self.0.len());
+            for (flow, packet) in self.0.drain(last..) {
+                black_box(&packet);
+                flows.push(flow);
+            }
+            now_ns + 1
+        }
     }
 
     struct Weir(Fq<Handle>);
@@ -202,14 +231,12 @@ mod bench {
     impl PacedFlows for Weir {
         #[inline]
         fn enqueue(&mut self, flows: &[usize], now_ns: u64) {
-            self.0.expect(flows.iter().copied());
-            let mut burst = flows.iter().map(|&flow| (flow, packet(now_ns)));
-            self.0.enqueue_burst(&mut burst).expect("a slot");
+            self.0.enqueue_burst(flows, &mut iter::repeat_with(|| packet(now_ns))).expect("a slot");
         }
         #[inline]
         fn dequeue(&mut self, now_ns: u64, flows: &mut Vec<usize>) -> u64 {
             let rest = self.0.dequeue_burst(now_ns, BURST - flows.len(), |flow, packet| {
-                black_box(packet);
+                black_box(&packet);
                 flows.push(flow);
             });
             match rest {
@@ -295,7 +322,7 @@ mod bench {
                 }
                 left.add(len_bytes);
                 self.delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
-                black_box(packet);
+                black_box(&packet);
                 flows.push(flow as usize);
             }
             self.held.packets -= left.packets;

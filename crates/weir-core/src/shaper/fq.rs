@@ -33,12 +33,12 @@ use weir_simd::prefetch::prefetch;
 
 use self::{
     ahead::Ahead,
-    flow::{Flow, NOT_LISTED},
+    flow::{Flow, NONE, NOT_LISTED},
+    wheel::{Due, Wheel},
 };
 use super::{
     backlog::{Dequeue, Refused},
     blocked::Blocked,
-    buckets::{Buckets, NONE},
     delay::DelayHistogram,
     slab::Slab,
 };
@@ -51,13 +51,13 @@ use crate::{
 
 mod ahead;
 mod flow;
+mod wheel;
 
-/// Departure times are kept apart to 2^10 ns, about a microsecond; the window is then 268 ms, and a flow
-/// whose next packet is further off is looked at once in each.
-const BUCKET_SHIFT: u32 = 10;
+/// So many flows are in a core's cache whether they are fetched ahead or not.
+const FLOWS_CACHED: usize = 1 << 13;
 
-/// So many flows and their packets are in a core's cache whether they are fetched ahead or not.
-const FLOWS_CACHED: usize = 1 << 14;
+/// How many flows of a burst are asked for before the first packet is put into one.
+const BURST_AHEAD: usize = 16;
 
 /// What FQ is asked to keep, and the memory it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,14 +90,17 @@ pub enum Rest {
 /// Paced flows.
 #[derive(Debug)]
 pub struct Fq<P> {
+    packets_max: u64,
+    flows: Vec<Flow<P>>,
     slab: Slab<P>,
-    flows: Vec<Flow>,
     new_flows: List,
-    /// The old flows whose turn it is, one after the other: a bucket as it was taken, or the old flows of a round ago.
+    /// The old flows whose turn it is, one after the other.
     round: u32,
+    /// Those after them: a slot as it was taken.
+    due: Due,
     /// The old flows after them.
     old_flows: List,
-    parked: Buckets,
+    wheel: Wheel,
     /// When it was last asked for packets.
     asked_ns: u64,
     ahead: Ahead,
@@ -124,16 +127,18 @@ impl<P: Packet> Fq<P> {
     /// When `quantum_bytes` is 0 or above 1 GiB, or there are 2^32 - 2 flows or packets or more.
     pub fn new(config: FqConfig, now_ns: u64) -> Fq<P> {
         assert!((1..=1 << 30).contains(&config.quantum_bytes), "a turn of {} bytes", config.quantum_bytes);
-        assert!(config.flows < NOT_LISTED as usize, "flows are numbered with 32 bits");
+        assert!(config.flows <= wheel::FLOWS_MAX, "flows are numbered with 26 bits");
         Fq {
+            packets_max: config.packets_max as u64,
             slab: Slab::new(config.packets_max),
             flows: (0..config.flows).map(|_| Flow::new(config.pace)).collect(),
             new_flows: List { head: NONE, tail: NONE },
             round: NONE,
             old_flows: List { head: NONE, tail: NONE },
-            parked: Buckets::new(BUCKET_SHIFT, now_ns),
+            due: Due::default(),
+            wheel: Wheel::new(config.flows.min(config.packets_max), now_ns),
             asked_ns: now_ns,
-            ahead: Ahead::new(now_ns),
+            ahead: Ahead::default(),
             quantum_bytes: config.quantum_bytes as i32,
             slack_ns: config.slack_ns,
             limit_bytes: config.limit_bytes,
@@ -146,7 +151,7 @@ impl<P: Packet> Fq<P> {
 
     /// How many more bytes an intake may bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
-        if self.slab.room_packets() == 0 { 0 } else { self.limit_bytes.saturating_sub(self.held.bytes) }
+        if self.held.packets >= self.packets_max { 0 } else { self.limit_bytes.saturating_sub(self.held.bytes) }
     }
 
     /// Puts a packet at the end of its flow's queue.
@@ -156,55 +161,70 @@ impl<P: Packet> Fq<P> {
     /// When there is no such flow.
     #[inline]
     pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), Refused<P>> {
-        self.enqueue_burst(&mut std::iter::once((flow, packet)))
+        self.enqueue_burst(&[flow], &mut std::iter::once(packet))
     }
 
-    /// The same for a burst of packets and their flows, which is booked at once. Stops at the first that is refused: the rest
-    /// stays in the iterator.
+    /// The same for a burst of packets, which is booked at once, and the flow of each. Stops at the first that is refused: those
+    /// after it stay in the iterator.
     ///
     /// # Panics
     ///
     /// When there is no such flow.
     #[inline]
-    pub fn enqueue_burst(&mut self, burst: &mut impl Iterator<Item = (usize, P)>) -> Result<(), Refused<P>> {
+    pub fn enqueue_burst(&mut self, flows: &[usize], packets: &mut impl Iterator<Item = P>) -> Result<(), Refused<P>> {
         let mut entered = Count::default();
-        let room = self.slab.room_packets() as u64;
-        while entered.packets < room {
-            let Some((flow, packet)) = burst.next() else { break };
-            entered.add(packet.len_bytes());
-            self.put(flow, packet);
+        let room = self.packets_max - self.held.packets;
+        // Among a million flows none is in a cache, and one after the other they would be waited for.
+        let (first, ahead) = if self.flows.len() < FLOWS_CACHED { (0, flows.len()) } else { (BURST_AHEAD, BURST_AHEAD) };
+        flows.iter().take(first).for_each(|&flow| self.expect(flow));
+        for (at, &flow) in flows.iter().enumerate() {
+            if let Some(&later) = flows.get(at + ahead) {
+                self.expect(later);
+            }
+            if entered.packets == room {
+                self.book_entered(entered);
+                return packets.next().map_or(Ok(()), |packet| Err(Refused::NoSlot(packet)));
+            }
+            let Some(len_bytes) = self.put(flow, packets) else { break };
+            entered.add(len_bytes);
         }
-        self.held.merge(entered);
-        self.account.accepted.merge(entered);
-        if entered.packets < room {
-            return Ok(());
-        }
-        burst.next().map_or(Ok(()), |(_, packet)| Err(Refused::NoSlot(packet)))
+        self.book_entered(entered);
+        Ok(())
     }
 
-    /// Puts a packet, for which there is room, into a flow.
     #[inline]
-    fn put(&mut self, index: usize, packet: P) {
-        let flow = &mut self.flows[index];
-        assert!(self.slab.push(&mut flow.queue, packet).is_ok(), "a slot for every packet that may wait");
-        if flow.next != NOT_LISTED {
-            return;
+    fn expect(&self, flow: usize) {
+        if let Some(flow) = self.flows.get(flow) {
+            prefetch(flow);
         }
+    }
+
+    #[inline]
+    fn book_entered(&mut self, entered: Count) {
+        self.held.merge(entered);
+        self.account.accepted.merge(entered);
+    }
+
+    /// Puts the next packet, for which there is room, into a flow; its length.
+    #[inline]
+    fn put(&mut self, index: usize, packets: &mut impl Iterator<Item = P>) -> Option<u32> {
+        let flow = &mut self.flows[index];
+        if flow.next != NOT_LISTED {
+            let packet = packets.next()?;
+            let len_bytes = packet.len_bytes();
+            flow.put(packet, &mut self.slab);
+            return Some(len_bytes);
+        }
+        // Made where it stays, not on the stack and then moved.
+        let len_bytes = flow.put_first(packets.next()?).len_bytes();
         flow.deficit = self.quantum_bytes;
+        flow.next = NONE;
         if flow.ready_ns > self.asked_ns {
-            flow.next = self.parked.push(flow.ready_ns, index as u32);
+            self.wheel.push(flow.ready_ns, index as u32);
         } else {
             self.new_flows.push(&mut self.flows, index as u32);
         }
-    }
-
-    /// Fetches the memory of flows that packets are about to be put into, for all of them at the same time: among a million
-    /// flows none is in a cache, and one after the other they would be waited for.
-    #[inline]
-    pub fn expect(&self, flows: impl Iterator<Item = usize>) {
-        if self.flows.len() >= FLOWS_CACHED {
-            flows.for_each(|flow| prefetch(&self.flows[flow]));
-        }
+        Some(len_bytes)
     }
 
     /// The next packet whose time has come.
@@ -224,30 +244,44 @@ impl<P: Packet> Fq<P> {
     #[inline]
     pub fn dequeue_burst(&mut self, now_ns: u64, packets_max: usize, mut out: impl FnMut(usize, P)) -> Rest {
         self.asked_ns = now_ns;
-        let mut sent = Count::default();
-        while sent.packets < packets_max as u64 {
+        let earliest_ns = now_ns.saturating_sub(self.slack_ns);
+        let (mut room, mut sent_bytes) = (packets_max, 0);
+        while room > 0 {
             let is_new = self.new_flows.head != NONE;
-            let index = if is_new { self.new_flows.head } else { self.round };
-            let Some(flow) = self.flows.get_mut(index as usize) else {
-                if self.next_round(now_ns) {
+            if !is_new && self.round == NONE {
+                let Some(index) = self.next_due(now_ns) else {
+                    if self.round == NONE { break } else { continue }
+                };
+                let flow = &mut self.flows[index as usize];
+                // Most often one packet waits in it and no more. It is moved once, to where it goes.
+                if flow.may_send(now_ns) && let Some(packet) = flow.only() {
+                    let len_bytes = packet.len_bytes();
+                    self.delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
+                    (room, sent_bytes) = (room - 1, sent_bytes + u64::from(len_bytes));
+                    flow.depart(len_bytes, earliest_ns);
+                    if flow.deficit > 0 {
+                        flow.next = NOT_LISTED;
+                    } else {
+                        flow.next = NONE;
+                        self.round = index;
+                    }
+                    flow.take_only().into_iter().for_each(|packet| out(index as usize, packet));
                     continue;
                 }
-                break;
-            };
+                self.round = index;
+                flow.next = NONE;
+                continue;
+            }
+            let index = if is_new { self.new_flows.head } else { self.round };
+            let flow = &mut self.flows[index as usize];
             if flow.may_send(now_ns)
-                && let Some(packet) = self.slab.pop(&mut flow.queue)
+                && let Some(packet) = flow.take(&mut self.slab)
             {
                 let len_bytes = packet.len_bytes();
-                flow.depart(len_bytes, now_ns, self.slack_ns);
-                sent.add(len_bytes);
+                flow.depart(len_bytes, earliest_ns);
+                (room, sent_bytes) = (room - 1, sent_bytes + u64::from(len_bytes));
                 self.delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
-                // Most often nothing more waits in it.
-                if flow.queue.is_empty() && flow.deficit > 0 && !is_new {
-                    self.round = std::mem::replace(&mut flow.next, NOT_LISTED);
-                    out(index as usize, packet);
-                    continue;
-                }
-                let goes_on = !flow.queue.is_empty() && flow.may_send(now_ns);
+                let goes_on = !flow.is_empty() && flow.may_send(now_ns);
                 out(index as usize, packet);
                 if goes_on {
                     continue;
@@ -255,26 +289,46 @@ impl<P: Packet> Fq<P> {
             }
             self.end_turn(now_ns);
         }
+        let sent = Count { packets: (packets_max - room) as u64, bytes: sent_bytes };
         self.held.packets -= sent.packets;
         self.held.bytes -= sent.bytes;
         self.account.delivered.merge(sent);
-        if self.new_flows.head != NONE || self.round != NONE || self.old_flows.head != NONE {
+        self.rest(now_ns)
+    }
+
+    #[inline]
+    fn rest(&self, now_ns: u64) -> Rest {
+        if self.new_flows.head != NONE || self.round != NONE || self.old_flows.head != NONE || !self.due.is_empty() {
             return Rest::Due;
         }
-        match self.parked.next_ns().filter(|_| self.held.packets > 0) {
+        match self.wheel.next_ns() {
             Some(next_ns) if next_ns <= now_ns => Rest::Due,
             Some(next_ns) => Rest::NotBefore(next_ns),
             None => Rest::Empty,
         }
     }
 
-    /// Takes a packet out whatever its time, booked as dropped. Until `None` this empties the shaper; it
-    /// looks at every flow once, so it is not for the packet's way.
+    /// Takes a packet out whatever its time, booked as dropped. Until `None` this empties the shaper.
     pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
-        let packet = self.flows.iter_mut().find_map(|flow| self.slab.pop(&mut flow.queue))?;
-        self.held.sub(packet.len_bytes());
-        self.account.drop(reason, packet.len_bytes());
-        Some(packet)
+        loop {
+            let lists = [&mut self.new_flows.head, &mut self.round, &mut self.old_flows.head];
+            let Some(head) = lists.into_iter().find(|head| **head != NONE) else {
+                // The wheel has room for flows in which packets wait, and no more: none may stay there without.
+                if self.due.is_empty() && !self.wheel.take_any(&mut self.due) {
+                    return None;
+                }
+                let mut due = std::mem::take(&mut self.due);
+                self.list(&mut due);
+                continue;
+            };
+            let flow = &mut self.flows[*head as usize];
+            if let Some(packet) = flow.take(&mut self.slab) {
+                self.held.sub(packet.len_bytes());
+                self.account.drop(reason, packet.len_bytes());
+                return Some(packet);
+            }
+            *head = std::mem::replace(&mut flow.next, NOT_LISTED);
+        }
     }
 
     /// Gives one flow a pace of its own from its next packet on; `None` does not limit it.
@@ -316,32 +370,43 @@ impl<P: Packet> Fq<P> {
         self.held
     }
 
-    /// Makes the old flows the round, or a bucket that is due if there are none; false if there is nothing of either.
+    /// The next flow of the slot that was taken, or of one that is due. `None` if the old flows come first, which are the round
+    /// then, or if there is nothing of either.
     #[inline]
-    fn next_round(&mut self, now_ns: u64) -> bool {
-        self.round = match self.old_flows.head {
-            NONE => self.take_due(now_ns).unwrap_or(NONE),
-            _ => std::mem::replace(&mut self.old_flows.head, NONE),
-        };
-        self.round != NONE
+    fn next_due(&mut self, now_ns: u64) -> Option<u32> {
+        if let Some(index) = self.wheel.next_of(&mut self.due) {
+            return Some(index);
+        }
+        self.round = std::mem::replace(&mut self.old_flows.head, NONE);
+        if self.round != NONE {
+            return None;
+        }
+        if !self.wheel.take_due(now_ns, &mut self.due) {
+            return None;
+        }
+        self.look_ahead();
+        self.wheel.next_of(&mut self.due)
     }
 
     #[inline]
-    fn take_due(&mut self, now_ns: u64) -> Option<u32> {
-        let first = self.parked.take_due(now_ns)?;
-        self.ahead.step(now_ns, &self.parked, &self.flows, &self.slab);
-        Some(first)
+    fn look_ahead(&mut self) {
+        if self.flows.len() >= FLOWS_CACHED {
+            self.ahead.step(&mut self.wheel, &self.flows);
+        }
     }
 
     /// Puts flows whose time has come to the back of the old ones.
     fn list_due(&mut self, now_ns: u64) {
-        while let Some(first) = self.take_due(now_ns) {
-            let mut index = first;
-            while index != NONE {
-                let following = self.flows[index as usize].next;
-                self.old_flows.push(&mut self.flows, index);
-                index = following;
-            }
+        let mut due = Due::default();
+        while self.wheel.take_due(now_ns, &mut due) {
+            self.look_ahead();
+            self.list(&mut due);
+        }
+    }
+
+    fn list(&mut self, due: &mut Due) {
+        while let Some(index) = self.wheel.next_of(due) {
+            self.old_flows.push(&mut self.flows, index);
         }
     }
 
@@ -358,11 +423,12 @@ impl<P: Packet> Fq<P> {
         if in_debt {
             flow.deficit = flow.deficit.saturating_add(self.quantum_bytes);
         }
-        let is_empty = flow.queue.is_empty();
+        let is_empty = flow.is_empty();
         if is_empty && !in_debt && !is_new {
             flow.next = NOT_LISTED;
         } else if !is_empty && flow.ready_ns > now_ns {
-            flow.next = self.parked.push(flow.ready_ns, index);
+            flow.next = NONE;
+            self.wheel.push(flow.ready_ns, index);
         } else {
             // Whoever came due before this goes before it.
             self.list_due(now_ns);
@@ -373,7 +439,7 @@ impl<P: Packet> Fq<P> {
 
 impl List {
     #[inline]
-    fn push(&mut self, flows: &mut [Flow], index: u32) {
+    fn push<P>(&mut self, flows: &mut [Flow<P>], index: u32) {
         flows[index as usize].next = NONE;
         if self.head == NONE {
             self.head = index;

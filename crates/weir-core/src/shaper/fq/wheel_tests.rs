@@ -1,0 +1,128 @@
+//! Tests of `wheel`: against a sorted map of slots, whatever the clock does.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Push { ahead_ns: u64, flows: usize },
+    Advance { by_ns: u64, slots_max: usize },
+    TakeAny,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    // Within a slot, the near level, the far one, and beyond the window.
+    let time = prop_oneof![0u64..3000, 0u64..600_000, 0u64..1 << 24, 0u64..1 << 29, 0u64..1 << 40];
+    prop_oneof![
+        8 => (time.clone(), 1usize..40).prop_map(|(ahead_ns, flows)| Operation::Push { ahead_ns, flows }),
+        8 => (time, 0usize..100).prop_map(|(by_ns, slots_max)| Operation::Advance { by_ns, slots_max }),
+        1 => Just(Operation::TakeAny),
+    ]
+}
+
+fn flows_of(wheel: &mut Wheel, due: &mut Due) -> Vec<u32> {
+    let mut flows: Vec<u32> = std::iter::from_fn(|| wheel.next_of(due)).collect();
+    assert!(due.is_empty());
+    flows.sort_unstable();
+    flows
+}
+
+proptest! {
+    /// The same flows at the same times, in order of their slots, with no more memory than for those that are in it; also when the
+    /// caller is late, or does not take all that is due.
+    #[test]
+    fn flows_leave_in_order_of_time_and_never_early(
+        operations in prop::collection::vec(operation(), 1..200),
+        start_ns in prop_oneof![Just(0), any::<u64>().prop_map(|ns| ns >> 1)],
+        flows_max in 1usize..100,
+    ) {
+        let mut now_ns = start_ns;
+        let mut wheel = Wheel::new(flows_max, now_ns);
+        let mut model: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        let (mut inside, mut number, mut due) = (0, 0, Due::default());
+        for &operation in &operations {
+            let mut all_taken = false;
+            match operation {
+                Operation::Push { ahead_ns, flows } => {
+                    for _ in 0..flows.min(flows_max - inside) {
+                        let at_ns = now_ns + ahead_ns;
+                        wheel.push(at_ns, number);
+                        let first = wheel.base << 6;
+                        let slot = at_ns.div_ceil(1 << SLOT_SHIFT).clamp(first, first + (TURNS << 6) - 1);
+                        model.entry(slot).or_default().push(number);
+                        inside += 1;
+                        number += 1;
+                    }
+                }
+                Operation::Advance { by_ns, slots_max } => {
+                    now_ns += by_ns;
+                    all_taken = true;
+                    for taken in 0.. {
+                        if taken == slots_max {
+                            all_taken = false;
+                            break;
+                        }
+                        wheel.fetch();
+                        let expected = wheel.next_full(0);
+                        if !wheel.take_due(now_ns, &mut due) {
+                            break;
+                        }
+                        let (slot, flows) = model.pop_first().expect("nothing is taken that is not there");
+                        prop_assert!(slot << SLOT_SHIFT <= now_ns, "early");
+                        prop_assert!(expected.is_none_or(|expected| expected == slot));
+                        inside -= flows.len();
+                        prop_assert_eq!(flows_of(&mut wheel, &mut due), flows);
+                    }
+                }
+                Operation::TakeAny => {
+                    prop_assert_eq!(wheel.take_any(&mut due), !model.is_empty());
+                    for flow in flows_of(&mut wheel, &mut due) {
+                        let slot = *model.iter().find(|(_, flows)| flows.contains(&flow)).expect("it was there").0;
+                        let flows = model.get_mut(&slot).expect("just found");
+                        flows.retain(|other| *other != flow);
+                        if flows.is_empty() {
+                            model.remove(&slot);
+                        }
+                        inside -= 1;
+                    }
+                }
+            }
+            let first_ns = model.first_key_value().map(|(slot, _)| slot << SLOT_SHIFT);
+            let told_ns = wheel.next_ns();
+            prop_assert_eq!(told_ns.is_some(), first_ns.is_some());
+            prop_assert!(told_ns <= first_ns, "later than the first: {told_ns:?} for {first_ns:?}");
+            if inside < CHUNK {
+                prop_assert_eq!(told_ns, first_ns, "few are looked at one by one");
+            }
+            prop_assert!(!all_taken || told_ns.is_none_or(|ns| ns > now_ns), "late");
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_takes_nothing_and_loses_nothing() {
+    let (mut wheel, mut due) = (Wheel::new(2, 1 << 30), Due::default());
+    wheel.push((1 << 30) + 5000, 7);
+    assert!(!wheel.take_due(0, &mut due));
+    wheel.push(0, 8);
+    assert!(wheel.take_due(1 << 30, &mut due), "a time past goes into the first slot");
+    assert_eq!(flows_of(&mut wheel, &mut due), [8]);
+    assert!(wheel.take_due((1 << 30) + 5120, &mut due));
+    assert_eq!(flows_of(&mut wheel, &mut due), [7]);
+}
+
+/// However many flows wait for the same time, in a turn as far off as it may be, each is taken once.
+#[test]
+fn a_herd_is_taken_whole() {
+    let flows = 100_000;
+    let (mut wheel, mut due) = (Wheel::new(flows as usize, 0), Due::default());
+    let at_ns = 200_000_000;
+    (0..flows).for_each(|flow| wheel.push(at_ns, flow));
+    assert!(wheel.next_ns().is_some_and(|ns| 0 < ns && ns <= at_ns), "a time at which more is known");
+    assert!(!wheel.take_due(at_ns - 1024, &mut due));
+    assert!(wheel.take_due(at_ns + 1024, &mut due));
+    assert!(flows_of(&mut wheel, &mut due).into_iter().eq(0..flows));
+}
