@@ -42,7 +42,7 @@ impl Kernel {
     }
 
     /// Parts the first `len` hashes: sets below the number of workers, rounded up to a power of two and at least 4, are written,
-    /// those of workers that got nothing with 0. Returns the set of workers that got any.
+    /// those of workers that got nothing with 0. Returns the set of workers that got any. `table` holds numbers of such workers.
     ///
     /// # Panics
     /// If there are more hashes, buckets or workers than the limits say.
@@ -57,12 +57,21 @@ impl Kernel {
     ) -> u64 {
         assert!(len <= HASHES && mask < BUCKETS_MAX as u32 && (1..=WORKERS_MAX).contains(&workers));
         let valid = u64::MAX.checked_shr((HASHES - len) as u32).unwrap_or(0);
-        #[cfg(target_arch = "x86_64")]
         // SAFETY: the function needs AVX2, and `new` makes no value without it.
-        return unsafe { part(hashes, valid, table, mask, workers, sets) };
-        #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("there is no kernel but on x86-64, so no value of this type: {valid}")
+        unsafe { part(hashes, valid, table, mask, workers, sets) }
     }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn part(
+    _hashes: &[u32; HASHES],
+    _valid: u64,
+    _table: &[u8; BUCKETS_MAX],
+    _mask: u32,
+    _workers: usize,
+    _sets: &mut [u64; WORKERS_MAX],
+) -> u64 {
+    unreachable!("only x86-64 has a kernel")
 }
 
 #[cfg(target_arch = "x86_64")]

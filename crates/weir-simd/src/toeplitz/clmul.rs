@@ -12,8 +12,8 @@
 //! in its lower one. Ports, the first half of a `w` that is zero otherwise, need the lower part of `r` alone. All products line
 //! up, so there is one reversal for each tuple, however long it is.
 //!
-//! A tuple costs `2 WORDS + 1` products; they are what takes the time, so nothing may come on top that does
-//! not fit beside them: the input is kept as the multiplication wants it, 64 bits of each tuple together.
+//! A tuple costs `2 WORDS + 1` products, and they are most of the time. So the input is kept as they want it, 64 bits of each tuple
+//! together, and nothing has to be taken apart before.
 //!
 //! Source: Microsoft, "RSS Hashing Functions"; Intel SDM vol. 2, PCLMULQDQ.
 //! Owner and limits: see [`super`].
