@@ -8,6 +8,7 @@ pub mod host;
 pub mod kernel;
 pub mod lacking;
 pub mod nobody;
+pub mod pair;
 pub mod raw;
 pub mod rig;
 pub mod terminal;

@@ -1,19 +1,15 @@
 //! `weir gen` and `weir sink`: in memory, and at the two ends of a veth pair, where nothing may be lost either.
 
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use weir_lab::bed::{End, Namespace, veth};
-use weir_lab::clock::wait_until;
-use weir_lab::process::{Process, run};
+use weir_lab::process::run;
 use weir_tests::harness;
 use weir_tests::kernel::{require_same, traces};
+use weir_tests::pair::{LIMIT, Pair, json_of};
 use weir_tests::raw::{Random, RawSocket, frame};
 use weir_tests::{plain, privileged, weir_binary};
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -30,10 +26,6 @@ fn main() -> ExitCode {
         privileged!(what_is_no_packet_is_counted_by_its_reason),
         privileged!(an_interface_that_is_none),
     ])
-}
-
-fn json_of(text: &str) -> Result<Value> {
-    serde_json::from_str(text).with_context(|| format!("no JSON: {text}"))
 }
 
 fn require_clean(report: &Value) -> Result<()> {
@@ -119,49 +111,11 @@ fn a_sink_of_wrong_settings_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// A pair between two hosts.
-struct Pair {
-    left: Namespace,
-    right: Namespace,
-}
-
-impl Pair {
-    fn new(queues: u32) -> Result<Pair> {
-        let pair = Pair { left: Namespace::new("left")?, right: Namespace::new("right")? };
-        veth(0, pair.left_end(), End { namespace: &pair.right, name: "veth1" }, queues)?;
-        Ok(pair)
-    }
-
-    fn left_end(&self) -> End<'_> {
-        End { namespace: &self.left, name: "veth0" }
-    }
-
-    /// A sink that counts already.
-    fn sink(&self, options: &[&str], packets: u64) -> Result<Process> {
-        let mut sink = self.right.command(weir_binary()?);
-        sink.args(["sink", "veth1", "--json", "--time", "50s", "--count", &packets.to_string()])
-            .args(options);
-        let mut sink = Process::spawn(&mut sink)?;
-        wait_until("the sink is ready", Duration::from_secs(20), || {
-            ensure!(sink.is_running()?, "it ended: {}", sink.stderr());
-            Ok(sink.stderr().contains("ready"))
-        })?;
-        Ok(sink)
-    }
-
-    /// What a generator reports.
-    fn generate(&self, options: &[&str], packets: u64) -> Result<Value> {
-        let mut generator = self.left.command(weir_binary()?);
-        generator.args(["gen", "veth0", "--json", "--count", &packets.to_string()]).args(options);
-        json_of(&run(&mut generator, LIMIT)?.success()?.stdout)
-    }
-}
-
 /// A sink at one end of a pair, a generator at the other; what each reports.
 fn over_a_veth(queues: u32, sink: &[&str], generator: &[&str], packets: u64) -> Result<(Value, Value)> {
     let pair = Pair::new(queues)?;
     let before = (traces(&pair.left)?, traces(&pair.right)?);
-    let sink = pair.sink(sink, packets)?;
+    let sink = pair.sink(&[sink, &["--count", &packets.to_string()]].concat())?;
     let sent = pair.generate(generator, packets)?;
     let received = sink.wait(LIMIT)?.success()?;
     require_same(&before.0, &traces(&pair.left)?)?;
@@ -279,7 +233,7 @@ fn what_a_rule_drops_is_counted() -> Result<()> {
     let options = ["--set", "dispatch=deferred", "--set", "defaultqlimit=1", "--set", "proto.ip.full=drop"];
     let pair = Pair::new(1)?;
     // It counts what it delivers, so it does not know when all has come: it is told.
-    let sink = pair.sink(&options, PACKETS)?;
+    let sink = pair.sink(&options)?;
     let sent = pair.generate(&["--flows", "2000"], PACKETS)?;
     ensure!(sent["delivered"] == PACKETS, "{sent}");
     let done = sink.stop(LIMIT)?;
@@ -298,7 +252,7 @@ fn what_a_rule_drops_is_counted() -> Result<()> {
 fn what_is_no_packet_is_counted_by_its_reason() -> Result<()> {
     const PACKETS: u64 = 1_000;
     let pair = Pair::new(1)?;
-    let sink = pair.sink(&[], PACKETS)?;
+    let sink = pair.sink(&["--count", &PACKETS.to_string()])?;
     let raw = RawSocket::open(pair.left_end())?;
     let ethernet = |ethertype: [u8; 2]| [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], &ethertype].concat();
     let mut random = Random(7);

@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         privileged!(sigterm),
         privileged!(sigint_under_load),
         privileged!(kill_under_load),
+        privileged!(kill_under_load_with_one_queue_each),
         privileged!(a_qdisc_of_the_users_comes_back),
         privileged!(an_interface_vanishes),
         privileged!(a_second_wire_on_the_same_interfaces_is_refused),
@@ -85,7 +86,16 @@ fn sigint_under_load() -> Result<()> {
 
 /// The wire's interfaces have addresses of their own, so they carry traffic with no wire at all.
 fn kill_under_load() -> Result<()> {
-    let rig = Rig::new(MANY_QUEUES, 1)?;
+    carries_after_a_kill(MANY_QUEUES)
+}
+
+/// What the floods leave stopped is then the only way there is.
+fn kill_under_load_with_one_queue_each() -> Result<()> {
+    carries_after_a_kill(1)
+}
+
+fn carries_after_a_kill(queues: u32) -> Result<()> {
+    let rig = Rig::new(queues, 1)?;
     address(1, rig.left_end(), rig.a())?;
     address(2, rig.right_end(), rig.b())?;
     require_both_answer(&rig).context("before the wire")?;

@@ -46,6 +46,13 @@ pub enum PortError {
     },
 }
 
+impl PortError {
+    /// Whether it says that an interface is gone, or never was.
+    pub fn is_no_interface(&self) -> bool {
+        matches!(self, PortError::NoInterface { .. })
+    }
+}
+
 /// What to do about the errors with which a kernel answers a call that it does not know.
 fn hint(source: &io::Error) -> &'static str {
     match source.raw_os_error() {

@@ -1,8 +1,8 @@
 //! The kernel side of Weir: how packets come out of a stock kernel and go back in, and how it is made to hold them.
 //!
-//! From the outside in: [`port`] is one end of a wire and ties the rest together, [`queue`] one of its receive queues; [`xsk`] are
+//! From the outside in: [`port`] is one end of a wire and ties the rest together, [`queue`] one of its receive queues, [`ownership`] of them all; [`xsk`] are
 //! the AF_XDP sockets, [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
-//! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back; [`probe`] finds out whether this kernel
+//! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back, [`release`] what held senders above all; [`probe`] finds out whether this kernel
 //! can do it all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`],
 //! [`masquerade`]), and [`process`] starts the program there.
 
@@ -13,6 +13,7 @@ pub mod error;
 pub mod ethtool;
 pub mod forwarding;
 pub mod frames;
+pub mod holder;
 pub mod link;
 pub mod lock;
 pub mod mapping;
@@ -21,11 +22,13 @@ pub mod monitor;
 pub mod napi;
 mod netlink;
 pub mod netns;
+pub mod ownership;
 pub mod port;
 pub mod probe;
 pub mod process;
 pub mod qdisc;
 pub mod queue;
+pub mod release;
 pub mod signals;
 pub mod subnet;
 pub mod sys;

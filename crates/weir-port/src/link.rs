@@ -25,6 +25,8 @@ pub struct Link {
     pub mtu_bytes: u32,
     /// Whether it is administratively up.
     pub up: bool,
+    /// Whether it has a carrier.
+    pub has_carrier: bool,
     /// The bridge or bond it belongs to.
     pub master: Option<u32>,
     /// Its Ethernet address.
@@ -33,8 +35,8 @@ pub struct Link {
     pub rx_queues: u32,
     /// How many queues it sends on.
     pub tx_queues: u32,
-    /// Whether an XDP program is attached.
-    pub has_xdp: bool,
+    /// The number of the XDP program that is attached.
+    pub xdp_program: Option<u32>,
     /// For a veth, the number of its other end in the other end's namespace.
     pub peer_ifindex: Option<u32>,
     /// That namespace, as this one numbers it; `None` where both ends share one.
@@ -81,6 +83,7 @@ impl Link {
             name,
             mtu_bytes: attributes.get_mtu().unwrap_or(0),
             up: header.ifi_flags & libc::IFF_UP as u32 != 0,
+            has_carrier: header.ifi_flags & libc::IFF_LOWER_UP as u32 != 0,
             master: attributes.get_master().ok(),
             address: attributes
                 .get_address()
@@ -89,7 +92,11 @@ impl Link {
                 .unwrap_or_default(),
             rx_queues: channels.rx,
             tx_queues: channels.tx,
-            has_xdp: attributes.get_xdp().and_then(|xdp| xdp.get_attached()).is_ok_and(|mode| mode != 0),
+            xdp_program: attributes
+                .get_xdp()
+                .ok()
+                .filter(|xdp| xdp.get_attached().is_ok_and(|mode| mode != 0))
+                .map(|xdp| xdp.get_prog_id().unwrap_or(0)),
             peer_ifindex: attributes.get_link().ok().filter(|_| is_veth),
             peer_netns_id: attributes.get_link_netnsid().ok().filter(|_| is_veth),
             kind,
@@ -119,8 +126,7 @@ impl Link {
             PortError::Unsuitable {
                 name: self.name.clone(),
                 why: format!(
-                    "is {kind}: a wire joins two veth interfaces (`ip link add {} type veth ...`)",
-                    self.name
+                    "is {kind}: weir takes over veth interfaces alone, such as `ip link add NAME type veth peer name OTHER` makes"
                 ),
             }
         })

@@ -1,11 +1,15 @@
 //! Watching interfaces: which of this namespace's have gone, gone down or come up.
 //!
+//! [`Monitor`] waits for what happens to any of them; [`Watch`] tells whoever asks now and then how one fares.
+//!
 //! Source: rtnetlink(7), the multicast group RTNLGRP_LINK.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use crate::error::{Doing, Result};
+use crate::link::Link;
 use crate::sys;
 
 /// What happened to an interface.
@@ -22,6 +26,8 @@ pub enum LinkEvent {
         ifindex: u32,
         /// Whether it is administratively up.
         up: bool,
+        /// Whether it has a carrier: of a veth, whether its other end is up too.
+        has_carrier: bool,
     },
 }
 
@@ -30,6 +36,15 @@ impl LinkEvent {
     pub fn ifindex(self) -> u32 {
         match self {
             LinkEvent::Gone { ifindex } | LinkEvent::Changed { ifindex, .. } => ifindex,
+        }
+    }
+
+    fn state(self) -> State {
+        match self {
+            LinkEvent::Gone { .. } => State::Gone,
+            LinkEvent::Changed { up: false, .. } => State::Down,
+            LinkEvent::Changed { has_carrier: false, .. } => State::NoCarrier,
+            LinkEvent::Changed { .. } => State::Up,
         }
     }
 }
@@ -72,6 +87,68 @@ impl Monitor {
     }
 }
 
+/// How an interface fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Up, with a carrier.
+    Up,
+    /// Up, and its other end is down.
+    NoCarrier,
+    /// Down.
+    Down,
+    /// It is gone, or in another namespace.
+    Gone,
+}
+
+/// Watches one interface of the namespace of the thread that made it.
+pub struct Watch {
+    monitor: Monitor,
+    ifindex: u32,
+    state: State,
+    /// What has happened and was not told yet.
+    changes: VecDeque<State>,
+}
+
+impl Watch {
+    /// From now on.
+    pub fn new(ifindex: u32) -> Result<Watch> {
+        let monitor = Monitor::new()?;
+        Ok(Watch { monitor, ifindex, state: State::Up, changes: VecDeque::from([state_of(ifindex)?]) })
+    }
+
+    /// What it has come to since it was last asked; the changes one by one, `None` once there are no more.
+    pub fn next_change(&mut self) -> Result<Option<State>> {
+        let doing = || "listening for changes of interfaces".to_string();
+        while sys::poll_readable(&mut [sys::poll_in(self.monitor.socket.as_raw_fd())], Some(0))
+            .doing(doing)?
+            > 0
+        {
+            match self.monitor.wait().doing(doing)? {
+                Some(events) => self.changes.extend(
+                    events.into_iter().filter(|event| event.ifindex() == self.ifindex).map(LinkEvent::state),
+                ),
+                // Anything may have happened, so also that it went down and up.
+                None => self.changes.extend([State::Down, state_of(self.ifindex)?]),
+            }
+        }
+        while let Some(state) = self.changes.pop_front() {
+            if state != self.state {
+                self.state = state;
+                return Ok(Some(state));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn state_of(ifindex: u32) -> Result<State> {
+    match Link::by_index(ifindex) {
+        Ok(link) => Ok(LinkEvent::Changed { ifindex, up: link.up, has_carrier: link.has_carrier }.state()),
+        Err(error) if error.is_no_interface() => Ok(State::Gone),
+        Err(error) => Err(error),
+    }
+}
+
 fn parse(mut bytes: &[u8]) -> Vec<LinkEvent> {
     let mut events = Vec::new();
     while bytes.len() >= MESSAGE_BYTES_MIN {
@@ -86,9 +163,11 @@ fn parse(mut bytes: &[u8]) -> Vec<LinkEvent> {
             libc::RTM_DELLINK if bytes[16] == libc::AF_UNSPEC as u8 => {
                 events.push(LinkEvent::Gone { ifindex })
             }
-            libc::RTM_NEWLINK => {
-                events.push(LinkEvent::Changed { ifindex, up: word(24) & libc::IFF_UP as u32 != 0 });
-            }
+            libc::RTM_NEWLINK => events.push(LinkEvent::Changed {
+                ifindex,
+                up: word(24) & libc::IFF_UP as u32 != 0,
+                has_carrier: word(24) & libc::IFF_LOWER_UP as u32 != 0,
+            }),
             _ => {}
         }
         bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
@@ -116,7 +195,7 @@ mod tests {
         bytes.extend([255; 40]);
         assert_eq!(
             parse(&bytes),
-            [LinkEvent::Changed { ifindex: 7, up: true }, LinkEvent::Gone { ifindex: 8 }]
+            [LinkEvent::Changed { ifindex: 7, up: true, has_carrier: false }, LinkEvent::Gone { ifindex: 8 }]
         );
         for cut in 0..bytes.len() {
             parse(&bytes[..cut]);

@@ -26,6 +26,7 @@ use io_uring::types::{Napi, NapiTracking};
 use netlink_bindings::traits::Pusher;
 use netlink_bindings::{netdev, utils};
 use netlink_socket2::NetlinkSocket;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
@@ -48,20 +49,43 @@ const PRIMING_NS_MIN: u64 = 5_000_000;
 /// How many such uninvited polls in a row the instance stays deferred for.
 const DEFER_HARD_IRQS: u32 = 1_000_000;
 
+/// How an instance is left to busy polling.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deferral {
+    /// How many polls in a row without a packet it stays deferred for.
+    pub hard_irqs: u32,
+    /// How long the softirq leaves it alone at most, in nanoseconds.
+    pub gro_flush_timeout_ns: u64,
+}
+
+/// That of an instance that is owned.
+const OWNED: Deferral = Deferral { hard_irqs: DEFER_HARD_IRQS, gro_flush_timeout_ns: HELD_NS_MAX };
+
 /// The instances of an interface of this thread's namespace, by queue: the lowest id is queue 0.
 pub fn instances(ifindex: u32) -> Result<Vec<u32>> {
+    Ok(deferrals(ifindex)?.into_iter().map(|(id, _)| id).collect())
+}
+
+/// The same, with how each is left to busy polling.
+pub fn deferrals(ifindex: u32) -> Result<Vec<(u32, Deferral)>> {
     let doing = || format!("listing the NAPI instances of interface number {ifindex}");
     let mut request = netdev::Request::new().op_napi_get_dump();
     request.encode().push_ifindex(ifindex);
     let mut socket = NetlinkSocket::new();
     let mut reply = socket.request(&request).doing(doing)?;
-    let mut ids = Vec::new();
+    let mut found = Vec::new();
     while let Some(item) = reply.recv() {
         let attributes = item.map_err(|error| explained(error, doing()))?;
-        ids.push(attributes.get_id().map_err(|error| explained(error.into(), doing()))?);
+        let id = attributes.get_id().map_err(|error| explained(error.into(), doing()))?;
+        let deferral = Deferral {
+            hard_irqs: attributes.get_defer_hard_irqs().unwrap_or(0),
+            // What does not fit 32 bits is longer than anybody but us waits.
+            gro_flush_timeout_ns: attributes.get_gro_flush_timeout().map_or(0, u64::from),
+        };
+        found.push((id, deferral));
     }
-    ids.sort_unstable();
-    Ok(ids)
+    found.sort_unstable_by_key(|(id, _)| *id);
+    Ok(found)
 }
 
 /// `NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT` of `include/uapi/linux/netdev.h`.
@@ -69,15 +93,44 @@ const NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT: u16 = 6;
 
 /// Makes the kernel's softirq leave an instance of this thread's namespace to busy polling.
 pub fn defer(id: u32) -> Result<()> {
+    let doing =
+        || format!("taking NAPI instance {id} over (napi-set of the netdev family, Linux 6.13 or newer)");
+    set_deferral(id, OWNED, doing)
+}
+
+/// Leaves an instance of this thread's namespace to the kernel's softirq again, as it was `before`.
+pub fn let_go(id: u32, before: Deferral) -> Result<()> {
+    set_deferral(id, before, || format!("giving NAPI instance {id} back"))
+}
+
+fn set_deferral(id: u32, deferral: Deferral, doing: impl Fn() -> String) -> Result<()> {
     let mut request = netdev::Request::new().op_napi_set_do();
-    let mut attributes = request.encode().push_id(id).push_defer_hard_irqs(DEFER_HARD_IRQS);
+    let mut attributes = request.encode().push_id(id).push_defer_hard_irqs(deferral.hard_irqs);
     // An attribute of 4 or 8 bytes; the encoder knows only the short form.
     utils::push_header(attributes.as_vec_mut(), NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT, 8);
-    attributes.as_vec_mut().extend(HELD_NS_MAX.to_ne_bytes());
+    attributes.as_vec_mut().extend(deferral.gro_flush_timeout_ns.to_ne_bytes());
     drop(attributes);
-    acknowledged(&mut NetlinkSocket::new(), &request, || {
-        format!("taking NAPI instance {id} over (napi-set of the netdev family, Linux 6.13 or newer)")
-    })
+    acknowledged(&mut NetlinkSocket::new(), &request, doing)
+}
+
+/// Polls each of these instances once, whosever they are.
+pub fn poll_once(ids: &[u32]) -> Result<()> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let ring = ring(ids).doing(|| "polling NAPI instances by io_uring (Linux 6.13 or newer)".into())?;
+    Poller::Ring(Box::new(ring)).poll();
+    Ok(())
+}
+
+/// An io_uring that polls these instances.
+fn ring(ids: &[u32]) -> io::Result<io_uring::IoUring> {
+    let ring = io_uring::IoUring::new(2)?;
+    let mut napi =
+        Napi::new().set_busy_poll_timeout(1).set_prefer_busy_poll(true).set_tracking(NapiTracking::Static);
+    ring.submitter().register_napi(&mut napi)?;
+    ids.iter().try_for_each(|&id| ring.submitter().register_napi_add_id(id))?;
+    Ok(ring)
 }
 
 /// Polls one NAPI instance, once a call.
@@ -91,17 +144,8 @@ pub enum Poller {
 impl Poller {
     /// A poller by io_uring.
     pub fn ring(id: u32) -> Result<Poller> {
-        let make = || -> io::Result<Poller> {
-            let ring = io_uring::IoUring::new(2)?;
-            let mut napi = Napi::new()
-                .set_busy_poll_timeout(1)
-                .set_prefer_busy_poll(true)
-                .set_tracking(NapiTracking::Static);
-            ring.submitter().register_napi(&mut napi)?;
-            ring.submitter().register_napi_add_id(id)?;
-            Ok(Poller::Ring(Box::new(ring)))
-        };
-        make().doing(|| format!("polling NAPI instance {id} by io_uring (Linux 6.13 or newer)"))
+        let doing = || format!("polling NAPI instance {id} by io_uring (Linux 6.13 or newer)");
+        Ok(Poller::Ring(Box::new(ring(&[id]).doing(doing)?)))
     }
 
     /// Brings in what waits in the ring, [`BUDGET`] packets at the most.

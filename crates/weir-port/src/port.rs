@@ -14,24 +14,24 @@
 //! refuses XDP on a veth whose peer's MTU would allow one.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use crate::bpf::doorbell::{self, Announcements, Bell};
 use crate::bpf::map::Map;
 use crate::bpf::{program, redirect};
 use crate::error::{Doing, PortError, Result};
-use crate::ethtool;
 use crate::frames::{Frames, Received};
 use crate::link::Link;
-use crate::napi::{self, Poller, Priming};
+use crate::napi::{self, Poller};
 use crate::netns::NetNs;
+use crate::ownership::{Lost, Ownership};
 use crate::qdisc::{self, RootQdisc};
 use crate::queue::Queue;
 use crate::transmission::{Completion, Transmission};
 use crate::undo::{Keeper, Undo};
-use crate::xsk::socket::{RingSizes, Statistics, Transmit, XskSocket};
+use crate::xsk::socket::{RingSizes, Transmit, XskSocket};
 use crate::xsk::umem::Umem;
+use crate::{ethtool, holder};
 
 /// The longest payload of an Ethernet frame that XDP on a veth allows, in bytes: a page less headroom, the kernel's own
 /// `struct skb_shared_info` and the Ethernet header (kernel `drivers/net/veth.c:veth_xdp_set`).
@@ -43,15 +43,6 @@ const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: TRANSM
 /// The most packets that may be on the transmit ring or with the device.
 pub const TRANSMIT_PACKETS_MAX: u32 = 1024;
 
-/// Packets that the kernel lost between the device's ring and the receive rings of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
-    /// While Weir owned the queues: 0, or it is a fault.
-    pub owned: u64,
-    /// Because the interface was down, or up again and not yet Weir's.
-    pub while_down: u64,
-}
-
 /// Which of `owners` workers has a queue.
 pub fn owner_of(queue: usize, owners: usize) -> usize {
     queue % owners
@@ -61,18 +52,10 @@ pub fn owner_of(queue: usize, owners: usize) -> usize {
 pub struct Port {
     /// The programs; detached when dropped.
     attached: Option<[program::Link; 2]>,
-    link: Link,
-    sender: Link,
-    sender_netns: Arc<NetNs>,
+    ownership: Ownership,
     queues: Vec<Queue>,
-    announcements: Announcements,
     /// By queue, as many as packets are transmitted by.
     transmissions: Vec<Transmission>,
-    sockets: Map,
-    /// The NAPI instances that are owned.
-    ids: Vec<u32>,
-    is_down: bool,
-    lost: Lost,
 }
 
 impl Port {
@@ -104,12 +87,13 @@ impl Port {
                 .doing(|| format!("binding an AF_XDP socket to {name} queue {queue}"))?;
             sockets.push(socket);
         }
+        // Undone first, while the qdiscs still hold what waits for it.
+        let before = napi::deferrals(link.ifindex)?.first().map(|(_, deferral)| *deferral);
+        keeper.record(&NetNs::current()?, Undo::Queues { ifindex: link.ifindex, before })?;
         let map = Map::xskmap(link.rx_queues).doing(|| "making the map of AF_XDP sockets".into())?;
         let redirect = redirect::load(&map)
             .and_then(|program| program.attach(link.ifindex))
             .doing(|| format!("attaching the XDP program to {name}"))?;
-        let ids = napi::instances(link.ifindex)?;
-        napi::check_instances(&link, &ids)?;
         let announcements = Announcements::new(sender.tx_queues as usize)
             .doing(|| "sharing memory with the doorbell".into())?;
         let doorbell = sender_netns.run(|| {
@@ -117,106 +101,59 @@ impl Port {
                 .and_then(|program| program.attach(sender.ifindex))
                 .doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
         })?;
-        let pollers = take_over(&link, &sender_netns, &sender, &announcements, &ids)?;
-
-        let memory_frames = umem.memory().frames();
-        let queues = sockets.into_iter().zip(pollers).enumerate();
-        let mut port = Port {
-            attached: Some([redirect, doorbell]),
-            link,
-            sender,
-            sender_netns: Arc::new(sender_netns),
-            queues: queues.map(|(number, (socket, poller))| Queue::new(number, socket, poller)).collect(),
-            announcements,
-            transmissions: vec![Transmission::new(memory_frames, RINGS.transmit)],
-            sockets: map,
-            ids,
-            is_down: false,
-            lost: Lost::default(),
-        };
-        port.set_poll_budget(poll_budget);
-        port.go_live(frames)?;
-        Ok(port)
+        let fds = sockets.iter().map(|socket| Arc::clone(socket.fd())).collect();
+        let mut ownership = Ownership::new(link, (sender_netns, sender), announcements, map, fds);
+        let mut queues = Vec::new();
+        let mut sockets = sockets.into_iter();
+        ownership.take(|number, poller| {
+            let socket = sockets.next().expect("a socket for each queue");
+            queues.push(Queue::new(number, socket, poller, poll_budget));
+            offer(&mut queues, number, frames, name)
+        })?;
+        let transmissions = vec![Transmission::new(umem.memory().frames(), RINGS.transmit)];
+        Ok(Port { attached: Some([redirect, doorbell]), ownership, queues, transmissions })
     }
 
     /// Notes that the interface went down: what the kernel loses from now on until [`Port::retake`] is no fault.
     pub fn note_down(&mut self) {
-        self.is_down = true;
+        self.ownership.note_down();
     }
 
     /// Whether the queues have NAPI instances other than those it owns, as they do after the interface came up again.
     pub fn is_disowned(&self) -> Result<bool> {
-        let ids = napi::instances(self.link.ifindex)?;
-        napi::check_instances(&self.link, &ids)?;
-        Ok(ids != self.ids)
+        self.ownership.is_disowned()
     }
 
     /// Leaves what arrives to the kernel's own stack, so that the queues can be primed. What has arrived can be collected.
     pub fn let_go(&mut self) -> Result<()> {
-        for queue in 0..self.link.rx_queues {
-            self.sockets
-                .delete(queue)
-                .doing(|| format!("leaving queue {queue} of {} to the kernel", self.link.name))?;
-        }
-        Ok(())
+        self.ownership.let_go()
     }
 
     /// Owns the queues again; [`Port::let_go`] and collecting what had arrived come before, so that there are frames on offer
     /// for all that comes first. The caller sets the poll budget anew.
     pub fn retake(&mut self, frames: &mut Frames) -> Result<()> {
-        // It may have been renamed.
-        self.link = Link::by_index(self.link.ifindex)?;
-        let ids = napi::instances(self.link.ifindex)?;
-        napi::check_instances(&self.link, &ids)?;
-        let pollers = take_over(&self.link, &self.sender_netns, &self.sender, &self.announcements, &ids)?;
-        for (queue, poller) in self.queues.iter_mut().zip(pollers) {
-            queue.set_poller(poller);
-        }
-        self.ids = ids;
-        self.go_live(std::slice::from_mut(frames))?;
-        // Senders may have been stopped, and announced before this.
-        (0..self.queues.len()).for_each(|queue| self.announcements.set_pending(queue));
-        self.lost()?;
-        self.is_down = false;
-        Ok(())
-    }
-
-    /// From here on packets arrive here and not in the kernel's stack.
-    fn go_live(&mut self, frames: &mut [Frames]) -> Result<()> {
-        let owners = frames.len();
-        let count = self.queues.len();
-        for queue in &mut self.queues {
-            if !queue.offer(&mut frames[owner_of(queue.number(), owners)]) {
-                return Err(PortError::Unsuitable {
-                    name: self.link.name.clone(),
-                    why: format!(
-                        "has {count} queues, which need {} frames of packet memory: give weir more with --memory",
-                        count as u32 * queue.poll_budget()
-                    ),
-                });
-            }
-            let number = queue.number() as u32;
-            self.sockets
-                .update(number, queue.socket().as_fd().as_raw_fd() as u32)
-                .doing(|| format!("directing queue {number} of {} to its socket", self.link.name))?;
-        }
-        Ok(())
+        let name = self.ownership.link().name.clone();
+        let queues = &mut self.queues;
+        self.ownership.retake(|number, poller| {
+            queues[number].set_poller(poller);
+            offer(queues, number, std::slice::from_mut(frames), &name)
+        })
     }
 
     /// The interface.
     pub fn link(&self) -> &Link {
-        &self.link
+        self.ownership.link()
     }
 
     /// The other end of the interface, where packets come from.
     pub fn sender(&self) -> &Link {
-        &self.sender
+        self.ownership.sender()
     }
 
     /// The senders' queue. What it has lost stays 0 unless forwarded traffic overruns it. To read it takes a thread and a
     /// netlink request, so it is not for a worker's own time.
     pub fn sender_queue(&self) -> RootQdisc {
-        RootQdisc::new(Arc::clone(&self.sender_netns), self.sender.ifindex)
+        self.ownership.sender_queue()
     }
 
     /// How many queues packets arrive on.
@@ -226,22 +163,22 @@ impl Port {
 
     /// The longest packet that may be transmitted, in bytes.
     pub fn packet_bytes_max(&self) -> u32 {
-        self.link.mtu_bytes + HEADER_BYTES_MAX
+        self.link().mtu_bytes + HEADER_BYTES_MAX
     }
 
-    /// The queues, for their owners, and what the sending end announces on them.
-    pub fn split(&mut self) -> (&mut [Queue], &Announcements) {
-        (&mut self.queues, &self.announcements)
+    /// The queues, for their owners, and what is needed to own them again meanwhile.
+    pub fn split(&mut self) -> (&mut [Queue], &mut Ownership) {
+        (&mut self.queues, &mut self.ownership)
     }
 
     /// What the sending end announces.
     pub fn announcements(&self) -> &Announcements {
-        &self.announcements
+        self.ownership.announcements()
     }
 
     /// Polls by io_uring from now on, as it does by itself where packets to the kernel's own sockets are filtered.
     pub fn poll_by_ring(&mut self) -> Result<()> {
-        for (queue, &id) in self.queues.iter_mut().zip(&self.ids) {
+        for (queue, &id) in self.queues.iter_mut().zip(self.ownership.ids()) {
             queue.set_poller(Poller::ring(id)?);
         }
         Ok(())
@@ -270,7 +207,7 @@ impl Port {
     /// Transmits by way of all queues from now on; how many those are.
     pub fn spread_transmission(&mut self, frames: &Frames) -> usize {
         let memory_frames = frames.pool.memory().frames();
-        let queues = self.queues.len().min(self.link.tx_queues as usize);
+        let queues = self.queues.len().min(self.link().tx_queues as usize);
         self.transmissions.resize_with(queues.max(1), || Transmission::new(memory_frames, RINGS.transmit));
         self.transmissions.len()
     }
@@ -295,7 +232,7 @@ impl Port {
         let mut worst = Transmit::Progress;
         for (transmission, queue) in self.transmissions.iter_mut().zip(&mut self.queues) {
             let flushed = transmission.flush(queue.socket_mut());
-            match flushed.doing(|| format!("transmitting on {}", self.link.name))? {
+            match flushed.doing(|| format!("transmitting on {}", self.ownership.link().name))? {
                 Transmit::Down => worst = Transmit::Down,
                 outcome if worst == Transmit::Progress => worst = outcome,
                 _ => {}
@@ -330,29 +267,12 @@ impl Port {
 
     /// What the kernel lost at this port.
     pub fn lost(&mut self) -> Result<Lost> {
-        let kernel = self.statistics()?;
-        // An empty fill ring is among `rx_dropped`, a full receive ring is not.
-        let new = kernel.rx_dropped + kernel.rx_ring_full - self.lost.owned - self.lost.while_down;
-        *if self.is_down { &mut self.lost.while_down } else { &mut self.lost.owned } += new;
-        Ok(self.lost)
+        self.ownership.lost()
     }
 
-    /// What the kernel counts at the sockets of this port, all queues together.
-    pub fn statistics(&self) -> Result<Statistics> {
-        let mut sum = Statistics::default();
-        for queue in &self.queues {
-            let one = queue
-                .socket()
-                .statistics()
-                .doing(|| format!("reading the statistics of {}", self.link.name))?;
-            sum.rx_dropped += one.rx_dropped;
-            sum.rx_invalid_descs += one.rx_invalid_descs;
-            sum.tx_invalid_descs += one.tx_invalid_descs;
-            sum.rx_ring_full += one.rx_ring_full;
-            sum.rx_fill_ring_empty_descs += one.rx_fill_ring_empty_descs;
-            sum.tx_ring_empty_descs += one.tx_ring_empty_descs;
-        }
-        Ok(sum)
+    /// Starts the queues by which it transmits, if nobody polls at the other end; whether that was so.
+    pub fn release_far_end(&self) -> Result<bool> {
+        self.ownership.release_far_end()
     }
 }
 
@@ -362,6 +282,7 @@ impl Drop for Port {
     fn drop(&mut self) {
         const CLOSERS: usize = 32;
         self.attached = None;
+        self.ownership.forget_sockets();
         let mut queues = std::mem::take(&mut self.queues);
         std::thread::scope(|scope| {
             while !queues.is_empty() {
@@ -380,12 +301,16 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
             link.name
         ));
     }
-    if link.has_xdp {
-        return refuse(format!(
-            "has an XDP program attached: `weir stat` tells whether another wire has it; otherwise stop its owner, or \
-             `ip link set {} xdp off`",
-            link.name
-        ));
+    if let Some(program) = link.xdp_program {
+        return refuse(match holder::of_program(program) {
+            Some((pid, line)) => {
+                format!("is in use by process {pid} (`{line}`), whose XDP program it has: stop that first")
+            }
+            None => format!(
+                "has XDP program {program}, which no process holds: `ip link set {} xdp off` takes it off",
+                link.name
+            ),
+        });
     }
     for end in [link, sender] {
         let other = if std::ptr::eq(end, sender) {
@@ -429,24 +354,18 @@ fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<(
     netns.run(|| qdisc::install(link))
 }
 
-/// Gets a poller for each queue and makes the kernel leave the queues to them, which it does once they have polled.
-fn take_over(
-    link: &Link,
-    sender_netns: &NetNs,
-    sender: &Link,
-    announcements: &Announcements,
-    ids: &[u32],
-) -> Result<Vec<Poller>> {
-    announcements.set_priming(true);
-    let primings = (0..link.rx_queues).map(|_| Priming::new(link)).collect::<Result<Vec<_>>>()?;
-    let came_by = napi::came_by(&primings, sender_netns, sender);
-    announcements.set_priming(false);
-    let mut pollers = Vec::new();
-    for ((priming, came_by), &id) in primings.into_iter().zip(came_by?).zip(ids) {
-        let poller = if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? };
-        napi::defer(id)?;
-        poller.poll();
-        pollers.push(poller);
+/// Fills up the offer of a queue before anything is directed to it.
+fn offer(queues: &mut [Queue], number: usize, frames: &mut [Frames], name: &str) -> Result<()> {
+    let owners = frames.len();
+    let queue = &mut queues[number];
+    if queue.offer(&mut frames[owner_of(number, owners)]) {
+        return Ok(());
     }
-    Ok(pollers)
+    Err(PortError::Unsuitable {
+        name: name.into(),
+        why: format!(
+            "has too many queues for the packet memory, of which queue {number} needs {} frames: give weir more with --memory",
+            queue.poll_budget()
+        ),
+    })
 }

@@ -23,17 +23,14 @@ pub struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(number: usize, socket: XskSocket, poller: Poller) -> Queue {
-        Queue { number, socket, poller, on_offer: 0, poll_budget: napi::BUDGET }
+    pub(crate) fn new(number: usize, socket: XskSocket, poller: Poller, poll_budget: u32) -> Queue {
+        let poll_budget = poller.set_budget(poll_budget.min(napi::BUDGET));
+        Queue { number, socket, poller, on_offer: 0, poll_budget }
     }
 
     /// Its number at the port.
     pub fn number(&self) -> usize {
         self.number
-    }
-
-    pub(crate) fn socket(&self) -> &XskSocket {
-        &self.socket
     }
 
     pub(crate) fn socket_mut(&mut self) -> &mut XskSocket {
@@ -49,8 +46,10 @@ impl Queue {
         self.poll_budget
     }
 
-    pub(crate) fn set_poller(&mut self, poller: Poller) {
+    /// Polls by another poller from now on, as many packets a call as before or as many as that one can.
+    pub fn set_poller(&mut self, poller: Poller) {
         self.poller = poller;
+        self.set_poll_budget(self.poll_budget);
     }
 
     pub(crate) fn poller_name(&self) -> &'static str {

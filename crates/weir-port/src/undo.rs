@@ -2,8 +2,8 @@
 //!
 //! Each change is recorded *before* it is made, with a keeper that outlives a crash (`weir_run::guardian`). Putting back is
 //! idempotent and content with things that are already gone. What belongs to descriptors is not listed, because the kernel
-//! takes it back by itself: XDP and tcx programs (links), maps, AF_XDP sockets, NAPI settings (they die with the instance
-//! that XDP made).
+//! takes it back by itself: XDP and tcx programs (links), maps, AF_XDP sockets. With them go the NAPI instances that XDP made, but
+//! not what they held: that is [`Undo::Queues`].
 
 use std::path::PathBuf;
 
@@ -11,13 +11,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{PortError, Result};
 use crate::link::{self, Link};
+use crate::napi::Deferral;
 use crate::netns::NetNs;
-use crate::{ethtool, masquerade, qdisc};
+use crate::{ethtool, masquerade, qdisc, release};
 
 /// One thing to put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Undo {
+    /// Let those go on that were held by owning the receive queues of an interface.
+    Queues {
+        /// The interface's number.
+        ifindex: u32,
+        /// How the instances of its queues were deferred, if it had any then.
+        before: Option<Deferral>,
+    },
     /// Remove Weir's qdisc from an interface and put the one before it back.
     Qdisc {
         /// The interface's number.
@@ -53,6 +61,7 @@ impl Undo {
     /// Puts the thing back, in this thread's namespace.
     pub fn apply(&self) -> Result<()> {
         match self {
+            Undo::Queues { ifindex, before } => release::release(*ifindex, *before),
             Undo::Qdisc { ifindex, before } => {
                 qdisc::remove(*ifindex)?;
                 before.as_ref().map_or(Ok(()), |before| qdisc::restore(*ifindex, before))

@@ -13,6 +13,9 @@
 //!   flows to them ([`weir_core::dispatch::handlers`]).
 //! - A full workstream holds the worker that polls, [`worker`]; nothing is dropped unless a protocol's rule says so.
 //!
+//! - While the interface is down nothing comes; when it is up again, its queues have other NAPI instances, which the thread that
+//!   calls owns anew and hands to the workers. When it vanishes the sink ends.
+//!
 //! Books (invariant 1): received = delivered + dropped(reason) + held, over all workers. The end: queues are polled no more, what is
 //! inside is handled, then workers are told to end and their numbers are added up.
 //!
@@ -34,13 +37,15 @@ use weir_core::drops::{Count, DropCounts};
 use weir_port::bpf::doorbell::Bell;
 use weir_port::frames::Frames;
 use weir_port::link::Link;
+use weir_port::monitor::{State, Watch};
 use weir_port::napi;
+use weir_port::ownership::{Lost, Ownership};
 use weir_port::port::{Port, owner_of};
 use weir_port::undo::Keeper;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, sys};
 use weir_ring::handoff;
-use weir_ring::inject::Injector;
+use weir_ring::inject::{Injector, Refused};
 use weir_ring::loans::Loans;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
@@ -80,7 +85,7 @@ pub struct Progress {
     pub elapsed_ns: u64,
     /// What was delivered.
     pub delivered: Count,
-    /// Packets of generators among it.
+    /// Packets of generators that have come, delivered or dropped for a rule.
     pub numbered: u64,
 }
 
@@ -119,7 +124,32 @@ pub struct Summary {
     /// Flows of generators that came to more than one worker.
     pub split_flows: u64,
     /// Packets that the kernel lost at the interface.
-    pub lost: u64,
+    pub lost: Lost,
+    /// Whether the interface vanished.
+    pub is_gone: bool,
+    /// How flows were dealt to workers.
+    pub steering: Steering,
+}
+
+/// How flows are dealt to workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// There is one worker.
+    None,
+    /// By the queues of the device: each worker polls its own.
+    Queues,
+    /// By Toeplitz, where there are fewer queues than workers: those that poll hand over.
+    Toeplitz,
+}
+
+impl Steering {
+    fn new(queues: usize, workers: usize) -> Steering {
+        match workers {
+            1 => Steering::None,
+            _ if queues < workers => Steering::Toeplitz,
+            _ => Steering::Queues,
+        }
+    }
 }
 
 impl Summary {
@@ -160,15 +190,28 @@ impl Sink {
         Ok(Sink { port, frames, bells, configuration, _umem: umem })
     }
 
-    /// Receives and checks packets until `observe`, which is shown how it goes every millisecond or so, says false.
+    /// How many queues the interface has.
+    pub fn queues(&self) -> usize {
+        self.port.queues()
+    }
+
+    /// How flows will be dealt to workers.
+    pub fn steering(&self) -> Steering {
+        Steering::new(self.port.queues(), self.configuration.workers)
+    }
+
+    /// Receives and checks packets until the interface vanishes or `observe`, which is shown how it goes every millisecond or so,
+    /// says false; `tell` is told how the interface fares.
     ///
     /// # Errors
-    /// If a worker cannot start or go on, or the kernel does not say what it lost.
+    /// If a worker cannot start or go on, the interface cannot be owned again, or the kernel does not say what it lost.
     pub fn receive(
         mut self,
         flows: u32,
         observe: &mut dyn FnMut(&Progress) -> bool,
+        tell: &mut dyn FnMut(State),
     ) -> weir_port::Result<Summary> {
+        let mut watch = Watch::new(self.port.link().ifindex)?;
         let starting = || "starting workers".to_string();
         let count = self.configuration.workers;
         let registry = &self.configuration.registry;
@@ -181,11 +224,13 @@ impl Sink {
             .doing(starting)?;
         let wake_cost_ns = wake_cost_ns().doing(starting)?;
         let owners = self.bells.len();
-        let steers = self.port.queues() < count;
-        let (queues, announcements) = self.port.split();
+        let steering = self.steering();
+        let steers = steering == Steering::Toeplitz;
+        let (queues, ownership) = self.port.split();
         let mut intakes: Vec<Option<Intake<'_>>> = (0..count)
             .map(|worker| {
                 let bell = self.bells.get(worker)?;
+                let announcements = Arc::clone(ownership.announcements());
                 Some(Intake { queues: Vec::new(), announcements, bell, steers })
             })
             .collect();
@@ -219,13 +264,16 @@ impl Sink {
                     }
                 }
             }
-            watch(&shared, &words, &injectors, &threads, observe);
+            let mut interface = Watched { watch: &mut watch, ownership, injectors: &injectors, owners, tell };
+            let looked_on = look_on(&shared, &words, &mut interface, &threads, observe);
             end(&shared, &injectors);
-            threads.into_iter().map(join).collect::<std::io::Result<Vec<Ended>>>()
+            let ended = threads.into_iter().map(join).collect::<std::io::Result<Vec<Ended>>>()?;
+            Ok((looked_on, ended))
         });
-        let ended = ended.doing(|| format!("receiving on {}", self.port.link().name))?;
-        let lost = self.port.lost()?.owned;
-        Ok(summarise(&self.configuration, self.port.queues(), &cores, ended, lost))
+        let (is_gone, ended) = ended.doing(|| format!("receiving on {}", self.port.link().name))?;
+        let (is_gone, lost) = (is_gone?, self.port.lost()?);
+        let summary = summarise(&self.configuration, self.port.queues(), &cores, ended);
+        Ok(Summary { lost, is_gone, ..summary })
     }
 }
 
@@ -247,30 +295,86 @@ fn join(thread: ScopedJoinHandle<'_, std::io::Result<Ended>>) -> std::io::Result
     thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a worker panicked")))
 }
 
-/// Looks on until all is handled, or that takes too long, or a worker has ended of itself.
-fn watch(
+/// The interface, for the thread that looks on while workers have its queues.
+struct Watched<'a> {
+    watch: &'a mut Watch,
+    ownership: &'a mut Ownership,
+    injectors: &'a [Injector<Message>],
+    /// How many workers have queues.
+    owners: usize,
+    tell: &'a mut dyn FnMut(State),
+}
+
+impl Watched<'_> {
+    /// Sees to what has happened to the interface; whether it is gone.
+    fn look(&mut self) -> weir_port::Result<bool> {
+        while let Some(state) = self.watch.next_change()? {
+            (self.tell)(state);
+            match state {
+                State::Gone => return Ok(true),
+                State::Down => self.ownership.note_down(),
+                State::Up | State::NoCarrier => match self.retake() {
+                    // Down again already: it will come up again, or vanish.
+                    Err(_) if !Link::by_index(self.ownership.link().ifindex).is_ok_and(|link| link.up) => {}
+                    result => result?,
+                },
+            }
+        }
+        Ok(false)
+    }
+
+    /// Owns the queues again if they have other instances than before.
+    fn retake(&mut self) -> weir_port::Result<()> {
+        if !self.ownership.is_disowned()? {
+            return Ok(());
+        }
+        self.ownership.let_go()?;
+        let mut pollers: Vec<_> = (0..self.owners).map(|_| Vec::new()).collect();
+        let owners = self.owners;
+        self.ownership.retake(|queue, poller| {
+            pollers[owner_of(queue, owners)].push((queue, poller));
+            Ok(())
+        })?;
+        for (injector, pollers) in self.injectors.iter().zip(pollers) {
+            let mut message = Message::Pollers(pollers);
+            // One that has no room has words to take first; one that is gone has ended, which the caller finds.
+            while let Err(Refused::Full(back)) = injector.push(message) {
+                message = back;
+                thread::sleep(LOOK);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks on until all is handled, or that takes too long, or a worker has ended of itself; whether the interface is gone.
+fn look_on(
     shared: &Shared,
     words: &Words,
-    injectors: &[Injector<Message>],
+    interface: &mut Watched<'_>,
     threads: &[ScopedJoinHandle<'_, std::io::Result<Ended>>],
     observe: &mut dyn FnMut(&Progress) -> bool,
-) {
+) -> weir_port::Result<bool> {
     let start_ns = now_ns();
     let mut stopping_since = None;
+    let mut is_gone = false;
     while !threads.iter().any(ScopedJoinHandle::is_finished) && !shared.is_at_rest() {
         thread::sleep(LOOK);
         let (now_ns, told) = (now_ns(), shared.told());
+        is_gone = is_gone || interface.look()?;
         let delivered = Count { packets: told.delivered, bytes: told.delivered_bytes };
         let elapsed_ns = now_ns - start_ns;
-        let goes_on = observe(&Progress { elapsed_ns, delivered, numbered: words.numbered() });
+        let progress = Progress { elapsed_ns, delivered, numbered: words.numbered() };
+        let goes_on = observe(&progress) && !is_gone;
         if !goes_on && stopping_since.is_none() {
             shared.stop();
-            wake(injectors);
+            wake(interface.injectors);
         }
         if !goes_on && now_ns - *stopping_since.get_or_insert(now_ns) > DRAIN_NS_MAX {
-            return;
+            break;
         }
     }
+    Ok(is_gone)
 }
 
 /// Makes all workers end.
@@ -285,13 +389,7 @@ fn wake(injectors: &[Injector<Message>]) {
     injectors.iter().for_each(|injector| drop(injector.push(Message::Look)));
 }
 
-fn summarise(
-    configuration: &Configuration,
-    queues: usize,
-    cores: &[usize],
-    ended: Vec<Ended>,
-    lost: u64,
-) -> Summary {
+fn summarise(configuration: &Configuration, queues: usize, cores: &[usize], ended: Vec<Ended>) -> Summary {
     let now_ns = now_ns();
     let (mut account, mut held) = (Account::default(), Count::default());
     let mut dropped = DropCounts::default();
@@ -328,6 +426,8 @@ fn summarise(
         held,
         workstreams_balance,
         split_flows,
-        lost,
+        lost: Lost::default(),
+        is_gone: false,
+        steering: Steering::new(queues, cores.len()),
     }
 }

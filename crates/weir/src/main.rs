@@ -36,7 +36,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let command = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(error) => return explain(&error),
+    };
+    let result = match command {
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Wire(arguments) => commands::wire::run(&arguments),
         Command::Lab(arguments) => commands::lab::run(&arguments),
@@ -49,10 +53,21 @@ fn main() -> ExitCode {
             return if weir_run::guardian::guard() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
     };
-    result.unwrap_or_else(|failure| {
-        eprintln!("weir: {}", failure.message);
-        ExitCode::from(failure.code)
-    })
+    result.unwrap_or_else(fail)
+}
+
+fn fail(failure: Failure) -> ExitCode {
+    output::say(format_args!("weir: {}", failure.message));
+    ExitCode::from(failure.code)
+}
+
+/// Prints help, or what is wrong with the command line.
+fn explain(error: &clap::Error) -> ExitCode {
+    let printed = error.print();
+    if error.use_stderr() {
+        return ExitCode::from(2);
+    }
+    output::written(printed).map_or_else(fail, |()| ExitCode::SUCCESS)
 }
 
 /// A command that did not succeed: 1 for a failure, 2 for something wrong with what was asked, 126 and 127 for a program that

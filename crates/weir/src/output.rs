@@ -1,12 +1,27 @@
-//! Standard output: coloured on a terminal only, and nobody reading any more is no failure.
+//! What commands say: to standard output, coloured on a terminal only, and to standard error.
+//!
+//! Rule: nobody reading any more (EPIPE) is no failure; any other failure, such as a full disk, is one sentence and status 1.
+//! The standard library's `println!` panics instead, so no command uses it.
 
-use std::io::{self, IsTerminal};
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
 
 use crate::Failure;
 
 /// Whether to colour: on a terminal, unless its user wants none (<https://no-color.org>).
 pub fn colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Writes to standard output, at once and as a whole.
+pub fn print(text: impl Display) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    written(write!(out, "{text}").and_then(|()| out.flush()))
+}
+
+/// The same with the end of a line.
+pub fn print_line(text: impl Display) -> Result<(), Failure> {
+    print(format_args!("{text}\n"))
 }
 
 /// What became of writing. A pipe that is closed has been read as far as its reader wanted.
@@ -17,4 +32,14 @@ pub fn written(result: io::Result<()>) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Says something on standard error. Where that fails there is nobody to tell.
+pub fn say(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Warns of something.
+pub fn warn(text: impl Display) {
+    say(format_args!("weir: warning: {text}"));
 }

@@ -20,7 +20,7 @@ use weir_run::stats::Snapshot;
 use weir_run::wire::{Wire, WireConfig};
 use weir_run::worker::{self, Ended, Mailbox};
 
-use crate::Failure;
+use crate::{Failure, output};
 
 /// What can end a session or concerns it.
 pub enum Event {
@@ -48,7 +48,7 @@ pub fn guardian() -> Result<Guardian, Failure> {
 /// Puts everything back after a failure on the way up, and hands that on.
 pub fn give_up(guardian: Guardian, failure: Failure) -> Failure {
     for fault in guardian.finish() {
-        eprintln!("weir: while putting things back: {fault}");
+        output::say(format_args!("weir: while putting things back: {fault}"));
     }
     failure
 }
@@ -98,7 +98,7 @@ impl Session {
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
         let Wire { parts, constants, warnings } = Wire::open(config, &bells, guardian, now_ns())?;
         for warning in warnings {
-            eprintln!("weir: warning: {warning}");
+            output::warn(warning);
         }
         let crew = Crew::new(mailboxes, constants);
         watch_interfaces(monitor, config, sender.clone(), crew.clone())?;
@@ -134,7 +134,7 @@ impl Session {
         let last_words = last_words(ended, &self.crew);
         let faults = self.guardian.finish();
         for fault in &faults {
-            eprintln!("weir: while putting things back: {fault}");
+            output::say(format_args!("weir: while putting things back: {fault}"));
         }
         match last_words {
             Ok(_) if !faults.is_empty() => Err("not everything could be put back".into()),
@@ -217,7 +217,7 @@ fn watch_interfaces(
 
 fn look(ifindex: u32) -> LinkEvent {
     match Link::by_index(ifindex) {
-        Ok(link) => LinkEvent::Changed { ifindex, up: link.up },
+        Ok(link) => LinkEvent::Changed { ifindex, up: link.up, has_carrier: link.has_carrier },
         Err(_) => LinkEvent::Gone { ifindex },
     }
 }

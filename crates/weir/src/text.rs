@@ -1,7 +1,9 @@
 //! How options are read: the units of tc and names, checked where they are given.
 
+use std::fmt::Display;
 use std::io::Read;
 use std::path::Path;
+use std::str::FromStr;
 
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
@@ -10,7 +12,7 @@ use weir_run::classes::{Classes, FRAME_BYTES};
 use weir_run::control::FILE_BYTES_MAX;
 use weir_run::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
 
-use crate::Failure;
+use crate::{Failure, output};
 
 /// Reads a rate, for clap.
 pub fn rate(text: &str) -> Result<Rate, String> {
@@ -27,10 +29,36 @@ pub fn time(text: &str) -> Result<u64, String> {
     parse_time_ns(text).map_err(|error| error.to_string())
 }
 
+/// Reads a whole number from `least` to `most`, for clap.
+pub fn whole<N>(least: N, most: N) -> impl Fn(&str) -> Result<N, String> + Clone
+where
+    N: Copy + PartialOrd + Display + FromStr + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse::<N>().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("write a whole number from {least} to {most}"))
+    }
+}
+
+/// Checks how many workers were asked for.
+pub fn check_workers(workers: usize, most: usize) -> Result<(), Failure> {
+    let cores = weir_port::sys::allowed_cores().len();
+    let most = cores.min(most);
+    if (1..=most).contains(&workers) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "--workers {workers}: give 1 to {most}; each worker has a core of its own, and this process may use {cores}"
+    )))
+}
+
 /// Reads a setting of dispatch or steering, for clap.
 pub fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example defaultqlimit=512")?;
-    Ok((key.trim().to_string(), value.trim().to_string()))
+    let setting = text.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+    let (key, value) = setting
+        .filter(|(key, value)| !key.is_empty() && !value.is_empty())
+        .ok_or("write KEY=VALUE, for example defaultqlimit=512")?;
+    Ok((key.to_string(), value.to_string()))
 }
 
 /// Checks a burst that was asked for.
@@ -56,7 +84,7 @@ pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), 
     }
     let classes = Classes::read(&file.display().to_string(), &text, interfaces).map_err(Failure::usage)?;
     for warning in &classes.warnings {
-        eprintln!("weir: warning: {warning}");
+        output::warn(warning);
     }
     Ok((text, classes))
 }

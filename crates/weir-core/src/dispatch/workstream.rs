@@ -192,8 +192,15 @@ impl<P: Packet> Workstream<P> {
         self.enqueue(proto, packet, handler);
     }
 
-    /// One pass: handles what was queued when it began. Returns how many packets that were.
+    /// One pass: handles what was queued when it began, and lets feeders on. Returns how many packets that were.
     pub fn drain<H: Handler<P>>(&mut self, now_ns: u64, handler: &mut H) -> usize {
+        let handled = self.handle_queued(handler);
+        self.let_on(now_ns);
+        handled
+    }
+
+    /// The half of [`Workstream::drain`] that takes time, for those who count how long feeders were held meanwhile.
+    pub fn handle_queued<H: Handler<P>>(&mut self, handler: &mut H) -> usize {
         for queue in &mut self.queues {
             queue.pass_len = queue.packets.len();
         }
@@ -218,8 +225,12 @@ impl<P: Packet> Workstream<P> {
                 packets.clear();
             }
         }
-        self.credit.let_on(now_ns);
         handled
+    }
+
+    /// Lets feeders on that were held by what is no longer full.
+    pub fn let_on(&mut self, now_ns: u64) {
+        self.credit.let_on(now_ns);
     }
 
     /// Whether nothing waits here.

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use super::ring::{Consumer, Descriptor, Offsets, Producer};
 use super::umem::Umem;
@@ -67,7 +68,7 @@ pub enum Transmit {
 
 /// A bound socket and its rings.
 pub struct XskSocket {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// Frames offered for reception.
     pub fill: Producer<u64>,
     /// Packets received.
@@ -123,7 +124,7 @@ impl XskSocket {
         if shared_fd.is_none() {
             umem.set_first(socket)?;
         }
-        Ok(XskSocket { fd, fill, rx, tx, completion })
+        Ok(XskSocket { fd: Arc::new(fd), fill, rx, tx, completion })
     }
 
     /// Asks the kernel to transmit what has been published on the transmit ring: one call, one batch.
@@ -144,10 +145,15 @@ impl XskSocket {
         }
     }
 
-    /// What the kernel lost at this socket.
-    pub fn statistics(&self) -> io::Result<Statistics> {
-        Ok(sys::getsockopt(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS)?.0)
+    /// Its descriptor, for what is asked of the kernel while the socket is in use elsewhere.
+    pub fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
     }
+}
+
+/// What the kernel lost at a socket.
+pub fn statistics(fd: BorrowedFd<'_>) -> io::Result<Statistics> {
+    Ok(sys::getsockopt(fd, libc::SOL_XDP, libc::XDP_STATISTICS)?.0)
 }
 
 /// Binds, and waits where the kernel still holds the queue for a socket that has been closed: it lets go of one in its own time,
@@ -164,10 +170,4 @@ fn bind_when_free(socket: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::R
         }
     }
     sys::bind(socket, address)
-}
-
-impl AsFd for XskSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
 }

@@ -6,8 +6,12 @@
 //!
 //! Flows are spread over the queues of the interface by their hash, as a device does that receives them.
 //!
-//! A generator is held like any sender: a device that takes no more is asked again later, and nothing is dropped for that. Books
-//! (invariant 1): accepted = delivered + dropped(reason) + in flight.
+//! A generator is held like any sender: a device that takes no more, or is down, is asked again later, and nothing is dropped for
+//! that. What is in flight when the interface vanishes is dropped with it. Books (invariant 1): accepted = delivered +
+//! dropped(reason) + in flight.
+//!
+//! A device may take no more because whoever received at the other end was killed while it held its senders
+//! ([`weir_port::release`]). A generator that is held for long looks whether that is so, and goes on.
 //!
 //! Owner: the calling thread. Limits: interfaces are veths ([`weir_port::port`]). What arrives at a generator is thrown away.
 
@@ -17,6 +21,7 @@ use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
 use weir_port::bpf::doorbell::Bell;
 use weir_port::frames::{Frames, Received};
+use weir_port::monitor::{State, Watch};
 use weir_port::napi;
 use weir_port::port::Port;
 use weir_port::transmission::Completion;
@@ -39,6 +44,11 @@ const REST_NS_MIN: u64 = 20_000;
 const REST_NS_MAX: u64 = 1_000_000;
 /// How long a generator goes on waiting for what is in flight when it is done.
 const DRAIN_NS_MAX: u64 = 5_000_000_000;
+/// How often it looks how its interface fares.
+const LOOK_NS: u64 = 1_000_000;
+/// How long it is held before it looks who holds it, and how long it waits until it looks again.
+const HELD_NS: u64 = 100_000_000;
+const HELD_AGAIN_NS: u64 = 1_000_000_000;
 
 /// An interface taken over.
 pub struct Interface {
@@ -46,12 +56,32 @@ pub struct Interface {
     frames: Frames,
     received: Vec<Received>,
     bell: Bell,
+    watch: Watch,
     // Last: the memory goes when the sockets have gone.
     _umem: Umem,
 }
 
 /// How it goes: the time since the start, and what was sent; false stops it.
 pub type Observe<'a> = &'a mut dyn FnMut(u64, Count) -> bool;
+
+/// What happens on the way that concerns its user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// How the interface fares now.
+    Interface(State),
+    /// The queues that send to the other end, so called, were stopped and nobody was there to start them; they go on.
+    Released(String),
+}
+
+/// What a generator came to.
+pub struct Sent {
+    /// Its books.
+    pub account: Account,
+    /// What is still in flight.
+    pub in_flight: Count,
+    /// Whether the interface vanished.
+    pub is_gone: bool,
+}
 
 impl Interface {
     /// Takes an interface over; `keeper` puts it back.
@@ -70,19 +100,27 @@ impl Interface {
             Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
         let port =
             Port::open(name, napi::BUDGET, &mut umem, std::slice::from_mut(&mut frames), &[&bell], keeper)?;
-        Ok(Interface { port, frames, received: Vec::with_capacity(2 * BURST), bell, _umem: umem })
+        let watch = Watch::new(port.link().ifindex)?;
+        Ok(Interface { port, frames, received: Vec::with_capacity(2 * BURST), bell, watch, _umem: umem })
     }
 
-    /// Sends what a generator makes until it is done; `observe` stops it by saying false. Returns the books and what is still in
-    /// flight.
+    /// Sends what a generator makes until it is done or the interface vanishes; `observe` stops it by saying false.
     ///
     /// # Errors
     /// If the interface fails.
-    pub fn generate(&mut self, generator: &mut Gen, observe: Observe) -> weir_port::Result<(Account, Count)> {
+    pub fn generate(
+        &mut self,
+        generator: &mut Gen,
+        observe: Observe,
+        tell: &mut dyn FnMut(Event),
+    ) -> weir_port::Result<Sent> {
         let mut account = Account::default();
         let queues = self.port.spread_transmission(&self.frames);
         let start_ns = now_ns();
+        let mut state = State::Up;
         let mut done_since = None;
+        let mut look_ns = start_ns;
+        let mut held_look_ns = start_ns + HELD_NS;
         loop {
             let now = now_ns();
             if !observe(now - start_ns, account.delivered) {
@@ -92,39 +130,78 @@ impl Interface {
                 Completion::Delivered => account.deliver(len_bytes),
                 Completion::Refused => account.drop(DropReason::DeviceRefused, len_bytes),
             });
+            if now >= look_ns {
+                look_ns = now + LOOK_NS;
+                while let Some(change) = self.watch.next_change()? {
+                    state = change;
+                    tell(Event::Interface(state));
+                }
+            }
+            let (packets, bytes) = self.port.in_flight();
+            if state == State::Gone {
+                let len_bytes = u32::from(generator.flows.size_bytes());
+                (0..packets).for_each(|_| account.drop(DropReason::PortGone, len_bytes));
+                return Ok(Sent { account, in_flight: Count::default(), is_gone: true });
+            }
+            if completed > 0 || packets == 0 || state != State::Up {
+                held_look_ns = now + HELD_NS;
+            } else if now >= held_look_ns {
+                held_look_ns = now + HELD_AGAIN_NS;
+                if self.port.release_far_end()? {
+                    tell(Event::Released(self.port.sender().name.clone()));
+                }
+            }
             self.collect_all();
             self.received.drain(..).for_each(|received| self.frames.pool.give(received.frame));
-            let room =
-                (self.port.transmit_room() as usize).min(BURST).min(self.frames.pool.available() as usize);
-            let due = generator.due(now, room);
-            for _ in 0..due {
-                let Some(mut frame) = self.frames.pool.take() else { break };
-                let len_bytes = u32::from(generator.flows.size_bytes());
-                let hash = generator.flows.write_next(self.frames.pool.memory().bytes_mut(&mut frame));
-                generator.note_sent(1);
-                account.accept(len_bytes);
-                let packet = Received { frame, offset_bytes: 0, len_bytes };
-                self.port.transmit_by(hash as usize % queues, packet, &mut self.frames);
-            }
-            let outcome = self.port.flush()?;
-            let (packets, bytes) = self.port.in_flight();
+            let (due, outcome) = if state == State::Up {
+                self.send(generator, queues, now, &mut account)?
+            } else {
+                // It is done when its time is over, also now.
+                (generator.due(now, 0), Transmit::Down)
+            };
             let waited_ns = now - *done_since.get_or_insert(now);
             if !generator.is_done() {
                 done_since = None;
             } else if packets == 0 || waited_ns > DRAIN_NS_MAX {
-                return Ok((account, Count { packets: packets.into(), bytes }));
+                return Ok(Sent {
+                    account,
+                    in_flight: Count { packets: packets.into(), bytes },
+                    is_gone: false,
+                });
             }
             if (due == 0 && completed == 0) || outcome != Transmit::Progress {
                 // A device that is busy is asked again soon; a generator with a rate sleeps until its next packet.
                 let until_next_ns =
                     generator.next_ns().map_or(REST_NS_MIN, |next_ns| next_ns.saturating_sub(now));
-                self.rest(if packets > 0 {
-                    REST_NS_MIN.min(until_next_ns)
-                } else {
-                    until_next_ns.min(REST_NS_MAX)
+                self.rest(match state {
+                    State::Up if packets > 0 => REST_NS_MIN.min(until_next_ns),
+                    State::Up => until_next_ns.min(REST_NS_MAX),
+                    _ => REST_NS_MAX,
                 })?;
             }
         }
+    }
+
+    /// Sends what is due and there is room for; how many packets that were, and what became of asking the device to take them.
+    fn send(
+        &mut self,
+        generator: &mut Gen,
+        queues: usize,
+        now_ns: u64,
+        account: &mut Account,
+    ) -> weir_port::Result<(usize, Transmit)> {
+        let room = (self.port.transmit_room() as usize).min(BURST).min(self.frames.pool.available() as usize);
+        let due = generator.due(now_ns, room);
+        for _ in 0..due {
+            let Some(mut frame) = self.frames.pool.take() else { break };
+            let len_bytes = u32::from(generator.flows.size_bytes());
+            let hash = generator.flows.write_next(self.frames.pool.memory().bytes_mut(&mut frame));
+            generator.note_sent(1);
+            account.accept(len_bytes);
+            let packet = Received { frame, offset_bytes: 0, len_bytes };
+            self.port.transmit_by(hash as usize % queues, packet, &mut self.frames);
+        }
+        Ok((due, self.port.flush()?))
     }
 
     fn collect_all(&mut self) {

@@ -9,9 +9,19 @@
 //! What came of the last 64 of a flow is a bit each, so an older one counts as reordered and stays missing: it cannot be known
 //! which it was.
 //!
+//! What a sink itself drops for a rule has come, and is in the books under the rule's name: it is not missing. It is noted apart,
+//! since what waits before it in a queue is noted after it, and taken off at the end ([`Sequences::settled`]):
+//!
+//! ```text
+//! of a flow:   came from `first` to `next`, dropped from `least` to `most`
+//! missing    = passed over + (max(next, most + 1) - min(first, least)) - (next - first) - dropped
+//! ```
+//!
 //! Several sinks that share the flows of a generator add up to one, as long as no flow came to two of them.
 //!
 //! Owner: the sink. Source: the sliding window of RFC 4303 section 3.4.3.
+
+use std::collections::BTreeMap;
 
 use super::flows::{FLOWS_MAX, MARK, MARK_AT, SEQUENCE_END};
 
@@ -26,6 +36,8 @@ pub struct SequenceCounts {
     pub unnumbered: u64,
     /// Numbers that were passed over and have not come.
     pub missing: u64,
+    /// Packets of a generator that came and were dropped here for a rule; they are not among `numbered`.
+    pub dropped: u64,
     /// Packets that came again.
     pub duplicated: u64,
     /// Packets that were overtaken by a later one of their flow.
@@ -38,6 +50,7 @@ impl SequenceCounts {
         self.numbered += other.numbered;
         self.unnumbered += other.unnumbered;
         self.missing += other.missing;
+        self.dropped += other.dropped;
         self.duplicated += other.duplicated;
         self.reordered += other.reordered;
     }
@@ -51,10 +64,22 @@ struct Flow {
     seen: u64,
 }
 
+/// What was dropped of one flow.
+#[derive(Clone, Copy, Debug)]
+struct Dropped {
+    packets: u64,
+    least: u64,
+    /// One more than the most.
+    end: u64,
+}
+
 /// The flows a sink follows.
 #[derive(Debug)]
 pub struct Sequences {
     flows: Box<[Flow]>,
+    /// The first number that came of each, for those who join late: read at the end alone.
+    firsts: Box<[u64]>,
+    dropped: BTreeMap<usize, Dropped>,
     /// The first number of a flow that is seen is its first, whatever it is.
     joins: bool,
     counts: SequenceCounts,
@@ -67,8 +92,9 @@ impl Sequences {
     /// If that is more than [`FLOWS_MAX`].
     pub fn new(flows: u32) -> Sequences {
         assert!(flows <= FLOWS_MAX, "at most {FLOWS_MAX} flows");
+        let firsts = vec![0; flows as usize].into();
         let flows = vec![Flow::default(); flows as usize].into();
-        Sequences { flows, joins: false, counts: SequenceCounts::default() }
+        Sequences { flows, firsts, dropped: BTreeMap::new(), joins: false, counts: SequenceCounts::default() }
     }
 
     /// As [`Sequences::new`], for a sink that may have been started after the generator.
@@ -91,13 +117,55 @@ impl Sequences {
     pub fn merge(&mut self, other: &Sequences) -> u64 {
         self.counts.merge(&other.counts);
         let mut split = 0;
-        for (mine, theirs) in self.flows.iter_mut().zip(&other.flows) {
+        let mine = self.flows.iter_mut().zip(&mut self.firsts);
+        for ((mine, first), (theirs, their_first)) in mine.zip(other.flows.iter().zip(&other.firsts)) {
             split += u64::from(mine.seen != 0 && theirs.seen != 0);
             if theirs.seen != 0 {
-                *mine = *theirs;
+                (*mine, *first) = (*theirs, *their_first);
             }
         }
+        for (flow, theirs) in &other.dropped {
+            self.dropped
+                .entry(*flow)
+                .and_modify(|mine| {
+                    mine.packets += theirs.packets;
+                    mine.least = mine.least.min(theirs.least);
+                    mine.end = mine.end.max(theirs.end);
+                })
+                .or_insert(*theirs);
+        }
         split
+    }
+
+    /// Notes a frame that came and was dropped here.
+    #[cold]
+    pub fn note_dropped(&mut self, frame: &[u8]) {
+        let Some((flow, number)) = number_of(frame).filter(|(flow, _)| *flow < self.flows.len()) else {
+            return;
+        };
+        self.counts.dropped += 1;
+        let dropped = self.dropped.entry(flow).or_insert(Dropped { packets: 0, least: number, end: 0 });
+        dropped.packets += 1;
+        dropped.least = dropped.least.min(number);
+        dropped.end = dropped.end.max(number.saturating_add(1));
+    }
+
+    /// What has been seen, and missing is only what did not come; to be asked when nothing waits any more.
+    pub fn settled(&self) -> SequenceCounts {
+        let (mut further, mut dropped) = (0, 0);
+        for (&flow, of_flow) in &self.dropped {
+            let Flow { next, seen } = self.flows[flow];
+            let first = match (seen, self.joins) {
+                (0, true) => of_flow.least,
+                _ => self.firsts[flow],
+            };
+            // None came: what was dropped is all there is.
+            let next = if seen == 0 { first } else { next };
+            further += of_flow.end.max(next) - next + (first - of_flow.least.min(first));
+            dropped += of_flow.packets;
+        }
+        let missing = (self.counts.missing + further).saturating_sub(dropped);
+        SequenceCounts { missing, ..self.counts }
     }
 
     /// Notes a frame.
@@ -109,17 +177,20 @@ impl Sequences {
     /// Notes frames, in the order they came in.
     #[inline]
     pub fn note_all<'f>(&mut self, frames: impl IntoIterator<Item = &'f [u8]>) {
-        let Sequences { flows, joins, counts } = self;
+        let Sequences { flows, firsts, joins, counts, .. } = self;
         let (mut numbered, mut unnumbered) = (0, 0);
         for frame in frames {
-            match number_of(frame).and_then(|(flow, number)| Some((flows.get_mut(flow)?, number))) {
-                Some((flow, number)) if number == flow.next => {
+            match number_of(frame).and_then(|(at, number)| Some((at, flows.get_mut(at)?, number))) {
+                Some((_, flow, number)) if number == flow.next => {
                     // The last number of all has no next; what comes from a wire may have it.
                     flow.next = number.saturating_add(1);
                     flow.seen = flow.seen << 1 | 1;
                     numbered += 1;
                 }
-                Some((flow, number)) => {
+                Some((at, flow, number)) => {
+                    if *joins && flow.next == 0 {
+                        firsts[at] = number;
+                    }
                     out_of_order(flow, number, *joins, counts);
                     numbered += 1;
                 }
@@ -174,7 +245,7 @@ mod tests {
     use crate::path::flows::{Flows, Traffic};
     use smoltcp::wire::EthernetAddress;
 
-    fn counts_of(sequences: &mut Sequences, numbers: &[u64]) -> SequenceCounts {
+    fn frame_of_flow_3() -> [u8; 64] {
         let traffic = Traffic {
             size_bytes: 60,
             src: "10.0.0.1".parse().unwrap(),
@@ -186,6 +257,11 @@ mod tests {
         };
         let mut bytes = [0; 64];
         Flows::new(&traffic).unwrap().write_next(&mut bytes);
+        bytes
+    }
+
+    fn counts_of(sequences: &mut Sequences, numbers: &[u64]) -> SequenceCounts {
+        let mut bytes = frame_of_flow_3();
         for number in numbers {
             bytes[MARK_AT + 8..SEQUENCE_END].copy_from_slice(&number.to_be_bytes());
             sequences.note(&bytes[..60]);
@@ -215,6 +291,48 @@ mod tests {
     fn a_sink_that_joins_late_misses_nothing_before() {
         let counts = counts_of(&mut Sequences::joining(4), &[1000, 1001, 1003]);
         assert_eq!((counts.missing, counts.numbered), (1, 3));
+    }
+
+    /// What came and what was dropped, in the order in which a sink notes them.
+    fn settled(joins: bool, came: &[u64], dropped: &[u64]) -> (u64, u64) {
+        let mut sequences = if joins { Sequences::joining(4) } else { Sequences::new(4) };
+        let mut bytes = frame_of_flow_3();
+        for number in dropped {
+            bytes[MARK_AT + 8..SEQUENCE_END].copy_from_slice(&number.to_be_bytes());
+            sequences.note_dropped(&bytes[..60]);
+        }
+        counts_of(&mut sequences, came);
+        let settled = sequences.settled();
+        (settled.missing, settled.dropped)
+    }
+
+    #[test]
+    fn what_a_rule_drops_is_not_missing_wherever_it_stood() {
+        for joins in [false, true] {
+            assert_eq!(settled(joins, &[0, 1, 4], &[2, 3]), (0, 2), "between");
+            assert_eq!(settled(joins, &[0, 1], &[2, 3]), (0, 2), "at the end");
+            assert_eq!(settled(joins, &[0, 1], &[2, 5]), (2, 2), "and two before the last did not come");
+            assert_eq!(settled(joins, &[2, 3], &[0, 1]), (0, 2), "at the beginning");
+            assert_eq!(settled(joins, &[0, 3], &[1]), (1, 1), "beside one that did not come");
+            assert_eq!(settled(joins, &[], &[0, 1]), (0, 2), "nothing else came");
+        }
+        assert_eq!(settled(true, &[1002], &[1000, 1001]), (0, 2), "joined late");
+        assert_eq!(settled(true, &[], &[1000, 1002]), (1, 2));
+        assert_eq!(settled(false, &[], &[2]), (2, 1), "the first ones are missing too");
+    }
+
+    #[test]
+    fn drops_of_two_sinks_add_up() {
+        let (mut first, mut second) = (Sequences::joining(4), Sequences::joining(4));
+        counts_of(&mut first, &[7, 9]);
+        let mut bytes = frame_of_flow_3();
+        for number in [8u64, 10] {
+            bytes[MARK_AT + 8..SEQUENCE_END].copy_from_slice(&number.to_be_bytes());
+            second.note_dropped(&bytes[..60]);
+        }
+        assert_eq!(first.settled().missing, 1, "alone it does not know");
+        assert_eq!(first.merge(&second), 0);
+        assert_eq!((first.settled().missing, first.settled().dropped), (0, 2));
     }
 
     #[test]

@@ -92,6 +92,7 @@ impl Handler<Arrival> for Hands {
     }
 
     fn dropped(&mut self, arrival: Arrival, _: DropReason) {
+        self.sequences.note_dropped(bytes_of(&arrival.received, &self.memory));
         self.frames.pool.give(arrival.received.frame);
     }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_core::dispatch::protocol::{Mode, ProtoId, ProtoSet, Registry, WhenFull};
+use weir_port::napi::Poller;
 use weir_ring::handoff::Outlet;
 
 use super::hands::Arrival;
@@ -27,6 +28,8 @@ pub enum Message {
     Packet(ProtoId, Arrival),
     /// There is something to see in what workers share: credit, or the end.
     Look,
+    /// These queues, by number, are polled by these from now on: the interface came up again.
+    Pollers(Vec<(usize, Poller)>),
 }
 
 /// What every worker tells all others.
@@ -39,7 +42,7 @@ pub struct Words {
 struct Line {
     /// The protocols that hold their feeders.
     full: AtomicU64,
-    /// Packets of generators that it has seen.
+    /// Packets of generators that it has seen, those it dropped included.
     numbered: AtomicU64,
     /// Packets that it has taken, by the worker that handed them.
     taken: Box<[AtomicU64]>,

@@ -30,6 +30,7 @@ use weir_core::packet::Meta;
 use weir_core::steer::rss::{BURST_MAX, Burst, Rss};
 use weir_port::bpf::doorbell::{Announcements, Bell};
 use weir_port::frames::Received;
+use weir_port::napi::Poller;
 use weir_port::queue::Queue;
 use weir_port::sys;
 use weir_ring::handoff::{Inbox, Source};
@@ -54,11 +55,21 @@ pub struct Intake<'a> {
     /// The queues themselves.
     pub queues: Vec<&'a mut Queue>,
     /// What senders announce on all queues of the port.
-    pub announcements: &'a Announcements,
+    pub announcements: Arc<Announcements>,
     /// Rung by senders into its queues.
     pub bell: &'a Bell,
     /// Whether flows are dealt to workers here, because there are fewer queues than workers; otherwise the device has done that.
     pub steers: bool,
+}
+
+impl Intake<'_> {
+    fn set_pollers(&mut self, pollers: Vec<(usize, Poller)>) {
+        for (number, poller) in pollers {
+            if let Some(queue) = self.queues.iter_mut().find(|queue| queue.number() == number) {
+                queue.set_poller(poller);
+            }
+        }
+    }
 }
 
 /// One worker.
@@ -132,7 +143,7 @@ impl<'a> Worker<'a> {
         let mut rest_ns = REST_NS_MIN;
         while !self.shared.is_ending() {
             let now = now_ns();
-            if self.pass(now) > 0 {
+            if self.pass(now, now_ns) > 0 {
                 self.inbox.running();
                 idle.worked(now);
                 rest_ns = REST_NS_MIN;
@@ -151,17 +162,24 @@ impl<'a> Worker<'a> {
         Ok(Ended { received: self.count, held, workstream: self.workstream, hands: self.hands })
     }
 
-    /// One pass; how much moved.
-    fn pass(&mut self, now_ns: u64) -> usize {
+    /// One pass; how much moved. What is handled at its end may let on what was held at its beginning, and what was held for that
+    /// long is counted, so then the time is asked for again.
+    fn pass(&mut self, now_ns: u64, clock_ns: impl Fn() -> u64) -> usize {
         let is_stopping = self.shared.is_stopping();
-        let Worker { inbox, workstream, hands, .. } = self;
+        let Worker { inbox, workstream, hands, intake, .. } = self;
         let own = self.number;
-        let mut moved = inbox.drain(|source, message| {
-            if let (Source::Worker(source), Message::Packet(proto, arrival)) = (source, message) {
+        let mut moved = inbox.drain(|source, message| match (source, message) {
+            (Source::Worker(source), Message::Packet(proto, arrival)) => {
                 // The sources of an inbox are the other workers in their order.
                 hands.ways.took(source + usize::from(source >= own));
                 workstream.receive(proto, arrival, hands);
             }
+            (_, Message::Pollers(pollers)) => {
+                if let Some(intake) = intake {
+                    intake.set_pollers(pollers);
+                }
+            }
+            _ => {}
         });
         self.tell(false);
         self.look(now_ns);
@@ -170,7 +188,8 @@ impl<'a> Worker<'a> {
             moved += self.receive(now_ns);
         }
         self.hands.ways.flush(0);
-        moved += self.workstream.drain(now_ns, &mut self.hands);
+        moved += self.workstream.handle_queued(&mut self.hands);
+        self.workstream.let_on(if self.held.is_empty() { now_ns } else { clock_ns() });
         self.tell(is_stopping);
         let waiting = self.shared.take_hungry(self.number, moved > 0, moved > 0);
         self.hands.ways.flush(waiting);
@@ -242,7 +261,8 @@ impl<'a> Worker<'a> {
     /// Tells the others what they wait for, and the caller of [`super::Sink::receive`] how it goes.
     fn tell(&self, is_done: bool) {
         let Hands { ways, sequences, delivered, .. } = &self.hands;
-        ways.tell(self.workstream.full(), sequences.counts().numbered);
+        let seen = sequences.counts();
+        ways.tell(self.workstream.full(), seen.numbered + seen.dropped);
         let dropped = self.workstream.account().dropped.total().packets;
         self.shared.tell(
             self.number,

@@ -79,7 +79,8 @@ impl Bench {
 
     fn step(&mut self, worker: usize) -> usize {
         self.now_ns += 1000;
-        self.workers[worker].pass(self.now_ns)
+        let now_ns = self.now_ns;
+        self.workers[worker].pass(now_ns, || now_ns + 10)
     }
 
     fn settle(&mut self) {

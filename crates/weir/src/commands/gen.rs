@@ -6,18 +6,21 @@ use clap::ValueEnum;
 use serde_json::json;
 use smoltcp::wire::EthernetAddress;
 use weir_core::dispatch::protocol::Mode;
-use weir_core::drops::{Count, DropCounts};
-use weir_run::path::flows::{Endpoints, SIZE_BYTES_MIN, Traffic};
+use weir_core::drops::Count;
+use weir_core::steer::rss::WORKERS_MAX;
+use weir_run::path::flows::{Endpoints, SIZE_BYTES_MAX, SIZE_BYTES_MIN, Traffic};
 use weir_run::path::r#gen::{Gen, GenSpec, Until};
-use weir_run::path::interface::Interface;
+use weir_run::path::interface::{Event, Interface, Sent};
 use weir_run::path::run::run as run_path;
-use weir_run::path::sequence::SequenceCounts;
 use weir_run::path::spec::{KindSpec, LinkSpec, NodeSpec, PathError, PathSpec};
 use weir_run::path::summary::Summary;
 use weir_run::path::testbed;
 
-use crate::commands::sink::{Ticker, faults, sequences_json, with_interface};
-use crate::{Failure, Outcome, human, text};
+use crate::commands::traffic::{
+    Ticker, dropped_json, dropped_text, faults, mpps, order, say_state, sequences_json, speed, vanished,
+    with_interface,
+};
+use crate::{Failure, Outcome, human, output, text};
 
 /// Flows at most unless more are asked for.
 const FLOWS_DEFAULT_MAX: u64 = 2000;
@@ -41,10 +44,10 @@ pub struct Arguments {
     #[arg(value_name = "INTERFACE")]
     interface: Option<String>,
     /// How many flows [default: all that the addresses and ports make, 2000 at most]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = text::whole(1, u32::MAX))]
     flows: Option<u32>,
     /// Length of a packet in bytes, Ethernet header included, check sequence not
-    #[arg(long, value_name = "BYTES", default_value_t = SIZE_BYTES_MIN)]
+    #[arg(long, value_name = "BYTES", default_value_t = SIZE_BYTES_MIN, value_parser = text::whole(SIZE_BYTES_MIN, SIZE_BYTES_MAX))]
     size: u16,
     /// Where packets come from, ADDRESS:PORT-ADDRESS:PORT; ports and the end of the range may be left out
     #[arg(long, value_name = "RANGE", default_value = "198.18.0.1:2000")]
@@ -62,22 +65,22 @@ pub struct Arguments {
     #[arg(long, value_name = "RATE", value_parser = packet_rate)]
     rate: Option<u64>,
     /// End after so many packets of each generator
-    #[arg(long, value_name = "N", conflicts_with = "time")]
+    #[arg(long, value_name = "N", conflicts_with = "time", value_parser = text::whole(1, u64::MAX))]
     count: Option<u64>,
     /// End after so long [default: when interrupted]
     #[arg(long, value_name = "TIME", value_parser = text::time)]
     time: Option<u64>,
-    /// In memory: how many workers, each on a core of its own
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "interface")]
-    workers: usize,
-    /// In memory: what packets go through
-    #[arg(long, value_enum, default_value = "link", conflicts_with = "interface")]
-    through: Through,
-    /// In memory: when what comes to a node is handled: direct, hybrid or deferred
-    #[arg(long, value_name = "MODE", value_parser = mode, default_value = "direct", conflicts_with = "interface")]
-    dispatch: Mode,
+    /// In memory: how many workers, each on a core of its own [default: 1]
+    #[arg(long, value_name = "N", value_parser = text::whole(0, usize::MAX))]
+    workers: Option<usize>,
+    /// In memory: what packets go through [default: link]
+    #[arg(long, value_enum)]
+    through: Option<Through>,
+    /// In memory: when what comes to a node is handled: direct, hybrid or deferred [default: direct]
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    dispatch: Option<Mode>,
     /// In memory: slots of each ring between two workers, a power of two [default: as many as the frames need]
-    #[arg(long, value_name = "SLOTS", conflicts_with = "interface")]
+    #[arg(long, value_name = "SLOTS", value_parser = text::whole(1, usize::MAX))]
     ring: Option<usize>,
     /// As one JSON object
     #[arg(long)]
@@ -140,17 +143,28 @@ impl Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    match &arguments.interface {
-        Some(interface) => on_interface(arguments, interface),
-        None => in_memory(arguments),
+    let Some(interface) = &arguments.interface else { return in_memory(arguments) };
+    let in_memory = [
+        ("--workers", arguments.workers.is_some()),
+        ("--through", arguments.through.is_some()),
+        ("--dispatch", arguments.dispatch.is_some()),
+        ("--ring", arguments.ring.is_some()),
+    ];
+    if let Some((option, _)) = in_memory.iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::usage(format!(
+            "{option} is for traffic in memory; on an interface, here {interface}, one thread sends: leave one of them out"
+        )));
     }
+    on_interface(arguments, interface)
 }
 
 fn in_memory(arguments: &Arguments) -> Outcome {
+    let workers = arguments.workers.unwrap_or(1);
+    text::check_workers(workers, WORKERS_MAX)?;
     let mut ticker = Ticker::new(arguments.json)?;
-    let spec = match arguments.through {
-        Through::Link => links(arguments),
-        Through::Testbed => bed(arguments)?,
+    let spec = match arguments.through.unwrap_or(Through::Link) {
+        Through::Link => links(arguments, workers),
+        Through::Testbed => bed(arguments, workers)?,
     };
     let summary = run_path(&spec, &mut |progress| {
         let told = &progress.told;
@@ -160,21 +174,23 @@ fn in_memory(arguments: &Arguments) -> Outcome {
         PathError::Died { .. } | PathError::Start { .. } | PathError::Memory(_) | PathError::Inbox(_) => {
             Failure::from(error)
         }
+        // Every generator has the same, so which of them was looked at first says nothing.
+        PathError::Traffic { error, .. } => Failure::usage(error),
         wrong => Failure::usage(wrong),
     })?;
-    print_summary(&summary, arguments.json);
+    ticker.finish()?;
+    output::print(summary_text(&summary, arguments.json))?;
     let seen = summary.sequences();
     let whole = summary.balances() && summary.lost() == 0 && faults(&seen) == 0;
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Of each worker a generator, and a sink for the worker before it.
-fn links(arguments: &Arguments) -> PathSpec {
-    let workers = arguments.workers;
+fn links(arguments: &Arguments, workers: usize) -> PathSpec {
     let traffic = arguments.traffic();
     let mut spec = PathSpec {
         workers,
-        dispatch: arguments.dispatch,
+        dispatch: arguments.dispatch.unwrap_or(Mode::Direct),
         frames: 2048 * workers.clamp(1, 64) as u32,
         ring_slots: arguments.ring,
         ..PathSpec::default()
@@ -199,14 +215,14 @@ fn links(arguments: &Arguments) -> PathSpec {
     spec
 }
 
-fn bed(arguments: &Arguments) -> Result<PathSpec, Failure> {
-    if arguments.workers > 2 {
+fn bed(arguments: &Arguments, workers: usize) -> Result<PathSpec, Failure> {
+    if workers > 2 {
         return Err(Failure::usage(format!(
-            "--workers {}: the bed has one epair to cross between workers, so give 1 or 2",
-            arguments.workers
+            "--workers {workers}: the bed has one epair to cross between workers, so give 1 or 2"
         )));
     }
-    let mut spec = testbed::testbed(arguments.workers, arguments.dispatch, arguments.rate, arguments.until());
+    let dispatch = arguments.dispatch.unwrap_or(Mode::Direct);
+    let mut spec = testbed::testbed(workers, dispatch, arguments.rate, arguments.until());
     spec.ring_slots = arguments.ring;
     for node in &mut spec.nodes {
         if let KindSpec::Gen(generator) = &mut node.kind {
@@ -229,14 +245,21 @@ fn on_interface(arguments: &Arguments, name: &str) -> Outcome {
     let spec = GenSpec { traffic, packets_per_s: arguments.rate, until: arguments.until() };
     let mut generator = Gen::new(&spec).map_err(Failure::usage)?;
     let mut ticker = Ticker::new(arguments.json)?;
-    let (account, in_flight) = with_interface(|keeper| {
+    let sent = with_interface(|keeper| {
         let mut interface = Interface::open(name, keeper)?;
         let observe = &mut |elapsed_ns, count| ticker.tick(elapsed_ns, count);
-        Ok(interface.generate(&mut generator, observe)?)
+        let tell = &mut |event| match event {
+            Event::Interface(state) => say_state(name, state),
+            Event::Released(other) => output::say(format_args!(
+                "weir: whoever received at {other} had gone and left the queues of {name} stopped: started them"
+            )),
+        };
+        Ok(interface.generate(&mut generator, observe, tell)?)
     })?;
+    let Sent { account, in_flight, is_gone } = sent;
     let balances = account.balances(in_flight);
-    let elapsed_ns = ticker.elapsed_ns();
-    if arguments.json {
+    let elapsed_ns = ticker.finish()?;
+    let text = if arguments.json {
         let object = json!({
             "sent": account.accepted.packets,
             "delivered": account.delivered.packets,
@@ -246,21 +269,27 @@ fn on_interface(arguments: &Arguments, name: &str) -> Outcome {
             "mpps": mpps(account.delivered.packets, elapsed_ns),
             "balances": balances,
         });
-        println!("{object}");
+        format!("{object}\n")
     } else {
-        println!(
-            "sent {}, of which {} were taken by {name}, {} dropped and {} not taken; {}",
+        let mut text = format!(
+            "sent {}, of which {} were taken by {name}, {} dropped and {} not taken; {}\n",
             human::plural(account.accepted.packets, "packet"),
             human::count(account.delivered.packets),
             human::count(account.dropped.total().packets),
             human::count(in_flight.packets),
             speed(account.delivered, elapsed_ns)
         );
+        text.push_str(&dropped_text(&account.dropped));
+        text
+    };
+    output::print(text)?;
+    if is_gone {
+        return Err(vanished(name, "what was in flight is counted as dropped, port-gone"));
     }
     Ok(if balances && in_flight.packets == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print_summary(summary: &Summary, as_json: bool) {
+fn summary_text(summary: &Summary, as_json: bool) -> String {
     let seen = summary.sequences();
     let delivered = summary.account.delivered;
     if as_json {
@@ -287,11 +316,10 @@ fn print_summary(summary: &Summary, as_json: bool) {
             "workers": workers.collect::<Vec<_>>(),
         });
         merge(&mut object, sequences_json(&seen));
-        println!("{object}");
-        return;
+        return format!("{object}\n");
     }
-    println!(
-        "sent {}, delivered {}, dropped {}, lost {}; {}; {:.2} Mpps of processor time",
+    let mut text = format!(
+        "sent {}, delivered {}, dropped {}, lost {}; {}; {:.2} Mpps of processor time\n",
         human::plural(summary.account.accepted.packets, "packet"),
         human::count(delivered.packets),
         human::count(summary.account.dropped.total().packets),
@@ -299,40 +327,10 @@ fn print_summary(summary: &Summary, as_json: bool) {
         speed(delivered, summary.elapsed_ns),
         summary.packets_per_cpu_s() / 1e6
     );
-    println!(
-        "{}; {}",
-        order(&seen),
-        if summary.balances() { "the books balance" } else { "THE BOOKS DO NOT BALANCE" }
-    );
-    for (reason, count) in summary.account.dropped.occurred() {
-        println!("dropped {}: {}", reason.name(), human::count(count.packets));
-    }
-}
-
-/// `12.34 Mpps, 9.87 Gbit/s`.
-pub fn speed(count: Count, elapsed_ns: u64) -> String {
-    let bits_per_ns = count.bytes as f64 * 8.0 / elapsed_ns.max(1) as f64;
-    format!("{:.3} Mpps, {bits_per_ns:.2} Gbit/s", mpps(count.packets, elapsed_ns))
-}
-
-/// What a sink saw, in words.
-pub fn order(seen: &SequenceCounts) -> String {
-    format!(
-        "missing {}, duplicated {}, reordered {}",
-        human::count(seen.missing),
-        human::count(seen.duplicated),
-        human::count(seen.reordered)
-    )
-}
-
-/// Millions of packets a second.
-pub fn mpps(packets: u64, elapsed_ns: u64) -> f64 {
-    packets as f64 * 1e3 / elapsed_ns.max(1) as f64
-}
-
-/// Packets dropped, by reason.
-pub fn dropped_json(dropped: &DropCounts) -> serde_json::Value {
-    dropped.occurred().map(|(reason, count)| (reason.name().to_string(), json!(count.packets))).collect()
+    let books = if summary.balances() { "the books balance" } else { "THE BOOKS DO NOT BALANCE" };
+    text.push_str(&format!("{}; {books}\n", order(&seen)));
+    text.push_str(&dropped_text(&summary.account.dropped));
+    text
 }
 
 fn merge(object: &mut serde_json::Value, other: serde_json::Value) {
@@ -355,13 +353,5 @@ mod tests {
         for text in ["", "pps", "0", "1gpps", "-1", "99999999999999999999mpps"] {
             assert!(packet_rate(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn speeds_and_faults_in_words() {
-        let count = Count { packets: 3_000_000, bytes: 300_000_000 };
-        assert_eq!(speed(count, 2_000_000_000), "1.500 Mpps, 1.20 Gbit/s");
-        let seen = SequenceCounts { missing: 1234, reordered: 2, ..SequenceCounts::default() };
-        assert_eq!(order(&seen), "missing 1,234, duplicated 0, reordered 2");
     }
 }

@@ -152,7 +152,7 @@ fn run_qdisc(arguments: &Arguments) -> Result<Report, Failure> {
     if arguments.sim {
         options.extra_rows = weir_lab::simulated::qdisc_rows()?;
         if !weir_lab::bed::is_privileged() {
-            eprintln!("weir: not root, so nothing is measured: simulated rows alone");
+            output::say(format_args!("weir: not root, so nothing is measured: simulated rows alone"));
             options.systems.clear();
         }
     }

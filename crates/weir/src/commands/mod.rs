@@ -7,4 +7,5 @@ pub mod run;
 pub mod set;
 pub mod sink;
 pub mod stat;
+pub mod traffic;
 pub mod wire;

@@ -28,7 +28,7 @@ use weir_run::wire::WireConfig;
 
 use super::wire::MachineArguments;
 use crate::session::{self, Event, Session};
-use crate::{Failure, Outcome, text};
+use crate::{Failure, Outcome, output, text};
 
 /// Run a program behind a limit; when it sends faster than that, its sends wait, and nothing is lost.
 ///
@@ -134,7 +134,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let status = process.status();
     let finished = session.finish();
     supervised?;
-    eprintln!("weir: {}", summary::line(*rate, &finished?, elapsed_ns));
+    output::say(format_args!("weir: {}", summary::line(*rate, &finished?, elapsed_ns)));
     Ok(exit_code(status?))
 }
 

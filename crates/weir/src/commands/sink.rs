@@ -1,31 +1,30 @@
 //! `weir sink`: counts and checks what arrives on an interface.
 
-use std::io::IsTerminal;
+use std::fmt::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use weir_core::dispatch::handlers;
-use weir_core::dispatch::netstat::Snapshot;
+use weir_core::dispatch::netstat::{Snapshot, WorkstreamRow};
 use weir_core::dispatch::protocol::Mode;
 use weir_core::dispatch::settings::{Configuration, SettingError, Settings};
-use weir_core::drops::Count;
-use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
+use weir_core::steer::rss::WORKERS_MAX;
 use weir_port::sys::allowed_cores;
-use weir_port::undo::Keeper;
 use weir_run::path::flows::FLOWS_MAX;
 use weir_run::path::sequence::SequenceCounts;
-use weir_run::sink::{Sink, Summary, WorkerSummary};
+use weir_run::sink::{Sink, Steering, Summary, WorkerSummary};
 
-use crate::commands::r#gen::{dropped_json, mpps, order, speed};
-use crate::session::{give_up, guardian};
-use crate::{Failure, Outcome, human, text};
+use crate::commands::traffic::{
+    Ticker, dropped_json, dropped_text, faults, mpps, order, say_state, sequences_json, speed, vanished,
+    with_interface,
+};
+use crate::{Failure, Outcome, human, output, text};
 
 /// Receive and count packets on an interface, and check those of `weir gen` for loss, duplicates and order.
 ///
 /// The interface is a veth; nothing that arrives on it reaches the kernel meanwhile. It ends when interrupted, or when it has
-/// seen enough; then everything is put back as it was.
+/// seen enough; then everything is put back as it was. While the interface is down it waits; when that vanishes it ends with
+/// status 1, as it does when a packet is missing, came twice or out of order.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir sink veth1                           until Ctrl-C
@@ -38,26 +37,42 @@ dealt out by the NIC, or at a veth by the sending end. Where there are fewer
 queues than workers, flows are dealt by Toeplitz (rss.*) and handed over. A
 worker that is full holds the one that polls, and so the senders.
 
-Settings of netisr (--set): dispatch, maxthreads, bindthreads, defaultqlimit,
-maxqlimit, rss.bits, rss.key, rss.hash, rss.bucket.N, and policy, dispatch,
-qlimit and full of proto.ether, proto.arp, proto.ip and proto.ip6
+Settings of netisr (--set), the default first:
+  dispatch           direct, hybrid or deferred: at once, or from a queue
+  maxthreads         workers, as --workers; -1 for as many as there are cores
+  bindthreads        true or false: each worker on a core of its own
+  defaultqlimit      packets in a queue before it is full: 256
+  maxqlimit          the most that any qlimit may be: 10240
+  rss.hash           4-tuple or 2-tuple: addresses with ports or without
+  rss.key            microsoft, symmetric, or 80 hexadecimal digits
+  rss.bits           2^bits buckets, 0 to 7
+  rss.bucket.N       the worker, from 0, that bucket N belongs to
+  and of ether, arp, ip and ip6, such as proto.ip.policy=source:
+  proto.NAME.policy    flow, source or cpu: the worker of the packet's flow,
+                       the first, or the one with the queue's number
+  proto.NAME.dispatch  as dispatch; ether is hybrid
+  proto.NAME.qlimit    as defaultqlimit
+  proto.NAME.full      block, ecn or drop: hold who sends, mark from half the
+                       limit on as well, or drop and count
 
-In pkt-gen's words: -f rx; -n is --count, -p --workers")]
+In pkt-gen's words: -f rx; -n is --count, -p --workers
+
+`weir sink --help` explains the columns of -Q.", after_long_help = include_str!("sink-help.txt"))]
 pub struct Arguments {
     /// The interface to receive on
     #[arg(value_name = "INTERFACE")]
     interface: String,
     /// How many workers, each on a core of its own; maxthreads in --set [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = text::whole(0, usize::MAX))]
     workers: Option<usize>,
     /// A setting of dispatch or steering; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = text::setting)]
     set: Vec<(String, String)>,
     /// Flows of generators that are followed, by number from 0; others are counted
-    #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(FLOWS_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = text::whole(1, FLOWS_MAX))]
     flows: u32,
-    /// End after so many packets of generators
-    #[arg(long, value_name = "N")]
+    /// End after so many packets of generators, those that a rule dropped included
+    #[arg(long, value_name = "N", value_parser = text::whole(1, u64::MAX))]
     count: Option<u64>,
     /// End after so long
     #[arg(long, value_name = "TIME", value_parser = text::time)]
@@ -77,106 +92,140 @@ fn configuration(arguments: &Arguments, cores: usize) -> Result<Configuration, F
     let mut settings = Settings::new(handlers::protocols());
     let mut is_set = false;
     for (key, text) in &arguments.set {
-        settings.set(key, text, None).map_err(|error| Failure::usage(format!("--set {error}")))?;
+        settings.set(key, text, None).map_err(refused)?;
         is_set |= key == MAXTHREADS;
     }
     if is_set && arguments.workers.is_some() {
         return Err(Failure::usage("--workers and --set maxthreads are the same: give one of them"));
     }
-    let named = |error: SettingError| match arguments.workers {
-        Some(workers) if error.key == MAXTHREADS => {
-            Failure::usage(format!("--workers {workers}: {}", error.problem))
-        }
-        _ => Failure::usage(format!("--set {error}")),
-    };
     if !is_set {
-        let workers = arguments.workers.unwrap_or(1).to_string();
-        settings.set(MAXTHREADS, &workers, None).map_err(named)?;
+        let workers = arguments.workers.unwrap_or(1);
+        text::check_workers(workers, WORKERS_MAX)?;
+        settings.set(MAXTHREADS, &workers.to_string(), None).map_err(refused)?;
     }
-    settings.finish(cores).map_err(named)
+    settings.finish(cores).map_err(refused)
+}
+
+fn refused(error: SettingError) -> Failure {
+    Failure::usage(format!("--set {error}"))
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
+    let Arguments { interface, .. } = arguments;
     let configuration = configuration(arguments, allowed_cores().len())?;
+    let workers = configuration.workers;
     let mut ticker = Ticker::new(arguments.json)?;
     let summary = with_interface(|keeper| {
-        let sink = Sink::open(&arguments.interface, configuration, keeper)?;
-        eprintln!("ready: counting on {}", arguments.interface);
-        Ok(sink.receive(arguments.flows, &mut |progress| {
+        let sink = Sink::open(interface, configuration, keeper)?;
+        if sink.steering() == Steering::Toeplitz {
+            let queues = human::plural(sink.queues() as u64, "queue");
+            output::warn(format_args!(
+                "{interface} has {queues} for {workers} workers, so whoever polls hands packets over to the others: make the \
+                 pair with numtxqueues {workers} numrxqueues {workers} at both ends to spare that"
+            ));
+        }
+        output::say(format_args!("ready: counting on {interface}"));
+        let observe = &mut |progress: &weir_run::sink::Progress| {
             let enough = arguments.count.is_some_and(|packets| progress.numbered >= packets);
             let over = arguments.time.is_some_and(|time_ns| progress.elapsed_ns >= time_ns);
             ticker.tick(progress.elapsed_ns, progress.delivered) && !enough && !over
-        })?)
+        };
+        Ok(sink.receive(arguments.flows, observe, &mut |state| say_state(interface, state))?)
     })?;
-    let elapsed_ns = ticker.elapsed_ns();
+    let elapsed_ns = ticker.finish()?;
+    let seen = summary.sequences.settled();
     if arguments.json {
-        println!("{}", summary_json(&summary, elapsed_ns));
+        output::print_line(summary_json(&summary, &seen, elapsed_ns))?;
     } else {
-        print_summary(&summary, elapsed_ns);
-        if arguments.queues {
-            print!("\n{}", summary.tables);
-        }
+        let tables = if arguments.queues { format!("\n{}", summary.tables) } else { String::new() };
+        output::print(format_args!("{}{tables}", summary_text(&summary, &seen, elapsed_ns)))?;
     }
-    let faults = faults(summary.sequences.counts()) + summary.split_flows + summary.lost;
+    if summary.is_gone {
+        return Err(vanished(interface, "nothing more can arrive; what came before is counted"));
+    }
+    let faults = faults(&seen) + summary.split_flows + summary.lost.owned;
     let whole = faults == 0 && summary.balances() && summary.held.packets == 0;
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print_summary(summary: &Summary, elapsed_ns: u64) {
-    let (seen, received) = (summary.sequences.counts(), summary.account.accepted);
-    println!(
-        "received {}, {} of them numbered; {}; lost by the kernel {}; {}",
+fn summary_text(summary: &Summary, seen: &SequenceCounts, elapsed_ns: u64) -> String {
+    let received = summary.account.accepted;
+    let mut text = format!(
+        "received {}, {} of them numbered; {}; lost by the kernel {}; {}\n",
         human::plural(received.packets, "packet"),
-        human::count(seen.numbered),
+        human::count(seen.numbered + seen.dropped),
         order(seen),
-        human::count(summary.lost),
+        human::count(summary.lost.owned),
         speed(received, elapsed_ns)
     );
-    if summary.split_flows > 0 {
-        println!("{} came to more than one worker", human::plural(summary.split_flows, "flow"));
+    text.push_str(&dropped_text(&summary.account.dropped));
+    let mut line = |arguments: std::fmt::Arguments<'_>| {
+        let _ = writeln!(text, "{arguments}");
+    };
+    if summary.lost.while_down > 0 {
+        let packets = human::plural(summary.lost.while_down, "packet");
+        line(format_args!("{packets} lost by the kernel while the interface was down"));
     }
-    for (reason, count) in summary.account.dropped.occurred() {
-        println!("dropped {}: {}", reason.name(), human::count(count.packets));
+    if summary.split_flows > 0 {
+        line(format_args!("{} came to more than one worker", human::plural(summary.split_flows, "flow")));
+    }
+    match summary.steering {
+        Steering::None => {}
+        Steering::Queues => line(format_args!("flows dealt to workers by the queues of the device")),
+        Steering::Toeplitz => {
+            line(format_args!(
+                "flows dealt to workers by Toeplitz and handed over: fewer queues than workers"
+            ));
+        }
     }
     for (number, worker) in summary.workers.iter().enumerate() {
-        let [dispatched, hybrid, queued] = work_of(worker).map(human::count);
-        println!(
-            "worker {number} on core {}: {} by {}, {} delivered in {}; dispatched {dispatched}, hybrid {hybrid}, queued \
-             {queued}",
+        line(format_args!(
+            "worker {number} on core {}: {} by {}, {} delivered in {}; {}",
             worker.core,
             human::plural(worker.received.packets, "packet"),
             human::plural(worker.queues as u64, "queue"),
             human::count(worker.delivered.packets),
             human::plural(worker.flows, "flow"),
-        );
+            handled(worker)
+        ));
     }
     if !summary.balances() || summary.held.packets > 0 {
-        println!("THE BOOKS DO NOT BALANCE: {} held", human::count(summary.held.packets));
+        line(format_args!("THE BOOKS DO NOT BALANCE: {} held", human::count(summary.held.packets)));
     }
+    text
 }
 
-/// Packets dispatched, hybrid dispatched and queued by a worker, over all protocols.
-fn work_of(worker: &WorkerSummary) -> [u64; 3] {
-    worker.rows.iter().fold([0; 3], |[dispatched, hybrid, queued], row| {
-        [dispatched + row.dispatched, hybrid + row.hybrid_dispatched, queued + row.queued]
-    })
+/// What a worker handled at each layer: `ether 7 at once, ip 5 at once and 2 from its queue`.
+fn handled(worker: &WorkerSummary) -> String {
+    let layer = |row: &WorkstreamRow| {
+        let at_once = human::count(row.dispatched + row.hybrid_dispatched);
+        match row.handled - (row.dispatched + row.hybrid_dispatched) {
+            0 => format!("{} {at_once} at once", row.name),
+            queued => format!("{} {at_once} at once and {} from its queue", row.name, human::count(queued)),
+        }
+    };
+    let layers: Vec<_> = worker.rows.iter().filter(|row| row.handled > 0).map(layer).collect();
+    if layers.is_empty() { "nothing handled".into() } else { layers.join(", ") }
 }
 
-fn summary_json(summary: &Summary, elapsed_ns: u64) -> Value {
-    let mut object = sequences_json(summary.sequences.counts());
+fn summary_json(summary: &Summary, seen: &SequenceCounts, elapsed_ns: u64) -> Value {
+    let mut object = sequences_json(seen);
+    object["numbered"] = json!(seen.numbered + seen.dropped);
     let workers = summary.workers.iter().map(|worker| {
-        let [dispatched, hybrid_dispatched, queued] = work_of(worker);
+        // netisr's table has all of it, by protocol.
         json!({
             "core": worker.core,
             "queues": worker.queues,
             "received": worker.received.packets,
             "delivered": worker.delivered.packets,
             "flows": worker.flows,
-            "dispatched": dispatched,
-            "hybrid_dispatched": hybrid_dispatched,
-            "queued": queued,
         })
+    });
+    object["steering"] = json!(match summary.steering {
+        Steering::None => "none",
+        Steering::Queues => "queues",
+        Steering::Toeplitz => "toeplitz",
     });
     object["split_flows"] = json!(summary.split_flows);
     object["received"] = json!(summary.account.accepted.packets);
@@ -185,7 +234,8 @@ fn summary_json(summary: &Summary, elapsed_ns: u64) -> Value {
     object["dropped"] = dropped_json(&summary.account.dropped);
     object["held"] = json!(summary.held.packets);
     object["balances"] = json!(summary.balances());
-    object["kernel_lost"] = json!(summary.lost);
+    object["kernel_lost"] = json!(summary.lost.owned);
+    object["kernel_lost_while_down"] = json!(summary.lost.while_down);
     object["elapsed_ns"] = json!(elapsed_ns);
     object["mpps"] = json!(mpps(summary.account.accepted.packets, elapsed_ns));
     object["workers"] = workers.collect();
@@ -231,79 +281,4 @@ fn tables_json(tables: &Snapshot) -> Value {
         "protocols": protocols.collect::<Value>(),
         "workstreams": workstreams.collect::<Value>(),
     })
-}
-
-/// What must not happen to numbered packets.
-pub fn faults(seen: &SequenceCounts) -> u64 {
-    seen.missing + seen.duplicated + seen.reordered
-}
-
-/// What a sink saw, for programs.
-pub fn sequences_json(seen: &SequenceCounts) -> Value {
-    json!({
-        "numbered": seen.numbered,
-        "unnumbered": seen.unnumbered,
-        "missing": seen.missing,
-        "duplicated": seen.duplicated,
-        "reordered": seen.reordered,
-    })
-}
-
-/// Does something with interfaces; whatever comes of it, they are put back.
-pub fn with_interface<T>(work: impl FnOnce(&mut dyn Keeper) -> Result<T, Failure>) -> Result<T, Failure> {
-    let mut guardian = guardian()?;
-    match work(&mut guardian) {
-        Ok(done) => match guardian.finish().first() {
-            None => Ok(done),
-            Some(fault) => Err(format!("while putting things back: {fault}").into()),
-        },
-        Err(failure) => Err(give_up(guardian, failure)),
-    }
-}
-
-/// A line a second on a terminal, as pkt-gen prints it, until a signal comes.
-pub struct Ticker {
-    stop: Arc<AtomicBool>,
-    prints: bool,
-    elapsed_ns: u64,
-    printed_ns: u64,
-    printed: Count,
-}
-
-const SECOND_NS: u64 = 1_000_000_000;
-
-impl Ticker {
-    /// Catches signals from now on.
-    pub fn new(as_json: bool) -> Result<Ticker, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
-        // First of all: every thread must block them.
-        let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
-        let told = Arc::clone(&stop);
-        std::thread::Builder::new().name("weir-signals".into()).spawn(move || {
-            while signals.wait().is_ok() {
-                told.store(true, Ordering::Relaxed);
-            }
-        })?;
-        let prints = !as_json && std::io::stdout().is_terminal();
-        Ok(Ticker { stop, prints, elapsed_ns: 0, printed_ns: 0, printed: Count::default() })
-    }
-
-    /// Notes how far it has come; false if it is to end.
-    pub fn tick(&mut self, elapsed_ns: u64, count: Count) -> bool {
-        self.elapsed_ns = elapsed_ns;
-        if self.prints && elapsed_ns - self.printed_ns >= SECOND_NS {
-            let new = Count {
-                packets: count.packets - self.printed.packets,
-                bytes: count.bytes - self.printed.bytes,
-            };
-            println!("{:>5} s  {}", elapsed_ns / SECOND_NS, speed(new, elapsed_ns - self.printed_ns));
-            (self.printed_ns, self.printed) = (elapsed_ns, count);
-        }
-        !self.stop.load(Ordering::Relaxed)
-    }
-
-    /// How long it has been.
-    pub fn elapsed_ns(&self) -> u64 {
-        self.elapsed_ns
-    }
 }

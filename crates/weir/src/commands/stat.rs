@@ -19,7 +19,7 @@ use weir_run::stats::{PortStats, Snapshot, WireStats};
 use weir_run::workstreams;
 
 use crate::output::{colour, written};
-use crate::{Failure, Outcome, human};
+use crate::{Failure, Outcome, human, output};
 
 /// Lines between two headers of `-i`.
 const HEADER_EVERY: u64 = 20;
@@ -106,7 +106,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
     }
     let faults = snapshot.check();
     for fault in &faults {
-        eprintln!("weir: {fault}");
+        output::say(format_args!("weir: {fault}"));
     }
     if !faults.is_empty() {
         return Ok(ExitCode::FAILURE);

@@ -1,0 +1,209 @@
+//! Owning the receive queues of an interface, and owning them again after it was down: what is the port's and not one queue's.
+//!
+//! ```text
+//! instances -> first packets (they pass to the kernel's stack) -> pollers -> deferral -> the map directs queues to sockets
+//!    ^                                                                                                            |
+//!    +---- the interface came up again, with other instances <---- it went down <----------------------------------+
+//! ```
+//!
+//! Rule: a queue is directed to its socket only when nobody but its poller polls its instance, so that nothing comes for which
+//! no frames are on offer.
+//!
+//! Owner: whoever opened the port. The queues may be lent to several workers meanwhile ([`crate::port::Port::split`]); a queue's
+//! new poller then goes to the worker that has it.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::bpf::doorbell::Announcements;
+use crate::bpf::map::Map;
+use crate::error::{Doing, Result};
+use crate::link::Link;
+use crate::napi::{self, Poller, Priming};
+use crate::netns::NetNs;
+use crate::qdisc::RootQdisc;
+use crate::release;
+use crate::xsk::socket::{Statistics, statistics};
+
+/// Packets that the kernel lost between the device's ring and the receive rings of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// While Weir owned the queues: 0, or it is a fault.
+    pub owned: u64,
+    /// Because the interface was down, or up again and not yet Weir's.
+    pub while_down: u64,
+}
+
+/// See the head of the file.
+pub struct Ownership {
+    link: Link,
+    sender: Link,
+    sender_netns: Arc<NetNs>,
+    announcements: Arc<Announcements>,
+    /// From queues to sockets.
+    directions: Map,
+    sockets: Vec<Arc<OwnedFd>>,
+    /// The NAPI instances that are owned.
+    ids: Vec<u32>,
+    is_down: bool,
+    lost: Lost,
+}
+
+impl Ownership {
+    /// Of nothing yet: of an interface, what sends into it, and what the two programs look at.
+    pub(crate) fn new(
+        link: Link,
+        (sender_netns, sender): (NetNs, Link),
+        announcements: Announcements,
+        directions: Map,
+        sockets: Vec<Arc<OwnedFd>>,
+    ) -> Ownership {
+        Ownership {
+            link,
+            sender,
+            sender_netns: Arc::new(sender_netns),
+            announcements: Arc::new(announcements),
+            directions,
+            sockets,
+            ids: Vec::new(),
+            is_down: false,
+            lost: Lost::default(),
+        }
+    }
+
+    /// The interface.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The other end of the interface, where packets come from.
+    pub fn sender(&self) -> &Link {
+        &self.sender
+    }
+
+    /// The senders' queue.
+    pub fn sender_queue(&self) -> RootQdisc {
+        RootQdisc::new(Arc::clone(&self.sender_netns), self.sender.ifindex)
+    }
+
+    /// What the sending end announces.
+    pub fn announcements(&self) -> &Arc<Announcements> {
+        &self.announcements
+    }
+
+    /// The instances that are owned, by queue.
+    pub(crate) fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Lets go of the sockets, so that they close when their queues do.
+    pub(crate) fn forget_sockets(&mut self) {
+        self.sockets.clear();
+    }
+
+    /// Owns the instances that there are: a poller for each queue, and the kernel leaves the queues to them. Each is handed to
+    /// `give`, and then the queues are directed to their sockets.
+    pub(crate) fn take(&mut self, mut give: impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
+        self.ids = napi::instances(self.link.ifindex)?;
+        napi::check_instances(&self.link, &self.ids)?;
+        for (queue, poller) in self.pollers()?.into_iter().enumerate() {
+            give(queue, poller)?;
+        }
+        for (queue, socket) in (0..).zip(&self.sockets) {
+            self.directions
+                .update(queue, socket.as_raw_fd() as u32)
+                .doing(|| format!("directing queue {queue} of {} to its socket", self.link.name))?;
+        }
+        Ok(())
+    }
+
+    fn pollers(&self) -> Result<Vec<Poller>> {
+        // Whoever had the queues before may have left their senders stopped, and first packets would not get through either. It
+        // is done as well as can be: without io_uring, priming alone is what there is.
+        let _ = napi::poll_once(&self.ids);
+        self.announcements.set_priming(true);
+        let primings =
+            (0..self.link.rx_queues).map(|_| Priming::new(&self.link)).collect::<Result<Vec<_>>>()?;
+        let came_by = napi::came_by(&primings, &self.sender_netns, &self.sender);
+        self.announcements.set_priming(false);
+        let mut pollers = Vec::new();
+        for ((priming, came_by), &id) in primings.into_iter().zip(came_by?).zip(&self.ids) {
+            let poller = if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? };
+            napi::defer(id)?;
+            poller.poll();
+            pollers.push(poller);
+        }
+        Ok(pollers)
+    }
+
+    /// Notes that the interface went down: what the kernel loses from now on until [`Ownership::retake`] is no fault.
+    pub fn note_down(&mut self) {
+        self.is_down = true;
+    }
+
+    /// Whether the queues have instances other than those that are owned, as they do after the interface came up again.
+    pub fn is_disowned(&self) -> Result<bool> {
+        let ids = napi::instances(self.link.ifindex)?;
+        napi::check_instances(&self.link, &ids)?;
+        Ok(ids != self.ids)
+    }
+
+    /// Leaves what arrives to the kernel's own stack, so that the queues can be primed. What has arrived can be collected.
+    pub fn let_go(&mut self) -> Result<()> {
+        for queue in 0..self.link.rx_queues {
+            self.directions
+                .delete(queue)
+                .doing(|| format!("leaving queue {queue} of {} to the kernel", self.link.name))?;
+        }
+        Ok(())
+    }
+
+    /// Owns the queues again; [`Ownership::let_go`] comes before. Each new poller is handed to `give`.
+    pub fn retake(&mut self, give: impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
+        // It may have been renamed.
+        self.link = Link::by_index(self.link.ifindex)?;
+        self.take(give)?;
+        // Senders may have been stopped, and announced before this.
+        (0..self.sockets.len()).for_each(|queue| self.announcements.set_pending(queue));
+        self.lost()?;
+        self.is_down = false;
+        Ok(())
+    }
+
+    /// Starts the queues by which this interface sends, if nobody polls at its other end; whether that was so.
+    pub fn release_far_end(&self) -> Result<bool> {
+        self.sender_netns.run(|| {
+            let other = Link::by_index(self.sender.ifindex)?;
+            let is_left = other.up && napi::instances(other.ifindex)?.is_empty();
+            if is_left {
+                release::release(other.ifindex, None)?;
+            }
+            Ok(is_left)
+        })
+    }
+
+    /// What the kernel lost at this port.
+    pub fn lost(&mut self) -> Result<Lost> {
+        let kernel = self.statistics()?;
+        // An empty fill ring is among `rx_dropped`, a full receive ring is not.
+        let new = kernel.rx_dropped + kernel.rx_ring_full - self.lost.owned - self.lost.while_down;
+        *if self.is_down { &mut self.lost.while_down } else { &mut self.lost.owned } += new;
+        Ok(self.lost)
+    }
+
+    /// What the kernel counts at the sockets of this port, all queues together.
+    pub fn statistics(&self) -> Result<Statistics> {
+        let mut sum = Statistics::default();
+        for socket in &self.sockets {
+            let one = statistics(socket.as_fd())
+                .doing(|| format!("reading the statistics of {}", self.link.name))?;
+            sum.rx_dropped += one.rx_dropped;
+            sum.rx_invalid_descs += one.rx_invalid_descs;
+            sum.tx_invalid_descs += one.tx_invalid_descs;
+            sum.rx_ring_full += one.rx_ring_full;
+            sum.rx_fill_ring_empty_descs += one.rx_fill_ring_empty_descs;
+            sum.tx_ring_empty_descs += one.tx_ring_empty_descs;
+        }
+        Ok(sum)
+    }
+}

@@ -1,0 +1,156 @@
+//! What `weir gen` and `weir sink` share: taking an interface over for a while, the line a second, and how counts are said.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+use weir_core::drops::{Count, DropCounts, DropReason};
+use weir_port::monitor::State;
+use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
+use weir_port::undo::Keeper;
+use weir_run::path::sequence::SequenceCounts;
+
+use crate::session::{give_up, guardian};
+use crate::{Failure, human, output};
+
+/// Does something with interfaces; whatever comes of it, they are put back.
+pub fn with_interface<T>(work: impl FnOnce(&mut dyn Keeper) -> Result<T, Failure>) -> Result<T, Failure> {
+    let mut guardian = guardian()?;
+    match work(&mut guardian) {
+        Ok(done) => match guardian.finish().first() {
+            None => Ok(done),
+            Some(fault) => Err(format!("while putting things back: {fault}").into()),
+        },
+        Err(failure) => Err(give_up(guardian, failure)),
+    }
+}
+
+/// Says how an interface fares; who has it waits while it is down.
+pub fn say_state(interface: &str, state: State) {
+    let fares = match state {
+        State::Up => "is up again: going on",
+        State::Down => "is down: waiting until it is up again",
+        State::NoCarrier => "has no carrier, because its other end is down: waiting until that is up again",
+        // That is the end, and said there.
+        State::Gone => return,
+    };
+    output::say(format_args!("weir: {interface} {fares}"));
+}
+
+/// What is said last if the interface has vanished.
+pub fn vanished(interface: &str, what: &str) -> Failure {
+    format!("interface {interface} vanished: {what}").into()
+}
+
+/// A line a second on a terminal, as pkt-gen prints it, until a signal comes.
+pub struct Ticker {
+    stop: Arc<AtomicBool>,
+    prints: bool,
+    elapsed_ns: u64,
+    printed_ns: u64,
+    printed: Count,
+    fault: Option<Failure>,
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+impl Ticker {
+    /// Catches signals from now on.
+    pub fn new(as_json: bool) -> Result<Ticker, Failure> {
+        let stop = Arc::new(AtomicBool::new(false));
+        // First of all: every thread must block them.
+        let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
+        let told = Arc::clone(&stop);
+        std::thread::Builder::new().name("weir-signals".into()).spawn(move || {
+            while signals.wait().is_ok() {
+                told.store(true, Ordering::Relaxed);
+            }
+        })?;
+        let prints = !as_json && std::io::stdout().is_terminal();
+        Ok(Ticker { stop, prints, elapsed_ns: 0, printed_ns: 0, printed: Count::default(), fault: None })
+    }
+
+    /// Notes how far it has come; false if it is to end.
+    pub fn tick(&mut self, elapsed_ns: u64, count: Count) -> bool {
+        self.elapsed_ns = elapsed_ns;
+        if self.prints && elapsed_ns - self.printed_ns >= SECOND_NS {
+            let new = Count {
+                packets: count.packets - self.printed.packets,
+                bytes: count.bytes - self.printed.bytes,
+            };
+            let speed = speed(new, elapsed_ns - self.printed_ns);
+            self.fault = output::print_line(format_args!("{:>5} s  {speed}", elapsed_ns / SECOND_NS)).err();
+            (self.printed_ns, self.printed) = (elapsed_ns, count);
+        }
+        !self.stop.load(Ordering::Relaxed) && self.fault.is_none()
+    }
+
+    /// How long it has been, unless its lines could not be printed.
+    pub fn finish(self) -> Result<u64, Failure> {
+        self.fault.map_or(Ok(self.elapsed_ns), Err)
+    }
+}
+
+/// What must not happen to numbered packets.
+pub fn faults(seen: &SequenceCounts) -> u64 {
+    seen.missing + seen.duplicated + seen.reordered
+}
+
+/// What a sink saw, for programs.
+pub fn sequences_json(seen: &SequenceCounts) -> Value {
+    json!({
+        "numbered": seen.numbered,
+        "unnumbered": seen.unnumbered,
+        "missing": seen.missing,
+        "duplicated": seen.duplicated,
+        "reordered": seen.reordered,
+    })
+}
+
+/// `12.34 Mpps, 9.87 Gbit/s`.
+pub fn speed(count: Count, elapsed_ns: u64) -> String {
+    let bits_per_ns = count.bytes as f64 * 8.0 / elapsed_ns.max(1) as f64;
+    format!("{:.3} Mpps, {bits_per_ns:.2} Gbit/s", mpps(count.packets, elapsed_ns))
+}
+
+/// What a sink saw, in words.
+pub fn order(seen: &SequenceCounts) -> String {
+    format!(
+        "missing {}, duplicated {}, reordered {}",
+        human::count(seen.missing),
+        human::count(seen.duplicated),
+        human::count(seen.reordered)
+    )
+}
+
+/// Millions of packets a second.
+pub fn mpps(packets: u64, elapsed_ns: u64) -> f64 {
+    packets as f64 * 1e3 / elapsed_ns.max(1) as f64
+}
+
+/// Packets dropped, a line a reason.
+pub fn dropped_text(dropped: &DropCounts) -> String {
+    let line = |(reason, count): (DropReason, Count)| {
+        format!("dropped {}: {}\n", reason.name(), human::count(count.packets))
+    };
+    dropped.occurred().map(line).collect()
+}
+
+/// Packets dropped, by reason.
+pub fn dropped_json(dropped: &DropCounts) -> Value {
+    dropped.occurred().map(|(reason, count)| (reason.name().to_string(), json!(count.packets))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_and_faults_in_words() {
+        let count = Count { packets: 3_000_000, bytes: 300_000_000 };
+        assert_eq!(speed(count, 2_000_000_000), "1.500 Mpps, 1.20 Gbit/s");
+        let seen = SequenceCounts { missing: 1234, reordered: 2, ..SequenceCounts::default() };
+        assert_eq!(order(&seen), "missing 1,234, duplicated 0, reordered 2");
+    }
+}

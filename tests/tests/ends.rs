@@ -1,0 +1,133 @@
+//! However a sink or a generator ends, or its interface does, the pair carries traffic afterwards and no packet is in nobody's books.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::clock::wait_until;
+use weir_lab::process::{Process, Signal};
+use weir_tests::harness;
+use weir_tests::kernel::{require_same, traces};
+use weir_tests::pair::{LIMIT, Pair, json_of};
+use weir_tests::privileged;
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(an_interrupted_sink_lets_its_sender_go_on),
+        privileged!(a_killed_sink_lets_its_sender_go_on),
+        privileged!(a_killed_sink_under_gro_lets_its_sender_go_on),
+        privileged!(a_killed_generator_leaves_the_way_back_open),
+        privileged!(the_next_sink_starts_a_queue_that_was_left_stopped),
+        privileged!(a_generator_starts_a_queue_that_was_left_stopped),
+    ])
+}
+
+const A_MOMENT: Duration = Duration::from_secs(5);
+
+/// Stops the sink in its tracks and waits until the ring is full, so that the sender's queue is stopped when the sink ends.
+fn fill_the_ring(pair: &Pair, sink: &mut Process) -> Result<()> {
+    /// Looks that find nothing new.
+    const STILL: u32 = 10;
+    sink.signal(Signal::STOP)?;
+    let (mut last, mut still) = (pair.sent()?, 0);
+    wait_until("the ring is full", A_MOMENT, || {
+        let now = pair.sent()?;
+        still = if now == last { still + 1 } else { 0 };
+        last = now;
+        Ok(still == STILL)
+    })
+}
+
+fn require_progress(pair: &Pair) -> Result<()> {
+    let before = pair.sent()?;
+    wait_until("the sender goes on", A_MOMENT, || Ok(pair.sent()? > before + 1000))
+}
+
+/// A sink ends by `signal` with its ring full; its sender, and everybody after it, get through.
+fn ends_with_a_full_ring(pair: &Pair, signal: Signal) -> Result<()> {
+    pair.require_answer().context("before the sink")?;
+    let before = (traces(&pair.left)?, traces(&pair.right)?);
+    let mut sink = pair.sink(&[])?;
+    let mut generator = pair.generator(&["--flows", "200"])?;
+    fill_the_ring(pair, &mut sink)?;
+    sink.signal(signal)?;
+    sink.signal(Signal::CONT)?;
+    let ended = sink.wait(LIMIT)?;
+    if signal == Signal::INT {
+        let received = json_of(&ended.success()?.stdout)?;
+        ensure!(received["missing"] == 0 && received["balances"] == true, "{received}");
+    }
+    require_progress(pair)?;
+    generator.signal(Signal::INT)?;
+    let sent = json_of(&generator.wait(LIMIT)?.success()?.stdout)?;
+    ensure!(sent["held"] == 0 && sent["balances"] == true, "{sent}");
+    pair.require_answer().context("after the sink")?;
+    require_same(&before.0, &traces(&pair.left)?)?;
+    require_same(&before.1, &traces(&pair.right)?)
+}
+
+fn an_interrupted_sink_lets_its_sender_go_on() -> Result<()> {
+    ends_with_a_full_ring(&Pair::with_addresses(1)?, Signal::INT)
+}
+
+fn a_killed_sink_lets_its_sender_go_on() -> Result<()> {
+    ends_with_a_full_ring(&Pair::with_addresses(1)?, Signal::KILL)
+}
+
+/// With GRO on, the NAPI instances outlive the program, and what the sink set with them.
+fn a_killed_sink_under_gro_lets_its_sender_go_on() -> Result<()> {
+    let pair = Pair::with_addresses(1)?;
+    pair.right.sh("ethtool -K veth1 gro on")?;
+    ends_with_a_full_ring(&pair, Signal::KILL)
+}
+
+/// It owns the queues of its end too.
+fn a_killed_generator_leaves_the_way_back_open() -> Result<()> {
+    let pair = Pair::with_addresses(1)?;
+    let before = (traces(&pair.left)?, traces(&pair.right)?);
+    let mut generator = pair.generator(&[])?;
+    generator.signal(Signal::KILL)?;
+    generator.wait(LIMIT)?;
+    wait_until("the pair carries", A_MOMENT, || Ok(pair.require_answer().is_ok()))?;
+    wait_until("everything is as it was", A_MOMENT, || {
+        Ok(require_same(&before.0, &traces(&pair.left)?).is_ok())
+    })?;
+    require_same(&before.1, &traces(&pair.right)?)
+}
+
+/// Leaves the queue of a sender stopped: the sink is killed, and before it the one that would put things back.
+fn leave_stopped(pair: &Pair) -> Result<()> {
+    let mut sink = pair.sink(&[])?;
+    let mut generator = pair.generator(&[])?;
+    fill_the_ring(pair, &mut sink)?;
+    let children = format!("/proc/{0}/task/{0}/children", sink.id());
+    let guardian = std::fs::read_to_string(&children).context(children)?;
+    pair.right.sh(&format!("kill -KILL {}", guardian.trim()))?;
+    sink.signal(Signal::KILL)?;
+    sink.wait(LIMIT)?;
+    generator.signal(Signal::KILL)?;
+    generator.wait(LIMIT)?;
+    ensure!(pair.require_answer().is_err(), "the queue is not stopped: this test sees nothing");
+    Ok(())
+}
+
+fn the_next_sink_starts_a_queue_that_was_left_stopped() -> Result<()> {
+    const PACKETS: u64 = 10_000;
+    let pair = Pair::with_addresses(1)?;
+    leave_stopped(&pair)?;
+    let sink = pair.sink(&["--count", &PACKETS.to_string()])?;
+    pair.generate(&[], PACKETS)?;
+    let received = json_of(&sink.wait(LIMIT)?.success()?.stdout)?;
+    ensure!(received["numbered"] == PACKETS && received["missing"] == 0, "{received}");
+    pair.require_answer()
+}
+
+fn a_generator_starts_a_queue_that_was_left_stopped() -> Result<()> {
+    let pair = Pair::with_addresses(1)?;
+    leave_stopped(&pair)?;
+    let mut generator = pair.generator(&[])?;
+    generator.signal(Signal::INT)?;
+    let done = generator.wait(LIMIT)?.success()?;
+    ensure!(done.stderr.contains("veth1"), "it does not say what it did: {}", done.stderr);
+    pair.require_answer()
+}
