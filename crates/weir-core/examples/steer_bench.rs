@@ -200,8 +200,8 @@ mod bench {
         };
         (0..TUPLES)
             .map(|_| Flow {
-                addresses: std::array::from_fn(|_| u64::from_ne_bytes(std::array::from_fn(|_| byte()))),
-                ports: u32::from_ne_bytes(std::array::from_fn(|_| byte())),
+                addresses: std::array::from_fn(|_| std::array::from_fn(|_| byte())),
+                ports: std::array::from_fn(|_| byte()),
             })
             .collect()
     }

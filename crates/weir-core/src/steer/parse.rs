@@ -128,10 +128,7 @@ fn common_v4(
     // Both compares are made, as which of two protocols a packet has cannot be foretold.
     let is_common = (found == whole(TCP)) | (found == whole(UDP));
     let fits = total_len.wrapping_sub(IPV4_LEN + PORTS_LEN) <= len - head.len();
-    (is_common & fits).then(|| Flow {
-        addresses: [u64::from_ne_bytes(part(head, 26))],
-        ports: u32::from_ne_bytes(part(head, 34)) & ports_mask(kind),
-    })
+    (is_common & fits).then(|| Flow { addresses: [part(head, 26)], ports: ports_of(part(head, 34), kind) })
 }
 
 #[inline(always)]
@@ -144,17 +141,18 @@ fn common_v6(
     let is_common = (head[20] == TCP) | (head[20] == UDP);
     let fits = payload_len.wrapping_sub(PORTS_LEN) <= len - head.len();
     (is_common & fits).then(|| Flow {
-        addresses: std::array::from_fn(|k| u64::from_ne_bytes(part(head, 22 + 8 * k))),
-        ports: u32::from_ne_bytes(part(head, 54)) & ports_mask(kind),
+        addresses: std::array::from_fn(|k| part(head, 22 + 8 * k)),
+        ports: ports_of(part(head, 54), kind),
     })
 }
 
 #[inline(always)]
-fn ports_mask(kind: HashKind) -> u32 {
-    match kind {
+fn ports_of(bytes: [u8; PORTS_LEN], kind: HashKind) -> [u8; PORTS_LEN] {
+    let mask = match kind {
         HashKind::TwoTuple => 0,
         HashKind::FourTuple => u32::MAX,
-    }
+    };
+    (u32::from_ne_bytes(bytes) & mask).to_ne_bytes()
 }
 
 /// The bytes from `at` on.
@@ -186,11 +184,11 @@ fn ipv4(packet: &[u8], kind: HashKind) -> Tuple {
         return Tuple::None;
     }
     let whole = !packet.more_frags() && packet.frag_offset() == 0;
-    let ports = if whole { ports(packet.next_header(), packet.payload(), kind) } else { 0 };
+    let ports = if whole { ports(packet.next_header(), packet.payload(), kind) } else { [0; PORTS_LEN] };
     let mut addresses = [0; 8];
     addresses[..4].copy_from_slice(&packet.src_addr().octets());
     addresses[4..].copy_from_slice(&packet.dst_addr().octets());
-    Tuple::V4(Flow { addresses: [u64::from_ne_bytes(addresses)], ports })
+    Tuple::V4(Flow { addresses: [addresses], ports })
 }
 
 fn ipv6(packet: &[u8], kind: HashKind) -> Tuple {
@@ -201,7 +199,7 @@ fn ipv6(packet: &[u8], kind: HashKind) -> Tuple {
     let (source, destination) = (packet.src_addr().octets(), packet.dst_addr().octets());
     let addresses = std::array::from_fn(|k| {
         let address = if k < 2 { &source } else { &destination };
-        u64::from_ne_bytes(part(address, 8 * (k % 2)))
+        part(address, 8 * (k % 2))
     });
     let (mut protocol, mut payload) = (packet.next_header(), packet.payload());
     for _ in 0..EXTENSIONS_MAX {
@@ -215,11 +213,11 @@ fn ipv6(packet: &[u8], kind: HashKind) -> Tuple {
     Tuple::V6(Flow { addresses, ports: ports(protocol, payload, kind) })
 }
 
-/// Both ports as one word, or 0 where they do not count.
-fn ports(protocol: IpProtocol, payload: &[u8], kind: HashKind) -> u32 {
+/// Both ports, or zeros where they do not count.
+fn ports(protocol: IpProtocol, payload: &[u8], kind: HashKind) -> [u8; PORTS_LEN] {
     match (kind, protocol, payload.first_chunk()) {
-        (HashKind::FourTuple, IpProtocol::Tcp | IpProtocol::Udp, Some(bytes)) => u32::from_ne_bytes(*bytes),
-        _ => 0,
+        (HashKind::FourTuple, IpProtocol::Tcp | IpProtocol::Udp, Some(bytes)) => *bytes,
+        _ => [0; PORTS_LEN],
     }
 }
 

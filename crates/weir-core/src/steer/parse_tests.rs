@@ -81,8 +81,8 @@ impl Plan {
             && (self.protocol == 6 || self.protocol == 17)
             && self.payload_len >= 4
             && (!self.v6 || self.extensions.len() <= EXTENSIONS_MAX);
-        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
-        let ports = if has_ports { u32::from_ne_bytes(self.ports) } else { 0 };
+        let word = |bytes: &[u8]| bytes.try_into().unwrap();
+        let ports = if has_ports { self.ports } else { [0; 4] };
         if self.tags.len() > TAGS_MAX {
             Tuple::None
         } else if self.v6 {

@@ -244,7 +244,7 @@ impl Burst {
         match tuple {
             Tuple::V4(flow) => self.v4.set(i % BURST_MAX, flow),
             // Zeros hash to 0, which is what a frame without a flow shall have.
-            Tuple::None => self.v4.set(i % BURST_MAX, &Flow { addresses: [0], ports: 0 }),
+            Tuple::None => self.v4.set(i % BURST_MAX, &Flow { addresses: [[0; 8]], ports: [0; 4] }),
             // Its IPv4 slot keeps what it had: the hash of that is overwritten.
             Tuple::V6(flow) => {
                 self.v6.set(v6.len % BURST_MAX, flow);

@@ -66,17 +66,18 @@ impl Toeplitz {
         let mut sums = [0; 4];
         // Shifted out of the word, whose first byte is the lowest here, rather than loaded one by one: loads are what the table
         // look-ups run short of.
-        let mut add = |bytes: u32, shares: &[u64; 256]| {
+        let mut add = |bytes: &[u8; 4], shares: &[u64; 256]| {
+            let word = u32::from_le_bytes(*bytes);
             for (i, sum) in sums.iter_mut().enumerate() {
-                *sum ^= shares[(bytes >> (8 * i)) as usize & 0xff];
+                *sum ^= shares[(word >> (8 * i)) as usize & 0xff];
             }
         };
         for (word, shares) in flow.addresses.iter().zip(self.shares.as_chunks::<2>().0) {
-            let word = word.to_le();
-            add(word as u32, &shares[0]);
-            add((word >> 32) as u32, &shares[1]);
+            let [first, second] = word.as_chunks::<4>().0 else { unreachable!("a word is 8 bytes") };
+            add(first, &shares[0]);
+            add(second, &shares[1]);
         }
-        add(flow.ports.to_le(), &self.shares[2 * WORDS]);
+        add(&flow.ports, &self.shares[2 * WORDS]);
         let [x0, x1, x2, x3] = sums;
         ((x0 ^ x1 << 8 ^ x2 << 16 ^ x3 << 24) >> 32) as u32
     }
@@ -129,11 +130,8 @@ pub(super) mod tests {
 
     fn flow<const WORDS: usize>(bytes: &[u8]) -> Flow<WORDS> {
         let (addresses, ports) = bytes.split_at(8 * WORDS);
-        let word = |k: usize| u64::from_ne_bytes(addresses[8 * k..8 * k + 8].try_into().unwrap());
-        Flow {
-            addresses: std::array::from_fn(word),
-            ports: u32::from_ne_bytes(ports.try_into().expect("ports")),
-        }
+        let word = |k: usize| addresses[8 * k..8 * k + 8].try_into().unwrap();
+        Flow { addresses: std::array::from_fn(word), ports: ports.try_into().expect("ports") }
     }
 
     /// Hashes `bytes` alone, in a batch on the portable path, and in a batch on the processor's kernel.

@@ -63,7 +63,7 @@ fn hash_batch<const WORDS: usize>(
     let eights = hashes.as_chunks_mut::<8>().0.iter_mut().take(len.div_ceil(8));
     for (eight, hashes) in eights.enumerate() {
         let four = |quarter: usize| {
-            let addresses: [&[u64; 4]; WORDS] =
+            let addresses: [&[[u8; 8]; 4]; WORDS] =
                 std::array::from_fn(|k| &batch.addresses[k].as_chunks::<4>().0[quarter]);
             hash_four(reversed, &addresses, &batch.ports.as_chunks::<4>().0[quarter])
         };
@@ -81,8 +81,8 @@ fn hash_batch<const WORDS: usize>(
 #[inline]
 fn hash_four<const WORDS: usize>(
     reversed: &[[u64; 2]; WORDS_MAX + 1],
-    addresses: &[&[u64; 4]; WORDS],
-    ports: &[u32; 4],
+    addresses: &[&[[u8; 8]; 4]; WORDS],
+    ports: &[[u8; 4]; 4],
 ) -> __m256i {
     let swap_bytes = both_lanes(_mm_set_epi8(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
     // SAFETY: reads the 16 bytes of the array; the load needs no alignment.

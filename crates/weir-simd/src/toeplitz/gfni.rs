@@ -122,9 +122,9 @@ fn hash_batch<const WORDS: usize>(
     // SAFETY: each of these reads or writes exactly the 64 bytes of the array it is given, unaligned.
     let load = |bytes: &[u8; 64]| unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
     // SAFETY: as above.
-    let load_words = |words: &[u64; 8]| unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
+    let load_words = |words: &[[u8; 8]; 8]| unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
     // SAFETY: as above.
-    let load_ports = |ports: &[u32; 16]| unsafe { _mm512_loadu_si512(ports.as_ptr().cast()) };
+    let load_ports = |ports: &[[u8; 4]; 16]| unsafe { _mm512_loadu_si512(ports.as_ptr().cast()) };
     // SAFETY: as above; `Register` is 64 bytes, aligned to as many.
     let load_matrix = |matrix: &Register| unsafe { _mm512_load_si512(std::ptr::from_ref(matrix).cast()) };
 

@@ -35,23 +35,24 @@ pub const BATCH_TUPLES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow<const WORDS: usize> {
     /// Source, then destination.
-    pub addresses: [u64; WORDS],
+    pub addresses: [[u8; 8]; WORDS],
     /// Source, then destination; zeros hash as if they were not there.
-    pub ports: u32,
+    pub ports: [u8; 4],
 }
 
 /// The tuples of a burst, word by word.
 #[derive(Clone, Debug)]
 pub struct Batch<const WORDS: usize> {
     /// `addresses[k][t]` is the `k`-th word of tuple `t`.
-    pub addresses: [[u64; BATCH_TUPLES]; WORDS],
+    pub addresses: [[[u8; 8]; BATCH_TUPLES]; WORDS],
     /// The ports of each tuple.
-    pub ports: [u32; BATCH_TUPLES],
+    pub ports: [[u8; 4]; BATCH_TUPLES],
 }
 
 impl<const WORDS: usize> Batch<WORDS> {
     /// Tuples of zeros, whose hash is 0.
-    pub const ZEROS: Batch<WORDS> = Batch { addresses: [[0; BATCH_TUPLES]; WORDS], ports: [0; BATCH_TUPLES] };
+    pub const ZEROS: Batch<WORDS> =
+        Batch { addresses: [[[0; 8]; BATCH_TUPLES]; WORDS], ports: [[0; 4]; BATCH_TUPLES] };
 
     /// Makes `flow` tuple `t`.
     ///
@@ -167,8 +168,8 @@ mod tests {
             let mut bytes = tuple.clone();
             bytes.resize(8 * WORDS + 4, 0);
             let (addresses, ports) = bytes.split_at(8 * WORDS);
-            let word = |k: usize| u64::from_ne_bytes(addresses[8 * k..8 * k + 8].try_into().unwrap());
-            let ports = u32::from_ne_bytes(ports.try_into().unwrap());
+            let word = |k: usize| addresses[8 * k..8 * k + 8].try_into().unwrap();
+            let ports = ports.try_into().unwrap();
             let flow = Flow { addresses: std::array::from_fn(word), ports };
             batches[i / BATCH_TUPLES].set(i % BATCH_TUPLES, &flow);
             assert_eq!(batches[i / BATCH_TUPLES].get(i % BATCH_TUPLES), flow);
