@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Process, Signal};
 use weir_tests::harness;
@@ -19,6 +20,9 @@ fn main() -> ExitCode {
         privileged!(a_killed_generator_leaves_the_way_back_open),
         privileged!(the_next_sink_starts_a_queue_that_was_left_stopped),
         privileged!(a_generator_starts_a_queue_that_was_left_stopped),
+        privileged!(a_pair_that_vanishes_ends_both_with_their_books_in_order),
+        privileged!(a_sink_waits_while_its_interface_is_down),
+        privileged!(a_generator_waits_while_its_interface_is_down),
     ])
 }
 
@@ -129,5 +133,83 @@ fn a_generator_starts_a_queue_that_was_left_stopped() -> Result<()> {
     generator.signal(Signal::INT)?;
     let done = generator.wait(LIMIT)?.success()?;
     ensure!(done.stderr.contains("veth1"), "it does not say what it did: {}", done.stderr);
+    pair.require_answer()
+}
+
+/// accepted = delivered + dropped for a reason, and nothing is left.
+fn require_sent_books(sent: &Value) -> Result<()> {
+    let dropped = sent["dropped"].as_object().context("reasons")?;
+    let dropped: u64 = dropped.values().filter_map(Value::as_u64).sum();
+    let delivered = sent["delivered"].as_u64().context("a count")?;
+    ensure!(sent["sent"] == delivered + dropped && sent["held"] == 0 && sent["balances"] == true, "{sent}");
+    Ok(())
+}
+
+fn a_pair_that_vanishes_ends_both_with_their_books_in_order() -> Result<()> {
+    let pair = Pair::new(1)?;
+    let mut sink = pair.sink(&[])?;
+    let generator = pair.generator(&[])?;
+    // Its ring is full, and so is the transmit ring of the generator: what is there is lost with the interface.
+    fill_the_ring(&pair, &mut sink)?;
+    pair.left.ip("link del veth0")?;
+    sink.signal(Signal::CONT)?;
+    let (sink, generator) = (sink.wait(LIMIT)?, generator.wait(LIMIT)?);
+    for (done, name) in [(&sink, "veth1"), (&generator, "veth0")] {
+        ensure!(done.status.code() == Some(1), "`{}` ended with {}", done.what, done.status);
+        ensure!(
+            done.stderr.contains(&format!("interface {name} vanished")),
+            "{}: {}",
+            done.what,
+            done.stderr
+        );
+    }
+    let received = json_of(&sink.stdout)?;
+    ensure!(received["balances"] == true && received["missing"] == 0, "{received}");
+    let sent = json_of(&generator.stdout)?;
+    ensure!(sent["dropped"]["port-gone"].as_u64().is_some_and(|packets| packets > 0), "{sent}");
+    require_sent_books(&sent)
+}
+
+/// What was in the ring is lost with it; everything that comes afterwards comes to the sink again.
+fn a_sink_waits_while_its_interface_is_down() -> Result<()> {
+    const PACKETS: u64 = 20_000;
+    let pair = Pair::with_addresses(2)?;
+    let mut sink = pair.sink(&["--workers", "1"])?;
+    for round in 1..=2 {
+        pair.right.ip("link set veth1 down")?;
+        wait_until("the sink says so", A_MOMENT, || {
+            Ok(sink.stderr().matches("veth1 is down").count() == round)
+        })?;
+        pair.right.ip("link set veth1 up")?;
+        wait_until("the sink goes on", A_MOMENT, || {
+            Ok(sink.stderr().matches("veth1 is up").count() == round)
+        })?;
+        // Said before it owns the queues again, so the first packets may go to the kernel.
+        pair.generate(&["--rate", "20kpps"], PACKETS)?;
+    }
+    sink.signal(Signal::INT)?;
+    let received = json_of(&sink.wait(LIMIT)?.stdout)?;
+    let numbered = received["numbered"].as_u64().context("a count")?;
+    ensure!(numbered > PACKETS && received["balances"] == true && received["kernel_lost"] == 0, "{received}");
+    pair.require_answer()
+}
+
+/// It is held, and goes on; its own end and the other one.
+fn a_generator_waits_while_its_interface_is_down() -> Result<()> {
+    let pair = Pair::with_addresses(1)?;
+    let mut sink = pair.sink(&[])?;
+    let mut generator = pair.generator(&[])?;
+    for (end, said) in [(pair.left_end(), "veth0 is down"), (pair.right_end(), "veth0 has no carrier")] {
+        end.namespace.ip(&format!("link set {} down", end.name))?;
+        wait_until("the generator says so", A_MOMENT, || Ok(generator.stderr().contains(said)))?;
+        let before = pair.sent()?;
+        end.namespace.ip(&format!("link set {} up", end.name))?;
+        wait_until("the generator goes on", A_MOMENT, || Ok(pair.sent()? > before + 1000))?;
+    }
+    generator.signal(Signal::INT)?;
+    require_sent_books(&json_of(&generator.wait(LIMIT)?.success()?.stdout)?)?;
+    sink.signal(Signal::INT)?;
+    let received = json_of(&sink.wait(LIMIT)?.stdout)?;
+    ensure!(received["balances"] == true && received["kernel_lost"] == 0, "{received}");
     pair.require_answer()
 }

@@ -86,15 +86,15 @@ fn sigint_under_load() -> Result<()> {
 
 /// The wire's interfaces have addresses of their own, so they carry traffic with no wire at all.
 fn kill_under_load() -> Result<()> {
-    carries_after_a_kill(MANY_QUEUES)
+    carries_after_a_kill(MANY_QUEUES, 8)
 }
 
 /// What the floods leave stopped is then the only way there is.
 fn kill_under_load_with_one_queue_each() -> Result<()> {
-    carries_after_a_kill(1)
+    carries_after_a_kill(1, 2)
 }
 
-fn carries_after_a_kill(queues: u32) -> Result<()> {
+fn carries_after_a_kill(queues: u32, clients: usize) -> Result<()> {
     let rig = Rig::new(queues, 1)?;
     address(1, rig.left_end(), rig.a())?;
     address(2, rig.right_end(), rig.b())?;
@@ -103,7 +103,7 @@ fn carries_after_a_kill(queues: u32) -> Result<()> {
     let mut wire = rig.wire(&["--rate", "200mbit"])?;
     ensure!(require_both_answer(&rig).is_err(), "the wire lets the middle answer: this test sees nothing");
     let far = rig.right_address().v4;
-    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &far, 8, 30.0))?;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &far, clients, 30.0))?;
     wire.signal(Signal::KILL)?;
     let killed = weir_lab::clock::now();
     wait_until("both interfaces carry traffic again", Duration::from_secs(1), || {

@@ -107,11 +107,12 @@ impl Settings {
             line,
             problem,
         })?;
-        if let Some(first) = self.seen.iter().find(|seen| seen.key == key) {
+        let name = canonical(key);
+        if let Some(first) = self.seen.iter().find(|seen| seen.key == name) {
             let problem = Problem::Twice { first: first.line };
             return Err(SettingError { key: key.to_string(), line, problem });
         }
-        self.seen.push(Set { value: (), key: key.to_string(), line });
+        self.seen.push(Set { value: (), key: name, line });
         Ok(())
     }
 
@@ -125,7 +126,7 @@ impl Settings {
         match parts[..] {
             ["dispatch"] => self.dispatch = mode()?,
             ["maxthreads"] if text == "-1" => self.maxthreads = None,
-            ["maxthreads"] => self.maxthreads = Some(at(number(text, 1, WORKERS_MAX)?)),
+            ["maxthreads"] => self.maxthreads = Some(at(number(text, 1, usize::MAX)?)),
             ["bindthreads"] => {
                 self.bindthreads = match text {
                     "true" | "1" => true,
@@ -190,15 +191,25 @@ impl Settings {
     /// Checks what depends on several settings, on a machine with `cpus` CPUs.
     pub fn finish(self, cpus: usize) -> Result<Configuration, SettingError> {
         let maxqlimit = self.maxqlimit.value;
+        let is_default = !self.seen.iter().any(|seen| seen.key == self.defaultqlimit.key);
         for limit in self.qlimits.iter().chain([&self.defaultqlimit]) {
             if limit.value > maxqlimit {
+                if is_default && limit.key == self.defaultqlimit.key {
+                    // What was set is to blame, not what was not.
+                    let problem = Problem::BelowDefault { maxqlimit, defaultqlimit: limit.value };
+                    return Err(self.maxqlimit.error(problem));
+                }
                 return Err(limit.error(Problem::AboveMax { qlimit: limit.value, maxqlimit }));
             }
         }
         let workers_max = cpus.clamp(1, WORKERS_MAX);
         let workers = match &self.maxthreads {
             Some(threads) if threads.value > workers_max => {
-                return Err(threads.error(Problem::AboveCpus { threads: threads.value, cpus }));
+                return Err(threads.error(Problem::AboveCpus {
+                    threads: threads.value,
+                    cpus,
+                    most: workers_max,
+                }));
             }
             Some(threads) => threads.value,
             None => workers_max,
@@ -223,6 +234,12 @@ impl Settings {
             maxqlimit,
         })
     }
+}
+
+/// The one way of writing a key whose number can be written in several.
+fn canonical(key: &str) -> String {
+    let bucket = key.strip_prefix("rss.bucket.").and_then(|bucket| bucket.parse::<usize>().ok());
+    bucket.map_or(key.to_string(), |bucket| format!("rss.bucket.{bucket}"))
 }
 
 fn number(text: &str, least: usize, most: usize) -> Result<usize, Problem> {
@@ -280,12 +297,21 @@ pub enum Problem {
         /// `maxqlimit`.
         maxqlimit: usize,
     },
-    /// More workers than CPUs.
+    /// A `maxqlimit` below a `defaultqlimit` that was not set.
+    BelowDefault {
+        /// `maxqlimit`.
+        maxqlimit: usize,
+        /// `defaultqlimit`.
+        defaultqlimit: usize,
+    },
+    /// More workers than CPUs, or than there can be.
     AboveCpus {
         /// The workers asked for.
         threads: usize,
         /// The CPUs there are.
         cpus: usize,
+        /// The most there may be.
+        most: usize,
     },
     /// A key that cannot be used.
     Key(KeyError),
@@ -321,8 +347,11 @@ impl fmt::Display for Problem {
             Problem::AboveMax { qlimit, maxqlimit } => {
                 write!(f, "{qlimit} is above maxqlimit, {maxqlimit}; lower it or raise maxqlimit")
             }
-            Problem::AboveCpus { threads, cpus } => {
-                write!(f, "{threads} workers on {cpus} CPUs; a worker wants a CPU of its own, use at most {cpus}")
+            Problem::BelowDefault { maxqlimit, defaultqlimit } => {
+                write!(f, "{maxqlimit} is below defaultqlimit, {defaultqlimit}; set that too, or raise this")
+            }
+            Problem::AboveCpus { threads, cpus, most } => {
+                write!(f, "{threads} workers on {cpus} CPUs; a worker wants a CPU of its own, use at most {most}")
             }
             Problem::Key(error) => error.fmt(f),
             Problem::Rss(error) => error.fmt(f),
@@ -412,6 +441,14 @@ mod tests {
                 &[("defaultqlimit", "300"), ("maxqlimit", "200")],
                 "line 1: defaultqlimit: 300 is above maxqlimit, 200; lower it or raise maxqlimit",
             ),
+            (
+                &[("maxqlimit", "200")],
+                "line 1: maxqlimit: 200 is below defaultqlimit, 256; set that too, or raise this",
+            ),
+            (
+                &[("rss.bucket.0", "0"), ("rss.bucket.00", "0")],
+                "line 2: rss.bucket.00: set before, on line 1; set it once",
+            ),
             (&[("proto.ip.qlimit", "0")], "line 1: proto.ip.qlimit: `0` is no number of at least 1"),
             (
                 &[("maxthreads", "2"), ("rss.bucket.1", "2")],
@@ -426,7 +463,7 @@ mod tests {
                 &[("rss.hash", "5-tuple")],
                 "line 1: rss.hash: unknown hash `5-tuple`; use one of 2-tuple, 4-tuple",
             ),
-            (&[("maxthreads", "0")], "line 1: maxthreads: `0` is no number from 1 to 64"),
+            (&[("maxthreads", "0")], "line 1: maxthreads: `0` is no number of at least 1"),
             (
                 &[("maxthreads", "9")],
                 "line 1: maxthreads: 9 workers on 8 CPUs; a worker wants a CPU of its own, use at most 8",
