@@ -84,7 +84,11 @@ mod bench {
     }
 
     fn packet(now_ns: u64) -> Handle {
-        Handle { frame: NonZeroU32::MIN, place: [0, LEN_BYTES, 0], meta: Meta { arrival_ns: now_ns, ..Meta::default() } }
+        Handle {
+            frame: NonZeroU32::MIN,
+            place: [0, LEN_BYTES, 0],
+            meta: Meta { arrival_ns: now_ns, ..Meta::default() },
+        }
     }
 
     /// What both sides of the FQ benchmark do: flows of four paces that sum up to 40 Gbit/s, a burst in and a burst out, each

@@ -16,6 +16,9 @@ pub struct WirePacket {
     pub ecn: Ecn,
 }
 
+const _: () =
+    assert!(size_of::<Option<WirePacket>>() <= 40, "a flow of FQ and a packet in it are one cache line");
+
 /// A packet's congestion mark. Its class decides on one before the worker has its bytes at hand, so the mark is only noted, and
 /// made on the way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

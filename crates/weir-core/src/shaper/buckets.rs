@@ -120,19 +120,6 @@ impl Buckets {
         (self.first != ALL_EMPTY).then(|| self.first << self.shift)
     }
 
-    /// The first full bucket whose items are due at or after `at_ns`: when that is, and its first item, which stays there.
-    /// `None` too if the ring's memory would have to be gone through once more for it.
-    #[inline]
-    pub fn first_from(&self, at_ns: u64) -> Option<(u64, u32)> {
-        if self.top == 0 {
-            return None;
-        }
-        let bucket = (at_ns >> self.shift).max(self.base);
-        let from = (bucket % BUCKETS) as usize;
-        let place = self.first_place(from)?;
-        Some(((bucket + (place - from) as u64) << self.shift, self.heads[place]))
-    }
-
     /// Looks for the first full bucket at or after `base`.
     #[inline]
     fn find(&self) -> u64 {

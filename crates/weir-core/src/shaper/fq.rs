@@ -4,30 +4,30 @@
 //! moves it on by its own length; a flow that was late or idle may catch up by `slack_ns`:
 //!
 //! ```text
-//! ns_per_byte = ceil(2^32 * 8e9 / pace) / 2^32
+//! ns_per_byte = 8e9 / pace, rounded up by less than 2^-25 of it or 2^-32 ns
 //! departure'  = max(departure, now - slack) + len * ns_per_byte
 //! bytes out of a flow in t seconds <= pace * (t + slack) + L             L the longest packet
 //! ```
 //!
-//! and a flow that always has packets, served no later than `slack_ns`, falls behind its pace by less than
-//! 2^-32 ns a byte (a relative 3e-9 at 100 Gbit/s). Flows whose time has come take turns by deficit, new
-//! flows first, as in the DRR module; a flow whose time has not waits in a bucket queue by its departure
-//! time. So work does not grow with the number of flows; what grows is the memory they lie in.
+//! and a flow that always has packets, served no later than `slack_ns`, falls behind its pace by no more than that rounding (a
+//! relative 3e-8). Flows whose time has come take turns by deficit, new flows first, as in the DRR module; a flow whose time has
+//! not waits in a timing wheel (`wheel.rs`). So work does not grow with the number of flows; what grows is the memory they lie in.
 //!
-//! A bucket that comes due is served as the list it is, unless an old flow is put to the back meanwhile: whoever came due before
+//! A slot that comes due is served as the list it is, unless an old flow is put to the back meanwhile: whoever came due before
 //! that is then put there too, before it. So turns are taken in the order in which flows became ready.
 //!
-//! A flow is half a cache line, 32 bytes, idle or not and whatever the packet (`flow.rs`); its packets lie in a slab. Where there
-//! are too many for the caches, lines are asked for many at a time, by [`Fq::expect`] before a burst is put in, and by
-//! `ahead.rs` before flows come due. A burst is booked at once. Flows are numbered densely and taken at creation.
+//! A flow and a packet that waits alone in it are one cache line (`flow.rs`), which is read when the packet comes and when it
+//! leaves; several packets lie in a slab. Where there are too many flows for the caches their lines are asked for in advance:
+//! those of a burst some packets ahead of the one that is put in, and those that come due by `ahead.rs`. A burst is booked at
+//! once. Flows are numbered densely and taken at creation.
 //!
 //! Owner: one worker. Source: Linux `net/sched/sch_fq.c` (pacing beside new and old flows); Saeed et al.,
 //! *Carousel*, SIGCOMM 2017 (earliest departure time, and the credit that returns when the packet leaves);
 //! ITU-T I.371 annex A for the recurrence (generic cell rate algorithm, slack being its tolerance).
 //!
-//! Limits: a pace below 2 bit/s is 2 bit/s. A departure is late by less than one bucket, `2^BUCKET_SHIFT` ns,
-//! besides what the caller is late. There is no limit on the sum of all flows; put one behind it where the
-//! way out does not.
+//! Limits: a pace below 2 bit/s is 2 bit/s. A departure is late by less than one slot, 1024 ns, besides what the caller is late; a
+//! flow whose next packet is further off than 268 ms is looked at once in that time. There is no limit on the sum of all flows;
+//! put one behind it where the way out does not.
 
 use weir_simd::prefetch::prefetch;
 
@@ -124,7 +124,7 @@ impl<P: Packet> Fq<P> {
     ///
     /// # Panics
     ///
-    /// When `quantum_bytes` is 0 or above 1 GiB, or there are 2^32 - 2 flows or packets or more.
+    /// When `quantum_bytes` is 0 or above 1 GiB, or there are more than 2^26 flows, or 2^32 - 1 packets or more.
     pub fn new(config: FqConfig, now_ns: u64) -> Fq<P> {
         assert!((1..=1 << 30).contains(&config.quantum_bytes), "a turn of {} bytes", config.quantum_bytes);
         assert!(config.flows <= wheel::FLOWS_MAX, "flows are numbered with 26 bits");
@@ -151,7 +151,11 @@ impl<P: Packet> Fq<P> {
 
     /// How many more bytes an intake may bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
-        if self.held.packets >= self.packets_max { 0 } else { self.limit_bytes.saturating_sub(self.held.bytes) }
+        if self.held.packets >= self.packets_max {
+            0
+        } else {
+            self.limit_bytes.saturating_sub(self.held.bytes)
+        }
     }
 
     /// Puts a packet at the end of its flow's queue.
@@ -171,11 +175,16 @@ impl<P: Packet> Fq<P> {
     ///
     /// When there is no such flow.
     #[inline]
-    pub fn enqueue_burst(&mut self, flows: &[usize], packets: &mut impl Iterator<Item = P>) -> Result<(), Refused<P>> {
+    pub fn enqueue_burst(
+        &mut self,
+        flows: &[usize],
+        packets: &mut impl Iterator<Item = P>,
+    ) -> Result<(), Refused<P>> {
         let mut entered = Count::default();
         let room = self.packets_max - self.held.packets;
         // Among a million flows none is in a cache, and one after the other they would be waited for.
-        let (first, ahead) = if self.flows.len() < FLOWS_CACHED { (0, flows.len()) } else { (BURST_AHEAD, BURST_AHEAD) };
+        let (first, ahead) =
+            if self.flows.len() < FLOWS_CACHED { (0, flows.len()) } else { (BURST_AHEAD, BURST_AHEAD) };
         flows.iter().take(first).for_each(|&flow| self.expect(flow));
         for (at, &flow) in flows.iter().enumerate() {
             if let Some(&later) = flows.get(at + ahead) {
@@ -254,7 +263,9 @@ impl<P: Packet> Fq<P> {
                 };
                 let flow = &mut self.flows[index as usize];
                 // Most often one packet waits in it and no more. It is moved once, to where it goes.
-                if flow.may_send(now_ns) && let Some(packet) = flow.only() {
+                if flow.may_send(now_ns)
+                    && let Some(packet) = flow.only()
+                {
                     let len_bytes = packet.len_bytes();
                     self.delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
                     (room, sent_bytes) = (room - 1, sent_bytes + u64::from(len_bytes));
@@ -298,7 +309,11 @@ impl<P: Packet> Fq<P> {
 
     #[inline]
     fn rest(&self, now_ns: u64) -> Rest {
-        if self.new_flows.head != NONE || self.round != NONE || self.old_flows.head != NONE || !self.due.is_empty() {
+        if self.new_flows.head != NONE
+            || self.round != NONE
+            || self.old_flows.head != NONE
+            || !self.due.is_empty()
+        {
             return Rest::Due;
         }
         match self.wheel.next_ns() {
@@ -410,9 +425,8 @@ impl<P: Packet> Fq<P> {
         }
     }
 
-    /// Moves the flow at the head on: out of the round if it is empty and was an old one already, into a
-    /// bucket if its time has not come, else to the back of the old flows, with a quantum if it has used its
-    /// own.
+    /// Moves the flow at the head on: out of the lists if it is empty and was an old one already or nobody else waits, into the
+    /// wheel if its time has not come, else to the back of the old flows, with a quantum if it has used its own.
     fn end_turn(&mut self, now_ns: u64) {
         let is_new = self.new_flows.head != NONE;
         let head = if is_new { &mut self.new_flows.head } else { &mut self.round };
@@ -424,7 +438,12 @@ impl<P: Packet> Fq<P> {
             flow.deficit = flow.deficit.saturating_add(self.quantum_bytes);
         }
         let is_empty = flow.is_empty();
-        if is_empty && !in_debt && !is_new {
+        // A new flow that is empty passes through the old ones, or it could come back as a new one before any of them for ever.
+        let nobody_waits = self.round == NONE
+            && self.old_flows.head == NONE
+            && self.due.is_empty()
+            && !self.wheel.is_due(now_ns);
+        if is_empty && !in_debt && (!is_new || nobody_waits) {
             flow.next = NOT_LISTED;
         } else if !is_empty && flow.ready_ns > now_ns {
             flow.next = NONE;

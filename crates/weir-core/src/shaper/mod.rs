@@ -6,9 +6,9 @@
 //! In reading order: [`token_bucket`] is the limit itself, [`tbf`] one or two of them with a queue limit;
 //! [`slab`] is where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long
 //! packets stood and [`blocked`] their feeders, [`codel`] says when that was too long and [`ecn`] tells the
-//! sender; [`backlog`] is all of that for one class, and [`class`] puts it behind a limit. [`buckets`] is a
-//! queue of times, by which [`fq`] gives every flow its own pace, and [`tree`] shares a link between classes,
-//! metered by [`htb`] or [`cbq`]. [`Shaper`] is any of them.
+//! sender; [`backlog`] is all of that for one class, and [`class`] puts it behind a limit. [`fq`] gives every
+//! flow its own pace; [`buckets`] is a queue of times, with which [`tree`] shares a link between classes, metered by [`htb`] or
+//! [`cbq`]. [`Shaper`] is any of them.
 
 use backlog::{Dequeue, Refused};
 use blocked::Blocked;

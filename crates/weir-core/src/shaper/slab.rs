@@ -10,8 +10,6 @@
 //!
 //! Owner: one worker. Limits: a `Fifo` belongs to the slab that filled it; that is the caller's to keep.
 
-use weir_simd::prefetch::prefetch;
-
 /// No slot: the end of a list.
 const NONE: u32 = u32::MAX;
 
@@ -112,14 +110,6 @@ impl<P> Slab<P> {
                 *slot = free;
                 None
             }
-        }
-    }
-
-    /// Asks for the memory of a queue's first packet, without waiting for it.
-    #[inline]
-    pub fn prefetch(&self, fifo: &Fifo) {
-        if let Some(slot) = self.slots.get(fifo.head as usize) {
-            prefetch(slot);
         }
     }
 

@@ -84,16 +84,16 @@ impl<P> Flow<P> {
     /// When the slab is full.
     pub fn put(&mut self, packet: P, slab: &mut Slab<P>) {
         let mut fifo = Fifo::default();
-        if !self.is_empty() {
-            match std::mem::replace(&mut self.queue, Queue::Slots(Fifo::default())) {
-                Queue::Slots(slots) => fifo = slots,
-                Queue::One(first) => assert!(slab.push(&mut fifo, first).is_ok(), "a slot for every packet"),
+        match std::mem::replace(&mut self.queue, Queue::Slots(Fifo::default())) {
+            Queue::Slots(slots) if slots.is_empty() => {
+                self.queue = Queue::One(packet);
+                return;
             }
-            assert!(slab.push(&mut fifo, packet).is_ok(), "a slot for every packet");
-            self.queue = Queue::Slots(fifo);
-        } else {
-            self.queue = Queue::One(packet);
+            Queue::Slots(slots) => fifo = slots,
+            Queue::One(first) => assert!(slab.push(&mut fifo, first).is_ok(), "a slot for every packet"),
         }
+        assert!(slab.push(&mut fifo, packet).is_ok(), "a slot for every packet");
+        self.queue = Queue::Slots(fifo);
     }
 
     /// Takes the first packet out.
@@ -162,7 +162,9 @@ impl NsPerByte {
         let exact = (u128::from(8 * NS_PER_S) << 32).div_ceil(u128::from(pace.bits_per_s()));
         let exact = u64::try_from(exact).unwrap_or(u64::MAX);
         let fits = |exponent: &u32| exact.div_ceil(1 << exponent) <= NsPerByte::MANTISSA_MAX;
-        let exponent = (0..u64::BITS - NsPerByte::MANTISSA_BITS).find(fits).unwrap_or(u64::BITS - NsPerByte::MANTISSA_BITS);
+        let exponent = (0..u64::BITS - NsPerByte::MANTISSA_BITS)
+            .find(fits)
+            .unwrap_or(u64::BITS - NsPerByte::MANTISSA_BITS);
         let mantissa = exact.div_ceil(1 << exponent).min(NsPerByte::MANTISSA_MAX);
         NsPerByte(exponent << NsPerByte::MANTISSA_BITS | mantissa as u32)
     }

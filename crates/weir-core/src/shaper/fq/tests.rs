@@ -45,7 +45,7 @@ fn flows_keep_their_own_pace_and_a_flow_without_one_fills_the_gaps() {
     let out = run(&mut fq, 0, 20_000_000);
     let times =
         |wanted| out.iter().filter(|(_, flow, _)| *flow == wanted).map(|(ns, ..)| *ns).collect::<Vec<_>>();
-    // 1500 bytes take 1 ms at 12 Mbit/s; the bucket rounds up to 1024 ns, and that is not lost but made up.
+    // 1500 bytes take 1 ms at 12 Mbit/s; a slot rounds up to 1024 ns, and that is not lost but made up.
     for (number, &ns) in times(0).iter().enumerate() {
         let exact_ns = number as u64 * 1_000_000;
         assert!((exact_ns..exact_ns + 1024 * (number as u64 + 1)).contains(&ns), "packet {number} at {ns}");
@@ -55,7 +55,7 @@ fn flows_keep_their_own_pace_and_a_flow_without_one_fills_the_gaps() {
 }
 
 #[test]
-fn with_slack_for_the_bucket_nothing_of_the_pace_is_lost() {
+fn with_slack_for_the_slot_nothing_of_the_pace_is_lost() {
     let mut fq = Fq::new(FqConfig { slack_ns: 2048, ..config(rate(7_777_777)) }, 0);
     for number in 0..3000 {
         fq.enqueue(3, TestPacket::new(1001, number, 0)).unwrap();
@@ -106,7 +106,26 @@ fn a_flow_and_a_packet_alone_in_it_take_64_bytes() {
     assert_eq!(size_of::<Flow<Handle>>(), 64);
 }
 
-/// Four flows without a pace are always old and backlogged; two with one come due again and again, each in a bucket that may have
+#[test]
+fn a_pace_is_never_exceeded_and_missed_by_three_parts_in_a_hundred_million() {
+    for bits_per_s in
+        [2, 3, 7, 1000, 7_777_777, 40_000_000, 999_999_999, 10_000_000_000, 99_999_999_999, 1 << 40]
+    {
+        let mut flow: Flow<()> = Flow::new(rate(bits_per_s));
+        flow.deficit = i32::MAX;
+        let packets = 1_000_000u128;
+        (0..packets).for_each(|_| flow.depart(1000, 0));
+        let exact_ns = (packets * 8_000_000_000_000).div_ceil(u128::from(bits_per_s));
+        let ns = u128::from(flow.ready_ns);
+        // Below 2^-32 ns a byte is less than one ns in 4 million packets of 1000 bytes.
+        assert!(
+            (exact_ns..=exact_ns + exact_ns / 33_000_000 + 2).contains(&ns),
+            "{bits_per_s}: {ns} for {exact_ns}"
+        );
+    }
+}
+
+/// Four flows without a pace are always old and backlogged; two with one come due again and again, each in a slot that may have
 /// to wait for the old flows. All get what is theirs: the paced ones their pace, the others equal parts of the rest.
 #[test]
 fn neither_backlogged_flows_nor_those_that_come_due_starve() {
@@ -158,7 +177,7 @@ fn flows_that_no_cache_holds_keep_their_own_pace() {
     assert_eq!(out.len(), 2 * flows);
     for (ns, flow, packet) in out {
         let exact_ns = packet.number as u64 * pace_ns(flow);
-        // A bucket, and what is cut off a pace in whole bits.
+        // A slot, and what is cut off a pace in whole bits.
         assert!((exact_ns..exact_ns + 2048).contains(&ns), "packet {} of flow {flow} at {ns}", packet.number);
     }
 }
@@ -173,7 +192,7 @@ fn a_shaper_without_a_way_out_empties_into_its_books() {
     while fq.drop_next(DropReason::PortGone).is_some() {}
     assert_eq!(fq.account().dropped.total().packets + fq.account().delivered.packets, 20);
     assert!(fq.account().balances(Count::default()));
-    assert_eq!(fq.dequeue(u64::MAX - 1), Dequeue::Empty, "flows left in buckets hold nothing up");
+    assert_eq!(fq.dequeue(u64::MAX - 1), Dequeue::Empty, "flows left in the wheel hold nothing up");
     fq.enqueue(0, TestPacket::new(100, 20, 0)).unwrap();
     assert!(matches!(fq.dequeue(u64::MAX - 1), Dequeue::Packet(0, _)));
 }

@@ -8,7 +8,7 @@
 //! after them, [`TURNS`] in all: that is the window, 268 ms. When the first turn has passed, the far list of the next one that
 //! comes near is dealt out to its slots. Bits say which lists are not empty, so the first full slot is found by counting zeros.
 //!
-//! A list is made of chunks, each a cache line with 15 flows and the number of the chunk before it. So flows that are put into a
+//! A list is made of chunks, each a cache line with 15 flows and the end of the chunk before it. So flows that are put into a
 //! far turn are written one after the other, and read likewise; their own memory is touched neither then nor when they are dealt
 //! out, and which flows come due next is known before their memory is needed ([`Wheel::peek`]).
 //!
@@ -140,6 +140,14 @@ impl Wheel {
         }
     }
 
+    /// Whether a flow is due, as far as is known without a turn: rather yes than no.
+    #[inline]
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        let now = now_ns >> SLOT_SHIFT;
+        let word = self.full[(self.base % NEAR) as usize];
+        self.base < now >> 6 || word << 63_u64.saturating_sub(now.saturating_sub(self.base << 6)) != 0
+    }
+
     /// The next flow of a slot that was taken.
     #[inline]
     pub fn next_of(&mut self, due: &mut Due) -> Option<u32> {
@@ -160,6 +168,18 @@ impl Wheel {
         list.0 = std::mem::replace(&mut chunk.0[0], self.free);
         self.free = last / CHUNK as u32;
         Some(last % CHUNK as u32)
+    }
+
+    /// Takes any flows out, wherever they are, into a `due` that is empty; false if there are none.
+    pub fn take_any(&mut self, due: &mut Due) -> bool {
+        let Some(word) = self.full.iter().position(|word| *word != 0) else { return false };
+        let list = word << 6 | self.full[word].trailing_zeros() as usize;
+        self.full[word] &= self.full[word] - 1;
+        if let Some(far) = word.checked_sub(NEAR as usize) {
+            self.full_words &= !(u64::from(self.full[word] == 0) << far);
+        }
+        due.list = std::mem::take(&mut self.lists[list]);
+        true
     }
 
     /// When the first flow is due, or a time before that at which more is known; `None` if there is none.
@@ -247,7 +267,7 @@ impl Wheel {
     #[inline]
     fn append(&mut self, list: usize, entry: u32) {
         let end = self.lists[list].0;
-        let at = if end as usize % CHUNK == 0 { self.begin_chunk(list, end) } else { end };
+        let at = if (end as usize).is_multiple_of(CHUNK) { self.begin_chunk(list, end) } else { end };
         self.chunks[at as usize / CHUNK].0[at as usize % CHUNK] = entry;
         self.lists[list].0 = at + 1;
     }
@@ -289,18 +309,6 @@ impl Wheel {
         let list = self.lists[NEAR_LISTS + (turn % TURNS) as usize];
         let one_chunk = list.0 != 0 && self.chunks[(list.0 - 1) as usize / CHUNK].0[0] == 0;
         self.last_chunk(list).iter().filter(|_| one_chunk).map(|entry| entry >> 26).min().unwrap_or(0)
-    }
-
-    /// Takes any flows out, wherever they are, into a `due` that is empty; false if there are none.
-    pub fn take_any(&mut self, due: &mut Due) -> bool {
-        let Some(word) = self.full.iter().position(|word| *word != 0) else { return false };
-        let list = word << 6 | self.full[word].trailing_zeros() as usize;
-        self.full[word] &= self.full[word] - 1;
-        if let Some(far) = word.checked_sub(NEAR as usize) {
-            self.full_words &= !(u64::from(self.full[word] == 0) << far);
-        }
-        due.list = std::mem::take(&mut self.lists[list]);
-        true
     }
 }
 
