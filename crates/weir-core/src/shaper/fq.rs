@@ -26,7 +26,7 @@
 //! ITU-T I.371 annex A for the recurrence (generic cell rate algorithm, slack being its tolerance).
 //!
 //! Limits: a pace below 2 bit/s is 2 bit/s. A departure is late by less than one slot, 1024 ns, besides what the caller is late; a
-//! flow whose next packet is further off than 268 ms is looked at once in that time. There is no limit on the sum of all flows;
+//! flow whose next packet is further off than 537 ms is looked at once in that time. There is no limit on the sum of all flows;
 //! put one behind it where the way out does not.
 
 use weir_simd::prefetch::prefetch;

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The near level has a list for each slot of the next [`NEAR`] turns, a turn being 64 slots; the far level has one for each turn
-//! after them, [`TURNS`] in all: that is the window, 268 ms. When the first turn has passed, the far list of the next one that
+//! after them, [`TURNS`] in all: that is the window, 537 ms. When the first turn has passed, the far list of the next one that
 //! comes near is dealt out to its slots. Bits say which lists are not empty, so the first full slot is found by counting zeros.
 //!
 //! A list is made of chunks, each a cache line with 15 flows and the end of the chunk before it. So flows that are put into a
@@ -28,7 +28,7 @@ const NEAR: u64 = 2;
 const NEAR_LISTS: usize = NEAR as usize * 64;
 
 /// How many turns of 64 slots the window has.
-const TURNS: u64 = 64 * 64;
+const TURNS: u64 = 128 * 64;
 const LISTS: usize = NEAR_LISTS + TURNS as usize;
 
 /// Flows are numbered below this, as an entry also tells the slot within its turn.
@@ -64,7 +64,7 @@ pub struct Wheel {
     /// Which lists are not empty: first a word for each near turn, then one for each 64 far ones.
     full: [u64; LISTS / 64],
     /// Which words of the far level are not 0.
-    full_words: u64,
+    full_words: u128,
     lists: Box<[List; LISTS]>,
     chunks: Box<[Chunk]>,
     /// The first chunk that is in no list; its first place leads to the next.
@@ -176,7 +176,7 @@ impl Wheel {
         let list = word << 6 | self.full[word].trailing_zeros() as usize;
         self.full[word] &= self.full[word] - 1;
         if let Some(far) = word.checked_sub(NEAR as usize) {
-            self.full_words &= !(u64::from(self.full[word] == 0) << far);
+            self.full_words &= !(u128::from(self.full[word] == 0) << far);
         }
         due.list = std::mem::take(&mut self.lists[list]);
         true
@@ -254,7 +254,7 @@ impl Wheel {
         }
         let word = NEAR as usize + far / 64;
         self.full[word] &= !(1 << (far % 64));
-        self.full_words &= !(u64::from(self.full[word] == 0) << (far / 64));
+        self.full_words &= !(u128::from(self.full[word] == 0) << (far / 64));
         let near = (turn % NEAR) as usize * 64;
         let mut chunk = Chunk::default();
         while let Some(last) = self.take_chunk(&mut list, &mut chunk) {
@@ -290,7 +290,7 @@ impl Wheel {
         let far = |word: u64| self.full[NEAR as usize + word as usize];
         let of = |word: u64, bits: u64| word << 6 | u64::from(bits.trailing_zeros());
         let here = far(from >> 6) & u64::MAX << (from & 63);
-        let after = self.full_words & u64::MAX << (from >> 6) << 1;
+        let after = self.full_words & u128::MAX << (from >> 6) << 1;
         let place = if here != 0 {
             of(from >> 6, here)
         } else {
