@@ -158,6 +158,31 @@ fn neither_backlogged_flows_nor_those_that_come_due_starve() {
     }
 }
 
+/// It is new each time it comes back, and new flows go first; so it passes through the old ones while any of them waits.
+#[test]
+fn a_flow_that_is_empty_after_each_packet_starves_nobody() {
+    let mut fq = Fq::new(config(None), 0);
+    fq.set_pace(2, rate(12 * MBIT));
+    for number in 0..10 {
+        fq.enqueue(1, TestPacket::new(1514, number, 0)).unwrap();
+    }
+    for number in 0..3 {
+        fq.enqueue(2, TestPacket::new(1500, number, 0)).unwrap();
+    }
+    let (mut sent, mut waits) = ([0; 3], false);
+    for number in 0..40 {
+        if !waits {
+            fq.enqueue(0, TestPacket::new(100, number, 0)).unwrap();
+        }
+        let Dequeue::Packet(flow, _) = fq.dequeue(number as u64 * 100_000) else {
+            panic!("the first always sends")
+        };
+        sent[flow] += 1;
+        waits = flow != 0;
+    }
+    assert_eq!(sent, [27, 10, 3]);
+}
+
 /// So many flows are fetched ahead; each packet leaves at its time all the same.
 #[test]
 fn flows_that_no_cache_holds_keep_their_own_pace() {

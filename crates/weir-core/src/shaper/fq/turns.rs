@@ -1,7 +1,7 @@
 //! Whose turn it is: the order in which flows of FQ are served, and where each goes when its turn ends.
 //!
 //! ```text
-//! new flows, then the round of old flows, then a slot as it came due, then the old flows as the next round
+//! new flows; the round; the rest of the slot that was taken; the old flows, as the next round; the next slot that is due
 //! ```
 //!
 //! A flow that ends its turn with packets goes behind all who became ready before it, or into the wheel if its time has not come.
