@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         plain!(wrong_command_lines),
         plain!(more_workers_than_cores),
         plain!(help_names_every_command),
+        plain!(a_full_disk_is_one_sentence),
         plain!(what_cannot_be_done_without_root),
         privileged!(no_such_interface),
         privileged!(the_two_ends_of_one_pair),
@@ -104,6 +105,21 @@ fn help_names_every_command() -> Result<()> {
         weir(&["--version"])?.success()?.stdout.starts_with("weir "),
         "`weir --version` does not say weir"
     );
+    Ok(())
+}
+
+/// Whatever a command prints; a pipe that nobody reads any more is no failure.
+fn a_full_disk_is_one_sentence() -> Result<()> {
+    let commands: [&[&str]; 4] =
+        [&["--help"], &["gen", "--count", "100"], &["gen", "--count", "100", "--json"], &["doctor"]];
+    for arguments in commands {
+        let line = format!("{} {} > /dev/full", weir_binary()?.display(), arguments.join(" "));
+        let done = run(Command::new("sh").args(["-c", &line]), LIMIT)?;
+        require_refusal(&done, &[1], "writing to standard output: No space left")?;
+    }
+    let line = format!("{} gen --count 100 | true; exit ${{PIPESTATUS[0]}}", weir_binary()?.display());
+    let done = run(Command::new("bash").args(["-c", &line]), LIMIT)?.success()?;
+    ensure!(done.stderr.is_empty(), "a closed pipe is complained of: {}", done.stderr);
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use crate::bpf::doorbell::Announcements;
 use crate::bpf::map::Map;
 use crate::error::{Doing, Result};
 use crate::link::Link;
-use crate::napi::{self, Poller, Priming};
+use crate::napi::{self, Deferral, Poller, Priming};
 use crate::netns::NetNs;
 use crate::qdisc::RootQdisc;
 use crate::release;
@@ -176,7 +176,7 @@ impl Ownership {
             let other = Link::by_index(self.sender.ifindex)?;
             let is_left = other.up && napi::instances(other.ifindex)?.is_empty();
             if is_left {
-                release::release(other.ifindex, None)?;
+                release::release(other.ifindex, Deferral::default())?;
             }
             Ok(is_left)
         })

@@ -87,13 +87,14 @@ impl Port {
                 .doing(|| format!("binding an AF_XDP socket to {name} queue {queue}"))?;
             sockets.push(socket);
         }
-        // Undone first, while the qdiscs still hold what waits for it.
-        let before = napi::deferrals(link.ifindex)?.first().map(|(_, deferral)| *deferral);
-        keeper.record(&NetNs::current()?, Undo::Queues { ifindex: link.ifindex, before })?;
         let map = Map::xskmap(link.rx_queues).doing(|| "making the map of AF_XDP sockets".into())?;
         let redirect = redirect::load(&map)
             .and_then(|program| program.attach(link.ifindex))
             .doing(|| format!("attaching the XDP program to {name}"))?;
+        // Owning them is what must be undone, and before the qdiscs are, which hold what waits for it.
+        let before =
+            napi::deferrals(link.ifindex)?.first().map(|(_, deferral)| *deferral).unwrap_or_default();
+        keeper.record(&NetNs::current()?, Undo::Queues { ifindex: link.ifindex, before })?;
         let announcements = Announcements::new(sender.tx_queues as usize)
             .doing(|| "sharing memory with the doorbell".into())?;
         let doorbell = sender_netns.run(|| {

@@ -33,13 +33,13 @@ const TRIES: u32 = 1000;
 const BETWEEN_NS: u64 = 10_000_000;
 
 /// Starts the queues that send into an interface of this thread's namespace, once its owner's program has gone; `before` is how
-/// its instances were before they were owned, if it had any. Content with the interface being gone, or another's by now.
-pub fn release(ifindex: u32, before: Option<Deferral>) -> Result<()> {
+/// its instances were deferred before they were owned. Content with the interface being gone, or another's by now.
+pub fn release(ifindex: u32, before: Deferral) -> Result<()> {
     let doing = || format!("letting those go on that send into interface number {ifindex}");
     let program = Map::xskmap(1).and_then(|none| redirect::load(&none)).doing(doing)?;
     let Some(_attached) = attach_when_free(&program, ifindex).doing(doing)? else { return Ok(()) };
     let ids = napi::instances(ifindex)?;
-    ids.iter().try_for_each(|&id| napi::let_go(id, before.unwrap_or_default()))?;
+    ids.iter().try_for_each(|&id| napi::let_go(id, before))?;
     napi::poll_once(&ids)
 }
 

@@ -23,8 +23,8 @@ pub enum Undo {
     Queues {
         /// The interface's number.
         ifindex: u32,
-        /// How the instances of its queues were deferred, if it had any then.
-        before: Option<Deferral>,
+        /// How the NAPI instances of its queues were deferred.
+        before: Deferral,
     },
     /// Remove Weir's qdisc from an interface and put the one before it back.
     Qdisc {

@@ -40,6 +40,17 @@ where
     }
 }
 
+/// Reads a whole number, `least` or more, for clap.
+pub fn at_least<N>(least: N) -> impl Fn(&str) -> Result<N, String> + Clone
+where
+    N: Copy + PartialOrd + Display + FromStr + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse::<N>().ok().filter(|number| *number >= least);
+        number.ok_or_else(|| format!("write a whole number, {least} or more"))
+    }
+}
+
 /// Checks how many workers were asked for.
 pub fn check_workers(workers: usize, most: usize) -> Result<(), Failure> {
     let cores = weir_port::sys::allowed_cores().len();

@@ -44,7 +44,7 @@ pub struct Arguments {
     #[arg(value_name = "INTERFACE")]
     interface: Option<String>,
     /// How many flows [default: all that the addresses and ports make, 2000 at most]
-    #[arg(long, value_name = "N", value_parser = text::whole(1, u32::MAX))]
+    #[arg(long, value_name = "N", value_parser = text::at_least(1_u32))]
     flows: Option<u32>,
     /// Length of a packet in bytes, Ethernet header included, check sequence not
     #[arg(long, value_name = "BYTES", default_value_t = SIZE_BYTES_MIN, value_parser = text::whole(SIZE_BYTES_MIN, SIZE_BYTES_MAX))]
@@ -65,13 +65,13 @@ pub struct Arguments {
     #[arg(long, value_name = "RATE", value_parser = packet_rate)]
     rate: Option<u64>,
     /// End after so many packets of each generator
-    #[arg(long, value_name = "N", conflicts_with = "time", value_parser = text::whole(1, u64::MAX))]
+    #[arg(long, value_name = "N", conflicts_with = "time", value_parser = text::at_least(1_u64))]
     count: Option<u64>,
     /// End after so long [default: when interrupted]
     #[arg(long, value_name = "TIME", value_parser = text::time)]
     time: Option<u64>,
     /// In memory: how many workers, each on a core of its own [default: 1]
-    #[arg(long, value_name = "N", value_parser = text::whole(0, usize::MAX))]
+    #[arg(long, value_name = "N", value_parser = text::at_least(0_usize))]
     workers: Option<usize>,
     /// In memory: what packets go through [default: link]
     #[arg(long, value_enum)]
@@ -80,7 +80,7 @@ pub struct Arguments {
     #[arg(long, value_name = "MODE", value_parser = mode)]
     dispatch: Option<Mode>,
     /// In memory: slots of each ring between two workers, a power of two [default: as many as the frames need]
-    #[arg(long, value_name = "SLOTS", value_parser = text::whole(1, usize::MAX))]
+    #[arg(long, value_name = "SLOTS", value_parser = text::at_least(1_usize))]
     ring: Option<usize>,
     /// As one JSON object
     #[arg(long)]

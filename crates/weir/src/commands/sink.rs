@@ -63,7 +63,7 @@ pub struct Arguments {
     #[arg(value_name = "INTERFACE")]
     interface: String,
     /// How many workers, each on a core of its own; maxthreads in --set [default: 1]
-    #[arg(long, value_name = "N", value_parser = text::whole(0, usize::MAX))]
+    #[arg(long, value_name = "N", value_parser = text::at_least(0_usize))]
     workers: Option<usize>,
     /// A setting of dispatch or steering; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = text::setting)]
@@ -72,7 +72,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = text::whole(1, FLOWS_MAX))]
     flows: u32,
     /// End after so many packets of generators, those that a rule dropped included
-    #[arg(long, value_name = "N", value_parser = text::whole(1, u64::MAX))]
+    #[arg(long, value_name = "N", value_parser = text::at_least(1_u64))]
     count: Option<u64>,
     /// End after so long
     #[arg(long, value_name = "TIME", value_parser = text::time)]
@@ -205,7 +205,9 @@ fn handled(worker: &WorkerSummary) -> String {
             queued => format!("{} {at_once} at once and {} from its queue", row.name, human::count(queued)),
         }
     };
-    let layers: Vec<_> = worker.rows.iter().filter(|row| row.handled > 0).map(layer).collect();
+    // What every packet goes through comes first.
+    let (ether, others): (Vec<_>, Vec<_>) = worker.rows.iter().partition(|row| row.name == "ether");
+    let layers: Vec<_> = ether.into_iter().chain(others).filter(|row| row.handled > 0).map(layer).collect();
     if layers.is_empty() { "nothing handled".into() } else { layers.join(", ") }
 }
 
