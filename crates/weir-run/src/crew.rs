@@ -1,6 +1,6 @@
 //! The workers of a wire as everyone else reaches them: requests go to whoever owns what they concern.
 //!
-//! Rule: counters are copied while all workers stand still ([`crate::standstill`]), so that the sums of [`crate::report`] are exact.
+//! Rule: counters are copied while all workers stand still (`standstill.rs`), so that the sums of [`crate::report`] are exact.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};

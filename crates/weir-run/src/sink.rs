@@ -21,7 +21,8 @@
 //!
 //! Owner: each thread its worker; the thread that calls owns none. Limits: interfaces are veths ([`weir_port::port`]).
 
-pub mod hands;
+pub mod arrival;
+mod hands;
 pub mod ways;
 pub mod worker;
 

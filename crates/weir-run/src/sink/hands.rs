@@ -12,37 +12,15 @@ use weir_core::dispatch::handlers::{Handlers, Verdict};
 use weir_core::dispatch::protocol::ProtoId;
 use weir_core::dispatch::workstream::{Handler, Next};
 use weir_core::drops::{Count, DropReason};
-use weir_core::packet::{Meta, Packet};
+use weir_core::packet::Packet;
 use weir_core::shaper::ecn;
 use weir_port::frames::{Frames, Received};
 use weir_ring::memory::FrameMemory;
 
+use super::arrival::Arrival;
 use super::ways::Ways;
 use crate::packet::bytes_of;
 use crate::path::sequence::Sequences;
-
-/// A packet that has arrived and is under way to its end. Dropped as a value it would lose its frame.
-#[derive(Debug)]
-pub struct Arrival {
-    /// Where its bytes are.
-    pub received: Received,
-    /// Where it came from, and its flow's hash.
-    pub meta: Meta,
-}
-
-impl Packet for Arrival {
-    fn len_bytes(&self) -> u32 {
-        self.received.len_bytes
-    }
-
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
-
-    fn meta_mut(&mut self) -> &mut Meta {
-        &mut self.meta
-    }
-}
 
 /// See the head of the file.
 pub struct Hands {

@@ -20,7 +20,7 @@ use weir_core::dispatch::protocol::{Mode, ProtoId, ProtoSet, Registry, WhenFull}
 use weir_port::napi::Poller;
 use weir_ring::handoff::Outlet;
 
-use super::hands::Arrival;
+use super::arrival::Arrival;
 
 /// What a worker hands to another.
 pub enum Message {

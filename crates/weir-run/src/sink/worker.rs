@@ -36,7 +36,8 @@ use weir_port::sys;
 use weir_ring::handoff::{Inbox, Source};
 use weir_ring::memory::FrameMemory;
 
-use super::hands::{Arrival, Hands};
+use super::arrival::Arrival;
+use super::hands::Hands;
 use super::ways::Message;
 use crate::clock::now_ns;
 use crate::idle::{Idle, Rest};
