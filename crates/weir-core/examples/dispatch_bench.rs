@@ -16,8 +16,11 @@ fn main() {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[path = "../../../benches/cycles.rs"]
+mod cycles;
+
+#[cfg(target_arch = "x86_64")]
 mod bench {
-    use std::arch::x86_64::{_mm_lfence, _rdtsc};
     use std::hint::black_box;
     use std::sync::Arc;
 
@@ -27,6 +30,8 @@ mod bench {
     use weir_core::drops::DropReason;
     use weir_core::packet::{Meta, Packet};
     use weir_core::steer::rss::BURST_MAX;
+
+    use super::cycles::now_cycles;
 
     const REPEATS: usize = 9;
     const ROUNDS: usize = 2000;
@@ -108,15 +113,5 @@ mod bench {
         let least = rounds.min().unwrap_or(0);
         assert_eq!(handler.next_seq, seq, "every packet came out");
         least as f64 / BURST_MAX as f64
-    }
-
-    fn now_cycles() -> u64 {
-        // SAFETY: fences and a counter that every x86-64 processor has; they touch no memory of ours.
-        unsafe {
-            _mm_lfence();
-            let cycles = _rdtsc();
-            _mm_lfence();
-            cycles
-        }
     }
 }

@@ -16,15 +16,17 @@ fn main() {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[path = "../../../benches/cycles.rs"]
+mod cycles;
+
+#[cfg(target_arch = "x86_64")]
 mod bench {
-    use std::arch::x86_64::{_mm_lfence, _rdtsc};
     use std::cmp::Reverse;
     use std::collections::binary_heap::PeekMut;
     use std::collections::{BinaryHeap, VecDeque};
     use std::hint::black_box;
     use std::iter;
     use std::num::NonZeroU32;
-    use std::time::{Duration, Instant};
 
     use weir_core::account::Account;
     use weir_core::drops::Count;
@@ -33,6 +35,8 @@ mod bench {
     use weir_core::shaper::buckets::{Buckets, NONE};
     use weir_core::shaper::delay::DelayHistogram;
     use weir_core::shaper::fq::{Fq, FqConfig, Rest};
+
+    use super::cycles::{now_cycles, tsc_hz};
 
     const REPEATS: usize = 5;
     const BURST: usize = 64;
@@ -142,7 +146,7 @@ mod bench {
         let warm = 2 * flows.max(10_000);
         let mut chunks = Vec::with_capacity(PACKETS / CHUNK + 1);
         while sent < warm + PACKETS {
-            let start = cycle();
+            let start = now_cycles();
             for _ in 0..CHUNK / BURST {
                 let burst = &mut idle[longest];
                 system.enqueue(burst, now_ns);
@@ -153,7 +157,7 @@ mod bench {
                 longest = if longest + 1 == idle.len() { 0 } else { longest + 1 };
             }
             if sent >= warm {
-                chunks.push((cycle() - start) as f64 / CHUNK as f64);
+                chunks.push((now_cycles() - start) as f64 / CHUNK as f64);
             }
             sent += CHUNK;
         }
@@ -351,7 +355,7 @@ mod bench {
             }
             let (mut now_ns, mut out) = (0, Vec::with_capacity(TAKEN));
             let mut round = || {
-                let start = cycle();
+                let start = now_cycles();
                 while out.len() < TAKEN {
                     now_ns = buckets.next_ns().unwrap_or(now_ns);
                     let mut item = buckets.take_due(now_ns).unwrap_or(NONE);
@@ -366,11 +370,11 @@ mod bench {
                         item = following;
                     }
                 }
-                let taken = cycle();
+                let taken = now_cycles();
                 for ((at_ns, item), ahead_ns) in out.drain(..).zip(drawn.iter().cycle()) {
                     next[item as usize] = buckets.push(at_ns + ahead_ns, item);
                 }
-                [taken - start, cycle() - taken]
+                [taken - start, now_cycles() - taken]
             };
             medians((0..ROUNDS).map(|_| round()))
         };
@@ -379,16 +383,16 @@ mod bench {
             let mut heap: BinaryHeap<Reverse<(u64, u32)>> = items.collect();
             let mut out = Vec::with_capacity(TAKEN);
             let mut round = || {
-                let start = cycle();
+                let start = now_cycles();
                 while out.len() < TAKEN {
                     let Some(Reverse(first)) = heap.pop() else { break };
                     out.push(first);
                 }
-                let taken = cycle();
+                let taken = now_cycles();
                 for ((at_ns, item), ahead_ns) in out.drain(..).zip(drawn.iter().cycle()) {
                     heap.push(Reverse((at_ns + ahead_ns, item)));
                 }
-                [taken - start, cycle() - taken]
+                [taken - start, now_cycles() - taken]
             };
             medians((0..ROUNDS).map(|_| round()))
         };
@@ -441,30 +445,12 @@ mod bench {
         for (from, to) in order.iter().zip(order.iter().cycle().skip(1)) {
             ring[from * 16] = *to as u32;
         }
-        let (start, mut at) = (cycle(), 0u32);
+        let (start, mut at) = (now_cycles(), 0u32);
         for _ in 0..LINES / 16 {
             at = ring[at as usize * 16];
         }
         black_box(at);
-        let load = (cycle() - start) as f64 / (LINES / 16) as f64;
+        let load = (now_cycles() - start) as f64 / (LINES / 16) as f64;
         format!("calibration: {:.0} MHz, {load:.0} cycles for a load from 64 MiB", tsc_hz() / 1e6)
-    }
-
-    /// How fast the time-stamp counter runs.
-    #[allow(clippy::disallowed_methods, reason = "a benchmark compares cycles with seconds")]
-    fn tsc_hz() -> f64 {
-        let (start, since) = (cycle(), Instant::now());
-        while since.elapsed() < Duration::from_millis(20) {}
-        (cycle() - start) as f64 / since.elapsed().as_secs_f64()
-    }
-
-    fn cycle() -> u64 {
-        // SAFETY: both instructions exist on every x86-64 processor and touch no memory.
-        unsafe {
-            _mm_lfence();
-            let cycles = _rdtsc();
-            _mm_lfence();
-            cycles
-        }
     }
 }

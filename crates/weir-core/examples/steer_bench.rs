@@ -20,8 +20,11 @@ fn main() {
 mod peer;
 
 #[cfg(target_arch = "x86_64")]
+#[path = "../../../benches/cycles.rs"]
+mod cycles;
+
+#[cfg(target_arch = "x86_64")]
 mod bench {
-    use std::arch::x86_64::{_mm_lfence, _rdtsc};
     use std::hint::black_box;
 
     use weir_core::steer::key::Key;
@@ -31,6 +34,8 @@ mod bench {
     use weir_simd::toeplitz::{BATCH_TUPLES, Batch, Flow, V4_WORDS, V6_WORDS};
 
     use crate::peer::Peer;
+
+    use super::cycles::now_cycles;
 
     const REPEATS: usize = 9;
     const ROUNDS: usize = 2000;
@@ -166,18 +171,6 @@ mod bench {
             now_cycles() - start
         });
         cycles.min().unwrap_or(0) as f64 / items as f64
-    }
-
-    fn now_cycles() -> u64 {
-        // The fences keep the counter from being read before the work is done, and the work from starting
-        // before.
-        // SAFETY: fences and a counter that every x86-64 processor has; they touch no memory of ours.
-        unsafe {
-            _mm_lfence();
-            let cycles = _rdtsc();
-            _mm_lfence();
-            cycles
-        }
     }
 
     /// The peer's cycles per tuple and the XOR of its hashes; `None` for what this processor cannot do.

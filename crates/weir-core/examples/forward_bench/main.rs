@@ -28,12 +28,14 @@ fn main() -> std::io::Result<()> {
 mod frames;
 
 #[cfg(target_arch = "x86_64")]
+#[path = "../../../../benches/cycles.rs"]
+mod cycles;
+
+#[cfg(target_arch = "x86_64")]
 mod bench {
-    use std::arch::x86_64::{_mm_lfence, _rdtsc};
     use std::collections::VecDeque;
     use std::hint::black_box;
     use std::net::IpAddr;
-    use std::time::{Duration, Instant};
 
     use smoltcp::wire::{EthernetAddress, Ipv4Packet};
     use weir_core::net::BURST_MAX;
@@ -42,6 +44,7 @@ mod bench {
     use weir_core::net::route::trie::{Prefix, Trie};
     use weir_core::net::router::{Router, RouterSettings, StaticNeighbour, Verdict};
 
+    use super::cycles::{now_cycles, tsc_hz};
     use super::frames::{PAYLOAD, Pkt, udp};
 
     const REPEATS: usize = 9;
@@ -348,23 +351,6 @@ mod bench {
                 self.trie.lookup_burst(burst, black_box(&mut values));
             }
             self.next = (self.next + ROUND) % self.addresses.len();
-        }
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "a benchmark needs the clock to know the counter's rate")]
-    fn tsc_hz() -> f64 {
-        let (begin, start) = (Instant::now(), now_cycles());
-        while begin.elapsed() < Duration::from_millis(100) {}
-        (now_cycles() - start) as f64 / begin.elapsed().as_secs_f64()
-    }
-
-    fn now_cycles() -> u64 {
-        // SAFETY: fences and a counter that every x86-64 processor has; they touch no memory of ours.
-        unsafe {
-            _mm_lfence();
-            let cycles = _rdtsc();
-            _mm_lfence();
-            cycles
         }
     }
 }
