@@ -19,6 +19,7 @@ fn main() -> ExitCode {
     harness::main(&[
         plain!(options_that_do_not_go_together),
         privileged!(no_wire_is_up),
+        privileged!(a_wire_that_may_not_be_asked_is_no_proof),
         privileged!(tables_and_proof_under_load),
         privileged!(a_line_an_interval),
         privileged!(workstreams_under_load),
@@ -60,6 +61,20 @@ fn no_wire_is_up() -> Result<()> {
         ensure!(done.status.code() == Some(1) && done.stdout.is_empty(), "`{}`: {}", done.what, done.stdout);
         ensure!(done.stderr.lines().count() == 1 && done.stderr.contains("nowhere"), "{}", done.stderr);
     }
+    Ok(())
+}
+
+fn a_wire_that_may_not_be_asked_is_no_proof() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    // The program itself may lie where nobody else reaches it, so it gives up its rights only for files.
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--clear-groups", "--inh-caps", "+dac_read_search"]);
+    command.args(["--ambient-caps", "+dac_read_search"]).arg(weir_binary()?).args(["stat", "--check"]);
+    let done = run(&mut command, LIMIT)?;
+    ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stdout);
+    ensure!(done.stderr.contains("only root may ask"), "{}", done.stderr);
+    wire.stop()?;
     Ok(())
 }
 

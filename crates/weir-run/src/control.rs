@@ -182,6 +182,12 @@ pub fn ask(path: &Path, command: &Command) -> Result<Value, String> {
     }
 }
 
+/// Whether nobody listens there; a wire that may not be asked is one that is up.
+fn has_gone(path: &Path) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound};
+    UnixStream::connect(path).is_err_and(|error| matches!(error.kind(), ConnectionRefused | NotFound))
+}
+
 /// The counters of every wire that is up, or of one.
 pub fn stat(name: Option<&str>) -> Result<Snapshot, String> {
     let read = |path: &Path| -> Result<Snapshot, String> {
@@ -201,13 +207,13 @@ pub fn stat(name: Option<&str>) -> Result<Snapshot, String> {
     paths.sort();
     for path in paths {
         // Left behind by a crash: nobody listens any more.
-        if UnixStream::connect(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+        if has_gone(&path) {
             continue;
         }
         match read(&path) {
             Ok(snapshot) => all.merge(snapshot),
             // It went down while it was being asked.
-            Err(error) if Crew::is_going_down(&error) || UnixStream::connect(&path).is_err() => {}
+            Err(error) if Crew::is_going_down(&error) || has_gone(&path) => {}
             Err(error) => return Err(error),
         }
     }
