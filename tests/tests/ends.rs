@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::clock::wait_until;
-use weir_lab::process::{Process, Signal};
+use weir_lab::process::{Process, Signal, run};
 use weir_tests::harness;
 use weir_tests::kernel::{require_same, traces};
 use weir_tests::pair::{LIMIT, Pair, json_of};
-use weir_tests::privileged;
+use weir_tests::{privileged, weir_binary};
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         privileged!(a_pair_that_vanishes_ends_both_with_their_books_in_order),
         privileged!(a_sink_waits_while_its_interface_is_down),
         privileged!(a_generator_waits_while_its_interface_is_down),
+        privileged!(a_generator_says_what_the_other_end_refuses),
     ])
 }
 
@@ -212,4 +213,15 @@ fn a_generator_waits_while_its_interface_is_down() -> Result<()> {
     let received = json_of(&sink.wait(LIMIT)?.stdout)?;
     ensure!(received["balances"] == true && received["kernel_lost"] == 0, "{received}");
     pair.require_answer()
+}
+
+/// The other end's MTU is below the packets' length.
+fn a_generator_says_what_the_other_end_refuses() -> Result<()> {
+    let pair = Pair::new(1)?;
+    pair.right.ip("link set veth1 mtu 1000")?;
+    let mut generator = pair.left.command(weir_binary()?);
+    let done = run(generator.args(["gen", "veth0", "--size", "1514", "--count", "100"]), LIMIT)?;
+    ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stdout);
+    ensure!(done.stderr.contains("refused 100 packets for good"), "{}", done.stderr);
+    Ok(())
 }

@@ -153,8 +153,9 @@ impl FromStr for Endpoints {
                 Some((address, port)) => (address, Some(port)),
                 None => (end, None),
             };
-            let address =
-                address.parse().map_err(|_| format!("`{address}` is no IPv4 address such as 198.18.0.1"))?;
+            let address = address.parse().map_err(|_| {
+                format!("`{address}` is no IPv4 address such as 198.18.0.1 (IPv6 is not generated)")
+            })?;
             let port =
                 port.map(|port| port.parse().map_err(|_| format!("`{port}` is no port from 0 to 65535")));
             Ok((address, port.transpose()?))

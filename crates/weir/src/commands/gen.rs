@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde_json::json;
 use smoltcp::wire::EthernetAddress;
 use weir_core::dispatch::protocol::Mode;
-use weir_core::drops::Count;
+use weir_core::drops::{Count, DropReason};
 use weir_core::steer::rss::WORKERS_MAX;
 use weir_run::path::flows::{Endpoints, SIZE_BYTES_MAX, SIZE_BYTES_MIN, Traffic};
 use weir_run::path::r#gen::{Gen, GenSpec, Until};
@@ -44,10 +44,10 @@ pub struct Arguments {
     #[arg(value_name = "INTERFACE")]
     interface: Option<String>,
     /// How many flows [default: all that the addresses and ports make, 2000 at most]
-    #[arg(long, value_name = "N", value_parser = text::at_least(1_u32))]
+    #[arg(long, value_name = "N", value_parser = text::at_least(1_u32), allow_hyphen_values = true)]
     flows: Option<u32>,
     /// Length of a packet in bytes, Ethernet header included, check sequence not
-    #[arg(long, value_name = "BYTES", default_value_t = SIZE_BYTES_MIN, value_parser = text::whole(SIZE_BYTES_MIN, SIZE_BYTES_MAX))]
+    #[arg(long, value_name = "BYTES", default_value_t = SIZE_BYTES_MIN, value_parser = text::whole(SIZE_BYTES_MIN, SIZE_BYTES_MAX), allow_hyphen_values = true)]
     size: u16,
     /// Where packets come from, ADDRESS:PORT-ADDRESS:PORT; ports and the end of the range may be left out
     #[arg(long, value_name = "RANGE", default_value = "198.18.0.1:2000")]
@@ -62,16 +62,16 @@ pub struct Arguments {
     #[arg(long, value_name = "MAC", value_parser = mac, default_value = "ff:ff:ff:ff:ff:ff")]
     dst_mac: EthernetAddress,
     /// Packets a second of each generator, such as 100kpps or 1mpps [default: as many as will go]
-    #[arg(long, value_name = "RATE", value_parser = packet_rate)]
+    #[arg(long, value_name = "RATE", value_parser = packet_rate, allow_hyphen_values = true)]
     rate: Option<u64>,
     /// End after so many packets of each generator
-    #[arg(long, value_name = "N", conflicts_with = "time", value_parser = text::at_least(1_u64))]
+    #[arg(long, value_name = "N", conflicts_with = "time", value_parser = text::at_least(1_u64), allow_hyphen_values = true)]
     count: Option<u64>,
     /// End after so long [default: when interrupted]
-    #[arg(long, value_name = "TIME", value_parser = text::time)]
+    #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]
     time: Option<u64>,
     /// In memory: how many workers, each on a core of its own [default: 1]
-    #[arg(long, value_name = "N", value_parser = text::at_least(0_usize))]
+    #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_hyphen_values = true)]
     workers: Option<usize>,
     /// In memory: what packets go through [default: link]
     #[arg(long, value_enum)]
@@ -80,7 +80,7 @@ pub struct Arguments {
     #[arg(long, value_name = "MODE", value_parser = mode)]
     dispatch: Option<Mode>,
     /// In memory: slots of each ring between two workers, a power of two [default: as many as the frames need]
-    #[arg(long, value_name = "SLOTS", value_parser = text::at_least(1_usize))]
+    #[arg(long, value_name = "SLOTS", value_parser = text::at_least(1_usize), allow_hyphen_values = true)]
     ring: Option<usize>,
     /// As one JSON object
     #[arg(long)]
@@ -285,6 +285,14 @@ fn on_interface(arguments: &Arguments, name: &str) -> Outcome {
     output::print(text)?;
     if is_gone {
         return Err(vanished(name, "what was in flight is counted as dropped, port-gone"));
+    }
+    let refused = account.dropped.get(DropReason::DeviceRefused).packets;
+    if refused > 0 && account.delivered.packets == 0 {
+        return Err(format!(
+            "{name} refused {} for good, all there were: is --size beyond the MTU of its other end?",
+            human::plural(refused, "packet")
+        )
+        .into());
     }
     Ok(if balances && in_flight.packets == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
