@@ -74,7 +74,7 @@ fn wrong_command_lines() -> Result<()> {
         (&["wire", "a", "b", "--workers", "0"], "--workers 0"),
         (&["wire", "a", "b", "--workers", "3"], "--workers 3"),
         (&["wire", "a", "b", "--core", "100000"], "--core 100000"),
-        (&["wire", "a", "b", "--core", "0,1"], "--core names 2 cores for 1 workers"),
+        (&["wire", "a", "b", "--core", "0,1"], "--core 0,1: name 1, a different core for each worker"),
         (&["set", "w"], "--rate"),
         (&["set", "w", "--rate", "nothing"], "nothing"),
         (&["run", "--rate", "200mbit"], "required"),

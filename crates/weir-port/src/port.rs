@@ -324,7 +324,7 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
         }
         if end.mtu_bytes > MTU_BYTES_MAX {
             return refuse(format!(
-                "{other}has an MTU of {1}, and a packet memory frame carries {MTU_BYTES_MAX}: `ip link set {0} mtu \
+                "{other}has an MTU of {1}, and Weir carries packets of {MTU_BYTES_MAX} bytes at most: `ip link set {0} mtu \
                  {MTU_BYTES_MAX}` or less",
                 end.name, end.mtu_bytes
             ));

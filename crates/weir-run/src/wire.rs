@@ -153,7 +153,7 @@ fn look_over(config: &WireConfig) -> weir_port::Result<Vec<String>> {
         return Err(PortError::Unsuitable {
             name: first.name,
             why: format!(
-                "and {} are the two ends of one pair, whose packets would go round for ever: a wire joins two pairs",
+                "is the other end of {}, and packets in one pair would go round for ever: a wire joins two pairs",
                 second.name
             ),
         });

@@ -161,7 +161,10 @@ fn protocol(text: &str) -> Result<u8, String> {
 fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.trim().parse(), last.trim().parse()) {
-        (Ok(first), Ok(last)) => Ok(first..=last),
+        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
+        (Ok::<u16, _>(first), Ok::<u16, _>(last)) => {
+            Err(format!("\"{text}\" has no port in it; write \"{last}-{first}\""))
+        }
         _ => Err(format!("\"{text}\" is no port or range of ports; write for example 443 or \"8000-8080\"")),
     }
 }

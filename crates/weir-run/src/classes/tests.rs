@@ -129,6 +129,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (filter("to = [\"10.0.0.0/8\", \"ten\"]"), "11:21: \"ten\" is no subnet"),
         (filter("to = []"), "an empty list matches nothing"),
         (filter("protocol = \"tpc\""), "11:12: \"tpc\" is no protocol; write for example tcp or udp, or a number up to 255; did you mean \"tcp\"?\n"),
+        (filter("to_ports = '90-80'"), "11:12: \"90-80\" has no port in it; write \"80-90\""),
         (filter("to_ports = 70000"), "11:12: \"70000\" is no port or range of ports"),
         (filter("dscp = 64"), "11:8: \"64\" is no DSCP"),
         (filter("interface = \"wc\""), "11:13: the wire's interfaces are wa and wb; did you mean \"wa\"?\n"),

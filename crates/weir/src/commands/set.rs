@@ -22,7 +22,7 @@ pub struct Arguments {
     wire: String,
     #[command(flatten)]
     limit: LimitArguments,
-    /// The new limit of the direction back
+    /// The new limit of the direction back; without it --rate is for both
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,
 }

@@ -63,19 +63,19 @@ pub struct Arguments {
     #[arg(value_name = "INTERFACE")]
     interface: String,
     /// How many workers, each on a core of its own; maxthreads in --set [default: 1]
-    #[arg(long, value_name = "N", value_parser = text::at_least(0_usize))]
+    #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_hyphen_values = true)]
     workers: Option<usize>,
     /// A setting of dispatch or steering; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = text::setting)]
     set: Vec<(String, String)>,
     /// Flows of generators that are followed, by number from 0; others are counted
-    #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = text::whole(1, FLOWS_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = text::whole(1, FLOWS_MAX), allow_hyphen_values = true)]
     flows: u32,
     /// End after so many packets of generators, those that a rule dropped included
-    #[arg(long, value_name = "N", value_parser = text::at_least(1_u64))]
+    #[arg(long, value_name = "N", value_parser = text::at_least(1_u64), allow_hyphen_values = true)]
     count: Option<u64>,
     /// End after so long
-    #[arg(long, value_name = "TIME", value_parser = text::time)]
+    #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]
     time: Option<u64>,
     /// The tables of `netstat -Q` at the end: configuration, protocols, workstreams; with --json they are in the object anyway
     #[arg(short = 'Q', long)]

@@ -47,10 +47,10 @@ pub struct Arguments {
     #[arg(long)]
     check: bool,
     /// Print what happened since the last line, a line per wire, every so many seconds
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "check")]
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "check", allow_hyphen_values = true)]
     interval: Option<Duration>,
     /// End after so many intervals
-    #[arg(long, value_name = "N", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", requires = "interval", value_parser = crate::text::at_least(1_u64), allow_hyphen_values = true)]
     count: Option<u64>,
 }
 

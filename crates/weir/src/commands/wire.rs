@@ -72,7 +72,7 @@ pub struct MachineArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     workers: usize,
     /// The core of each worker, such as 3 or 2,3 [default: the last ones this process may use]
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = text::at_least(0usize))]
     core: Vec<usize>,
 }
 
@@ -111,8 +111,8 @@ impl MachineArguments {
         }
         if self.core.len() != self.workers || (self.workers == 2 && self.core[0] == self.core[1]) {
             return Err(Failure::usage(format!(
-                "--core names {} cores for {} workers: each has one of its own",
-                self.core.len(),
+                "--core {}: name {}, a different core for each worker",
+                self.core.iter().map(usize::to_string).collect::<Vec<_>>().join(","),
                 self.workers
             )));
         }
