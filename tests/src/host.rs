@@ -71,8 +71,9 @@ impl Host {
 
     /// `weir ARGUMENTS` on the host.
     pub fn weir(&self, arguments: &[&str]) -> Command {
-        let mut command = self.namespace.command(&self.weir);
-        command.args(arguments);
+        // Where the tests run in the background of a shell some signals are ignored, and no trap of a script undoes that.
+        let mut command = self.namespace.command("env");
+        command.arg("--default-signal").arg(&self.weir).args(arguments);
         command
     }
 
