@@ -32,6 +32,18 @@ pub enum LinkEvent {
 }
 
 impl LinkEvent {
+    /// What would be told of an interface of this thread's namespace as it is now.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn now(ifindex: u32) -> Result<LinkEvent> {
+        match Link::by_index(ifindex) {
+            Ok(link) => Ok(LinkEvent::Changed { ifindex, up: link.up, has_carrier: link.has_carrier }),
+            Err(error) if error.is_no_interface() => Ok(LinkEvent::Gone { ifindex }),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The interface it is about.
     pub fn ifindex(self) -> u32 {
         match self {
@@ -113,7 +125,12 @@ impl Watch {
     /// From now on.
     pub fn new(ifindex: u32) -> Result<Watch> {
         let monitor = Monitor::new()?;
-        Ok(Watch { monitor, ifindex, state: State::Up, changes: VecDeque::from([state_of(ifindex)?]) })
+        Ok(Watch {
+            monitor,
+            ifindex,
+            state: State::Up,
+            changes: VecDeque::from([LinkEvent::now(ifindex)?.state()]),
+        })
     }
 
     /// What it has come to since it was last asked; the changes one by one, `None` once there are no more.
@@ -128,7 +145,7 @@ impl Watch {
                     events.into_iter().filter(|event| event.ifindex() == self.ifindex).map(LinkEvent::state),
                 ),
                 // Anything may have happened, so also that it went down and up.
-                None => self.changes.extend([State::Down, state_of(self.ifindex)?]),
+                None => self.changes.extend([State::Down, LinkEvent::now(self.ifindex)?.state()]),
             }
         }
         while let Some(state) = self.changes.pop_front() {
@@ -138,14 +155,6 @@ impl Watch {
             }
         }
         Ok(None)
-    }
-}
-
-fn state_of(ifindex: u32) -> Result<State> {
-    match Link::by_index(ifindex) {
-        Ok(link) => Ok(LinkEvent::Changed { ifindex, up: link.up, has_carrier: link.has_carrier }.state()),
-        Err(error) if error.is_no_interface() => Ok(State::Gone),
-        Err(error) => Err(error),
     }
 }
 

@@ -190,7 +190,8 @@ fn watch_interfaces(
                     // Anything may have happened, so also that it went down and up.
                     None => {
                         was_down[port] = true;
-                        vec![look(*ifindex)]
+                        // Of one that cannot be looked at nothing more will be heard either.
+                        vec![LinkEvent::now(*ifindex).unwrap_or(LinkEvent::Gone { ifindex: *ifindex })]
                     }
                 };
                 for event in of_port {
@@ -213,11 +214,4 @@ fn watch_interfaces(
         }
     })?;
     Ok(())
-}
-
-fn look(ifindex: u32) -> LinkEvent {
-    match Link::by_index(ifindex) {
-        Ok(link) => LinkEvent::Changed { ifindex, up: link.up, has_carrier: link.has_carrier },
-        Err(_) => LinkEvent::Gone { ifindex },
-    }
 }
