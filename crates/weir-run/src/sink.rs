@@ -12,7 +12,6 @@
 //! - Where it has fewer, who polls one hashes its packets (`rss.*`), and ether, whose mode is `hybrid`, hands those of other workers'
 //!   flows to them ([`weir_core::dispatch::handlers`]).
 //! - A full workstream holds the worker that polls, [`worker`]; nothing is dropped unless a protocol's rule says so.
-//!
 //! - While the interface is down nothing comes; when it is up again, its queues have other NAPI instances, which the thread that
 //!   calls owns anew and hands to the workers. When it vanishes the sink ends.
 //!
@@ -22,7 +21,7 @@
 //! Owner: each thread its worker; the thread that calls owns none. Limits: interfaces are veths ([`weir_port::port`]).
 
 pub mod arrival;
-mod hands;
+pub mod hands;
 pub mod ways;
 pub mod worker;
 

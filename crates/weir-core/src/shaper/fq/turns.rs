@@ -94,6 +94,7 @@ impl<P: Packet> Fq<P> {
         }
     }
 }
+
 impl List {
     /// An empty list.
     pub const EMPTY: List = List { head: NONE, tail: NONE };
