@@ -33,7 +33,7 @@ use weir_run::idle::{Idle, Rest};
 use super::credit::Credit;
 use super::plan::{Common, Plan};
 use super::sender::Sender;
-use super::work::{NetisrPacket, Tally, Writer, touch};
+use super::work::{NetisrPacket, Tally, Writer, expect};
 use crate::machine::pin;
 
 /// After so many packets worker 1 says how far it is.
@@ -99,7 +99,7 @@ impl Handler<NetisrPacket> for Hands<'_> {
     }
 
     fn soon(&mut self, packet: &NetisrPacket) {
-        touch(self.common.memory.bytes(&packet.frame));
+        expect(self.common.memory.bytes(&packet.frame));
     }
 
     fn dropped(&mut self, packet: NetisrPacket, _: DropReason) {

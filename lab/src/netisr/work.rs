@@ -15,6 +15,7 @@ use weir_core::packet::{Meta, Packet};
 use weir_core::steer::rss::Rss;
 use weir_ring::memory::Frame;
 use weir_run::clock::now_ns;
+use weir_simd::prefetch::prefetch;
 
 use crate::epair::histogram::Histogram;
 
@@ -81,11 +82,11 @@ fn template(flow: usize) -> [u8; FRAME_LEN] {
     frame
 }
 
-/// Reads of a packet what the work will read. Its line is then on its way from the other core while those before it are worked on,
-/// where the work would wait for one after another.
+/// Asks for what the work will read of a packet. Its line is then on its way from the other core while those before it are worked
+/// on, where the work would wait for one after another.
 #[inline]
-pub fn touch(bytes: &[u8]) {
-    black_box(bytes[NUMBER_AT]);
+pub fn expect(bytes: &[u8]) {
+    prefetch(&bytes[NUMBER_AT]);
 }
 
 /// How many rounds of computing take a given time on this machine when nobody disturbs them.

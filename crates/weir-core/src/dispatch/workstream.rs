@@ -37,8 +37,8 @@ use crate::packet::Packet;
 /// Handlers run for one packet from outside, or one from a queue, before the rest of its work is queued.
 pub const RUNS_MAX: usize = 16;
 
-/// So many packets before its turn a packet is announced to its handler. Farther ahead, and with a long queue, what was brought in
-/// would be gone again.
+/// So many packets before its turn a queued packet is announced to its handler, or when it comes if there are not so many before
+/// it. Farther ahead, and with a long queue, what was brought in would be gone again.
 const AHEAD: usize = 8;
 
 /// What the worker does with packets; one value serves all protocols.
@@ -55,7 +55,8 @@ pub trait Handler<P> {
     /// Takes back a packet that a rule dropped. It is counted already.
     fn dropped(&mut self, packet: P, reason: DropReason);
 
-    /// `packet` will be handled soon: a chance to bring in what handling it will read, while others are handled.
+    /// `packet`, which is queued, will be handled soon: a chance to bring in what handling it will read, while others are handled.
+    /// Said once of each.
     fn soon(&mut self, _packet: &P) {}
 }
 
@@ -385,6 +386,9 @@ impl<P: Packet> Workstream<P> {
                     return handler.dropped(packet, DropReason::WorkstreamFull);
                 }
             }
+        }
+        if len < AHEAD {
+            handler.soon(&packet);
         }
         queue.packets.push_back(packet);
         queue.counters.queued += 1;

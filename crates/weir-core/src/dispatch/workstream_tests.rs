@@ -42,6 +42,8 @@ struct Along {
     dropped: Vec<u32>,
     handed_off: Vec<(usize, u32)>,
     trace: Vec<(usize, u32)>,
+    /// With how many had been handled before.
+    announced: Vec<(u32, usize)>,
 }
 
 impl Handler<Pkt> for Along {
@@ -78,6 +80,9 @@ impl Handler<Pkt> for Along {
     fn dropped(&mut self, packet: Pkt, reason: DropReason) {
         assert_eq!(reason, DropReason::WorkstreamFull);
         self.dropped.push(packet.id);
+    }
+    fn soon(&mut self, packet: &Pkt) {
+        self.announced.push((packet.id, self.trace.len()));
     }
 }
 
@@ -278,6 +283,25 @@ fn a_pass_takes_what_was_there_and_every_protocol_has_its_turn() {
     }
     let handled = ["a", "b", "c"].map(|name| bench.row(name).handled);
     assert!(handled.iter().all(|n| *n >= handled[0] - 64), "{handled:?}");
+}
+
+#[test]
+fn what_is_queued_is_announced_once_and_in_time() {
+    let mut bench = Bench::new(1, Mode::Deferred, false, |_| ());
+    let (mut came, last) = (0, bench.id("c"));
+    for burst in [1, AHEAD, 20, 3, 40, AHEAD + 1] {
+        for _ in 0..burst {
+            bench.stream.receive(last, pkt(came), &mut bench.handler);
+            came += 1;
+        }
+        let at_once = came as usize - burst + burst.min(AHEAD);
+        assert_eq!(bench.handler.announced.len(), at_once, "the first of {burst}, when they came");
+        bench.drain(0);
+    }
+    let announced = &bench.handler.announced;
+    assert_eq!(announced.iter().map(|(id, _)| *id).collect::<Vec<_>>(), Vec::from_iter(0..came));
+    let in_time = |(id, handled): &(u32, usize)| (*handled..=handled + AHEAD).contains(&(*id as usize));
+    assert!(announced.iter().all(in_time), "{announced:?}");
 }
 
 #[test]

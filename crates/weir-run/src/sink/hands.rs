@@ -5,7 +5,6 @@
 //!
 //! Owner: one worker.
 
-use std::hint::black_box;
 use std::sync::Arc;
 
 use weir_core::dispatch::handlers::{Handlers, Verdict};
@@ -16,6 +15,7 @@ use weir_core::packet::Packet;
 use weir_core::shaper::ecn;
 use weir_port::frames::{Frames, Received};
 use weir_ring::memory::FrameMemory;
+use weir_simd::prefetch::prefetch;
 
 use super::arrival::Arrival;
 use super::ways::Ways;
@@ -76,6 +76,6 @@ impl Handler<Arrival> for Hands {
 
     fn soon(&mut self, arrival: &Arrival) {
         // Its line is then on its way from another core while packets before it are handled.
-        black_box(bytes_of(&arrival.received, &self.memory).first());
+        prefetch(bytes_of(&arrival.received, &self.memory));
     }
 }
