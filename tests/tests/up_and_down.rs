@@ -69,7 +69,11 @@ fn up_and_down(end: impl Fn(&Rig) -> End, times: u32) -> Result<()> {
     }
     drop(flood);
     require_as_before(&rig, &wire)?;
-    wire.stop()?;
+    let said = wire.stop()?.stderr;
+    let of_end = format!("weir: {} is ", end(&rig).name);
+    let told: Vec<&str> = said.lines().filter(|line| line.starts_with(&of_end)).collect();
+    let is_pair = |pair: &[&str]| pair[0].contains("is down:") && pair[1].contains("is up again:");
+    ensure!(told.len() == 2 * times as usize && told.chunks(2).all(is_pair), "it says: {said}");
     Ok(())
 }
 

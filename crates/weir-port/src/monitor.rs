@@ -51,7 +51,8 @@ impl LinkEvent {
         }
     }
 
-    fn state(self) -> State {
+    /// How the interface fares then.
+    pub fn state(self) -> State {
         match self {
             LinkEvent::Gone { .. } => State::Gone,
             LinkEvent::Changed { up: false, .. } => State::Down,

@@ -6,6 +6,8 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
+use weir_port::monitor::State;
+
 use crate::Failure;
 
 /// Whether to colour: on a terminal, unless its user wants none (<https://no-color.org>).
@@ -42,4 +44,16 @@ pub fn say(text: impl Display) {
 /// Warns of something.
 pub fn warn(text: impl Display) {
     say(format_args!("weir: warning: {text}"));
+}
+
+/// Says how an interface fares; who has it waits while it is down.
+pub fn say_state(interface: &str, state: State) {
+    let fares = match state {
+        State::Up => "is up again: going on",
+        State::Down => "is down: waiting until it is up again",
+        State::NoCarrier => "has no carrier, because its other end is down: waiting until that is up again",
+        // That is the end, and said there.
+        State::Gone => return,
+    };
+    say(format_args!("weir: {interface} {fares}"));
 }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
-use weir_port::monitor::{LinkEvent, Monitor};
+use weir_port::monitor::{LinkEvent, Monitor, State};
 use weir_port::netns::NetNs;
 use weir_port::signals::{Received, Signals};
 use weir_port::undo::{Keeper, Undo};
@@ -28,8 +28,8 @@ pub enum Event {
     Signal(Received),
     /// The worker ended by itself.
     WorkerEnded,
-    /// An interface of the wire is gone.
-    InterfaceGone(String),
+    /// What an interface of the wire has come to.
+    Interface(String, State),
     /// The program of `weir run` ended.
     ProgramEnded,
 }
@@ -171,7 +171,7 @@ fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells when an interface vanishes, and its worker when one has come up again.
+/// Tells how the interfaces fare, and the worker of one when it goes down and when it has come up again.
 fn watch_interfaces(
     monitor: Monitor,
     config: &WireConfig,
@@ -182,36 +182,44 @@ fn watch_interfaces(
     let [first, second] = watched;
     let watched = [first?, second?];
     std::thread::Builder::new().name("weir-links".into()).spawn(move || {
-        let mut was_down = [false; 2];
-        while let Ok(seen) = monitor.wait() {
+        // Of one that cannot be looked at nothing more will be heard either.
+        let now = |ifindex| LinkEvent::now(ifindex).map_or(State::Gone, LinkEvent::state);
+        let mut states = [State::Up; 2];
+        let at_start = watched.iter().filter_map(|(ifindex, _)| LinkEvent::now(*ifindex).ok());
+        let mut heard = Some(at_start.collect::<Vec<_>>());
+        loop {
             for (port, (ifindex, name)) in watched.iter().enumerate() {
-                let of_port = match &seen {
-                    Some(seen) => seen.iter().copied().filter(|event| event.ifindex() == *ifindex).collect(),
+                let came_to = match &heard {
+                    Some(heard) => of_interface(*ifindex, heard),
                     // Anything may have happened, so also that it went down and up.
-                    None => {
-                        was_down[port] = true;
-                        // Of one that cannot be looked at nothing more will be heard either.
-                        vec![LinkEvent::now(*ifindex).unwrap_or(LinkEvent::Gone { ifindex: *ifindex })]
-                    }
+                    None => vec![State::Down, now(*ifindex)],
                 };
-                for event in of_port {
-                    match event {
-                        LinkEvent::Gone { .. } => {
-                            if events.send(Event::InterfaceGone(name.clone())).is_err() {
-                                return;
-                            }
-                        }
-                        LinkEvent::Changed { up, .. } if up == was_down[port] => {
-                            was_down[port] = !up;
-                            if !crew.note_interface(port, up) {
-                                return;
-                            }
-                        }
-                        LinkEvent::Changed { .. } => {}
+                for state in came_to {
+                    let before = std::mem::replace(&mut states[port], state);
+                    if state == before {
+                        continue;
+                    }
+                    let goes_on = match (before, state) {
+                        (_, State::Gone) => true,
+                        (_, State::Down) => crew.note_interface(port, false),
+                        (State::Down, _) => crew.note_interface(port, true),
+                        _ => true,
+                    };
+                    if !goes_on || events.send(Event::Interface(name.clone(), state)).is_err() {
+                        return;
                     }
                 }
             }
+            heard = match monitor.wait() {
+                Ok(heard) => heard,
+                Err(_) => return,
+            };
         }
     })?;
     Ok(())
+}
+
+/// What an interface came to by these events.
+fn of_interface(ifindex: u32, events: &[LinkEvent]) -> Vec<State> {
+    events.iter().filter(|event| event.ifindex() == ifindex).map(|event| event.state()).collect()
 }

@@ -17,8 +17,7 @@ use weir_run::path::summary::Summary;
 use weir_run::path::testbed;
 
 use crate::commands::traffic::{
-    Ticker, dropped_json, dropped_text, faults, mpps, order, say_state, sequences_json, speed, vanished,
-    with_interface,
+    Ticker, dropped_json, dropped_text, faults, mpps, order, sequences_json, speed, vanished, with_interface,
 };
 use crate::{Failure, Outcome, human, output, text};
 
@@ -249,7 +248,7 @@ fn on_interface(arguments: &Arguments, name: &str) -> Outcome {
         let mut interface = Interface::open(name, keeper)?;
         let observe = &mut |elapsed_ns, count| ticker.tick(elapsed_ns, count);
         let tell = &mut |event| match event {
-            Event::Interface(state) => say_state(name, state),
+            Event::Interface(state) => output::say_state(name, state),
             Event::Released(other) => output::say(format_args!(
                 "weir: whoever received at {other} had gone and left the queues of {name} stopped: started them"
             )),

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use weir_core::rate::Rate;
 use weir_port::enclosure;
+use weir_port::monitor::State;
 use weir_port::netns::NetNs;
 use weir_port::process::{self, Process};
 use weir_port::signals::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
@@ -163,7 +164,8 @@ fn supervise(session: &Session, process: &Process) -> Result<(), Failure> {
                     }
                 }
                 Event::WorkerEnded => break "the worker ended by itself".to_string(),
-                Event::InterfaceGone(port) => break format!("the interface of the {port} vanished"),
+                Event::Interface(port, State::Gone) => break format!("the interface of the {port} vanished"),
+                Event::Interface(..) => {}
             }
         },
         Err(error) => format!("no thread: {error}"),

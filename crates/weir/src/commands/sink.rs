@@ -15,8 +15,7 @@ use weir_run::path::sequence::SequenceCounts;
 use weir_run::sink::{Sink, Steering, Summary, WorkerSummary};
 
 use crate::commands::traffic::{
-    Ticker, dropped_json, dropped_text, faults, mpps, order, say_state, sequences_json, speed, vanished,
-    with_interface,
+    Ticker, dropped_json, dropped_text, faults, mpps, order, sequences_json, speed, vanished, with_interface,
 };
 use crate::{Failure, Outcome, human, output, text};
 
@@ -131,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             let over = arguments.time.is_some_and(|time_ns| progress.elapsed_ns >= time_ns);
             ticker.tick(progress.elapsed_ns, progress.delivered) && !enough && !over
         };
-        Ok(sink.receive(arguments.flows, observe, &mut |state| say_state(interface, state))?)
+        Ok(sink.receive(arguments.flows, observe, &mut |state| output::say_state(interface, state))?)
     })?;
     let elapsed_ns = ticker.finish()?;
     let seen = summary.sequences.settled();

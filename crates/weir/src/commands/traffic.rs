@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use weir_core::drops::{Count, DropCounts, DropReason};
-use weir_port::monitor::State;
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_port::undo::Keeper;
 use weir_run::path::sequence::SequenceCounts;
@@ -24,18 +23,6 @@ pub fn with_interface<T>(work: impl FnOnce(&mut dyn Keeper) -> Result<T, Failure
         },
         Err(failure) => Err(give_up(guardian, failure)),
     }
-}
-
-/// Says how an interface fares; who has it waits while it is down.
-pub fn say_state(interface: &str, state: State) {
-    let fares = match state {
-        State::Up => "is up again: going on",
-        State::Down => "is down: waiting until it is up again",
-        State::NoCarrier => "has no carrier, because its other end is down: waiting until that is up again",
-        // That is the end, and said there.
-        State::Gone => return,
-    };
-    output::say(format_args!("weir: {interface} {fares}"));
 }
 
 /// What is said last if the interface has vanished.

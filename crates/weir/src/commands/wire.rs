@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use weir_core::rate::Rate;
+use weir_port::monitor::State;
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
 use weir_run::wire::WireConfig;
 
@@ -156,20 +157,25 @@ pub fn run(arguments: &Arguments) -> Outcome {
         session.finish()?;
         return Err(failure);
     }
-    match session.next_event() {
-        Event::Signal(_) | Event::ProgramEnded => {
-            session.finish()?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Event::WorkerEnded => {
-            session.finish()?;
-            Err("the worker ended by itself".into())
-        }
-        Event::InterfaceGone(interface) => {
-            // What the vanished interface's sockets say on the way out is only more of the same.
-            let _ = session.finish();
-            Err(format!("interface {interface} vanished while the wire was up; everything else is as before")
-                .into())
+    loop {
+        match session.next_event() {
+            Event::Signal(_) | Event::ProgramEnded => {
+                session.finish()?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Event::WorkerEnded => {
+                session.finish()?;
+                return Err("the worker ended by itself".into());
+            }
+            Event::Interface(interface, State::Gone) => {
+                // What the vanished interface's sockets say on the way out is only more of the same.
+                let _ = session.finish();
+                return Err(format!(
+                    "interface {interface} vanished while the wire was up; everything else is as before"
+                )
+                .into());
+            }
+            Event::Interface(interface, state) => output::say_state(&interface, state),
         }
     }
 }
