@@ -19,6 +19,7 @@ pub mod end;
 pub mod guardian;
 pub mod idle;
 pub mod limits;
+mod look_over;
 mod packet;
 pub mod part;
 pub mod path;

@@ -9,7 +9,6 @@
 use std::sync::Arc;
 
 use weir_core::shaper::tbf::TbfConfig;
-use weir_port::address;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::frames::Frames;
 use weir_port::link::Link;
@@ -27,6 +26,7 @@ use crate::crossing::Crossing;
 use crate::departure::Departure;
 use crate::direction::Direction;
 use crate::end::End;
+use crate::look_over;
 use crate::part::Part;
 use crate::report::Constants;
 
@@ -78,7 +78,7 @@ impl Wire {
             .into_iter()
             .map(|pool| Frames { loans: Loans::new(Arc::clone(pool.memory())), pool })
             .collect();
-        let warnings = look_over(config)?;
+        let mut warnings = look_over::interfaces(&config.ports, config.classes.is_some())?;
         let mut umem = Umem::new(Arc::clone(frames[0].pool.memory()));
         let queues = Link::by_name(&config.ports[0])?.rx_queues + Link::by_name(&config.ports[1])?.rx_queues;
         let poll_budget_max = poll_budget_max(frames_total, queues, config)?;
@@ -100,6 +100,7 @@ impl Wire {
         if held_packets_max < u64::from(napi::BUDGET) {
             return Err(too_little_memory(queues, config));
         }
+        warnings.extend(look_over::limits(&config.limits, config.classes.as_deref(), held_packets_max));
         let mut ends = Vec::new();
         for (index, mut port) in ports.into_iter().enumerate() {
             let limits = config.limits[index];
@@ -144,39 +145,6 @@ impl Wire {
 /// The worker that owns each end.
 pub fn owners(workers: usize) -> [usize; 2] {
     [0, workers - 1]
-}
-
-/// Refuses interfaces that cannot be a wire's together, and finds what a user may not expect of these.
-fn look_over(config: &WireConfig) -> weir_port::Result<Vec<String>> {
-    let [first, second] = [Link::by_name(&config.ports[0])?, Link::by_name(&config.ports[1])?];
-    if first.peer_netns_id.is_none() && first.peer_ifindex == Some(second.ifindex) {
-        return Err(PortError::Unsuitable {
-            name: first.name,
-            why: format!(
-                "is the other end of {}, and packets in one pair would go round for ever: a wire joins two pairs",
-                second.name
-            ),
-        });
-    }
-    let mut warnings = Vec::new();
-    for link in [&first, &second] {
-        if link.rx_queues == 1 {
-            let waits = if config.classes.is_some() { "classes and flows wait" } else { "a flow waits" };
-            warnings.push(format!(
-                "{0} has one queue, in which {waits} behind all others: make the pair with numtxqueues 16 numrxqueues \
-                 16, at both ends, or `ethtool -L {0} rx 2 tx 2`, also at its other end, where it was made for as many",
-                link.name
-            ));
-        }
-        for address in address::addresses_of(link.ifindex)? {
-            warnings.push(format!(
-                "{} has the address {address}, which nobody reaches while the wire is up: what arrives goes through \
-                 the wire",
-                link.name
-            ));
-        }
-    }
-    Ok(warnings)
 }
 
 /// As many packets as a poll may bring, so that half of the frames can be on offer on all queues.

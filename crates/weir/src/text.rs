@@ -1,7 +1,7 @@
 //! How options are read: the units of tc and names, checked where they are given.
 
 use std::fmt::Display;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -88,8 +88,14 @@ pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), 
     let unreadable =
         |why: &dyn std::fmt::Display| Failure::usage(format!("--classes {}: {why}", file.display()));
     let mut text = String::new();
-    let file_opened = std::fs::File::open(file).map_err(|error| unreadable(&error))?;
-    file_opened.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| unreadable(&error))?;
+    let read = |file: std::fs::File| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    std::fs::File::open(file).and_then(read).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => unreadable(&"there is no such file"),
+        ErrorKind::PermissionDenied => unreadable(&"it may not be read"),
+        ErrorKind::IsADirectory => unreadable(&"it is a directory, not a file"),
+        ErrorKind::InvalidData => unreadable(&"it is not text in UTF-8"),
+        _ => unreadable(&error),
+    })?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(unreadable(&format_args!("it is longer than {}", size_text(FILE_BYTES_MAX))));
     }
@@ -130,7 +136,7 @@ pub fn check_name(name: &str) -> Result<(), Failure> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
         return Err(Failure::usage(format!(
-            "a wire cannot be called \"{name}\": give a --name of 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
+            "a wire cannot be called \"{name}\": names are 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
         )));
     }
     Ok(())

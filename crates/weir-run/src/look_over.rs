@@ -1,0 +1,151 @@
+//! What is looked over before a wire moves anything: what cannot be a wire is refused, and what its user may not expect of it is
+//! told, a sentence each.
+//!
+//! Of limits a user may not expect that
+//!
+//! ```text
+//! a packet of 1514 bytes takes a second or more          rate <= 12.1 kbit/s
+//! the queue is shorter than asked for                    rate * queue > packets that fit * 1514 bytes
+//! classes do not get what they are promised              sum of the rates of those without a parent > rate
+//! ```
+//!
+//! Limits: looks at a wire as it is opened; what `weir set` changes later is not looked over.
+
+use weir_core::rate::Rate;
+use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_core::units::{size_text, time_text};
+use weir_port::PortError;
+use weir_port::address;
+use weir_port::link::Link;
+
+use crate::classes::{Classes, FRAME_BYTES};
+
+/// A packet that takes so long to pass was hardly meant to.
+const PACKET_S_MAX: u64 = 1;
+
+/// Refuses interfaces that cannot be a wire's together, and finds what a user may not expect of these.
+///
+/// # Errors
+/// If they cannot, or the kernel does not say what they are.
+pub fn interfaces(ports: &[String; 2], has_classes: bool) -> weir_port::Result<Vec<String>> {
+    let [first, second] = [Link::by_name(&ports[0])?, Link::by_name(&ports[1])?];
+    if first.peer_netns_id.is_none() && first.peer_ifindex == Some(second.ifindex) {
+        return Err(PortError::Unsuitable {
+            name: first.name,
+            why: format!(
+                "is the other end of {}, and packets in one pair would go round for ever: a wire joins two pairs",
+                second.name
+            ),
+        });
+    }
+    let mut warnings = Vec::new();
+    for link in [&first, &second] {
+        if link.rx_queues == 1 {
+            let waits = if has_classes { "classes and flows wait" } else { "a flow waits" };
+            warnings.push(format!(
+                "{0} has one queue, in which {waits} behind all others: make the pair with numtxqueues 16 numrxqueues \
+                 16, at both ends, or `ethtool -L {0} rx 2 tx 2`, also at its other end, where it was made for as many",
+                link.name
+            ));
+        }
+        for address in address::addresses_of(link.ifindex)? {
+            warnings.push(format!(
+                "{} has the address {address}, which nobody reaches while the wire is up: what arrives goes through \
+                 the wire",
+                link.name
+            ));
+        }
+    }
+    Ok(warnings)
+}
+
+/// Finds what a user may not expect of the limits, where a direction can hold so many packets.
+pub fn limits(
+    directions: &[Option<TbfConfig>; 2],
+    classes: Option<&Classes>,
+    held_packets_max: u64,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for limits in directions.iter().flatten() {
+        let found = [
+            slow(limits.rate),
+            memory_short(limits, held_packets_max),
+            classes.and_then(|classes| oversold(limits.rate, classes)),
+        ];
+        for warning in found.into_iter().flatten() {
+            // Most wires have the same limits in both directions.
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    warnings
+}
+
+fn slow(rate: Rate) -> Option<String> {
+    let packet_s = FRAME_BYTES * 8 / rate.bits_per_s();
+    (packet_s >= PACKET_S_MAX)
+        .then(|| format!("at {rate} a packet of {FRAME_BYTES} bytes takes {packet_s} s"))
+}
+
+fn memory_short(limits: &TbfConfig, held_packets_max: u64) -> Option<String> {
+    (limits.limit_bytes() > held_packets_max * FRAME_BYTES).then(|| {
+        format!(
+            "packet memory lets {held_packets_max} packets wait in a direction, less than the queue asked for ({} at \
+             {}): the rest waits with the senders, or give more --memory",
+            match limits.limit {
+                Limit::TimeNs(time_ns) => time_text(time_ns),
+                Limit::Bytes(bytes) => size_text(bytes),
+            },
+            limits.rate,
+        )
+    })
+}
+
+fn oversold(rate: Rate, classes: &Classes) -> Option<String> {
+    let roots = classes.classes.iter().filter(|class| class.parent.is_none());
+    let sum = roots.fold(0_u64, |sum, class| sum.saturating_add(class.rate.bits_per_s()));
+    let sum = Rate::from_bits_per_s(sum).filter(|sum| *sum > rate)?;
+    Some(format!(
+        "the classes without a parent have {sum} together, more than the limit of {rate}: not all can have it at once"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(rates: [&str; 2], queue_ns: u64, classes: Option<&str>) -> String {
+        let limit = |rate: &str| TbfConfig {
+            rate: rate.parse().unwrap(),
+            burst_bytes: 20_000,
+            peak: None,
+            limit: Limit::TimeNs(queue_ns),
+        };
+        let classes = classes.map(|text| format!("default = \"free\"\n{text}"));
+        let classes = classes.map(|text| Classes::read("f", &text, ["a", "b"]).unwrap());
+        limits(&rates.map(|rate| Some(limit(rate))), classes.as_ref(), 100).join("\n")
+    }
+
+    #[test]
+    fn usual_limits_are_not_warned_of() {
+        let office = "[[class]]\nname = \"a\"\nrate = \"10mbit\"\n";
+        assert_eq!(told(["200mbit", "10mbit"], 5_000_000, Some(office)), "");
+        assert_eq!(limits(&[None; 2], None, 1), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_may_not_be_meant_is_told_once_for_both_directions() {
+        assert_eq!(told(["1kbit"; 2], 5_000_000, None), "at 1kbit a packet of 1514 bytes takes 12 s");
+        let long = told(["100mbit", "1mbit"], 1_000_000_000, None);
+        assert!(
+            long.contains("lets 100 packets wait")
+                && long.contains("(1s at 100mbit)")
+                && !long.contains('\n'),
+            "{long}"
+        );
+        let two = "[[class]]\nname = \"a\"\nrate = \"60mbit\"\n[[class]]\nname = \"b\"\nrate = \"60mbit\"\n";
+        let sold = told(["100mbit", "200mbit"], 1_000_000, Some(two));
+        assert!(sold.contains("120mbit together, more than the limit of 100mbit"), "{sold}");
+    }
+}
