@@ -257,7 +257,7 @@ fn on_interface(arguments: &Arguments, name: &str) -> Outcome {
     })?;
     let Sent { account, in_flight, is_gone } = sent;
     let balances = account.balances(in_flight);
-    let elapsed_ns = ticker.finish()?;
+    let elapsed_ns = ticker.finish()?.elapsed_ns;
     let text = if arguments.json {
         let object = json!({
             "sent": account.accepted.packets,

@@ -15,7 +15,8 @@ use weir_run::path::sequence::SequenceCounts;
 use weir_run::sink::{Sink, Steering, Summary, WorkerSummary};
 
 use crate::commands::traffic::{
-    Ticker, dropped_json, dropped_text, faults, mpps, order, sequences_json, speed, vanished, with_interface,
+    Ticker, Times, dropped_json, dropped_text, faults, mpps, order, sequences_json, speed, vanished,
+    with_interface,
 };
 use crate::{Failure, Outcome, human, output, text};
 
@@ -132,13 +133,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
         };
         Ok(sink.receive(arguments.flows, observe, &mut |state| output::say_state(interface, state))?)
     })?;
-    let elapsed_ns = ticker.finish()?;
+    let times = ticker.finish()?;
     let seen = summary.sequences.settled();
     if arguments.json {
-        output::print_line(summary_json(&summary, &seen, elapsed_ns))?;
+        output::print_line(summary_json(&summary, &seen, times))?;
     } else {
         let tables = if arguments.queues { format!("\n{}", summary.tables) } else { String::new() };
-        output::print(format_args!("{}{tables}", summary_text(&summary, &seen, elapsed_ns)))?;
+        output::print(format_args!("{}{tables}", summary_text(&summary, &seen, times)))?;
     }
     if summary.is_gone {
         return Err(vanished(interface, "nothing more can arrive; what came before is counted"));
@@ -148,7 +149,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn summary_text(summary: &Summary, seen: &SequenceCounts, elapsed_ns: u64) -> String {
+fn summary_text(summary: &Summary, seen: &SequenceCounts, times: Times) -> String {
     let received = summary.account.accepted;
     let mut text = format!(
         "received {}, {} of them numbered; {}; lost by the kernel {}; {}\n",
@@ -156,7 +157,7 @@ fn summary_text(summary: &Summary, seen: &SequenceCounts, elapsed_ns: u64) -> St
         human::count(seen.numbered + seen.dropped),
         order(seen),
         human::count(summary.lost.owned),
-        speed(received, elapsed_ns)
+        speed(received, times.active_ns)
     );
     text.push_str(&dropped_text(&summary.account.dropped));
     let mut line = |arguments: std::fmt::Arguments<'_>| {
@@ -210,7 +211,7 @@ fn handled(worker: &WorkerSummary) -> String {
     if layers.is_empty() { "nothing handled".into() } else { layers.join(", ") }
 }
 
-fn summary_json(summary: &Summary, seen: &SequenceCounts, elapsed_ns: u64) -> Value {
+fn summary_json(summary: &Summary, seen: &SequenceCounts, times: Times) -> Value {
     let mut object = sequences_json(seen);
     object["numbered"] = json!(seen.numbered + seen.dropped);
     let workers = summary.workers.iter().map(|worker| {
@@ -237,8 +238,9 @@ fn summary_json(summary: &Summary, seen: &SequenceCounts, elapsed_ns: u64) -> Va
     object["balances"] = json!(summary.balances());
     object["kernel_lost"] = json!(summary.lost.owned);
     object["kernel_lost_while_down"] = json!(summary.lost.while_down);
-    object["elapsed_ns"] = json!(elapsed_ns);
-    object["mpps"] = json!(mpps(summary.account.accepted.packets, elapsed_ns));
+    object["elapsed_ns"] = json!(times.elapsed_ns);
+    object["active_ns"] = json!(times.active_ns);
+    object["mpps"] = json!(mpps(summary.account.accepted.packets, times.active_ns));
     object["workers"] = workers.collect();
     object["netisr"] = tables_json(&summary.tables);
     object

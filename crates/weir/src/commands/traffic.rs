@@ -34,10 +34,34 @@ pub fn vanished(interface: &str, what: &str) -> Failure {
 pub struct Ticker {
     stop: Arc<AtomicBool>,
     prints: bool,
-    elapsed_ns: u64,
+    times: Times,
     printed_ns: u64,
     printed: Count,
     fault: Option<Failure>,
+}
+
+/// How long it took.
+#[derive(Clone, Copy, Default)]
+pub struct Times {
+    /// From the start to the end.
+    pub elapsed_ns: u64,
+    /// From the first packet to the last, as far as ticks tell.
+    pub active_ns: u64,
+    /// When the first had not come yet.
+    idle_ns: Option<u64>,
+    seen: Count,
+}
+
+impl Times {
+    fn note(&mut self, elapsed_ns: u64, count: Count) {
+        if count != self.seen {
+            // They came after the tick before.
+            let idle_ns = *self.idle_ns.get_or_insert(self.elapsed_ns);
+            self.active_ns = elapsed_ns - idle_ns;
+            self.seen = count;
+        }
+        self.elapsed_ns = elapsed_ns;
+    }
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -55,12 +79,19 @@ impl Ticker {
             }
         })?;
         let prints = !as_json && std::io::stdout().is_terminal();
-        Ok(Ticker { stop, prints, elapsed_ns: 0, printed_ns: 0, printed: Count::default(), fault: None })
+        Ok(Ticker {
+            stop,
+            prints,
+            times: Times::default(),
+            printed_ns: 0,
+            printed: Count::default(),
+            fault: None,
+        })
     }
 
     /// Notes how far it has come; false if it is to end.
     pub fn tick(&mut self, elapsed_ns: u64, count: Count) -> bool {
-        self.elapsed_ns = elapsed_ns;
+        self.times.note(elapsed_ns, count);
         if self.prints && elapsed_ns - self.printed_ns >= SECOND_NS {
             let new = Count {
                 packets: count.packets - self.printed.packets,
@@ -74,8 +105,8 @@ impl Ticker {
     }
 
     /// How long it has been, unless its lines could not be printed.
-    pub fn finish(self) -> Result<u64, Failure> {
-        self.fault.map_or(Ok(self.elapsed_ns), Err)
+    pub fn finish(self) -> Result<Times, Failure> {
+        self.fault.map_or(Ok(self.times), Err)
     }
 }
 
@@ -132,6 +163,15 @@ pub fn dropped_json(dropped: &DropCounts) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_time_before_the_first_packet_and_after_the_last_is_told_apart() {
+        let mut times = Times::default();
+        for (elapsed_ns, packets) in [(5, 0), (10, 0), (12, 1), (15, 1), (17, 3), (30, 3)] {
+            times.note(elapsed_ns, Count { packets, bytes: 0 });
+        }
+        assert_eq!((times.elapsed_ns, times.active_ns), (30, 7), "from 10 to 17");
+    }
 
     #[test]
     fn speeds_and_faults_in_words() {
