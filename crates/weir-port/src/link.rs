@@ -13,7 +13,7 @@ use crate::netlink::{acknowledged, explained, is_code};
 use crate::netns::NetNs;
 
 /// What is known of an interface of this thread's namespace.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Link {
     /// Its number in its namespace.
     pub ifindex: u32,

@@ -325,7 +325,7 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
         if end.mtu_bytes > MTU_BYTES_MAX {
             return refuse(format!(
                 "{other}has an MTU of {1}, and Weir carries packets of {MTU_BYTES_MAX} bytes at most: `ip link set {0} mtu \
-                 {MTU_BYTES_MAX}` or less",
+                 {MTU_BYTES_MAX}` or less, in its namespace",
                 end.name, end.mtu_bytes
             ));
         }

@@ -58,6 +58,9 @@ use source::{Source, did_you_mean};
 pub const CLASSES_MAX: usize = RULES_MAX;
 /// The name that stands for no class: past all limits.
 pub const FREE: &str = "free";
+/// The queue of a class that marks or drops, in CoDel's targets: what stood no longer than one would be full before CoDel saw a
+/// queue that stands.
+const QUEUE_TARGETS: u64 = 10;
 /// A longest Ethernet frame of the usual MTU, which a burst must let pass.
 pub const FRAME_BYTES: u64 = 1514;
 
@@ -400,7 +403,10 @@ impl<'a> Reader<'a> {
         };
         Ok(LeafRules {
             priority,
-            queue_ns: time(&class.queue)?.unwrap_or(QUEUE_NS_DEFAULT),
+            queue_ns: time(&class.queue)?.unwrap_or(match when_full {
+                WhenFull::Block => QUEUE_NS_DEFAULT,
+                WhenFull::Ecn(codel) | WhenFull::Drop(codel) => QUEUE_TARGETS * codel.target_ns,
+            }),
             rule: Rule { when_full, max_wait_ns: time(&class.max_wait)? },
         })
     }

@@ -78,7 +78,7 @@ impl Control {
         std::fs::create_dir_all(DIRECTORY)?;
         if is_served(&path) {
             return Err(io::Error::other(format!(
-                "a wire called {name} is up already: choose another --name"
+                "a wire called {name} is up already, as `weir stat {name}` shows; a wire of other interfaces needs another --name"
             )));
         }
         // Nobody answers: it was left behind by a crash.

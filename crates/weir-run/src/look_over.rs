@@ -1,7 +1,7 @@
 //! What is looked over before a wire moves anything: what cannot be a wire is refused, and what its user may not expect of it is
 //! told, a sentence each.
 //!
-//! Of limits a user may not expect that
+//! Of MTUs a user may not expect that packets which the sender's end lets pass are too long for an end behind it; of limits that
 //!
 //! ```text
 //! a packet of 1514 bytes takes a second or more          rate <= 12.1 kbit/s
@@ -57,6 +57,22 @@ pub fn interfaces(ports: &[String; 2], has_classes: bool) -> weir_port::Result<V
         }
     }
     Ok(warnings)
+}
+
+/// Finds what a user may not expect of the MTUs of both interfaces, each given with its other end, where the senders are.
+pub fn mtus(ends: [(&Link, &Link); 2]) -> Vec<String> {
+    let directions = [(ends[0], ends[1]), (ends[1], ends[0])];
+    let told = directions.map(|((port, sender), (out, receiver))| {
+        let way_bytes = port.mtu_bytes.min(out.mtu_bytes).min(receiver.mtu_bytes);
+        (sender.mtu_bytes > way_bytes).then(|| {
+            format!(
+                "{0}, the other end of {1}, has an MTU of {2}, and what goes through {3} to its other end may have {way_bytes} \
+                 bytes: longer packets are dropped, counted as too-long. Give all four ends one MTU",
+                sender.name, port.name, sender.mtu_bytes, out.name
+            )
+        })
+    });
+    told.into_iter().flatten().collect()
 }
 
 /// Finds what a user may not expect of the limits, where a direction can hold so many packets.
@@ -125,6 +141,22 @@ mod tests {
         let classes = classes.map(|text| format!("default = \"free\"\n{text}"));
         let classes = classes.map(|text| Classes::read("f", &text, ["a", "b"]).unwrap());
         limits(&rates.map(|rate| Some(limit(rate))), classes.as_ref(), 100).join("\n")
+    }
+
+    #[test]
+    fn an_mtu_that_the_way_does_not_have_is_told() {
+        let link = |name: &str, mtu_bytes| Link { name: name.into(), mtu_bytes, ..Link::default() };
+        let (a, b, large) = (link("a", 1500), link("b", 1500), link("eth0", 1500));
+        let small = link("eth0", 1400);
+        assert_eq!(mtus([(&a, &large), (&b, &large)]), Vec::<String>::new());
+        let told = mtus([(&a, &large), (&b, &small)]);
+        assert_eq!(told.len(), 1, "only packets from a to b may be too long: {told:?}");
+        assert!(
+            told[0].contains("other end of a, has an MTU of 1500") && told[0].contains("1400"),
+            "{told:?}"
+        );
+        let narrow = link("b", 1400);
+        assert_eq!(mtus([(&a, &large), (&narrow, &large)]).len(), 2, "both ways through b");
     }
 
     #[test]

@@ -93,6 +93,8 @@ impl Wire {
                 keeper,
             )?);
         }
+        let [first, second] = [0, 1].map(|end| (ports[end].link(), ports[end].sender()));
+        warnings.extend(look_over::mtus([first, second]));
         let sender_queues = Arc::new([ports[0].sender_queue(), ports[1].sender_queue()]);
         let spare = if config.workers > 1 { FRAMES_SPARE } else { 0 };
         let census = frames[0].pool.census();

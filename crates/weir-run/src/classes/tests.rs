@@ -19,6 +19,14 @@ fn with(class: &str, filter: &str) -> String {
 }
 
 #[test]
+fn a_queue_is_long_enough_for_what_acts_on_it() {
+    for (full, queue_ns) in [("block", 5_000_000), ("ecn", 50_000_000), ("drop", 50_000_000)] {
+        let text = format!("default = \"a\"\n[[class]]\nname = \"a\"\nrate = \"1mbit\"\nfull = \"{full}\"\n");
+        assert_eq!(read(&text).unwrap().classes[0].leaf.unwrap().queue_ns, queue_ns, "{full}");
+    }
+}
+
+#[test]
 fn a_file_becomes_a_tree_with_parents_first() {
     let text = r#"
 default = "bulk"

@@ -49,6 +49,8 @@ use crate::{Failure, Outcome, output, text};
 Good to know:
   CMD runs as the user who runs weir, with sudo that is root; setpriv(1) makes
   it another.
+  Inside, this host is the gateway of the default route, which `ip route`
+  shows: 10.87.0.1 for the first run, and others beside it.
   127.0.0.1 inside is the program's own. Where /etc/resolv.conf names a
   resolver on 127.0.0.53, names cannot be looked up: point it at a resolver
   beyond this host (/run/systemd/resolve/resolv.conf lists some).
