@@ -210,7 +210,7 @@ impl Bridge {
     fn forget_aged(&mut self, now_ns: u64) {
         for _ in 0..SWEEP_SLOTS {
             self.sweep = (self.sweep + 1) & (self.stations.slots() - 1);
-            if let Some(&(key, station)) = self.stations.slot(self.sweep)
+            if let Some((key, station)) = self.stations.slot(self.sweep)
                 && now_ns.saturating_sub(station.heard_ns) >= self.ageing_ns
             {
                 self.stations.remove(key);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! HC' = ~(~HC + ~m + m')             m, m' the 16-bit word before and after; one's complement sums
+//! right iff 2^16 - 1 divides the sum of the header's words, and they are not all zero: 2^32 = 2^16 = 1 modulo 2^16 - 1
 //! ```
 //!
 //! Following a change never repairs: a wrong checksum stays as wrong as it was.
@@ -15,23 +16,21 @@ pub const IPV4_LEN: usize = 20;
 /// The checksum after one 16-bit word it covers changed from `before` to `after`.
 #[inline]
 pub fn updated(checksum: u16, before: u16, after: u16) -> u16 {
-    !fold(u64::from(!checksum) + u64::from(!before) + u64::from(after))
+    let sum = u32::from(!checksum) + u32::from(!before) + u32::from(after);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    !((sum >> 16) + sum) as u16
 }
 
 /// Whether the checksum of a header without options is right: its words add up to all ones.
 #[inline]
 pub fn header_is_right(header: &[u8; IPV4_LEN]) -> bool {
     let (words, _) = header.as_chunks::<4>();
-    fold(words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum()) == 0xffff
-}
-
-/// Adds the carries back in until 16 bits are left.
-#[inline]
-fn fold(sum: u64) -> u16 {
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    ((sum >> 16) + (sum & 0xffff)) as u16
+    let sum: u64 = words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum();
+    // A multiple of an odd number, and no other, times its inverse modulo 2^64 is the quotient.
+    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
+    const QUOTIENT_MAX: u64 = (IPV4_LEN as u64 / 4) * (u32::MAX as u64 / 0xffff);
+    const { assert!(INVERSE.wrapping_mul(0xffff) == 1) };
+    (1..=QUOTIENT_MAX).contains(&sum.wrapping_mul(INVERSE))
 }
 
 #[cfg(test)]
@@ -59,5 +58,29 @@ mod tests {
             Ipv4Packet::new_unchecked(&mut header).set_checksum(updated(checksum, before, after));
             prop_assert!(header_is_right(&header));
         }
+
+        /// Against sums of 16-bit words, with the values at which carries and the two zeros meet.
+        #[test]
+        fn sums_as_they_are_written_in_the_rfcs(
+            header in prop::collection::vec(extreme_word(), 10), checksum in extreme_word(),
+            before in extreme_word(), after in extreme_word(),
+        ) {
+            let bytes: [u8; IPV4_LEN] = header.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>()
+                .try_into().expect("ten words");
+            prop_assert_eq!(header_is_right(&bytes), sum_of(&header) == 0xffff);
+            prop_assert_eq!(updated(checksum, before, after), !sum_of(&[!checksum, !before, after]));
+        }
+    }
+
+    /// RFC 1071 section 1: each carry is added in at once.
+    fn sum_of(words: &[u16]) -> u16 {
+        words.iter().fold(0, |sum: u16, &word| {
+            let (sum, carry) = sum.overflowing_add(word);
+            sum + u16::from(carry)
+        })
+    }
+
+    fn extreme_word() -> impl Strategy<Value = u16> {
+        prop_oneof![Just(0), Just(1), Just(0xfffe), Just(0xffff), any::<u16>()]
     }
 }

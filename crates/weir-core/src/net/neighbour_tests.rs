@@ -198,4 +198,46 @@ proptest! {
         prop_assert_eq!(neighbours.held(), Count::default());
         prop_assert_eq!(neighbours.next_due_ns(), None);
     }
+
+    /// What goes at once, against what was last told of each station: addresses change, trust ends, entries give way.
+    #[test]
+    fn what_is_ready_is_what_was_told_last(
+        steps in prop::collection::vec((steps().prop_map(|steps| steps[0].clone()), 0u8..3), 1..200),
+        entries_max in 1usize..5,
+    ) {
+        let mut neighbours = neighbours(entries_max);
+        let mut told = [([0; 6], 0); 6];
+        let mut now_ns = 0;
+        for (step, mac) in steps {
+            let mac = [2, 0, 0, 0, 1, mac];
+            match step {
+                Step::Offer(last) => drop(offer(&mut neighbours, last, 0, now_ns)),
+                Step::Answer(last) => {
+                    if neighbours.state(station(last)).is_some() {
+                        told[usize::from(last)] = (mac, now_ns);
+                    }
+                    neighbours.answered(station(last), mac, now_ns);
+                }
+                Step::Heard(last) => {
+                    neighbours.heard(station(last), mac, OWN, now_ns);
+                    told[usize::from(last)].0 = mac;
+                }
+                // Up to longer than an answer is trusted.
+                Step::Wait(wait_ns) => now_ns += 20 * wait_ns,
+            }
+            requests(&mut neighbours, now_ns);
+            while neighbours.release().is_some() {}
+            for last in 0..6 {
+                let (mac, confirmed_ns) = told[usize::from(last)];
+                let trusted = match neighbours.state(station(last)) {
+                    Some(State::Probe | State::Permanent) => true,
+                    Some(State::Reachable) => now_ns - confirmed_ns < REACHABLE_NS,
+                    _ => false,
+                };
+                let front = [mac, OWN].concat();
+                let expected = trusted.then_some(&front[..]);
+                prop_assert_eq!(neighbours.ready(station(last), now_ns).map(|front| &front[..]), expected);
+            }
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! A router instance ("jail"): its own interfaces, routes and neighbours, shared with nobody.
 //!
 //! A burst passes three stages: every frame is inspected, all IPv4 destinations are looked up, then each packet is
-//! decided. What a packet meets, in order:
+//! decided. IPv4 packets that simply go on, nearly all, are told in the first and the last stage by one condition, all others by
+//! the rules one after the other. What a packet meets, in order:
 //!
 //! | packet | becomes |
 //! |---|---|
@@ -42,7 +43,7 @@ use super::resolve::link_local;
 use super::route::{Interface, NextHop, Route, RouteError, RouteTable};
 use crate::drops::{Count, DropReason};
 use crate::packet::Packet;
-use inspect::{ETHERNET_LEN, Kind, V4_HEAD, V6_HEAD, inspect};
+use inspect::{ETHERNET_LEN, Kind, Sources, V4_HEAD, V6_HEAD, inspect};
 
 /// A neighbour whose address is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +136,7 @@ pub struct RouterCounts {
 #[derive(Debug)]
 pub struct Router<P> {
     ports: Box<[Port]>,
-    own_v4: Box<[[u8; 4]]>,
+    sources: Sources,
     table: RouteTable,
     neighbours: Neighbours<P>,
     outbox: Outbox,
@@ -160,22 +161,20 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         let RouterSettings { interfaces, routes, neighbours, neighbours_max, held_max, waiting_max, .. } =
             settings;
         let table = RouteTable::compile(&interfaces, &routes).map_err(RouterError::Route)?;
+        let addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
+        let own_v4 = addresses.filter_map(|cidr| match cidr {
+            IpCidr::Ipv4(cidr) => Some(cidr.address().octets()),
+            IpCidr::Ipv6(_) => None,
+        });
         let mut router = Router {
             ports: interfaces.iter().map(Port::new).collect(),
-            own_v4: Box::default(),
+            sources: Sources::new(own_v4.collect()),
             table,
             neighbours: Neighbours::new(neighbours_max, held_max, waiting_max, settings.seed),
             outbox: Outbox::new(OUTBOX_FRAMES),
             limit: Limit::new(settings.errors_per_second, settings.errors_burst),
             counts: RouterCounts::default(),
         };
-        let addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
-        router.own_v4 = addresses
-            .filter_map(|cidr| match cidr {
-                IpCidr::Ipv4(cidr) => Some(cidr.address().octets()),
-                IpCidr::Ipv6(_) => None,
-            })
-            .collect();
         for neighbour in neighbours {
             let port = router.ports.get(usize::from(neighbour.interface));
             let own = port.ok_or(RouterError::NoInterface(neighbour))?.mac;
@@ -195,24 +194,26 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
     pub fn process(&mut self, ingress: u16, packets: &mut [P], now_ns: u64, verdicts: &mut [Verdict]) {
         assert!(packets.len() <= BURST_MAX, "a burst has at most {BURST_MAX} packets");
         let mac = self.ports[usize::from(ingress)].mac;
-        let mut kinds = [Kind::Drop(DropReason::Malformed); BURST_MAX];
+        let verdicts = &mut verdicts[..packets.len()];
+        let mut frames: [&mut [u8]; BURST_MAX] = std::array::from_fn(|_| Default::default());
+        let mut kinds = [Kind::Arp; BURST_MAX];
         let mut destinations = [[0; 4]; BURST_MAX];
-        for ((packet, kind), destination) in packets.iter().zip(&mut kinds).zip(&mut destinations) {
-            *kind = inspect(packet.as_ref(), mac, &self.own_v4, destination);
+        let looked_at = frames.iter_mut().zip(&mut kinds).zip(&mut destinations);
+        for (packet, ((frame, kind), destination)) in packets.iter_mut().zip(looked_at) {
+            *frame = packet.as_mut();
+            *kind = inspect(frame, mac, &self.sources, destination);
         }
         let mut values = [0; BURST_MAX];
-        self.table.lookup_burst_v4(&destinations[..packets.len()], &mut values);
-        for (i, packet) in packets.iter_mut().enumerate() {
-            let frame = packet.as_mut();
-            verdicts[i] = match kinds[i] {
-                Kind::V4 { to_us } => {
-                    let hop = self.table.hop(values[i]);
-                    self.decide_v4(ingress, frame, destinations[i], hop, to_us, now_ns)
-                }
-                Kind::V6 { to_us } => self.decide_v6(ingress, frame, to_us, now_ns),
-                Kind::Arp => self.arp(ingress, frame, now_ns),
-                Kind::Drop(reason) => Verdict::Drop(reason),
-            };
+        self.table.lookup_burst_v4(&destinations[..verdicts.len()], &mut values);
+        let looked_up = frames.iter_mut().zip(&kinds).zip(destinations.iter().zip(&values));
+        for (verdict, ((frame, &kind), (&destination, &value))) in verdicts.iter_mut().zip(looked_up) {
+            if kind == Kind::V4
+                && let Some(interface) = self.forward_v4(frame, destination, value, now_ns)
+            {
+                *verdict = Verdict::Forward(interface);
+                continue;
+            }
+            *verdict = self.decide(ingress, frame, kind, destination, value, now_ns);
         }
         if self.neighbours.next_due_ns().is_some() {
             self.poll(now_ns);
@@ -277,7 +278,46 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         &self.counts
     }
 
-    #[inline]
+    /// Sends an IPv4 packet on that nothing stands in the way of, which is nearly every one; `None` for any other.
+    #[inline(always)]
+    fn forward_v4(&self, frame: &mut [u8], destination: [u8; 4], value: u32, now_ns: u64) -> Option<u16> {
+        let (interface, station) = match self.table.hop(value) {
+            NextHop::OnLink(interface) => (interface, Station::v4(interface, destination)),
+            NextHop::Gateway(interface, gateway) => (interface, Station::new(interface, gateway)),
+            _ => return None,
+        };
+        let head = frame.first_chunk_mut::<V4_HEAD>()?;
+        let fits = u16::from_be_bytes([head[16], head[17]]) <= self.ports[usize::from(interface)].mtu_bytes;
+        if head[22] <= 1 || !fits {
+            return None;
+        }
+        let front = self.neighbours.ready(station, now_ns)?;
+        count_hop_v4(head);
+        head[..12].copy_from_slice(front);
+        Some(interface)
+    }
+
+    #[inline(never)]
+    fn decide(
+        &mut self,
+        ingress: u16,
+        frame: &mut [u8],
+        kind: Kind,
+        destination: [u8; 4],
+        value: u32,
+        now_ns: u64,
+    ) -> Verdict {
+        match kind {
+            Kind::V4 | Kind::V4Group => {
+                let hop = self.table.hop(value);
+                self.decide_v4(ingress, frame, destination, hop, kind == Kind::V4, now_ns)
+            }
+            Kind::V6 { to_us } => self.decide_v6(ingress, frame, to_us, now_ns),
+            Kind::Arp => self.arp(ingress, frame, now_ns),
+            Kind::Drop(reason) => Verdict::Drop(reason),
+        }
+    }
+
     fn decide_v4(
         &mut self,
         ingress: u16,
@@ -287,13 +327,12 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         to_us: bool,
         now_ns: u64,
     ) -> Verdict {
-        let from = Some((ingress, source_mac(frame)));
         let (interface, station) = match hop {
             NextHop::OnLink(interface) => (interface, Station::v4(interface, destination)),
             NextHop::Gateway(interface, gateway) => (interface, Station::new(interface, gateway)),
             NextHop::Local if to_us => return self.local_v4(ingress, frame, now_ns),
             NextHop::None if to_us => {
-                return self.refuse(frame, Fault::NoRoute, DropReason::NoRoute, from, now_ns);
+                return self.refuse(frame, Fault::NoRoute, DropReason::NoRoute, ingress, now_ns);
             }
             NextHop::Broadcast | NextHop::Multicast => return Verdict::Drop(DropReason::NoHandler),
             NextHop::Local | NextHop::None | NextHop::Martian => return Verdict::Drop(DropReason::Martian),
@@ -307,31 +346,26 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
             return Verdict::Drop(DropReason::Malformed);
         };
         if head[22] <= 1 {
-            return self.refuse(frame, Fault::TimeExceeded, DropReason::TtlExpired, from, now_ns);
+            return self.refuse(frame, Fault::TimeExceeded, DropReason::TtlExpired, ingress, now_ns);
         }
         if u16::from_be_bytes([head[16], head[17]]) > mtu_bytes {
             const DONT_FRAGMENT: u8 = 0x40;
             if head[20] & DONT_FRAGMENT == 0 {
                 return Verdict::Drop(DropReason::TooLong);
             }
-            return self.refuse(frame, Fault::TooLong(mtu_bytes), DropReason::TooLong, from, now_ns);
+            return self.refuse(frame, Fault::TooLong(mtu_bytes), DropReason::TooLong, ingress, now_ns);
         }
         let resolved = self.neighbours.resolve(station, own, now_ns);
         if let Resolved::Drop(reason) = resolved {
-            return self.unresolved(frame, reason, from, now_ns);
+            return self.unresolved(frame, reason, ingress, now_ns);
         }
-        if let Some(head) = frame.first_chunk_mut::<V4_HEAD>() {
-            // The word of TTL and protocol, and the checksum that covers it.
-            let before = u16::from_be_bytes([head[22], head[23]]);
-            let checksum = u16::from_be_bytes([head[24], head[25]]);
-            head[22] -= 1;
-            [head[24], head[25]] = updated(checksum, before, before - 0x0100).to_be_bytes();
+        if let Some(head) = frame.first_chunk_mut() {
+            count_hop_v4(head);
         }
         send(frame, interface, resolved)
     }
 
     fn decide_v6(&mut self, ingress: u16, frame: &mut [u8], to_us: bool, now_ns: u64) -> Verdict {
-        let from = Some((ingress, source_mac(frame)));
         let Some(head) = frame.first_chunk::<V6_HEAD>() else {
             return Verdict::Drop(DropReason::Malformed);
         };
@@ -344,7 +378,7 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
             NextHop::Gateway(interface, gateway) => (interface, Station::new(interface, gateway)),
             NextHop::Local if to_us => return self.local_v6(ingress, frame, now_ns),
             NextHop::None if to_us && !source.is_unicast_link_local() => {
-                return self.refuse(frame, Fault::NoRoute, DropReason::NoRoute, from, now_ns);
+                return self.refuse(frame, Fault::NoRoute, DropReason::NoRoute, ingress, now_ns);
             }
             NextHop::Broadcast | NextHop::Multicast => return Verdict::Drop(DropReason::NoHandler),
             NextHop::Local | NextHop::None | NextHop::Martian => return Verdict::Drop(DropReason::Martian),
@@ -355,29 +389,23 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         let port = &self.ports[usize::from(interface)];
         let (mtu_bytes, own) = (port.mtu_bytes, port.mac);
         if hop_limit <= 1 {
-            return self.refuse(frame, Fault::TimeExceeded, DropReason::TtlExpired, from, now_ns);
+            return self.refuse(frame, Fault::TimeExceeded, DropReason::TtlExpired, ingress, now_ns);
         }
         if len_bytes > u32::from(mtu_bytes) {
-            return self.refuse(frame, Fault::TooLong(mtu_bytes), DropReason::TooLong, from, now_ns);
+            return self.refuse(frame, Fault::TooLong(mtu_bytes), DropReason::TooLong, ingress, now_ns);
         }
         let resolved = self.neighbours.resolve(station, own, now_ns);
         if let Resolved::Drop(reason) = resolved {
-            return self.unresolved(frame, reason, from, now_ns);
+            return self.unresolved(frame, reason, ingress, now_ns);
         }
         frame[ETHERNET_LEN + 7] = hop_limit - 1;
         send(frame, interface, resolved)
     }
 
     #[cold]
-    fn unresolved(
-        &mut self,
-        frame: &[u8],
-        reason: DropReason,
-        from: Option<(u16, [u8; 6])>,
-        now_ns: u64,
-    ) -> Verdict {
+    fn unresolved(&mut self, frame: &[u8], reason: DropReason, ingress: u16, now_ns: u64) -> Verdict {
         match reason {
-            DropReason::NoNeighbour => self.refuse(frame, Fault::NoNeighbour, reason, from, now_ns),
+            DropReason::NoNeighbour => self.refuse(frame, Fault::NoNeighbour, reason, ingress, now_ns),
             _ => Verdict::Drop(reason),
         }
     }
@@ -388,10 +416,10 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         frame: &[u8],
         fault: Fault,
         reason: DropReason,
-        from: Option<(u16, [u8; 6])>,
+        ingress: u16,
         now_ns: u64,
     ) -> Verdict {
-        self.complain(frame, fault, from, now_ns);
+        self.complain(frame, fault, Some((ingress, source_mac(frame))), now_ns);
         Verdict::Drop(reason)
     }
 }
@@ -405,6 +433,14 @@ impl Port {
         }
         Port { mac, mtu_bytes: interface.mtu_bytes, addresses }
     }
+}
+
+/// Takes one from the TTL, and follows it with the checksum. Of the word of TTL and protocol only the difference counts.
+#[inline]
+fn count_hop_v4(head: &mut [u8; V4_HEAD]) {
+    let checksum = u16::from_be_bytes([head[24], head[25]]);
+    head[22] -= 1;
+    [head[24], head[25]] = updated(checksum, 0x0100, 0).to_be_bytes();
 }
 
 /// The verdict for a packet whose headers are ready but for the link layer's.

@@ -567,4 +567,54 @@ proptest! {
         let mut verdicts = [Verdict::Local; BURST_MAX];
         router().process(0, &mut packets, 0, &mut verdicts);
     }
+
+    /// What nearly all packets are like is asked for at once; the rules one by one say the same.
+    #[test]
+    fn both_looks_at_a_frame_agree(mut frame in frames(), to_us in any::<bool>()) {
+        if to_us {
+            frame[..6].copy_from_slice(&R0);
+        }
+        let sources = Sources::new([[192, 168, 0, 1], [192, 168, 1, 1]].into());
+        let (mut at_once, mut by_rules) = ([0; 4], [0; 4]);
+        let kind = inspect(&frame, R0, &sources, &mut at_once);
+        prop_assert_eq!(kind, inspect::inspect_any(&frame, R0, &sources, &mut by_rules));
+        prop_assert_eq!(at_once, by_rules);
+    }
+
+    /// A burst fares as its packets do one by one.
+    #[test]
+    fn a_burst_is_its_packets(bursts in prop::collection::vec(prop::collection::vec(frames(), 0..16), 1..4)) {
+        let (mut together, mut apart) = (router(), router());
+        for (frames, now_ns) in bursts.into_iter().zip((0..).map(|burst| burst * S / 2)) {
+            let mut packets: Vec<Pkt> = frames.into_iter().map(|mut frame| {
+                frame[..6].copy_from_slice(&R0);
+                Pkt(frame)
+            }).collect();
+            let mut alone = packets.clone();
+            let mut verdicts = [Verdict::Local; BURST_MAX];
+            together.process(0, &mut packets, now_ns, &mut verdicts);
+            for (packet, verdict) in alone.iter_mut().zip(verdicts) {
+                prop_assert_eq!(one(&mut apart, 0, packet, now_ns), verdict);
+            }
+            prop_assert_eq!(&packets, &alone);
+            // A question that is answered within the burst is not put.
+            for router in [&mut together, &mut apart] {
+                made(router);
+            }
+            prop_assert_eq!(together.counts(), apart.counts());
+            for (packet, verdict) in packets.into_iter().zip(verdicts) {
+                if let Verdict::Hold(neighbour) = verdict {
+                    together.hold(neighbour, packet.clone());
+                    apart.hold(neighbour, packet);
+                }
+            }
+            loop {
+                let released = (together.release(now_ns), apart.release(now_ns));
+                prop_assert_eq!(&released.0, &released.1);
+                if released.0.is_none() {
+                    break;
+                }
+            }
+        }
+    }
 }

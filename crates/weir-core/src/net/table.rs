@@ -38,10 +38,17 @@ pub fn mix(word: u64) -> u64 {
 /// Entries for at most a fixed number of keys.
 #[derive(Debug)]
 pub struct Table<K, V> {
-    slots: Box<[Option<(K, V)>]>,
+    slots: Box<[Slot<K, V>]>,
     seed: u64,
     len: usize,
     len_max: usize,
+}
+
+/// No `Option` of a pair, which would keep its tag apart from the room that the pair leaves.
+#[derive(Clone, Copy, Debug)]
+enum Slot<K, V> {
+    Free,
+    Taken(K, V),
 }
 
 /// The table has as many entries as it may, or too many with nearly this key's hash.
@@ -56,7 +63,7 @@ impl<K: Key, V: Copy> Table<K, V> {
     pub fn new(len_max: usize, seed: u64) -> Table<K, V> {
         assert!(len_max <= 1 << 30, "a table has at most 2^30 entries");
         let slots = (2 * len_max).next_power_of_two().max(2);
-        Table { slots: vec![None; slots].into(), seed, len: 0, len_max }
+        Table { slots: vec![Slot::Free; slots].into(), seed, len: 0, len_max }
     }
 
     /// How many entries there are.
@@ -75,20 +82,35 @@ impl<K: Key, V: Copy> Table<K, V> {
     }
 
     /// The entry in a slot, for going through all of them.
-    pub fn slot(&self, slot: usize) -> Option<&(K, V)> {
-        self.slots[slot].as_ref()
+    pub fn slot(&self, slot: usize) -> Option<(K, V)> {
+        match self.slots[slot] {
+            Slot::Taken(key, value) => Some((key, value)),
+            Slot::Free => None,
+        }
     }
 
     /// The entry of `key`.
     #[inline]
     pub fn get(&self, key: K) -> Option<&V> {
-        self.find(key).and_then(|slot| self.slots[slot].as_ref()).map(|(_, value)| value)
+        let home = self.home(key);
+        for probe in 0..PROBES_MAX {
+            match &self.slots[self.after(home, probe)] {
+                Slot::Taken(taken, value) if *taken == key => return Some(value),
+                Slot::Taken(..) => {}
+                Slot::Free => return None,
+            }
+        }
+        None
     }
 
     /// The entry of `key`, to be changed.
     #[inline]
     pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
-        self.find(key).and_then(|slot| self.slots[slot].as_mut()).map(|(_, value)| value)
+        let slot = self.find(key)?;
+        match &mut self.slots[slot] {
+            Slot::Taken(_, value) => Some(value),
+            Slot::Free => None,
+        }
     }
 
     /// Makes or replaces the entry of `key`.
@@ -96,14 +118,14 @@ impl<K: Key, V: Copy> Table<K, V> {
         for probe in 0..PROBES_MAX.min(self.slots.len()) {
             let slot = self.after(self.home(key), probe);
             match &mut self.slots[slot] {
-                Some((taken, old)) if *taken == key => {
+                Slot::Taken(taken, old) if *taken == key => {
                     *old = value;
                     return Ok(());
                 }
-                Some(_) => {}
-                None if self.len == self.len_max => return Err(Full),
+                Slot::Taken(..) => {}
+                Slot::Free if self.len == self.len_max => return Err(Full),
                 free => {
-                    *free = Some((key, value));
+                    *free = Slot::Taken(key, value);
                     self.len += 1;
                     return Ok(());
                 }
@@ -115,17 +137,18 @@ impl<K: Key, V: Copy> Table<K, V> {
     /// Removes the entry of `key`.
     pub fn remove(&mut self, key: K) -> Option<V> {
         let mut hole = self.find(key)?;
-        let (_, value) = self.slots[hole].take()?;
+        let (_, value) = self.slot(hole)?;
+        self.slots[hole] = Slot::Free;
         self.len -= 1;
         let mut slot = hole;
         loop {
             slot = self.after(slot, 1);
-            let Some((key, _)) = self.slots[slot] else {
+            let Slot::Taken(key, _) = self.slots[slot] else {
                 return Some(value);
             };
             // It may move into the hole unless its home lies behind the hole.
             if self.distance(self.home(key), slot) >= self.distance(hole, slot) {
-                self.slots[hole] = self.slots[slot].take();
+                self.slots[hole] = std::mem::replace(&mut self.slots[slot], Slot::Free);
                 hole = slot;
             }
         }
@@ -135,7 +158,7 @@ impl<K: Key, V: Copy> Table<K, V> {
     pub fn retain(&mut self, mut keep: impl FnMut(K, &V) -> bool) {
         for slot in 0..self.slots.len() {
             // Removing may move another entry here.
-            while let Some((key, value)) = self.slots[slot] {
+            while let Slot::Taken(key, value) = self.slots[slot] {
                 if keep(key, &value) {
                     break;
                 }
@@ -150,9 +173,9 @@ impl<K: Key, V: Copy> Table<K, V> {
         for probe in 0..PROBES_MAX {
             let slot = self.after(home, probe);
             match self.slots[slot] {
-                Some((taken, _)) if taken == key => return Some(slot),
-                Some(_) => {}
-                None => return None,
+                Slot::Taken(taken, _) if taken == key => return Some(slot),
+                Slot::Taken(..) => {}
+                Slot::Free => return None,
             }
         }
         None

@@ -58,7 +58,7 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
             IpProtocol::Udp => Fault::NoPort,
             _ => Fault::NoProtocol,
         };
-        self.refuse(frame, fault, DropReason::NoHandler, Some((ingress, source_mac(frame))), now_ns)
+        self.refuse(frame, fault, DropReason::NoHandler, ingress, now_ns)
     }
 
     /// An IPv6 packet for an address of ours or a group we are in.
@@ -69,13 +69,7 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         match packet.next_header() {
             IpProtocol::Icmpv6 => {}
             IpProtocol::Udp if !destination.is_multicast() => {
-                return self.refuse(
-                    frame,
-                    Fault::NoPort,
-                    DropReason::NoHandler,
-                    Some((ingress, from)),
-                    now_ns,
-                );
+                return self.refuse(frame, Fault::NoPort, DropReason::NoHandler, ingress, now_ns);
             }
             _ => return Verdict::Drop(DropReason::NoHandler),
         }
