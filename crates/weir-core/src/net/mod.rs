@@ -5,7 +5,7 @@
 //! burst through one stage at a time, so that the loads of one packet overlap those of its neighbours.
 //!
 //! In reading order: [`table`] is the bounded hash table both look up stations in, and [`bridge`] all of a bridge. Of a
-//! router, [`route`] finds the next hop, [`neighbour`] its link-layer address by the messages of [`resolve`],
+//! router, [`route`] finds the next hop, [`neighbour`] its link-layer address, with [`near`] and by the messages of [`resolve`],
 //! [`input`] tells whether a header may be believed, [`checksum`] keeps it right, [`icmp`] tells senders what
 //! went wrong, [`outbox`] holds the frames a router makes itself, and [`router`] is the instance.
 //!
@@ -15,11 +15,13 @@ pub mod bridge;
 pub mod checksum;
 pub mod icmp;
 pub mod input;
+pub mod near;
 pub mod neighbour;
 pub mod outbox;
 pub mod resolve;
 pub mod route;
 pub mod router;
+pub mod station;
 pub mod table;
 
 pub use crate::steer::rss::BURST_MAX;

@@ -26,9 +26,11 @@
 //! Limits: a flood of addresses that do not answer can hold every entry for 3 s; see `neighbours_max`.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use super::table::{self, Table, mix};
+use super::near::{NOBODY, Near};
+use super::station::Station;
+use super::table::Table;
 use crate::drops::{Count, DropReason};
 use crate::packet::Packet;
 use crate::shaper::slab::{Fifo, Slab};
@@ -39,15 +41,6 @@ pub const REACHABLE_NS: u64 = 30_000_000_000;
 pub const RETRANS_NS: u64 = 1_000_000_000;
 /// Requests without an answer until a neighbour is given up (`MAX_MULTICAST_SOLICIT`).
 pub const REQUESTS_MAX: u8 = 3;
-
-/// A station: its address on the link of an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Station {
-    /// IPv6, or IPv4 mapped into it: the half that mostly differs comes first.
-    low: u64,
-    interface: u16,
-    high: u64,
-}
 
 /// What is known of a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +96,8 @@ pub(super) struct Request {
 #[derive(Debug)]
 pub(super) struct Neighbours<P> {
     places: Table<Station, u32>,
+    /// Of each interface, what `places` says of its IPv4 network.
+    near: Box<[Near]>,
     entries: Box<[Entry]>,
     free: Vec<u32>,
     held: Slab<P>,
@@ -140,55 +135,27 @@ struct Entry {
 const EVICT_LOOKS: usize = 32;
 const NEVER: u64 = u64::MAX;
 
-impl Station {
-    pub(super) fn new(interface: u16, address: IpAddr) -> Station {
-        match address {
-            IpAddr::V4(address) => Station::v4(interface, address.octets()),
-            IpAddr::V6(address) => {
-                let address = u128::from(address);
-                Station { low: address as u64, interface, high: (address >> 64) as u64 }
-            }
-        }
-    }
-
-    #[inline]
-    pub(super) fn v4(interface: u16, address: [u8; 4]) -> Station {
-        // ::ffff:a.b.c.d (RFC 4291 section 2.5.5.2), which is never seen on a wire.
-        Station { low: 0xffff_0000_0000 | u64::from(u32::from_be_bytes(address)), interface, high: 0 }
-    }
-
-    fn ip(self) -> IpAddr {
-        let address = u128::from(self.high) << 64 | u128::from(self.low);
-        IpAddr::V6(Ipv6Addr::from(address)).to_canonical()
-    }
-}
-
-impl table::Key for Station {
-    #[inline]
-    fn hash(self, seed: u64) -> u64 {
-        let port = u64::from(self.interface) << 48;
-        if self.high == 0 {
-            mix(self.low ^ port ^ seed)
-        } else {
-            mix(self.low ^ mix(self.high ^ port ^ seed))
-        }
-    }
-}
-
 impl<P: Packet> Neighbours<P> {
-    pub(super) fn new(entries_max: usize, held_max: usize, waiting_max: u16, seed: u64) -> Neighbours<P> {
+    pub(super) fn new(
+        near: Box<[Near]>,
+        entries_max: usize,
+        held_max: usize,
+        waiting_max: u16,
+        seed: u64,
+    ) -> Neighbours<P> {
         let entry = |_| Entry {
             front: [0; 12],
             state: State::Failed,
             requests: 0,
             promised: 0,
-            station: Station { low: 0, interface: 0, high: 0 },
+            station: Station::v4(0, [0; 4]),
             confirmed_ns: 0,
             due_ns: NEVER,
             waiting: Fifo::default(),
         };
         Neighbours {
             places: Table::new(entries_max, seed),
+            near,
             entries: (0..entries_max).map(entry).collect(),
             free: (0..entries_max as u32).rev().collect(),
             held: Slab::new(held_max),
@@ -222,7 +189,22 @@ impl<P: Packet> Neighbours<P> {
     /// [`Neighbours::resolve`] would say, for nearly all packets.
     #[inline(always)]
     pub(super) fn ready(&self, station: Station, now_ns: u64) -> Option<&[u8; 12]> {
-        let entry = &self.entries[*self.places.get(station)? as usize];
+        self.ready_at(*self.places.get(station)?, now_ns)
+    }
+
+    /// The same for an IPv4 station.
+    #[inline(always)]
+    pub(super) fn ready_v4(&self, interface: u16, address: [u8; 4], now_ns: u64) -> Option<&[u8; 12]> {
+        let at = match self.near[usize::from(interface)].get(address) {
+            Some(at) => at,
+            None => *self.places.get(Station::v4(interface, address))?,
+        };
+        self.ready_at(at, now_ns)
+    }
+
+    #[inline(always)]
+    fn ready_at(&self, at: u32, now_ns: u64) -> Option<&[u8; 12]> {
+        let entry = self.entries.get(at as usize)?;
         let trusted = match entry.state {
             State::Permanent | State::Probe => true,
             State::Reachable => now_ns.saturating_sub(entry.confirmed_ns) < REACHABLE_NS,
@@ -403,6 +385,7 @@ impl<P: Packet> Neighbours<P> {
         }
         let at = *self.free.last()?;
         self.places.insert(station, at).ok()?;
+        self.note_near(station, at);
         self.free.pop();
         let entry = &mut self.entries[at as usize];
         entry.front = [0; 12];
@@ -416,8 +399,18 @@ impl<P: Packet> Neighbours<P> {
         let entry = &mut self.entries[at as usize];
         debug_assert!(entry.waiting.is_empty() && entry.promised == 0, "no packet is forgotten");
         (entry.state, entry.due_ns) = (State::Failed, NEVER);
-        self.places.remove(entry.station);
+        let station = entry.station;
+        self.places.remove(station);
+        self.note_near(station, NOBODY);
         self.free.push(at);
+    }
+
+    fn note_near(&mut self, station: Station, at: u32) {
+        if let (IpAddr::V4(address), Some(near)) =
+            (station.ip(), self.near.get_mut(usize::from(station.interface)))
+        {
+            near.set(address.octets(), at);
+        }
     }
 
     fn evict(&mut self, now_ns: u64) {

@@ -32,7 +32,9 @@ fn station(last: u8) -> Station {
 }
 
 fn neighbours(entries_max: usize) -> Neighbours<Pkt> {
-    Neighbours::new(entries_max, 8, 3, 1)
+    // Stations 0 to 3 are near, the others are found by hash.
+    let near = Near::new(&["10.0.0.1/30".parse().expect("an address")]);
+    Neighbours::new([near].into(), entries_max, 8, 3, 1)
 }
 
 /// Asks to send a packet, and holds it if told so.
@@ -237,6 +239,8 @@ proptest! {
                 let front = [mac, OWN].concat();
                 let expected = trusted.then_some(&front[..]);
                 prop_assert_eq!(neighbours.ready(station(last), now_ns).map(|front| &front[..]), expected);
+                let near = neighbours.ready_v4(0, [10, 0, 0, last], now_ns);
+                prop_assert_eq!(near.map(|front| &front[..]), expected);
             }
         }
     }

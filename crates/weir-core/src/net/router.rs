@@ -37,10 +37,12 @@ use smoltcp::wire::{EthernetAddress, IpCidr};
 use super::BURST_MAX;
 use super::checksum::updated;
 use super::icmp::{Fault, Limit};
-use super::neighbour::{NeighbourId, Neighbours, Released, Resolved, State, Station};
+use super::near::Near;
+use super::neighbour::{NeighbourId, Neighbours, Released, Resolved, State};
 use super::outbox::Outbox;
 use super::resolve::link_local;
 use super::route::{Interface, NextHop, Route, RouteError, RouteTable};
+use super::station::Station;
 use crate::drops::{Count, DropReason};
 use crate::packet::Packet;
 use inspect::{ETHERNET_LEN, Kind, Sources, V4_HEAD, V6_HEAD, inspect};
@@ -166,11 +168,12 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
             IpCidr::Ipv4(cidr) => Some(cidr.address().octets()),
             IpCidr::Ipv6(_) => None,
         });
+        let near = interfaces.iter().map(|interface| Near::new(&interface.addresses));
         let mut router = Router {
             ports: interfaces.iter().map(Port::new).collect(),
             sources: Sources::new(own_v4.collect()),
             table,
-            neighbours: Neighbours::new(neighbours_max, held_max, waiting_max, settings.seed),
+            neighbours: Neighbours::new(near.collect(), neighbours_max, held_max, waiting_max, settings.seed),
             outbox: Outbox::new(OUTBOX_FRAMES),
             limit: Limit::new(settings.errors_per_second, settings.errors_burst),
             counts: RouterCounts::default(),
@@ -281,9 +284,9 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
     /// Sends an IPv4 packet on that nothing stands in the way of, which is nearly every one; `None` for any other.
     #[inline(always)]
     fn forward_v4(&self, frame: &mut [u8], destination: [u8; 4], value: u32, now_ns: u64) -> Option<u16> {
-        let (interface, station) = match self.table.hop(value) {
-            NextHop::OnLink(interface) => (interface, Station::v4(interface, destination)),
-            NextHop::Gateway(interface, gateway) => (interface, Station::new(interface, gateway)),
+        let (interface, address) = match self.table.hop(value) {
+            NextHop::OnLink(interface) => (interface, destination),
+            NextHop::Gateway(interface, IpAddr::V4(gateway)) => (interface, gateway.octets()),
             _ => return None,
         };
         let head = frame.first_chunk_mut::<V4_HEAD>()?;
@@ -291,7 +294,7 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         if head[22] <= 1 || !fits {
             return None;
         }
-        let front = self.neighbours.ready(station, now_ns)?;
+        let front = self.neighbours.ready_v4(interface, address, now_ns)?;
         count_hop_v4(head);
         head[..12].copy_from_slice(front);
         Some(interface)

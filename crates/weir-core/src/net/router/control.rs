@@ -12,9 +12,10 @@ use super::inspect::ETHERNET_LEN;
 use super::{Port, Router, Verdict, send, source_mac};
 use crate::drops::DropReason;
 use crate::net::icmp::{Fault, answer_echo_v4, answer_echo_v6, error_len, whom_to_tell, write_error};
-use crate::net::neighbour::{Request, Resolved, Station};
+use crate::net::neighbour::{Request, Resolved};
 use crate::net::resolve::{self, Message, Speaker};
 use crate::net::route::NextHop;
+use crate::net::station::Station;
 use crate::packet::Packet;
 
 impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
