@@ -1,5 +1,5 @@
 //! Who holds which frame: one [`Pool`] for each worker, over one depot they share.
-//! Taking and giving touch the worker's own cache of handles; the depot is met once in 32 frames at most.
+//! Taking and giving touch the worker's own cache of handles; the depot is met once in 64 frames at most.
 //!
 //! Rule (conservation, design invariant 1): `total = shared + cached + out` always, where `shared` lies in the depot,
 //! `cached = drawn + given - taken` in the workers' caches and `out = taken - given` is with everyone else: packets, rings,
@@ -8,9 +8,9 @@
 //! Ordering and ownership: a `Pool` belongs to one worker; its counts have one writer and may be read by all. A frame
 //! may be given to another worker's `Pool` than the one it was taken from.
 //! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001: room for two magazines in the cache, so that a worker at
-//! the edge between full and empty does not visit the depot for every frame. Handles are copied between cache and magazine: 128
-//! bytes in 32 frames, where a magazine that changes hands would cost a look-up with every frame.
-//! Limits: up to 64 frames may sit with each worker while another finds none, so give every worker at least that
+//! the edge between full and empty does not visit the depot for every frame. Handles are copied between cache and magazine: 256
+//! bytes in 64 frames, where a magazine that changes hands would cost a look-up with every frame.
+//! Limits: up to [`CACHE_FRAMES`] frames may sit with each worker while another finds none, so give every worker at least that
 //! many frames to spare. A census is exact while no worker is inside a call; otherwise it may be off by what is
 //! being moved.
 
@@ -32,7 +32,7 @@ pub struct Pool {
 }
 
 /// The most frames in a worker's cache.
-const CACHE_FRAMES: usize = 2 * MAGAZINE_FRAMES;
+pub const CACHE_FRAMES: usize = 2 * MAGAZINE_FRAMES;
 
 struct Shared {
     memory: Arc<FrameMemory>,

@@ -59,7 +59,7 @@ fn a_foreign_frame_is_refused() {
 
 #[test]
 fn workers_never_share_a_frame() {
-    const FRAMES: u32 = 128;
+    const FRAMES: u32 = 256;
     let rounds = if cfg!(miri) { 200 } else { 200_000 };
     let holder: Vec<_> = (0..FRAMES).map(|_| AtomicBool::new(false)).collect();
     let pools = pools(FRAMES, 3);
@@ -74,7 +74,7 @@ fn workers_never_share_a_frame() {
                 };
                 for round in 0..rounds {
                     // Long runs make whole magazines travel in both directions.
-                    if round / 50 % 2 == 0 {
+                    if round / 100 % 2 == 0 {
                         if let Some(frame) = pool.take() {
                             let index = pool.memory().index_of(&frame) as usize;
                             assert!(
@@ -104,8 +104,8 @@ proptest! {
     /// finds a frame whenever its own magazines or the depot have one.
     #[test]
     fn frames_are_conserved(
-        frames in 1u32..200,
-        steps in prop::collection::vec((0usize..3, any::<bool>(), 1usize..80), 0..STEPS),
+        frames in 1u32..400,
+        steps in prop::collection::vec((0usize..3, any::<bool>(), 1usize..160), 0..STEPS),
     ) {
         let mut pools = pools(frames, 3);
         let mut held: Vec<Frame> = Vec::new();

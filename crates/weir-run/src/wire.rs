@@ -19,7 +19,7 @@ use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, PortError};
 use weir_ring::loans::Loans;
 use weir_ring::memory::FrameMemory;
-use weir_ring::pool::Pool;
+use weir_ring::pool::{CACHE_FRAMES, Pool};
 
 use crate::classes::Classes;
 use crate::crossing::Crossing;
@@ -32,7 +32,7 @@ use crate::report::Constants;
 
 const FRAME_BYTES: u32 = 4096;
 /// Frames that a second worker costs a direction: one poll and its next offer, and what lies free with the other worker.
-const FRAMES_SPARE: u64 = 2 * napi::BUDGET as u64 + 128;
+const FRAMES_SPARE: u64 = 2 * napi::BUDGET as u64 + CACHE_FRAMES as u64;
 
 /// What a wire is to be.
 #[derive(Clone, Debug)]

@@ -161,7 +161,7 @@ fn floors<T: Element>(options: &Options, batch: usize) -> Vec<System<'_>> {
 }
 
 fn pool_systems() -> Vec<System<'static>> {
-    // Runs of 48 pass the edge of a magazine, as a burst does.
+    // Runs of 48: most of a burst.
     let weir = || {
         let mut pool = Pool::new(FrameMemory::new(4096, 64).expect("256 KiB"));
         let mut held = Vec::with_capacity(48);
