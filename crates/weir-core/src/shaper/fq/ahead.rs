@@ -1,42 +1,54 @@
 //! Fetches the memory of flows that come due next, so that a packet does not wait for its flow.
 //!
-//! The wheel tells which flows are next without touching them. Each time a slot is taken those of one more slot are asked for, so
-//! that [`SLOTS_AHEAD`] full slots are on their way; by the time they are due their flows have come.
+//! The wheel tells which flows are next without touching them. Each time a chunk of them is taken others are asked for, so that
+//! [`FLOWS_AHEAD`] and those of a part of a chunk are on their way; the chunk they stand in was asked for the time before.
 //!
 //! Owner: one [`super::Fq`]. Limits: what is put into a slot after it was asked for is not fetched; that was in a cache when it
-//! was put there. Of a slot with many flows, only the first chunk is fetched ahead.
+//! was put there.
 
 use weir_simd::prefetch::prefetch;
 
-use super::{flow::Flow, wheel::Wheel};
+use super::{
+    flow::Flow,
+    wheel::{Due, End, Wheel},
+};
 
-/// How many full slots are fetched ahead.
-const SLOTS_AHEAD: usize = 4;
+/// How many flows are fetched ahead: some more than a processor has lines on their way from memory.
+const FLOWS_AHEAD: usize = 24;
 
 /// Up to where memory was asked for.
 #[derive(Debug, Default)]
 pub struct Ahead {
-    /// The next slot to be asked for.
+    /// What is left of the slot that is looked through, and the slot after it.
+    list: End,
     slot: u64,
-    /// How many full slots were asked for and not taken yet.
-    slots: usize,
+    /// How many flows were asked for and not taken yet.
+    flows: usize,
 }
 
 impl Ahead {
-    /// Called for each slot that was taken.
+    /// Called for each chunk that was taken.
     #[inline]
-    pub fn step<P>(&mut self, wheel: &mut Wheel, flows: &[Flow<P>]) {
-        wheel.fetch();
-        self.slots = self.slots.saturating_sub(1);
-        while self.slots < SLOTS_AHEAD {
-            let Some(slot) = wheel.next_full(self.slot) else { break };
-            for flow in wheel.peek(slot) {
+    pub fn step<P>(&mut self, due: &Due, wheel: &Wheel, flows: &[Flow<P>]) {
+        if self.flows < due.at_hand() {
+            // What leaves has overtaken it.
+            *self = Ahead { slot: wheel.begin(), list: due.rest(), flows: 0 };
+        } else {
+            self.flows -= due.at_hand();
+        }
+        while self.flows < FLOWS_AHEAD {
+            let Some((chunk, before)) = wheel.peek(self.list) else {
+                let Some(slot) = wheel.first_full(self.slot) else { return };
+                (self.slot, self.list) = (slot + 1, wheel.list(slot));
+                continue;
+            };
+            self.flows += chunk.len();
+            self.list = before;
+            for flow in chunk {
                 if let Some(flow) = flows.get(flow as usize) {
                     prefetch(flow);
                 }
             }
-            self.slot = slot + 1;
-            self.slots += 1;
         }
     }
 }

@@ -9,7 +9,10 @@
 //!
 //! Limits: a line holds a packet's handle of 40 bytes if there is a value it never has (a reference, a number that is never 0).
 
+use std::hint::cold_path;
+
 use crate::{
+    packet::Packet,
     rate::{NS_PER_S, Rate},
     shaper::slab::{Fifo, Slab},
 };
@@ -105,15 +108,6 @@ impl<P> Flow<P> {
         }
     }
 
-    /// The packet, if one alone waits.
-    #[inline]
-    pub fn only(&self) -> Option<&P> {
-        match &self.queue {
-            Queue::One(packet) => Some(packet),
-            Queue::Slots(_) => None,
-        }
-    }
-
     /// Takes the packet out if one alone waits.
     #[inline]
     pub fn take_only(&mut self) -> Option<P> {
@@ -138,12 +132,44 @@ impl<P> Flow<P> {
         self.ready_ns <= now_ns && self.deficit > 0
     }
 
-    /// Charges a packet to both. `earliest_ns` is as far back as it may catch up.
+    /// The packet, if it may leave and is all there is to its flow's turn: it waits alone, and some of the deficit stays.
+    #[inline]
+    pub fn passing(&self, now_ns: u64) -> Option<&P>
+    where
+        P: Packet,
+    {
+        let Queue::One(packet) = &self.queue else { return None };
+        let passes = self.ready_ns <= now_ns && i64::from(self.deficit) > i64::from(packet.len_bytes());
+        passes.then_some(packet)
+    }
+
+    /// Takes the next packet out, if it has both the time and the deficit for it, and charges it to both.
+    #[inline]
+    pub fn send(&mut self, now_ns: u64, earliest_ns: u64, slab: &mut Slab<P>) -> Option<P>
+    where
+        P: Packet,
+    {
+        if !self.may_send(now_ns) {
+            return None;
+        }
+        let packet = self.take(slab)?;
+        self.deficit = self.deficit.saturating_sub_unsigned(packet.len_bytes());
+        self.depart(packet.len_bytes(), earliest_ns);
+        Some(packet)
+    }
+
+    /// Whether it may send more at once.
+    #[inline]
+    pub fn goes_on(&self, now_ns: u64) -> bool {
+        !self.is_empty() && self.may_send(now_ns)
+    }
+
+    /// Moves the departure time on by a packet. `earliest_ns` is as far back as it may catch up.
     #[inline]
     pub fn depart(&mut self, len_bytes: u32, earliest_ns: u64) {
-        self.deficit = self.deficit.saturating_sub_unsigned(len_bytes);
         // Rounded up it is no later than a whole nanosecond if it is not itself.
         if self.ready_ns <= earliest_ns {
+            cold_path();
             (self.ready_ns, self.ready_fraction) = (earliest_ns, u32::MAX);
         }
         let cost = u128::from(len_bytes) * u128::from(self.pace.get()) + u128::from(self.ready_fraction);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{wheel::SLOT_NS, *};
 use crate::shaper::test_packet::TestPacket;
 
 const MBIT: u64 = 1_000_000;
@@ -45,10 +45,13 @@ fn flows_keep_their_own_pace_and_a_flow_without_one_fills_the_gaps() {
     let out = run(&mut fq, 0, 20_000_000);
     let times =
         |wanted| out.iter().filter(|(_, flow, _)| *flow == wanted).map(|(ns, ..)| *ns).collect::<Vec<_>>();
-    // 1500 bytes take 1 ms at 12 Mbit/s; a slot rounds up to 1024 ns, and that is not lost but made up.
+    // 1500 bytes take 1 ms at 12 Mbit/s; a slot rounds up to SLOT_NS, and without slack that is lost.
     for (number, &ns) in times(0).iter().enumerate() {
         let exact_ns = number as u64 * 1_000_000;
-        assert!((exact_ns..exact_ns + 1024 * (number as u64 + 1)).contains(&ns), "packet {number} at {ns}");
+        assert!(
+            (exact_ns..exact_ns + SLOT_NS * (number as u64 + 1)).contains(&ns),
+            "packet {number} at {ns}"
+        );
     }
     assert_eq!(times(1).len(), 40);
     assert_eq!(times(2), vec![0; 100]);
@@ -56,14 +59,17 @@ fn flows_keep_their_own_pace_and_a_flow_without_one_fills_the_gaps() {
 
 #[test]
 fn with_slack_for_the_slot_nothing_of_the_pace_is_lost() {
-    let mut fq = Fq::new(FqConfig { slack_ns: 2048, ..config(rate(7_777_777)) }, 0);
+    let mut fq = Fq::new(FqConfig { slack_ns: 2 * SLOT_NS, ..config(rate(7_777_777)) }, 0);
     for number in 0..3000 {
         fq.enqueue(3, TestPacket::new(1001, number, 0)).unwrap();
     }
     let out = run(&mut fq, 0, u64::MAX);
     let (last_ns, ..) = out[2999];
     let exact_ns = (u128::from(2999u64 * 1001 * 8) * 1_000_000_000).div_ceil(7_777_777) as u64;
-    assert!((exact_ns..exact_ns + 1024).contains(&last_ns), "{last_ns} for {exact_ns}, after 2999 packets");
+    assert!(
+        (exact_ns..exact_ns + SLOT_NS).contains(&last_ns),
+        "{last_ns} for {exact_ns}, after 2999 packets"
+    );
 }
 
 #[test]
@@ -158,6 +164,31 @@ fn neither_backlogged_flows_nor_those_that_come_due_starve() {
     }
 }
 
+/// Whoever became ready first has the next turn, also where the caller is late and several slots are due while old flows wait.
+#[test]
+fn turns_are_taken_in_the_order_in_which_flows_became_ready() {
+    let mut fq = Fq::new(config(None), 0);
+    // Flow 0 is always ready; the others have sent, and are ready again after so many slots.
+    let ready_ns = |flow: usize| flow as u64 * 4 * SLOT_NS;
+    for flow in 1..7 {
+        fq.set_pace(flow, rate(8 * 1514 * 1_000_000_000 / ready_ns(flow)));
+        fq.enqueue(flow, TestPacket::new(1514, 0, 0)).unwrap();
+        assert!(matches!(fq.dequeue(0), Dequeue::Packet(sent, _) if sent == flow));
+    }
+    assert_eq!(fq.dequeue(0), Dequeue::Empty, "none is new when it comes back");
+    for number in 0..20 {
+        (0..7).filter(|flow| *flow == 0 || number == 0).for_each(|flow| {
+            fq.enqueue(flow, TestPacket::new(1514, number, 0)).unwrap();
+        });
+    }
+    // Each packet uses up a turn. What is due when a flow has used its own goes before its next.
+    let mut sent = Vec::new();
+    for (late, packets) in [(0, 1), (1, 1), (2, 1), (3, 1), (5, 4), (6, 5)] {
+        fq.dequeue_burst(ready_ns(late) + 2 * SLOT_NS, packets, |flow, _| sent.push(flow));
+    }
+    assert_eq!(sent, [0, 0, 1, 0, 2, 3, 0, 4, 5, 0, 6, 0, 0]);
+}
+
 /// It is new each time it comes back, and new flows go first; so it passes through the old ones while any of them waits.
 #[test]
 fn a_flow_that_is_empty_after_each_packet_starves_nobody() {
@@ -187,7 +218,8 @@ fn a_flow_that_is_empty_after_each_packet_starves_nobody() {
 #[test]
 fn flows_that_no_cache_holds_keep_their_own_pace() {
     let flows = 2 * FLOWS_CACHED;
-    let mut fq = Fq::new(FqConfig { flows, packets_max: 2 * flows, slack_ns: 2048, ..config(None) }, 0);
+    let mut fq =
+        Fq::new(FqConfig { flows, packets_max: 2 * flows, slack_ns: 2 * SLOT_NS, ..config(None) }, 0);
     // A packet each ms to 64 ms.
     let pace_ns = |flow: usize| 1_000_000 * (1 + flow as u64 % 64);
     for flow in 0..flows {
@@ -203,7 +235,11 @@ fn flows_that_no_cache_holds_keep_their_own_pace() {
     for (ns, flow, packet) in out {
         let exact_ns = packet.number as u64 * pace_ns(flow);
         // A slot, and what is cut off a pace in whole bits.
-        assert!((exact_ns..exact_ns + 2048).contains(&ns), "packet {} of flow {flow} at {ns}", packet.number);
+        assert!(
+            (exact_ns..exact_ns + 2 * SLOT_NS).contains(&ns),
+            "packet {} of flow {flow} at {ns}",
+            packet.number
+        );
     }
 }
 

@@ -1,7 +1,8 @@
 //! Whose turn it is: the order in which flows of FQ are served, and where each goes when its turn ends.
 //!
 //! ```text
-//! new flows; the round; the rest of the slot that was taken; the old flows, as the next round; the next slot that is due
+//! new flows; the round; the rest of the slot that was taken; the slots that were due when the first of the old flows was put back;
+//! the old flows, as the next round; the other slots that are due
 //! ```
 //!
 //! A flow that ends its turn with packets goes behind all who became ready before it, or into the wheel if its time has not come.
@@ -11,7 +12,6 @@
 use super::{
     FLOWS_CACHED, Fq,
     flow::{Flow, NONE, NOT_LISTED},
-    wheel::Due,
 };
 use crate::packet::Packet;
 
@@ -23,74 +23,100 @@ pub struct List {
 }
 
 impl<P: Packet> Fq<P> {
-    /// The next flow of the slot that was taken, or of one that is due. `None` if the old flows come first, which are the round
-    /// then, or if there is nothing of either.
+    /// Brings flows whose time has come to hand: the rest of the slot that was taken, or the next one that is due. False if the
+    /// old flows come first, which are the round then, or if there is nothing of either.
     #[inline]
-    pub(super) fn next_due(&mut self, now_ns: u64) -> Option<u32> {
-        if let Some(index) = self.wheel.next_of(&mut self.due) {
-            return Some(index);
+    pub(super) fn next_due(&mut self, now_ns: u64) -> bool {
+        if self.take_chunk() {
+            return true;
+        }
+        let old = self.old_flows.head;
+        let until = if old == NONE { now_ns } else { now_ns.min(self.old_ns) };
+        if self.wheel.take_due(until, &mut self.due) {
+            return self.take_chunk();
         }
         self.round = std::mem::replace(&mut self.old_flows.head, NONE);
-        if self.round != NONE {
-            return None;
-        }
-        if !self.wheel.take_due(now_ns, &mut self.due) {
-            return None;
-        }
-        self.look_ahead();
-        self.wheel.next_of(&mut self.due)
+        false
     }
 
+    /// Brings the next chunk of the slot that was taken to hand, and asks for flows that come later.
     #[inline]
-    fn look_ahead(&mut self) {
-        if self.flows.len() >= FLOWS_CACHED {
-            self.ahead.step(&mut self.wheel, &self.flows);
+    fn take_chunk(&mut self) -> bool {
+        let taken = self.wheel.take_chunk(&mut self.due);
+        if taken && self.flows.len() >= FLOWS_CACHED {
+            self.ahead.step(&self.due, &self.wheel, &self.flows);
         }
+        taken
     }
 
-    /// Puts flows whose time has come to the back of the old ones.
-    fn list_due(&mut self, now_ns: u64) {
-        let mut due = Due::default();
-        while self.wheel.take_due(now_ns, &mut due) {
-            self.look_ahead();
-            self.list(&mut due);
-        }
-    }
-
-    /// Puts flows of a slot to the back of the old ones.
-    pub(super) fn list(&mut self, due: &mut Due) {
-        while let Some(index) = self.wheel.next_of(due) {
-            self.old_flows.push(&mut self.flows, index);
-        }
-    }
-
-    /// Moves the flow at the head on: out of the lists if it is empty and was an old one already or nobody else waits, into the
-    /// wheel if its time has not come, else to the back of the old flows, with a quantum if it has used its own.
-    pub(super) fn end_turn(&mut self, now_ns: u64) {
-        let is_new = self.new_flows.head != NONE;
+    /// Ends the turn of the flow that is the first of a list.
+    pub(super) fn end_listed(&mut self, is_new: bool, now_ns: u64) {
         let head = if is_new { &mut self.new_flows.head } else { &mut self.round };
         let index = *head;
+        *head = self.flows[index as usize].next;
+        self.end_turn(index, is_new, now_ns);
+    }
+
+    /// Moves a flow on that has been taken off its list: nowhere if it is empty and was an old one already or nobody else waits,
+    /// into the wheel if its time has not come, else to the back of the old flows, with a quantum if it has used its own.
+    #[inline]
+    pub(super) fn end_turn(&mut self, index: u32, is_new: bool, now_ns: u64) {
         let flow = &mut self.flows[index as usize];
-        *head = flow.next;
         let in_debt = flow.deficit <= 0;
         if in_debt {
             flow.deficit = flow.deficit.saturating_add(self.quantum_bytes);
         }
         let is_empty = flow.is_empty();
-        // A new flow that is empty passes through the old ones, or it could come back as a new one before any of them for ever.
-        let nobody_waits = self.round == NONE
-            && self.old_flows.head == NONE
-            && self.due.is_empty()
-            && !self.wheel.is_due(now_ns);
-        if is_empty && !in_debt && (!is_new || nobody_waits) {
-            flow.next = NOT_LISTED;
-        } else if !is_empty && flow.ready_ns > now_ns {
+        if !is_empty && flow.ready_ns > now_ns {
             flow.next = NONE;
             self.wheel.push(flow.ready_ns, index);
+        } else if is_empty && !in_debt && (!is_new || self.nobody_waits(now_ns)) {
+            // A new flow that is empty passes through the old ones, or it could come back as a new one before any of them for ever.
+            self.flows[index as usize].next = NOT_LISTED;
         } else {
-            // Whoever came due before this goes before it.
+            self.push_old(index, now_ns);
+        }
+    }
+
+    fn nobody_waits(&self, now_ns: u64) -> bool {
+        self.round == NONE && self.old_flows.head == NONE && self.due.is_empty() && !self.wheel.is_due(now_ns)
+    }
+
+    /// Puts a flow to the back of the old ones, behind whoever came due before this.
+    fn push_old(&mut self, index: u32, now_ns: u64) {
+        if self.old_flows.head == NONE {
+            self.old_ns = now_ns;
+        } else if self.old_ns < now_ns {
             self.list_due(now_ns);
-            self.old_flows.push(&mut self.flows, index);
+        }
+        self.old_flows.push(&mut self.flows, index);
+    }
+
+    /// Puts those that are due into the list of the old flows, each where it belongs in it.
+    fn list_due(&mut self, now_ns: u64) {
+        // What is left of the slot that was taken stays before them.
+        let rest = std::mem::take(&mut self.due);
+        let old = std::mem::replace(&mut self.old_flows, List::EMPTY);
+        while self.wheel.take_due(self.old_ns, &mut self.due) {
+            self.list_slot();
+        }
+        self.old_flows.append(&mut self.flows, old);
+        while self.wheel.take_due(now_ns, &mut self.due) {
+            self.list_slot();
+        }
+        self.due = rest;
+        self.old_ns = now_ns;
+    }
+
+    /// Puts what is left of the slot that was taken to the back of the old flows.
+    pub(super) fn list_slot(&mut self) {
+        loop {
+            while let Some(index) = self.due.next() {
+                self.old_flows.push(&mut self.flows, index);
+            }
+            if !self.take_chunk() {
+                return;
+            }
         }
     }
 }
@@ -109,5 +135,15 @@ impl List {
             flows[self.tail as usize].next = index;
         }
         self.tail = index;
+    }
+
+    /// Puts a list that is not empty to the end.
+    fn append<P>(&mut self, flows: &mut [Flow<P>], other: List) {
+        if self.head == NONE {
+            self.head = other.head;
+        } else {
+            flows[self.tail as usize].next = other.head;
+        }
+        self.tail = other.tail;
     }
 }
