@@ -1,7 +1,7 @@
 //! Fetches the memory of flows that come due next, so that a packet does not wait for its flow.
 //!
 //! The wheel tells which flows are next without touching them. Each time a chunk of them is taken others are asked for, so that
-//! [`FLOWS_AHEAD`] and those of a part of a chunk are on their way; the chunk they stand in was asked for the time before.
+//! [`FLOWS_AHEAD`] at least are on their way; the chunk they stand in was dealt out not long before, and is in a cache.
 //!
 //! Owner: one [`super::Fq`]. Limits: what is put into a slot after it was asked for is not fetched; that was in a cache when it
 //! was put there.
