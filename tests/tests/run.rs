@@ -1,5 +1,7 @@
 //! `weir run`: any program behind a limit, as if it had been started by itself. On a host of our own, never on the machine's.
 
+use std::io::Read;
+use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -31,6 +33,10 @@ fn main() -> ExitCode {
         privileged!(two_at_once_share_the_way_out),
         privileged!(a_flood_loses_nothing),
         privileged!(both_ways_are_limited),
+        privileged!(what_was_sent_last_arrives),
+        privileged!(what_a_closed_connection_has_to_send_arrives),
+        privileged!(a_child_that_goes_on_sending_keeps_nobody),
+        privileged!(ctrl_c_drops_what_is_waited_for),
         privileged!(nothing_is_left_behind),
     ])
 }
@@ -309,6 +315,124 @@ fn both_ways_are_limited() -> Result<()> {
             limit / 1e6
         );
     }
+    Ok(())
+}
+
+/// A port on the host for a run's program.
+const PORT: u16 = 5600;
+const DATAGRAMS: u64 = 100;
+
+/// Counts the datagrams that arrive at the host's [`PORT`].
+struct Counter {
+    reading: std::thread::JoinHandle<std::io::Result<u64>>,
+}
+
+impl Counter {
+    fn start(host: &Host) -> Result<Counter> {
+        let socket = host.namespace.enter(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
+        socket.set_read_timeout(Some(LIMIT))?;
+        let reading = std::thread::spawn(move || {
+            let mut buffer = [0; 2048];
+            let mut datagrams = 0;
+            while socket.recv(&mut buffer)? > END.len() {
+                datagrams += 1;
+            }
+            Ok(datagrams)
+        });
+        Ok(Counter { reading })
+    }
+
+    /// How many have arrived, when whatever sends to it has ended.
+    fn finish(self, host: &Host) -> Result<u64> {
+        host.namespace.sh("ip link set lo up")?;
+        host.namespace.enter(|| -> Result<()> {
+            UdpSocket::bind(("127.0.0.1", 0))?.send_to(END, ("127.0.0.1", PORT))?;
+            Ok(())
+        })??;
+        let counted = self.reading.join().map_err(|_| anyhow::anyhow!("the counter panicked"))?;
+        counted.context("reading datagrams")
+    }
+}
+
+/// A datagram after the last one.
+const END: &[u8] = b"end";
+
+/// `weir run` of a bash script that knows the host as `$host`, and a word to send as `$word`, of 1000 bytes.
+fn run_bash(host: &Host, rate: &str, script: &str) -> std::process::Command {
+    let mut command = host.weir(&["run", "--rate", rate, "--", "bash", "-c"]);
+    let knows = "host=$(ip route show default | cut -d ' ' -f 3); printf -v word %01000d 1";
+    command.arg(format!("{knows}; {script}"));
+    command
+}
+
+/// A bash script that sends datagrams, each by one write that blocks, and ends.
+fn burst() -> String {
+    format!("exec 3>/dev/udp/$host/{PORT}; for ((i = 0; i < {DATAGRAMS}; i++)); do printf %s $word >&3; done")
+}
+
+/// It stands in front of Weir when the program ends.
+fn what_was_sent_last_arrives() -> Result<()> {
+    let host = Host::alone()?;
+    let counter = Counter::start(&host)?;
+    let done = run(&mut run_bash(&host, "1mbit", &format!("{}; exit 3", burst())), LIMIT)?;
+    require_code(&done, 3)?;
+    let arrived = counter.finish(&host)?;
+    ensure!(arrived == DATAGRAMS, "{arrived} of {DATAGRAMS} arrived: {}", done.stderr);
+    ensure!(done.stderr.contains("dropped none"), "something was dropped: {}", done.stderr);
+    Ok(())
+}
+
+/// With its end of stream.
+fn what_a_closed_connection_has_to_send_arrives() -> Result<()> {
+    const BYTES: usize = 400_000;
+    let host = Host::alone()?;
+    let listener = host.namespace.enter(|| TcpListener::bind(("0.0.0.0", PORT)))??;
+    let reading = std::thread::spawn(move || -> std::io::Result<usize> {
+        let (mut stream, _) = listener.accept()?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.read_to_end(&mut Vec::new())
+    });
+    let script = format!("head -c {BYTES} /dev/zero >/dev/tcp/$host/{PORT}");
+    let done = run(&mut run_bash(&host, "2mbit", &script), LIMIT)?.success()?;
+    let read = reading.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
+    let read = read.with_context(|| format!("no end of stream: {}", done.stderr))?;
+    ensure!(read == BYTES, "{read} of {BYTES} bytes arrived: {}", done.stderr);
+    ensure!(done.stderr.contains("dropped none"), "something was dropped: {}", done.stderr);
+    Ok(())
+}
+
+/// It loses its network, as the help says, and the summary what it loses.
+fn a_child_that_goes_on_sending_keeps_nobody() -> Result<()> {
+    let host = Host::alone()?;
+    let counter = Counter::start(&host)?;
+    let script = format!("{}; while printf %s $word >&3; do :; done >/dev/null 2>&1 &", burst());
+    let done = run(&mut run_bash(&host, "2mbit", &script), LIMIT)?.success()?;
+    ensure!(counter.finish(&host)? >= DATAGRAMS, "not even what the program itself sent arrived");
+    ensure!(
+        summary_number(&done.stderr.replace(':', " "), "dropped ")? > 0,
+        "nothing was lost: {}",
+        done.stderr
+    );
+    ensure!(done.stderr.contains(" unsent"), "it is not said what was lost: {}", done.stderr);
+    Ok(())
+}
+
+fn ctrl_c_drops_what_is_waited_for() -> Result<()> {
+    let host = Host::alone()?;
+    let counter = Counter::start(&host)?;
+    let mut process = Process::spawn(&mut run_bash(&host, "200kbit", &burst()))?;
+    wait_until("it says that it waits", LIMIT, || {
+        Ok(process.stderr().contains("CMD has ended; waiting for "))
+    })?;
+    process.signal(Signal::INT)?;
+    let done = process.wait(LIMIT)?.success()?;
+    let arrived = counter.finish(&host)?;
+    ensure!(arrived < DATAGRAMS, "everything arrived, so it waited: {}", done.stderr);
+    let lost = summary_number(&done.stderr.replace(':', " "), "dropped ")?;
+    // The kernel sends a few of its own.
+    let all = arrived + lost;
+    ensure!((DATAGRAMS..DATAGRAMS + 4).contains(&all), "{arrived} arrived: {}", done.stderr);
+    ensure!(done.stderr.contains(" unsent"), "it is not said what was lost: {}", done.stderr);
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 //! the AF_XDP sockets, [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
 //! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back, [`release`] what held senders above all; [`probe`] finds out whether this kernel
 //! can do it all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`],
-//! [`masquerade`]), and [`process`] starts the program there.
+//! [`masquerade`]), [`process`] starts the program there, and [`unsent`] sees what its closed sockets have still to send.
 
 pub mod address;
 pub mod bpf;
@@ -35,6 +35,7 @@ pub mod sys;
 pub mod sysctl;
 pub mod transmission;
 pub mod undo;
+pub mod unsent;
 pub mod veth;
 pub mod xsk;
 

@@ -42,6 +42,8 @@ pub struct Counters {
     pub dropped: u64,
     /// Packets it holds.
     pub backlog: u64,
+    /// Packets it has handed on, modulo 2^32 as the kernel counts them.
+    pub sent: u32,
 }
 
 /// The root qdisc of an interface, to be read from any thread.
@@ -166,8 +168,10 @@ fn counters(ifindex: u32) -> Result<Counters> {
     each(&mut NetlinkSocket::new(), ifindex, |header, attributes| {
         // `mq` adds its children up; counting those too would count twice.
         if header.parent == ROOT
-            && let Ok(queue) = attributes.get_stats2().and_then(|stats| stats.get_queue())
+            && let Ok(stats) = attributes.get_stats2()
+            && let Ok(queue) = stats.get_queue()
         {
+            sum.sent = stats.get_basic().map_or(0, |basic| basic.packets);
             sum.dropped += u64::from(queue.drops);
             sum.backlog += u64::from(queue.qlen);
         }

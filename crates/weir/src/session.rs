@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
@@ -125,6 +126,16 @@ impl Session {
     /// Waits for the next event.
     pub fn next_event(&self) -> Event {
         self.events.recv().expect("a session holds a sender of its own events")
+    }
+
+    /// The next event, if there is one within this time.
+    pub fn next_event_within(&self, time: Duration) -> Option<Event> {
+        self.events.recv_timeout(time).ok()
+    }
+
+    /// Copies of all counters.
+    pub fn stat(&self) -> Result<Snapshot, String> {
+        self.crew.stat()
     }
 
     /// Delivers what is inside, takes the wire down and puts everything back; the last counters.

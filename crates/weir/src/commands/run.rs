@@ -8,6 +8,7 @@
 //! without us, because it is in our process group, as it would be if the shell had started it; passing them on would deliver
 //! them twice. So a program may also stop, be brought back, and have the terminal to itself.
 
+mod rest;
 mod summary;
 
 use std::ffi::{OsStr, OsString};
@@ -60,8 +61,12 @@ Good to know:
   default routes, as a router does; when the last run ends, it does so or not
   as before. A firewall of this host that drops forwarded packets, such as
   that of Docker, drops the program's too.
-  When CMD ends its network ends, also for children of it that go on; when
-  weir is killed, CMD is killed.")]
+  When CMD has ended, weir waits until what it sent has left: packets that are
+  held, and TCP connections it closed. Ctrl-C, TERM or HUP ends that wait; so
+  does a child of CMD that goes on sending, after twice the time that what
+  stood there needs, and 2 seconds. What is lost then is in the summary.
+  Then its network ends, also for children of it that go on; when weir is
+  killed, CMD is killed.")]
 pub struct Arguments {
     /// Limit of what CMD sends and of what it receives, in tc's units, such as 200mbit
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
@@ -124,6 +129,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
         workers: cores.len(),
     };
     let session = Session::start(&config, guardian, &cores, &PASSED_ON)?;
+    let watch = match rest::Watch::new(&session, &netns) {
+        Ok(watch) => watch,
+        Err(failure) => {
+            session.finish()?;
+            return Err(failure);
+        }
+    };
     let start_ns = now_ns();
     let process = match Process::start(program, arguments, &netns) {
         Ok(process) => process,
@@ -133,11 +145,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     };
     let supervised = supervise(&session, &process);
+    let rest = match supervised {
+        Ok(()) => rest::wait(&watch, *rate),
+        Err(_) => rest::Rest::default(),
+    };
     let elapsed_ns = now_ns() - start_ns;
     let status = process.status();
     let finished = session.finish();
     supervised?;
-    output::say(format_args!("weir: {}", summary::line(*rate, &finished?, elapsed_ns)));
+    output::say(format_args!("weir: {}", summary::line(*rate, &finished?, &rest, elapsed_ns)));
     Ok(exit_code(status?))
 }
 

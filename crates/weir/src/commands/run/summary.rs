@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use weir_core::rate::Rate;
+use weir_port::unsent::Unsent;
 use weir_run::stats::Snapshot;
 
+use super::rest::Rest;
 use crate::human::{bytes, count, duration, plural};
 
 /// Sums a run up, by the last limit, which may not be the first: what the program sent, at which rate over all its time, and whether anything was lost.
-pub fn line(limit: Rate, last: &Snapshot, elapsed_ns: u64) -> String {
+pub fn line(limit: Rate, last: &Snapshot, rest: &Rest, elapsed_ns: u64) -> String {
     let Some([there, back]) = last.wires.first().map(|wire| wire.classes.as_slice()) else {
         return format!("{limit}: nothing was counted");
     };
@@ -22,12 +24,13 @@ pub fn line(limit: Rate, last: &Snapshot, elapsed_ns: u64) -> String {
         duration(elapsed_ns),
         count(back.books.delivered.packets),
         duration(there.blocked_ns),
-        dropped(last)
+        dropped(last, rest.lost(last))
     )
 }
 
-/// `none`, or how many and why: by the rules of the wire, or by the kernel before the wire had them.
-fn dropped(last: &Snapshot) -> String {
+/// `none`, or how many and why: by the rules of the wire, by the kernel before the wire had them, or with the network, which ended
+/// before they had left. What closed TCP connections had to send is no packets yet.
+fn dropped(last: &Snapshot, (unsent, tcp): (u64, Unsent)) -> String {
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
     for (reason, amount) in &last.totals.dropped {
         *reasons.entry(reason).or_default() += amount.packets;
@@ -36,13 +39,20 @@ fn dropped(last: &Snapshot) -> String {
         *reasons.entry("sender-queue").or_default() += port.sender_queue_dropped;
         *reasons.entry("kernel").or_default() += port.kernel_dropped;
     }
+    *reasons.entry("unsent").or_default() += unsent;
     reasons.retain(|_, packets| *packets > 0);
-    if reasons.is_empty() {
-        return "none".into();
-    }
     let parts: Vec<_> =
         reasons.iter().map(|(reason, packets)| format!("{} {reason}", count(*packets))).collect();
-    format!("{}: {}", count(reasons.values().sum()), parts.join(", "))
+    let packets = format!("{}: {}", count(reasons.values().sum()), parts.join(", "));
+    let tcp_lost = tcp.sockets > 0;
+    let tcp =
+        format!("{} of {} not acknowledged", bytes(tcp.bytes), plural(tcp.sockets, "closed TCP connection"));
+    match (parts.is_empty(), tcp_lost) {
+        (true, false) => "none".into(),
+        (false, false) => packets,
+        (true, true) => tcp,
+        (false, true) => format!("{packets}; {tcp}"),
+    }
 }
 
 /// A rate in tc's units, to a tenth.
@@ -95,13 +105,27 @@ mod tests {
     #[test]
     fn a_run_in_one_line() {
         let limit: Rate = "200mbit".parse().unwrap();
+        let none = Rest::default();
         assert_eq!(
-            line(limit, &snapshot(false), 5_000_000_000),
+            line(limit, &snapshot(false), &none, 5_000_000_000),
             "200mbit: sent 81,380 packets (122 MB) at 195.3mbit for 5.00 s, received 1,100, senders blocked 4.90 s, \
              dropped none"
         );
-        assert!(line(limit, &snapshot(true), 1).ends_with("dropped 1,002: 1,000 sender-queue, 2 too-long"));
-        assert_eq!(line(limit, &Snapshot::default(), 1), "200mbit: nothing was counted");
+        assert!(
+            line(limit, &snapshot(true), &none, 1).ends_with("dropped 1,002: 1,000 sender-queue, 2 too-long")
+        );
+        assert_eq!(line(limit, &Snapshot::default(), &none, 1), "200mbit: nothing was counted");
+    }
+
+    #[test]
+    fn what_was_lost_with_the_network_is_said() {
+        let tcp = Unsent { sockets: 1, bytes: 325_000 };
+        assert_eq!(dropped(&snapshot(false), (75, Unsent::default())), "75: 75 unsent");
+        assert_eq!(dropped(&snapshot(false), (0, tcp)), "325 kB of 1 closed TCP connection not acknowledged");
+        assert!(
+            dropped(&snapshot(true), (1, tcp))
+                .ends_with("1 unsent; 325 kB of 1 closed TCP connection not acknowledged")
+        );
     }
 
     #[test]
