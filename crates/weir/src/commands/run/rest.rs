@@ -122,10 +122,10 @@ impl Rest {
         let packets = plural(self.packets(), "packet");
         let tcp = match self.tcp {
             Unsent { sockets: 0, .. } => String::new(),
-            tcp => format!(", and for {} of TCP to be acknowledged,", bytes(tcp.bytes)),
+            tcp => format!(", and for {} of TCP to be acknowledged", bytes(tcp.bytes)),
         };
         output::say(format_args!(
-            "weir: CMD has ended; waiting for {packets}{tcp} it sent (Ctrl-C drops them)"
+            "weir: CMD has ended; waiting for {packets} it sent{tcp} (Ctrl-C drops them)"
         ));
     }
 }
