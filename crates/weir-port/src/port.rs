@@ -230,9 +230,14 @@ impl Port {
 
     /// Makes the kernel transmit: everything, or as much as the device takes now.
     pub fn flush(&mut self) -> Result<Transmit> {
+        self.flush_while(|_| true)
+    }
+
+    /// The same, but after a packet that the device refused for good it goes on only if `goes_on` says so of the interface.
+    pub fn flush_while(&mut self, mut goes_on: impl FnMut(&Link) -> bool) -> Result<Transmit> {
         let mut worst = Transmit::Progress;
         for (transmission, queue) in self.transmissions.iter_mut().zip(&mut self.queues) {
-            let flushed = transmission.flush(queue.socket_mut());
+            let flushed = transmission.flush(queue.socket_mut(), || goes_on(self.ownership.link()));
             match flushed.doing(|| format!("transmitting on {}", self.ownership.link().name))? {
                 Transmit::Down => worst = Transmit::Down,
                 outcome if worst == Transmit::Progress => worst = outcome,

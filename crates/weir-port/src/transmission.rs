@@ -78,7 +78,12 @@ impl Transmission {
         });
     }
 
-    pub(crate) fn flush(&mut self, socket: &mut XskSocket) -> io::Result<Transmit> {
+    /// Makes the kernel take what is on the ring; after a packet that the device refused it goes on if `goes_on` says so.
+    pub(crate) fn flush(
+        &mut self,
+        socket: &mut XskSocket,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> io::Result<Transmit> {
         socket.tx.publish();
         let mut waiting = socket.tx.unconsumed();
         while waiting > 0 {
@@ -88,6 +93,9 @@ impl Transmission {
                 Transmit::Refused => {
                     let last = *self.slot(self.next.wrapping_sub(still + 1));
                     self.in_flight[last as usize].refused = true;
+                    if !goes_on() {
+                        return Ok(Transmit::Refused);
+                    }
                 }
                 Transmit::Down => return Ok(Transmit::Down),
                 _ if still == waiting => return Ok(Transmit::Busy),
