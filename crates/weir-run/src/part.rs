@@ -176,6 +176,7 @@ impl Part {
                 port.let_go()?;
                 direction.collect(port, frames, now_ns);
             }
+            direction.widen(port);
             port.retake(frames)
         };
         let result = retake();
