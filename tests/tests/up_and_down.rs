@@ -1,7 +1,7 @@
 //! An interface of a wire that goes down and comes up again carries traffic as before, and the books still balance.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::bed::End;
@@ -22,6 +22,8 @@ fn main() -> ExitCode {
         privileged!(where_packets_go_out),
         privileged!(at_the_senders_end),
         privileged!(time_and_again),
+        privileged!(under_a_crowd),
+        privileged!(far_end_without_carrier),
     ])
 }
 
@@ -52,6 +54,47 @@ fn at_the_senders_end() -> Result<()> {
 
 fn time_and_again() -> Result<()> {
     up_and_down(Rig::a, 5)
+}
+
+/// Of more flows than frames are on offer at so low a rate, so that the kernel is polling when the queues are owned again.
+fn under_a_crowd() -> Result<()> {
+    let rig = Rig::new(16, 1)?;
+    let wire = rig.wire(&["--rate", "100mbit", "--burst", "20kb"])?;
+    let address = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &address, 8, 60.0))?;
+    let End { namespace, name } = rig.a();
+    for _ in 0..10 {
+        let before = delivered(&wire)?;
+        namespace.ip(&format!("link set {name} down"))?;
+        namespace.ip(&format!("link set {name} up"))?;
+        wait_until("traffic flows again", LIMIT, || Ok(delivered(&wire)? > before + 1000))?;
+        require_balance(&wire)?;
+    }
+    drop(flood);
+    require_as_before(&rig, &wire)
+}
+
+/// What goes to an interface without a carrier waits, and its senders are held; lost is what the device had.
+fn far_end_without_carrier() -> Result<()> {
+    const WITH_THE_DEVICE_MAX: u64 = 8;
+    let rig = Rig::new(8, 1)?;
+    let wire = rig.wire(&["--rate", "100mbit", "--burst", "20kb"])?;
+    let address = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &address, 3, 60.0))?;
+    wait_until("traffic flows", LIMIT, || Ok(delivered(&wire)? > 1000))?;
+    rig.right.ip("link set veth0 down")?;
+    let (before, since) = (delivered(&wire)?, Instant::now());
+    // At the rate some 4000 packets would pass.
+    wait_until("half a second passes", LIMIT, || Ok(since.elapsed() > Duration::from_millis(500)))?;
+    ensure!(delivered(&wire)? <= before + 1, "it goes on delivering");
+    rig.right.ip("link set veth0 up")?;
+    wait_until("traffic flows again", LIMIT, || Ok(delivered(&wire)? > before + 1000))?;
+    drop(flood);
+    let class = stat_of(&wire)?["wires"][0]["classes"][0].clone();
+    let dropped = class["dropped"].as_object().context("no dropped")?;
+    let count: u64 = dropped.values().filter_map(serde_json::Value::as_u64).sum();
+    ensure!(count <= WITH_THE_DEVICE_MAX, "it dropped {class}");
+    require_as_before(&rig, &wire)
 }
 
 fn up_and_down(end: impl Fn(&Rig) -> End, times: u32) -> Result<()> {
