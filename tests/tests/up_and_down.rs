@@ -1,7 +1,7 @@
 //! An interface of a wire that goes down and comes up again carries traffic as before, and the books still balance.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::bed::End;
@@ -87,9 +87,11 @@ fn far_end_without_carrier() -> Result<()> {
     let flood = Flood::start(&Load::new(&rig.left, &rig.right, &address, 3, 60.0))?;
     wait_until("traffic flows", LIMIT, || Ok(delivered(&wire)? > 1000))?;
     rig.right.ip("link set veth0 down")?;
-    let (before, since) = (delivered(&wire)?, Instant::now());
-    // At the rate some 4000 packets would pass.
-    wait_until("half a second passes", LIMIT, || Ok(since.elapsed() > Duration::from_millis(500)))?;
+    let (before, blocked_before_ns) = (delivered(&wire)?, blocked_ns(&wire)?);
+    // At the rate some 4000 packets would pass meanwhile.
+    wait_until("senders are held for half a second", LIMIT, || {
+        Ok(blocked_ns(&wire)? > blocked_before_ns + 500_000_000)
+    })?;
     ensure!(delivered(&wire)? <= before + 1, "it goes on delivering");
     rig.right.ip("link set veth0 up")?;
     wait_until("traffic flows again", LIMIT, || Ok(delivered(&wire)? > before + 1000))?;
@@ -138,6 +140,10 @@ fn require_as_before(rig: &Rig, wire: &Wire) -> Result<()> {
     let flows = Flood::start(&load)?.finish(PATIENCE)?;
     require_lossless(&flows, &load)?;
     require_balance(wire)
+}
+
+fn blocked_ns(wire: &Wire) -> Result<u64> {
+    stat_of(wire)?["wires"][0]["classes"][0]["blocked_ns"].as_u64().context("no blocked_ns")
 }
 
 fn delivered(wire: &Wire) -> Result<u64> {
