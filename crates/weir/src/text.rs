@@ -136,7 +136,7 @@ pub fn check_name(name: &str) -> Result<(), Failure> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
         return Err(Failure::usage(format!(
-            "a wire cannot be called \"{name}\": names are 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
+            "a wire cannot be called \"{name}\": a --name is 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
         )));
     }
     Ok(())
