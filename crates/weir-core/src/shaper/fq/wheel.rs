@@ -33,7 +33,7 @@ pub const SLOT_NS: u64 = 1 << SLOT_SHIFT;
 const NEAR: u64 = 2;
 const NEAR_LISTS: usize = NEAR as usize * 64;
 
-/// How many turns of 64 slots the window has.
+/// How many turns of 64 slots the window of 2^29 ns has.
 const TURNS: u64 = 1 << (29 - 6 - SLOT_SHIFT);
 const LISTS: usize = NEAR_LISTS + TURNS as usize;
 
