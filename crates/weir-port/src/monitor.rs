@@ -1,6 +1,7 @@
 //! Watching interfaces: which of this namespace's have gone, gone down or come up.
 //!
-//! [`Monitor`] waits for what happens to any of them; [`Watch`] tells whoever asks now and then how one fares.
+//! [`Monitor`] waits for what happens to any of them, [`Fares`] tells what of it changes one, and [`Watch`] tells that to whoever asks
+//! now and then.
 //!
 //! Source: rtnetlink(7), the multicast group RTNLGRP_LINK.
 
@@ -113,11 +114,40 @@ pub enum State {
     Gone,
 }
 
+/// How one interface has fared, as far as a [`Monitor`] told.
+pub struct Fares {
+    ifindex: u32,
+    state: State,
+}
+
+impl Fares {
+    /// As if it were up: that it is not will be its first change.
+    pub fn new(ifindex: u32) -> Fares {
+        Fares { ifindex, state: State::Up }
+    }
+
+    /// Its changes by what [`Monitor::wait`] heard, each with the state before.
+    ///
+    /// # Errors
+    /// If messages were lost and the kernel does not say how it is now.
+    pub fn changes(&mut self, heard: Option<&[LinkEvent]>) -> Result<Vec<(State, State)>> {
+        let came_to: Vec<State> = match heard {
+            Some(events) => {
+                let of_it = events.iter().filter(|event| event.ifindex() == self.ifindex);
+                of_it.map(|event| event.state()).collect()
+            }
+            // Anything may have happened, so also that it went down and up.
+            None => vec![State::Down, LinkEvent::now(self.ifindex)?.state()],
+        };
+        let steps = came_to.into_iter().map(|state| (std::mem::replace(&mut self.state, state), state));
+        Ok(steps.filter(|(before, state)| before != state).collect())
+    }
+}
+
 /// Watches one interface of the namespace of the thread that made it.
 pub struct Watch {
     monitor: Monitor,
-    ifindex: u32,
-    state: State,
+    fares: Fares,
     /// What has happened and was not told yet.
     changes: VecDeque<State>,
 }
@@ -125,13 +155,10 @@ pub struct Watch {
 impl Watch {
     /// From now on.
     pub fn new(ifindex: u32) -> Result<Watch> {
-        let monitor = Monitor::new()?;
-        Ok(Watch {
-            monitor,
-            ifindex,
-            state: State::Up,
-            changes: VecDeque::from([LinkEvent::now(ifindex)?.state()]),
-        })
+        let mut watch =
+            Watch { monitor: Monitor::new()?, fares: Fares::new(ifindex), changes: VecDeque::new() };
+        watch.hear(Some(&[LinkEvent::now(ifindex)?]))?;
+        Ok(watch)
     }
 
     /// What it has come to since it was last asked; the changes one by one, `None` once there are no more.
@@ -141,21 +168,15 @@ impl Watch {
             .doing(doing)?
             > 0
         {
-            match self.monitor.wait().doing(doing)? {
-                Some(events) => self.changes.extend(
-                    events.into_iter().filter(|event| event.ifindex() == self.ifindex).map(LinkEvent::state),
-                ),
-                // Anything may have happened, so also that it went down and up.
-                None => self.changes.extend([State::Down, LinkEvent::now(self.ifindex)?.state()]),
-            }
+            let heard = self.monitor.wait().doing(doing)?;
+            self.hear(heard.as_deref())?;
         }
-        while let Some(state) = self.changes.pop_front() {
-            if state != self.state {
-                self.state = state;
-                return Ok(Some(state));
-            }
-        }
-        Ok(None)
+        Ok(self.changes.pop_front())
+    }
+
+    fn hear(&mut self, heard: Option<&[LinkEvent]>) -> Result<()> {
+        self.changes.extend(self.fares.changes(heard)?.into_iter().map(|(_, state)| state));
+        Ok(())
     }
 }
 
@@ -196,6 +217,16 @@ mod tests {
         bytes[20..24].copy_from_slice(&ifindex.to_ne_bytes());
         bytes[24..28].copy_from_slice(&flags.to_ne_bytes());
         bytes
+    }
+
+    #[test]
+    fn changes_alone_are_told_and_of_one_interface() {
+        let event = |ifindex, up| LinkEvent::Changed { ifindex, up, has_carrier: true };
+        let mut fares = Fares::new(7);
+        assert_eq!(fares.changes(Some(&[event(7, true), event(8, false)])).unwrap(), []);
+        let heard = [event(7, false), event(7, false), event(7, true), LinkEvent::Gone { ifindex: 7 }];
+        let expected = [(State::Up, State::Down), (State::Down, State::Up), (State::Up, State::Gone)];
+        assert_eq!(fares.changes(Some(&heard)).unwrap(), expected);
     }
 
     #[test]

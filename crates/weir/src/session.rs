@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
-use weir_port::monitor::{LinkEvent, Monitor, State};
+use weir_port::monitor::{Fares, LinkEvent, Monitor, State};
 use weir_port::netns::NetNs;
 use weir_port::signals::{Received, Signals};
 use weir_port::undo::{Keeper, Undo};
@@ -193,23 +193,14 @@ fn watch_interfaces(
     let [first, second] = watched;
     let watched = [first?, second?];
     std::thread::Builder::new().name("weir-links".into()).spawn(move || {
-        // Of one that cannot be looked at nothing more will be heard either.
-        let now = |ifindex| LinkEvent::now(ifindex).map_or(State::Gone, LinkEvent::state);
-        let mut states = [State::Up; 2];
-        let at_start = watched.iter().filter_map(|(ifindex, _)| LinkEvent::now(*ifindex).ok());
+        let mut watched = watched.map(|(ifindex, name)| (Fares::new(ifindex), ifindex, name));
+        let at_start = watched.iter().filter_map(|(_, ifindex, _)| LinkEvent::now(*ifindex).ok());
         let mut heard = Some(at_start.collect::<Vec<_>>());
         loop {
-            for (port, (ifindex, name)) in watched.iter().enumerate() {
-                let came_to = match &heard {
-                    Some(heard) => of_interface(*ifindex, heard),
-                    // Anything may have happened, so also that it went down and up.
-                    None => vec![State::Down, now(*ifindex)],
-                };
-                for state in came_to {
-                    let before = std::mem::replace(&mut states[port], state);
-                    if state == before {
-                        continue;
-                    }
+            for (port, (fares, _, name)) in watched.iter_mut().enumerate() {
+                // Of one that cannot be looked at nothing more will be heard either.
+                let changes = fares.changes(heard.as_deref()).unwrap_or(vec![(State::Down, State::Gone)]);
+                for (before, state) in changes {
                     let goes_on = match (before, state) {
                         (_, State::Gone) => true,
                         (_, State::Down) => crew.note_interface(port, false),
@@ -228,9 +219,4 @@ fn watch_interfaces(
         }
     })?;
     Ok(())
-}
-
-/// What an interface came to by these events.
-fn of_interface(ifindex: u32, events: &[LinkEvent]) -> Vec<State> {
-    events.iter().filter(|event| event.ifindex() == ifindex).map(|event| event.state()).collect()
 }
