@@ -1,14 +1,10 @@
-//! A queue of times: items in buckets of `2^shift` nanoseconds, and a tree of bitmaps that finds the first
-//! full one.
+//! A queue of times: items in buckets of `2^shift` nanoseconds, the first full one of which is found by `ffs.rs`.
 //!
 //! ```text
 //! bucket(at_ns) = ceil(at_ns / 2^shift)      so at_ns <= taken < at_ns + 2^shift, if asked on time
 //! ```
 //!
-//! The buckets are a ring of [`BUCKETS`] = 64^3, the window of time that begins at the last bucket taken. A
-//! bit of `low` says that a bucket is not empty, a bit of `mid` that a word of `low` is not 0, a bit of `top`
-//! that a word of `mid` is not; so the first full bucket at or after any place costs three counts of trailing
-//! zeros, however many items there are, where a heap pays for their logarithm.
+//! The buckets are a ring of [`BUCKETS`] = 64^3, the window of time that begins at the last bucket taken.
 //!
 //! Items are numbers of the owner's, linked through the owner's memory: [`Buckets::push`] returns the item
 //! that must follow the new one, [`Buckets::take_due`] the first item of a whole bucket, taken at once. What
@@ -21,8 +17,10 @@
 //! into its last bucket, a time past into its first; the owner looks at each item's own time again when it is
 //! taken.
 
+use super::ffs::{FindFirstSet, PLACES, boxed};
+
 /// How many buckets there are, and so the window: `BUCKETS * 2^shift` nanoseconds.
-pub const BUCKETS: u64 = 64 * 64 * 64;
+pub const BUCKETS: u64 = PLACES;
 
 /// No item: the end of a bucket's list.
 pub const NONE: u32 = u32::MAX;
@@ -34,14 +32,13 @@ const ALL_EMPTY: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct Buckets {
     shift: u32,
+    /// The buckets that are not empty.
+    full: FindFirstSet,
     /// The bucket taken last, as an absolute number: invariant: no item is in an earlier one.
     base: u64,
     /// The first full bucket, as an absolute number; `ALL_EMPTY` if there is none. Looked for once for each bucket that is
     /// taken, however often it is asked for.
     first: u64,
-    top: u64,
-    mid: [u64; 64],
-    low: Box<[u64; 64 * 64]>,
     heads: Box<[u32; BUCKETS as usize]>,
 }
 
@@ -57,9 +54,7 @@ impl Buckets {
             shift,
             base: now_ns >> shift,
             first: ALL_EMPTY,
-            top: 0,
-            mid: [0; 64],
-            low: boxed(0),
+            full: FindFirstSet::new(),
             heads: boxed(NONE),
         }
     }
@@ -77,12 +72,7 @@ impl Buckets {
         let bucket = ((at_ns >> self.shift) + rounds_up).max(self.base).min(self.base + (BUCKETS - 1));
         let place = (bucket % BUCKETS) as usize;
         self.first = self.first.min(bucket);
-        let others = self.low[place >> 6];
-        self.low[place >> 6] = others | 1 << (place & 63);
-        if others == 0 {
-            self.mid[place >> 12] |= 1 << (place >> 6 & 63);
-            self.top |= 1 << (place >> 12);
-        }
+        self.full.insert(place);
         (place as u32, std::mem::replace(&mut self.heads[place], item))
     }
 
@@ -120,69 +110,16 @@ impl Buckets {
         (self.first != ALL_EMPTY).then(|| self.first << self.shift)
     }
 
-    /// Looks for the first full bucket at or after `base`.
     #[inline]
     fn find(&self) -> u64 {
-        if self.top == 0 {
-            return ALL_EMPTY;
-        }
-        let from = (self.base % BUCKETS) as usize;
-        let place = self.first_place(from).or_else(|| self.first_place(0));
-        place.map_or(ALL_EMPTY, |place| self.base + (place.wrapping_sub(from) as u64 % BUCKETS))
-    }
-
-    /// The first full place at or after `from` in the ring's memory.
-    #[inline]
-    fn first_place(&self, from: usize) -> Option<usize> {
-        let word = at_or_after(self.low[from >> 6], from & 63);
-        if word != 0 {
-            return Some(from & !63 | word.trailing_zeros() as usize);
-        }
-        let words = after(self.mid[from >> 12], from >> 6 & 63);
-        let mid = if words != 0 {
-            from >> 12 << 6 | words.trailing_zeros() as usize
-        } else {
-            let groups = after(self.top, from >> 12);
-            if groups == 0 {
-                return None;
-            }
-            let group = groups.trailing_zeros() as usize;
-            group << 6 | self.mid[group].trailing_zeros() as usize
-        };
-        Some(mid << 6 | self.low[mid].trailing_zeros() as usize)
+        self.full.first_from(self.base).unwrap_or(ALL_EMPTY)
     }
 
     #[inline]
     fn clear(&mut self, place: usize) -> u32 {
-        self.low[place >> 6] &= !(1 << (place & 63));
-        if self.low[place >> 6] == 0 {
-            self.mid[place >> 12] &= !(1 << (place >> 6 & 63));
-            if self.mid[place >> 12] == 0 {
-                self.top &= !(1 << (place >> 12));
-            }
-        }
+        self.full.remove(place);
         std::mem::replace(&mut self.heads[place], NONE)
     }
-}
-
-/// An array that is made where it stays: it would not fit the stack.
-fn boxed<T: Copy, const LEN: usize>(value: T) -> Box<[T; LEN]> {
-    let Ok(array) = vec![value; LEN].into_boxed_slice().try_into() else {
-        unreachable!("it has this length");
-    };
-    array
-}
-
-/// The bits of `word` from position `bit` up.
-#[inline]
-fn at_or_after(word: u64, bit: usize) -> u64 {
-    word & (u64::MAX << bit)
-}
-
-/// The bits of `word` above position `bit`.
-#[inline]
-fn after(word: u64, bit: usize) -> u64 {
-    word & (u64::MAX << bit << 1)
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //! [`slab`] is where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long
 //! packets stood and [`blocked`] their feeders, [`codel`] says when that was too long and [`ecn`] tells the
 //! sender; [`backlog`] is all of that for one class, and [`class`] puts it behind a limit. [`fq`] gives every
-//! flow its own pace; [`buckets`] is a queue of times, with which [`tree`] shares a link between classes, metered by [`htb`] or
-//! [`cbq`]. [`Shaper`] is any of them.
+//! flow its own pace; [`buckets`] is a queue of times, with which [`tree`] shares a link between classes, metered by
+//! [`htb`] or [`cbq`]; both find the first full place by `ffs.rs`. [`Shaper`] is any of them.
 
 use backlog::{Dequeue, Refused};
 use blocked::Blocked;
@@ -29,6 +29,7 @@ pub mod codel;
 pub mod delay;
 pub mod drr;
 pub mod ecn;
+mod ffs;
 pub mod fq;
 pub mod htb;
 pub mod slab;

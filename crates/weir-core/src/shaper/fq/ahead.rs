@@ -16,6 +16,10 @@ use super::{
 /// How many flows are fetched ahead: some more than a processor has lines on their way from memory.
 const FLOWS_AHEAD: usize = 24;
 
+/// After so many it begins anew: flows that were put where it had looked already count as if they had been asked for, and by
+/// each of them it is further ahead.
+const FLOWS_COUNTED: usize = 256;
+
 /// Up to where memory was asked for.
 #[derive(Debug, Default)]
 pub struct Ahead {
@@ -24,27 +28,30 @@ pub struct Ahead {
     slot: u64,
     /// How many flows were asked for and not taken yet.
     flows: usize,
+    /// How many were taken since it began where the slot that was taken ends.
+    taken: usize,
 }
 
 impl Ahead {
     /// Called for each chunk that was taken.
     #[inline]
     pub fn step<P>(&mut self, due: &Due, wheel: &Wheel, flows: &[Flow<P>]) {
-        if self.flows < due.at_hand() {
-            // What leaves has overtaken it.
-            *self = Ahead { slot: wheel.begin(), list: due.rest(), flows: 0 };
+        let taken = due.at_hand().len();
+        self.taken += taken;
+        if self.flows < taken || self.taken > FLOWS_COUNTED {
+            *self = Ahead { slot: wheel.begin(), list: due.rest(), flows: 0, taken: 0 };
         } else {
-            self.flows -= due.at_hand();
+            self.flows -= taken;
         }
         while self.flows < FLOWS_AHEAD {
             let Some((chunk, before)) = wheel.peek(self.list) else {
-                let Some(slot) = wheel.first_full(self.slot) else { return };
-                (self.slot, self.list) = (slot + 1, wheel.list(slot));
+                let Some((slot, list)) = wheel.first_full(self.slot) else { return };
+                (self.slot, self.list) = (slot + 1, list);
                 continue;
             };
             self.flows += chunk.len();
             self.list = before;
-            for flow in chunk {
+            for &flow in chunk {
                 if let Some(flow) = flows.get(flow as usize) {
                     prefetch(flow);
                 }

@@ -9,8 +9,6 @@
 //!
 //! Limits: a line holds a packet's handle of 40 bytes if there is a value it never has (a reference, a number that is never 0).
 
-use std::hint::cold_path;
-
 use crate::{
     packet::Packet,
     rate::{NS_PER_S, Rate},
@@ -169,13 +167,19 @@ impl<P> Flow<P> {
     pub fn depart(&mut self, len_bytes: u32, earliest_ns: u64) {
         // Rounded up it is no later than a whole nanosecond if it is not itself.
         if self.ready_ns <= earliest_ns {
-            cold_path();
-            (self.ready_ns, self.ready_fraction) = (earliest_ns, u32::MAX);
+            self.catch_up(earliest_ns);
         }
         let cost = u128::from(len_bytes) * u128::from(self.pace.get()) + u128::from(self.ready_fraction);
         self.ready_fraction = cost as u32;
         // At most 2^64 of a byte's 2^32 ns, times 2^32 bytes, over 2^32.
         self.ready_ns = self.ready_ns.saturating_add((cost >> 32) as u64);
+    }
+}
+
+impl<P> Flow<P> {
+    #[cold]
+    fn catch_up(&mut self, earliest_ns: u64) {
+        (self.ready_ns, self.ready_fraction) = (earliest_ns, u32::MAX);
     }
 }
 

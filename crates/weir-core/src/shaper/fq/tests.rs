@@ -136,8 +136,8 @@ fn a_pace_is_never_exceeded_and_missed_by_three_parts_in_a_hundred_million() {
 #[test]
 fn neither_backlogged_flows_nor_those_that_come_due_starve() {
     const LINK_NS_PER_BYTE: u64 = 8;
-    // More than a round of everybody else's turns takes, which is how late a flow can be served.
-    let mut fq = Fq::new(FqConfig { slack_ns: 100_000, ..config(None) }, 0);
+    // More than a slot and a round of everybody else's turns take, which is how late a flow can be served.
+    let mut fq = Fq::new(FqConfig { slack_ns: 150_000, ..config(None) }, 0);
     // A tenth of the link, each.
     (4..6).for_each(|flow| fq.set_pace(flow, rate(100 * MBIT)));
     let (mut now_ns, mut sent) = (0, [0u64; 6]);
