@@ -1,0 +1,200 @@
+//! The shapers' cost in cycles of the time-stamp counter, beside a binary heap doing the same job.
+//!
+//! `cargo run --release -p weir-core --example shaper_bench`. The two sides take turns (ABBA) for [`REPEATS`] repeats,
+//! and must have kept the same rate before a figure counts. A repeat's figure is the median of many stretches of
+//! some tens of microseconds, so that being interrupted does not show; shown are the median and the quartiles of
+//! the repeats. Caches shared with busy neighbours do show, most with the largest numbers of flows.
+
+#[cfg(not(target_arch = "x86_64"))]
+fn main() {
+    eprintln!("skipped: cycles are read from the x86-64 time-stamp counter");
+}
+
+#[cfg(target_arch = "x86_64")]
+fn main() {
+    bench::run();
+}
+
+#[cfg(target_arch = "x86_64")]
+#[path = "../../../../benches/cycles.rs"]
+mod cycles;
+
+#[cfg(target_arch = "x86_64")]
+mod order;
+
+#[cfg(target_arch = "x86_64")]
+mod paced_flows;
+
+#[cfg(target_arch = "x86_64")]
+mod bench {
+    use std::hint::black_box;
+
+    use super::cycles::{now_cycles, tsc_hz};
+    use super::order::order;
+    use super::paced_flows::{BURST, Heap, LEN_BYTES, Lines, PacedFlows, Through, Weir};
+
+    pub const REPEATS: usize = 5;
+    const PACKETS: usize = 1 << 20;
+    /// Packets of one stretch that is timed: some tens of microseconds.
+    const CHUNK: usize = 1024;
+
+    pub fn run() {
+        println!("{}", calibration());
+        println!("cycles, median [quartiles] of {REPEATS}");
+        for flows in [1_000, 100_000, 1_000_000] {
+            fq(flows);
+        }
+        if std::env::var_os("FQ_ONLY").is_some() {
+            return;
+        }
+        for flows in [1_000, 100_000, 1_000_000] {
+            order(flows);
+        }
+    }
+
+    fn fq(flows: usize) {
+        let (mut ours, mut theirs, mut own, mut memory) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for repeat in 0..REPEATS {
+            let weir = || paced(&mut Weir::new(flows), flows);
+            let heap = || paced(&mut Heap::new(flows), flows);
+            let (weir, heap) = if repeat % 2 == 0 {
+                let weir = weir();
+                (weir, heap())
+            } else {
+                let heap = heap();
+                (weir(), heap)
+            };
+            assert!(
+                weir.1.abs_diff(heap.1) < heap.1 / 20,
+                "about the same rate: {} and {} ns",
+                weir.1,
+                heap.1
+            );
+            ours.push(weir.0);
+            theirs.push(heap.0);
+            own.push(paced(&mut Through::new(flows), flows).0);
+            memory.push(paced(&mut Lines::new(flows), flows).0);
+        }
+        let name = format!("FQ enqueue + dequeue, {flows} flows");
+        versus(&name, ours, theirs);
+        print(&name, "bench alone", own);
+        print(&name, "and its lines", memory);
+    }
+
+    /// Cycles for each packet enqueued and dequeued, and the virtual time they took.
+    fn paced(system: &mut impl PacedFlows, flows: usize) -> (f64, u64) {
+        let mut order = shuffled(flows);
+        let (mut now_ns, mut sent) = (0, 0);
+        let mut burst = Vec::with_capacity(BURST);
+        // Each flow begins at a time of its own, or those of one pace would come due all at once for ever.
+        for flow in &order {
+            system.enqueue(&[*flow], now_ns);
+            system.dequeue(now_ns, &mut burst);
+            assert_eq!(burst.pop(), Some(*flow), "its first packet leaves at once");
+            now_ns += u64::from(LEN_BYTES) * 8 / 40;
+        }
+        // Half of the flows are idle, in bursts: the one that is idle for longest goes in, and what leaves is idle instead.
+        let idle = order.split_off(flows - flows / 2 / BURST * BURST);
+        order.chunks(BURST).for_each(|burst| system.enqueue(burst, now_ns));
+        let mut idle: Vec<Vec<usize>> = idle.chunks(BURST).map(<[usize]>::to_vec).collect();
+        let mut longest = 0;
+        // Two turns of all flows settle the departure times.
+        let warm = 2 * flows.max(10_000);
+        let mut chunks = Vec::with_capacity(PACKETS / CHUNK + 1);
+        while sent < warm + PACKETS {
+            let start = now_cycles();
+            for _ in 0..CHUNK / BURST {
+                let burst = &mut idle[longest];
+                system.enqueue(burst, now_ns);
+                burst.clear();
+                while burst.len() < BURST {
+                    now_ns = system.dequeue(now_ns, burst);
+                }
+                longest = if longest + 1 == idle.len() { 0 } else { longest + 1 };
+            }
+            if sent >= warm {
+                chunks.push((now_cycles() - start) as f64 / CHUNK as f64);
+            }
+            sent += CHUNK;
+        }
+        (median(&mut chunks), now_ns)
+    }
+
+    /// In no order that memory could guess.
+    fn shuffled(flows: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..flows).collect();
+        let mut random = 1;
+        for index in (1..flows).rev() {
+            order.swap(index, next_random(&mut random) as usize % (index + 1));
+        }
+        order
+    }
+
+    pub fn next_random(random: &mut u64) -> u64 {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *random >> 33
+    }
+
+    /// Of many short stretches, so that being interrupted in some of them does not show.
+    pub fn median(chunks: &mut [f64]) -> f64 {
+        chunks.sort_by(f64::total_cmp);
+        chunks[chunks.len() / 2]
+    }
+
+    /// Prints both, and how many times the heap's cycles are ours.
+    pub fn versus(name: &str, ours: Vec<f64>, theirs: Vec<f64>) {
+        let ours = print(name, "weir", ours);
+        let theirs = print(name, "BinaryHeap", theirs);
+        println!("{:52} {:14} {:8.1} times", "", "", theirs / ours);
+    }
+
+    fn print(name: &str, system: &str, mut cycles: Vec<f64>) -> f64 {
+        cycles.sort_by(f64::total_cmp);
+        let at = |quarter: usize| cycles[quarter * (cycles.len() - 1) / 4];
+        println!("{name:52} {system:14} {:8.1} [{:.1} {:.1}]", at(2), at(1), at(3));
+        at(2)
+    }
+
+    /// What the figures are to be read against: the counter's pace, what a load costs that no cache holds, and how many of the
+    /// counter's cycles one of the core's takes, which grows when neighbours are busy.
+    fn calibration() -> String {
+        const LINES: usize = 1 << 20;
+        let order = shuffled(LINES);
+        // A ring through all lines in that order, 16 words a line.
+        let mut ring = vec![0u32; LINES * 16];
+        for (from, to) in order.iter().zip(order.iter().cycle().skip(1)) {
+            ring[from * 16] = *to as u32;
+        }
+        let (start, mut at) = (now_cycles(), 0u32);
+        for _ in 0..LINES / 16 {
+            at = ring[at as usize * 16];
+        }
+        black_box(at);
+        let load = (now_cycles() - start) as f64 / (LINES / 16) as f64;
+        let core = core_cycles();
+        let (core, least, most) = (core[core.len() / 2], core[0], core[core.len() - 1]);
+        format!(
+            "calibration: {:.0} MHz, {load:.0} cycles for a load from 64 MiB, {core:.2} ({least:.2} to {most:.2}) for one of the core",
+            tsc_hz() / 1e6
+        )
+    }
+
+    /// The counter's cycles for one of the core's in some stretches of time, by products that wait for one another, the least
+    /// first.
+    fn core_cycles() -> Vec<f64> {
+        const STRETCHES: usize = 41;
+        const PRODUCTS: u64 = 300_000;
+        /// On every x86-64 core of the last ten years, three for the product and one for the bit.
+        const CYCLES_A_PRODUCT: u64 = 4;
+        let mut cycles: Vec<f64> = (0..STRETCHES)
+            .map(|_| {
+                let (start, mut product) = (now_cycles(), 3_u64);
+                (0..PRODUCTS).for_each(|_| product = product.wrapping_mul(product | 1));
+                black_box(product);
+                (now_cycles() - start) as f64 / (PRODUCTS * CYCLES_A_PRODUCT) as f64
+            })
+            .collect();
+        cycles.sort_by(f64::total_cmp);
+        cycles
+    }
+}
