@@ -1,17 +1,17 @@
 //! FQ: every flow at its own pace, and those whose time has come served in turn.
 //!
-//! A flow with a pace has an earliest departure time, kept to 2^-32 ns. A packet leaves at or after it, and
+//! A flow with a pace has an earliest departure time, kept to 2^-6 ns. A packet leaves at or after it, and
 //! moves it on by its own length; a flow that was late or idle may catch up by `slack_ns`:
 //!
 //! ```text
-//! ns_per_byte = 8e9 / pace, rounded up by less than 2^-25 of it or 2^-32 ns
-//! departure'  = max(departure, now - slack) + len * ns_per_byte
+//! departure'  = max(departure, now - slack) + len * 8e9 / pace, rounded up by less than 2^-5 ns
 //! bytes out of a flow in t seconds <= pace * (t + slack) + L             L the longest packet
 //! ```
 //!
-//! and a flow that always has packets, served no later than `slack_ns`, falls behind its pace by no more than that rounding (a
-//! relative 3e-8). Flows whose time has come take turns by deficit, new flows first, as in the DRR module; a flow whose time has
-//! not waits in a timing wheel (`wheel.rs`). So work does not grow with the number of flows; what grows is the memory they lie in.
+//! and a flow that always has packets, served no later than `slack_ns`, falls behind its pace by no more than that rounding (1 in
+//! 3,000 where a packet takes 100 ns). Flows whose time has come take turns by deficit, new flows first, as in the DRR module; a
+//! flow whose time has not waits in a timing wheel (`wheel.rs`). So work does not grow with the number of flows; what grows is the
+//! memory they lie in.
 //!
 //! A slot that comes due is served as the list it is. Old flows remember when the first of them was put back, and the slots that
 //! were due then come before them; one that is put behind them later has those that came due meanwhile put there before it. So
@@ -26,17 +26,17 @@
 //! *Carousel*, SIGCOMM 2017 (earliest departure time, and the credit that returns when the packet leaves);
 //! ITU-T I.371 annex A for the recurrence (generic cell rate algorithm, slack being its tolerance).
 //!
-//! Limits: a pace below 2 bit/s is 2 bit/s. A departure is late by less than one slot, 8192 ns, besides what the caller is late;
-//! Linux allows its own timer 10 us. A slot costs as much as several packets: with slots of 2048 ns, of ten packets each at
-//! 40 Gbit/s, a packet takes 180 instructions where it takes 158, and with 4096 ns 166. With a slack below a slot, what a flow is
-//! late is lost to it. A flow whose next packet is further off than 2.1 s is looked at once in that time. There is no limit on the
-//! sum of all flows; put one behind it where the way out does not.
+//! Limits: a pace below 120 bit/s is 120 bit/s; 9 years after the FQ was made paces end. A departure is late by less than one slot,
+//! 8192 ns, besides what the caller is late; Linux allows its own timer 10 us. A slot costs as much as several packets: with slots
+//! of 2048 ns, of ten packets each at 40 Gbit/s, a packet takes 174 instructions where it takes 152, and with 4096 ns 160. With a
+//! slack below a slot, what a flow is late is lost to it. A flow whose next packet is further off than 2.1 s is looked at once in
+//! that time. There is no limit on the sum of all flows; put one behind it where the way out does not.
 
 use weir_simd::prefetch::prefetch;
 
 use self::{
     ahead::Ahead,
-    flow::{Flow, NONE, NOT_LISTED},
+    flow::{Flow, NONE, NOT_LISTED, TICK_SHIFT, Ticks},
     turns::List,
     wheel::{Due, Wheel},
 };
@@ -105,18 +105,35 @@ pub struct Fq<P> {
     due: Due,
     /// The old flows after them and after the slots that were due when the first of these came.
     old_flows: List,
-    old_ns: u64,
+    old_since: Ticks,
     wheel: Wheel,
     /// When it was last asked for packets.
-    asked_ns: u64,
+    asked: Ticks,
+    begin_ns: u64,
     ahead: Ahead,
     quantum_bytes: i32,
-    slack_ns: u64,
+    slack: Ticks,
     limit_bytes: u64,
     held: Count,
     account: Account,
     delay: DelayHistogram,
     blocked: Blocked,
+}
+
+/// The time at which packets are asked for.
+#[derive(Clone, Copy)]
+struct Now {
+    ns: u64,
+    ticks: Ticks,
+    /// As far back as a flow may catch up.
+    earliest: Ticks,
+}
+
+impl Now {
+    fn new(ns: u64, begin_ns: u64, slack: Ticks) -> Now {
+        let ticks = ns.saturating_sub(begin_ns).saturating_mul(1 << TICK_SHIFT);
+        Now { ns, ticks, earliest: ticks.saturating_sub(slack) }
+    }
 }
 
 impl<P: Packet> Fq<P> {
@@ -135,13 +152,14 @@ impl<P: Packet> Fq<P> {
             new_flows: List::EMPTY,
             round: NONE,
             old_flows: List::EMPTY,
-            old_ns: 0,
+            old_since: 0,
             due: Due::default(),
-            wheel: Wheel::new(config.flows.min(config.packets_max), now_ns),
-            asked_ns: now_ns,
+            wheel: Wheel::new(config.flows.min(config.packets_max)),
+            asked: 0,
+            begin_ns: now_ns,
             ahead: Ahead::default(),
             quantum_bytes: config.quantum_bytes as i32,
-            slack_ns: config.slack_ns,
+            slack: config.slack_ns.saturating_mul(1 << TICK_SHIFT),
             limit_bytes: config.limit_bytes,
             held: Count::default(),
             account: Account::default(),
@@ -227,8 +245,8 @@ impl<P: Packet> Fq<P> {
         let len_bytes = flow.put_first(packets.next()?).len_bytes();
         flow.deficit = self.quantum_bytes;
         flow.next = NONE;
-        if flow.ready_ns > self.asked_ns {
-            self.wheel.push(flow.ready_ns, index as u32);
+        if flow.ready > self.asked {
+            self.wheel.push(flow.ready, index as u32);
         } else {
             self.new_flows.push(&mut self.flows, index as u32);
         }
@@ -251,32 +269,33 @@ impl<P: Packet> Fq<P> {
     /// leave, and booked at once.
     #[inline]
     pub fn dequeue_burst(&mut self, now_ns: u64, packets_max: usize, mut out: impl FnMut(usize, P)) -> Rest {
-        self.asked_ns = now_ns;
+        let now = Now::new(now_ns, self.begin_ns, self.slack);
+        self.asked = now.ticks;
         let mut sent = Count::default();
         while sent.packets < packets_max as u64 {
             let is_new = self.new_flows.head != NONE;
             if is_new || self.round != NONE {
                 let index = if is_new { self.new_flows.head } else { self.round };
-                if !self.send(index, now_ns, &mut sent, &mut out) {
-                    self.end_listed(is_new, now_ns);
+                if !self.send(index, now, &mut sent, &mut out) {
+                    self.end_listed(is_new, now.ticks);
                 }
                 continue;
             }
-            if self.due.at_hand().is_empty() && !self.next_due(now_ns) {
+            if self.due.at_hand().is_empty() && !self.next_due(now.ticks) {
                 if self.round == NONE { break } else { continue }
             }
-            let Some(index) = self.pass(now_ns, packets_max as u64, &mut sent, &mut out) else { continue };
-            if self.send(index, now_ns, &mut sent, &mut out) {
+            let Some(index) = self.pass(now, packets_max as u64, &mut sent, &mut out) else { continue };
+            if self.send(index, now, &mut sent, &mut out) {
                 self.flows[index as usize].next = NONE;
                 self.round = index;
             } else {
-                self.end_turn(index, false, now_ns);
+                self.end_turn(index, false, now.ticks);
             }
         }
         self.held.packets -= sent.packets;
         self.held.bytes -= sent.bytes;
         self.account.delivered.merge(sent);
-        self.rest(now_ns)
+        self.rest(now.ticks)
     }
 
     /// Lets packets of the flows at hand out which wait alone, as most do, until there are `packets_max`, or none at hand, or one
@@ -284,27 +303,26 @@ impl<P: Packet> Fq<P> {
     #[inline(never)]
     fn pass(
         &mut self,
-        now_ns: u64,
+        now: Now,
         packets_max: u64,
         sent: &mut Count,
         out: &mut impl FnMut(usize, P),
     ) -> Option<u32> {
-        let earliest_ns = now_ns.saturating_sub(self.slack_ns);
         let room = (packets_max - sent.packets) as usize;
         let (flows, delay) = (self.flows.as_mut_slice(), &mut self.delay);
         let at_hand = self.due.at_hand();
         let (mut passed, mut bytes, mut other) = (0, 0, None);
         for &index in at_hand.iter().rev().take(room) {
             let flow = &mut flows[index as usize];
-            let Some(packet) = flow.passing(now_ns) else {
+            let Some(packet) = flow.passing(now.ticks) else {
                 other = Some(index);
                 break;
             };
             // All that is read of it is read before it is moved, so that it is moved once, to where it goes.
             let len_bytes = packet.len_bytes();
             bytes += u64::from(len_bytes);
-            delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
-            flow.depart(len_bytes, earliest_ns);
+            delay.record(now.ns.saturating_sub(packet.meta().arrival_ns));
+            flow.depart(len_bytes, now.earliest);
             flow.next = NOT_LISTED;
             passed += 1;
             if let Some(packet) = flow.take_only() {
@@ -319,19 +337,18 @@ impl<P: Packet> Fq<P> {
 
     /// Lets the next packet of a flow out, if it may leave; whether the flow may send another at once.
     #[inline]
-    fn send(&mut self, index: u32, now_ns: u64, sent: &mut Count, out: &mut impl FnMut(usize, P)) -> bool {
-        let earliest_ns = now_ns.saturating_sub(self.slack_ns);
+    fn send(&mut self, index: u32, now: Now, sent: &mut Count, out: &mut impl FnMut(usize, P)) -> bool {
         let flow = &mut self.flows[index as usize];
-        let Some(packet) = flow.send(now_ns, earliest_ns, &mut self.slab) else { return false };
-        let goes_on = flow.goes_on(now_ns);
+        let Some(packet) = flow.send(now.ticks, now.earliest, &mut self.slab) else { return false };
+        let goes_on = flow.goes_on(now.ticks);
         sent.add(packet.len_bytes());
-        self.delay.record(now_ns.saturating_sub(packet.meta().arrival_ns));
+        self.delay.record(now.ns.saturating_sub(packet.meta().arrival_ns));
         out(index as usize, packet);
         goes_on
     }
 
     #[inline]
-    fn rest(&self, now_ns: u64) -> Rest {
+    fn rest(&self, now: Ticks) -> Rest {
         if self.new_flows.head != NONE
             || self.round != NONE
             || self.old_flows.head != NONE
@@ -339,9 +356,9 @@ impl<P: Packet> Fq<P> {
         {
             return Rest::Due;
         }
-        match self.wheel.next_ns() {
-            Some(next_ns) if next_ns <= now_ns => Rest::Due,
-            Some(next_ns) => Rest::NotBefore(next_ns),
+        match self.wheel.next() {
+            Some(next) if next <= now => Rest::Due,
+            Some(next) => Rest::NotBefore(self.begin_ns.saturating_add(next >> TICK_SHIFT)),
             None => Rest::Empty,
         }
     }

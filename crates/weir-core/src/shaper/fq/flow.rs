@@ -1,7 +1,11 @@
 //! One flow of FQ: what waits in it, its departure time and its deficit, in one cache line.
 //!
-//! Its rule is the recurrence of the departure time in the parent's head. That time is kept as the whole nanosecond at or after
-//! it, which is all that is compared, and the fraction by which it is later than the nanosecond before.
+//! Its rule is the recurrence of the departure time in the parent's head. Times are in ticks of 2^-[`TICK_SHIFT`] ns since the FQ was
+//! made, so that one number is both what is compared and what is kept of the fraction:
+//!
+//! ```text
+//! cost = ceil(len * pace / 2^32)       pace in 2^-32 ticks a byte, rounded up
+//! ```
 //!
 //! A packet that waits alone lies in the flow, so that whoever reads the flow has it; several lie in the slab.
 //!
@@ -15,6 +19,12 @@ use crate::{
     shaper::slab::{Fifo, Slab},
 };
 
+/// A time: 2^-[`TICK_SHIFT`] ns since the FQ was made.
+pub type Ticks = u64;
+
+/// With 64 ticks a nanosecond, what is lost by rounding is below 2^-6 ns a packet, and 2^64 ticks are 9 years.
+pub const TICK_SHIFT: u32 = 6;
+
 /// No flow: the end of a list.
 pub const NONE: u32 = u32::MAX;
 
@@ -26,12 +36,10 @@ pub const NOT_LISTED: u32 = NONE - 1;
 #[repr(align(64))]
 pub struct Flow<P> {
     queue: Queue<P>,
-    /// The first whole nanosecond at which it may send: the departure time, rounded up.
-    pub ready_ns: u64,
-    /// What the departure time is later than `ready_ns - 1`, less one, in 2^-32 ns.
-    ready_fraction: u32,
+    /// The departure time of its next packet.
+    pub ready: Ticks,
+    pace: TicksPerByte,
     pub deficit: i32,
-    pace: NsPerByte,
     /// The next one of the list it is in.
     pub next: u32,
 }
@@ -44,28 +52,25 @@ enum Queue<P> {
     Slots(Fifo),
 }
 
-/// How long a byte takes, in 2^-32 ns: `mantissa << exponent`, which is not shorter, nor longer by more than 2^-25 of it. 0 is
-/// no pace.
+/// How long a byte takes, in 2^-32 ticks, which is not shorter; 0 is no pace.
 #[derive(Clone, Copy, Debug)]
-struct NsPerByte(u32);
+struct TicksPerByte(u64);
 
 impl<P> Flow<P> {
     /// A flow with nothing in it, which may send at once.
     pub fn new(pace: Option<Rate>) -> Flow<P> {
         Flow {
             queue: Queue::Slots(Fifo::default()),
-            ready_ns: 0,
-            ready_fraction: u32::MAX,
+            ready: 0,
+            pace: TicksPerByte::new(pace),
             deficit: 0,
-            pace: NsPerByte::new(pace),
             next: NOT_LISTED,
         }
     }
 
     /// Gives it another pace, from its next packet on.
     pub fn set_pace(&mut self, pace: Option<Rate>) {
-        self.ready_fraction = u32::MAX;
-        self.pace = NsPerByte::new(pace);
+        self.pace = TicksPerByte::new(pace);
     }
 
     /// Puts the first packet into a flow in which nothing waits.
@@ -126,81 +131,60 @@ impl<P> Flow<P> {
 
     /// Whether it has both the time and the deficit for a packet.
     #[inline]
-    pub fn may_send(&self, now_ns: u64) -> bool {
-        self.ready_ns <= now_ns && self.deficit > 0
+    pub fn may_send(&self, now: Ticks) -> bool {
+        self.ready <= now && self.deficit > 0
     }
 
     /// The packet, if it may leave and is all there is to its flow's turn: it waits alone, and some of the deficit stays.
     #[inline]
-    pub fn passing(&self, now_ns: u64) -> Option<&P>
+    pub fn passing(&self, now: Ticks) -> Option<&P>
     where
         P: Packet,
     {
         let Queue::One(packet) = &self.queue else { return None };
-        let passes = self.ready_ns <= now_ns && i64::from(self.deficit) > i64::from(packet.len_bytes());
+        let passes = self.ready <= now && i64::from(self.deficit) > i64::from(packet.len_bytes());
         passes.then_some(packet)
     }
 
     /// Takes the next packet out, if it has both the time and the deficit for it, and charges it to both.
     #[inline]
-    pub fn send(&mut self, now_ns: u64, earliest_ns: u64, slab: &mut Slab<P>) -> Option<P>
+    pub fn send(&mut self, now: Ticks, earliest: Ticks, slab: &mut Slab<P>) -> Option<P>
     where
         P: Packet,
     {
-        if !self.may_send(now_ns) {
+        if !self.may_send(now) {
             return None;
         }
         let packet = self.take(slab)?;
         self.deficit = self.deficit.saturating_sub_unsigned(packet.len_bytes());
-        self.depart(packet.len_bytes(), earliest_ns);
+        self.depart(packet.len_bytes(), earliest);
         Some(packet)
     }
 
     /// Whether it may send more at once.
     #[inline]
-    pub fn goes_on(&self, now_ns: u64) -> bool {
-        !self.is_empty() && self.may_send(now_ns)
+    pub fn goes_on(&self, now: Ticks) -> bool {
+        !self.is_empty() && self.may_send(now)
     }
 
-    /// Moves the departure time on by a packet. `earliest_ns` is as far back as it may catch up.
+    /// Moves the departure time on by a packet. `earliest` is as far back as it may catch up.
     #[inline]
-    pub fn depart(&mut self, len_bytes: u32, earliest_ns: u64) {
-        // Rounded up it is no later than a whole nanosecond if it is not itself.
-        if self.ready_ns <= earliest_ns {
-            self.catch_up(earliest_ns);
-        }
-        let cost = u128::from(len_bytes) * u128::from(self.pace.get()) + u128::from(self.ready_fraction);
-        self.ready_fraction = cost as u32;
-        // At most 2^64 of a byte's 2^32 ns, times 2^32 bytes, over 2^32.
-        self.ready_ns = self.ready_ns.saturating_add((cost >> 32) as u64);
+    pub fn depart(&mut self, len_bytes: u32, earliest: Ticks) {
+        self.ready = self.ready.max(earliest).saturating_add(self.pace.cost(len_bytes));
     }
 }
 
-impl<P> Flow<P> {
-    #[cold]
-    fn catch_up(&mut self, earliest_ns: u64) {
-        (self.ready_ns, self.ready_fraction) = (earliest_ns, u32::MAX);
-    }
-}
-
-impl NsPerByte {
-    const MANTISSA_BITS: u32 = 26;
-    const MANTISSA_MAX: u64 = (1 << NsPerByte::MANTISSA_BITS) - 1;
-
-    fn new(pace: Option<Rate>) -> NsPerByte {
-        let Some(pace) = pace else { return NsPerByte(0) };
-        let exact = (u128::from(8 * NS_PER_S) << 32).div_ceil(u128::from(pace.bits_per_s()));
-        let exact = u64::try_from(exact).unwrap_or(u64::MAX);
-        let fits = |exponent: &u32| exact.div_ceil(1 << exponent) <= NsPerByte::MANTISSA_MAX;
-        let exponent = (0..u64::BITS - NsPerByte::MANTISSA_BITS)
-            .find(fits)
-            .unwrap_or(u64::BITS - NsPerByte::MANTISSA_BITS);
-        let mantissa = exact.div_ceil(1 << exponent).min(NsPerByte::MANTISSA_MAX);
-        NsPerByte(exponent << NsPerByte::MANTISSA_BITS | mantissa as u32)
+impl TicksPerByte {
+    fn new(pace: Option<Rate>) -> TicksPerByte {
+        let Some(pace) = pace else { return TicksPerByte(0) };
+        let exact = (u128::from(8 * NS_PER_S) << (TICK_SHIFT + 32)).div_ceil(u128::from(pace.bits_per_s()));
+        TicksPerByte(u64::try_from(exact).unwrap_or(u64::MAX))
     }
 
+    /// How long a packet takes, rounded up; nothing without a pace.
     #[inline]
-    fn get(self) -> u64 {
-        (u64::from(self.0) & NsPerByte::MANTISSA_MAX) << (self.0 >> NsPerByte::MANTISSA_BITS)
+    fn cost(self, len_bytes: u32) -> Ticks {
+        // Below 2^32 bytes times 2^64, over 2^32.
+        ((u128::from(len_bytes) * u128::from(self.0) + u128::from(u32::MAX)) >> 32) as u64
     }
 }

@@ -1,7 +1,7 @@
-//! A timing wheel: flows in slots of `2^SLOT_SHIFT` nanoseconds, by the time at which they may send.
+//! A timing wheel: flows in slots of `2^SLOT_SHIFT` ticks, by the time at which they may send.
 //!
 //! ```text
-//! slot(at_ns) = ceil(at_ns / 2^SLOT_SHIFT)       so at_ns <= taken < at_ns + 2^SLOT_SHIFT, if asked on time
+//! slot(at) = ceil(at / 2^SLOT_SHIFT)       so at <= taken < at + 2^SLOT_SHIFT, if asked on time
 //! ```
 //!
 //! A slot is a list of chunks, each a cache line with 15 flows and the end of the chunk before it. So the memory of a flow is not
@@ -17,14 +17,15 @@
 
 use weir_simd::prefetch::prefetch;
 
+use super::flow::{TICK_SHIFT, Ticks};
 use crate::shaper::ffs::{FindFirstSet, PLACES, boxed};
 
 /// Slots are kept apart to 8 us: with less a slot has few flows, and each slot costs as much as several of them.
-const SLOT_SHIFT: u32 = 13;
+const SLOT_SHIFT: u32 = 13 + TICK_SHIFT;
 
 /// How long a slot is.
 #[cfg(test)]
-pub const SLOT_NS: u64 = 1 << SLOT_SHIFT;
+pub const SLOT_NS: u64 = 1 << (SLOT_SHIFT - TICK_SHIFT);
 
 /// How many slots the window has.
 const SLOTS: u64 = PLACES;
@@ -97,20 +98,20 @@ impl Due {
 }
 
 impl Wheel {
-    /// A wheel for `flows_max` flows at a time, whose window begins at `now_ns`.
-    pub fn new(flows_max: usize, now_ns: u64) -> Wheel {
+    /// A wheel for `flows_max` flows at a time, whose window begins now.
+    pub fn new(flows_max: usize) -> Wheel {
         // Of each list one chunk may not be full, and so may that of a slot which was taken.
         let chunks = flows_max.div_ceil(CHUNK - 1) + flows_max.min(SLOTS as usize) + 2;
         let mut chunks = Vec::with_capacity(chunks);
         // An end of 0 leads to nothing.
         chunks.push(Chunk::default());
-        Wheel { base: now_ns >> SLOT_SHIFT, full: FindFirstSet::new(), lists: boxed(0), chunks, free: 0 }
+        Wheel { base: 0, full: FindFirstSet::new(), lists: boxed(0), chunks, free: 0 }
     }
 
     /// Puts a flow in.
     #[inline(always)]
-    pub fn push(&mut self, at_ns: u64, flow: u32) {
-        let mut slot = (at_ns.saturating_sub(1) >> SLOT_SHIFT) + 1;
+    pub fn push(&mut self, at: Ticks, flow: u32) {
+        let mut slot = (at.saturating_sub(1) >> SLOT_SHIFT) + 1;
         if slot.wrapping_sub(self.base) >= SLOTS {
             slot = slot.clamp(self.base, self.base + (SLOTS - 1));
         }
@@ -145,8 +146,8 @@ impl Wheel {
 
     /// Takes the first slot out that is due, into a `due` that is empty; false if there is none.
     #[inline]
-    pub fn take_due(&mut self, now_ns: u64, due: &mut Due) -> bool {
-        let now = now_ns >> SLOT_SHIFT;
+    pub fn take_due(&mut self, now: Ticks, due: &mut Due) -> bool {
+        let now = now >> SLOT_SHIFT;
         match self.full.first_from(self.base) {
             Some(first) if first <= now => {
                 self.base = first;
@@ -192,13 +193,13 @@ impl Wheel {
 
     /// Whether a flow is due.
     #[inline]
-    pub fn is_due(&self, now_ns: u64) -> bool {
-        self.next_ns().is_some_and(|ns| ns <= now_ns)
+    pub fn is_due(&self, now: Ticks) -> bool {
+        self.next().is_some_and(|at| at <= now)
     }
 
     /// When the first flow is due; `None` if there is none.
     #[inline]
-    pub fn next_ns(&self) -> Option<u64> {
+    pub fn next(&self) -> Option<Ticks> {
         Some(self.full.first_from(self.base)? << SLOT_SHIFT)
     }
 
