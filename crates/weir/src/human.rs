@@ -21,6 +21,21 @@ pub fn bytes(number: u64) -> String {
     three_digits(number, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
 }
 
+/// So many packets in that time: `12 pps`, `1.50 Mpps`.
+pub fn packet_rate(packets: u64, time_ns: u64) -> String {
+    three_digits(a_second(packets, time_ns), &["pps", "kpps", "Mpps", "Gpps"])
+}
+
+/// So many bytes in that time, as tc prints rates: `96 bit/s`, `1.20 Gbit/s`.
+pub fn bit_rate(bytes: u64, time_ns: u64) -> String {
+    three_digits(a_second(bytes.saturating_mul(8), time_ns), &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
+}
+
+fn a_second(number: u64, time_ns: u64) -> u64 {
+    let time_ns = u128::from(time_ns.max(1));
+    u64::try_from((u128::from(number) * 1_000_000_000 + time_ns / 2) / time_ns).unwrap_or(u64::MAX)
+}
+
 /// `0 s`, `850 ns`, `4.19 ms`, `3,723 s`.
 pub fn duration(time_ns: u64) -> String {
     if time_ns == 0 { "0 s".into() } else { three_digits(time_ns, &["ns", "us", "ms", "s"]) }
@@ -97,6 +112,8 @@ mod tests {
         ] {
             assert_eq!(bytes(number), text);
         }
+        assert_eq!(packet_rate(3, 2_000_000_000), "2 pps");
+        assert_eq!(bit_rate(300, 1_000_000), "2.40 Mbit/s");
         for (time_ns, text) in
             [(0, "0 s"), (850, "850 ns"), (4_190_000, "4.19 ms"), (3_723_000_000_000, "3,723 s")]
         {

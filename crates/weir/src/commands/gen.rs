@@ -326,13 +326,13 @@ fn summary_text(summary: &Summary, as_json: bool) -> String {
         return format!("{object}\n");
     }
     let mut text = format!(
-        "sent {}, delivered {}, dropped {}, lost {}; {}; {:.2} Mpps of processor time\n",
+        "sent {}, delivered {}, dropped {}, lost {}; {}; {} of processor time\n",
         human::plural(summary.account.accepted.packets, "packet"),
         human::count(delivered.packets),
         human::count(summary.account.dropped.total().packets),
         human::count(summary.lost()),
         speed(delivered, summary.elapsed_ns),
-        summary.packets_per_cpu_s() / 1e6
+        human::packet_rate(summary.packets_per_cpu_s() as u64, 1_000_000_000)
     );
     let books = if summary.balances() { "the books balance" } else { "THE BOOKS DO NOT BALANCE" };
     text.push_str(&format!("{}; {books}\n", order(&seen)));

@@ -126,10 +126,9 @@ pub fn sequences_json(seen: &SequenceCounts) -> Value {
     })
 }
 
-/// `12.34 Mpps, 9.87 Gbit/s`.
+/// `1.50 Mpps, 1.20 Gbit/s`.
 pub fn speed(count: Count, elapsed_ns: u64) -> String {
-    let bits_per_ns = count.bytes as f64 * 8.0 / elapsed_ns.max(1) as f64;
-    format!("{:.3} Mpps, {bits_per_ns:.2} Gbit/s", mpps(count.packets, elapsed_ns))
+    format!("{}, {}", human::packet_rate(count.packets, elapsed_ns), human::bit_rate(count.bytes, elapsed_ns))
 }
 
 /// What a sink saw, in words.
@@ -176,7 +175,7 @@ mod tests {
     #[test]
     fn speeds_and_faults_in_words() {
         let count = Count { packets: 3_000_000, bytes: 300_000_000 };
-        assert_eq!(speed(count, 2_000_000_000), "1.500 Mpps, 1.20 Gbit/s");
+        assert_eq!(speed(count, 2_000_000_000), "1.50 Mpps, 1.20 Gbit/s");
         let seen = SequenceCounts { missing: 1234, reordered: 2, ..SequenceCounts::default() };
         assert_eq!(order(&seen), "missing 1,234, duplicated 0, reordered 2");
     }
