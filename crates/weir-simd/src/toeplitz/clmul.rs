@@ -12,10 +12,18 @@
 //! in its lower one. Ports, the first half of a `w` that is zero otherwise, need the lower part of `r` alone. All products line
 //! up, so there is one reversal for each tuple, however long it is.
 //!
-//! A tuple costs `2 WORDS + 1` products, and they are most of the time. So the input is kept as they want it, 64 bits of each tuple
-//! together, and nothing has to be taken apart before.
+//! Products are most of the time, two for each word and one for the ports. Two words `v`, `w` of an address and their parts of the
+//! key `r`, `s` need three products instead of four:
 //!
-//! Source: Microsoft, "RSS Hashing Functions"; Intel SDM vol. 2, PCLMULQDQ.
+//! ```text
+//! v r + w s = (v + s) (w + r) + v w + r s
+//! ```
+//!
+//! taken for the lower parts of the key and for the upper ones, for which `v w` is the same; `r s` is the key's alone. An IPv6 tuple
+//! so costs seven products, an IPv4 tuple three. The input is kept as they want it, 64 bits of each tuple together, and nothing has
+//! to be taken apart before.
+//!
+//! Source: Microsoft, "RSS Hashing Functions"; Intel SDM vol. 2, PCLMULQDQ; S. Winograd, "A New Algorithm for Inner Product", 1968.
 //! Owner and limits: see [`super`].
 
 use std::arch::x86_64::*;
@@ -27,6 +35,8 @@ use super::{BATCH_TUPLES, Batch, KEY_LEN_BYTES, WORDS_MAX};
 pub(super) struct Clmul {
     /// `r` of the header in two parts, the lower one first, for each word of the addresses, then for the ports.
     reversed: [[u64; 2]; WORDS_MAX + 1],
+    /// The share of `r s` in the hash, for each pair of words.
+    of_key: [u64; WORDS_MAX / 2],
 }
 
 impl Clmul {
@@ -37,8 +47,15 @@ impl Clmul {
         }
         let key_bit = |n: usize| key.get(n / 8).map_or(0, |byte| u64::from(byte >> (7 - n % 8) & 1));
         let bits = |from: usize, len: usize| (0..len).fold(0, |bits, p| bits | key_bit(from + p) << p);
-        let reversed = |word: usize| [bits(64 * word, 63) << 1, bits(64 * word + 63, 32)];
-        Some(Clmul { reversed: std::array::from_fn(reversed) })
+        let reversed: [[u64; 2]; WORDS_MAX + 1] =
+            std::array::from_fn(|word| [bits(64 * word, 63) << 1, bits(64 * word + 63, 32)]);
+        let product =
+            |r: u64, s: u64| (0..64).filter(|n| r >> n & 1 == 1).fold(0, |sum, n| sum ^ u128::from(s) << n);
+        let of_key = |pair: usize| {
+            let [[r_low, r_high], [s_low, s_high]] = [reversed[2 * pair], reversed[2 * pair + 1]];
+            (product(r_low, s_low) >> 64) as u64 ^ product(r_high, s_high) as u64
+        };
+        Some(Clmul { reversed, of_key: std::array::from_fn(of_key) })
     }
 
     /// See [`super::Kernel::hash`].
@@ -49,13 +66,13 @@ impl Clmul {
         hashes: &mut [u32; BATCH_TUPLES],
     ) {
         // SAFETY: `hash_batch` needs the instructions that `new` asks for, which makes no value without them.
-        unsafe { hash_batch(&self.reversed, batch, len, hashes) }
+        unsafe { hash_batch(self, batch, len, hashes) }
     }
 }
 
 #[target_feature(enable = "vpclmulqdq,avx2")]
 fn hash_batch<const WORDS: usize>(
-    reversed: &[[u64; 2]; WORDS_MAX + 1],
+    key: &Clmul,
     batch: &Batch<WORDS>,
     len: usize,
     hashes: &mut [u32; BATCH_TUPLES],
@@ -65,7 +82,7 @@ fn hash_batch<const WORDS: usize>(
         let four = |quarter: usize| {
             let addresses: [&[[u8; 8]; 4]; WORDS] =
                 std::array::from_fn(|k| &batch.addresses[k].as_chunks::<4>().0[quarter]);
-            hash_four(reversed, &addresses, &batch.ports.as_chunks::<4>().0[quarter])
+            hash_four(key, &addresses, &batch.ports.as_chunks::<4>().0[quarter])
         };
         let [first, second] = [2 * eight, 2 * eight + 1].map(|quarter| _mm256_castsi256_ps(four(quarter)));
         let packed = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(first, second));
@@ -80,30 +97,44 @@ fn hash_batch<const WORDS: usize>(
 #[target_feature(enable = "vpclmulqdq,avx2")]
 #[inline]
 fn hash_four<const WORDS: usize>(
-    reversed: &[[u64; 2]; WORDS_MAX + 1],
+    key: &Clmul,
     addresses: &[&[[u8; 8]; 4]; WORDS],
     ports: &[[u8; 4]; 4],
 ) -> __m256i {
     let swap_bytes = both_lanes(_mm_set_epi8(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
-    // SAFETY: reads the 16 bytes of the array; the load needs no alignment.
-    let key = |k: usize| both_lanes(unsafe { _mm_loadu_si128(reversed[k].as_ptr().cast()) });
-
-    // SAFETY: as above.
-    let ports = _mm256_cvtepu32_epi64(unsafe { _mm_loadu_si128(ports.as_ptr().cast()) });
-    let ports = _mm256_shuffle_epi8(ports, swap_bytes);
-    // Of the even tuples and the odd ones: what has the hash in its upper half, and what has it in the lower one.
-    let mut upper = [
-        _mm256_clmulepi64_epi128::<0x00>(ports, key(WORDS)),
-        _mm256_clmulepi64_epi128::<0x01>(ports, key(WORDS)),
-    ];
-    let mut lower = [_mm256_setzero_si256(); 2];
-    for (k, words) in addresses.iter().enumerate() {
+    let load = |words: &[[u8; 8]; 4]| {
         // SAFETY: reads the 32 bytes of the array; the load needs no alignment.
-        let words = _mm256_shuffle_epi8(unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }, swap_bytes);
-        upper[0] = _mm256_xor_si256(upper[0], _mm256_clmulepi64_epi128::<0x00>(words, key(k)));
-        upper[1] = _mm256_xor_si256(upper[1], _mm256_clmulepi64_epi128::<0x01>(words, key(k)));
-        lower[0] = _mm256_xor_si256(lower[0], _mm256_clmulepi64_epi128::<0x10>(words, key(k)));
-        lower[1] = _mm256_xor_si256(lower[1], _mm256_clmulepi64_epi128::<0x11>(words, key(k)));
+        _mm256_shuffle_epi8(unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }, swap_bytes)
+    };
+    let part = |word: usize, part: usize| _mm256_set1_epi64x(key.reversed[word][part] as i64);
+    // Of the even tuples and the odd ones.
+    let products = |v, w| [_mm256_clmulepi64_epi128::<0x00>(v, w), _mm256_clmulepi64_epi128::<0x11>(v, w)];
+    let add = |sums: &mut [__m256i; 2], products: [__m256i; 2]| {
+        sums.iter_mut().zip(products).for_each(|(sum, product)| *sum = _mm256_xor_si256(*sum, product));
+    };
+
+    let (pairs, rest) = addresses.as_chunks::<2>();
+    let of_key = key.of_key[..pairs.len()].iter().fold(0, |sum, share| sum ^ share);
+    // SAFETY: as above, 16 bytes.
+    let ports = _mm256_cvtepu32_epi64(unsafe { _mm_loadu_si128(ports.as_ptr().cast()) });
+    // What has the hash in its upper half, and what has it in the lower one.
+    let mut upper = products(_mm256_shuffle_epi8(ports, swap_bytes), part(WORDS, 0));
+    let mut lower = [_mm256_set1_epi64x(of_key as i64); 2];
+    for (pair, [v, w]) in pairs.iter().enumerate() {
+        let (v, w) = (load(v), load(w));
+        let crosswise = |of: usize| {
+            products(_mm256_xor_si256(v, part(2 * pair + 1, of)), _mm256_xor_si256(w, part(2 * pair, of)))
+        };
+        let shared = products(v, w);
+        add(&mut upper, shared);
+        add(&mut upper, crosswise(0));
+        add(&mut lower, shared);
+        add(&mut lower, crosswise(1));
+    }
+    if let [word] = rest {
+        let word = load(word);
+        add(&mut upper, products(word, part(WORDS - 1, 0)));
+        add(&mut lower, products(word, part(WORDS - 1, 1)));
     }
     _mm256_xor_si256(_mm256_unpackhi_epi64(upper[0], upper[1]), _mm256_unpacklo_epi64(lower[0], lower[1]))
 }

@@ -226,6 +226,13 @@ mod tests {
         }
     }
 
+    /// A frame without a flow relies on it, and a kernel that adds something of the key's alone must take it away again.
+    #[test]
+    fn zeros_hash_to_zero() {
+        agrees::<V4_WORDS>(&KEY, &vec![vec![0; 12]; BATCH_TUPLES]);
+        agrees::<V6_WORDS>(&KEY, &vec![vec![0; 36]; BATCH_TUPLES]);
+    }
+
     #[test]
     fn more_than_a_batch_is_refused() {
         for kernel in kernels(&KEY) {
