@@ -43,8 +43,9 @@ pub const WORKERS_MAX: usize = partition::WORKERS_MAX;
 
 const BUCKETS_MAX: usize = 1 << BUCKET_BITS_MAX;
 
-/// How many frames ahead a header is asked for: what a packet costs, times this, is longer than the third-level cache takes.
-const AHEAD: usize = 8;
+/// How many frames ahead a header is asked for. What a packet costs, times this, is longer than the third-level cache takes. More would
+/// push out of the first cache what has not been read yet, as frames at their distance share few of its sets.
+const AHEAD: usize = 6;
 
 /// Key, hash kind and indirection table.
 #[derive(Clone)]
@@ -135,6 +136,26 @@ impl Rss {
     pub fn steer(&self, frames: &[&[u8]], burst: &mut Burst) {
         assert!(frames.len() <= BURST_MAX, "a burst has at most {BURST_MAX} frames");
         burst.len = frames.len();
+        let v6 = self.parse(frames, burst);
+        if v6.len == frames.len() {
+            // The usual case where there is any: each frame is in the slot of its number.
+            self.toeplitz.hash_batch(&burst.v6, v6.len, &mut burst.hashes);
+        } else {
+            self.toeplitz.hash_batch(&burst.v4, frames.len(), &mut burst.hashes);
+            if v6.len > 0 {
+                self.hash_v6(&v6, burst);
+            }
+        }
+        self.partition(burst);
+    }
+
+    /// Writes the tuples of `frames` where they will be hashed. Not inlined, so that its loop has all registers.
+    #[inline(never)]
+    fn parse(&self, frames: &[&[u8]], burst: &mut Burst) -> V6Slots {
+        // All at once, or each would be waited for.
+        for frame in frames.iter().take(AHEAD) {
+            prefetch(*frame);
+        }
         let mut v6 = V6Slots::default();
         for (i, frame) in frames.iter().enumerate() {
             if let Some(ahead) = frames.get(i + AHEAD) {
@@ -146,16 +167,7 @@ impl Rss {
                 None => burst.put(i, &parse::other(frame, self.kind), &mut v6),
             }
         }
-        if v6.len == frames.len() {
-            // The usual case where there is any: each frame is in the slot of its number.
-            self.toeplitz.hash_batch(&burst.v6, v6.len, &mut burst.hashes);
-        } else {
-            self.toeplitz.hash_batch(&burst.v4, frames.len(), &mut burst.hashes);
-            if v6.len > 0 {
-                self.hash_v6(&v6, burst);
-            }
-        }
-        self.partition(burst);
+        v6
     }
 
     /// One set of frames for each worker, from the hashes.
