@@ -28,7 +28,10 @@ pub fn packet_rate(packets: u64, time_ns: u64) -> String {
 
 /// So many bytes in that time, as tc prints rates: `96 bit/s`, `1.20 Gbit/s`.
 pub fn bit_rate(bytes: u64, time_ns: u64) -> String {
-    three_digits(a_second(bytes.saturating_mul(8), time_ns), &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
+    three_digits(
+        a_second(bytes.saturating_mul(8), time_ns),
+        &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"],
+    )
 }
 
 fn a_second(number: u64, time_ns: u64) -> u64 {

@@ -1,6 +1,7 @@
-//! One file a command.
+//! One file a command, and what several of them share: `drops`, `traffic`.
 
 pub mod doctor;
+pub mod drops;
 pub mod r#gen;
 pub mod lab;
 pub mod run;

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use weir_core::rate::Rate;
 use weir_port::monitor::State;
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
+use weir_run::stats::Snapshot;
 use weir_run::wire::WireConfig;
 
+use crate::commands::drops;
 use crate::session::{self, Event, MEMORY_BYTES_DEFAULT, Session};
-use crate::{Failure, Outcome, output, text};
+use crate::{Failure, Outcome, human, output, text};
 
 /// Join two interfaces, limiting each direction; senders behind them are held back and lose nothing.
 ///
@@ -160,7 +162,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     loop {
         match session.next_event() {
             Event::Signal(_) | Event::ProgramEnded => {
-                session.finish()?;
+                let last = session.finish()?;
+                output::print_line(last_line(&last))?;
                 return Ok(ExitCode::SUCCESS);
             }
             Event::WorkerEnded => {
@@ -178,4 +181,18 @@ pub fn run(arguments: &Arguments) -> Outcome {
             Event::Interface(interface, state) => output::say_state(&interface, state),
         }
     }
+}
+
+/// What a wire says last: what became of all it took in, both ways together.
+fn last_line(last: &Snapshot) -> String {
+    let Some(wire) = last.wires.first() else { return "ended: nothing was counted".into() };
+    let delivered = last.totals.delivered;
+    format!(
+        "ended: wire {} delivered {} ({}) in {}, dropped {}",
+        wire.name,
+        human::plural(delivered.packets, "packet"),
+        human::bytes(delivered.bytes),
+        human::uptime(wire.worker.now_ns.saturating_sub(wire.worker.since_ns)),
+        drops::text(last, 0)
+    )
 }

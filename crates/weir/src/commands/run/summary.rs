@@ -1,12 +1,11 @@
 //! The one line that is printed when the program of `weir run` has ended.
 
-use std::collections::BTreeMap;
-
 use weir_core::rate::Rate;
 use weir_port::unsent::Unsent;
 use weir_run::stats::Snapshot;
 
 use super::rest::Rest;
+use crate::commands::drops;
 use crate::human::{bytes, count, duration, plural};
 
 /// Sums a run up, by the last limit, which may not be the first: what the program sent, at which rate over all its time, and whether anything was lost.
@@ -31,28 +30,13 @@ pub fn line(limit: Rate, last: &Snapshot, rest: &Rest, elapsed_ns: u64) -> Strin
 /// `none`, or how many and why: by the rules of the wire, by the kernel before the wire had them, or with the network, which ended
 /// before they had left. What closed TCP connections had to send is no packets yet.
 fn dropped(last: &Snapshot, (unsent, tcp): (u64, Unsent)) -> String {
-    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
-    for (reason, amount) in &last.totals.dropped {
-        *reasons.entry(reason).or_default() += amount.packets;
+    let packets = drops::text(last, unsent);
+    if tcp.sockets == 0 {
+        return packets;
     }
-    for port in &last.ports {
-        *reasons.entry("sender-queue").or_default() += port.sender_queue_dropped;
-        *reasons.entry("kernel").or_default() += port.kernel_dropped;
-    }
-    *reasons.entry("unsent").or_default() += unsent;
-    reasons.retain(|_, packets| *packets > 0);
-    let parts: Vec<_> =
-        reasons.iter().map(|(reason, packets)| format!("{} {reason}", count(*packets))).collect();
-    let packets = format!("{}: {}", count(reasons.values().sum()), parts.join(", "));
-    let tcp_lost = tcp.sockets > 0;
     let tcp =
         format!("{} of {} not acknowledged", bytes(tcp.bytes), plural(tcp.sockets, "closed TCP connection"));
-    match (parts.is_empty(), tcp_lost) {
-        (true, false) => "none".into(),
-        (false, false) => packets,
-        (true, true) => tcp,
-        (false, true) => format!("{packets}; {tcp}"),
-    }
+    if packets == drops::NONE { tcp } else { format!("{packets}; {tcp}") }
 }
 
 /// A rate in tc's units, to a tenth.
