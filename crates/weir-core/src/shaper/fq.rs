@@ -299,7 +299,7 @@ impl<P: Packet> Fq<P> {
     }
 
     /// Lets packets of the flows at hand out which wait alone, as most do, until there are `packets_max`, or none at hand, or one
-    /// flow's turn is more than that: this one is taken and returned.
+    /// flow's turn is more than that: this one is taken and returned. In a function of its own the loop has the registers it needs.
     #[inline(never)]
     fn pass(
         &mut self,
