@@ -19,8 +19,8 @@
 //!
 //! A flow and a packet that waits alone in it are one cache line (`flow.rs`), which is read when the packet comes and when it
 //! leaves; several packets lie in a slab. Where there are too many flows for the caches their lines are asked for in advance:
-//! those of a burst some packets ahead of the one that is put in, and those that come due by `ahead.rs`. A burst is booked at
-//! once. Flows are numbered densely and taken at creation.
+//! those of a burst some packets ahead of the one that is put in, and those that come due when the chunk of the wheel before theirs
+//! is taken. A burst is booked at once. Flows are numbered densely and taken at creation.
 //!
 //! Owner: one worker. Source: Linux `net/sched/sch_fq.c` (pacing beside new and old flows); Saeed et al.,
 //! *Carousel*, SIGCOMM 2017 (earliest departure time, and the credit that returns when the packet leaves);
@@ -35,7 +35,6 @@
 use weir_simd::prefetch::prefetch;
 
 use self::{
-    ahead::Ahead,
     flow::{Flow, NONE, NOT_LISTED, TICK_SHIFT, Ticks},
     turns::List,
     wheel::{Due, Wheel},
@@ -53,7 +52,6 @@ use crate::{
     rate::Rate,
 };
 
-mod ahead;
 mod flow;
 mod turns;
 mod wheel;
@@ -110,7 +108,6 @@ pub struct Fq<P> {
     /// When it was last asked for packets.
     asked: Ticks,
     begin_ns: u64,
-    ahead: Ahead,
     quantum_bytes: i32,
     slack: Ticks,
     limit_bytes: u64,
@@ -157,7 +154,6 @@ impl<P: Packet> Fq<P> {
             wheel: Wheel::new(config.flows.min(config.packets_max)),
             asked: 0,
             begin_ns: now_ns,
-            ahead: Ahead::default(),
             quantum_bytes: config.quantum_bytes as i32,
             slack: config.slack_ns.saturating_mul(1 << TICK_SHIFT),
             limit_bytes: config.limit_bytes,

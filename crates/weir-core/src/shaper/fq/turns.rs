@@ -44,7 +44,9 @@ impl<P: Packet> Fq<P> {
     fn take_chunk(&mut self) -> bool {
         let taken = self.wheel.take_chunk(&mut self.due);
         if taken && self.flows.len() >= FLOWS_CACHED {
-            self.ahead.step(&self.due, &self.wheel, &self.flows);
+            for &flow in self.wheel.later(&self.due) {
+                self.expect(flow as usize);
+            }
         }
         taken
     }

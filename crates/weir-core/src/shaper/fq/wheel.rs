@@ -6,7 +6,7 @@
 //!
 //! A slot is a list of chunks, each a cache line with 15 flows and the end of the chunk before it. So the memory of a flow is not
 //! touched when it is put in, nor to find the one behind it, and which flows come due next is known before their memory is
-//! needed ([`Wheel::peek`]). Which slots are full is kept in a set that finds the first (`ffs.rs`).
+//! needed ([`Wheel::later`]). Which slots are full is kept in a set that finds the first (`ffs.rs`).
 //!
 //! Owner: one [`super::Fq`]. Source: Varghese and Lauck, *Hashed and hierarchical timing wheels*, SOSP 1987; Saeed et al., *Eiffel*,
 //! NSDI 2019 (find first set).
@@ -74,12 +74,6 @@ impl Due {
     #[inline]
     pub fn at_hand(&self) -> &[u32] {
         &self.chunk.0[1..=self.flows as usize % CHUNK]
-    }
-
-    /// What is left when those at hand are gone.
-    #[inline]
-    pub fn rest(&self) -> End {
-        self.list
     }
 
     /// The next of those at hand.
@@ -203,29 +197,18 @@ impl Wheel {
         Some(self.full.first_from(self.base)? << SLOT_SHIFT)
     }
 
-    /// The first slot of the window, as an absolute number.
+    /// The flows of the chunk that is taken after the one at hand, as far as is known now. The chunk after it is asked for.
     #[inline]
-    pub fn begin(&self) -> u64 {
-        self.base
-    }
-
-    /// The first full slot at or after `slot`, and its list, to be looked through.
-    #[inline]
-    pub fn first_full(&self, slot: u64) -> Option<(u64, End)> {
-        let found = self.full.first_from(slot.max(self.base))?;
-        (found < self.base + SLOTS).then(|| (found, self.lists[found as usize % SLOTS as usize]))
-    }
-
-    /// The flows of the last chunk of a list, and the list without it; `None` if it is empty. The chunk before it is asked for.
-    #[inline]
-    pub fn peek(&self, list: End) -> Option<(&[u32], End)> {
+    pub fn later(&self, due: &Due) -> &[u32] {
+        let mut list = due.list;
         if list == 0 {
-            return None;
+            let Some(next) = self.full.first_from(self.base) else { return &[] };
+            list = self.lists[next as usize % SLOTS as usize];
         }
         let last = list as usize - 1;
         let chunk = &self.chunks[last / CHUNK].0;
         prefetch(&self.chunks[chunk[0].saturating_sub(1) as usize / CHUNK]);
-        Some((&chunk[1..=last % CHUNK], chunk[0]))
+        &chunk[1..=last % CHUNK]
     }
 }
 

@@ -66,13 +66,13 @@ proptest! {
                             all_taken = false;
                             break;
                         }
-                        let expected = wheel.first_full(0).map(|(slot, _)| slot);
+                        let told: Vec<u32> = wheel.later(&due).to_vec();
                         if !wheel.take_due(now, &mut due) {
                             break;
                         }
                         let (slot, flows) = model.pop_first().expect("nothing is taken that is not there");
                         prop_assert!(slot << SLOT_SHIFT <= now, "early");
-                        prop_assert_eq!(expected, Some(slot));
+                        prop_assert!(!told.is_empty() && told.iter().all(|flow| flows.contains(flow)), "the next ones are told");
                         inside -= flows.len();
                         prop_assert_eq!(flows_of(&mut wheel, &mut due), flows);
                     }
