@@ -202,6 +202,7 @@ fn a_class_with_ecn_marks_and_drops_nothing() -> Result<()> {
     let row = row(&wire, "all")?.0;
     println!("    {:.1} Mbit/s, {marked} marks, dropped {}", rate / 1e6, row["dropped"]);
     ensure!(marked > 0, "nothing was marked");
+    ensure!(row["marked"] == marked, "{marked} marks arrived: {row}");
     ensure!(row["dropped"]["codel"].is_null(), "what could have been marked was dropped: {row}");
     // 50 Mbit/s of frames are 47.8 of data.
     weir_tests::require_timing!(rate > 40e6, "TCP reached {:.1} Mbit/s", rate / 1e6);

@@ -59,6 +59,9 @@ pub struct TreeClassStats {
     /// Its books, up to where packets leave it for the device.
     #[serde(flatten)]
     pub books: Books,
+    /// Packets marked as having met congestion (ECN), instead of being dropped.
+    #[serde(default)]
+    pub marked: u64,
     /// For how long its senders were blocked, in nanoseconds.
     pub blocked_ns: u64,
     /// How long packets stood in it: the median, in nanoseconds.
@@ -79,6 +82,7 @@ impl TreeClassStats {
             ceil_bits_per_s: row.ceil.map(Rate::bits_per_s),
             limit_bytes: row.limit_bytes,
             books: Books::new(&row.account, row.held),
+            marked: row.marked,
             blocked_ns: row.blocked_ns,
             delay_ns_p50: row.delay.quantile_ns(500),
             delay_ns_p99: row.delay.quantile_ns(990),

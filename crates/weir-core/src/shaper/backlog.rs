@@ -89,6 +89,8 @@ pub struct Backlog {
     limit_bytes: u64,
     poll_budget_bytes: u64,
     account: Account,
+    /// How many packets it marked as having met congestion.
+    marked: u64,
     delay: DelayHistogram,
     blocked: Blocked,
 }
@@ -109,6 +111,7 @@ impl Backlog {
             limit_bytes,
             poll_budget_bytes,
             account: Account::default(),
+            marked: 0,
             delay: DelayHistogram::default(),
             blocked: Blocked::default(),
         };
@@ -232,6 +235,11 @@ impl Backlog {
         &self.delay
     }
 
+    /// How many packets it marked instead of dropping them.
+    pub fn marked(&self) -> u64 {
+        self.marked
+    }
+
     /// What waits here.
     pub fn held(&self) -> Count {
         self.queue.held()
@@ -266,8 +274,14 @@ impl Backlog {
             WhenFull::Ecn(config) => (config, true),
             WhenFull::Drop(config) => (config, false),
         };
-        let signal = self.codel[flow].must_signal(config, now_ns, delay_ns, held_bytes);
-        (signal && !(may_mark && packet.mark_ce())).then_some(DropReason::Codel)
+        if !self.codel[flow].must_signal(config, now_ns, delay_ns, held_bytes) {
+            return None;
+        }
+        if !(may_mark && packet.mark_ce()) {
+            return Some(DropReason::Codel);
+        }
+        self.marked += 1;
+        None
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Row {
     pub account: Account,
     /// What waits.
     pub held: Count,
+    /// How many packets were marked as having met congestion.
+    pub marked: u64,
     /// For how long its feeders were blocked; the sum of the leaves.
     pub blocked_ns: u64,
     /// How long packets stood.
@@ -36,6 +38,7 @@ impl Row {
     fn add(&mut self, backlog: &Backlog, now_ns: u64) {
         self.account.merge(backlog.account());
         self.held.merge(backlog.held());
+        self.marked += backlog.marked();
         self.blocked_ns += backlog.blocked().total_ns(now_ns);
         self.delay.merge(backlog.delay());
     }
@@ -54,6 +57,7 @@ impl Shaping {
             limit_bytes: None,
             account: Account::default(),
             held: Count::default(),
+            marked: 0,
             blocked_ns: 0,
             delay: DelayHistogram::default(),
         };

@@ -19,6 +19,7 @@ pub fn table(directions: &[ClassStats]) -> Option<Table> {
         "",
         "held",
         "dropped",
+        "marked",
         "blocked",
         "delay p50",
         "p99",
@@ -55,6 +56,7 @@ fn cells(direction: &str, class: &TreeClassStats, depth: usize) -> Vec<(String, 
         plain(human::bytes(class.books.delivered.bytes)),
         plain(human::count(class.books.held.packets)),
         notice(human::count(dropped), dropped),
+        plain(human::count(class.marked)),
         notice(human::duration(class.blocked_ns), class.blocked_ns),
         plain(human::duration(class.delay_ns_p50)),
         plain(human::duration(class.delay_ns_p99)),
@@ -76,6 +78,7 @@ mod tests {
             ceil_bits_per_s: mbit.map(|_| 200_000_000),
             limit_bytes: None,
             books: Books::default(),
+            marked: 0,
             blocked_ns: 0,
             delay_ns_p50: 0,
             delay_ns_p99: 0,
@@ -93,6 +96,7 @@ mod tests {
         let mut directions = sample::snapshot().wires[0].classes.clone();
         let mut bulk = class("bulk", Some("gold"), Some(40));
         bulk.limit_bytes = Some(125_000);
+        bulk.marked = 17;
         bulk.blocked_ns = 7_368_000_000_000;
         bulk.delay_ns_p50 = 4_194_303;
         bulk.delay_ns_p99 = 5_020_000;
@@ -107,12 +111,12 @@ mod tests {
             [("gold", 120), ("rest", 80)].map(|(name, mbit)| class(name, Some("link"), Some(mbit)));
         directions[0].classes = vec![link, gold, rest, bulk, class("free", None, None)];
         let expected = "\
-direction  class        rate     ceil   queue  delivered           held  dropped  blocked  delay p50      p99
-wa->wb     link      200mbit  200mbit       -          0      0 B     0        0      0 s        0 s      0 s
-wa->wb       gold    120mbit  200mbit       -          0      0 B     0        0      0 s        0 s      0 s
-wa->wb         bulk   40mbit  200mbit  125 kB      1,200  1.82 MB    31        3  7,368 s    4.19 ms  5.02 ms
-wa->wb       rest     80mbit  200mbit       -          0      0 B     0        0      0 s        0 s      0 s
-wa->wb     free            -        -       -          0      0 B     0        0      0 s        0 s      0 s
+direction  class        rate     ceil   queue  delivered           held  dropped  marked  blocked  delay p50      p99
+wa->wb     link      200mbit  200mbit       -          0      0 B     0        0       0      0 s        0 s      0 s
+wa->wb       gold    120mbit  200mbit       -          0      0 B     0        0       0      0 s        0 s      0 s
+wa->wb         bulk   40mbit  200mbit  125 kB      1,200  1.82 MB    31        3      17  7,368 s    4.19 ms  5.02 ms
+wa->wb       rest     80mbit  200mbit       -          0      0 B     0        0       0      0 s        0 s      0 s
+wa->wb     free            -        -       -          0      0 B     0        0       0      0 s        0 s      0 s
 ";
         assert_eq!(table(&directions).unwrap().render(false), expected);
         let coloured = table(&directions).unwrap().render(true);
