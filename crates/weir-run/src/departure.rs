@@ -1,7 +1,6 @@
 //! The way out of a wire at one port: what was released goes onto the transmit ring, and its completion ends the account.
 //!
-//! A device without a carrier refuses for good each packet that it is handed, and tells only whoever asks. So the first refusal
-//! makes the departure ask, at most every [`DOWN_RETRY_NS`]; while there is no carrier nothing more is handed over.
+//! Where there is no carrier nothing is handed over (`carrier.rs`).
 //!
 //! Conservation (invariant 1), at every instant: accepted = delivered + dropped + in flight. Owner: the worker that owns the
 //! port. What is put here has room: at most as many packets are on their way to a port as its transmit ring has entries.
@@ -9,26 +8,22 @@
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
 use weir_port::frames::Frames;
-use weir_port::link::Link;
 use weir_port::port::Port;
 use weir_port::transmission::Completion;
 use weir_port::xsk::socket::Transmit;
 
+use crate::carrier::{Carrier, DOWN_RETRY_NS};
 use crate::packet::{WirePacket, make_mark};
 
 /// How long to leave a device alone that takes no more, in nanoseconds.
 pub const BUSY_RETRY_NS: u64 = 30_000;
-/// How long to leave a device alone that is down or has no carrier, in nanoseconds.
-const DOWN_RETRY_NS: u64 = 10_000_000;
 
 /// The books of one port's way out.
 #[derive(Debug, Default)]
 pub struct Departure {
     account: Account,
     busy: u64,
-    has_no_carrier: bool,
-    /// When it may ask for the carrier again.
-    ask_ns: u64,
+    carrier: Carrier,
 }
 
 impl Departure {
@@ -47,27 +42,17 @@ impl Departure {
 
     /// Makes the kernel transmit; when to try again what it does not take now.
     pub fn flush(&mut self, to: &mut Port, now_ns: u64) -> weir_port::Result<Option<u64>> {
-        if self.has_no_carrier && !self.finds_carrier(to.link(), now_ns) {
-            return Ok(Some(self.ask_ns));
+        if self.carrier.is_missing() && !self.carrier.is_found(to.link(), now_ns) {
+            return Ok(Some(self.carrier.ask_ns()));
         }
-        let outcome = to.flush_while(|link| self.finds_carrier(link, now_ns))?;
+        let outcome = to.flush_while(|link| self.carrier.is_found(link, now_ns))?;
         self.busy += u64::from(outcome != Transmit::Progress);
         Ok(match outcome {
             Transmit::Progress if to.transmit_room() > 0 => None,
             Transmit::Down => Some(now_ns + DOWN_RETRY_NS),
-            Transmit::Refused => Some(self.ask_ns),
+            Transmit::Refused => Some(self.carrier.ask_ns()),
             Transmit::Progress | Transmit::Busy => Some(now_ns + BUSY_RETRY_NS),
         })
-    }
-
-    /// Whether the device has a carrier: what it was when last asked, or asked anew if that is long ago.
-    fn finds_carrier(&mut self, link: &Link, now_ns: u64) -> bool {
-        if now_ns >= self.ask_ns {
-            self.ask_ns = now_ns + DOWN_RETRY_NS;
-            // One that cannot be asked is gone, and the wire will hear of it.
-            self.has_no_carrier = !Link::by_index(link.ifindex).is_ok_and(|link| link.has_carrier);
-        }
-        !self.has_no_carrier
     }
 
     /// Looks at what has become of transmissions, so that the books are up to date.

@@ -8,6 +8,7 @@
 //! that never leave memory.
 
 pub mod books;
+mod carrier;
 pub mod classes;
 pub mod clock;
 pub mod control;

@@ -35,6 +35,7 @@ use weir_ring::pool::Pool;
 
 use super::r#gen::Gen;
 use super::links::BURST;
+use crate::carrier::Carrier;
 use crate::clock::now_ns;
 
 /// Frames: for the offer of 64 queues, and a full transmit ring.
@@ -57,6 +58,7 @@ pub struct Interface {
     received: Vec<Received>,
     bell: Bell,
     watch: Watch,
+    carrier: Carrier,
     // Last: the memory goes when the sockets have gone.
     _umem: Umem,
 }
@@ -101,7 +103,15 @@ impl Interface {
         let port =
             Port::open(name, napi::BUDGET, &mut umem, std::slice::from_mut(&mut frames), &[&bell], keeper)?;
         let watch = Watch::new(port.link().ifindex)?;
-        Ok(Interface { port, frames, received: Vec::with_capacity(2 * BURST), bell, watch, _umem: umem })
+        Ok(Interface {
+            port,
+            frames,
+            received: Vec::with_capacity(2 * BURST),
+            bell,
+            watch,
+            carrier: Carrier::default(),
+            _umem: umem,
+        })
     }
 
     /// Sends what a generator makes until it is done or the interface vanishes; `observe` stops it by saying false.
@@ -190,6 +200,9 @@ impl Interface {
         now_ns: u64,
         account: &mut Account,
     ) -> weir_port::Result<(usize, Transmit)> {
+        if self.carrier.is_missing() && !self.carrier.is_found(self.port.link(), now_ns) {
+            return Ok((generator.due(now_ns, 0), Transmit::Down));
+        }
         let room = (self.port.transmit_room() as usize).min(BURST).min(self.frames.pool.available() as usize);
         let due = generator.due(now_ns, room);
         for _ in 0..due {
@@ -201,7 +214,8 @@ impl Interface {
             let packet = Received { frame, offset_bytes: 0, len_bytes };
             self.port.transmit_by(hash as usize % queues, packet, &mut self.frames);
         }
-        Ok((due, self.port.flush()?))
+        let carrier = &mut self.carrier;
+        Ok((due, self.port.flush_while(|link| carrier.is_found(link, now_ns))?))
     }
 
     fn collect_all(&mut self) {
