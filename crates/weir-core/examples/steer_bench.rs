@@ -46,30 +46,35 @@ mod bench {
     const FRAME_STRIDE: usize = 2048;
     const LINE_BYTES: usize = 64;
 
-    /// Whether the frame of a flow is tagged, and whether it is IPv6.
-    type Make = fn(u32) -> [bool; 2];
+    /// Whether a frame, by its number and its flow, is tagged, and whether it is IPv6.
+    type Make = fn(usize, u32) -> [bool; 2];
 
     pub fn run() {
         let peer = Peer::build("thash", &["-lrte_hash"]);
         let peer = peer.map_err(|error| println!("without DPDK's hashes: {error}")).ok();
         let (best, portable) = (Toeplitz::new(&Key::MICROSOFT), Toeplitz::portable(&Key::MICROSOFT));
-        println!("cycles a tuple or packet, median [quartiles] of {REPEATS}; kernel: {}", best.kernel_name());
+        println!("cycles a tuple, or a packet of bursts of 64: median [quartiles] of {REPEATS}; kernel: {}", best.kernel_name());
         toeplitz::<V4_WORDS>("12-byte tuple", &best, &portable, peer.as_ref(), "12");
         toeplitz::<V6_WORDS>("36-byte tuple", &best, &portable, peer.as_ref(), "36");
-        let makes: [(&str, Make); 4] = [
-            ("IPv4", |_| [false, false]),
-            ("IPv4 tagged", |_| [true, false]),
-            ("IPv6", |_| [false, true]),
-            ("IPv4 or IPv6", |flow| [false, flow.count_ones() % 2 == 0]),
+        // How many frames keep together while the order is changed, if it is.
+        let bursts: [(&str, Make, Option<usize>); 7] = [
+            ("IPv4", |_, _| [false, false], None),
+            ("IPv4 tagged", |_, _| [true, false], None),
+            ("IPv6", |_, _| [false, true], None),
+            ("IPv4 or IPv6", by_chance, None),
+            ("the same in any order", by_chance, Some(1)),
+            ("in runs of 8 in any order", |i, _| [false, i / 8 % 2 == 0], Some(8)),
+            ("IPv6 one in 64 anywhere", |i, _| [false, i % 64 == 0], Some(1)),
         ];
-        for (name, make) in makes {
+        for (name, make, run) in bursts {
             for workers in [2, 16] {
-                burst(&format!("burst of 64, {name}, {workers} workers"), make, workers, false);
+                burst(&format!("{name}, {workers} workers"), make, workers, run);
             }
         }
-        for workers in [2, 16] {
-            burst(&format!("the same in any order, {workers} workers"), makes[3].1, workers, true);
-        }
+    }
+
+    fn by_chance(_: usize, flow: u32) -> [bool; 2] {
+        [false, flow.count_ones() % 2 == 0]
     }
 
     fn toeplitz<const WORDS: usize>(
@@ -140,8 +145,8 @@ mod bench {
     }
 
     /// The packets' way, one burst after another, TCP or UDP. A processor learns in what order the frames of a benchmark come, and so
-    /// foretells every branch; unless the order within the bursts is `anew` each round.
-    fn burst(name: &str, make: Make, workers: usize, anew: bool) {
+    /// foretells every branch; unless the order within the bursts is another one each round, of runs of so many frames.
+    fn burst(name: &str, make: Make, workers: usize, run: Option<usize>) {
         let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, Rss::default_bits(workers), workers)
             .expect("settings");
         let memory = frames(make);
@@ -153,8 +158,8 @@ mod bench {
         for _ in 0..REPEATS {
             let mut taken = 0;
             let rounds = (0..ROUNDS).map(|_| {
-                if anew {
-                    views.chunks_mut(BURST_MAX).for_each(|frames| shuffle(frames, &mut state));
+                if let Some(run) = run {
+                    views.chunks_mut(BURST_MAX).for_each(|frames| shuffle(frames, run, &mut state));
                 }
                 taken = 0;
                 let start = now_cycles();
@@ -170,11 +175,12 @@ mod bench {
         print(name, "weir", repeats);
     }
 
-    /// Any order of `frames`, by the numbers that `state` begins.
-    fn shuffle(frames: &mut [&[u8]], state: &mut u32) {
-        for i in 1..frames.len() {
+    /// Any order of the runs of `run` frames, by the numbers that `state` begins.
+    fn shuffle(frames: &mut [&[u8]], run: usize, state: &mut u32) {
+        for i in 1..frames.len() / run {
             *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            frames.swap(i, (*state >> 16) as usize % (i + 1));
+            let with = (*state >> 16) as usize % (i + 1);
+            (0..run).for_each(|k| frames.swap(run * i + k, run * with + k));
         }
     }
 
@@ -244,7 +250,7 @@ mod bench {
         let start = first_line(&memory);
         for (i, frame) in memory[start..].chunks_exact_mut(FRAME_STRIDE).enumerate() {
             let flow = (i as u32).wrapping_mul(0x9e37_79b9);
-            let [tag, v6] = make(flow);
+            let [tag, v6] = make(i, flow);
             let (protocol, flow) = (if flow >> 20 & 1 == 0 { 6 } else { 17 }, flow.to_be_bytes());
             let mut head = vec![0; 12];
             if tag {
