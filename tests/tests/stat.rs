@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         plain!(options_that_do_not_go_together),
         privileged!(no_wire_is_up),
         privileged!(a_wire_that_may_not_be_asked_is_no_proof),
+        privileged!(one_that_does_not_answer_does_not_hide_the_others),
         privileged!(tables_and_proof_under_load),
         privileged!(a_line_an_interval),
         privileged!(workstreams_under_load),
@@ -74,6 +75,30 @@ fn a_wire_that_may_not_be_asked_is_no_proof() -> Result<()> {
     let done = run(&mut command, LIMIT)?;
     ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stdout);
     ensure!(done.stderr.contains("only root may ask"), "{}", done.stderr);
+    wire.stop()?;
+    Ok(())
+}
+
+fn one_that_does_not_answer_does_not_hide_the_others() -> Result<()> {
+    let rigs = [Rig::new(1, 1)?, Rig::new(1, 1)?];
+    let (mut silent, wire) = (rigs[0].wire(&["--rate", "200mbit"])?, rigs[1].wire(&["--rate", "200mbit"])?);
+    silent.signal(Signal::STOP)?;
+    for arguments in [&["stat"][..], &["stat", "--check"]] {
+        let done = wire.weir(arguments)?;
+        ensure!(done.status.code() == Some(1), "`{}` ended with {}", done.what, done.status);
+        ensure!(
+            done.stderr.contains(silent.name()) && done.stderr.contains("does not answer"),
+            "{}",
+            done.stderr
+        );
+        ensure!(
+            done.stdout.contains(if arguments.len() == 1 { wire.name() } else { "holds" }),
+            "{}",
+            done.stdout
+        );
+    }
+    silent.signal(Signal::CONT)?;
+    silent.stop()?;
     wire.stop()?;
     Ok(())
 }

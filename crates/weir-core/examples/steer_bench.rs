@@ -53,7 +53,10 @@ mod bench {
         let peer = Peer::build("thash", &["-lrte_hash"]);
         let peer = peer.map_err(|error| println!("without DPDK's hashes: {error}")).ok();
         let (best, portable) = (Toeplitz::new(&Key::MICROSOFT), Toeplitz::portable(&Key::MICROSOFT));
-        println!("cycles a tuple, or a packet of bursts of 64: median [quartiles] of {REPEATS}; kernel: {}", best.kernel_name());
+        println!(
+            "cycles a tuple, or a packet of bursts of 64: median [quartiles] of {REPEATS}; kernel: {}",
+            best.kernel_name()
+        );
         toeplitz::<V4_WORDS>("12-byte tuple", &best, &portable, peer.as_ref(), "12");
         toeplitz::<V6_WORDS>("36-byte tuple", &best, &portable, peer.as_ref(), "36");
         // How many frames keep together while the order is changed, if it is.

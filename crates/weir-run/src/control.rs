@@ -188,16 +188,18 @@ fn has_gone(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| matches!(error.kind(), ConnectionRefused | NotFound))
 }
 
-/// The counters of every wire that is up, or of one.
-pub fn stat(name: Option<&str>) -> Result<Snapshot, String> {
-    let read = |path: &Path| -> Result<Snapshot, String> {
-        serde_json::from_value(ask(path, &Command::Stat)?)
-            .map_err(|error| format!("{}: {error}", path.display()))
-    };
-    if let Some(name) = name {
-        return read(&Control::path_of(name));
-    }
-    let mut all = Snapshot::default();
+/// The counters of one wire.
+pub fn stat(name: &str) -> Result<Snapshot, String> {
+    read(&Control::path_of(name))
+}
+
+fn read(path: &Path) -> Result<Snapshot, String> {
+    serde_json::from_value(ask(path, &Command::Stat)?).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The counters of every wire that is up and answers, and why others do not.
+pub fn stat_all() -> (Snapshot, Vec<String>) {
+    let (mut all, mut faults) = (Snapshot::default(), Vec::new());
     let mut paths: Vec<_> = std::fs::read_dir(DIRECTORY)
         .into_iter()
         .flatten()
@@ -214,8 +216,8 @@ pub fn stat(name: Option<&str>) -> Result<Snapshot, String> {
             Ok(snapshot) => all.merge(snapshot),
             // It went down while it was being asked.
             Err(error) if Crew::is_going_down(&error) || has_gone(&path) => {}
-            Err(error) => return Err(error),
+            Err(error) => faults.push(error),
         }
     }
-    Ok(all)
+    (all, faults)
 }

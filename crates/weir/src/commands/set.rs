@@ -64,7 +64,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 
 /// The file, checked for the interfaces of the wire.
 fn read_classes(wire: &str, file: &Path) -> Result<SetClasses, Failure> {
-    let snapshot = control::stat(Some(wire))?;
+    let snapshot = control::stat(wire)?;
     let ports = &snapshot.wires.first().ok_or("the wire that answered is none")?.ports;
     let (text, _) = text::classes(file, ports.each_ref().map(String::as_str))?;
     Ok(SetClasses { file: file.display().to_string(), text })

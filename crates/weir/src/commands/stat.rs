@@ -84,12 +84,21 @@ impl From<io::Error> for Fault {
     }
 }
 
-fn read(arguments: &Arguments) -> Result<Snapshot, Fault> {
-    control::stat(arguments.wire.as_deref()).map_err(|error| Fault::Other(error.into()))
+/// The counters that were asked for. A wire that does not answer is said, and does not hide the others: false.
+fn read(arguments: &Arguments) -> Result<(Snapshot, bool), Fault> {
+    let Some(wire) = &arguments.wire else {
+        let (snapshot, faults) = control::stat_all();
+        if let ([fault, ..], true) = (faults.as_slice(), snapshot.wires.is_empty()) {
+            return Err(Fault::Other(fault.as_str().into()));
+        }
+        faults.iter().for_each(|fault| output::say(format_args!("weir: {fault}")));
+        return Ok((snapshot, faults.is_empty()));
+    };
+    Ok((control::stat(wire).map_err(|error| Fault::Other(error.into()))?, true))
 }
 
 fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
-    let snapshot = read(arguments)?;
+    let (snapshot, is_all) = read(arguments)?;
     let mut out = io::stdout().lock();
     if arguments.json {
         let text = serde_json::to_string_pretty(&snapshot).map_err(|error| Fault::Other(error.into()))?;
@@ -102,8 +111,9 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
     } else if !arguments.check {
         write!(out, "{}", text::render(&snapshot, colour()))?;
     }
+    let status = if is_all { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if !arguments.check {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(status);
     }
     let faults = snapshot.check();
     for fault in &faults {
@@ -115,7 +125,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
     if !arguments.json && !snapshot.wires.is_empty() {
         writeln!(out, "{}", proof(&snapshot.totals))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(status)
 }
 
 const NONE_UP: &str = "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces";
@@ -132,7 +142,7 @@ fn proof(totals: &Books) -> String {
 /// A line an interval until a signal, the end of the last wire, or so many lines as were asked for.
 fn watch(arguments: &Arguments, interval: Duration) -> Result<ExitCode, Fault> {
     let signals = signals()?;
-    let mut before = read(arguments)?;
+    let (mut before, _) = read(arguments)?;
     let mut out = io::stdout().lock();
     let mut next_ns = now_ns();
     let mut lines_printed = 0;
@@ -149,7 +159,7 @@ fn watch(arguments: &Arguments, interval: Duration) -> Result<ExitCode, Fault> {
         if signals.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             break;
         }
-        let after = read(arguments)?;
+        let (after, _) = read(arguments)?;
         let lines = interval::between(&before, &after);
         let name_width = lines.iter().map(interval::Line::name_width).max().unwrap_or(0).max(8);
         for line in &lines {
