@@ -69,6 +69,8 @@ fn wrong_command_lines() -> Result<()> {
         (&["wire", "a", "b", "--rate", "200mbit", "--queue", "soon"], "soon"),
         (&["wire", "a", "b", "--burst", "-3k", "--rate", "1mbit"], "-3k"),
         (&["wire", "a", "b", "--queue", "5ms"], "--rate"),
+        (&["wire", "a", "b", "--rate", "9mbit", "--queue", "5ms", "--classes", "none.toml"], "--queue"),
+        (&["run", "--rate", "9mbit", "--queue", "5ms", "--classes", "none.toml", "--", "true"], "--queue"),
         (&["wire", "a", "b", "--rate", "1mbit", "--name", ""], "--name"),
         (&["wire", "a", "b", "--rate", "200mbit", "--colour", "red"], "--colour"),
         (&["wire", "a", "b", "--workers", "0"], "--workers 0"),

@@ -106,6 +106,16 @@ pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), 
     Ok((text, classes))
 }
 
+/// Refuses `--queue` where classes have queues of their own.
+pub fn check_queue(queue_ns: Option<u64>, has_classes: bool) -> Result<(), Failure> {
+    match queue_ns {
+        Some(_) if has_classes => Err(Failure::usage(
+            "--queue is for a limit without classes: with them give each class its `queue` in the file",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The limits of a direction from the options that were given.
 pub fn limits(
     rate: Option<Rate>,

@@ -77,7 +77,7 @@ pub struct Arguments {
     /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     burst: Option<u64>,
-    /// How much may stand inside, as a time at the rate; the rest stays with the program [default: 5ms]
+    /// How much may stand inside, as a time at the rate, without classes; the rest stays with the program [default: 5ms]
     #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]
     queue: Option<u64>,
     /// Classes that share each direction (see `weir wire --help`); --rate then limits them all together
@@ -104,6 +104,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let name = name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
     text::check_name(&name)?;
     let (memory_bytes, cores) = machine.check()?;
+    text::check_queue(*queue, classes.is_some())?;
     let limits = [
         text::limits(Some(*rate), *burst, *queue)?,
         text::limits(rate_back.or(Some(*rate)), *burst, *queue)?,

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use weir_core::rate::Rate;
 use weir_run::control::{self, Command, Control, SetClasses, ask};
 use weir_run::limits::SetLimits;
+use weir_run::stats::ClassStats;
 
 use super::wire::LimitArguments;
 use crate::{Failure, Outcome, text};
@@ -51,6 +52,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return Err(Failure::usage(
             "nothing to change: give --rate, --rate-back, --burst, --queue or --classes",
         ));
+    }
+    if limit.queue.is_some() {
+        let shares = |class: &ClassStats| !class.classes.is_empty();
+        let has_classes = limit.classes.is_some()
+            || control::stat(wire)?.wires.iter().any(|wire| wire.classes.iter().any(shares));
+        text::check_queue(limit.queue, has_classes)?;
     }
     let classes = limit.classes.as_deref().map(|file| read_classes(wire, file)).transpose()?;
     for change in changes {

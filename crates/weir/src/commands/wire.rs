@@ -57,7 +57,7 @@ pub struct LimitArguments {
     /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     pub burst: Option<u64>,
-    /// How much may stand inside, as a time at the rate; the rest stays with the senders [default: 5ms]
+    /// How much may stand inside, as a time at the rate, without classes; the rest stays with the senders [default: 5ms]
     #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]
     pub queue: Option<u64>,
     /// Classes that share each direction, and filters that lead to them; --rate then limits them all together
@@ -137,6 +137,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let name = name.clone().unwrap_or_else(|| first.clone());
     text::check_name(&name)?;
     let (memory_bytes, cores) = machine.check()?;
+    text::check_queue(limit.queue, limit.classes.is_some())?;
     let classes = match &limit.classes {
         Some(file) => Some(Arc::new(text::classes(file, [first, second])?.1)),
         None => None,
