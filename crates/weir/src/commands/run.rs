@@ -65,8 +65,9 @@ Good to know:
   held, and TCP connections it closed. Ctrl-C, TERM or HUP ends that wait; so
   does a child of CMD that goes on sending, after twice the time that what
   stood there needs, and 2 seconds. What is lost then is in the summary.
-  Then its network ends, also for children of it that go on; when weir is
-  killed, CMD is killed.")]
+  Then its network ends, also for children of it that go on: what they send
+  while it ends is lost and nowhere counted. When weir is killed, CMD is
+  killed.")]
 pub struct Arguments {
     /// Limit of what CMD sends and of what it receives, in tc's units, such as 200mbit
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
