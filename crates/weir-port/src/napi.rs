@@ -152,16 +152,8 @@ impl Poller {
     pub fn poll(&self) {
         match self {
             Poller::Primed(socket) => {
-                let mut byte = 0u8;
-                // SAFETY: one byte of room is passed with its length; nothing is expected to be received.
-                unsafe {
-                    libc::recv(
-                        socket.as_raw_fd(),
-                        std::ptr::from_mut(&mut byte).cast(),
-                        1,
-                        libc::MSG_DONTWAIT,
-                    )
-                };
+                // Nothing is expected to be received.
+                let _ = receive(socket);
             }
             Poller::Ring(ring) => {
                 let timeout = io_uring::types::Timespec::new().nsec(1);
@@ -169,6 +161,39 @@ impl Poller {
                 // Nothing completes; the wait is what polls. It ends by its timeout, which is no error here.
                 let _ = ring.submitter().submit_with_args(1, &arguments);
             }
+        }
+    }
+
+    /// Whether it is this poller that brings in the priming packet that was sent last, the `nth`, and not the kernel's softirq, as the
+    /// packet shows by not being here before the poll, and being here after. If the softirq has the instance, it is waited for, up to
+    /// `waits` times. io_uring cannot tell.
+    fn brings(&self, nth: u32, waits: &mut u32) -> Result<bool> {
+        let Poller::Primed(socket) = self else {
+            self.poll();
+            return Ok(false);
+        };
+        let is_here = |wait_ns: u64| -> Result<bool> {
+            let mut fds = [sys::poll_in(socket.as_raw_fd())];
+            let waiting = sys::poll_readable(&mut fds, Some(wait_ns));
+            Ok(waiting.doing(|| "waiting for a first packet".into())? > 0)
+        };
+        // Earlier ones may have come late. Reading one that is here polls nothing.
+        while is_here(0)? {
+            if receive(socket) == Some(nth) {
+                return Ok(false);
+            }
+        }
+        let mut by_first_poll = true;
+        loop {
+            while let Some(number) = receive(socket) {
+                if number == nth {
+                    return Ok(by_first_poll);
+                }
+            }
+            by_first_poll = false;
+            let Some(fewer) = waits.checked_sub(1) else { return Ok(false) };
+            *waits = fewer;
+            is_here(PRIMING_NS_MIN)?;
         }
     }
 
@@ -185,6 +210,15 @@ impl Poller {
                 each * 2
             }
             Poller::Ring(_) => RING_BUDGET,
+        }
+    }
+
+    /// The UDP port that priming packets go to; where none arrives, that of nobody.
+    fn port(&self) -> u16 {
+        const DISCARD: u16 = 9;
+        match self {
+            Poller::Primed(socket) => socket.local_addr().map_or(DISCARD, |address| address.port()),
+            Poller::Ring(_) => DISCARD,
         }
     }
 
@@ -253,6 +287,16 @@ impl Priming {
     }
 }
 
+/// The number of a priming packet that a socket has received, 0 if it is something else; polls if it has received none.
+fn receive(socket: &UdpSocket) -> Option<u32> {
+    let mut number = [0u8; 4];
+    // SAFETY: the room is passed with its length.
+    let received = unsafe {
+        libc::recv(socket.as_raw_fd(), number.as_mut_ptr().cast(), number.len(), libc::MSG_DONTWAIT)
+    };
+    (received >= 0).then(|| u32::from_be_bytes(number))
+}
+
 /// Sends each of `primings` a packet from `sender` in `sender_netns`, by the queue of the same number; the instance by which it
 /// came, where it did.
 pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Result<Vec<Option<u32>>> {
@@ -260,10 +304,11 @@ pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Res
     for nth in 0..PRIMING_TRIES {
         let numbered = (0u32..).zip(primings);
         let missing: Vec<_> = numbered.filter(|(queue, _)| came_by[*queue as usize].is_none()).collect();
+        let ports: Vec<_> = missing.iter().map(|(queue, priming)| (*queue, priming.port)).collect();
         if missing.is_empty() {
             break;
         }
-        match sender_netns.run(|| prime(sender, &missing)) {
+        match sender_netns.run(|| prime(sender, &ports, 0)) {
             Err(error) if is_code(&error, libc::ENETDOWN) => break,
             result => result?,
         }
@@ -279,15 +324,43 @@ pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Res
     Ok(came_by)
 }
 
-/// Sends, from a sending end in this thread's namespace, one frame to each of `primings` by way of the transmit queue whose
-/// number stands beside it: Ethernet broadcast, IPv4 0.0.0.0 to 255.255.255.255, UDP. Neither end needs an address.
-fn prime(sender: &Link, primings: &[(u32, &Priming)]) -> Result<()> {
+/// Sends a packet by each queue, whose instances are deferred and have no other senders, until the pollers of the same numbers alone
+/// bring it in. Why it is then theirs, and why one packet is not enough, is in `crate::ownership`.
+pub fn oust_softirq(pollers: &[Poller], sender_netns: &NetNs, sender: &Link) -> Result<()> {
+    /// The first is mostly the softirq's, the second not.
+    const TRIES: u32 = 8;
+    // In all, 0.3 s: an interface that is down again brings nothing, and its queues are many.
+    let mut waits = 60;
+    let mut left: Vec<_> = (0u32..).zip(pollers).collect();
+    for nth in 1..=TRIES {
+        let ports: Vec<_> = left.iter().map(|(queue, poller)| (*queue, poller.port())).collect();
+        match sender_netns.run(|| prime(sender, &ports, nth)) {
+            Err(error) if is_code(&error, libc::ENETDOWN) => break,
+            result => result?,
+        }
+        let mut others = Vec::new();
+        for (queue, poller) in left {
+            if !poller.brings(nth, &mut waits)? {
+                others.push((queue, poller));
+            }
+        }
+        left = others;
+        if left.is_empty() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Sends, from a sending end in this thread's namespace, the `nth` frame to each of the UDP ports by way of the transmit queue whose
+/// number stands before it: Ethernet broadcast, IPv4 0.0.0.0 to 255.255.255.255. Neither end needs an address.
+fn prime(sender: &Link, ports: &[(u32, u16)], nth: u32) -> Result<()> {
     let send = || -> io::Result<()> {
         let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
-        for (queue, priming) in primings {
+        for &(queue, port) in ports {
             let mark = PRIMING_MARK | queue;
             sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &mark)?;
-            send_frame(socket.as_fd(), sender.ifindex, &priming_frame(sender.address, priming.port))?;
+            send_frame(socket.as_fd(), sender.ifindex, &priming_frame(sender.address, port, nth))?;
         }
         // One socket for all, and closed elsewhere: closing one waits for every core, which takes 10 ms.
         // Without a thread it is closed here.
@@ -322,21 +395,22 @@ fn send_frame(socket: BorrowedFd<'_>, ifindex: u32, frame: &[u8]) -> io::Result<
     sys::check(sent as i32).map(drop)
 }
 
-fn priming_frame(source: [u8; 6], port: u16) -> Vec<u8> {
+fn priming_frame(source: [u8; 6], port: u16, nth: u32) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend(source);
     frame.extend([0x08, 0x00]);
     let header_start = frame.len();
-    // Version and length of header, no service, 28 bytes in all, no fragment, one hop, UDP.
-    frame.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 1, 17, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255]);
+    // Version and length of header, no service, 32 bytes in all, no fragment, one hop, UDP.
+    frame.extend([0x45, 0, 0, 32, 0, 0, 0, 0, 1, 17, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255]);
     let sum: u32 =
         frame[header_start..].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
     let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
     frame[header_start + 10..header_start + 12].copy_from_slice(&checksum.to_be_bytes());
     frame.extend(port.to_be_bytes());
     frame.extend(port.to_be_bytes());
-    // Eight bytes in all, and no checksum, which IPv4 allows.
-    frame.extend([0, 8, 0, 0]);
+    // Twelve bytes in all, and no checksum, which IPv4 allows.
+    frame.extend([0, 12, 0, 0]);
+    frame.extend(nth.to_be_bytes());
     frame.resize(60, 0);
     frame
 }
@@ -363,7 +437,7 @@ mod tests {
 
     #[test]
     fn the_priming_frame_has_a_right_header_checksum() {
-        let frame = priming_frame([2, 0, 0, 0, 0, 1], 4242);
+        let frame = priming_frame([2, 0, 0, 0, 0, 1], 4242, 1);
         assert_eq!(frame.len(), 60);
         let sum: u32 = frame[14..34].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
         assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);

@@ -1,13 +1,30 @@
 //! Owning the receive queues of an interface, and owning them again after it was down: what is the port's and not one queue's.
 //!
 //! ```text
-//! instances -> first packets (they pass to the kernel's stack) -> pollers -> deferral -> the map directs queues to sockets
-//!    ^                                                                                                            |
-//!    +---- the interface came up again, with other instances <---- it went down <----------------------------------+
+//! senders kept off -> first packets -> deferral -> more, until our poll brings them -> the map directs queues to sockets -> senders
+//!    ^             (they pass to the kernel's own stack)  (the softirq has ended)                                         |
+//!    +---- the interface came up again, with other instances <---- it went down <------------------------------------------+
 //! ```
 //!
 //! Rule: a queue is directed to its socket only when nobody but its poller polls its instance, so that nothing comes for which
 //! no frames are on offer.
+//!
+//! Why the softirq has ended then. A deferred instance is polled by softirq only if a packet calls for it, and a packet does so only
+//! while `rx_notify_masked` is unset (`__veth_xdp_flush`). Once set it stays set: `veth_poll` unsets it only if `napi_complete_done` is
+//! true, which it is not for a deferred instance that has brought a packet. So it has to be set before the flood. A packet sets it if it
+//! finds nobody at work (`napi_schedule_prep`); one that finds somebody marks the instance as `MISSED` instead, and the softirq polls
+//! again. Either way the softirq brings that packet. One that it leaves in the ring for our poll to bring therefore found the word set.
+//! That poll clears `MISSED` (`busy_poll_stop`), had the instance to itself, and gives it back to nobody.
+//!
+//! Why senders are kept off meanwhile ([`Announcements::set_priming`]). Under a flood each poll would meet a packet and be `MISSED`; the
+//! softirq repeats full polls for as long as there are more (`__napi_poll`); and who brought a packet would not show. What they send
+//! then would be the kernel's own, and lost too. First packets go through the senders' qdisc, in turn, so none of theirs comes after.
+//!
+//! Limits. A poller by io_uring cannot tell, nor is one who sends past the qdisc kept off: there it is tried some times, and frames for
+//! a whole poll are on offer, should one of the softirq's end after the queue is directed.
+//!
+//! Source: kernel `drivers/net/veth.c:__veth_xdp_flush`, `veth_poll`; `net/core/dev.c:__napi_poll`, `napi_complete_done`,
+//! `napi_schedule_prep`.
 //!
 //! Owner: whoever opened the port. The queues may be lent to several workers meanwhile ([`crate::port::Port::split`]); a queue's
 //! new poller then goes to the worker that has it.
@@ -106,6 +123,13 @@ impl Ownership {
     pub(crate) fn take(&mut self, mut give: impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
         self.ids = napi::instances(self.link.ifindex)?;
         napi::check_instances(&self.link, &self.ids)?;
+        self.announcements.set_priming(true);
+        let taken = self.take_from_softirq(&mut give);
+        self.announcements.set_priming(false);
+        taken
+    }
+
+    fn take_from_softirq(&self, give: &mut impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
         for (queue, poller) in self.pollers()?.into_iter().enumerate() {
             give(queue, poller)?;
         }
@@ -121,22 +145,19 @@ impl Ownership {
         // Whoever had the queues before may have left their senders stopped, and first packets would not get through either. It
         // is done as well as can be: without io_uring, priming alone is what there is.
         let _ = napi::poll_once(&self.ids);
-        self.announcements.set_priming(true);
         let primings =
             (0..self.link.rx_queues).map(|_| Priming::new(&self.link)).collect::<Result<Vec<_>>>()?;
-        let came_by = napi::came_by(&primings, &self.sender_netns, &self.sender);
-        self.announcements.set_priming(false);
+        let came_by = napi::came_by(&primings, &self.sender_netns, &self.sender)?;
         let mut pollers = Vec::new();
-        for ((priming, came_by), &id) in primings.into_iter().zip(came_by?).zip(&self.ids) {
-            let poller = if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? };
+        for ((priming, came_by), &id) in primings.into_iter().zip(came_by).zip(&self.ids) {
             napi::defer(id)?;
-            poller.poll();
-            pollers.push(poller);
+            pollers.push(if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? });
         }
+        napi::oust_softirq(&pollers, &self.sender_netns, &self.sender)?;
         Ok(pollers)
     }
 
-    /// Notes that the interface went down: what the kernel loses from now on until [`Ownership::retake`] is no fault.
+    /// Notes that the interface went down: what the kernel loses from now on until [`Ownership::note_up`] is no fault.
     pub fn note_down(&mut self) {
         self.is_down = true;
     }
@@ -165,6 +186,11 @@ impl Ownership {
         self.take(give)?;
         // Senders may have been stopped, and announced before this.
         (0..self.sockets.len()).for_each(|queue| self.announcements.set_pending(queue));
+        self.note_up()
+    }
+
+    /// Notes that the interface is up and its queues are owned: what the kernel loses from now on is a fault.
+    pub fn note_up(&mut self) -> Result<()> {
         self.lost()?;
         self.is_down = false;
         Ok(())

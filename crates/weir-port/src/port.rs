@@ -115,9 +115,14 @@ impl Port {
         Ok(Port { attached: Some([redirect, doorbell]), ownership, queues, transmissions })
     }
 
-    /// Notes that the interface went down: what the kernel loses from now on until [`Port::retake`] is no fault.
+    /// Notes that the interface went down: what the kernel loses from now on until [`Port::retake`] or [`Port::note_up`] is no fault.
     pub fn note_down(&mut self) {
         self.ownership.note_down();
+    }
+
+    /// Notes that the interface is up, and still the one that is owned.
+    pub fn note_up(&mut self) -> Result<()> {
+        self.ownership.note_up()
     }
 
     /// Whether the queues have NAPI instances other than those it owns, as they do after the interface came up again.
@@ -364,14 +369,14 @@ fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<(
 fn offer(queues: &mut [Queue], number: usize, frames: &mut [Frames], name: &str) -> Result<()> {
     let owners = frames.len();
     let queue = &mut queues[number];
-    if queue.offer(&mut frames[owner_of(number, owners)]) {
+    if queue.offer_for_any_poll(&mut frames[owner_of(number, owners)]) {
         return Ok(());
     }
     Err(PortError::Unsuitable {
         name: name.into(),
         why: format!(
             "has too many queues for the packet memory, of which queue {number} needs {} frames: give weir more with --memory",
-            queue.poll_budget()
+            queue.poll_budget_max()
         ),
     })
 }

@@ -20,12 +20,15 @@ pub struct Queue {
     on_offer: u32,
     /// How many packets one poll brings at most, and how many frames are on offer at least when it may be polled.
     poll_budget: u32,
+    /// What that may be set to.
+    poll_budget_max: u32,
 }
 
 impl Queue {
     pub(crate) fn new(number: usize, socket: XskSocket, poller: Poller, poll_budget: u32) -> Queue {
-        let poll_budget = poller.set_budget(poll_budget.min(napi::BUDGET));
-        Queue { number, socket, poller, on_offer: 0, poll_budget }
+        let poll_budget_max = poll_budget.min(napi::BUDGET);
+        let poll_budget = poller.set_budget(poll_budget_max);
+        Queue { number, socket, poller, on_offer: 0, poll_budget, poll_budget_max }
     }
 
     /// Its number at the port.
@@ -37,8 +40,8 @@ impl Queue {
         &mut self.socket
     }
 
-    pub(crate) fn poll_budget(&self) -> u32 {
-        self.poll_budget
+    pub(crate) fn poll_budget_max(&self) -> u32 {
+        self.poll_budget_max
     }
 
     pub(crate) fn set_poll_budget(&mut self, packets: u32) -> u32 {
@@ -58,14 +61,24 @@ impl Queue {
 
     /// Fills the offer up; true if the queue may be polled.
     pub fn offer(&mut self, frames: &mut Frames) -> bool {
+        self.offer_up_to(self.poll_budget, frames)
+    }
+
+    /// Fills the offer up for any poll, also one by the kernel, which keeps to its own budget: before the queue is directed to its
+    /// socket, such a poll may have begun that ends after. True if there were frames.
+    pub(crate) fn offer_for_any_poll(&mut self, frames: &mut Frames) -> bool {
+        self.offer_up_to(self.poll_budget_max, frames)
+    }
+
+    fn offer_up_to(&mut self, count: u32, frames: &mut Frames) -> bool {
         let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
-        while self.on_offer < self.poll_budget {
+        while self.on_offer < count {
             let Some(frame) = frames.pool.take() else { break };
             self.socket.fill.push(u64::from(frames.loans.lend(frame)) * frame_bytes);
             self.on_offer += 1;
         }
         self.socket.fill.publish();
-        self.on_offer >= self.poll_budget
+        self.on_offer >= count
     }
 
     /// Polls once and collects what came; how many packets that were.

@@ -126,12 +126,6 @@ impl Direction {
         self.intake.set_quantum_bytes(self.poll_budget * QUANTUM_BYTES);
     }
 
-    /// Makes queues that are about to be owned offer as many frames as any poll brings: the kernel's softirq may have begun one,
-    /// which ends after they are owned and keeps to nobody's budget. [`Direction::tune`] comes after.
-    pub fn widen(&self, from: &mut Port) {
-        from.set_poll_budget(self.poll_budget_max);
-    }
-
     /// Whether a packet was announced that the intake does not know of: the last look before parking.
     pub fn is_announced(&self, from: &Port) -> bool {
         (0..from.queues()).any(|queue| self.intake.is_quiet(queue) && from.announcements().is_pending(queue))

@@ -168,15 +168,16 @@ impl Part {
     }
 
     /// Owns the queues of an interface again that came up again, with other NAPI instances than before. What was received before it
-    /// went down is taken in, since its rings are not the new instances'.
+    /// went down is taken in, since its rings are not the new instances'. One that went down and up twice is told of twice, and may be
+    /// owned again by the first time.
     pub fn retake(&mut self, index: usize, now_ns: u64) -> weir_port::Result<()> {
         let (End { port, direction, .. }, frames) = self.end(index);
         let mut retake = || {
-            if port.is_disowned()? {
-                port.let_go()?;
-                direction.collect(port, frames, now_ns);
+            if !port.is_disowned()? {
+                return port.note_up();
             }
-            direction.widen(port);
+            port.let_go()?;
+            direction.collect(port, frames, now_ns);
             port.retake(frames)
         };
         let result = retake();
@@ -184,6 +185,8 @@ impl Part {
         match result {
             // Down again already: it will come up again, or vanish.
             Err(_) if Link::by_index(port.link().ifindex).is_ok_and(|link| !link.up) => Ok(()),
+            // And up again already, of which the worker will hear.
+            Err(_) if port.is_disowned().is_ok_and(|is_disowned| is_disowned) => Ok(()),
             result => result,
         }
     }

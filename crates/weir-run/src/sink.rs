@@ -326,7 +326,7 @@ impl Watched<'_> {
     /// Owns the queues again if they have other instances than before.
     fn retake(&mut self) -> weir_port::Result<()> {
         if !self.ownership.is_disowned()? {
-            return Ok(());
+            return self.ownership.note_up();
         }
         self.ownership.let_go()?;
         let mut pollers: Vec<_> = (0..self.owners).map(|_| Vec::new()).collect();

@@ -2,7 +2,8 @@
 //! worker if it is parked.
 //!
 //! ```text
-//! queue = flows[hash] or, for a new flow, the next queue in turn that has no backlog
+//! if priming: queue = the mark's, or drop a packet that is not marked
+//! else:       queue = flows[hash] or, for a new flow, the next queue in turn that has no backlog
 //! if pending[queue] = 0 and exchange(pending[queue], 1) = 0:
 //!     if compare_exchange(state, PARKED, NOTIFIED): submit one record to the ring buffer
 //! ```
@@ -31,6 +32,7 @@ use crate::napi::PRIMING_MARK;
 const SKB_MARK: i16 = 8;
 const SKB_QUEUE_MAPPING: i16 = 12;
 const TCX_NEXT: i32 = -1;
+const TCX_DROP: i32 = 2;
 const BPF_RB_FORCE_WAKEUP: i32 = 2;
 
 /// The worker is awake and will look at every pending queue before it parks.
@@ -97,7 +99,8 @@ impl Announcements {
     }
 
     /// While priming, a packet marked as [`PRIMING_MARK`] goes to the queue its mark names, so that each NAPI instance can be
-    /// reached; flows stay where they are.
+    /// reached. All others are dropped: they would be the kernel's, whose own stack they are not for, and while they come, an
+    /// instance cannot be taken from its softirq for certain (`crate::ownership`). Flows stay where they are.
     pub fn set_priming(&self, priming: bool) {
         self.words.words()[WORD_PRIMING].store(u32::from(priming), Ordering::SeqCst);
     }
@@ -134,41 +137,55 @@ pub fn load(bells: &[&Bell], announcements: &Announcements) -> io::Result<Progra
     let flows = if announcements.queues > 1 { Some(Map::lru_hash(FLOWS_MAX)?) } else { None };
     let mut asm = Asm::new();
     let out = asm.label();
-    let chosen = asm.label();
+    let drop = asm.label();
     asm.op(Op::Mov, Reg::R6, Reg::R1);
     asm.load_map_value(Reg::R8, announcements.words.as_fd());
-    asm.op_imm(Op::Mov, Reg::R7, 0);
-    if let Some(flows) = &flows {
-        choose_queue(&mut asm, flows.as_fd(), announcements.queues, chosen);
-    }
-    asm.place(chosen);
+    choose_queue(&mut asm, flows.as_ref().map(Map::as_fd), announcements.queues, drop);
     announce(&mut asm, bells, announcements.queues, out);
     asm.place(out);
     asm.op_imm(Op::Mov, Reg::R0, TCX_NEXT);
     asm.exit();
+    asm.place(drop);
+    asm.op_imm(Op::Mov, Reg::R0, TCX_DROP);
+    asm.exit();
     Program::load(Hook::TcxEgress, &asm.finish())
 }
 
-/// Leaves the queue in `R7` and in the packet. `R6` is the packet, `R8` the announcements.
-fn choose_queue(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, chosen: Label) {
+/// Leaves the queue in `R7` and in the packet, or goes to `drop`. `R6` is the packet, `R8` the announcements.
+fn choose_queue(asm: &mut Asm, flows: Option<BorrowedFd<'_>>, queues: usize, drop: Label) {
     let classify = asm.label();
-    let new_flow = asm.label();
-    let picked = asm.label();
     let set = asm.label();
-    let queues = queues as i32;
 
     asm.load(Size::Word, Reg::R0, Reg::R8, byte_offset(WORD_PRIMING));
     asm.jump_if(Cond::Eq, Reg::R0, 0, classify);
     asm.load(Size::Word, Reg::R7, Reg::R6, SKB_MARK);
     asm.op(Op::Mov, Reg::R0, Reg::R7);
     asm.op_imm(Op::And, Reg::R0, !0xffff);
-    asm.jump_if(Cond::Ne, Reg::R0, PRIMING_MARK as i32, classify);
+    asm.jump_if(Cond::Ne, Reg::R0, PRIMING_MARK as i32, drop);
     asm.op_imm(Op::And, Reg::R7, 0xffff);
-    asm.op_imm(Op::Mod, Reg::R7, queues);
+    asm.op_imm(Op::Mod, Reg::R7, queues as i32);
     asm.jump(set);
 
-    // The hash of a local connected socket is the socket's own; anything else is dissected.
     asm.place(classify);
+    match flows {
+        Some(flows) => choose_queue_of_flow(asm, flows, queues, set),
+        None => asm.op_imm(Op::Mov, Reg::R7, 0),
+    }
+
+    // As a receive queue is recorded: `skb_tx_hash` takes one off again.
+    asm.place(set);
+    asm.op(Op::Mov, Reg::R1, Reg::R7);
+    asm.op_imm(Op::Add, Reg::R1, 1);
+    asm.store(Size::Word, Reg::R6, SKB_QUEUE_MAPPING, Reg::R1);
+}
+
+/// Leaves the queue of the packet's flow in `R7` and goes to `chosen` or on.
+fn choose_queue_of_flow(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, chosen: Label) {
+    let new_flow = asm.label();
+    let picked = asm.label();
+    let queues = queues as i32;
+
+    // The hash of a local connected socket is the socket's own; anything else is dissected.
     asm.op(Op::Mov, Reg::R1, Reg::R6);
     asm.call(Helper::GetHashRecalc);
     asm.store(Size::Word, Reg::R10, -4, Reg::R0);
@@ -179,7 +196,7 @@ fn choose_queue(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, chosen: Lab
     asm.jump_if(Cond::Eq, Reg::R0, 0, new_flow);
     asm.load(Size::Word, Reg::R7, Reg::R0, 0);
     asm.op_imm(Op::Mod, Reg::R7, queues);
-    asm.jump(set);
+    asm.jump(chosen);
 
     // Each try takes a number of its own, so that no two flows of one lap end up in one queue.
     asm.place(new_flow);
@@ -202,13 +219,6 @@ fn choose_queue(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, chosen: Lab
     asm.op_imm(Op::Add, Reg::R3, -8);
     asm.op_imm(Op::Mov, Reg::R4, 0);
     asm.call(Helper::MapUpdate);
-
-    // As a receive queue is recorded: `skb_tx_hash` takes one off again.
-    asm.place(set);
-    asm.op(Op::Mov, Reg::R1, Reg::R7);
-    asm.op_imm(Op::Add, Reg::R1, 1);
-    asm.store(Size::Word, Reg::R6, SKB_QUEUE_MAPPING, Reg::R1);
-    asm.jump(chosen);
 }
 
 /// Sets `pending` of the queue in `R7` and kicks its owner, if that is parked.
