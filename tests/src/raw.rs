@@ -28,6 +28,14 @@ pub struct RawSocket {
 impl RawSocket {
     /// Opens it in the interface's namespace. It does not see what leaves through the interface.
     pub fn open(end: End) -> Result<RawSocket> {
+        let socket = RawSocket::onlooker(end)?;
+        socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)?;
+        Ok(socket)
+    }
+
+    /// The same with no more memory for what it sees than any program's socket: for one that is not read, and only makes each packet
+    /// dearer to the interface's own stack.
+    pub fn onlooker(end: End) -> Result<RawSocket> {
         end.namespace
             .enter(|| open_here(end.name))?
             .with_context(|| format!("a packet socket on {}", end.name))
@@ -179,7 +187,6 @@ fn open_here(name: &str) -> Result<RawSocket> {
     let socket = RawSocket { fd };
     socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
     socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
-    socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)?;
     Ok(socket)
 }
 

@@ -1,0 +1,138 @@
+//! Programs that go on sending whatever becomes of their interface, and one that looks at the order of what arrives.
+//!
+//! Each sender is a thread in `send(2)` with a socket of its own; its datagrams bear its number and theirs. While it is held it sleeps
+//! there. What it sends to an interface without a carrier the kernel drops at once, so then it runs as fast as it can, and
+//! its queue is full the moment the carrier is back.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use weir_lab::bed::Namespace;
+
+const PORT: u16 = 7001;
+/// Two words: the sender's number, and how many it sent before.
+pub const HEAD_BYTES: usize = 16;
+/// How long a sender that is held stays deaf to being stopped, and after what silence nothing more comes.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// What arrived.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arrived {
+    /// Datagrams.
+    pub count: u64,
+    /// Those that came after a later one of their sender.
+    pub reordered: u64,
+}
+
+/// Senders and their receiver. Dropping it ends them.
+#[derive(Debug)]
+pub struct Crowd {
+    is_over: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    senders: Vec<JoinHandle<()>>,
+    receiver: Option<JoinHandle<Arrived>>,
+}
+
+impl Crowd {
+    /// Lets `senders` programs send datagrams of `size_bytes`, [`HEAD_BYTES`] or more.
+    pub fn start(
+        from: &Namespace,
+        to: &Namespace,
+        address: &str,
+        senders: usize,
+        size_bytes: usize,
+    ) -> Result<Crowd> {
+        let receiver = to.enter(|| -> std::io::Result<UdpSocket> {
+            let socket = UdpSocket::bind(("0.0.0.0", PORT))?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            Ok(socket)
+        })??;
+        let sockets = from.enter(|| -> std::io::Result<Vec<UdpSocket>> {
+            let open = |_| {
+                let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+                socket.connect((address, PORT))?;
+                socket.set_write_timeout(Some(PATIENCE))?;
+                Ok(socket)
+            };
+            (0..senders).map(open).collect()
+        })??;
+        let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut crowd = Crowd {
+            is_over: Arc::clone(&is_over),
+            sent: Arc::clone(&sent),
+            senders: Vec::new(),
+            receiver: Some(thread::spawn(move || receive(&receiver, senders, &is_over))),
+        };
+        for (number, socket) in sockets.into_iter().enumerate() {
+            let (is_over, sent) = (Arc::clone(&crowd.is_over), Arc::clone(&sent));
+            let sender =
+                thread::Builder::new().spawn(move || send(&socket, number, size_bytes, &is_over, &sent));
+            crowd.senders.push(sender.context("a thread for each sender")?);
+        }
+        Ok(crowd)
+    }
+
+    /// Datagrams that they have sent, wherever those went.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Ends the senders and waits for what is still on its way.
+    pub fn finish(mut self) -> Result<Arrived> {
+        self.end_senders();
+        let receiver = self.receiver.take().context("a receiver")?;
+        receiver.join().map_err(|_| anyhow!("the receiver panicked"))
+    }
+
+    fn end_senders(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        // One that panicked has ended too.
+        self.senders.drain(..).for_each(|sender| drop(sender.join()));
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.end_senders();
+        self.receiver.take().map(JoinHandle::join);
+    }
+}
+
+fn send(socket: &UdpSocket, number: usize, size_bytes: usize, is_over: &AtomicBool, sent: &AtomicU64) {
+    let mut datagram = vec![0; size_bytes.max(HEAD_BYTES)];
+    datagram[..8].copy_from_slice(&(number as u64).to_le_bytes());
+    let mut count = 0u64;
+    while !is_over.load(Ordering::Relaxed) {
+        datagram[8..16].copy_from_slice(&count.to_le_bytes());
+        // Being held for long is an error, and so is an interface that is down: neither is the end.
+        if socket.send(&datagram).is_ok() {
+            sent.fetch_add(1, Ordering::Relaxed);
+        }
+        count += 1;
+    }
+}
+
+fn receive(socket: &UdpSocket, senders: usize, is_over: &AtomicBool) -> Arrived {
+    let (mut arrived, mut next) = (Arrived::default(), vec![0u64; senders]);
+    let mut datagram = [0; HEAD_BYTES];
+    loop {
+        match socket.recv(&mut datagram) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && is_over.load(Ordering::Relaxed) => {
+                return arrived;
+            }
+            Ok(length) if length == datagram.len() => {}
+            _ => continue,
+        }
+        let word = |at: usize| u64::from_le_bytes(datagram[at..at + 8].try_into().expect("eight bytes"));
+        let (number, count) = (word(0), word(8));
+        let Some(next) = next.get_mut(number as usize) else { continue };
+        arrived.count += 1;
+        arrived.reordered += u64::from(count < *next);
+        *next = (*next).max(count + 1);
+    }
+}
