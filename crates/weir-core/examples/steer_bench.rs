@@ -77,7 +77,7 @@ mod bench {
     }
 
     fn by_chance(_: usize, flow: u32) -> [bool; 2] {
-        [false, flow.count_ones() % 2 == 0]
+        [false, flow.count_ones().is_multiple_of(2)]
     }
 
     fn toeplitz<const WORDS: usize>(
