@@ -11,6 +11,9 @@ use crate::sys;
 const BPF_PROG_LOAD: u32 = 5;
 const BPF_LINK_CREATE: u32 = 28;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+/// The verifier gives up with `EAGAIN` while a signal waits for this thread, as one does for a moment where another thread takes it
+/// (kernel `kernel/bpf/verifier.c`, `do_check`); libbpf tries as often.
+const LOAD_TRIES: u32 = 5;
 /// The licence the programs are under; none of the helpers they call asks for the GPL.
 const LICENSE: &[u8] = b"Apache-2.0\0";
 
@@ -89,7 +92,17 @@ impl Program {
             ..Default::default()
         };
         attributes.prog_name[..4].copy_from_slice(b"weir");
-        let result = sys::bpf(BPF_PROG_LOAD, &mut attributes).and_then(sys::check_fd);
+        let mut load = || sys::bpf(BPF_PROG_LOAD, &mut attributes).and_then(sys::check_fd);
+        let is_interrupted = |result: &io::Result<OwnedFd>| {
+            result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
+        };
+        let mut result = load();
+        for _ in 1..LOAD_TRIES {
+            if !is_interrupted(&result) {
+                break;
+            }
+            result = load();
+        }
         match result {
             Ok(fd) => Ok(Program { fd, hook }),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(error),
