@@ -233,13 +233,9 @@ impl Port {
         self.transmissions[queue].put(packet, self.queues[queue].socket_mut(), frames);
     }
 
-    /// Makes the kernel transmit: everything, or as much as the device takes now.
-    pub fn flush(&mut self) -> Result<Transmit> {
-        self.flush_while(|_| true)
-    }
-
-    /// The same, but after a packet that the device refused for good it goes on only if `goes_on` says so of the interface.
-    pub fn flush_while(&mut self, mut goes_on: impl FnMut(&Link) -> bool) -> Result<Transmit> {
+    /// Makes the kernel transmit: everything, or as much as the device takes now. After a packet that the device refused for good it
+    /// goes on only if `goes_on` says so of the interface.
+    pub fn flush(&mut self, mut goes_on: impl FnMut(&Link) -> bool) -> Result<Transmit> {
         let mut worst = Transmit::Progress;
         for (transmission, queue) in self.transmissions.iter_mut().zip(&mut self.queues) {
             let flushed = transmission.flush(queue.socket_mut(), || goes_on(self.ownership.link()));

@@ -18,9 +18,9 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Whether there was none when it was last asked for.
-    pub fn is_missing(&self) -> bool {
-        self.is_missing
+    /// Whether there was none when it was last asked for, and none has come: then nothing is to be handed over.
+    pub fn stays_missing(&mut self, link: &Link, now_ns: u64) -> bool {
+        self.is_missing && !self.is_found(link, now_ns)
     }
 
     /// When it may be asked for again.

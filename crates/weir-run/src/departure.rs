@@ -42,10 +42,10 @@ impl Departure {
 
     /// Makes the kernel transmit; when to try again what it does not take now.
     pub fn flush(&mut self, to: &mut Port, now_ns: u64) -> weir_port::Result<Option<u64>> {
-        if self.carrier.is_missing() && !self.carrier.is_found(to.link(), now_ns) {
+        if self.carrier.stays_missing(to.link(), now_ns) {
             return Ok(Some(self.carrier.ask_ns()));
         }
-        let outcome = to.flush_while(|link| self.carrier.is_found(link, now_ns))?;
+        let outcome = to.flush(|link| self.carrier.is_found(link, now_ns))?;
         self.busy += u64::from(outcome != Transmit::Progress);
         Ok(match outcome {
             Transmit::Progress if to.transmit_room() > 0 => None,

@@ -200,7 +200,7 @@ impl Interface {
         now_ns: u64,
         account: &mut Account,
     ) -> weir_port::Result<(usize, Transmit)> {
-        if self.carrier.is_missing() && !self.carrier.is_found(self.port.link(), now_ns) {
+        if self.carrier.stays_missing(self.port.link(), now_ns) {
             return Ok((generator.due(now_ns, 0), Transmit::Down));
         }
         let room = (self.port.transmit_room() as usize).min(BURST).min(self.frames.pool.available() as usize);
@@ -215,7 +215,7 @@ impl Interface {
             self.port.transmit_by(hash as usize % queues, packet, &mut self.frames);
         }
         let carrier = &mut self.carrier;
-        Ok((due, self.port.flush_while(|link| carrier.is_found(link, now_ns))?))
+        Ok((due, self.port.flush(|link| carrier.is_found(link, now_ns))?))
     }
 
     fn collect_all(&mut self) {
