@@ -92,17 +92,13 @@ impl Program {
             ..Default::default()
         };
         attributes.prog_name[..4].copy_from_slice(b"weir");
-        let mut load = || sys::bpf(BPF_PROG_LOAD, &mut attributes).and_then(sys::check_fd);
-        let is_interrupted = |result: &io::Result<OwnedFd>| {
-            result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
-        };
-        let mut result = load();
-        for _ in 1..LOAD_TRIES {
-            if !is_interrupted(&result) {
-                break;
+        let mut more_tries = 1..LOAD_TRIES;
+        let result = loop {
+            match sys::bpf(BPF_PROG_LOAD, &mut attributes).and_then(sys::check_fd) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && more_tries.next().is_some() => {}
+                result => break result,
             }
-            result = load();
-        }
+        };
         match result {
             Ok(fd) => Ok(Program { fd, hook }),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(error),
