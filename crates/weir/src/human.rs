@@ -26,7 +26,7 @@ pub fn packet_rate(packets: u64, time_ns: u64) -> String {
     three_digits(a_second(packets, time_ns), &["pps", "kpps", "Mpps", "Gpps"])
 }
 
-/// So many bytes in that time, as tc prints rates: `96 bit/s`, `1.20 Gbit/s`.
+/// So many bytes in that time: `96 bit/s`, `1.20 Gbit/s`.
 pub fn bit_rate(bytes: u64, time_ns: u64) -> String {
     three_digits(
         a_second(bytes.saturating_mul(8), time_ns),
