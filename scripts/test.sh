@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# The whole test suite. Its last line is `N passed, N failed, N skipped`; with CI=true a skipped test is a failure.
+# The whole test suite. Its last line is `N passed, N failed, N skipped`, and before it `unjudged: N (names)`: tests whose figure of
+# time or speed was short while the host took the processors away. With CI=true a skipped test is a failure, and so is an unjudged one
+# in a file whose run was quiet on the whole.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh || echo "test: going on without; tests that need these packages will fail" >&2
+. scripts/rust.sh
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -20,20 +23,25 @@ if ! cargo run --release -p weir-ring --features preempt --example stress -- --h
     status=1
 fi
 
-read -r passed failed skipped < <(
+read -r passed failed skipped unjudged < <(
     awk '/^test result: / { for (i = 1; i < NF; i++) {
              if ($(i + 1) ~ /^passed/) passed += $i
              if ($(i + 1) ~ /^failed/) failed += $i
-             if ($(i + 1) ~ /^ignored/) skipped += $i } }
-         END { print passed + 0, failed + 0, skipped + 0 }' "$log"
+             if ($(i + 1) ~ /^ignored/) skipped += $i
+             if ($(i + 1) ~ /^unjudged/) unjudged += $i } }
+         END { print passed + 0, failed + 0, skipped + 0, unjudged + 0 }' "$log"
 )
-grep -E '^test .* \.\.\. (FAILED|skipped)' "$log" || true
+echo "test: the slowest: $(sed -nE 's/^test ([^ ]+) \.\.\. [A-Za-z]+ \(([0-9.]+) s\)$/\2 s \1/p' "$log" |
+    sort -rn | head -8 | paste -sd, | sed 's/,/, /g')"
+grep -E '^test .* \.\.\. (FAILED|skipped|unjudged)' "$log" || true
 if [[ $status -eq 0 && ${CI:-} == true && $skipped -gt 0 ]]; then
     echo "test: nothing may be skipped here" >&2
     status=1
 fi
-if [[ $status -ne 0 && $failed -eq 0 && $skipped -eq 0 ]]; then
+if [[ $status -ne 0 && $failed -eq 0 && $skipped -eq 0 && $unjudged -eq 0 ]]; then
     echo "test: the tests could not be built or run" >&2
 fi
+names=$(sed -nE 's/^test ([^ ]+) \.\.\. unjudged .*/\1/p' "$log" | paste -sd, | sed 's/,/, /g')
+echo "unjudged: $unjudged${names:+ ($names)}"
 echo "$passed passed, $failed failed, $skipped skipped"
 exit "$status"

@@ -12,6 +12,7 @@ pub mod nobody;
 pub mod pair;
 pub mod raw;
 pub mod rig;
+pub mod stolen;
 pub mod terminal;
 
 use std::path::PathBuf;

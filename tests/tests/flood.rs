@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         privileged!(ipv6),
         privileged!(both_directions_at_once),
         privileged!(directions_with_limits_of_their_own),
-        privileged!(two_workers),
+        privileged!(two_workers).on_two_processors(),
         privileged!(datagrams_of_odd_sizes),
         privileged!(a_larger_mtu),
     ])
@@ -126,9 +126,6 @@ fn two_ways(options: &[&str], there_bits_per_s: f64, back_bits_per_s: f64) -> Re
 /// Each end has an owner, and packets cross over. The limits leave the clients of a small machine time beside two workers, which go
 /// first.
 fn two_workers() -> Result<()> {
-    if std::thread::available_parallelism()?.get() < 2 {
-        return Ok(());
-    }
     two_ways(&["--rate", "40mbit", "--rate-back", "20mbit", "--workers", "2"], 40e6, 20e6)
 }
 

@@ -14,14 +14,14 @@ use weir_tests::{plain, privileged, weir_binary};
 fn main() -> ExitCode {
     harness::main(&[
         plain!(in_memory_on_one_worker),
-        plain!(in_memory_through_the_test_bed_on_two_workers),
+        plain!(in_memory_through_the_test_bed_on_two_workers).on_two_processors(),
         plain!(what_makes_no_sense_is_refused),
         plain!(a_sink_of_wrong_settings_is_refused),
         privileged!(as_fast_as_it_goes_over_a_veth),
         privileged!(at_a_rate_over_a_veth),
-        privileged!(two_workers_share_one_queue),
-        privileged!(two_workers_have_two_queues_each),
-        privileged!(any_mode_and_policy_keeps_everything_in_order),
+        privileged!(two_workers_share_one_queue).on_two_processors(),
+        privileged!(two_workers_have_two_queues_each).on_two_processors(),
+        privileged!(any_mode_and_policy_keeps_everything_in_order).on_two_processors(),
         privileged!(what_a_rule_drops_is_counted),
         privileged!(what_is_no_packet_is_counted_by_its_reason),
         privileged!(an_interface_that_is_none),
@@ -53,9 +53,6 @@ fn in_memory_on_one_worker() -> Result<()> {
 }
 
 fn in_memory_through_the_test_bed_on_two_workers() -> Result<()> {
-    if std::thread::available_parallelism()?.get() < 2 {
-        return Ok(());
-    }
     let options = ["--through", "testbed", "--workers", "2", "--dispatch", "deferred", "--count", "300000"];
     let report = in_memory(&options)?;
     require_clean(&report)?;
@@ -169,10 +166,6 @@ fn queued_by_ether(received: &Value) -> Result<Vec<u64>> {
     of_ether.map(|row| row["queued"].as_u64().with_context(|| format!("no count: {row}"))).collect()
 }
 
-fn has_two_cores() -> Result<bool> {
-    Ok(std::thread::available_parallelism()?.get() >= 2)
-}
-
 fn as_fast_as_it_goes_over_a_veth() -> Result<()> {
     const PACKETS: u64 = 300_000;
     for queues in [1, 4] {
@@ -185,9 +178,6 @@ fn as_fast_as_it_goes_over_a_veth() -> Result<()> {
 
 fn two_workers_share_one_queue() -> Result<()> {
     const PACKETS: u64 = 300_000;
-    if !has_two_cores()? {
-        return Ok(());
-    }
     let (sent, received) = over_a_veth(1, &["--workers", "2"], &["--flows", "2000"], PACKETS)?;
     require_all_arrived(&sent, &received, PACKETS)?;
     let flows = of_workers(&received, "flows")?;
@@ -204,9 +194,6 @@ fn two_workers_share_one_queue() -> Result<()> {
 
 fn two_workers_have_two_queues_each() -> Result<()> {
     const PACKETS: u64 = 300_000;
-    if !has_two_cores()? {
-        return Ok(());
-    }
     let (sent, received) = over_a_veth(4, &["--workers", "2"], &["--flows", "2000"], PACKETS)?;
     require_all_arrived(&sent, &received, PACKETS)?;
     let flows = of_workers(&received, "flows")?;
@@ -220,9 +207,6 @@ fn two_workers_have_two_queues_each() -> Result<()> {
 
 fn any_mode_and_policy_keeps_everything_in_order() -> Result<()> {
     const PACKETS: u64 = 30_000;
-    if !has_two_cores()? {
-        return Ok(());
-    }
     for (queues, settings) in [
         (1, &["dispatch=hybrid", "proto.ip.policy=source"][..]),
         (1, &["dispatch=deferred", "proto.ip.policy=cpu", "bindthreads=0"]),

@@ -109,11 +109,7 @@ fn a_thousand_blocked_senders_are_woken_for_what_they_can_send() -> Result<()> {
     );
     ensure!(lost == 0 && reordered == 0, "{lost} of {sent} datagrams lost, {reordered} out of order");
     ensure!(wakes > SENDERS as u64, "{wakes} wakes: the senders were not blocked");
-    // A packet is announced before it is in the ring; a host that stops a sender in between can make a look come too early.
-    weir_tests::require_timing!(
-        class["empty_wakes"] == 0,
-        "weir looked for packets of held senders in vain: {class}"
-    );
+    ensure!(class["empty_wakes"] == 0, "weir looked for packets of held senders in vain: {class}");
     ensure!(100 * empty <= wakes, "{empty} of {wakes} wakes sent nothing");
     // Half a buffer is seven datagrams; a sender may be scheduled, and so look, before the poll has freed them all.
     ensure!(2 * wakes <= sent, "{wakes} wakes for {sent} datagrams");

@@ -260,7 +260,8 @@ fn a_flood_loses_nothing() -> Result<()> {
         rates.push(flow.bits_per_s);
         arrived_bytes += flow.bytes;
     }
-    weir_tests::require_timing!((0.97..=1.01).contains(&share), "{:.1} % of the rate arrived", share * 100.0);
+    weir_tests::require_timing!(share >= 0.97, "only {:.1} % of the rate arrived", share * 100.0);
+    ensure!(share <= 1.01, "{:.1} % of the rate arrived: the limit does not hold", share * 100.0);
     ensure!(jain(&rates) >= 0.98, "Jain index {:.4} over {rates:?}", jain(&rates));
     let datagrams_least = arrived_bytes / PAYLOAD_BYTES;
     let sent = summary_number(&done.stderr, "sent ")?;

@@ -1,0 +1,121 @@
+//! Tests of the harness: what is tried again, what is judged, what is counted.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+const HERE: Place = Place { is_root: true, processors: 2 };
+
+fn passes() -> Result<()> {
+    Ok(())
+}
+
+fn fails() -> Result<()> {
+    anyhow::bail!("no")
+}
+
+fn panics() -> Result<()> {
+    panic!("this panic is part of a test")
+}
+
+fn is_short_but_the_last_time() -> Result<()> {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    require_timing!(RUNS.fetch_add(1, Ordering::Relaxed) + 1 == TRIES, "slow");
+    Ok(())
+}
+
+/// What becomes of a test that is short each time, if the host takes such parts (percent of the busy time) of its tries.
+fn short_each_time(stolen: [u64; TRIES]) -> (Outcome, usize) {
+    let mut looks = Vec::new();
+    let (mut busy, mut taken) = (0, 0);
+    for percent in stolen {
+        looks.push(Processors::of(busy, taken));
+        (busy, taken) = (busy + 100, taken + percent);
+        looks.push(Processors::of(busy, taken));
+        // What is stolen between two tries is no test's.
+        (busy, taken) = (busy + 100, taken + 50);
+    }
+    let (mut looks, mut runs) = (looks.into_iter(), 0);
+    let run = || {
+        runs += 1;
+        Err(Short("slow".into()).into())
+    };
+    (judge("short", run, || looks.next().context("one look too many")), runs)
+}
+
+#[test]
+fn only_a_short_figure_is_tried_again() {
+    assert_eq!(run_all(&[plain!(is_short_but_the_last_time)], &[], HERE).passed, 1);
+    let mut runs = 0;
+    let outcome = judge(
+        "fails",
+        || {
+            runs += 1;
+            fails()
+        },
+        Processors::now,
+    );
+    assert!(matches!(outcome, Outcome::Failed(_)) && runs == 1, "{outcome:?} after {runs}");
+}
+
+#[test]
+fn a_figure_that_a_clean_try_missed_is_a_failure_whichever_try_it_was() {
+    for stolen in [[0, 0, 0], [3, 40, 40], [40, 3, 40], [40, 40, 3]] {
+        let (outcome, runs) = short_each_time(stolen);
+        assert!(
+            matches!(outcome, Outcome::Failed(_)) && runs == TRIES,
+            "{stolen:?}: {outcome:?} after {runs}"
+        );
+    }
+}
+
+#[test]
+fn a_figure_without_a_clean_try_is_unjudged() {
+    let (outcome, runs) = short_each_time([4, 40, 4]);
+    assert!(matches!(outcome, Outcome::Unjudged(_)) && runs == TRIES, "{outcome:?} after {runs}");
+}
+
+#[test]
+fn where_nobody_says_what_was_stolen_a_short_figure_is_a_failure() {
+    let outcome = judge("short", || Err(Short("slow".into()).into()), || Err(anyhow!("no /proc")));
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+}
+
+#[test]
+fn the_unjudged_are_counted_and_named_in_the_last_line_and_red_where_they_must_be_judged() {
+    let tally = Tally { passed: 3, unjudged: vec!["one", "two"], ..Tally::default() };
+    assert!(tally.is_ok(false) && !tally.is_ok(true));
+    let line = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; 2 unjudged (one, two); \
+                finished in 1.00s";
+    assert_eq!(tally.line(true, 1.0), line);
+    let clean = Tally { passed: 3, ..Tally::default() };
+    assert!(clean.is_ok(true));
+    assert!(clean.line(true, 1.0).contains("; 0 unjudged; "));
+    assert!(!Tally { failed: 1, ..Tally::default() }.is_ok(false));
+}
+
+const CASES: [Case; 4] = [plain!(passes), plain!(fails), plain!(panics), privileged!(fails)];
+
+#[test]
+fn errors_and_panics_are_failures_and_what_needs_root_is_skipped_without() {
+    let tally = run_all(&CASES, &[], Place { is_root: false, ..HERE });
+    assert_eq!(tally, Tally { passed: 1, failed: 2, skipped: 1, ..Tally::default() });
+}
+
+#[test]
+fn what_needs_root_runs_with_it() {
+    assert_eq!(run_all(&CASES, &[], HERE), Tally { passed: 1, failed: 3, ..Tally::default() });
+}
+
+#[test]
+fn what_needs_two_processors_is_skipped_on_one() {
+    let cases = [plain!(fails).on_two_processors(), plain!(passes)];
+    let tally = run_all(&cases, &[], Place { processors: 1, ..HERE });
+    assert_eq!(tally, Tally { passed: 1, skipped: 1, ..Tally::default() });
+    assert_eq!(run_all(&cases, &[], HERE).failed, 1);
+}
+
+#[test]
+fn a_word_picks_tests() {
+    assert_eq!(run_all(&CASES, &["pass"], HERE), Tally { passed: 1, filtered: 3, ..Tally::default() });
+}
