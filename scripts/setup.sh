@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the labs and the tests use and that are not there yet. Says nothing, and asks for
-# nothing, when all of them are.
+# Installs what building, the labs and the tests need and what is not there yet: Debian packages, and the Rust of
+# rust-toolchain.toml. Says what it installs; says nothing, and asks for nothing, when all is there. With --bench it also installs the
+# peers of the benchmarks.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 packages=(
     ethtool       # what is left of offloads, after Weir
@@ -12,35 +14,73 @@ packages=(
     make
     nftables      # masquerading of `weir run`
 )
-
-missing=()
-for package in "${packages[@]}"; do
-    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
-    [[ $status == installed ]] || missing+=("$package")
-done
-[[ ${#missing[@]} -eq 0 ]] && exit 0
-
-as_root=()
-if [[ $(id -u) -ne 0 ]]; then
-    if ! command -v sudo >/dev/null; then
-        echo "setup: these packages are missing, and only root can install them: ${missing[*]}" >&2
-        exit 1
-    fi
-    as_root=(sudo)
+if [[ ${1:-} == --bench ]]; then
+    packages+=(
+        dpdk-dev    # dpdk-testpmd
+        libdpdk-dev # rte_ring, rte_thash
+        pkg-config
+    )
 fi
 
-fetch() {
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$log" 2>&1
-}
+as_root=()
+[[ $(id -u) -eq 0 ]] || as_root=(sudo)
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-echo "setup: installing ${missing[*]}" >&2
-# The package lists may be fresh already; fetch them only if the first try fails.
-if ! fetch; then
-    if ! "${as_root[@]}" apt-get update -qq >"$log" 2>&1 || ! fetch; then
-        cat "$log" >&2
-        exit 1
+
+missing_of() {
+    local package status
+    for package in "$@"; do
+        status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+        [[ $status == installed ]] || echo "$package"
+    done
+}
+
+fetch() {
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "$@" >"$log" 2>&1
+}
+
+# The package lists may be fresh already; they are fetched only if the first try fails.
+install_packages() {
+    local missing
+    mapfile -t missing < <(missing_of "$@")
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    if [[ ${#as_root[@]} -gt 0 ]] && ! command -v sudo >/dev/null; then
+        echo "setup: these packages are missing, and only root can install them: ${missing[*]}" >&2
+        return 1
     fi
+    echo "setup: installing ${missing[*]}" >&2
+    fetch "${missing[@]}" && return 0
+    "${as_root[@]}" apt-get update -qq >"$log" 2>&1 && fetch "${missing[@]}" && return 0
+    cat "$log" >&2
+    return 1
+}
+
+has_rust() {
+    . scripts/rust.sh
+    rust_is_right_in . && cargo --version >/dev/null
+}
+
+# Debian's rustup where it has one, else rustup's own installer, as its site says; each for this user alone.
+install_rust() {
+    . scripts/rust.sh
+    if ! command -v rustup >/dev/null; then
+        if LC_ALL=C apt-cache policy rustup 2>/dev/null | grep -q 'Candidate: [0-9]'; then
+            install_packages rustup
+        else
+            install_packages ca-certificates curl
+            echo "setup: installing rustup into ${RUSTUP_HOME:-$HOME/.rustup} by https://sh.rustup.rs" >&2
+            curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+                sh -s -- -y -q --no-modify-path --profile minimal --default-toolchain "$rust_version"
+        fi
+    fi
+    echo "setup: installing Rust $rust_version with rustfmt and clippy by rustup" >&2
+    rustup toolchain install "$rust_version" --profile minimal --component rustfmt --component clippy
+}
+
+install_packages "${packages[@]}"
+if ! (has_rust); then
+    install_rust
+    (has_rust) || { echo "setup: Rust $rust_version is still not there: see https://rustup.rs" >&2; exit 1; }
 fi

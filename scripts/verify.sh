@@ -8,6 +8,7 @@
 # Needs a nightly toolchain with miri and rust-src, and cargo-fuzz for fuzzing; says what it cannot run, and then fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+. scripts/rust.sh
 
 seconds=${VERIFY_SECONDS:-60}
 handoffs=${VERIFY_HANDOFFS:-1000000000}
