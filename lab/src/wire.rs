@@ -92,6 +92,11 @@ impl Wire {
         self.daemon.is_running()
     }
 
+    /// What the daemon has said on standard error so far.
+    pub fn said(&self) -> String {
+        self.daemon.stderr()
+    }
+
     /// Waits for the daemon to end by itself, or through a signal sent before.
     pub fn wait(self) -> Result<Finished> {
         self.daemon.wait(STOP_LIMIT)

@@ -13,6 +13,7 @@ pub mod pair;
 pub mod raw;
 pub mod rig;
 pub mod stolen;
+pub mod tcx;
 pub mod terminal;
 
 use std::path::PathBuf;

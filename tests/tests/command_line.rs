@@ -10,6 +10,7 @@ use weir_lab::process::{Finished, run};
 use weir_tests::kernel::{require_same, traces};
 use weir_tests::lacking::Lacking;
 use weir_tests::rig::{MANY_QUEUES, Rig};
+use weir_tests::tcx::Tcx;
 use weir_tests::{harness, nobody, plain, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         privileged!(no_such_interface),
         privileged!(the_two_ends_of_one_pair),
         privileged!(what_a_user_may_not_expect),
+        privileged!(hooks_that_a_wire_passes_by),
         privileged!(limits_that_make_no_sense),
         privileged!(a_kernel_that_lacks_something),
         privileged!(no_wire_to_ask),
@@ -164,6 +166,24 @@ fn what_a_user_may_not_expect() -> Result<()> {
         ensure!(said.contains(sentence), "nothing is said of \"{sentence}\": {said}");
     }
     ensure!(!said.contains("wb has one queue"), "wb has {MANY_QUEUES} queues: {said}");
+    Ok(())
+}
+
+/// Each end with its hooks in one sentence, and none where there is none.
+fn hooks_that_a_wire_passes_by() -> Result<()> {
+    let rig = Rig::new(MANY_QUEUES, MANY_QUEUES)?;
+    let said = rig.wire(&[])?.stop()?.stderr;
+    ensure!(!said.contains("unseen"), "it warns of hooks where there are none: {said}");
+    rig.middle.sh("nft add table netdev guard")?;
+    rig.middle
+        .sh("nft add chain netdev guard incoming { type filter hook ingress device wa priority 0 ; }")?;
+    let _tcx = Tcx::on_ingress(rig.a())?;
+    let said = rig.wire(&[])?.stop()?.stderr;
+    let told: Vec<&str> = said.lines().filter(|line| line.contains("unseen")).collect();
+    ensure!(told.len() == 1, "{said}");
+    for word in ["wa has tcx program ", " on ingress", "the nftables chain netdev guard incoming"] {
+        ensure!(told[0].contains(word), "{word}: {}", told[0]);
+    }
     Ok(())
 }
 

@@ -14,6 +14,7 @@ pub mod ethtool;
 pub mod forwarding;
 pub mod frames;
 pub mod holder;
+pub mod hooks;
 pub mod link;
 pub mod lock;
 pub mod mapping;
@@ -37,6 +38,7 @@ pub mod transmission;
 pub mod undo;
 pub mod unsent;
 pub mod veth;
+pub mod view;
 pub mod xsk;
 
 pub use error::{Doing, PortError, Result};

@@ -35,6 +35,10 @@ pub struct Link {
     pub rx_queues: u32,
     /// How many queues it sends on.
     pub tx_queues: u32,
+    /// Packets that the device dropped where they came in, since it was made.
+    pub rx_dropped: u64,
+    /// Packets that the device dropped where they were to go out, since it was made.
+    pub tx_dropped: u64,
     /// The number of the XDP program that is attached.
     pub xdp_program: Option<u32>,
     /// For a veth, the number of its other end in the other end's namespace.
@@ -78,6 +82,7 @@ impl Link {
         let channels = ethtool::channels(&name)?;
         let kind = kind.unwrap_or_default();
         let is_veth = kind == "veth";
+        let stats = attributes.get_stats64().unwrap_or_default();
         Ok(Link {
             ifindex: header.ifi_index as u32,
             name,
@@ -92,6 +97,8 @@ impl Link {
                 .unwrap_or_default(),
             rx_queues: channels.rx,
             tx_queues: channels.tx,
+            rx_dropped: stats.rx_dropped,
+            tx_dropped: stats.tx_dropped,
             xdp_program: attributes
                 .get_xdp()
                 .ok()

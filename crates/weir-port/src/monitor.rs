@@ -1,13 +1,13 @@
 //! Watching interfaces: which of this namespace's have gone, gone down or come up.
 //!
 //! [`Monitor`] waits for what happens to any of them, [`Fares`] tells what of it changes one, and [`Watch`] tells that to whoever asks
-//! now and then.
+//! now and then. [`Stir`] hears that something happens to an interface or its qdiscs, here or where a veth's other end is.
 //!
-//! Source: rtnetlink(7), the multicast group RTNLGRP_LINK.
+//! Source: rtnetlink(7), the multicast groups RTNLGRP_LINK and RTNLGRP_TC; netlink(7), `NETLINK_LISTEN_ALL_NSID`.
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use crate::error::{Doing, Result};
 use crate::link::Link;
@@ -69,36 +69,96 @@ pub struct Monitor {
 }
 
 const RTNLGRP_LINK_MASK: u32 = 1;
+const RTNLGRP_TC_MASK: u32 = 1 << 3;
 /// Header and `struct ifinfomsg`.
 const MESSAGE_BYTES_MIN: usize = 32;
 
 impl Monitor {
     /// Starts to listen.
     pub fn new() -> Result<Monitor> {
-        let open = || -> io::Result<Monitor> {
-            let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
-            // SAFETY: an all-zero `sockaddr_nl` is valid; the fields that matter are set below.
-            let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-            address.nl_family = libc::AF_NETLINK as u16;
-            address.nl_groups = RTNLGRP_LINK_MASK;
-            sys::bind(socket.as_fd(), &address)?;
-            Ok(Monitor { socket })
-        };
-        open().doing(|| "listening for changes of interfaces".into())
+        Ok(Monitor { socket: listen(RTNLGRP_LINK_MASK)? })
     }
 
     /// Waits for the next message; what it says. `None` if messages were lost, so anything may have happened.
     pub fn wait(&self) -> io::Result<Option<Vec<LinkEvent>>> {
-        let mut buffer = vec![0u8; 64 * 1024];
-        // SAFETY: the kernel writes at most the length of `buffer`.
-        let length =
-            unsafe { libc::recv(self.socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-        match sys::check(length as i32) {
-            Ok(length) => Ok(Some(parse(&buffer[..length as usize]))),
+        let mut buffer = vec![0u8; MESSAGES_BYTES];
+        match receive(&self.socket, &mut buffer, 0) {
+            Ok(length) => Ok(Some(parse(&buffer[..length]))),
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(None),
             Err(error) => Err(error),
         }
     }
+
+    /// Readable while [`Monitor::wait`] would not wait.
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// Hears that something happens to interfaces or their qdiscs: of this thread's namespace, and of every other for which it has a number,
+/// as it has for those where other ends of its veths are. It keeps none of them alive.
+pub struct Stir {
+    socket: OwnedFd,
+}
+
+impl Stir {
+    /// Starts to listen. Without the capability to hear of other namespaces (CAP_NET_BROADCAST) it hears of this one alone.
+    pub fn new() -> Result<Stir> {
+        const NETLINK_LISTEN_ALL_NSID: i32 = 8;
+        let socket = listen(RTNLGRP_LINK_MASK | RTNLGRP_TC_MASK)?;
+        let _ = sys::setsockopt(socket.as_fd(), libc::SOL_NETLINK, NETLINK_LISTEN_ALL_NSID, &1i32);
+        Ok(Stir { socket })
+    }
+
+    /// Readable while there is something to hear.
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Whether something has happened to an interface of one of these numbers, in whatever namespace, since it was last asked.
+    ///
+    /// # Errors
+    /// If the kernel has no more to say, ever.
+    pub fn has_heard_of(&self, ifindexes: &[u32]) -> io::Result<bool> {
+        let mut heard = false;
+        let mut buffer = vec![0u8; MESSAGES_BYTES];
+        loop {
+            match receive(&self.socket, &mut buffer, libc::MSG_DONTWAIT) {
+                Ok(length) => {
+                    heard |=
+                        messages(&buffer[..length]).any(|message| ifindexes.contains(&ifindex_of(message)));
+                }
+                // Messages were lost, of anything.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => heard = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(heard),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Room for what comes in one call.
+const MESSAGES_BYTES: usize = 64 * 1024;
+
+/// A socket that hears what is said to these groups.
+fn listen(groups: u32) -> Result<OwnedFd> {
+    let open = || -> io::Result<OwnedFd> {
+        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+        // SAFETY: an all-zero `sockaddr_nl` is valid; the fields that matter are set below.
+        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as u16;
+        address.nl_groups = groups;
+        sys::bind(socket.as_fd(), &address)?;
+        Ok(socket)
+    };
+    open().doing(|| "listening for changes of interfaces".into())
+}
+
+fn receive(socket: &OwnedFd, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most the length of `buffer`.
+    let length = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) };
+    sys::check(length as i32).map(|length| length as usize)
 }
 
 /// How an interface fares.
@@ -180,30 +240,44 @@ impl Watch {
     }
 }
 
-fn parse(mut bytes: &[u8]) -> Vec<LinkEvent> {
-    let mut events = Vec::new();
-    while bytes.len() >= MESSAGE_BYTES_MIN {
-        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let length = word(0) as usize;
-        if length < MESSAGE_BYTES_MIN || length > bytes.len() {
-            break;
-        }
-        let ifindex = word(20);
-        match word(4) as u16 {
+fn parse(bytes: &[u8]) -> Vec<LinkEvent> {
+    let event_of = |message: &[u8]| {
+        let ifindex = ifindex_of(message);
+        let flags = word(message, 24);
+        match word(message, 4) as u16 {
             // A bridge announces its ports leaving as AF_BRIDGE messages; the interface itself stays.
-            libc::RTM_DELLINK if bytes[16] == libc::AF_UNSPEC as u8 => {
-                events.push(LinkEvent::Gone { ifindex })
-            }
-            libc::RTM_NEWLINK => events.push(LinkEvent::Changed {
+            libc::RTM_DELLINK if message[16] == libc::AF_UNSPEC as u8 => Some(LinkEvent::Gone { ifindex }),
+            libc::RTM_NEWLINK => Some(LinkEvent::Changed {
                 ifindex,
-                up: word(24) & libc::IFF_UP as u32 != 0,
-                has_carrier: word(24) & libc::IFF_LOWER_UP as u32 != 0,
+                up: flags & libc::IFF_UP as u32 != 0,
+                has_carrier: flags & libc::IFF_LOWER_UP as u32 != 0,
             }),
-            _ => {}
+            _ => None,
         }
+    };
+    messages(bytes).filter_map(event_of).collect()
+}
+
+/// The messages of what came in one call, up to the first that is none; each of [`MESSAGE_BYTES_MIN`] or more.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = (bytes.len() >= MESSAGE_BYTES_MIN).then(|| word(bytes, 0) as usize)?;
+        if length < MESSAGE_BYTES_MIN || length > bytes.len() {
+            return None;
+        }
+        let message = &bytes[..length];
         bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
-    }
-    events
+        Some(message)
+    })
+}
+
+/// Where `struct ifinfomsg` and `struct tcmsg` have it.
+fn ifindex_of(message: &[u8]) -> u32 {
+    word(message, 20)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 #[cfg(test)]
@@ -241,5 +315,12 @@ mod tests {
         for cut in 0..bytes.len() {
             parse(&bytes[..cut]);
         }
+    }
+
+    #[test]
+    fn a_qdisc_is_heard_of_under_its_interface() {
+        let bytes = message(libc::RTM_NEWQDISC, 7, 0);
+        assert_eq!(parse(&bytes), []);
+        assert_eq!(messages(&bytes).map(ifindex_of).collect::<Vec<_>>(), [7]);
     }
 }

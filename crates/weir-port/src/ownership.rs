@@ -37,9 +37,9 @@ use crate::bpf::map::Map;
 use crate::error::{Doing, Result};
 use crate::link::Link;
 use crate::napi::{self, Deferral, Poller, Priming};
-use crate::netns::NetNs;
 use crate::qdisc::RootQdisc;
 use crate::release;
+use crate::view::Pair;
 use crate::xsk::socket::{Statistics, statistics};
 
 /// Packets that the kernel lost between the device's ring and the receive rings of a port.
@@ -53,9 +53,7 @@ pub struct Lost {
 
 /// See the head of the file.
 pub struct Ownership {
-    link: Link,
-    sender: Link,
-    sender_netns: Arc<NetNs>,
+    pair: Pair,
     announcements: Arc<Announcements>,
     /// From queues to sockets.
     directions: Map,
@@ -67,18 +65,15 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Of nothing yet: of an interface, what sends into it, and what the two programs look at.
+    /// Of nothing yet: of an interface and what sends into it, and what the two programs look at.
     pub(crate) fn new(
-        link: Link,
-        (sender_netns, sender): (NetNs, Link),
+        pair: Pair,
         announcements: Announcements,
         directions: Map,
         sockets: Vec<Arc<OwnedFd>>,
     ) -> Ownership {
         Ownership {
-            link,
-            sender,
-            sender_netns: Arc::new(sender_netns),
+            pair,
             announcements: Arc::new(announcements),
             directions,
             sockets,
@@ -88,19 +83,30 @@ impl Ownership {
         }
     }
 
+    /// The interface and its other end.
+    pub fn pair(&self) -> &Pair {
+        &self.pair
+    }
+
+    /// Notes that the interface or its other end has another name or MTU now, or that the other end is elsewhere. Its program goes
+    /// along with an interface.
+    pub fn follow(&mut self, pair: Pair) {
+        self.pair = pair;
+    }
+
     /// The interface.
     pub fn link(&self) -> &Link {
-        &self.link
+        &self.pair.port
     }
 
     /// The other end of the interface, where packets come from.
     pub fn sender(&self) -> &Link {
-        &self.sender
+        &self.pair.sender
     }
 
     /// The senders' queue.
     pub fn sender_queue(&self) -> RootQdisc {
-        RootQdisc::new(Arc::clone(&self.sender_netns), self.sender.ifindex)
+        RootQdisc::new(Arc::clone(&self.pair.sender_netns), self.pair.sender.ifindex)
     }
 
     /// What the sending end announces.
@@ -121,8 +127,8 @@ impl Ownership {
     /// Owns the instances that there are: a poller for each queue, and the kernel leaves the queues to them. Each is handed to
     /// `give`, and then the queues are directed to their sockets.
     pub(crate) fn take(&mut self, mut give: impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
-        self.ids = napi::instances(self.link.ifindex)?;
-        napi::check_instances(&self.link, &self.ids)?;
+        self.ids = napi::instances(self.pair.port.ifindex)?;
+        napi::check_instances(&self.pair.port, &self.ids)?;
         self.announcements.set_priming(true);
         let taken = self.take_from_softirq(&mut give);
         self.announcements.set_priming(false);
@@ -136,7 +142,7 @@ impl Ownership {
         for (queue, socket) in (0..).zip(&self.sockets) {
             self.directions
                 .update(queue, socket.as_raw_fd() as u32)
-                .doing(|| format!("directing queue {queue} of {} to its socket", self.link.name))?;
+                .doing(|| format!("directing queue {queue} of {} to its socket", self.pair.port.name))?;
         }
         Ok(())
     }
@@ -145,15 +151,16 @@ impl Ownership {
         // Whoever had the queues before may have left their senders stopped, and first packets would not get through either. It
         // is done as well as can be: without io_uring, priming alone is what there is.
         let _ = napi::poll_once(&self.ids);
-        let primings =
-            (0..self.link.rx_queues).map(|_| Priming::new(&self.link)).collect::<Result<Vec<_>>>()?;
-        let came_by = napi::came_by(&primings, &self.sender_netns, &self.sender)?;
+        let primings = (0..self.pair.port.rx_queues)
+            .map(|_| Priming::new(&self.pair.port))
+            .collect::<Result<Vec<_>>>()?;
+        let came_by = napi::came_by(&primings, &self.pair.sender_netns, &self.pair.sender)?;
         let mut pollers = Vec::new();
         for ((priming, came_by), &id) in primings.into_iter().zip(came_by).zip(&self.ids) {
             napi::defer(id)?;
             pollers.push(if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? });
         }
-        napi::oust_softirq(&pollers, &self.sender_netns, &self.sender)?;
+        napi::oust_softirq(&pollers, &self.pair.sender_netns, &self.pair.sender)?;
         Ok(pollers)
     }
 
@@ -164,17 +171,17 @@ impl Ownership {
 
     /// Whether the queues have instances other than those that are owned, as they do after the interface came up again.
     pub fn is_disowned(&self) -> Result<bool> {
-        let ids = napi::instances(self.link.ifindex)?;
-        napi::check_instances(&self.link, &ids)?;
+        let ids = napi::instances(self.pair.port.ifindex)?;
+        napi::check_instances(&self.pair.port, &ids)?;
         Ok(ids != self.ids)
     }
 
     /// Leaves what arrives to the kernel's own stack, so that the queues can be primed. What has arrived can be collected.
     pub fn let_go(&mut self) -> Result<()> {
-        for queue in 0..self.link.rx_queues {
+        for queue in 0..self.pair.port.rx_queues {
             self.directions
                 .delete(queue)
-                .doing(|| format!("leaving queue {queue} of {} to the kernel", self.link.name))?;
+                .doing(|| format!("leaving queue {queue} of {} to the kernel", self.pair.port.name))?;
         }
         Ok(())
     }
@@ -182,7 +189,7 @@ impl Ownership {
     /// Owns the queues again; [`Ownership::let_go`] comes before. Each new poller is handed to `give`.
     pub fn retake(&mut self, give: impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
         // It may have been renamed.
-        self.link = Link::by_index(self.link.ifindex)?;
+        self.pair.port = Link::by_index(self.pair.port.ifindex)?;
         self.take(give)?;
         // Senders may have been stopped, and announced before this.
         (0..self.sockets.len()).for_each(|queue| self.announcements.set_pending(queue));
@@ -198,8 +205,8 @@ impl Ownership {
 
     /// Starts the queues by which this interface sends, if nobody polls at its other end; whether that was so.
     pub fn release_far_end(&self) -> Result<bool> {
-        self.sender_netns.run(|| {
-            let other = Link::by_index(self.sender.ifindex)?;
+        self.pair.sender_netns.run(|| {
+            let other = Link::by_index(self.pair.sender.ifindex)?;
             let is_left = other.up && napi::instances(other.ifindex)?.is_empty();
             if is_left {
                 release::release(other.ifindex, Deferral::default())?;
@@ -222,7 +229,7 @@ impl Ownership {
         let mut sum = Statistics::default();
         for socket in &self.sockets {
             let one = statistics(socket.as_fd())
-                .doing(|| format!("reading the statistics of {}", self.link.name))?;
+                .doing(|| format!("reading the statistics of {}", self.pair.port.name))?;
             sum.rx_dropped += one.rx_dropped;
             sum.rx_invalid_descs += one.rx_invalid_descs;
             sum.tx_invalid_descs += one.tx_invalid_descs;

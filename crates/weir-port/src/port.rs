@@ -29,6 +29,7 @@ use crate::qdisc::{self, RootQdisc};
 use crate::queue::Queue;
 use crate::transmission::{Completion, Transmission};
 use crate::undo::{Keeper, Undo};
+use crate::view::Pair;
 use crate::xsk::socket::{RingSizes, Transmit, XskSocket};
 use crate::xsk::umem::Umem;
 use crate::{ethtool, holder};
@@ -73,7 +74,7 @@ impl Port {
         let link = Link::by_name(name)?;
         let (sender_netns, sender) = link.peer()?;
         check_suitable(&link, &sender)?;
-        arrange_sender(&sender_netns, &sender, keeper)?;
+        let had_tx_checksum = arrange_sender(&sender_netns, &sender, keeper)?;
         // At this end too: without a qdisc, a veth drops what a receiver with a full ring does not take.
         hold_packets(&NetNs::current()?, &link, keeper)?;
 
@@ -103,7 +104,8 @@ impl Port {
                 .doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
         })?;
         let fds = sockets.iter().map(|socket| Arc::clone(socket.fd())).collect();
-        let mut ownership = Ownership::new(link, (sender_netns, sender), announcements, map, fds);
+        let pair = Pair { port: link, sender_netns: Arc::new(sender_netns), sender, had_tx_checksum };
+        let mut ownership = Ownership::new(pair, announcements, map, fds);
         let mut queues = Vec::new();
         let mut sockets = sockets.into_iter();
         ownership.take(|number, poller| {
@@ -146,6 +148,16 @@ impl Port {
         })
     }
 
+    /// The interface and its other end.
+    pub fn pair(&self) -> &Pair {
+        self.ownership.pair()
+    }
+
+    /// Notes that the interface or its other end has another name or MTU now, or that the other end is elsewhere.
+    pub fn follow(&mut self, pair: Pair) {
+        self.ownership.follow(pair);
+    }
+
     /// The interface.
     pub fn link(&self) -> &Link {
         self.ownership.link()
@@ -167,9 +179,9 @@ impl Port {
         self.queues.len()
     }
 
-    /// The longest packet that may be transmitted, in bytes.
+    /// The longest packet that may be transmitted, in bytes: the other end takes no longer one than its own MTU allows.
     pub fn packet_bytes_max(&self) -> u32 {
-        self.link().mtu_bytes + HEADER_BYTES_MAX
+        self.link().mtu_bytes.min(self.sender().mtu_bytes) + HEADER_BYTES_MAX
     }
 
     /// The queues, for their owners, and what is needed to own them again meanwhile.
@@ -345,14 +357,15 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
     Ok(())
 }
 
-/// A queue that holds, and checksums filled in, at the end that sends.
-fn arrange_sender(netns: &NetNs, sender: &Link, keeper: &mut dyn Keeper) -> Result<()> {
+/// A queue that holds, and checksums filled in, at the end that sends; whether those were left to the device.
+fn arrange_sender(netns: &NetNs, sender: &Link, keeper: &mut dyn Keeper) -> Result<bool> {
     hold_packets(netns, sender, keeper)?;
-    if netns.run(|| ethtool::tx_checksum(&sender.name))? {
+    let had_tx_checksum = netns.run(|| ethtool::tx_checksum(&sender.name))?;
+    if had_tx_checksum {
         keeper.record(netns, Undo::TxChecksum { ifindex: sender.ifindex })?;
         netns.run(|| ethtool::set_tx_checksum(&sender.name, false))?;
     }
-    Ok(())
+    Ok(had_tx_checksum)
 }
 
 fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<()> {

@@ -46,6 +46,17 @@ pub struct Counters {
     pub sent: u32,
 }
 
+/// The qdisc at the root of an interface, whosever it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Root {
+    /// Its kind; empty where there is none, as on an interface that has never been up.
+    pub kind: String,
+    /// Whether it is Weir's, whole.
+    pub is_ours: bool,
+    /// What it lost and holds.
+    pub counters: Counters,
+}
+
 /// The root qdisc of an interface, to be read from any thread.
 #[derive(Clone, Debug)]
 pub struct RootQdisc {
@@ -164,19 +175,33 @@ pub fn restore(ifindex: u32, saved: &Saved) -> Result<()> {
 
 /// What the queue of an interface of this thread's namespace dropped and holds, over all its parts.
 fn counters(ifindex: u32) -> Result<Counters> {
-    let mut sum = Counters::default();
+    root(ifindex).map(|root| root.counters)
+}
+
+/// What is at the root of an interface of this thread's namespace.
+pub fn root(ifindex: u32) -> Result<Root> {
+    let mut root = Root::default();
+    let mut is_whole = true;
     each(&mut NetlinkSocket::new(), ifindex, |header, attributes| {
         // `mq` adds its children up; counting those too would count twice.
-        if header.parent == ROOT
-            && let Ok(stats) = attributes.get_stats2()
+        let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
+        if header.parent != ROOT {
+            is_whole &= header.parent >> 16 != HANDLE >> 16 || kind == "pfifo";
+            return;
+        }
+        root.is_ours = header.handle == HANDLE;
+        root.kind = kind;
+        if let Ok(stats) = attributes.get_stats2()
             && let Ok(queue) = stats.get_queue()
         {
+            let sum = &mut root.counters;
             sum.sent = stats.get_basic().map_or(0, |basic| basic.packets);
             sum.dropped += u64::from(queue.drops);
             sum.backlog += u64::from(queue.qlen);
         }
     })?;
-    Ok(sum)
+    root.is_ours &= is_whole;
+    Ok(root)
 }
 
 /// The value of the attribute TCA_OPTIONS among the attributes of a qdisc, as the kernel wrote it.

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use weir_port::view::Pair;
+
 use crate::classes::Classes;
 use crate::report::{Constants, PartReport};
 use crate::standstill::{GOING_DOWN, Standstill};
@@ -48,7 +50,7 @@ impl Crew {
             })
             .collect();
         let parts = answers.iter().map(received).map(|answer| answer?).collect::<Result<Vec<_>, _>>()?;
-        self.constants.snapshot(parts).map_err(|error| error.to_string())
+        Ok(self.constants.snapshot(parts))
     }
 
     /// Changes the limits of a direction (0 or 1).
@@ -73,6 +75,11 @@ impl Crew {
         self.owner(end).send(if up { Request::Retake(end) } else { Request::NoteDown(end) })
     }
 
+    /// Tells that the interface of an end (0 or 1), or its other end, has changed what a worker knows of it.
+    pub fn follow(&self, end: usize, pair: Pair) -> bool {
+        self.owner(end).send(Request::Follow(end, Box::new(pair)))
+    }
+
     /// Makes all workers deliver what is inside, and end.
     pub fn stop(&self) {
         for worker in &self.mailboxes {
@@ -81,7 +88,7 @@ impl Crew {
     }
 
     /// The last counters, of parts whose workers have ended.
-    pub fn last_words(&self, parts: Vec<PartReport>) -> weir_port::Result<Snapshot> {
+    pub fn last_words(&self, parts: Vec<PartReport>) -> Snapshot {
         self.constants.snapshot(parts)
     }
 

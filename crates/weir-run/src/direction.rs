@@ -119,6 +119,13 @@ impl Direction {
         self.tune(from);
     }
 
+    /// Notes what senders' MTU is: how long packets are that come from now on.
+    pub fn note_mtu(&mut self, from: &Port, now_ns: u64) {
+        const ETHERNET_HEADER_BYTES: u64 = 14;
+        let bytes = u64::from(from.sender().mtu_bytes) + ETHERNET_HEADER_BYTES;
+        self.shaping.set_packet_bytes_max(bytes, now_ns);
+    }
+
     /// Makes a poll bring an eighth of the credit or less at a time, and a queue as much a round.
     pub fn tune(&mut self, from: &mut Port) {
         let share = self.shaping.limit_bytes_min() / (8 * u64::from(QUANTUM_BYTES));

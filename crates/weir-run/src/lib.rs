@@ -4,7 +4,7 @@
 //! the tree of a [`classes`] file, and goes out by a departure. A [`worker`] is the thread that drives its [`part`] of a wire,
 //! [`idle`] what that thread does with nothing to do, a crossing the way between two of them. [`crew`] is how everyone else reaches
 //! the workers: [`control`] on a socket, with the numbers of [`stats`] that [`report`] adds up. [`guardian`] puts the machine back
-//! as it was when all is over, also after a crash. [`sink`] receives on an interface with several workers, and [`path`] is packets
+//! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a wire needs them. [`sink`] receives on an interface with several workers, and [`path`] is packets
 //! that never leave memory.
 
 pub mod books;
@@ -29,6 +29,7 @@ pub mod shaping;
 pub mod sink;
 mod standstill;
 pub mod stats;
+pub mod watcher;
 pub mod wire;
 pub mod worker;
 pub mod workstreams;

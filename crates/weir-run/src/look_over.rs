@@ -16,6 +16,7 @@ use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::units::{size_text, time_text};
 use weir_port::PortError;
 use weir_port::address;
+use weir_port::hooks;
 use weir_port::link::Link;
 
 use crate::classes::{Classes, FRAME_BYTES};
@@ -55,8 +56,18 @@ pub fn interfaces(ports: &[String; 2], has_classes: bool) -> weir_port::Result<V
                 link.name
             ));
         }
+        warnings.extend(passed_by(&link.name, &hooks::at(link)));
     }
     Ok(warnings)
+}
+
+/// What hooks of others at an interface do not see.
+fn passed_by(name: &str, hooks: &[String]) -> Option<String> {
+    let (last, others) = hooks.split_last()?;
+    let list = if others.is_empty() { last.clone() } else { format!("{} and {last}", others.join(", ")) };
+    Some(format!(
+        "{name} has {list}, and what goes through the wire passes there unseen: do what they do at its other end"
+    ))
 }
 
 /// Finds what a user may not expect of the MTUs of both interfaces, each given with its other end, where the senders are.
@@ -157,6 +168,18 @@ mod tests {
         );
         let narrow = link("b", 1400);
         assert_eq!(mtus([(&a, &large), (&narrow, &large)]).len(), 2, "both ways through b");
+    }
+
+    #[test]
+    fn hooks_that_are_passed_by_are_told_in_one_sentence() {
+        assert_eq!(passed_by("wa", &[]), None);
+        let told =
+            passed_by("wa", &["tcx program 7 on ingress".into(), "the nftables chain netdev t c".into()]);
+        let told = told.unwrap();
+        assert!(
+            told.starts_with("wa has tcx program 7 on ingress and the nftables chain netdev t c, and"),
+            "{told}"
+        );
     }
 
     #[test]

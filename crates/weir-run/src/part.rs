@@ -14,6 +14,7 @@ use std::sync::Arc;
 use weir_core::shaper::tbf::TbfConfig;
 use weir_port::frames::Frames;
 use weir_port::link::Link;
+use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
 
 use crate::classes::Classes;
@@ -165,6 +166,13 @@ impl Part {
     /// Notes that an interface went down.
     pub fn note_down(&mut self, index: usize) {
         self.end(index).0.port.note_down();
+    }
+
+    /// Notes that an interface or its other end has another name or MTU now, or that the other end is elsewhere.
+    pub fn follow(&mut self, index: usize, pair: Pair, now_ns: u64) {
+        let (End { port, direction, .. }, _) = self.end(index);
+        port.follow(pair);
+        direction.note_mtu(port, now_ns);
     }
 
     /// Owns the queues of an interface again that came up again, with other NAPI instances than before. What was received before it

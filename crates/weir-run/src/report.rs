@@ -10,17 +10,17 @@
 //!
 //! The sums are exact only if all parts stand still while they report: [`crate::crew`] sees to that.
 
-use std::sync::Arc;
-
 use weir_core::account::Account;
-use weir_core::drops::Count;
+use weir_core::drops::{Count, DropReason};
 use weir_port::port::Port;
-use weir_port::qdisc::RootQdisc;
 
 use crate::books::Books;
 use crate::departure::Departure;
 use crate::end::End;
-use crate::stats::{ClassStats, FrameStats, PortStats, Snapshot, TreeClassStats, WireStats, WorkerStats};
+use crate::stats::{
+    ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, TreeClassStats, WireStats, WorkerStats,
+};
+use crate::watcher::{Devices, Eye};
 use crate::workstreams::{Tally, WorkstreamStats};
 
 /// One end's counters.
@@ -100,13 +100,14 @@ pub struct Constants {
     pub frames_total: u64,
     /// When it came up.
     pub since_ns: u64,
-    /// The queues of its senders, which are the kernel's.
-    pub sender_queues: Arc<[RootQdisc; 2]>,
+    /// Sees the devices and queues, which are the kernel's.
+    pub eye: Eye,
 }
 
 impl Constants {
-    /// Adds the parts of a wire up. The senders' queues are looked at here, on the thread that asked: workers have packets to move.
-    pub fn snapshot(&self, parts: Vec<PartReport>) -> weir_port::Result<Snapshot> {
+    /// Adds the parts of a wire up, and what their interfaces are and lost.
+    pub fn snapshot(&self, parts: Vec<PartReport>) -> Snapshot {
+        let Devices { pairs, events } = self.eye.look();
         // An end alone hands over what starts at it, and takes what starts at the other.
         let crossing = |from: usize| {
             let of =
@@ -151,7 +152,7 @@ impl Constants {
             held.merge(to.departing);
             let books = Books::new(&account, held);
             totals.merge(&books);
-            let name = format!("{}->{}", self.ports[index], self.ports[1 - index]);
+            let name = format!("{}->{}", ends[index].port.name, ends[1 - index].port.name);
             workstreams.push(WorkstreamStats {
                 wire: self.name.clone(),
                 wsid: owners[index].0,
@@ -161,15 +162,22 @@ impl Constants {
                 ..WorkstreamStats::new(&name, from.tally, &from.shaped, from.held)
             });
             classes.push(ClassStats { name, books, transmit_busy: to.transmit_busy, ..from.class.clone() });
-            let queue = self.sender_queues[index].counters()?;
+            let [device, sender] = &pairs[index];
+            let (mut device_stats, sender_stats) = (DeviceStats::of(device), DeviceStats::of(sender));
+            // What is in the books has its reason there.
+            let refused = from.departed.dropped.get(DropReason::DeviceRefused).packets;
+            device_stats.explain(from.port.kernel_dropped + from.port.lost_while_down, refused);
             ports.push(PortStats {
-                sender_queue_packets: queue.backlog,
-                sender_queue_dropped: queue.dropped,
+                sender_queue_packets: sender.backlog,
+                sender_queue_dropped: sender.counts.dropped.queue,
+                device: device_stats,
+                sender_device: sender_stats,
                 ..from.port.clone()
             });
         }
-        let wire = WireStats { name: self.name.clone(), ports: self.ports.clone(), classes, frames, worker };
-        Ok(Snapshot { wires: vec![wire], ports, workstreams, totals })
+        let names = [0, 1].map(|index: usize| ends[index].port.name.clone());
+        let wire = WireStats { name: self.name.clone(), ports: names, classes, frames, worker, events };
+        Snapshot { wires: vec![wire], ports, workstreams, totals }
     }
 }
 
@@ -188,5 +196,7 @@ fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
         sender_queue_dropped: 0,
         kernel_dropped: lost.owned,
         lost_while_down: lost.while_down,
+        device: DeviceStats::default(),
+        sender_device: DeviceStats::default(),
     })
 }

@@ -38,8 +38,6 @@ pub use rows::Row;
 
 /// Where packets go that pass all limits; beyond every class of a tree.
 pub const FREE: usize = u16::MAX as usize;
-/// The longest packet that buckets of a tree reckon with: admission itself does not depend on it.
-const LINK_MTU_BYTES: u64 = FRAME_BYTES;
 /// The longest that departures are gathered for, in nanoseconds: a wake-up for each packet would cost more.
 const GATHER_NS_MAX: u64 = 250_000;
 
@@ -61,6 +59,8 @@ pub struct Shaping {
     size: Size,
     shaper: Shaper<WirePacket>,
     limits: Option<TbfConfig>,
+    /// The longest packet that comes. Buckets of a tree admit while they are not in debt, so they are a packet less deep than the burst.
+    packet_bytes_max: u64,
     tree: Option<Sharing>,
     /// Books of classes that are no more.
     retired: Account,
@@ -87,6 +87,7 @@ impl Shaping {
             size,
             shaper: Shaper::Class(Box::new(class)),
             limits,
+            packet_bytes_max: FRAME_BYTES,
             tree: None,
             retired: Account::default(),
             packets_share: size.packets_max as u64,
@@ -109,6 +110,14 @@ impl Shaping {
         self.set_link(now_ns);
         self.set_gather();
         Ok(())
+    }
+
+    /// Reckons with packets of up to so many bytes from now on, or with those of an MTU of 1500 if that is more.
+    pub fn set_packet_bytes_max(&mut self, bytes: u64, now_ns: u64) {
+        self.packet_bytes_max = bytes.max(FRAME_BYTES);
+        self.set_meters(now_ns);
+        self.set_link(now_ns);
+        self.set_gather();
     }
 
     /// The limits: of the one class, or of the tree as a whole.
@@ -252,7 +261,7 @@ impl Shaping {
     fn set_gather(&mut self) {
         let limits = self.limits.iter().map(|limits| (limits.rate, limits.burst_bytes));
         let classes = self.tree.iter().flat_map(|tree| &tree.classes.classes).flat_map(|class| {
-            let depth_bytes = |burst_bytes: u64| burst_bytes.saturating_sub(LINK_MTU_BYTES);
+            let depth_bytes = |burst_bytes: u64| burst_bytes.saturating_sub(self.packet_bytes_max);
             [(class.rate, depth_bytes(class.burst_bytes)), (class.ceil, depth_bytes(class.cburst_bytes))]
         });
         let shortest_ns = limits.chain(classes).map(|(rate, burst_bytes)| rate.ns_for(burst_bytes) / 4).min();

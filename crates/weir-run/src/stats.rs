@@ -3,11 +3,16 @@
 //! The same numbers stand in the text, the JSON and, later, the metrics. Every part carries what it accepted, delivered,
 //! dropped by reason and holds, so that [`Snapshot::check`] can prove conservation (design.md, invariant 1) from the outside.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use weir_core::rate::Rate;
+use weir_port::monitor::State;
 
 use crate::books::Books;
 use crate::shaping::Row;
+use crate::watcher::Device;
+use crate::watcher::ledger::{Drops, Event, EventStats};
 use crate::workstreams::{self, WorkstreamStats};
 
 /// One direction of a wire.
@@ -111,6 +116,76 @@ pub struct PortStats {
     /// Packets the kernel lost because the interface was down, or up again and not yet Weir's.
     #[serde(default)]
     pub lost_while_down: u64,
+    /// The interface as a device.
+    #[serde(default)]
+    pub device: DeviceStats,
+    /// Its other end as a device.
+    #[serde(default)]
+    pub sender_device: DeviceStats,
+}
+
+/// A device: how it fares, and what the kernel dropped there since the wire came up.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DeviceStats {
+    /// Its name.
+    pub name: String,
+    /// `up`, `no-carrier`, `down` or `gone`.
+    pub state: String,
+    /// Packets the device dropped that came in.
+    pub rx_dropped: u64,
+    /// Packets the device dropped that were to go out.
+    pub tx_dropped: u64,
+    /// Packets its queue dropped.
+    pub queue_dropped: u64,
+    /// Those of each that neither an event nor another counter explains.
+    pub unexplained: Drops,
+}
+
+impl DeviceStats {
+    /// From what the watcher saw.
+    pub fn of(device: &Device) -> DeviceStats {
+        let Drops { rx, tx, queue } = device.counts.dropped;
+        let state = match device.state {
+            Some(State::Up) => "up",
+            Some(State::NoCarrier) => "no-carrier",
+            Some(State::Down) => "down",
+            Some(State::Gone) | None => "gone",
+        };
+        DeviceStats {
+            name: device.name.clone(),
+            state: state.into(),
+            rx_dropped: rx,
+            tx_dropped: tx,
+            queue_dropped: queue,
+            unexplained: device.counts.unexplained,
+        }
+    }
+
+    /// Takes off what other counters of the wire tell of the same packets.
+    pub fn explain(&mut self, rx: u64, tx: u64) {
+        self.unexplained.rx = self.unexplained.rx.saturating_sub(rx);
+        self.unexplained.tx = self.unexplained.tx.saturating_sub(tx);
+    }
+
+    /// What it dropped without a reason, a sentence each. What a receiver's device counts as dropped on receiving may be a packet that it
+    /// has got and its host has no use for, such as one of an unknown protocol; one that it has not got is counted by the device that
+    /// sent it.
+    fn faults(&self, is_receiver: bool) -> Vec<String> {
+        let Drops { rx, tx, queue } = self.unexplained;
+        let counters = [
+            (if is_receiver { 0 } else { rx }, "the device", "that came in (rx_dropped)"),
+            (tx, "the device", "that were to go out (tx_dropped)"),
+            (queue, "its queue", "(queue_dropped)"),
+        ];
+        let told = counters.into_iter().filter(|(count, ..)| *count > 0);
+        told.map(|(count, who, what)| {
+            format!(
+                "{}: {who} dropped {count} packets {what}, and nothing that happened explains it",
+                self.name
+            )
+        })
+        .collect()
+    }
 }
 
 /// One wire.
@@ -126,6 +201,9 @@ pub struct WireStats {
     pub frames: FrameStats,
     /// What its workers did, together.
     pub worker: WorkerStats,
+    /// What happened to its interfaces and their other ends, and what was lost then.
+    #[serde(default)]
+    pub events: BTreeMap<Event, EventStats>,
 }
 
 /// Where the frames are.
@@ -230,6 +308,10 @@ impl Snapshot {
                 port.name, port.kernel_dropped
             ));
         }
+        for port in &self.ports {
+            faults.extend(port.device.faults(false));
+            faults.extend(port.sender_device.faults(true));
+        }
         faults.extend(workstreams::check(&self.workstreams, &self.totals));
         if !self.totals.balance() {
             faults.push("the totals do not add up".into());
@@ -242,6 +324,22 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::books::Amount;
+
+    #[test]
+    fn drops_are_faults_until_something_explains_them() {
+        let mut device = DeviceStats { name: "wa".into(), ..DeviceStats::default() };
+        device.unexplained = Drops { rx: 2, tx: 3, queue: 0 };
+        assert_eq!(device.faults(false).len(), 2);
+        assert!(
+            device.faults(true)[0].contains("wa: the device dropped 3 packets"),
+            "{:?}",
+            device.faults(true)
+        );
+        device.explain(2, 3);
+        assert!(device.faults(false).is_empty());
+        device.unexplained.queue = 1;
+        assert!(device.faults(true)[0].contains("queue_dropped"));
+    }
 
     #[test]
     fn totals_that_do_not_add_up_are_found() {

@@ -15,6 +15,7 @@ use weir_port::link::Link;
 use weir_port::napi;
 use weir_port::port::Port;
 use weir_port::undo::Keeper;
+use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, PortError};
 use weir_ring::loans::Loans;
@@ -29,6 +30,7 @@ use crate::end::End;
 use crate::look_over;
 use crate::part::Part;
 use crate::report::Constants;
+use crate::watcher::Eye;
 
 const FRAME_BYTES: u32 = 4096;
 /// Frames that a second worker costs a direction: one poll and its next offer, and what lies free with the other worker.
@@ -57,16 +59,19 @@ pub struct Wire {
     pub parts: Vec<Part>,
     /// What does not change.
     pub constants: Constants,
+    /// Its interfaces with their other ends, to be watched.
+    pub pairs: [Pair; 2],
     /// What its user may not expect, a sentence each.
     pub warnings: Vec<String>,
 }
 
 impl Wire {
-    /// Takes both interfaces over. The end at each is rung for by the bell of its worker; there is a bell for each worker.
+    /// Takes both interfaces over, which `eye` will watch. The end at each is rung for by the bell of its worker; there is a bell for each worker.
     pub fn open(
         config: &WireConfig,
         bells: &[Arc<Bell>],
         keeper: &mut dyn Keeper,
+        eye: Eye,
         now_ns: u64,
     ) -> weir_port::Result<Wire> {
         let count = config.memory_bytes / u64::from(FRAME_BYTES);
@@ -95,7 +100,7 @@ impl Wire {
         }
         let [first, second] = [0, 1].map(|end| (ports[end].link(), ports[end].sender()));
         warnings.extend(look_over::mtus([first, second]));
-        let sender_queues = Arc::new([ports[0].sender_queue(), ports[1].sender_queue()]);
+        let pairs = [0, 1].map(|end| ports[end].pair().clone());
         let spare = if config.workers > 1 { FRAMES_SPARE } else { 0 };
         let census = frames[0].pool.census();
         let held_packets_max = ((census.shared + census.cached) / 2).saturating_sub(spare);
@@ -117,6 +122,7 @@ impl Wire {
             .map_err(std::io::Error::other)
             .doing(|| "setting the limit".into())?;
             direction.tune(&mut port);
+            direction.note_mtu(&port, now_ns);
             ends.push(End { index, port, direction, departure: Departure::default() });
         }
         let umem = Arc::new(umem);
@@ -138,9 +144,9 @@ impl Wire {
             ports: config.ports.clone(),
             frames_total,
             since_ns: now_ns,
-            sender_queues,
+            eye,
         };
-        Ok(Wire { parts, constants, warnings })
+        Ok(Wire { parts, constants, pairs, warnings })
     }
 }
 

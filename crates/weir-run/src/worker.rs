@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use weir_core::shaper::tbf::TbfConfig;
 use weir_port::bpf::doorbell::Bell;
+use weir_port::view::Pair;
 use weir_port::{Doing, sys};
 
 use crate::classes::Classes;
@@ -42,6 +43,8 @@ pub enum Request {
     NoteDown(usize),
     /// The interface of this port has come up again: own it anew.
     Retake(usize),
+    /// What this port or its other end is called, carries and where it is, has changed.
+    Follow(usize, Box<Pair>),
     /// Deliver what is inside, then end.
     Stop,
 }
@@ -163,6 +166,7 @@ fn answer(part: &mut Part, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
                     return Order::Fail(error.to_string());
                 }
             }
+            Request::Follow(port, pair) => part.follow(port, *pair, now),
             Request::Stop => return Order::Stop,
         }
     }

@@ -1,14 +1,12 @@
 //! A wire from its opening to the moment when everything is back as it was; `weir wire` and `weir run` are two of them.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use weir_port::bpf::doorbell::Bell;
-use weir_port::link::Link;
-use weir_port::monitor::{Fares, LinkEvent, Monitor, State};
 use weir_port::netns::NetNs;
 use weir_port::signals::{Received, Signals};
 use weir_port::undo::{Keeper, Undo};
@@ -18,6 +16,7 @@ use weir_run::control::Control;
 use weir_run::crew::Crew;
 use weir_run::guardian::Guardian;
 use weir_run::stats::Snapshot;
+use weir_run::watcher::{self, Eye, News};
 use weir_run::wire::{Wire, WireConfig};
 use weir_run::worker::{self, Ended, Mailbox};
 
@@ -29,8 +28,8 @@ pub enum Event {
     Signal(Received),
     /// The worker ended by itself.
     WorkerEnded,
-    /// What an interface of the wire has come to.
-    Interface(String, State),
+    /// Of the wire's interfaces.
+    News(News),
     /// The program of `weir run` ended.
     ProgramEnded,
 }
@@ -56,7 +55,9 @@ pub fn give_up(guardian: Guardian, failure: Failure) -> Failure {
 
 /// A wire that is up.
 pub struct Session {
-    guardian: Guardian,
+    guardian: Arc<Mutex<Guardian>>,
+    watcher: JoinHandle<()>,
+    eye: Eye,
     workers: Vec<JoinHandle<io::Result<Ended>>>,
     crew: Crew,
     events: Receiver<Event>,
@@ -67,23 +68,25 @@ impl Session {
     /// Opens the wire, starts its workers, on these cores if they are named, and its control socket, and makes events of `signals`.
     pub fn start(
         config: &WireConfig,
-        mut guardian: Guardian,
+        guardian: Guardian,
         cores: &[usize],
         signals: &[i32],
     ) -> Result<Session, Failure> {
-        match Session::try_start(config, &mut guardian, cores, signals) {
-            Ok((workers, crew, sender, events)) => Ok(Session { guardian, workers, crew, events, sender }),
-            Err(failure) => Err(give_up(guardian, failure)),
-        }
+        let guardian = Arc::new(Mutex::new(guardian));
+        Session::try_start(config, &guardian, cores, signals).map_err(|failure| match alone(guardian) {
+            Some(guardian) => give_up(guardian, failure),
+            None => failure,
+        })
     }
 
-    #[allow(clippy::type_complexity, reason = "the parts of a Session, for the one caller that builds it")]
     fn try_start(
         config: &WireConfig,
-        guardian: &mut Guardian,
+        shared: &Arc<Mutex<Guardian>>,
         cores: &[usize],
         signals: &[i32],
-    ) -> Result<(Vec<JoinHandle<io::Result<Ended>>>, Crew, Sender<Event>, Receiver<Event>), Failure> {
+    ) -> Result<Session, Failure> {
+        // Nobody else asks for it before there is a watcher.
+        let mut guardian = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let (sender, events) = channel();
         // From here on a signal is an event and no longer the end of the process. First, because every thread must block them.
         watch_signals(signals, sender.clone())?;
@@ -92,17 +95,21 @@ impl Session {
         guardian.record(&NetNs::current()?, Undo::File { path: control.path().into() })?;
         let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
             (0..config.workers).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
-        let monitor = Monitor::new()?;
+        let (eye, lens) = Eye::new()?;
         let bells: Vec<Arc<Bell>> = (0..config.workers)
             .map(|_| Bell::new().map(Arc::new))
             .collect::<io::Result<_>>()
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
-        let Wire { parts, constants, warnings } = Wire::open(config, &bells, guardian, now_ns())?;
+        let opened = Wire::open(config, &bells, &mut *guardian, eye.clone(), now_ns());
+        let Wire { parts, constants, pairs, warnings } = opened?;
+        drop(guardian);
         for warning in warnings {
             output::warn(warning);
         }
         let crew = Crew::new(mailboxes, constants);
-        watch_interfaces(monitor, config, sender.clone(), crew.clone())?;
+        let news = sender.clone();
+        let tell = move |told| news.send(Event::News(told)).is_ok();
+        let watcher = watcher::start(lens, pairs, crew.clone(), Arc::clone(shared), tell)?;
         let mut workers = Vec::new();
         for (((part, bell), inbox), &core) in parts.into_iter().zip(bells).zip(inboxes).zip(cores) {
             let ended = sender.clone();
@@ -115,7 +122,7 @@ impl Session {
         }
         let answering = crew.clone();
         std::thread::Builder::new().name("weir-control".into()).spawn(move || control.serve(&answering))?;
-        Ok((workers, crew, sender, events))
+        Ok(Session { guardian: Arc::clone(shared), watcher, eye, workers, crew, events, sender })
     }
 
     /// Where events can be sent to.
@@ -143,12 +150,18 @@ impl Session {
         self.crew.stop();
         let ended: Vec<_> = self.workers.into_iter().map(JoinHandle::join).collect();
         let last_words = last_words(ended, &self.crew);
-        let faults = self.guardian.finish();
+        self.eye.stop();
+        let watched = self.watcher.join();
+        let Some(guardian) = alone(self.guardian) else { return last_words };
+        let faults = guardian.finish();
         for fault in &faults {
             output::say(format_args!("weir: while putting things back: {fault}"));
         }
         match last_words {
             Ok(_) if !faults.is_empty() => Err("not everything could be put back".into()),
+            Ok(_) if watched.is_err() => {
+                Err("what watches the interfaces failed; everything has been put back".into())
+            }
             last_words => last_words,
         }
     }
@@ -166,8 +179,13 @@ fn last_words(ended: Vec<std::thread::Result<io::Result<Ended>>>, crew: &Crew) -
     }
     match faults.into_iter().next() {
         Some(fault) => Err(fault.into()),
-        None => Ok(crew.last_words(reports.into_iter().collect::<Result<_, _>>()?)?),
+        None => Ok(crew.last_words(reports.into_iter().collect::<Result<_, _>>()?)),
     }
+}
+
+/// The guardian, once nobody else has it. If somebody did, it would go when they do, and put everything back all the same.
+fn alone(guardian: Arc<Mutex<Guardian>>) -> Option<Guardian> {
+    Arc::into_inner(guardian).map(|guardian| guardian.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
@@ -177,45 +195,6 @@ fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
             if events.send(Event::Signal(received)).is_err() {
                 return;
             }
-        }
-    })?;
-    Ok(())
-}
-
-/// Tells how the interfaces fare, and the worker of one when it goes down and when it has come up again.
-fn watch_interfaces(
-    monitor: Monitor,
-    config: &WireConfig,
-    events: Sender<Event>,
-    crew: Crew,
-) -> Result<(), Failure> {
-    let watched = config.ports.clone().map(|name| Link::by_name(&name).map(|link| (link.ifindex, name)));
-    let [first, second] = watched;
-    let watched = [first?, second?];
-    std::thread::Builder::new().name("weir-links".into()).spawn(move || {
-        let mut watched = watched.map(|(ifindex, name)| (Fares::new(ifindex), ifindex, name));
-        let at_start = watched.iter().filter_map(|(_, ifindex, _)| LinkEvent::now(*ifindex).ok());
-        let mut heard = Some(at_start.collect::<Vec<_>>());
-        loop {
-            for (port, (fares, _, name)) in watched.iter_mut().enumerate() {
-                // Of one that cannot be looked at nothing more will be heard either.
-                let changes = fares.changes(heard.as_deref()).unwrap_or(vec![(State::Down, State::Gone)]);
-                for (before, state) in changes {
-                    let goes_on = match (before, state) {
-                        (_, State::Gone) => true,
-                        (_, State::Down) => crew.note_interface(port, false),
-                        (State::Down, _) => crew.note_interface(port, true),
-                        _ => true,
-                    };
-                    if !goes_on || events.send(Event::Interface(name.clone(), state)).is_err() {
-                        return;
-                    }
-                }
-            }
-            heard = match monitor.wait() {
-                Ok(heard) => heard,
-                Err(_) => return,
-            };
         }
     })?;
     Ok(())

@@ -17,48 +17,54 @@ use weir_core::shaper::htb::{Htb, HtbConfig, HtbMeter};
 use weir_core::shaper::tree::{LeafConfig, Meter, Tree, TreeSize};
 use weir_ring::pool::Pool;
 
-use super::{LINK_MTU_BYTES, Shaping, Sharing, class_size};
+use super::{Shaping, Sharing, class_size};
 use crate::classes::{ClassConfig, Classes, Kind};
 use crate::packet::{Ecn, WirePacket, bytes_of};
 
 const CHECKED: &str = "the file was checked when it was read";
 
-/// A tree's meter, as a classes file configures it.
+/// A tree's meter, as a classes file configures it, where packets have `mtu_bytes` at most, all their headers included.
 trait FromFile: Meter + Sized {
-    fn new(class: &ClassConfig, now_ns: u64) -> Self;
-    fn change(tree: &mut Tree<WirePacket, Self>, number: usize, class: &ClassConfig, now_ns: u64);
+    fn new(class: &ClassConfig, mtu_bytes: u64, now_ns: u64) -> Self;
+    fn change(
+        tree: &mut Tree<WirePacket, Self>,
+        number: usize,
+        class: &ClassConfig,
+        mtu_bytes: u64,
+        now_ns: u64,
+    );
 }
 
 impl FromFile for HtbMeter {
-    fn new(class: &ClassConfig, now_ns: u64) -> HtbMeter {
-        HtbMeter::new(htb(class), now_ns).expect(CHECKED)
+    fn new(class: &ClassConfig, mtu_bytes: u64, now_ns: u64) -> HtbMeter {
+        HtbMeter::new(htb(class, mtu_bytes), now_ns).expect(CHECKED)
     }
 
-    fn change(tree: &mut Htb<WirePacket>, number: usize, class: &ClassConfig, now_ns: u64) {
-        tree.set_config(number, htb(class), class.quantum_bytes, now_ns).expect(CHECKED);
+    fn change(tree: &mut Htb<WirePacket>, number: usize, class: &ClassConfig, mtu_bytes: u64, now_ns: u64) {
+        tree.set_config(number, htb(class, mtu_bytes), class.quantum_bytes, now_ns).expect(CHECKED);
     }
 }
 
 impl FromFile for CbqMeter {
-    fn new(class: &ClassConfig, now_ns: u64) -> CbqMeter {
-        CbqMeter::new(cbq(class), now_ns).expect(CHECKED)
+    fn new(class: &ClassConfig, mtu_bytes: u64, now_ns: u64) -> CbqMeter {
+        CbqMeter::new(cbq(class, mtu_bytes), now_ns).expect(CHECKED)
     }
 
-    fn change(tree: &mut Cbq<WirePacket>, number: usize, class: &ClassConfig, now_ns: u64) {
-        tree.set_config(number, cbq(class), class.quantum_bytes, now_ns).expect(CHECKED);
+    fn change(tree: &mut Cbq<WirePacket>, number: usize, class: &ClassConfig, mtu_bytes: u64, now_ns: u64) {
+        tree.set_config(number, cbq(class, mtu_bytes), class.quantum_bytes, now_ns).expect(CHECKED);
     }
 }
 
-fn htb(class: &ClassConfig) -> HtbConfig {
+fn htb(class: &ClassConfig, mtu_bytes: u64) -> HtbConfig {
     let &ClassConfig { rate, ceil, burst_bytes, cburst_bytes, .. } = class;
-    HtbConfig { rate, ceil, burst_bytes, cburst_bytes, mtu_bytes: LINK_MTU_BYTES }
+    HtbConfig { rate, ceil, burst_bytes, cburst_bytes, mtu_bytes }
 }
 
 /// What an inner class forgets is lent out too early, so it forgets nothing.
-fn cbq(class: &ClassConfig) -> CbqConfig {
+fn cbq(class: &ClassConfig, mtu_bytes: u64) -> CbqConfig {
     let &ClassConfig { rate, burst_bytes, bounded, .. } = class;
     let ewma_log = if class.leaf.is_some() { EWMA_LOG } else { EWMA_LOG_MAX };
-    CbqConfig { rate, burst_bytes, mtu_bytes: LINK_MTU_BYTES, ewma_log, bounded, isolated: false }
+    CbqConfig { rate, burst_bytes, mtu_bytes, ewma_log, bounded, isolated: false }
 }
 
 impl Shaping {
@@ -92,9 +98,10 @@ impl Shaping {
         };
         let leaf = |class: &ClassConfig| self.leaf_config(class);
         let leaves: Vec<_> = classes.classes.iter().map(leaf).collect();
+        let mtu_bytes = self.packet_bytes_max;
         let (numbers, gone) = match &mut self.shaper {
-            Shaper::Htb(tree) => change(tree, old, &classes.classes, &leaves, now_ns),
-            Shaper::Cbq(tree) => change(tree, old, &classes.classes, &leaves, now_ns),
+            Shaper::Htb(tree) => change(tree, old, &classes.classes, &leaves, mtu_bytes, now_ns),
+            Shaper::Cbq(tree) => change(tree, old, &classes.classes, &leaves, mtu_bytes, now_ns),
             Shaper::Class(_) | Shaper::Fq(_) => unreachable!("it was made a tree above"),
         };
         self.retired.merge(&gone);
@@ -123,6 +130,19 @@ impl Shaping {
         })
     }
 
+    /// Sets the classes' own limits for the longest packet that comes.
+    pub(super) fn set_meters(&mut self, now_ns: u64) {
+        let Some(sharing) = &self.tree else { return };
+        let mtu_bytes = self.packet_bytes_max;
+        for (class, &number) in sharing.classes.classes.iter().zip(&sharing.numbers) {
+            match &mut self.shaper {
+                Shaper::Htb(tree) => HtbMeter::change(tree, number, class, mtu_bytes, now_ns),
+                Shaper::Cbq(tree) => CbqMeter::change(tree, number, class, mtu_bytes, now_ns),
+                Shaper::Class(_) | Shaper::Fq(_) => {}
+            }
+        }
+    }
+
     /// Limits the tree as a whole, and the credits of its leaves to what that lets pass.
     pub(super) fn set_link(&mut self, now_ns: u64) {
         let Some(sharing) = &self.tree else { return };
@@ -136,13 +156,13 @@ impl Shaping {
             .collect();
         match &mut self.shaper {
             Shaper::Htb(tree) => {
-                tree.set_link(link, LINK_MTU_BYTES, now_ns);
+                tree.set_link(link, self.packet_bytes_max, now_ns);
                 leaves.into_iter().for_each(|(number, leaf)| tree.change_leaf(number, leaf).expect(CHECKED));
             }
             Shaper::Cbq(tree) => {
                 // Leaves of CBQ may run over their shares, so the roots' rates are kept here.
                 let link = link.or_else(|| roots(&sharing.classes.classes));
-                tree.set_link(link, LINK_MTU_BYTES, now_ns);
+                tree.set_link(link, self.packet_bytes_max, now_ns);
                 leaves.into_iter().for_each(|(number, leaf)| tree.change_leaf(number, leaf).expect(CHECKED));
             }
             Shaper::Class(_) | Shaper::Fq(_) => {}
@@ -242,6 +262,7 @@ fn change<M: FromFile>(
     old: Old,
     classes: &[ClassConfig],
     leaves: &[Option<LeafConfig>],
+    mtu_bytes: u64,
     now_ns: u64,
 ) -> (Vec<usize>, Account) {
     tree.make_room(classes.len());
@@ -251,16 +272,16 @@ fn change<M: FromFile>(
         let parent = class.parent.map(|parent| numbers[parent]);
         let number = match old.same(class, parent) {
             Some(number) => {
-                M::change(tree, number, class, now_ns);
+                M::change(tree, number, class, mtu_bytes, now_ns);
                 if let Some(leaf) = leaf {
                     tree.change_leaf(number, leaf).expect(CHECKED);
                 }
                 stays.push(number);
                 number
             }
-            None => {
-                tree.add(parent, M::new(class, now_ns), class.quantum_bytes, leaf, now_ns).expect(CHECKED)
-            }
+            None => tree
+                .add(parent, M::new(class, mtu_bytes, now_ns), class.quantum_bytes, leaf, now_ns)
+                .expect(CHECKED),
         };
         numbers.push(number);
     }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use weir_core::packet::{Meta, Packet};
+use weir_core::shaper::tbf::Limit;
 use weir_port::frames::Received;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
@@ -192,5 +193,45 @@ fn a_mark_is_noted_in_the_class_and_made_on_the_way_out() {
         let marked = crate::packet::bytes_of(&packet.received, pool.memory())[15];
         assert_eq!(marked, if ecn == 0 { 0 } else { 3 });
         pool.give(packet.received.frame);
+    }
+}
+
+/// At once, however long packets are: the burst, or one packet if that is longer. Also of those who come with another MTU later.
+#[test]
+fn a_burst_is_the_same_for_long_packets() {
+    const LONG_BYTES: u32 = 3520;
+    const BURST_BYTES: u64 = 20 * 1024;
+    for (shaper, link) in [("htb", None), ("htb", Some(BURST_BYTES)), ("cbq", Some(BURST_BYTES))] {
+        let limits = link.map(|burst_bytes| TbfConfig {
+            rate: "1mbit".parse().unwrap(),
+            burst_bytes,
+            peak: None,
+            limit: Limit::Bytes(1 << 20),
+        });
+        let text = format!(
+            "shaper = \"{shaper}\"\ndefault = \"a\"\n[[class]]\nname = \"a\"\nrate = \"1mbit\"\nburst = \"20kb\"\nqueue = \"10s\"\n"
+        );
+        for is_known_first in [true, false] {
+            let mut pool = Pool::new(FrameMemory::new(300, 4096).unwrap());
+            let mut shaping = Shaping::new(SIZE, limits, 0).unwrap();
+            let note = |shaping: &mut Shaping| shaping.set_packet_bytes_max(LONG_BYTES.into(), 0);
+            is_known_first.then(|| note(&mut shaping));
+            shaping.set_classes(classes(&text), &mut pool, 0, |_, _| ());
+            (!is_known_first).then(|| note(&mut shaping));
+            for number in 0..40 {
+                let mut packet = packet(&mut pool, 1, number, 0, 0);
+                packet.received.len_bytes = LONG_BYTES;
+                shaping.enqueue(shaping.default_class(), 1, packet).unwrap();
+            }
+            let mut out_bytes = 0;
+            while let Dequeue::Packet(_, packet) = shaping.dequeue(0) {
+                out_bytes += u64::from(packet.received.len_bytes);
+                pool.give(packet.received.frame);
+            }
+            assert!(
+                (BURST_BYTES - u64::from(LONG_BYTES)..=BURST_BYTES).contains(&out_bytes),
+                "{shaper}, link {link:?}: {out_bytes} bytes at once"
+            );
+        }
     }
 }

@@ -26,6 +26,7 @@ use weir_port::process::{self, Process};
 use weir_port::signals::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use weir_run::clock::now_ns;
 use weir_run::guardian::Guardian;
+use weir_run::watcher::News;
 use weir_run::wire::WireConfig;
 
 use super::wire::MachineArguments;
@@ -184,8 +185,12 @@ fn supervise(session: &Session, process: &Process) -> Result<(), Failure> {
                     }
                 }
                 Event::WorkerEnded => break "the worker ended by itself".to_string(),
-                Event::Interface(port, State::Gone) => break format!("the interface of the {port} vanished"),
-                Event::Interface(..) => {}
+                Event::News(News::Interface(port, State::Gone)) => {
+                    break format!("the interface of the {port} vanished");
+                }
+                Event::News(News::Ended(why)) => break why,
+                Event::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
+                Event::News(News::Interface(..)) => {}
             }
         },
         Err(error) => format!("no thread: {error}"),

@@ -30,7 +30,8 @@ const HEADER_EVERY: u64 = 20;
   weir stat                   every wire that is up
   weir stat veth-a --json     one of them, for programs
   weir stat -i 1              a line a second, as `netstat -iw 1`
-  weir stat --check           prove accepted = delivered + dropped + held
+  weir stat --check           prove accepted = delivered + dropped + held, and
+                              that no device dropped what nothing explains
   weir stat -Q                the tables of `netstat -Q`
 
 `weir stat --help` explains the columns.", after_long_help = include_str!("stat-help.txt"))]
@@ -43,7 +44,7 @@ pub struct Arguments {
     /// The tables of `netstat -Q`: configuration, protocols, workstreams; with --json they are in the object anyway
     #[arg(short = 'Q', long, conflicts_with_all = ["check", "interval"])]
     queues: bool,
-    /// Prove accepted = delivered + dropped + held everywhere; exit 1 if it fails
+    /// Prove accepted = delivered + dropped + held everywhere, and that no device or queue dropped what no event explains; exit 1 if it fails
     #[arg(long)]
     check: bool,
     /// Print what happened since the last line, a line per wire, every so many seconds
@@ -104,7 +105,8 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
         let text = serde_json::to_string_pretty(&snapshot).map_err(|error| Fault::Other(error.into()))?;
         writeln!(out, "{text}")?;
     } else if snapshot.wires.is_empty() {
-        writeln!(out, "{NONE_UP}")?;
+        let checked = if arguments.check { "; nothing was checked" } else { "" };
+        writeln!(out, "{NONE_UP}{checked}")?;
     } else if arguments.queues {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         write!(out, "{}", workstreams::tables(&snapshot.workstreams, cpus))?;
@@ -124,6 +126,11 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
     }
     if !arguments.json && !snapshot.wires.is_empty() {
         writeln!(out, "{}", proof(&snapshot.totals))?;
+        for device in snapshot.ports.iter().flat_map(|port| [&port.device, &port.sender_device]) {
+            if device.state != "up" {
+                writeln!(out, "{} is not up ({}): nothing passes there", device.name, device.state)?;
+            }
+        }
     }
     Ok(status)
 }

@@ -9,6 +9,7 @@ use weir_core::rate::Rate;
 use weir_port::monitor::State;
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
 use weir_run::stats::Snapshot;
+use weir_run::watcher::News;
 use weir_run::wire::WireConfig;
 
 use crate::commands::drops;
@@ -171,7 +172,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 session.finish()?;
                 return Err("the worker ended by itself".into());
             }
-            Event::Interface(interface, State::Gone) => {
+            Event::News(News::Interface(interface, State::Gone)) => {
                 // What the vanished interface's sockets say on the way out is only more of the same.
                 let _ = session.finish();
                 return Err(format!(
@@ -179,7 +180,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 )
                 .into());
             }
-            Event::Interface(interface, state) => output::say_state(&interface, state),
+            Event::News(News::Interface(interface, state)) => output::say_state(&interface, state),
+            Event::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
+            Event::News(News::Ended(why)) => {
+                // What else goes wrong on the way out is said there, or only more of the same.
+                let _ = session.finish();
+                return Err(why.into());
+            }
         }
     }
 }

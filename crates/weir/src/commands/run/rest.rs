@@ -26,6 +26,7 @@ use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
 use weir_port::unsent::{self, Unsent};
 use weir_run::clock::now_ns;
 use weir_run::stats::Snapshot;
+use weir_run::watcher::News;
 
 use crate::human::{bytes, plural};
 use crate::session::{Event, Session};
@@ -151,7 +152,9 @@ pub fn wait(watch: &Watch, limit: Rate) -> Rest {
             Some(Event::Signal(received)) if ENDING.contains(&received.signal) => {
                 return watch.look().unwrap_or(before);
             }
-            Some(Event::WorkerEnded | Event::Interface(_, State::Gone)) => return before,
+            Some(Event::WorkerEnded | Event::News(News::Interface(_, State::Gone) | News::Ended(_))) => {
+                return before;
+            }
             _ => {}
         }
         let Some(now) = watch.look() else { return before };

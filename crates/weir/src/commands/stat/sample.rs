@@ -1,7 +1,8 @@
 //! Hand-made snapshots for the tests of what is printed.
 
 use weir_run::books::{Amount, Books};
-use weir_run::stats::{ClassStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
+use weir_run::stats::{ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
+use weir_run::watcher::ledger::{Event, EventStats};
 use weir_run::workstreams::WorkstreamStats;
 
 const S: u64 = 1_000_000_000;
@@ -36,9 +37,15 @@ pub fn snapshot() -> Snapshot {
     wb.poller = "io_uring".into();
     wb.sender_queue_dropped = 7;
     wb.lost_while_down = 42;
+    wb.device.state = "down".into();
+    wb.sender_device =
+        DeviceStats { state: "no-carrier".into(), tx_dropped: 17, queue_dropped: 7, ..wb.sender_device };
+    wb.sender_device.unexplained.queue = 7;
     let wa = PortStats { queues: 128, sender_queue_packets: 1_024, ..port("wa", "veth0") };
     let frames = FrameStats { total: 16_384, free: 7_744, lent: 8_328, held: 312 };
-    one(wire("wa", ["wa", "wb"], vec![there, back], frames), vec![wa, wb])
+    let mut wire = wire("wa", ["wa", "wb"], vec![there, back], frames);
+    wire.events = [(Event::Down, EventStats { times: 2, dropped: 17, waiting: 300 })].into();
+    one(wire, vec![wa, wb])
 }
 
 /// A wire that has carried little and has nothing to do.
@@ -77,6 +84,7 @@ fn wire(name: &str, ports: [&str; 2], classes: Vec<ClassStats>, frames: FrameSta
         classes,
         frames,
         worker: WorkerStats { now_ns: 8_100 * S, since_ns: 100 * S, ..WorkerStats::default() },
+        events: Default::default(),
     }
 }
 
@@ -113,5 +121,11 @@ fn port(name: &str, sender: &str) -> PortStats {
         sender_queue_dropped: 0,
         kernel_dropped: 0,
         lost_while_down: 0,
+        device: device(name),
+        sender_device: device(sender),
     }
+}
+
+fn device(name: &str) -> DeviceStats {
+    DeviceStats { name: name.into(), state: "up".into(), ..DeviceStats::default() }
 }

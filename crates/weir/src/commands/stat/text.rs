@@ -3,7 +3,8 @@
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_run::books::Amount;
-use weir_run::stats::{ClassStats, FrameStats, PortStats, Snapshot, WireStats};
+use weir_run::stats::{ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, WireStats};
+use weir_run::watcher::ledger::Event;
 
 use crate::human;
 use crate::table::{Style, Table, paint};
@@ -23,8 +24,12 @@ fn wire_text(wire: &WireStats, ports: &[PortStats], colour: bool) -> String {
         limits_and_books(&wire.classes).render(colour),
         waits(&wire.classes, uptime_ns).render(colour),
         port_table(ports).render(colour),
+        device_table(ports).render(colour),
         frames_line(wire.frames),
     ];
+    if !wire.events.is_empty() {
+        parts.insert(5, event_table(wire).render(colour));
+    }
     if let Some(reasons) = reasons(&wire.classes) {
         parts.insert(2, reasons.render(colour));
     }
@@ -124,6 +129,49 @@ fn port_table(ports: &[PortStats]) -> Table {
     table
 }
 
+/// The four devices: how they fare and what the kernel dropped there.
+fn device_table(ports: &[PortStats]) -> Table {
+    let mut table =
+        Table::new(2, &["device", "state", "dropped coming in", "going out", "by its queue", "unexplained"]);
+    for DeviceStats { name, state, rx_dropped, tx_dropped, queue_dropped, unexplained } in
+        ports.iter().flat_map(|port| [&port.device, &port.sender_device])
+    {
+        let style = if state == "up" { Style::Plain } else { Style::Notice };
+        table.row(vec![
+            plain(name),
+            (state.clone(), style),
+            plain(human::count(*rx_dropped)),
+            plain(human::count(*tx_dropped)),
+            plain(human::count(*queue_dropped)),
+            unwanted(unexplained.rx + unexplained.tx + unexplained.queue),
+        ]);
+    }
+    table
+}
+
+/// What happened to the interfaces.
+fn event_table(wire: &WireStats) -> Table {
+    let mut table =
+        Table::new(1, &["event", "times", "dropped meanwhile", "waited in a queue that was emptied"]);
+    for (event, stats) in &wire.events {
+        let name = match event {
+            Event::Down => "down",
+            Event::QueueReplaced => "queue-replaced",
+            Event::ChecksumOffload => "checksum-offload",
+            Event::Mtu => "mtu",
+            Event::Renamed => "renamed",
+            Event::Moved => "moved",
+        };
+        table.row(vec![
+            plain(name),
+            plain(human::count(stats.times)),
+            plain(human::count(stats.dropped)),
+            plain(human::count(stats.waiting)),
+        ]);
+    }
+    table
+}
+
 fn frames_line(frames: FrameStats) -> String {
     let FrameStats { total, free, lent, held } = frames;
     let [total, free, lent, held] = [total, free, lent, held].map(human::count);
@@ -154,6 +202,15 @@ wb->wa                 0 s        0.0 %    2.05 us  16.4 us   310 us
 port  sender  polled by  queues  sender's queue  dropped there  lost by the kernel  while down
 wa    veth0   socket        128           1,024              0                   0           0
 wb    veth0   io_uring        1               0              7                   0          42
+
+device  state       dropped coming in  going out  by its queue  unexplained
+wa      up                          0          0             0            0
+veth0   up                          0          0             0            0
+wb      down                        0          0             0            0
+veth0   no-carrier                  0         17             7            7
+
+event  times  dropped meanwhile  waited in a queue that was emptied
+down       2                 17                                 300
 
 frames: 16,384 = 7,744 free + 8,328 with the kernel + 312 held
 ";

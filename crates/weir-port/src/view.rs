@@ -1,0 +1,64 @@
+//! What a wire depends on at one end of a pair, as it is at one moment.
+//!
+//! A wire needs more of its interfaces than descriptors hold: a queue that keeps what the ring does not take, checksums filled in,
+//! an MTU and queues that it knows. Anybody may change those, so they are looked at again and again.
+//!
+//! Rule: nothing is kept here. An interface that goes while it is looked at is not there.
+//!
+//! Source: rtnetlink(7), `SIOCETHTOOL`.
+
+use std::sync::Arc;
+
+use crate::error::{PortError, Result};
+use crate::link::Link;
+use crate::netns::NetNs;
+use crate::{ethtool, qdisc};
+
+/// A pair, as it was when it was last looked at.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// The end that is a wire's.
+    pub port: Link,
+    /// Where the other end is.
+    pub sender_netns: Arc<NetNs>,
+    /// The other end, by which programs send and receive.
+    pub sender: Link,
+    /// Whether the sender's checksums were left to the device before the wire came.
+    pub had_tx_checksum: bool,
+}
+
+/// One end of a pair as it is now.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// The interface.
+    pub link: Link,
+    /// The queue that it sends by.
+    pub queue: qdisc::Root,
+    /// Whether checksums of what it sends are left to the device.
+    pub tx_checksum: bool,
+}
+
+impl View {
+    /// Of an interface of this thread's namespace; `None` if there is none of that number.
+    pub fn of(ifindex: u32) -> Result<Option<View>> {
+        let look = || -> Result<View> {
+            let link = Link::by_index(ifindex)?;
+            let tx_checksum = ethtool::tx_checksum(&link.name)?;
+            Ok(View { queue: qdisc::root(ifindex)?, link, tx_checksum })
+        };
+        match look() {
+            Ok(view) => Ok(Some(view)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether an error says that the interface is not there, or no longer.
+pub fn is_gone(error: &PortError) -> bool {
+    let code = match error {
+        PortError::Kernel { source, .. } => source.raw_os_error(),
+        _ => None,
+    };
+    error.is_no_interface() || code == Some(libc::ENODEV)
+}

@@ -1,0 +1,413 @@
+//! The watcher: looks at both ends of both pairs of a wire for as long as it is up, and keeps them as the wire needs them.
+//!
+//! ```text
+//! heard of a change, or a second has passed, or somebody asks
+//!      -> look at four interfaces -> ledger: what was dropped, and by which event     (watcher/ledger.rs)
+//!                                 -> verdict: follow, put right, or end the wire      (watcher/verdict.rs)
+//! ```
+//!
+//! Rule: what can be put right is, and is said; what cannot ends the wire in one sentence. The kernel's messages only tell when to look,
+//! because they can be lost; what is looked at decides. Down and up alone are read from the messages, one by one, because an interface
+//! that was down for a moment has lost its NAPI instances.
+//!
+//! Owner: one thread; others ask it by [`Eye`]. It records what must be put back where an end has moved to.
+//!
+//! Limits: a wire's own interface that moves ends the wire, as its sockets do not go along. A fight with a program that keeps changing
+//! something back is fought for ever, and each round said.
+
+mod eye;
+pub mod ledger;
+mod verdict;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use weir_port::link::Link;
+use weir_port::monitor::{Fares, LinkEvent, Monitor, State, Stir};
+use weir_port::napi::Deferral;
+use weir_port::netns::NetNs;
+use weir_port::undo::{Keeper, Undo};
+use weir_port::view::{Pair, View};
+use weir_port::{Doing, ethtool, qdisc, sys};
+
+use self::eye::Request;
+pub use self::eye::{Device, Devices, Eye, Lens};
+use self::ledger::{Drops, Event, Ledger};
+use self::verdict::Verdict;
+use crate::clock::now_ns;
+use crate::crew::Crew;
+
+/// How often to look when nothing is heard, in nanoseconds.
+const LOOK_NS: u64 = 1_000_000_000;
+/// And while an event is not over.
+const LOOK_SOON_NS: u64 = 100_000_000;
+/// How many rounds in a row may fail to put something right.
+const FAILURES_MAX: u32 = 5;
+/// Two pairs of two ends; end `e` of pair `p` is device `2 p + e`.
+const DEVICES: usize = 4;
+const SENDER: usize = 1;
+
+/// What whoever runs the wire is told.
+pub enum News {
+    /// What an interface of the wire has come to.
+    Interface(String, State),
+    /// Something was found and put right, or followed.
+    Said(String),
+    /// The wire cannot go on; why.
+    Ended(String),
+}
+
+/// Starts to watch these pairs, of which the crew has the ports. `tell` is called with what happens, and says whether anybody listens.
+/// Whatever else must be put back is recorded with the keeper.
+pub fn start<K: Keeper + Send + 'static>(
+    lens: Lens,
+    pairs: [Pair; 2],
+    crew: Crew,
+    keeper: Arc<Mutex<K>>,
+    tell: impl Fn(News) -> bool + Send + 'static,
+) -> weir_port::Result<JoinHandle<()>> {
+    let fares = [0, 1].map(|pair: usize| Fares::new(pairs[pair].port.ifindex));
+    let watcher = Watcher {
+        lens,
+        pairs,
+        crew,
+        fares,
+        monitor: Monitor::new()?,
+        stir: Stir::new()?,
+        ledger: Ledger::default(),
+        views: [const { None }; DEVICES],
+        failures: 0,
+        is_over: false,
+        tell: Box::new(tell),
+    };
+    let record = move |netns: &NetNs, undo: Undo| {
+        keeper.lock().unwrap_or_else(PoisonError::into_inner).record(netns, undo)
+    };
+    std::thread::Builder::new()
+        .name("weir-watcher".into())
+        .spawn(move || watcher.run(&record))
+        .doing(|| "starting the thread that watches the interfaces".into())
+}
+
+/// Where what must be put back is recorded.
+type Recorder = dyn Fn(&NetNs, Undo) -> weir_port::Result<()>;
+
+struct Watcher {
+    lens: Lens,
+    pairs: [Pair; 2],
+    crew: Crew,
+    fares: [Fares; 2],
+    monitor: Monitor,
+    stir: Stir,
+    ledger: Ledger<DEVICES>,
+    views: [Option<View>; DEVICES],
+    /// Rounds that failed, in a row.
+    failures: u32,
+    /// The wire ends: nothing is put right any more.
+    is_over: bool,
+    tell: Box<dyn Fn(News) -> bool + Send>,
+}
+
+/// Tells of the end of a watcher that nobody stopped: a panic.
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.tell)(News::Ended("what watches the interfaces failed".into()));
+        }
+    }
+}
+
+impl Watcher {
+    fn run(mut self, record: &Recorder) {
+        let at_start = self.pairs.iter().filter_map(|pair| LinkEvent::now(pair.port.ifindex).ok()).collect();
+        self.hear(Some(at_start), record);
+        let mut next_ns = now_ns();
+        loop {
+            let mut asked = Vec::new();
+            while let Some(request) = self.lens.request() {
+                match request {
+                    Request::Look(reply) => asked.push(reply),
+                    Request::Stop => return,
+                }
+            }
+            let heard = self.listen(record);
+            if heard || !asked.is_empty() || now_ns() >= next_ns {
+                self.round(record);
+                next_ns = now_ns() + if self.ledger.is_open() { LOOK_SOON_NS } else { LOOK_NS };
+            }
+            for reply in asked {
+                // Whoever asked may have gone.
+                let _ = reply.send(());
+            }
+            let mut fds = [self.monitor.fd(), self.stir.fd(), self.lens.fd()].map(sys::poll_in);
+            // What it returns early for is seen in the next round.
+            let _ = sys::poll_readable(&mut fds, Some(next_ns.saturating_sub(now_ns())));
+            if fds[2].revents != 0 {
+                self.lens.clear();
+            }
+        }
+    }
+
+    /// Takes what the kernel says; whether any of it is of these interfaces.
+    fn listen(&mut self, record: &Recorder) -> bool {
+        let mut heard = false;
+        while sys::poll_readable(&mut [sys::poll_in(self.monitor.fd())], Some(0)).is_ok_and(|count| count > 0)
+        {
+            let Ok(events) = self.monitor.wait() else { break };
+            heard |= self.hear(events, record);
+        }
+        let ifindexes = self.pairs.each_ref().map(|pair| [pair.port.ifindex, pair.sender.ifindex]);
+        heard | self.stir.has_heard_of(ifindexes.as_flattened()).unwrap_or(false)
+    }
+
+    /// Tells how the wire's own interfaces fare, and their workers when one goes down and when it has come up again.
+    fn hear(&mut self, heard: Option<Vec<LinkEvent>>, record: &Recorder) -> bool {
+        let mut any = false;
+        for pair in 0..self.pairs.len() {
+            let changes = self.fares[pair].changes(heard.as_deref());
+            // Of one that cannot be looked at nothing more will be heard either.
+            for (before, state) in changes.unwrap_or(vec![(State::Down, State::Gone)]) {
+                any = true;
+                match (before, state) {
+                    (_, State::Gone) => return self.gone(pair, record),
+                    (_, State::Down) => drop(self.crew.note_interface(pair, false)),
+                    (State::Down, _) => drop(self.crew.note_interface(pair, true)),
+                    _ => {}
+                }
+                if matches!((before, state), (State::Up, State::Down | State::NoCarrier)) {
+                    self.ledger.note(Event::Down, self.waiting(2 * pair + SENDER), now_ns());
+                }
+                (self.tell)(News::Interface(self.pairs[pair].port.name.clone(), state));
+            }
+        }
+        any
+    }
+
+    /// What waited in a device's queue when it was last looked at, if it was Weir's.
+    fn waiting(&self, device: usize) -> u64 {
+        let queue = self.views[device].as_ref().map(|view| &view.queue);
+        queue.filter(|queue| queue.is_ours).map_or(0, |queue| queue.counters.backlog)
+    }
+
+    /// One of the wire's own interfaces is not here any more. If it is elsewhere, senders into it are to be let go there.
+    fn gone(&mut self, pair: usize, record: &Recorder) -> bool {
+        if std::mem::replace(&mut self.is_over, true) {
+            return true;
+        }
+        let Pair { port, sender_netns, sender, .. } = &self.pairs[pair];
+        let elsewhere = sender_netns.run(|| Link::by_index(sender.ifindex)?.peer());
+        let news = match elsewhere {
+            Ok((netns, link)) => {
+                // What cannot be told to the keeper is no worse than an interface that is gone.
+                let _ = record(&netns, Undo::Queues { ifindex: link.ifindex, before: Deferral::default() });
+                News::Ended(format!(
+                    "interface {} was moved to another network namespace while the wire was up; everything else is as before: \
+                     start the wire again where it is",
+                    port.name
+                ))
+            }
+            Err(_) => News::Interface(port.name.clone(), State::Gone),
+        };
+        (self.tell)(news);
+        true
+    }
+
+    /// Looks at everything, keeps the books, and does what is to be done.
+    fn round(&mut self, record: &Recorder) {
+        let waiting: [u64; DEVICES] = std::array::from_fn(|device| self.waiting(device));
+        let places = [0, 1].map(|pair| self.look_at(pair));
+        let findings: Vec<_> =
+            places.into_iter().enumerate().filter_map(|(pair, place)| self.judge(pair, place?)).collect();
+        for finding in &findings {
+            self.note(finding, &waiting);
+        }
+        let seen = self.views.each_ref().map(|view| view.as_ref().map(drops_of));
+        let is_well =
+            self.views.iter().all(|view| view.as_ref().is_some_and(|v| state_of(&v.link) == State::Up));
+        self.ledger.look(seen, is_well, now_ns());
+        let mut fault = None;
+        for finding in findings {
+            if !self.is_over {
+                fault = fault.or(self.act(finding, record).err());
+            }
+        }
+        // Something may just have gone, or moved on: the next round looks again.
+        self.failures = if fault.is_some() { self.failures + 1 } else { 0 };
+        if let Some(fault) = fault.filter(|_| self.failures == FAILURES_MAX) {
+            self.end(fault.to_string());
+        }
+        self.show();
+    }
+
+    /// Looks at a pair; where its other end is now. While that moves, or a namespace ends, it is nowhere.
+    fn look_at(&mut self, pair: usize) -> Option<Arc<NetNs>> {
+        // What cannot be looked at now is looked at again soon.
+        let port = View::of(self.pairs[pair].port.ifindex).unwrap_or(None);
+        let (place, sender) = port.as_ref().and_then(|port| self.find_sender(pair, &port.link)).unzip();
+        self.views[2 * pair] = port;
+        self.views[2 * pair + SENDER] = sender;
+        place
+    }
+
+    /// What is to be done about a pair of which both ends were seen.
+    fn judge(&self, pair: usize, place: Arc<NetNs>) -> Option<Finding> {
+        let known = &self.pairs[pair];
+        let (port, sender) = (self.views[2 * pair].as_ref()?, self.views[2 * pair + SENDER].as_ref()?);
+        let has_moved = !Arc::ptr_eq(&place, &known.sender_netns);
+        let verdicts = [verdict::of_port(&known.port, port), verdict::of_sender(&known.sender, sender)];
+        Some(Finding { pair, place, has_moved, verdicts })
+    }
+
+    /// Notes what has happened, before what was dropped is booked. A move explains all that comes with it.
+    fn note(&mut self, finding: &Finding, waiting: &[u64; DEVICES]) {
+        let Finding { pair, has_moved, verdicts, .. } = finding;
+        let now = now_ns();
+        if *has_moved {
+            return self.ledger.note(Event::Moved, waiting[2 * pair + SENDER], now);
+        }
+        for (end, verdicts) in verdicts.iter().enumerate() {
+            for verdict in verdicts {
+                match verdict {
+                    Verdict::Follow(event, _) => self.ledger.note(*event, 0, now),
+                    Verdict::FillChecksums => self.ledger.note(Event::ChecksumOffload, 0, now),
+                    Verdict::PutQueueBack => {
+                        self.ledger.note(Event::QueueReplaced, waiting[2 * pair + end], now);
+                    }
+                    Verdict::End(_) => {}
+                }
+            }
+        }
+    }
+
+    /// The other end of a pair, wherever it is now.
+    fn find_sender(&self, pair: usize, port: &Link) -> Option<(Arc<NetNs>, View)> {
+        let Pair { port: known, sender_netns, .. } = &self.pairs[pair];
+        let place = |link: &Link| (link.peer_netns_id, link.peer_ifindex);
+        let netns = match place(known) == place(port) {
+            true => Arc::clone(sender_netns),
+            false => Arc::new(port.peer().ok()?.0),
+        };
+        let view = netns.run(|| View::of(port.peer_ifindex.unwrap_or_default())).ok()??;
+        // Not another that has got its number.
+        (view.link.peer_ifindex == Some(port.ifindex)).then_some((netns, view))
+    }
+
+    /// Does what is to be done about a pair.
+    fn act(&mut self, finding: Finding, record: &Recorder) -> weir_port::Result<()> {
+        let Finding { pair, place, has_moved, verdicts } = finding;
+        let (Some(port), Some(sender)) = (&self.views[2 * pair], &self.views[2 * pair + SENDER]) else {
+            return Ok(());
+        };
+        let links = [port.link.clone(), sender.link.clone()];
+        let kinds = [port.queue.kind.clone(), sender.queue.kind.clone()];
+        let had_tx_checksum = self.pairs[pair].had_tx_checksum;
+        let mut said = Vec::new();
+        let mut is_news = has_moved;
+        if has_moved {
+            let ifindex = links[SENDER].ifindex;
+            record(&place, Undo::Qdisc { ifindex, before: None })?;
+            if had_tx_checksum {
+                record(&place, Undo::TxChecksum { ifindex })?;
+            }
+            said.push(format!(
+                "{}, the other end of {}, is in another network namespace now: going on there",
+                links[SENDER].name, links[0].name
+            ));
+        }
+        let home = NetNs::current()?;
+        for ((link, kind), (netns, verdicts)) in
+            links.iter().zip(kinds).zip([&home, &*place].into_iter().zip(verdicts))
+        {
+            for verdict in verdicts {
+                match verdict {
+                    Verdict::Follow(_, text) => {
+                        is_news = true;
+                        said.push(text);
+                    }
+                    Verdict::FillChecksums => {
+                        netns.run(|| ethtool::set_tx_checksum(&link.name, false))?;
+                        said.extend((!has_moved).then(|| checksums_filled(link)));
+                    }
+                    Verdict::PutQueueBack => {
+                        netns.run(|| qdisc::install(link))?;
+                        said.extend((!has_moved).then(|| queue_put_back(link, &kind)));
+                    }
+                    Verdict::End(why) => {
+                        self.end(why);
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        let [port, sender] = links;
+        let now = Pair { port, sender_netns: place, sender, had_tx_checksum };
+        if is_news {
+            self.crew.follow(pair, now.clone());
+        }
+        self.pairs[pair] = now;
+        for text in said {
+            (self.tell)(News::Said(text));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, why: String) {
+        if !std::mem::replace(&mut self.is_over, true) {
+            (self.tell)(News::Ended(why));
+        }
+    }
+
+    /// Lays out what was seen for whoever asks.
+    fn show(&self) {
+        let device = |index: usize| {
+            let pair = &self.pairs[index / 2];
+            let view = self.views[index].as_ref();
+            Device {
+                name: if index % 2 == SENDER { &pair.sender } else { &pair.port }.name.clone(),
+                state: view.map(|view| state_of(&view.link)),
+                counts: self.ledger.counts(index),
+                backlog: view.map_or(0, |view| view.queue.counters.backlog),
+            }
+        };
+        let pairs = [[device(0), device(1)], [device(2), device(3)]];
+        self.lens.show(Devices { pairs, events: self.ledger.events().clone() });
+    }
+}
+
+/// What is to be done about a pair.
+struct Finding {
+    pair: usize,
+    /// Where its other end is now.
+    place: Arc<NetNs>,
+    /// Whether that is another place than before.
+    has_moved: bool,
+    /// Of the port, and of its other end.
+    verdicts: [Vec<Verdict>; 2],
+}
+
+fn drops_of(View { link, queue, .. }: &View) -> Drops {
+    Drops { rx: link.rx_dropped, tx: link.tx_dropped, queue: queue.counters.dropped }
+}
+
+fn state_of(link: &Link) -> State {
+    match (link.up, link.has_carrier) {
+        (false, _) => State::Down,
+        (true, false) => State::NoCarrier,
+        (true, true) => State::Up,
+    }
+}
+
+fn checksums_filled(link: &Link) -> String {
+    format!(
+        "checksums of {0} were left to it (`ethtool -K {0} tx on`), and packets pass a wire as they are: switched off again",
+        link.name
+    )
+}
+
+fn queue_put_back(link: &Link, kind: &str) -> String {
+    let found = if kind.is_empty() { "none".into() } else { format!("{kind:?}") };
+    format!(
+        "the queue of {} was replaced (by {found}), which may drop what must be held: put back; what waited in it is lost",
+        link.name
+    )
+}

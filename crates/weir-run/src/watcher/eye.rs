@@ -1,0 +1,117 @@
+//! How everyone else asks a watcher: for a look now, and what it saw.
+//!
+//! Rule: an answer is as new as the question, unless the watcher is held up or has ended; then it is what was seen last.
+//!
+//! Owner: the watcher writes what it saw, others copy it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use weir_port::monitor::State;
+use weir_port::sys;
+
+use super::ledger::{Counts, Event, EventStats};
+
+/// How long whoever asks waits for a look before it is told of the last one.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// One device as it was last seen.
+#[derive(Clone, Debug, Default)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// How it fares; `None` if it was not there.
+    pub state: Option<State>,
+    /// What it dropped.
+    pub counts: Counts,
+    /// What waits in its queue.
+    pub backlog: u64,
+}
+
+/// What was last seen of all.
+#[derive(Clone, Debug, Default)]
+pub struct Devices {
+    /// By pair: the port, and its other end.
+    pub pairs: [[Device; 2]; 2],
+    /// What happened to them.
+    pub events: BTreeMap<Event, EventStats>,
+}
+
+/// What a watcher is asked.
+pub(super) enum Request {
+    /// To look, and say when it has.
+    Look(Sender<()>),
+    /// To end.
+    Stop,
+}
+
+/// How everyone else asks a watcher.
+#[derive(Clone, Debug)]
+pub struct Eye {
+    requests: Sender<Request>,
+    event: Arc<OwnedFd>,
+    last: Arc<Mutex<Devices>>,
+}
+
+/// The watcher's end of an [`Eye`].
+pub struct Lens {
+    requests: Receiver<Request>,
+    event: Arc<OwnedFd>,
+    last: Arc<Mutex<Devices>>,
+}
+
+impl Eye {
+    /// An eye, and the end of it that a watcher needs.
+    pub fn new() -> io::Result<(Eye, Lens)> {
+        let (sender, requests) = channel();
+        let (event, last) = (Arc::new(sys::eventfd()?), Arc::default());
+        let eye = Eye { requests: sender, event: Arc::clone(&event), last: Arc::clone(&last) };
+        Ok((eye, Lens { requests, event, last }))
+    }
+
+    /// What is seen now; if the watcher has ended or is held up, what it saw last.
+    pub fn look(&self) -> Devices {
+        let (reply, answer) = channel();
+        if self.send(Request::Look(reply)) {
+            // Either way the last look is what there is.
+            let _ = answer.recv_timeout(PATIENCE);
+        }
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends the watcher.
+    pub fn stop(&self) {
+        self.send(Request::Stop);
+    }
+
+    fn send(&self, request: Request) -> bool {
+        let sent = self.requests.send(request).is_ok();
+        sys::signal_eventfd(&self.event);
+        sent
+    }
+}
+
+impl Lens {
+    /// The next request, if there is one.
+    pub(super) fn request(&self) -> Option<Request> {
+        self.requests.try_recv().ok()
+    }
+
+    /// Readable when there may be a request, until [`Lens::clear`].
+    pub(super) fn fd(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+
+    pub(super) fn clear(&self) {
+        sys::clear_eventfd(&self.event);
+    }
+
+    /// Lays out what was seen.
+    pub(super) fn show(&self, devices: Devices) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = devices;
+    }
+}

@@ -1,0 +1,202 @@
+//! What the devices and queues of a wire dropped, and whether an event that was said explains it.
+//!
+//! ```text
+//! dropped since the wire came up = during events + unexplained
+//! ```
+//!
+//! Rule: what a counter has grown by from one look to the next is an event's if one was noted at the later of the two, or had not been
+//! over at the earlier; otherwise it is unexplained. An event is over when all has been well for [`SETTLE_NS`], because the kernel lets
+//! a device send again only some time after its carrier is back.
+//!
+//! Owner: the watcher. It is told the time. Limits: what is dropped in the second before an event is noted counts as the event's.
+//! What waited in a queue that was replaced the kernel frees uncounted: `waiting` is what waited there when it was last looked at.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// For how long all must be well before an event is over, in nanoseconds.
+pub const SETTLE_NS: u64 = 500_000_000;
+
+/// What happens to interfaces while a wire is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// One was down, or its other end.
+    Down,
+    /// Its queue was replaced or removed.
+    QueueReplaced,
+    /// Checksums were left to it.
+    ChecksumOffload,
+    /// It got another MTU.
+    Mtu,
+    /// It got another name.
+    Renamed,
+    /// It moved to another namespace.
+    Moved,
+}
+
+/// What came of events of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventStats {
+    /// How often it happened.
+    pub times: u64,
+    /// What devices and queues dropped meanwhile.
+    pub dropped: u64,
+    /// What waited in senders' queues that the kernel emptied, when they were last looked at: lost at most, and nowhere counted.
+    pub waiting: u64,
+}
+
+/// Counters of drops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drops {
+    /// By the device, of what came in.
+    pub rx: u64,
+    /// By the device, of what was to go out.
+    pub tx: u64,
+    /// By its queue.
+    pub queue: u64,
+}
+
+impl Drops {
+    fn each(&self, other: &Drops, with: impl Fn(u64, u64) -> u64) -> Drops {
+        Drops {
+            rx: with(self.rx, other.rx),
+            tx: with(self.tx, other.tx),
+            queue: with(self.queue, other.queue),
+        }
+    }
+
+    fn sum(&self) -> u64 {
+        self.rx + self.tx + self.queue
+    }
+}
+
+/// One device's counts since the wire came up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All.
+    pub dropped: Drops,
+    /// Those that no event explains.
+    pub unexplained: Drops,
+    last: Option<Drops>,
+}
+
+/// See the head of the file. Devices are known by their place.
+#[derive(Clone, Debug)]
+pub struct Ledger<const DEVICES: usize> {
+    counts: [Counts; DEVICES],
+    events: BTreeMap<Event, EventStats>,
+    /// The event that is not over, and when it will be.
+    open: Option<(Event, u64)>,
+}
+
+impl<const DEVICES: usize> Default for Ledger<DEVICES> {
+    fn default() -> Self {
+        Ledger { counts: [Counts::default(); DEVICES], events: BTreeMap::new(), open: None }
+    }
+}
+
+impl<const DEVICES: usize> Ledger<DEVICES> {
+    /// Notes that something happened; `waiting` packets were lost with a queue at most. To be told before the look that saw it.
+    pub fn note(&mut self, event: Event, waiting: u64, now_ns: u64) {
+        let stats = self.events.entry(event).or_default();
+        stats.times += 1;
+        stats.waiting += waiting;
+        self.open = Some((event, now_ns + SETTLE_NS));
+    }
+
+    /// Takes what the counters show now; of a device that could not be looked at, nothing. `is_well` says whether all are up.
+    pub fn look(&mut self, seen: [Option<Drops>; DEVICES], is_well: bool, now_ns: u64) {
+        if !is_well {
+            let event = self.open.map_or(Event::Down, |(event, _)| event);
+            self.events.entry(event).or_default();
+            self.open = Some((event, now_ns + SETTLE_NS));
+        }
+        for (counts, seen) in self.counts.iter_mut().zip(seen) {
+            let Some(seen) = seen else { continue };
+            // A queue that is new began anew.
+            let since = |now: u64, last: u64| if now < last { now } else { now - last };
+            let new = counts.last.map_or(Drops::default(), |last| seen.each(&last, since));
+            counts.last = Some(seen);
+            counts.dropped = counts.dropped.each(&new, |a, b| a + b);
+            match &self.open {
+                Some((event, _)) => self.events.entry(*event).or_default().dropped += new.sum(),
+                None => counts.unexplained = counts.unexplained.each(&new, |a, b| a + b),
+            }
+        }
+        self.open = self.open.filter(|(_, over_ns)| now_ns < *over_ns);
+    }
+
+    /// Whether an event is not over.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// A device's counts.
+    pub fn counts(&self, device: usize) -> Counts {
+        self.counts[device]
+    }
+
+    /// The events so far.
+    pub fn events(&self) -> &BTreeMap<Event, EventStats> {
+        &self.events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn tx(tx: u64) -> [Option<Drops>; 1] {
+        [Some(Drops { tx, ..Drops::default() })]
+    }
+
+    #[test]
+    fn what_was_there_before_the_wire_does_not_count() {
+        let mut ledger = Ledger::<1>::default();
+        ledger.look(tx(1000), true, 0);
+        ledger.look(tx(1003), true, S);
+        assert_eq!(ledger.counts(0).dropped.tx, 3);
+        assert_eq!(ledger.counts(0).unexplained.tx, 3);
+    }
+
+    #[test]
+    fn an_event_explains_what_was_dropped_up_to_its_end() {
+        let mut ledger = Ledger::<1>::default();
+        ledger.look(tx(0), true, 0);
+        ledger.note(Event::Down, 0, S);
+        ledger.look(tx(5), false, S);
+        ledger.look(tx(25), false, 2 * S);
+        // Up again, but only just.
+        ledger.look(tx(27), true, 2 * S + SETTLE_NS - 1);
+        ledger.look(tx(28), true, 2 * S + SETTLE_NS);
+        assert!(!ledger.is_open());
+        ledger.look(tx(29), true, 3 * S);
+        assert_eq!(ledger.events()[&Event::Down], EventStats { times: 1, dropped: 28, waiting: 0 });
+        assert_eq!(ledger.counts(0).unexplained.tx, 1, "the last one alone");
+        assert_eq!(ledger.counts(0).dropped.tx, 29);
+    }
+
+    #[test]
+    fn a_queue_that_was_replaced_counts_anew() {
+        let queue = |queue| [Some(Drops { queue, ..Drops::default() })];
+        let mut ledger = Ledger::<1>::default();
+        ledger.look(queue(10), true, 0);
+        ledger.note(Event::QueueReplaced, 64, S);
+        ledger.look(queue(4), true, S);
+        assert_eq!(ledger.events()[&Event::QueueReplaced], EventStats { times: 1, dropped: 4, waiting: 64 });
+        assert_eq!(ledger.counts(0).unexplained, Drops::default());
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_looked_at_keeps_its_counts() {
+        let mut ledger = Ledger::<1>::default();
+        ledger.look(tx(0), true, 0);
+        ledger.look([None], false, S);
+        ledger.look(tx(7), true, S + 1);
+        assert_eq!(ledger.events()[&Event::Down].dropped, 7);
+    }
+}

@@ -1,0 +1,175 @@
+//! What is to be done about an end of a pair that is not as a wire left it.
+//!
+//! ```text
+//! seen                                            verdict
+//! another name, another MTU                       follow it
+//! checksums left to the device, another queue     put it right
+//! other queues, programs taken off, no room       the wire ends, in a sentence
+//! ```
+//!
+//! Rule: a verdict depends on what was known and what is seen, and on nothing else. Only what a wire needs is judged.
+//!
+//! Owner: none, these are functions; [`crate::watcher`] looks, and does what they say. Limits: what changed and changed back between
+//! two looks is not seen, and leaves nothing to do.
+
+use weir_port::link::Link;
+use weir_port::port::MTU_BYTES_MAX;
+use weir_port::view::View;
+
+use crate::watcher::ledger::Event;
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Whoever has the port must know what is seen; said like this.
+    Follow(Event, String),
+    /// Checksums must be filled in before packets leave.
+    FillChecksums,
+    /// Weir's queue must come back.
+    PutQueueBack,
+    /// The wire cannot go on; why.
+    End(String),
+}
+
+/// Of the end that is the wire's.
+pub fn of_port(known: &Link, now: &View) -> Vec<Verdict> {
+    let mut verdicts = follow(known, &now.link);
+    let name = &now.link.name;
+    if now.link.rx_queues != known.rx_queues {
+        verdicts.push(queues_changed(name, "receives", known.rx_queues, now.link.rx_queues));
+    }
+    if now.link.up && now.link.xdp_program.is_none() {
+        verdicts
+            .push(Verdict::End(format!("somebody took weir's XDP program off {name}: start the wire again")));
+    }
+    verdicts.extend((!now.queue.is_ours).then_some(Verdict::PutQueueBack));
+    verdicts
+}
+
+/// Of the other end, where programs send.
+pub fn of_sender(known: &Link, now: &View) -> Vec<Verdict> {
+    let mut verdicts = follow(known, &now.link);
+    let name = &now.link.name;
+    if now.link.mtu_bytes > MTU_BYTES_MAX {
+        verdicts.push(Verdict::End(format!(
+            "{name} was given an MTU of {}, and weir carries packets of {MTU_BYTES_MAX} bytes at most: `ip link set {name} mtu \
+             {MTU_BYTES_MAX}` or less in its namespace, then start the wire again",
+            now.link.mtu_bytes
+        )));
+    }
+    if now.link.tx_queues != known.tx_queues {
+        verdicts.push(queues_changed(name, "sends", known.tx_queues, now.link.tx_queues));
+    }
+    verdicts.extend(now.tx_checksum.then_some(Verdict::FillChecksums));
+    verdicts.extend((!now.queue.is_ours).then_some(Verdict::PutQueueBack));
+    verdicts
+}
+
+fn follow(known: &Link, now: &Link) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    if known.name != now.name {
+        verdicts.push(Verdict::Follow(Event::Renamed, format!("{} is called {} now", known.name, now.name)));
+    }
+    if known.mtu_bytes != now.mtu_bytes {
+        verdicts.push(Verdict::Follow(
+            Event::Mtu,
+            format!("the MTU of {} is {} now, and was {}", now.name, now.mtu_bytes, known.mtu_bytes),
+        ));
+    }
+    verdicts
+}
+
+fn queues_changed(name: &str, does: &str, before: u32, now: u32) -> Verdict {
+    Verdict::End(format!(
+        "{name} {does} on {now} queues now, and the wire was made for {before}: start it again, or take the change back first \
+         (`ethtool -L {name}`)"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_port::qdisc::Root;
+
+    use super::*;
+
+    fn link() -> Link {
+        let (rx_queues, tx_queues) = (4, 4);
+        let name = "eth0".to_string();
+        Link {
+            name,
+            mtu_bytes: 1500,
+            up: true,
+            rx_queues,
+            tx_queues,
+            xdp_program: Some(7),
+            ..Link::default()
+        }
+    }
+
+    fn view(link: Link) -> View {
+        let queue = Root { kind: "mq".into(), is_ours: true, ..Root::default() };
+        View { link, queue, tx_checksum: false }
+    }
+
+    #[test]
+    fn nothing_is_done_about_what_is_as_it_was() {
+        assert_eq!(of_port(&link(), &view(link())), []);
+        assert_eq!(of_sender(&link(), &view(Link { xdp_program: None, ..link() })), []);
+    }
+
+    #[test]
+    fn names_and_mtus_are_followed() {
+        let now = view(Link { name: "wan".into(), mtu_bytes: 1400, ..link() });
+        let expected = [
+            (Event::Renamed, "eth0 is called wan now"),
+            (Event::Mtu, "the MTU of wan is 1400 now, and was 1500"),
+        ];
+        let expected = expected.map(|(event, text)| Verdict::Follow(event, text.into()));
+        assert_eq!(of_port(&link(), &now), expected);
+        assert_eq!(of_sender(&link(), &now), expected);
+    }
+
+    #[test]
+    fn a_large_mtu_ends_the_wire_where_packets_come_from_alone() {
+        let now = view(Link { mtu_bytes: 9000, ..link() });
+        assert!(of_port(&link(), &now).iter().all(|verdict| matches!(verdict, Verdict::Follow(..))));
+        let ends = of_sender(&link(), &now);
+        assert!(
+            matches!(&ends[1], Verdict::End(why) if why.contains("9000") && why.contains("3506")),
+            "{ends:?}"
+        );
+    }
+
+    #[test]
+    fn what_can_be_put_right_is() {
+        let now = View { tx_checksum: true, queue: Root::default(), ..view(link()) };
+        assert_eq!(of_sender(&link(), &now), [Verdict::FillChecksums, Verdict::PutQueueBack]);
+        // What the wire itself sends has its checksums.
+        assert_eq!(of_port(&link(), &now), [Verdict::PutQueueBack]);
+    }
+
+    #[test]
+    fn queues_matter_in_the_direction_that_is_used() {
+        let fewer = view(Link { tx_queues: 2, ..link() });
+        assert_eq!(of_port(&link(), &fewer), []);
+        let ends = of_sender(&link(), &fewer);
+        assert!(
+            matches!(&ends[..], [Verdict::End(why)] if why.contains("eth0 sends on 2 queues")),
+            "{ends:?}"
+        );
+        let more = view(Link { rx_queues: 5, ..link() });
+        assert_eq!(of_sender(&link(), &more), []);
+        assert!(matches!(&of_port(&link(), &more)[..], [Verdict::End(_)]));
+    }
+
+    #[test]
+    fn a_program_that_was_taken_off_ends_the_wire() {
+        let off = Link { xdp_program: None, ..link() };
+        assert!(matches!(&of_port(&link(), &view(off.clone()))[..], [Verdict::End(_)]));
+        assert_eq!(
+            of_port(&link(), &view(Link { up: false, ..off })),
+            [],
+            "while it is down the kernel may not say"
+        );
+    }
+}
