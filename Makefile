@@ -14,7 +14,7 @@ help:
 	@echo 'make lint    formatting, clippy, documentation, tidiness'
 	@echo 'make bench   installs the peers, runs every benchmark beside them; fails when a floor is missed'
 	@echo 'make verify  model checking, Miri, sanitizers and fuzzing, some minutes each'
-	@echo 'make soak    the floods of the tests for an hour (SOAK_SECONDS=3600)'
+	@echo 'make soak    the floods of the tests for an hour, and the test of chaos for another (SOAK_SECONDS=3600)'
 
 build:
 	scripts/setup.sh
@@ -39,10 +39,11 @@ bench:
 verify:
 	@scripts/verify.sh
 
-# Each flood gets its share of the time.
+# Each flood gets its share of the time, and chaos as much as all of them.
 SOAK_SECONDS ?= 3600
 soak:
 	scripts/setup.sh
 	$(RUST) cargo build --release -p weir-cli
 	$(RUST) WEIR_BIN=$(abspath $(TARGET))/release/weir WEIR_FLOOD_SECONDS=$$(( $(SOAK_SECONDS) / 8 )) \
 		cargo test -p weir-tests --test flood
+	WEIR_BIN=$(abspath $(TARGET))/release/weir WEIR_CHAOS_SECONDS=$(SOAK_SECONDS) cargo test -p weir-tests --test chaos

@@ -2,6 +2,7 @@
 //!
 //! Every test in `tests/` drives the `weir` command as a user would, in network namespaces of its own.
 
+pub mod chaos;
 pub mod classes;
 pub mod crowd;
 pub mod harness;
