@@ -67,11 +67,17 @@ simulator() {
     WEIR_SIM_TIMES=${WEIR_SIM_TIMES:-10} cargo test --release -p weir-sim
 }
 
+plain_pairs() {
+    cargo build --release -p weir-cli &&
+        WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$target/release/weir" cargo test -p weir-tests --test plain_pair
+}
+
 step loom "more threads and elements than the tests' own; SeqCst accesses (none are used); the kernel" loom
 step stress "weaker memory than this machine's" stress
 step miri "other schedules than those it ran; system calls" miri
 step thread-sanitizer "order made by fences alone" sanitizer thread
 step address-sanitizer "code no test runs" sanitizer address
+step plain-pairs "other kernels, more processors" plain_pairs
 step simulator "memory order; graphs of more than 6 stages" simulator
 for file in fuzz/fuzz_targets/*.rs; do
     [[ -f $file ]] || continue

@@ -140,7 +140,16 @@ pub struct End<'a> {
 ///
 /// Hardware addresses: `02:57:00:00:PAIR:01` for `a`, `:02` for `b`.
 pub fn veth(pair: u8, a: End, b: End, queues: u32) -> Result<()> {
-    let lanes = format!("numtxqueues {queues} numrxqueues {queues}");
+    veth_with(pair, a, b, &format!("numtxqueues {queues} numrxqueues {queues}"))
+}
+
+/// The same as container runtimes make pairs, without a word of queues: one is in use, and there is room for as many as the machine
+/// can have processors.
+pub fn plain_veth(pair: u8, a: End, b: End) -> Result<()> {
+    veth_with(pair, a, b, "")
+}
+
+fn veth_with(pair: u8, a: End, b: End, lanes: &str) -> Result<()> {
     a.namespace.ip(&format!(
         "link add name {} address {} {lanes} type veth peer name {} address {} {lanes} netns {}",
         a.name,

@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use weir_lab::bed::{self, End, Namespace, address, veth};
+use weir_lab::bed::{self, End, Namespace, address, plain_veth, veth};
 use weir_lab::iperf::{Flood, Flow, HEADERS_V4_BYTES, Load, jain, overflowed_datagrams};
 use weir_lab::wire::Wire;
 
@@ -31,16 +31,29 @@ pub struct Rig {
 impl Rig {
     /// Hosts whose pairs have `queues_left` and `queues_right` queues.
     pub fn new(queues_left: u32, queues_right: u32) -> Result<Rig> {
-        let rig = Rig {
-            middle: Namespace::new("middle")?,
-            left: Namespace::new("left")?,
-            right: Namespace::new("right")?,
-            weir: crate::weir_binary()?,
-        };
+        let rig = Rig::unjoined()?;
         veth(0, rig.left_end(), rig.a(), queues_left)?;
         veth(1, rig.right_end(), rig.b(), queues_right)?;
         address(0, rig.left_end(), rig.right_end())?;
         Ok(rig)
+    }
+
+    /// Hosts whose pairs are made as users make them, without a word of queues.
+    pub fn plain() -> Result<Rig> {
+        let rig = Rig::unjoined()?;
+        plain_veth(0, rig.left_end(), rig.a())?;
+        plain_veth(1, rig.right_end(), rig.b())?;
+        address(0, rig.left_end(), rig.right_end())?;
+        Ok(rig)
+    }
+
+    fn unjoined() -> Result<Rig> {
+        Ok(Rig {
+            middle: Namespace::new("middle")?,
+            left: Namespace::new("left")?,
+            right: Namespace::new("right")?,
+            weir: crate::weir_binary()?,
+        })
     }
 
     /// The left host's interface.

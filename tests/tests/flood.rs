@@ -53,7 +53,7 @@ fn sixty_four_clients() -> Result<()> {
     one_way(64, MANY_QUEUES, 1, false)
 }
 
-/// What `ip link add ... type veth` gives without being asked for more.
+/// Pairs that can never have more than one.
 fn plain_pairs_of_one_queue() -> Result<()> {
     one_way(3, 1, 1, false)
 }

@@ -39,6 +39,8 @@ pub struct Link {
     pub rx_dropped: u64,
     /// Packets that the device dropped where they were to go out, since it was made.
     pub tx_dropped: u64,
+    /// How many `ethtool -L` could make those at most: as many as the kernel made room for with the interface.
+    pub tx_queues_max: u32,
     /// The number of the XDP program that is attached.
     pub xdp_program: Option<u32>,
     /// For a veth, the number of its other end in the other end's namespace.
@@ -99,6 +101,7 @@ impl Link {
             tx_queues: channels.tx,
             rx_dropped: stats.rx_dropped,
             tx_dropped: stats.tx_dropped,
+            tx_queues_max: attributes.get_num_tx_queues().unwrap_or(0).max(channels.tx),
             xdp_program: attributes
                 .get_xdp()
                 .ok()

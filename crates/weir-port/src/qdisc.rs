@@ -1,11 +1,17 @@
 //! The queue at a sending end: it must hold every packet that the device's ring does not take, and drop none.
 //!
 //! A veth whose ring is full stops its queue only if a qdisc is there to keep the packets (kernel `dc82a33297fc`); without
-//! one they are dropped. The qdisc is `pfifo`, below `mq` where the device has several queues: it drops only past its limit,
+//! one they are dropped. The qdisc is `pfifo`, below `mq` where the device can have several queues: it drops only past its limit,
 //! unlike those with CoDel. What it holds stays charged to the senders' sockets, so their buffers bound it; the limit
 //! bounds what is forwarded into the device, which has no socket here.
 //!
-//! Source: `tc-pfifo(8)`; kernel `net/sched/sch_mq.c`, `drivers/net/veth.c:veth_xmit`.
+//! Order. What counts is how many queues the device *can* have, not how many it uses. Only a qdisc that has one of them for itself
+//! (`TCQ_F_ONETXQUEUE`) asks whether the queue is stopped before it hands a packet over. Any other takes several out at once, and of
+//! those that the device refuses, one that is refused again goes behind the rest: a `pfifo` at the root of a veth made without naming
+//! queues reordered every tenth datagram. `mq` gives each queue one of its own, also those that only `ethtool -L` will bring into use.
+//!
+//! Source: `tc-pfifo(8)`; kernel `net/sched/sch_mq.c`, `net/sched/sch_generic.c:dequeue_skb`, `dev_requeue_skb`,
+//! `drivers/net/veth.c:veth_xmit`.
 
 use std::sync::Arc;
 
@@ -129,13 +135,14 @@ pub fn install(link: &Link) -> Result<()> {
     };
     // One that a crash left behind may be of the other kind, which cannot be replaced under the same handle.
     remove(link.ifindex)?;
-    if link.tx_queues == 1 {
-        return add(&mut socket, HANDLE, ROOT, Some(LIMIT_SINGLE));
+    let limit = if link.tx_queues == 1 { LIMIT_SINGLE } else { LIMIT_EACH };
+    if link.tx_queues_max == 1 {
+        return add(&mut socket, HANDLE, ROOT, Some(limit));
     }
     add(&mut socket, HANDLE, ROOT, None)?;
-    for queue in 1..=link.tx_queues {
+    for queue in 1..=link.tx_queues_max {
         // `mq` has just filled its classes with default qdiscs, which have no handle and are replaced.
-        add(&mut socket, 0, HANDLE | queue, Some(LIMIT_EACH))?;
+        add(&mut socket, 0, HANDLE | queue, Some(limit))?;
     }
     Ok(())
 }
