@@ -21,6 +21,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
+/// The process that puts things back when this one is killed.
+pub fn guardian(process: u32) -> Result<u32> {
+    let children = format!("/proc/{process}/task/{process}/children");
+    let text = std::fs::read_to_string(&children).with_context(|| children.clone())?;
+    text.trim().parse().with_context(|| format!("{children}: `{text}`"))
+}
+
 /// The `weir` program under test: `$WEIR_BIN`, or the one built beside these tests.
 pub fn weir_binary() -> Result<PathBuf> {
     let path = match std::env::var_os("WEIR_BIN") {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Process, Signal, run};
+use weir_tests::guardian;
 use weir_tests::harness;
 use weir_tests::kernel::{require_same, traces};
 use weir_tests::pair::{LIMIT, Pair, json_of};
@@ -33,6 +34,8 @@ const A_MOMENT: Duration = Duration::from_secs(5);
 fn fill_the_ring(pair: &Pair, sink: &mut Process) -> Result<()> {
     /// Looks that find nothing new.
     const STILL: u32 = 10;
+    // Before it, because a guardian kills who is stopped.
+    pair.right.sh(&format!("kill -STOP {}", guardian(sink.id())?))?;
     sink.signal(Signal::STOP)?;
     let (mut last, mut still) = (pair.sent()?, 0);
     wait_until("the ring is full", A_MOMENT, || {
@@ -55,8 +58,10 @@ fn ends_with_a_full_ring(pair: &Pair, signal: Signal) -> Result<()> {
     let mut sink = pair.sink(&[])?;
     let mut generator = pair.generator(&["--flows", "200"])?;
     fill_the_ring(pair, &mut sink)?;
+    let restoring = guardian(sink.id())?;
     sink.signal(signal)?;
     sink.signal(Signal::CONT)?;
+    pair.right.sh(&format!("kill -CONT {restoring}"))?;
     let ended = sink.wait(LIMIT)?;
     if signal == Signal::INT {
         let received = json_of(&ended.success()?.stdout)?;
@@ -100,13 +105,6 @@ fn a_killed_generator_leaves_the_way_back_open() -> Result<()> {
     require_same(&before.1, &traces(&pair.right)?)
 }
 
-/// The process that puts things back when this one is killed.
-fn guardian(process: &Process) -> Result<u32> {
-    let children = format!("/proc/{0}/task/{0}/children", process.id());
-    let text = std::fs::read_to_string(&children).with_context(|| children.clone())?;
-    text.trim().parse().with_context(|| format!("{children}: `{text}`"))
-}
-
 /// Leaves the queue of a sender stopped: the sink is killed, and before it the one that would put things back. A sender
 /// that the host kept from sending looks like one whose ring is full; then the queue is not stopped, and it is done again.
 fn leave_stopped(pair: &Pair) -> Result<()> {
@@ -115,8 +113,8 @@ fn leave_stopped(pair: &Pair) -> Result<()> {
         let mut sink = pair.sink(&[])?;
         let mut generator = pair.generator(&[])?;
         fill_the_ring(pair, &mut sink)?;
-        let restoring = guardian(&generator)?;
-        pair.right.sh(&format!("kill -KILL {}", guardian(&sink)?))?;
+        let restoring = guardian(generator.id())?;
+        pair.right.sh(&format!("kill -KILL {}", guardian(sink.id())?))?;
         sink.signal(Signal::KILL)?;
         sink.wait(LIMIT)?;
         generator.signal(Signal::KILL)?;
@@ -170,6 +168,7 @@ fn a_pair_that_vanishes_ends_both_with_their_books_in_order() -> Result<()> {
     // Its ring is full, and so is the transmit ring of the generator: what is there is lost with the interface.
     fill_the_ring(&pair, &mut sink)?;
     pair.left.ip("link del veth0")?;
+    // It lets its guardian go on at the end.
     sink.signal(Signal::CONT)?;
     let (sink, generator) = (sink.wait(LIMIT)?, generator.wait(LIMIT)?);
     for (done, name) in [(&sink, "veth1"), (&generator, "veth0")] {

@@ -82,6 +82,8 @@ fn a_wire_that_may_not_be_asked_is_no_proof() -> Result<()> {
 fn one_that_does_not_answer_does_not_hide_the_others() -> Result<()> {
     let rigs = [Rig::new(1, 1)?, Rig::new(1, 1)?];
     let (mut silent, wire) = (rigs[0].wire(&["--rate", "200mbit"])?, rigs[1].wire(&["--rate", "200mbit"])?);
+    // Before it, because a guardian kills who is stopped.
+    rigs[0].middle.sh(&format!("kill -STOP {}", weir_tests::guardian(silent.id())?))?;
     silent.signal(Signal::STOP)?;
     for arguments in [&["stat"][..], &["stat", "--check"]] {
         let done = wire.weir(arguments)?;

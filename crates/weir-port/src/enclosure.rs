@@ -21,7 +21,8 @@ use std::net::IpAddr;
 
 use crate::address::{self, Prefix, Route};
 use crate::error::{PortError, Result};
-use crate::forwarding;
+use crate::forwarding::{self, Change, Setting};
+use crate::hold::{Hold, Thing};
 use crate::link::{self, Link};
 use crate::lock::Lock;
 use crate::masquerade;
@@ -60,7 +61,7 @@ pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<NetNs> {
     let here = NetNs::current()?;
     for near in [&near_program, &near_host] {
         // They would go with the namespace too, but a moment later.
-        keeper.record(&here, Undo::Link { ifindex: near.ifindex, name: near.name.clone() })?;
+        keeper.record(&here, Undo::Link { ifindex: near.ifindex, name: near.name.clone() }, None)?;
         link::set_up(near.ifindex, true)?;
     }
 
@@ -111,13 +112,13 @@ fn open_way_out(
     sources: impl Iterator<Item = IpAddr>,
     keeper: &mut dyn Keeper,
 ) -> Result<()> {
-    let interfaces = |ipv6: bool| -> Result<Vec<String>> {
+    let interfaces = |ipv6: bool| -> Vec<u32> {
         let ways = routes.iter().filter(|route| is_way_out(&route.to) && route.to.address.is_ipv6() == ipv6);
         let numbers: BTreeSet<u32> = ways.flat_map(|route| route.interfaces.iter().copied()).collect();
-        host.run(|| numbers.into_iter().map(|ifindex| Ok(Link::by_index(ifindex)?.name)).collect())
+        numbers.into_iter().collect()
     };
     let mut sources: Vec<IpAddr> = sources.collect();
-    let mut out = [interfaces(false)?, interfaces(true)?];
+    let mut out = [interfaces(false), interfaces(true)];
     sources.retain(|source| !out[usize::from(source.is_ipv6())].is_empty());
     if !sources.iter().any(IpAddr::is_ipv6) {
         out[1].clear();
@@ -125,10 +126,27 @@ fn open_way_out(
     if sources.is_empty() {
         return Ok(());
     }
-    keeper.record(host, Undo::NftTable { name: outer.into() })?;
+    keeper.record(host, Undo::NftTable { name: outer.into() }, None)?;
     host.run(|| {
-        let changes = forwarding::plan(&out[0], &out[1], &masquerade::noted(lock)?, sysctl::read);
-        masquerade::install(lock, outer, &sources, &changes)?;
+        masquerade::install(outer, &sources)?;
+        let now = |setting: Setting| sysctl::read(&setting.path().ok()?)?.parse::<u8>().ok();
+        let before = |setting: Setting| {
+            Hold::noted_before(&Thing::setting(host, &setting.name())).or_else(|| now(setting))
+        };
+        for Change { setting, wanted } in forwarding::plan(&out[0], &out[1], before) {
+            let undo = |was| Undo::Setting { setting, was };
+            match keeper.owner() {
+                Some(owner) => {
+                    let thing = Thing::setting(host, &setting.name());
+                    let say = &mut |text: &str| keeper.say(text);
+                    let look = || Ok(now(setting).unwrap_or_default());
+                    let (hold, was, _) = Hold::shared(lock, &thing, &owner, say, look)?;
+                    keeper.record(host, undo(was), Some(hold))?;
+                }
+                None => keeper.record(host, undo(now(setting).unwrap_or_default()), None)?,
+            }
+            sysctl::write(&setting.path()?, &wanted.to_string())?;
+        }
         // Our own interface's settings go with it.
         for setting in ["ipv4/conf/IFACE/forwarding", "ipv6/conf/IFACE/force_forwarding"] {
             sysctl::write_if_there(&setting.replace("IFACE", outer), "1")?;

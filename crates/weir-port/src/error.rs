@@ -28,6 +28,14 @@ pub enum PortError {
         /// Why not, and what to do.
         why: String,
     },
+    /// Another weir has it.
+    #[error("{name} is held by {why}")]
+    Busy {
+        /// What is held.
+        name: String,
+        /// By whom, and what to do.
+        why: String,
+    },
     /// The kernel cannot do something that is needed.
     #[error("this kernel lacks {what}: {fix}")]
     Unsupported {

@@ -9,128 +9,155 @@
 //!        ipv6/conf/IFACE/accept_ra = 2          from its router, where it is 1
 //! ```
 //!
-//! What a setting was is noted, as `PATH=VALUE`, in a place that other runs can read (`crate::masquerade`): one that finds a
-//! setting changed by another run notes what it was before that one, and the last run that notes a setting puts it back.
+//! Several runs may need the same setting. Each holds it together with the others ([`crate::hold`]): the first notes what it was, and
+//! the last puts that back.
 //!
 //! Source: kernel `Documentation/networking/ip-sysctl.rst`; `net/ipv4/route.c:ip_route_input_slow`,
 //! `net/ipv6/ip6_output.c:ip6_forward`, `net/ipv6/route.c:rt6_purge_dflt_routers`.
 
-/// A setting that a way out needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// Its file, as [`crate::sysctl`] wants it.
-    pub path: String,
-    /// What it must be.
-    pub wanted: &'static str,
-    /// What it was before any run changed it.
-    pub was: String,
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::link::Link;
+
+/// A setting that a way out may need; those of interfaces go by the interface's number, because its name may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Setting {
+    /// `ipv4/conf/IFACE/forwarding`
+    ForwardIpv4(u32),
+    /// `ipv6/conf/IFACE/force_forwarding`
+    ForwardIpv6(u32),
+    /// `ipv6/conf/IFACE/accept_ra`
+    AcceptRouters(u32),
+    /// `ipv6/conf/all/forwarding`
+    ForwardAllIpv6,
 }
 
-/// What must change for these ways out, in order, given what others have noted; `read` tells what a setting is now.
+impl Setting {
+    /// What [`crate::sysctl`] calls it, in this thread's namespace.
+    pub fn path(self) -> Result<String> {
+        let of = |ifindex, version: &str, name: &str| {
+            Ok(format!("{version}/conf/{}/{name}", Link::by_index(ifindex)?.name))
+        };
+        match self {
+            Setting::ForwardIpv4(ifindex) => of(ifindex, "ipv4", "forwarding"),
+            Setting::ForwardIpv6(ifindex) => of(ifindex, "ipv6", "force_forwarding"),
+            Setting::AcceptRouters(ifindex) => of(ifindex, "ipv6", "accept_ra"),
+            Setting::ForwardAllIpv6 => Ok("ipv6/conf/all/forwarding".into()),
+        }
+    }
+
+    /// A name that is its own among those of a namespace.
+    pub fn name(self) -> String {
+        match self {
+            Setting::ForwardIpv4(ifindex) => format!("{ifindex}-ipv4-forwarding"),
+            Setting::ForwardIpv6(ifindex) => format!("{ifindex}-ipv6-force_forwarding"),
+            Setting::AcceptRouters(ifindex) => format!("{ifindex}-ipv6-accept_ra"),
+            Setting::ForwardAllIpv6 => "ipv6-forwarding".into(),
+        }
+    }
+}
+
+impl Setting {
+    /// The setting of a [`Setting::name`].
+    pub fn from_name(name: &str) -> Option<Setting> {
+        let (ifindex, what) = name.split_once('-')?;
+        let setting = match (ifindex.parse(), what) {
+            (Ok(ifindex), "ipv4-forwarding") => Setting::ForwardIpv4(ifindex),
+            (Ok(ifindex), "ipv6-force_forwarding") => Setting::ForwardIpv6(ifindex),
+            (Ok(ifindex), "ipv6-accept_ra") => Setting::AcceptRouters(ifindex),
+            _ => Setting::ForwardAllIpv6,
+        };
+        (setting.name() == name).then_some(setting)
+    }
+}
+
+/// A setting that must change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which.
+    pub setting: Setting,
+    /// What it must be.
+    pub wanted: u8,
+}
+
+/// What these ways out, interfaces by their numbers, need, in order; `read` tells what a setting was before any run changed it, if there is
+/// such a one.
 pub fn plan(
-    interfaces_v4: &[String],
-    interfaces_v6: &[String],
-    noted: &[(String, String)],
-    read: impl Fn(&str) -> Option<String>,
+    interfaces_v4: &[u32],
+    interfaces_v6: &[u32],
+    read: impl Fn(Setting) -> Option<u8>,
 ) -> Vec<Change> {
-    const ALL_V6: &str = "ipv6/conf/all/forwarding";
-    let was = |path: &str| {
-        noted.iter().find(|(other, _)| other == path).map(|(_, value)| value.clone()).or_else(|| read(path))
-    };
     let mut changes: Vec<Change> = Vec::new();
-    let mut want = |path: String, wanted| {
-        if let Some(was) = was(&path).filter(|was| was != wanted) {
-            changes.push(Change { path, wanted, was });
+    let mut want = |setting, wanted| {
+        if read(setting).is_some_and(|was| was != wanted) {
+            changes.push(Change { setting, wanted });
         }
     };
-    for interface in interfaces_v4 {
-        want(format!("ipv4/conf/{interface}/forwarding"), "1");
+    for &interface in interfaces_v4 {
+        want(Setting::ForwardIpv4(interface), 1);
     }
-    if interfaces_v6.is_empty() || was(ALL_V6).is_none_or(|was| was == "1") {
+    if interfaces_v6.is_empty() || read(Setting::ForwardAllIpv6).is_none_or(|was| was == 1) {
         return changes;
     }
-    let forced = |interface: &str| format!("ipv6/conf/{interface}/force_forwarding");
-    if interfaces_v6.iter().all(|interface| read(&forced(interface)).is_some()) {
-        interfaces_v6.iter().for_each(|interface| want(forced(interface), "1"));
+    if interfaces_v6.iter().all(|&interface| read(Setting::ForwardIpv6(interface)).is_some()) {
+        interfaces_v6.iter().for_each(|&interface| want(Setting::ForwardIpv6(interface), 1));
     } else {
-        for interface in interfaces_v6 {
-            let path = format!("ipv6/conf/{interface}/accept_ra");
-            if was(&path).as_deref() == Some("1") {
-                want(path, "2");
+        for &interface in interfaces_v6 {
+            let setting = Setting::AcceptRouters(interface);
+            if read(setting) == Some(1) {
+                want(setting, 2);
             }
         }
-        want(ALL_V6.into(), "1");
+        want(Setting::ForwardAllIpv6, 1);
     }
     changes
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Setting::{AcceptRouters, ForwardAllIpv6, ForwardIpv4, ForwardIpv6};
     use super::*;
 
-    fn planned(v6: &[&str], noted: &[(&str, &str)], settings: &[(&str, &str)]) -> Vec<[String; 3]> {
-        let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
-        let noted: Vec<_> = noted.iter().map(|(path, was)| (path.to_string(), was.to_string())).collect();
-        let read = |path: &str| settings.iter().find(|(own, _)| *own == path).map(|(_, v)| v.to_string());
-        let changes = plan(&names(&["up"]), &names(v6), &noted, read);
-        changes.into_iter().map(|change| [change.path, change.wanted.into(), change.was]).collect()
+    fn planned(v6: &[u32], settings: &[(Setting, u8)]) -> Vec<(Setting, u8)> {
+        let read = |setting| settings.iter().find(|(own, _)| *own == setting).map(|(_, value)| *value);
+        plan(&[7], v6, read).into_iter().map(|change| (change.setting, change.wanted)).collect()
     }
 
-    fn lines(text: &[&str]) -> Vec<[String; 3]> {
-        text.iter()
-            .map(|line| {
-                let words: Vec<_> = line.split(' ').map(str::to_string).collect();
-                words.try_into().unwrap()
-            })
-            .collect()
-    }
-
-    const V4: (&str, &str) = ("ipv4/conf/up/forwarding", "0");
-    const ALL: (&str, &str) = ("ipv6/conf/all/forwarding", "0");
+    const V4: (Setting, u8) = (ForwardIpv4(7), 0);
+    const ALL: (Setting, u8) = (ForwardAllIpv6, 0);
 
     #[test]
     fn only_the_interface_of_the_way_out_changes() {
-        assert_eq!(planned(&[], &[], &[V4, ALL]), lines(&["ipv4/conf/up/forwarding 1 0"]));
+        assert_eq!(planned(&[], &[V4, ALL]), [(ForwardIpv4(7), 1)]);
         assert_eq!(
-            planned(&["up"], &[], &[V4, ALL, ("ipv6/conf/up/force_forwarding", "0")]),
-            lines(&["ipv4/conf/up/forwarding 1 0", "ipv6/conf/up/force_forwarding 1 0"])
+            planned(&[7], &[V4, ALL, (ForwardIpv6(7), 0)]),
+            [(ForwardIpv4(7), 1), (ForwardIpv6(7), 1)]
         );
     }
 
     #[test]
     fn an_older_kernel_forwards_ipv6_by_all_and_keeps_what_it_learned() {
-        assert_eq!(
-            planned(
-                &["up", "two"],
-                &[],
-                &[ALL, ("ipv6/conf/up/accept_ra", "1"), ("ipv6/conf/two/accept_ra", "0")]
-            ),
-            lines(&["ipv6/conf/up/accept_ra 2 1", "ipv6/conf/all/forwarding 1 0"])
-        );
+        let settings = [ALL, (AcceptRouters(7), 1), (AcceptRouters(8), 0)];
+        assert_eq!(planned(&[7, 8], &settings), [(AcceptRouters(7), 2), (ForwardAllIpv6, 1)]);
     }
 
     #[test]
     fn what_is_right_already_is_left_alone() {
-        let router = [("ipv4/conf/up/forwarding", "1"), ("ipv6/conf/all/forwarding", "1")];
-        assert_eq!(planned(&["up"], &[], &router), lines(&[]));
-        assert_eq!(planned(&["up"], &[], &[("ipv4/conf/up/forwarding", "1")]), lines(&[]), "no IPv6 at all");
+        assert_eq!(planned(&[7], &[(ForwardIpv4(7), 1), (ForwardAllIpv6, 1)]), []);
+        assert_eq!(planned(&[7], &[(ForwardIpv4(7), 1)]), [], "no IPv6 at all");
     }
 
     #[test]
-    fn what_another_run_changed_was_what_that_one_noted() {
-        let now = [
-            ("ipv4/conf/up/forwarding", "1"),
-            ("ipv6/conf/all/forwarding", "1"),
-            ("ipv6/conf/up/accept_ra", "2"),
-        ];
-        let noted = [V4, ALL, ("ipv6/conf/up/accept_ra", "1")];
-        assert_eq!(
-            planned(&["up"], &noted, &now),
-            lines(&[
-                "ipv4/conf/up/forwarding 1 0",
-                "ipv6/conf/up/accept_ra 2 1",
-                "ipv6/conf/all/forwarding 1 0"
-            ])
-        );
+    fn a_setting_has_a_name_without_slashes() {
+        for setting in [ForwardIpv4(7), ForwardIpv6(7), AcceptRouters(7), ForwardAllIpv6] {
+            assert!(!setting.name().contains('/'), "{setting:?}");
+            assert_eq!(Setting::from_name(&setting.name()), Some(setting));
+        }
+        for other in ["", "7-queue", "x-ipv4-forwarding", "ipv6"] {
+            assert_eq!(Setting::from_name(other), None, "{other}");
+        }
+        assert_eq!(ForwardAllIpv6.path().unwrap(), "ipv6/conf/all/forwarding");
     }
 }

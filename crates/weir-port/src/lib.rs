@@ -2,23 +2,26 @@
 //!
 //! From the outside in: [`port`] is one end of a wire and ties the rest together, [`queue`] one of its receive queues, [`ownership`] of them all; [`xsk`] are
 //! the AF_XDP sockets, [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
-//! [`netns`] arrange interfaces and namespaces; [`undo`] remembers what must be put back, [`release`] what held senders above all; [`probe`] finds out whether this kernel
+//! [`netns`] arrange interfaces and namespaces; [`hold`] tells what is whose, [`undo`] remembers what must be put back, [`release`] what held senders above all; [`probe`] finds out whether this kernel
 //! can do it all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`],
 //! [`masquerade`]), [`process`] starts the program there, and [`unsent`] sees what its closed sockets have still to send.
 
 pub mod address;
 pub mod bpf;
+pub mod channel;
 pub mod enclosure;
 pub mod error;
 pub mod ethtool;
 pub mod forwarding;
 pub mod frames;
+pub mod hold;
 pub mod holder;
 pub mod hooks;
 pub mod link;
 pub mod lock;
 pub mod mapping;
 pub mod masquerade;
+pub mod mend;
 pub mod monitor;
 pub mod napi;
 mod netlink;
@@ -30,6 +33,7 @@ pub mod process;
 pub mod qdisc;
 pub mod queue;
 pub mod release;
+pub mod sending;
 pub mod signals;
 pub mod subnet;
 pub mod sys;
@@ -39,6 +43,7 @@ pub mod undo;
 pub mod unsent;
 pub mod veth;
 pub mod view;
+pub mod witness;
 pub mod xsk;
 
 pub use error::{Doing, PortError, Result};

@@ -1,54 +1,79 @@
 //! One at a time: what several Weir processes of a machine must not do at once, such as choosing a free network.
 //!
-//! The lock is a file that only root may open, locked by `flock(2)` and gone when nobody holds it. The kernel lets go of it when
-//! its holder dies.
+//! What is locked, by `flock(2)`, is the directory itself that Weir's sockets and holds are in, so that locking makes no file and
+//! leaves none. The kernel lets go of it when its holder dies.
 //!
-//! Rule: who has locked the file must find it still at its path, for the holder before may have deleted it.
+//! Limits: weirs of different mount namespaces, with a `/run` each, do not see each other.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use crate::error::{Doing, Result};
+use crate::sys;
 
-/// Where Weir's sockets and locks are.
+/// Where Weir's sockets and holds are.
 pub const DIRECTORY: &str = "/run/weir";
-const NAME: &str = "network.lock";
 
-/// The right to arrange networks of this machine, until dropped.
+/// The right to arrange what several weirs share, until dropped.
 pub struct Lock {
-    path: PathBuf,
-    _file: File,
+    _directory: File,
 }
 
 impl Lock {
-    /// Waits for it.
+    /// Waits for it, because whoever has it needs it for milliseconds.
+    ///
+    /// # Errors
+    /// If somebody has it for 15 s.
     pub fn take() -> Result<Lock> {
-        Lock::take_in(Path::new(DIRECTORY)).doing(|| format!("locking {DIRECTORY}/{NAME}"))
+        Lock::take_in(Path::new(DIRECTORY)).doing(|| format!("locking {DIRECTORY}"))
     }
 
-    fn take_in(directory: &Path) -> io::Result<Lock> {
-        std::fs::create_dir_all(directory)?;
-        let path = directory.join(NAME);
-        loop {
-            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
-            file.lock()?;
-            let own = file.metadata()?;
-            let is_same = std::fs::metadata(&path)
-                .is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino()));
-            if is_same {
-                return Ok(Lock { path, _file: file });
+    fn take_in(path: &Path) -> io::Result<Lock> {
+        const BETWEEN_NS: u64 = 1_000_000;
+        const TRIES: u64 = 15_000;
+        let directory = directory(path)?;
+        for _ in 0..TRIES {
+            if try_flock(&directory, libc::LOCK_EX)? {
+                return Ok(Lock { _directory: directory });
             }
+            sys::poll_readable(&mut [], Some(BETWEEN_NS))?;
         }
+        Err(io::Error::other("another weir has had it for 15 s: `fuser` tells which, end that"))
     }
 }
 
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // While it is still locked. Left behind, it is found and locked by the next.
-        let _ = std::fs::remove_file(&self.path);
+/// Locks an open file in one of the modes of `flock(2)`; false if somebody has it in another.
+pub(crate) fn try_flock(file: &File, mode: libc::c_int) -> io::Result<bool> {
+    // SAFETY: takes no pointers; the descriptor is open.
+    match sys::check(unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
     }
+}
+
+/// A directory that root alone may write to, made if there is none, whatever this process's umask.
+pub(crate) fn directory(path: &Path) -> io::Result<File> {
+    const MODE: u32 = 0o755;
+    match DirBuilder::new().mode(MODE).create(path) {
+        Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(MODE))?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let directory = File::open(path)?;
+    let about = directory.metadata()?;
+    // SAFETY: takes nothing and cannot fail.
+    let own = unsafe { libc::geteuid() };
+    if !about.is_dir() || about.uid() != own || about.mode() & 0o022 != 0 {
+        return Err(io::Error::other(format!(
+            "{} is not a directory that its owner, user {own}, alone may write to: remove it, and weir makes it anew",
+            path.display()
+        )));
+    }
+    Ok(directory)
 }
 
 #[cfg(test)]
@@ -57,15 +82,19 @@ mod tests {
 
     use super::*;
 
+    fn scratch(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("weir-lock-{name}-{}", std::process::id()))
+    }
+
     #[test]
     fn only_one_at_a_time_has_it_and_nothing_is_left() {
-        let directory = std::env::temp_dir().join(format!("weir-lock-{}", std::process::id()));
+        let path = scratch("one");
         let inside = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..100 {
-                        let lock = Lock::take_in(&directory).unwrap();
+                        let lock = Lock::take_in(&path).unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
                         std::thread::yield_now();
                         inside.fetch_sub(1, Ordering::Relaxed);
@@ -75,6 +104,15 @@ mod tests {
             }
         });
         // Only an empty directory can be removed.
-        std::fs::remove_dir(&directory).unwrap();
+        std::fs::remove_dir(&path).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_refused() {
+        let path = scratch("open");
+        directory(&path).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+        assert!(directory(&path).unwrap_err().to_string().contains("remove it"));
+        std::fs::remove_dir(&path).unwrap();
     }
 }

@@ -113,14 +113,32 @@ fn set_deferral(id: u32, deferral: Deferral, doing: impl Fn() -> String) -> Resu
     acknowledged(&mut NetlinkSocket::new(), &request, doing)
 }
 
-/// Polls each of these instances once, whosever they are.
-pub fn poll_once(ids: &[u32]) -> Result<()> {
-    if ids.is_empty() {
-        return Ok(());
+/// Polls instances now and then, whosever they are, by one io_uring.
+pub struct Once {
+    ring: io_uring::IoUring,
+}
+
+impl Once {
+    /// Of none yet.
+    pub fn new() -> Result<Once> {
+        let ring = ring(&[])
+            .doing(|| "making an io_uring that polls NAPI instances (Linux 6.13 or newer)".into())?;
+        Ok(Once { ring })
     }
-    let ring = ring(ids).doing(|| "polling NAPI instances by io_uring (Linux 6.13 or newer)".into())?;
-    Poller::Ring(Box::new(ring)).poll();
-    Ok(())
+
+    /// Polls each of these instances once.
+    pub fn poll(&self, ids: &[u32]) -> Result<()> {
+        let submitter = self.ring.submitter();
+        let known = ids.iter().try_for_each(|&id| submitter.register_napi_add_id(id));
+        if known.is_ok() && !ids.is_empty() {
+            poll_by(&self.ring);
+        }
+        for &id in ids {
+            // Unknown to it if adding failed.
+            let _ = submitter.register_napi_del_id(id);
+        }
+        known.doing(|| "polling NAPI instances by io_uring (Linux 6.13 or newer)".into())
+    }
 }
 
 /// An io_uring that polls these instances.
@@ -131,6 +149,13 @@ fn ring(ids: &[u32]) -> io::Result<io_uring::IoUring> {
     ring.submitter().register_napi(&mut napi)?;
     ids.iter().try_for_each(|&id| ring.submitter().register_napi_add_id(id))?;
     Ok(ring)
+}
+
+fn poll_by(ring: &io_uring::IoUring) {
+    let timeout = io_uring::types::Timespec::new().nsec(1);
+    let arguments = io_uring::types::SubmitArgs::new().timespec(&timeout);
+    // Nothing completes; the wait is what polls. It ends by its timeout, which is no error here.
+    let _ = ring.submitter().submit_with_args(1, &arguments);
 }
 
 /// Polls one NAPI instance, once a call.
@@ -144,8 +169,17 @@ pub enum Poller {
 impl Poller {
     /// A poller by io_uring.
     pub fn ring(id: u32) -> Result<Poller> {
-        let doing = || format!("polling NAPI instance {id} by io_uring (Linux 6.13 or newer)");
-        Ok(Poller::Ring(Box::new(ring(&[id]).doing(doing)?)))
+        match ring(&[id]) {
+            Ok(ring) => Ok(Poller::Ring(Box::new(ring))),
+            // The same code as for a right that root lacks, but sudo would not help.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(PortError::Unsupported {
+                what: "a way to poll a queue: first packets do not arrive, and io_uring is not allowed".into(),
+                fix: "accept UDP from 0.0.0.0 in the firewall of this interface's namespace, or allow io_uring \
+                      (`sysctl -w kernel.io_uring_disabled=0`)"
+                    .into(),
+            }),
+            Err(error) => Err(error).doing(|| format!("polling NAPI instance {id} by io_uring (Linux 6.13 or newer)")),
+        }
     }
 
     /// Brings in what waits in the ring, [`BUDGET`] packets at the most.
@@ -155,12 +189,7 @@ impl Poller {
                 // Nothing is expected to be received.
                 let _ = receive(socket);
             }
-            Poller::Ring(ring) => {
-                let timeout = io_uring::types::Timespec::new().nsec(1);
-                let arguments = io_uring::types::SubmitArgs::new().timespec(&timeout);
-                // Nothing completes; the wait is what polls. It ends by its timeout, which is no error here.
-                let _ = ring.submitter().submit_with_args(1, &arguments);
-            }
+            Poller::Ring(ring) => poll_by(ring),
         }
     }
 

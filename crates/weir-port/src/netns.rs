@@ -1,13 +1,13 @@
 //! Network namespaces: being in another one for the length of a call, and finding the one a veth's peer lives in.
 //!
-//! A thread belongs to one network namespace. [`NetNs::run`] therefore uses a thread of its own and leaves the caller's
-//! alone; descriptors made inside (sockets, BPF links) keep working outside.
+//! A thread belongs to one network namespace. [`NetNs::run`] takes the caller's into another one and back, which needs neither a thread nor
+//! a process to be had; descriptors made inside (sockets, BPF links) keep working outside.
 //!
 //! Source: namespaces(7), `setns(2)`; kernel `net/core/net_namespace.c:rtnl_net_getid` for [`NetNs::id_here`].
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -30,10 +30,8 @@ impl NetNs {
     /// A new namespace, with nothing in it but a loopback interface that is down. It has no name and lives as long as
     /// descriptors of it and processes in it.
     pub fn new() -> Result<NetNs> {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(NetNs::unshare);
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        let _here = Here::new()?;
+        NetNs::unshare()
     }
 
     /// Moves this thread, and with it those that it starts, into a new namespace for good.
@@ -54,9 +52,16 @@ impl NetNs {
         open().doing(|| format!("opening the network namespace {}", path.display()))
     }
 
-    /// A path by which another process can open this namespace for as long as this process lives.
-    pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
+    /// The namespace of a descriptor.
+    pub fn from_fd(descriptor: OwnedFd) -> Result<NetNs> {
+        let file = File::from(descriptor);
+        let about = file.metadata().doing(|| "looking at a namespace's descriptor".into())?;
+        Ok(NetNs { file, inode: about.ino() })
+    }
+
+    /// Its number on this machine.
+    pub fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// Whether two descriptors are of the same namespace.
@@ -77,15 +82,11 @@ impl NetNs {
         result.map(drop).doing(|| "entering a network namespace".into())
     }
 
-    /// Runs `work` on a thread of its own inside the namespace and waits for it.
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                self.enter()?;
-                work()
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+    /// Runs `work` inside the namespace, on this thread, which is back where it was afterwards.
+    pub fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _here = Here::new()?;
+        self.enter()?;
+        work()
     }
 
     /// The number by which this thread's namespace knows the other one, which is how the kernel names the place of a
@@ -157,6 +158,25 @@ impl NetNs {
                 "no process is in it and it is mounted nowhere visible; run weir in the host's PID namespace",
             ),
         })
+    }
+}
+
+/// Brings this thread back into the namespace it is in now when dropped, also by a panic.
+struct Here(NetNs);
+
+impl Here {
+    fn new() -> Result<Here> {
+        NetNs::current().map(Here)
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.enter() {
+            // Whatever this thread did next would be done to other interfaces than it means.
+            eprintln!("weir: {error}; it cannot go on in another namespace than its own");
+            std::process::abort();
+        }
     }
 }
 

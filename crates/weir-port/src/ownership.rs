@@ -148,9 +148,9 @@ impl Ownership {
     }
 
     fn pollers(&self) -> Result<Vec<Poller>> {
-        // Whoever had the queues before may have left their senders stopped, and first packets would not get through either. It
-        // is done as well as can be: without io_uring, priming alone is what there is.
-        let _ = napi::poll_once(&self.ids);
+        // Whoever had the queues before may have left their senders stopped, and first packets would not get through either.
+        let Pair { sender_netns, sender, .. } = &self.pair;
+        release::Means::new().start(&self.ids, sender_netns, sender.ifindex)?;
         let primings = (0..self.pair.port.rx_queues)
             .map(|_| Priming::new(&self.pair.port))
             .collect::<Result<Vec<_>>>()?;
@@ -209,7 +209,8 @@ impl Ownership {
             let other = Link::by_index(self.pair.sender.ifindex)?;
             let is_left = other.up && napi::instances(other.ifindex)?.is_empty();
             if is_left {
-                release::release(other.ifindex, Deferral::default())?;
+                let mut means = release::Means::new();
+                means.release(other.ifindex, Deferral::default())?;
             }
             Ok(is_left)
         })

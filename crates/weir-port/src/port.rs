@@ -21,18 +21,20 @@ use crate::bpf::map::Map;
 use crate::bpf::{program, redirect};
 use crate::error::{Doing, PortError, Result};
 use crate::frames::{Frames, Received};
+use crate::hold::{Hold, Thing};
 use crate::link::Link;
 use crate::napi::{self, Poller};
 use crate::netns::NetNs;
 use crate::ownership::{Lost, Ownership};
-use crate::qdisc::{self, RootQdisc};
+use crate::qdisc::RootQdisc;
 use crate::queue::Queue;
+use crate::release::Means;
 use crate::transmission::{Completion, Transmission};
 use crate::undo::{Keeper, Undo};
 use crate::view::Pair;
 use crate::xsk::socket::{RingSizes, Transmit, XskSocket};
 use crate::xsk::umem::Umem;
-use crate::{ethtool, holder};
+use crate::{holder, sending};
 
 /// The longest payload of an Ethernet frame that XDP on a veth allows, in bytes: a page less headroom, the kernel's own
 /// `struct skb_shared_info` and the Ethernet header (kernel `drivers/net/veth.c:veth_xdp_set`).
@@ -72,11 +74,19 @@ impl Port {
         keeper: &mut dyn Keeper,
     ) -> Result<Port> {
         let link = Link::by_name(name)?;
+        let netns = NetNs::current()?;
+        if let Some(owner) = keeper.owner() {
+            let hold = Hold::alone(&Thing::receive(&netns, &link), &owner, &mut |text| keeper.say(text))?;
+            keeper.record(&netns, Undo::Hold, Some(hold))?;
+        }
+        // It may have been somebody's until just now.
+        let link = Link::by_name(name)?;
         let (sender_netns, sender) = link.peer()?;
         check_suitable(&link, &sender)?;
-        let had_tx_checksum = arrange_sender(&sender_netns, &sender, keeper)?;
-        // At this end too: without a qdisc, a veth drops what a receiver with a full ring does not take.
-        hold_packets(&NetNs::current()?, &link, keeper)?;
+        Means::new().check(&link)?;
+        sending::hold_packets(&sender_netns, &sender, keeper)?;
+        let had_tx_checksum = sending::fill_checksums(&sender_netns, &sender, keeper)?;
+        sending::hold_packets(&netns, &link, keeper)?;
 
         let mut sockets = Vec::new();
         for queue in 0..link.rx_queues {
@@ -95,7 +105,7 @@ impl Port {
         // Owning them is what must be undone, and before the qdiscs are, which hold what waits for it.
         let before =
             napi::deferrals(link.ifindex)?.first().map(|(_, deferral)| *deferral).unwrap_or_default();
-        keeper.record(&NetNs::current()?, Undo::Queues { ifindex: link.ifindex, before })?;
+        keeper.record(&netns, Undo::Queues { ifindex: link.ifindex, before }, None)?;
         let announcements = Announcements::new(sender.tx_queues as usize)
             .doing(|| "sharing memory with the doorbell".into())?;
         let doorbell = sender_netns.run(|| {
@@ -306,7 +316,8 @@ impl Drop for Port {
         std::thread::scope(|scope| {
             while !queues.is_empty() {
                 let some = queues.split_off(queues.len().saturating_sub(queues.len().div_ceil(CLOSERS)));
-                scope.spawn(move || drop(some));
+                // Without a thread to be had they are closed here, as their closure is dropped.
+                drop(std::thread::Builder::new().spawn_scoped(scope, move || drop(some)));
             }
         });
     }
@@ -355,23 +366,6 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-/// A queue that holds, and checksums filled in, at the end that sends; whether those were left to the device.
-fn arrange_sender(netns: &NetNs, sender: &Link, keeper: &mut dyn Keeper) -> Result<bool> {
-    hold_packets(netns, sender, keeper)?;
-    let had_tx_checksum = netns.run(|| ethtool::tx_checksum(&sender.name))?;
-    if had_tx_checksum {
-        keeper.record(netns, Undo::TxChecksum { ifindex: sender.ifindex })?;
-        netns.run(|| ethtool::set_tx_checksum(&sender.name, false))?;
-    }
-    Ok(had_tx_checksum)
-}
-
-fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
-    let before = netns.run(|| qdisc::save(link))?;
-    keeper.record(netns, Undo::Qdisc { ifindex: link.ifindex, before })?;
-    netns.run(|| qdisc::install(link))
 }
 
 /// Fills up the offer of a queue before anything is directed to it.

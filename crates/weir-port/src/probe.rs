@@ -20,7 +20,6 @@ use crate::bpf::doorbell::{self, Announcements, Bell};
 use crate::bpf::map::Map;
 use crate::bpf::redirect;
 use crate::error::{Doing, PortError, Result};
-use crate::lock::Lock;
 use crate::masquerade;
 use crate::napi::{self, Priming};
 use crate::netns::NetNs;
@@ -222,5 +221,5 @@ pub fn primes_here() -> Result<bool> {
 /// Masquerades for addresses that nobody has (RFC 5737, RFC 3849), in this thread's namespace, with which it goes.
 fn nftables() -> Result<()> {
     let sources = [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-    masquerade::install(&Lock::take()?, "weir-probe", &sources, &[])
+    masquerade::install("weir-probe", &sources)
 }

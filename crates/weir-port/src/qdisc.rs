@@ -121,6 +121,15 @@ pub fn save(link: &Link) -> Result<Option<Saved>> {
     }
 }
 
+/// Whether the root qdisc of an interface of this thread's namespace is Weir's.
+pub fn is_installed(ifindex: u32) -> Result<bool> {
+    let mut is_there = false;
+    each(&mut NetlinkSocket::new(), ifindex, |header, _| {
+        is_there |= header.parent == ROOT && header.handle == HANDLE;
+    })?;
+    Ok(is_there)
+}
+
 /// Puts the queue on an interface of this thread's namespace in place of whatever is there.
 pub fn install(link: &Link) -> Result<()> {
     let mut socket = NetlinkSocket::new();

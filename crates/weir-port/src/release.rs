@@ -9,11 +9,20 @@
 //! owner's program gone -> a program that passes everything -> instances that nobody owns -> each polled once -> program gone
 //! ```
 //!
+//! Two ways of polling once, of which one must do ([`Means::start`]):
+//!
+//! - io_uring, told the instances' ids. It may be forbidden (`kernel.io_uring_disabled`, a container's filter).
+//! - A frame that an XDP program redirects to the *sending* end. It takes no transmit queue, so it does not matter that those are
+//!   stopped; the veth puts it into the ring of receive queue *core modulo queues* and has softirq poll that. So every queue is reached
+//!   where there are as many cores as queues.
+//!
 //! An instance that nobody owns is run by softirq whenever its ring is not empty, and starts the queue each time, so it can go
-//! again under load. Where the user has GRO on, instances outlive every program, and what an owner set is put back too.
+//! again under load. It can go for good only once nothing stops queues any more: a sender without a qdisc is not stopped, its packets are
+//! dropped. So the program stays until the qdiscs are gone ([`Means::end`]). Where the user has GRO on, instances outlive every program,
+//! and what an owner set is put back too.
 //!
 //! Owner: whoever puts things back (`crate::undo`), in the interface's namespace. Source: kernel `drivers/net/veth.c:veth_xmit`,
-//! `veth_poll`, `veth_napi_del_range`, Linux 6.18.
+//! `veth_poll`, `veth_napi_del_range`, `veth_xdp_xmit`, `veth_select_rxq`, Linux 6.18; `net/bpf/test_run.c`.
 //!
 //! Limits: an interface that is down has no instances to poll; its senders stay stopped until somebody releases or owns it
 //! again. What is in the ring when a program goes is freed by the kernel uncounted, 256 packets a queue at most.
@@ -23,24 +32,102 @@ use std::io;
 use crate::bpf::map::Map;
 use crate::bpf::program::{self, Program};
 use crate::bpf::redirect;
-use crate::error::{Doing, Result};
+use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
-use crate::napi::{self, Deferral};
+use crate::napi::{self, Deferral, Once};
+use crate::netns::NetNs;
 use crate::sys;
 
 /// How long a process that is dying keeps its program at most: its sockets go first, and the kernel waits for all cores at each.
 const TRIES: u32 = 1000;
 const BETWEEN_NS: u64 = 10_000_000;
 
-/// Starts the queues that send into an interface of this thread's namespace, once its owner's program has gone; `before` is how
-/// its instances were deferred before they were owned. Content with the interface being gone, or another's by now.
-pub fn release(ifindex: u32, before: Deferral) -> Result<()> {
-    let doing = || format!("letting those go on that send into interface number {ifindex}");
-    let program = Map::xskmap(1).and_then(|none| redirect::load(&none)).doing(doing)?;
-    let Some(_attached) = attach_when_free(&program, ifindex).doing(doing)? else { return Ok(()) };
-    let ids = napi::instances(ifindex)?;
-    ids.iter().try_for_each(|&id| napi::let_go(id, before))?;
-    napi::poll_once(&ids)
+/// What releasing needs, made before it is needed, when there may be nothing to be had.
+pub struct Means {
+    pass: io::Result<Program>,
+    once: Result<Once>,
+    /// Programs that pass everything, until the end.
+    passing: Vec<program::Link>,
+}
+
+impl Default for Means {
+    fn default() -> Means {
+        Means::new()
+    }
+}
+
+impl Means {
+    /// As far as they are to be had here.
+    pub fn new() -> Means {
+        let pass = Map::xskmap(1).and_then(|none| redirect::load(&none));
+        Means { pass, once: Once::new(), passing: Vec::new() }
+    }
+
+    /// Fails with what to change unless queues of an interface with so many of them can be released.
+    pub fn check(&self, link: &Link) -> Result<()> {
+        let cores = sys::allowed_cores().len();
+        if self.once.is_ok() || link.rx_queues as usize <= cores {
+            return Ok(());
+        }
+        Err(PortError::Unsuitable {
+            name: link.name.clone(),
+            why: format!(
+                "has {} queues, which could not be let go again: that needs io_uring (`sysctl -w kernel.io_uring_disabled=0`, and \
+                 no filter against it), or no more queues than the {cores} cores of this process (`ethtool -L`)",
+                link.rx_queues
+            ),
+        })
+    }
+
+    /// Starts the queues that send into an interface of this thread's namespace, once its owner's program has gone; `before` is how
+    /// its instances were deferred before they were owned. Content with the interface being gone, or another's by now.
+    pub fn release(&mut self, ifindex: u32, before: Deferral) -> Result<()> {
+        let doing = || format!("letting those go on that send into interface number {ifindex}");
+        let program = self.pass.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()));
+        let Some(attached) = attach_when_free(program.doing(doing)?, ifindex).doing(doing)? else {
+            return Ok(());
+        };
+        self.passing.push(attached);
+        let ids = napi::instances(ifindex)?;
+        ids.iter().try_for_each(|&id| napi::let_go(id, before))?;
+        match &self.once {
+            Ok(once) => once.poll(&ids),
+            Err(_) => {
+                let (netns, sender) = Link::by_index(ifindex)?.peer()?;
+                netns.run(|| kick(sender.ifindex))
+            }
+        }
+    }
+
+    /// Polls these instances once, whosever they are; interface `sender` of `netns` sends into them.
+    pub fn start(&self, ids: &[u32], netns: &NetNs, sender: u32) -> Result<()> {
+        match &self.once {
+            Ok(once) => once.poll(ids),
+            Err(_) => netns.run(|| kick(sender)),
+        }
+    }
+
+    /// Lets the programs go, when there is nothing any more by which senders are stopped.
+    pub fn end(&mut self) {
+        self.passing.clear();
+    }
+}
+
+/// Has softirq poll the other end of an interface of this thread's namespace, on as many of its queues as there are cores.
+fn kick(ifindex: u32) -> Result<()> {
+    /// To an address and of a type that are nobody's (IEEE 802, local experiments): who gets it drops it.
+    const FRAME: [u8; 60] = {
+        let mut frame = [0; 60];
+        (frame[0], frame[6], frame[12], frame[13]) = (0x02, 0x02, 0x88, 0xb5);
+        frame
+    };
+    let kick = || -> io::Result<()> {
+        let program = redirect::to_interface(ifindex)?;
+        sys::on_each_core(|| program.run_live(&FRAME))
+    };
+    kick().doing(|| {
+        format!("sending a frame by interface number {ifindex} past its queues (Linux 5.18 or newer)")
+    })
 }
 
 fn attach_when_free(program: &Program, ifindex: u32) -> io::Result<Option<program::Link>> {

@@ -134,6 +134,38 @@ pub fn pin_thread(core: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
 }
 
+/// Does something on each core that this thread may run on, one after the other, which leaves it free to run on all of them again.
+pub fn on_each_core(mut work: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    // SAFETY: an all-zero `cpu_set_t` is the empty set.
+    let mut before: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most the size passed, which is that of `before`; 0 names this thread.
+    check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut before) })?;
+    let done = allowed_cores().into_iter().try_for_each(|core| pin_thread(core).and_then(|()| work()));
+    // SAFETY: the set and its size are passed; 0 names this thread.
+    let back = check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &before) });
+    done.and(back.map(drop))
+}
+
+/// A descriptor of a process, which stays that one's whatever becomes of its number: `pidfd_open(2)`.
+pub fn pidfd(process: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    check_fd(unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) } as c_int)
+}
+
+/// Sends a signal to a process by its descriptor.
+pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
+    let none = std::ptr::null::<c_void>();
+    // SAFETY: a null `siginfo_t` is allowed, and means that of kill(2).
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, 0) };
+    check(sent as c_int).map(drop)
+}
+
+/// What `ps` calls this thread, 15 bytes at most.
+pub fn set_name(name: &CStr) {
+    // SAFETY: the kernel reads a terminated string.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
 /// How late the kernel may let this thread's sleeps end, in nanoseconds.
 pub fn set_timer_slack_ns(slack_ns: u64) {
     // SAFETY: takes no pointers.
@@ -150,7 +182,16 @@ pub fn is_root() -> bool {
 pub fn leave_terminal() {
     // SAFETY: takes no pointers; if it fails, this process leads its session already.
     unsafe { libc::setsid() };
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+    let signals = [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGPIPE,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+    ];
+    for signal in signals {
         // SAFETY: ignoring a signal installs no handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }

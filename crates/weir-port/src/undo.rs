@@ -1,24 +1,34 @@
 //! What Weir changed outside its own process and must put back, written so that another process can do it.
 //!
-//! Each change is recorded *before* it is made, with a keeper that outlives a crash (`weir_run::guardian`). Putting back is
-//! idempotent and content with things that are already gone. What belongs to descriptors is not listed, because the kernel
+//! Each change is recorded *before* it is made, with a keeper that outlives a crash (`weir_run::guardian`), and with the hold on the
+//! thing that is changed ([`crate::hold`]): what others hold too stays as it is. Putting back is idempotent and content with things that are
+//! already gone. It needs no thread, process or new file, and no more descriptors than a few at a time, because it may have to be done
+//! where there are none to be had. What belongs to descriptors is not listed, because the kernel
 //! takes it back by itself: XDP and tcx programs (links), maps, AF_XDP sockets. With them go the NAPI instances that XDP made, but
 //! not what they held: that is [`Undo::Queues`].
 
-use std::path::PathBuf;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PortError, Result};
+use crate::forwarding::Setting;
+use crate::hold::{Hold, Owner};
 use crate::link::{self, Link};
+use crate::lock::{DIRECTORY, Lock};
 use crate::napi::Deferral;
 use crate::netns::NetNs;
-use crate::{ethtool, masquerade, qdisc, release};
+use crate::release::Means;
+use crate::{ethtool, masquerade, qdisc, sysctl};
 
 /// One thing to put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Undo {
+    /// Nothing but the hold.
+    Hold,
     /// Let those go on that were held by owning the receive queues of an interface.
     Queues {
         /// The interface's number.
@@ -45,23 +55,51 @@ pub enum Undo {
         /// Its name, which must still be the same.
         name: String,
     },
-    /// Remove the nftables table of this name, and put back the settings that it notes unless another run needs them.
+    /// Remove the nftables table of this name.
     NftTable {
         /// Its name, in the `inet` family.
         name: String,
+    },
+    /// Put a setting back.
+    Setting {
+        /// Which.
+        setting: Setting,
+        /// What it was.
+        was: u8,
     },
     /// Delete a file that Weir made.
     File {
         /// The file.
         path: PathBuf,
+        /// Its number, because somebody may have made another one there by now.
+        inode: u64,
     },
 }
 
 impl Undo {
-    /// Puts the thing back, in this thread's namespace.
-    pub fn apply(&self) -> Result<()> {
+    /// Fails unless it is one that Weir may have written: who puts things back does so as root.
+    pub fn check(&self) -> io::Result<()> {
+        let may_be = match self {
+            Undo::File { path, .. } => {
+                path.parent() == Some(Path::new(DIRECTORY))
+                    && path.extension().is_some_and(|end| end == "sock")
+            }
+            Undo::NftTable { name } => name.starts_with("weir"),
+            Undo::Setting { was, .. } => *was <= 2,
+            Undo::Hold
+            | Undo::Queues { .. }
+            | Undo::Qdisc { .. }
+            | Undo::TxChecksum { .. }
+            | Undo::Link { .. } => true,
+        };
+        if may_be { Ok(()) } else { Err(io::Error::other(format!("{self:?} is none of Weir's changes"))) }
+    }
+
+    /// In this thread's namespace.
+    fn apply(&self, means: &mut Means) -> Result<()> {
         match self {
-            Undo::Queues { ifindex, before } => release::release(*ifindex, *before),
+            Undo::Hold => Ok(()),
+            Undo::Queues { ifindex, before } => means.release(*ifindex, *before),
             Undo::Qdisc { ifindex, before } => {
                 qdisc::remove(*ifindex)?;
                 before.as_ref().map_or(Ok(()), |before| qdisc::restore(*ifindex, before))
@@ -77,7 +115,13 @@ impl Undo {
                 Err(error) => Err(error),
             },
             Undo::NftTable { name } => masquerade::remove(name),
-            Undo::File { path } => match std::fs::remove_file(path) {
+            Undo::Setting { setting, was } => match setting.path() {
+                Ok(path) => sysctl::write_if_there(&path, &was.to_string()),
+                Err(PortError::NoInterface { .. }) => Ok(()),
+                Err(error) => Err(error),
+            },
+            Undo::File { path, inode } if inode_of(path) != Some(*inode) => Ok(()),
+            Undo::File { path, .. } => match std::fs::remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     Err(PortError::Kernel { doing: format!("deleting {}", path.display()), source: error })
                 }
@@ -87,8 +131,101 @@ impl Undo {
     }
 }
 
+/// The number of a file itself, not of what a link leads to.
+pub fn inode_of(path: &Path) -> Option<u64> {
+    std::fs::symlink_metadata(path).ok().map(|about| about.ino())
+}
+
+/// A change, where it was made, and the hold on what was changed.
+pub struct Record {
+    /// The namespace.
+    pub netns: NetNs,
+    /// What to put back there.
+    pub undo: Undo,
+    /// On the thing; none where it is nobody else's.
+    pub hold: Option<Hold>,
+}
+
+impl Record {
+    /// Says to whoever waits for the thing that it is being put back.
+    pub fn note_undone(&self) {
+        if self.undo == Undo::Hold {
+            self.hold.iter().for_each(Hold::note_undone);
+        }
+    }
+
+    /// Puts the thing back and lets go of it, unless others hold it.
+    pub fn put_back(&mut self, means: &mut Means) -> Result<()> {
+        let here = NetNs::current()?;
+        let entered = if here.is(&self.netns) { Ok(()) } else { self.netns.enter() };
+        let done = entered.and_then(|()| self.put_back_here(means));
+        if here.is(&self.netns) { done } else { done.and(here.enter()) }
+    }
+
+    fn put_back_here(&mut self, means: &mut Means) -> Result<()> {
+        let Some(hold) = &self.hold else { return self.undo.apply(means) };
+        if self.undo != Undo::Hold {
+            // Lest somebody joins meanwhile; but a lock that is not to be had must not leave things as they are.
+            let _lock = Lock::take();
+            if !hold.is_last() {
+                self.hold = None;
+                return Ok(());
+            }
+            self.undo.apply(means)?;
+            self.finish();
+        } else {
+            self.finish();
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold.finish();
+        }
+    }
+}
+
 /// Where changes are recorded before they are made.
 pub trait Keeper {
     /// Remembers `undo` for a namespace; returns when a crash from here on would be put right.
-    fn record(&mut self, netns: &NetNs, undo: Undo) -> Result<()>;
+    fn record(&mut self, netns: &NetNs, undo: Undo, hold: Option<Hold>) -> Result<()>;
+
+    /// Who holds what is changed; none where that is nobody else's.
+    fn owner(&self) -> Option<Owner>;
+
+    /// Tells whoever waits for this process why it does.
+    fn say(&mut self, text: &str);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_weir_changes_is_put_back() {
+        let file = |path: &str| Undo::File { path: path.into(), inode: 1 };
+        let setting = |was| Undo::Setting { setting: Setting::ForwardAllIpv6, was };
+        for (undo, may_be) in [
+            (file("/run/weir/office.sock"), true),
+            (file("/run/weir/../../etc/passwd.sock"), false),
+            (file("/run/weir/holds"), false),
+            (file("/etc/shadow"), false),
+            (Undo::NftTable { name: "weir0".into() }, true),
+            (Undo::NftTable { name: "filter".into() }, false),
+            (setting(0), true),
+            (setting(7), false),
+        ] {
+            assert_eq!(undo.check().is_ok(), may_be, "{undo:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_form_is_refused() {
+        for text in [r#"{"setting": {"setting": "../../etc", "was": 0}}"#, r#"{"sysctl": {}}"#, "7"] {
+            assert!(serde_json::from_str::<Undo>(text).is_err(), "{text}");
+        }
+        let undo = Undo::Setting { setting: Setting::ForwardIpv4(7), was: 0 };
+        assert_eq!(serde_json::from_str::<Undo>(&serde_json::to_string(&undo).unwrap()).unwrap(), undo);
+    }
 }

@@ -1,128 +1,246 @@
 //! The guardian: a small process that outlives a crash of the main one and puts the machine back as it was.
 //!
-//! The main process tells it of each change *before* making it, one JSON object a line, and waits for a line in answer:
+//! The main process tells it of each change *before* making it and waits for its answer; the namespace of the change goes along as a
+//! descriptor, and so does the hold on what is changed ([`weir_port::hold`]). So the guardian has all that it needs, whatever becomes of
+//! the other:
 //!
 //! ```text
-//! {"netns": "/proc/4711/fd/9", "undo": {"qdisc": {"ifindex": 12}}}     ->  ok
+//! requests   {"undo": {"qdisc": {...}}, "hold": "/run/weir/holds/..."} + 2 descriptors   ->  "kept"
+//!            end of messages                                                            ->  "done", or what is still to be done
+//! notes                                                                                 <-  {"deserted": NAMESPACE}
 //! ```
 //!
-//! When its input ends, because the main process closed it or died, it undoes everything in reverse order and ends. There is
-//! no other way of putting things back, so the way that a crash takes is the way that every exit takes. It opens each
-//! namespace when told of it, because the path is the main process's and dies with it.
+//! When the requests end, because the main process ended them or died, it undoes everything in reverse order and ends. There is
+//! no other way of putting things back, so the way that a crash takes is the way that every exit takes. What each side does:
 //!
-//! Limits: a kill of the whole process group's session or container takes the guardian too; then qdiscs, checksum offload
-//! and namespaces stay as they are. The kernel itself takes programs, sockets and NAPI settings back in any case.
+//! | happens | guardian | main process |
+//! |---|---|---|
+//! | main process killed | puts everything back | - |
+//! | main process stopped (SIGSTOP) | kills it within a second, as its queues stand | - |
+//! | guardian killed | - | ends, and puts everything back itself |
+//! | guardian stopped | - | goes on; lets it continue at the end |
+//! | a namespace has nobody but weir | says so | ends, so that it can go |
+//! | both killed | - | whoever comes next, or `weir mend`, puts back what the holds say |
+//!
+//! Owner: of the records both, of the holds whoever is left. Limits: one that is frozen by its control group or held by a debugger
+//! does not count as stopped.
 
-use std::io::{self, BufRead, BufReader, Write};
+mod guard;
+mod journal;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde::{Deserialize, Serialize};
+use weir_port::channel::Channel;
+use weir_port::hold::{Hold, Owner};
+use weir_port::link::Link;
 use weir_port::netns::NetNs;
-use weir_port::undo::{Keeper, Undo};
-use weir_port::{Doing, PortError, sys};
+use weir_port::release::Means;
+use weir_port::undo::{Keeper, Record, Undo};
+use weir_port::{Doing, PortError};
 
+pub use guard::guard;
+
+/// How long an answer may take before the guardian is taken for stopped, and then for dead.
+const ANSWER_NS_MAX: u64 = 2_000_000_000;
+
+/// What the main process says.
 #[derive(Serialize, Deserialize)]
-struct Record {
-    netns: PathBuf,
+struct Request {
     undo: Undo,
+    hold: Option<PathBuf>,
+}
+
+/// What the guardian answers.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Answer {
+    /// It is recorded.
+    Kept,
+    /// It is not, and why.
+    Refused(String),
+    /// What could not be put back yet and is tried again, a sentence each.
+    Faults(Vec<String>),
+    /// Everything was put back.
+    Done,
+}
+
+/// What the guardian notices.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Note {
+    /// Nobody but weir keeps the namespace of this number alive.
+    Deserted(u64),
 }
 
 /// The main process's side.
 pub struct Guardian {
     child: Child,
-    to: Option<ChildStdin>,
-    from: BufReader<ChildStdout>,
+    requests: Channel,
+    notes: Option<Channel>,
     /// For the case that the guardian dies first.
-    records: Vec<(NetNs, Undo)>,
+    records: Vec<Record>,
+    /// Of namespaces, by number, an interface each.
+    names: Vec<(u64, String)>,
+    say: fn(&str),
+}
+
+/// What a main process must end for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The guardian has ended.
+    Unguarded,
+    /// The namespace of this number is kept alive by weir alone.
+    Deserted(u64),
 }
 
 impl Guardian {
-    /// Starts `program guardian`, which must call [`guard`].
-    pub fn start(program: &Path) -> weir_port::Result<Guardian> {
+    /// Starts `program guardian`, which must call [`guard`]; `say` tells the user why something takes long. Namespaces are watched
+    /// unless they are our own to keep.
+    pub fn start(program: &Path, watch_namespaces: bool, say: fn(&str)) -> weir_port::Result<Guardian> {
         let start = || -> io::Result<Guardian> {
+            let (requests, its_requests) = Channel::pair()?;
+            let (notes, its_notes) = Channel::pair()?;
             let mut command = Command::new(program);
-            command.arg("guardian").stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut child = command.spawn()?;
-            let to = child.stdin.take();
-            let from = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?);
-            Ok(Guardian { child, to, from, records: Vec::new() })
+            command.arg0("weir").arg("guardian");
+            if watch_namespaces {
+                command.arg("--watch-namespaces");
+            }
+            command.stdin(Stdio::from(its_requests.into_fd())).stdout(Stdio::from(its_notes.into_fd()));
+            let child = command.spawn()?;
+            Ok(Guardian { child, requests, notes: Some(notes), records: Vec::new(), names: Vec::new(), say })
         };
-        start().doing(|| format!("starting {} guardian, which cleans up after a crash", program.display()))
+        start().doing(|| "starting the guardian, the process that cleans up after a crash".into())
+    }
+
+    /// To wait for trouble by, on a thread of its own; once.
+    pub fn watch(&mut self) -> Option<Watch> {
+        self.notes.take().map(|notes| Watch { notes })
+    }
+
+    /// An interface that was changed in the namespace of this number, as it was called then.
+    pub fn interface_of(&self, namespace: u64) -> Option<&str> {
+        self.names.iter().find(|(inode, _)| *inode == namespace).map(|(_, name)| name.as_str())
+    }
+
+    /// Says that everything is about to be put back, so that whoever wants it waits and is not refused.
+    pub fn announce_end(&self) {
+        for record in self.records.iter().filter(|record| record.undo == Undo::Hold) {
+            record.hold.iter().for_each(Hold::note_undone);
+        }
     }
 
     /// Puts everything back and waits until that is done; what could not be put back, a sentence each.
     pub fn finish(mut self) -> Vec<String> {
-        self.to = None;
-        let mut faults: Vec<String> = Vec::new();
-        for line in (&mut self.from).lines().map_while(Result::ok) {
-            faults.push(line);
+        self.announce_end();
+        self.proceed();
+        self.requests.end();
+        while let Ok(Some((bytes, _))) = self.requests.receive() {
+            match serde_json::from_slice(&bytes) {
+                Ok(Answer::Faults(faults)) => {
+                    let id = self.child.id();
+                    let still = format!("it is tried again, by process {id}, which tells the system log");
+                    return faults.into_iter().map(|fault| format!("{fault}; {still}")).collect();
+                }
+                Ok(Answer::Done) => {
+                    // It is about to end, and its status says nothing more.
+                    let _ = self.child.wait();
+                    return Vec::new();
+                }
+                _ => {}
+            }
         }
-        let ended_well = self.child.wait().is_ok_and(|status| status.code().is_some());
-        if !ended_well {
-            faults = undo_all(&self.records);
-        }
-        faults
+        // It was killed.
+        let _ = self.child.wait();
+        let mut left = Vec::new();
+        guard::put_back(std::mem::take(&mut self.records), &mut Means::new(), &mut |faults| {
+            left.extend_from_slice(faults);
+            false
+        });
+        left
     }
 
-    fn tell(&mut self, netns: &NetNs, undo: &Undo) -> io::Result<()> {
-        let record = Record { netns: netns.path(), undo: undo.clone() };
-        let to = self.to.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        let mut line = serde_json::to_string(&record)?;
-        line.push('\n');
-        to.write_all(line.as_bytes())?;
-        let mut answer = String::new();
-        self.from.read_line(&mut answer)?;
-        if answer == "ok\n" { Ok(()) } else { Err(io::Error::other(format!("it answered {answer:?}"))) }
+    /// Lets it go on if somebody has stopped it.
+    fn proceed(&self) {
+        // SAFETY: takes no pointers. The child has not been reaped, so the number is still its own.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGCONT) };
+    }
+
+    fn tell(&self, netns: &NetNs, undo: &Undo, hold: Option<&Hold>) -> io::Result<()> {
+        let request = Request { undo: undo.clone(), hold: hold.map(|hold| hold.path().to_path_buf()) };
+        let mut descriptors = vec![netns.as_fd()];
+        descriptors.extend(hold.map(|hold| hold.file().as_fd()));
+        self.requests.send(&serde_json::to_vec(&request)?, &descriptors)?;
+        if !self.requests.is_readable(ANSWER_NS_MAX)? {
+            self.proceed();
+            if !self.requests.is_readable(ANSWER_NS_MAX)? {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"));
+            }
+        }
+        let (bytes, _) = self.requests.receive()?.ok_or(io::ErrorKind::BrokenPipe)?;
+        match serde_json::from_slice(&bytes)? {
+            Answer::Kept => Ok(()),
+            Answer::Refused(why) => Err(io::Error::other(why)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 }
 
 impl Keeper for Guardian {
-    fn record(&mut self, netns: &NetNs, undo: Undo) -> weir_port::Result<()> {
-        self.tell(netns, &undo).doing(|| "telling the guardian what to put back".into())?;
-        self.records.push((netns.try_clone()?, undo));
+    fn record(&mut self, netns: &NetNs, undo: Undo, hold: Option<Hold>) -> weir_port::Result<()> {
+        self.tell(netns, &undo, hold.as_ref()).doing(|| "telling the guardian what to put back".into())?;
+        if let Undo::Qdisc { ifindex, .. } = undo
+            && let Ok(link) = netns.run(|| Link::by_index(ifindex))
+        {
+            self.names.push((netns.inode(), link.name));
+        }
+        self.records.push(Record { netns: netns.try_clone()?, undo, hold });
         Ok(())
     }
+
+    fn owner(&self) -> Option<Owner> {
+        Some(Owner::this(Some(self.child.id())))
+    }
+
+    fn say(&mut self, text: &str) {
+        (self.say)(text);
+    }
 }
 
-/// The guardian's side: reads records until the end of input, then undoes them. Returns whether all could be put back; each
-/// that could not is a sentence on standard output, which is read if the main process is still there.
-pub fn guard() -> bool {
-    // A Ctrl-C at the terminal is meant for the main process, whose end is what matters here.
-    sys::leave_terminal();
-    let mut records = Vec::new();
-    for line in io::stdin().lock().lines() {
-        let Ok(line) = line else { break };
-        let answer = match read_record(&line) {
-            Ok(record) => {
-                records.push(record);
-                "ok".to_string()
+/// Waits for trouble.
+pub struct Watch {
+    notes: Channel,
+}
+
+impl Watch {
+    /// Returns when there is some.
+    pub fn wait(&self) -> Trouble {
+        loop {
+            let Ok(Some((bytes, _))) = self.notes.receive() else { return Trouble::Unguarded };
+            if let Ok(Note::Deserted(inode)) = serde_json::from_slice(&bytes) {
+                return Trouble::Deserted(inode);
             }
-            Err(error) => error.to_string(),
-        };
-        if writeln!(io::stdout(), "{answer}").is_err() {
-            break;
         }
     }
-    let faults = undo_all(&records);
-    for fault in &faults {
-        // Nobody may be reading any more; then there is nobody to tell.
-        let _ = writeln!(io::stdout(), "{fault}");
-    }
-    faults.is_empty()
 }
 
-fn read_record(line: &str) -> weir_port::Result<(NetNs, Undo)> {
-    let record: Record = serde_json::from_str(line)
-        .map_err(|source| PortError::Kernel { doing: "reading a record".into(), source: source.into() })?;
-    Ok((NetNs::open(&record.netns)?, record.undo))
-}
-
-fn undo_all(records: &[(NetNs, Undo)]) -> Vec<String> {
-    records
-        .iter()
-        .rev()
-        .filter_map(|(netns, undo)| netns.run(|| undo.apply()).err())
-        .map(|e| e.to_string())
-        .collect()
+/// A record as it arrives, checked.
+fn read_request(bytes: &[u8], mut descriptors: Vec<std::os::fd::OwnedFd>) -> weir_port::Result<Record> {
+    let doing = || "reading a record".to_string();
+    let request: Request = serde_json::from_slice(bytes).map_err(io::Error::from).doing(doing)?;
+    let hold = match (request.hold, descriptors.len()) {
+        (Some(path), 2) => {
+            let file = descriptors.pop().ok_or(io::ErrorKind::InvalidData).doing(doing)?;
+            Some(Hold::from_parts(file.into(), path).doing(doing)?)
+        }
+        (None, 1) => None,
+        _ => return Err(PortError::Kernel { doing: doing(), source: io::ErrorKind::InvalidData.into() }),
+    };
+    let namespace = descriptors.pop().ok_or(io::ErrorKind::InvalidData).doing(doing)?;
+    request.undo.check().doing(doing)?;
+    Ok(Record { netns: NetNs::from_fd(namespace)?, undo: request.undo, hold })
 }

@@ -81,7 +81,7 @@ pub fn start<K: Keeper + Send + 'static>(
         tell: Box::new(tell),
     };
     let record = move |netns: &NetNs, undo: Undo| {
-        keeper.lock().unwrap_or_else(PoisonError::into_inner).record(netns, undo)
+        keeper.lock().unwrap_or_else(PoisonError::into_inner).record(netns, undo, None)
     };
     std::thread::Builder::new()
         .name("weir-watcher".into())

@@ -28,11 +28,16 @@ enum Command {
     Set(commands::set::Arguments),
     Stat(commands::stat::Arguments),
     Doctor(commands::doctor::Arguments),
+    Mend(commands::mend::Arguments),
     Gen(commands::r#gen::Arguments),
     Sink(commands::sink::Arguments),
     /// What the main process starts to clean up after it.
     #[command(hide = true)]
-    Guardian,
+    Guardian {
+        /// Also watch whether others still keep the namespaces that it holds.
+        #[arg(long)]
+        watch_namespaces: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -47,10 +52,12 @@ fn main() -> ExitCode {
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Mend(arguments) => commands::mend::run(&arguments),
         Command::Gen(arguments) => commands::r#gen::run(&arguments),
         Command::Sink(arguments) => commands::sink::run(&arguments),
-        Command::Guardian => {
-            return if weir_run::guardian::guard() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        Command::Guardian { watch_namespaces } => {
+            let is_done = weir_run::guardian::guard(watch_namespaces);
+            return if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
     };
     result.unwrap_or_else(fail)

@@ -1,6 +1,7 @@
 //! A wire from its opening to the moment when everything is back as it was; `weir wire` and `weir run` are two of them.
 
 use std::io;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -9,12 +10,12 @@ use std::time::Duration;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::netns::NetNs;
 use weir_port::signals::{Received, Signals};
-use weir_port::undo::{Keeper, Undo};
+use weir_port::undo::{self, Keeper, Undo};
 use weir_port::{Doing, PortError};
 use weir_run::clock::now_ns;
 use weir_run::control::Control;
 use weir_run::crew::Crew;
-use weir_run::guardian::Guardian;
+use weir_run::guardian::{Guardian, Trouble};
 use weir_run::stats::Snapshot;
 use weir_run::watcher::{self, Eye, News};
 use weir_run::wire::{Wire, WireConfig};
@@ -28,6 +29,8 @@ pub enum Event {
     Signal(Received),
     /// The worker ended by itself.
     WorkerEnded,
+    /// It can no longer go on safely.
+    Trouble(Trouble),
     /// Of the wire's interfaces.
     News(News),
     /// The program of `weir run` ended.
@@ -37,12 +40,43 @@ pub enum Event {
 /// Packet memory for a wire, in bytes, unless another amount is asked for.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
 
+/// Whose the namespaces are that are changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Namespaces {
+    /// Made by others, and kept only as long as others keep them.
+    Others,
+    /// Made for this session.
+    Ours,
+}
+
 /// Starts the process that puts everything back.
-pub fn guardian() -> Result<Guardian, Failure> {
+pub fn guardian(namespaces: Namespaces) -> Result<Guardian, Failure> {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: "taking interfaces over".into() }.into());
     }
-    Ok(Guardian::start(&std::env::current_exe()?)?)
+    let say = |text: &str| output::say(format_args!("weir: {text}"));
+    // By this path it is this program, also when its file has been replaced.
+    Ok(Guardian::start(Path::new("/proc/self/exe"), namespaces == Namespaces::Others, say)?)
+}
+
+/// Why whoever has this guardian ends for a trouble.
+pub fn explain(trouble: Trouble, guardian: &Guardian) -> String {
+    match trouble {
+        Trouble::Unguarded => {
+            "its guardian, the process that cleans up after a crash, was killed: it has ended and put everything back itself".into()
+        }
+        Trouble::Deserted(inode) => {
+            let of = guardian.interface_of(inode).map_or(String::new(), |name| format!(" of {name}"));
+            format!("the network namespace{of} was deleted, and only weir still kept it: it has ended and let it go")
+        }
+    }
+}
+
+/// Says why Ctrl-Z does nothing.
+pub fn say_unstoppable() {
+    output::say(
+        "weir: it cannot be stopped (Ctrl-Z), because everybody behind it would stand: Ctrl-C ends it",
+    );
 }
 
 /// Puts everything back after a failure on the way up, and hands that on.
@@ -92,7 +126,9 @@ impl Session {
         watch_signals(signals, sender.clone())?;
         let control = Control::listen(&config.name)
             .doing(|| format!("making the control socket {}", Control::path_of(&config.name).display()))?;
-        guardian.record(&NetNs::current()?, Undo::File { path: control.path().into() })?;
+        let path = control.path();
+        let inode = undo::inode_of(path).unwrap_or_default();
+        guardian.record(&NetNs::current()?, Undo::File { path: path.into(), inode }, None)?;
         let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
             (0..config.workers).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
         let (eye, lens) = Eye::new()?;
@@ -107,6 +143,7 @@ impl Session {
             output::warn(warning);
         }
         let crew = Crew::new(mailboxes, constants);
+        watch_guardian(shared, sender.clone())?;
         let news = sender.clone();
         let tell = move |told| news.send(Event::News(told)).is_ok();
         let watcher = watcher::start(lens, pairs, crew.clone(), Arc::clone(shared), tell)?;
@@ -114,10 +151,8 @@ impl Session {
         for (((part, bell), inbox), &core) in parts.into_iter().zip(bells).zip(inboxes).zip(cores) {
             let ended = sender.clone();
             workers.push(std::thread::Builder::new().name("weir-worker".into()).spawn(move || {
-                let result = worker::run(part, &bell, &inbox, core);
-                // The main thread may have stopped listening; then it is waiting for this thread anyway.
-                let _ = ended.send(Event::WorkerEnded);
-                result
+                let _ended = Ending(ended);
+                worker::run(part, &bell, &inbox, core)
             })?);
         }
         let answering = crew.clone();
@@ -140,6 +175,11 @@ impl Session {
         self.events.recv_timeout(time).ok()
     }
 
+    /// Why it ends for a trouble.
+    pub fn explain(&self, trouble: Trouble) -> String {
+        explain(trouble, &self.guardian.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Copies of all counters.
     pub fn stat(&self) -> Result<Snapshot, String> {
         self.crew.stat()
@@ -147,6 +187,7 @@ impl Session {
 
     /// Delivers what is inside, takes the wire down and puts everything back; the last counters.
     pub fn finish(self) -> Result<Snapshot, Failure> {
+        self.guardian.lock().unwrap_or_else(PoisonError::into_inner).announce_end();
         self.crew.stop();
         let ended: Vec<_> = self.workers.into_iter().map(JoinHandle::join).collect();
         let last_words = last_words(ended, &self.crew);
@@ -188,6 +229,26 @@ fn alone(guardian: Arc<Mutex<Guardian>>) -> Option<Guardian> {
     Arc::into_inner(guardian).map(|guardian| guardian.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// Tells of a worker's end, however it comes.
+struct Ending(Sender<Event>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // The main thread may have stopped listening; then it is waiting for this thread anyway.
+        let _ = self.0.send(Event::WorkerEnded);
+    }
+}
+
+fn watch_guardian(guardian: &Mutex<Guardian>, events: Sender<Event>) -> io::Result<()> {
+    if let Some(watch) = guardian.lock().unwrap_or_else(PoisonError::into_inner).watch() {
+        std::thread::Builder::new().name("weir-guard".into()).spawn(move || {
+            // At the end of the session it ends too, with nobody left to tell.
+            let _ = events.send(Event::Trouble(watch.wait()));
+        })?;
+    }
+    Ok(())
+}
+
 fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
     let signals = Signals::block(signals)?;
     std::thread::Builder::new().name("weir-signals".into()).spawn(move || {
@@ -198,4 +259,20 @@ fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_panics_is_noticed() {
+        let (sender, events) = channel();
+        let worker = std::thread::spawn(move || {
+            let _ended = Ending(sender);
+            panic!("this panic is part of a test");
+        });
+        assert!(matches!(events.recv(), Ok(Event::WorkerEnded)));
+        assert!(worker.join().is_err());
+    }
 }

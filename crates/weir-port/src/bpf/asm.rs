@@ -71,6 +71,8 @@ pub enum Helper {
     MapLookup = 1,
     /// `bpf_map_update_elem`.
     MapUpdate = 2,
+    /// `bpf_redirect`.
+    Redirect = 23,
     /// `bpf_get_hash_recalc`.
     GetHashRecalc = 34,
     /// `bpf_redirect_map`.

@@ -9,7 +9,9 @@ use super::asm::Slot;
 use crate::sys;
 
 const BPF_PROG_LOAD: u32 = 5;
+const BPF_PROG_TEST_RUN: u32 = 10;
 const BPF_LINK_CREATE: u32 = 28;
+const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 /// The verifier gives up with `EAGAIN` while a signal waits for this thread, as one does for a moment where another thread takes it
 /// (kernel `kernel/bpf/verifier.c`, `do_check`); libbpf tries as often.
@@ -69,6 +71,28 @@ struct LinkAttributes {
     rest: [u64; 2],
 }
 
+/// The member of the union for `BPF_PROG_TEST_RUN`.
+#[repr(C)]
+#[derive(Default)]
+struct RunAttributes {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    padding: u32,
+}
+
 /// A loaded program.
 pub struct Program {
     fd: OwnedFd,
@@ -121,6 +145,22 @@ impl Program {
             ..Default::default()
         };
         Ok(Link { _fd: sys::check_fd(sys::bpf(BPF_LINK_CREATE, &mut attributes)?)? })
+    }
+}
+
+impl Program {
+    /// Runs an XDP program on a frame as if it had come in by this thread's loopback interface, and does with it what it says (Linux 5.18).
+    pub fn run_live(&self, frame: &[u8]) -> io::Result<()> {
+        let mut attributes = RunAttributes {
+            prog_fd: self.fd.as_raw_fd() as u32,
+            data_size_in: frame.len() as u32,
+            data_in: frame.as_ptr().addr() as u64,
+            repeat: 1,
+            flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+            batch_size: 1,
+            ..Default::default()
+        };
+        sys::bpf(BPF_PROG_TEST_RUN, &mut attributes).map(drop)
     }
 }
 

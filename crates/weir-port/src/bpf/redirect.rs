@@ -29,3 +29,13 @@ pub fn load(sockets: &Map) -> io::Result<Program> {
     asm.exit();
     Program::load(Hook::Xdp, &asm.finish())
 }
+
+/// Loads a program that sends every frame out by an interface of the namespace that the frame came in by.
+pub fn to_interface(ifindex: u32) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    asm.op_imm(Op::Mov, Reg::R1, ifindex as i32);
+    asm.op_imm(Op::Mov, Reg::R2, 0);
+    asm.call(Helper::Redirect);
+    asm.exit();
+    Program::load(Hook::Xdp, &asm.finish())
+}

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::mpsc::channel;
 
 use crate::error::{Doing, Result};
+use crate::hold::{Hold, Owner};
 use crate::link::{self, Link};
 use crate::netns::NetNs;
 use crate::sys;
@@ -119,7 +120,13 @@ impl Sender {
 pub struct Forget;
 
 impl Keeper for Forget {
-    fn record(&mut self, _netns: &NetNs, _undo: Undo) -> Result<()> {
+    fn record(&mut self, _netns: &NetNs, _undo: Undo, _hold: Option<Hold>) -> Result<()> {
         Ok(())
     }
+
+    fn owner(&self) -> Option<Owner> {
+        None
+    }
+
+    fn say(&mut self, _text: &str) {}
 }

@@ -244,7 +244,8 @@ fn on_interface(arguments: &Arguments, name: &str) -> Outcome {
     let spec = GenSpec { traffic, packets_per_s: arguments.rate, until: arguments.until() };
     let mut generator = Gen::new(&spec).map_err(Failure::usage)?;
     let mut ticker = Ticker::new(arguments.json)?;
-    let sent = with_interface(|keeper| {
+    let stop = ticker.stop();
+    let sent = with_interface(&stop, |keeper| {
         let mut interface = Interface::open(name, keeper)?;
         let observe = &mut |elapsed_ns, count| ticker.tick(elapsed_ns, count);
         let tell = &mut |event| match event {

@@ -23,14 +23,16 @@ use weir_port::enclosure;
 use weir_port::monitor::State;
 use weir_port::netns::NetNs;
 use weir_port::process::{self, Process};
-use weir_port::signals::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use weir_port::signals::{
+    Received, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+};
 use weir_run::clock::now_ns;
 use weir_run::guardian::Guardian;
 use weir_run::watcher::News;
 use weir_run::wire::WireConfig;
 
 use super::wire::MachineArguments;
-use crate::session::{self, Event, Session};
+use crate::session::{self, Event, Namespaces, Session};
 use crate::{Failure, Outcome, output, text};
 
 /// Run a program behind a limit; when it sends faster than that, its sends wait, and nothing is lost.
@@ -95,8 +97,8 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Signals that are passed on to the program.
-const PASSED_ON: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH];
+/// Signals that are passed on to the program, but the last, which would stop it and its network.
+const HEARD: [i32; 8] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP];
 /// Those among them that a terminal sends to the program as well. (A hang-up may reach the leader of the session alone.)
 const FROM_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
@@ -118,7 +120,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let (program, arguments) = command.split_first().ok_or_else(|| Failure::usage("no program was given"))?;
     process::find(program).map_err(|error| cannot_run(program, &error))?;
 
-    let mut guardian = session::guardian()?;
+    let mut guardian = session::guardian(Namespaces::Ours)?;
     let netns = match enclose(&mut guardian) {
         Ok(netns) => netns,
         Err(error) => return Err(session::give_up(guardian, error.into())),
@@ -131,7 +133,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         memory_bytes,
         workers: cores.len(),
     };
-    let session = Session::start(&config, guardian, &cores, &PASSED_ON)?;
+    let session = Session::start(&config, guardian, &cores, &HEARD)?;
     let watch = match rest::Watch::new(&session, &netns) {
         Ok(watch) => watch,
         Err(failure) => {
@@ -179,11 +181,17 @@ fn supervise(session: &Session, process: &Process) -> Result<(), Failure> {
         Ok(_) => loop {
             match session.next_event() {
                 Event::ProgramEnded => return Ok(()),
+                Event::Signal(Received { signal: SIGTSTP, .. }) => {
+                    // The terminal has stopped it, in our process group, and nobody else would bring it back.
+                    process.signal(SIGCONT);
+                    session::say_unstoppable();
+                }
                 Event::Signal(received) => {
                     if !(received.by_kernel && FROM_TERMINAL.contains(&received.signal)) {
                         process.signal(received.signal);
                     }
                 }
+                Event::Trouble(trouble) => break session.explain(trouble),
                 Event::WorkerEnded => break "the worker ended by itself".to_string(),
                 Event::News(News::Interface(port, State::Gone)) => {
                     break format!("the interface of the {port} vanished");

@@ -116,7 +116,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let configuration = configuration(arguments, allowed_cores().len())?;
     let workers = configuration.workers;
     let mut ticker = Ticker::new(arguments.json)?;
-    let summary = with_interface(|keeper| {
+    let stop = ticker.stop();
+    let summary = with_interface(&stop, |keeper| {
         let sink = Sink::open(interface, configuration, keeper)?;
         if sink.steering() == Steering::Toeplitz {
             let queues = human::plural(sink.queues() as u64, "queue");

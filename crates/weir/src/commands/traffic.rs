@@ -1,26 +1,41 @@
 //! What `weir gen` and `weir sink` share: taking an interface over for a while, the line a second, and how counts are said.
 
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 use weir_core::drops::{Count, DropCounts, DropReason};
-use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
+use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, Signals};
 use weir_port::undo::Keeper;
+use weir_run::guardian::Trouble;
 use weir_run::path::sequence::SequenceCounts;
 
-use crate::session::{give_up, guardian};
+use crate::session::{Namespaces, explain, give_up, guardian, say_unstoppable};
 use crate::{Failure, human, output};
 
-/// Does something with interfaces; whatever comes of it, they are put back.
-pub fn with_interface<T>(work: impl FnOnce(&mut dyn Keeper) -> Result<T, Failure>) -> Result<T, Failure> {
-    let mut guardian = guardian()?;
+/// Does something with an interface until `stop`; whatever comes of it, it is put back.
+pub fn with_interface<T>(
+    stop: &Stop,
+    work: impl FnOnce(&mut dyn Keeper) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut guardian = guardian(Namespaces::Others)?;
+    if let Some(watch) = guardian.watch() {
+        let stop = stop.clone();
+        std::thread::Builder::new().name("weir-guard".into()).spawn(move || {
+            let _ = stop.trouble.set(watch.wait());
+            stop.now.store(true, Ordering::Relaxed);
+        })?;
+    }
     match work(&mut guardian) {
-        Ok(done) => match guardian.finish().first() {
-            None => Ok(done),
-            Some(fault) => Err(format!("while putting things back: {fault}").into()),
-        },
+        Ok(done) => {
+            let why = stop.trouble.get().map(|trouble| explain(*trouble, &guardian));
+            let faults = guardian.finish();
+            match why.or_else(|| faults.first().map(|fault| format!("while putting things back: {fault}"))) {
+                None => Ok(done),
+                Some(why) => Err(why.into()),
+            }
+        }
         Err(failure) => Err(give_up(guardian, failure)),
     }
 }
@@ -30,9 +45,16 @@ pub fn vanished(interface: &str, what: &str) -> Failure {
     format!("interface {interface} vanished: {what}").into()
 }
 
+/// Whether it is to end, and why if not because it was asked to.
+#[derive(Clone, Default)]
+pub struct Stop {
+    now: Arc<AtomicBool>,
+    trouble: Arc<OnceLock<Trouble>>,
+}
+
 /// A line a second on a terminal, as pkt-gen prints it, until a signal comes.
 pub struct Ticker {
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     prints: bool,
     times: Times,
     printed_ns: u64,
@@ -69,13 +91,16 @@ const SECOND_NS: u64 = 1_000_000_000;
 impl Ticker {
     /// Catches signals from now on.
     pub fn new(as_json: bool) -> Result<Ticker, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Stop::default();
         // First of all: every thread must block them.
-        let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
-        let told = Arc::clone(&stop);
+        let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
+        let told = Arc::clone(&stop.now);
         std::thread::Builder::new().name("weir-signals".into()).spawn(move || {
-            while signals.wait().is_ok() {
-                told.store(true, Ordering::Relaxed);
+            while let Ok(received) = signals.wait() {
+                match received.signal {
+                    SIGTSTP => say_unstoppable(),
+                    _ => told.store(true, Ordering::Relaxed),
+                }
             }
         })?;
         let prints = !as_json && std::io::stdout().is_terminal();
@@ -87,6 +112,11 @@ impl Ticker {
             printed: Count::default(),
             fault: None,
         })
+    }
+
+    /// What ends it.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
     }
 
     /// Notes how far it has come; false if it is to end.
@@ -101,7 +131,7 @@ impl Ticker {
             self.fault = output::print_line(format_args!("{:>5} s  {speed}", elapsed_ns / SECOND_NS)).err();
             (self.printed_ns, self.printed) = (elapsed_ns, count);
         }
-        !self.stop.load(Ordering::Relaxed) && self.fault.is_none()
+        !self.stop.now.load(Ordering::Relaxed) && self.fault.is_none()
     }
 
     /// How long it has been, unless its lines could not be printed.

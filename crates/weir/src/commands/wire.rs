@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use weir_core::rate::Rate;
 use weir_port::monitor::State;
-use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
+use weir_port::signals::{Received, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use weir_run::stats::Snapshot;
 use weir_run::watcher::News;
 use weir_run::wire::WireConfig;
 
 use crate::commands::drops;
-use crate::session::{self, Event, MEMORY_BYTES_DEFAULT, Session};
+use crate::session::{self, Event, MEMORY_BYTES_DEFAULT, Namespaces, Session};
 use crate::{Failure, Outcome, human, output, text};
 
 /// Join two interfaces, limiting each direction; senders behind them are held back and lose nothing.
@@ -154,7 +154,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         memory_bytes,
         workers: cores.len(),
     };
-    let session = Session::start(&config, session::guardian()?, &cores, &[SIGINT, SIGTERM, SIGHUP])?;
+    let session = Session::start(
+        &config,
+        session::guardian(Namespaces::Others)?,
+        &cores,
+        &[SIGINT, SIGTERM, SIGHUP, SIGTSTP],
+    )?;
     let mut out = std::io::stdout();
     let ready = writeln!(out, "ready: wire {name} joins {first} and {second}").and_then(|()| out.flush());
     if let Err(failure) = output::written(ready) {
@@ -163,6 +168,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     loop {
         match session.next_event() {
+            Event::Signal(Received { signal: SIGTSTP, .. }) => session::say_unstoppable(),
+            Event::Trouble(trouble) => {
+                let why = session.explain(trouble);
+                // What is wrong on the way out is only more of the same.
+                let _ = session.finish();
+                return Err(why.into());
+            }
             Event::Signal(_) | Event::ProgramEnded => {
                 let last = session.finish()?;
                 output::print_line(last_line(&last))?;

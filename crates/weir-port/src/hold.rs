@@ -1,0 +1,418 @@
+//! What of an interface or a namespace is whose: a hold on each thing that weirs change.
+//!
+//! A hold is a file, `/run/weir/holds/NAMESPACE-THING`, that is locked by `flock(2)`. Two kinds:
+//!
+//! ```text
+//! alone    the receive queues of an end: whoever comes next is refused if the holder lives, and waits if it is being undone
+//! shared   the queue at a sending end, its checksum offload, a setting: the first notes what was before, the last puts it back
+//! ```
+//!
+//! Shared, because the two ends of a pair may be two weirs': a generator at one end and a sink or a wire at the other each need the
+//! queues at both.
+//!
+//! Rule: shared holds are taken, and left by whoever puts things back, with [`Lock`] held; and a file is only believed while it
+//! still has its name. A descriptor carries its lock along, so a hold that a process has handed on
+//! ([`Hold::file`]) lives until both have closed it.
+//!
+//! Owner: the guardian, from before the change to after the last undo. A file that nobody has locked was left behind by a weir that
+//! was killed together with its guardian; what was before is still in it, and the next holder goes on from there.
+//!
+//! Limits: process numbers are those of one PID namespace, files those of one `/run`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Doing, PortError, Result};
+use crate::link::Link;
+use crate::lock::{self, DIRECTORY, Lock, try_flock};
+use crate::netns::NetNs;
+use crate::sys;
+
+/// How long one that is being undone is waited for, in nanoseconds.
+const WAIT_NS_MAX: u64 = 15_000_000_000;
+const BETWEEN_NS: u64 = 10_000_000;
+/// More than what is written in any hold: a saved qdisc's options have some kilobytes at most.
+const FILE_BYTES_MAX: usize = 64 * 1024;
+
+/// What is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thing {
+    /// As the file calls it; unique on the machine.
+    file: String,
+    /// As people call it.
+    name: String,
+}
+
+impl Thing {
+    /// The receive queues of an interface of `netns`.
+    pub fn receive(netns: &NetNs, link: &Link) -> Thing {
+        Thing::of_link(netns, link, "receive")
+    }
+
+    /// The queue by which an interface of `netns` sends.
+    pub fn queue(netns: &NetNs, link: &Link) -> Thing {
+        Thing::of_link(netns, link, "queue")
+    }
+
+    /// The checksum offload of an interface of `netns`.
+    pub fn checksum(netns: &NetNs, link: &Link) -> Thing {
+        Thing::of_link(netns, link, "checksum")
+    }
+
+    /// A setting of a namespace, by a name without slashes.
+    pub fn setting(netns: &NetNs, name: &str) -> Thing {
+        Thing { file: format!("{}-{name}", netns.inode()), name: format!("the setting {name}") }
+    }
+
+    fn of_link(netns: &NetNs, link: &Link, what: &str) -> Thing {
+        let file = format!("{}-{}-{what}", netns.inode(), link.ifindex);
+        Thing { file, name: format!("interface {}", link.name) }
+    }
+}
+
+/// Who holds something, as the next reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Its process.
+    pub pid: u32,
+    /// When that started, which tells it from a later process of the same number.
+    started: u64,
+    /// The process that puts things back, if it has one.
+    pub guardian: Option<u32>,
+    /// What it was started as.
+    pub command: String,
+    /// Whether what it held is being put back.
+    is_undone: bool,
+}
+
+impl Owner {
+    /// This process, with the one that puts things back for it.
+    pub fn this(guardian: Option<u32>) -> Owner {
+        let pid = std::process::id();
+        let words: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        let mut command = words.join(" ");
+        if let Some(program) = words.first() {
+            let name = Path::new(program).file_name().map_or(program.clone(), |n| n.to_string_lossy().into());
+            command = command.replacen(program.as_str(), &name, 1);
+        }
+        Owner { pid, started: started(pid).unwrap_or(0), guardian, command, is_undone: false }
+    }
+
+    fn lives(&self) -> bool {
+        !self.is_undone && started(self.pid) == Some(self.started)
+    }
+}
+
+/// When a process started, in ticks since the machine did; `None` if it has ended, reaped or not.
+fn started(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may have anything in it.
+    let mut words = text.rsplit_once(") ")?.1.split(' ');
+    let state = words.next()?;
+    // Field 22 of proc_pid_stat(5).
+    (state != "Z" && state != "X").then(|| words.nth(18)?.parse().ok()).flatten()
+}
+
+/// What a file says.
+#[derive(Serialize, Deserialize)]
+struct Note<T> {
+    owner: Owner,
+    before: T,
+}
+
+/// Something that is held, until this is dropped everywhere.
+#[derive(Debug)]
+pub struct Hold {
+    file: File,
+    path: PathBuf,
+}
+
+impl Hold {
+    /// Takes something for `owner` alone, and waits if it is being put back; `say` is then told for what and whom. What was noted by one
+    /// that could put nothing back stays noted.
+    ///
+    /// # Errors
+    /// If a living process holds it, or whoever puts it back takes too long.
+    pub fn alone(thing: &Thing, owner: &Owner, say: &mut dyn FnMut(&str)) -> Result<Hold> {
+        let doing = || doing(thing);
+        let hold = wait_for(thing, say, || {
+            let locked = Hold::try_lock(thing, libc::LOCK_EX).doing(doing)?;
+            Ok(locked.ok_or_else(|| Hold::read::<Value>(thing).map(|note| note.owner)))
+        })?;
+        let before = hold.noted::<Value>().map_or(Value::Null, |left_behind| left_behind.before);
+        hold.note(&Note { owner: owner.clone(), before }).doing(doing)?;
+        Ok(hold)
+    }
+
+    /// Takes something together with others. The first notes what was before, which `look` finds out, or one before it that could put
+    /// nothing back. All are given that, and whether they are the first, who changes it.
+    pub fn shared<T: Serialize + DeserializeOwned>(
+        _lock: &Lock,
+        thing: &Thing,
+        owner: &Owner,
+        say: &mut dyn FnMut(&str),
+        look: impl FnOnce() -> Result<T>,
+    ) -> Result<(Hold, T, bool)> {
+        let doing = || doing(thing);
+        let (hold, note) = wait_for(thing, say, || {
+            if let Some(hold) = Hold::try_lock(thing, libc::LOCK_EX).doing(doing)? {
+                return Ok(Ok((hold, None)));
+            }
+            let note = Hold::read::<T>(thing);
+            let hold = Hold::try_lock(thing, libc::LOCK_SH).doing(doing)?;
+            Ok(match (hold, note) {
+                (Some(hold), Some(note)) => Ok((hold, Some(note))),
+                (_, note) => Err(note.map(|note| note.owner)),
+            })
+        })?;
+        if let Some(note) = note {
+            return Ok((hold, note.before, false));
+        }
+        let before = hold.noted::<T>().map_or_else(look, |left_behind| Ok(left_behind.before))?;
+        let note = Note { owner: owner.clone(), before };
+        hold.note(&note).doing(doing)?;
+        try_flock(&hold.file, libc::LOCK_SH).doing(doing)?;
+        Ok((hold, note.before, true))
+    }
+
+    /// What was noted of a thing before it was changed, by whoever holds it or left it behind.
+    pub fn noted_before<T: DeserializeOwned>(thing: &Thing) -> Option<T> {
+        Hold::read::<T>(thing).map(|note| note.before)
+    }
+
+    /// What was noted of the thing before it was changed.
+    pub fn before<T: DeserializeOwned>(&self) -> Option<T> {
+        self.noted::<T>().map(|note| note.before)
+    }
+
+    /// A thing that was left behind, by somebody who could put nothing back; `None` if it is held, or was not.
+    pub fn left(thing: &Thing) -> Result<Option<Hold>> {
+        let is_there = folder().join(&thing.file).exists();
+        if is_there { Hold::try_lock(thing, libc::LOCK_EX).doing(|| doing(thing)) } else { Ok(None) }
+    }
+
+    /// Whether nobody else holds it, so that what was before must come back. Asked with [`Lock`] held, and once: who is not the last
+    /// holds it no more.
+    pub fn is_last(&self) -> bool {
+        // Where it cannot be told, it is better to put back once too often.
+        try_flock(&self.file, libc::LOCK_EX).unwrap_or(true)
+    }
+
+    /// Says in the file that what was changed is being put back.
+    pub fn note_undone(&self) {
+        if let Some(mut note) = self.noted::<Value>() {
+            note.owner.is_undone = true;
+            // Its holder then lives for others until it has ended, which it is about to.
+            let _ = self.note(&note);
+        }
+    }
+
+    /// Lets go for good, and leaves nothing behind. Only who holds it alone, or [is the last](Hold::is_last), may.
+    pub fn finish(self) {
+        // While it is still locked. Left behind, it is found and locked by the next.
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    /// The same hold once more: it ends when both are dropped.
+    pub fn try_clone(&self) -> io::Result<Hold> {
+        Ok(Hold { file: self.file.try_clone()?, path: self.path.clone() })
+    }
+
+    /// To hand it on to another process, with [`Hold::path`].
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// To hand it on to another process, with [`Hold::file`].
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What another process handed on.
+    ///
+    /// # Errors
+    /// If the path is not one of a hold, or another file's.
+    pub fn from_parts(file: File, path: PathBuf) -> io::Result<Hold> {
+        let own = file.metadata()?;
+        let is_hold = path.parent() == Some(&folder()) && own.is_file();
+        let is_same = std::fs::symlink_metadata(&path)
+            .is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino()));
+        if is_hold && is_same {
+            return Ok(Hold { file, path });
+        }
+        Err(io::Error::new(ErrorKind::InvalidInput, format!("{} is not a hold", path.display())))
+    }
+
+    /// The file, locked; `None` if somebody has it locked in another way.
+    fn try_lock(thing: &Thing, mode: libc::c_int) -> io::Result<Option<Hold>> {
+        lock::directory(Path::new(DIRECTORY))?;
+        lock::directory(&folder())?;
+        let path = folder().join(&thing.file);
+        loop {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            let file = options.custom_flags(libc::O_NOFOLLOW).open(&path)?;
+            if !try_flock(&file, mode)? {
+                return Ok(None);
+            }
+            let own = file.metadata()?;
+            // The holder before may have deleted it.
+            let is_same = std::fs::symlink_metadata(&path)
+                .is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino()));
+            if is_same {
+                return Ok(Some(Hold { file, path }));
+            }
+        }
+    }
+
+    /// What stands in a thing's file, whoever has it.
+    fn read<T: DeserializeOwned>(thing: &Thing) -> Option<Note<T>> {
+        serde_json::from_slice(&std::fs::read(folder().join(&thing.file)).ok()?).ok()
+    }
+
+    fn noted<T: DeserializeOwned>(&self) -> Option<Note<T>> {
+        let mut bytes = vec![0; FILE_BYTES_MAX];
+        let length = self.file.read_at(&mut bytes, 0).ok()?;
+        serde_json::from_slice(&bytes[..length]).ok()
+    }
+
+    /// Written over, not cut and written, so that what is changed in place needs no room.
+    fn note<T: Serialize>(&self, note: &Note<T>) -> io::Result<()> {
+        let bytes = serde_json::to_vec(note)?;
+        let written = self.file.write_all_at(&bytes, 0).and_then(|()| self.file.set_len(bytes.len() as u64));
+        if written.is_err() {
+            // What is half written says nothing to anybody.
+            let _ = std::fs::remove_file(&self.path);
+        }
+        written
+    }
+}
+
+/// Holds whole ends for the length of a command that changes them: nobody else starts on them meanwhile.
+///
+/// # Errors
+/// If a wire, a generator or a sink has one of them, a sentence that names it.
+pub fn ends(ends: &[(&NetNs, &Link)], say: &mut dyn FnMut(&str)) -> Result<Ends> {
+    let owner = Owner::this(None);
+    let mut things: Vec<Thing> = Vec::new();
+    for (netns, link) in ends {
+        things.extend([Thing::receive(netns, link), Thing::queue(netns, link), Thing::checksum(netns, link)]);
+    }
+    // In one order, so that two that want the same ends do not each get half of them.
+    things.sort_unstable_by(|one, other| one.file.cmp(&other.file));
+    let holds = things.iter().map(|thing| Hold::alone(thing, &owner, say)).collect::<Result<_>>()?;
+    Ok(Ends(holds))
+}
+
+/// Ends that are held by this process alone, until dropped.
+pub struct Ends(Vec<Hold>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        for hold in self.0.drain(..) {
+            // Otherwise it still tells what is to be put back.
+            if hold.noted::<()>().is_some() {
+                hold.finish();
+            }
+        }
+    }
+}
+
+/// The names of the things of a namespace that are noted, held or left behind.
+pub fn left_behind(netns: &NetNs) -> Result<Vec<String>> {
+    let prefix = format!("{}-", netns.inode());
+    let entries = match std::fs::read_dir(folder()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.doing(|| format!("reading {DIRECTORY}/holds"))?,
+    };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.filter_map(|name| Some(name.strip_prefix(&prefix)?.to_string())).collect())
+}
+
+fn folder() -> PathBuf {
+    Path::new(DIRECTORY).join("holds")
+}
+
+fn doing(thing: &Thing) -> String {
+    format!("taking hold of {}, in {DIRECTORY}/holds", thing.name)
+}
+
+/// Tries until it can be had, which fails with the holder if there is one. One that lives and keeps it is not waited for.
+fn wait_for<T>(
+    thing: &Thing,
+    say: &mut dyn FnMut(&str),
+    mut attempt: impl FnMut() -> Result<std::result::Result<T, Option<Owner>>>,
+) -> Result<T> {
+    let busy = |why: String| Err(PortError::Busy { name: thing.name.clone(), why });
+    let mut last = None;
+    for _ in 0..WAIT_NS_MAX / BETWEEN_NS {
+        // There is nothing in it for the moment between being locked and being written to.
+        let holder = match attempt()? {
+            Ok(done) => return Ok(done),
+            Err(holder) => holder,
+        };
+        if let Some(holder) = holder {
+            if holder.lives() && holder.guardian.is_some() {
+                return busy(format!("process {} (`{}`): end that first", holder.pid, holder.command));
+            }
+            if last.is_none() {
+                say(&format!(
+                    "waiting for {}: what process {} (`{}`) changed is being put back",
+                    thing.name, holder.pid, holder.command
+                ));
+                holder.guardian.inspect(|guardian| wake(*guardian));
+            }
+            last = Some(holder);
+        }
+        sys::poll_readable(&mut [], Some(BETWEEN_NS)).doing(|| doing(thing))?;
+    }
+    let seconds = WAIT_NS_MAX / 1_000_000_000;
+    busy(match last {
+        Some(Owner { pid, guardian, command, .. }) => format!(
+            "process {}, which puts back what `{command}` changed and has not done so for {seconds} s: the system log says why",
+            guardian.unwrap_or(pid)
+        ),
+        None => format!(
+            "another weir for {seconds} s: `fuser {}` tells which",
+            folder().join(&thing.file).display()
+        ),
+    })
+}
+
+/// Lets a guardian go on that somebody has stopped, if it is one.
+fn wake(guardian: u32) {
+    let is_guardian = std::fs::read_to_string(format!("/proc/{guardian}/cmdline"))
+        .is_ok_and(|words| words.split('\0').nth(1) == Some("guardian"));
+    if is_guardian {
+        // SAFETY: takes no pointers. Continuing a process that is not stopped does nothing.
+        unsafe { libc::kill(guardian as libc::pid_t, libc::SIGCONT) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_lives_and_one_of_another_start_does_not() {
+        let own = Owner::this(Some(1));
+        assert!(own.lives() && own.started > 0, "{own:?}");
+        assert!(!Owner { started: own.started + 1, ..own.clone() }.lives());
+        assert!(!Owner { is_undone: true, ..own }.lives());
+    }
+
+    #[test]
+    fn a_note_is_read_as_it_was_written_and_nonsense_is_none() {
+        let note = Note { owner: Owner::this(None), before: Some(vec![1u8, 2]) };
+        let text = serde_json::to_vec(&note).unwrap();
+        let read: Note<Option<Vec<u8>>> = serde_json::from_slice(&text).unwrap();
+        assert_eq!((read.owner, read.before), (note.owner, note.before));
+        assert!(serde_json::from_slice::<Note<()>>(&text[1..]).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! Mending a pair whose weir was killed together with its guardian: what the guardian would have put back, as far as it left word.
+//!
+//! What was before stands in the holds that nobody has any more ([`crate::hold`]). Without one, as after `/run` was full or
+//! emptied, what weir leaves is known by itself: its qdisc by its handle, and with it checksum offload that is off. Senders are let go in
+//! any case, which harms nobody.
+//!
+//! Rule: nothing is touched that a living weir holds. Mending twice is mending once.
+
+use crate::error::{PortError, Result};
+use crate::forwarding::Setting;
+use crate::hold::{self, Hold, Owner, Thing};
+use crate::link::Link;
+use crate::lock::Lock;
+use crate::napi::{self, Deferral};
+use crate::netns::NetNs;
+use crate::release::Means;
+use crate::{ethtool, holder, qdisc, sysctl};
+
+/// Mends both ends of the pair of an interface of this thread's namespace; what was done, in words.
+///
+/// # Errors
+/// If somebody has one of the ends.
+pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
+    let link = Link::by_name(name)?;
+    let netns = NetNs::current()?;
+    let (far_netns, far) = link.peer()?;
+    // Both, before anything is done to one of them.
+    let owner = Owner::this(None);
+    let ends = [(&netns, &link), (&far_netns, &far)];
+    let queues = ends.iter().map(|(netns, link)| Hold::alone(&Thing::receive(netns, link), &owner, say));
+    let queues = queues.collect::<Result<Vec<_>>>()?;
+    let mut done = Vec::new();
+    let mut means = Means::new();
+    for (netns, link) in ends {
+        let name = if link.ifindex == far.ifindex && far_netns.is(netns) {
+            format!("{} at the other end", link.name)
+        } else {
+            link.name.clone()
+        };
+        let queue = Hold::alone(&Thing::queue(netns, link), &owner, say)?;
+        let checksum = Hold::alone(&Thing::checksum(netns, link), &owner, say)?;
+        netns.run(|| {
+            // First, as what the queue holds would be lost with it.
+            done.extend(release(link, &name, &mut means)?);
+            let was_ours = qdisc::is_installed(link.ifindex)?;
+            if was_ours {
+                qdisc::remove(link.ifindex)?;
+                done.push(format!("{name}: the queue removed"));
+            }
+            if let Some(Some(saved)) = queue.before::<Option<qdisc::Saved>>()
+                && was_ours
+            {
+                qdisc::restore(link.ifindex, &saved)?;
+                done.push(format!("{name}: the qdisc of before put back"));
+            }
+            if checksum.before().unwrap_or(was_ours) && !ethtool::tx_checksum(&link.name)? {
+                ethtool::set_tx_checksum(&link.name, true)?;
+                done.push(format!("{name}: checksum offload switched on"));
+            }
+            Ok(())
+        })?;
+        queue.finish();
+        checksum.finish();
+    }
+    means.end();
+    queues.into_iter().for_each(Hold::finish);
+    Ok(done)
+}
+
+/// Starts the queues that send into an interface that nobody polls.
+fn release(link: &Link, name: &str, means: &mut Means) -> Result<Option<String>> {
+    if let Some(program) = link.xdp_program {
+        let who = holder::of_program(program);
+        let who = who.map_or("nobody".to_string(), |(pid, line)| format!("process {pid} (`{line}`)"));
+        return Err(PortError::Unsuitable {
+            name: link.name.clone(),
+            why: format!("has XDP program {program}, which {who} holds: that is not weir's to mend"),
+        });
+    }
+    if !link.up {
+        return Ok(Some(format!(
+            "{name}: is down, so senders are not let go: set it up (`ip link`) and mend it again"
+        )));
+    }
+    let is_deferred =
+        napi::deferrals(link.ifindex)?.iter().any(|(_, deferral)| *deferral != Deferral::default());
+    means.release(link.ifindex, Deferral::default())?;
+    Ok(is_deferred.then(|| format!("{name}: its queues left to the kernel again")))
+}
+
+/// Puts back the settings of this thread's namespace that runs changed and nobody needs any more; what was done, in words.
+pub fn settings() -> Result<Vec<String>> {
+    let netns = NetNs::current()?;
+    let _lock = Lock::take()?;
+    let mut done = Vec::new();
+    for setting in hold::left_behind(&netns)?.iter().filter_map(|name| Setting::from_name(name)) {
+        let thing = Thing::setting(&netns, &setting.name());
+        let Some(hold) = Hold::left(&thing)? else { continue };
+        if let (Some(was), Ok(path)) = (hold.before::<u8>().filter(|was| *was <= 2), setting.path()) {
+            sysctl::write_if_there(&path, &was.to_string())?;
+            done.push(format!("{path}: {was} again"));
+        }
+        hold.finish();
+    }
+    Ok(done)
+}

@@ -1,0 +1,141 @@
+//! Whether anybody but this weir keeps a network namespace alive.
+//!
+//! A namespace lives as long as processes in it, mounts of it and descriptors of it, and ours are among those: a container's pair would
+//! never go if its wire held on to it. The kernel does not say who else there is, so one other is looked for, a *witness*, and
+//! asked for again and again, which is one `stat(2)`; only when it is gone another is looked for.
+//!
+//! ```text
+//! /proc/PID/ns/net        a process that is in it
+//! /proc/PID/root/MOUNT    a mount, of any mount namespace that some process is in
+//! /proc/PID/fd/N          a descriptor, of any process that is no weir
+//! ```
+//!
+//! Limits: a socket that was made inside by a process that is elsewhere keeps a namespace alive and is not seen; nor is what
+//! other PID namespaces hide.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::netns::NetNs;
+
+/// Who else keeps a namespace.
+#[derive(Debug)]
+pub struct Witness {
+    /// The device and the number that a path must have to be of the namespace.
+    identity: (u64, u64),
+    /// Processes that do not count.
+    without: Vec<u32>,
+    path: Option<PathBuf>,
+}
+
+impl Witness {
+    /// Of `netns`, where these processes do not count.
+    pub fn new(netns: &NetNs, without: &[u32]) -> std::io::Result<Witness> {
+        let about = fs::File::from(netns.as_fd().try_clone_to_owned()?).metadata()?;
+        Ok(Witness { identity: (about.dev(), about.ino()), without: without.to_vec(), path: None })
+    }
+
+    /// Whether there is one.
+    pub fn is_there(&mut self) -> bool {
+        if self.path.as_deref().is_none_or(|path| !self.is_of(path)) {
+            self.path = self.find();
+        }
+        self.path.is_some()
+    }
+
+    fn is_of(&self, path: &Path) -> bool {
+        fs::metadata(path).is_ok_and(|about| (about.dev(), about.ino()) == self.identity)
+    }
+
+    fn find(&self) -> Option<PathBuf> {
+        let text = format!("net:[{}]", self.identity.1);
+        let mut others = Vec::new();
+        let mut mount_namespaces = BTreeSet::new();
+        let mut mounts = Vec::new();
+        for process in processes() {
+            let is_ours = self.without.contains(&process);
+            let folder = Path::new("/proc").join(process.to_string());
+            let inside = folder.join("ns/net");
+            if !is_ours && self.is_of(&inside) {
+                return Some(inside);
+            }
+            // What a process of ours sees mounted counts all the same.
+            if fs::metadata(folder.join("ns/mnt")).is_ok_and(|about| mount_namespaces.insert(about.ino())) {
+                mounts.push(folder.clone());
+            }
+            if !is_ours {
+                others.push(folder);
+            }
+        }
+        let mounted = mounts.iter().flat_map(|folder| mounted_at(folder, &text));
+        let open = others.iter().filter(|folder| !is_weir(folder)).flat_map(|folder| open_at(folder, &text));
+        mounted.chain(open).find(|path| self.is_of(path))
+    }
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Where the mount namespace of a process has something mounted that is called so.
+fn mounted_at(folder: &Path, text: &str) -> Vec<PathBuf> {
+    let mounts = fs::read(folder.join("mountinfo")).unwrap_or_default();
+    let of_line = |line: &[u8]| {
+        let mut words = line.split(|byte| *byte == b' ').skip(3);
+        let place = (words.next()? == text.as_bytes()).then(|| words.next()).flatten()?;
+        let place = OsString::from_vec(unescaped(place));
+        Some(folder.join("root").join(Path::new(&place).strip_prefix("/").ok()?))
+    };
+    mounts.split(|byte| *byte == b'\n').filter_map(of_line).collect()
+}
+
+/// As mountinfo has it: space, tab, newline and backslash stand as `\ooo`.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..3).filter(|_| *first == b'\\');
+        let code = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        plain.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    plain
+}
+
+fn open_at(folder: &Path, text: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| fs::read_link(path).is_ok_and(|link| link == Path::new(text))).collect()
+}
+
+/// Its own descriptors must not count for another wire.
+fn is_weir(folder: &Path) -> bool {
+    fs::read_to_string(folder.join("comm")).is_ok_and(|name| name.starts_with("weir"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_with_others_in_it_has_a_witness() {
+        let netns = NetNs::current().unwrap();
+        let mut witness = Witness::new(&netns, &[std::process::id()]).unwrap();
+        // Whoever runs this test is a process too, in the same namespace.
+        assert!(witness.is_there() && witness.is_there());
+        let own = Path::new("/proc").join(std::process::id().to_string());
+        assert!(!witness.path.unwrap().starts_with(own.join("ns")));
+    }
+
+    #[test]
+    fn mount_points_are_read_as_they_are() {
+        assert_eq!(unescaped(br"/run/my\040ns\134x"), br"/run/my ns\x");
+        assert_eq!(unescaped(br"/a\9b\"), br"/a\9b\");
+    }
+}

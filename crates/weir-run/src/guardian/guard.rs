@@ -1,0 +1,194 @@
+//! The guardian's own side: it keeps records while the main process is well, and undoes them when it is not.
+//!
+//! It is one thread, and what undoing needs is there before: descriptors in reserve, the program and the io_uring that release
+//! senders, namespaces and holds by descriptor. So it can undo where no process id, no file and no descriptor is to be had.
+//!
+//! Rule: what fails is tried again, ever more rarely, for ten minutes; after a second the main process, if it is there, and the system log are
+//! told.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use weir_port::channel::Channel;
+use weir_port::release::Means;
+use weir_port::sys;
+use weir_port::undo::Record;
+use weir_port::witness::Witness;
+
+use super::{Answer, Note, journal, read_request};
+use crate::clock::now_ns;
+
+/// How often it looks after the main process and the namespaces.
+const LOOK_NS: u64 = 250_000_000;
+/// How many looks in a row find the main process stopped before it is killed.
+const STOPPED_LOOKS: u32 = 2;
+/// Descriptors in reserve: a program and its link, a socket or two, and some.
+const SPARE_DESCRIPTORS: usize = 16;
+const TELL_AFTER_NS: u64 = 1_000_000_000;
+const GIVE_UP_NS: u64 = 600_000_000_000;
+const PAUSE_NS_MIN: u64 = 20_000_000;
+const PAUSE_NS_MAX: u64 = 10_000_000_000;
+
+/// Keeps records until the end of requests, then undoes them. Returns whether all could be put back.
+pub fn guard(watch_namespaces: bool) -> bool {
+    // A Ctrl-C at the terminal is meant for the main process, whose end is what matters here.
+    sys::leave_terminal();
+    sys::set_name(c"weir-guardian");
+    let spare: Vec<File> = (0..SPARE_DESCRIPTORS).filter_map(|_| File::open("/dev/null").ok()).collect();
+    // SAFETY: the first two descriptors are what this process was started with, and nothing else here uses them.
+    let [requests, notes] = [0, 1].map(|fd| Channel::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }));
+    let mut means = Means::new();
+    let mut main = Main::new();
+    let records = keep(&requests, &notes, &mut main, watch_namespaces);
+    records.iter().for_each(Record::note_undone);
+    drop(spare);
+    let mut is_late = false;
+    let is_done = put_back(records, &mut means, &mut |faults| {
+        is_late = true;
+        // Nobody may be there any more.
+        let _ = requests.send(&encoded(&Answer::Faults(faults.to_vec())), &[]);
+        for fault in faults {
+            journal::write(&format!("while putting things back: {fault}; it is tried again"));
+        }
+        true
+    });
+    if is_done && is_late {
+        journal::write("everything is put back now");
+    } else if is_done {
+        let _ = requests.send(&encoded(&Answer::Done), &[]);
+    }
+    is_done
+}
+
+fn encoded<T: serde::Serialize>(message: &T) -> Vec<u8> {
+    // Only maps with keys that are no text cannot be written, and there are none.
+    serde_json::to_vec(message).unwrap_or_default()
+}
+
+/// Answers requests until they end.
+fn keep(requests: &Channel, notes: &Channel, main: &mut Main, watch_namespaces: bool) -> Vec<Record> {
+    let mut records: Vec<Record> = Vec::new();
+    let mut witnesses: Vec<(u64, Witness)> = Vec::new();
+    let mut looked_ns = now_ns();
+    loop {
+        match requests.is_readable(LOOK_NS) {
+            Ok(false) => {}
+            Ok(true) => {
+                let Ok(Some((bytes, descriptors))) = requests.receive() else { return records };
+                let answer = match read_request(&bytes, descriptors) {
+                    Ok(record) => {
+                        if watch_namespaces
+                            && witnesses.iter().all(|(inode, _)| *inode != record.netns.inode())
+                        {
+                            let own = [std::process::id(), main.id];
+                            let witness = Witness::new(&record.netns, &own);
+                            witnesses.extend(witness.map(|witness| (record.netns.inode(), witness)));
+                        }
+                        records.push(record);
+                        Answer::Kept
+                    }
+                    Err(error) => Answer::Refused(error.to_string()),
+                };
+                if requests.send(&encoded(&answer), &[]).is_err() {
+                    return records;
+                }
+            }
+            Err(_) => return records,
+        }
+        if now_ns() - looked_ns < LOOK_NS {
+            continue;
+        }
+        looked_ns = now_ns();
+        main.look();
+        witnesses.retain_mut(|(inode, witness)| {
+            let is_kept = witness.is_there();
+            if !is_kept {
+                // Told once; if nobody listens, the main process is about to end anyway.
+                let _ = notes.send(&encoded(&Note::Deserted(*inode)), &[]);
+            }
+            is_kept
+        });
+    }
+}
+
+/// Undoes in reverse order, and again what failed, until all is done; whether it is. `tell` is told once of what fails for long, and says
+/// whether to go on.
+pub(super) fn put_back(
+    records: Vec<Record>,
+    means: &mut Means,
+    tell: &mut dyn FnMut(&[String]) -> bool,
+) -> bool {
+    let mut left: Vec<Record> = records.into_iter().rev().collect();
+    let began_ns = now_ns();
+    let mut pause_ns = PAUSE_NS_MIN;
+    let mut is_told = false;
+    loop {
+        let mut faults = Vec::new();
+        left.retain_mut(|record| {
+            record.put_back(means).map_err(|error| faults.push(error.to_string())).is_err()
+        });
+        if left.is_empty() {
+            means.end();
+            return true;
+        }
+        let since_ns = now_ns() - began_ns;
+        if since_ns > TELL_AFTER_NS && !is_told {
+            is_told = true;
+            if !tell(&faults) {
+                return false;
+            }
+        }
+        if since_ns > GIVE_UP_NS {
+            faults.iter().for_each(|fault| journal::write(&format!("given up putting things back: {fault}")));
+            return false;
+        }
+        // If it is shorter, because of a signal, that is as well.
+        let _ = sys::poll_readable(&mut [], Some(pause_ns));
+        pause_ns = (pause_ns * 2).min(PAUSE_NS_MAX);
+    }
+}
+
+/// The main process, as its guardian sees it.
+struct Main {
+    id: u32,
+    process: io::Result<OwnedFd>,
+    stat: io::Result<File>,
+    stopped_looks: u32,
+}
+
+impl Main {
+    fn new() -> Main {
+        let id = std::os::unix::process::parent_id();
+        let stat = File::open(format!("/proc/{id}/stat"));
+        Main { id, process: sys::pidfd(id), stat, stopped_looks: 0 }
+    }
+
+    /// Kills it if it stands: its queues are polled by nobody then, and everybody behind them is held.
+    fn look(&mut self) {
+        let is_stopped = self.stat.as_ref().is_ok_and(is_stopped);
+        self.stopped_looks = if is_stopped { self.stopped_looks + 1 } else { 0 };
+        if self.stopped_looks >= STOPPED_LOOKS
+            && let Ok(process) = &self.process
+            && sys::pidfd_signal(process.as_fd(), libc::SIGKILL).is_ok()
+        {
+            journal::write(&format!(
+                "process {} was stopped (SIGSTOP), so that everybody behind its queues was held: it has been killed, and what it changed \
+                 is put back",
+                self.id
+            ));
+            self.stopped_looks = 0;
+        }
+    }
+}
+
+/// Whether the process of this `/proc/PID/stat` is stopped by a signal.
+fn is_stopped(stat: &File) -> bool {
+    let mut bytes = [0; 512];
+    let length = stat.read_at(&mut bytes, 0).unwrap_or(0);
+    let text = &bytes[..length];
+    // The name, in parentheses, may have anything in it; the state comes after it.
+    let end = text.iter().rposition(|byte| *byte == b')');
+    end.and_then(|end| text.get(end + 2)) == Some(&b'T')
+}

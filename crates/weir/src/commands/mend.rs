@@ -1,0 +1,47 @@
+//! `weir mend`: puts back what a weir left that was killed together with its guardian.
+
+use std::process::ExitCode;
+
+use weir_port::{PortError, mend};
+
+use crate::{Failure, Outcome, output};
+
+/// Put back what a killed weir left behind: the queue, checksum offload, senders that stand, forwarding.
+///
+/// Normally nothing is left behind, because a second process, the guardian, puts everything back also after a crash. If both were
+/// killed, the next weir on the same interfaces puts things right, or this command where there is none. It may be given
+/// either end of a pair, in that end's network namespace, and any number of times. What a living weir has it leaves alone.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir mend veth-a veth-b
+  ip netns exec NAME weir mend eth0     from the other end
+  weir mend                             forwarding of this host, after `weir run`")]
+pub struct Arguments {
+    /// Interfaces of this network namespace, whose pairs are mended
+    #[arg(value_name = "INTERFACE")]
+    interfaces: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    if !weir_port::sys::is_root() {
+        return Err(PortError::NotRoot { doing: "mending what weir changed".into() }.into());
+    }
+    let mut done = mend::settings()?;
+    let mut faults: Vec<Failure> = Vec::new();
+    for interface in &arguments.interfaces {
+        match mend::pair(interface, &mut |text| output::say(format_args!("weir: {text}"))) {
+            Ok(mended) => done.extend(mended),
+            Err(error) => faults.push(error.into()),
+        }
+    }
+    if done.is_empty() && faults.is_empty() {
+        done.push("nothing was left behind".into());
+    }
+    for line in done {
+        output::print_line(line)?;
+    }
+    let last = faults.pop();
+    faults.iter().for_each(|fault| output::say(format_args!("weir: {}", fault.message)));
+    last.map_or(Ok(ExitCode::SUCCESS), Err)
+}

@@ -1,0 +1,281 @@
+//! Whoever of a weir and its guardian is killed, stopped, or left without processes, files or namespaces: the pair is let go.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::bed::{End, Namespace, address, names, veth};
+use weir_lab::clock::{now, wait_until};
+use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::{Signal, run};
+use weir_tests::guardian;
+use weir_tests::harness;
+use weir_tests::kernel::{Traces, require_same, traces};
+use weir_tests::lacking::Lacking;
+use weir_tests::pair::{LIMIT, Pair, json_of};
+use weir_tests::privileged;
+use weir_tests::rig::Rig;
+use weir_tests::weir_binary;
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(a_stopped_wire_is_let_go),
+        privileged!(a_stopped_guardian_holds_nothing_up),
+        privileged!(a_killed_guardian_ends_its_wire),
+        privileged!(a_killed_guardian_ends_its_sink),
+        privileged!(after_both_were_killed_the_next_wire_mends),
+        privileged!(after_both_were_killed_a_command_mends),
+        privileged!(without_a_process_to_be_had_everything_is_put_back),
+        privileged!(without_io_uring_a_wire_lets_its_senders_go),
+        privileged!(without_io_uring_a_killed_wire_lets_its_senders_go),
+        privileged!(the_namespace_of_a_container_goes_under_a_wire),
+    ])
+}
+
+/// What a stop, a kill or a deletion may take to be noticed and undone.
+const A_SECOND: Duration = Duration::from_secs(1);
+const A_MOMENT: Duration = Duration::from_secs(5);
+
+struct Before([Traces; 3]);
+
+impl Before {
+    fn look(rig: &Rig) -> Result<Before> {
+        Ok(Before([traces(&rig.left)?, traces(&rig.middle)?, traces(&rig.right)?]))
+    }
+
+    fn require_same(&self, rig: &Rig) -> Result<()> {
+        let after = Before::look(rig)?;
+        self.0.iter().zip(&after.0).try_for_each(|(before, after)| require_same(before, after))
+    }
+
+    fn wait_for_same(&self, rig: &Rig, limit: Duration) -> Result<()> {
+        let waited = wait_until("everything is as it was", limit, || Ok(self.require_same(rig).is_ok()));
+        waited.or_else(|error| self.require_same(rig).context(error))
+    }
+}
+
+fn answers(from: &Namespace, to: &str) -> bool {
+    let mut command = from.command("ping");
+    command.args(["-n", "-c", "1", "-W", "0.3", to]);
+    run(&mut command, A_MOMENT).is_ok_and(|done| done.status.success())
+}
+
+fn a_stopped_wire_is_let_go() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    address(1, rig.left_end(), rig.a())?;
+    let before = Before::look(&rig)?;
+    let mut wire = rig.wire(&["--rate", "10mbit"])?;
+    let far = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &far, 2, 30.0))?;
+    wire.signal(Signal::STOP)?;
+    let stopped = now();
+    wait_until("the pair carries again", 2 * A_SECOND, || Ok(answers(&rig.left, &names(1, 2).v4)))?;
+    println!("    it carried {:.2} s after the stop", stopped.elapsed().as_secs_f64());
+    drop(flood);
+    wire.wait()?;
+    before.wait_for_same(&rig, A_MOMENT)
+}
+
+fn a_stopped_guardian_holds_nothing_up() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let before = Before::look(&rig)?;
+    let wire = rig.wire(&["--rate", "100mbit"])?;
+    rig.middle.sh(&format!("kill -STOP {}", guardian(wire.id())?))?;
+    ensure!(answers(&rig.left, &rig.right_address().v4), "the wire stands with its guardian");
+    wire.stop()?;
+    before.require_same(&rig)
+}
+
+fn a_killed_guardian_ends_its_wire() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let before = Before::look(&rig)?;
+    let wire = rig.wire(&["--rate", "100mbit"])?;
+    rig.middle.sh(&format!("kill -KILL {}", guardian(wire.id())?))?;
+    let done = wire.wait()?;
+    ensure!(done.status.code() == Some(1), "it ended with {}", done.status);
+    ensure!(done.stderr.contains("guardian"), "it does not say why: {}", done.stderr);
+    before.require_same(&rig)
+}
+
+fn a_killed_guardian_ends_its_sink() -> Result<()> {
+    let pair = Pair::with_addresses(1)?;
+    let before = (traces(&pair.left)?, traces(&pair.right)?);
+    let sink = pair.sink(&[])?;
+    pair.right.sh(&format!("kill -KILL {}", guardian(sink.id())?))?;
+    let done = sink.wait(LIMIT)?;
+    ensure!(
+        done.status.code() == Some(1) && done.stderr.contains("guardian"),
+        "{}: {}",
+        done.status,
+        done.stderr
+    );
+    require_same(&before.0, &traces(&pair.left)?)?;
+    require_same(&before.1, &traces(&pair.right)?)?;
+    pair.generate(&[], 1000)?;
+    pair.require_answer()
+}
+
+/// Kills a wire under load together with its guardian, so that nobody puts anything back.
+fn kill_both(rig: &Rig) -> Result<()> {
+    let mut wire = rig.wire(&["--rate", "10mbit"])?;
+    let far = rig.right_address().v4;
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &far, 2, 30.0))?;
+    let both = [guardian(wire.id())?, wire.id()].map(|id| id.to_string());
+    // Stopped first, so that neither notices that the other is gone.
+    wire.signal(Signal::STOP)?;
+    rig.middle.sh(&format!("kill -KILL {}", both.join(" ")))?;
+    wire.wait()?;
+    drop(flood);
+    Ok(())
+}
+
+/// What was before the first is there after the second.
+fn after_both_were_killed_the_next_wire_mends() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    rig.left.tc("qdisc replace dev veth0 root handle 7: pfifo limit 77")?;
+    let before = Before::look(&rig)?;
+    kill_both(&rig)?;
+    ensure!(before.require_same(&rig).is_err(), "nothing is left behind: this test sees nothing");
+    let wire = rig.wire(&["--rate", "100mbit"])?;
+    ensure!(answers(&rig.left, &rig.right_address().v4), "the second wire does not carry");
+    wire.check()?;
+    wire.stop()?;
+    before.require_same(&rig)
+}
+
+fn after_both_were_killed_a_command_mends() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    address(1, rig.left_end(), rig.a())?;
+    rig.left.tc("qdisc replace dev veth0 root handle 7: pfifo limit 77")?;
+    let before = Before::look(&rig)?;
+    let wire = rig.wire(&["--rate", "100mbit"])?;
+    let refused = run(&mut rig.weir(&["mend", "wa"]), LIMIT)?;
+    ensure!(
+        refused.status.code() == Some(1) && refused.stderr.contains("is held by process"),
+        "it mended what is in use: {} {}",
+        refused.stdout,
+        refused.stderr
+    );
+    wire.stop()?;
+    kill_both(&rig)?;
+    let done = run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;
+    ensure!(done.stdout.contains("the queue removed"), "it says: {}", done.stdout);
+    before.require_same(&rig)?;
+    ensure!(answers(&rig.left, &names(1, 2).v4), "the pair does not carry");
+    let again = run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;
+    ensure!(again.stdout == "nothing was left behind\n", "it says: {}", again.stdout);
+    before.require_same(&rig)
+}
+
+fn without_a_process_to_be_had_everything_is_put_back() -> Result<()> {
+    let rig = Rig::new(4, 4)?;
+    let before = Before::look(&rig)?;
+    let mut wire = rig.wire(&["--rate", "100mbit"])?;
+    let group = Group::new()?;
+    for id in [wire.id(), guardian(wire.id())?] {
+        std::fs::write(group.0.join("cgroup.procs"), id.to_string())?;
+    }
+    std::fs::write(group.0.join("pids.max"), "1")?;
+    wire.signal(Signal::TERM)?;
+    let done = wire.wait()?;
+    ensure!(done.status.success(), "it ended with {}: {}", done.status, done.stderr);
+    before.require_same(&rig)?;
+    let group = Group::new()?;
+    std::fs::write(group.0.join("pids.max"), "1")?;
+    let start = format!(
+        "echo $$ > {}/cgroup.procs; exec ip netns exec {} {} wire wa wb",
+        group.0.display(),
+        rig.middle.name(),
+        weir_binary()?.display()
+    );
+    let done = run(std::process::Command::new("sh").args(["-c", &start]), LIMIT)?;
+    ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stderr);
+    ensure!(done.stderr.lines().count() == 1, "not one sentence: {}", done.stderr);
+    before.require_same(&rig)
+}
+
+/// A control group that bounds processes.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn new() -> Result<Group> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let root = std::path::Path::new("/sys/fs/cgroup");
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = root.join(format!("weir-test-{}-{number}", std::process::id()));
+        // Fails where it is on already and may not be switched, which the next line shows.
+        let _ = std::fs::write(root.join("cgroup.subtree_control"), "+pids");
+        std::fs::create_dir(&path)?;
+        let group = Group(path);
+        ensure!(group.0.join("pids.max").exists(), "there is no pids controller");
+        Ok(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let path = self.0.clone();
+        let _ = wait_until("the control group is empty", A_MOMENT, || Ok(std::fs::remove_dir(&path).is_ok()));
+    }
+}
+
+/// As with `kernel.io_uring_disabled=2`, for one program and what it starts.
+const NO_IO_URING: Lacking = Lacking { call: libc::SYS_io_uring_setup, first: None, error: libc::EPERM };
+
+fn ends_without_io_uring(signal: Signal) -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    address(1, rig.left_end(), rig.a())?;
+    ensure!(answers(&rig.left, &names(1, 2).v4), "the pair does not carry by itself");
+    let before = Before::look(&rig)?;
+    let far = rig.right_address().v4;
+    let mut command = rig.weir(&["wire", "wa", "wb", "--rate", "1mbit", "--name", rig.middle.name()]);
+    let mut wire = weir_lab::process::Process::spawn(NO_IO_URING.apply(&mut command))?;
+    wire.wait_for_output("ready", LIMIT)?;
+    let sent = || -> Result<u64> {
+        let links = json_of(&rig.left.ip("-j -s link show dev veth0")?)?;
+        links[0]["stats64"]["tx"]["packets"].as_u64().context("a count")
+    };
+    let flood = Flood::start(&Load::new(&rig.left, &rig.right, &far, 2, 30.0))?;
+    let at_start = sent()?;
+    wait_until("the ring has been filled", A_MOMENT, || Ok(sent()? > at_start + 300))?;
+    wire.signal(signal)?;
+    let done = wire.wait(LIMIT)?;
+    if signal == Signal::TERM {
+        ensure!(done.status.success(), "it ended with {}: {}", done.status, done.stderr);
+    }
+    wait_until("the pair carries", A_MOMENT, || Ok(answers(&rig.left, &names(1, 2).v4)))?;
+    drop(flood);
+    before.wait_for_same(&rig, A_MOMENT)
+}
+
+fn without_io_uring_a_wire_lets_its_senders_go() -> Result<()> {
+    ends_without_io_uring(Signal::TERM)
+}
+
+fn without_io_uring_a_killed_wire_lets_its_senders_go() -> Result<()> {
+    ends_without_io_uring(Signal::KILL)
+}
+
+/// Its pair goes with it, which the wire must not keep.
+fn the_namespace_of_a_container_goes_under_a_wire() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let container = Namespace::new("container")?;
+    let near = End { namespace: &rig.middle, name: "wc" };
+    veth(2, End { namespace: &container, name: "veth0" }, near, 1)?;
+    let mut command = rig.weir(&["wire", "wc", "wb", "--rate", "100mbit", "--name", rig.middle.name()]);
+    let mut wire = weir_lab::process::Process::spawn(&mut command)?;
+    wire.wait_for_output("ready", LIMIT)?;
+    drop(container);
+    let deleted = now();
+    wait_until("the pair is gone", 2 * A_SECOND, || Ok(!rig.middle.ip("-br link")?.contains("wc@")))?;
+    println!("    it was gone {:.2} s after its namespace", deleted.elapsed().as_secs_f64());
+    let done = wire.wait(LIMIT)?;
+    ensure!(done.status.code() == Some(1), "it ended with {}", done.status);
+    ensure!(
+        done.stderr.contains("the network namespace of veth0 was deleted"),
+        "it does not say why: {}",
+        done.stderr
+    );
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! An end of a pair is one weir's until all that it changed is put back: who comes next waits or is refused, and nothing is undone that
+//! another needs.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::bed::{Namespace, names};
+use weir_lab::clock::{let_pass, wait_until};
+use weir_lab::process::{Process, Signal, run};
+use weir_tests::guardian;
+use weir_tests::harness;
+use weir_tests::host::Host;
+use weir_tests::kernel::{belongings, require_same, traces};
+use weir_tests::pair::{LIMIT, Pair};
+use weir_tests::privileged;
+use weir_tests::rig::Rig;
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(a_generator_into_a_wire_leaves_the_wires_queue),
+        privileged!(two_generators_on_one_pair_share_its_queues),
+        privileged!(a_second_wire_is_told_whose_the_interface_is),
+        privileged!(a_wire_waits_for_the_guardian_of_a_killed_one),
+        privileged!(a_wire_that_is_killed_and_started_at_once_stays_whole),
+        privileged!(a_rule_that_somebody_wrote_is_not_obeyed),
+        privileged!(a_flushed_ruleset_does_not_leave_the_host_a_router),
+        privileged!(the_last_of_two_runs_puts_forwarding_back),
+    ])
+}
+
+const A_MOMENT: Duration = Duration::from_secs(5);
+
+/// The root qdisc of an interface, by name and handle.
+fn root(namespace: &Namespace, interface: &str) -> Result<String> {
+    let text = namespace.tc(&format!("qdisc show dev {interface} root"))?;
+    Ok(text.lines().next().unwrap_or_default().to_string())
+}
+
+fn require_whole(rig: &Rig) -> Result<()> {
+    for (namespace, interface) in
+        [(&rig.left, "veth0"), (&rig.right, "veth0"), (&rig.middle, "wa"), (&rig.middle, "wb")]
+    {
+        let root = root(namespace, interface)?;
+        ensure!(root.contains("7765:"), "{interface} of {} has `{root}`", namespace.name());
+    }
+    for host in [&rig.left, &rig.right] {
+        let offloads = host.sh("ethtool -k veth0")?;
+        ensure!(
+            offloads.contains("tx-checksumming: off"),
+            "checksums are left to the device in {}",
+            host.name()
+        );
+    }
+    Ok(())
+}
+
+fn require_answer(rig: &Rig) -> Result<()> {
+    let mut command = rig.left.command("ping");
+    command.args(["-n", "-c", "1", "-W", "1", &names(0, 2).v4]);
+    run(&mut command, A_MOMENT)?.success().map(drop)
+}
+
+fn a_generator_into_a_wire_leaves_the_wires_queue() -> Result<()> {
+    let rig = Rig::new(4, 4)?;
+    let wire = rig.wire(&["--rate", "300mbit"])?;
+    let mut generator = rig.left.command(weir_tests::weir_binary()?);
+    run(generator.args(["gen", "veth0", "--count", "1000"]), LIMIT)?.success()?;
+    require_whole(&rig)?;
+    require_answer(&rig)?;
+    wire.check()?;
+    wire.stop().map(drop)
+}
+
+fn two_generators_on_one_pair_share_its_queues() -> Result<()> {
+    let pair = Pair::with_addresses(1)?;
+    let before = (traces(&pair.left)?, traces(&pair.right)?);
+    let mut first = pair.generator(&["--rate", "1kpps"])?;
+    let mut second = pair.right.command(weir_tests::weir_binary()?);
+    second.args(["gen", "veth1", "--rate", "1kpps", "--count", "100"]);
+    run(&mut second, LIMIT)?.success()?;
+    for (namespace, interface) in [(&pair.left, "veth0"), (&pair.right, "veth1")] {
+        let root = root(namespace, interface)?;
+        ensure!(root.contains("7765:"), "{interface} has `{root}` under a generator");
+    }
+    first.signal(Signal::INT)?;
+    first.wait(LIMIT)?.success()?;
+    require_same(&before.0, &traces(&pair.left)?)?;
+    require_same(&before.1, &traces(&pair.right)?)
+}
+
+fn a_second_wire_is_told_whose_the_interface_is() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let arguments = ["wire", "wa", "wb", "--rate", "10mbit", "--name", "second"];
+    let done = run(&mut rig.weir(&arguments), A_MOMENT)?;
+    ensure!(done.status.code() == Some(1), "it ended with {}", done.status);
+    let expected = format!("interface wa is held by process {} (`weir wire wa wb", wire.id());
+    ensure!(done.stderr.contains(&expected), "`{expected}` is not in: {}", done.stderr);
+    require_whole(&rig)?;
+    wire.stop().map(drop)
+}
+
+fn a_wire_waits_for_the_guardian_of_a_killed_one() -> Result<()> {
+    let rig = Rig::new(4, 4)?;
+    let before = (traces(&rig.left)?, traces(&rig.middle)?, belongings()?);
+    let mut wire = rig.wire(&["--rate", "100mbit"])?;
+    let slow = guardian(wire.id())?;
+    rig.middle.sh(&format!("kill -STOP {slow}"))?;
+    wire.signal(Signal::KILL)?;
+    wire.wait()?;
+    // It lets the stopped guardian go on.
+    let wire = rig.wire(&["--rate", "100mbit"])?;
+    require_whole(&rig)?;
+    // What the guardian of the first could still do would come within this.
+    let_pass(Duration::from_secs(2), |_| ())?;
+    require_whole(&rig)?;
+    require_answer(&rig)?;
+    wire.check()?;
+    wire.stop()?;
+    require_same(&before.0, &traces(&rig.left)?)?;
+    require_same(&before.1, &traces(&rig.middle)?)?;
+    let left_behind = belongings()?.new_since(&before.2);
+    ensure!(left_behind.iter().all(|thing| thing.starts_with("BPF")), "left behind: {left_behind:?}");
+    Ok(())
+}
+
+fn a_wire_that_is_killed_and_started_at_once_stays_whole() -> Result<()> {
+    const ROUNDS: u32 = 5;
+    let rig = Rig::new(1, 1)?;
+    let mut wire = rig.wire(&["--rate", "100mbit"])?;
+    for _ in 0..ROUNDS {
+        wire.signal(Signal::KILL)?;
+        wire = rig.wire(&["--rate", "100mbit"])?;
+    }
+    let_pass(Duration::from_secs(3), |_| ())?;
+    require_whole(&rig)?;
+    require_answer(&rig)?;
+    wire.check()?;
+    wire.stop().map(drop)
+}
+
+/// A run that waits until it is told to end.
+fn a_run(host: &Host) -> Result<Process> {
+    let before = host.namespace.ip("-br link")?;
+    let run = Process::spawn(&mut host.weir_run(&[], "exec sleep 60"))?;
+    wait_until("the run has its interface", Duration::from_secs(20), || {
+        Ok(host.namespace.ip("-br link")? != before && host.namespace.sh("nft list tables")?.contains("weir"))
+    })?;
+    wait_until("the host forwards", A_MOMENT, || host.forwards())?;
+    Ok(run)
+}
+
+fn end(mut run: Process) -> Result<()> {
+    run.signal(Signal::TERM)?;
+    run.wait(LIMIT).map(drop)
+}
+
+/// Who may edit the ruleset must not have root write files.
+fn a_rule_that_somebody_wrote_is_not_obeyed() -> Result<()> {
+    let host = Host::with_internet()?;
+    let victim = std::env::temp_dir().join(format!("weir-victim-{}", std::process::id()));
+    std::fs::write(&victim, "original")?;
+    let run = a_run(&host)?;
+    let tables = host.namespace.sh("nft list tables")?;
+    let name =
+        tables.split_whitespace().find(|word| word.starts_with("weir")).context("a table")?.to_string();
+    host.namespace.sh(&format!("nft delete table inet {name}"))?;
+    let file = std::env::temp_dir().join(format!("weir-rules-{}", std::process::id()));
+    std::fs::write(
+        &file,
+        format!("table inet {name} {{\n comment \"weir: {}=pwned\"\n}}\n", victim.display()),
+    )?;
+    host.namespace.sh(&format!("nft -f {}", file.display()))?;
+    end(run)?;
+    let text = std::fs::read_to_string(&victim)?;
+    std::fs::remove_file(&victim)?;
+    std::fs::remove_file(&file)?;
+    ensure!(text == "original", "root wrote `{text}`");
+    ensure!(!host.forwards()?, "the host still forwards");
+    Ok(())
+}
+
+fn a_flushed_ruleset_does_not_leave_the_host_a_router() -> Result<()> {
+    let host = Host::with_internet()?;
+    let run = a_run(&host)?;
+    host.namespace.sh("nft flush ruleset")?;
+    end(run)?;
+    ensure!(!host.forwards()?, "the host still forwards");
+    Ok(())
+}
+
+fn the_last_of_two_runs_puts_forwarding_back() -> Result<()> {
+    let host = Host::with_internet()?;
+    let before = host.state()?;
+    let first = a_run(&host)?;
+    let second = a_run(&host)?;
+    end(first)?;
+    ensure!(host.forwards()?, "the second run has no way out any more");
+    end(second)?;
+    let after = host.state()?;
+    ensure!(after == before, "before:\n{before}\nafter:\n{after}");
+    Ok(())
+}
