@@ -37,6 +37,7 @@ use crate::interrupt;
 use crate::iperf::{Flood, Flow, HEADERS_V4_BYTES, Load, PAYLOAD_BYTES, jain};
 use crate::machine::{Machine, busy_seconds};
 use crate::ping::{Ping, RoundTrips};
+use crate::process;
 use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
 use crate::wire::Wire;
@@ -50,6 +51,8 @@ const FRAME_BYTES: u64 = PAYLOAD_BYTES + HEADERS_V4_BYTES;
 const WEIR_QUEUES: u32 = 128;
 /// After the clients have ended: a deep queue drains, the last datagram is asked for ten times.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// How long a command may take that only sets something up.
+const TOOL_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) const FIELDS: &[Field] = &[
     Field { name: "lost_pct", heading: "lost", unit: "%", decimals: 3 },
@@ -105,7 +108,8 @@ const PLOTS: &[Plot] = &[
 
 const NOTES: &[&str] = &[
     "Each client is an unmodified `iperf -u -b 1G`; the limit is 200 Mbit/s with a burst of 20 kB. tbf has the RFC's \
-     limit of 200k; tbf-large has a limit that the clients' socket buffers cannot fill.",
+     limit of 200k; tbf-large has a limit that the clients' socket buffers cannot fill. weir is a wire through user space, weir-limit the \
+     kernel's own queue on the clients' pair as `weir limit` sets it.",
     "The RFC's figures are its kernel before the patch. With the patch it lost 3.2 % with 2 clients and 38 % with 3. \
      They were measured on another machine.",
     "With --sim, none, rfc and weir-sim are simulated on a virtual clock, on a model of the RFC's machine: its kernel \
@@ -130,6 +134,8 @@ pub enum System {
     TbfLarge,
     /// `weir wire`.
     Weir,
+    /// `weir limit`, on the clients' own pair.
+    WeirLimit,
     /// The kernel's HTB, with a tree.
     Htb,
     /// `weir wire --classes` with the same tree.
@@ -140,8 +146,15 @@ pub enum System {
 
 impl System {
     /// All of them, in the order they take turns.
-    pub const ALL: [System; 6] =
-        [System::Tbf, System::TbfLarge, System::Weir, System::Htb, System::WeirHtb, System::WeirCbq];
+    pub const ALL: [System; 7] = [
+        System::Tbf,
+        System::TbfLarge,
+        System::Weir,
+        System::WeirLimit,
+        System::Htb,
+        System::WeirHtb,
+        System::WeirCbq,
+    ];
 
     /// The name in reports and on the command line.
     pub fn name(self) -> &'static str {
@@ -149,6 +162,7 @@ impl System {
             System::Tbf => "tbf",
             System::TbfLarge => "tbf-large",
             System::Weir => "weir",
+            System::WeirLimit => "weir-limit",
             System::Htb => "htb",
             System::WeirHtb => "weir-htb",
             System::WeirCbq => "weir-cbq",
@@ -286,6 +300,21 @@ fn run_case(options: &Options, system: System, clients: usize, steps: &mut Steps
             wire.check()?;
             values.push(("empty_wakes", empty_wakes(&wire.counters()?).into()));
             wire.stop()?;
+            Ok(values)
+        }
+        System::WeirLimit => {
+            bed::veth(0, c, s, 1)?;
+            bed::address(0, c, s)?;
+            let name = format!("lab-{}", std::process::id());
+            let weir = |arguments: &[&str]| -> Result<()> {
+                let mut command = to.command(&options.weir_binary);
+                process::run(command.args(arguments), TOOL_LIMIT)?.success().map(drop)
+            };
+            // Of all that clients send by their end of the pair, named by the servers'.
+            weir(&["limit", s.name, "--rate", RATE, "--burst", BURST, "--name", &name])?;
+            let values = measure(&load, steps, || weir(&["stat", &name, "--check"]))?;
+            weir(&["stat", &name, "--check"])?;
+            weir(&["limit", s.name, "--off"])?;
             Ok(values)
         }
         System::Htb | System::WeirHtb | System::WeirCbq => unreachable!("their cases are trees"),

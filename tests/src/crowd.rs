@@ -47,6 +47,17 @@ impl Crowd {
         senders: usize,
         size_bytes: usize,
     ) -> Result<Crowd> {
+        Crowd::start_mixed(from, to, address, senders, vec![size_bytes])
+    }
+
+    /// The same with datagrams of several sizes in turn.
+    pub fn start_mixed(
+        from: &Namespace,
+        to: &Namespace,
+        address: &str,
+        senders: usize,
+        sizes_bytes: Vec<usize>,
+    ) -> Result<Crowd> {
         let receiver = to.enter(|| -> std::io::Result<UdpSocket> {
             let socket = UdpSocket::bind(("0.0.0.0", PORT))?;
             socket.set_read_timeout(Some(PATIENCE))?;
@@ -70,8 +81,9 @@ impl Crowd {
         };
         for (number, socket) in sockets.into_iter().enumerate() {
             let (is_over, sent) = (Arc::clone(&crowd.is_over), Arc::clone(&sent));
+            let sizes_bytes = sizes_bytes.clone();
             let sender =
-                thread::Builder::new().spawn(move || send(&socket, number, size_bytes, &is_over, &sent));
+                thread::Builder::new().spawn(move || send(&socket, number, &sizes_bytes, &is_over, &sent));
             crowd.senders.push(sender.context("a thread for each sender")?);
         }
         Ok(crowd)
@@ -103,14 +115,17 @@ impl Drop for Crowd {
     }
 }
 
-fn send(socket: &UdpSocket, number: usize, size_bytes: usize, is_over: &AtomicBool, sent: &AtomicU64) {
-    let mut datagram = vec![0; size_bytes.max(HEAD_BYTES)];
+fn send(socket: &UdpSocket, number: usize, sizes_bytes: &[usize], is_over: &AtomicBool, sent: &AtomicU64) {
+    let longest = sizes_bytes.iter().copied().max().unwrap_or(0);
+    let mut datagram = vec![0; longest.max(HEAD_BYTES)];
+    let mut sizes = sizes_bytes.iter().map(|size| (*size).max(HEAD_BYTES)).cycle();
     datagram[..8].copy_from_slice(&(number as u64).to_le_bytes());
     let mut count = 0u64;
     while !is_over.load(Ordering::Relaxed) {
         datagram[8..16].copy_from_slice(&count.to_le_bytes());
         // Being held for long is an error, and so is an interface that is down: neither is the end.
-        if socket.send(&datagram).is_ok() {
+        let size = sizes.next().unwrap_or(HEAD_BYTES);
+        if socket.send(&datagram[..size]).is_ok() {
             sent.fetch_add(1, Ordering::Relaxed);
         }
         count += 1;

@@ -9,6 +9,7 @@ pub mod harness;
 pub mod host;
 pub mod kernel;
 pub mod lacking;
+pub mod limits;
 pub mod nobody;
 pub mod pair;
 pub mod raw;

@@ -5,13 +5,14 @@
 //! In the order a packet meets them: [`packet`] is what moves, [`account`] and [`drops`] say where it went, [`intake`]
 //! decides which queue is polled next, [`classify`] finds
 //! its class, [`steer`] the worker of its flow, [`dispatch`] has the work done there, now or
-//! later, [`net`] bridges and routes it, and [`shaper`] decides when it leaves. [`rate`] is the number of a limit, [`units`] how people write it.
+//! later, [`net`] bridges and routes it, and [`shaper`] decides when it leaves. [`limit`] plans what the kernel's own queue does instead. [`rate`] is the number of a limit, [`units`] how people write it.
 
 pub mod account;
 pub mod classify;
 pub mod dispatch;
 pub mod drops;
 pub mod intake;
+pub mod limit;
 pub mod net;
 pub mod packet;
 pub mod rate;

@@ -13,6 +13,8 @@ use crate::sys;
 
 const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_STXCSUM: u32 = 0x17;
+const ETHTOOL_GTSO: u32 = 0x1e;
+const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// How many queues are in use in each direction.
@@ -59,6 +61,20 @@ struct Value {
 pub fn tx_checksum(name: &str) -> Result<bool> {
     let mut value = Value { command: ETHTOOL_GTXCSUM, data: 0 };
     ioctl(name, &mut value).doing(|| format!("reading the checksum offload of {name}"))?;
+    Ok(value.data != 0)
+}
+
+/// Whether an interface of this thread's namespace cuts TCP packets into segments itself.
+pub fn tcp_segmentation(name: &str) -> Result<bool> {
+    let mut value = Value { command: ETHTOOL_GTSO, data: 0 };
+    ioctl(name, &mut value).doing(|| format!("reading the segmentation offload of {name}"))?;
+    Ok(value.data != 0)
+}
+
+/// Whether what an interface of this thread's namespace receives is joined again (GRO).
+pub fn receive_offload(name: &str) -> Result<bool> {
+    let mut value = Value { command: ETHTOOL_GGRO, data: 0 };
+    ioctl(name, &mut value).doing(|| format!("reading the receive offload of {name}"))?;
     Ok(value.data != 0)
 }
 

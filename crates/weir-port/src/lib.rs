@@ -4,7 +4,7 @@
 //! the AF_XDP sockets, [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
 //! [`netns`] arrange interfaces and namespaces; [`hold`] tells what is whose, [`undo`] remembers what must be put back, [`release`] what held senders above all; [`probe`] finds out whether this kernel
 //! can do it all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`],
-//! [`masquerade`]), [`process`] starts the program there, and [`unsent`] sees what its closed sockets have still to send.
+//! [`masquerade`]), [`limit`] is a limit in place, by the kernel's own queue; [`process`] starts the program there, and [`unsent`] sees what its closed sockets have still to send.
 
 pub mod address;
 pub mod bpf;
@@ -17,6 +17,7 @@ pub mod frames;
 pub mod hold;
 pub mod holder;
 pub mod hooks;
+pub mod limit;
 pub mod link;
 pub mod lock;
 pub mod mapping;

@@ -41,6 +41,8 @@ pub struct Link {
     pub tx_dropped: u64,
     /// How many `ethtool -L` could make those at most: as many as the kernel made room for with the interface.
     pub tx_queues_max: u32,
+    /// The longest packet it is given to cut into segments, in bytes.
+    pub gso_bytes_max: u32,
     /// The number of the XDP program that is attached.
     pub xdp_program: Option<u32>,
     /// For a veth, the number of its other end in the other end's namespace.
@@ -102,6 +104,7 @@ impl Link {
             rx_dropped: stats.rx_dropped,
             tx_dropped: stats.tx_dropped,
             tx_queues_max: attributes.get_num_tx_queues().unwrap_or(0).max(channels.tx),
+            gso_bytes_max: attributes.get_gso_max_size().unwrap_or(65_536),
             xdp_program: attributes
                 .get_xdp()
                 .ok()

@@ -1,6 +1,7 @@
-//! One request, one acknowledgement: netlink's errors as sentences, with the kernel's own explanation where it gave one.
+//! One request, one acknowledgement: netlink's errors as sentences, with the kernel's own explanation where it gave one; and
+//! several requests in one call.
 
-use netlink_bindings::traits::NetlinkRequest;
+use netlink_bindings::traits::{NetlinkChained, NetlinkRequest, Protocol};
 use netlink_socket2::{NetlinkSocket, ReplyError};
 
 use crate::error::{PortError, Result};
@@ -30,4 +31,80 @@ pub fn explained(error: ReplyError, doing: String) -> PortError {
 /// Whether an error is the kernel's `code`.
 pub fn is_code(error: &PortError, code: i32) -> bool {
     matches!(error, PortError::Kernel { source, .. } if source.raw_os_error() == Some(code))
+}
+
+/// Requests of rtnetlink that the kernel carries out one after the other, with as little in between as can be.
+pub struct Batch {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+/// Counted from here, as this socket sends nothing else.
+const SEQUENCE_FIRST: u32 = 1;
+
+impl Batch {
+    /// No requests yet.
+    pub fn new() -> Batch {
+        Batch { bytes: Vec::new(), count: 0 }
+    }
+
+    /// How many requests there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Adds one.
+    pub fn push<R: NetlinkRequest>(&mut self, request: &R) {
+        let Protocol::Raw { request_type, .. } = request.protocol() else {
+            unreachable!("requests of rtnetlink have types of their own")
+        };
+        let payload = request.payload();
+        let flags = request.flags() | (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+        self.bytes.extend((size_of::<libc::nlmsghdr>() as u32 + payload.len() as u32).to_ne_bytes());
+        self.bytes.extend(request_type.to_ne_bytes());
+        self.bytes.extend(flags.to_ne_bytes());
+        self.bytes.extend((SEQUENCE_FIRST + self.count as u32).to_ne_bytes());
+        self.bytes.extend(0u32.to_ne_bytes());
+        self.bytes.extend(payload);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self.count += 1;
+    }
+
+    /// Sends them and waits until all are done. The kernel goes on behind one that fails; the first error is returned.
+    pub fn send(self, doing: impl Fn() -> String) -> Result<()> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        let mut socket = NetlinkSocket::new();
+        let reply = socket.request_chained(&self);
+        let mut reply = reply.map_err(|source| PortError::Kernel { doing: doing(), source })?;
+        reply.recv_all().map_err(|error| explained(error, doing()))
+    }
+}
+
+impl NetlinkChained for Batch {
+    fn protonum(&self) -> u16 {
+        libc::NETLINK_ROUTE as u16
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn chain_len(&self) -> usize {
+        self.count
+    }
+
+    fn get_index(&self, sequence: u32) -> Option<usize> {
+        let index = sequence.checked_sub(SEQUENCE_FIRST)? as usize;
+        (index < self.count).then_some(index)
+    }
+
+    fn name(&self, _index: usize) -> &'static str {
+        "tc"
+    }
+
+    fn supports_ack(&self, index: usize) -> Option<bool> {
+        (index < self.count).then_some(true)
+    }
 }

@@ -5,6 +5,7 @@
 //!
 //! Source: namespaces(7), `setns(2)`; kernel `net/core/net_namespace.c:rtnl_net_getid` for [`NetNs::id_here`].
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -87,6 +88,43 @@ impl NetNs {
         let _here = Here::new()?;
         self.enter()?;
         work()
+    }
+
+    /// Every namespace of the machine that can be found, once, with a path that leads to it; this thread's is the first.
+    pub fn all() -> Result<Vec<(PathBuf, NetNs)>> {
+        let own = PathBuf::from("/proc/thread-self/ns/net");
+        let mut found = vec![(own, NetNs::current()?)];
+        let mut seen: HashSet<u64> = found.iter().map(|(_, netns)| netns.inode).collect();
+        for path in candidates() {
+            // A process or a mount that has gone meanwhile.
+            let Ok(netns) = NetNs::open(&path) else { continue };
+            if seen.insert(netns.inode) {
+                found.push((path, netns));
+            }
+        }
+        Ok(found)
+    }
+
+    /// What people call the namespace: its name if `ip netns` knows one, a process that is in it, or its number.
+    pub fn label(&self) -> String {
+        if NetNs::current().is_ok_and(|own| own.is(self)) {
+            return "this network namespace".into();
+        }
+        let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+        let named = names.filter(|entry| NetNs::open(&entry.path()).is_ok_and(|netns| netns.is(self)));
+        if let Some(name) = named.filter_map(|entry| entry.file_name().into_string().ok()).next() {
+            return format!("network namespace {name}");
+        }
+        let text = format!("net:[{}]", self.inode);
+        let mut processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let process = processes.find(|entry| {
+            std::fs::read_link(entry.path().join("ns/net"))
+                .is_ok_and(|link| link.to_str() == Some(text.as_str()))
+        });
+        match process.and_then(|entry| entry.file_name().into_string().ok()) {
+            Some(pid) => format!("the network namespace of process {pid}"),
+            None => format!("network namespace {}", self.inode),
+        }
     }
 
     /// The number by which this thread's namespace knows the other one, which is how the kernel names the place of a

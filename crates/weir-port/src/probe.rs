@@ -8,6 +8,7 @@
 //! [`holds_senders`] alone answers the question a wire depends on.
 
 mod holding;
+pub mod limiting;
 mod scratch;
 
 use std::io;

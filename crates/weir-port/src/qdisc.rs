@@ -23,6 +23,7 @@ use netlink_socket2::NetlinkSocket;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Doing, PortError, Result};
+use crate::limit::htb;
 use crate::link::Link;
 use crate::netlink::{acknowledged, explained, is_code};
 use crate::netns::NetNs;
@@ -107,6 +108,10 @@ pub fn save(link: &Link) -> Result<Option<Saved>> {
         }
     })?;
     match found {
+        Some(Saved { handle: htb::HANDLE, .. }) => Err(PortError::Unsuitable {
+            name: link.name.clone(),
+            why: "is limited in place: remove that with `weir limit DEV --off` (`weir stat` names it)".into(),
+        }),
         Some(Saved { kind, .. }) if children || CLASSFUL.contains(&kind.as_str()) => {
             Err(PortError::Unsuitable {
                 name: link.name.clone(),

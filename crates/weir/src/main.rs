@@ -24,6 +24,7 @@ struct Arguments {
 enum Command {
     Run(commands::run::Arguments),
     Wire(commands::wire::Arguments),
+    Limit(commands::limit::Arguments),
     Lab(commands::lab::Arguments),
     Set(commands::set::Arguments),
     Stat(commands::stat::Arguments),
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Wire(arguments) => commands::wire::run(&arguments),
+        Command::Limit(arguments) => commands::limit::run(&arguments),
         Command::Lab(arguments) => commands::lab::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),

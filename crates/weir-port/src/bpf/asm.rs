@@ -1,4 +1,4 @@
-//! A small assembler for BPF: enough to write Weir's two programs in Rust, so that neither the build nor the user's
+//! A small assembler for BPF: enough to write Weir's programs in Rust, so that neither the build nor the user's
 //! machine needs an eBPF toolchain.
 //!
 //! Each method appends one instruction (two slots for [`Asm::load_map`] and [`Asm::load_map_value`]); jumps name a
@@ -19,9 +19,11 @@ pub enum Reg {
     R2,
     R3,
     R4,
+    R5,
     R6 = 6,
     R7,
     R8,
+    R9,
     R10 = 10,
 }
 
@@ -31,11 +33,15 @@ pub enum Reg {
 pub enum Size {
     /// 32 bits.
     Word = 0x00,
+    /// 16 bits.
+    Half = 0x08,
+    /// 8 bits.
+    Byte = 0x10,
     /// 64 bits.
     Double = 0x18,
 }
 
-/// A condition of a jump, on unsigned 64-bit values.
+/// A condition of a jump, on 64-bit values: unsigned unless it says otherwise.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub enum Cond {
@@ -45,6 +51,10 @@ pub enum Cond {
     Ne = 0x50,
     /// At least.
     Ge = 0x30,
+    /// More, of signed values.
+    SignedGt = 0x60,
+    /// At most, of signed values.
+    SignedLe = 0xd0,
 }
 
 /// A 64-bit arithmetic operation.
@@ -53,12 +63,22 @@ pub enum Cond {
 pub enum Op {
     /// Addition.
     Add = 0x00,
+    /// Subtraction.
+    Sub = 0x10,
+    /// Multiplication.
+    Mul = 0x20,
+    /// Bitwise or.
+    Or = 0x40,
     /// Bitwise and.
     And = 0x50,
     /// Shift left.
     Lsh = 0x60,
+    /// Shift right, filling with 0.
+    Rsh = 0x70,
     /// Remainder.
     Mod = 0x90,
+    /// Bitwise exclusive or.
+    Xor = 0xa0,
     /// Copy.
     Mov = 0xb0,
 }
@@ -71,12 +91,20 @@ pub enum Helper {
     MapLookup = 1,
     /// `bpf_map_update_elem`.
     MapUpdate = 2,
+    /// `bpf_ktime_get_ns`.
+    KtimeGetNs = 5,
     /// `bpf_redirect`.
     Redirect = 23,
     /// `bpf_get_hash_recalc`.
     GetHashRecalc = 34,
+    /// `bpf_get_socket_cookie`.
+    GetSocketCookie = 46,
     /// `bpf_redirect_map`.
     RedirectMap = 51,
+    /// `bpf_skb_load_bytes_relative`.
+    SkbLoadBytesRelative = 68,
+    /// `bpf_skb_ecn_set_ce`.
+    SkbEcnSetCe = 97,
     /// `bpf_ringbuf_output`.
     RingbufOutput = 130,
 }
@@ -195,6 +223,12 @@ impl Asm {
     pub fn jump_if(&mut self, cond: Cond, register: Reg, immediate: i32, label: Label) {
         self.jumps.push((self.slots.len(), label));
         self.slot(CLASS_JMP | cond as u8, register as u8, 0, 0, immediate);
+    }
+
+    /// Jumps to `label` if `register cond other`.
+    pub fn jump_if_reg(&mut self, cond: Cond, register: Reg, other: Reg, label: Label) {
+        self.jumps.push((self.slots.len(), label));
+        self.slot(CLASS_JMP | SOURCE_REG | cond as u8, register as u8, other as u8, 0, 0);
     }
 
     /// Jumps to `label`.

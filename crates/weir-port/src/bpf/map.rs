@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::object::{self, Kind};
 use crate::mapping::Mapping;
 use crate::sys;
 
@@ -79,6 +80,16 @@ impl Map {
         Ok(Map { fd: sys::check_fd(sys::bpf(BPF_MAP_CREATE, &mut attributes)?)? })
     }
 
+    /// An array of one value that programs use and processes map into their memory.
+    pub fn shared(value_bytes: u32) -> io::Result<Map> {
+        Map::create(MapType::Array, 4, value_bytes, 1, BPF_F_MMAPABLE)
+    }
+
+    /// The map that the kernel knows by a number.
+    pub fn by_id(id: u32) -> io::Result<Map> {
+        Ok(Map { fd: object::open(Kind::Map, id)? })
+    }
+
     /// The map from a device's receive queue to the AF_XDP socket that takes its packets.
     pub fn xskmap(queues: u32) -> io::Result<Map> {
         Map::create(MapType::Xskmap, 4, 4, queues, 0)
@@ -126,7 +137,7 @@ pub struct SharedWords {
 impl SharedWords {
     /// An array of `length_words` words, all 0.
     pub fn new(length_words: usize) -> io::Result<SharedWords> {
-        let map = Map::create(MapType::Array, 4, (length_words * 4) as u32, 1, BPF_F_MMAPABLE)?;
+        let map = Map::shared((length_words * 4) as u32)?;
         let mapping = Mapping::new(map.as_fd(), 0, length_words * 4, true)?;
         Ok(SharedWords { map, mapping, length_words })
     }

@@ -3,7 +3,7 @@
 //! Source: `include/uapi/linux/bpf.h`, `union bpf_attr`; links to XDP since Linux 5.9, to tcx since 6.6.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::asm::Slot;
 use crate::sys;
@@ -26,13 +26,15 @@ pub enum Hook {
     Xdp,
     /// On every packet a device is about to send, before its qdisc (`BPF_TCX_EGRESS`).
     TcxEgress,
+    /// On every packet a qdisc asks its filters about; attached by netlink, not by a link (`BPF_PROG_TYPE_SCHED_CLS`).
+    Filter,
 }
 
 impl Hook {
     fn program_type(self) -> u32 {
         match self {
             Hook::Xdp => 6,
-            Hook::TcxEgress => 3,
+            Hook::TcxEgress | Hook::Filter => 3,
         }
     }
 
@@ -40,6 +42,8 @@ impl Hook {
         match self {
             Hook::Xdp => 37,
             Hook::TcxEgress => 47,
+            // Kernels before 6.6 know of no other.
+            Hook::Filter => 0,
         }
     }
 }
@@ -132,6 +136,11 @@ impl Program {
         }
     }
 
+    /// The descriptor by which netlink names the program.
+    pub fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
     /// Attaches the program to an interface of this thread's namespace.
     pub fn attach(&self, ifindex: u32) -> io::Result<Link> {
         let mut attributes = LinkAttributes {
@@ -140,7 +149,7 @@ impl Program {
             attach_type: self.hook.attach_type(),
             flags: match self.hook {
                 Hook::Xdp => XDP_FLAGS_DRV_MODE,
-                Hook::TcxEgress => 0,
+                Hook::TcxEgress | Hook::Filter => 0,
             },
             ..Default::default()
         };

@@ -47,7 +47,7 @@ pub struct Arguments {
     /// qdisc: how many clients send at once, one case each
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = clients)]
     clients: Vec<usize>,
-    /// The systems to run; of qdisc: tbf, tbf-large, weir, htb, weir-htb, weir-cbq; of epair: two-ring, mutex-drain,
+    /// The systems to run; of qdisc: tbf, tbf-large, weir, weir-limit, htb, weir-htb, weir-cbq; of epair: two-ring, mutex-drain,
     /// mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, and each with -drop; of ifq: locked,
     /// spin-dispatch, weir
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]

@@ -4,6 +4,7 @@ pub mod doctor;
 pub mod drops;
 pub mod r#gen;
 pub mod lab;
+pub mod limit;
 pub mod mend;
 pub mod run;
 pub mod set;

@@ -2,6 +2,7 @@
 
 mod classes;
 mod interval;
+mod limits;
 #[cfg(test)]
 mod sample;
 mod text;
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use weir_port::limit::find::Seen;
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
 use weir_run::clock::now_ns;
@@ -99,25 +101,39 @@ fn read(arguments: &Arguments) -> Result<(Snapshot, bool), Fault> {
 }
 
 fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
-    let (snapshot, is_all) = read(arguments)?;
+    let limits = limits::read(arguments.wire.as_deref()).map_err(|error| Fault::Other(error.into()))?;
+    let (snapshot, is_all) = match read(arguments) {
+        // The name is a limit's.
+        Err(Fault::Other(_)) if arguments.wire.is_some() && !limits.is_empty() => (Snapshot::default(), true),
+        result => result?,
+    };
     let mut out = io::stdout().lock();
     if arguments.json {
-        let text = serde_json::to_string_pretty(&snapshot).map_err(|error| Fault::Other(error.into()))?;
-        writeln!(out, "{text}")?;
-    } else if snapshot.wires.is_empty() {
+        let text = serde_json::to_value(&snapshot).and_then(|mut value| {
+            value["limits"] = limits.iter().map(limits::to_json).collect();
+            serde_json::to_string_pretty(&value)
+        });
+        writeln!(out, "{}", text.map_err(|error| Fault::Other(error.into()))?)?;
+    } else if snapshot.wires.is_empty() && limits.is_empty() {
         let checked = if arguments.check { "; nothing was checked" } else { "" };
         writeln!(out, "{NONE_UP}{checked}")?;
     } else if arguments.queues {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         write!(out, "{}", workstreams::tables(&snapshot.workstreams, cpus))?;
     } else if !arguments.check {
-        write!(out, "{}", text::render(&snapshot, colour()))?;
+        if !snapshot.wires.is_empty() {
+            write!(out, "{}", text::render(&snapshot, colour()))?;
+        }
+        for seen in &limits {
+            write!(out, "{}", limits::render(seen))?;
+        }
     }
     let status = if is_all { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if !arguments.check {
         return Ok(status);
     }
-    let faults = snapshot.check();
+    let mut faults = snapshot.check();
+    faults.extend(limits.iter().flat_map(Seen::faults));
     for fault in &faults {
         output::say(format_args!("weir: {fault}"));
     }
@@ -132,10 +148,18 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
             }
         }
     }
+    if !arguments.json && !limits.is_empty() {
+        writeln!(
+            out,
+            "{} whole, none dropped a packet with a socket",
+            human::plural(limits.len() as u64, "limit")
+        )?;
+    }
     Ok(status)
 }
 
-const NONE_UP: &str = "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces";
+const NONE_UP: &str = "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces; no limit is set: `weir limit \
+                       DEV --rate 200mbit` limits one where it stands";
 
 fn proof(totals: &Books) -> String {
     let dropped = totals.dropped.values().map(|amount| amount.packets).sum();

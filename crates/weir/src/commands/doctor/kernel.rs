@@ -1,6 +1,7 @@
 //! What the kernel can do: each of [`Feature`], and whether queues can be polled in this namespace.
 
 use weir_port::PortError;
+use weir_port::probe::limiting::limits_in_place;
 use weir_port::probe::{self, Feature, Finding};
 use weir_run::clock::now_ns;
 
@@ -11,6 +12,7 @@ use crate::human;
 pub const ROOT: &str = "capabilities";
 const QUICK: &str = "quick trial";
 const PRIMING: &str = "priming";
+const LIMIT: &str = "limit";
 
 /// In the order they are tried and shown; `probe::features` keeps it.
 const FEATURES: [Feature; 11] = [
@@ -31,10 +33,11 @@ const FEATURES: [Feature; 11] = [
 pub fn checks() -> Vec<Check> {
     let mut checks = vec![capabilities()];
     if checks[0].fix.is_some() {
-        let names = FEATURES.map(|feature| about(feature).0).into_iter().chain([QUICK, PRIMING]);
+        let names = FEATURES.map(|feature| about(feature).0).into_iter().chain([LIMIT, QUICK, PRIMING]);
         checks.extend(names.map(|name| Check::skip(name, "not tried: that takes root")));
         return checks;
     }
+    checks.push(limit(limits_in_place(now_ns)));
     let findings = probe::features(now_ns);
     let ring_polls = findings.iter().any(|found| found.feature == Feature::IoUring && found.result.is_ok());
     let complete = findings.iter().any(|found| found.feature == Feature::Holding && found.result.is_ok());
@@ -97,6 +100,14 @@ fn quick_trial() -> Check {
         }
         Err(error) => Check::fail(QUICK, error.to_string(), "it held a moment ago: run this again"),
     }
+}
+
+/// Whether `weir limit` works here. A wire does without.
+fn limit(result: weir_port::Result<()>) -> Check {
+    const TRIED: &str = "the kernel's own queue limits in place: tried on a veth; tun, tap and bridges take the same code, others were not \
+                         tried. Packets with a socket are held, forwarded ones wait 25 ms of the rate, then are dropped";
+    let fix = "for `weir limit` use a kernel with CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_BPF, 5.10 or newer; wires need neither";
+    result.map_or_else(|error| Check::warn(LIMIT, error.to_string(), fix), |()| Check::ok(LIMIT, TRIED))
 }
 
 /// How queues can be polled: by a socket that a packet has reached in this namespace, or by io_uring.

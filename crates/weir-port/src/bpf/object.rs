@@ -1,0 +1,101 @@
+//! Programs and maps that the kernel holds for somebody, found by their numbers.
+//!
+//! Source: `include/uapi/linux/bpf.h`, `union bpf_attr`, `struct bpf_prog_info`, `struct bpf_map_info`; needs CAP_SYS_ADMIN.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::sys;
+
+const BPF_PROG_GET_FD_BY_ID: u32 = 13;
+const BPF_MAP_GET_FD_BY_ID: u32 = 14;
+const BPF_OBJ_GET_INFO_BY_FD: u32 = 15;
+
+/// What a number names.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// A program.
+    Program,
+    /// A map.
+    Map,
+}
+
+/// A descriptor of the program or map with number `id`.
+pub fn open(kind: Kind, id: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        id: u32,
+        next_id: u32,
+        open_flags: u32,
+    }
+    let command = match kind {
+        Kind::Program => BPF_PROG_GET_FD_BY_ID,
+        Kind::Map => BPF_MAP_GET_FD_BY_ID,
+    };
+    let mut attributes = Attributes { id, next_id: 0, open_flags: 0 };
+    sys::check_fd(sys::bpf(command, &mut attributes)?)
+}
+
+/// The numbers of the maps that program `id` uses, at most four.
+pub fn maps_of_program(id: u32) -> io::Result<Vec<u32>> {
+    let mut maps = [0u32; 4];
+    let mut info = ProgramInfo {
+        map_ids_count: maps.len() as u32,
+        map_ids: maps.as_mut_ptr().addr() as u64,
+        ..Default::default()
+    };
+    let program = open(Kind::Program, id)?;
+    read_info(&program, &mut info)?;
+    Ok(maps[..maps.len().min(info.map_ids_count as usize)].to_vec())
+}
+
+/// How many bytes each value of a map has.
+pub fn value_bytes(map: &impl AsRawFd) -> io::Result<u32> {
+    let mut info = MapInfo::default();
+    read_info(map, &mut info)?;
+    Ok(info.value_bytes)
+}
+
+/// The beginning of `struct bpf_prog_info`.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_bytes: u32,
+    translated_bytes: u32,
+    jited: u64,
+    translated: u64,
+    load_time: u64,
+    created_by_uid: u32,
+    map_ids_count: u32,
+    map_ids: u64,
+}
+
+/// The beginning of `struct bpf_map_info`.
+#[repr(C)]
+#[derive(Default)]
+struct MapInfo {
+    kind: u32,
+    id: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries_max: u32,
+    flags: u32,
+}
+
+fn read_info<T>(object: &impl AsRawFd, info: &mut T) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        fd: u32,
+        info_bytes: u32,
+        info: u64,
+    }
+    let mut attributes = Attributes {
+        fd: object.as_raw_fd() as u32,
+        info_bytes: size_of::<T>() as u32,
+        info: std::ptr::from_mut(info).addr() as u64,
+    };
+    sys::bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attributes).map(drop)
+}

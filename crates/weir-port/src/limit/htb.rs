@@ -1,0 +1,250 @@
+//! The kernel's objects of a limit in place: the HTB qdisc under a handle of ours, its classes with a queue each, and the filter.
+//!
+//! Rule: everything can be asked for again with the same result, so what somebody left half made is finished by doing it over.
+//! The qdisc, the class that takes what no leaf is found for, and its parent go to the kernel in one call: in between packets
+//! have nowhere to wait, because none may pass past the classes (`direct_qlen` 0: a priority of `7769:0`, which a container may
+//! set, would otherwise be the way round the limit).
+//!
+//! Source: `include/uapi/linux/pkt_sched.h`, `pkt_cls.h`; kernel `net/sched/sch_htb.c`, `sch_api.c:tc_modify_qdisc`.
+
+use netlink_bindings::tc::{self, TcFifoQopt, TcHtbGlob, TcHtbOpt, TcRatespec, Tcmsg};
+use netlink_bindings::traits::NetlinkRequest;
+use netlink_socket2::NetlinkSocket;
+use weir_core::limit::{Class, HELD, ROOT_CLASS};
+
+use crate::bpf::program::Program;
+use crate::error::{Doing, PortError, Result};
+use crate::netlink::{Batch, acknowledged, explained, is_code};
+
+/// The handle by which a limit is known again: `7769:`, "wi" in ASCII.
+pub const HANDLE: u32 = 0x7769_0000;
+const ROOT: u32 = 0xffff_ffff;
+/// `NLM_F_DUMP` with `NLM_F_REQUEST`.
+const DUMP: u16 = (libc::NLM_F_DUMP | libc::NLM_F_REQUEST) as u16;
+/// `TC_LINKLAYER_ETHERNET`: the kernel then asks for no table of times.
+const LINK_LAYER_ETHERNET: u8 = 1;
+const HTB_VERSION: u32 = 3;
+/// The kernel takes times in units of 2^6 ns (`PSCHED_SHIFT`).
+const TICK_BITS: u32 = 6;
+const ACT_DIRECT: u32 = 1;
+const ETH_P_ALL: u32 = 0x0003;
+const FILTER_PRIORITY: u32 = 1;
+
+/// What is the root of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// What interfaces are born with.
+    Default,
+    /// A limit's.
+    Limit,
+    /// Somebody's: its kind and handle.
+    Other(String, u32),
+}
+
+/// What a queue has done and holds, as the kernel counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets sent, and dropped on the way in.
+    pub packets: u64,
+    /// Their bytes, headers of segments included.
+    pub bytes: u64,
+    /// Packets dropped.
+    pub dropped: u64,
+    /// Packets waiting.
+    pub waiting: u64,
+    /// Their bytes.
+    pub waiting_bytes: u64,
+}
+
+/// One class of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassTraffic {
+    /// Its number.
+    pub number: u16,
+    /// What it did and holds.
+    pub traffic: Traffic,
+}
+
+/// The root of an interface of this thread's namespace.
+pub fn root(ifindex: u32) -> Result<Root> {
+    Ok(roots()?.into_iter().find(|(index, ..)| *index == ifindex).map_or(Root::Default, |(_, root, _)| root))
+}
+
+/// The root of every interface of this thread's namespace.
+pub fn roots() -> Result<Vec<(u32, Root, Traffic)>> {
+    let doing = || "reading the qdiscs of a network namespace".to_string();
+    let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
+    let mut socket = NetlinkSocket::new();
+    let mut reply = socket.request(&request).doing(doing)?;
+    let mut roots = Vec::new();
+    while let Some(item) = reply.recv() {
+        let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
+        if header.parent != ROOT {
+            continue;
+        }
+        let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
+        let root = match header.handle {
+            HANDLE if kind == "htb" => Root::Limit,
+            0 => Root::Default,
+            _ if kind == "noqueue" => Root::Default,
+            handle => Root::Other(kind, handle),
+        };
+        roots.push((header.ifindex as u32, root, traffic(&attributes)));
+    }
+    Ok(roots)
+}
+
+/// Puts the qdisc on an interface, with its first leaf, which takes all there is until the filter knows better.
+pub fn create(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> {
+    let doing = || format!("giving interface number {ifindex} a queue that limits");
+    let mut batch = Batch::new();
+    let mut request =
+        tc::Request::new().set_create().set_replace().op_newqdisc_do(&message(ifindex, HANDLE, ROOT));
+    let glob = TcHtbGlob {
+        version: HTB_VERSION,
+        rate2quantum: 10,
+        defcls: u32::from(HELD.first_class),
+        ..Default::default()
+    };
+    drop(request.encode().nested_options_htb().push_init(glob).push_direct_qlen(0));
+    batch.push(&request);
+    for class in classes.filter(|class| [ROOT_CLASS, HELD.first_class].contains(&class.number)) {
+        batch.push(&class_request(ifindex, &class));
+    }
+    batch.send(doing)
+}
+
+/// Makes or changes classes, and the queues of those that name one.
+pub fn set(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> {
+    /// Their acknowledgements must fit the socket's buffer.
+    const REQUESTS_AT_ONCE: usize = 48;
+    let doing = || format!("setting the classes of interface number {ifindex}");
+    let mut batch = Batch::new();
+    for class in classes {
+        batch.push(&class_request(ifindex, &class));
+        if let Some(limit) = class.queue_bytes {
+            let header = message(ifindex, 0, HANDLE | u32::from(class.number));
+            let mut request = tc::Request::new().set_create().set_replace().op_newqdisc_do(&header);
+            drop(request.encode().nested_options_bfifo(&TcFifoQopt { limit }));
+            batch.push(&request);
+        }
+        if batch.len() >= REQUESTS_AT_ONCE {
+            std::mem::replace(&mut batch, Batch::new()).send(doing)?;
+        }
+    }
+    batch.send(doing)
+}
+
+/// Lets the program choose the leaf of each packet.
+pub fn attach(ifindex: u32, program: &Program) -> Result<()> {
+    let info = FILTER_PRIORITY << 16 | u32::from((ETH_P_ALL as u16).to_be());
+    let header = Tcmsg { info, ..message(ifindex, 0, HANDLE) };
+    let mut request = tc::Request::new().set_create().op_newtfilter_do(&header);
+    let options = request.encode().nested_options_bpf().push_fd(program.raw_fd() as u32);
+    // The program says the number of the class; whose it is, the filter.
+    drop(
+        options.push_name(c"weir-limit").push_flags(ACT_DIRECT).push_classid(HANDLE | u32::from(ROOT_CLASS)),
+    );
+    let doing = || format!("attaching the filter of interface number {ifindex}'s queue (cls_bpf)");
+    acknowledged(&mut NetlinkSocket::new(), &request, doing)
+}
+
+/// The number of the program that chooses leaves.
+pub fn program_id(ifindex: u32) -> Result<Option<u32>> {
+    let doing = || format!("reading the filters of interface number {ifindex}");
+    let request = tc::Request::new().op_gettfilter_dump(&message(ifindex, 0, HANDLE));
+    let mut socket = NetlinkSocket::new();
+    let mut reply = socket.request(&request).doing(doing)?;
+    let mut found = None;
+    while let Some(item) = reply.recv() {
+        let (_, attributes) = match item {
+            Ok(item) => item,
+            // A queue that is gone meanwhile has none.
+            Err(error) if error.as_io_error().raw_os_error() == Some(libc::EINVAL) => return Ok(None),
+            Err(error) => return Err(explained(error, doing())),
+        };
+        if let Ok(tc::OptionsMsg::Bpf(options)) = attributes.get_options()
+            && let Ok(id) = options.get_id()
+        {
+            found = Some(id);
+        }
+    }
+    Ok(found)
+}
+
+/// What each class did and holds.
+pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
+    let doing = || format!("reading the classes of interface number {ifindex}");
+    let request = tc::Request::new().set_flags(DUMP).op_gettclass_do(&message(ifindex, 0, 0));
+    let mut socket = NetlinkSocket::new();
+    let mut reply = socket.request(&request).doing(doing)?;
+    let mut classes = Vec::new();
+    while let Some(item) = reply.recv() {
+        let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
+        if header.handle & 0xffff_0000 == HANDLE {
+            classes.push(ClassTraffic { number: header.handle as u16, traffic: traffic(&attributes) });
+        }
+    }
+    Ok(classes)
+}
+
+/// Takes the queue off, with all that waits in it; content with it being gone. The kernel puts back what interfaces are born with.
+pub fn remove(ifindex: u32) -> Result<()> {
+    let request = tc::Request::new().op_delqdisc_do(&message(ifindex, HANDLE, ROOT));
+    let doing = || format!("removing the queue of interface number {ifindex}");
+    match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
+        Err(error) if is_gone(&error) => Ok(()),
+        result => result,
+    }
+}
+
+/// Nothing there, no such interface, or another's qdisc there.
+fn is_gone(error: &PortError) -> bool {
+    [libc::ENOENT, libc::ENODEV, libc::EINVAL].iter().any(|&code| is_code(error, code))
+}
+
+fn message(ifindex: u32, handle: u32, parent: u32) -> Tcmsg {
+    Tcmsg { ifindex: ifindex as i32, handle, parent, ..Default::default() }
+}
+
+fn class_request(ifindex: u32, class: &Class) -> impl NetlinkRequest + use<> {
+    let header = message(ifindex, HANDLE | u32::from(class.number), HANDLE | u32::from(class.parent));
+    let mut request = tc::Request::new().set_create().set_replace().op_newtclass_do(&header);
+    let speed = |bytes_per_s: u64| TcRatespec {
+        linklayer: LINK_LAYER_ETHERNET,
+        rate: u32::try_from(bytes_per_s).unwrap_or(u32::MAX),
+        ..Default::default()
+    };
+    let ticks = |ns: u64| u32::try_from(ns.div_ceil(1 << TICK_BITS)).unwrap_or(u32::MAX);
+    let parameters = TcHtbOpt {
+        rate: speed(class.rate_bytes_per_s),
+        ceil: speed(class.ceil_bytes_per_s),
+        buffer: ticks(class.burst_ns),
+        cbuffer: ticks(class.ceil_burst_ns),
+        quantum: class.quantum_bytes,
+        ..Default::default()
+    };
+    let mut options = request.encode().nested_options_htb().push_parms(parameters);
+    // What the parameters have no room for.
+    if class.rate_bytes_per_s > u64::from(u32::MAX) {
+        options = options.push_rate64(class.rate_bytes_per_s);
+    }
+    if class.ceil_bytes_per_s > u64::from(u32::MAX) {
+        options = options.push_ceil64(class.ceil_bytes_per_s);
+    }
+    drop(options);
+    request
+}
+
+fn traffic(attributes: &tc::IterableAttrs<'_>) -> Traffic {
+    let Ok(stats) = attributes.get_stats2() else { return Traffic::default() };
+    let basic = stats.get_basic().unwrap_or_default();
+    let queue = stats.get_queue().unwrap_or_default();
+    Traffic {
+        packets: stats.get_pkt64().unwrap_or(u64::from(basic.packets)),
+        bytes: basic.bytes,
+        dropped: u64::from(queue.drops),
+        waiting: u64::from(queue.qlen),
+        waiting_bytes: u64::from(queue.backlog),
+    }
+}

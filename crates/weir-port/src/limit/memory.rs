@@ -1,0 +1,214 @@
+//! The memory of a limit in place: one value of an array map that its program, and so its queue, keeps alive.
+//!
+//! ```text
+//!       0  the words of two groups of leaves, then those of packets without a socket, then which record holds
+//!    4096  two records, text: what the limit is and what to put back; the one that does not hold is written, then they change places
+//!   20480  the leaves: a word each          24576  the flows: a word each
+//! ```
+//!
+//! A word of a leaf says at which point of the leaf's service, in bytes and 2^20 parts of one, all that is in it will have gone. A
+//! word of a flow says so of the flow, with the leaf's number in its low 12 bits.
+//!
+//! Rule: who reads it takes nothing for granted: it may be of another version, or half made.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use weir_core::limit::{HELD as HELD_LEAVES, Plan, leaf_clock};
+
+use super::record::Record;
+use crate::bpf::map::Map;
+use crate::bpf::object;
+use crate::mapping::Mapping;
+
+/// A byte is 2^20 parts.
+pub const PART_BITS: i32 = 20;
+/// Nanoseconds times the clock's rate, in bytes for each 2^30 ns, are parts times 2^10.
+pub const CLOCK_SHIFT: i32 = 10;
+/// The part of a flow's word that is its leaf's number.
+pub const LEAF_MASK: i32 = 0xfff;
+/// Nanoseconds are kept for each 2^16 bytes.
+pub const EACH_BITS: i32 = 16;
+
+/// What a leaf is taken to be served; the one word that processes write and the program reads.
+pub const CLOCK: i16 = 0;
+/// The same when the last packet came.
+pub const CLOCK_BEFORE: i16 = 8;
+/// What a leaf that always had something would have been served.
+pub const SERVED: i16 = 16;
+/// When the last packet came.
+pub const LAST_NS: i16 = 24;
+/// Which leaf a new flow was given last.
+pub const NEXT: i16 = 32;
+/// New flows that found no leaf empty.
+pub const CROWDED: i16 = 40;
+
+/// When what passes and waits will have gone, if nothing else is sent.
+pub const PASSING_DONE_NS: i16 = 256;
+/// How long 2^16 bytes take at the rate.
+pub const PASSING_NS_EACH: i16 = 264;
+/// How long it may wait.
+pub const PASSING_NS_MAX: i16 = 272;
+/// Dropped, because too much waited.
+pub const PASSING_FULL: i16 = 280;
+/// Marked as congested.
+pub const MARKED: i16 = 288;
+const MAGIC_WORD: usize = 320;
+const HOLDING_WORD: usize = 328;
+/// "weirlmt1": the layout's name and version.
+const MAGIC: u64 = u64::from_le_bytes(*b"weirlmt1");
+
+const RECORDS_AT: usize = 4096;
+const RECORD_BYTES: usize = 8192;
+const LEAVES_AT: u32 = 20_480;
+const FLOWS_AT: u32 = 24_576;
+const TOTAL_BYTES: u32 = PASSING.slots_at + PASSING.slots * 8;
+
+/// Leaves of one kind, and the flows that they are given to.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    words_at: i16,
+    /// Where the words of its leaves begin.
+    pub leaves_at: u32,
+    /// Where the words of its flows begin.
+    pub slots_at: u32,
+    /// How many those are, a power of two.
+    pub slots: u32,
+}
+
+/// Of packets that have a socket.
+pub const HELD: Group = Group { words_at: 0, leaves_at: LEAVES_AT, slots_at: FLOWS_AT, slots: 32_768 };
+/// Of packets that have none.
+pub const PASSING: Group = Group {
+    words_at: 64,
+    leaves_at: LEAVES_AT + HELD_LEAVES.count as u32 * 8,
+    slots_at: FLOWS_AT + HELD.slots * 8,
+    slots: 4096,
+};
+
+impl Group {
+    /// Where one of its words is.
+    pub const fn word(self, word: i16) -> i16 {
+        self.words_at + word
+    }
+}
+
+/// What the program counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// New flows that found no leaf empty and share one.
+    pub crowded: u64,
+    /// Packets without a socket that were dropped because too much waited.
+    pub passing_full: u64,
+    /// Packets without a socket that were marked as congested.
+    pub marked: u64,
+}
+
+/// The memory of one limit.
+pub struct Memory {
+    map: Map,
+    mapping: Mapping,
+}
+
+impl Memory {
+    /// New memory.
+    pub fn new() -> io::Result<Memory> {
+        let memory = Memory::of(Map::shared(TOTAL_BYTES)?)?;
+        memory.word(MAGIC_WORD).store(MAGIC, Ordering::Release);
+        Ok(memory)
+    }
+
+    /// The memory of the limit whose program has a number; `None` if that is no such program.
+    pub fn of_program(id: u32) -> io::Result<Option<Memory>> {
+        for map in object::maps_of_program(id)? {
+            let map = Map::by_id(map)?;
+            if object::value_bytes(&map.as_fd())? != TOTAL_BYTES {
+                continue;
+            }
+            let memory = Memory::of(map)?;
+            if memory.word(MAGIC_WORD).load(Ordering::Acquire) == MAGIC {
+                return Ok(Some(memory));
+            }
+        }
+        Ok(None)
+    }
+
+    fn of(map: Map) -> io::Result<Memory> {
+        let mapping = Mapping::new(map.as_fd(), 0, (TOTAL_BYTES as usize).next_multiple_of(4096), true)?;
+        Ok(Memory { map, mapping })
+    }
+
+    /// The map, for the program.
+    pub fn map(&self) -> &Map {
+        &self.map
+    }
+
+    /// Sets the clocks for a plan. A lower one must be set before the queue's rates are, a higher one after.
+    pub fn set_clocks(&self, plan: &Plan) {
+        for group in [HELD, PASSING] {
+            self.word(group.word(CLOCK) as usize).store(leaf_clock(plan), Ordering::Release);
+        }
+        let rate = plan.wanted().rate;
+        self.word(PASSING_NS_EACH as usize).store(rate.ns_for(1 << EACH_BITS), Ordering::Release);
+        let max_ns = rate.ns_for(u64::from(plan.passing_bytes_each()));
+        self.word(PASSING_NS_MAX as usize).store(max_ns, Ordering::Release);
+    }
+
+    /// What a leaf is taken to be served.
+    pub fn clock(&self) -> u64 {
+        self.word(HELD.word(CLOCK) as usize).load(Ordering::Acquire)
+    }
+
+    /// What the program counted.
+    pub fn counts(&self) -> Counts {
+        let read = |at: i16| self.word(at as usize).load(Ordering::Acquire);
+        Counts {
+            crowded: read(HELD.word(CROWDED)) + read(PASSING.word(CROWDED)),
+            passing_full: read(PASSING_FULL),
+            marked: read(MARKED),
+        }
+    }
+
+    /// The record; `None` if none was written, or it is of another version.
+    pub fn record(&self) -> Option<Record> {
+        let holding = self.word(HOLDING_WORD).load(Ordering::Acquire);
+        let which = usize::try_from(holding.checked_sub(1)?).ok().filter(|which| *which < 2)?;
+        let bytes: Vec<u8> =
+            self.record_bytes(which).iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        let text = bytes.split(|byte| *byte == 0).next()?;
+        serde_json::from_slice(text).ok()
+    }
+
+    /// Writes the record anew, so that whoever reads sees the old one or the new.
+    pub fn write(&self, record: &Record) -> io::Result<()> {
+        let text = serde_json::to_vec(record)?;
+        if text.len() >= RECORD_BYTES {
+            return Err(io::Error::other("what is to be remembered of the limit is too long"));
+        }
+        let which = match self.word(HOLDING_WORD).load(Ordering::Acquire) {
+            1 => 1,
+            _ => 0,
+        };
+        let bytes = text.iter().copied().chain(std::iter::repeat(0));
+        for (at, byte) in self.record_bytes(which).iter().zip(bytes) {
+            at.store(byte, Ordering::Relaxed);
+        }
+        self.word(HOLDING_WORD).store(which as u64 + 1, Ordering::Release);
+        Ok(())
+    }
+
+    fn record_bytes(&self, which: usize) -> &[AtomicU8] {
+        let start = self.mapping.array::<AtomicU8>(RECORDS_AT + which * RECORD_BYTES, RECORD_BYTES);
+        // SAFETY: `array` checked bounds; the mapping lives as long as `self`, and its bytes are touched by atomics alone here and
+        // not at all by the program.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), RECORD_BYTES) }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        let word = self.mapping.array::<AtomicU64>(at, 1);
+        // SAFETY: `array` checked bounds and alignment; the mapping lives as long as `self`; the program accesses the word as an
+        // aligned 64-bit one, whole.
+        unsafe { word.as_ref() }
+    }
+}

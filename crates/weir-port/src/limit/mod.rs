@@ -1,0 +1,286 @@
+//! A limit in place: the kernel's own HTB with a leaf for each flow, on an interface as it stands.
+//!
+//! From the outside in: this file sets and changes a limit, [`mod@off`] removes it, [`find`] finds those there are; [`htb`] are the kernel's
+//! objects, [`program`] gives flows their leaves, [`memory`] is what it works on and where [`record`] is kept; [`steering`]
+//! keeps order at the other end of a pair.
+//!
+//! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory; the memory says what
+//! the limit is and what to put back. So there is no process, file or pin, and all of it goes with the interface.
+//! A limit is made open: until every leaf is there nothing waits, so no flow has packets where the program does not
+//! know of them.
+//!
+//! Owner: the kernel; commands change it one at a time ([`crate::lock`]). Limits: what leaves by AF_XDP or with
+//! `PACKET_QDISC_BYPASS` passes no queue.
+
+pub mod find;
+pub mod htb;
+pub mod memory;
+pub mod off;
+pub mod program;
+pub mod record;
+pub mod steering;
+
+use std::path::PathBuf;
+
+use weir_core::limit::{Class, PASSING, Plan, ROOT_CLASS, Wanted};
+use weir_core::rate::Rate;
+
+use self::find::Found;
+use self::htb::Root;
+use self::memory::Memory;
+use self::record::{Direction, Record, Stage};
+use self::steering::Steering;
+use crate::error::{Doing, PortError, Result};
+use crate::ethtool;
+use crate::link::Link;
+use crate::netns::NetNs;
+
+/// An interface, where it is.
+#[derive(Debug)]
+pub struct Place {
+    /// Its namespace.
+    pub netns: NetNs,
+    /// The interface.
+    pub link: Link,
+}
+
+/// What is asked for; what is absent stays as it is, or is the default.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// What the limit is called.
+    pub name: String,
+    /// Which way it limits.
+    pub direction: Direction,
+    /// How fast.
+    pub rate: Option<Rate>,
+    /// How much may pass at once after a pause.
+    pub burst_bytes: Option<u64>,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// There was none.
+    Made,
+    /// There was one.
+    Changed,
+}
+
+impl Place {
+    /// The interface called `name` in this thread's namespace.
+    pub fn here(name: &str) -> Result<Place> {
+        Ok(Place { netns: NetNs::current()?, link: Link::by_name(name)? })
+    }
+
+    /// The interface called `name` in the namespace of a process.
+    pub fn of_process(pid: u32, name: &str) -> Result<Place> {
+        let netns =
+            NetNs::open(&PathBuf::from(format!("/proc/{pid}/ns/net"))).map_err(|error| match error {
+                PortError::Kernel { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                    PortError::Kernel {
+                        doing: format!("looking for process {pid}"),
+                        source: std::io::Error::other("there is none"),
+                    }
+                }
+                error => error,
+            })?;
+        let link = netns.run(|| Link::by_name(name)).map_err(|error| match error {
+            PortError::NoInterface { .. } => PortError::Unsuitable {
+                name: name.into(),
+                why: format!("is not in the network namespace of process {pid}: name another with --device"),
+            },
+            error => error,
+        })?;
+        Ok(Place { netns, link })
+    }
+
+    /// The other end, where it is a pair's.
+    pub fn far_end(&self) -> Result<Option<Place>> {
+        if self.link.kind != "veth" {
+            return Ok(None);
+        }
+        let (netns, link) = self.netns.run(|| self.link.peer())?;
+        Ok(Some(Place { netns, link }))
+    }
+
+    /// The interface and where it is, for people.
+    pub fn describe(&self) -> String {
+        format!("{} in {}", self.link.name, self.netns.label())
+    }
+
+    fn steering(&self) -> Result<Steering> {
+        self.netns.run(|| Steering::of(&self.link.name))
+    }
+}
+
+/// Makes the limit of what an interface sends, or changes the one there is. `burst_default` says the burst of a rate where none is
+/// asked for.
+///
+/// # Errors
+/// One sentence; then nothing is left of a limit that was to be made, and one that was to be changed is as it was or as asked for.
+pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<(Done, Record)> {
+    let found = match place.netns.run(|| htb::root(place.link.ifindex))? {
+        Root::Default => None,
+        Root::Limit => find::at(place)?,
+        Root::Other(kind, handle) => return Err(refuse(place, &kind, handle)),
+    };
+    let before = found.as_ref().and_then(|found| found.record.as_ref());
+    // Where somebody ended half-way, leaves may be missing, or their queues.
+    let is_whole = before.is_some_and(|before| before.stage != Stage::Making);
+    let record = wanted_record(place, asked, before, burst_default)?;
+    let wanted = record
+        .wanted()
+        .ok_or_else(|| unsuitable(place, "would be limited to nothing: give a rate above 0"))?;
+    let plan = Plan::new(wanted).map_err(|why| unsuitable(place, &format!("cannot be limited: {why}")))?;
+    match found {
+        Some(Found { memory: Some(memory), .. }) => {
+            change(place, &memory, &plan, record.clone(), is_whole)?;
+            Ok((Done::Changed, record))
+        }
+        // Nothing that leads to a record: somebody ended before the filter was there, so nothing waits either.
+        half => {
+            if half.is_some() {
+                place.netns.run(|| htb::remove(place.link.ifindex))?;
+            }
+            make(place, &plan, record.clone())?;
+            Ok((Done::Made, record))
+        }
+    }
+}
+
+fn wanted_record(
+    place: &Place,
+    asked: &Asked,
+    before: Option<&Record>,
+    burst_default: impl Fn(Rate) -> u64,
+) -> Result<Record> {
+    let rate_before = before.and_then(|before| Rate::from_bits_per_s(before.rate_bits_per_s));
+    let rate = asked.rate.or(rate_before);
+    let rate = rate.ok_or_else(|| unsuitable(place, "has no limit yet: give its rate"))?;
+    // A burst that nobody asked for follows the rate.
+    let burst_kept = before
+        .filter(|before| rate_before.is_some_and(|rate| before.burst_bytes != burst_default(rate)))
+        .map(|before| before.burst_bytes);
+    Ok(Record {
+        name: asked.name.clone(),
+        direction: asked.direction,
+        rate_bits_per_s: rate.bits_per_s(),
+        burst_bytes: asked.burst_bytes.or(burst_kept).unwrap_or_else(|| burst_default(rate)),
+        packet_bytes_max: place.link.gso_bytes_max.max(place.link.mtu_bytes + 18),
+        stage: Stage::Making,
+        steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
+    })
+}
+
+/// Makes a limit where there is none.
+fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<()> {
+    let far_end = place.far_end()?;
+    check_order(place, far_end.as_ref())?;
+    let steering = far_end.as_ref().map(Place::steering).transpose()?;
+    if let Some(steering) = &steering {
+        record.steering_before = steering.masks()?;
+    }
+    let memory = Memory::new().doing(|| "making the memory of a limit".into())?;
+    memory.set_clocks(plan);
+    write(&memory, &record)?;
+    let program =
+        program::load(memory.map()).doing(|| "loading the program that gives flows their leaves".into())?;
+    let open = open_plan(plan.wanted());
+    let ifindex = place.link.ifindex;
+    let made = place.netns.run(|| {
+        htb::create(ifindex, open.classes())?;
+        htb::attach(ifindex, &program)?;
+        htb::set(ifindex, open.classes())
+    });
+    let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), Steering::spread));
+    let made = made.and_then(|()| change(place, &memory, plan, record.clone(), true));
+    if made.is_err() {
+        // The first error says it all.
+        let _ = place.netns.run(|| htb::remove(ifindex));
+        let _ = steering.map_or(Ok(()), |steering| steering.set(&record.steering_before));
+    }
+    made
+}
+
+/// Brings a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.
+fn change(place: &Place, memory: &Memory, plan: &Plan, record: Record, is_whole: bool) -> Result<()> {
+    let limiting = |stage| Record { stage, ..record.clone() };
+    write(memory, &limiting(Stage::Making))?;
+    // The program must never take a leaf to be served faster than it is. It uses the lower rate of two for the time in between.
+    let before = memory.clock();
+    if weir_core::limit::leaf_clock(plan) < before {
+        memory.set_clocks(plan);
+    }
+    place.netns.run(|| htb::set(place.link.ifindex, leaves_first(plan, is_whole)))?;
+    memory.set_clocks(plan);
+    write(memory, &limiting(Stage::Limiting))
+}
+
+/// The classes for a tree that is there, the leaves before the class they borrow from, whose rate they must not pass by their own.
+fn leaves_first(plan: &Plan, is_whole: bool) -> impl Iterator<Item = Class> {
+    let passing = PASSING.first_class..PASSING.first_class + PASSING.count;
+    let mut classes: Vec<_> = plan.classes().collect();
+    for class in classes.iter_mut().filter(|class| is_whole && !passing.contains(&class.number)) {
+        class.queue_bytes = None;
+    }
+    classes.sort_by_key(|class| class.number == ROOT_CLASS);
+    classes.into_iter()
+}
+
+/// A tree in which nothing waits.
+fn open_plan(wanted: Wanted) -> Plan {
+    let rate = weir_core::limit::opening(wanted.rate).last().unwrap_or(wanted.rate);
+    Plan::new(Wanted { rate, ..wanted }).expect("no rate below one that was allowed")
+}
+
+/// Where the far end of a pair has NAPI, the pair's ring refuses packets; a queue above several possible transmit queues then
+/// brings some back out of order (kernel `sch_generic.c:dev_requeue_skb`).
+fn check_order(place: &Place, far_end: Option<&Place>) -> Result<()> {
+    let Some(far_end) = far_end.filter(|_| place.link.tx_queues_max > 1) else { return Ok(()) };
+    let has_xdp = far_end.link.xdp_program.is_some();
+    let joins = far_end.netns.run(|| ethtool::receive_offload(&far_end.link.name))?
+        && !place.netns.run(|| ethtool::tcp_segmentation(&place.link.name))?;
+    if !has_xdp && !joins {
+        return Ok(());
+    }
+    let (what, cure) = match has_xdp {
+        true => ("an XDP program", format!("remove it, `ip link set dev {} xdp off`,", far_end.link.name)),
+        false => (
+            "GRO while segmentation is off here",
+            format!("switch it off, `ethtool -K {} gro off`,", far_end.link.name),
+        ),
+    };
+    Err(unsuitable(
+        place,
+        &format!(
+            "has {what} at its other end, {}, where one queue cannot keep packets in order: {cure} or make the pair with \
+                  `numtxqueues 1`",
+            far_end.describe()
+        ),
+    ))
+}
+
+fn refuse(place: &Place, kind: &str, handle: u32) -> PortError {
+    const WIRE: u32 = 0x7765_0000;
+    let place_text = place.describe();
+    let name = &place.link.name;
+    PortError::Unsuitable {
+        name: place_text,
+        why: if handle == WIRE {
+            "is an end of a wire (`weir stat` names it): stop that first".into()
+        } else {
+            format!(
+                "has a {kind} qdisc {:x}: that somebody set: remove it with `tc qdisc del dev {name} root` there",
+                handle >> 16
+            )
+        },
+    }
+}
+
+fn unsuitable(place: &Place, why: &str) -> PortError {
+    PortError::Unsuitable { name: place.describe(), why: why.into() }
+}
+
+fn write(memory: &Memory, record: &Record) -> Result<()> {
+    memory.write(record).doing(|| "writing what the limit is into its memory".into())
+}

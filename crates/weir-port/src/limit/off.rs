@@ -1,0 +1,104 @@
+//! The end of a limit in place: opened in steps, removed when it is empty and quiet, and everything put back.
+//!
+//! Rule: opened at once, what waits would pour into the lists of the next interface, which drop. So the rate doubles until nothing waits.
+//! While the kernel swaps the root of an interface, packets are lost; so the queue goes in a moment in which nothing
+//! is sent. Where there is no such moment the open queue stays: it limits nothing.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use weir_core::limit::{Plan, Wanted, opening};
+
+use super::find::Found;
+use super::htb::{self, Root, Traffic};
+use super::memory::Memory;
+use super::record::{Record, Stage};
+use super::{Place, find, leaves_first, open_plan, unsuitable};
+use crate::error::{Doing, Result};
+
+/// How long a step lasts at most.
+const STEP_NS: u64 = 20_000_000;
+/// How long nothing must have been sent.
+const QUIET_NS: u64 = 5_000_000;
+/// How long to wait for that.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// What became of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Off {
+    /// There was none.
+    None,
+    /// It is gone, with so many packets that waited.
+    Removed {
+        /// Packets that were lost.
+        lost: u64,
+    },
+    /// It is open and limits nothing, and could not be removed without loss.
+    Open,
+}
+
+/// Removes the limit of what an interface sends; `now` without regard for what waits.
+pub fn off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
+    let Some(Found { memory, record }) = find::at(place)? else { return Ok(Off::None) };
+    let ifindex = place.link.ifindex;
+    if !now
+        && let (Some(memory), Some(record)) = (&memory, &record)
+        && !open_and_empty(place, memory, record, clock_ns)?
+    {
+        return Ok(Off::Open);
+    }
+    let lost = traffic(place)?.waiting;
+    place.netns.run(|| htb::remove(ifindex))?;
+    put_back(place, record.as_ref())?;
+    Ok(Off::Removed { lost })
+}
+
+/// True in a moment in which nothing waits and nothing is sent.
+fn open_and_empty(place: &Place, memory: &Memory, record: &Record, clock_ns: fn() -> u64) -> Result<bool> {
+    let write =
+        |record: &Record| memory.write(record).doing(|| "writing that the limit is being opened".into());
+    write(&Record { stage: Stage::Opening, ..record.clone() })?;
+    let wanted = record.wanted().ok_or_else(|| unsuitable(place, "has a limit of nothing"))?;
+    let open = |rate| -> Result<()> {
+        let plan = Plan::new(Wanted { rate, ..wanted }).map_err(|why| unsuitable(place, &why))?;
+        place.netns.run(|| htb::set(place.link.ifindex, leaves_first(&plan, true)))
+    };
+    for rate in opening(wanted.rate) {
+        if traffic(place)?.waiting == 0 {
+            break;
+        }
+        open(rate)?;
+        let end_ns = clock_ns() + STEP_NS;
+        while clock_ns() < end_ns && traffic(place)?.waiting > 0 {
+            sleep(Duration::from_millis(1));
+        }
+    }
+    open(open_plan(wanted).wanted().rate)?;
+    let end_ns = clock_ns() + PATIENCE_NS;
+    let (mut last, mut since_ns) = (traffic(place)?, clock_ns());
+    while clock_ns() < end_ns {
+        sleep(Duration::from_micros(500));
+        let now = traffic(place)?;
+        if now.waiting > 0 || now.packets != last.packets {
+            (last, since_ns) = (now, clock_ns());
+        } else if clock_ns() - since_ns >= QUIET_NS {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn traffic(place: &Place) -> Result<Traffic> {
+    let roots = place.netns.run(htb::roots)?;
+    let ours =
+        roots.into_iter().find(|(index, root, _)| *index == place.link.ifindex && *root == Root::Limit);
+    Ok(ours.map(|(_, _, traffic)| traffic).unwrap_or_default())
+}
+
+/// Puts back what the limit changed beside the queue, unless somebody changed it again.
+fn put_back(place: &Place, record: Option<&Record>) -> Result<()> {
+    let Some(record) = record.filter(|record| !record.steering_before.is_empty()) else { return Ok(()) };
+    let Some(far_end) = place.far_end()? else { return Ok(()) };
+    let steering = far_end.steering()?;
+    if steering.is_spread()? { steering.set(&record.steering_before) } else { Ok(()) }
+}

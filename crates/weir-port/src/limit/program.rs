@@ -1,0 +1,317 @@
+//! The program of a limit in place: it gives each flow a leaf of the queue and remembers it while anything of the flow waits.
+//!
+//! ```text
+//! served += time x leaf clock                          what a leaf that has anything has sent since, at least
+//! slot    = flows[cookie of the socket, or a hash of addresses and ports]
+//! leaf    = slot.leaf        if served < slot.done, or the leaf is empty: served >= leaf.done
+//!           else the next leaf that is empty, in turn
+//! leaf.done = slot.done = max(leaf.done, served + lateness) + length
+//! ```
+//!
+//! Rule: a flow changes its leaf only when nothing of it waits, so it is never reordered. No program sees a packet leave the queue, so
+//! that is told by time: HTB serves a leaf at its own rate at least, whatever the others do, and `done` says at which point of
+//! that service the last packet has gone. Packets that are dropped later, anywhere, change nothing: leaves empty themselves.
+//! A slot is never evicted; flows that meet in one share its leaf while either has something waiting.
+//!
+//! A packet without a socket cannot be held. Of those, what waits longer than the queue has time for is dropped here, and marked
+//! as congested (ECN) from half of that time on.
+//!
+//! Owner: the lock of the root queue, under which HTB asks its filters, so nothing here is atomic. A process writes only the
+//! clocks' rates. Limits: a device that is stopped from below for longer than `lateness` serves nothing, so a flow that
+//! paused then may change its leaf; it does so only if another took the old one.
+//!
+//! Source: kernel `net/sched/sch_htb.c:htb_classify`, `net/sched/cls_bpf.c`, `struct __sk_buff`.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use weir_core::limit::{HELD, Leaves, PASSING};
+
+use super::memory::{self, Group};
+use crate::bpf::asm::{Asm, Cond, Helper, Label, Op, Reg, Size};
+use crate::bpf::map::Map;
+use crate::bpf::program::{Hook, Program};
+
+const SKB_PROTOCOL: i16 = 16;
+const SKB_TC_CLASSID: i16 = 72;
+const SKB_WIRE_LEN: i16 = 160;
+const ACT_OK: i32 = 0;
+const ACT_SHOT: i32 = 2;
+/// Offsets count from the network header (`BPF_HDR_START_NET`).
+const FROM_NETWORK_HEADER: i32 = 1;
+/// Time is cut to 2^35 ns, half a minute, so that it fits with the rate into 64 bits.
+const TIME_BITS: i32 = 35;
+/// Beyond 2^51 parts, 2 GB, nothing can wait: such a `done` is from before the clock went round.
+const STALE_BITS: i32 = 51;
+/// 2^24 ns, 17 ms: how late HTB may begin to serve a leaf.
+const LATENESS_SHIFT: i32 = 24 - memory::CLOCK_SHIFT;
+/// A packet up to this length passes where the others are dropped: address resolution, acknowledgements, pings.
+const SMALL_BYTES: i32 = 256;
+/// An odd number without a pattern, for hashing.
+const MIX: i32 = 0x61c8_8647;
+
+/// Loads the program over its memory.
+pub fn load(memory: &Map) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    let without_socket = asm.label();
+    asm.op(Op::Mov, Reg::R6, Reg::R1);
+    asm.load_map_value(Reg::R8, memory.as_fd());
+    asm.call(Helper::GetSocketCookie);
+    asm.jump_if(Cond::Eq, Reg::R0, 0, without_socket);
+    asm.op(Op::Mov, Reg::R7, Reg::R0);
+    asm.call(Helper::KtimeGetNs);
+    asm.op(Op::Mov, Reg::R9, Reg::R0);
+    choose_leaf(&mut asm, memory::HELD, HELD);
+
+    asm.place(without_socket);
+    hash_headers(&mut asm);
+    asm.call(Helper::KtimeGetNs);
+    asm.op(Op::Mov, Reg::R9, Reg::R0);
+    bound_waiting(&mut asm);
+    choose_leaf(&mut asm, memory::PASSING, PASSING);
+    Program::load(Hook::Filter, &asm.finish())
+}
+
+/// Ends the program with the leaf of the flow whose key is `R7`, at time `R9`. `R6` is the packet, `R8` the memory.
+fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
+    advance_clock(asm, group);
+    // R1 is what leaves have been served, R9 the same and how late it may be.
+    asm.op_imm(Op::And, Reg::R7, group.slots as i32 - 1);
+    asm.op_imm(Op::Lsh, Reg::R7, 3);
+    asm.op(Op::Add, Reg::R7, Reg::R8);
+    asm.op_imm(Op::Add, Reg::R7, group.slots_at as i32);
+
+    let [idle, chosen] = [asm.label(), asm.label()];
+    asm.load(Size::Double, Reg::R2, Reg::R7, 0);
+    leaf_of(asm, Reg::R2, group, leaves);
+    let busy = chosen;
+    asm.op(Op::Mov, Reg::R3, Reg::R2);
+    jump_if_over(asm, idle);
+    asm.jump(busy);
+
+    // Nothing of the flow waits: its leaf, if it is empty, or another.
+    asm.place(idle);
+    asm.load(Size::Double, Reg::R3, Reg::R5, 0);
+    jump_if_over(asm, chosen);
+    let [again, found] = [asm.label(), asm.label()];
+    asm.load(Size::Double, Reg::R2, Reg::R8, group.word(memory::NEXT));
+    asm.op_imm(Op::Mov, Reg::R0, i32::from(leaves.count));
+    asm.place(again);
+    asm.op_imm(Op::Add, Reg::R2, 1);
+    leaf_of(asm, Reg::R2, group, leaves);
+    asm.load(Size::Double, Reg::R3, Reg::R5, 0);
+    jump_if_over(asm, found);
+    asm.op_imm(Op::Sub, Reg::R0, 1);
+    asm.jump_if(Cond::Ne, Reg::R0, 0, again);
+    count(asm, group.word(memory::CROWDED));
+    asm.place(found);
+    asm.store(Size::Double, Reg::R8, group.word(memory::NEXT), Reg::R2);
+
+    // R4 is the leaf's number in its group, R5 its word.
+    asm.place(chosen);
+    let [waits, empty, begun] = [asm.label(), asm.label(), asm.label()];
+    asm.load(Size::Double, Reg::R2, Reg::R5, 0);
+    asm.op(Op::Mov, Reg::R3, Reg::R2);
+    asm.op(Op::Sub, Reg::R3, Reg::R9);
+    asm.jump_if(Cond::SignedLe, Reg::R3, 0, empty);
+    asm.op_imm(Op::Rsh, Reg::R3, STALE_BITS);
+    asm.jump_if(Cond::Eq, Reg::R3, 0, waits);
+    asm.place(empty);
+    asm.op(Op::Mov, Reg::R2, Reg::R9);
+    asm.jump(begun);
+    asm.place(waits);
+    asm.place(begun);
+    asm.load(Size::Word, Reg::R3, Reg::R6, SKB_WIRE_LEN);
+    asm.op_imm(Op::Lsh, Reg::R3, memory::PART_BITS);
+    asm.op(Op::Add, Reg::R2, Reg::R3);
+    asm.store(Size::Double, Reg::R5, 0, Reg::R2);
+    asm.op_imm(Op::Add, Reg::R2, memory::LEAF_MASK);
+    asm.op_imm(Op::And, Reg::R2, !memory::LEAF_MASK);
+    asm.op(Op::Or, Reg::R2, Reg::R4);
+    asm.store(Size::Double, Reg::R7, 0, Reg::R2);
+    asm.op_imm(Op::Add, Reg::R4, i32::from(leaves.first_class));
+    asm.store(Size::Word, Reg::R6, SKB_TC_CLASSID, Reg::R4);
+    asm.op_imm(Op::Mov, Reg::R0, ACT_OK);
+    asm.exit();
+}
+
+/// Adds what a leaf has been served since the last packet of the group, by the lower of the rates then and now: a change of the
+/// rate may lie in between. `R1` = served, `R9` = the same and the lateness.
+fn advance_clock(asm: &mut Asm, group: Group) {
+    let [forward, short, is_lower] = [asm.label(), asm.label(), asm.label()];
+    asm.load(Size::Double, Reg::R1, Reg::R8, group.word(memory::LAST_NS));
+    asm.store(Size::Double, Reg::R8, group.word(memory::LAST_NS), Reg::R9);
+    asm.op(Op::Mov, Reg::R2, Reg::R9);
+    asm.op(Op::Sub, Reg::R2, Reg::R1);
+    asm.jump_if(Cond::SignedGt, Reg::R2, 0, forward);
+    asm.op_imm(Op::Mov, Reg::R2, 0);
+    asm.place(forward);
+    asm.op(Op::Mov, Reg::R3, Reg::R2);
+    asm.op_imm(Op::Rsh, Reg::R3, TIME_BITS);
+    asm.jump_if(Cond::Eq, Reg::R3, 0, short);
+    asm.op_imm(Op::Mov, Reg::R2, 1);
+    asm.op_imm(Op::Lsh, Reg::R2, TIME_BITS);
+    asm.place(short);
+    asm.load(Size::Double, Reg::R3, Reg::R8, group.word(memory::CLOCK));
+    asm.load(Size::Double, Reg::R4, Reg::R8, group.word(memory::CLOCK_BEFORE));
+    asm.store(Size::Double, Reg::R8, group.word(memory::CLOCK_BEFORE), Reg::R3);
+    asm.jump_if_reg(Cond::Ge, Reg::R4, Reg::R3, is_lower);
+    asm.op(Op::Mov, Reg::R3, Reg::R4);
+    asm.place(is_lower);
+    asm.op(Op::Mul, Reg::R2, Reg::R3);
+    asm.op_imm(Op::Rsh, Reg::R2, memory::CLOCK_SHIFT);
+    asm.load(Size::Double, Reg::R1, Reg::R8, group.word(memory::SERVED));
+    asm.op(Op::Add, Reg::R1, Reg::R2);
+    asm.store(Size::Double, Reg::R8, group.word(memory::SERVED), Reg::R1);
+    asm.op(Op::Mov, Reg::R9, Reg::R3);
+    asm.op_imm(Op::Lsh, Reg::R9, LATENESS_SHIFT);
+    asm.op(Op::Add, Reg::R9, Reg::R1);
+}
+
+/// `R4` = the leaf that `number` names, `R5` = the address of its word.
+fn leaf_of(asm: &mut Asm, number: Reg, group: Group, leaves: Leaves) {
+    asm.op(Op::Mov, Reg::R4, number);
+    asm.op_imm(Op::And, Reg::R4, i32::from(leaves.count) - 1);
+    asm.op(Op::Mov, Reg::R5, Reg::R4);
+    asm.op_imm(Op::Lsh, Reg::R5, 3);
+    asm.op(Op::Add, Reg::R5, Reg::R8);
+    asm.op_imm(Op::Add, Reg::R5, group.leaves_at as i32);
+}
+
+/// Jumps to `label` if what was `done` at `R3` is over by `R1`, or is from before the clock went round.
+fn jump_if_over(asm: &mut Asm, label: Label) {
+    asm.op(Op::Sub, Reg::R3, Reg::R1);
+    asm.jump_if(Cond::SignedLe, Reg::R3, 0, label);
+    asm.op_imm(Op::Rsh, Reg::R3, STALE_BITS);
+    asm.jump_if(Cond::Ne, Reg::R3, 0, label);
+}
+
+/// Adds one to a counter; spoils `R3`.
+fn count(asm: &mut Asm, word: i16) {
+    asm.load(Size::Double, Reg::R3, Reg::R8, word);
+    asm.op_imm(Op::Add, Reg::R3, 1);
+    asm.store(Size::Double, Reg::R8, word, Reg::R3);
+}
+
+/// Drops what would wait too long among packets without a socket, and marks what waits long. `R9` is the time.
+fn bound_waiting(asm: &mut Asm) {
+    let [ahead, room, fits] = [asm.label(), asm.label(), asm.label()];
+    asm.load(Size::Double, Reg::R1, Reg::R8, memory::PASSING_DONE_NS);
+    asm.op(Op::Mov, Reg::R2, Reg::R1);
+    asm.op(Op::Sub, Reg::R2, Reg::R9);
+    asm.jump_if(Cond::SignedGt, Reg::R2, 0, ahead);
+    asm.op(Op::Mov, Reg::R1, Reg::R9);
+    asm.op_imm(Op::Mov, Reg::R2, 0);
+    asm.place(ahead);
+    // R2 is how long what waits takes at the rate, R1 when that is over.
+    asm.load(Size::Word, Reg::R3, Reg::R6, SKB_WIRE_LEN);
+    asm.load(Size::Double, Reg::R4, Reg::R8, memory::PASSING_NS_MAX);
+    asm.jump_if_reg(Cond::Ge, Reg::R4, Reg::R2, room);
+    asm.jump_if(Cond::Ge, Reg::R3, SMALL_BYTES + 1, fits);
+    asm.op_imm(Op::Mov, Reg::R3, 0);
+    asm.jump(room);
+    asm.place(fits);
+    count(asm, memory::PASSING_FULL);
+    asm.op_imm(Op::Mov, Reg::R0, ACT_SHOT);
+    asm.exit();
+
+    asm.place(room);
+    let unmarked = asm.label();
+    asm.load(Size::Double, Reg::R5, Reg::R8, memory::PASSING_NS_EACH);
+    asm.op(Op::Mul, Reg::R3, Reg::R5);
+    asm.op_imm(Op::Rsh, Reg::R3, memory::EACH_BITS);
+    asm.op(Op::Add, Reg::R1, Reg::R3);
+    asm.store(Size::Double, Reg::R8, memory::PASSING_DONE_NS, Reg::R1);
+    asm.op_imm(Op::Rsh, Reg::R4, 1);
+    asm.jump_if_reg(Cond::Ge, Reg::R4, Reg::R2, unmarked);
+    asm.op(Op::Mov, Reg::R1, Reg::R6);
+    asm.call(Helper::SkbEcnSetCe);
+    asm.jump_if(Cond::Eq, Reg::R0, 0, unmarked);
+    count(asm, memory::MARKED);
+    asm.place(unmarked);
+}
+
+/// `R7` = a number that is the same for all packets of a flow that has no socket here.
+fn hash_headers(asm: &mut Asm) {
+    let [ipv4, ipv6, done] = [asm.label(), asm.label(), asm.label()];
+    asm.load(Size::Word, Reg::R7, Reg::R6, SKB_PROTOCOL);
+    asm.jump_if(Cond::Eq, Reg::R7, i32::from(0x0800u16.to_be()), ipv4);
+    asm.jump_if(Cond::Eq, Reg::R7, i32::from(0x86ddu16.to_be()), ipv6);
+    asm.jump(done);
+
+    asm.place(ipv4);
+    let whole = asm.label();
+    load_bytes(asm, 20, done);
+    mix_in(asm, Size::Word, HEADER + 12);
+    mix_in(asm, Size::Word, HEADER + 16);
+    mix_in(asm, Size::Byte, HEADER + 9);
+    asm.load(Size::Half, Reg::R1, Reg::R10, HEADER + 6);
+    // More fragments, or not the first.
+    asm.op_imm(Op::And, Reg::R1, i32::from(0x3fffu16.to_be()));
+    asm.jump_if(Cond::Eq, Reg::R1, 0, whole);
+    mix_in(asm, Size::Half, HEADER + 4);
+    asm.jump(done);
+    asm.place(whole);
+    asm.load(Size::Byte, Reg::R3, Reg::R10, HEADER + 9);
+    asm.load(Size::Byte, Reg::R2, Reg::R10, HEADER);
+    asm.op_imm(Op::And, Reg::R2, 0xf);
+    asm.op_imm(Op::Lsh, Reg::R2, 2);
+    mix_ports(asm, done);
+
+    asm.place(ipv6);
+    load_bytes(asm, 40, done);
+    for offset in [8, 16, 24, 32] {
+        mix_in(asm, Size::Double, HEADER + offset);
+    }
+    asm.load(Size::Byte, Reg::R3, Reg::R10, HEADER + 6);
+    asm.op_imm(Op::Mov, Reg::R2, 40);
+    mix_ports(asm, done);
+
+    asm.place(done);
+    // The slot is its low bits, so the others must have a say in them.
+    for shift in [32, 15] {
+        asm.op(Op::Mov, Reg::R1, Reg::R7);
+        asm.op_imm(Op::Rsh, Reg::R1, shift);
+        asm.op(Op::Xor, Reg::R7, Reg::R1);
+        asm.op_imm(Op::Mul, Reg::R7, MIX);
+    }
+}
+
+/// Where headers are copied to, on the stack.
+const HEADER: i16 = -64;
+
+/// Copies the first `length` bytes of the network header, leaving to `short` if there are fewer.
+fn load_bytes(asm: &mut Asm, length: i32, short: Label) {
+    asm.op_imm(Op::Mov, Reg::R2, 0);
+    load_from(asm, length, short);
+}
+
+/// Copies `length` bytes from offset `R2`.
+fn load_from(asm: &mut Asm, length: i32, short: Label) {
+    asm.op(Op::Mov, Reg::R1, Reg::R6);
+    asm.op(Op::Mov, Reg::R3, Reg::R10);
+    asm.op_imm(Op::Add, Reg::R3, i32::from(HEADER));
+    asm.op_imm(Op::Mov, Reg::R4, length);
+    asm.op_imm(Op::Mov, Reg::R5, FROM_NETWORK_HEADER);
+    asm.call(Helper::SkbLoadBytesRelative);
+    asm.jump_if(Cond::Ne, Reg::R0, 0, short);
+}
+
+fn mix_in(asm: &mut Asm, size: Size, offset: i16) {
+    asm.load(size, Reg::R1, Reg::R10, offset);
+    asm.op_imm(Op::Mul, Reg::R7, MIX);
+    asm.op(Op::Add, Reg::R7, Reg::R1);
+}
+
+/// Mixes in the ports at offset `R2` where protocol `R3` has such; then it is done.
+fn mix_ports(asm: &mut Asm, done: Label) {
+    let has_ports = asm.label();
+    for protocol in [libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_SCTP] {
+        asm.jump_if(Cond::Eq, Reg::R3, protocol, has_ports);
+    }
+    asm.jump(done);
+    asm.place(has_ports);
+    load_from(asm, 4, done);
+    mix_in(asm, Size::Word, HEADER);
+    asm.jump(done);
+}

@@ -1,0 +1,42 @@
+//! Whether this kernel limits in place: a limit made, found, changed and removed on a pair that nobody else sees.
+
+use weir_core::rate::Rate;
+
+use super::scratch::{self, Pair};
+use crate::error::{PortError, Result};
+use crate::limit::off::{self, Off};
+use crate::limit::record::Direction;
+use crate::limit::{self, Asked, Place, find};
+use crate::netns::NetNs;
+
+const BURST_BYTES: u64 = 20_480;
+
+/// Tries it.
+pub fn limits_in_place(clock_ns: fn() -> u64) -> Result<()> {
+    scratch::run(move |answer| {
+        let pair = Pair::new(c"weir%d", &NetNs::new()?)?;
+        let place = Place { netns: NetNs::current()?, link: pair.receiver };
+        for bits_per_s in [10_000_000, 20_000_000] {
+            let asked = Asked {
+                name: "probe".into(),
+                direction: Direction::There,
+                rate: Rate::from_bits_per_s(bits_per_s),
+                burst_bytes: Some(BURST_BYTES),
+            };
+            limit::set(&place, &asked, |_| BURST_BYTES)?;
+        }
+        let place_again = Place { netns: place.netns.try_clone()?, link: place.link.clone() };
+        let faults = find::seen_at(place_again)?.map(|seen| seen.faults());
+        let removed = off::off(&place, true, clock_ns)?;
+        if faults.is_none_or(|faults| !faults.is_empty()) || !matches!(removed, Off::Removed { .. }) {
+            return Err(PortError::Unsupported {
+                what: "a queue that keeps its limit (sch_htb, cls_bpf)".into(),
+                fix:
+                    "use a kernel with CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_BPF, `modprobe sch_htb cls_bpf`"
+                        .into(),
+            });
+        }
+        answer(());
+        Ok(())
+    })
+}

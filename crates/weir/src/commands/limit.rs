@@ -1,0 +1,176 @@
+//! `weir limit`: limits an interface where it stands, by the kernel's own queue.
+
+use std::process::ExitCode;
+
+use weir_core::rate::Rate;
+use weir_core::units::{size_text, time_text};
+use weir_port::limit::off::{self, Off};
+use weir_port::limit::record::Direction;
+use weir_port::limit::{Asked, Done, Place};
+use weir_port::lock::Lock;
+use weir_run::clock::now_ns;
+use weir_run::limits::burst_bytes_default;
+
+use crate::{Failure, Outcome, human, output, text};
+
+/// Limit an interface where it stands; programs that send are held back and lose nothing.
+///
+/// The kernel's own queue does it, with a place of its own for each flow; no process stays. The same command again changes the limit,
+/// `--off` removes it. --rate limits one way, what the programs send; --rate-back the other.
+///
+/// DEV is the host's end of a pair (veth): then --rate is set at its other end, where the programs are, and --rate-back at
+/// DEV. With --pid it is the device inside that process's network namespace. Any other interface (tun, tap, a bridge, a network
+/// card) is limited itself, in what this host sends by it.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir limit veth-a --rate 200mbit                 what the container behind veth-a sends
+  weir limit veth-a --rate-back 500mbit            what is sent to it
+  weir limit --pid 4711 --rate 50mbit              what the container of process 4711 sends
+  weir limit tun0 --rate 20mbit
+  weir limit veth-a --off                          remove it, without loss
+  weir stat                                        what it does")]
+pub struct Arguments {
+    /// The interface: the host's end of a pair, or the one that sends
+    #[arg(value_name = "DEV", required_unless_present = "pid", conflicts_with_all = ["pid", "device"])]
+    interface: Option<String>,
+    /// The process whose network namespace the interface is in
+    #[arg(long, value_name = "PID", value_parser = text::at_least(1_u32), allow_hyphen_values = true)]
+    pid: Option<u32>,
+    /// The interface there
+    #[arg(long, value_name = "DEV", default_value = "eth0")]
+    device: String,
+    /// Limit of what the programs behind the interface send, in tc's units, such as 200mbit
+    #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
+    rate: Option<Rate>,
+    /// Limit of what is sent to them
+    #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
+    rate_back: Option<Rate>,
+    /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
+    #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
+    burst: Option<u64>,
+    /// What the limit is called in `weir stat` [default: the name of DEV]
+    #[arg(long)]
+    name: Option<String>,
+    /// Remove the limit, both ways: raise it until nothing waits, then take the queue off while nothing is sent
+    #[arg(long, conflicts_with_all = ["rate", "rate_back", "burst", "name"])]
+    off: bool,
+    /// Take the queue off at once; what waits is lost, and counted
+    #[arg(long, requires = "off")]
+    now: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let Arguments { rate, rate_back, burst, .. } = arguments;
+    if let Some(burst_bytes) = burst {
+        text::check_burst(*burst_bytes)?;
+    }
+    let label = arguments.interface.as_deref().unwrap_or(&arguments.device);
+    let name = arguments.name.clone().unwrap_or_else(|| label.to_string());
+    text::check_name(&name)?;
+    if !arguments.off && rate.is_none() && rate_back.is_none() && burst.is_none() {
+        return Err(Failure::usage("nothing to do: give --rate, --rate-back or --burst, or --off"));
+    }
+    let ways = Ways::of(arguments)?;
+    let _lock = Lock::take()?;
+    if arguments.off {
+        return remove(&ways, arguments.now);
+    }
+    let there = rate.is_some() || rate_back.is_none();
+    if there {
+        set(&ways.there, &name, Direction::There, *rate, *burst)?;
+    }
+    if rate_back.is_some() {
+        let back = ways.back.as_ref().ok_or_else(|| {
+            Failure::usage(format!(
+                "--rate-back is for a pair: what is sent to {label} passes no queue of it that could hold"
+            ))
+        })?;
+        set(back, &name, Direction::Back, *rate_back, *burst)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The interfaces that send, each way.
+struct Ways {
+    there: Place,
+    back: Option<Place>,
+}
+
+impl Ways {
+    fn of(arguments: &Arguments) -> Result<Ways, Failure> {
+        if let Some(pid) = arguments.pid {
+            let there = Place::of_process(pid, &arguments.device)?;
+            // Needed for the way back alone; the kernel may not tell where it is.
+            let back =
+                if arguments.rate_back.is_some() { there.far_end()? } else { there.far_end().ok().flatten() };
+            return Ok(Ways { there, back });
+        }
+        let name = arguments.interface.as_deref().unwrap_or_default();
+        let place = Place::here(name)?;
+        Ok(match place.far_end()? {
+            Some(there) => Ways { there, back: Some(place) },
+            None => Ways { there: place, back: None },
+        })
+    }
+}
+
+fn set(
+    place: &Place,
+    name: &str,
+    direction: Direction,
+    rate: Option<Rate>,
+    burst_bytes: Option<u64>,
+) -> Result<(), Failure> {
+    let asked = Asked { name: name.to_string(), direction, rate, burst_bytes };
+    let (done, record) = weir_port::limit::set(place, &asked, burst_bytes_default)?;
+    let verb = match done {
+        Done::Made => "limited",
+        Done::Changed => "changed",
+    };
+    let rate =
+        Rate::from_bits_per_s(record.rate_bits_per_s).map_or_else(String::new, |rate| rate.to_string());
+    output::print_line(format_args!(
+        "{verb}: {} sends at most {rate}, {} at once; {} for each of {} flows with a socket, {} of what passes without",
+        place.describe(),
+        size_text(record.burst_bytes),
+        size_text(u64::from(weir_core::limit::HELD_BYTES_EACH)),
+        weir_core::limit::HELD.count,
+        time_text(weir_core::limit::PASSING_NS),
+    ))
+}
+
+fn remove(ways: &Ways, now: bool) -> Outcome {
+    let mut is_none = true;
+    let mut status = ExitCode::SUCCESS;
+    for place in std::iter::once(&ways.there).chain(&ways.back) {
+        match off::off(place, now, now_ns)? {
+            Off::None => continue,
+            Off::Removed { lost: 0 } => {
+                output::print_line(format_args!("removed: {} sends as before", place.describe()))?
+            }
+            Off::Removed { lost } => output::print_line(format_args!(
+                "removed: {} sends as before; {} that waited lost",
+                place.describe(),
+                human::plural(lost, "packet")
+            ))?,
+            Off::Open => {
+                status = ExitCode::FAILURE;
+                output::say(format_args!(
+                    "weir: {} limits nothing any more, but never stops sending, and its queue could not be removed without loss: \
+                     --off again later removes it, `--off --now` at once",
+                    place.describe()
+                ));
+            }
+        }
+        is_none = false;
+    }
+    if is_none {
+        return Err(format!(
+            "there is no limit at {}: `weir stat` lists those there are",
+            ways.there.describe()
+        )
+        .into());
+    }
+    Ok(status)
+}

@@ -1,0 +1,158 @@
+//! Limits in place in `weir stat`: what their queues did, hold and dropped, and what was changed beside them.
+//!
+//! Rule: what nobody can see is `null`, never 0. Nobody sees a packet leave the kernel's queue, so a delay is given as what waits over
+//! the rate.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use weir_core::limit::{HELD, Leaves, PASSING};
+use weir_core::rate::Rate;
+use weir_core::units::size_text;
+use weir_port::limit::find::{self, Seen};
+use weir_port::limit::htb::Traffic;
+use weir_port::limit::record::{Direction, Stage};
+
+use crate::human;
+
+/// The limits of the machine, or those of one name.
+pub fn read(name: Option<&str>) -> Result<Vec<Seen>, String> {
+    // Others may not ask what program a queue has.
+    if !weir_port::sys::is_root() {
+        return Ok(Vec::new());
+    }
+    let mut all = find::all().map_err(|error| error.to_string())?;
+    all.retain(|seen| name.is_none_or(|name| seen.record.as_ref().is_some_and(|record| record.name == name)));
+    all.sort_by(|a, b| key(a).cmp(&key(b)));
+    Ok(all)
+}
+
+fn key(seen: &Seen) -> (&str, bool, &str) {
+    let record = seen.record.as_ref();
+    let is_back = record.is_some_and(|record| record.direction == Direction::Back);
+    (record.map_or("", |record| &record.name), is_back, &seen.place.link.name)
+}
+
+/// For programs.
+pub fn to_json(seen: &Seen) -> Value {
+    let record = seen.record.as_ref();
+    let [held_full, passing_overflowed] = seen.overflowed();
+    let rate = record.and_then(|record| Rate::from_bits_per_s(record.rate_bits_per_s));
+    json!({
+        "name": record.map(|record| &record.name),
+        "interface": seen.place.link.name,
+        "netns": seen.place.netns.label(),
+        "direction": record.map(|record| record.direction),
+        "stage": record.map(|record| record.stage),
+        "rate_bits_per_s": record.map(|record| record.rate_bits_per_s),
+        "burst_bytes": record.map(|record| record.burst_bytes),
+        "packets": seen.traffic.packets,
+        "bytes": seen.traffic.bytes,
+        "held": {"packets": seen.traffic.waiting, "bytes": seen.traffic.waiting_bytes},
+        "held_over_rate_ns": rate.map(|rate| rate.ns_for(seen.traffic.waiting_bytes)),
+        "delay_ns": Value::Null,
+        "dropped": {
+            "held-full": held_full,
+            "passing-full": passing_overflowed + seen.counts.passing_full,
+            "priority": seen.misdirected(),
+        },
+        "marked": seen.counts.marked,
+        "crowded": seen.counts.crowded,
+        "classes": [class(seen, "held", HELD), class(seen, "passing", PASSING)],
+        "changed": seen.steering.as_ref().map(|now| json!({
+            "rps_cpus": {"before": record.map(|record| &record.steering_before), "now": now},
+        })),
+        "faults": seen.faults(),
+    })
+}
+
+fn class(seen: &Seen, name: &str, leaves: Leaves) -> Value {
+    let (sum, busy) = sum(seen, leaves);
+    json!({
+        "name": name,
+        "packets": sum.packets,
+        "bytes": sum.bytes,
+        "held": {"packets": sum.waiting, "bytes": sum.waiting_bytes},
+        "dropped": sum.dropped,
+        "leaves": leaves.count,
+        "leaves_waiting": busy,
+    })
+}
+
+fn sum(seen: &Seen, leaves: Leaves) -> (Traffic, usize) {
+    let numbers = leaves.first_class..leaves.first_class + leaves.count;
+    let mut sum = Traffic::default();
+    let mut busy = 0;
+    for class in seen.classes.iter().filter(|class| numbers.contains(&class.number)) {
+        sum.packets += class.traffic.packets;
+        sum.bytes += class.traffic.bytes;
+        sum.dropped += class.traffic.dropped;
+        sum.waiting += class.traffic.waiting;
+        sum.waiting_bytes += class.traffic.waiting_bytes;
+        busy += usize::from(class.traffic.waiting > 0);
+    }
+    (sum, busy)
+}
+
+/// For people.
+pub fn render(seen: &Seen) -> String {
+    let mut text = String::new();
+    let place = seen.place.describe();
+    let Some(record) = &seen.record else { return format!("limit at {place}: half made\n") };
+    let rate = Rate::from_bits_per_s(record.rate_bits_per_s)
+        .map_or_else(|| "nothing".into(), |rate| rate.to_string());
+    let stage = match record.stage {
+        Stage::Limiting => "",
+        Stage::Making => ", half made",
+        Stage::Opening => ", open: it limits nothing and waits to be removed",
+    };
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "limit {}: {place} sends at most {rate}, burst {}{stage}",
+        record.name,
+        size_text(record.burst_bytes)
+    );
+    let held = match Rate::from_bits_per_s(record.rate_bits_per_s) {
+        Some(rate) if seen.traffic.waiting > 0 => {
+            format!(", {} of the rate", human::duration(rate.ns_for(seen.traffic.waiting_bytes)))
+        }
+        _ => String::new(),
+    };
+    let [held_full, passing_overflowed] = seen.overflowed();
+    let _ = writeln!(
+        text,
+        "  sent {} ({}), holds {} ({}{held})",
+        human::plural(seen.traffic.packets, "packet"),
+        human::bytes(seen.traffic.bytes),
+        human::plural(seen.traffic.waiting, "packet"),
+        human::bytes(seen.traffic.waiting_bytes),
+    );
+    for (name, leaves) in [("with a socket, held", HELD), ("without one, passing", PASSING)] {
+        let (sum, busy) = sum(seen, leaves);
+        let _ = writeln!(
+            text,
+            "  {name}: {} sent, {} waiting in {busy} of {} leaves",
+            human::count(sum.packets),
+            human::count(sum.waiting),
+            leaves.count
+        );
+    }
+    let _ = writeln!(
+        text,
+        "  dropped: {} as a leaf was full, {} that passed and waited too long, {} that asked to pass by; {} marked",
+        human::count(held_full),
+        human::count(passing_overflowed + seen.counts.passing_full),
+        human::count(seen.misdirected()),
+        human::count(seen.counts.marked),
+    );
+    if let Some(now) = &seen.steering {
+        let _ = writeln!(
+            text,
+            "  changed until --off: rps_cpus at the other end, {} before, {} now",
+            record.steering_before.join(" "),
+            now.join(" ")
+        );
+    }
+    text
+}

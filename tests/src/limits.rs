@@ -1,0 +1,109 @@
+//! The benches of `weir limit`: a host that sends by a pair made without queue options, and what lies behind.
+//!
+//! ```text
+//!  left                 middle                       right
+//!  veth0 -------------- wa  bridge or routes  wb --- veth0
+//! ```
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use weir_lab::bed::{End, Namespace, address, names};
+use weir_lab::process::{Finished, run};
+
+use crate::weir_binary;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What is between the two pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// The kernel's bridge.
+    Bridge,
+    /// The kernel's routing.
+    Routes,
+}
+
+/// Three hosts in a row.
+#[derive(Debug)]
+pub struct Row {
+    /// The host that sends.
+    pub left: Namespace,
+    /// The host that carries.
+    pub middle: Namespace,
+    /// The host that receives.
+    pub right: Namespace,
+    weir: PathBuf,
+}
+
+impl Row {
+    /// Joins them.
+    pub fn new(between: Between) -> Result<Row> {
+        let row = Row {
+            left: Namespace::new("left")?,
+            middle: Namespace::new("middle")?,
+            right: Namespace::new("right")?,
+            weir: weir_binary()?,
+        };
+        for (host, name) in [(&row.left, "wa"), (&row.right, "wb")] {
+            row.middle.ip(&format!("link add {name} type veth peer name veth0 netns {}", host.name()))?;
+            row.middle.ip(&format!("link set {name} up"))?;
+            host.ip("link set veth0 up")?;
+        }
+        match between {
+            Between::Bridge => {
+                row.middle.ip("link add br0 type bridge")?;
+                row.middle.ip("link set wa master br0")?;
+                row.middle.ip("link set wb master br0")?;
+                row.middle.ip("link set br0 up")?;
+                let end = |namespace| End { namespace, name: "veth0" };
+                address(0, end(&row.left), end(&row.right))?;
+            }
+            Between::Routes => {
+                for (host, name, net) in [(&row.left, "wa", 0u8), (&row.right, "wb", 1)] {
+                    let inner = End { namespace: &row.middle, name };
+                    address(net, End { namespace: host, name: "veth0" }, inner)?;
+                    let gateway = names(net, 2);
+                    host.ip(&format!("route add default via {}", gateway.v4))?;
+                    host.ip(&format!("-6 route add default via {}", gateway.v6))?;
+                }
+                row.middle.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+            }
+        }
+        Ok(row)
+    }
+
+    /// The address of the receiving host.
+    pub fn right_address(&self, between: Between) -> String {
+        match between {
+            Between::Bridge => names(0, 2).v4,
+            Between::Routes => names(1, 1).v4,
+        }
+    }
+
+    /// Runs `weir ARGUMENTS` (split at spaces) in the middle.
+    pub fn weir(&self, arguments: &str) -> Result<Finished> {
+        let mut command: Command = self.middle.command(&self.weir);
+        run(command.args(arguments.split_whitespace()), LIMIT)
+    }
+
+    /// `weir stat --json`: the limits of this name.
+    pub fn limits(&self, name: &str) -> Result<Vec<Value>> {
+        let done = self.weir(&format!("stat {name} --json"))?.success()?;
+        let value: Value = serde_json::from_str(&done.stdout)?;
+        let limits = value["limits"].as_array().context("no list of limits")?;
+        Ok(limits.clone())
+    }
+
+    /// The one limit of this name, which must have dropped nothing.
+    pub fn lossless_limit(&self, name: &str) -> Result<Value> {
+        let limits = self.limits(name)?;
+        let [limit] = limits.as_slice() else { anyhow::bail!("{} limits called {name}", limits.len()) };
+        let dropped = limit["dropped"].as_object().context("no drops")?;
+        ensure!(dropped.values().all(|count| count == 0), "dropped: {dropped:?}");
+        Ok(limit.clone())
+    }
+}
