@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # What tests cannot show: every interleaving of the rings (loom), undefined behaviour (Miri), races and bad memory
 # (sanitizers), odd input (fuzzing), threads stopped between any two steps (stress); and the simulator's random runs,
-# WEIR_SIM_TIMES as many. Half an hour without the stress of 10^9 hand-offs, which takes ten minutes of two idle cores;
-# VERIFY_HANDOFFS sets another number, VERIFY_SECONDS the time of each fuzz target. Prints how long each step took and
-# what it cannot see.
+# WEIR_SIM_TIMES as many. Half an hour without the stress of 10^9 hand-offs, which takes ten minutes of two idle cores, and the
+# 10^7 inputs of each fuzz target, which take as long together; VERIFY_HANDOFFS and VERIFY_INPUTS set other numbers. Prints
+# how long each step took and what it cannot see. With a word behind it, only the steps whose names have that word.
 #
-# Needs a nightly toolchain with miri and rust-src, and cargo-fuzz for fuzzing; says what it cannot run, and then fails.
+# Needs a nightly toolchain with miri and rust-src; says what it cannot run, and then fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/rust.sh
 
-seconds=${VERIFY_SECONDS:-60}
+only=${1:-}
+inputs=${VERIFY_INPUTS:-10000000}
 handoffs=${VERIFY_HANDOFFS:-1000000000}
 host=$(rustc -vV | sed -n 's/^host: //p')
 target=${CARGO_TARGET_DIR:-target}
@@ -20,6 +21,7 @@ times=()
 # step NAME BLIND-SPOTS COMMAND...
 step() {
     local name=$1 blind=$2 begin=$SECONDS answer=passed
+    [[ $name == *"$only"* ]] || return 0
     shift 2
     echo "== $name" >&2
     "$@" || { failures+=("$name"); answer=FAILED; }
@@ -58,9 +60,9 @@ sanitizer() {
         --target-dir "$target/sanitizer-$1"
 }
 
+# With every check that a debug build makes, and fast. A target that finds something says how to show it again.
 fuzz() {
-    cargo fuzz --version >/dev/null 2>&1 || { echo "verify: cargo install cargo-fuzz" >&2; return 1; }
-    cargo +nightly fuzz run --target-dir "$target/fuzz" "$1" -- -max_total_time="$seconds" -max_len=1000
+    WEIR_FUZZ_INPUTS=$inputs cargo test --config profile.dev.opt-level=3 -p weir-fuzz --test targets -- --exact "$1" --nocapture
 }
 
 simulator() {
@@ -79,10 +81,8 @@ step thread-sanitizer "order made by fences alone" sanitizer thread
 step address-sanitizer "code no test runs" sanitizer address
 step plain-pairs "other kernels, more processors" plain_pairs
 step simulator "memory order; graphs of more than 6 stages" simulator
-for file in fuzz/fuzz_targets/*.rs; do
-    [[ -f $file ]] || continue
-    name=$(basename "$file" .rs)
-    step "fuzz $name" "threads" fuzz "$name"
+for name in $(sed -n 's/^    \([a-z_]*\): targets::.*/\1/p' fuzz/tests/targets.rs); do
+    step "fuzz $name" "what random changes of its corpus do not reach" fuzz "$name"
 done
 
 printf '%s\n' "${times[@]}" >&2

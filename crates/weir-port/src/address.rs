@@ -69,11 +69,11 @@ pub fn routes() -> Result<Vec<Route>> {
 }
 
 /// The interfaces of a `RTA_MULTIPATH` attribute.
-fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
+pub fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
     let mut interfaces = Vec::new();
     while bytes.len() >= NEXT_HOP_BYTES {
         let length = usize::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
-        if length < NEXT_HOP_BYTES {
+        if length < NEXT_HOP_BYTES || length > bytes.len() {
             break;
         }
         interfaces.push(u32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]));
@@ -179,6 +179,11 @@ mod tests {
         };
         assert_eq!(next_hops(&[hop(16, 7), hop(8, 9)].concat()), [7, 9]);
         assert_eq!(next_hops(&[hop(8, 7), hop(4, 9)].concat()), [7]);
+        assert_eq!(
+            next_hops(&[hop(8, 7), hop(16, 9)[..12].to_vec()].concat()),
+            [7],
+            "longer than what is there"
+        );
         let bytes = [hop(16, 7), hop(15, 9)].concat();
         for cut in 0..bytes.len() {
             next_hops(&bytes[..cut]);

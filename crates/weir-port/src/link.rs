@@ -55,8 +55,7 @@ impl Link {
     /// The interface called `name` in this thread's namespace.
     pub fn by_name(name: &str) -> Result<Link> {
         let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
-        let c_name = CString::new(name).ok().filter(|_| !name.is_empty() && name.len() < libc::IFNAMSIZ);
-        let Some(c_name) = c_name else {
+        let Some(c_name) = kernel_name(name) else {
             return Err(PortError::NoInterface { name: name.into() });
         };
         request.encode().push_ifname(&c_name);
@@ -146,6 +145,15 @@ impl Link {
     }
 }
 
+/// A name as the kernel takes it; none if no interface can be called so.
+///
+/// Source: kernel `net/core/dev.c:dev_valid_name`, whose spaces (`lib/ctype.c`) are those of Latin-1.
+pub fn kernel_name(name: &str) -> Option<CString> {
+    let is_refused = |byte| matches!(byte, b'/' | b':' | b' ' | b'\t'..=b'\r' | 0xa0);
+    let fits = (1..libc::IFNAMSIZ).contains(&name.len()) && !matches!(name, "." | "..");
+    CString::new(name).ok().filter(|_| fits && !name.bytes().any(is_refused))
+}
+
 /// Sets an interface of this thread's namespace up or down.
 pub fn set_up(ifindex: u32, up: bool) -> Result<()> {
     let flag = libc::IFF_UP as u32;
@@ -169,5 +177,20 @@ pub fn delete(ifindex: u32) -> Result<()> {
     match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
         Err(error) if is_code(&error, libc::ENODEV) => Ok(()),
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_kernel_takes_is_a_name() {
+        for name in ["eth0", "eth0.7@x", "abcdefghijklmno", "w\u{e9}", "..."] {
+            assert_eq!(kernel_name(name).unwrap().to_bytes(), name.as_bytes());
+        }
+        for name in ["", "abcdefghijklmnop", ".", "..", "a b", "a\tb", "a/b", "a:b", "a\0b", "w\u{e0}"] {
+            assert_eq!(kernel_name(name), None, "{name:?}");
+        }
     }
 }

@@ -240,7 +240,8 @@ impl Watch {
     }
 }
 
-fn parse(bytes: &[u8]) -> Vec<LinkEvent> {
+/// What the messages of one reading say; reading stops at what is no message.
+pub fn parse(bytes: &[u8]) -> Vec<LinkEvent> {
     let event_of = |message: &[u8]| {
         let ifindex = ifindex_of(message);
         let flags = word(message, 24);

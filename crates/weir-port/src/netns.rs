@@ -6,9 +6,11 @@
 //! Source: namespaces(7), `setns(2)`; kernel `net/core/net_namespace.c:rtnl_net_getid` for [`NetNs::id_here`].
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -138,9 +140,7 @@ impl NetNs {
             attribute: libc::nlattr,
             fd: u32,
         }
-        const RTM_NEWNSID: u16 = 88;
         const RTM_GETNSID: u16 = 90;
-        const NETNSA_NSID: u16 = 1;
         const NETNSA_FD: u16 = 3;
         let request = Request {
             header: libc::nlmsghdr {
@@ -163,14 +163,7 @@ impl NetNs {
         // SAFETY: the kernel writes at most the length of `reply`.
         let received = unsafe { libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) };
         let reply = &reply[..sys::check(received as i32)? as usize];
-        // Header (16 bytes), `struct rtgenmsg` padded to 4, then attributes, of which the first is the number.
-        let half =
-            |at: usize| reply.get(at..at + 2).map(|two| u16::from_ne_bytes(two.try_into().expect("two")));
-        let id = reply.get(24..28).map(|four| i32::from_ne_bytes(four.try_into().expect("four")));
-        match (half(4), half(22), id) {
-            (Some(RTM_NEWNSID), Some(NETNSA_NSID), Some(id)) => Ok((id >= 0).then_some(id)),
-            _ => Ok(None),
-        }
+        Ok(id_of_reply(reply))
     }
 
     /// The namespace that this thread's namespace knows by the number `id`.
@@ -218,6 +211,50 @@ impl Drop for Here {
     }
 }
 
+/// The number that the kernel's answer to RTM_GETNSID gives a namespace; none if it gives none, or is another message.
+pub fn id_of_reply(reply: &[u8]) -> Option<i32> {
+    const RTM_NEWNSID: u16 = 88;
+    const NETNSA_NSID: u16 = 1;
+    // `struct nlmsghdr`, `struct rtgenmsg` padded to 4 bytes, then attributes, of which the first is the number.
+    let (length, rest) = reply.split_first_chunk::<4>()?;
+    let message = rest.get(..(u32::from_ne_bytes(*length) as usize).checked_sub(4)?)?;
+    let half = |at: usize| message.get(at..at + 2).map(|two| u16::from_ne_bytes([two[0], two[1]]));
+    let is_answer = half(0)? == RTM_NEWNSID && half(16)? == 8 && half(18)? == NETNSA_NSID;
+    let id = i32::from_ne_bytes(*message.get(20..)?.first_chunk()?);
+    (is_answer && id >= 0).then_some(id)
+}
+
+/// Where `mountinfo` says that namespaces are mounted.
+pub fn mounted(mountinfo: &str) -> Vec<PathBuf> {
+    let mounts = mountinfo.lines().filter_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        after.starts_with("nsfs ").then(|| before.split(' ').nth(4))?
+    });
+    mounts.map(unescaped).collect()
+}
+
+/// A path of `mountinfo`, where a space, a tab, a newline and a backslash are a backslash and three octal digits.
+fn unescaped(path: &str) -> PathBuf {
+    let digit = |byte: u8| matches!(byte, b'0'..=b'7').then(|| u32::from(byte - b'0'));
+    let mut bytes = Vec::new();
+    let mut rest = path.as_bytes();
+    while let Some((&first, behind)) = rest.split_first() {
+        let code = match (first, behind) {
+            (b'\\', &[a, b, c, ..]) => {
+                digit(a).zip(digit(b)).zip(digit(c)).map(|((a, b), c)| a << 6 | b << 3 | c)
+            }
+            _ => None,
+        };
+        let (byte, behind) = match code.and_then(|code| u8::try_from(code).ok()) {
+            Some(byte) => (byte, &behind[3..]),
+            None => (first, behind),
+        };
+        bytes.push(byte);
+        rest = behind;
+    }
+    OsString::from_vec(bytes).into()
+}
+
 impl AsFd for NetNs {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -232,17 +269,45 @@ fn candidates() -> Vec<PathBuf> {
         std::fs::read_link(&path).ok()?.to_str()?.starts_with("net:[").then_some(path)
     });
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mounted = mounts.lines().filter_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        if !after.starts_with("nsfs ") {
-            return None;
-        }
-        before.split(' ').nth(4).map(PathBuf::from)
-    });
     let processes = std::fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| {
         let entry = entry.ok()?;
         let is_process = entry.file_name().to_str()?.bytes().all(|byte| byte.is_ascii_digit());
         is_process.then(|| entry.path().join("ns/net"))
     });
-    open.chain(mounted).chain(processes).collect()
+    open.chain(mounted(&mounts)).chain(processes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounted_namespaces_are_found_with_the_names_that_people_gave_them() {
+        let line = |path: &str, kind: &str| {
+            format!("411 25 0:4 net:[4026532] {path} rw shared:9 - {kind} {kind} rw\n")
+        };
+        let text = line("/run/netns/a\\040b\\134", "nsfs")
+            + &line("/tmp", "tmpfs")
+            + "nonsense\n"
+            + &line("/x\\04", "nsfs");
+        assert_eq!(mounted(&text), [Path::new("/run/netns/a b\\"), Path::new("/x\\04")]);
+    }
+
+    #[test]
+    fn a_namespaces_number_is_read_from_a_whole_answer_alone() {
+        let answer = |kind: u16, id: i32| {
+            let mut bytes = 28u32.to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend([0; 14]);
+            bytes.extend([8u16, 1].map(u16::to_ne_bytes).concat());
+            bytes.extend(id.to_ne_bytes());
+            bytes
+        };
+        assert_eq!(id_of_reply(&answer(88, 7)), Some(7));
+        assert_eq!(id_of_reply(&answer(88, -1)), None, "it has none");
+        assert_eq!(id_of_reply(&answer(2, 7)), None, "an error");
+        for cut in 0..28 {
+            assert_eq!(id_of_reply(&answer(88, 7)[..cut]), None);
+        }
+    }
 }

@@ -226,7 +226,7 @@ pub fn root(ifindex: u32) -> Result<Root> {
 }
 
 /// The value of the attribute TCA_OPTIONS among the attributes of a qdisc, as the kernel wrote it.
-fn raw_options(mut attributes: &[u8]) -> Vec<u8> {
+pub fn raw_options(mut attributes: &[u8]) -> Vec<u8> {
     while let Some((header, _)) = attributes.split_first_chunk::<4>() {
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
         // The two high bits say how the value is encoded.

@@ -42,7 +42,7 @@ pub fn by_closed_sockets(netns: &NetNs) -> Result<Unsent> {
 }
 
 /// Adds the sockets of one table: `sl local remote st tx_queue:rx_queue ...`, in hexadecimal.
-fn add(unsent: &mut Unsent, table: &str) {
+pub fn add(unsent: &mut Unsent, table: &str) {
     for line in table.lines().skip(1) {
         let mut words = line.split_whitespace().skip(3);
         let (Some(state), Some(queues)) = (words.next(), words.next()) else { continue };
@@ -51,7 +51,7 @@ fn add(unsent: &mut Unsent, table: &str) {
             && CLOSED_AND_SENDING.contains(&state)
         {
             unsent.sockets += 1;
-            unsent.bytes += bytes;
+            unsent.bytes = unsent.bytes.saturating_add(bytes);
         }
     }
 }

@@ -22,7 +22,7 @@ pub mod hungry;
 pub mod inject;
 pub mod loans;
 pub mod memory;
-#[cfg(all(not(loom), any(test, fuzzing)))]
+#[cfg(all(not(loom), any(test, feature = "model")))]
 pub mod model;
 mod pending;
 pub mod pool;

@@ -1,5 +1,5 @@
 //! The rings and the hand-off against queues of the standard library, operation by operation: one model, which property
-//! tests feed with random bytes and the fuzz target `handoff` with bytes that find new paths.
+//! tests and the fuzz target `handoff` feed with bytes.
 //!
 //! Rule: the first byte says what is modelled, every other byte is one operation: its low three bits say which, the others
 //! are its argument. After every operation the real thing and the model agree: the same elements in the same order,

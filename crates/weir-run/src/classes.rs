@@ -327,7 +327,14 @@ impl<'a> Reader<'a> {
         self.refuse_of_the_other_kind(class)?;
         if ceil < rate {
             let span = class.ceil.as_ref().unwrap_or(&class.rate).span();
-            let why = format!("the ceiling {ceil} is below the rate {rate}; raise it to {rate} or more");
+            let why = match self.kind {
+                Kind::Htb => {
+                    format!("the ceiling {ceil} is below the rate {rate}; raise it to {rate} or more")
+                }
+                Kind::Cbq => format!(
+                    "the share {rate} is above the {ceil} that all classes under the same top have together; write {ceil} or less"
+                ),
+            };
             return Err(self.source.tell(span, why));
         }
         let burst = |text: &Option<Spanned<String>>, rate| match text {

@@ -106,12 +106,18 @@ fn skip_extensions(mut next: u8, mut rest: &[u8]) -> (u8, Option<&[u8]>) {
     const FRAGMENT: u8 = 44;
     const AUTHENTICATION: u8 = 51;
     const DESTINATION: u8 = 60;
-    for _ in 0..EXTENSIONS_MAX {
+    for left in (0..=EXTENSIONS_MAX).rev() {
         let len = match (next, rest) {
+            (HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION, _) if left == 0 => break,
             (HOP_BY_HOP | ROUTING | DESTINATION, &[_, units, ..]) => 8 + 8 * usize::from(units),
-            (AUTHENTICATION, &[_, words, ..]) => 8 + 4 * usize::from(words),
-            (FRAGMENT, &[_, _, high, low, ..]) if u16::from_be_bytes([high, low]) >> 3 == 0 => 8,
-            (FRAGMENT, &[transport, ..]) => return (transport, None),
+            // It has a sequence number at least, so its length is never 0.
+            (AUTHENTICATION, &[_, words, ..]) if words > 0 => 8 + 4 * usize::from(words),
+            (FRAGMENT, &[transport, _, high, low, _, _, _, _, ..]) => {
+                if u16::from_be_bytes([high, low]) >> 3 > 0 {
+                    return (transport, None);
+                }
+                8
+            }
             (HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION, _) => return (next, None),
             _ => return (next, Some(rest)),
         };
@@ -223,6 +229,12 @@ mod tests {
         let later_fragment = [&[17, 0, 0, 8, 0, 0, 0, 9][..], &udp()].concat();
         let headers = Headers::parse(&frame(0, IPV6, &ipv6(44, &later_fragment)));
         assert_eq!((headers.ip.unwrap().protocol, headers.ports), (17, None));
+        let eight = [&[60, 0, 0, 0, 0, 0, 0, 0].repeat(7)[..], &[17, 0, 0, 0, 0, 0, 0, 0], &udp()].concat();
+        assert_eq!(Headers::parse(&frame(0, IPV6, &ipv6(60, &eight))), plain, "as many as are stepped over");
+        for (kind, cut_short) in [(51, &[17, 0, 0, 0, 0, 0, 0, 0][..]), (44, &[17, 0, 0, 8, 0, 0, 0])] {
+            let headers = Headers::parse(&frame(0, IPV6, &ipv6(kind, cut_short)));
+            assert_eq!((headers.ip.unwrap().protocol, headers.ports), (kind, None));
+        }
         let endless = [60, 0, 0, 0, 0, 0, 0, 0].repeat(20);
         assert_eq!(Headers::parse(&frame(0, IPV6, &ipv6(60, &endless))).ports, None);
     }

@@ -181,8 +181,9 @@ pub(super) fn answer_echo_v4(ip: &mut [u8]) -> bool {
     if icmp.msg_type() != Icmpv4Message::EchoRequest || icmp.msg_code() != 0 || !icmp.verify_checksum() {
         return false;
     }
-    icmp.set_checksum(updated(icmp.checksum(), 0x0800, 0));
     icmp.set_msg_type(Icmpv4Message::EchoReply);
+    // Not followed from the request's: a reply may be all zeros, and what is followed to there is 0 where 0xffff is right.
+    icmp.fill_checksum();
     packet.set_src_addr(destination);
     packet.set_dst_addr(source);
     packet.set_hop_limit(OWN_TTL);

@@ -388,6 +388,14 @@ fn echo_requests_are_answered() {
     assert_eq!((u8::from(icmp.msg_type()), icmp.echo_ident(), icmp.data()), (0, 0x1234, &[9, 9, 9][..]));
     assert_eq!(packet.0[..12], [A, R0].concat());
 
+    // The reply is zeros and nothing else, but for its checksum.
+    let mut ping = vec![8, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    Icmpv4Packet::new_unchecked(&mut ping).fill_checksum();
+    let ip = ip_v4("192.168.0.2", "192.168.1.1", 1, 1, &ping);
+    let mut packet = ethernet(R0, A, EthernetProtocol::Ipv4, &ip);
+    assert_eq!(one(&mut router, 0, &mut packet, 0), Verdict::Forward(0));
+    assert_eq!(packet.0[34..44], [0, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0]);
+
     for (from, to) in [("2001:db8::2", "2001:db8:1::1"), ("fe80::2", "fe80::10")] {
         let to = if to == "fe80::10" { resolve::link_local(R0).to_string() } else { to.to_string() };
         let mut ping = vec![128, 0, 0, 0, 0x12, 0x34, 0, 1, 9, 9, 9];
@@ -402,7 +410,7 @@ fn echo_requests_are_answered() {
         assert!(icmp.verify_checksum(&ip.src_addr(), &ip.dst_addr()));
         assert_eq!((ip.dst_addr(), u8::from(icmp.msg_type())), (v6(from), 129));
     }
-    assert_eq!(router.counts().echoes, 3);
+    assert_eq!(router.counts().echoes, 4);
 }
 
 #[test]

@@ -111,6 +111,7 @@ fn what_is_wrong_is_told_with_its_place() {
     let table: &[(String, &str)] = &[
         (class("rate = \"0mbit\""), "12:8: \"0mbit\" is not a rate: it must be more than zero; write for example 200mbit\n  12 | rate = \"0mbit\"\n     |        ^^^^^^^"),
         (class("rate = \"20mbit\"\nceil = \"10mbit\""), "13:8: the ceiling 10mbit is below the rate 20mbit; raise it to 20mbit or more\n  13 | ceil = \"10mbit\"\n     |        ^^^^^^^^"),
+        ("shaper = \"cbq\"\n[[class]]\nname = \"a\"\nrate = \"1mbit\"\n[[class]]\nname = \"b\"\nparent = \"a\"\nrate = \"2mbit\"".into(), "8:8: the share 2mbit is above the 1mbit that all classes under the same top have together; write 1mbit or less\n"),
         (class("rate = \"20mbit\"\nburst = \"1kb\""), "13:9: a burst of 1kb is below one frame of 1514 bytes; give 2kb or more\n"),
         (class("rate = \"20mbit\"\ncburst = \"1kb\""), "13:10: a burst of 1kb is below one frame"),
         (class("rate = \"20mbit\"\nburst = \"2gb\""), "13:9: a bucket holds 1gb at most; give less\n"),

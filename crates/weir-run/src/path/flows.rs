@@ -102,9 +102,9 @@ impl std::error::Error for TrafficError {}
 pub const SIZE_BYTES_MAX: u16 = 1514;
 
 impl Traffic {
-    /// How many flows the ranges make.
+    /// How many flows the ranges make; more than can be counted are as many as can.
     pub fn combinations(&self) -> u64 {
-        self.src.len() * self.dst.len()
+        self.src.len().saturating_mul(self.dst.len())
     }
 
     /// Checks what it asks for.
@@ -325,5 +325,8 @@ mod tests {
         assert!(error(Traffic { flows: 0, ..plain() }).contains("0 flows"));
         assert!(error(Traffic { flows: 2, ..plain() }).contains("make 1"));
         assert!(error(Traffic { first_flow: u32::MAX, ..plain() }).contains("flows"));
+        let all: Endpoints = "0.0.0.0:0-255.255.255.255:65535".parse().unwrap();
+        let everything = Traffic { src: all, dst: all, ..plain() };
+        assert_eq!((everything.combinations(), everything.check()), (u64::MAX, Ok(())));
     }
 }

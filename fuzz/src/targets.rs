@@ -1,0 +1,18 @@
+//! The targets, each a function of an input.
+
+pub mod bridge;
+pub mod classes;
+pub mod control;
+pub mod ecn;
+pub mod headers;
+pub mod names;
+pub mod netlink;
+pub mod proc;
+pub mod router;
+pub mod settings;
+pub mod units;
+
+/// Rings and hand-off against queues of the standard library, by the model that the property test runs too.
+pub fn handoff(bytes: &[u8]) {
+    weir_ring::model::run(bytes);
+}

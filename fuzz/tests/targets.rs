@@ -1,0 +1,42 @@
+//! Every fuzz target, a test each: a fixed number of inputs on any toolchain ([`weir_fuzz::engine`] says how many, and which),
+//! or as many as coverage finds under `cargo bolero test`.
+
+macro_rules! targets {
+    ($($name:ident: $target:path,)*) => {
+        $(
+            #[test]
+            fn $name() {
+                #[cfg(fuzzing)]
+                bolero::check!().for_each(|bytes: &[u8]| $target(bytes));
+                #[cfg(not(fuzzing))]
+                weir_fuzz::engine::run(stringify!($name), $target);
+            }
+        )*
+    };
+}
+
+use weir_fuzz::targets;
+
+targets! {
+    bridging: targets::bridge::bridging,
+    class_trees: targets::classes::class_trees,
+    classes: targets::classes::classes,
+    classifying: targets::headers::classifying,
+    counters: targets::control::counters,
+    ecn: targets::ecn::marking,
+    endpoints: targets::names::endpoints,
+    handoff: targets::handoff,
+    icmp: targets::router::icmp,
+    link_events: targets::netlink::link_events,
+    names: targets::names::names,
+    netlink_replies: targets::netlink::netlink_replies,
+    proc_tables: targets::proc::proc_tables,
+    requests: targets::control::requests,
+    resolving: targets::router::resolving,
+    routing: targets::router::routing,
+    set_limits: targets::control::set_limits,
+    settings: targets::settings::settings,
+    steering: targets::headers::steering,
+    undo_records: targets::control::undo_records,
+    units: targets::units::units,
+}
