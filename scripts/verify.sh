@@ -74,12 +74,18 @@ plain_pairs() {
         WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$target/release/weir" cargo test -p weir-tests --test plain_pair
 }
 
+limits() {
+    cargo build --release -p weir-cli &&
+        WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$target/release/weir" cargo test -p weir-tests --test limit -- floods
+}
+
 step loom "more threads and elements than the tests' own; SeqCst accesses (none are used); the kernel" loom
 step stress "weaker memory than this machine's" stress
 step miri "other schedules than those it ran; system calls" miri
 step thread-sanitizer "order made by fences alone" sanitizer thread
 step address-sanitizer "code no test runs" sanitizer address
 step plain-pairs "other kernels, more processors" plain_pairs
+step limits "other kernels, more processors" limits
 step simulator "memory order; graphs of more than 6 stages" simulator
 for name in $(sed -n 's/^    \([a-z_]*\): targets::.*/\1/p' fuzz/tests/targets.rs); do
     step "fuzz $name" "what random changes of its corpus do not reach" fuzz "$name"

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
 use weir_tests::crowd::Crowd;
@@ -23,6 +23,9 @@ fn main() -> ExitCode {
         privileged!(changes_under_load_lose_nothing),
         privileged!(forwarded_packets_are_dropped_by_rule_and_counted),
         privileged!(everything_comes_back),
+        privileged!(others_stay_and_see_every_packet),
+        privileged!(tun_and_bridge_devices_are_limited_themselves),
+        privileged!(what_is_taken_away_is_said_and_set_again),
         privileged!(a_priority_passes_nothing_by),
         privileged!(what_cannot_be_limited_is_said),
     ])
@@ -33,11 +36,23 @@ fn seconds() -> f64 {
 }
 
 fn two_floods_in_a_bridge() -> Result<()> {
-    floods(Between::Bridge, 2)
+    rounds(Between::Bridge, 2)
 }
 
 fn sixteen_floods_routed() -> Result<()> {
-    floods(Between::Routes, 16)
+    rounds(Between::Routes, 16)
+}
+
+/// Once with so many clients; with `WEIR_ROUNDS` so often with each number.
+fn rounds(between: Between, clients: usize) -> Result<()> {
+    let rounds: Option<usize> = std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let Some(rounds) = rounds else { return floods(between, clients) };
+    for _ in 0..rounds {
+        for clients in [2, 3, 8, 16, 64] {
+            floods(between, clients).with_context(|| format!("{clients} clients"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Nothing dropped by the queue, nothing out of order, the rate is there and even.
@@ -107,9 +122,9 @@ fn forwarded_packets_are_dropped_by_rule_and_counted() -> Result<()> {
     Ok(())
 }
 
-/// As if there had never been a limit, and no process in between.
+/// As if there had never been a limit, and no process in between. A bridge would show its timers as well.
 fn everything_comes_back() -> Result<()> {
-    let row = Row::new(Between::Bridge)?;
+    let row = Row::new(Between::Routes)?;
     let traces = || -> Result<_> {
         let mut all = Vec::new();
         for host in [&row.left, &row.middle] {
@@ -133,6 +148,63 @@ fn everything_comes_back() -> Result<()> {
     let again = row.weir("limit wa --off")?;
     ensure!(again.status.code() == Some(1) && again.stderr.contains("there is no limit"), "{}", again.stderr);
     Ok(())
+}
+
+/// A filter at the same device counts what it sees: all of it, and it is still there when the limit is gone.
+fn others_stay_and_see_every_packet() -> Result<()> {
+    const PINGS: usize = 20;
+    let row = Row::new(Between::Bridge)?;
+    row.left.tc("qdisc add dev veth0 clsact")?;
+    row.left.sh("nft add table netdev watch")?;
+    row.left.sh("nft add chain netdev watch out { type filter hook egress device veth0 priority 0 ; }")?;
+    row.left.sh("nft add rule netdev watch out icmp type echo-request counter")?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    row.left.sh(&format!("ping -q -c {PINGS} -i 0.02 {to}"))?;
+    let seen = row.left.sh("nft list chain netdev watch out")?;
+    ensure!(seen.contains(&format!("packets {PINGS} ")), "{seen}");
+    row.weir("limit wa --off")?.success()?;
+    let qdiscs = row.left.tc("qdisc show dev veth0")?;
+    ensure!(qdiscs.contains("clsact") && qdiscs.contains("noqueue") && !qdiscs.contains("htb"), "{qdiscs}");
+    row.left.sh("nft list chain netdev watch out").map(drop)
+}
+
+/// Where there is no pair the device that is named sends itself.
+fn tun_and_bridge_devices_are_limited_themselves() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.middle.ip("tuntap add tun7 mode tun")?;
+    row.middle.ip("tuntap add tap7 mode tap")?;
+    for name in ["tun7", "tap7", "br0"] {
+        row.middle.ip(&format!("link set {name} up"))?;
+        let before = row.middle.tc(&format!("qdisc show dev {name}"))?;
+        let done = row.weir(&format!("limit {name} --rate 10mbit"))?.success()?;
+        ensure!(
+            done.stdout.contains(&format!("limited: {name} in this network namespace")),
+            "{}",
+            done.stdout
+        );
+        ensure!(row.lossless_limit(name)?["interface"] == name, "its queue is its own");
+        row.weir(&format!("limit {name} --off"))?.success()?;
+        let after = row.middle.tc(&format!("qdisc show dev {name}"))?;
+        ensure!(after == before, "{name} had {before}, has {after}");
+    }
+    Ok(())
+}
+
+/// A container that is root of its namespace can take the filter away.
+fn what_is_taken_away_is_said_and_set_again() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    row.left.tc("filter del dev veth0 parent 7769:")?;
+    let done = row.weir("stat --check")?;
+    ensure!(
+        done.status.code() == Some(1) && done.stderr.contains("its filter was removed"),
+        "{}",
+        done.stderr
+    );
+    row.weir("limit wa --rate 20mbit")?.success()?;
+    row.weir("stat wa --check")?.success()?;
+    row.weir("limit wa --off")?.success().map(drop)
 }
 
 /// `7769:0` means "directly" to HTB, and who may set a priority may set that.

@@ -9,7 +9,7 @@
 //! A limit is made open: until every leaf is there nothing waits, so no flow has packets where the program does not
 //! know of them.
 //!
-//! Owner: the kernel; commands change it one at a time ([`crate::lock`]). Limits: what leaves by AF_XDP or with
+//! Owner: the kernel; commands change it one at a time ([`crate::hold::ends`]). Limits: what leaves by AF_XDP or with
 //! `PACKET_QDISC_BYPASS` passes no queue.
 
 pub mod find;

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use weir_core::rate::Rate;
 use weir_core::units::{size_text, time_text};
+use weir_port::hold;
 use weir_port::limit::off::{self, Off};
 use weir_port::limit::record::Direction;
 use weir_port::limit::{Asked, Done, Place};
-use weir_port::lock::Lock;
 use weir_run::clock::now_ns;
 use weir_run::limits::burst_bytes_default;
 
@@ -72,7 +72,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return Err(Failure::usage("nothing to do: give --rate, --rate-back or --burst, or --off"));
     }
     let ways = Ways::of(arguments)?;
-    let _lock = Lock::take()?;
+    let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
+    let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     if arguments.off {
         return remove(&ways, arguments.now);
     }
@@ -98,6 +99,10 @@ struct Ways {
 }
 
 impl Ways {
+    fn ends(&self) -> impl Iterator<Item = &Place> {
+        std::iter::once(&self.there).chain(&self.back)
+    }
+
     fn of(arguments: &Arguments) -> Result<Ways, Failure> {
         if let Some(pid) = arguments.pid {
             let there = Place::of_process(pid, &arguments.device)?;
@@ -143,7 +148,7 @@ fn set(
 fn remove(ways: &Ways, now: bool) -> Outcome {
     let mut is_none = true;
     let mut status = ExitCode::SUCCESS;
-    for place in std::iter::once(&ways.there).chain(&ways.back) {
+    for place in ways.ends() {
         match off::off(place, now, now_ns)? {
             Off::None => continue,
             Off::Removed { lost: 0 } => {
