@@ -143,10 +143,15 @@ fn change(queues: u32, commands: &[&str], said: &str, event: &str) -> Result<()>
 /// What a wire needs at the sender's end.
 fn queue_and_checksums(rig: &Rig) -> Result<String> {
     let queue = rig.left.tc("qdisc show dev veth0")?;
-    let words = queue.lines().map(|line| line.split(" refcnt").next().unwrap_or_default());
+    // Handles of parts and reference counts are other ones each time.
+    let mut parts: Vec<&str> =
+        queue.lines().filter_map(|line| line.split_once(" parent ")).map(|two| two.1).collect();
+    parts.sort_unstable();
+    let root =
+        queue.lines().find(|line| line.contains(" root ")).and_then(|line| line.split(" refcnt").next());
     let offloads = rig.left.sh("ethtool -k veth0")?;
     let checksums = offloads.lines().filter(|line| line.starts_with("tx-checksumming"));
-    Ok(words.chain(checksums).collect::<Vec<_>>().join("\n"))
+    Ok(root.into_iter().chain(parts).chain(checksums).collect::<Vec<_>>().join("\n"))
 }
 
 fn checksum_offload_is_switched_off_again() -> Result<()> {
@@ -285,6 +290,7 @@ fn a_sender_that_moves_and_comes_back_is_followed() -> Result<()> {
     other.ip(&format!("link set veth0 netns {}", bed.rig.left.name()))?;
     settle(&bed.rig.left)?;
     bed.require_flow_of_tcp(&bed.rig.left)?;
+    wait_until("it is held again", SOON, || Ok(bed.rig.left.tc("qdisc show dev veth0")?.contains("7765:")))?;
     bed.wire.check()?;
     let Bed { wire, crowd, rig } = bed;
     drop(crowd);

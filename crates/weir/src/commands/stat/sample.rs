@@ -40,7 +40,6 @@ pub fn snapshot() -> Snapshot {
     wb.device.state = "down".into();
     wb.sender_device =
         DeviceStats { state: "no-carrier".into(), tx_dropped: 17, queue_dropped: 7, ..wb.sender_device };
-    wb.sender_device.unexplained.queue = 7;
     let wa = PortStats { queues: 128, sender_queue_packets: 1_024, ..port("wa", "veth0") };
     let frames = FrameStats { total: 16_384, free: 7_744, lent: 8_328, held: 312 };
     let mut wire = wire("wa", ["wa", "wb"], vec![there, back], frames);

@@ -207,7 +207,7 @@ device  state       dropped coming in  going out  by its queue  unexplained
 wa      up                          0          0             0            0
 veth0   up                          0          0             0            0
 wb      down                        0          0             0            0
-veth0   no-carrier                  0         17             7            7
+veth0   no-carrier                  0         17             7            0
 
 event  times  dropped meanwhile  waited in a queue that was emptied
 down       2                 17                                 300
