@@ -224,7 +224,7 @@ mod tests {
     use crate::machine::cores;
     use crate::progress::Silent;
 
-    /// What `design.md` promises to scripts.
+    /// The fields that scripts rely on.
     const PROMISED: [&str; 9] =
         ["kpps", "enter", "try", "tryfail", "sleep", "kicks_sent", "kicks_saved", "lost", "reordered"];
 

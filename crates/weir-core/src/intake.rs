@@ -18,7 +18,7 @@
 //! - A turn lasts until the share is used up; one that is not taken, for want of room, is kept.
 //! - A packet is announced just before it arrives, so a fresh queue is tried [`TRIES`] times; if it still has none, another
 //!   queue may have got it, and all are looked at.
-//! - Bounded work per pass (design.md, invariant 6): a pass takes as many turns as queues were known or suspected to have
+//! - Bounded work per pass (ARCHITECTURE.md, invariant 6): a pass takes as many turns as queues were known or suspected to have
 //!   packets when it began.
 //! - No lost wake-up (invariant 3): a sender may be preempted between announcement and packet. So a queue that turned idle
 //!   is looked at again after [`RECHECK_NS_MIN`] and then, four times later each time, [`RECHECKS`] times in all; a fresh

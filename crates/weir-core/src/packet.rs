@@ -3,7 +3,7 @@
 //! The core never sees the bytes' storage. A frame of the shared packet memory, a buffer of the simulator and a
 //! test's plain struct are all packets, so the same queues and shapers run on threads and on a virtual clock.
 //!
-//! Ownership: a packet is moved, never copied or shared: it is always in exactly one place (design.md section 1).
+//! Ownership: a packet is moved, never copied or shared: it is always in exactly one place (ARCHITECTURE.md, the law).
 
 /// Anything that can travel the path.
 pub trait Packet {

@@ -11,7 +11,7 @@
 //!    +-------- the wait timed out --------------------------------------------------------------+
 //! ```
 //!
-//! Rule (design invariant 3): *"ready" may be wrong and cost one try; "not ready" is never missed.*
+//! Rule (invariant 3): *"ready" may be wrong and cost one try; "not ready" is never missed.*
 //! - A producer publishes, then passes a fence (`F1`), then looks at the state alone, and turns `PARKING` or `PARKED` into
 //!   `NOTIFIED`. It never decides from what the ring held: a snapshot taken before publishing says nothing about the
 //!   worker after it. Only a worker that was `PARKED` needs the system call.

@@ -5,7 +5,7 @@
 //! - an outlet stages elements in the slots of its ring, where they stay, and publishes a batch at once: one store, one fence, at
 //!   most one kick for each batch and destination (the coalesced interrupt of DragonFly's transmit path);
 //! - a drain takes from each source at most what was there when its turn began, so a busy source cannot hold up the others or
-//!   the worker's other duties (design invariant 6: FreeBSD's epair starved its neighbour without this);
+//!   the worker's other duties (invariant 6: FreeBSD's epair starved its neighbour without this);
 //! - elements of one source come out in the order they were staged;
 //! - a worker that goes away is seen: its inbox by the outlets' next flush, its outlets by the inbox's drain.
 //!

@@ -1,7 +1,7 @@
 //! Who holds which frame: one [`Pool`] for each worker, over one depot they share.
 //! Taking and giving touch the worker's own cache of handles; the depot is met once in 64 frames at most.
 //!
-//! Rule (conservation, design invariant 1): `total = shared + cached + out` always, where `shared` lies in the depot,
+//! Rule (conservation, invariant 1): `total = shared + cached + out` always, where `shared` lies in the depot,
 //! `cached = drawn + given - taken` in the workers' caches and `out = taken - given` is with everyone else: packets, rings,
 //! the kernel. The last frame given is the first taken, so a worker's hot frames stay in its cache.
 //!

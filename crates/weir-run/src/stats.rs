@@ -1,7 +1,7 @@
 //! What `weir stat` shows: copies of the workers' counters, as one JSON object.
 //!
 //! The same numbers stand in the text, the JSON and, later, the metrics. Every part carries what it accepted, delivered,
-//! dropped by reason and holds, so that [`Snapshot::check`] can prove conservation (design.md, invariant 1) from the outside.
+//! dropped by reason and holds, so that [`Snapshot::check`] can prove conservation (ARCHITECTURE.md, invariant 1) from the outside.
 
 use std::collections::BTreeMap;
 

@@ -14,7 +14,7 @@
 //!
 //! [`Fault`] breaks one rule at a time, to show that a run would notice: each of them hangs in some runs.
 //!
-//! Owner: a run owns all of it. Source: design.md sections 2 and 3, invariants 3, 4 and 6.
+//! Owner: a run owns all of it. Source: ARCHITECTURE.md, invariants 3, 4 and 6.
 //! Limits: sequentially consistent steps, so memory ordering is the model checker's business (weir-ring under loom);
 //! the rings here are models, not weir-ring's.
 

@@ -15,7 +15,7 @@
 //! queue; the first announcement of a queue that is not known to have packets kicks the worker if it is parked, once.
 //!
 //! Owner: one worker. Intake, token bucket, DRR, credit and books are `weir-core`'s, not a model of them.
-//! Source: design.md sections 2 and 3; the mechanism verified on a live kernel (veth, owned NAPI instances).
+//! Source: ARCHITECTURE.md; the mechanism verified on a live kernel (veth, owned NAPI instances).
 //! Limits: the far side never refuses, frames never run out, the worker does not spin; a queue's ring and qdisc are one
 //! FIFO, bounded by `queue_packets`. After `end_ns` an empty wire's worker sleeps for good, so that a run ends.
 

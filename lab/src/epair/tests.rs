@@ -5,7 +5,7 @@ use crate::machine::cores;
 use crate::progress::Silent;
 use crate::report::is_ours;
 
-/// What `design.md` promises to scripts.
+/// The fields that scripts rely on.
 const PROMISED: [&str; 9] = [
     "mpps",
     "wait_hist",

@@ -4,7 +4,7 @@ use super::*;
 use crate::machine::cores;
 use crate::progress::Silent;
 
-/// What `design.md` promises to scripts.
+/// The fields that scripts rely on.
 const PROMISED: [&str; 5] = ["kpps", "dropped", "reordered", "p50_us", "p99_us"];
 
 fn cases(names: &[&str]) -> Vec<Case> {

@@ -9,7 +9,7 @@
 //! [`input`] tells whether a header may be believed, [`checksum`] keeps it right, [`icmp`] tells senders what
 //! went wrong, [`outbox`] holds the frames a router makes itself, and [`router`] is the instance.
 //!
-//! Owner: one worker for each bridge and router (design.md section 3, invariant 7).
+//! Owner: one worker for each bridge and router (ARCHITECTURE.md, invariant 7).
 
 pub mod bridge;
 pub mod checksum;

@@ -18,7 +18,7 @@
 //!
 //! The caller moves packets as the verdicts say. For each [`Verdict::Hold`] it calls [`Router::hold`], then takes out
 //! everything [`Router::release`] has, before it shows the next burst. So packets of one flow leave in the order they
-//! came (design.md section 3, invariant 2). [`Router::poll`] is called at the time the last one named.
+//! came (ARCHITECTURE.md, invariant 2). [`Router::poll`] is called at the time the last one named.
 //!
 //! Owner: one worker. Source: RFC 1812 section 5.2 (forwarding), 5.3.4 (link-layer groups), 5.3.7 (martians); RFC 8200;
 //! RFC 4291 section 2.5 (scopes); RFC 1624.

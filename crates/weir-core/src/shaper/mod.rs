@@ -1,7 +1,7 @@
 //! Shapers: when may which packet leave, and how much more may come in.
 //!
 //! A shaper does not drop to keep its rate. It says how much room it has ([`Shaper::room_bytes`]); an intake
-//! that finds none leaves the packets where they are, and so the sender is held (design.md section 2).
+//! that finds none leaves the packets where they are, and so the sender is held (ARCHITECTURE.md, the law).
 //!
 //! In reading order: [`token_bucket`] is the limit itself, [`tbf`] one or two of them with a queue limit;
 //! [`slab`] is where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long

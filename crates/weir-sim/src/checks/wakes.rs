@@ -1,7 +1,7 @@
 //! Who was woken for what: empty wakes, and threads woken more than once by one grant.
 //!
 //! A *grant* is one act of the path that gives room back: a poll of Weir's, a run of the kernel's qdisc. A wake is
-//! *empty* if the first send after it brings nothing into the path. Invariant 5 of design.md asks for 0 empty wakes,
+//! *empty* if the first send after it brings nothing into the path. Invariant 5 (ARCHITECTURE.md) asks for 0 empty wakes,
 //! and for at most one kick of a thread in a grant.
 
 /// Watches wakes.
