@@ -62,6 +62,9 @@ pub fn render(report: &Report) -> String {
         page += &format!("<h2>{}</h2>\n<figure>\n{drawn}</figure>\n", escape(plot.title));
     }
     page += &table(report);
+    if let Some(absence) = report.absence() {
+        page += &format!("<p class=\"notes\">{}</p>\n", escape(&absence));
+    }
     for row in report.failures() {
         let error = row.error.as_deref().unwrap_or_default();
         let text = format!("{}, {} {}: {error}", row.system, row.case, report.case_heading);

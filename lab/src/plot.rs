@@ -13,26 +13,57 @@ const WIDTH: f64 = 820.0;
 const HEIGHT: f64 = 270.0;
 const LEFT: f64 = 58.0;
 const TOP: f64 = 22.0;
-const BOTTOM: f64 = 40.0;
+const BOTTOM: f64 = 46.0;
 /// The share of a group's width that its bars take.
 const FILLED: f64 = 0.84;
 /// Over narrower bars, level labels would run into each other.
 const LABEL_WIDTH: f64 = 28.0;
 
-/// The plot of one field of a report.
+/// The plot of one field of a report: a panel for the cases that have systems in common, such as floods, and another for the rest,
+/// such as trees.
 pub fn render(report: &Report, plot: &Plot) -> String {
-    let (cases, systems) = (report.cases(), report.systems());
-    let figure = |name: &str, case: &str, system: &str| {
-        let mut rows = report.rows.iter();
-        rows.find(|row| row.case == case && row.system == system).and_then(|row| row.value(name).as_f64())
-    };
+    panels(report, plot).iter().map(|cases| panel(report, plot, cases)).collect()
+}
+
+fn figure(report: &Report, name: &str, case: &str, system: &str) -> Option<f64> {
+    let mut rows = report.rows.iter();
+    rows.find(|row| row.case == case && row.system == system).and_then(|row| row.value(name).as_f64())
+}
+
+/// The systems that have a figure in one of the cases, with their numbers in the report.
+fn drawn<'a>(report: &'a Report, plot: &Plot, cases: &[&str]) -> Vec<(usize, &'a str)> {
+    let has_figure =
+        |system: &str| cases.iter().any(|case| figure(report, plot.field, case, system).is_some());
+    report.systems().into_iter().enumerate().filter(|(_, system)| has_figure(system)).collect()
+}
+
+/// The cases in parts that share no system; those without a figure are left out.
+fn panels<'a>(report: &'a Report, plot: &Plot) -> Vec<Vec<&'a str>> {
+    let mut panels: Vec<Vec<&str>> = Vec::new();
+    for case in report.cases() {
+        let systems = drawn(report, plot, &[case]);
+        if systems.is_empty() {
+            continue;
+        }
+        let shares = |panel: &Vec<&str>| drawn(report, plot, panel).iter().any(|one| systems.contains(one));
+        match panels.iter_mut().find(|panel| shares(panel)) {
+            Some(panel) => panel.push(case),
+            None => panels.push(vec![case]),
+        }
+    }
+    panels
+}
+
+fn panel(report: &Report, plot: &Plot, cases: &[&str]) -> String {
+    let systems = drawn(report, plot, cases);
+    let figure = |name: &str, case: &str, system: &str| figure(report, name, case, system);
     let published = |case: &str| {
         let name = plot.reference?;
-        systems.iter().find_map(|system| figure(name, case, system))
+        systems.iter().find_map(|(_, system)| figure(name, case, system))
     };
     let mut all: Vec<f64> = cases.iter().filter_map(|case| published(case)).collect();
-    for case in &cases {
-        all.extend(systems.iter().filter_map(|system| figure(plot.field, case, system)));
+    for case in cases {
+        all.extend(systems.iter().filter_map(|(_, system)| figure(plot.field, case, system)));
     }
     let axis = Axis::over(&all, plot.scale);
 
@@ -49,9 +80,9 @@ pub fn render(report: &Report, plot: &Plot) -> String {
     let bar = group * FILLED / systems.len().max(1) as f64;
     for (index, case) in cases.iter().enumerate() {
         let start = LEFT + group * index as f64 + group * (1.0 - FILLED) / 2.0;
-        for (series, system) in systems.iter().enumerate() {
+        for (place, (series, system)) in systems.iter().enumerate() {
             let Some(value) = figure(plot.field, case, system) else { continue };
-            let x = start + bar * series as f64;
+            let x = start + bar * place as f64;
             let top = axis.y(value);
             let (inset, full) = (x + 1.5, (bar - 3.0).max(1.0));
             let height = (axis.y(axis.low) - top).max(0.0);
@@ -76,11 +107,15 @@ pub fn render(report: &Report, plot: &Plot) -> String {
             write_line(&mut svg, "published", start, y, start + group * FILLED, y);
             write_text(&mut svg, "published end", start + group * FILLED, y - 4.0, &short(value));
         }
-        write_text(&mut svg, "case mid", start + group * FILLED / 2.0, HEIGHT - BOTTOM + 20.0, case);
+        // A class of a tree stands below its tree, as both beside each other are wider than a group.
+        for (line, part) in case.split('/').enumerate() {
+            let y = HEIGHT - BOTTOM + 15.0 + 12.0 * line as f64;
+            write_text(&mut svg, "case mid", start + group * FILLED / 2.0, y, part);
+        }
     }
     let base = axis.y(axis.low);
     write_line(&mut svg, "axis", LEFT, base, WIDTH, base);
-    write_text(&mut svg, "tick mid", (LEFT + WIDTH) / 2.0, HEIGHT - 4.0, report.case_heading);
+    write_text(&mut svg, "tick mid", (LEFT + WIDTH) / 2.0, HEIGHT - 3.0, report.case_heading);
     svg + "</svg>\n"
 }
 
@@ -228,6 +263,19 @@ mod tests {
         assert_eq!(svg.matches("<rect").count(), 3);
         assert_eq!(svg.matches("<line class=\"published\"").count(), 1);
         assert!(svg.contains(">91.2</text>") && svg.contains(">0</text>"));
+    }
+
+    #[test]
+    fn cases_without_a_system_in_common_are_drawn_apart() {
+        use crate::report::Row;
+        let mut report = sample();
+        report.rows.push(Row::new("htb", "tree/gold", vec![("wait_ms", 40.0.into())]));
+        report.rows.push(Row::absent("fq", "2"));
+        assert_eq!(panels(&report, &report.plots[0]), [["2", "64"]]);
+        assert_eq!(panels(&report, &report.plots[1]), [vec!["2", "64"], vec!["tree/gold"]]);
+        let svg = render(&report, &report.plots[1]);
+        assert_eq!((svg.matches("<svg").count(), svg.matches("<rect class=\"s2\"").count()), (2, 1));
+        assert!(svg.contains(">tree</text>") && svg.contains(">gold</text>"));
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! Every client sends with `iperf -u -b 1G`; the limit is 200 Mbit/s with a burst of 20 kB. For one number of
 //! clients after another, each system has its turn in fresh namespaces, so all systems share the machine's moods.
 //!
-//! - `lost_pct` = 100 x lost / total, and `reordered`: sums over what the servers report.
+//! - `lost_pct` = 100 x missing / sent: sums over what the clients sent and the servers never saw, after the last arrival too.
+//!   `reordered` is what the servers report.
 //! - `rate_share` = bits of Ethernet frames that carried datagrams received / (200 Mbit/s x time), between the
 //!   moment all clients are under way and shortly before they end (a tenth of the time is left out at either end).
 //! - `jain`: of the servers' received rates.
@@ -23,6 +24,7 @@
 //! Limits: one run of each, no confidence interval. Neighbour entries are permanent, so no system is charged for
 //! datagrams lost to address resolution.
 
+pub mod peers;
 pub mod tree;
 
 use std::path::PathBuf;
@@ -41,6 +43,7 @@ use crate::process;
 use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
 use crate::wire::Wire;
+use peers::Peer;
 use tree::TREES;
 
 const RATE_BITS_PER_S: f64 = 200e6;
@@ -115,7 +118,9 @@ const NOTES: &[&str] = &[
     "With --sim, none, rfc and weir-sim are simulated on a virtual clock, on a model of the RFC's machine: its kernel \
      before the patch, with the patch, and Weir. Figures in the RFC's column beside them are of the same case; \
      \"under 5 %\" is shown as 5.",
-    "Lost and reordered are what the iperf servers report. The rate counts Ethernet frames.",
+    "fq paces each client to its share of the limit, fq_codel and tbf-fq have a queue for each flow below tbf (tbf-fq: fq, or sfq \
+     where there is no fq), cake does all in one. What this kernel lacks is said.",
+    "Lost is what the clients sent and the servers never saw; reordered is what the servers report. The rate counts Ethernet frames.",
     "Ping percentiles are of the requests that were answered: a system that drops also drops pings.",
     "CPU is that of the whole machine, clients and servers included, and of whatever else ran meanwhile.",
     "htb, weir-htb and weir-cbq share the 200 Mbit/s between classes, each flooded: tenants are gold (floor 80 Mbit/s), \
@@ -132,6 +137,8 @@ pub enum System {
     Tbf,
     /// The same with a limit that is never reached.
     TbfLarge,
+    /// What else the kernel has.
+    Peer(Peer),
     /// `weir wire`.
     Weir,
     /// `weir limit`, on the clients' own pair.
@@ -146,9 +153,13 @@ pub enum System {
 
 impl System {
     /// All of them, in the order they take turns.
-    pub const ALL: [System; 7] = [
+    pub const ALL: [System; 11] = [
         System::Tbf,
         System::TbfLarge,
+        System::Peer(Peer::Fq),
+        System::Peer(Peer::FqCodel),
+        System::Peer(Peer::Cake),
+        System::Peer(Peer::TbfFq),
         System::Weir,
         System::WeirLimit,
         System::Htb,
@@ -161,6 +172,7 @@ impl System {
         match self {
             System::Tbf => "tbf",
             System::TbfLarge => "tbf-large",
+            System::Peer(peer) => peer.name(),
             System::Weir => "weir",
             System::WeirLimit => "weir-limit",
             System::Htb => "htb",
@@ -225,10 +237,22 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
     let count = options.clients.len() * plain.len() + TREES.len() * with_classes.len();
     let mut steps = Steps::new(count, progress);
     let mut rows = Vec::new();
+    let mut absent = Vec::new();
+    for system in &plain {
+        if let System::Peer(peer) = system
+            && !peer.is_here()?
+        {
+            absent.push(*system);
+        }
+    }
     for clients in &options.clients {
         for system in &plain {
             let case = clients.to_string();
             steps.begin(rows.len(), &format!("{}, {case} clients", system.name()));
+            if absent.contains(system) {
+                rows.push(Row::absent(system.name(), &case));
+                continue;
+            }
             let row = run_case(options, *system, *clients, &mut steps);
             interrupt::check()?;
             // What the RFC measured is its kernel's TBF with these parameters; the others have nothing to stand beside.
@@ -286,6 +310,12 @@ fn run_case(options: &Options, system: System, clients: usize, steps: &mut Steps
             from.tc(&format!(
                 "qdisc replace dev veth0 handle 1: root tbf rate {RATE} burst {BURST} limit {limit}"
             ))?;
+            measure(&load, steps, || Ok(()))
+        }
+        System::Peer(peer) => {
+            bed::veth(0, c, s, 1)?;
+            bed::address(0, c, s)?;
+            ensure!(peer.set_up(&from, clients)?, "{} was there a moment ago", peer.name());
             measure(&load, steps, || Ok(()))
         }
         System::Weir => {
@@ -350,12 +380,10 @@ struct Window {
 }
 
 fn summarise(flows: &[Flow], trips: &RoundTrips, window: &Window) -> Result<Values> {
-    let total: u64 = flows.iter().map(|flow| flow.total).sum();
-    let lost: u64 = flows.iter().map(|flow| flow.lost).sum();
-    ensure!(total > 0 && window.frame_bits > 0.0, "no datagram arrived");
+    ensure!(flows.iter().any(|flow| flow.bytes > 0) && window.frame_bits > 0.0, "no datagram arrived");
     let rates: Vec<f64> = flows.iter().map(|flow| flow.bits_per_s).collect();
     Ok(vec![
-        ("lost_pct", (100.0 * lost as f64 / total as f64).into()),
+        ("lost_pct", lost_pct(flows).into()),
         ("rate_share", (window.frame_bits / window.seconds / RATE_BITS_PER_S).into()),
         ("jain", jain(&rates).into()),
         ("reordered", flows.iter().map(|flow| flow.out_of_order).sum::<u64>().into()),
@@ -363,6 +391,13 @@ fn summarise(flows: &[Flow], trips: &RoundTrips, window: &Window) -> Result<Valu
         ("ping_p99_ms", trips.percentile_ms(0.99).into()),
         ("cpu_s_per_gbit", (window.busy_s / (window.frame_bits / 1e9)).into()),
     ])
+}
+
+/// What the clients sent and the servers never saw, also after the last arrival.
+fn lost_pct(flows: &[Flow]) -> f64 {
+    let sent: u64 = flows.iter().map(|flow| flow.sent_bytes).sum();
+    let missing: u64 = flows.iter().map(Flow::missing).sum();
+    100.0 * missing as f64 / sent as f64
 }
 
 /// Sections I and III of the RFC: its kernel before the patch.
@@ -383,8 +418,10 @@ fn empty_wakes(wire: &Json) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn flow(bytes: u64, lost: u64, total: u64) -> Flow {
-        Flow { bytes, bits_per_s: bytes as f64, lost, total, out_of_order: 1, sent_bytes: bytes }
+    /// The server saw no loss before the last arrival.
+    fn flow(bytes: u64, sent_bytes: u64) -> Flow {
+        let total = bytes / PAYLOAD_BYTES;
+        Flow { bytes, bits_per_s: bytes as f64, lost: 0, total, out_of_order: 1, sent_bytes }
     }
 
     #[test]
@@ -393,9 +430,9 @@ mod tests {
         let values =
             |name: &'static str, row: &Values| row.iter().find(|(n, _)| *n == name).unwrap().1.clone();
         let window = Window { seconds: 2.0, frame_bits: 300e6, busy_s: 1.5 };
-        let flows = [flow(14_700, 30, 40), flow(14_700, 10, 20)];
+        let flows = [flow(14_700, 58_800), flow(14_700, 29_400)];
         let row = summarise(&flows, &trips, &window).unwrap();
-        assert_eq!(values("lost_pct", &row), Value::Number(100.0 * 40.0 / 60.0));
+        assert_eq!(values("lost_pct", &row), Value::Number(100.0 * 2.0 / 3.0));
         assert_eq!(values("reordered", &row), Value::Count(2));
         assert_eq!(values("jain", &row), Value::Number(1.0));
         assert_eq!(values("ping_p99_ms", &row), Value::Number(3.0));

@@ -98,17 +98,24 @@ pub struct Row {
     pub values: Vec<(&'static str, Value)>,
     /// Why this row has no figures, or must not be believed.
     pub error: Option<String>,
+    /// Whether this kernel does not have the system, which is no failure.
+    pub is_absent: bool,
 }
 
 impl Row {
     /// A row with figures.
     pub fn new(system: &str, case: &str, values: Vec<(&'static str, Value)>) -> Row {
-        Row { system: system.to_string(), case: case.to_string(), values, error: None }
+        Row { system: system.to_string(), case: case.to_string(), values, error: None, is_absent: false }
     }
 
     /// A row that failed, with the figures that stand all the same.
     pub fn failed(system: &str, case: &str, values: Vec<(&'static str, Value)>, error: String) -> Row {
         Row { error: Some(error), ..Row::new(system, case, values) }
+    }
+
+    /// A row of a system that this kernel does not have.
+    pub fn absent(system: &str, case: &str) -> Row {
+        Row { is_absent: true, ..Row::new(system, case, Vec::new()) }
     }
 
     /// The figure of one field.
@@ -185,6 +192,12 @@ impl Report {
         self.rows.iter().filter(|row| row.error.is_some())
     }
 
+    /// The systems that this kernel does not have, as a sentence.
+    pub fn absence(&self) -> Option<String> {
+        let absent = in_order(self.rows.iter().filter(|row| row.is_absent).map(|row| row.system.as_str()));
+        (!absent.is_empty()).then(|| format!("Not in this kernel: {}.", absent.join(", ")))
+    }
+
     /// The cases, in the order they appear.
     pub fn cases(&self) -> Vec<&str> {
         in_order(self.rows.iter().map(|row| row.case.as_str()))
@@ -204,6 +217,9 @@ impl Report {
         }
         if let Some(error) = &row.error {
             object.insert("error".to_string(), json!(error));
+        }
+        if row.is_absent {
+            object.insert("absent".to_string(), json!("not in this kernel"));
         }
         Json::Object(object)
     }
@@ -285,6 +301,16 @@ pub(crate) mod tests {
         assert_eq!(report["rows"][3]["error"], "no & never");
         assert_eq!(report["rows"][3]["lost_pct"], Json::Null);
         assert!(report["rows"][0].get("error").is_none());
+    }
+
+    #[test]
+    fn what_the_kernel_lacks_is_said_once_and_is_no_failure() {
+        let mut report = sample();
+        assert_eq!(report.absence(), None);
+        report.rows.extend([Row::absent("fq", "2"), Row::absent("cake", "2"), Row::absent("fq", "64")]);
+        assert_eq!(report.absence().as_deref(), Some("Not in this kernel: fq, cake."));
+        assert_eq!(report.failures().count(), 1);
+        assert_eq!(report.to_json()["rows"][4]["absent"], "not in this kernel");
     }
 
     #[test]

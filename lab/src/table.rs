@@ -50,6 +50,9 @@ pub fn render(report: &Report, colour: bool) -> String {
     for plot in report.plots.iter().filter(|plot| report.has_buckets(plot.field)) {
         line(histogram::text(report, plot));
     }
+    if let Some(absence) = report.absence() {
+        line(paint(DIM, &absence));
+    }
     for row in report.failures() {
         let error = row.error.as_deref().unwrap_or_default();
         let text = format!("FAILED: {}, {} {}: {error}", row.system, row.case, report.case_heading);

@@ -26,7 +26,7 @@ use serde_json::Value as Json;
 
 use super::{
     FRAME_BYTES, Options, PATIENCE, RATE_BITS_PER_S, System, Values, WEIR_QUEUES, Window, empty_wakes, jain,
-    summarise,
+    lost_pct, summarise,
 };
 use crate::bed::{self, End, Namespace};
 use crate::clock::let_pass;
@@ -327,13 +327,11 @@ impl Tree {
         let (mut floor_share_min, mut jain_min) = (f64::INFINITY, f64::INFINITY);
         for (((class, _), flows), bits) in self.flooded().zip(flows).zip(bits) {
             let rates: Vec<f64> = flows.iter().map(|flow| flow.bits_per_s).collect();
-            let (total, lost) =
-                flows.iter().fold((0, 0), |sum, flow| (sum.0 + flow.total, sum.1 + flow.lost));
-            ensure!(total > 0, "no datagram of class {} arrived", class.name);
+            ensure!(flows.iter().any(|flow| flow.bytes > 0), "no datagram of class {} arrived", class.name);
             let floor_share = bits / seconds / (class.floor_mbit as f64 * 1e6);
             (floor_share_min, jain_min) = (floor_share_min.min(floor_share), jain_min.min(jain(&rates)));
             classes.push(vec![
-                ("lost_pct", (100.0 * lost as f64 / total as f64).into()),
+                ("lost_pct", lost_pct(flows).into()),
                 ("rate_share", (bits / seconds / RATE_BITS_PER_S).into()),
                 ("floor_share", floor_share.into()),
                 ("jain", jain(&rates).into()),
@@ -438,7 +436,7 @@ mod tests {
     #[test]
     fn a_class_is_measured_by_its_floor_and_the_whole_by_the_worst() {
         let flow =
-            |bits_per_s| Flow { bytes: 0, bits_per_s, lost: 1, total: 10, out_of_order: 2, sent_bytes: 0 };
+            |bits_per_s| Flow { bytes: 9, bits_per_s, lost: 1, total: 10, out_of_order: 2, sent_bytes: 10 };
         let flows = [vec![flow(1.0), flow(1.0)], vec![flow(5.0)], vec![flow(1.0), flow(0.0)]];
         let trips = RoundTrips { sent: 1, sorted_ms: vec![1.0] };
         let (whole, classes) = TREES[0].values(&flows, &[200e6, 120e6, 30e6], &trips, 2.0, 1.0).unwrap();

@@ -47,9 +47,9 @@ pub struct Arguments {
     /// qdisc: how many clients send at once, one case each
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = clients)]
     clients: Vec<usize>,
-    /// The systems to run; of qdisc: tbf, tbf-large, weir, weir-limit, htb, weir-htb, weir-cbq; of epair: two-ring, mutex-drain,
-    /// mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, and each with -drop; of ifq: locked,
-    /// spin-dispatch, weir
+    /// The systems to run; of qdisc: tbf, tbf-large, fq, fq_codel, cake, tbf-fq, weir, weir-limit, htb, weir-htb, weir-cbq; of epair:
+    /// two-ring, mutex-drain, mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, and each with -drop; of
+    /// ifq: locked, spin-dispatch, weir
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     systems: Vec<String>,
     /// How long each system runs in each case; 10 for qdisc, 1.2 for epair, 0.5 for netisr, 1.4 for ifq
