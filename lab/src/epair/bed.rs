@@ -8,7 +8,8 @@
 //!
 //! Ownership: a slot is under a mutex, which is never contended: it is used again when its packet has long left, as the links
 //! hold fewer packets than there are slots.
-//! Limits: a packet that a design forgets in a ring and finds much later has another's bytes.
+//! Limits: the copy into a slot and out of it, under its lock, is a cost that Weir's own bed does not have, and its bursts are twice
+//! as long; the report says so. A packet that a design forgets in a ring and finds much later has another's bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
