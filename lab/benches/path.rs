@@ -10,10 +10,14 @@
 //!
 //! `cargo bench -p weir-lab --bench path -- bridge` runs the rows named alone, for a profiler.
 
+#[path = "../../benches/floors.rs"]
+mod floors;
+
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use floors::Floors;
 use weir_core::dispatch::protocol::Mode;
 use weir_lab::machine::{Machine, process_seconds};
 use weir_run::path::flows::{Flows, Traffic};
@@ -32,7 +36,7 @@ type Figures = [f64; 2];
 
 const ROWS: [&str; 4] = ["bridge", "testpmd", "testbed-1", "testbed-2"];
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     println!("{}", Machine::measure()?.to_line());
     let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     if let Some(name) = named.iter().find(|name| !ROWS.contains(&name.as_str())) {
@@ -67,11 +71,21 @@ fn main() -> Result<()> {
             println!("{name:>10}  {:>12.2}  {:>12.2}", median(0), median(1));
         }
     }
+    let mut floors = Floors::default();
+    // Of the peer's packets for each second of processor time, in the same turn; in six runs of each 0.7 and 0.6.
+    for (row, least) in [(2, 0.5), (3, 0.4)] {
+        let turns = figures[row].iter().zip(&figures[1]);
+        let ratios = sorted(turns.map(|(bed, peer)| bed[0] / peer[0]));
+        if let Some(&ratio) = ratios.get(ratios.len() / 2) {
+            floors.at_least(&format!("{} / testpmd", ROWS[row]), ratio, least);
+        }
+    }
     if ours && peer {
         let ratios = sorted(figures[0].iter().zip(&figures[1]).map(|(ours, theirs)| ours[0] / theirs[0]));
         println!("bridge / testpmd: {:.2} ({:.2} to {:.2})", ratios[TURNS / 2], ratios[0], ratios[TURNS - 1]);
+        floors.at_least("bridge / testpmd", ratios[TURNS / 2], 1.4);
     }
-    Ok(())
+    Ok(floors.finish())
 }
 
 fn weir(spec: &PathSpec) -> Result<Figures> {

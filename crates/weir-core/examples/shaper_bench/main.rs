@@ -11,13 +11,17 @@ fn main() {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn main() {
-    bench::run();
+fn main() -> std::process::ExitCode {
+    bench::run()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[path = "../../../../benches/cycles.rs"]
 mod cycles;
+
+#[cfg(target_arch = "x86_64")]
+#[path = "../../../../benches/floors.rs"]
+mod floors;
 
 #[cfg(target_arch = "x86_64")]
 mod order;
@@ -30,6 +34,7 @@ mod bench {
     use std::hint::black_box;
 
     use super::cycles::{now_cycles, tsc_hz};
+    use super::floors::Floors;
     use super::order::order;
     use super::paced_flows::{BURST, Heap, LEN_BYTES, Lines, PacedFlows, Through, Weir};
 
@@ -38,21 +43,25 @@ mod bench {
     /// Packets of one stretch that is timed: some tens of microseconds.
     const CHUNK: usize = 1024;
 
-    pub fn run() {
+    pub fn run() -> std::process::ExitCode {
         println!("{}", calibration());
         println!("cycles, median [quartiles] of {REPEATS}");
-        for flows in [1_000, 100_000, 1_000_000] {
-            fq(flows);
-        }
+        let mut floors = Floors::default();
+        let [(few, _), (_, times), (many, _)] = [1_000, 100_000, 1_000_000].map(fq);
+        // 15 to 20 times and 2.1 to 3.5 times on a shared machine.
+        floors.at_least("heap / FQ, 100000 flows", times, 8.0);
+        floors.at_most("FQ, 1000000 flows / 1000 flows", many / few, 5.0);
         if std::env::var_os("FQ_ONLY").is_some() {
-            return;
+            return floors.finish();
         }
-        for flows in [1_000, 100_000, 1_000_000] {
-            order(flows);
-        }
+        let [_, times, _] = [1_000, 100_000, 1_000_000].map(order);
+        // 11.5 to 15 times.
+        floors.at_least("heap / the minimum of the bucket queue, 100000 flows", times, 8.0);
+        floors.finish()
     }
 
-    fn fq(flows: usize) {
+    /// Our cycles, and how many times as many the heap takes.
+    fn fq(flows: usize) -> (f64, f64) {
         let (mut ours, mut theirs, mut own, mut memory) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for repeat in 0..REPEATS {
             let weir = || paced(&mut Weir::new(flows), flows);
@@ -76,9 +85,10 @@ mod bench {
             memory.push(paced(&mut Lines::new(flows), flows).0);
         }
         let name = format!("FQ enqueue + dequeue, {flows} flows");
-        versus(&name, ours, theirs);
+        let versus = versus(&name, ours, theirs);
         print(&name, "bench alone", own);
         print(&name, "and its lines", memory);
+        versus
     }
 
     /// Cycles for each packet enqueued and dequeued, and the virtual time they took.
@@ -141,11 +151,12 @@ mod bench {
         chunks[chunks.len() / 2]
     }
 
-    /// Prints both, and how many times the heap's cycles are ours.
-    pub fn versus(name: &str, ours: Vec<f64>, theirs: Vec<f64>) {
+    /// Prints both, and how many times the heap's cycles are ours; returns ours and that.
+    pub fn versus(name: &str, ours: Vec<f64>, theirs: Vec<f64>) -> (f64, f64) {
         let ours = print(name, "weir", ours);
         let theirs = print(name, "BinaryHeap", theirs);
         println!("{:52} {:14} {:8.1} times", "", "", theirs / ours);
+        (ours, theirs / ours)
     }
 
     fn print(name: &str, system: &str, mut cycles: Vec<f64>) -> f64 {
