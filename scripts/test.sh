@@ -15,6 +15,7 @@ trap 'rm -f "$log"' EXIT
 cargo build --release -p weir-cli
 WEIR_BIN=${WEIR_BIN:-$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/weir}
 export WEIR_BIN
+seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)}
 status=0
 cargo test --workspace --no-fail-fast 2>&1 | tee "$log" || status=$?
 # Threads stopped between any two steps of the hand-off: the bounded part of what `make verify` does at length.
@@ -31,6 +32,7 @@ read -r passed failed skipped unjudged < <(
              if ($(i + 1) ~ /^unjudged/) unjudged += $i } }
          END { print passed + 0, failed + 0, skipped + 0, unjudged + 0 }' "$log"
 )
+echo "test: property tests drew from PROPTEST_RNG_SEED=$seed"
 echo "test: the slowest: $(sed -nE 's/^test ([^ ]+) \.\.\. [A-Za-z]+ \(([0-9.]+) s\)$/\2 s \1/p' "$log" |
     sort -rn | head -8 | paste -sd, | sed 's/,/, /g')"
 grep -E '^test .* \.\.\. (FAILED|skipped|unjudged)' "$log" || true

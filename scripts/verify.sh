@@ -79,6 +79,12 @@ limits() {
         WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$target/release/weir" cargo test -p weir-tests --test limit -- floods
 }
 
+properties() {
+    local seed=${VERIFY_SEED:-$(date +%s)}
+    echo "verify: PROPTEST_RNG_SEED=$seed" >&2
+    PROPTEST_RNG_SEED=$seed PROPTEST_CASES=${PROPTEST_CASES:-2000} cargo test --release -p weir-core -p weir-simd --lib
+}
+
 step loom "more threads and elements than the tests' own; SeqCst accesses (none are used); the kernel" loom
 step stress "weaker memory than this machine's" stress
 step miri "other schedules than those it ran; system calls" miri
@@ -86,6 +92,7 @@ step thread-sanitizer "order made by fences alone" sanitizer thread
 step address-sanitizer "code no test runs" sanitizer address
 step plain-pairs "other kernels, more processors" plain_pairs
 step limits "other kernels, more processors" limits
+step properties "sequences longer than they draw" properties
 step simulator "memory order; graphs of more than 6 stages" simulator
 for name in $(sed -n 's/^    \([a-z_]*\): targets::.*/\1/p' fuzz/tests/targets.rs); do
     step "fuzz $name" "what random changes of its corpus do not reach" fuzz "$name"

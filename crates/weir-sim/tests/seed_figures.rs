@@ -1,4 +1,5 @@
-//! The seed's published figures, from its published parameters and one machine: goal, within 3 percentage points.
+//! The seed's published figures, from its published parameters and one machine: within 3 percentage points those that a parameter was
+//! fitted to, within 1.5 the others.
 
 use weir_sim::{
     machine::run,
@@ -21,13 +22,13 @@ fn seed_scenario(rfc: bool, clients: usize, limit_bytes: u64) -> Scenario {
 
 /// Every figure with three seeds and the same machine, 10 of the seed's 30 seconds.
 #[test]
-fn every_published_loss_within_three_points() {
+fn every_published_loss() {
     for figure in FIGURES {
         for seed in [1, 2, 3] {
             let report = run(&seed_scenario(figure.rfc, figure.clients, figure.limit_bytes), seed)
                 .unwrap_or_else(|error| panic!("{figure:?}: {error}"));
             let kept = match figure.lost_pct {
-                Lost::Is(lost_pct) => (report.lost_pct - lost_pct).abs() <= 3.0,
+                Lost::Is(lost_pct) => (report.lost_pct - lost_pct).abs() <= figure.within_points(),
                 Lost::LessThan(lost_pct) => report.lost_pct < lost_pct,
             };
             println!("{figure:?} seed {seed}: {:.2} % lost", report.lost_pct);
@@ -37,7 +38,7 @@ fn every_published_loss_within_three_points() {
     }
 }
 
-/// The offered rate is not set anywhere; it follows from the costs and the send buffer.
+/// The offered rate is not set anywhere, but the cost of a send was fitted to it.
 #[test]
 fn two_clients_offer_what_the_seed_measured() {
     let report = run(&seed_scenario(false, 2, 200 << 10), 1).unwrap();

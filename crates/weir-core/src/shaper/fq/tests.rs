@@ -254,13 +254,18 @@ fn a_shaper_without_a_way_out_empties_into_its_books() {
     assert!(matches!(fq.dequeue(u64::MAX - 1), Dequeue::Packet(0, _)));
 }
 
+/// A pace for each flow, in bits per second; 0 is none.
+fn paces() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(prop_oneof![1 => Just(0), 3 => 1_001..100 * MBIT], 8)
+}
+
 proptest! {
-    /// The header's inequality for each flow over every window, order in a flow, and nothing lost, while
-    /// flows come and go, paces change before use, and the caller is late.
+    /// The header's inequality for each flow over every window, order in a flow, and nothing lost; a flow without a
+    /// pace waits for no time; while flows come and go, paces change before use, and the caller is late.
     #[test]
     fn every_window_of_every_flow_conforms(
         packets in prop::collection::vec((0usize..8, 60u32..1514, 0u64..3_000_000), 1..300),
-        paces in prop::collection::vec(0u64..100 * MBIT, 8),
+        paces in paces(),
         slack_ns in 0u64..5_000_000,
         late_ns in 0u64..2_000_000,
     ) {
@@ -272,13 +277,16 @@ proptest! {
         for (number, &(flow, len_bytes, gap_ns)) in packets.iter().enumerate() {
             fq.enqueue(flow, TestPacket::new(len_bytes, number, now_ns)).unwrap();
             if number % 3 == 0 {
-                out.extend(run(&mut fq, now_ns, now_ns + gap_ns));
+                let left = run(&mut fq, now_ns, now_ns + gap_ns);
+                for (ns, flow, _) in &left {
+                    prop_assert!(paces[*flow] > 0 || *ns == now_ns, "flow {flow} without a pace at {ns}, not {now_ns}");
+                }
+                out.extend(left);
                 now_ns += gap_ns + late_ns;
             }
         }
-        let never = paces.contains(&0) || paces.iter().all(|&pace| pace > 1000);
-        out.extend(run(&mut fq, now_ns, if never { u64::MAX } else { now_ns }));
-        prop_assert!(!never || out.len() == packets.len(), "{} of {} left", out.len(), packets.len());
+        out.extend(run(&mut fq, now_ns, u64::MAX));
+        prop_assert!(out.len() == packets.len(), "{} of {} left", out.len(), packets.len());
         for (flow, &pace) in paces.iter().enumerate() {
             let sent: Vec<_> = out.iter().filter(|(_, f, _)| *f == flow).collect();
             prop_assert!(sent.windows(2).all(|w| w[0].2.number < w[1].2.number), "order in flow {flow}");
@@ -300,7 +308,7 @@ proptest! {
     #[test]
     fn bursts_are_what_single_packets_are(
         arrivals in prop::collection::vec((0usize..8, 60u32..1514), 1..200),
-        paces in prop::collection::vec(0u64..100 * MBIT, 8),
+        paces in paces(),
         steps in prop::collection::vec((1usize..20, 0u64..400_000), 1..100),
     ) {
         let packets_max = 60;
