@@ -153,6 +153,13 @@ impl Part {
             && self.ends.iter().all(|end| Departure::held(&end.port).packets == 0)
     }
 
+    /// Whether an interface of it is gone, or in another namespace.
+    pub fn has_lost_an_end(&self) -> bool {
+        let is_gone =
+            |end: &End| Link::by_index(end.port.link().ifindex).is_err_and(|error| error.is_no_interface());
+        self.ends.iter().any(is_gone)
+    }
+
     /// Tells the other worker, if there is one, not to wait for this one, which ends.
     pub fn abandon(&self) {
         self.crossing.iter().for_each(Crossing::tell_dry);

@@ -30,6 +30,8 @@ use crate::stats::WorkerStats;
 
 /// How long a stopping worker goes on delivering what it holds, in nanoseconds.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
+/// The same where an end is gone: what is bound for it cannot leave, and the rest has been under way for no longer than this.
+const DRAIN_NS_CUT: u64 = 50_000_000;
 
 /// What can be asked of a worker.
 pub enum Request {
@@ -192,7 +194,7 @@ fn sleep(
 
 /// Delivers what is inside, taking nothing more in, for a bounded time.
 fn drain(part: &mut Part) {
-    let end_ns = now_ns() + DRAIN_NS_MAX;
+    let end_ns = now_ns() + if part.has_lost_an_end() { DRAIN_NS_CUT } else { DRAIN_NS_MAX };
     while !part.is_drained() && now_ns() < end_ns {
         let Ok(step) = part.deliver(now_ns()) else { return part.abandon() };
         if step.moved == 0 {
