@@ -26,10 +26,6 @@ pub enum Loss {
     Hole,
 }
 
-/// Whether datagrams that come late are faults. Pending: on pairs made without naming queues the kernel takes from one queue several packets
-/// at once and puts back at its end what the device refuses.
-pub const IS_ORDER_KEPT: bool = false;
-
 /// Slots of a veth's ring.
 const RING_PACKETS: u64 = 256;
 

@@ -16,20 +16,20 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use weir_lab::clock;
 
-use crate::chaos::accounts::{Account, IS_ORDER_KEPT, Loss, Losses, Terms, grown, losses};
+use crate::chaos::accounts::{Account, Loss, Losses, Terms, grown, losses};
 use crate::chaos::events::{Stage, answers};
 use crate::chaos::floods::{Floods, Marks};
 use crate::chaos::patience::{Patience, Since};
 use crate::chaos::plan::{At, Event, Kind};
 use crate::chaos::site::Site;
-use crate::chaos::stream::Stream;
+use crate::chaos::stream::{CHUNK_BYTES, Stream};
 use crate::chaos::subject::Subject;
 use crate::kernel::{Belongings, Traces, belongings, require_same};
 
 /// Both ways; the flows offer more.
 const RATE: &str = "50mbit";
-/// Two answers and more.
-const STREAM_BYTES: u64 = 3 * 8192;
+/// One chunk more than what was on its way may hold.
+const STREAM_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 /// An event ends a wire once, and the one after it perhaps.
 const ENDINGS_MAX: usize = 3;
 const LONG: Duration = Duration::from_secs(20);
@@ -173,7 +173,7 @@ impl Scene<'_> {
             if shown.is_empty() { String::new() } else { format!("; counted: {shown:?}") },
             if fate.late > 0 { format!("; {} late", fate.late) } else { String::new() },
         );
-        if IS_ORDER_KEPT && loss == Loss::None && fate.late > 0 {
+        if loss == Loss::None && fate.late > 0 {
             self.fault(number, event, format!("{} late", fate.late));
         }
         if account.unexplained(loss) > 0 {
@@ -201,7 +201,7 @@ impl Scene<'_> {
     fn judge_calm(&mut self, number: usize, event: &Event, end: &[u64]) {
         let fate = self.floods.fate(&self.calm_from, end);
         self.outcome.calm += fate.count;
-        if fate.missing > 0 || IS_ORDER_KEPT && fate.late > 0 {
+        if fate.missing + fate.late > 0 {
             let what = format!(
                 "in the calm before it {} of {} missing, {} late",
                 fate.missing, fate.count, fate.late
@@ -309,7 +309,7 @@ impl Scene<'_> {
         let fate = self.floods.fate(&self.calm_from, &self.floods.arrived());
         self.outcome.calm += fate.count;
         let mut faults = Vec::new();
-        if fate.missing > 0 || IS_ORDER_KEPT && fate.late > 0 {
+        if fate.missing + fate.late > 0 {
             faults.push(format!("in the last calm {} missing, {} late", fate.missing, fate.late));
         }
         if self.floods.twice() > 0 {

@@ -165,7 +165,7 @@ impl Stage<'_> {
             Kind::Move => {
                 let elsewhere = &self.site.elsewhere;
                 self.move_end(namespace, elsewhere, name)?;
-                self.require_end_within_a_second(at)?;
+                self.require_end(at)?;
                 hold()?;
                 self.move_end(elsewhere, namespace, name)?;
                 namespace.ip(&format!("link set {name} up"))?;
@@ -208,10 +208,15 @@ impl Stage<'_> {
         from.ip(&format!("link set {name} netns {}", to.name())).map(drop)
     }
 
-    fn require_end_within_a_second(&mut self, at: At) -> Result<()> {
-        let subject = &mut *self.subject;
-        if !self.patience.wait(SECOND, || Ok(!subject.is_running()?))? {
-            self.faults.push(format!("{at:?} was moved to another namespace, and the wire goes on"));
+    /// A wire whose own interface has gone ends; the other end of its pair may go where it likes.
+    fn require_end(&mut self, at: At) -> Result<()> {
+        let (subject, since) = (&mut *self.subject, self.patience.now());
+        if !at.is_of_host() && !self.patience.wait(SECOND, || Ok(!subject.is_running()?))? {
+            let ended = self.patience.wait(3 * SECOND, || Ok(!subject.is_running()?))?;
+            let elapsed = since.elapsed();
+            self.faults.push(format!(
+                "{at:?} was moved to another namespace; after {elapsed:.2?} it ended: {ended}"
+            ));
         }
         Ok(())
     }

@@ -92,18 +92,6 @@ impl Kind {
         Kind::NoProcessIds,
     ];
 
-    /// What a wire does not stand yet.
-    pub const PENDING: [Kind; 8] = [
-        Kind::KillDaemon,
-        Kind::KillGuardian,
-        Kind::KillBoth,
-        Kind::Move,
-        Kind::Checksums,
-        Kind::Qdisc,
-        Kind::StopDaemon,
-        Kind::NoProcessIds,
-    ];
-
     /// Its name, as `WEIR_CHAOS_EVENTS` has it.
     pub fn name(self) -> &'static str {
         match self {

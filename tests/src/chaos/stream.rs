@@ -20,10 +20,13 @@ use crate::chaos::plan::At;
 use crate::chaos::site::Site;
 
 const PORT: u16 = 7002;
-/// How long a connection may stand still, or take to be made.
+/// How long a connection may stand still.
 const PATIENCE: Duration = Duration::from_millis(250);
-const CHUNK_BYTES: usize = 8192;
-/// Between two chunks: some 5 Mbit/s.
+/// How long it may take to be made, a round trip: so that it is tried often.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(120);
+/// What is answered as a whole.
+pub const CHUNK_BYTES: usize = 4096;
+/// Between two chunks: some 3 Mbit/s.
 const PAUSE: Duration = Duration::from_millis(12);
 
 #[derive(Debug, Default)]
@@ -100,7 +103,7 @@ fn byte_at(position: u64) -> u8 {
 
 /// One connection, until it stands still.
 fn offer(address: &SocketAddr, counts: &Counts) {
-    let Ok(mut stream) = TcpStream::connect_timeout(address, PATIENCE) else {
+    let Ok(mut stream) = TcpStream::connect_timeout(address, CONNECT_PATIENCE) else {
         // Refused at once, where there is no way at all.
         return thread::sleep(PAUSE);
     };
