@@ -1,14 +1,17 @@
 //! What `weir stat` prints about a wire that is carrying traffic, and about none.
 
+use std::net::UdpSocket;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use weir_lab::clock::wait_until;
+use weir_lab::clock::{now, wait_until};
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_lab::wire::Wire;
+use weir_tests::host::Host;
 use weir_tests::rig::{Rig, stat_of};
 use weir_tests::{harness, plain, privileged, weir_binary};
 
@@ -25,6 +28,7 @@ fn main() -> ExitCode {
         privileged!(a_line_an_interval),
         privileged!(workstreams_under_load),
         privileged!(a_reader_that_leaves_and_a_signal),
+        privileged!(askers_cost_a_run_of_two_workers_nothing),
     ])
 }
 
@@ -68,6 +72,9 @@ fn no_wire_is_up() -> Result<()> {
 fn a_wire_that_may_not_be_asked_is_no_proof() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
+    // As the sockets of version 1 of the protocol are.
+    let socket = format!("/run/weir/{}.sock", wire.name());
+    std::fs::set_permissions(socket, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     // The program itself may lie where nobody else reaches it, so it gives up its rights only for files.
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--clear-groups", "--inh-caps", "+dac_read_search"]);
@@ -243,5 +250,56 @@ fn a_reader_that_leaves_and_a_signal() -> Result<()> {
     let done = process.wait(LIMIT)?.success()?;
     ensure!(done.stdout.ends_with('\n') && done.stderr.is_empty(), "{}{}", done.stdout, done.stderr);
     wire.stop()?;
+    Ok(())
+}
+
+/// Two that ask in a loop, and the run itself at its end: none of them makes the workers wait for each other, none is told that the
+/// wire is going down, and the run waits until all has left.
+fn askers_cost_a_run_of_two_workers_nothing() -> Result<()> {
+    // The receiver's socket has room for all of them.
+    const DATAGRAMS: usize = 80;
+    let host = Host::alone()?;
+    let socket = host.namespace.enter(|| UdpSocket::bind(("0.0.0.0", 5600)))??;
+    let script = format!(
+        "host=$(ip route show default | cut -d ' ' -f 3); printf -v word %01000d 1; exec 3>/dev/udp/$host/5600; \
+         echo started; for ((i = 0; i < {DATAGRAMS}; i++)); do printf %s $word >&3; done"
+    );
+    let options = ["run", "--rate", "400kbit", "--workers", "2", "--", "bash", "-c", &script];
+    let mut process = Process::spawn(&mut host.weir(&options))?;
+    process.wait_for_output("started", LIMIT)?;
+    let name = format!("run-{}", process.id());
+    let is_over = AtomicBool::new(false);
+    let ask = || -> Result<(u32, Duration)> {
+        let (mut asked, mut longest) = (0, Duration::ZERO);
+        while !is_over.load(Ordering::Relaxed) {
+            let begin = now();
+            let done = run(&mut host.weir(&["stat", &name, "--check"]), LIMIT)?;
+            if !done.status.success() {
+                // At its very end there is no wire any more, which is said in one of three ways.
+                let ends = ["no wire listens", "going down", "does not answer"];
+                ensure!(ends.iter().any(|why| done.stderr.contains(why)), "{}", done.stderr);
+                break;
+            }
+            longest = longest.max(begin.elapsed());
+            asked += 1;
+        }
+        Ok((asked, longest))
+    };
+    let (done, asked) = std::thread::scope(|scope| {
+        let askers = [scope.spawn(ask), scope.spawn(ask)];
+        let done = process.wait(PATIENCE);
+        is_over.store(true, Ordering::Relaxed);
+        (done, askers.map(|asker| asker.join().expect("an asker panicked")))
+    });
+    let done = done?.success()?;
+    socket.set_nonblocking(true)?;
+    let arrived = std::iter::from_fn(|| socket.recv(&mut [0; 2048]).ok()).count();
+    ensure!(arrived == DATAGRAMS, "{arrived} of {DATAGRAMS} arrived: {}", done.stderr);
+    ensure!(done.stderr.contains("dropped none"), "something was dropped: {}", done.stderr);
+    for asker in asked {
+        let (asked, longest) = asker?;
+        ensure!(asked > 0, "not one answer");
+        weir_tests::require_timing!(longest < Duration::from_millis(500), "an answer took {longest:?}");
+    }
     Ok(())
 }

@@ -9,6 +9,7 @@
 pub mod address;
 pub mod bpf;
 pub mod channel;
+pub mod directory;
 pub mod enclosure;
 pub mod error;
 pub mod ethtool;

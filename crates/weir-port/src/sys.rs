@@ -172,10 +172,28 @@ pub fn set_timer_slack_ns(slack_ns: u64) {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns, 0, 0, 0) };
 }
 
+/// The user whose rights this process has.
+pub fn user() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Whether this process runs as root.
 pub fn is_root() -> bool {
-    // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    user() == 0
+}
+
+/// The user who connected to this end of a Unix socket, as the kernel noted it then (`SO_PEERCRED`).
+pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: all-zero is a valid `ucred`, three integers.
+    let mut peer: libc::ucred = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let (pointer, length) = (std::ptr::from_mut(&mut peer).cast(), &mut length);
+    // SAFETY: the kernel writes at most `length` bytes, the size of `peer`; both are alive for the call.
+    check(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, pointer, length)
+    })?;
+    Ok(peer.uid)
 }
 
 /// Makes this process deaf to the terminal it was started from and to polite requests to end.

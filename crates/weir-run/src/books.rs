@@ -81,7 +81,8 @@ impl Books {
 }
 
 /// [`Books`] as they stand in JSON: packets under the plain names, bytes beside them.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
 struct FlatBooks {
     accepted: u64,
     delivered: u64,

@@ -1,39 +1,48 @@
 //! The control socket: how `weir stat` and `weir set` reach a running wire.
 //!
-//! A Unix socket `/run/weir/NAME.sock`, mode 0600 in a directory of mode 0755: whoever may connect may steer. One JSON object
-//! a line, one line in answer:
+//! A Unix socket `/run/weir/NAME.sock` in a directory where only root makes names. Everybody may connect; the wire looks who it is
+//! (`control/admission.rs`): anybody may read counters, only root may change anything. One JSON object a line, one line in answer:
 //!
 //! ```text
-//! "stat"                                                      -> {"ok": {"wires": [...], ...}}
-//! {"set": {"direction": 0, "rate_bits_per_s": 100000000}}     -> {"ok": null}  or  {"error": "..."}
-//! {"set-classes": {"file": "office.toml", "text": "..."}}     -> {"ok": null}  or  {"error": "..."}
+//! "stat"                                                   -> {"version": 2, "ok": {"wires": [...], ...}}
+//! {"set": {"direction": 0, "rate_bits_per_s": 100000000}}  -> {"version": 2, "ok": null}  or  {"version": 2, "error": "..."}
+//! {"set-classes": {"file": "office.toml", "text": "..."}}  -> the same
 //! ```
 //!
-//! Limits: connections are served one after the other, each bounded in size and time, so a client that stalls holds others up
-//! for a second at most, and packets never.
+//! Rule, because a wire may have been up for longer than the command that asks it: whoever reads counters takes what is missing for 0
+//! and passes over what it does not know; whoever is asked to change something refuses what it does not know, because a change
+//! half made is worse than none. An answer without a version is of version 1, which only root could ask.
+//!
+//! Here is the protocol and the side that asks; `control/server.rs` answers.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+mod admission;
+mod server;
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::classes::Classes;
+use crate::clock::now_ns;
 use crate::crew::Crew;
 use crate::limits::SetLimits;
 use crate::stats::Snapshot;
 
+pub use server::Control;
+
 /// Where the sockets are.
 pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
-/// Enough for a classes file of [`FILE_BYTES_MAX`] with every byte escaped.
-const REQUEST_BYTES_MAX: u64 = 6 * FILE_BYTES_MAX + 64 * 1024;
 /// The longest classes file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
-const TIMEOUT: Duration = Duration::from_secs(1);
+/// The version of requests and answers. It grows when a request gets a new meaning or a new field.
+const VERSION: u64 = 2;
+/// How long a wire may take to answer.
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// Far more than the counters of the largest wire.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A request to a running wire.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -57,128 +66,84 @@ pub struct SetClasses {
     pub text: String,
 }
 
-/// The listening socket of a wire.
-pub struct Control {
-    listener: UnixListener,
-    path: PathBuf,
-}
-
-impl Control {
-    /// The path of a wire's socket.
-    pub fn path_of(name: &str) -> PathBuf {
-        Path::new(DIRECTORY).join(format!("{name}.sock"))
-    }
-
-    /// Listens for a wire called `name`.
-    ///
-    /// # Errors
-    /// If a running wire has that name already.
-    pub fn listen(name: &str) -> io::Result<Control> {
-        let path = Control::path_of(name);
-        std::fs::create_dir_all(DIRECTORY)?;
-        if is_served(&path) {
-            return Err(io::Error::other(format!(
-                "a wire called {name} is up already, as `weir stat {name}` shows; a wire of other interfaces needs another --name"
-            )));
-        }
-        // Nobody answers: it was left behind by a crash.
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
-        Ok(Control { listener, path })
-    }
-
-    /// Where it listens.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Answers requests for as long as the process lives.
-    pub fn serve(&self, crew: &Crew) {
-        for stream in self.listener.incoming() {
-            let Ok(stream) = stream else { continue };
-            // A client that breaks off has its own problem.
-            let _ = answer(stream, crew);
-        }
-    }
-}
-
-fn answer(mut stream: UnixStream, crew: &Crew) -> io::Result<()> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    let mut line = String::new();
-    BufReader::new((&stream).take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
-    let reply = match perform(&line, crew) {
-        Ok(value) => json!({ "ok": value }),
-        Err(error) => json!({ "error": error }),
-    };
-    writeln!(stream, "{reply}")
-}
-
-fn perform(line: &str, crew: &Crew) -> Result<Value, String> {
-    match serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))? {
-        Command::Stat => serde_json::to_value(crew.stat()?).map_err(|error| error.to_string()),
-        Command::Set(set) => {
-            if set.direction > 1 {
-                return Err(format!("there is no direction {}: 0 is there, 1 is back", set.direction));
-            }
-            crew.set_limits(set.direction, Box::new(move |present| set.apply(present)))?;
-            Ok(Value::Null)
-        }
-        Command::SetClasses(SetClasses { file, text }) => {
-            // Read on this thread: the workers have packets to move.
-            let classes = Classes::read(&file, &text, crew.ports().each_ref().map(String::as_str))?;
-            crew.set_classes(&Arc::new(classes))?;
-            Ok(Value::Null)
-        }
-    }
-}
-
-/// Whether a wire listens there. One that was just killed still seems to, until the kernel has taken its sockets apart; it gets some
-/// time to answer or to be gone.
-fn is_served(path: &Path) -> bool {
-    const LOOKS: u32 = 40;
-    const BETWEEN: Duration = Duration::from_millis(50);
-    for _ in 0..LOOKS {
-        let Ok(mut stream) = UnixStream::connect(path) else { return false };
-        let answers = stream.set_read_timeout(Some(BETWEEN)).is_ok()
-            && writeln!(stream, "{}", json!(Command::Stat)).is_ok()
-            && stream.read(&mut [0]).is_ok_and(|count| count > 0);
-        if answers {
-            return true;
-        }
-    }
-    true
-}
-
 /// Asks the wire that listens at `path`.
 pub fn ask(path: &Path, command: &Command) -> Result<Value, String> {
-    let ask = || -> io::Result<String> {
-        let mut stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(TIMEOUT * 5))?;
-        writeln!(stream, "{}", serde_json::to_string(command)?)?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        Ok(line)
-    };
-    let line = ask().map_err(|error| match error.kind() {
+    let line = exchange(path, command).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => format!("{}: only root may ask: run it with sudo", path.display()),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             format!("no wire listens at {}: `weir stat` lists those that are up", path.display())
         }
-        io::ErrorKind::WouldBlock => {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             format!("the wire at {} does not answer: has its process been stopped?", path.display())
         }
         _ => format!("{}: {error}", path.display()),
     })?;
+    understood(&line).map_err(|error| match error {
+        Refusal::Said(error) => error,
+        Refusal::Unclear(error) => format!("{}: {error}", path.display()),
+    })
+}
+
+/// One request and the line that answers it, within [`PATIENCE_NS`] in all.
+fn exchange(path: &Path, command: &Command) -> io::Result<Vec<u8>> {
+    let until_ns = now_ns() + PATIENCE_NS;
+    let left = || Duration::from_nanos(until_ns.saturating_sub(now_ns()).max(1));
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_write_timeout(Some(left()))?;
+    let mut line = serde_json::to_string(command)?;
+    line.push('\n');
+    match stream.write_all(line.as_bytes()) {
+        // It refused before it had read all, and said why.
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
+        result => result?,
+    }
+    let mut answer = Vec::new();
+    let mut piece = vec![0; 64 * 1024];
+    while answer.last() != Some(&b'\n') {
+        if now_ns() >= until_ns {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left()))?;
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // It hung up with some of the request unread; what it said before stands.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => break,
+            Err(error) => return Err(error),
+        }
+        if answer.len() > ANSWER_BYTES_MAX {
+            return Err(io::Error::other("its answer has no end"));
+        }
+    }
+    Ok(answer)
+}
+
+/// Why there is no answer.
+enum Refusal {
+    /// The wire said so.
+    Said(String),
+    /// It is not an answer of any version.
+    Unclear(String),
+}
+
+/// What an answer says, of whatever version it is.
+fn understood(line: &[u8]) -> Result<Value, Refusal> {
     let mut reply: Value =
-        serde_json::from_str(&line).map_err(|error| format!("{}: {error}", path.display()))?;
+        serde_json::from_slice(line).map_err(|error| Refusal::Unclear(format!("not an answer: {error}")))?;
+    let version = reply["version"].as_u64().unwrap_or(1);
     match reply["error"].as_str() {
-        Some(error) => Err(error.to_string()),
-        None => Ok(reply["ok"].take()),
+        Some(error) if version != VERSION && error.starts_with("not a request") => {
+            Err(Refusal::Said(format!(
+                "the wire was started by another version of weir (its protocol is {version}, this one's {VERSION}) and does \
+                 not know this: start it anew ({error})"
+            )))
+        }
+        Some(error) => Err(Refusal::Said(error.to_string())),
+        None => match reply.get_mut("ok") {
+            Some(ok) => Ok(ok.take()),
+            None => Err(Refusal::Unclear("neither an answer nor an error".into())),
+        },
     }
 }
 
@@ -221,3 +186,7 @@ pub fn stat_all() -> (Snapshot, Vec<String>) {
     }
     (all, faults)
 }
+
+#[cfg(test)]
+#[path = "control/tests.rs"]
+mod tests;

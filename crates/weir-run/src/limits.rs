@@ -26,10 +26,13 @@ pub struct SetLimits {
     /// 0 from the first interface to the second, 1 back.
     pub direction: usize,
     /// The new rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_bits_per_s: Option<u64>,
     /// The new burst.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_bytes: Option<u64>,
     /// The new queue, as a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_ns: Option<u64>,
 }
 

@@ -2,6 +2,9 @@
 //!
 //! The same numbers stand in the text, the JSON and, later, the metrics. Every part carries what it accepted, delivered,
 //! dropped by reason and holds, so that [`Snapshot::check`] can prove conservation (ARCHITECTURE.md, invariant 1) from the outside.
+//!
+//! Rule: a field that is missing is 0 or nothing and one that is not known is passed over, because whoever counted may be of an
+//! older or a newer version than whoever reads.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +19,8 @@ use crate::watcher::ledger::{Drops, Event, EventStats};
 use crate::workstreams::{self, WorkstreamStats};
 
 /// One direction of a wire.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ClassStats {
     /// `A->B`, by the names of the interfaces.
     pub name: String,
@@ -44,12 +48,12 @@ pub struct ClassStats {
     /// Times that the device took no more.
     pub transmit_busy: u64,
     /// The classes that share it, parents first, and what passes them free; none without a classes file.
-    #[serde(default)]
     pub classes: Vec<TreeClassStats>,
 }
 
 /// One class of a classes file. An inner class sums up the leaves below it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TreeClassStats {
     /// Its name, or `free`.
     pub name: String,
@@ -65,7 +69,6 @@ pub struct TreeClassStats {
     #[serde(flatten)]
     pub books: Books,
     /// Packets marked as having met congestion (ECN), instead of being dropped.
-    #[serde(default)]
     pub marked: u64,
     /// For how long its senders were blocked, in nanoseconds.
     pub blocked_ns: u64,
@@ -97,7 +100,8 @@ impl TreeClassStats {
 }
 
 /// One port.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PortStats {
     /// The interface.
     pub name: String,
@@ -114,18 +118,16 @@ pub struct PortStats {
     /// Packets the kernel lost between the ring and the receive ring; 0, or it is a fault.
     pub kernel_dropped: u64,
     /// Packets the kernel lost because the interface was down, or up again and not yet Weir's.
-    #[serde(default)]
     pub lost_while_down: u64,
     /// The interface as a device.
-    #[serde(default)]
     pub device: DeviceStats,
     /// Its other end as a device.
-    #[serde(default)]
     pub sender_device: DeviceStats,
 }
 
 /// A device: how it fares, and what the kernel dropped there since the wire came up.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DeviceStats {
     /// Its name.
     pub name: String,
@@ -189,7 +191,8 @@ impl DeviceStats {
 }
 
 /// One wire.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WireStats {
     /// Its name.
     pub name: String,
@@ -202,12 +205,12 @@ pub struct WireStats {
     /// What its workers did, together.
     pub worker: WorkerStats,
     /// What happened to its interfaces and their other ends, and what was lost then.
-    #[serde(default)]
     pub events: BTreeMap<Event, EventStats>,
 }
 
 /// Where the frames are.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FrameStats {
     /// All there are.
     pub total: u64,
@@ -221,6 +224,7 @@ pub struct FrameStats {
 
 /// What the workers of a wire did.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WorkerStats {
     /// Passes that moved packets.
     pub busy_passes: u64,
@@ -229,7 +233,6 @@ pub struct WorkerStats {
     /// Times a doorbell woke it.
     pub kicks: u64,
     /// The core it is pinned to; of several workers the last one's.
-    #[serde(default)]
     pub cpu: usize,
     /// What a wake-up costs here, in nanoseconds.
     pub wake_cost_ns: u64,
@@ -253,6 +256,7 @@ impl WorkerStats {
 
 /// Everything.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Snapshot {
     /// The wires.
     pub wires: Vec<WireStats>,

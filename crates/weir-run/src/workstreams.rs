@@ -44,6 +44,7 @@ pub struct Tally {
 
 /// One direction in one workstream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WorkstreamStats {
     /// The wire.
     pub wire: String,

@@ -1,0 +1,79 @@
+//! The directory of Weir's sockets and locks: who may make names in it decides whom a command talks to and what it waits for.
+//!
+//! Rule: it is a directory, not a link to one, it belongs to the user that this process is, and nobody else may write there. Its
+//! mode is set whatever the umask says; one that belongs to somebody else is refused.
+//!
+//! Source: `open(2)` for `O_NOFOLLOW`; `fchmod(2)`, which the umask does not concern.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use crate::sys;
+
+/// Everybody may look up a socket there, and only its owner make one.
+const MODE: u32 = 0o755;
+
+/// Makes the directory, or checks that the one that is there will do.
+pub fn make(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(MODE).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let directory = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
+        let why = "is no directory of its own: remove it, and weir makes it anew";
+        match error.raw_os_error() {
+            Some(libc::ELOOP | libc::ENOTDIR) => io::Error::other(format!("{} {why}", path.display())),
+            _ => error,
+        }
+    })?;
+    let about = directory.metadata()?;
+    if about.uid() != sys::user() {
+        return Err(io::Error::other(format!(
+            "{} belongs to user {}, who could answer in weir's place: remove it, and weir makes it anew",
+            path.display(),
+            about.uid()
+        )));
+    }
+    if about.mode() & 0o7777 != MODE {
+        directory.set_permissions(PermissionsExt::from_mode(MODE))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn it_is_ours_alone_to_write_in_and_no_link() {
+        let base = std::env::temp_dir().join(format!("weir-directory-{}", std::process::id()));
+        fs::create_dir(&base).unwrap();
+        let path = base.join("weir");
+        make(&path).unwrap();
+        assert_eq!(mode(&path), MODE);
+        for other in [0o777, 0o1777, 0o700] {
+            fs::set_permissions(&path, PermissionsExt::from_mode(other)).unwrap();
+            make(&path).unwrap();
+            assert_eq!(mode(&path), MODE, "it was {other:o}");
+        }
+        let link = base.join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(make(&link).unwrap_err().to_string().contains("no directory of its own"));
+        let file = base.join("file");
+        fs::write(&file, "").unwrap();
+        assert!(make(&file).is_err());
+        if sys::user() == 0 {
+            std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+            assert!(make(&path).unwrap_err().to_string().contains("user 65534"));
+        }
+        fs::remove_dir_all(&base).unwrap();
+    }
+}

@@ -1,0 +1,256 @@
+//! The wire's side of the control socket: one thread that serves all clients at once.
+//!
+//! Rule: nobody is waited for. Each client has [`PATIENCE_NS`] to ask and as long again to read the answer, so one that is slow or
+//! silent holds nobody up and is gone after that; one that is too much ([`super::admission`]) is told so and let go at once.
+//! A request is bounded in size; packets never wait for any of this.
+//!
+//! Owner: the thread that calls [`Control::serve`]. Source: unix(7).
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use weir_port::{directory, sys};
+
+use super::admission::{ROOT, Recent, admits, allows};
+use super::{Command, DIRECTORY, FILE_BYTES_MAX, SetClasses, VERSION};
+use crate::classes::Classes;
+use crate::clock::now_ns;
+use crate::crew::Crew;
+
+/// How long a client may take to ask, and to read the answer.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// Enough for a classes file of [`FILE_BYTES_MAX`] with every byte escaped.
+const REQUEST_BYTES_MAX: usize = (6 * FILE_BYTES_MAX + 64 * 1024) as usize;
+/// Enough for whatever others than root may ask.
+const REQUEST_BYTES_MAX_OTHERS: usize = 4096;
+/// Everybody may connect; what for is decided by who it is.
+const SOCKET_MODE: u32 = 0o666;
+
+/// The listening socket of a wire.
+pub struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Control {
+    /// The path of a wire's socket.
+    pub fn path_of(name: &str) -> PathBuf {
+        Path::new(DIRECTORY).join(format!("{name}.sock"))
+    }
+
+    /// Listens for a wire called `name`.
+    ///
+    /// # Errors
+    /// If a running wire has that name already.
+    pub fn listen(name: &str) -> io::Result<Control> {
+        let path = Control::path_of(name);
+        directory::make(Path::new(DIRECTORY))?;
+        if is_served(&path) {
+            return Err(io::Error::other(format!(
+                "a wire called {name} is up already, as `weir stat {name}` shows; a wire of other interfaces needs another --name"
+            )));
+        }
+        // Nobody answers: it was left behind by a crash.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        // Whatever the umask says.
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(SOCKET_MODE))?;
+        Ok(Control { listener, path })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Answers requests for as long as the process lives.
+    pub fn serve(&self, crew: &Crew) {
+        let mut recent = Recent::default();
+        let mut clients = Vec::new();
+        loop {
+            self.wait(&clients);
+            while let Ok((stream, _)) = self.listener.accept() {
+                let user = sys::peer_user(stream.as_fd()).unwrap_or(u32::MAX);
+                let is_admitted = admits(clients.iter().map(|client: &Client| client.user), user);
+                if stream.set_nonblocking(true).is_err() {
+                    continue;
+                }
+                let mut client = Client { stream, user, until_ns: now_ns() + PATIENCE_NS, state: asking() };
+                if is_admitted {
+                    clients.push(client);
+                } else {
+                    client.reply(&Err("too many ask at once: ask again in a moment".into()));
+                    // One that does not read has its own problem.
+                    let _ = client.write();
+                }
+            }
+            clients.retain_mut(|client| {
+                client.goes_on(&mut |line, user| perform(line, user, crew, &mut recent))
+            });
+        }
+    }
+
+    /// Until somebody comes, asks or can be answered, or has taken too long.
+    fn wait(&self, clients: &[Client]) {
+        let mut fds = vec![sys::poll_in(self.listener.as_raw_fd())];
+        fds.extend(clients.iter().map(Client::waits_for));
+        let first_ns = clients.iter().map(|client| client.until_ns).min();
+        let timeout_ns = first_ns.map(|until_ns| until_ns.saturating_sub(now_ns()) + 1);
+        if sys::poll_readable(&mut fds, timeout_ns).is_err() {
+            // No memory: it may come back.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if fds[0].revents != 0 && fds.len() == 1 && self.is_out_of_descriptors() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Whether a client waits that cannot be accepted; `poll` would return at once for ever.
+    fn is_out_of_descriptors(&self) -> bool {
+        self.listener.try_clone().is_err_and(|error| error.raw_os_error() == Some(libc::EMFILE))
+    }
+}
+
+enum State {
+    Asking(Vec<u8>),
+    Answered { answer: Vec<u8>, written: usize },
+}
+
+fn asking() -> State {
+    State::Asking(Vec::new())
+}
+
+struct Client {
+    stream: UnixStream,
+    user: u32,
+    until_ns: u64,
+    state: State,
+}
+
+/// What answers one request of a user.
+type Perform<'a> = dyn FnMut(&str, u32) -> Result<String, String> + 'a;
+
+impl Client {
+    fn waits_for(&self) -> libc::pollfd {
+        let events = match self.state {
+            State::Asking(_) => libc::POLLIN,
+            State::Answered { .. } => libc::POLLOUT,
+        };
+        libc::pollfd { fd: self.stream.as_raw_fd(), events, revents: 0 }
+    }
+
+    /// Takes what it sends, answers, and sends the answer as far as it is read; false when that is over.
+    fn goes_on(&mut self, perform: &mut Perform<'_>) -> bool {
+        let result = match self.state {
+            State::Asking(_) => self.read(perform),
+            State::Answered { .. } => self.write(),
+        };
+        match result {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => now_ns() < self.until_ns,
+            Err(error) if error.kind() == ErrorKind::Interrupted => true,
+            // It broke off, or has all.
+            _ => false,
+        }
+    }
+
+    fn read(&mut self, perform: &mut Perform<'_>) -> io::Result<()> {
+        let State::Asking(request) = &mut self.state else { return Ok(()) };
+        let bytes_max = if self.user == ROOT { REQUEST_BYTES_MAX } else { REQUEST_BYTES_MAX_OTHERS };
+        let mut piece = [0; 16 * 1024];
+        loop {
+            let count = self.stream.read(&mut piece)?;
+            let piece = &piece[..count];
+            let end = piece.iter().position(|byte| *byte == b'\n');
+            request.extend_from_slice(&piece[..end.unwrap_or(count)]);
+            if request.len() > bytes_max {
+                self.reply(&Err(format!("a request is {bytes_max} bytes at most")));
+                return self.write();
+            }
+            if end.is_some() || count == 0 {
+                break;
+            }
+        }
+        if request.is_empty() {
+            return Ok(());
+        }
+        let answer = match std::str::from_utf8(request) {
+            Ok(line) => perform(line, self.user),
+            Err(_) => Err("not a request: it is not text in UTF-8".into()),
+        };
+        self.reply(&answer);
+        self.write()
+    }
+
+    fn reply(&mut self, answer: &Result<String, String>) {
+        let answer = match answer {
+            Ok(value) => format!("{{\"version\":{VERSION},\"ok\":{value}}}\n"),
+            Err(error) => format!("{}\n", json!({ "version": VERSION, "error": error })),
+        };
+        self.until_ns = now_ns() + PATIENCE_NS;
+        self.state = State::Answered { answer: answer.into_bytes(), written: 0 };
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let State::Answered { answer, written } = &mut self.state else { return Ok(()) };
+        while *written < answer.len() {
+            *written += self.stream.write(&answer[*written..])?;
+        }
+        Ok(())
+    }
+}
+
+/// The answer to one request, as JSON.
+fn perform(line: &str, user: u32, crew: &Crew, recent: &mut Recent) -> Result<String, String> {
+    let command: Command = serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))?;
+    if !allows(&command, user) {
+        return Err("only root may change a wire: run it with sudo".into());
+    }
+    match command {
+        Command::Stat => recent
+            .tell(user, now_ns(), || serde_json::to_string(&crew.stat()?).map_err(|error| error.to_string())),
+        Command::Set(set) => {
+            if set.direction > 1 {
+                return Err(format!("there is no direction {}: 0 is there, 1 is back", set.direction));
+            }
+            crew.set_limits(set.direction, Box::new(move |present| set.apply(present)))?;
+            Ok("null".into())
+        }
+        Command::SetClasses(SetClasses { file, text }) => {
+            // Read on this thread: the workers have packets to move.
+            let classes = Classes::read(&file, &text, crew.ports().each_ref().map(String::as_str))?;
+            crew.set_classes(&Arc::new(classes))?;
+            Ok("null".into())
+        }
+    }
+}
+
+/// Whether a wire listens there. One that was just killed still seems to, until the kernel has taken its sockets apart; it gets some
+/// time to answer or to be gone.
+fn is_served(path: &Path) -> bool {
+    const LOOKS: u32 = 40;
+    const BETWEEN: Duration = Duration::from_millis(50);
+    for _ in 0..LOOKS {
+        let Ok(mut stream) = UnixStream::connect(path) else { return false };
+        let answers = stream.set_read_timeout(Some(BETWEEN)).is_ok()
+            && writeln!(stream, "{}", json!(Command::Stat)).is_ok()
+            && stream.read(&mut [0]).is_ok_and(|count| count > 0);
+        if answers {
+            return true;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

@@ -1,0 +1,85 @@
+//! Tests of the server: a client at a time, with the other end of its connection in hand.
+
+use std::io::{BufRead, BufReader};
+
+use super::*;
+
+/// A client of the server and the other end of its connection.
+fn client(user: u32) -> (Client, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    (Client { stream: ours, user, until_ns: now_ns() + PATIENCE_NS, state: asking() }, theirs)
+}
+
+fn echo(line: &str, user: u32) -> Result<String, String> {
+    if line == "bad" { Err(format!("no, {user}")) } else { Ok(json!(line).to_string()) }
+}
+
+fn answer(theirs: UnixStream) -> String {
+    let mut line = String::new();
+    BufReader::new(theirs).read_line(&mut line).unwrap();
+    line
+}
+
+#[test]
+fn a_request_that_comes_in_pieces_is_answered_once_it_is_whole() {
+    let (mut client, mut theirs) = client(1000);
+    for piece in ["he", "ll"] {
+        theirs.write_all(piece.as_bytes()).unwrap();
+        assert!(client.goes_on(&mut echo));
+    }
+    theirs.write_all(b"o\n").unwrap();
+    assert!(!client.goes_on(&mut echo), "that is over");
+    assert_eq!(answer(theirs), format!("{{\"version\":{VERSION},\"ok\":\"hello\"}}\n"));
+}
+
+#[test]
+fn errors_say_why_and_which_version_says_so() {
+    let (mut client, mut theirs) = client(7);
+    theirs.write_all(b"bad\n").unwrap();
+    assert!(!client.goes_on(&mut echo));
+    assert_eq!(answer(theirs), format!("{{\"error\":\"no, 7\",\"version\":{VERSION}}}\n"));
+}
+
+#[test]
+fn one_that_is_silent_or_does_not_read_is_gone_after_its_time() {
+    let (mut silent, theirs) = client(1000);
+    assert!(silent.goes_on(&mut echo));
+    silent.until_ns = now_ns();
+    assert!(!silent.goes_on(&mut echo));
+    drop(theirs);
+    let (mut deaf, mut theirs) = client(1000);
+    theirs.write_all(b"much\n").unwrap();
+    assert!(deaf.goes_on(&mut |_, _| Ok("1".repeat(10_000_000))), "it has time to read");
+    assert!(matches!(deaf.state, State::Answered { written, .. } if written > 0));
+    deaf.until_ns = now_ns();
+    assert!(!deaf.goes_on(&mut echo));
+}
+
+#[test]
+fn a_request_without_end_is_refused() {
+    let (mut client, mut theirs) = client(1000);
+    let writing = std::thread::spawn(move || {
+        // It ends when the other side hangs up.
+        while theirs.write_all(&[b'x'; 1000]).is_ok() {}
+        theirs
+    });
+    while client.goes_on(&mut |_, _| panic!("nobody asked")) {
+        std::thread::yield_now();
+    }
+    drop(client);
+    assert!(answer(writing.join().unwrap()).contains("4096 bytes at most"));
+}
+
+#[test]
+fn what_is_no_request_is_answered_so() {
+    for text in [&b"\xff\xfe\n"[..], b"\0\n"] {
+        let (mut client, mut theirs) = client(1000);
+        theirs.write_all(text).unwrap();
+        assert!(!client.goes_on(&mut |line, _| Err(format!("not a request: {}", line.len()))));
+        assert!(answer(theirs).contains("not a request"));
+    }
+    let (mut client, theirs) = client(1000);
+    drop(theirs);
+    assert!(!client.goes_on(&mut |_, _| panic!("nobody asked")), "it has gone");
+}

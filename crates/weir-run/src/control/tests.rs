@@ -1,0 +1,125 @@
+//! Tests of the protocol: what versions say to each other.
+
+use serde_json::json;
+
+use super::*;
+
+/// What a wire of version 1 answered to `"stat"`, as it was recorded.
+const ANSWER_1: &str = include_str!("answer-1.json");
+
+fn snapshot_1() -> Snapshot {
+    let told = understood(ANSWER_1.as_bytes()).unwrap_or_else(|_| panic!("it is an answer"));
+    serde_json::from_value(told).unwrap()
+}
+
+fn refused(answer: &Value) -> String {
+    match understood(answer.to_string().as_bytes()) {
+        Err(Refusal::Said(error) | Refusal::Unclear(error)) => error,
+        Ok(value) => panic!("an answer: {value}"),
+    }
+}
+
+#[test]
+fn counters_of_version_1_are_read() {
+    let snapshot = snapshot_1();
+    let wire = &snapshot.wires[0];
+    assert_eq!((wire.name.as_str(), wire.ports[1].as_str(), wire.frames.total), ("office", "pvb", 16384));
+    assert_eq!((wire.classes[0].rate_bits_per_s, snapshot.totals.delivered.packets), (Some(100_000_000), 12));
+    assert_eq!(snapshot.ports[1].sender, "eth0");
+    assert!(snapshot.check().is_empty());
+}
+
+/// Every field of `old` is in `new`, and of the same kind.
+fn require_all_of(old: &Value, new: &Value, place: &str) {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => {
+            for (key, value) in old {
+                let found = new.get(key).unwrap_or_else(|| panic!("{place}.{key} is gone"));
+                require_all_of(value, found, &format!("{place}.{key}"));
+            }
+        }
+        (Value::Array(old), Value::Array(new)) => {
+            assert_eq!(old.len(), new.len(), "{place}");
+            old.iter().zip(new).for_each(|(old, new)| require_all_of(old, new, place));
+        }
+        (old, new) => assert_eq!(
+            std::mem::discriminant(old),
+            std::mem::discriminant(new),
+            "{place} was {old} and is {new}"
+        ),
+    }
+}
+
+#[test]
+fn a_command_of_version_1_finds_all_that_it_wants_in_an_answer_of_today() {
+    let old: Value = serde_json::from_str(ANSWER_1).unwrap();
+    require_all_of(&old["ok"], &serde_json::to_value(snapshot_1()).unwrap(), "stat");
+}
+
+/// All places of a value where something can be left out or added.
+fn mangle(value: &Value, at: &mut dyn FnMut(Value)) {
+    match value {
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                let mut without = fields.clone();
+                without.remove(key);
+                at(Value::Object(without));
+                mangle(field, &mut |changed| {
+                    let mut fields = fields.clone();
+                    fields.insert(key.clone(), changed);
+                    at(Value::Object(fields));
+                });
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                mangle(item, &mut |changed| {
+                    let mut items = items.clone();
+                    items[index] = changed;
+                    at(Value::Array(items));
+                });
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn counters_without_any_one_field_and_with_others_are_read() {
+    let told = serde_json::to_value(snapshot_1()).unwrap();
+    let mut tried = 0;
+    mangle(&told, &mut |changed| {
+        tried += 1;
+        serde_json::from_value::<Snapshot>(changed).unwrap();
+    });
+    assert!(tried > 100, "{tried}");
+    let mut later = told;
+    later["temperature"] = json!(21);
+    later["wires"][0]["classes"][0]["colour"] = json!({"red": 1});
+    later["ports"][1]["speed"] = json!([1, 2]);
+    assert_eq!(serde_json::from_value::<Snapshot>(later).unwrap().wires[0].name, "office");
+}
+
+#[test]
+fn a_wire_of_version_1_understands_the_requests_of_today() {
+    let request = |command: &Command| serde_json::to_string(command).unwrap();
+    assert_eq!(request(&Command::Stat), r#""stat""#);
+    let rate = SetLimits { direction: 1, rate_bits_per_s: Some(8), burst_bytes: None, queue_ns: None };
+    assert_eq!(request(&Command::Set(rate)), r#"{"set":{"direction":1,"rate_bits_per_s":8}}"#);
+    let classes = SetClasses { file: "f".into(), text: "t".into() };
+    assert_eq!(request(&Command::SetClasses(classes)), r#"{"set-classes":{"file":"f","text":"t"}}"#);
+}
+
+#[test]
+fn a_change_that_is_not_known_is_refused_and_the_version_named() {
+    assert!(serde_json::from_str::<Command>(r#"{"set": {"direction": 0, "colour": 1}}"#).is_err());
+    let old = json!({"error": "not a request: unknown field `colour`"});
+    let why = refused(&old);
+    assert!(why.contains("another version of weir (its protocol is 1, this one's 2)"), "{why}");
+    let same = json!({"error": "not a request: really", "version": VERSION});
+    assert_eq!(refused(&same), "not a request: really");
+    assert_eq!(refused(&json!({"error": "a rate of 0 passes nothing"})), "a rate of 0 passes nothing");
+    for nothing in [json!(null), json!({}), json!([1]), json!("ok")] {
+        assert_eq!(refused(&nothing), "neither an answer nor an error");
+    }
+}
