@@ -1,30 +1,41 @@
 //! The workers of a wire as everyone else reaches them: requests go to whoever owns what they concern.
 //!
-//! Rule: counters are copied while all workers stand still (`standstill.rs`), so that the sums of [`crate::report`] are exact.
+//! Rule: counters are copied while all workers stand still (`standstill.rs`), so that the sums of [`crate::report`] are exact. All
+//! workers get the requests to stand still in the same order, or two that ask at once would make each wait for the other. One
+//! that is busy taking its queues over is asked again, ever less often, and never makes the others wait for it for long.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use weir_port::view::Pair;
 
 use crate::classes::Classes;
 use crate::report::{Constants, PartReport};
-use crate::standstill::{GOING_DOWN, Standstill};
+use crate::standstill::{Missed, Standstill};
 use crate::stats::Snapshot;
 use crate::wire::owners;
 use crate::worker::{Change, Mailbox, Request};
+
+/// What whoever asked is told when a worker has ended.
+const GOING_DOWN: &str = "the wire is going down";
+/// The pauses between attempts to make all workers stand still: 5 ms, then twice as long each time, 1.3 s in all.
+const PAUSE_FIRST: Duration = Duration::from_millis(5);
+const PAUSES: u32 = 8;
 
 /// The workers of one wire.
 #[derive(Clone)]
 pub struct Crew {
     mailboxes: Vec<Mailbox>,
+    /// Held while all are asked to stand still.
+    order: Arc<Mutex<()>>,
     constants: Constants,
 }
 
 impl Crew {
     /// The workers behind these mailboxes, in order.
     pub fn new(mailboxes: Vec<Mailbox>, constants: Constants) -> Crew {
-        Crew { mailboxes, constants }
+        Crew { mailboxes, order: Arc::default(), constants }
     }
 
     /// The interfaces of the wire.
@@ -39,18 +50,38 @@ impl Crew {
 
     /// Copies of all counters.
     pub fn stat(&self) -> Result<Snapshot, String> {
+        let mut pause = PAUSE_FIRST;
+        for _ in 0..PAUSES {
+            if let Some(parts) = self.ask_all()? {
+                return Ok(self.constants.snapshot(parts));
+            }
+            std::thread::sleep(pause);
+            pause *= 2;
+        }
+        Err("a worker of the wire is busy taking its interface over: ask again in a moment".into())
+    }
+
+    /// What all workers tell, if they stood still together.
+    fn ask_all(&self) -> Result<Option<Vec<PartReport>>, String> {
         let together = Arc::new(Standstill::new(self.mailboxes.len()));
-        let answers: Vec<Receiver<_>> = self
-            .mailboxes
-            .iter()
-            .map(|worker| {
-                let (reply, answer) = channel();
-                worker.send(Request::Stat(reply, Arc::clone(&together)));
-                answer
-            })
-            .collect();
-        let parts = answers.iter().map(received).map(|answer| answer?).collect::<Result<Vec<_>, _>>()?;
-        Ok(self.constants.snapshot(parts))
+        let ask = |worker: &Mailbox| {
+            let (reply, answer) = channel();
+            worker.send(Request::Stat(reply, Arc::clone(&together)));
+            answer
+        };
+        let answers: Vec<Receiver<_>> = {
+            let _order = self.order.lock().expect("nobody panics while asking");
+            self.mailboxes.iter().map(ask).collect()
+        };
+        let mut parts = Vec::new();
+        let mut is_whole = true;
+        for answer in &answers {
+            match received(answer)? {
+                Ok(part) => parts.push(part?),
+                Err(Missed) => is_whole = false,
+            }
+        }
+        Ok(is_whole.then_some(parts))
     }
 
     /// Changes the limits of a direction (0 or 1).
@@ -99,4 +130,47 @@ impl Crew {
 
 fn received<T>(answer: &Receiver<T>) -> Result<T, String> {
     answer.recv().map_err(|_| GOING_DOWN.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watcher::Eye;
+
+    fn crew(mailboxes: Vec<Mailbox>) -> Crew {
+        let constants = Constants {
+            name: "test".into(),
+            ports: ["a", "b"].map(String::from),
+            frames_total: 0,
+            since_ns: 0,
+            eye: Eye::new().unwrap().0,
+        };
+        Crew::new(mailboxes, constants)
+    }
+
+    /// Otherwise each of two workers could wait for the other.
+    #[test]
+    fn all_workers_are_asked_to_stand_still_in_one_order() {
+        const ASKERS: usize = 40;
+        for _ in 0..20 {
+            let (mailboxes, inboxes): (Vec<_>, Vec<_>) = (0..2).map(|_| Mailbox::new().unwrap()).unzip();
+            let crew = crew(mailboxes);
+            std::thread::scope(|scope| {
+                let askers: Vec<_> = (0..ASKERS).map(|_| scope.spawn(|| crew.stat().is_err())).collect();
+                let places = inboxes.iter().map(|inbox| -> Vec<_> {
+                    let requests = (0..ASKERS).map(|_| inbox.next());
+                    // The replies go with the requests, which is what a worker's end looks like.
+                    let places = requests.map(|request| match request {
+                        Some(Request::Stat(_, together)) => Arc::as_ptr(&together),
+                        _ => panic!("nobody asked for anything else"),
+                    });
+                    places.collect()
+                });
+                let places: Vec<_> = places.collect();
+                assert_eq!(places[0], places[1]);
+                drop(inboxes);
+                assert!(askers.into_iter().all(|asker| asker.join().unwrap()));
+            });
+        }
+    }
 }

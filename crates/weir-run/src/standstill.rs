@@ -1,45 +1,65 @@
 //! A place where the workers of a wire stand still, so that their counters are copied as of one moment.
 //!
-//! Rule: nobody copies before all have come, and nobody goes on before all have copied. A worker that does not come, because it has
-//! just ended, keeps the others for half a second at most.
+//! Rule: nobody copies before all have come, and nobody goes on before all have copied. Who has come has packets to move: where
+//! another does not come soon, because it takes its queues over or has just ended, all go on, nothing is copied, and whoever asked
+//! asks again (`crew.rs`).
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// What whoever asked is told when a worker did not come.
-pub const GOING_DOWN: &str = "the wire is going down";
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long workers wait for each other. One that spins or sleeps comes within a fraction of this.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A worker did not come.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Missed;
 
 /// A place where workers wait for each other, twice.
 pub struct Standstill {
     workers: usize,
-    arrivals: Mutex<usize>,
+    state: Mutex<State>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    arrivals: usize,
+    /// Somebody has gone on without the others.
+    is_over: bool,
 }
 
 impl Standstill {
     /// For so many workers.
     pub fn new(workers: usize) -> Standstill {
-        Standstill { workers, arrivals: Mutex::new(0), changed: Condvar::new() }
+        Standstill { workers, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// What `copy` makes of this worker while all stand still; an error if one does not come.
-    pub fn copy<T>(&self, copy: impl FnOnce() -> T) -> Result<T, String> {
+    /// What `copy` makes of this worker while all stand still.
+    pub fn copy<T>(&self, copy: impl FnOnce() -> T) -> Result<T, Missed> {
         self.meet(self.workers)?;
         let copied = copy();
         self.meet(2 * self.workers)?;
         Ok(copied)
     }
 
-    fn meet(&self, arrivals: usize) -> Result<(), String> {
-        let mut arrived = self.arrivals.lock().expect("nobody panics while counting");
-        *arrived += 1;
-        self.changed.notify_all();
-        let waited = self.changed.wait_timeout_while(arrived, PATIENCE, |arrived| *arrived < arrivals);
-        match waited.expect("nobody panics while counting").1.timed_out() {
-            true => Err(GOING_DOWN.into()),
-            false => Ok(()),
+    fn meet(&self, arrivals: usize) -> Result<(), Missed> {
+        let mut state = self.state.lock().expect("nobody panics while counting");
+        if state.is_over {
+            return Err(Missed);
         }
+        state.arrivals += 1;
+        self.changed.notify_all();
+        let is_incomplete = |state: &mut State| state.arrivals < arrivals && !state.is_over;
+        let (mut state, _) = self
+            .changed
+            .wait_timeout_while(state, PATIENCE, is_incomplete)
+            .expect("nobody panics while counting");
+        if state.arrivals >= arrivals {
+            return Ok(());
+        }
+        state.is_over = true;
+        self.changed.notify_all();
+        Err(Missed)
     }
 }
 
@@ -57,13 +77,14 @@ mod tests {
                 for _ in 0..3 {
                     scope.spawn(|| {
                         still.fetch_add(1, Ordering::SeqCst);
-                        together
-                            .copy(|| {
-                                assert_eq!(still.load(Ordering::SeqCst), 3);
-                                copied.fetch_add(1, Ordering::SeqCst);
-                            })
-                            .unwrap();
-                        assert_eq!(copied.load(Ordering::SeqCst), 3);
+                        let outcome = together.copy(|| {
+                            assert_eq!(still.load(Ordering::SeqCst), 3);
+                            copied.fetch_add(1, Ordering::SeqCst);
+                        });
+                        // On a loaded machine one may come late; then nobody says that all stood still.
+                        if outcome.is_ok() {
+                            assert_eq!(copied.load(Ordering::SeqCst), 3);
+                        }
                     });
                 }
             });
@@ -71,7 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_does_not_come_keeps_nobody_for_ever() {
-        assert_eq!(Standstill::new(2).copy(|| ()), Err(GOING_DOWN.into()));
+    fn a_worker_that_does_not_come_keeps_nobody_and_copies_nothing_when_it_comes() {
+        let together = Standstill::new(2);
+        assert_eq!(together.copy(|| ()), Err(Missed));
+        let late = together.copy(|| panic!("the other goes on already"));
+        assert_eq!(late, Err(Missed));
     }
 }

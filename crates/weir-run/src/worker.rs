@@ -25,7 +25,7 @@ use crate::clock::now_ns;
 use crate::idle::{Idle, Rest, wake_cost_ns};
 use crate::part::Part;
 use crate::report::PartReport;
-use crate::standstill::Standstill;
+use crate::standstill::{Missed, Standstill};
 use crate::stats::WorkerStats;
 
 /// How long a stopping worker goes on delivering what it holds, in nanoseconds.
@@ -36,7 +36,7 @@ const DRAIN_NS_CUT: u64 = 50_000_000;
 /// What can be asked of a worker.
 pub enum Request {
     /// Copies of the counters, while all workers of the wire stand still.
-    Stat(Sender<Result<PartReport, String>>, Arc<Standstill>),
+    Stat(Sender<Result<Result<PartReport, String>, Missed>>, Arc<Standstill>),
     /// New limits for one direction (0 or 1), computed from the present ones.
     SetLimits(usize, Change, Sender<Result<(), String>>),
     /// Classes for both directions, which take effect at once.
@@ -81,6 +81,14 @@ impl Mailbox {
 pub struct Inbox {
     requests: Receiver<Request>,
     event: Arc<OwnedFd>,
+}
+
+#[cfg(test)]
+impl Inbox {
+    /// Waits for the next request.
+    pub fn next(&self) -> Option<Request> {
+        self.requests.recv().ok()
+    }
 }
 
 /// How and why a worker ended.
@@ -152,7 +160,7 @@ fn answer(part: &mut Part, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
         match request {
             Request::Stat(reply, together) => {
                 let copy = || part.report(stats, now).map_err(|error| error.to_string());
-                let _ = reply.send(together.copy(copy).and_then(|report| report));
+                let _ = reply.send(together.copy(copy));
             }
             Request::SetLimits(direction, change, reply) => {
                 let limits = change(part.limits(direction));

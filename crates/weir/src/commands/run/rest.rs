@@ -25,6 +25,7 @@ use weir_port::qdisc::RootQdisc;
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
 use weir_port::unsent::{self, Unsent};
 use weir_run::clock::now_ns;
+use weir_run::crew::Crew;
 use weir_run::stats::Snapshot;
 use weir_run::watcher::News;
 
@@ -78,15 +79,30 @@ impl<'a> Watch<'a> {
         Ok(Watch { session, netns, qdisc, apart: sent.wrapping_sub(taken as u32) })
     }
 
-    fn look(&self) -> Option<Rest> {
-        let snapshot = self.session.stat().ok()?;
-        let queue = self.qdisc.counters().ok()?;
-        let tcp = unsent::by_closed_sockets(self.netns).ok()?;
-        let books = &snapshot.wires.first()?.classes.first()?.books;
-        let port = snapshot.ports.first()?;
+    /// Looks again where a look fails, because a wire that takes its interface over cannot be asked just then; not once the
+    /// wire is going down, and not after `until_ns`.
+    fn look_until(&self, until_ns: u64) -> Option<Rest> {
+        loop {
+            match self.look() {
+                Ok(rest) => return Some(rest),
+                Err(error) if Crew::is_going_down(&error) || now_ns() >= until_ns => return None,
+                Err(_) => std::thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+
+    fn look(&self) -> Result<Rest, String> {
+        let snapshot = self.session.stat()?;
+        let queue = self.qdisc.counters().map_err(|error| error.to_string())?;
+        let tcp = unsent::by_closed_sockets(self.netns).map_err(|error| error.to_string())?;
+        let there = snapshot.wires.first().and_then(|wire| wire.classes.first());
+        let (Some(there), Some(port)) = (there, snapshot.ports.first()) else {
+            return Err("nothing was counted".into());
+        };
+        let books = &there.books;
         let gone = books.accepted.packets + port.kernel_dropped + port.lost_while_down;
         let in_ring = queue.sent.wrapping_sub(self.apart).wrapping_sub(gone as u32);
-        Some(Rest {
+        Ok(Rest {
             queued: queue.backlog,
             // Beyond that it is less than nothing.
             in_ring: if in_ring > u32::MAX / 2 { 0 } else { in_ring.into() },
@@ -141,7 +157,7 @@ pub fn wait(watch: &Watch, limit: Rate) -> Rest {
     let session = watch.session;
     let rate = slowest(session, limit);
     let start_ns = now_ns();
-    let Some(first) = watch.look() else { return Rest::default() };
+    let Some(first) = watch.look_until(start_ns + STALL_NS) else { return Rest::default() };
     let bound_ns = first.needs_ns(rate).saturating_mul(2).saturating_add(STALL_NS);
     let stall_ns = STALL_NS.max(time_ns(2 * FRAME_BYTES, rate));
     let mut before = first;
@@ -157,7 +173,7 @@ pub fn wait(watch: &Watch, limit: Rate) -> Rest {
             }
             _ => {}
         }
-        let Some(now) = watch.look() else { return before };
+        let Some(now) = watch.look_until(now_ns() + STALL_NS) else { return before };
         if now.is_nothing() && before.is_nothing() && now.accepted == before.accepted {
             // Nobody has lost what is nowhere.
             return Rest { in_ring: 0, ..now };
