@@ -203,7 +203,10 @@ fn a_class_with_ecn_marks_and_drops_nothing() -> Result<()> {
     println!("    {:.1} Mbit/s, {marked} marks, dropped {}", rate / 1e6, row["dropped"]);
     ensure!(marked > 0, "nothing was marked");
     ensure!(row["marked"] == marked, "{marked} marks arrived: {row}");
-    ensure!(row["dropped"]["codel"].is_null(), "what could have been marked was dropped: {row}");
+    ensure!(
+        row["dropped"].as_object().is_some_and(serde_json::Map::is_empty),
+        "something was dropped: {row}"
+    );
     // 50 Mbit/s of frames are 47.8 of data.
     weir_tests::require_timing!(rate > 40e6, "TCP reached {:.1} Mbit/s", rate / 1e6);
     ensure!(rate < 50e6, "TCP reached {:.1} Mbit/s: the limit does not hold", rate / 1e6);

@@ -17,7 +17,7 @@
 //! # burst = "40kb"                # of the rate [2 ms, 20kb at least]; cburst: htb, of the ceil [the same]
 //! # quantum = "4kb"               # what one turn of borrowing passes [1 ms at the rate]
 //! # priority = 1                  # 0 to 7, 0 borrows first [0]
-//! # full = "ecn"                  # when full: "block" holds senders, "ecn" marks, "drop" drops [block]
+//! # full = "ecn"                  # when full: "block" holds senders, "ecn" marks and holds, "drop" drops [block]
 //! # max_wait = "50ms"             # what waited longer is dropped [never]
 //! # queue = "5ms"                 # how much may wait, as a time at the ceil [5ms]
 //!

@@ -14,7 +14,7 @@
 //! the same place of the tree, stay: their buckets, books, delays and turns. Every waiting packet is then put where the new
 //! filters say, each flow's in the order in which they wait, and keeps its time of arrival. A flow's packets wait in one queue
 //! of one class before and after, so none overtakes another; nothing is dropped unless the rule of its new class is `drop`
-//! or `ecn` and that class is full. Books of classes that are gone live on in the direction's.
+//! and that class is full. Books of classes that are gone live on in the direction's.
 //!
 //! Owner: one worker. Limits: a change to another kind of tree, or of a class's parent, begins with full buckets.
 

@@ -52,7 +52,8 @@ pub enum WhenFull {
     /// Its feeder is held: nothing enters that could come here.
     #[default]
     Block,
-    /// As `Block`; besides, packets are marked (Congestion Experienced) from half the limit on.
+    /// As `Block`; besides, packets are marked (Congestion Experienced) from half the limit on. Nothing is dropped, in classes of a
+    /// shaper neither.
     Ecn,
     /// It is dropped and counted, as netisr does.
     Drop,

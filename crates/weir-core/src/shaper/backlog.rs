@@ -9,8 +9,8 @@
 //! | rule | when full | while it stands too long |
 //! |---|---|---|
 //! | `Block` | room is 0, so feeders are not polled and senders feel it | nothing |
-//! | `Ecn` | a packet is dropped if its flow holds its share | CoDel marks, and drops what cannot be marked |
-//! | `Drop` | the same | CoDel drops |
+//! | `Ecn` | the same | CoDel marks what can be marked |
+//! | `Drop` | a packet is dropped if its flow holds its share | CoDel drops |
 //!
 //! A flow's share is `limit / flows waiting`, so a flood is dropped and a quiet flow beside it is not; `n`
 //! flows hold less than `limit * (2 + ln n)` together. With any rule, a packet older than `max_wait_ns` is
@@ -51,10 +51,17 @@ pub enum WhenFull {
     /// Hold the senders.
     #[default]
     Block,
-    /// Tell the senders by marking, as far as they understand.
+    /// Hold the senders, and before it comes to that tell those that understand marks.
     Ecn(CodelConfig),
     /// Tell the senders by dropping.
     Drop(CodelConfig),
+}
+
+impl WhenFull {
+    /// Whether packets are dropped because there are too many; otherwise their senders are held.
+    pub fn drops(&self) -> bool {
+        matches!(self, WhenFull::Drop(_))
+    }
 }
 
 /// Why a packet was not taken in; it is the caller's again.
@@ -122,8 +129,8 @@ impl Backlog {
     /// How many more bytes an intake may bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
         match self.rule.when_full {
-            WhenFull::Block => self.limit_bytes().saturating_sub(self.held().bytes),
-            WhenFull::Ecn(_) | WhenFull::Drop(_) => u64::MAX,
+            WhenFull::Block | WhenFull::Ecn(_) => self.limit_bytes().saturating_sub(self.held().bytes),
+            WhenFull::Drop(_) => u64::MAX,
         }
     }
 
@@ -135,7 +142,7 @@ impl Backlog {
         packet: P,
     ) -> Result<(), Refused<P>> {
         let len_bytes = packet.len_bytes();
-        let may_drop = self.rule.when_full != WhenFull::Block;
+        let may_drop = self.rule.when_full.drops();
         let refused = if may_drop && self.is_over_share(flow) {
             packet
         } else {
@@ -277,10 +284,10 @@ impl Backlog {
         if !self.codel[flow].must_signal(config, now_ns, delay_ns, held_bytes) {
             return None;
         }
-        if !(may_mark && packet.mark_ce()) {
+        if !may_mark {
             return Some(DropReason::Codel);
         }
-        self.marked += 1;
+        self.marked += u64::from(packet.mark_ce());
         None
     }
 }

@@ -10,7 +10,7 @@
 //! room is then bounded by the slots alone.
 
 use super::{
-    backlog::{Backlog, Dequeue, Refused, Rule, WhenFull},
+    backlog::{Backlog, Dequeue, Refused, Rule},
     blocked::Blocked,
     delay::DelayHistogram,
     slab::Slab,
@@ -63,7 +63,7 @@ impl<P: Packet> Class<P> {
 
     /// How many more bytes an intake may bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
-        let blocks = self.backlog.rule().when_full == WhenFull::Block;
+        let blocks = !self.backlog.rule().when_full.drops();
         if blocks && self.slab.room_packets() == 0 { 0 } else { self.backlog.room_bytes() }
     }
 

@@ -70,8 +70,24 @@ fn a_standing_queue_is_marked_or_dropped_as_its_rule_says() {
     }
     assert_eq!(stand(WhenFull::Block, true), (0, 0, 980));
     assert_eq!(stand(WhenFull::Ecn(config), true), (signals, 0, 980));
-    assert_eq!(stand(WhenFull::Ecn(config), false), (0, signals, 980 - signals));
+    assert_eq!(stand(WhenFull::Ecn(config), false), (0, 0, 980), "what cannot be marked is not lost");
     assert_eq!(stand(WhenFull::Drop(config), true), (0, signals, 980 - signals));
+}
+
+#[test]
+fn a_full_class_with_marks_holds_its_feeders_and_drops_nothing() {
+    let (mut slab, limit_bytes) = (Slab::new(1000), 100_000);
+    let when_full = WhenFull::Ecn(CodelConfig::default());
+    let mut backlog = Backlog::new(2, 1514, 0, limit_bytes, Rule { when_full, max_wait_ns: None });
+    let mut number = 0;
+    while backlog.room_bytes() > 0 {
+        backlog.enqueue(&mut slab, 0, TestPacket::new(LEN_BYTES, number, 0)).unwrap();
+        number += 1;
+    }
+    assert_eq!(number, 100, "full at its limit, and not before");
+    // A poll that was under way brings one more: it is not the rule's to drop it.
+    backlog.enqueue(&mut slab, 0, TestPacket::new(LEN_BYTES, number, 0)).unwrap();
+    assert_eq!(backlog.account().dropped.total().packets, 0);
 }
 
 #[test]
@@ -145,7 +161,7 @@ proptest! {
                     Dequeue::Dropped(reason, packet) => {
                         let delay_ns = now_ns - packet.meta.arrival_ns;
                         prop_assert_eq!(reason == DropReason::MaxWait, rule.max_wait_ns.is_some_and(|max| delay_ns > max));
-                        prop_assert!(when_full != WhenFull::Block || reason == DropReason::MaxWait);
+                        prop_assert!(when_full.drops() || reason == DropReason::MaxWait);
                     }
                     Dequeue::Empty => prop_assert_eq!(backlog.held().packets, 0),
                     Dequeue::NotBefore(_) => prop_assert!(false, "a backlog has no limit of its own"),
