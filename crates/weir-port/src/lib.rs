@@ -36,6 +36,7 @@ pub mod qdisc;
 pub mod queue;
 pub mod release;
 pub mod sending;
+pub mod report_file;
 pub mod signals;
 pub mod subnet;
 pub mod sys;

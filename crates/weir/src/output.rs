@@ -18,12 +18,40 @@ pub fn colour() -> bool {
 /// Writes to standard output, at once and as a whole.
 pub fn print(text: impl Display) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    written(write!(out, "{text}").and_then(|()| out.flush()))
+    written(write!(out, "{}", harmless(&text.to_string())).and_then(|()| out.flush()))
 }
 
 /// The same with the end of a line.
 pub fn print_line(text: impl Display) -> Result<(), Failure> {
     print(format_args!("{text}\n"))
+}
+
+/// A text without what a terminal would take for a command, colours apart: names of interfaces are in it, and the one at the other end
+/// of a pair is called what its container likes.
+pub fn harmless(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c.is_control() && c != '\n' && c != '\t') {
+        let (before, from) = rest.split_at(at);
+        shown.push_str(before);
+        let colour_bytes = colour_bytes(from);
+        if colour_bytes == 0 {
+            shown.push('?');
+        }
+        let next = from.chars().next().map_or(0, char::len_utf8);
+        let (colour, after) = from.split_at(colour_bytes.max(next));
+        shown.push_str(if colour_bytes > 0 { colour } else { "" });
+        rest = after;
+    }
+    shown.push_str(rest);
+    shown
+}
+
+/// How long the sequence that sets a colour is, if there is one in front.
+fn colour_bytes(text: &str) -> usize {
+    let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
+    let length = parameters.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
+    if parameters.as_bytes().get(length) == Some(&b'm') { 2 + length + 1 } else { 0 }
 }
 
 /// What became of writing. A pipe that is closed has been read as far as its reader wanted.
@@ -38,7 +66,7 @@ pub fn written(result: io::Result<()>) -> Result<(), Failure> {
 
 /// Says something on standard error. Where that fails there is nobody to tell.
 pub fn say(text: impl Display) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", harmless(&text.to_string()));
 }
 
 /// Warns of something.
@@ -56,4 +84,22 @@ pub fn say_state(interface: &str, state: State) {
         State::Gone => return,
     };
     say(format_args!("weir: {interface} {fares}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_steers_a_terminal_by_a_name() {
+        for (text, shown) in [
+            ("veth0 \u{1b}[1;32mup\u{1b}[0m\n\tä", "veth0 \u{1b}[1;32mup\u{1b}[0m\n\tä"),
+            ("a\u{1b}]0;title\u{7}b", "a?]0;title?b"),
+            ("\u{1b}[2J\u{1b}[", "?[2J?["),
+            ("\r\u{8}\u{9b}31m\u{0}", "???31m?"),
+            ("", ""),
+        ] {
+            assert_eq!(harmless(text), shown);
+        }
+    }
 }

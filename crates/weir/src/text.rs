@@ -88,8 +88,15 @@ pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), 
     let unreadable =
         |why: &dyn std::fmt::Display| Failure::usage(format!("--classes {}: {why}", file.display()));
     let mut text = String::new();
-    let read = |file: std::fs::File| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
-    std::fs::File::open(file).and_then(read).map_err(|error| match error.kind() {
+    let mut read = || {
+        // A pipe may have no end, or nobody who writes to it; then opening it would wait for ever.
+        let about = std::fs::metadata(file)?;
+        if !about.is_file() && !about.is_dir() {
+            return Err(std::io::Error::other("it is not a regular file: write the classes to one"));
+        }
+        std::fs::File::open(file)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)
+    };
+    read().map_err(|error| match error.kind() {
         ErrorKind::NotFound => unreadable(&"there is no such file"),
         ErrorKind::PermissionDenied => unreadable(&"it may not be read"),
         ErrorKind::IsADirectory => unreadable(&"it is a directory, not a file"),

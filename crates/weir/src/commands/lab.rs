@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use weir_lab::report::Report;
 use weir_lab::{epair, html, ifq, netisr, progress, qdisc, table};
+use weir_port::report_file;
 
 use crate::{Failure, Outcome, output, text};
 
@@ -121,7 +122,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         (&arguments.html, html::render(&report)),
     ] {
         if let Some(path) = path {
-            std::fs::write(path, text).map_err(|error| format!("writing {}: {error}", path.display()))?;
+            report_file::write(path, &text)
+                .map_err(|error| format!("writing {}: {error}", path.display()))?;
         }
     }
     Ok(if report.failures().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -130,10 +132,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 /// Finds out before the run, which takes minutes, whether its figures can be written.
 fn check_writable(path: &Path) -> Result<(), Failure> {
     let is_new = !path.exists();
-    std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
+    report_file::open(path)
         .and_then(|_| if is_new { std::fs::remove_file(path) } else { Ok(()) })
         .map_err(|error| Failure::usage(format!("{} cannot be written: {error}", path.display())))
 }

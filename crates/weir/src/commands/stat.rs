@@ -119,13 +119,14 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
         writeln!(out, "{NONE_UP}{checked}")?;
     } else if arguments.queues {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        write!(out, "{}", workstreams::tables(&snapshot.workstreams, cpus))?;
+        let tables = workstreams::tables(&snapshot.workstreams, cpus);
+        write!(out, "{}", output::harmless(&tables.to_string()))?;
     } else if !arguments.check {
         if !snapshot.wires.is_empty() {
-            write!(out, "{}", text::render(&snapshot, colour()))?;
+            write!(out, "{}", output::harmless(&text::render(&snapshot, colour())))?;
         }
         for seen in &limits {
-            write!(out, "{}", limits::render(seen))?;
+            write!(out, "{}", output::harmless(&limits::render(seen).to_string()))?;
         }
     }
     let status = if is_all { ExitCode::SUCCESS } else { ExitCode::FAILURE };

@@ -1,0 +1,348 @@
+//! Those who wish a wire ill, each with what they can reach: the cells of `docs/attackers.md` that no other file of tests holds.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::clock;
+use weir_lab::process::{Finished, Process, run};
+use weir_lab::wire::Wire;
+use weir_tests::classes::{File, two_classes};
+use weir_tests::host::Host;
+use weir_tests::raw::{Random, RawSocket, frame};
+use weir_tests::rig::Rig;
+use weir_tests::{harness, plain, privileged, weir_binary};
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// A user who owns nothing.
+const NOBODY: &str = "65534";
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(any_user_reads_counters_and_only_root_changes_a_wire),
+        privileged!(silent_clients_hold_nobody_up),
+        privileged!(modes_are_what_they_should_be_whatever_the_umask),
+        privileged!(a_directory_of_another_user_is_refused),
+        privileged!(a_link_in_the_place_of_a_socket_is_not_followed),
+        plain!(a_classes_file_that_is_none_is_refused_at_once),
+        plain!(a_name_leads_nowhere),
+        plain!(a_link_in_the_place_of_a_report_is_not_followed),
+        privileged!(a_far_end_may_be_called_anything),
+        privileged!(programs_of_the_working_directory_are_not_run),
+        privileged!(malformed_frames_harm_nobody),
+        privileged!(root_of_a_container_harms_its_own_wire_alone),
+    ])
+}
+
+/// `weir ARGUMENTS` as a user without rights; the program itself may lie where that user does not reach it, so reading files is left.
+fn weir_as_nobody(arguments: &[&str]) -> Result<Finished> {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--inh-caps", "+dac_read_search"]);
+    command.args(["--ambient-caps", "+dac_read_search"]).arg(weir_binary()?).args(arguments);
+    run(&mut command, LIMIT)
+}
+
+fn socket_of(wire: &Wire) -> String {
+    format!("/run/weir/{}.sock", wire.name())
+}
+
+fn any_user_reads_counters_and_only_root_changes_a_wire() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let shown = weir_as_nobody(&["stat", wire.name(), "--check"])?.success()?;
+    ensure!(shown.stdout.contains("conservation holds"), "{}", shown.stdout);
+    let done = weir_as_nobody(&["set", wire.name(), "--rate", "1mbit"])?;
+    ensure!(done.status.code() == Some(1), "it ended with {}", done.status);
+    ensure!(done.stderr.contains("only root may change a wire: run it with sudo"), "{}", done.stderr);
+    let rate = || Ok::<_, anyhow::Error>(wire.stat()?["wires"][0]["classes"][0]["rate_bits_per_s"].as_u64());
+    ensure!(rate()? == Some(200_000_000), "{:?}", rate()?);
+    wire.weir(&["set", wire.name(), "--rate", "1mbit"])?.success()?;
+    ensure!(rate()? == Some(1_000_000), "{:?}", rate()?);
+    wire.stop()?;
+    Ok(())
+}
+
+/// Some say nothing, some half a request and some ask and do not read.
+fn silent_clients_hold_nobody_up() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let mut silent = Vec::new();
+    for number in 0..40 {
+        let mut client = UnixStream::connect(socket_of(&wire))?;
+        client.write_all([&b""[..], b"\"st", b"\"stat\"\n"][number % 3])?;
+        silent.push(client);
+    }
+    let begin = clock::now();
+    wire.weir(&["stat", wire.name(), "--check"])?.success()?;
+    wire.weir(&["set", wire.name(), "--rate", "100mbit"])?.success()?;
+    // One after the other, a second each, they would have taken 26 s.
+    ensure!(begin.elapsed() < Duration::from_secs(5), "an answer took {:?}", begin.elapsed());
+    for mut client in silent {
+        client.set_read_timeout(Some(LIMIT))?;
+        client.read_to_end(&mut Vec::new()).context("a silent client is not let go")?;
+    }
+    wire.stop()?;
+    Ok(())
+}
+
+fn modes_are_what_they_should_be_whatever_the_umask() -> Result<()> {
+    for umask in ["000", "077"] {
+        let rig = Rig::new(1, 1)?;
+        let script = format!("umask {umask}; exec \"$@\"");
+        let weir = weir_binary()?.display().to_string();
+        let mut command = rig.middle.command("sh");
+        command.args(["-c", &script, "sh", &weir, "wire", "wa", "wb", "--name", rig.middle.name()]);
+        let mut process = Process::spawn(&mut command)?;
+        process.wait_for_output("ready", LIMIT)?;
+        let directory = std::fs::metadata("/run/weir")?;
+        ensure!((directory.mode() & 0o7777, directory.uid()) == (0o755, 0), "{:o}", directory.mode());
+        let socket = std::fs::metadata(format!("/run/weir/{}.sock", rig.middle.name()))?;
+        ensure!((socket.mode() & 0o7777, socket.uid()) == (0o666, 0), "{:o}", socket.mode());
+        process.stop(LIMIT)?.success()?;
+    }
+    Ok(())
+}
+
+/// `weir wire` with a `/run` of its own that `prepare` has made, to its end.
+fn wire_where(rig: &Rig, prepare: &str, after: &str) -> Result<Finished> {
+    let weir = weir_binary()?.display().to_string();
+    let script = format!(
+        "names=$(mktemp -d) && mount --rbind /run/netns $names && mount -t tmpfs none /run && mkdir /run/netns && \
+         mount --rbind $names /run/netns && umount -l $names && rmdir $names && {prepare} && {{ {weir} wire wa wb --name own & }} && \
+         for i in $(seq 200); do {weir} stat own >/dev/null 2>&1 && break; kill -0 $! 2>/dev/null || break; sleep 0.05; done; \
+         {after}; kill -INT $! 2>/dev/null; wait $!"
+    );
+    run(rig.middle.command("unshare").args(["--mount", "sh", "-c", &script]), LIMIT)
+}
+
+/// Whoever owns it could answer `weir stat` in the wire's place, or take its name.
+fn a_directory_of_another_user_is_refused() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    for (prepare, why) in [
+        (format!("mkdir /run/weir && chown {NOBODY} /run/weir"), "belongs to user 65534"),
+        ("mkdir /run/other && ln -s other /run/weir".into(), "no directory of its own"),
+    ] {
+        let done = wire_where(&rig, &prepare, "true")?;
+        ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stderr);
+        ensure!(done.stderr.contains(why) && done.stderr.lines().count() == 1, "{}", done.stderr);
+    }
+    let done = wire_where(&rig, "mkdir -m 777 /run/weir", "stat -c 'mode %a' /run/weir")?.success()?;
+    ensure!(done.stdout.contains("mode 755"), "{}", done.stdout);
+    Ok(())
+}
+
+fn a_link_in_the_place_of_a_socket_is_not_followed() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let prepare = "mkdir /run/weir && echo precious >/run/precious && ln -s ../precious /run/weir/own.sock";
+    let after = "stat -c 'kind %F' /run/weir/own.sock; stat -c 'mode %a' /run/precious; cat /run/precious";
+    let done = wire_where(&rig, &format!("umask 022 && {prepare}"), after)?.success()?;
+    for line in ["kind socket", "mode 644", "precious"] {
+        ensure!(done.stdout.lines().any(|shown| shown == line), "no {line}: {}{}", done.stdout, done.stderr);
+    }
+    Ok(())
+}
+
+/// A directory of a test's own, removed with this value.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Result<Directory> {
+        let path = std::env::temp_dir().join(format!("weir-attackers-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Directory(path))
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A leftover in the folder for temporary files is all that a failure means.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn require_refused(done: &Finished, why: &str) -> Result<()> {
+    ensure!(done.status.code() == Some(2), "`{}` ended with {}: {}", done.what, done.status, done.stderr);
+    ensure!(done.stderr.contains(why) && done.stderr.lines().count() == 1, "no {why:?}: {}", done.stderr);
+    Ok(())
+}
+
+/// One without an end, one that nobody writes to, one that is too long.
+fn a_classes_file_that_is_none_is_refused_at_once() -> Result<()> {
+    let directory = Directory::new("classes")?;
+    let (fifo, huge) = (directory.file("fifo"), directory.file("huge"));
+    run(Command::new("mkfifo").arg(&fifo), LIMIT)?.success()?;
+    std::fs::File::create(&huge)?.set_len(5 << 20)?;
+    let limit = Duration::from_secs(10);
+    for (file, why) in [
+        (fifo.as_str(), "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        ("/dev/null", "not a regular file"),
+        (&huge, "longer than"),
+        ("/", "directory"),
+    ] {
+        let mut command = Command::new(weir_binary()?);
+        let done = run(command.args(["wire", "wa", "wb", "--classes", file]), limit)?;
+        require_refused(&done, why)?;
+    }
+    Ok(())
+}
+
+fn a_name_leads_nowhere() -> Result<()> {
+    let long = "x".repeat(65);
+    let names = ["../../tmp/x", "a/b", "..", ".hidden", "", "a b", "a\u{1b}[2J", "a\nb", &long];
+    for name in names {
+        for arguments in
+            [&["wire", "wa", "wb", "--name", name][..], &["stat", name], &["set", name, "--rate", "1mbit"]]
+        {
+            let done = run(Command::new(weir_binary()?).args(arguments), LIMIT)?;
+            ensure!(
+                done.status.code() == Some(2),
+                "`{}` ended with {}: {}",
+                done.what,
+                done.status,
+                done.stderr
+            );
+            ensure!(!done.stderr.contains('\u{1b}'), "{:?}", done.stderr);
+        }
+    }
+    Ok(())
+}
+
+/// Whoever owns the directory would choose which file of root's is written to.
+fn a_link_in_the_place_of_a_report_is_not_followed() -> Result<()> {
+    let directory = Directory::new("report")?;
+    let (precious, link) = (directory.file("precious"), directory.file("report"));
+    std::fs::write(&precious, "precious")?;
+    std::os::unix::fs::symlink(&precious, &link)?;
+    std::fs::set_permissions(&directory.0, PermissionsExt::from_mode(0o777))?;
+    for option in ["--json", "--html"] {
+        let mut command = Command::new(weir_binary()?);
+        let done = run(command.args(["lab", "ifq", option, &link]), LIMIT)?;
+        require_refused(&done, "it is a link in a directory where others may write")?;
+    }
+    ensure!(std::fs::read_to_string(&precious)? == "precious", "it was written to");
+    Ok(())
+}
+
+/// The container's root names its end; the host's root reads the name.
+fn a_far_end_may_be_called_anything() -> Result<()> {
+    for name in ["\u{1b}[2Jx", "-rf", "a'b\"$(id)", "..x", "\u{e9}"] {
+        let rig = Rig::new(1, 1)?;
+        let rename = |from: &str, to: &str| -> Result<()> {
+            rig.left.ip(&format!("link set dev {from} down"))?;
+            rig.left.ip(&format!("link set dev {from} name {to}"))?;
+            rig.left.ip(&format!("link set dev {to} up")).map(drop)
+        };
+        rename("veth0", name)?;
+        let before = rig.left.tc(&format!("qdisc show dev {name}"))?;
+        let wire = rig.wire(&["--rate", "200mbit"])?;
+        rig.left.sh(&format!("ping -q -c 1 -W 5 {}", rig.right_address().v4))?;
+        let text = wire.weir(&["stat", wire.name()])?.success()?.stdout;
+        ensure!(!text.contains('\u{1b}'), "a name reaches the terminal: {text:?}");
+        ensure!(wire.stat()?["ports"][0]["sender"] == name, "{}", wire.stat()?["ports"]);
+        wire.check()?;
+        let done = wire.stop()?;
+        ensure!(done.status.success() && !done.stderr.contains('\u{1b}'), "{:?}", done.stderr);
+        let after = rig.left.tc(&format!("qdisc show dev {name}"))?;
+        ensure!(before == after, "{name}: {before:?} became {after:?}");
+    }
+    Ok(())
+}
+
+/// Nothing that a wire or a run needs is looked for by `PATH`, or in the directory it was started in.
+fn programs_of_the_working_directory_are_not_run() -> Result<()> {
+    let directory = Directory::new("path")?;
+    let ran = directory.file("ran");
+    for name in ["ip", "nft", "tc", "ethtool", "sysctl", "modprobe", "weir", "sh", "env"] {
+        let file = directory.file(name);
+        std::fs::write(&file, format!("#!/bin/bash\n/bin/echo {name} >>{ran}\n"))?;
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755))?;
+    }
+    let host = Host::alone()?;
+    let weir = weir_binary()?.display().to_string();
+    let path = format!("PATH={}:.:", directory.0.display());
+    // The namespace's own command is found first, then everything is as its owner likes.
+    let mut command = host.namespace.command("/usr/bin/env");
+    command
+        .arg(&path)
+        .arg(&weir)
+        .args(["run", "--rate", "1mbit", "--", "/bin/true"])
+        .current_dir(&directory.0);
+    run(&mut command, LIMIT)?.success()?;
+    let rig = Rig::new(1, 1)?;
+    let mut command = rig.middle.command("/usr/bin/env");
+    command.arg(&path).arg(&weir).args(["wire", "wa", "wb", "--name", rig.middle.name()]);
+    let mut process = Process::spawn(command.current_dir(&directory.0))?;
+    process.wait_for_output("ready", LIMIT)?;
+    process.stop(LIMIT)?.success()?;
+    ensure!(!std::path::Path::new(&ran).exists(), "it ran {}", std::fs::read_to_string(&ran)?);
+    Ok(())
+}
+
+/// Headers that say what is not so, in frames of every length, through classes that look into them.
+fn malformed_frames_harm_nobody() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let file = File::new(&two_classes("100mbit", "100mbit"))?;
+    let wire = rig.wire(&["--classes", file.path()])?;
+    let seed = 0xbad;
+    let mut random = Random(seed);
+    let socket = RawSocket::open(rig.left_end())?;
+    for number in 0..4000 {
+        let length = random.between(14, 300);
+        let mut frame = frame(number, length.max(18), None, &mut random);
+        frame.truncate(length);
+        let kind = [0x0800u16, 0x86dd, 0x0806, 0x8100, 0x88a8, 0x8864][random.between(0, 5)];
+        frame[12..14].copy_from_slice(&kind.to_be_bytes());
+        if let Some(first) = frame.get_mut(14) {
+            // Versions and header lengths that parsers look at, true or not.
+            *first = [0x45, 0x46, 0x4f, 0x40, 0x60, 0x6f, 0x55, 0][random.between(0, 7)];
+        }
+        socket.send(&frame).with_context(|| format!("frame {number} of seed {seed:#x}"))?;
+    }
+    rig.left.sh(&format!("ping -q -c 3 -i 0.05 -W 5 {}", rig.right_address().v4))?;
+    clock::wait_until("all has left", LIMIT, || Ok(wire.stat()?["totals"]["held"] == 0))?;
+    ensure!(wire.stat()?["totals"]["accepted"].as_u64() >= Some(4000), "{}", wire.stat()?["totals"]);
+    wire.check()?;
+    wire.stop()?.success()?;
+    Ok(())
+}
+
+/// It may do with its own end what it likes.
+fn root_of_a_container_harms_its_own_wire_alone() -> Result<()> {
+    let [rude, other] = [Rig::new(1, 1)?, Rig::new(1, 1)?];
+    let (rude_wire, wire) = (rude.wire(&["--rate", "200mbit"])?, other.wire(&["--rate", "200mbit"])?);
+    let address = other.right_address().v4;
+    let mut ping =
+        Process::spawn(other.left.command("ping").args(["-q", "-c", "60", "-i", "0.05", &address]))?;
+    for rudeness in [
+        "ip link set veth0 down",
+        "ip link set veth0 up",
+        "tc qdisc replace dev veth0 root pfifo limit 1",
+        "ethtool -K veth0 tx on",
+        "ip link set veth0 mtu 600",
+        "ip link set veth0 address 02:00:00:00:00:99",
+        "ip link set veth0 txqueuelen 1",
+        "ip link del veth0",
+    ] {
+        // One that is refused harms nobody either.
+        let _ = rude.left.sh(rudeness);
+        clock::let_pass(Duration::from_millis(100), |_| ())?;
+        ensure!(ping.is_running()?, "the other wire's ping has ended early");
+    }
+    let done = ping.wait(LIMIT)?.success()?;
+    ensure!(done.stdout.contains(" 0% packet loss"), "{}", done.stdout);
+    wire.check()?;
+    wire.stop()?.success()?;
+    // Its interface is gone, and so is its wire, in one sentence.
+    let done = rude_wire.wait()?;
+    ensure!(done.status.code() == Some(1) && done.stderr.contains("vanished"), "{}", done.stderr);
+    Ok(())
+}
