@@ -19,6 +19,7 @@ pub mod hold;
 pub mod holder;
 pub mod hooks;
 pub mod limit;
+pub mod identity;
 pub mod link;
 pub mod lock;
 pub mod mapping;

@@ -1,4 +1,4 @@
-//! A program started in another network namespace, which cannot outlive this process.
+//! A program started in another network namespace, as whom it should, which cannot outlive this process.
 //!
 //! Rule: it is found before anything is changed for it ([`find`]); between fork and exec only system calls are made; and it is
 //! reaped by [`Process::status`] alone, so its number is its own for as long as somebody may still signal it.
@@ -7,7 +7,7 @@
 //! thread ends (`PR_SET_PDEATHSIG`).
 //!
 //! Limits: the kernel forgets that promise when the program changes its user or runs a set-user-ID file, and its children
-//! never had it.
+//! never had it. Whose signals reach the program is asked anew for each: to end that of another user takes `CAP_KILL`.
 //!
 //! Source: execvp(3) for the search; `PR_SET_PDEATHSIG(2const)`, `waitid(2)`.
 
@@ -19,6 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
+use crate::identity::{self, Identity};
 use crate::netns::NetNs;
 use crate::{signals, sys};
 
@@ -60,14 +61,31 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program in `netns`, with this process's input, output, environment and working directory, and no signal blocked.
-    pub fn start(program: &OsStr, arguments: &[OsString], netns: &NetNs) -> io::Result<Process> {
+    /// Starts a program in `netns`, with this process's input, output, environment and working directory, and no signal blocked; as
+    /// somebody else if that is asked for.
+    pub fn start(
+        program: &OsStr,
+        arguments: &[OsString],
+        netns: &NetNs,
+        identity: Option<&Identity>,
+    ) -> io::Result<Process> {
         let namespace = netns.as_fd().as_raw_fd();
         let parent = std::process::id();
+        let mut command = Command::new(program);
+        command.args(arguments);
+        if let Some(identity) = identity {
+            for name in identity::OF_SUDO {
+                command.env_remove(name);
+            }
+            command.envs(identity.environment().iter().map(|(name, value)| (name, value)));
+        }
+        let identity = identity.cloned();
         let prepare = move || {
             signals::unblock_all()?;
             // SAFETY: takes no pointers; the caller's `netns` keeps the descriptor open until after the exec.
             sys::check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) })?;
+            // Before the promise, which the kernel forgets at a change of user.
+            identity.as_ref().map_or(Ok(()), Identity::assume)?;
             // SAFETY: takes no pointers.
             sys::check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
             // SAFETY: takes nothing and cannot fail.
@@ -77,8 +95,6 @@ impl Process {
             }
             Ok(())
         };
-        let mut command = Command::new(program);
-        command.args(arguments);
         // SAFETY: `prepare` runs between fork and exec, where only async-signal-safe calls are allowed: it makes a few bare
         // system calls, and its errors are numbers, so it neither allocates nor takes a lock.
         unsafe { command.pre_exec(prepare) };

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use weir_core::rate::Rate;
 use weir_port::enclosure;
+use weir_port::identity::Identity;
 use weir_port::monitor::State;
 use weir_port::netns::NetNs;
 use weir_port::process::{self, Process};
@@ -38,21 +39,23 @@ use crate::{Failure, Outcome, output, text};
 /// Run a program behind a limit; when it sends faster than that, its sends wait, and nothing is lost.
 ///
 /// CMD gets a network of its own, IPv4 and IPv6, with a route to this host and, where this host has a default route, masquerading
-/// to the world beyond. It runs as the user who runs weir, with the same terminal, environment and directory; weir exits with
-/// its status (128 + N if signal N ended it, 127 if there is no such program, 126 if it cannot be executed), passes signals
+/// to the world beyond. It runs as the user who runs weir, or who runs sudo to run weir, with the same terminal, environment and
+/// directory; weir exits with its status (128 + N if signal N ended it, 127 if there is no such program, 126 if it cannot be executed), passes signals
 /// on to it, and prints one line about it at the end.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir run --rate 10mbit -- curl -O https://example.org/file
   weir run --rate 200mbit --rate-back 50mbit -- bash
   weir run --rate 1mbit --queue 20ms -- ./server --port 8000
-  weir run --rate 20mbit -- setpriv --reuid 1000 --clear-groups ./program
+  sudo weir run --rate 20mbit -- ./program             runs it as who you are
+  sudo weir run --rate 20mbit --as-root -- tcpdump     runs it as root
   weir stat -i 1                        in another terminal: what its wire does
   weir set run-4711 --rate 100mbit      change its limit while it runs
 
 Good to know:
-  CMD runs as the user who runs weir, with sudo that is root; setpriv(1) makes
-  it another.
+  CMD runs as the user who runs weir. Under sudo that is the user who called
+  sudo (SUDO_UID, SUDO_GID, with all groups), at home and without sudo's own
+  variables; with --as-root it is root. It may use sudo and ping as outside.
   Inside, this host is the gateway of the default route, which `ip route`
   shows: 10.87.0.1 for the first run, and others beside it.
   127.0.0.1 inside is the program's own. Where /etc/resolv.conf names a
@@ -90,6 +93,9 @@ pub struct Arguments {
     /// What the wire is called in `weir stat` and `weir set` [default: run- and weir's process id]
     #[arg(long)]
     name: Option<String>,
+    /// Run CMD as root also where sudo says who called it
+    #[arg(long)]
+    as_root: bool,
     #[command(flatten)]
     machine: MachineArguments,
     /// The program and its arguments
@@ -104,7 +110,7 @@ const FROM_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { rate, rate_back, burst, queue, classes, name, machine, command } = arguments;
+    let Arguments { rate, rate_back, burst, queue, classes, name, as_root, machine, command } = arguments;
     let name = name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
     text::check_name(&name)?;
     let (memory_bytes, cores) = machine.check()?;
@@ -119,6 +125,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     };
     let (program, arguments) = command.split_first().ok_or_else(|| Failure::usage("no program was given"))?;
     process::find(program).map_err(|error| cannot_run(program, &error))?;
+    let identity = match as_root {
+        true => None,
+        false => Identity::of_invoker(std::env::var_os).map_err(Failure::usage)?,
+    };
 
     let mut guardian = session::guardian(Namespaces::Ours)?;
     let netns = match enclose(&mut guardian) {
@@ -142,7 +152,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     };
     let start_ns = now_ns();
-    let process = match Process::start(program, arguments, &netns) {
+    let process = match Process::start(program, arguments, &netns, identity.as_ref()) {
         Ok(process) => process,
         Err(error) => {
             session.finish()?;

@@ -126,7 +126,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
             write!(out, "{}", output::harmless(&text::render(&snapshot, colour())))?;
         }
         for seen in &limits {
-            write!(out, "{}", output::harmless(&limits::render(seen).to_string()))?;
+            write!(out, "{}", output::harmless(&limits::render(seen)))?;
         }
     }
     let status = if is_all { ExitCode::SUCCESS } else { ExitCode::FAILURE };
