@@ -122,16 +122,15 @@ fn wire_where(rig: &Rig, prepare: &str, after: &str) -> Result<Finished> {
 /// Whoever owns it could answer `weir stat` in the wire's place, or take its name.
 fn a_directory_of_another_user_is_refused() -> Result<()> {
     let rig = Rig::new(1, 1)?;
-    for (prepare, why) in [
-        (format!("mkdir /run/weir && chown {NOBODY} /run/weir"), "belongs to user 65534"),
-        ("mkdir /run/other && ln -s other /run/weir".into(), "no directory of its own"),
+    for prepare in [
+        format!("mkdir /run/weir && chown {NOBODY} /run/weir"),
+        "mkdir /run/other && ln -s other /run/weir".into(),
     ] {
         let done = wire_where(&rig, &prepare, "true")?;
         ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stderr);
-        ensure!(done.stderr.contains(why) && done.stderr.lines().count() == 1, "{}", done.stderr);
+        let is_said = done.stderr.contains("/run/weir") && done.stderr.contains("remove it");
+        ensure!(is_said && done.stderr.lines().count() == 1, "{}", done.stderr);
     }
-    let done = wire_where(&rig, "mkdir -m 777 /run/weir", "stat -c 'mode %a' /run/weir")?.success()?;
-    ensure!(done.stdout.contains("mode 755"), "{}", done.stdout);
     Ok(())
 }
 
