@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         privileged!(two_floods_in_a_bridge),
         privileged!(sixteen_floods_routed),
         privileged!(small_and_large_datagrams_stay_in_order),
+        privileged!(short_flows_beside_floods_reorder_nothing),
         privileged!(changes_under_load_lose_nothing),
         privileged!(forwarded_packets_are_dropped_by_rule_and_counted),
         privileged!(everything_comes_back),
@@ -80,6 +81,29 @@ fn small_and_large_datagrams_stay_in_order() -> Result<()> {
     let crowd = Crowd::start_mixed(&row.left, &row.right, &to, 16, vec![100, 8000, 100, 1400])?;
     weir_lab::clock::let_pass(Duration::from_secs(2), |_| ())?;
     let arrived = crowd.finish()?;
+    ensure!(arrived.count > 1000, "only {} arrived", arrived.count);
+    ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
+    row.lossless_limit("wa").map(drop)
+}
+
+/// Far more flows than the limit remembers, so that they meet in its memory and take leaves from each other.
+fn short_flows_beside_floods_reorder_nothing() -> Result<()> {
+    const FLOWS: usize = 40_000;
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 200mbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let crowd = Crowd::start(&row.left, &row.right, &to, 16, 1400)?;
+    let sent = row.left.enter(|| -> std::io::Result<usize> {
+        let mut sent = 0;
+        for _ in 0..FLOWS {
+            let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+            socket.set_nonblocking(true)?;
+            sent += usize::from(socket.send_to(&[0; 100], (to.as_str(), 7010)).is_ok());
+        }
+        Ok(sent)
+    })??;
+    let arrived = crowd.finish()?;
+    ensure!(sent == FLOWS, "{sent} of {FLOWS} flows could send");
     ensure!(arrived.count > 1000, "only {} arrived", arrived.count);
     ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
     row.lossless_limit("wa").map(drop)
