@@ -13,6 +13,7 @@ pub mod limits;
 pub mod nobody;
 pub mod pair;
 pub mod raw;
+pub mod ready;
 pub mod rig;
 pub mod stolen;
 pub mod tcx;

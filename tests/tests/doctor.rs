@@ -10,7 +10,7 @@ use weir_lab::clock::{now, wait_until};
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Process, Signal, run};
 use weir_tests::kernel::{belongings, require_same, traces};
-use weir_tests::rig::{MANY_QUEUES, Rig, require_lossless, stat_of};
+use weir_tests::rig::{Rig, require_lossless, stat_of};
 use weir_tests::{harness, nobody, plain, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -59,7 +59,7 @@ fn weir_can_run_here() -> Result<()> {
 }
 
 fn a_filtered_namespace_is_noticed_and_loses_nothing() -> Result<()> {
-    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let rig = Rig::plain()?;
     drop_input(&rig.middle)?;
     let report = doctor(&rig.middle)?;
     ensure!(report["can_run"] == true && status(&report, "priming")? == "warn", "{report:#}");

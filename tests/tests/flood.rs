@@ -38,32 +38,31 @@ fn seconds() -> f64 {
 }
 
 fn two_clients() -> Result<()> {
-    one_way(2, MANY_QUEUES, 1, false)
+    one_way(&Rig::new(MANY_QUEUES, 1)?, 2, false)
 }
 
 fn three_clients() -> Result<()> {
-    one_way(3, MANY_QUEUES, 1, false)
+    one_way(&Rig::new(MANY_QUEUES, 1)?, 3, false)
 }
 
 fn eight_clients() -> Result<()> {
-    one_way(8, MANY_QUEUES, 1, false)
+    one_way(&Rig::new(MANY_QUEUES, 1)?, 8, false)
 }
 
 fn sixty_four_clients() -> Result<()> {
-    one_way(64, MANY_QUEUES, 1, false)
+    one_way(&Rig::new(MANY_QUEUES, 1)?, 64, false)
 }
 
 /// Pairs that can never have more than one.
 fn plain_pairs_of_one_queue() -> Result<()> {
-    one_way(3, 1, 1, false)
+    one_way(&Rig::new(1, 1)?, 3, false)
 }
 
 fn ipv6() -> Result<()> {
-    one_way(3, MANY_QUEUES, 1, true)
+    one_way(&Rig::plain()?, 3, true)
 }
 
-fn one_way(clients: usize, queues_left: u32, queues_right: u32, ipv6: bool) -> Result<()> {
-    let rig = Rig::new(queues_left, queues_right)?;
+fn one_way(rig: &Rig, clients: usize, ipv6: bool) -> Result<()> {
     let wire = rig.wire(&LIMIT)?;
     let address = if ipv6 { rig.right_address().v6 } else { rig.right_address().v4 };
     let mut load = Load::new(&rig.left, &rig.right, &address, clients, seconds());
@@ -96,7 +95,7 @@ fn directions_with_limits_of_their_own() -> Result<()> {
 }
 
 fn two_ways(options: &[&str], there_bits_per_s: f64, back_bits_per_s: f64) -> Result<()> {
-    let rig = Rig::new(MANY_QUEUES, MANY_QUEUES)?;
+    let rig = Rig::plain()?;
     let wire = rig.wire(options)?;
     let (right, left) = (rig.right_address().v4, rig.left_address().v4);
     let there = Load::new(&rig.left, &rig.right, &right, 3, seconds());
@@ -131,7 +130,7 @@ fn two_workers() -> Result<()> {
 
 /// iperf's own least is 16 bytes and a few; the raw frames of `frames.rs` go below that.
 fn datagrams_of_odd_sizes() -> Result<()> {
-    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "50mbit"])?;
     let address = rig.right_address().v4;
     for payload_bytes in [61, 333, 1001, payload_for_mtu(1500)] {
@@ -148,7 +147,7 @@ fn datagrams_of_odd_sizes() -> Result<()> {
 
 fn a_larger_mtu() -> Result<()> {
     const MTU: u64 = 3000;
-    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let rig = Rig::plain()?;
     for end in [rig.left_end(), rig.a(), rig.b(), rig.right_end()] {
         set_mtu(end.namespace, end.name, MTU)?;
     }

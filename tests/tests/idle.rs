@@ -9,7 +9,7 @@ use weir_lab::machine::process_seconds;
 use weir_lab::ping::Ping;
 use weir_tests::harness;
 use weir_tests::privileged;
-use weir_tests::rig::{MANY_QUEUES, Rig};
+use weir_tests::rig::Rig;
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
 }
 
 fn idle_costs_under_a_hundredth_of_a_core() -> Result<()> {
-    let rig = Rig::new(MANY_QUEUES, MANY_QUEUES)?;
+    let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
     // It has carried something, so it has been awake.
     let trips = Ping::start_series(&rig.left, &rig.right_address().v4, 5, 0.05)?.finish()?;
@@ -36,7 +36,7 @@ fn idle_costs_under_a_hundredth_of_a_core() -> Result<()> {
 
 fn the_first_packet_after_idle() -> Result<()> {
     const PINGS: u64 = 9;
-    let rig = Rig::new(1, 1)?;
+    let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
     let trips = Ping::start_series(&rig.left, &rig.right_address().v4, PINGS, 1.0)?.finish()?;
     ensure!(trips.sorted_ms.len() as u64 == PINGS, "{} of {PINGS} pings answered", trips.sorted_ms.len());

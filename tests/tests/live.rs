@@ -42,7 +42,7 @@ fn five_hundred_changes_under_eight_floods() -> Result<()> {
 }
 
 fn the_rate_follows_within_a_tenth_of_a_second() -> Result<()> {
-    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "200mbit", "--burst", "20kb"])?;
     let address = rig.right_address().v4;
     let load = Load::new(&rig.left, &rig.right, &address, 8, 6.0);
@@ -69,7 +69,7 @@ fn the_rate_follows_within_a_tenth_of_a_second() -> Result<()> {
 
 /// `weir stat --json` against what the servers received.
 fn counters_add_up() -> Result<()> {
-    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
     let address = rig.right_address().v4;
     let load = Load::new(&rig.left, &rig.right, &address, 2, 2.0);
@@ -102,7 +102,7 @@ fn counters_add_up() -> Result<()> {
 }
 
 fn a_change_that_is_wrong_changes_nothing() -> Result<()> {
-    let rig = Rig::new(1, 1)?;
+    let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "100mbit"])?;
     let before = wire.counters()?["classes"][0]["rate_bits_per_s"].clone();
     for (arguments, word) in [

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         privileged!(a_quiet_flow_beside_8_floods_of_its_class),
         privileged!(a_quiet_flow_beside_16_floods_of_its_class),
         privileged!(a_quiet_flow_beside_64_floods_of_its_class),
+        privileged!(a_quiet_flow_on_plain_pairs_arrives),
         privileged!(sixteen_equal_senders_of_udp_and_tcp_share_evenly),
     ])
 }
@@ -55,6 +56,23 @@ fn quiet_flow(floods: usize) -> Result<()> {
     weir_tests::require_timing!(p99_ms < 2.0, "p99 is {p99_ms:.2} ms");
     let rates: Vec<f64> = flows.iter().map(|flow| flow.bits_per_s).collect();
     weir_tests::require_timing!(jain(&rates) >= 0.98, "Jain index {:.4} over {rates:?} bit/s", jain(&rates));
+    wire.check()?;
+    wire.stop()?;
+    Ok(())
+}
+
+/// All flows share one queue there, so the pings wait behind the floods, in the ring and in the qdisc; none is lost for it.
+fn a_quiet_flow_on_plain_pairs_arrives() -> Result<()> {
+    let rig = Rig::plain()?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let address = rig.right_address().v4;
+    let load = Load::new(&rig.left, &rig.right, &address, 8, 4.0);
+    let flood = Flood::start(&load)?;
+    let trips = Ping::start_series(&rig.left, &address, 60, 0.02)?.finish()?;
+    let flows = flood.finish(PATIENCE)?;
+    println!("    p50 {:.2} ms", trips.percentile_ms(0.5).unwrap_or(0.0));
+    require_lossless(&flows, &load)?;
+    ensure!(trips.sorted_ms.len() as u64 == trips.sent, "{} of {} pings", trips.sorted_ms.len(), trips.sent);
     wire.check()?;
     wire.stop()?;
     Ok(())

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         privileged!(sigint_under_load),
         privileged!(kill_under_load),
         privileged!(kill_under_load_with_one_queue_each),
+        privileged!(kill_under_load_on_plain_pairs),
         privileged!(a_qdisc_of_the_users_comes_back),
         privileged!(an_interface_vanishes),
         privileged!(a_second_wire_on_the_same_interfaces_is_refused),
@@ -63,7 +64,7 @@ impl Before {
 }
 
 fn sigterm() -> Result<()> {
-    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let rig = Rig::plain()?;
     let before = Before::look(&rig)?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
     ensure!(traces(&rig.middle)? != before.middle, "a running wire leaves no trace: this test sees nothing");
@@ -72,7 +73,7 @@ fn sigterm() -> Result<()> {
 }
 
 fn sigint_under_load() -> Result<()> {
-    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let rig = Rig::plain()?;
     let before = Before::look(&rig)?;
     let mut wire = rig.wire(&["--rate", "200mbit"])?;
     let address = rig.right_address().v4;
@@ -86,32 +87,35 @@ fn sigint_under_load() -> Result<()> {
 
 /// The wire's interfaces have addresses of their own, so they carry traffic with no wire at all.
 fn kill_under_load() -> Result<()> {
-    carries_after_a_kill(MANY_QUEUES, 8)
+    carries_after_a_kill(&Rig::new(MANY_QUEUES, 1)?, 8)
 }
 
 /// What the floods leave stopped is then the only way there is.
 fn kill_under_load_with_one_queue_each() -> Result<()> {
-    carries_after_a_kill(1, 2)
+    carries_after_a_kill(&Rig::new(1, 1)?, 2)
 }
 
-fn carries_after_a_kill(queues: u32, clients: usize) -> Result<()> {
-    let rig = Rig::new(queues, 1)?;
+fn kill_under_load_on_plain_pairs() -> Result<()> {
+    carries_after_a_kill(&Rig::plain()?, 8)
+}
+
+fn carries_after_a_kill(rig: &Rig, clients: usize) -> Result<()> {
     address(1, rig.left_end(), rig.a())?;
     address(2, rig.right_end(), rig.b())?;
-    require_both_answer(&rig).context("before the wire")?;
-    let before = Before::look(&rig)?;
+    require_both_answer(rig).context("before the wire")?;
+    let before = Before::look(rig)?;
     let mut wire = rig.wire(&["--rate", "200mbit"])?;
-    ensure!(require_both_answer(&rig).is_err(), "the wire lets the middle answer: this test sees nothing");
+    ensure!(require_both_answer(rig).is_err(), "the wire lets the middle answer: this test sees nothing");
     let far = rig.right_address().v4;
     let flood = Flood::start(&Load::new(&rig.left, &rig.right, &far, clients, 30.0))?;
     wire.signal(Signal::KILL)?;
     let killed = weir_lab::clock::now();
     wait_until("both interfaces carry traffic again", Duration::from_secs(1), || {
-        Ok(require_both_answer(&rig).is_ok())
+        Ok(require_both_answer(rig).is_ok())
     })?;
     println!("    both interfaces answered {:.2} s after the kill", killed.elapsed().as_secs_f64());
     drop(flood);
-    before.require_restored(&rig, Duration::from_secs(5))
+    before.require_restored(rig, Duration::from_secs(5))
 }
 
 fn require_both_answer(rig: &Rig) -> Result<()> {
@@ -140,7 +144,7 @@ fn a_qdisc_of_the_users_comes_back() -> Result<()> {
 }
 
 fn an_interface_vanishes() -> Result<()> {
-    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let rig = Rig::plain()?;
     let before = Before::look(&rig)?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
     let far = rig.right_address().v4;
@@ -163,7 +167,7 @@ fn an_interface_vanishes() -> Result<()> {
 
 /// The interfaces have an XDP program already: the first wire's.
 fn a_second_wire_on_the_same_interfaces_is_refused() -> Result<()> {
-    let rig = Rig::new(1, 1)?;
+    let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
     let with_one = traces(&rig.middle)?;
     let arguments = ["wire", "wa", "wb", "--rate", "10mbit", "--name", "second"];
