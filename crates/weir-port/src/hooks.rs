@@ -67,7 +67,8 @@ fn tcx_programs(ifindex: u32, attach_type: u32) -> Vec<u32> {
         count: ids.len() as u32,
         ..Query::default()
     };
-    match sys::bpf(BPF_PROG_QUERY, &mut query) {
+    // SAFETY: the one address is of a live array of as many numbers as `count` says.
+    match unsafe { sys::bpf(BPF_PROG_QUERY, &mut query) } {
         Ok(_) => ids.into_iter().take(query.count as usize).filter(|id| *id != 0).collect(),
         Err(_) => Vec::new(),
     }

@@ -9,6 +9,9 @@
 //! (`SO_INCOMING_NAPI_ID`); [`came_by`] arranges that packet. Where it does not arrive, as a firewall may see to, [`Poller`] falls
 //! back on io_uring, which takes the id as a number but polls fewer packets a call.
 //!
+//! Once the socket is primed nothing is delivered to it any more: reading it polls only while it has nothing to read, so whoever may
+//! send to it could keep it from polling.
+//!
 //! Rule: the instance is polled only while the queue's fill ring holds as many frames as one call may bring ([`BUDGET`], or what
 //! [`Poller::set_budget`] lowered it to) and its receive ring has as much room; otherwise the kernel drops what it cannot place.
 //!
@@ -191,6 +194,25 @@ impl Poller {
             }
             Poller::Ring(ring) => poll_by(ring),
         }
+    }
+
+    /// Lets nothing be delivered to the socket from now on, by a filter that accepts nothing and cannot be taken off.
+    pub fn refuse_packets(&self) -> Result<()> {
+        let Poller::Primed(socket) = self else { return Ok(()) };
+        let refuse = || -> io::Result<()> {
+            let code = (libc::BPF_RET | libc::BPF_K) as u16;
+            let mut accept_nothing = libc::sock_filter { code, jt: 0, jf: 0, k: 0 };
+            let program = libc::sock_fprog { len: 1, filter: &mut accept_nothing };
+            // SAFETY: the kernel copies the one instruction that the program points at, which is alive.
+            unsafe {
+                sys::setsockopt_with(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?
+            };
+            sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1i32)?;
+            // Those that came before, few, as the queue of a socket is bounded.
+            while receive(socket).is_some() {}
+            Ok(())
+        };
+        refuse().doing(|| "closing a poller's socket to packets".into())
     }
 
     /// Whether it is this poller that brings in the priming packet that was sent last, the `nth`, and not the kernel's softirq, as the

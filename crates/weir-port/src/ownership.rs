@@ -161,6 +161,7 @@ impl Ownership {
             pollers.push(if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? });
         }
         napi::oust_softirq(&pollers, &self.pair.sender_netns, &self.pair.sender)?;
+        pollers.iter().try_for_each(Poller::refuse_packets)?;
         Ok(pollers)
     }
 

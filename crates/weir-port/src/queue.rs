@@ -103,7 +103,8 @@ impl Queue {
             // A descriptor is the kernel's word and checked in release builds too: one that names no frame of this offer, or
             // reaches past its end, is not followed.
             let index = u32::try_from(descriptor.address / frame_bytes).unwrap_or(u32::MAX);
-            let Ok(frame) = frames.loans.reclaim(index) else { continue };
+            // SAFETY: the index is from a descriptor on this socket's receive ring.
+            let Ok(frame) = (unsafe { frames.loans.reclaim(index) }) else { continue };
             let end = u64::from(offset_bytes) + u64::from(descriptor.length);
             if end > frame_bytes || descriptor.length < FRAME_BYTES_MIN {
                 frames.pool.give(frame);

@@ -26,26 +26,54 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd
     check_fd(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) })
 }
 
-/// `setsockopt(2)` with a plain value.
+/// What the kernel may read and write as plain bytes.
 ///
-/// `T` must be a type the kernel reads as plain bytes: an integer or a `repr(C)` structure without padding that
-/// matters.
-pub fn setsockopt<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
-    let (pointer, length) = (std::ptr::from_ref(value).cast::<c_void>(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: `pointer` and `length` describe `value`, which outlives the call; the kernel only reads it.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, pointer, length) }).map(drop)
+/// # Safety
+/// Any bytes of that size are a valid value, there is no padding, and no field is an address that the kernel would follow.
+pub unsafe trait Plain: Copy {
+    /// All bytes 0.
+    fn zeroed() -> Self {
+        // SAFETY: any bytes are a valid value.
+        unsafe { std::mem::zeroed() }
+    }
 }
 
-/// `getsockopt(2)` into a plain value that starts as `T::default()`; also says how many bytes the kernel wrote.
-pub fn getsockopt<T: Copy + Default>(
+// SAFETY: an integer.
+unsafe impl Plain for i32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: integers of 16, 16, 32, 32 and 32 bits, without padding; a descriptor's number is no address.
+unsafe impl Plain for libc::sockaddr_xdp {}
+// SAFETY: integers of 16, 16, 32 and 32 bits, without padding.
+unsafe impl Plain for libc::sockaddr_nl {}
+
+/// `setsockopt(2)` with a plain value.
+pub fn setsockopt<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+    // SAFETY: a plain value has no address that the kernel could follow.
+    unsafe { setsockopt_with(fd, level, name, value) }
+}
+
+/// `setsockopt(2)` with a value that holds addresses.
+///
+/// # Safety
+/// `value` is what the kernel reads for this option, and what its addresses point at is alive for as long as the kernel uses it.
+pub unsafe fn setsockopt_with<T: Copy>(
     fd: BorrowedFd<'_>,
     level: c_int,
     name: c_int,
-) -> io::Result<(T, usize)> {
-    let mut value = T::default();
+    value: &T,
+) -> io::Result<()> {
+    let (pointer, length) = (std::ptr::from_ref(value).cast::<c_void>(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: `pointer` and `length` describe `value`, which outlives the call; the kernel only reads it, and the caller
+    // answers for what it points at.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, pointer, length) }).map(drop)
+}
+
+/// `getsockopt(2)` into a plain value that starts with all bytes 0; also says how many bytes the kernel wrote.
+pub fn getsockopt<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<(T, usize)> {
+    let mut value = T::zeroed();
     let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes, the size of `value`; any bytes are a valid `T`, because
-    // callers use it for integers and structures of integers only.
+    // SAFETY: the kernel writes at most `length` bytes, the size of `value`, and any bytes are a valid `T`.
     check(unsafe {
         libc::getsockopt(fd.as_raw_fd(), level, name, std::ptr::from_mut(&mut value).cast(), &mut length)
     })?;
@@ -53,17 +81,19 @@ pub fn getsockopt<T: Copy + Default>(
 }
 
 /// `bind(2)` to an address structure of the socket's family.
-pub fn bind<T>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
+pub fn bind<T: Plain>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     let (pointer, length) = (std::ptr::from_ref(address).cast(), size_of::<T>() as libc::socklen_t);
     // SAFETY: `pointer` and `length` describe `address`, which outlives the call; the kernel only reads it.
     check(unsafe { libc::bind(fd.as_raw_fd(), pointer, length) }).map(drop)
 }
 
 /// `bpf(2)`; `attributes` is the union's member for `command`, zero-filled past its own fields.
-pub fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<c_int> {
+///
+/// # Safety
+/// Every address in `attributes` is of live memory as long as the command reads or writes there.
+pub unsafe fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<c_int> {
     let pointer = std::ptr::from_mut(attributes).cast::<c_void>();
-    // SAFETY: `pointer` and the size describe `attributes`, alive for the call. Pointers inside it are the
-    // caller's to keep alive, which every caller in `crate::bpf` does by building it from live borrows.
+    // SAFETY: `pointer` and the size describe `attributes`, alive for the call; the caller answers for addresses inside.
     let result = unsafe { libc::syscall(libc::SYS_bpf, c_long::from(command), pointer, size_of::<T>()) };
     check(result as c_int)
 }
@@ -85,6 +115,13 @@ pub fn poll_readable(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> io::R
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
         Err(error) => Err(error),
     }
+}
+
+/// The length of a page of memory on this machine, in bytes.
+pub fn page_bytes() -> usize {
+    // SAFETY: takes no pointers.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).expect("every machine has pages")
 }
 
 /// The index of an interface of this thread's namespace.

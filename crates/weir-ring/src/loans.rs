@@ -78,7 +78,11 @@ impl Loans {
     ///
     /// # Errors
     /// If the kernel does not have this frame from us: nothing changes, and the caller must not touch the frame.
-    pub fn reclaim(&mut self, index: u32) -> Result<Frame, ReclaimError> {
+    ///
+    /// # Safety
+    /// The kernel has said so: `index` is from a descriptor that it put on a ring of the socket to which the frame was lent, or it
+    /// was never told of the frame.
+    pub unsafe fn reclaim(&mut self, index: u32) -> Result<Frame, ReclaimError> {
         if index >= self.frames {
             return Err(ReclaimError::OutOfRange { index, frames: self.frames });
         }
@@ -103,7 +107,8 @@ impl Loans {
     /// # Safety
     /// The kernel has let go of the memory: the socket is closed and no transfer is under way.
     pub unsafe fn recall(&mut self) -> impl Iterator<Item = Frame> + '_ {
-        (0..self.frames).filter_map(|index| self.reclaim(index).ok())
+        // SAFETY: the kernel has let go of all of them, as the caller says.
+        (0..self.frames).filter_map(|index| unsafe { self.reclaim(index) }.ok())
     }
 }
 
@@ -116,6 +121,12 @@ mod tests {
     use super::*;
     use crate::pool::Pool;
 
+    /// What an index from the kernel gives back.
+    fn reclaim(loans: &mut Loans, index: u32) -> Result<Frame, ReclaimError> {
+        // SAFETY: no kernel was ever told of this memory.
+        unsafe { loans.reclaim(index) }
+    }
+
     fn pool(frames: u32) -> Pool {
         Pool::new(FrameMemory::new(frames, 64).unwrap())
     }
@@ -126,11 +137,14 @@ mod tests {
         let mut loans = Loans::new(pool.memory().clone());
         let index = loans.lend(pool.take().unwrap());
         assert_eq!(loans.count(), 1);
-        let frame = loans.reclaim(index).unwrap();
+        let frame = reclaim(&mut loans, index).unwrap();
         assert_eq!(pool.memory().index_of(&frame), index);
-        assert_eq!(loans.reclaim(index), Err(ReclaimError::NotLent { index }));
-        assert_eq!(loans.reclaim(100), Err(ReclaimError::OutOfRange { index: 100, frames: 100 }));
-        assert_eq!(loans.reclaim(u32::MAX), Err(ReclaimError::OutOfRange { index: u32::MAX, frames: 100 }));
+        assert_eq!(reclaim(&mut loans, index), Err(ReclaimError::NotLent { index }));
+        assert_eq!(reclaim(&mut loans, 100), Err(ReclaimError::OutOfRange { index: 100, frames: 100 }));
+        assert_eq!(
+            reclaim(&mut loans, u32::MAX),
+            Err(ReclaimError::OutOfRange { index: u32::MAX, frames: 100 })
+        );
         assert_eq!(loans.count(), 0);
         pool.give(frame);
     }
@@ -141,7 +155,7 @@ mod tests {
         let mut loans = Loans::new(pool.memory().clone());
         let held = pool.take().unwrap();
         let index = pool.memory().index_of(&held);
-        assert_eq!(loans.reclaim(index), Err(ReclaimError::NotLent { index }));
+        assert_eq!(reclaim(&mut loans, index), Err(ReclaimError::NotLent { index }));
         pool.give(held);
     }
 
@@ -150,8 +164,8 @@ mod tests {
         let mut pool = pool(2);
         let (mut left, mut right) = (Loans::new(pool.memory().clone()), Loans::new(pool.memory().clone()));
         let index = left.lend(pool.take().unwrap());
-        assert!(right.reclaim(index).is_err());
-        pool.give(left.reclaim(index).unwrap());
+        assert!(reclaim(&mut right, index).is_err());
+        pool.give(reclaim(&mut left, index).unwrap());
     }
 
     #[test]

@@ -52,6 +52,8 @@ struct UpdateAttributes {
 /// A map, freed with its last descriptor.
 pub struct Map {
     fd: OwnedFd,
+    key_size: u32,
+    value_size: u32,
 }
 
 impl AsFd for Map {
@@ -77,7 +79,9 @@ impl Map {
             ..Default::default()
         };
         attributes.map_name[..4].copy_from_slice(b"weir");
-        Ok(Map { fd: sys::check_fd(sys::bpf(BPF_MAP_CREATE, &mut attributes)?)? })
+        // SAFETY: there is no address in them.
+        let fd = unsafe { sys::bpf(BPF_MAP_CREATE, &mut attributes) }.and_then(sys::check_fd)?;
+        Ok(Map { fd, key_size, value_size })
     }
 
     /// An array of one value that programs use and processes map into their memory.
@@ -87,7 +91,8 @@ impl Map {
 
     /// The map that the kernel knows by a number.
     pub fn by_id(id: u32) -> io::Result<Map> {
-        Ok(Map { fd: object::open(Kind::Map, id)? })
+        // Of what size its keys and values are is not asked: it is only mapped.
+        Ok(Map { fd: object::open(Kind::Map, id)?, key_size: 0, value_size: 0 })
     }
 
     /// The map from a device's receive queue to the AF_XDP socket that takes its packets.
@@ -102,23 +107,27 @@ impl Map {
 
     /// Sets the 32-bit value of a 32-bit key.
     pub fn update(&self, key: u32, value: u32) -> io::Result<()> {
+        assert_eq!((self.key_size, self.value_size), (4, 4), "a map of 32-bit keys and values");
         let mut attributes = UpdateAttributes {
             map_fd: self.fd.as_raw_fd() as u32,
             key: std::ptr::from_ref(&key).addr() as u64,
             value: std::ptr::from_ref(&value).addr() as u64,
             ..Default::default()
         };
-        sys::bpf(BPF_MAP_UPDATE_ELEM, &mut attributes).map(drop)
+        // SAFETY: the kernel reads a key and a value of the map's sizes, which are those of the two live words.
+        unsafe { sys::bpf(BPF_MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
     }
 
     /// Removes a 32-bit key; content with it being gone.
     pub fn delete(&self, key: u32) -> io::Result<()> {
+        assert_eq!(self.key_size, 4, "a map of 32-bit keys");
         let mut attributes = UpdateAttributes {
             map_fd: self.fd.as_raw_fd() as u32,
             key: std::ptr::from_ref(&key).addr() as u64,
             ..Default::default()
         };
-        match sys::bpf(BPF_MAP_DELETE_ELEM, &mut attributes) {
+        // SAFETY: the kernel reads a key of the map's size, which is that of the live word.
+        match unsafe { sys::bpf(BPF_MAP_DELETE_ELEM, &mut attributes) } {
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
             _ => Ok(()),
         }
@@ -157,21 +166,20 @@ impl AsFd for SharedWords {
 /// A ring of records from programs to this process, used only for being readable: what a record says does not matter.
 ///
 /// Layout: a page with the consumer's position, a page with the producer's, then the data (kernel
-/// `kernel/bpf/ringbuf.c`). Positions count bytes and never wrap.
+/// `kernel/bpf/ringbuf.c`). Positions count bytes and never wrap. Pages are the machine's: 4, 16 or 64 KiB.
 pub struct WakeRing {
     map: Map,
     consumer: Mapping,
     producer: Mapping,
 }
 
-const PAGE_BYTES: usize = 4096;
-
 impl WakeRing {
     /// An empty ring of one page, room for far more records than are ever unread: there is one kick per park.
     pub fn new() -> io::Result<WakeRing> {
-        let map = Map::create(MapType::Ringbuf, 0, 0, PAGE_BYTES as u32, 0)?;
-        let consumer = Mapping::new(map.as_fd(), 0, PAGE_BYTES, true)?;
-        let producer = Mapping::new(map.as_fd(), PAGE_BYTES as i64, PAGE_BYTES, false)?;
+        let page_bytes = sys::page_bytes();
+        let map = Map::create(MapType::Ringbuf, 0, 0, page_bytes as u32, 0)?;
+        let consumer = Mapping::new(map.as_fd(), 0, page_bytes, true)?;
+        let producer = Mapping::new(map.as_fd(), page_bytes as i64, page_bytes, false)?;
         Ok(WakeRing { map, consumer, producer })
     }
 

@@ -33,7 +33,8 @@ pub fn open(kind: Kind, id: u32) -> io::Result<OwnedFd> {
         Kind::Map => BPF_MAP_GET_FD_BY_ID,
     };
     let mut attributes = Attributes { id, next_id: 0, open_flags: 0 };
-    sys::check_fd(sys::bpf(command, &mut attributes)?)
+    // SAFETY: there is no address in them.
+    unsafe { sys::bpf(command, &mut attributes) }.and_then(sys::check_fd)
 }
 
 /// The numbers of the maps that program `id` uses, at most four.
@@ -45,14 +46,16 @@ pub fn maps_of_program(id: u32) -> io::Result<Vec<u32>> {
         ..Default::default()
     };
     let program = open(Kind::Program, id)?;
-    read_info(&program, &mut info)?;
+    // SAFETY: its one address is of a live array of as many numbers as the count says.
+    unsafe { read_info(&program, &mut info)? };
     Ok(maps[..maps.len().min(info.map_ids_count as usize)].to_vec())
 }
 
 /// How many bytes each value of a map has.
 pub fn value_bytes(map: &impl AsRawFd) -> io::Result<u32> {
     let mut info = MapInfo::default();
-    read_info(map, &mut info)?;
+    // SAFETY: there is no address in it.
+    unsafe { read_info(map, &mut info)? };
     Ok(info.value_bytes)
 }
 
@@ -85,7 +88,11 @@ struct MapInfo {
     flags: u32,
 }
 
-fn read_info<T>(object: &impl AsRawFd, info: &mut T) -> io::Result<()> {
+/// Has the kernel fill in what it knows of a program or a map.
+///
+/// # Safety
+/// Any bytes are a valid `T`, and the addresses in `info` are of live memory of the lengths that stand beside them.
+unsafe fn read_info<T>(object: &impl AsRawFd, info: &mut T) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {
         fd: u32,
@@ -97,5 +104,6 @@ fn read_info<T>(object: &impl AsRawFd, info: &mut T) -> io::Result<()> {
         info_bytes: size_of::<T>() as u32,
         info: std::ptr::from_mut(info).addr() as u64,
     };
-    sys::bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attributes).map(drop)
+    // SAFETY: the address is of `info`, with its size; the caller answers for those in it.
+    unsafe { sys::bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attributes) }.map(drop)
 }

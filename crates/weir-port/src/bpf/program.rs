@@ -13,6 +13,8 @@ const BPF_PROG_TEST_RUN: u32 = 10;
 const BPF_LINK_CREATE: u32 = 28;
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+/// With no program named: before all of them.
+const BPF_F_BEFORE: u32 = 1 << 3;
 /// The verifier gives up with `EAGAIN` while a signal waits for this thread, as one does for a moment where another thread takes it
 /// (kernel `kernel/bpf/verifier.c`, `do_check`); libbpf tries as often.
 const LOAD_TRIES: u32 = 5;
@@ -122,7 +124,8 @@ impl Program {
         attributes.prog_name[..4].copy_from_slice(b"weir");
         let mut more_tries = 1..LOAD_TRIES;
         let result = loop {
-            match sys::bpf(BPF_PROG_LOAD, &mut attributes).and_then(sys::check_fd) {
+            // SAFETY: the addresses are of `slots`, with their number, and of a terminated constant; no log is asked for.
+            match unsafe { sys::bpf(BPF_PROG_LOAD, &mut attributes) }.and_then(sys::check_fd) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && more_tries.next().is_some() => {}
                 result => break result,
             }
@@ -131,7 +134,9 @@ impl Program {
             Ok(fd) => Ok(Program { fd, hook }),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(error),
             Err(error) => {
-                Err(io::Error::other(format!("{error}; the verifier said: {}", verdict(&mut attributes))))
+                // SAFETY: they are those of the load that failed, whose slots are alive.
+                let said = unsafe { verdict(&mut attributes) };
+                Err(io::Error::other(format!("{error}; the verifier said: {said}")))
             }
         }
     }
@@ -141,7 +146,8 @@ impl Program {
         self.fd.as_raw_fd()
     }
 
-    /// Attaches the program to an interface of this thread's namespace.
+    /// Attaches the program to an interface of this thread's namespace; where there can be several, before the others, one of which
+    /// might give a verdict that ends the row.
     pub fn attach(&self, ifindex: u32) -> io::Result<Link> {
         let mut attributes = LinkAttributes {
             prog_fd: self.fd.as_raw_fd() as u32,
@@ -149,11 +155,14 @@ impl Program {
             attach_type: self.hook.attach_type(),
             flags: match self.hook {
                 Hook::Xdp => XDP_FLAGS_DRV_MODE,
-                Hook::TcxEgress | Hook::Filter => 0,
+                Hook::TcxEgress => BPF_F_BEFORE,
+                Hook::Filter => 0,
             },
             ..Default::default()
         };
-        Ok(Link { _fd: sys::check_fd(sys::bpf(BPF_LINK_CREATE, &mut attributes)?)? })
+        // SAFETY: there is no address in them.
+        let fd = unsafe { sys::bpf(BPF_LINK_CREATE, &mut attributes) }.and_then(sys::check_fd)?;
+        Ok(Link { _fd: fd })
     }
 }
 
@@ -169,18 +178,23 @@ impl Program {
             batch_size: 1,
             ..Default::default()
         };
-        sys::bpf(BPF_PROG_TEST_RUN, &mut attributes).map(drop)
+        // SAFETY: the one address is of `frame`, with its length, and alive.
+        unsafe { sys::bpf(BPF_PROG_TEST_RUN, &mut attributes) }.map(drop)
     }
 }
 
 /// Loads again with the verifier's log on, for its last lines.
-fn verdict(attributes: &mut LoadAttributes) -> String {
+///
+/// # Safety
+/// The instructions and the licence that `attributes` point at are alive.
+unsafe fn verdict(attributes: &mut LoadAttributes) -> String {
     let mut log = vec![0u8; 64 * 1024];
     attributes.log_level = 1;
     attributes.log_size = log.len() as u32;
     attributes.log_buf = log.as_mut_ptr().addr() as u64;
     // The outcome is known; only the log matters.
-    let _ = sys::bpf(BPF_PROG_LOAD, attributes);
+    // SAFETY: the log is a live buffer of the length given, and the caller answers for the rest.
+    let _ = unsafe { sys::bpf(BPF_PROG_LOAD, attributes) };
     let text = String::from_utf8_lossy(&log);
     let text = text.trim_end_matches('\0').trim_end();
     let lines: Vec<_> = text.lines().rev().take(4).collect();

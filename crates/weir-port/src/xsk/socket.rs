@@ -26,6 +26,9 @@ struct MmapOffsets {
     completion: Offsets,
 }
 
+// SAFETY: 64-bit integers, offsets within a mapping.
+unsafe impl sys::Plain for MmapOffsets {}
+
 /// Packets that the kernel itself lost at this socket (`struct xdp_statistics`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +46,9 @@ pub struct Statistics {
     /// Times that the transmit ring was looked at and empty.
     pub tx_ring_empty_descs: u64,
 }
+
+// SAFETY: 64-bit integers.
+unsafe impl sys::Plain for Statistics {}
 
 /// How long the rings of a socket are, in entries, each a power of two.
 #[derive(Clone, Copy, Debug)]

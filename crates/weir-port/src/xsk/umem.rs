@@ -64,7 +64,9 @@ impl Umem {
             flags: 0,
             tx_metadata_length: 0,
         };
-        sys::setsockopt(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)?;
+        // SAFETY: the kernel pins the pages of the memory's own mapping, which stays theirs if it is unmapped here. What it writes there
+        // it writes to frames that were lent to it.
+        unsafe { sys::setsockopt_with(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)? };
         self.keep_from_children()
     }
 
