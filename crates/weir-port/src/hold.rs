@@ -65,6 +65,11 @@ impl Thing {
         Thing::of_link(netns, link, "checksum")
     }
 
+    /// Where an interface of `netns` leaves VLAN tags.
+    pub fn tags(netns: &NetNs, link: &Link) -> Thing {
+        Thing::of_link(netns, link, "tags")
+    }
+
     /// A setting of a namespace, by a name without slashes.
     pub fn setting(netns: &NetNs, name: &str) -> Thing {
         Thing { file: format!("{}-{name}", netns.inode()), name: format!("the setting {name}") }

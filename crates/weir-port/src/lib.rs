@@ -9,10 +9,12 @@
 pub mod address;
 pub mod bpf;
 pub mod channel;
+pub mod cores;
 pub mod directory;
 pub mod enclosure;
 pub mod error;
 pub mod ethtool;
+pub mod features;
 pub mod forwarding;
 pub mod frames;
 pub mod hold;

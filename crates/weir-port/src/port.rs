@@ -86,6 +86,7 @@ impl Port {
         Means::new().check(&link)?;
         sending::hold_packets(&sender_netns, &sender, keeper)?;
         let had_tx_checksum = sending::fill_checksums(&sender_netns, &sender, keeper)?;
+        sending::tag_frames(&sender_netns, &sender, keeper)?;
         sending::hold_packets(&netns, &link, keeper)?;
 
         let mut sockets = Vec::new();
@@ -123,7 +124,7 @@ impl Port {
             queues.push(Queue::new(number, socket, poller, poll_budget));
             offer(&mut queues, number, frames, name)
         })?;
-        let transmissions = vec![Transmission::new(umem.memory().frames(), RINGS.transmit)];
+        let transmissions = vec![Transmission::new(umem.memory(), RINGS.transmit)];
         Ok(Port { attached: Some([redirect, doorbell]), ownership, queues, transmissions })
     }
 
@@ -234,9 +235,9 @@ impl Port {
 
     /// Transmits by way of all queues from now on; how many those are.
     pub fn spread_transmission(&mut self, frames: &Frames) -> usize {
-        let memory_frames = frames.pool.memory().frames();
+        let memory = frames.pool.memory();
         let queues = self.queues.len().min(self.link().tx_queues as usize);
-        self.transmissions.resize_with(queues.max(1), || Transmission::new(memory_frames, RINGS.transmit));
+        self.transmissions.resize_with(queues.max(1), || Transmission::new(memory, RINGS.transmit));
         self.transmissions.len()
     }
 

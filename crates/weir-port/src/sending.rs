@@ -1,4 +1,5 @@
-//! The sending end of a pair made to hold packets: a queue that keeps what the ring does not take, and checksums filled in.
+//! The sending end of a pair made to hold packets: a queue that keeps what the ring does not take, checksums filled in, and VLAN tags in
+//! the frame.
 //!
 //! Both ends of a pair get the queue, because without one a veth drops what a receiver with a full ring does not take. Two weirs may
 //! each have an end of one pair, so what is arranged is held together ([`crate::hold`]): the first changes it, the last puts it back.
@@ -11,7 +12,7 @@ use crate::link::Link;
 use crate::lock::Lock;
 use crate::netns::NetNs;
 use crate::undo::{Keeper, Undo};
-use crate::{ethtool, qdisc};
+use crate::{ethtool, features, qdisc};
 
 /// Puts the queue that holds packets on an interface of `netns`.
 pub fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
@@ -54,4 +55,28 @@ pub fn fill_checksums(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Re
         hold.finish();
     }
     Ok(was_on)
+}
+
+/// Has the kernel write VLAN tags into the frames that an interface of `netns` sends.
+pub fn tag_frames(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
+    let undo = |features| Undo::TagInsertion { ifindex: link.ifindex, features };
+    let look = || netns.run(|| features::tag_insertions(link.ifindex));
+    let Some(owner) = keeper.owner() else {
+        let were_on = look()?;
+        if !were_on.is_empty() {
+            keeper.record(netns, undo(were_on.clone()), None)?;
+            netns.run(|| features::switch(link.ifindex, &were_on, false))?;
+        }
+        return Ok(());
+    };
+    let lock = Lock::take()?;
+    let thing = Thing::tags(netns, link);
+    let (hold, were_on, _) = Hold::shared(&lock, &thing, &owner, &mut |text| keeper.say(text), look)?;
+    if !were_on.is_empty() {
+        keeper.record(netns, undo(were_on.clone()), Some(hold))?;
+        netns.run(|| features::switch(link.ifindex, &were_on, false))?;
+    } else if hold.is_last() {
+        hold.finish();
+    }
+    Ok(())
 }

@@ -4,9 +4,16 @@
 //! ring as long. The kernel completes a packet that the device refused (`NET_XMIT_DROP`) like any other, and says so only by the
 //! return of the call that took it: the refused one is the last that call took from the ring.
 //!
-//! Owner: the worker that owns the port. Source: kernel `net/xdp/xsk.c:__xsk_generic_xmit`.
+//! How far the kernel has taken packets is not read from the ring's counter alone: before Linux 6.17 a call that ends with an error
+//! leaves it as it was, and so does a later one whose first packet is refused. What it has completed it has taken, with all
+//! before it, as it takes them in order. And a refused packet is completed before the call returns, so it is the last in the order of
+//! the ring of all that are completed then.
+//!
+//! Owner: the worker that owns the port. Source: kernel `net/xdp/xsk.c:__xsk_generic_xmit`, `net/core/dev.c:__dev_direct_xmit`.
 
 use std::io;
+
+use weir_ring::memory::FrameMemory;
 
 use crate::frames::{Frames, Received};
 use crate::xsk::ring::Descriptor;
@@ -21,58 +28,106 @@ pub enum Completion {
     Refused,
 }
 
+/// The transmit and the completion ring of a socket.
+pub(crate) trait TransmitRings {
+    /// Writes the next entry of the transmit ring.
+    fn push(&mut self, descriptor: Descriptor);
+    /// Makes what was written visible to the kernel.
+    fn publish(&mut self);
+    /// How many entries the kernel has not taken, as far as is known.
+    fn unconsumed(&self) -> u32;
+    /// Notes that it has taken all but so many.
+    fn note_unconsumed(&mut self, unconsumed: u32);
+    /// Makes the kernel take entries.
+    fn kick(&mut self) -> io::Result<Transmit>;
+    /// The addresses that have been completed and not popped.
+    fn completed(&self) -> impl Iterator<Item = u64>;
+    /// The next of these, to be given back by [`TransmitRings::release`].
+    fn pop(&mut self) -> Option<u64>;
+    /// Gives back what was popped.
+    fn release(&mut self);
+}
+
+impl TransmitRings for XskSocket {
+    fn push(&mut self, descriptor: Descriptor) {
+        self.tx.push(descriptor);
+    }
+
+    fn publish(&mut self) {
+        self.tx.publish();
+    }
+
+    fn unconsumed(&self) -> u32 {
+        self.tx.unconsumed()
+    }
+
+    fn note_unconsumed(&mut self, unconsumed: u32) {
+        self.tx.note_unconsumed(unconsumed);
+    }
+
+    fn kick(&mut self) -> io::Result<Transmit> {
+        XskSocket::kick(self)
+    }
+
+    fn completed(&self) -> impl Iterator<Item = u64> {
+        self.completion.waiting()
+    }
+
+    fn pop(&mut self) -> Option<u64> {
+        self.completion.pop()
+    }
+
+    fn release(&mut self) {
+        self.completion.release();
+    }
+}
+
 /// Packets in transmission.
 pub(crate) struct Transmission {
-    /// Lengths and fates, by frame index.
+    /// By frame index.
     in_flight: Box<[InFlight]>,
     packets: u32,
     bytes: u64,
-    /// The frame indexes on the transmit ring, in order: entry `i` of the ring is at `i & mask`.
-    ring: Box<[u32]>,
+    frame_bytes: u64,
+    /// How long the ring is.
+    ring: u32,
+    /// How many were put, modulo 2^32.
     next: u32,
 }
 
 #[derive(Clone, Copy, Default)]
 struct InFlight {
     len_bytes: u32,
+    /// Its place in the order of the ring, counted as `next`.
+    place: u32,
     refused: bool,
 }
 
 impl Transmission {
-    /// For a memory of so many frames and a ring of so many entries, a power of two.
-    pub(crate) fn new(frames: u32, ring: u32) -> Transmission {
-        Transmission {
-            in_flight: vec![InFlight::default(); frames as usize].into_boxed_slice(),
-            packets: 0,
-            bytes: 0,
-            ring: vec![0; ring as usize].into_boxed_slice(),
-            next: 0,
-        }
-    }
-
-    fn slot(&mut self, index: u32) -> &mut u32 {
-        let mask = self.ring.len() as u32 - 1;
-        &mut self.ring[(index & mask) as usize]
+    /// For the frames of a memory and a ring of so many entries, a power of two.
+    pub(crate) fn new(memory: &FrameMemory, ring: u32) -> Transmission {
+        let in_flight = vec![InFlight::default(); memory.frames() as usize].into_boxed_slice();
+        let frame_bytes = u64::from(memory.frame_size_bytes());
+        Transmission { in_flight, packets: 0, bytes: 0, frame_bytes, ring, next: 0 }
     }
 
     pub(crate) fn room(&self) -> u32 {
-        self.ring.len() as u32 - self.packets
+        self.ring - self.packets
     }
 
     pub(crate) fn in_flight(&self) -> (u32, u64) {
         (self.packets, self.bytes)
     }
 
-    pub(crate) fn put(&mut self, packet: Received, socket: &mut XskSocket, frames: &mut Frames) {
-        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
+    pub(crate) fn put(&mut self, packet: Received, rings: &mut impl TransmitRings, frames: &mut Frames) {
         let index = frames.loans.lend(packet.frame);
-        self.in_flight[index as usize] = InFlight { len_bytes: packet.len_bytes, refused: false };
+        self.in_flight[index as usize] =
+            InFlight { len_bytes: packet.len_bytes, place: self.next, refused: false };
         self.packets += 1;
         self.bytes += u64::from(packet.len_bytes);
-        *self.slot(self.next) = index;
         self.next = self.next.wrapping_add(1);
-        socket.tx.push(Descriptor {
-            address: u64::from(index) * frame_bytes + u64::from(packet.offset_bytes),
+        rings.push(Descriptor {
+            address: u64::from(index) * self.frame_bytes + u64::from(packet.offset_bytes),
             length: packet.len_bytes,
             options: 0,
         });
@@ -81,19 +136,26 @@ impl Transmission {
     /// Makes the kernel take what is on the ring; after a packet that the device refused it goes on if `goes_on` says so.
     pub(crate) fn flush(
         &mut self,
-        socket: &mut XskSocket,
+        rings: &mut impl TransmitRings,
         mut goes_on: impl FnMut() -> bool,
     ) -> io::Result<Transmit> {
-        socket.tx.publish();
-        let mut waiting = socket.tx.unconsumed();
+        rings.publish();
+        let mut waiting = rings.unconsumed();
         while waiting > 0 {
-            let outcome = socket.kick()?;
-            let still = socket.tx.unconsumed();
+            let outcome = rings.kick()?;
+            let mut last = None;
+            if outcome == Transmit::Refused || rings.unconsumed() == waiting {
+                last = self.last_completed(rings);
+                last.into_iter().for_each(|last| rings.note_unconsumed(self.behind(last)));
+            }
+            let still = rings.unconsumed();
             match outcome {
                 Transmit::Refused => {
-                    let last = *self.slot(self.next.wrapping_sub(still + 1));
-                    self.in_flight[last as usize].refused = true;
-                    if !goes_on() {
+                    // One that an earlier call refused is not meant.
+                    let refused =
+                        last.map(|index| &mut self.in_flight[index]).filter(|packet| !packet.refused);
+                    let is_found = refused.map(|packet| packet.refused = true).is_some();
+                    if !is_found || !goes_on() {
                         return Ok(Transmit::Refused);
                     }
                 }
@@ -106,29 +168,50 @@ impl Transmission {
         Ok(Transmit::Progress)
     }
 
+    /// Of the packets that have been completed and not taken back, the frame index of the one that was put last.
+    fn last_completed(&self, rings: &impl TransmitRings) -> Option<usize> {
+        rings
+            .completed()
+            // The kernel's word, checked.
+            .filter_map(|address| usize::try_from(address / self.frame_bytes).ok())
+            .filter(|&index| index < self.in_flight.len())
+            .min_by_key(|&index| self.behind(index))
+    }
+
+    /// How many packets were put after this one.
+    fn behind(&self, index: usize) -> u32 {
+        self.next.wrapping_sub(self.in_flight[index].place).wrapping_sub(1)
+    }
+
     pub(crate) fn complete(
         &mut self,
-        socket: &mut XskSocket,
+        rings: &mut impl TransmitRings,
         frames: &mut Frames,
         mut each: impl FnMut(u32, Completion),
     ) -> usize {
         if self.packets == 0 {
             return 0;
         }
-        let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
         let mut count = 0;
-        while let Some(address) = socket.completion.pop() {
+        while let Some(address) = rings.pop() {
             // The kernel's word, checked: an index that is not on loan is not followed.
-            let index = u32::try_from(address / frame_bytes).unwrap_or(u32::MAX);
-            let Ok(frame) = frames.loans.reclaim(index) else { continue };
-            let InFlight { len_bytes, refused } = self.in_flight[index as usize];
+            let index = u32::try_from(address / self.frame_bytes).unwrap_or(u32::MAX);
+            // SAFETY: the index is from this socket's completion ring.
+            let Ok(frame) = (unsafe { frames.loans.reclaim(index) }) else { continue };
+            let InFlight { len_bytes, refused, .. } = self.in_flight[index as usize];
+            // Taken, and all before it.
+            rings.note_unconsumed(self.behind(index as usize));
             each(len_bytes, if refused { Completion::Refused } else { Completion::Delivered });
             frames.pool.give(frame);
             self.bytes -= u64::from(len_bytes);
             count += 1;
         }
-        socket.completion.release();
+        rings.release();
         self.packets -= count as u32;
         count
     }
 }
+
+#[cfg(test)]
+#[path = "transmission_tests.rs"]
+mod tests;

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PortError, Result};
+use crate::features::TagInsertion;
 use crate::forwarding::Setting;
 use crate::hold::{Hold, Owner};
 use crate::link::{self, Link};
@@ -21,7 +22,7 @@ use crate::lock::{DIRECTORY, Lock};
 use crate::napi::Deferral;
 use crate::netns::NetNs;
 use crate::release::Means;
-use crate::{ethtool, masquerade, qdisc, sysctl};
+use crate::{ethtool, features, masquerade, qdisc, sysctl};
 
 /// One thing to put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +48,13 @@ pub enum Undo {
     TxChecksum {
         /// The interface's number; its name may change meanwhile.
         ifindex: u32,
+    },
+    /// Let VLAN tags go beside the frame again.
+    TagInsertion {
+        /// The interface's number.
+        ifindex: u32,
+        /// What was on.
+        features: Vec<TagInsertion>,
     },
     /// Delete an interface that Weir made.
     Link {
@@ -90,6 +98,7 @@ impl Undo {
             | Undo::Queues { .. }
             | Undo::Qdisc { .. }
             | Undo::TxChecksum { .. }
+            | Undo::TagInsertion { .. }
             | Undo::Link { .. } => true,
         };
         if may_be { Ok(()) } else { Err(io::Error::other(format!("{self:?} is none of Weir's changes"))) }
@@ -109,6 +118,7 @@ impl Undo {
                 Err(PortError::NoInterface { .. }) => Ok(()),
                 Err(error) => Err(error),
             },
+            Undo::TagInsertion { ifindex, features } => features::switch(*ifindex, features, true),
             Undo::Link { ifindex, name } => match Link::by_index(*ifindex) {
                 Ok(link) if link.name == *name => link::delete(*ifindex),
                 Ok(_) | Err(PortError::NoInterface { .. }) => Ok(()),

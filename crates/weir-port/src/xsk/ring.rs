@@ -79,6 +79,8 @@ pub struct Producer<T> {
     shared: Shared<T>,
     next: u32,
     published: u32,
+    /// Up to where the kernel has shown that it has taken entries: `published` at the most, and `next - size` at the least.
+    taken: u32,
 }
 
 impl<T: Entry> Producer<T> {
@@ -86,13 +88,22 @@ impl<T: Entry> Producer<T> {
     pub fn map(fd: BorrowedFd<'_>, page_offset: i64, offsets: Offsets, size: u32) -> io::Result<Producer<T>> {
         let shared = Shared::map(fd, page_offset, offsets, size)?;
         let next = shared.producer().load(Ordering::Relaxed);
-        Ok(Producer { shared, next, published: next })
+        let taken = next.wrapping_sub(size);
+        Ok(Producer { shared, next, published: next, taken })
     }
 
-    /// How many entries, published or not, the kernel has not taken yet.
+    /// How many entries, published or not, the kernel has not taken yet, as far as it has said.
     pub fn unconsumed(&self) -> u32 {
         // A1: what the kernel has taken it has read; its slot may be written again.
-        self.next.wrapping_sub(self.shared.consumer().load(Ordering::Acquire))
+        let said = self.next.wrapping_sub(self.shared.consumer().load(Ordering::Acquire));
+        said.min(self.next.wrapping_sub(self.taken))
+    }
+
+    /// Notes that the kernel has taken all entries but the last `unconsumed`, which it showed in another way.
+    pub fn note_unconsumed(&mut self, unconsumed: u32) {
+        if unconsumed < self.next.wrapping_sub(self.taken) {
+            self.taken = self.next.wrapping_sub(unconsumed);
+        }
     }
 
     /// How many more entries fit.
@@ -106,6 +117,8 @@ impl<T: Entry> Producer<T> {
         // SAFETY: the slot is inside the ring and, there being room, not the kernel's to read until published.
         unsafe { self.shared.entry(self.next).write(entry) };
         self.next = self.next.wrapping_add(1);
+        // Taken, or there would have been no room.
+        self.note_unconsumed(self.shared.size());
     }
 
     /// Makes everything pushed visible to the kernel.
@@ -147,6 +160,16 @@ impl<T: Entry> Consumer<T> {
         let entry = unsafe { self.shared.entry(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(entry)
+    }
+
+    /// What could be popped now, without taking it.
+    pub fn waiting(&self) -> impl Iterator<Item = T> + '_ {
+        // A0, as in `pop`.
+        let end = self.shared.producer().load(Ordering::Acquire);
+        (0..end.wrapping_sub(self.next).min(self.shared.size())).map(|ahead| {
+            // SAFETY: as in `pop`: published to us, and not released yet.
+            unsafe { self.shared.entry(self.next.wrapping_add(ahead)).read() }
+        })
     }
 
     /// Gives the slots of everything popped back to the kernel.
