@@ -39,8 +39,28 @@ const LIMIT_EACH: u32 = 16_384;
 
 /// `TCA_OPTIONS` of `include/uapi/linux/rtnetlink.h`.
 const TCA_OPTIONS: u16 = 2;
-/// Qdiscs that mean nothing without their classes.
-const CLASSFUL: [&str; 6] = ["htb", "hfsc", "drr", "qfq", "mq", "mqprio"];
+/// The length of `struct tc_netem_qopt` of `include/uapi/linux/pkt_sched.h`, and where in it the variation of the delay is.
+const NETEM_BYTES: usize = 24;
+const NETEM_JITTER: usize = 20;
+const TCA_NETEM_SLOT: u16 = 12;
+/// The parent of what looks at packets beside the queues, `ingress` and `clsact`, which stays where it is.
+const BESIDE: u32 = 0xffff_fff1;
+/// Qdiscs of which the kernel tells all that it takes to make them again, as long as nothing was put below them. Of others it keeps
+/// something to itself, such as tables (`red`, `choke`), or they mean nothing without their classes.
+const WHOLE: [&str; 12] = [
+    "pfifo",
+    "bfifo",
+    "pfifo_fast",
+    "prio",
+    "tbf",
+    "sfq",
+    "fq",
+    "codel",
+    "fq_codel",
+    "fq_pie",
+    "pie",
+    "cake",
+];
 
 /// What a qdisc lost and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,34 +115,44 @@ pub struct Saved {
 /// nothing but what interfaces are born with, or Weir's own.
 ///
 /// # Errors
-/// If it has classes: such a tree cannot be put back as it was.
+/// If it could not be put back as it was: it has classes, filters, or settings that the kernel does not tell.
 pub fn save(link: &Link) -> Result<Option<Saved>> {
     let mut found = None;
-    let mut children = false;
+    let mut children = None;
     each(&mut NetlinkSocket::new(), link.ifindex, |header, attributes| {
         let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
+        if header.parent == BESIDE {
+            return;
+        }
         if header.parent != ROOT {
-            children |= header.handle != 0 && header.parent >> 16 != HANDLE >> 16;
+            if header.handle != 0 && header.parent >> 16 != HANDLE >> 16 {
+                children = Some(kind);
+            }
         } else if kind != "noqueue" && header.handle != 0 && header.handle != HANDLE {
             found = Some(Saved { kind, handle: header.handle, options: raw_options(attributes.get_buf()) });
         }
     })?;
-    match found {
-        Some(Saved { handle: htb::HANDLE, .. }) => Err(PortError::Unsuitable {
+    let refuse = |what: String| {
+        Err(PortError::Unsuitable {
+            name: link.name.clone(),
+            why: format!(
+                "has {what}, which could not be put back as it was: remove it with `tc qdisc del dev {} root` in its namespace",
+                link.name
+            ),
+        })
+    };
+    match (&found, children) {
+        (Some(Saved { handle: htb::HANDLE, .. }), _) => Err(PortError::Unsuitable {
             name: link.name.clone(),
             why: "is limited in place: remove that with `weir limit DEV --off` (`weir stat` names it)".into(),
         }),
-        Some(Saved { kind, .. }) if children || CLASSFUL.contains(&kind.as_str()) => {
-            Err(PortError::Unsuitable {
-                name: link.name.clone(),
-                why: format!(
-                    "has a tree of {kind} classes, which could drop what weir must hold and could not be put back: remove it \
-                     with `tc qdisc del dev {} root` in its namespace",
-                    link.name
-                ),
-            })
+        (Some(Saved { kind, .. }), Some(child)) => refuse(format!("a {kind} qdisc with {child} below it")),
+        (None, Some(child)) => refuse(format!("a {child} qdisc for one of its queues")),
+        (Some(saved), None) if !saved.is_whole() => refuse(format!("a {} qdisc", saved.kind)),
+        (Some(saved), None) if has_filters(link.ifindex, saved.handle)? => {
+            refuse(format!("filters at its {} qdisc", saved.kind))
         }
-        found => Ok(found),
+        _ => Ok(found),
     }
 }
 
@@ -133,6 +163,35 @@ pub fn is_installed(ifindex: u32) -> Result<bool> {
         is_there |= header.parent == ROOT && header.handle == HANDLE;
     })?;
     Ok(is_there)
+}
+
+impl Saved {
+    /// Whether it says all that it takes to make the qdisc again.
+    fn is_whole(&self) -> bool {
+        // A delay that varies, or slots, may follow a table that the kernel does not tell.
+        let is_steady = || {
+            self.options.split_at_checked(NETEM_BYTES).is_some_and(|(fixed, attributes)| {
+                fixed[NETEM_JITTER..].iter().all(|&byte| byte == 0)
+                    && attributes_of(attributes).all(|(kind, _)| kind != TCA_NETEM_SLOT)
+            })
+        };
+        WHOLE.contains(&self.kind.as_str()) || (self.kind == "netem" && is_steady())
+    }
+}
+
+/// Whether filters choose among the classes of the qdisc with this handle.
+fn has_filters(ifindex: u32, handle: u32) -> Result<bool> {
+    let doing = || format!("reading the filters of interface number {ifindex}");
+    let header = Tcmsg { ifindex: ifindex as i32, parent: handle, ..Default::default() };
+    let request = tc::Request::new().op_gettfilter_dump(&header);
+    let mut socket = NetlinkSocket::new();
+    let mut reply = socket.request(&request).doing(doing)?;
+    let mut found = false;
+    while let Some(item) = reply.recv() {
+        item.map_err(|error| explained(error, doing()))?;
+        found = true;
+    }
+    Ok(found)
 }
 
 /// Puts the queue on an interface of this thread's namespace in place of whatever is there.
@@ -226,18 +285,22 @@ pub fn root(ifindex: u32) -> Result<Root> {
 }
 
 /// The value of the attribute TCA_OPTIONS among the attributes of a qdisc, as the kernel wrote it.
-pub fn raw_options(mut attributes: &[u8]) -> Vec<u8> {
-    while let Some((header, _)) = attributes.split_first_chunk::<4>() {
+pub fn raw_options(attributes: &[u8]) -> Vec<u8> {
+    let options = attributes_of(attributes).find(|(kind, _)| *kind == TCA_OPTIONS);
+    options.map(|(_, value)| value.to_vec()).unwrap_or_default()
+}
+
+/// Kinds and values of attributes, up to the first that is cut short.
+fn attributes_of(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (header, _) = bytes.split_first_chunk::<4>()?;
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
         // The two high bits say how the value is encoded.
         let kind = u16::from_ne_bytes([header[2], header[3]]) & 0x3fff;
-        let Some(value) = attributes.get(4..length) else { break };
-        if kind == TCA_OPTIONS {
-            return value.to_vec();
-        }
-        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Vec::new()
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
 }
 
 fn each(
@@ -256,4 +319,37 @@ fn each(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn netem(jitter: u32, attributes: &[(u16, &[u8])]) -> Saved {
+        let mut options = vec![0; NETEM_JITTER];
+        options.extend(jitter.to_ne_bytes());
+        for (kind, value) in attributes {
+            options.extend((4 + value.len() as u16).to_ne_bytes());
+            options.extend(kind.to_ne_bytes());
+            options.extend(*value);
+        }
+        Saved { kind: "netem".into(), handle: 0x1_0000, options }
+    }
+
+    #[test]
+    fn a_delay_that_may_follow_a_table_is_not_whole() {
+        const TCA_NETEM_CORR: u16 = 1;
+        assert!(netem(0, &[(TCA_NETEM_CORR, &[0; 12])]).is_whole());
+        assert!(!netem(7, &[]).is_whole());
+        assert!(!netem(0, &[(TCA_NETEM_CORR, &[0; 12]), (TCA_NETEM_SLOT, &[0; 40])]).is_whole());
+        assert!(!Saved { options: vec![0; 8], ..netem(0, &[]) }.is_whole(), "cut short");
+    }
+
+    #[test]
+    fn only_what_the_kernel_tells_wholly_is_put_back() {
+        let of = |kind: &str| Saved { kind: kind.into(), handle: 0x1_0000, options: Vec::new() };
+        assert!(of("fq").is_whole());
+        assert!(!of("red").is_whole());
+        assert!(!of("htb").is_whole());
+    }
 }

@@ -1,7 +1,9 @@
 //! Signals as messages: blocked in every thread, so that none ends the process, and taken one by one by the thread that waits.
 //!
-//! Rule: nothing installs a handler. So a signal that was ignored when this process started stays ignored, here and in the
-//! programs it starts (`nohup`, background jobs of a shell), and one that was not has its default there.
+//! Rule: nothing installs a handler. So a signal that was ignored when this process started stays ignored in the programs it starts
+//! (`nohup`, background jobs of a shell), and one that was not has its default there. Here too: a hang-up that was ignored ends
+//! nothing, whoever sends it, and of the others that were ignored only those that a process sends on purpose are heard, not those of a
+//! terminal. A signal that is blocked arrives even if it is ignored, so it takes care to keep that.
 //!
 //! Limits: blocking is inherited by threads, so it must come before the first of them. One signal of a kind waits at a time.
 //!
@@ -44,21 +46,39 @@ fn set_mask(how: c_int, set: &libc::sigset_t) -> io::Result<()> {
     }
 }
 
+/// Whether this process was started with a signal ignored.
+fn is_ignored(signal: c_int) -> io::Result<bool> {
+    // SAFETY: all-zero is a valid `sigaction`, plain data that the kernel fills in.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set, and the old action is written to a live value; a bad number is refused.
+    sys::check(unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) })?;
+    Ok(action.sa_sigaction == libc::SIG_IGN)
+}
+
 /// Signals that are waited for.
 pub struct Signals {
     set: libc::sigset_t,
+    /// Those of them that were ignored.
+    ignored: Vec<c_int>,
 }
 
 impl Signals {
-    /// Blocks `signals` in this thread and in those it starts from now on.
+    /// Blocks `signals` in this thread and in those it starts from now on; a hang-up only if it was not ignored.
     pub fn block(signals: &[c_int]) -> io::Result<Signals> {
         let mut set = empty_set();
+        let mut ignored = Vec::new();
         for &signal in signals {
+            if is_ignored(signal)? {
+                ignored.push(signal);
+                if signal == SIGHUP {
+                    continue;
+                }
+            }
             // SAFETY: the set is initialised and alive for the call; a bad number is refused.
             sys::check(unsafe { libc::sigaddset(&mut set, signal) })?;
         }
         set_mask(libc::SIG_BLOCK, &set)?;
-        Ok(Signals { set })
+        Ok(Signals { set, ignored })
     }
 
     /// Waits for the next one.
@@ -68,8 +88,13 @@ impl Signals {
             let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
             // SAFETY: both pointers are of live values for the length of the call.
             match sys::check(unsafe { libc::sigwaitinfo(&self.set, &mut info) }) {
-                // Codes above 0 are the kernel's (`SI_FROMKERNEL`).
-                Ok(signal) => return Ok(Received { signal, by_kernel: info.si_code > 0 }),
+                Ok(signal) => {
+                    // Codes above 0 are the kernel's (`SI_FROMKERNEL`).
+                    let by_kernel = info.si_code > 0;
+                    if !(by_kernel && self.ignored.contains(&signal)) {
+                        return Ok(Received { signal, by_kernel });
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
