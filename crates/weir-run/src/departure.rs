@@ -12,11 +12,9 @@ use weir_port::port::Port;
 use weir_port::transmission::Completion;
 use weir_port::xsk::socket::Transmit;
 
+use crate::backoff::Backoff;
 use crate::carrier::{Carrier, DOWN_RETRY_NS};
 use crate::packet::{WirePacket, make_mark};
-
-/// How long to leave a device alone that takes no more, in nanoseconds.
-pub const BUSY_RETRY_NS: u64 = 30_000;
 
 /// The books of one port's way out.
 #[derive(Debug, Default)]
@@ -24,6 +22,7 @@ pub struct Departure {
     account: Account,
     busy: u64,
     carrier: Carrier,
+    backoff: Backoff,
 }
 
 impl Departure {
@@ -51,7 +50,7 @@ impl Departure {
             Transmit::Progress if to.transmit_room() > 0 => None,
             Transmit::Down => Some(now_ns + DOWN_RETRY_NS),
             Transmit::Refused => Some(self.carrier.ask_ns()),
-            Transmit::Progress | Transmit::Busy => Some(now_ns + BUSY_RETRY_NS),
+            Transmit::Progress | Transmit::Busy => Some(self.backoff.look_ns(self.finished(to), now_ns)),
         })
     }
 

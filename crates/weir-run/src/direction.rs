@@ -143,6 +143,11 @@ impl Direction {
         self.shaping.has_room(self.shaping.default_class()) && self.has_room_for_poll(frames, departing)
     }
 
+    /// Whether queues with packets are not polled because frames or credit are missing, which come back without a word.
+    pub fn is_starved(&self, frames: &Frames, departing: u64) -> bool {
+        self.intake.has_work() && !self.has_room_for_poll(frames, departing)
+    }
+
     /// Frames for all that a poll may bring, and for offering as many again.
     fn has_room_for_poll(&self, frames: &Frames, departing: u64) -> bool {
         self.shaping.held().packets + departing < self.held_packets_max

@@ -7,6 +7,7 @@
 //! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a wire needs them. [`sink`] receives on an interface with several workers, and [`path`] is packets
 //! that never leave memory.
 
+pub mod backoff;
 pub mod books;
 mod carrier;
 pub mod classes;

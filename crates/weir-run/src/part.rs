@@ -17,9 +17,10 @@ use weir_port::link::Link;
 use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
 
+use crate::backoff::Backoff;
 use crate::classes::Classes;
 use crate::crossing::Crossing;
-use crate::departure::{BUSY_RETRY_NS, Departure};
+use crate::departure::Departure;
 use crate::end::End;
 use crate::report::{EndReport, PartReport};
 use crate::stats::WorkerStats;
@@ -56,6 +57,8 @@ pub struct Part {
     ends: Vec<End>,
     frames: Frames,
     crossing: Option<Crossing>,
+    /// What this worker waits for that the other has.
+    backoff: Backoff,
     // The sockets go first.
     _umem: Arc<Umem>,
 }
@@ -64,22 +67,29 @@ impl Part {
     /// Both ends, or one end and the crossing to the worker of the other.
     pub fn new(ends: Vec<End>, frames: Frames, crossing: Option<Crossing>, umem: Arc<Umem>) -> Part {
         assert_eq!(ends.len() == 1, crossing.is_some(), "an end alone has a crossing");
-        Part { ends, frames, crossing, _umem: umem }
+        Part { ends, frames, crossing, backoff: Backoff::default(), _umem: umem }
     }
 
     /// Moves what can be moved now.
     pub fn step(&mut self, now_ns: u64) -> weir_port::Result<Step> {
         let mut step = Step::default();
+        let mut is_starved = false;
         for at in 0..self.ends.len() {
             let departing = self.departing(at);
             let End { port, direction, .. } = &mut self.ends[at];
             step.moved += direction.take_in(port, &mut self.frames, departing, now_ns);
             step.expecting |= direction.has_room(&self.frames, departing);
+            is_starved |= direction.is_starved(&self.frames, departing);
         }
         let delivered = self.deliver(now_ns)?;
         step.moved += delivered.moved;
         step.wake(delivered.wake_ns);
         self.ends.iter().for_each(|end| step.wake(Some(end.direction.wake_ns())));
+        if is_starved {
+            // Neither the device nor the other worker says when it has given frames back.
+            let finished = self.finished();
+            step.wake(Some(self.backoff.look_ns(finished, now_ns)));
+        }
         Ok(step)
     }
 
@@ -99,7 +109,10 @@ impl Part {
             })?;
             step.moved += moved;
             step.wake(release_ns);
-            step.wake((crossing.room() == 0).then_some(now_ns + BUSY_RETRY_NS));
+            if crossing.room() == 0 {
+                let finished = self.finished();
+                step.wake(Some(self.backoff.look_ns(finished, now_ns)));
+            }
         }
         if let [first, second] = &mut self.ends[..] {
             step.release(first, second, &mut self.frames, now_ns);
@@ -119,6 +132,13 @@ impl Part {
         if let (Some(crossing), [end]) = (&self.crossing, &self.ends[..]) {
             crossing.tell_finished(end.departure.finished(&end.port));
         }
+    }
+
+    /// Packets that are gone, there or here, as far as is known: a count that changes when there is credit again.
+    fn finished(&self) -> u64 {
+        let there =
+            self.crossing.as_ref().map_or(0, |crossing| crossing.counts().0.packets - crossing.departing());
+        self.ends.iter().map(|end| end.departure.finished(&end.port)).sum::<u64>() + there
     }
 
     /// What the direction of an end has released that is not gone yet.

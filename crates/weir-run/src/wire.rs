@@ -14,6 +14,7 @@ use weir_port::frames::Frames;
 use weir_port::link::Link;
 use weir_port::napi;
 use weir_port::port::Port;
+use weir_port::probe;
 use weir_port::undo::Keeper;
 use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
@@ -66,7 +67,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Takes both interfaces over, which `eye` will watch. The end at each is rung for by the bell of its worker; there is a bell for each worker.
+    /// Takes both interfaces over, which `eye` will watch, on a kernel that holds senders, as is tried first. The end at each is rung for by
+    /// the bell of its worker; there is a bell for each worker.
     pub fn open(
         config: &WireConfig,
         bells: &[Arc<Bell>],
@@ -74,6 +76,10 @@ impl Wire {
         eye: Eye,
         now_ns: u64,
     ) -> weir_port::Result<Wire> {
+        // What else goes wrong on the trial's pair goes wrong below too, and is told of the interface that matters.
+        if let Err(error @ PortError::Unsupported { .. }) = probe::holds_senders() {
+            return Err(error);
+        }
         let count = config.memory_bytes / u64::from(FRAME_BYTES);
         let memory = FrameMemory::new(u32::try_from(count).unwrap_or(u32::MAX), FRAME_BYTES)
             .map_err(std::io::Error::other)

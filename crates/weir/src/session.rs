@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use weir_port::bpf::doorbell::Bell;
+use weir_port::cores;
 use weir_port::netns::NetNs;
 use weir_port::signals::{Received, Signals};
 use weir_port::undo::{self, Keeper, Undo};
@@ -150,7 +151,7 @@ impl Session {
         let mut workers = Vec::new();
         for (((part, bell), inbox), &core) in parts.into_iter().zip(bells).zip(inboxes).zip(cores) {
             let ended = sender.clone();
-            workers.push(std::thread::Builder::new().name("weir-worker".into()).spawn(move || {
+            workers.push(std::thread::Builder::new().name(cores::WORKER_NAME.into()).spawn(move || {
                 let _ended = Ending(ended);
                 worker::run(part, &bell, &inbox, core)
             })?);

@@ -96,7 +96,7 @@ impl MachineArguments {
                 self.workers
             )));
         }
-        let mut allowed = weir_port::sys::allowed_cores();
+        let allowed = weir_port::sys::allowed_cores();
         if self.workers > allowed.len() {
             return Err(Failure::usage(format!(
                 "--workers {} needs a core for each, and this process may use {} (taskset -p $$)",
@@ -105,7 +105,7 @@ impl MachineArguments {
             )));
         }
         if self.core.is_empty() {
-            return Ok((self.memory, allowed.split_off(allowed.len() - self.workers)));
+            return Ok((self.memory, weir_port::cores::for_workers(&allowed, self.workers)));
         }
         if let Some(core) = self.core.iter().find(|core| !allowed.contains(core)) {
             return Err(Failure::usage(format!(
