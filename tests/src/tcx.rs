@@ -1,6 +1,6 @@
-//! A tcx program of somebody else's on an interface: one that lets every packet go on.
+//! A tcx program of somebody else's on an interface.
 //!
-//! Source: bpf(2), `BPF_PROG_LOAD` and `BPF_LINK_CREATE`. It is there for as long as its value.
+//! Source: bpf(2), `BPF_PROG_LOAD` and `BPF_LINK_CREATE`; `bpf_skb_vlan_push` of bpf-helpers(7). It is there for as long as its value.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,6 +12,12 @@ const BPF_PROG_LOAD: i32 = 5;
 const BPF_LINK_CREATE: i32 = 28;
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_TCX_INGRESS: u32 = 46;
+const BPF_TCX_EGRESS: u32 = 47;
+
+/// `r0 = -1 (TCX_NEXT); exit`: lets every packet go on.
+const NEXT: [u64; 2] = [0xffff_ffff_0000_00b7, 0x95];
+/// `r0 = 0 (TCX_PASS); exit`: a verdict, so that no program behind it runs.
+const PASS: [u64; 2] = [0xb7, 0x95];
 
 /// A program that is attached.
 #[derive(Debug)]
@@ -22,12 +28,34 @@ pub struct Tcx {
 impl Tcx {
     /// Attaches one where packets come in.
     pub fn on_ingress(end: End) -> Result<Tcx> {
-        let link = end.namespace.enter(|| attach(end.name))?;
+        Tcx::new(end, BPF_TCX_INGRESS, &NEXT)
+    }
+
+    /// Attaches one where packets go out that passes them without asking those behind it.
+    pub fn verdict_on_egress(end: End) -> Result<Tcx> {
+        Tcx::new(end, BPF_TCX_EGRESS, &PASS)
+    }
+
+    /// Attaches one where packets go out that puts a VLAN tag beside each, as a VLAN interface does.
+    pub fn tag_on_egress(end: End, tag: u16) -> Result<Tcx> {
+        // r2 = 802.1Q in network order; r3 = tag; call bpf_skb_vlan_push.
+        let code = [
+            u64::from(0x8100u16.to_be()) << 32 | 0x2b7,
+            u64::from(tag) << 32 | 0x3b7,
+            18 << 32 | 0x85,
+            NEXT[0],
+            NEXT[1],
+        ];
+        Tcx::new(end, BPF_TCX_EGRESS, &code)
+    }
+
+    fn new(end: End, attach_type: u32, code: &[u64]) -> Result<Tcx> {
+        let link = end.namespace.enter(|| attach(end.name, attach_type, code))?;
         Ok(Tcx { _link: link.with_context(|| format!("a tcx program on {}", end.name))? })
     }
 }
 
-fn attach(name: &str) -> io::Result<OwnedFd> {
+fn attach(name: &str, attach_type: u32, code: &[u64]) -> io::Result<OwnedFd> {
     /// The head of `union bpf_attr` for this command.
     #[repr(C)]
     struct Load {
@@ -44,8 +72,6 @@ fn attach(name: &str) -> io::Result<OwnedFd> {
         attach_type: u32,
         flags: u32,
     }
-    // r0 = -1, which is TCX_NEXT; exit.
-    let code: [u64; 2] = [0xffff_ffff_0000_00b7, 0x95];
     let license = c"GPL";
     let load = Load {
         kind: BPF_PROG_TYPE_SCHED_CLS,
@@ -58,7 +84,7 @@ fn attach(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: a terminated string that outlives the call.
     let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) };
     let program = program.as_raw_fd() as u32;
-    bpf(BPF_LINK_CREATE, &Create { program, ifindex, attach_type: BPF_TCX_INGRESS, flags: 0 })
+    bpf(BPF_LINK_CREATE, &Create { program, ifindex, attach_type, flags: 0 })
 }
 
 fn bpf<T>(command: i32, attributes: &T) -> io::Result<OwnedFd> {
