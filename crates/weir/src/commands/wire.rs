@@ -196,7 +196,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
             Event::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
             Event::News(News::Ended(why)) => {
                 // What else goes wrong on the way out is said there, or only more of the same.
-                let _ = session.finish();
+                if let Ok(last) = session.finish() {
+                    output::print_line(last_line(&last))?;
+                }
                 return Err(why.into());
             }
         }
