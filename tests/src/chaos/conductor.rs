@@ -83,11 +83,11 @@ pub fn conduct(binary: &std::path::Path, plan: &[Event], limit: Duration) -> Res
     let streams = [Stream::start(&site, At::Left, At::Right)?, Stream::start(&site, At::Right, At::Left)?];
     let mut scene = Scene {
         site: &site,
-        subject,
         calm_from: floods.sent(),
         floods,
         streams,
-        patience: Patience::start(),
+        patience: Patience::start(subject.group().list()),
+        subject,
         before,
         outcome: Outcome::default(),
     };

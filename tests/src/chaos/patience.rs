@@ -1,10 +1,14 @@
-//! How long the machine keeps everybody waiting: a thread that wants to run for a moment, often, and notes how late it comes to it.
+//! How long the machine keeps the wire waiting: the time in which its processes could have run and had no processor.
 //!
-//! A time that a promise allows is meant of a machine that runs what is ready to run. What this thread, an ordinary one that hardly
-//! computes, had to wait for is what any program had to wait for, and is not the wire's.
+//! A time that a promise allows is meant of a machine that runs what is ready to run. What a thread of the wire's spent ready and not
+//! running the scheduler counts; beside it stands what a thread of ours, which wants to run for a moment, often, came late to.
 //!
-//! Limits: it counts a share of what was withheld, never more than passed.
+//! Source: `Documentation/scheduler/sched-stats.rst`, `/proc/PID/schedstat`. Limits: a limit is extended by a few times itself at most, so
+//! that something which stands still is a failure on any machine.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -13,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use weir_lab::clock;
 
-const EVERY: Duration = Duration::from_millis(5);
+const EVERY: Duration = Duration::from_millis(10);
 /// What it may withhold, of a limit, before something else is the matter.
 const WITHHELD_MAX: u32 = 4;
 /// What a sleep may take longer on a machine where nobody waits.
@@ -42,16 +46,18 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Starts to look.
-    pub fn start() -> Patience {
+    /// Starts to look, also at the processes that are listed in a file.
+    pub fn start(processes: PathBuf) -> Patience {
         let (withheld_ns, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (counter, end) = (Arc::clone(&withheld_ns), Arc::clone(&is_over));
         let look = move || {
+            let mut waited = BTreeMap::new();
             while !end.load(Ordering::Relaxed) {
                 let before = clock::now();
                 thread::sleep(EVERY);
                 let late = before.elapsed().saturating_sub(EVERY + USUAL);
-                counter.fetch_add(late.as_nanos() as u64, Ordering::Relaxed);
+                let more = waited_more(&processes, &mut waited);
+                counter.fetch_add(late.as_nanos() as u64 + more, Ordering::Relaxed);
             }
         };
         Patience { withheld_ns, is_over, thread: Some(thread::spawn(look)) }
@@ -90,6 +96,27 @@ impl Patience {
             thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// By how many nanoseconds the threads of the processes that are listed have waited longer than `before`, which it brings up to date.
+fn waited_more(processes: &Path, before: &mut BTreeMap<PathBuf, u64>) -> u64 {
+    let listed = fs::read_to_string(processes).unwrap_or_default();
+    let tasks =
+        listed.lines().filter_map(|id| fs::read_dir(format!("/proc/{id}/task")).ok()).flatten().flatten();
+    let mut now = BTreeMap::new();
+    for task in tasks.map(|task| task.path()) {
+        // One that has just ended has waited as long as it was last seen to.
+        let Ok(text) = fs::read_to_string(task.join("schedstat")) else { continue };
+        if let Some(waited_ns) = text.split_whitespace().nth(1).and_then(|word| word.parse().ok()) {
+            now.insert(task, waited_ns);
+        }
+    }
+    let more = now
+        .iter()
+        .map(|(task, ns): (_, &u64)| ns.saturating_sub(before.get(task).copied().unwrap_or(0)))
+        .sum();
+    *before = now;
+    more
 }
 
 impl Drop for Patience {

@@ -200,7 +200,7 @@ impl Group {
 
     /// Lets `command` run in it.
     fn join(&self, command: &mut Command) -> Result<()> {
-        let file = fs::OpenOptions::new().write(true).open(self.file("cgroup.procs"))?;
+        let file = fs::OpenOptions::new().write(true).open(self.list())?;
         let join = move || {
             // SAFETY: one byte of a constant is read during the call; 0 stands for the process that writes it.
             match unsafe { libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) } {
@@ -213,9 +213,14 @@ impl Group {
         Ok(())
     }
 
+    /// The file that lists the processes in it.
+    pub fn list(&self) -> PathBuf {
+        self.file("cgroup.procs")
+    }
+
     /// The processes in it.
     pub fn processes(&self) -> Result<Vec<u32>> {
-        let text = fs::read_to_string(self.file("cgroup.procs"))?;
+        let text = fs::read_to_string(self.list())?;
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
