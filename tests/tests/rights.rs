@@ -1,12 +1,15 @@
-//! Whose rights a program of `weir run` has.
+//! What rights the processes of Weir keep, and whose rights a program of `weir run` has.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::process::run;
+use weir_lab::clock;
+use weir_lab::process::{Process, Signal, run};
 use weir_tests::host::Host;
+use weir_tests::pair::Pair;
+use weir_tests::rig::Rig;
 use weir_tests::{harness, privileged};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -15,15 +18,97 @@ const NOBODY: &str = "65534";
 
 fn main() -> ExitCode {
     harness::main(&[
+        privileged!(a_wire_and_its_guardian_keep_few_rights),
+        privileged!(generators_and_sinks_keep_few_rights),
         privileged!(a_program_run_under_sudo_is_the_user_who_called_it),
         privileged!(a_program_is_root_where_that_is_asked_for),
+        privileged!(signals_reach_a_program_of_another_user),
     ])
 }
+
+/// `net_admin`, `net_raw`, `ipc_lock`, `kill`, `sys_ptrace`, `sys_admin`, `sys_nice`: capabilities(7).
+const KEPT: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 5 | 1 << 19 | 1 << 21 | 1 << 23;
 
 /// A field of a `status` in /proc.
 fn field<'s>(status: &'s str, name: &str) -> Result<&'s str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     Ok(line.with_context(|| format!("no {name} in {status}"))?.trim())
+}
+
+/// Requires of every thread of a process that it is confined.
+fn require_confined(id: u32) -> Result<()> {
+    let mut threads = 0;
+    for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
+        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        let name = field(&status, "Name")?;
+        for set in ["CapPrm", "CapEff"] {
+            let kept = u64::from_str_radix(field(&status, set)?, 16)?;
+            ensure!(kept & !KEPT == 0, "{name} has {set} {kept:x}");
+        }
+        ensure!(field(&status, "NoNewPrivs")? == "1", "{name} may gain rights");
+        ensure!(field(&status, "Seccomp")? == "2", "{name} may call anything");
+        threads += 1;
+    }
+    ensure!(threads > 0, "{id} has ended");
+    Ok(())
+}
+
+/// The processes that this one has started.
+fn children(id: u32) -> Result<Vec<u32>> {
+    let mut children = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
+        let text = std::fs::read_to_string(task?.path().join("children"))?;
+        children.extend(text.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+    }
+    Ok(children)
+}
+
+/// The guardian among the children of a process.
+fn guardian_of(id: u32) -> Result<u32> {
+    let is_guardian = |child: &u32| {
+        std::fs::read_to_string(format!("/proc/{child}/cmdline"))
+            .is_ok_and(|line| line.contains("\0guardian"))
+    };
+    children(id)?.into_iter().find(is_guardian).context("no guardian")
+}
+
+/// Their packets do not get into a core dump either, and the wire works.
+fn a_wire_and_its_guardian_keep_few_rights() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let wire = rig.wire(&["--rate", "200mbit", "--workers", "1"])?;
+    rig.left.sh(&format!("ping -q -c 3 -i 0.01 {}", rig.right_address().v4))?;
+    require_confined(wire.id())?;
+    require_confined(guardian_of(wire.id())?)?;
+    // 64 MB of packet memory; `dd`: do not dump, proc_pid_smaps(5).
+    let maps = std::fs::read_to_string(format!("/proc/{}/smaps", wire.id()))?;
+    let size_kb = |line: &str| line.strip_prefix("Size:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok();
+    let packets = maps.lines().skip_while(|line| size_kb(line).is_none_or(|size_kb| size_kb < 64 << 10));
+    let flags =
+        packets.into_iter().find_map(|line| line.strip_prefix("VmFlags:")).context("no packet memory")?;
+    ensure!(flags.split_whitespace().any(|flag| flag == "dd"), "packet memory is dumped: {flags}");
+    ensure!(std::fs::metadata(format!("/proc/{}/mem", wire.id()))?.uid() == 0, "its memory is a user's");
+    wire.check()?;
+    wire.stop()?;
+    Ok(())
+}
+
+fn generators_and_sinks_keep_few_rights() -> Result<()> {
+    let pair = Pair::new(1)?;
+    let mut sink = pair.sink(&[])?;
+    let mut generator = pair.generator(&["--rate", "1kpps", "--time", "30s"])?;
+    for process in [&sink, &generator] {
+        // It may be on its way still.
+        clock::wait_until("it is confined", LIMIT, || {
+            Ok(require_confined(process.id()).is_ok() && require_confined(guardian_of(process.id())?).is_ok())
+        })?;
+    }
+    clock::wait_until("packets are sent", LIMIT, || Ok(pair.sent()? > 50))?;
+    for process in [&mut generator, &mut sink] {
+        process.signal(Signal::INT)?;
+    }
+    generator.wait(LIMIT)?.success()?;
+    sink.wait(LIMIT)?.success()?;
+    Ok(())
 }
 
 /// `weir run OPTIONS -- sh -c SCRIPT` as sudo of the user nobody would start it.
@@ -82,4 +167,28 @@ fn a_program_is_root_where_that_is_asked_for() -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn signals_reach_a_program_of_another_user() -> Result<()> {
+    let host = Host::alone()?;
+    let script = "trap 'exit 41' TERM; echo started $$; while :; do sleep 0.05; done";
+    let start = || -> Result<Process> {
+        let mut process = Process::spawn(&mut under_sudo(&host, &[], script))?;
+        process.wait_for_output("started", LIMIT)?;
+        clock::wait_until("it is confined", LIMIT, || Ok(require_confined(process.id()).is_ok()))?;
+        Ok(process)
+    };
+    let mut process = start()?;
+    require_confined(guardian_of(process.id())?)?;
+    process.signal(Signal::TERM)?;
+    let done = process.wait(LIMIT)?;
+    ensure!(done.status.code() == Some(41), "it ended with {}: {}", done.status, done.stderr);
+    let mut process = start()?;
+    let shown = process.stdout();
+    let program = shown.split_whitespace().last().context("no number")?.to_string();
+    process.signal(Signal::KILL)?;
+    process.wait(LIMIT)?;
+    clock::wait_until("the program has ended", LIMIT, || {
+        Ok(!std::path::Path::new(&format!("/proc/{program}")).exists())
+    })
 }

@@ -9,6 +9,7 @@
 pub mod address;
 pub mod bpf;
 pub mod channel;
+pub mod confinement;
 pub mod cores;
 pub mod directory;
 pub mod enclosure;

@@ -221,6 +221,14 @@ mod mapping {
         if base == libc::MAP_FAILED {
             return Err(Error::last_os_error());
         }
+        // Packets are their senders' and receivers' business, not that of whoever reads a core dump. Without the promise nobody gets them.
+        // SAFETY: the range is the mapping just made.
+        if unsafe { libc::madvise(base, len_bytes, libc::MADV_DONTDUMP) } != 0 {
+            let error = Error::last_os_error();
+            // SAFETY: the mapping just made, which nobody else knows.
+            unsafe { libc::munmap(base, len_bytes) };
+            return Err(error);
+        }
         // Huge pages are a wish: a kernel without them answers EINVAL and we go on with small ones.
         // SAFETY: the range is the mapping just made.
         unsafe { libc::madvise(base, len_bytes, libc::MADV_HUGEPAGE) };

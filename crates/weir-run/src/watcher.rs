@@ -28,7 +28,7 @@ use weir_port::napi::Deferral;
 use weir_port::netns::NetNs;
 use weir_port::undo::{Keeper, Undo};
 use weir_port::view::{Pair, View};
-use weir_port::{Doing, ethtool, qdisc, sys};
+use weir_port::{Doing, confinement, ethtool, qdisc, sys};
 
 use self::eye::Request;
 pub use self::eye::{Device, Devices, Eye, Lens};
@@ -85,7 +85,11 @@ pub fn start<K: Keeper + Send + 'static>(
     };
     std::thread::Builder::new()
         .name("weir-watcher".into())
-        .spawn(move || watcher.run(&record))
+        .spawn(move || {
+            // Failing, it fails for the main thread as well, which says so.
+            let _ = confinement::shed();
+            watcher.run(&record)
+        })
         .doing(|| "starting the thread that watches the interfaces".into())
 }
 

@@ -12,7 +12,7 @@ use weir_port::cores;
 use weir_port::netns::NetNs;
 use weir_port::signals::{Received, Signals};
 use weir_port::undo::{self, Keeper, Undo};
-use weir_port::{Doing, PortError};
+use weir_port::{Doing, PortError, confinement};
 use weir_run::clock::now_ns;
 use weir_run::control::Control;
 use weir_run::crew::Crew;
@@ -58,6 +58,26 @@ pub fn guardian(namespaces: Namespaces) -> Result<Guardian, Failure> {
     let say = |text: &str| output::say(format_args!("weir: {text}"));
     // By this path it is this program, also when its file has been replaced.
     Ok(Guardian::start(Path::new("/proc/self/exe"), namespaces == Namespaces::Others, say)?)
+}
+
+/// Gives up the rights that are not needed, of this thread and those it starts, and what no thread of this process ever does. Where
+/// that cannot be, it is said, and everything is as good as without.
+pub fn confine() {
+    if let Err(fault) = confinement::shed().and_then(|()| confinement::seal()) {
+        output::warn(format_args!("going on with more rights than are needed: {fault}"));
+    }
+}
+
+/// A thread for as long as the process lives, which has no more rights than it needs.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    std::thread::Builder::new().name(name.into()).spawn(|| {
+        // Failing, it fails for the main thread as well, which says so.
+        let _ = confinement::shed();
+        work()
+    })
 }
 
 /// Why whoever has this guardian ends for a trouble.
@@ -151,13 +171,13 @@ impl Session {
         let mut workers = Vec::new();
         for (((part, bell), inbox), &core) in parts.into_iter().zip(bells).zip(inboxes).zip(cores) {
             let ended = sender.clone();
-            workers.push(std::thread::Builder::new().name(cores::WORKER_NAME.into()).spawn(move || {
+            workers.push(spawn(cores::WORKER_NAME, move || {
                 let _ended = Ending(ended);
                 worker::run(part, &bell, &inbox, core)
             })?);
         }
         let answering = crew.clone();
-        std::thread::Builder::new().name("weir-control".into()).spawn(move || control.serve(&answering))?;
+        spawn("weir-control", move || control.serve(&answering))?;
         Ok(Session { guardian: Arc::clone(shared), watcher, eye, workers, crew, events, sender })
     }
 
@@ -242,7 +262,7 @@ impl Drop for Ending {
 
 fn watch_guardian(guardian: &Mutex<Guardian>, events: Sender<Event>) -> io::Result<()> {
     if let Some(watch) = guardian.lock().unwrap_or_else(PoisonError::into_inner).watch() {
-        std::thread::Builder::new().name("weir-guard".into()).spawn(move || {
+        spawn("weir-guard", move || {
             // At the end of the session it ends too, with nobody left to tell.
             let _ = events.send(Event::Trouble(watch.wait()));
         })?;
@@ -252,7 +272,7 @@ fn watch_guardian(guardian: &Mutex<Guardian>, events: Sender<Event>) -> io::Resu
 
 fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
     let signals = Signals::block(signals)?;
-    std::thread::Builder::new().name("weir-signals".into()).spawn(move || {
+    spawn("weir-signals", move || {
         while let Ok(received) = signals.wait() {
             if events.send(Event::Signal(received)).is_err() {
                 return;

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use weir_port::channel::Channel;
+use weir_port::confinement;
 use weir_port::release::Means;
 use weir_port::sys;
 use weir_port::undo::Record;
@@ -35,6 +36,8 @@ const PAUSE_NS_MAX: u64 = 10_000_000_000;
 pub fn guard(watch_namespaces: bool) -> bool {
     // A Ctrl-C at the terminal is meant for the main process, whose end is what matters here.
     sys::leave_terminal();
+    // Failing, it puts everything back all the same; the main process, for which it fails too, says so.
+    let _ = confinement::shed().and_then(|()| confinement::seal());
     sys::set_name(c"weir-guardian");
     let spare: Vec<File> = (0..SPARE_DESCRIPTORS).filter_map(|_| File::open("/dev/null").ok()).collect();
     // SAFETY: the first two descriptors are what this process was started with, and nothing else here uses them.

@@ -159,6 +159,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
             return Err(cannot_run(program, &error));
         }
     };
+    // Not before: the program is not to be confined.
+    session::confine();
     let supervised = supervise(&session, &process);
     let rest = match supervised {
         Ok(()) => rest::wait(&watch, *rate),

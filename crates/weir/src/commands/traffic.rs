@@ -11,7 +11,7 @@ use weir_port::undo::Keeper;
 use weir_run::guardian::Trouble;
 use weir_run::path::sequence::SequenceCounts;
 
-use crate::session::{Namespaces, explain, give_up, guardian, say_unstoppable};
+use crate::session::{Namespaces, confine, explain, give_up, guardian, say_unstoppable, spawn};
 use crate::{Failure, human, output};
 
 /// Does something with an interface until `stop`; whatever comes of it, it is put back.
@@ -20,9 +20,10 @@ pub fn with_interface<T>(
     work: impl FnOnce(&mut dyn Keeper) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let mut guardian = guardian(Namespaces::Others)?;
+    confine();
     if let Some(watch) = guardian.watch() {
         let stop = stop.clone();
-        std::thread::Builder::new().name("weir-guard".into()).spawn(move || {
+        spawn("weir-guard", move || {
             let _ = stop.trouble.set(watch.wait());
             stop.now.store(true, Ordering::Relaxed);
         })?;
@@ -95,7 +96,7 @@ impl Ticker {
         // First of all: every thread must block them.
         let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
         let told = Arc::clone(&stop.now);
-        std::thread::Builder::new().name("weir-signals".into()).spawn(move || {
+        spawn("weir-signals", move || {
             while let Ok(received) = signals.wait() {
                 match received.signal {
                     SIGTSTP => say_unstoppable(),

@@ -154,12 +154,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         memory_bytes,
         workers: cores.len(),
     };
-    let session = Session::start(
-        &config,
-        session::guardian(Namespaces::Others)?,
-        &cores,
-        &[SIGINT, SIGTERM, SIGHUP, SIGTSTP],
-    )?;
+    let guardian = session::guardian(Namespaces::Others)?;
+    session::confine();
+    let session = Session::start(&config, guardian, &cores, &[SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
     let mut out = std::io::stdout();
     let ready = writeln!(out, "ready: wire {name} joins {first} and {second}").and_then(|()| out.flush());
     if let Err(failure) = output::written(ready) {

@@ -1,0 +1,137 @@
+//! Confinement: what a process of Weir may still do once it is set up, however it is led astray.
+//!
+//! Rule, in this order: [`shed`] keeps [`KEPT`] of root's capabilities, in each thread by itself, because they are a thread's own;
+//! [`seal`] then forbids all threads to gain rights (`PR_SET_NO_NEW_PRIVS`), to call what Weir never calls ([`calls`]) and to
+//! leave packets in a core dump. Neither can be undone. A program that must not be confined is started before.
+//!
+//! A call that is not known fails with `EPERM`, which is an error like any other: the wire says so and ends well. A call by which an
+//! intruder would get anywhere (another program, another process's memory, a module, a mount) ends the process at once; the
+//! guardian then puts everything back.
+//!
+//! Limits: `CAP_SYS_ADMIN` stays, because entering a namespace and loading programs need it; the filter keeps its other uses away.
+//! What io_uring does by itself no filter sees, but it starts no program and mounts nothing. A kernel without filters is said,
+//! and Weir goes on.
+//!
+//! Source: capabilities(7), `seccomp(2)`, `PR_SET_NO_NEW_PRIVS(2const)`, `PR_SET_DUMPABLE(2const)`.
+
+pub mod calls;
+
+use std::io;
+
+use seccompiler::{BpfProgram, apply_filter_all_threads};
+
+use crate::error::{Doing, Result};
+use crate::sys;
+
+/// A capability: its number and its name.
+pub type Capability = (u32, &'static str);
+
+/// What is kept, and why it is needed for as long as a wire is up.
+pub const KEPT: [Capability; 7] = [
+    // Signals are passed on to a program of `weir run`, which may be another user's; so is its end with ours.
+    (5, "kill"),
+    // Interfaces, qdiscs, offloads, NAPI settings, XDP and tcx programs: taken over again whenever an interface comes back.
+    (12, "net_admin"),
+    // AF_XDP and the packets that prime a queue.
+    (13, "net_raw"),
+    // Packet memory is locked for AF_XDP, beyond what RLIMIT_MEMLOCK allows.
+    (14, "ipc_lock"),
+    // The namespaces of other processes are found and opened by /proc/PID/ns, which asks for the rights of a debugger.
+    (19, "sys_ptrace"),
+    // Entering a namespace, and bpf(2).
+    (21, "sys_admin"),
+    // A worker is real-time.
+    (23, "sys_nice"),
+];
+
+/// Gives up all capabilities of this thread, and of those it starts from now on, but [`KEPT`].
+pub fn shed() -> Result<()> {
+    let kept = KEPT.iter().fold(0u64, |set, (number, _)| set | 1 << number);
+    let give_up = || -> io::Result<()> {
+        let mut own = capabilities()?;
+        for (half, sets) in own.iter_mut().enumerate() {
+            let kept = (kept >> (32 * half)) as u32;
+            // Inheritable ones would come through execve(2), which a sealed process has not got.
+            *sets =
+                Sets { effective: sets.effective & kept, permitted: sets.permitted & kept, inheritable: 0 };
+        }
+        set_capabilities(&own)
+    };
+    give_up().doing(|| "giving up capabilities".into())
+}
+
+/// Forbids all threads of this process what Weir never does.
+pub fn seal() -> Result<()> {
+    let filters = calls::filters();
+    // The last one is asked first: the kernel takes the strictest answer, and of equal ones the last filter's.
+    for filter in &filters {
+        seal_with(filter)?;
+    }
+    // SAFETY: takes no pointers.
+    sys::check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) })
+        .map(drop)
+        .doing(|| "keeping packets out of core dumps".into())
+}
+
+fn seal_with(filter: &BpfProgram) -> Result<()> {
+    apply_filter_all_threads(filter)
+        .map_err(io::Error::other)
+        .doing(|| "filtering system calls (seccomp, CONFIG_SECCOMP_FILTER)".into())
+}
+
+/// `struct __user_cap_data_struct`, of which there are two: for capabilities 0 to 31, and the others.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sets {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// `struct __user_cap_header_struct`, of this thread.
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: libc::c_int,
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3`.
+const VERSION: u32 = 0x2008_0522;
+
+fn capabilities() -> io::Result<[Sets; 2]> {
+    let mut header = Header { version: VERSION, pid: 0 };
+    let mut sets = [Sets::default(); 2];
+    let (header, data) = (std::ptr::from_mut(&mut header), sets.as_mut_ptr());
+    // SAFETY: version 3 writes two `Sets`, which `sets` has room for; both pointers are of live values.
+    sys::check(unsafe { libc::syscall(libc::SYS_capget, header, data) } as libc::c_int)?;
+    Ok(sets)
+}
+
+fn set_capabilities(sets: &[Sets; 2]) -> io::Result<()> {
+    let mut header = Header { version: VERSION, pid: 0 };
+    let (header, data) = (std::ptr::from_mut(&mut header), sets.as_ptr());
+    // SAFETY: version 3 reads two `Sets`; both pointers are of live values.
+    sys::check(unsafe { libc::syscall(libc::SYS_capset, header, data) } as libc::c_int).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sheds_keeps_what_it_had_of_what_is_kept_and_others_all() {
+        let before = capabilities().unwrap();
+        let after = std::thread::spawn(|| {
+            shed().unwrap();
+            capabilities().unwrap()
+        });
+        let after = after.join().unwrap();
+        for (half, (before, after)) in before.iter().zip(after).enumerate() {
+            let kept = KEPT.iter().filter(|(number, _)| *number as usize / 32 == half);
+            let kept = kept.fold(0, |set, (number, _)| set | 1u32 << (number % 32));
+            assert_eq!(after.effective, before.effective & kept);
+            assert_eq!((after.permitted, after.inheritable), (before.permitted & kept, 0));
+        }
+        assert_eq!(capabilities().unwrap(), before, "it is this thread's own");
+    }
+}
