@@ -71,7 +71,8 @@ simulator() {
 
 plain_pairs() {
     cargo build --release -p weir-cli &&
-        WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$target/release/weir" cargo test -p weir-tests --test plain_pair
+        WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$(realpath "$target")/release/weir" \
+            cargo test -p weir-tests --test plain_pair
 }
 
 limits() {
