@@ -31,6 +31,7 @@ targets! {
     names: targets::names::names,
     netlink_replies: targets::netlink::netlink_replies,
     proc_tables: targets::proc::proc_tables,
+    replies: targets::control::replies,
     requests: targets::control::requests,
     resolving: targets::router::resolving,
     routing: targets::router::routing,

@@ -56,11 +56,11 @@ impl Books {
         }
     }
 
-    /// Adds another place's books.
+    /// Adds another place's books. What is more than can be counted, which no wire has, is as much as can.
     pub fn merge(&mut self, other: &Books) {
         let add = |mine: &mut Amount, theirs: &Amount| {
-            mine.packets += theirs.packets;
-            mine.bytes += theirs.bytes;
+            mine.packets = mine.packets.saturating_add(theirs.packets);
+            mine.bytes = mine.bytes.saturating_add(theirs.bytes);
         };
         add(&mut self.accepted, &other.accepted);
         add(&mut self.delivered, &other.delivered);
@@ -72,11 +72,14 @@ impl Books {
 
     /// Whether accepted = delivered + dropped + held, in packets and in bytes.
     pub fn balance(&self) -> bool {
-        let sum = |pick: fn(&Amount) -> u64| {
-            pick(&self.delivered) + pick(&self.held) + self.dropped.values().map(pick).sum::<u64>()
-        };
-        self.accepted.packets == sum(|amount| amount.packets)
-            && self.accepted.bytes == sum(|amount| amount.bytes)
+        u128::from(self.accepted.packets) == self.explained(|amount| amount.packets)
+            && u128::from(self.accepted.bytes) == self.explained(|amount| amount.bytes)
+    }
+
+    /// Delivered, held and dropped together.
+    pub fn explained(&self, of: fn(&Amount) -> u64) -> u128 {
+        let parts = [&self.delivered, &self.held].into_iter().chain(self.dropped.values());
+        parts.map(|amount| u128::from(of(amount))).sum()
     }
 }
 

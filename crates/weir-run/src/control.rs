@@ -120,7 +120,8 @@ fn exchange(path: &Path, command: &Command) -> io::Result<Vec<u8>> {
 }
 
 /// Why there is no answer.
-enum Refusal {
+#[derive(Debug)]
+pub enum Refusal {
     /// The wire said so.
     Said(String),
     /// It is not an answer of any version.
@@ -128,7 +129,7 @@ enum Refusal {
 }
 
 /// What an answer says, of whatever version it is.
-fn understood(line: &[u8]) -> Result<Value, Refusal> {
+pub fn understood(line: &[u8]) -> Result<Value, Refusal> {
     let mut reply: Value =
         serde_json::from_slice(line).map_err(|error| Refusal::Unclear(format!("not an answer: {error}")))?;
     let version = reply["version"].as_u64().unwrap_or(1);

@@ -293,13 +293,11 @@ impl Snapshot {
                     "{} {name}: accepted {} packets, but delivered, dropped and held are {}",
                     wire.name,
                     books.accepted.packets,
-                    books.delivered.packets
-                        + books.held.packets
-                        + books.dropped.values().map(|amount| amount.packets).sum::<u64>()
+                    books.explained(|amount| amount.packets)
                 ));
             }
             let FrameStats { total, free, lent, held } = wire.frames;
-            if free + lent + held != total {
+            if [free, lent, held].map(u128::from).iter().sum::<u128>() != u128::from(total) {
                 faults.push(format!(
                     "{}: of {total} frames, {free} are free, {lent} lent and {held} held",
                     wire.name
@@ -328,6 +326,18 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::books::Amount;
+
+    #[test]
+    fn more_than_can_be_counted_is_a_fault_and_no_end() {
+        let most = Amount { packets: u64::MAX, bytes: u64::MAX };
+        let books = Books { accepted: most, delivered: most, held: most, ..Books::default() };
+        let frames = FrameStats { total: 1, free: u64::MAX, lent: u64::MAX, held: u64::MAX };
+        let class = ClassStats { books: books.clone(), ..ClassStats::default() };
+        let wire = WireStats { classes: vec![class], frames, ..WireStats::default() };
+        let mut snapshot = Snapshot { wires: vec![wire], totals: books, ..Snapshot::default() };
+        snapshot.merge(snapshot.clone());
+        assert_eq!(snapshot.check().len(), 5);
+    }
 
     #[test]
     fn drops_are_faults_until_something_explains_them() {

@@ -130,7 +130,7 @@ pub fn tables(workstreams: &[WorkstreamStats], cpus: usize) -> netstat::Snapshot
     };
     let limits = || workstreams.iter().map(|stats| stats.qlimit as usize);
     netstat::Snapshot {
-        threads: (workstreams.iter().map(|stats| stats.wsid + 1).max().unwrap_or(0), cpus),
+        threads: (workstreams.iter().map(|stats| stats.wsid.saturating_add(1)).max().unwrap_or(0), cpus),
         qlimit: (limits().min().unwrap_or(0), limits().max().unwrap_or(0)),
         dispatch: Mode::Direct,
         bound: true,
@@ -141,16 +141,19 @@ pub fn tables(workstreams: &[WorkstreamStats], cpus: usize) -> netstat::Snapshot
 
 /// Appends the workstreams of another process, numbered on.
 pub fn append(all: &mut Vec<WorkstreamStats>, other: Vec<WorkstreamStats>) {
-    let first = all.iter().map(|stats| stats.wsid + 1).max().unwrap_or(0);
-    all.extend(other.into_iter().map(|stats| WorkstreamStats { wsid: stats.wsid + first, ..stats }));
+    let first = all.iter().map(|stats| stats.wsid.saturating_add(1)).max().unwrap_or(0);
+    all.extend(
+        other.into_iter().map(|stats| WorkstreamStats { wsid: stats.wsid.saturating_add(first), ..stats }),
+    );
 }
 
 /// What does not add up, a sentence each: within a workstream, and of all of them with the books.
 pub fn check(workstreams: &[WorkstreamStats], totals: &Books) -> Vec<String> {
-    let taken = |stats: &WorkstreamStats| stats.dispatched + stats.hybrid_dispatched + stats.queued;
+    let add = |parts: &[u64]| parts.iter().copied().map(u128::from).sum::<u128>();
+    let taken = |stats: &WorkstreamStats| add(&[stats.dispatched, stats.hybrid_dispatched, stats.queued]);
     let mut faults: Vec<String> = workstreams
         .iter()
-        .filter(|stats| taken(stats) != stats.handled + stats.len)
+        .filter(|stats| taken(stats) != add(&[stats.handled, stats.len]))
         .map(|stats| {
             format!(
                 "workstream {} {}: {} packets dispatched and queued, but {} handled and {} waiting",
@@ -162,9 +165,9 @@ pub fn check(workstreams: &[WorkstreamStats], totals: &Books) -> Vec<String> {
             )
         })
         .collect();
-    let sum = |of: fn(&WorkstreamStats) -> u64| workstreams.iter().map(of).sum::<u64>();
-    let accepted = sum(|stats| stats.queue_drops) + workstreams.iter().map(taken).sum::<u64>();
-    let books = (totals.accepted.packets, totals.held.packets);
+    let sum = |of: fn(&WorkstreamStats) -> u64| workstreams.iter().map(of).map(u128::from).sum::<u128>();
+    let accepted = sum(|stats| stats.queue_drops) + workstreams.iter().map(taken).sum::<u128>();
+    let books = (totals.accepted.packets.into(), totals.held.packets.into());
     // A process of an older version has none.
     if !workstreams.is_empty() && (accepted, sum(|stats| stats.held)) != books {
         faults.push(format!(

@@ -9,7 +9,7 @@ use weir_core::shaper::tbf::{Limit, Tbf, TbfConfig};
 use weir_port::lock::DIRECTORY;
 use weir_port::undo::Undo;
 use weir_run::books::{Amount, Books};
-use weir_run::control::{Command, SetClasses};
+use weir_run::control::{Command, Refusal, SetClasses, understood};
 use weir_run::limits::SetLimits;
 use weir_run::stats::Snapshot;
 
@@ -43,6 +43,28 @@ pub fn requests(bytes: &[u8]) {
         if let Command::Set(set) = command {
             apply(&set, None);
         }
+    }
+}
+
+/// What a wire answers, of whatever version it is.
+pub fn replies(bytes: &[u8]) {
+    let mut draw = Draw::new(bytes);
+    if draw.rarely(3) {
+        let said = String::from_utf8_lossy(&draw.array::<12>()).into_owned();
+        let version = draw.below(4);
+        let good = json!({ "version": version, "ok": said }).to_string();
+        assert_eq!(understood(good.as_bytes()).ok(), Some(json!(said)), "{good}");
+        let bad = json!({ "version": version, "error": said }).to_string();
+        assert!(
+            matches!(understood(bad.as_bytes()), Err(Refusal::Said(why)) if why.contains(&said)),
+            "{bad}"
+        );
+        return;
+    }
+    match understood(bytes) {
+        Ok(value) => assert!(value.is_null() || !bytes.is_empty()),
+        Err(Refusal::Said(why)) => assert!(serde_json::from_slice::<Value>(bytes).is_ok(), "{why}"),
+        Err(Refusal::Unclear(why)) => assert!(!why.is_empty()),
     }
 }
 
