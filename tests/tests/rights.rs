@@ -26,8 +26,8 @@ fn main() -> ExitCode {
     ])
 }
 
-/// `net_admin`, `net_raw`, `ipc_lock`, `kill`, `sys_ptrace`, `sys_admin`, `sys_nice`: capabilities(7).
-const KEPT: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 5 | 1 << 19 | 1 << 21 | 1 << 23;
+/// `net_broadcast`, `net_admin`, `net_raw`, `ipc_lock`, `kill`, `sys_ptrace`, `sys_admin`, `sys_nice`: capabilities(7).
+const KEPT: u64 = 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 5 | 1 << 19 | 1 << 21 | 1 << 23;
 
 /// A field of a `status` in /proc.
 fn field<'s>(status: &'s str, name: &str) -> Result<&'s str> {

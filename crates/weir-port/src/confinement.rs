@@ -27,9 +27,11 @@ use crate::sys;
 pub type Capability = (u32, &'static str);
 
 /// What is kept, and why it is needed for as long as a wire is up.
-pub const KEPT: [Capability; 7] = [
+pub const KEPT: [Capability; 8] = [
     // Signals are passed on to a program of `weir run`, which may be another user's; so is its end with ours.
     (5, "kill"),
+    // Hearing of the other end of a pair from its own namespace: NETLINK_LISTEN_ALL_NSID, netlink(7).
+    (11, "net_broadcast"),
     // Interfaces, qdiscs, offloads, NAPI settings, XDP and tcx programs: taken over again whenever an interface comes back.
     (12, "net_admin"),
     // AF_XDP and the packets that prime a queue.
