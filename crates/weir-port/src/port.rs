@@ -83,7 +83,9 @@ impl Port {
         let link = Link::by_name(name)?;
         let (sender_netns, sender) = link.peer()?;
         check_suitable(&link, &sender)?;
-        Means::new().check(&link)?;
+        if !keeper.deletes(&netns, link.ifindex) {
+            Means::new().check(&link)?;
+        }
         sending::hold_packets(&sender_netns, &sender, keeper)?;
         let had_tx_checksum = sending::fill_checksums(&sender_netns, &sender, keeper)?;
         sending::tag_frames(&sender_netns, &sender, keeper)?;

@@ -204,6 +204,9 @@ pub trait Keeper {
     /// Who holds what is changed; none where that is nobody else's.
     fn owner(&self) -> Option<Owner>;
 
+    /// Whether an interface of a namespace goes at the end, so that nobody behind it has to be let go.
+    fn deletes(&self, netns: &NetNs, ifindex: u32) -> bool;
+
     /// Tells whoever waits for this process why it does.
     fn say(&mut self, text: &str);
 }

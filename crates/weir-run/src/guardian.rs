@@ -206,6 +206,11 @@ impl Keeper for Guardian {
         Some(Owner::this(Some(self.child.id())))
     }
 
+    fn deletes(&self, netns: &NetNs, ifindex: u32) -> bool {
+        let deletes = |undo: &Undo| matches!(undo, Undo::Link { ifindex: own, .. } if *own == ifindex);
+        self.records.iter().any(|record| record.netns.is(netns) && deletes(&record.undo))
+    }
+
     fn say(&mut self, text: &str) {
         (self.say)(text);
     }

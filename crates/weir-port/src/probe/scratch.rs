@@ -128,5 +128,9 @@ impl Keeper for Forget {
         None
     }
 
+    fn deletes(&self, _netns: &NetNs, _ifindex: u32) -> bool {
+        true
+    }
+
     fn say(&mut self, _text: &str) {}
 }
