@@ -1,5 +1,6 @@
 //! Whoever of a weir and its guardian is killed, stopped, or left without processes, files or namespaces: the pair is let go.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -201,11 +202,16 @@ impl Group {
     fn new() -> Result<Group> {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let root = std::path::Path::new("/sys/fs/cgroup");
+        // Version 1 has a hierarchy for it, version 2 has it switched on for what is below.
+        let own = Path::new("/sys/fs/cgroup/pids");
+        let root = if own.exists() { own } else { Path::new("/sys/fs/cgroup") };
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = root.join(format!("weir-test-{}-{number}", std::process::id()));
-        // Fails where it is on already and may not be switched, which the next line shows.
-        let _ = std::fs::write(root.join("cgroup.subtree_control"), "+pids");
+        let control = root.join("cgroup.subtree_control");
+        if control.exists() {
+            // Fails where it is on already and may not be switched, which is seen below.
+            let _ = std::fs::write(control, "+pids");
+        }
         std::fs::create_dir(&path)?;
         let group = Group(path);
         ensure!(group.0.join("pids.max").exists(), "there is no pids controller");

@@ -10,6 +10,7 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 
@@ -79,8 +80,8 @@ pub enum Undo {
     File {
         /// The file.
         path: PathBuf,
-        /// Its number, because somebody may have made another one there by now.
-        inode: u64,
+        /// Which, because somebody may have made another one there by now.
+        identity: FileIdentity,
     },
 }
 
@@ -130,7 +131,7 @@ impl Undo {
                 Err(PortError::NoInterface { .. }) => Ok(()),
                 Err(error) => Err(error),
             },
-            Undo::File { path, inode } if inode_of(path) != Some(*inode) => Ok(()),
+            Undo::File { path, identity } if FileIdentity::of(path) != Some(*identity) => Ok(()),
             Undo::File { path, .. } => match std::fs::remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     Err(PortError::Kernel { doing: format!("deleting {}", path.display()), source: error })
@@ -141,9 +142,22 @@ impl Undo {
     }
 }
 
-/// The number of a file itself, not of what a link leads to.
-pub fn inode_of(path: &Path) -> Option<u64> {
-    std::fs::symlink_metadata(path).ok().map(|about| about.ino())
+/// What tells a file from another that is later made in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileIdentity {
+    /// Its number, which some file systems give to the next file at once.
+    inode: u64,
+    /// When it was made, as far as the file system tells.
+    created_ns: u64,
+}
+
+impl FileIdentity {
+    /// Of a file itself, not of what a link leads to; `None` if there is none.
+    pub fn of(path: &Path) -> Option<FileIdentity> {
+        let about = std::fs::symlink_metadata(path).ok()?;
+        let created = about.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        Some(FileIdentity { inode: about.ino(), created_ns: created.unwrap_or_default().as_nanos() as u64 })
+    }
 }
 
 /// A change, where it was made, and the hold on what was changed.
@@ -217,7 +231,8 @@ mod tests {
 
     #[test]
     fn only_what_weir_changes_is_put_back() {
-        let file = |path: &str| Undo::File { path: path.into(), inode: 1 };
+        let file =
+            |path: &str| Undo::File { path: path.into(), identity: FileIdentity { inode: 1, created_ns: 0 } };
         let setting = |was| Undo::Setting { setting: Setting::ForwardAllIpv6, was };
         for (undo, may_be) in [
             (file("/run/weir/office.sock"), true),

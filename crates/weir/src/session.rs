@@ -11,7 +11,7 @@ use weir_port::bpf::doorbell::Bell;
 use weir_port::cores;
 use weir_port::netns::NetNs;
 use weir_port::signals::{Received, Signals};
-use weir_port::undo::{self, Keeper, Undo};
+use weir_port::undo::{FileIdentity, Keeper, Undo};
 use weir_port::{Doing, PortError, confinement};
 use weir_run::clock::now_ns;
 use weir_run::control::Control;
@@ -148,8 +148,9 @@ impl Session {
         let control = Control::listen(&config.name)
             .doing(|| format!("making the control socket {}", Control::path_of(&config.name).display()))?;
         let path = control.path();
-        let inode = undo::inode_of(path).unwrap_or_default();
-        guardian.record(&NetNs::current()?, Undo::File { path: path.into(), inode }, None)?;
+        if let Some(identity) = FileIdentity::of(path) {
+            guardian.record(&NetNs::current()?, Undo::File { path: path.into(), identity }, None)?;
+        }
         let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
             (0..config.workers).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
         let (eye, lens) = Eye::new()?;
