@@ -185,6 +185,6 @@ impl Random {
 
     /// Below `end`, which is far below 2^32, so that none is favoured to speak of.
     fn below(&mut self, end: usize) -> usize {
-        ((self.next() >> 32) * end as u64 >> 32) as usize
+        (((self.next() >> 32) * end as u64) >> 32) as usize
     }
 }
