@@ -32,7 +32,8 @@ pub enum TagInsertion {
 }
 
 impl TagInsertion {
-    const ALL: [TagInsertion; 2] = [TagInsertion::Ctag, TagInsertion::Stag];
+    /// Both, as a veth is born with.
+    pub const ALL: [TagInsertion; 2] = [TagInsertion::Ctag, TagInsertion::Stag];
 
     /// As `ethtool -k` calls it, in the kernel's own words.
     fn name(self) -> &'static CStr {

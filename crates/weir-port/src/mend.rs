@@ -1,12 +1,14 @@
 //! Mending a pair whose weir was killed together with its guardian: what the guardian would have put back, as far as it left word.
 //!
 //! What was before stands in the holds that nobody has any more ([`crate::hold`]). Without one, as after `/run` was full or
-//! emptied, what weir leaves is known by itself: its qdisc by its handle, and with it checksum offload that is off. Senders are let go in
+//! emptied, what weir leaves is known by itself: its qdisc by its handle, and with it checksum offload and VLAN tag
+//! insertion that are off. Senders are let go in
 //! any case, which harms nobody.
 //!
 //! Rule: nothing is touched that a living weir holds. Mending twice is mending once.
 
 use crate::error::{PortError, Result};
+use crate::features::{self, TagInsertion};
 use crate::forwarding::Setting;
 use crate::hold::{self, Hold, Owner, Thing};
 use crate::link::Link;
@@ -39,6 +41,7 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
         };
         let queue = Hold::alone(&Thing::queue(netns, link), &owner, say)?;
         let checksum = Hold::alone(&Thing::checksum(netns, link), &owner, say)?;
+        let tags = Hold::alone(&Thing::tags(netns, link), &owner, say)?;
         netns.run(|| {
             // First, as what the queue holds would be lost with it.
             done.extend(release(link, &name, &mut means)?);
@@ -57,10 +60,19 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
                 ethtool::set_tx_checksum(&link.name, true)?;
                 done.push(format!("{name}: checksum offload switched on"));
             }
+            let left = if was_ours { TagInsertion::ALL.to_vec() } else { Vec::new() };
+            let mut wanted = tags.before().unwrap_or(left);
+            let present = features::tag_insertions(link.ifindex)?;
+            wanted.retain(|feature| !present.contains(feature));
+            if !wanted.is_empty() {
+                features::switch(link.ifindex, &wanted, true)?;
+                done.push(format!("{name}: the insertion of VLAN tags switched on"));
+            }
             Ok(())
         })?;
         queue.finish();
         checksum.finish();
+        tags.finish();
     }
     means.end();
     queues.into_iter().for_each(Hold::finish);

@@ -5,7 +5,7 @@
 //! are its argument. After every operation the real thing and the model agree: the same elements in the same order,
 //! "full" only within the slots a ring may keep back, and a worker may block exactly when nothing was published that it
 //! has not drained.
-//! Ordering and ownership: one thread, so what is shown is what the operations do; [`crate::sync`] switches to the
+//! Ordering and ownership: one thread, so what is shown is what the operations do; `sync` switches to the
 //! model checker for what threads do to each other.
 //! Limits: three sources and an injector, rings of up to 64 slots. Built for tests and fuzzing only.
 
