@@ -140,7 +140,8 @@ impl Interface {
                 Completion::Delivered => account.deliver(len_bytes),
                 Completion::Refused => account.drop(DropReason::DeviceRefused, len_bytes),
             });
-            if now >= look_ns {
+            let is_look = now >= look_ns;
+            if is_look {
                 look_ns = now + LOOK_NS;
                 while let Some(change) = self.watch.next_change()? {
                     state = change;
@@ -161,7 +162,7 @@ impl Interface {
                     tell(Event::Released(self.port.sender().name.clone()));
                 }
             }
-            self.collect_all();
+            self.collect_all(is_look);
             self.received.drain(..).for_each(|received| self.frames.pool.give(received.frame));
             let (due, outcome) = if state == State::Up {
                 self.send(generator, queues, now, &mut account)?
@@ -218,11 +219,16 @@ impl Interface {
         Ok((due, self.port.flush(|link| carrier.is_found(link, now_ns))?))
     }
 
-    fn collect_all(&mut self) {
+    /// Collects what was announced, and with `all` what was not: what another AF_XDP socket sends passes the doorbell by.
+    fn collect_all(&mut self, all: bool) {
         for queue in 0..self.port.queues() {
-            if self.port.announcements().is_pending(queue) {
+            if all || self.port.announcements().is_pending(queue) {
                 self.port.announcements().expect_none(queue);
-                self.port.poll(queue, &mut self.frames, &mut self.received);
+                let polled = self.port.poll(queue, &mut self.frames, &mut self.received);
+                if polled >= napi::BUDGET as usize {
+                    // There may be more, of which nobody will tell again.
+                    self.port.announcements().set_pending(queue);
+                }
             }
         }
     }
