@@ -38,6 +38,7 @@ pub enum Event {
 
 /// What came of events of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct EventStats {
     /// How often it happened.
     pub times: u64,
@@ -49,6 +50,7 @@ pub struct EventStats {
 
 /// Counters of drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Drops {
     /// By the device, of what came in.
     pub rx: u64,
