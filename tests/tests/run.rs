@@ -292,14 +292,15 @@ fn both_ways_are_limited() -> Result<()> {
         let mut command = host.weir(&["run", "--rate", "20mbit"]);
         command.args(options).args(["--", "sh", "-c"]);
         command.arg(
-            "ip -o -4 addr show dev eth0; echo started; iperf -u -s -P 1 -y C -w 4M; echo served; \
+            "ip -o -4 addr show dev eth0; iperf -u -s -P 1 -y C -w 4M & \
+             until grep -q :1389 /proc/net/udp; do sleep 0.01; done; echo started; wait $!; echo served; \
              while :; do sleep 0.05; done",
         );
         let mut server = Process::spawn(&mut command)?;
         server.wait_for_output("started", LIMIT)?;
         let address = Host::address_in(&server.stdout(), "inet")?;
         let name = format!("run-{}", server.id());
-        // What comes before the server has its port open is refused, and iperf's client goes on.
+        // What comes before the server has its port (5001) open would be refused, and iperf's client goes on.
         let mut client = host.namespace.command("iperf");
         client.args(["-u", "-c", &address, "-b", "200M", "-t", "2"]);
         run(&mut client, LIMIT)?;
