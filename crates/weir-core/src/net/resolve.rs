@@ -90,7 +90,8 @@ pub(super) fn read_nd(ip: &Ipv6Packet<&[u8]>, from: [u8; 6]) -> Result<Message, 
     if !matches!(packet.msg_type(), Icmpv6Message::NeighborSolicit | Icmpv6Message::NeighborAdvert) {
         return Ok(Message::Other);
     }
-    if ip.hop_limit() != 255 || packet.msg_code() != 0 {
+    // Without an option the frame's own source is what is learnt, and that a group never is (RFC 1812 3.3.2 says so of ARP).
+    if ip.hop_limit() != 255 || packet.msg_code() != 0 || !EthernetAddress(from).is_unicast() {
         return Err(DropReason::Malformed);
     }
     match NdiscRepr::parse(&packet).map_err(|_| DropReason::Malformed)? {
