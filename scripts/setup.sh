@@ -70,8 +70,10 @@ install_rust() {
             install_packages rustup
         else
             install_packages ca-certificates curl
-            echo "setup: installing rustup into ${RUSTUP_HOME:-$HOME/.rustup} by https://sh.rustup.rs" >&2
-            curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+            # What https://sh.rustup.rs gives, from the host that the toolchain comes from too.
+            local installer=https://static.rust-lang.org/rustup/rustup-init.sh
+            echo "setup: installing rustup into ${RUSTUP_HOME:-$HOME/.rustup} by $installer" >&2
+            curl --proto '=https' --tlsv1.2 -sSf "$installer" |
                 sh -s -- -y -q --no-modify-path --profile minimal --default-toolchain "$rust_version"
         fi
     fi
