@@ -10,9 +10,10 @@ use crate::escape::escape;
 use crate::report::{Plot, Report, Scale};
 
 const WIDTH: f64 = 820.0;
-const HEIGHT: f64 = 270.0;
+const HEIGHT: f64 = 286.0;
 const LEFT: f64 = 58.0;
-const TOP: f64 = 22.0;
+/// Room for a slanted label over the highest bar.
+const TOP: f64 = 38.0;
 const BOTTOM: f64 = 46.0;
 /// The share of a group's width that its bars take.
 const FILLED: f64 = 0.84;
