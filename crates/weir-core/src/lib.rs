@@ -5,9 +5,10 @@
 //! In the order a packet meets them: [`packet`] is what moves, [`account`] and [`drops`] say where it went, [`intake`]
 //! decides which queue is polled next, [`classify`] finds
 //! its class, [`steer`] the worker of its flow, [`dispatch`] has the work done there, now or
-//! later, [`net`] bridges and routes it, and [`shaper`] decides when it leaves. [`limit`] plans what the kernel's own queue does instead. [`rate`] is the number of a limit, [`units`] how people write it.
+//! later, [`net`] bridges and routes it, and [`shaper`] decides when it leaves. [`limit`] plans what the kernel's own queue does instead, and [`asm`] writes the programs that run there. [`rate`] is the number of a limit, [`units`] how people write it.
 
 pub mod account;
+pub mod asm;
 pub mod classify;
 pub mod dispatch;
 pub mod drops;

@@ -86,6 +86,16 @@ impl Subnet {
         (prefix_len <= bits).then_some(Subnet { address, prefix_len })
     }
 
+    /// An address in it.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// How many leading bits of the address count.
+    pub fn prefix_len(&self) -> u8 {
+        self.prefix_len
+    }
+
     /// Whether an address is in it. IPv4 and IPv6 addresses are never in each other's subnets.
     pub fn contains(&self, address: IpAddr) -> bool {
         let differing = match (self.address, address) {
@@ -170,6 +180,16 @@ impl Classifier {
         Ok(Classifier { rules, otherwise })
     }
 
+    /// The rules, in the order in which they are asked.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Where packets go that no rule matches.
+    pub fn otherwise(&self) -> Target {
+        self.otherwise
+    }
+
     /// Where a packet goes that entered by `interface` and whose flow hashes to `flow_hash`.
     pub fn classify(&self, interface: u16, flow_hash: u32, headers: &Headers) -> Target {
         self.rules
@@ -228,7 +248,8 @@ impl Conditions {
             && (self.flows.is_none() || self.flows == other.flows)
     }
 
-    fn contradiction(&self) -> Option<&'static str> {
+    /// Why no packet can meet them, if none can.
+    pub fn contradiction(&self) -> Option<&'static str> {
         let empty =
             |range: &Option<RangeInclusive<u16>>| range.as_ref().is_some_and(RangeInclusive::is_empty);
         if empty(&self.from_ports) || empty(&self.to_ports) {

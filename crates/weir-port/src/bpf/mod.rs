@@ -5,9 +5,10 @@
 //! [`object`] finds by number what the kernel holds.
 //! Links and maps belong to descriptors: when the process dies, the kernel detaches and frees them.
 
-pub mod asm;
 pub mod doorbell;
 pub mod map;
 pub mod object;
 pub mod program;
 pub mod redirect;
+
+pub use weir_core::asm;

@@ -51,6 +51,12 @@ pub enum Cond {
     Ne = 0x50,
     /// At least.
     Ge = 0x30,
+    /// More.
+    Gt = 0x20,
+    /// Less.
+    Lt = 0xa0,
+    /// Less, of signed values.
+    SignedLt = 0xc0,
     /// More, of signed values.
     SignedGt = 0x60,
     /// At most, of signed values.
@@ -128,12 +134,14 @@ const CLASS_LD: u8 = 0x00;
 const CLASS_LDX: u8 = 0x01;
 const CLASS_ST: u8 = 0x02;
 const CLASS_STX: u8 = 0x03;
+const CLASS_ALU: u8 = 0x04;
 const CLASS_JMP: u8 = 0x05;
 const CLASS_ALU64: u8 = 0x07;
 const MODE_IMM_DOUBLE: u8 = 0x18;
 const MODE_MEM: u8 = 0x60;
 const MODE_ATOMIC: u8 = 0xc0;
 const SOURCE_REG: u8 = 0x08;
+const END_TO_BE: u8 = 0xd8;
 const ATOMIC_FETCH_ADD: i32 = 0x01;
 const ATOMIC_XCHG: i32 = 0xe1;
 const ATOMIC_CMPXCHG: i32 = 0xf1;
@@ -175,6 +183,17 @@ impl Asm {
     /// `dst = dst op src`.
     pub fn op(&mut self, op: Op, dst: Reg, src: Reg) {
         self.slot(CLASS_ALU64 | SOURCE_REG | op as u8, dst as u8, src as u8, 0, 0);
+    }
+
+    /// `dst = value`, all 64 bits; two slots.
+    pub fn load_immediate(&mut self, dst: Reg, value: u64) {
+        self.slot(CLASS_LD | MODE_IMM_DOUBLE, dst as u8, 0, 0, value as i32);
+        self.slot(0, 0, 0, 0, (value >> 32) as i32);
+    }
+
+    /// `dst` = its low 16, 32 or 64 bits, turned from the order of the network to the machine's or back.
+    pub fn network_order(&mut self, dst: Reg, bits: i32) {
+        self.slot(CLASS_ALU | END_TO_BE, dst as u8, 0, 0, bits);
     }
 
     /// `dst = *(size *)(src + offset)`.
@@ -245,6 +264,21 @@ impl Asm {
     /// Returns `R0`.
     pub fn exit(&mut self) {
         self.slot(CLASS_JMP | 0x90, 0, 0, 0, 0);
+    }
+
+    /// How many slots there are so far.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is none yet.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// How many jumps there are so far.
+    pub fn jumps(&self) -> usize {
+        self.jumps.len()
     }
 
     /// The finished program, every jump resolved.

@@ -13,6 +13,8 @@
 //!
 //! Source: tc-htb(8); kernel `net/sched/sch_htb.c` (`htb_dequeue_tree`, `htb_charge_class`).
 
+pub mod filter;
+
 use crate::rate::{NS_PER_S, Rate};
 
 /// The least rate that can be limited in place: below it the leaves' own rates, a byte a second at least, would pass it.
