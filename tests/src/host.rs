@@ -33,15 +33,15 @@ const FORWARDING: [&str; 4] = [
 pub struct Host {
     /// The host's namespace.
     pub namespace: Namespace,
-    /// The internet's, which is there for its end of the pair.
-    _internet: Option<Namespace>,
+    /// The internet's, if there is one.
+    pub internet: Option<Namespace>,
     weir: PathBuf,
 }
 
 impl Host {
     /// A host on its own, with no way out.
     pub fn alone() -> Result<Host> {
-        Ok(Host { namespace: Namespace::new("host")?, _internet: None, weir: crate::weir_binary()? })
+        Ok(Host { namespace: Namespace::new("host")?, internet: None, weir: crate::weir_binary()? })
     }
 
     /// A host with default routes to an internet. It forwards nothing.
@@ -59,7 +59,7 @@ impl Host {
         for setting in &FORWARDING[..3] {
             host.namespace.sh(&format!("sysctl -q -w {setting}=0"))?;
         }
-        Ok(Host { _internet: Some(internet), ..host })
+        Ok(Host { internet: Some(internet), ..host })
     }
 
     /// `weir run OPTIONS -- sh -c SCRIPT` on the host.

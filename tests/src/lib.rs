@@ -27,7 +27,12 @@ use anyhow::{Context, Result, ensure};
 pub fn guardian(process: u32) -> Result<u32> {
     let children = format!("/proc/{process}/task/{process}/children");
     let text = std::fs::read_to_string(&children).with_context(|| children.clone())?;
-    text.trim().parse().with_context(|| format!("{children}: `{text}`"))
+    let is_guardian = |child: &&str| {
+        std::fs::read_to_string(format!("/proc/{child}/cmdline"))
+            .is_ok_and(|line| line.contains("\0guardian"))
+    };
+    let found = text.split_whitespace().find(is_guardian);
+    found.with_context(|| format!("{children}: no guardian among `{text}`"))?.parse().context("a number")
 }
 
 /// The `weir` program under test: `$WEIR_BIN`, or the one built beside these tests.

@@ -12,7 +12,7 @@ use weir_lab::iperf::{HEADERS_V4_BYTES, PAYLOAD_BYTES, jain, parse_csv, received
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::host::{Host, INTERNET_V4, INTERNET_V6};
 use weir_tests::terminal::Terminal;
-use weir_tests::{harness, privileged};
+use weir_tests::{guardian, harness, privileged};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// After a kill the kernel closes some eighty sockets, one after the other, before anybody is told.
@@ -450,7 +450,7 @@ fn nothing_is_left_behind() -> Result<()> {
     let program = process.stdout().split_whitespace().last().context("no id")?.to_string();
     // Programs and namespaces of other tests come and go meanwhile: look for this run's own things.
     let own = [format!("/run/weir/run-{}.sock", process.id()), format!("/proc/{program}")];
-    let guardian = format!("/proc/{}", guardian_of(process.id())?);
+    let guardian = format!("/proc/{}", guardian(process.id())?);
     ensure!(
         own.iter().chain([&guardian]).all(|path| Path::new(path).exists()),
         "{own:?} or {guardian} is not there"
@@ -466,14 +466,4 @@ fn nothing_is_left_behind() -> Result<()> {
         Ok(left.is_empty())
     });
     clean.with_context(|| format!("left behind: {}", left.join(", ")))
-}
-
-/// The process number of a run's guardian.
-fn guardian_of(run: u32) -> Result<String> {
-    let children = std::fs::read_to_string(format!("/proc/{run}/task/{run}/children"))?;
-    let is_guardian = |child: &&str| {
-        std::fs::read_to_string(format!("/proc/{child}/cmdline"))
-            .is_ok_and(|line| line.contains("\0guardian"))
-    };
-    Ok(children.split_whitespace().find(is_guardian).context("a run without a guardian")?.to_string())
 }

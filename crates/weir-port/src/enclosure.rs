@@ -11,7 +11,7 @@
 //! them, and the pairs with them.
 //!
 //! Each end knows the other's Ethernet address for good, because a neighbour that is still being asked for costs packets. Where
-//! the host has a way out, it masquerades the program ([`crate::masquerade`]), for each of IPv4 and IPv6 by itself; otherwise the
+//! the host has a way out, it masquerades the program ([`crate::way_out`]), for each of IPv4 and IPv6 by itself; otherwise the
 //! program reaches the host alone. Without IPv6 on the host the program has none.
 //!
 //! Limits. `/sys` and abstract Unix sockets: the first still shows the host's interfaces, the second are the namespace's own.
@@ -25,12 +25,12 @@ use crate::forwarding::{self, Change, Setting};
 use crate::hold::{Hold, Thing};
 use crate::link::{self, Link};
 use crate::lock::Lock;
-use crate::masquerade;
 use crate::netns::NetNs;
 use crate::subnet::{Side, Subnet, is_way_out};
 use crate::sysctl;
 use crate::undo::{Keeper, Undo};
 use crate::veth::{self, End};
+use crate::way_out::{Opened, Table, nftables};
 
 /// The wire's interfaces: first the one where the program's packets come in.
 pub const PORTS: [&str; 2] = ["program", "host"];
@@ -39,9 +39,17 @@ const QUEUES_PROGRAM: u32 = 64;
 /// Queues of the host's pair, for the way back. Fewer, because each takes frames, and time when it is closed.
 const QUEUES_HOST: u32 = 16;
 
+/// What was made for a program.
+pub struct Enclosure {
+    /// Its namespace.
+    pub program: NetNs,
+    /// The table of its way out, in the host's namespace, where there is one.
+    pub way_out: Option<Table>,
+}
+
 /// Makes the program's namespace. This thread must be in the wire's namespace, made for this and empty, where [`PORTS`] will be.
 /// Changes to the host are recorded with `keeper` first.
-pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<NetNs> {
+pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<Enclosure> {
     // The wire's own ends are for the wire alone: they speak no IPv6 of their own accord.
     sysctl::write_if_there("ipv6/conf/default/disable_ipv6", "1")?;
     let program = NetNs::new()?;
@@ -74,8 +82,8 @@ pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<NetNs> {
         gateways.try_for_each(|gateway| address::add_default_route(eth0.ifindex, gateway.address))
     })?;
     let sources = addresses(&subnet, Side::Program, ipv6).map(|prefix| prefix.address);
-    open_way_out(&lock, host, &outer.name, &routes, sources, keeper)?;
-    Ok(program)
+    let way_out = open_way_out(&lock, host, &outer, &routes, sources, keeper)?;
+    Ok(Enclosure { program, way_out })
 }
 
 /// What one side is called: its IPv4 address, and its IPv6 address if there is such.
@@ -103,15 +111,15 @@ fn settle(link: &Link, subnet: &Subnet, side: Side, ipv6: bool) -> Result<()> {
         .try_for_each(|far| address::add_neighbour(link.ifindex, far.address, subnet.ethernet(other)))
 }
 
-/// Lets the program out by `outer`, where the host has a way out.
+/// Lets the program out by `outer`, where the host has a way out, and nobody else who could not go before.
 fn open_way_out(
     lock: &Lock,
     host: &NetNs,
-    outer: &str,
+    outer: &Link,
     routes: &[Route],
     sources: impl Iterator<Item = IpAddr>,
     keeper: &mut dyn Keeper,
-) -> Result<()> {
+) -> Result<Option<Table>> {
     let interfaces = |ipv6: bool| -> Vec<u32> {
         let ways = routes.iter().filter(|route| is_way_out(&route.to) && route.to.address.is_ipv6() == ipv6);
         let numbers: BTreeSet<u32> = ways.flat_map(|route| route.interfaces.iter().copied()).collect();
@@ -124,16 +132,21 @@ fn open_way_out(
         out[1].clear();
     }
     if sources.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    keeper.record(host, Undo::NftTable { name: outer.into() }, None)?;
+    keeper.record(host, Undo::NftTable { name: outer.name.clone() }, None)?;
     host.run(|| {
-        masquerade::install(outer, &sources)?;
         let now = |setting: Setting| sysctl::read(&setting.path().ok()?)?.parse::<u8>().ok();
         let before = |setting: Setting| {
             Hold::noted_before(&Thing::setting(host, &setting.name())).or_else(|| now(setting))
         };
-        for Change { setting, wanted } in forwarding::plan(&out[0], &out[1], before) {
+        let changes = forwarding::plan(&out[0], &out[1], before);
+        let opened = changes.iter().map(Opened::by).filter_map(Result::transpose).collect::<Result<_>>()?;
+        let table = Table { name: outer.name.clone(), ifindex: outer.ifindex, sources, opened };
+        nftables::remove_left_behind()?;
+        // The gate is shut before anything is opened.
+        nftables::install(&table)?;
+        for Change { setting, wanted } in changes {
             let undo = |was| Undo::Setting { setting, was };
             match keeper.owner() {
                 Some(owner) => {
@@ -149,9 +162,9 @@ fn open_way_out(
         }
         // Our own interface's settings go with it.
         for setting in ["ipv4/conf/IFACE/forwarding", "ipv6/conf/IFACE/force_forwarding"] {
-            sysctl::write_if_there(&setting.replace("IFACE", outer), "1")?;
+            sysctl::write_if_there(&setting.replace("IFACE", &outer.name), "1")?;
         }
-        Ok(())
+        Ok(Some(table))
     })
 }
 

@@ -4,7 +4,7 @@
 //! the AF_XDP sockets, [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
 //! [`netns`] arrange interfaces and namespaces; [`hold`] tells what is whose, [`undo`] remembers what must be put back, [`release`] what held senders above all; [`probe`] finds out whether this kernel
 //! can do it all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`],
-//! [`masquerade`]), [`limit`] is a limit in place, by the kernel's own queue; [`process`] starts the program there, and [`unsent`] sees what its closed sockets have still to send.
+//! [`way_out`]), [`limit`] is a limit in place, by the kernel's own queue; [`process`] starts the program there, and [`unsent`] sees what its closed sockets have still to send.
 
 pub mod address;
 pub mod bpf;
@@ -26,7 +26,6 @@ pub mod limit;
 pub mod link;
 pub mod lock;
 pub mod mapping;
-pub mod masquerade;
 pub mod mend;
 pub mod monitor;
 pub mod napi;
@@ -50,6 +49,7 @@ pub mod undo;
 pub mod unsent;
 pub mod veth;
 pub mod view;
+pub mod way_out;
 pub mod witness;
 pub mod xsk;
 

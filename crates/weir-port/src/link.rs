@@ -169,6 +169,23 @@ pub fn set_up(ifindex: u32, up: bool) -> Result<()> {
     })
 }
 
+/// The Ethernet addresses of the ports of a bridge of this thread's namespace.
+pub fn addresses_of_ports(bridge: u32) -> Result<Vec<[u8; 6]>> {
+    let doing = || format!("listing the ports of bridge number {bridge}");
+    let request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
+    let mut socket = NetlinkSocket::new();
+    let mut reply = socket.request(&request).doing(doing)?;
+    let mut addresses = Vec::new();
+    while let Some(item) = reply.recv() {
+        let (_, attributes) = item.map_err(|error| explained(error, doing()))?;
+        if attributes.get_master().is_ok_and(|master| master == bridge) {
+            let address = attributes.get_address().ok();
+            addresses.extend(address.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()));
+        }
+    }
+    Ok(addresses)
+}
+
 /// Deletes an interface of this thread's namespace (a veth takes its other end along); content with it being gone.
 pub fn delete(ifindex: u32) -> Result<()> {
     let header = Ifinfomsg { ifi_index: ifindex as i32, ..Default::default() };

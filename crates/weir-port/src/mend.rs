@@ -16,6 +16,7 @@ use crate::lock::Lock;
 use crate::napi::{self, Deferral};
 use crate::netns::NetNs;
 use crate::release::Means;
+use crate::way_out::nftables;
 use crate::{ethtool, holder, qdisc, sysctl};
 
 /// Mends both ends of the pair of an interface of this thread's namespace; what was done, in words.
@@ -100,7 +101,7 @@ fn release(link: &Link, name: &str, means: &mut Means) -> Result<Option<String>>
     Ok(is_deferred.then(|| format!("{name}: its queues left to the kernel again")))
 }
 
-/// Puts back the settings of this thread's namespace that runs changed and nobody needs any more; what was done, in words.
+/// Puts back the settings and removes the tables of this thread's namespace that runs changed and nobody needs any more; what was done, in words.
 pub fn settings() -> Result<Vec<String>> {
     let netns = NetNs::current()?;
     let _lock = Lock::take()?;
@@ -114,5 +115,9 @@ pub fn settings() -> Result<Vec<String>> {
         }
         hold.finish();
     }
+    // Last, as they shut what the settings open.
+    done.extend(
+        nftables::remove_left_behind()?.iter().map(|name| format!("the nftables table {name} removed")),
+    );
     Ok(done)
 }

@@ -76,7 +76,7 @@ const MESSAGE_BYTES_MIN: usize = 32;
 impl Monitor {
     /// Starts to listen.
     pub fn new() -> Result<Monitor> {
-        Ok(Monitor { socket: listen(RTNLGRP_LINK_MASK)? })
+        Ok(Monitor { socket: listen(libc::NETLINK_ROUTE, RTNLGRP_LINK_MASK)? })
     }
 
     /// Waits for the next message; what it says. `None` if messages were lost, so anything may have happened.
@@ -105,7 +105,7 @@ impl Stir {
     /// Starts to listen. Without the capability to hear of other namespaces (CAP_NET_BROADCAST) it hears of this one alone.
     pub fn new() -> Result<Stir> {
         const NETLINK_LISTEN_ALL_NSID: i32 = 8;
-        let socket = listen(RTNLGRP_LINK_MASK | RTNLGRP_TC_MASK)?;
+        let socket = listen(libc::NETLINK_ROUTE, RTNLGRP_LINK_MASK | RTNLGRP_TC_MASK)?;
         let _ = sys::setsockopt(socket.as_fd(), libc::SOL_NETLINK, NETLINK_LISTEN_ALL_NSID, &1i32);
         Ok(Stir { socket })
     }
@@ -141,10 +141,10 @@ impl Stir {
 /// Room for what comes in one call.
 const MESSAGES_BYTES: usize = 64 * 1024;
 
-/// A socket that hears what is said to these groups.
-fn listen(groups: u32) -> Result<OwnedFd> {
+/// A socket that hears what is said to these groups of a protocol of netlink.
+pub(crate) fn listen(protocol: i32, groups: u32) -> Result<OwnedFd> {
     let open = || -> io::Result<OwnedFd> {
-        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol)?;
         // SAFETY: an all-zero `sockaddr_nl` is valid; the fields that matter are set below.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::AF_NETLINK as u16;
@@ -152,7 +152,21 @@ fn listen(groups: u32) -> Result<OwnedFd> {
         sys::bind(socket.as_fd(), &address)?;
         Ok(socket)
     };
-    open().doing(|| "listening for changes of interfaces".into())
+    open().doing(|| "listening for what the kernel changes".into())
+}
+
+/// Takes all that there is to hear, whatever it says.
+pub(crate) fn drain(socket: &OwnedFd) {
+    let mut buffer = vec![0u8; MESSAGES_BYTES];
+    loop {
+        match receive(socket, &mut buffer, libc::MSG_DONTWAIT) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Messages were lost, which were not read anyway.
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+            Err(_) => return,
+        }
+    }
 }
 
 fn receive(socket: &OwnedFd, buffer: &mut [u8], flags: i32) -> io::Result<usize> {

@@ -23,7 +23,8 @@ use crate::lock::{DIRECTORY, Lock};
 use crate::napi::Deferral;
 use crate::netns::NetNs;
 use crate::release::Means;
-use crate::{ethtool, features, masquerade, qdisc, sysctl};
+use crate::way_out::nftables;
+use crate::{ethtool, features, qdisc, sysctl};
 
 /// One thing to put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,7 +126,7 @@ impl Undo {
                 Ok(_) | Err(PortError::NoInterface { .. }) => Ok(()),
                 Err(error) => Err(error),
             },
-            Undo::NftTable { name } => masquerade::remove(name),
+            Undo::NftTable { name } => nftables::remove(name),
             Undo::Setting { setting, was } => match setting.path() {
                 Ok(path) => sysctl::write_if_there(&path, &was.to_string()),
                 Err(PortError::NoInterface { .. }) => Ok(()),

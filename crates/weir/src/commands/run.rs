@@ -8,6 +8,7 @@
 //! without us, because it is in our process group, as it would be if the shell had started it; passing them on would deliver
 //! them twice. So a program may also stop, be brought back, and have the terminal to itself.
 
+mod gate;
 mod rest;
 mod summary;
 
@@ -19,7 +20,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use weir_core::rate::Rate;
-use weir_port::enclosure;
+use weir_port::enclosure::{self, Enclosure};
 use weir_port::identity::Identity;
 use weir_port::monitor::State;
 use weir_port::netns::NetNs;
@@ -63,10 +64,13 @@ Good to know:
   beyond this host (/run/systemd/resolve/resolv.conf lists some).
   /sys/class/net still shows the host's interfaces; /proc/net shows the
   program's.
-  While CMD runs, this host forwards what comes in by the interfaces of its
-  default routes, as a router does; when the last run ends, it does so or not
-  as before. A firewall of this host that drops forwarded packets, such as
-  that of Docker, drops the program's too.
+  While CMD runs, this host forwards by the interfaces of its default routes
+  for CMD: what CMD sends, and answers to it. What it did not forward before it
+  does not forward now, for nobody: `nft list table inet weir0` shows the rules
+  and counts what they drop. If it was a router before, it stays one. Who makes
+  it one while CMD runs finds it shut until the last run has ended. A firewall
+  of this host that drops forwarded packets, such as that of Docker, drops
+  CMD's too.
   When CMD has ended, weir waits until what it sent has left: packets that are
   held, and TCP connections it closed. Ctrl-C, TERM or HUP ends that wait; so
   does a child of CMD that goes on sending, after twice the time that what
@@ -131,8 +135,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     };
 
     let mut guardian = session::guardian(Namespaces::Ours)?;
-    let netns = match enclose(&mut guardian) {
-        Ok(netns) => netns,
+    let (host, Enclosure { program: netns, way_out }) = match enclose(&mut guardian) {
+        Ok(enclosed) => enclosed,
         Err(error) => return Err(session::give_up(guardian, error.into())),
     };
     let config = WireConfig {
@@ -144,8 +148,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         workers: cores.len(),
     };
     let session = Session::start(&config, guardian, &cores, &HEARD)?;
-    let watch = match rest::Watch::new(&session, &netns) {
-        Ok(watch) => watch,
+    let watches = gate::keep(host, way_out).and_then(|gate| Ok((gate, rest::Watch::new(&session, &netns)?)));
+    let (gate, watch) = match watches {
+        Ok(watches) => watches,
         Err(failure) => {
             session.finish()?;
             return Err(failure);
@@ -155,6 +160,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let process = match Process::start(program, arguments, &netns, identity.as_ref()) {
         Ok(process) => process,
         Err(error) => {
+            drop(gate);
             session.finish()?;
             return Err(cannot_run(program, &error));
         }
@@ -168,6 +174,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     };
     let elapsed_ns = now_ns() - start_ns;
     let status = process.status();
+    drop(gate);
     let finished = session.finish();
     supervised?;
     output::say(format_args!("weir: {}", summary::line(*rate, &finished?, &rest, elapsed_ns)));
@@ -175,10 +182,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// Makes the program's network. From here on this thread, and so every other, is in the wire's namespace.
-fn enclose(guardian: &mut Guardian) -> weir_port::Result<NetNs> {
+fn enclose(guardian: &mut Guardian) -> weir_port::Result<(NetNs, Enclosure)> {
     let host = NetNs::current()?;
     NetNs::unshare()?;
-    enclosure::make(&host, guardian)
+    let enclosure = enclosure::make(&host, guardian)?;
+    Ok((host, enclosure))
 }
 
 /// Passes signals on until the program has ended. If it loses its wire before that, it is killed.

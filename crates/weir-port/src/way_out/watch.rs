@@ -1,0 +1,106 @@
+//! Keeps a run's table where it is: whoever flushes the ruleset would cut the program off, and leave the host a router for everybody.
+//!
+//! Rule: the kernel's messages only tell when to look; what is looked at decides. A table of ours with all its rules is left alone, and
+//! anything less is made anew. Looks are [`BETWEEN_NS`] apart at least, however often the ruleset changes.
+//!
+//! Owner: one thread, until [`Stopper::stop`]. To be stopped before the table is removed. Limits: a rule that somebody put in the place of
+//! another is not seen; in the moment before a flushed table is back, what comes is forwarded.
+//!
+//! Source: kernel `net/netfilter/nf_tables_api.c:nf_tables_gen_notify`; netlink(7).
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use super::{Table, nftables};
+use crate::error::{Doing, Result};
+use crate::monitor;
+use crate::netns::NetNs;
+use crate::sys;
+
+/// At least this long from one look to the next, in nanoseconds.
+const BETWEEN_NS: u64 = 20_000_000;
+/// How long until one that could not be put back is tried again, in nanoseconds.
+const AGAIN_NS: u64 = 1_000_000_000;
+/// The multicast group `NFNLGRP_NFTABLES`, as a mask.
+const NFNLGRP_NFTABLES_MASK: u32 = 1 << 6;
+
+/// What came of a change of the ruleset.
+#[derive(Debug)]
+pub enum Seen {
+    /// The table was gone, or rules of it, and is back.
+    PutBack,
+    /// It was gone and cannot be put back.
+    Failed(crate::PortError),
+    /// Nobody is to look any more.
+    Stopped,
+}
+
+/// See the head of the file.
+pub struct Watch {
+    host: NetNs,
+    table: Table,
+    changes: OwnedFd,
+    stop: Arc<OwnedFd>,
+    has_failed: bool,
+}
+
+/// Stops a [`Watch`].
+#[derive(Clone)]
+pub struct Stopper(Arc<OwnedFd>);
+
+impl Stopper {
+    /// It returns [`Seen::Stopped`] soon.
+    pub fn stop(&self) {
+        sys::signal_eventfd(&self.0);
+    }
+}
+
+impl Watch {
+    /// Of the table as it stands in `host`.
+    pub fn new(host: NetNs, table: Table) -> Result<Watch> {
+        let changes = host.run(|| monitor::listen(libc::NETLINK_NETFILTER, NFNLGRP_NFTABLES_MASK))?;
+        let stop = sys::eventfd().doing(|| "making an event counter".into())?;
+        Ok(Watch { host, table, changes, stop: Arc::new(stop), has_failed: false })
+    }
+
+    /// Its end for whoever stops it.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.stop))
+    }
+
+    /// The table's name.
+    pub fn name(&self) -> &str {
+        &self.table.name
+    }
+
+    /// Waits until there is something to tell.
+    pub fn wait(&mut self) -> Seen {
+        loop {
+            let timeout_ns = self.has_failed.then_some(AGAIN_NS);
+            let mut fds = [self.changes.as_raw_fd(), self.stop.as_raw_fd()].map(sys::poll_in);
+            // What it returns early for is seen in the next round.
+            let _ = sys::poll_readable(&mut fds, timeout_ns);
+            // Several changes in a row are one, and a ruleset that never rests is looked at now and then.
+            let _ = sys::poll_readable(&mut [sys::poll_in(self.stop.as_raw_fd())], Some(BETWEEN_NS));
+            let stopped = sys::poll_readable(&mut [sys::poll_in(self.stop.as_raw_fd())], Some(0));
+            if stopped.is_ok_and(|count| count > 0) {
+                return Seen::Stopped;
+            }
+            monitor::drain(&self.changes);
+            let (host, table) = (&self.host, &self.table);
+            let looked = host.run(|| match nftables::is_whole(table)? {
+                true => Ok(false),
+                false => nftables::install(table).map(|()| true),
+            });
+            match looked {
+                Ok(false) => self.has_failed = false,
+                Ok(true) => {
+                    self.has_failed = false;
+                    return Seen::PutBack;
+                }
+                Err(error) if !std::mem::replace(&mut self.has_failed, true) => return Seen::Failed(error),
+                Err(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What a run lets out, it lets out for its own program: whoever could not use the host as a router before cannot while it runs.
+//!
+//! ```text
+//!  internet veth0 ------ veth0  host  veth1 ------ veth0  office
+//!  10.99.0.2         10.99.0.1        10.99.1.1       10.99.1.2
+//! ```
+//!
+//! The internet's end is the neighbour on the uplink's LAN. That a packet of its gets to the office is seen at the office, which
+//! need not be able to answer.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::bed::{End, Namespace, address, names, veth};
+use weir_lab::clock::wait_until;
+use weir_lab::process::{Process, Signal, run};
+use weir_tests::host::{Host, INTERNET_V4, INTERNET_V6};
+use weir_tests::{guardian, harness, privileged};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const A_MOMENT: Duration = Duration::from_secs(5);
+/// Of each version of the Internet Protocol.
+const ECHOES: u64 = 3;
+/// What all runs of these tests call their interface, as no other host does.
+const TABLE: &str = "table inet weir0";
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(a_neighbour_does_not_pass_by_way_of_a_run),
+        privileged!(a_second_run_outlives_the_first),
+        privileged!(a_flushed_ruleset_comes_back),
+        privileged!(a_host_that_was_a_router_stays_one),
+        privileged!(what_a_bridge_carries_is_not_cut_off),
+        privileged!(what_two_killed_processes_left_is_mended),
+    ])
+}
+
+/// A host with an uplink and an office behind it.
+struct Site {
+    host: Host,
+    office: Namespace,
+}
+
+impl Site {
+    fn new() -> Result<Site> {
+        let (host, office) = (Host::with_internet()?, Namespace::new("office")?);
+        let near = End { namespace: &host.namespace, name: "veth1" };
+        let far = End { namespace: &office, name: "veth0" };
+        veth(1, near, far, 1)?;
+        address(1, near, far)?;
+        let (host_there, host_here) = (names(0, 1), names(1, 1));
+        let internet = host.internet.as_ref().context("an internet")?;
+        internet.ip(&format!("route add 10.99.1.0/24 via {}", host_there.v4))?;
+        internet.ip(&format!("route add fd99:1::/64 via {}", host_there.v6))?;
+        internet.ip(&format!("route add 10.87.0.0/16 via {}", host_there.v4))?;
+        office.ip(&format!("route add default via {}", host_here.v4))?;
+        office.ip(&format!("route add default via {}", host_here.v6))?;
+        for setting in ["net.ipv4.conf.veth1.forwarding", "net.ipv4.conf.all.rp_filter"] {
+            host.namespace.sh(&format!("sysctl -q -w {setting}=0"))?;
+        }
+        Ok(Site { host, office })
+    }
+
+    fn internet(&self) -> Result<&Namespace> {
+        self.host.internet.as_ref().context("an internet")
+    }
+
+    /// How many of the neighbour's packets got to the office, by IPv4 and IPv6.
+    fn intruders(&self) -> Result<[u64; 2]> {
+        let office = names(1, 2);
+        let before = echoes_at(&self.office)?;
+        for address in [&office.v4, &office.v6] {
+            ping(self.internet()?, address)?;
+        }
+        let after = echoes_at(&self.office)?;
+        Ok([after[0] - before[0], after[1] - before[1]])
+    }
+}
+
+/// Asks for some echoes; whether any was answered.
+fn ping(from: &Namespace, address: &str) -> Result<bool> {
+    let count = ECHOES.to_string();
+    let done =
+        run(from.command("ping").args(["-n", "-q", "-c", &count, "-i", "0.05", "-W", "1", address]), LIMIT)?;
+    Ok(done.status.success())
+}
+
+/// Echoes that were asked for here, by IPv4 and IPv6.
+fn echoes_at(namespace: &Namespace) -> Result<[u64; 2]> {
+    let read = |name: &str| {
+        let path = format!("/proc/thread-self/net/{name}");
+        namespace.enter(|| std::fs::read_to_string(path))?.context("the kernel's counters")
+    };
+    let (v4, v6) = (read("snmp")?, read("snmp6")?);
+    // A line of names, and below it one of numbers.
+    let mut lines = v4.lines().filter(|line| line.starts_with("Icmp:")).map(str::split_whitespace);
+    let (names, numbers) = (lines.next().context("names")?, lines.next().context("numbers")?);
+    let v4 = names.zip(numbers).find(|(name, _)| *name == "InEchos").context("InEchos")?.1.parse()?;
+    let v6 = v6.lines().find_map(|line| line.strip_prefix("Icmp6InEchos")).context("Icmp6InEchos")?;
+    Ok([v4, v6.trim().parse()?])
+}
+
+/// Runs a script of the shell's.
+fn shell(namespace: &Namespace, script: &str) -> Result<()> {
+    run(namespace.command("sh").args(["-ec", script]), LIMIT)?.success().map(drop)
+}
+
+/// A run that has reached the internet, and tries again when it is to end: its status tells.
+fn started(host: &Host) -> Result<Process> {
+    let tries = format!(
+        "ping -n -q -c 2 -i 0.05 -W 2 {INTERNET_V4} >/dev/null && ping -n -q -c 2 -i 0.05 -W 2 {INTERNET_V6} >/dev/null"
+    );
+    let script = format!(
+        "trap '{tries}; exit' TERM; trap '{tries} && echo again' USR1; {tries} && echo reached; while :; do sleep 0.05; done"
+    );
+    let mut run = Process::spawn(&mut host.weir_run(&[], &script))?;
+    run.wait_for_output("reached", LIMIT)?;
+    Ok(run)
+}
+
+/// The sum of what the gates of a host dropped.
+fn dropped(host: &Host) -> Result<u64> {
+    let rules = host.namespace.sh("nft list ruleset")?;
+    let counters = rules.lines().filter_map(|line| line.split_once("counter packets "));
+    counters.map(|(_, rest)| Ok(rest.split(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
+}
+
+fn end(run: Process) -> Result<String> {
+    Ok(run.stop(LIMIT)?.success().context("the run reaches the internet at its end")?.stderr)
+}
+
+fn a_neighbour_does_not_pass_by_way_of_a_run() -> Result<()> {
+    let site = Site::new()?;
+    let before = site.host.state()?;
+    ensure!(site.intruders()? == [0, 0], "the host forwards before anything has run");
+    let run = started(&site.host)?;
+    ensure!(site.host.forwards()?, "the run has no way out: this test sees nothing");
+    let intruders = site.intruders()?;
+    ensure!(intruders == [0, 0], "{intruders:?} packets of a neighbour passed by way of the run");
+    ensure!(dropped(&site.host)? >= 2 * ECHOES, "dropped and not counted: {}", dropped(&site.host)?);
+    ensure!(!ping(site.internet()?, "10.87.0.2")?, "a neighbour reaches the program, which it has not asked");
+    end(run)?;
+    let after = site.host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
+    Ok(())
+}
+
+/// It finds forwarding on, which the first switched on: for it, too, it was off.
+fn a_second_run_outlives_the_first() -> Result<()> {
+    let site = Site::new()?;
+    let before = site.host.state()?;
+    let first = started(&site.host)?;
+    let second = started(&site.host)?;
+    ensure!(site.intruders()? == [0, 0], "a neighbour passes by two runs");
+    end(first)?;
+    let intruders = site.intruders()?;
+    ensure!(intruders == [0, 0], "{intruders:?} packets of a neighbour passed when the first run had ended");
+    end(second)?;
+    let after = site.host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
+    Ok(())
+}
+
+fn a_flushed_ruleset_comes_back() -> Result<()> {
+    let site = Site::new()?;
+    let before = site.host.state()?;
+    let mut run = started(&site.host)?;
+    for change in ["nft flush ruleset", &format!("nft flush chain {} forward", &TABLE[6..])] {
+        let ruleset = site.host.namespace.sh("nft -s list ruleset")?;
+        site.host.namespace.sh(change)?;
+        wait_until("the rules are back", A_MOMENT, || {
+            Ok(site.host.namespace.sh("nft -s list ruleset")? == ruleset)
+        })
+        .with_context(|| format!("after `{change}`"))?;
+        let intruders = site.intruders()?;
+        ensure!(intruders == [0, 0], "{intruders:?} packets of a neighbour passed after `{change}`");
+    }
+    run.signal(Signal::USR1)?;
+    run.wait_for_output("again", LIMIT)?;
+    let said = end(run)?;
+    ensure!(said.contains("changed the nftables table weir0"), "nothing is said of it: {said}");
+    let after = site.host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
+    Ok(())
+}
+
+fn a_host_that_was_a_router_stays_one() -> Result<()> {
+    let site = Site::new()?;
+    site.host.namespace.sh("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+    let before = site.host.state()?;
+    ensure!(site.intruders()? == [ECHOES; 2], "the host is no router: this test sees nothing");
+    let run = started(&site.host)?;
+    let passed = site.intruders()?;
+    ensure!(passed == [ECHOES; 2], "of {ECHOES} packets each {passed:?} passed a router");
+    let office = names(0, 2).v4;
+    ensure!(ping(&site.office, &office)?, "a router's other interface is cut off");
+    end(run)?;
+    let after = site.host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
+    Ok(())
+}
+
+/// The uplink is a bridge, and the host's firewall sees what it carries (`br_netfilter`, where the kernel has it).
+fn what_a_bridge_carries_is_not_cut_off() -> Result<()> {
+    let site = Site::new()?;
+    let host = &site.host.namespace;
+    let guest = Namespace::new("guest")?;
+    let [near, far] = [(host, "veth2"), (&guest, "veth0")].map(|(namespace, name)| End { namespace, name });
+    veth(2, near, far, 1)?;
+    let (gateway, own) = (names(0, 2), names(0, 1));
+    let script = format!(
+        "ip link add br0 address 02:57:00:00:00:01 type bridge && ip addr flush dev veth0 scope global && \
+         ip link set veth0 master br0 && ip link set veth2 master br0 && ip link set br0 up && \
+         ip addr add {}/24 dev br0 && ip addr add {}/64 dev br0 nodad && \
+         ip route replace default via {} && ip -6 route replace default via {} && \
+         sysctl -q -w net.ipv4.conf.br0.forwarding=0",
+        own.v4, own.v6, gateway.v4, gateway.v6
+    );
+    shell(host, &script)?;
+    // Where there is such a setting, it is on in every new namespace, and asked for to be sure.
+    let _ =
+        host.sh("sysctl -q -w net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1");
+    guest.ip("addr add 10.99.0.3/24 dev veth0")?;
+    guest.ip("addr add fd99:0::3/64 dev veth0 nodad")?;
+    guest.ip(&format!("route add 10.99.1.0/24 via {}", own.v4))?;
+    let run = started(&site.host)?;
+    for address in [&gateway.v4, &gateway.v6] {
+        ensure!(ping(&guest, address)?, "a guest on the bridge does not reach {address}");
+    }
+    ensure!(ping(site.internet()?, "10.99.0.3")?, "a guest on the bridge is not reached");
+    ensure!(site.intruders()? == [0, 0], "a neighbour on the bridge passes by way of the run");
+    // Back to the LAN it came from, by way of the host.
+    guest.ip(&format!("route add {INTERNET_V4} via {}", own.v4))?;
+    ensure!(!ping(&guest, INTERNET_V4)?, "a guest on the bridge uses the host as a router");
+    end(run)?;
+    Ok(())
+}
+
+/// A gate that is left behind keeps the host shut, and must go with what forwards.
+fn what_two_killed_processes_left_is_mended() -> Result<()> {
+    let site = Site::new()?;
+    let run = started(&site.host)?;
+    let guardian = guardian(run.id())?;
+    // Both at once, so that neither sees the other go.
+    shell(&site.host.namespace, &format!("kill -s STOP {guardian}; kill -s KILL {} {guardian}", run.id()))?;
+    wait_until("the run's interface is gone", LIMIT, || {
+        Ok(!site.host.namespace.ip("-br link")?.contains("weir0"))
+    })?;
+    drop(run);
+    ensure!(site.intruders()? == [0, 0], "a neighbour passes by what was left behind");
+    weir_lab::process::run(&mut site.host.weir(&["mend"]), LIMIT)?.success()?;
+    let rules = site.host.namespace.sh("nft list ruleset")?;
+    ensure!(rules.is_empty() && !site.host.forwards()?, "left behind: {rules}");
+    Ok(())
+}
