@@ -73,6 +73,8 @@ pub enum Op {
     Sub = 0x10,
     /// Multiplication.
     Mul = 0x20,
+    /// Division, of unsigned values.
+    Div = 0x30,
     /// Bitwise or.
     Or = 0x40,
     /// Bitwise and.

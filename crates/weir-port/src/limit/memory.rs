@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use weir_core::limit::{HELD as HELD_LEAVES, Plan, leaf_clock};
+use weir_core::limit::{HELD as HELD_LEAVES, PASSING as PASSING_LEAVES, Plan, leaf_clock};
 
 use super::record::Record;
 use crate::bpf::map::Map;
@@ -44,8 +44,8 @@ pub const NEXT: i16 = 32;
 /// New flows that found no leaf empty.
 pub const CROWDED: i16 = 40;
 
-/// When what passes and waits will have gone, if nothing else is sent.
-pub const PASSING_DONE_NS: i16 = 256;
+/// What each leaf with something waiting has been served of packets without a socket, as a time at the whole rate.
+pub const PASSING_SERVED_NS: i16 = 256;
 /// How long 2^16 bytes take at the rate.
 pub const PASSING_NS_EACH: i16 = 264;
 /// How long it may wait.
@@ -54,6 +54,8 @@ pub const PASSING_NS_MAX: i16 = 272;
 pub const PASSING_FULL: i16 = 280;
 /// Marked as congested.
 pub const MARKED: i16 = 288;
+/// When the time of [`PASSING_SERVED_NS`] was added last.
+pub const PASSING_AT_NS: i16 = 296;
 const MAGIC_WORD: usize = 320;
 const HOLDING_WORD: usize = 328;
 /// "weirlmt1": the layout's name and version.
@@ -62,7 +64,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"weirlmt1");
 const RECORDS_AT: usize = 4096;
 const RECORD_BYTES: usize = 8192;
 const LEAVES_AT: u32 = 20_480;
+/// Of each leaf without a socket: when it will be empty, in terms of [`PASSING_SERVED_NS`].
+pub const PASSING_ENDS_AT: u32 = LEAVES_AT + (HELD_LEAVES.count as u32 + PASSING_LEAVES.count as u32) * 8;
 const FLOWS_AT: u32 = 24_576;
+const _: () = assert!(PASSING_ENDS_AT + PASSING_LEAVES.count as u32 * 8 <= FLOWS_AT);
 const TOTAL_BYTES: u32 = PASSING.slots_at + PASSING.slots * 8;
 
 /// Leaves of one kind, and the flows that they are given to.

@@ -1,7 +1,8 @@
 //! A limit in place: the kernel's own HTB with a leaf for each flow, on an interface as it stands.
 //!
 //! From the outside in: this file sets and changes a limit, [`mod@off`] removes it, [`find`] finds those there are; [`htb`] are the kernel's
-//! objects, [`program`] gives flows their leaves, [`memory`] is what it works on and where [`record`] is kept; [`steering`]
+//! objects, [`program`] gives flows their leaves, [`mod@passing`] bounds
+//! what waits of those that nobody can hold, [`memory`] is what it works on and where [`record`] is kept; [`steering`]
 //! keeps order at the other end of a pair.
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory; the memory says what
@@ -16,6 +17,7 @@ pub mod find;
 pub mod htb;
 pub mod memory;
 pub mod off;
+pub mod passing;
 pub mod program;
 pub mod record;
 pub mod steering;

@@ -13,8 +13,7 @@
 //! that service the last packet has gone. Packets that are dropped later, anywhere, change nothing: leaves empty themselves.
 //! A slot is never evicted; flows that meet in one share its leaf while either has something waiting.
 //!
-//! A packet without a socket cannot be held. Of those, what waits longer than the queue has time for is dropped here, and marked
-//! as congested (ECN) from half of that time on.
+//! A packet without a socket cannot be held; [`passing`] bounds how long it waits.
 //!
 //! Owner: the lock of the root queue, under which HTB asks its filters, so nothing here is atomic. A process writes only the
 //! clocks' rates. Limits: a device that is stopped from below for longer than `lateness` serves nothing, so a flow that
@@ -28,15 +27,15 @@ use std::os::fd::AsFd;
 use weir_core::limit::{HELD, Leaves, PASSING};
 
 use super::memory::{self, Group};
+use super::passing;
 use crate::bpf::asm::{Asm, Cond, Helper, Label, Op, Reg, Size};
 use crate::bpf::map::Map;
 use crate::bpf::program::{Hook, Program};
 
 const SKB_PROTOCOL: i16 = 16;
 const SKB_TC_CLASSID: i16 = 72;
-const SKB_WIRE_LEN: i16 = 160;
+pub(super) const SKB_WIRE_LEN: i16 = 160;
 const ACT_OK: i32 = 0;
-const ACT_SHOT: i32 = 2;
 /// Offsets count from the network header (`BPF_HDR_START_NET`).
 const FROM_NETWORK_HEADER: i32 = 1;
 /// Time is cut to 2^35 ns, half a minute, so that it fits with the rate into 64 bits.
@@ -45,8 +44,6 @@ const TIME_BITS: i32 = 35;
 const STALE_BITS: i32 = 51;
 /// 2^24 ns, 17 ms: how late HTB may begin to serve a leaf.
 const LATENESS_SHIFT: i32 = 24 - memory::CLOCK_SHIFT;
-/// A packet up to this length passes where the others are dropped: address resolution, acknowledgements, pings.
-const SMALL_BYTES: i32 = 256;
 /// An odd number without a pattern, for hashing.
 const MIX: i32 = 0x61c8_8647;
 
@@ -67,7 +64,6 @@ pub fn load(memory: &Map) -> io::Result<Program> {
     hash_headers(&mut asm);
     asm.call(Helper::KtimeGetNs);
     asm.op(Op::Mov, Reg::R9, Reg::R0);
-    bound_waiting(&mut asm);
     choose_leaf(&mut asm, memory::PASSING, PASSING);
     Program::load(Hook::Filter, &asm.finish())
 }
@@ -109,6 +105,9 @@ fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
 
     // R4 is the leaf's number in its group, R5 its word.
     asm.place(chosen);
+    if leaves == PASSING {
+        passing::bound(asm, group);
+    }
     let [waits, empty, begun] = [asm.label(), asm.label(), asm.label()];
     asm.load(Size::Double, Reg::R2, Reg::R5, 0);
     asm.op(Op::Mov, Reg::R3, Reg::R2);
@@ -131,6 +130,9 @@ fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
     asm.store(Size::Double, Reg::R7, 0, Reg::R2);
     asm.op_imm(Op::Add, Reg::R4, i32::from(leaves.first_class));
     asm.store(Size::Word, Reg::R6, SKB_TC_CLASSID, Reg::R4);
+    if leaves == PASSING {
+        passing::mark(asm);
+    }
     asm.op_imm(Op::Mov, Reg::R0, ACT_OK);
     asm.exit();
 }
@@ -187,48 +189,10 @@ fn jump_if_over(asm: &mut Asm, label: Label) {
 }
 
 /// Adds one to a counter; spoils `R3`.
-fn count(asm: &mut Asm, word: i16) {
+pub(super) fn count(asm: &mut Asm, word: i16) {
     asm.load(Size::Double, Reg::R3, Reg::R8, word);
     asm.op_imm(Op::Add, Reg::R3, 1);
     asm.store(Size::Double, Reg::R8, word, Reg::R3);
-}
-
-/// Drops what would wait too long among packets without a socket, and marks what waits long. `R9` is the time.
-fn bound_waiting(asm: &mut Asm) {
-    let [ahead, room, fits] = [asm.label(), asm.label(), asm.label()];
-    asm.load(Size::Double, Reg::R1, Reg::R8, memory::PASSING_DONE_NS);
-    asm.op(Op::Mov, Reg::R2, Reg::R1);
-    asm.op(Op::Sub, Reg::R2, Reg::R9);
-    asm.jump_if(Cond::SignedGt, Reg::R2, 0, ahead);
-    asm.op(Op::Mov, Reg::R1, Reg::R9);
-    asm.op_imm(Op::Mov, Reg::R2, 0);
-    asm.place(ahead);
-    // R2 is how long what waits takes at the rate, R1 when that is over.
-    asm.load(Size::Word, Reg::R3, Reg::R6, SKB_WIRE_LEN);
-    asm.load(Size::Double, Reg::R4, Reg::R8, memory::PASSING_NS_MAX);
-    asm.jump_if_reg(Cond::Ge, Reg::R4, Reg::R2, room);
-    asm.jump_if(Cond::Ge, Reg::R3, SMALL_BYTES + 1, fits);
-    asm.op_imm(Op::Mov, Reg::R3, 0);
-    asm.jump(room);
-    asm.place(fits);
-    count(asm, memory::PASSING_FULL);
-    asm.op_imm(Op::Mov, Reg::R0, ACT_SHOT);
-    asm.exit();
-
-    asm.place(room);
-    let unmarked = asm.label();
-    asm.load(Size::Double, Reg::R5, Reg::R8, memory::PASSING_NS_EACH);
-    asm.op(Op::Mul, Reg::R3, Reg::R5);
-    asm.op_imm(Op::Rsh, Reg::R3, memory::EACH_BITS);
-    asm.op(Op::Add, Reg::R1, Reg::R3);
-    asm.store(Size::Double, Reg::R8, memory::PASSING_DONE_NS, Reg::R1);
-    asm.op_imm(Op::Rsh, Reg::R4, 1);
-    asm.jump_if_reg(Cond::Ge, Reg::R4, Reg::R2, unmarked);
-    asm.op(Op::Mov, Reg::R1, Reg::R6);
-    asm.call(Helper::SkbEcnSetCe);
-    asm.jump_if(Cond::Eq, Reg::R0, 0, unmarked);
-    count(asm, memory::MARKED);
-    asm.place(unmarked);
 }
 
 /// `R7` = a number that is the same for all packets of a flow that has no socket here.

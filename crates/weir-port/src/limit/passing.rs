@@ -1,0 +1,106 @@
+//! How long packets without a socket wait in a limit in place: the part of its program that drops and marks them.
+//!
+//! ```text
+//! served += time / leaves with something waiting             (nanoseconds at the whole rate)
+//! waits   = (leaf.end - served) x leaves with something waiting
+//! drop if waits > most, mark if waits > most / 2; else leaf.end = max(leaf.end, served) + length / rate
+//! ```
+//!
+//! Nobody can be held for such a packet: its sender is elsewhere. So all that waits of them waits 25 ms of the rate at most; what would wait
+//! longer is dropped here, and counted, and marked as congested (ECN) from half of that on.
+//!
+//! Rule: each leaf has a fair share of that time, so a flow that sends less than its share of the rate loses nothing, whatever the
+//! others send. `served` is the virtual time of generalised processor sharing: HTB serves equal leaves in turn.
+//! A small packet (address resolution, acknowledgement, ping) passes all the same.
+//!
+//! Owner: the lock of the root queue, as in [`super::program`]. Limits: flows that meet in one leaf share its time; what packets with
+//! a socket take of the rate is not known here, so the time is longer beside them, up to what a leaf has room for.
+//!
+//! Source: Parekh and Gallager, "A generalized processor sharing approach to flow control", 1993.
+
+use weir_core::asm::{Asm, Cond, Helper, Op, Reg, Size};
+use weir_core::limit::PASSING;
+
+use super::memory::{self, Group, PASSING_ENDS_AT};
+use super::program::{SKB_WIRE_LEN, count};
+
+const ACT_SHOT: i32 = 2;
+/// A packet up to this length passes where the others are dropped.
+const SMALL_BYTES: i32 = 256;
+/// Where on the stack stands how much longer a packet may wait before it is marked.
+const UNMARKED: i16 = -8;
+
+/// Ends the program for a packet that would wait too long in the leaf whose word is at `R5`. `R6` is the packet, `R8` the memory; spoils
+/// `R0` to `R3`.
+pub fn bound(asm: &mut Asm, group: Group) {
+    let [forward, ahead, full, room] = [asm.label(), asm.label(), asm.label(), asm.label()];
+    // R1 = served, R2 = how many leaves have something waiting.
+    asm.load(Size::Double, Reg::R1, Reg::R8, memory::PASSING_SERVED_NS);
+    asm.op_imm(Op::Mov, Reg::R2, 0);
+    for leaf in 0..PASSING.count as i16 {
+        let empty = asm.label();
+        asm.load(Size::Double, Reg::R3, Reg::R8, PASSING_ENDS_AT as i16 + leaf * 8);
+        asm.jump_if_reg(Cond::Ge, Reg::R1, Reg::R3, empty);
+        asm.op_imm(Op::Add, Reg::R2, 1);
+        asm.place(empty);
+    }
+    let some = asm.label();
+    asm.jump_if(Cond::Ne, Reg::R2, 0, some);
+    asm.op_imm(Op::Mov, Reg::R2, 1);
+    asm.place(some);
+    asm.load(Size::Double, Reg::R0, Reg::R8, group.word(memory::LAST_NS));
+    asm.load(Size::Double, Reg::R3, Reg::R8, memory::PASSING_AT_NS);
+    asm.store(Size::Double, Reg::R8, memory::PASSING_AT_NS, Reg::R0);
+    asm.op(Op::Sub, Reg::R0, Reg::R3);
+    asm.jump_if(Cond::SignedGt, Reg::R0, 0, forward);
+    asm.op_imm(Op::Mov, Reg::R0, 0);
+    asm.place(forward);
+    asm.op(Op::Div, Reg::R0, Reg::R2);
+    asm.op(Op::Add, Reg::R1, Reg::R0);
+    asm.store(Size::Double, Reg::R8, memory::PASSING_SERVED_NS, Reg::R1);
+
+    // R0 = how long the packet waits, R3 = when the leaf is empty.
+    let end_of_leaf = (PASSING_ENDS_AT - group.leaves_at) as i16;
+    asm.load(Size::Double, Reg::R3, Reg::R5, end_of_leaf);
+    asm.op(Op::Mov, Reg::R0, Reg::R3);
+    asm.op(Op::Sub, Reg::R0, Reg::R1);
+    asm.jump_if(Cond::SignedGt, Reg::R0, 0, ahead);
+    asm.op(Op::Mov, Reg::R3, Reg::R1);
+    asm.op_imm(Op::Mov, Reg::R0, 0);
+    asm.place(ahead);
+    asm.op(Op::Mul, Reg::R0, Reg::R2);
+    asm.load(Size::Double, Reg::R1, Reg::R8, memory::PASSING_NS_MAX);
+    asm.load(Size::Word, Reg::R2, Reg::R6, SKB_WIRE_LEN);
+    asm.jump_if_reg(Cond::Ge, Reg::R1, Reg::R0, room);
+    asm.jump_if(Cond::Ge, Reg::R2, SMALL_BYTES + 1, full);
+    asm.op_imm(Op::Mov, Reg::R2, 0);
+    asm.jump(room);
+    asm.place(full);
+    count(asm, memory::PASSING_FULL);
+    asm.op_imm(Op::Mov, Reg::R0, ACT_SHOT);
+    asm.exit();
+
+    asm.place(room);
+    asm.op_imm(Op::Rsh, Reg::R1, 1);
+    asm.op(Op::Sub, Reg::R1, Reg::R0);
+    asm.store(Size::Double, Reg::R10, UNMARKED, Reg::R1);
+    asm.load(Size::Double, Reg::R1, Reg::R8, memory::PASSING_NS_EACH);
+    asm.op(Op::Mul, Reg::R2, Reg::R1);
+    asm.op_imm(Op::Rsh, Reg::R2, memory::EACH_BITS);
+    asm.op(Op::Add, Reg::R3, Reg::R2);
+    asm.store(Size::Double, Reg::R5, end_of_leaf, Reg::R3);
+}
+
+/// Marks the packet that [`bound`] let pass, if it waits long. Spoils `R0` to `R5`.
+pub fn mark(asm: &mut Asm) {
+    let [waits_long, unmarked] = [asm.label(), asm.label()];
+    asm.load(Size::Double, Reg::R1, Reg::R10, UNMARKED);
+    asm.jump_if(Cond::SignedLe, Reg::R1, 0, waits_long);
+    asm.jump(unmarked);
+    asm.place(waits_long);
+    asm.op(Op::Mov, Reg::R1, Reg::R6);
+    asm.call(Helper::SkbEcnSetCe);
+    asm.jump_if(Cond::Eq, Reg::R0, 0, unmarked);
+    count(asm, memory::MARKED);
+    asm.place(unmarked);
+}
