@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
+use weir_core::limit::is_short_burst;
 use weir_core::rate::Rate;
 use weir_core::units::{size_text, time_text};
 use weir_port::hold;
 use weir_port::limit::off::{self, Off};
-use weir_port::limit::record::Direction;
+use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::{Asked, Done, Place};
 use weir_run::clock::now_ns;
 use weir_run::limits::burst_bytes_default;
@@ -142,7 +143,23 @@ fn set(
         size_text(u64::from(weir_core::limit::HELD_BYTES_EACH)),
         weir_core::limit::HELD.count,
         time_text(weir_core::limit::PASSING_NS),
-    ))
+    ))?;
+    warn_of_short_burst(&record);
+    Ok(())
+}
+
+/// Of a burst that was asked for: the default is long enough.
+fn warn_of_short_burst(record: &Record) {
+    let Some(rate) = Rate::from_bits_per_s(record.rate_bits_per_s) else { return };
+    if is_short_burst(rate, record.burst_bytes) {
+        output::warn(format_args!(
+            "a burst of {} is {} of {rate}: whenever the kernel's timer is later than that, as on a busy virtual machine, rate is lost; \
+             --burst {} makes up for it",
+            size_text(record.burst_bytes),
+            time_text(rate.ns_for(record.burst_bytes) / 1000 * 1000),
+            size_text(burst_bytes_default(rate).next_multiple_of(1024)),
+        ));
+    }
 }
 
 fn remove(ways: &Ways, now: bool) -> Outcome {
