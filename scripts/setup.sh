@@ -13,6 +13,7 @@ packages=(
     iputils-ping  # round trips beside the floods
     make
     nftables      # masquerading of `weir run`
+    runc          # a container to limit
 )
 if [[ ${1:-} == --bench ]]; then
     packages+=(

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # What tests cannot show: every interleaving of the rings (loom), undefined behaviour (Miri), races and bad memory
 # (sanitizers), odd input (fuzzing), threads stopped between any two steps (stress); and the simulator's random runs,
-# WEIR_SIM_TIMES as many. Half an hour without the stress of 10^9 hand-offs, which takes ten minutes of two idle cores, and the
-# 10^7 inputs of each fuzz target, which take as long together; VERIFY_HANDOFFS and VERIFY_INPUTS set other numbers. Prints
-# how long each step took and what it cannot see. With a word behind it, only the steps whose names have that word.
+# WEIR_SIM_TIMES as many. Half an hour without the stress of 10^9 hand-offs, which takes ten minutes of two idle cores, the
+# 10^7 inputs of each fuzz target, which take as long together, and ten rounds of the limits' matrix, which take an hour;
+# VERIFY_HANDOFFS, VERIFY_INPUTS and WEIR_ROUNDS set other numbers. Prints how long each step took and what it cannot see.
+# With a word behind it, only the steps whose names have that word.
 #
 # Needs a nightly toolchain with miri and rust-src; says what it cannot run, and then fails.
 set -uo pipefail
@@ -77,7 +78,8 @@ plain_pairs() {
 
 limits() {
     cargo build --release -p weir-cli &&
-        WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$target/release/weir" cargo test -p weir-tests --test limit -- floods
+        WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$(realpath "$target")/release/weir" \
+            cargo test -p weir-tests --test limit --test limit_matrix --test limit_places
 }
 
 properties() {

@@ -12,6 +12,7 @@
 
 use std::fs;
 use std::mem;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -22,6 +23,9 @@ use crate::process::{Process, Signal};
 
 /// The payload of the datagrams: iperf's own default over IPv4.
 pub const PAYLOAD_BYTES: u64 = 1470;
+
+/// The first client's port, unless a load says another.
+pub const FIRST_PORT: u16 = 5001;
 
 /// Ethernet, IPv4 and UDP headers.
 pub const HEADERS_V4_BYTES: u64 = 14 + 20 + 8;
@@ -50,6 +54,8 @@ pub struct Load<'a> {
     pub payload_bytes: u64,
     /// The first client's port; the others' follow.
     pub first_port: u16,
+    /// What enters `from` for each client, if it is a container: a program and its arguments.
+    pub by: &'a [&'a str],
 }
 
 impl<'a> Load<'a> {
@@ -61,7 +67,16 @@ impl<'a> Load<'a> {
         clients: usize,
         seconds: f64,
     ) -> Load<'a> {
-        Load { from, to, address, clients, seconds, payload_bytes: PAYLOAD_BYTES, first_port: 5001 }
+        Load {
+            from,
+            to,
+            address,
+            clients,
+            seconds,
+            payload_bytes: PAYLOAD_BYTES,
+            first_port: FIRST_PORT,
+            by: &[],
+        }
     }
 
     fn is_ipv6(&self) -> bool {
@@ -128,7 +143,14 @@ impl<'a> Flood<'a> {
         let starts_at = epoch_seconds() + lead_s;
         let mut clients = Vec::new();
         for port in ports() {
-            let mut command = load.from.command("iperf");
+            let mut command = match load.by {
+                [] => load.from.command("iperf"),
+                [program, arguments @ ..] => {
+                    let mut command = Command::new(program);
+                    command.args(arguments).arg("iperf");
+                    command
+                }
+            };
             command.args(v6).args(["-u", "-c", load.address, "-b", "1G", "-y", "C"]);
             command.args(["-p", &port.to_string(), "-t", &load.seconds.to_string()]);
             command.args(["-l", &load.payload_bytes.to_string()]);

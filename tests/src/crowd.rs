@@ -34,6 +34,7 @@ pub struct Arrived {
 pub struct Crowd {
     is_over: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
     senders: Vec<JoinHandle<()>>,
     receiver: Option<JoinHandle<Arrived>>,
 }
@@ -63,6 +64,17 @@ impl Crowd {
             socket.set_read_timeout(Some(PATIENCE))?;
             Ok(socket)
         })??;
+        Crowd::start_towards(from, address, senders, sizes_bytes, move |head| receiver.recv(head))
+    }
+
+    /// The same towards anything that receives: `receive` brings the head of the next datagram, or `WouldBlock` after a silence.
+    pub fn start_towards(
+        from: &Namespace,
+        address: &str,
+        senders: usize,
+        sizes_bytes: Vec<usize>,
+        receive_one: impl FnMut(&mut [u8]) -> std::io::Result<usize> + Send + 'static,
+    ) -> Result<Crowd> {
         let sockets = from.enter(|| -> std::io::Result<Vec<UdpSocket>> {
             let open = |_| {
                 let socket = UdpSocket::bind(("0.0.0.0", 0))?;
@@ -73,11 +85,14 @@ impl Crowd {
             (0..senders).map(open).collect()
         })??;
         let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let received = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&received);
         let mut crowd = Crowd {
             is_over: Arc::clone(&is_over),
             sent: Arc::clone(&sent),
+            received,
             senders: Vec::new(),
-            receiver: Some(thread::spawn(move || receive(&receiver, senders, &is_over))),
+            receiver: Some(thread::spawn(move || receive(receive_one, senders, &is_over, &counted))),
         };
         for (number, socket) in sockets.into_iter().enumerate() {
             let (is_over, sent) = (Arc::clone(&crowd.is_over), Arc::clone(&sent));
@@ -94,11 +109,23 @@ impl Crowd {
         self.sent.load(Ordering::Relaxed)
     }
 
+    /// Datagrams that have arrived.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
     /// Ends the senders and waits for what is still on its way.
-    pub fn finish(mut self) -> Result<Arrived> {
+    pub fn finish(self) -> Result<Arrived> {
+        self.finish_counted().map(|(_, arrived)| arrived)
+    }
+
+    /// The same, with how many datagrams were sent in all.
+    pub fn finish_counted(mut self) -> Result<(u64, Arrived)> {
         self.end_senders();
+        let sent = self.sent();
         let receiver = self.receiver.take().context("a receiver")?;
-        receiver.join().map_err(|_| anyhow!("the receiver panicked"))
+        let arrived = receiver.join().map_err(|_| anyhow!("the receiver panicked"))?;
+        Ok((sent, arrived))
     }
 
     fn end_senders(&mut self) {
@@ -132,11 +159,16 @@ fn send(socket: &UdpSocket, number: usize, sizes_bytes: &[usize], is_over: &Atom
     }
 }
 
-fn receive(socket: &UdpSocket, senders: usize, is_over: &AtomicBool) -> Arrived {
+fn receive(
+    mut receive_one: impl FnMut(&mut [u8]) -> std::io::Result<usize>,
+    senders: usize,
+    is_over: &AtomicBool,
+    received: &AtomicU64,
+) -> Arrived {
     let (mut arrived, mut next) = (Arrived::default(), vec![0u64; senders]);
     let mut datagram = [0; HEAD_BYTES];
     loop {
-        match socket.recv(&mut datagram) {
+        match receive_one(&mut datagram) {
             Err(error) if error.kind() == ErrorKind::WouldBlock && is_over.load(Ordering::Relaxed) => {
                 return arrived;
             }
@@ -147,6 +179,7 @@ fn receive(socket: &UdpSocket, senders: usize, is_over: &AtomicBool) -> Arrived 
         let (number, count) = (word(0), word(8));
         let Some(next) = next.get_mut(number as usize) else { continue };
         arrived.count += 1;
+        received.fetch_add(1, Ordering::Relaxed);
         arrived.reordered += u64::from(count < *next);
         *next = (*next).max(count + 1);
     }

@@ -2,6 +2,8 @@
 //!
 //! Every test in `tests/` drives the `weir` command as a user would, in network namespaces of its own.
 
+pub mod arrivals;
+pub mod bpf;
 pub mod chaos;
 pub mod classes;
 pub mod crowd;
@@ -10,6 +12,7 @@ pub mod host;
 pub mod kernel;
 pub mod lacking;
 pub mod limits;
+pub mod mixed;
 pub mod nobody;
 pub mod pair;
 pub mod raw;
@@ -18,6 +21,8 @@ pub mod rig;
 pub mod stolen;
 pub mod tcx;
 pub mod terminal;
+pub mod tun;
+pub mod xdp;
 
 use std::path::PathBuf;
 

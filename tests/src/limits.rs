@@ -5,13 +5,14 @@
 //!  veth0 -------------- wa  bridge or routes  wb --- veth0
 //! ```
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use weir_lab::bed::{End, Namespace, address, names};
+use weir_lab::bed::{End, Name4and6, Namespace, address, names};
 use weir_lab::process::{Finished, run};
 
 use crate::weir_binary;
@@ -42,14 +43,22 @@ pub struct Row {
 impl Row {
     /// Joins them.
     pub fn new(between: Between) -> Result<Row> {
+        Row::with_pair(between, "")
+    }
+
+    /// Joins them, each end of the left pair made with `options`.
+    pub fn with_pair(between: Between, options: &str) -> Result<Row> {
         let row = Row {
             left: Namespace::new("left")?,
             middle: Namespace::new("middle")?,
             right: Namespace::new("right")?,
             weir: weir_binary()?,
         };
-        for (host, name) in [(&row.left, "wa"), (&row.right, "wb")] {
-            row.middle.ip(&format!("link add {name} type veth peer name veth0 netns {}", host.name()))?;
+        for (host, name, options) in [(&row.left, "wa", options), (&row.right, "wb", "")] {
+            row.middle.ip(&format!(
+                "link add {name} {options} type veth peer name veth0 {options} netns {}",
+                host.name()
+            ))?;
             row.middle.ip(&format!("link set {name} up"))?;
             host.ip("link set veth0 up")?;
         }
@@ -78,10 +87,46 @@ impl Row {
 
     /// The address of the receiving host.
     pub fn right_address(&self, between: Between) -> String {
+        Row::right_addresses(between).v4
+    }
+
+    /// Both of its addresses.
+    pub fn right_addresses(between: Between) -> Name4and6 {
         match between {
-            Between::Bridge => names(0, 2).v4,
-            Between::Routes => names(1, 1).v4,
+            Between::Bridge => names(0, 2),
+            Between::Routes => names(1, 1),
         }
+    }
+
+    /// The sender's interface.
+    pub fn sender(&self) -> End<'_> {
+        End { namespace: &self.left, name: "veth0" }
+    }
+
+    /// The other end of the sender's pair.
+    pub fn far_end(&self) -> End<'_> {
+        End { namespace: &self.middle, name: "wa" }
+    }
+
+    /// What the row's interfaces have dropped, and what the machine's processors have for full lists, so far.
+    pub fn losses(&self) -> Result<BTreeMap<String, u64>> {
+        let mut losses = BTreeMap::new();
+        for host in [&self.left, &self.middle, &self.right] {
+            let links: Value = serde_json::from_str(&host.ip("-s -j link show")?)?;
+            for link in links.as_array().context("`ip -j link` printed no list")? {
+                let name = link["ifname"].as_str().unwrap_or_default();
+                for way in ["rx", "tx"] {
+                    let dropped = link["stats64"][way]["dropped"].as_u64();
+                    let dropped = dropped.with_context(|| format!("no drops of {name}"))?;
+                    losses.insert(format!("{} {name} {way}", host.name()), dropped);
+                }
+            }
+        }
+        let softnet = std::fs::read_to_string("/proc/net/softnet_stat").context("softnet_stat")?;
+        let dropped = softnet.lines().filter_map(|line| line.split_whitespace().nth(1));
+        let dropped = dropped.filter_map(|word| u64::from_str_radix(word, 16).ok()).sum();
+        losses.insert("softnet".into(), dropped);
+        Ok(losses)
     }
 
     /// Runs `weir ARGUMENTS` (split at spaces) in the middle.

@@ -41,6 +41,16 @@ impl RawSocket {
             .with_context(|| format!("a packet socket on {}", end.name))
     }
 
+    /// Has the kernel say of each frame when it came.
+    pub fn stamp(&self) -> Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+    }
+
+    /// The socket itself.
+    pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.fd)
+    }
+
     /// Sends one frame; blocks while the interface holds its sender.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         // SAFETY: the pointer and the length are those of a live slice, which the kernel only reads.

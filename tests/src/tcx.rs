@@ -1,15 +1,14 @@
 //! A tcx program of somebody else's on an interface.
 //!
-//! Source: bpf(2), `BPF_PROG_LOAD` and `BPF_LINK_CREATE`; `bpf_skb_vlan_push` of bpf-helpers(7). It is there for as long as its value.
+//! Source: `bpf_skb_vlan_push` of bpf-helpers(7); `struct __sk_buff`. It is there for as long as its value.
 
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result};
 use weir_lab::bed::End;
 
-const BPF_PROG_LOAD: i32 = 5;
-const BPF_LINK_CREATE: i32 = 28;
+use crate::bpf::{Counter, attach};
+
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
@@ -23,6 +22,7 @@ const PASS: [u64; 2] = [0xb7, 0x95];
 #[derive(Debug)]
 pub struct Tcx {
     _link: OwnedFd,
+    counter: Option<Counter>,
 }
 
 impl Tcx {
@@ -49,51 +49,25 @@ impl Tcx {
         Tcx::new(end, BPF_TCX_EGRESS, &code)
     }
 
+    /// Attaches one that counts frames of `length_bytes`, where they come in or where they go out.
+    pub fn counting(end: End, is_ingress: bool, length_bytes: u16) -> Result<Tcx> {
+        let counter = Counter::new()?;
+        // r2 = the length; unless it is the one, skip four.
+        let mut code = vec![0x1261, u64::from(length_bytes) << 32 | 4 << 16 | 0x255];
+        code.extend(counter.add_one());
+        code.extend(NEXT);
+        let attach_type = if is_ingress { BPF_TCX_INGRESS } else { BPF_TCX_EGRESS };
+        Ok(Tcx { counter: Some(counter), ..Tcx::new(end, attach_type, &code)? })
+    }
+
+    /// What it counted.
+    pub fn count(&self) -> Result<u64> {
+        Ok(self.counter.as_ref().context("a program that counts")?.count()?)
+    }
+
     fn new(end: End, attach_type: u32, code: &[u64]) -> Result<Tcx> {
-        let link = end.namespace.enter(|| attach(end.name, attach_type, code))?;
-        Ok(Tcx { _link: link.with_context(|| format!("a tcx program on {}", end.name))? })
+        let link = end.namespace.enter(|| attach(end.name, BPF_PROG_TYPE_SCHED_CLS, attach_type, code))?;
+        let link = link.with_context(|| format!("a tcx program on {}", end.name))?;
+        Ok(Tcx { _link: link, counter: None })
     }
-}
-
-fn attach(name: &str, attach_type: u32, code: &[u64]) -> io::Result<OwnedFd> {
-    /// The head of `union bpf_attr` for this command.
-    #[repr(C)]
-    struct Load {
-        kind: u32,
-        instructions: u32,
-        code: u64,
-        license: u64,
-    }
-    /// The head of `union bpf_attr` for this command.
-    #[repr(C)]
-    struct Create {
-        program: u32,
-        ifindex: u32,
-        attach_type: u32,
-        flags: u32,
-    }
-    let license = c"GPL";
-    let load = Load {
-        kind: BPF_PROG_TYPE_SCHED_CLS,
-        instructions: code.len() as u32,
-        code: code.as_ptr() as u64,
-        license: license.as_ptr() as u64,
-    };
-    let program = bpf(BPF_PROG_LOAD, &load)?;
-    let name = std::ffi::CString::new(name)?;
-    // SAFETY: a terminated string that outlives the call.
-    let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    let program = program.as_raw_fd() as u32;
-    bpf(BPF_LINK_CREATE, &Create { program, ifindex, attach_type, flags: 0 })
-}
-
-fn bpf<T>(command: i32, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the pointer and the length are those of a live, fully initialised struct laid out as the kernel's, and what it points to
-    // outlives the call.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -1,0 +1,200 @@
+//! When packets came out of a queue, as a packet socket at the other end of the pair sees it, and whether that keeps a limit.
+//!
+//! ```text
+//! excess = most over all windows of (bytes in it - rate x its time) <= burst + one packet for each flow
+//! ```
+//!
+//! Computed as a bucket that leaks at the rate: `level = max(0, level - rate x time) + length`; the highest level is the excess of
+//! the worst window. The kernel stamps a packet where the pair hands it over, right after the queue has let it go, so nothing
+//! that happens later to it moves the stamp.
+//!
+//! Limits: a processor that the host takes away between the two moves the stamp by as long. Where the other end has NAPI (XDP, GRO) it is
+//! stamped when that polls. Lengths are those of frames; a packet whose
+//! segmentation is left to the device counts once with its headers, so less than the queue charges.
+//!
+//! Source: packet(7), `SO_TIMESTAMPNS` of socket(7).
+
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use weir_lab::bed::End;
+
+use crate::raw::RawSocket;
+
+/// One packet: when, and how long its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// In nanoseconds.
+    pub at_ns: u64,
+    /// In bytes.
+    pub bytes: u64,
+}
+
+/// A watch of what comes in by an interface.
+#[derive(Debug)]
+pub struct Watch {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Vec<Arrival>>>>,
+}
+
+impl Watch {
+    /// Starts to look.
+    pub fn start(end: End) -> Result<Watch> {
+        let socket = RawSocket::open(end)?;
+        socket.stamp().context("time stamps on a packet socket")?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let thread = thread::spawn(move || look(&socket, &over));
+        Ok(Watch { is_over, thread: Some(thread) })
+    }
+
+    /// What came, in the order in which it left the queue: each processor has a list of what is to be received, and one may be
+    /// behind the other.
+    pub fn finish(mut self) -> Result<Vec<Arrival>> {
+        self.is_over.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("a thread that looks")?;
+        let mut arrivals = thread.join().map_err(|_| anyhow!("the thread that looks panicked"))??;
+        arrivals.sort_by_key(|arrival| arrival.at_ns);
+        Ok(arrivals)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The window that has most more than the rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Window {
+    /// How much more, in bytes.
+    pub excess_bytes: f64,
+    /// How long it is, in nanoseconds.
+    pub time_ns: u64,
+    /// The longest time that nothing came, before or in it, in nanoseconds.
+    pub pause_ns: u64,
+}
+
+/// The worst window of arrivals in order.
+pub fn worst_window(arrivals: &[Arrival], rate_bits_per_s: f64) -> Window {
+    let rate_bytes_per_ns = rate_bits_per_s / 8e9;
+    let (mut worst, mut level) = (Window::default(), 0.0f64);
+    let mut last_ns = arrivals.first().map_or(0, |first| first.at_ns);
+    let (mut start_ns, mut pause_ns) = (last_ns, 0);
+    for arrival in arrivals {
+        let passed_ns = arrival.at_ns.saturating_sub(last_ns);
+        level -= passed_ns as f64 * rate_bytes_per_ns;
+        if level <= 0.0 {
+            (level, start_ns, pause_ns) = (0.0, arrival.at_ns, passed_ns);
+        }
+        pause_ns = pause_ns.max(passed_ns);
+        level += arrival.bytes as f64;
+        if level > worst.excess_bytes {
+            worst = Window { excess_bytes: level, time_ns: arrival.at_ns.saturating_sub(start_ns), pause_ns };
+        }
+        last_ns = arrival.at_ns;
+    }
+    worst
+}
+
+/// The share of the rate that arrived in each whole second, without the first fifth of one, in which programs start.
+pub fn shares_by_second(arrivals: &[Arrival], rate_bits_per_s: f64) -> Vec<f64> {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let Some((first, last)) = arrivals.first().zip(arrivals.last()) else { return Vec::new() };
+    let start_ns = first.at_ns + SECOND_NS / 5;
+    let seconds = last.at_ns.saturating_sub(start_ns) / SECOND_NS;
+    let mut bytes = vec![0; seconds as usize];
+    for arrival in arrivals.iter().filter(|arrival| arrival.at_ns >= start_ns) {
+        if let Some(bytes) = bytes.get_mut(((arrival.at_ns - start_ns) / SECOND_NS) as usize) {
+            *bytes += arrival.bytes;
+        }
+    }
+    bytes.into_iter().map(|bytes| bytes as f64 * 8.0 / rate_bits_per_s).collect()
+}
+
+fn look(socket: &RawSocket, is_over: &AtomicBool) -> Result<Vec<Arrival>> {
+    let mut arrivals = Vec::new();
+    while !is_over.load(Ordering::Relaxed) {
+        while let Some(arrival) = next(socket)? {
+            arrivals.push(arrival);
+        }
+        let mut poll = libc::pollfd { fd: socket.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, alive for the call.
+        let ready = unsafe { libc::poll(&mut poll, 1, 20) };
+        ensure!(ready >= 0, "poll: {}", io::Error::last_os_error());
+    }
+    Ok(arrivals)
+}
+
+/// The next packet that is there already, with no byte of it.
+fn next(socket: &RawSocket) -> Result<Option<Arrival>> {
+    let mut control = [0u64; 16];
+    // SAFETY: all-zero is a valid msghdr, which asks for no bytes; the control buffer outlives the call, with its true length.
+    let (length, stamp) = unsafe {
+        let mut message: libc::msghdr = zeroed();
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of::<[u64; 16]>();
+        let length =
+            libc::recvmsg(socket.fd().as_raw_fd(), &mut message, libc::MSG_TRUNC | libc::MSG_DONTWAIT);
+        (length, if length >= 0 { stamp_ns(&message) } else { None })
+    };
+    if length < 0 {
+        let error = io::Error::last_os_error();
+        return match error.kind() {
+            io::ErrorKind::WouldBlock => Ok(None),
+            _ => Err(error).context("recvmsg"),
+        };
+    }
+    let at_ns = stamp.context("a packet without a time stamp")?;
+    Ok(Some(Arrival { at_ns, bytes: length as u64 }))
+}
+
+/// SAFETY: `message` must have been filled by recvmsg, with its control buffer still alive.
+unsafe fn stamp_ns(message: &libc::msghdr) -> Option<u64> {
+    // SAFETY: by the contract above the CMSG macros walk a live buffer within the length the kernel set; the payload of this type is a
+    // timespec, read without assuming its alignment.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(message);
+        while !next.is_null() {
+            if ((*next).cmsg_level, (*next).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+                let time: libc::timespec = libc::CMSG_DATA(next).cast::<libc::timespec>().read_unaligned();
+                return Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
+            }
+            next = libc::CMSG_NXTHDR(message, next);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(at_us: u64, bytes: u64) -> Arrival {
+        Arrival { at_ns: at_us * 1000, bytes }
+    }
+
+    #[test]
+    fn the_worst_window_is_found() {
+        // 8 Mbit/s: a byte each microsecond.
+        assert_eq!(worst_window(&[at(0, 100), at(100, 100), at(200, 100)], 8e6).excess_bytes, 100.0);
+        let worst = worst_window(&[at(0, 100), at(1000, 100), at(1010, 100), at(1020, 100)], 8e6);
+        assert_eq!(worst, Window { excess_bytes: 280.0, time_ns: 20_000, pause_ns: 1_000_000 });
+        assert_eq!(worst_window(&[], 8e6), Window::default());
+    }
+
+    #[test]
+    fn whole_seconds_alone_are_judged() {
+        let each_ms: Vec<_> = (0..2500).map(|ms| at(ms * 1000, 1000)).collect();
+        let shares = shares_by_second(&each_ms, 8e6);
+        assert_eq!(shares.len(), 2);
+        assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.001), "{shares:?}");
+    }
+}

@@ -1,0 +1,358 @@
+//! `weir limit` by figures: what comes out of the queue at every moment, beside what, in what shares, past what far end.
+//!
+//! A corner of the matrix each; with `WEIR_ROUNDS` every number of clients, so often (`make verify`).
+
+use std::net::UdpSocket;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use weir_lab::bed::Namespace;
+use weir_lab::clock::{let_pass, now, wait_until};
+use weir_lab::iperf::{Flood, Load, PAYLOAD_BYTES, jain, overflowed_datagrams};
+use weir_lab::ping::{Ping, RoundTrips};
+use weir_lab::process::{Process, run};
+use weir_tests::arrivals::{Watch, shares_by_second, worst_window};
+use weir_tests::crowd::Crowd;
+use weir_tests::limits::{Between, Row};
+use weir_tests::mixed::{Kind, Mixed};
+use weir_tests::ready::{receive, send_until};
+use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
+use weir_tests::xdp::Xdp;
+use weir_tests::{harness, privileged, require_timing};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const RATE_BITS_PER_S: f64 = 200e6;
+/// 2 ms of the rate, the default.
+const BURST_BYTES: f64 = 50_000.0;
+/// So that a pair's end has XDP or NAPI and its queue keeps order all the same.
+const ONE_QUEUE: &str = "numtxqueues 1 numrxqueues 1";
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(floods_in_a_bridge),
+        privileged!(floods_routed),
+        privileged!(floods_in_a_bridge_past_xdp),
+        privileged!(floods_routed_past_xdp),
+        privileged!(floods_in_a_bridge_past_gro),
+        privileged!(floods_routed_past_gro),
+        privileged!(floods_in_a_bridge_steered),
+        privileged!(floods_routed_steered),
+        privileged!(floods_over_ipv6),
+        privileged!(a_far_end_that_cannot_keep_order_is_refused),
+        privileged!(a_ping_is_quick_beside_sixteen_floods),
+        privileged!(sixty_four_streams_and_a_ping),
+        privileged!(kinds_share_by_bytes),
+        privileged!(small_packets_share_with_large_ones),
+        privileged!(sixty_four_senders_that_never_block),
+        privileged!(leaves_empty_themselves_whatever_is_dropped_behind),
+    ])
+}
+
+/// What is at the other end of the sender's pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Far {
+    Plain,
+    /// An XDP program that passes all, so a ring that may be full.
+    Xdp,
+    /// GRO, and no segmentation at the sender: the same ring.
+    Gro,
+    /// Steered to one processor by somebody.
+    Steered,
+}
+
+impl Far {
+    fn pair_options(self) -> &'static str {
+        match self {
+            Far::Plain | Far::Steered => "",
+            Far::Xdp | Far::Gro => ONE_QUEUE,
+        }
+    }
+
+    /// Sets it up; what has to stay.
+    fn set_up(self, row: &Row) -> Result<Option<Xdp>> {
+        match self {
+            Far::Plain => {}
+            Far::Xdp => return Xdp::counting(row.far_end(), 1).map(Some),
+            Far::Gro => {
+                row.left.sh("ethtool -K veth0 tso off")?;
+                row.middle.sh("ethtool -K wa gro on")?;
+            }
+            Far::Steered => {
+                let mut command = row.middle.command("sh");
+                let line = "for mask in /sys/class/net/wa/queues/rx-*/rps_cpus; do echo 1 > $mask; done";
+                drop(run(command.args(["-c", line]), PATIENCE)?.success()?);
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn floods_in_a_bridge() -> Result<()> {
+    corner(2, Between::Bridge, Far::Plain)
+}
+
+fn floods_routed() -> Result<()> {
+    corner(16, Between::Routes, Far::Plain)
+}
+
+fn floods_in_a_bridge_past_xdp() -> Result<()> {
+    corner(64, Between::Bridge, Far::Xdp)
+}
+
+fn floods_routed_past_xdp() -> Result<()> {
+    corner(2, Between::Routes, Far::Xdp)
+}
+
+fn floods_in_a_bridge_past_gro() -> Result<()> {
+    corner(3, Between::Bridge, Far::Gro)
+}
+
+fn floods_routed_past_gro() -> Result<()> {
+    corner(8, Between::Routes, Far::Gro)
+}
+
+fn floods_in_a_bridge_steered() -> Result<()> {
+    corner(8, Between::Bridge, Far::Steered)
+}
+
+fn floods_routed_steered() -> Result<()> {
+    corner(3, Between::Routes, Far::Steered)
+}
+
+fn floods_over_ipv6() -> Result<()> {
+    floods(8, Between::Bridge, Far::Plain, true)
+}
+
+fn rounds() -> Option<usize> {
+    std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok())
+}
+
+/// Once with so many clients, or all numbers of them as often as is asked for.
+fn corner(clients: usize, between: Between, far: Far) -> Result<()> {
+    let Some(rounds) = rounds() else { return floods(clients, between, far, false) };
+    for round in 1..=rounds {
+        for clients in [2, 3, 8, 16, 64] {
+            floods(clients, between, far, false)
+                .with_context(|| format!("{clients} clients, round {round}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Nothing lost anywhere, nothing out of order; the rate is there in every second, and no window has more than it may.
+fn floods(clients: usize, between: Between, far: Far, ipv6: bool) -> Result<()> {
+    let row = Row::with_pair(between, far.pair_options())?;
+    let _far = far.set_up(&row)?;
+    row.weir("limit wa --rate 200mbit")?.success()?;
+    let addresses = Row::right_addresses(between);
+    let to = if ipv6 { addresses.v6 } else { addresses.v4 };
+    // The length that iperf would choose by itself, so that a frame is an Ethernet frame's.
+    let payload_bytes = if ipv6 { 1450 } else { PAYLOAD_BYTES };
+    let load = Load { payload_bytes, ..Load::new(&row.left, &row.right, &to, clients, 3.5) };
+    let losses_before = row.losses()?;
+    let flood = Flood::start(&load)?;
+    let watch = Watch::start(row.far_end())?;
+    let rate = measure_rate(&flood, &load)?;
+    let arrivals = watch.finish()?;
+    let limit = row.lossless_limit("wa")?;
+    ensure!(limit["held"]["packets"].as_u64() > Some(0), "nobody is held: {limit}");
+    let flows = flood.finish(PATIENCE)?;
+    row.lossless_limit("wa")?;
+    row.weir("stat wa --check")?.success()?;
+    let losses = row.losses()?;
+    ensure!(losses == losses_before, "dropped: {losses:?}, before: {losses_before:?}");
+    require_lossless(&flows, &load)?;
+    require_rate(&flows, rate, Demand::of_rate(RATE_BITS_PER_S))?;
+    let worst = worst_window(&arrivals, RATE_BITS_PER_S);
+    let shares = shares_by_second(&arrivals, RATE_BITS_PER_S);
+    println!("    {worst:?}, shares {shares:.4?}");
+    ensure!(!shares.is_empty(), "the watch saw {} packets", arrivals.len());
+    let most = BURST_BYTES + (clients + 1) as f64 * load.frame_bytes() as f64;
+    // Where the other end has NAPI, the stamps are of its polls, each of what came since the one before.
+    let is_stamped = matches!(far, Far::Plain | Far::Steered);
+    require_timing!(
+        !is_stamped || worst.excess_bytes <= most,
+        "{worst:?}: {most:.0} bytes more than the rate may be"
+    );
+    let is_even = shares.iter().all(|share| (share - 1.0).abs() <= 0.01);
+    require_timing!(is_even, "a second is not within 1 % of the rate: {shares:.4?}");
+    Ok(())
+}
+
+/// A pair with several possible queues, whose ring may refuse.
+fn a_far_end_that_cannot_keep_order_is_refused() -> Result<()> {
+    for far in [Far::Xdp, Far::Gro] {
+        let row = Row::new(Between::Bridge)?;
+        let _far = far.set_up(&row)?;
+        let done = row.weir("limit wa --rate 200mbit")?;
+        ensure!(done.status.code() == Some(1), "{far:?}: {:?}", done.status);
+        ensure!(done.stderr.contains("cannot keep packets in order"), "{far:?}: {}", done.stderr);
+        let qdisc = row.left.tc("qdisc show dev veth0")?;
+        ensure!(qdisc.contains("noqueue"), "{far:?}: {qdisc}");
+    }
+    Ok(())
+}
+
+fn a_ping_is_quick_beside_sixteen_floods() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 200mbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let load = Load::new(&row.left, &row.right, &to, 16, 5.0);
+    let flood = Flood::start(&load)?;
+    let trips = Ping::start_series(&row.left, &to, 150, 0.02)?.finish()?;
+    require_timing!(!flood.remaining().is_zero(), "the floods ended before the pings");
+    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    require_quick(&trips)
+}
+
+/// The 99th of 100 pings, and all of them come back.
+fn require_quick(trips: &RoundTrips) -> Result<()> {
+    ensure!(trips.sorted_ms.len() as u64 == trips.sent, "{} of {} pings", trips.sorted_ms.len(), trips.sent);
+    let p99_ms = trips.percentile_ms(0.99).context("no ping came back")?;
+    println!("    ping p50 {:.3} ms, p99 {p99_ms:.3} ms", trips.percentile_ms(0.5).unwrap_or_default());
+    require_timing!(p99_ms < 0.5, "p99 is {p99_ms:.2} ms");
+    Ok(())
+}
+
+fn sixty_four_streams_and_a_ping() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 200mbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let mut command = row.right.command("iperf3");
+    let mut server = Process::spawn(command.args(["-s", "-1", "--forceflush"]))?;
+    server.wait_for_output("Server listening", PATIENCE)?;
+    let mut command = row.left.command("iperf3");
+    let mut client = Process::spawn(command.args(["-c", &to, "-P", "64", "-t", "6", "-O", "1", "-J"]))?;
+    let sent = || Ok(row.limits("wa")?[0]["bytes"].as_u64() > Some(5_000_000));
+    wait_until("the streams are under way", PATIENCE, sent)?;
+    let trips = Ping::start_series(&row.left, &to, 150, 0.02)?.finish()?;
+    require_timing!(client.is_running()?, "the streams ended before the pings");
+    let done = client.wait(PATIENCE)?.success()?;
+    let report: serde_json::Value = serde_json::from_str(&done.stdout).context("iperf3 printed no JSON")?;
+    let data = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports no rate")?;
+    row.lossless_limit("wa")?;
+    let share = data * 1514.0 / 1448.0 / RATE_BITS_PER_S;
+    println!("    {share:.4} of the rate, {} retransmitted", report["end"]["sum_sent"]["retransmits"]);
+    require_timing!(share >= 0.95, "{:.1} % of the rate", share * 100.0);
+    ensure!(share <= 1.01, "{:.1} % of the rate: the limit does not hold", share * 100.0);
+    require_quick(&trips)
+}
+
+fn kinds_share_by_bytes() -> Result<()> {
+    let kinds = [Kind::Tcp, Kind::Udp(1400), Kind::Segmented].map(|kind| [kind; 4]).concat();
+    shares(&Row::new(Between::Bridge)?, &kinds)
+}
+
+/// A packet of 65,535 bytes is 43 of 1,500.
+fn small_packets_share_with_large_ones() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    for (host, name) in [
+        (&row.left, "veth0"),
+        (&row.middle, "wa"),
+        (&row.middle, "wb"),
+        (&row.right, "veth0"),
+        (&row.middle, "br0"),
+    ] {
+        host.ip(&format!("link set {name} mtu 65535"))?;
+    }
+    let kinds = [Kind::Udp(1472), Kind::Udp(65_500)].map(|kind| [kind; 4]).concat();
+    shares(&row, &kinds)
+}
+
+/// All get the same in bytes of frames, and nothing is dropped.
+fn shares(row: &Row, kinds: &[Kind]) -> Result<()> {
+    row.weir("limit wa --rate 200mbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let mixed = Mixed::start(&row.left, &row.right, &to, kinds)?;
+    wait_until("all are under way", PATIENCE, || {
+        Ok(mixed.frame_bytes().iter().all(|bytes| *bytes > 200_000.0))
+    })?;
+    let (before, started) = (mixed.frame_bytes(), now());
+    let_pass(Duration::from_secs(4), |_| ())?;
+    let (after, elapsed_s) = (mixed.frame_bytes(), started.elapsed().as_secs_f64());
+    let rates: Vec<f64> =
+        after.iter().zip(&before).map(|(after, before)| (after - before) * 8.0 / elapsed_s).collect();
+    let reordered = mixed.reordered();
+    drop(mixed);
+    row.lossless_limit("wa")?;
+    ensure!(reordered == 0, "{reordered} datagrams out of order");
+    let (index, share) = (jain(&rates), rates.iter().sum::<f64>() / RATE_BITS_PER_S);
+    println!("    Jain index {index:.5}, {share:.4} of the rate");
+    let overflowed = overflowed_datagrams(&row.right)?;
+    ensure!(overflowed == 0, "{overflowed} datagrams overflowed receivers' buffers");
+    ensure!(share <= 1.01, "{:.1} % of the rate: the limit does not hold", share * 100.0);
+    require_timing!(share >= 0.97, "{:.1} % of the rate", share * 100.0);
+    require_timing!(index >= 0.98, "Jain index {index:.4} over {kinds:?}: {rates:.0?} bit/s");
+    Ok(())
+}
+
+/// EAGAIN holds them, EPOLLOUT lets them go on.
+fn sixty_four_senders_that_never_block() -> Result<()> {
+    const SENDERS: usize = 64;
+    const PORT: u16 = 7002;
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 50mbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let receiver = row.right.enter(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
+    let sockets = senders(&row.left, &to, PORT, SENDERS)?;
+    let (sent, received) = std::thread::scope(|scope| {
+        let receiving = scope.spawn(|| receive(&receiver, SENDERS, Duration::from_secs(3)));
+        let sent = send_until(&sockets, 1470, now() + Duration::from_secs(5));
+        (sent, receiving.join().map_err(|_| anyhow!("the receiver panicked")))
+    });
+    let (sent, (arrived, reordered)) = (sent?, received??);
+    let overflowed = overflowed_datagrams(&row.right)?;
+    println!("    {} datagrams, {} wakes, {} in vain", sent.total(), sent.wakes, sent.in_vain);
+    row.lossless_limit("wa")?;
+    ensure!(
+        arrived == sent.counts && reordered == 0,
+        "{} sent, {} arrived, {reordered} out of order; {overflowed} overflowed the receiver's socket",
+        sent.total(),
+        arrived.iter().sum::<u64>()
+    );
+    ensure!(sent.wakes > SENDERS as u64, "{} wakes: the senders were not held", sent.wakes);
+    ensure!(sent.in_vain == 0, "{} of {} wakes in vain", sent.in_vain, sent.wakes);
+    Ok(())
+}
+
+fn senders(from: &Namespace, to: &str, port: u16, count: usize) -> Result<Vec<UdpSocket>> {
+    from.enter(|| -> Result<Vec<UdpSocket>> {
+        let open = |_| -> Result<UdpSocket> {
+            let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+            socket.connect((to, port))?;
+            Ok(socket)
+        };
+        (0..count).map(open).collect()
+    })?
+}
+
+/// Somebody's XDP program at the far end drops one of a hundred, of which the queue knows nothing.
+fn leaves_empty_themselves_whatever_is_dropped_behind() -> Result<()> {
+    const NEW_FLOWS: usize = 200;
+    let row = Row::with_pair(Between::Bridge, ONE_QUEUE)?;
+    let _dropping = Xdp::dropping(row.far_end(), 100)?;
+    row.weir("limit wa --rate 200mbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let crowd = Crowd::start(&row.left, &row.right, &to, 16, 1400)?;
+    let_pass(Duration::from_secs(2), |_| ())?;
+    let sent = crowd.sent();
+    let arrived = crowd.finish()?;
+    ensure!(
+        arrived.count < sent - sent / 300,
+        "{} of {sent} arrived: nothing was dropped behind",
+        arrived.count
+    );
+    ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
+    wait_until("the queue is empty", PATIENCE, || Ok(row.lossless_limit("wa")?["held"]["packets"] == 0))?;
+    // A leaf is empty by the clock a little later than by the kernel; each new flow then finds one of its own.
+    let crowded = || -> Result<u64> { row.lossless_limit("wa")?["crowded"].as_u64().context("crowded") };
+    let is_free = || -> Result<bool> {
+        let before = crowded()?;
+        for socket in senders(&row.left, &to, 7010, NEW_FLOWS)? {
+            socket.send(&[0; 100])?;
+        }
+        Ok(crowded()? == before)
+    };
+    wait_until("each of 200 new flows has an empty leaf", PATIENCE, is_free)
+}

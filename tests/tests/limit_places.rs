@@ -1,0 +1,262 @@
+//! `weir limit` where it may stand: on a tun, a tap, a bridge device, a container of a real runtime; beside others' programs and filters;
+//! and its end under a sender that never pauses.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use weir_lab::bed::Namespace;
+use weir_lab::clock::{let_pass, now, wait_until};
+use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::run;
+use weir_tests::crowd::Crowd;
+use weir_tests::limits::{Between, Row};
+use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
+use weir_tests::tcx::Tcx;
+use weir_tests::tun::{Layer, Tun};
+use weir_tests::xdp::Xdp;
+use weir_tests::{harness, privileged, require_timing};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(what_a_host_sends_by_a_tun_is_limited),
+        privileged!(what_a_host_sends_by_a_tap_is_limited),
+        privileged!(what_a_host_sends_by_a_bridge_is_limited),
+        privileged!(floods_in_a_container),
+        privileged!(others_stay_and_see_every_packet),
+        privileged!(an_end_under_a_sender_that_never_pauses),
+    ])
+}
+
+fn what_a_host_sends_by_a_tun_is_limited() -> Result<()> {
+    by_a_program("tun7", Layer::Ip)
+}
+
+fn what_a_host_sends_by_a_tap_is_limited() -> Result<()> {
+    by_a_program("tap7", Layer::Ethernet)
+}
+
+/// Four senders of the host, and a program that reads what they send.
+fn by_a_program(name: &str, layer: Layer) -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let tun = Arc::new(Tun::new(&row.middle, name, layer, "10.98.7")?);
+    let reader = Arc::clone(&tun);
+    limited_by_itself(&row, name, || {
+        Crowd::start_towards(&row.middle, "10.98.7.2", 4, vec![1400], move |head| reader.receive(head))
+    })
+}
+
+fn what_a_host_sends_by_a_bridge_is_limited() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.middle.ip("addr add 10.99.0.9/24 dev br0")?;
+    limited_by_itself(&row, "br0", || Crowd::start(&row.middle, &row.left, "10.99.0.1", 4, 1400))
+}
+
+/// Where there is no pair the device that is named sends itself: held, in order, at the rate; then as before.
+fn limited_by_itself(row: &Row, name: &str, start: impl FnOnce() -> Result<Crowd>) -> Result<()> {
+    const RATE_BITS_PER_S: f64 = 20e6;
+    let before = row.middle.tc(&format!("qdisc show dev {name}"))?;
+    let done = row.weir(&format!("limit {name} --rate 20mbit"))?.success()?;
+    let said = format!("limited: {name} in this network namespace");
+    ensure!(done.stdout.contains(&said), "{}", done.stdout);
+    let crowd = start()?;
+    wait_until("the first arrive", PATIENCE, || Ok(crowd.received() > 100))?;
+    let (first, started) = (sent_bytes(row, name)?, now());
+    let_pass(Duration::from_secs(2), |_| ())?;
+    let (last, elapsed_s) = (sent_bytes(row, name)?, started.elapsed().as_secs_f64());
+    let held = row.lossless_limit(name)?["held"]["packets"].as_u64();
+    ensure!(held > Some(4), "nobody is held: {held:?}");
+    let (sent, arrived) = crowd.finish_counted()?;
+    ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
+    ensure!(arrived.count == sent, "{sent} sent, {} arrived", arrived.count);
+    row.lossless_limit(name)?;
+    let share = (last - first) as f64 * 8.0 / elapsed_s / RATE_BITS_PER_S;
+    println!("    {share:.4} of the rate, {sent} datagrams");
+    ensure!(share <= 1.02, "{:.1} % of the rate: the limit does not hold", share * 100.0);
+    require_timing!(share >= 0.97, "{:.1} % of the rate", share * 100.0);
+    row.weir(&format!("limit {name} --off"))?.success()?;
+    let after = row.middle.tc(&format!("qdisc show dev {name}"))?;
+    ensure!(after == before, "{name} had {before}, has {after}");
+    Ok(())
+}
+
+fn sent_bytes(row: &Row, name: &str) -> Result<u64> {
+    row.lossless_limit(name)?["bytes"].as_u64().context("bytes")
+}
+
+/// A container that `runc` made and that has no capability of the network's.
+struct Container {
+    name: String,
+    bundle: PathBuf,
+}
+
+impl Container {
+    /// Starts one in a namespace, as an engine does that has the network set up first.
+    fn start(namespace: &Namespace) -> Result<Container> {
+        let name = format!("weir-{}", std::process::id());
+        let bundle = std::env::temp_dir().join(&name);
+        fs::create_dir_all(bundle.join("rootfs"))?;
+        let container = Container { name, bundle };
+        let mounts = ["/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc"]
+            .iter()
+            .filter(|path| Path::new(path).exists());
+        let mut mounts: Vec<Value> = mounts
+            .map(|path| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro"]}))
+            .collect();
+        mounts.push(json!({"destination": "/proc", "type": "proc", "source": "proc"}));
+        let network = format!("/run/netns/{}", namespace.name());
+        let capabilities =
+            json!({"bounding": ["CAP_KILL"], "effective": ["CAP_KILL"], "permitted": ["CAP_KILL"]});
+        let config = json!({
+            "ociVersion": "1.0.0",
+            "process": {
+                "user": {"uid": 0, "gid": 0}, "args": ["sleep", "1000"], "cwd": "/", "env": ["PATH=/usr/bin:/bin"],
+                "capabilities": capabilities, "noNewPrivileges": true
+            },
+            "root": {"path": "rootfs"},
+            "mounts": mounts,
+            "linux": {
+                "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "network", "path": network}]
+            }
+        });
+        fs::write(container.bundle.join("config.json"), config.to_string())?;
+        container.runc(&[
+            "run",
+            "-d",
+            "--bundle",
+            &container.bundle.display().to_string(),
+            &container.name,
+        ])?;
+        Ok(container)
+    }
+
+    fn pid(&self) -> Result<u64> {
+        let state: Value = serde_json::from_str(&self.runc(&["state", &self.name])?)?;
+        state["pid"].as_u64().context("runc says no pid")
+    }
+
+    fn runc(&self, arguments: &[&str]) -> Result<String> {
+        Ok(run(std::process::Command::new("runc").args(arguments), PATIENCE)?.success()?.stdout)
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure here.
+        let _ = self.runc(&["delete", "--force", &self.name]);
+        let _ = fs::remove_dir_all(&self.bundle);
+    }
+}
+
+/// Named by the process, as an engine names it.
+fn floods_in_a_container() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let container = Container::start(&row.left)?;
+    let pid = container.pid()?;
+    row.weir(&format!("limit --pid {pid} --device veth0 --rate 200mbit --name office"))?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let by = ["runc", "exec", &container.name];
+    let load = Load { by: &by, ..Load::new(&row.left, &row.right, &to, 3, 4.0) };
+    let flood = Flood::start(&load)?;
+    let rate = measure_rate(&flood, &load)?;
+    let held = row.lossless_limit("office")?["held"]["packets"].as_u64();
+    ensure!(held > Some(3), "nobody is held: {held:?}");
+    let flows = flood.finish(PATIENCE)?;
+    row.lossless_limit("office")?;
+    require_lossless(&flows, &load)?;
+    require_rate(&flows, rate, Demand::of_rate(200e6))?;
+    row.weir(&format!("limit --pid {pid} --device veth0 --off"))?.success()?;
+    let qdisc = row.left.tc("qdisc show dev veth0")?;
+    ensure!(qdisc.contains("noqueue"), "{qdisc}");
+    Ok(())
+}
+
+/// XDP, tcx, a tc filter's hook and nftables count what they see under the limit and when it is gone: all of it.
+fn others_stay_and_see_every_packet() -> Result<()> {
+    const PINGS: u64 = 20;
+    /// By its length a request of ours is known to the programs: 14 + 20 + 8 + 1234.
+    const FRAME_BYTES: u16 = 1276;
+    let row = Row::with_pair(Between::Bridge, "numtxqueues 1 numrxqueues 1")?;
+    let to = row.right_address(Between::Bridge);
+    row.left.tc("qdisc add dev veth0 clsact")?;
+    row.left.tc("filter add dev veth0 egress protocol ip prio 9 u32 match ip protocol 1 0xff classid 1:1")?;
+    row.left.sh("nft add table netdev watch")?;
+    row.left.sh("nft add chain netdev watch out { type filter hook egress device veth0 priority 0 ; }")?;
+    row.left.sh("nft add rule netdev watch out icmp type echo-request counter")?;
+    let xdp = Xdp::counting(row.far_end(), FRAME_BYTES)?;
+    let egress = Tcx::counting(row.sender(), false, FRAME_BYTES)?;
+    let ingress = Tcx::counting(row.far_end(), true, FRAME_BYTES)?;
+    let filters = || row.left.tc("filter show dev veth0 egress");
+    let filters_before = filters()?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    for (round, when) in (1..).zip(["under the limit", "when it is gone"]) {
+        row.left.sh(&format!("ping -q -c {PINGS} -i 0.02 -s 1234 {to}"))?;
+        let seen = [xdp.count()?, egress.count()?, ingress.count()?];
+        ensure!(seen == [round * PINGS; 3], "{when}: XDP, tcx at egress and ingress saw {seen:?}");
+        let seen = row.left.sh("nft list chain netdev watch out")?;
+        ensure!(seen.contains(&format!("packets {} ", round * PINGS)), "{when}: {seen}");
+        ensure!(filters()? == filters_before, "{when}: {}", filters()?);
+        if round == 1 {
+            row.weir("limit wa --off")?.success()?;
+        }
+    }
+    let qdiscs = row.left.tc("qdisc show dev veth0")?;
+    ensure!(qdiscs.contains("clsact") && qdiscs.contains("noqueue") && !qdiscs.contains("htb"), "{qdiscs}");
+    Ok(())
+}
+
+/// The root of an interface is swapped while nothing is sent, or not at all: it stays open, is said, and goes later.
+fn an_end_under_a_sender_that_never_pauses() -> Result<()> {
+    const PORT: u16 = 7003;
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 50mbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let receiver = row.right.enter(|| std::net::UdpSocket::bind(("0.0.0.0", PORT)))??;
+    receiver.set_read_timeout(Some(Duration::from_millis(300)))?;
+    let (is_over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let send = || -> Result<()> {
+        let socket = row.left.enter(|| std::net::UdpSocket::bind(("0.0.0.0", 0)))??;
+        while !is_over.load(Ordering::Relaxed) {
+            socket.send_to(&[0; 100], (to.as_str(), PORT))?;
+            sent.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        Ok(())
+    };
+    let count = || {
+        let mut count = 0u64;
+        loop {
+            match receiver.recv(&mut [0; 100]) {
+                Ok(_) => count += 1,
+                Err(_) if is_over.load(Ordering::Relaxed) => return count,
+                Err(_) => {}
+            }
+        }
+    };
+    let (ended, arrived) = std::thread::scope(|scope| -> Result<_> {
+        let receiving = scope.spawn(count);
+        let sending: Vec<_> = (0..4).map(|_| scope.spawn(send)).collect();
+        let ended = row.weir("limit wa --off");
+        is_over.store(true, Ordering::Relaxed);
+        for sender in sending {
+            sender.join().map_err(|_| anyhow::anyhow!("a sender panicked"))??;
+        }
+        Ok((ended?, receiving.join().map_err(|_| anyhow::anyhow!("the receiver panicked"))?))
+    })?;
+    require_timing!(ended.status.code() == Some(1), "it found a pause: {}{}", ended.stdout, ended.stderr);
+    ensure!(ended.stderr.contains("limits nothing any more"), "{}", ended.stderr);
+    let sent = sent.load(Ordering::Relaxed);
+    ensure!(arrived == sent, "{sent} sent, {arrived} arrived");
+    ensure!(row.lossless_limit("wa")?["stage"] == "opening", "it is still there, open");
+    row.weir("limit wa --off")?.success()?;
+    let qdisc = row.left.tc("qdisc show dev veth0")?;
+    ensure!(qdisc.contains("noqueue"), "{qdisc}");
+    Ok(())
+}
