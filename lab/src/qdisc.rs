@@ -119,7 +119,8 @@ const NOTES: &[&str] = &[
      before the patch, with the patch, and Weir. Figures in the RFC's column beside them are of the same case; \
      \"under 5 %\" is shown as 5.",
     "fq paces each client to its share of the limit, fq_codel and tbf-fq have a queue for each flow below tbf (tbf-fq: fq, or sfq \
-     where there is no fq), cake does all in one. What this kernel lacks is said.",
+     where there is no fq) or HTB (htb-fq), cake does all in one. htb-leaves is HTB with a leaf and a filter for each client's port, what a \
+     careful script reaches that knows its clients. What this kernel lacks is said.",
     "Lost is what the clients sent and the servers never saw; reordered is what the servers report. The rate counts Ethernet frames.",
     "Ping percentiles are of the requests that were answered: a system that drops also drops pings.",
     "CPU is that of the whole machine, clients and servers included, and of whatever else ran meanwhile.",
@@ -153,13 +154,15 @@ pub enum System {
 
 impl System {
     /// All of them, in the order they take turns.
-    pub const ALL: [System; 11] = [
+    pub const ALL: [System; 13] = [
         System::Tbf,
         System::TbfLarge,
         System::Peer(Peer::Fq),
         System::Peer(Peer::FqCodel),
         System::Peer(Peer::Cake),
         System::Peer(Peer::TbfFq),
+        System::Peer(Peer::HtbFq),
+        System::Peer(Peer::HtbLeaves),
         System::Weir,
         System::WeirLimit,
         System::Htb,
