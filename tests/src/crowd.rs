@@ -128,7 +128,8 @@ impl Crowd {
         Ok((sent, arrived))
     }
 
-    fn end_senders(&mut self) {
+    /// Ends the senders. The receiver goes on until nothing more comes.
+    pub fn end_senders(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         // One that panicked has ended too.
         self.senders.drain(..).for_each(|sender| drop(sender.join()));

@@ -49,6 +49,7 @@ pub mod undo;
 pub mod unsent;
 pub mod veth;
 pub mod view;
+mod waiting;
 pub mod way_out;
 pub mod witness;
 pub mod xsk;

@@ -49,6 +49,8 @@ pub struct Lost {
     pub owned: u64,
     /// Because the interface was down, or up again and not yet Weir's.
     pub while_down: u64,
+    /// By the program at the sending end: forwarded packets, of which too much waited without a socket that could be held.
+    pub forwarded: u64,
 }
 
 /// See the head of the file.
@@ -219,6 +221,7 @@ impl Ownership {
 
     /// What the kernel lost at this port.
     pub fn lost(&mut self) -> Result<Lost> {
+        self.lost.forwarded = self.announcements.dropped(self.lost.forwarded);
         let kernel = self.statistics()?;
         // An empty fill ring is among `rx_dropped`, a full receive ring is not.
         let new = kernel.rx_dropped + kernel.rx_ring_full - self.lost.owned - self.lost.while_down;

@@ -121,9 +121,10 @@ impl Port {
         let mut ownership = Ownership::new(pair, announcements, map, fds);
         let mut queues = Vec::new();
         let mut sockets = sockets.into_iter();
+        let shared = Arc::clone(ownership.announcements());
         ownership.take(|number, poller| {
             let socket = sockets.next().expect("a socket for each queue");
-            queues.push(Queue::new(number, socket, poller, poll_budget));
+            queues.push(Queue::new(number, socket, poller, poll_budget, Arc::clone(&shared)));
             offer(&mut queues, number, frames, name)
         })?;
         let transmissions = vec![Transmission::new(umem.memory(), RINGS.transmit)];

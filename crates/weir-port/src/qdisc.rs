@@ -2,8 +2,8 @@
 //!
 //! A veth whose ring is full stops its queue only if a qdisc is there to keep the packets (kernel `dc82a33297fc`); without
 //! one they are dropped. The qdisc is `pfifo`, below `mq` where the device can have several queues: it drops only past its limit,
-//! unlike those with CoDel. What it holds stays charged to the senders' sockets, so their buffers bound it; the limit
-//! bounds what is forwarded into the device, which has no socket here.
+//! unlike those with CoDel. What it holds stays charged to the senders' sockets, so their buffers bound it; what is forwarded into the
+//! device has no socket here, and is bounded in bytes before it gets to the queue ([`crate::bpf::doorbell`]).
 //!
 //! Order. What counts is how many queues the device *can* have, not how many it uses. Only a qdisc that has one of them for itself
 //! (`TCQ_F_ONETXQUEUE`) asks whether the queue is stopped before it hands a packet over. Any other takes several out at once, and of
@@ -27,15 +27,21 @@ use crate::limit::htb;
 use crate::link::Link;
 use crate::netlink::{acknowledged, explained, is_code};
 use crate::netns::NetNs;
+use crate::waiting;
 
 const ROOT: u32 = 0xffff_ffff;
 /// The handle by which Weir knows its own qdiscs again, also after a crash: `7765:`, "we" in ASCII.
 const HANDLE: u32 = 0x7765_0000;
-/// The limit of a device with one queue, in packets: above what the socket buffers of hundreds of senders hold, and a bound for
-/// what is forwarded.
-pub const LIMIT_SINGLE: u32 = 65_536;
-/// The limit of each queue of a device with several.
-const LIMIT_EACH: u32 = 16_384;
+/// Room for what the socket buffers of hundreds of senders hold in the queue of a device that has one, in packets.
+pub const HELD_SINGLE: u32 = 65_536;
+/// The same for each queue of a device with several.
+const HELD_EACH: u32 = 16_384;
+
+/// The limit of each queue of a device, in packets: what has a socket, and above it what may wait without one.
+pub fn limit_packets(queues: u32) -> u32 {
+    let held = if queues == 1 { HELD_SINGLE } else { HELD_EACH };
+    held + waiting::packets_max(queues as usize)
+}
 
 /// `TCA_OPTIONS` of `include/uapi/linux/rtnetlink.h`.
 const TCA_OPTIONS: u16 = 2;
@@ -208,7 +214,7 @@ pub fn install(link: &Link) -> Result<()> {
     };
     // One that a crash left behind may be of the other kind, which cannot be replaced under the same handle.
     remove(link.ifindex)?;
-    let limit = if link.tx_queues == 1 { LIMIT_SINGLE } else { LIMIT_EACH };
+    let limit = limit_packets(link.tx_queues.max(1));
     if link.tx_queues_max == 1 {
         return add(&mut socket, HANDLE, ROOT, Some(limit));
     }

@@ -5,8 +5,12 @@
 //!
 //! Owner: one worker, whose [`Frames`] the frames on offer are from, always the same.
 
+use std::sync::Arc;
+
+use crate::bpf::doorbell::Announcements;
 use crate::frames::{Frames, Received};
 use crate::napi::{self, Poller};
+use crate::waiting::Waiting;
 use crate::xsk::socket::XskSocket;
 
 /// The shortest Ethernet frame that a device hands up: its header.
@@ -22,13 +26,22 @@ pub struct Queue {
     poll_budget: u32,
     /// What that may be set to.
     poll_budget_max: u32,
+    announcements: Arc<Announcements>,
+    waiting: Waiting,
 }
 
 impl Queue {
-    pub(crate) fn new(number: usize, socket: XskSocket, poller: Poller, poll_budget: u32) -> Queue {
+    pub(crate) fn new(
+        number: usize,
+        socket: XskSocket,
+        poller: Poller,
+        poll_budget: u32,
+        announcements: Arc<Announcements>,
+    ) -> Queue {
         let poll_budget_max = poll_budget.min(napi::BUDGET);
         let poll_budget = poller.set_budget(poll_budget_max);
-        Queue { number, socket, poller, on_offer: 0, poll_budget, poll_budget_max }
+        let waiting = Waiting::new(announcements.let_in(number));
+        Queue { number, socket, poller, on_offer: 0, poll_budget, poll_budget_max, announcements, waiting }
     }
 
     /// Its number at the port.
@@ -89,12 +102,23 @@ impl Queue {
             count += self.collect(frames, received);
         }
         self.poller.poll();
-        count + self.collect(frames, received)
+        let last = self.collect(frames, received);
+        if count + last == 0 {
+            // It is empty, which `collect` says only of the receive ring.
+            self.note_taken(0, 0);
+        }
+        count + last
+    }
+
+    fn note_taken(&mut self, packets: u32, bytes: u32) {
+        let gone = self.waiting.took(packets, bytes, self.announcements.let_in(self.number));
+        self.announcements.set_gone(self.number, gone);
     }
 
     /// Collects what has come without polling, and fills the offer up.
     pub fn collect(&mut self, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
         let before = received.len();
+        let mut bytes = 0;
         let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
         let mut returned = 0;
         while let Some(descriptor) = self.socket.rx.pop() {
@@ -105,6 +129,7 @@ impl Queue {
             let index = u32::try_from(descriptor.address / frame_bytes).unwrap_or(u32::MAX);
             // SAFETY: the index is from a descriptor on this socket's receive ring.
             let Ok(frame) = (unsafe { frames.loans.reclaim(index) }) else { continue };
+            bytes += descriptor.length;
             let end = u64::from(offset_bytes) + u64::from(descriptor.length);
             if end > frame_bytes || descriptor.length < FRAME_BYTES_MIN {
                 frames.pool.give(frame);
@@ -115,6 +140,7 @@ impl Queue {
         self.socket.rx.release();
         self.on_offer -= returned;
         if returned > 0 {
+            self.note_taken(returned, bytes);
             self.offer(frames);
         }
         received.len() - before

@@ -194,6 +194,8 @@ fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
         poller: port.poller_name().into(),
         sender_queue_packets: 0,
         sender_queue_dropped: 0,
+        forwarded_bytes: port.announcements().forwarded_waiting_bytes(),
+        forwarded_dropped: lost.forwarded,
         kernel_dropped: lost.owned,
         lost_while_down: lost.while_down,
         device: DeviceStats::default(),

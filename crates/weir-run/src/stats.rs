@@ -113,8 +113,12 @@ pub struct PortStats {
     pub poller: String,
     /// Packets that wait in the senders' qdisc.
     pub sender_queue_packets: u64,
-    /// Packets that qdisc dropped since the wire came up: forwarded traffic, which no sender's buffer bounds.
+    /// Packets that qdisc dropped since the wire came up.
     pub sender_queue_dropped: u64,
+    /// What waits at the sender's end without a socket that could be held, forwarded or bridged, in bytes of the kernel's memory.
+    pub forwarded_bytes: u64,
+    /// Packets without a socket that were dropped there, because too much waited.
+    pub forwarded_dropped: u64,
     /// Packets the kernel lost between the ring and the receive ring; 0, or it is a fault.
     pub kernel_dropped: u64,
     /// Packets the kernel lost because the interface was down, or up again and not yet Weir's.

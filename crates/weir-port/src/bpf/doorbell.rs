@@ -4,6 +4,9 @@
 //! ```text
 //! if priming: queue = the mark's, or drop a packet that is not marked
 //! else:       queue = flows[hash] or, for a new flow, the next queue in turn that has no backlog
+//! if it has no socket:
+//!             drop it and count that, if too much waits in the queue without one; otherwise forwarded[queue] += its cost
+//! all[queue] += its cost
 //! if pending[queue] = 0 and exchange(pending[queue], 1) = 0:
 //!     if compare_exchange(state, PARKED, NOTIFIED): submit one record to the ring buffer
 //! ```
@@ -13,12 +16,16 @@
 //! kick per park): only the exchange that finds PARKED kicks. A queue that is already known to be pending rings
 //! nothing, so senders held by a backlog cost no wake-ups.
 //!
+//! What waits without a socket is bounded in bytes ([`crate::waiting`] has the rule), because nobody is charged for it: with room for
+//! some ten thousand packets in each of 64 queues it could take gigabytes of the kernel's memory. A packet with a socket
+//! is never dropped here: the socket's buffer bounds it.
+//!
 //! Limits. The program runs *before* the packet is in the device's ring, so a sender preempted in between can leave a
 //! packet behind a worker that has looked and gone; the worker therefore looks again at growing intervals. A socket
 //! that cached another transmit queue keeps it whatever is asked here (`netdev_pick_tx`), so a queue that was rung in
 //! vain makes the worker look at all of them.
 //!
-//! Source: kernel `net/core/dev.c` (`sch_handle_egress` runs before `netdev_core_pick_tx`), `struct __sk_buff`.
+//! Source: kernel `net/core/dev.c` (`qdisc_pkt_len_init`; `sch_handle_egress` runs before `netdev_core_pick_tx`), `struct __sk_buff`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -28,9 +35,13 @@ use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Size};
 use super::map::{Map, SharedWords, WakeRing};
 use super::program::{Hook, Program};
 use crate::napi::PRIMING_MARK;
+use crate::waiting::{self, LetIn};
 
 const SKB_MARK: i16 = 8;
 const SKB_QUEUE_MAPPING: i16 = 12;
+const SKB_WIRE_LEN: i16 = 160;
+const SKB_GSO_SEGS: i16 = 164;
+const SKB_SK: i16 = 168;
 const TCX_NEXT: i32 = -1;
 const TCX_DROP: i32 = 2;
 const BPF_RB_FORCE_WAKEUP: i32 = 2;
@@ -85,6 +96,20 @@ impl Bell {
 const WORD_PRIMING: usize = 0;
 const WORD_NEXT: usize = 16;
 const WORD_PENDING: usize = 32;
+/// Each queue has an account of so many words, a cache line, behind the words of all.
+const ACCOUNT_WORDS: usize = 16;
+const ACCOUNT_SHIFT: i32 = 6;
+/// In an account: all that was let in, and of that what is forwarded, in bytes; what is forwarded and no longer waits, by the queue's
+/// worker; and packets that were dropped.
+const ACCOUNT_ALL: usize = 0;
+const ACCOUNT_FORWARDED: usize = 1;
+const ACCOUNT_GONE: usize = 2;
+const ACCOUNT_DROPPED: usize = 3;
+
+/// Where the accounts begin.
+fn accounts(queues: usize) -> usize {
+    (WORD_PENDING + 2 * queues).next_multiple_of(ACCOUNT_WORDS)
+}
 
 /// What one sending end's program and the worker share.
 pub struct Announcements {
@@ -95,7 +120,7 @@ pub struct Announcements {
 impl Announcements {
     /// For a device with `queues` transmit queues, none pending.
     pub fn new(queues: usize) -> io::Result<Announcements> {
-        Ok(Announcements { words: SharedWords::new(WORD_PENDING + 2 * queues)?, queues })
+        Ok(Announcements { words: SharedWords::new(accounts(queues) + ACCOUNT_WORDS * queues)?, queues })
     }
 
     /// While priming, a packet marked as [`PRIMING_MARK`] goes to the queue its mark names, so that each NAPI instance can be
@@ -126,6 +151,40 @@ impl Announcements {
         self.words.words()[WORD_PENDING + self.queues + queue].store(u32::from(backlog), Ordering::Relaxed);
     }
 
+    /// What was let into `queue` so far.
+    pub(crate) fn let_in(&self, queue: usize) -> LetIn {
+        let word = |word| self.account(queue, word).load(Ordering::Acquire);
+        // First, as what comes between the two would be forwarded and not among all.
+        let forwarded = word(ACCOUNT_FORWARDED);
+        LetIn { all: word(ACCOUNT_ALL), forwarded }
+    }
+
+    /// Tells the program how much of what is forwarded no longer waits in `queue`.
+    pub(crate) fn set_gone(&self, queue: usize, bytes: u32) {
+        self.account(queue, ACCOUNT_GONE).store(bytes, Ordering::Release);
+    }
+
+    /// Packets that were dropped because too much waited without a socket, `before` of them at the last look.
+    pub(crate) fn dropped(&self, before: u64) -> u64 {
+        let sum = (0..self.queues).map(|queue| self.account(queue, ACCOUNT_DROPPED).load(Ordering::Relaxed));
+        // Each goes round at 2^32, and so does their sum.
+        before + u64::from(sum.fold(0, u32::wrapping_add).wrapping_sub(before as u32))
+    }
+
+    /// What waits without a socket in all queues, in bytes, or a little less.
+    pub fn forwarded_waiting_bytes(&self) -> u64 {
+        let waits = |queue| {
+            let gone = self.account(queue, ACCOUNT_GONE).load(Ordering::Acquire);
+            u64::from(self.let_in(queue).forwarded.wrapping_sub(gone))
+        };
+        (0..self.queues).map(waits).sum()
+    }
+
+    fn account(&self, queue: usize, word: usize) -> &AtomicU32 {
+        assert!(queue < self.queues, "a queue of this device");
+        &self.words.words()[accounts(self.queues) + ACCOUNT_WORDS * queue + word]
+    }
+
     fn pending(&self, queue: usize) -> &AtomicU32 {
         assert!(queue < self.queues, "a queue of this device");
         &self.words.words()[WORD_PENDING + queue]
@@ -141,6 +200,7 @@ pub fn load(bells: &[&Bell], announcements: &Announcements) -> io::Result<Progra
     asm.op(Op::Mov, Reg::R6, Reg::R1);
     asm.load_map_value(Reg::R8, announcements.words.as_fd());
     choose_queue(&mut asm, flows.as_ref().map(Map::as_fd), announcements.queues, drop);
+    account(&mut asm, announcements.queues, out, drop);
     announce(&mut asm, bells, announcements.queues, out);
     asm.place(out);
     asm.op_imm(Op::Mov, Reg::R0, TCX_NEXT);
@@ -219,6 +279,55 @@ fn choose_queue_of_flow(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, cho
     asm.op_imm(Op::Add, Reg::R3, -8);
     asm.op_imm(Op::Mov, Reg::R4, 0);
     asm.call(Helper::MapUpdate);
+}
+
+/// Adds the packet to the account of the queue in `R7`, or counts it there and goes to `drop`.
+fn account(asm: &mut Asm, queues: usize, beyond: Label, drop: Label) {
+    let [is_whole, long, fits, full, held] =
+        [asm.label(), asm.label(), asm.label(), asm.label(), asm.label()];
+    let word = |word: usize| byte_offset(accounts(queues) + word);
+    asm.op(Op::Mov, Reg::R1, Reg::R7);
+    asm.op_imm(Op::And, Reg::R1, 0xffff);
+    asm.jump_if(Cond::Ge, Reg::R1, queues as i32, beyond);
+    asm.op_imm(Op::Lsh, Reg::R1, ACCOUNT_SHIFT);
+    asm.op(Op::Add, Reg::R1, Reg::R8);
+    // What it costs, as `waiting.rs` counts what it becomes: a frame for each segment.
+    asm.load(Size::Word, Reg::R2, Reg::R6, SKB_GSO_SEGS);
+    asm.jump_if(Cond::Ne, Reg::R2, 0, is_whole);
+    asm.op_imm(Op::Mov, Reg::R2, 1);
+    asm.place(is_whole);
+    asm.op_imm(Op::Mul, Reg::R2, waiting::OVERHEAD_BYTES as i32);
+    asm.load(Size::Word, Reg::R3, Reg::R6, SKB_WIRE_LEN);
+    asm.op(Op::Add, Reg::R2, Reg::R3);
+    asm.load(Size::Double, Reg::R4, Reg::R6, SKB_SK);
+    asm.jump_if(Cond::Ne, Reg::R4, 0, held);
+
+    asm.load(Size::Word, Reg::R4, Reg::R1, word(ACCOUNT_FORWARDED));
+    asm.load(Size::Word, Reg::R5, Reg::R1, word(ACCOUNT_GONE));
+    asm.op(Op::Sub, Reg::R4, Reg::R5);
+    // Both go round at 2^32.
+    asm.op_imm(Op::Lsh, Reg::R4, 32);
+    asm.op_imm(Op::Rsh, Reg::R4, 32);
+    asm.op(Op::Add, Reg::R4, Reg::R2);
+    let bytes_max = waiting::bytes_max(queues);
+    asm.jump_if(Cond::Ge, Reg::R3, waiting::SHORT_BYTES as i32 + 1, long);
+    asm.jump_if(Cond::Ge, Reg::R4, (bytes_max + waiting::reserve_bytes(queues)) as i32 + 1, full);
+    asm.jump(fits);
+    asm.place(long);
+    asm.jump_if(Cond::Ge, Reg::R4, bytes_max as i32 + 1, full);
+    asm.place(fits);
+    // It leaves in its register what was there before.
+    asm.op(Op::Mov, Reg::R4, Reg::R2);
+    asm.fetch_add(Reg::R1, word(ACCOUNT_FORWARDED), Reg::R4);
+    asm.place(held);
+    asm.fetch_add(Reg::R1, word(ACCOUNT_ALL), Reg::R2);
+    let counted = asm.label();
+    asm.jump(counted);
+    asm.place(full);
+    asm.op_imm(Op::Mov, Reg::R2, 1);
+    asm.fetch_add(Reg::R1, word(ACCOUNT_DROPPED), Reg::R2);
+    asm.jump(drop);
+    asm.place(counted);
 }
 
 /// Sets `pending` of the queue in `R7` and kicks its owner, if that is parked.

@@ -9,7 +9,8 @@ use crate::human::count;
 /// Nothing was.
 pub const NONE: &str = "none";
 
-/// [`NONE`], or how many packets and why: by the rules of the wire, by the kernel before the wire had them, or `unsent` ones.
+/// [`NONE`], or how many packets and why: by the rules of the wire, by the kernel before the wire had them, `forwarded`
+/// ones of which too much waited, or `unsent` ones.
 pub fn text(last: &Snapshot, unsent: u64) -> String {
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
     for (reason, amount) in &last.totals.dropped {
@@ -17,6 +18,7 @@ pub fn text(last: &Snapshot, unsent: u64) -> String {
     }
     for port in &last.ports {
         *reasons.entry("sender-queue").or_default() += port.sender_queue_dropped;
+        *reasons.entry("forwarded").or_default() += port.forwarded_dropped;
         *reasons.entry("kernel").or_default() += port.kernel_dropped;
     }
     *reasons.entry("unsent").or_default() += unsent;

@@ -168,6 +168,12 @@ fn summary_text(summary: &Summary, seen: &SequenceCounts, times: Times) -> Strin
         let packets = human::plural(summary.lost.while_down, "packet");
         line(format_args!("{packets} lost by the kernel while the interface was down"));
     }
+    if summary.lost.forwarded > 0 {
+        let packets = human::plural(summary.lost.forwarded, "packet");
+        line(format_args!(
+            "{packets} without a socket (forwarded) dropped at the sender, as too much of such waited"
+        ));
+    }
     if summary.split_flows > 0 {
         line(format_args!("{} came to more than one worker", human::plural(summary.split_flows, "flow")));
     }
@@ -239,6 +245,7 @@ fn summary_json(summary: &Summary, seen: &SequenceCounts, times: Times) -> Value
     object["balances"] = json!(summary.balances());
     object["kernel_lost"] = json!(summary.lost.owned);
     object["kernel_lost_while_down"] = json!(summary.lost.while_down);
+    object["forwarded_dropped"] = json!(summary.lost.forwarded);
     object["elapsed_ns"] = json!(times.elapsed_ns);
     object["active_ns"] = json!(times.active_ns);
     object["mpps"] = json!(mpps(summary.account.accepted.packets, times.active_ns));

@@ -105,7 +105,7 @@ fn send_buffers(wmem_default: Option<u64>) -> Check {
     let Some(bytes) = wmem_default else {
         return Check::warn(NAME, "net.core.wmem_default cannot be read", "mount /proc");
     };
-    let floods = u64::from(qdisc::LIMIT_SINGLE) * SMALL_PACKET_BYTES / bytes.max(1);
+    let floods = u64::from(qdisc::HELD_SINGLE) * SMALL_PACKET_BYTES / bytes.max(1);
     let what = format!(
         "net.core.wmem_default is {}, so {} sockets can flood one queue",
         human::bytes(bytes),

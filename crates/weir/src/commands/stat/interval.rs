@@ -87,7 +87,7 @@ pub fn between(before: &Snapshot, after: &Snapshot) -> Vec<Line> {
 fn flows(wire: &WireStats, ports: &[PortStats]) -> (Flow, Flow) {
     let mut input = Flow {
         errors: ports.iter().map(|port| port.kernel_dropped).sum(),
-        drops: ports.iter().map(|port| port.sender_queue_dropped).sum(),
+        drops: ports.iter().map(|port| port.sender_queue_dropped + port.forwarded_dropped).sum(),
         ..Flow::default()
     };
     let mut output = Flow::default();

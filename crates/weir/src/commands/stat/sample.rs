@@ -118,6 +118,8 @@ fn port(name: &str, sender: &str) -> PortStats {
         poller: "socket".into(),
         sender_queue_packets: 0,
         sender_queue_dropped: 0,
+        forwarded_bytes: 0,
+        forwarded_dropped: 0,
         kernel_dropped: 0,
         lost_while_down: 0,
         device: device(name),

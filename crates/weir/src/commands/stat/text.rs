@@ -27,6 +27,7 @@ fn wire_text(wire: &WireStats, ports: &[PortStats], colour: bool) -> String {
         device_table(ports).render(colour),
         frames_line(wire.frames),
     ];
+    parts.extend(forwarded_lines(ports));
     if !wire.events.is_empty() {
         parts.insert(5, event_table(wire).render(colour));
     }
@@ -170,6 +171,15 @@ fn event_table(wire: &WireStats) -> Table {
         ]);
     }
     table
+}
+
+/// What could not be held and was too much.
+fn forwarded_lines(ports: &[PortStats]) -> Option<String> {
+    let lines = ports.iter().filter(|port| port.forwarded_dropped > 0).map(|port| {
+        let (dropped, waits) = (human::plural(port.forwarded_dropped, "packet"), human::bytes(port.forwarded_bytes));
+        format!("{}: {dropped} without a socket (forwarded) dropped, as too much of such waited; now {waits} waits\n", port.sender)
+    });
+    Some(lines.collect::<String>()).filter(|lines| !lines.is_empty())
 }
 
 fn frames_line(frames: FrameStats) -> String {
