@@ -397,7 +397,8 @@ impl<'a> Reader<'a> {
         let time = |text: &Option<Spanned<String>>| {
             text.as_ref().map(|text| self.value(text, parse_time_ns)).transpose()
         };
-        let codel = CodelConfig { mtu_bytes: FRAME_BYTES, ..CodelConfig::default() };
+        // For which packets, a direction knows when it shapes by this.
+        let codel = CodelConfig::default();
         let when_full = match class.full.as_ref().map(|full| (full, full.as_ref().as_str())) {
             None | Some((_, "block")) => WhenFull::Block,
             Some((_, "ecn")) => WhenFull::Ecn(codel),

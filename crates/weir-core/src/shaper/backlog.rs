@@ -45,6 +45,16 @@ pub struct Rule {
     pub max_wait_ns: Option<u64>,
 }
 
+impl Rule {
+    /// The same rule where packets have `mtu_bytes` at most.
+    pub fn for_packets_of(mut self, mtu_bytes: u64) -> Rule {
+        if let WhenFull::Ecn(codel) | WhenFull::Drop(codel) = &mut self.when_full {
+            codel.mtu_bytes = mtu_bytes;
+        }
+        self
+    }
+}
+
 /// What happens at the limit; see the table of the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {

@@ -126,7 +126,7 @@ impl Shaping {
             flows: self.size.queues,
             flow_quantum_bytes: self.size.quantum_bytes,
             limit_bytes: fastest.bytes_in(rules.queue_ns),
-            rule: rules.rule,
+            rule: rules.rule.for_packets_of(self.packet_bytes_max),
         })
     }
 

@@ -235,3 +235,35 @@ fn a_burst_is_the_same_for_long_packets() {
         }
     }
 }
+
+/// One packet that waits for its turn is no standing queue, however long packets are; two of them are.
+#[test]
+fn codel_knows_how_long_packets_are() {
+    const LONG_BYTES: u32 = 3520;
+    const WAIT_NS: u64 = 30_000_000;
+    let text = "default = \"a\"\n[[class]]\nname = \"a\"\nrate = \"2mbit\"\nfull = \"drop\"\n";
+    for (standing, is_dropped) in [(1, false), (2, true)] {
+        let mut pool = Pool::new(FrameMemory::new(300, 4096).unwrap());
+        let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
+        shaping.set_classes(classes(text), &mut pool, 0, |_, _| ());
+        shaping.set_packet_bytes_max(LONG_BYTES.into(), 0);
+        let mut dropped = 0;
+        for number in 0..50 {
+            let now_ns = u64::from(number) * WAIT_NS;
+            if number >= standing {
+                match shaping.dequeue(now_ns) {
+                    Dequeue::Packet(_, packet) => pool.give(packet.received.frame),
+                    Dequeue::Dropped(_, packet) => {
+                        dropped += 1;
+                        pool.give(packet.received.frame);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            let mut packet = packet(&mut pool, 1, number, 0, now_ns);
+            packet.received.len_bytes = LONG_BYTES;
+            shaping.enqueue(shaping.default_class(), 1, packet).unwrap();
+        }
+        assert_eq!(dropped > 0, is_dropped, "{standing} packets waiting: {dropped} dropped");
+    }
+}
