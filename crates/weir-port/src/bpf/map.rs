@@ -166,7 +166,7 @@ impl AsFd for SharedWords {
 /// A ring of records from programs to this process, used only for being readable: what a record says does not matter.
 ///
 /// Layout: a page with the consumer's position, a page with the producer's, then the data (kernel
-/// `kernel/bpf/ringbuf.c`). Positions count bytes and never wrap. Pages are the machine's: 4, 16 or 64 KiB.
+/// `kernel/bpf/ringbuf.c`). Positions count bytes and never wrap. See [`RingPages`].
 pub struct WakeRing {
     map: Map,
     consumer: Mapping,
@@ -176,10 +176,10 @@ pub struct WakeRing {
 impl WakeRing {
     /// An empty ring of one page, room for far more records than are ever unread: there is one kick per park.
     pub fn new() -> io::Result<WakeRing> {
-        let page_bytes = sys::page_bytes();
-        let map = Map::create(MapType::Ringbuf, 0, 0, page_bytes as u32, 0)?;
-        let consumer = Mapping::new(map.as_fd(), 0, page_bytes, true)?;
-        let producer = Mapping::new(map.as_fd(), page_bytes as i64, page_bytes, false)?;
+        let pages = RingPages::of(sys::page_bytes());
+        let map = Map::create(MapType::Ringbuf, 0, 0, pages.data_bytes, 0)?;
+        let consumer = Mapping::new(map.as_fd(), 0, pages.position_bytes, true)?;
+        let producer = Mapping::new(map.as_fd(), pages.producer_offset, pages.position_bytes, false)?;
         Ok(WakeRing { map, consumer, producer })
     }
 
@@ -198,5 +198,44 @@ impl WakeRing {
 impl AsFd for WakeRing {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
+    }
+}
+
+/// The sizes of a ring's parts, which the kernel wants in whole pages of the machine's: 4, 16 or 64 KiB.
+///
+/// Source: kernel `kernel/bpf/ringbuf.c:ringbuf_map_alloc` for the data, `ringbuf_map_mmap_kern` for the positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RingPages {
+    /// Of the data: whole pages, and a power of two.
+    data_bytes: u32,
+    /// Of the mapping of one position: one page exactly, or it may not be written.
+    position_bytes: usize,
+    /// Where the producer's position is mapped from; the consumer's comes first.
+    producer_offset: i64,
+}
+
+impl RingPages {
+    /// On a machine with pages of so many bytes.
+    fn of(page_bytes: usize) -> RingPages {
+        let data_bytes = u32::try_from(page_bytes).expect("a page of less than 4 GiB");
+        RingPages { data_bytes, position_bytes: page_bytes, producer_offset: i64::from(data_bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_made_of_the_machines_pages() {
+        for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
+            let pages = RingPages::of(page_bytes);
+            assert!(pages.data_bytes.is_power_of_two() && pages.data_bytes as usize % page_bytes == 0);
+            assert_eq!(
+                pages.position_bytes, page_bytes,
+                "the kernel maps a position's page alone to be written"
+            );
+            assert_eq!(pages.producer_offset, page_bytes as i64, "the second page");
+        }
     }
 }
