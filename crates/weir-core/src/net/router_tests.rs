@@ -3,8 +3,10 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
+use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet,
+    EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv4Packet,
+    Ipv6Packet, NdiscNeighborFlags, NdiscRepr,
 };
 
 use super::*;
@@ -257,6 +259,34 @@ fn packets_wait_for_neighbour_discovery() {
     assert_eq!(one(&mut router, 1, &mut Pkt(answer), 1), Verdict::Local);
     let (packet, verdict) = router.release(1).expect("a packet");
     assert_eq!((verdict, &packet.0[..6], packet.0[21]), (Verdict::Forward(1), &B[..], 8));
+}
+
+/// Without an option that names a station's address, an advertisement's is its frame's own; a group is nobody's.
+#[test]
+fn a_group_is_not_learnt_from_an_advertisement() {
+    let (station, ours) = (v6("2001:db8:1::77"), v6("2001:db8:1::1"));
+    let advertisement = |from| {
+        let message = Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert {
+            flags: NdiscNeighborFlags::SOLICITED,
+            target_addr: station,
+            lladdr: None,
+        });
+        let mut payload = vec![0; message.buffer_len()];
+        let checksums = ChecksumCapabilities::default();
+        message.emit(&station, &ours, &mut Icmpv6Packet::new_unchecked(&mut payload), &checksums);
+        let icmp = u8::from(IpProtocol::Icmpv6);
+        let ip = ip_v6("2001:db8:1::77", "2001:db8:1::1", 255, icmp, &payload);
+        ethernet(R1, from, EthernetProtocol::Ipv6, &ip)
+    };
+    let mut router = router();
+    assert!(matches!(offer(&mut router, from_a6("2001:db8:1::77", 9), 0), Verdict::Hold(_)));
+    let group = [0x33, 0x33, 0, 0, 0, 1];
+    let malformed = Verdict::Drop(DropReason::Malformed);
+    assert_eq!(one(&mut router, 1, &mut advertisement(group), 1), malformed);
+    assert!(router.release(1).is_none(), "it still waits");
+    assert_eq!(one(&mut router, 1, &mut advertisement(B), 1), Verdict::Local);
+    let (packet, verdict) = router.release(1).expect("a packet");
+    assert_eq!((verdict, &packet.0[..6]), (Verdict::Forward(1), &B[..]));
 }
 
 #[test]
