@@ -315,7 +315,8 @@ impl Intake {
         self.empty_polls
     }
 
-    /// How many of them were of a queue that had waited for its turn (invariant 5).
+    /// How many of them were of a queue that had waited for its turn (invariant 5): its last poll was full and took its last packet, and
+    /// none of its senders, whom that let go on, has run since. Nobody can tell such a queue from one with more.
     pub fn empty_wakes(&self) -> u64 {
         self.empty_wakes
     }

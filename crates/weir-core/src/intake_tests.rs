@@ -43,6 +43,18 @@ fn quiet_queues_go_before_active_ones_and_each_gets_one_turn() {
     assert!(intake.is_quiet(1) && intake.is_quiet(2), "so their next packets are announced");
 }
 
+/// Any other queue that runs dry says so itself, by a poll that is not full.
+#[test]
+fn a_look_in_vain_is_of_a_queue_that_a_full_poll_left_empty() {
+    for (packets, in_vain) in [(2 * BUDGET - 1, 0), (2 * BUDGET, 1), (2 * BUDGET + 1, 0)] {
+        let mut intake = settled(2);
+        let mut waiting = [packets, 0];
+        intake.announce(0);
+        (1..5).for_each(|time| drop(pass(&mut intake, &mut waiting, 10 * time)));
+        assert_eq!((waiting[0], intake.empty_wakes()), (0, in_vain), "{packets} packets");
+    }
+}
+
 #[test]
 fn a_turn_that_is_not_taken_is_kept() {
     let mut intake = settled(3);
