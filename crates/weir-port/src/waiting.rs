@@ -18,7 +18,7 @@
 //! Units: the bytes of a frame and [`OVERHEAD_BYTES`] for the kernel's own, so about what it keeps in memory. All counts go round at 2^32.
 //!
 //! Owner: the queue's worker. Limits: what is lost with a queue that somebody replaces is taken for waiting until the queue is empty
-//! once. A packet that is cut into other segments than its sender said is put right the same way.
+//! once. Processors that look at the same moment may each let one packet in beyond the bound. A packet that is cut into other segments than its sender said is put right the same way.
 
 use std::collections::VecDeque;
 
