@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         privileged!(a_killed_guardian_ends_its_sink),
         privileged!(after_both_were_killed_the_next_wire_mends),
         privileged!(after_both_were_killed_a_command_mends),
+        privileged!(after_both_were_killed_no_socket_stays),
         privileged!(without_a_process_to_be_had_everything_is_put_back),
         privileged!(without_io_uring_a_wire_lets_its_senders_go),
         privileged!(without_io_uring_a_killed_wire_lets_its_senders_go),
@@ -166,6 +167,26 @@ fn after_both_were_killed_a_command_mends() -> Result<()> {
     let again = run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;
     ensure!(again.stdout == "nothing was left behind\n", "it says: {}", again.stdout);
     before.require_same(&rig)
+}
+
+/// Nobody listens at it any more; `stat` and `mend` remove it, of a wire that is up they do not.
+fn after_both_were_killed_no_socket_stays() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let socket = format!("/run/weir/{}.sock", rig.middle.name());
+    let other = Rig::new(1, 1)?;
+    let living = other.wire(&["--rate", "100mbit"])?;
+    let commands: [&[&str]; 3] = [&["stat"], &["mend", "wa", "wb"], &["stat", rig.middle.name()]];
+    for command in commands {
+        kill_both(&rig)?;
+        ensure!(Path::new(&socket).exists(), "nothing is left behind: this test sees nothing");
+        let done = run(&mut rig.weir(command), LIMIT)?;
+        ensure!(!Path::new(&socket).exists(), "{socket} is there after weir {}", command.join(" "));
+        let is_mend = command[0] == "mend";
+        ensure!(done.stdout.contains("control socket") == is_mend, "it says: {}", done.stdout);
+        living.check()?;
+    }
+    living.stop()?;
+    run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success().map(drop)
 }
 
 fn without_a_process_to_be_had_everything_is_put_back() -> Result<()> {

@@ -19,12 +19,14 @@ mod admission;
 mod server;
 
 use std::io::{self, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use weir_port::lock::Lock;
 
 use crate::clock::now_ns;
 use crate::crew::Crew;
@@ -148,6 +150,35 @@ pub fn understood(line: &[u8]) -> Result<Value, Refusal> {
     }
 }
 
+/// Removes the sockets of wires that were killed together with their guardians; the wires' names.
+pub fn remove_left() -> Vec<String> {
+    let names = |path: &PathBuf| path.file_stem().map(|name| name.to_string_lossy().into_owned());
+    sockets().iter().filter(|path| remove_if_left(path)).filter_map(names).collect()
+}
+
+/// Removes a socket if a wire left it at which nobody listens; whether it did. Only root can, and a wire that is just making its socket
+/// has the lock.
+fn remove_if_left(path: &Path) -> bool {
+    let is_refused =
+        || UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+    let is_socket = || std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
+    is_socket() && is_refused() && {
+        let lock = Lock::try_take();
+        lock.is_some() && is_refused() && std::fs::remove_file(path).is_ok()
+    }
+}
+
+/// Where wires listen, or did.
+fn sockets() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten();
+    let mut paths: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .collect();
+    paths.sort();
+    paths
+}
+
 /// Whether nobody listens there; a wire that may not be asked is one that is up.
 fn has_gone(path: &Path) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
@@ -156,7 +187,12 @@ fn has_gone(path: &Path) -> bool {
 
 /// The counters of one wire.
 pub fn stat(name: &str) -> Result<Snapshot, String> {
-    read(&Control::path_of(name))
+    let path = Control::path_of(name);
+    let answer = read(&path);
+    if answer.is_err() {
+        remove_if_left(&path);
+    }
+    answer
 }
 
 fn read(path: &Path) -> Result<Snapshot, String> {
@@ -166,16 +202,10 @@ fn read(path: &Path) -> Result<Snapshot, String> {
 /// The counters of every wire that is up and answers, and why others do not.
 pub fn stat_all() -> (Snapshot, Vec<String>) {
     let (mut all, mut faults) = (Snapshot::default(), Vec::new());
-    let mut paths: Vec<_> = std::fs::read_dir(DIRECTORY)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .collect();
-    paths.sort();
-    for path in paths {
+    for path in sockets() {
         // Left behind by a crash: nobody listens any more.
         if has_gone(&path) {
+            remove_if_left(&path);
             continue;
         }
         match read(&path) {

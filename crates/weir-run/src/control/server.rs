@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use weir_port::lock::Lock;
 use weir_port::{directory, sys};
 
 use super::admission::{ROOT, Recent, admits, allows};
@@ -56,6 +57,8 @@ impl Control {
                 "a wire called {name} is up already, as `weir stat {name}` shows; a wire of other interfaces needs another --name"
             )));
         }
+        // Until it listens, nobody else takes the socket for one that was left.
+        let _lock = Lock::take().map_err(io::Error::other)?;
         // Nobody answers: it was left behind by a crash.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

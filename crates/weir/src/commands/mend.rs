@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use weir_port::{PortError, mend};
+use weir_run::control;
 
 use crate::{Failure, Outcome, output};
 
-/// Put back what a killed weir left behind: the queue, checksum offload, senders that stand, forwarding.
+/// Put back what a killed weir left behind: the queue, checksum offload, senders that stand, forwarding, control sockets.
 ///
 /// Normally nothing is left behind, because a second process, the guardian, puts everything back also after a crash. If both were
 /// killed, the next weir on the same interfaces puts things right, or this command where there is none. It may be given
@@ -15,7 +16,7 @@ use crate::{Failure, Outcome, output};
 #[command(after_help = "Examples:
   weir mend veth-a veth-b
   ip netns exec NAME weir mend eth0     from the other end
-  weir mend                             forwarding of this host, after `weir run`")]
+  weir mend                             forwarding of this host, after `weir run`, and control sockets")]
 pub struct Arguments {
     /// Interfaces of this network namespace, whose pairs are mended
     #[arg(value_name = "INTERFACE")]
@@ -28,6 +29,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return Err(PortError::NotRoot { doing: "mending what weir changed".into() }.into());
     }
     let mut done = mend::settings()?;
+    done.extend(
+        control::remove_left().iter().map(|name| format!("the control socket of wire {name} removed")),
+    );
     let mut faults: Vec<Failure> = Vec::new();
     for interface in &arguments.interfaces {
         match mend::pair(interface, &mut |text| output::say(format_args!("weir: {text}"))) {
