@@ -51,6 +51,12 @@ impl RawSocket {
         std::os::fd::AsFd::as_fd(&self.fd)
     }
 
+    /// Sends past the interface's queue from now on, to the device itself.
+    pub fn bypass_queue(&self) -> Result<()> {
+        const PACKET_QDISC_BYPASS: i32 = 20;
+        self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, 1)
+    }
+
     /// Sends one frame; blocks while the interface holds its sender.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         // SAFETY: the pointer and the length are those of a live slice, which the kernel only reads.

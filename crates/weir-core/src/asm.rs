@@ -144,6 +144,7 @@ const MODE_MEM: u8 = 0x60;
 const MODE_ATOMIC: u8 = 0xc0;
 const SOURCE_REG: u8 = 0x08;
 const END_TO_BE: u8 = 0xd8;
+const ATOMIC_ADD: i32 = 0x00;
 const ATOMIC_FETCH_ADD: i32 = 0x01;
 const ATOMIC_XCHG: i32 = 0xe1;
 const ATOMIC_CMPXCHG: i32 = 0xf1;
@@ -211,6 +212,16 @@ impl Asm {
     /// `*(size *)(dst + offset) = immediate`.
     pub fn store_imm(&mut self, size: Size, dst: Reg, offset: i16, immediate: i32) {
         self.slot(CLASS_ST | MODE_MEM | size as u8, dst as u8, 0, offset, immediate);
+    }
+
+    /// `*(u64 *)(dst + offset) += src`, in one.
+    pub fn add_double(&mut self, dst: Reg, offset: i16, src: Reg) {
+        self.slot(CLASS_STX | MODE_ATOMIC | Size::Double as u8, dst as u8, src as u8, offset, ATOMIC_ADD);
+    }
+
+    /// Swaps `*(u64 *)(dst + offset)` and `src`, in one; Linux 5.12.
+    pub fn exchange_double(&mut self, dst: Reg, offset: i16, src: Reg) {
+        self.slot(CLASS_STX | MODE_ATOMIC | Size::Double as u8, dst as u8, src as u8, offset, ATOMIC_XCHG);
     }
 
     /// `src = atomic 32-bit fetch-and-add of src to *(dst + offset)`, sequentially consistent.

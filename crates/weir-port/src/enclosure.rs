@@ -1,12 +1,14 @@
-//! The namespace of a program, and its way to the host by a wire.
+//! The namespace of a program, and its way to the host: a pair, limited in place, or two pairs with a wire between them.
 //!
 //! ```text
-//!  program's namespace          the wire's namespace                 host
-//!  lo, eth0 ================== program [wire] host ================ weirN   -- routing, netfilter --> uplinks
-//!  10.87.0.2/30       pair                            pair          10.87.0.1/30
+//!  program's namespace                                                host
+//!  lo, eth0 [limit] ============================ pair ========= [limit] weirN   -- routing, netfilter --> uplinks
+//!  10.87.0.2/30                                                 10.87.0.1/30
+//!                             the wire's namespace
+//!  lo, eth0 ========== pair == program [wire] host == pair ========= weirN
 //! ```
 //!
-//! The second pair gives the packets back to the host: there its routing and its firewall see them as from any interface. Neither
+//! With a wire the second pair gives the packets back to the host: there its routing and its firewall see them as from any interface. Neither
 //! namespace of ours has a name, so nothing of them can be left behind: they go with the processes and descriptors that hold
 //! them, and the pairs with them.
 //!
@@ -23,6 +25,7 @@ use crate::address::{self, Prefix, Route};
 use crate::error::{PortError, Result};
 use crate::forwarding::{self, Change, Setting};
 use crate::hold::{Hold, Thing};
+use crate::limit::Place;
 use crate::link::{self, Link};
 use crate::lock::Lock;
 use crate::netns::NetNs;
@@ -47,43 +50,116 @@ pub struct Enclosure {
     pub way_out: Option<Table>,
 }
 
-/// Makes the program's namespace. This thread must be in the wire's namespace, made for this and empty, where [`PORTS`] will be.
+/// What is known before anything is made.
+struct Site {
+    lock: Lock,
+    routes: Vec<Route>,
+    subnet: Subnet,
+}
+
+impl Site {
+    /// Chooses a network for the program; nobody else does so until this is dropped.
+    fn choose(host: &NetNs) -> Result<Site> {
+        let lock = Lock::take()?;
+        let (routes, used) = host.run(|| Ok((address::routes()?, address::addresses()?)))?;
+        let used: Vec<Prefix> = routes.iter().map(|route| route.to).chain(used).collect();
+        let subnet = Subnet::choose(&used).ok_or_else(no_subnet)?;
+        Ok(Site { lock, routes, subnet })
+    }
+
+    /// Addresses, routes and the way out, for a program behind `eth0` and a host behind `outer`.
+    fn connect(
+        &self,
+        host: &NetNs,
+        outer: &Link,
+        program: &NetNs,
+        eth0: &Link,
+        keeper: &mut dyn Keeper,
+    ) -> Result<Option<Table>> {
+        let subnet = &self.subnet;
+        let ipv6 = host.run(|| Ok(has_ipv6(outer)))? && program.run(|| Ok(has_ipv6(eth0)))?;
+        host.run(|| settle(outer, subnet, Side::Host, ipv6))?;
+        program.run(|| {
+            link::set_up(Link::by_name("lo")?.ifindex, true)?;
+            settle(eth0, subnet, Side::Program, ipv6)?;
+            let mut gateways = addresses(subnet, Side::Host, ipv6);
+            gateways.try_for_each(|gateway| address::add_default_route(eth0.ifindex, gateway.address))
+        })?;
+        let sources = addresses(subnet, Side::Program, ipv6).map(|prefix| prefix.address);
+        open_way_out(&self.lock, host, outer, &self.routes, sources, keeper)
+    }
+}
+
+/// Makes the program's namespace, for a wire. This thread must be in the wire's namespace, made for this and empty, where [`PORTS`] will be.
 /// Changes to the host are recorded with `keeper` first.
 pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<Enclosure> {
     // The wire's own ends are for the wire alone: they speak no IPv6 of their own accord.
     sysctl::write_if_there("ipv6/conf/default/disable_ipv6", "1")?;
     let program = NetNs::new()?;
-    let lock = Lock::take()?;
-    let (routes, used) = host.run(|| Ok((address::routes()?, address::addresses()?)))?;
-    let used: Vec<Prefix> = routes.iter().map(|route| route.to).chain(used).collect();
-    let subnet = Subnet::choose(&used).ok_or_else(no_subnet)?;
-
-    let pair = |name, far_name, address, netns, queues| {
+    let site = Site::choose(host)?;
+    let pair = |name, far_name, side, netns, queues| {
         let near = End { name, address: None };
-        veth::create(&near, &End { name: far_name, address: Some(address) }, netns, queues)
+        veth::create(&near, &End { name: far_name, address: Some(site.subnet.ethernet(side)) }, netns, queues)
     };
-    let program_address = subnet.ethernet(Side::Program);
-    let (near_program, eth0) = pair(c"program", c"eth0", program_address, &program, QUEUES_PROGRAM)?;
-    let host_address = subnet.ethernet(Side::Host);
-    let (near_host, outer) = pair(c"host", c"weir%d", host_address, host, QUEUES_HOST)?;
+    let (near_program, eth0) = pair(c"program", c"eth0", Side::Program, &program, QUEUES_PROGRAM)?;
+    let (near_host, outer) = pair(c"host", c"weir%d", Side::Host, host, QUEUES_HOST)?;
     let here = NetNs::current()?;
     for near in [&near_program, &near_host] {
         // They would go with the namespace too, but a moment later.
         keeper.record(&here, Undo::Link { ifindex: near.ifindex, name: near.name.clone() }, None)?;
         link::set_up(near.ifindex, true)?;
     }
-
-    let ipv6 = host.run(|| Ok(has_ipv6(&outer)))? && program.run(|| Ok(has_ipv6(&eth0)))?;
-    host.run(|| settle(&outer, &subnet, Side::Host, ipv6))?;
-    program.run(|| {
-        link::set_up(Link::by_name("lo")?.ifindex, true)?;
-        settle(&eth0, &subnet, Side::Program, ipv6)?;
-        let mut gateways = addresses(&subnet, Side::Host, ipv6);
-        gateways.try_for_each(|gateway| address::add_default_route(eth0.ifindex, gateway.address))
-    })?;
-    let sources = addresses(&subnet, Side::Program, ipv6).map(|prefix| prefix.address);
-    let way_out = open_way_out(&lock, host, &outer, &routes, sources, keeper)?;
+    let way_out = site.connect(host, &outer, &program, &eth0, keeper)?;
     Ok(Enclosure { program, way_out })
+}
+
+/// A program's namespace, and the ends of its pair, both limited.
+pub struct Limited {
+    /// The program's `eth0`, in its namespace.
+    pub program: Place,
+    /// The host's end.
+    pub host: Place,
+    /// The table of the way out, in the host's namespace, where there is one.
+    pub way_out: Option<Table>,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The network could not be made.
+    Network(PortError),
+    /// Its ends could not be limited; it is gone.
+    Limit(PortError),
+}
+
+impl From<PortError> for Refusal {
+    fn from(error: PortError) -> Refusal {
+        Refusal::Network(error)
+    }
+}
+
+/// Makes the program's namespace and its pair, which `limit` limits before anything can be sent. This thread must be in the host's namespace.
+pub fn make_limited(
+    keeper: &mut dyn Keeper,
+    limit: impl FnOnce(&Limited) -> Result<()>,
+) -> std::result::Result<Limited, Refusal> {
+    let host = NetNs::current()?;
+    let program = NetNs::new()?;
+    let site = Site::choose(&host)?;
+    let end = |name, side| End { name, address: Some(site.subnet.ethernet(side)) };
+    // The far end is the one that may have a number in its name, and one queue keeps the order of what several processors pass on.
+    let make = || veth::create(&end(c"eth0", Side::Program), &end(c"weir%d", Side::Host), &host, 1);
+    let (eth0, outer) = program.run(make)?;
+    keeper.record(&host, Undo::Link { ifindex: outer.ifindex, name: outer.name.clone() }, None)?;
+    let (program, host) = (Place { netns: program, link: eth0 }, Place { netns: host, link: outer });
+    let mut limited = Limited { program, host, way_out: None };
+    if let Err(error) = limit(&limited) {
+        limited.host.netns.run(|| link::delete(limited.host.link.ifindex))?;
+        return Err(Refusal::Limit(error));
+    }
+    let (program, host) = (&limited.program, &limited.host);
+    limited.way_out = site.connect(&host.netns, &host.link, &program.netns, &program.link, keeper)?;
+    Ok(limited)
 }
 
 /// What one side is called: its IPv4 address, and its IPv6 address if there is such.

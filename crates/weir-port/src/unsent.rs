@@ -8,11 +8,12 @@
 //!
 //! Source: proc_pid_net(5), `tcp`; kernel `include/net/tcp_states.h`, `net/ipv4/tcp_ipv4.c:get_tcp4_sock`.
 
-use crate::error::{Doing, Result};
+use crate::error::Result;
 use crate::netns::NetNs;
+use crate::socket_table::{self, Protocol, Row};
 
 /// FIN_WAIT1, LAST_ACK, CLOSING.
-const CLOSED_AND_SENDING: [&str; 3] = ["04", "09", "0B"];
+const CLOSED_AND_SENDING: [u8; 3] = [4, 9, 11];
 
 /// What is not acknowledged yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,34 +26,17 @@ pub struct Unsent {
 
 /// What the closed TCP sockets of `netns` have still to send.
 pub fn by_closed_sockets(netns: &NetNs) -> Result<Unsent> {
-    netns.run(|| {
-        let mut unsent = Unsent::default();
-        for table in ["tcp", "tcp6"] {
-            // /proc/net is that of the process, whose other threads are in other namespaces.
-            let path = format!("/proc/thread-self/net/{table}");
-            match std::fs::read_to_string(&path) {
-                Ok(text) => add(&mut unsent, &text),
-                // A kernel without IPv6.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error).doing(|| format!("reading {path}")),
-            }
-        }
-        Ok(unsent)
-    })
+    let mut unsent = Unsent::default();
+    socket_table::read(netns, &[Protocol::Tcp], |_, table| add(&mut unsent, table))?;
+    Ok(unsent)
 }
 
-/// Adds the sockets of one table: `sl local remote st tx_queue:rx_queue ...`, in hexadecimal.
+/// Adds the sockets of one table.
 pub fn add(unsent: &mut Unsent, table: &str) {
-    for line in table.lines().skip(1) {
-        let mut words = line.split_whitespace().skip(3);
-        let (Some(state), Some(queues)) = (words.next(), words.next()) else { continue };
-        let to_send = queues.split(':').next().and_then(|queue| u64::from_str_radix(queue, 16).ok());
-        if let Some(bytes @ 1..) = to_send
-            && CLOSED_AND_SENDING.contains(&state)
-        {
-            unsent.sockets += 1;
-            unsent.bytes = unsent.bytes.saturating_add(bytes);
-        }
+    let sending = |row: &Row| row.to_send_bytes > 0 && CLOSED_AND_SENDING.contains(&row.state);
+    for row in socket_table::rows(table).filter(sending) {
+        unsent.sockets += 1;
+        unsent.bytes = unsent.bytes.saturating_add(row.to_send_bytes);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The `weir` command: parse, call, print.
 
 mod commands;
+mod guarded;
 mod human;
 mod output;
 mod session;

@@ -3,9 +3,9 @@
 use weir_core::limit::{HELD, Plan, ROOT_CLASS};
 
 use super::htb::{self, ClassTraffic, Root, Traffic};
-use super::memory::{Counts, Memory};
+use super::memory::{Arrivals, Counts, Memory};
 use super::record::{Record, Stage};
-use super::{Place, steering::Steering};
+use super::{Place, arrivals, steering::Steering};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
@@ -25,7 +25,7 @@ pub fn at(place: &Place) -> Result<Option<Found>> {
         if htb::root(ifindex)? != Root::Limit {
             return Ok(None);
         }
-        let memory = match htb::program_id(ifindex)? {
+        let memory = match htb::CHOICE.program_id(ifindex)? {
             Some(id) => Memory::of_program(id).doing(|| format!("looking at program {id}"))?,
             None => None,
         };
@@ -47,8 +47,10 @@ pub struct Seen {
     pub classes: Vec<ClassTraffic>,
     /// What the program counted.
     pub counts: Counts,
-    /// Steering at the other end, if it is other than it was before.
-    pub steering: Option<Vec<String>>,
+    /// What was seen at the other end; `None` where nobody looks.
+    pub arrivals: Option<Arrivals>,
+    /// Where it is seen that the queue is not there any more.
+    pub gone_seen_from: Option<String>,
 }
 
 impl Seen {
@@ -71,9 +73,37 @@ impl Seen {
         self.traffic.dropped.saturating_sub(held + passing + self.counts.passing_full)
     }
 
+    /// What was dropped, by reason.
+    pub fn dropped(&self) -> [(&'static str, u64); 3] {
+        let [held_full, passing_overflowed] = self.overflowed();
+        [
+            ("held-full", held_full),
+            ("passing-full", passing_overflowed + self.counts.passing_full),
+            ("priority", self.misdirected()),
+        ]
+    }
+
+    /// Steering at the other end, if it is other than it was before and can be seen.
+    pub fn changed_steering(&self) -> Option<Vec<String>> {
+        let masks = || -> Result<Option<Vec<String>>> {
+            let far_end = self.place.far_end()?;
+            far_end.map(|far| far.netns.run(|| Steering::of(&far.link.name)?.masks())).transpose()
+        };
+        let before = self.record.as_ref().map(|record| record.steering_before.clone()).unwrap_or_default();
+        masks().ok().flatten().filter(|masks| *masks != before)
+    }
+
     /// What is wrong with it, a sentence each.
     pub fn faults(&self) -> Vec<String> {
         let place = self.place.describe();
+        let bypassed = self.arrivals.map_or(0, |arrivals| arrivals.bypassed);
+        if let (Some(end), Some(record)) = (&self.gone_seen_from, &self.record) {
+            return vec![format!(
+                "limit {} is gone from {place}: its queue was removed there, or the interface moved, and {bypassed} packets passed {end} \
+                 since: `weir limit` sets it again, `--off` forgets it",
+                record.name
+            )];
+        }
         let Some(record) = &self.record else {
             return vec![format!(
                 "the limit at {place} was never finished, or its filter was removed: `weir limit` sets it again, `--off` removes it"
@@ -95,6 +125,13 @@ impl Seen {
                 "limit {} at {place} has {} of its {leaves} classes: remove it with --off and set it again",
                 record.name,
                 self.classes.len()
+            ));
+        }
+        if bypassed > 0 {
+            faults.push(format!(
+                "limit {} at {place} was passed by {bypassed} packets, which AF_XDP or PACKET_QDISC_BYPASS sent past its queue: take \
+                 CAP_NET_RAW from whoever sends so",
+                record.name
             ));
         }
         let [held, _] = self.overflowed();
@@ -121,16 +158,36 @@ pub fn all() -> Result<Vec<Seen>> {
                 Err(error) => return Err(error),
             }
         }
+        for (ifindex, memory) in arrivals::all(&netns).unwrap_or_default() {
+            // An end that goes meanwhile, or whose other end nobody can see, says nothing.
+            seen.extend(gone(&netns, ifindex, &memory).ok().flatten());
+        }
     }
     Ok(seen)
 }
 
+/// A limit that is not there any more, if there is none at the other end of where its packets arrive.
+fn gone(netns: &NetNs, ifindex: u32, memory: &Memory) -> Result<Option<Seen>> {
+    let end = Place { netns: netns.try_clone()?, link: netns.run(|| Link::by_index(ifindex))? };
+    let Some(place) = end.far_end()? else { return Ok(None) };
+    if super::traffic(&place)?.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(Seen {
+        record: memory.record(),
+        traffic: Traffic::default(),
+        classes: Vec::new(),
+        counts: memory.counts(),
+        arrivals: Some(memory.arrivals()),
+        gone_seen_from: Some(end.describe()),
+        place,
+    }))
+}
+
 /// The limit of what one interface sends, with what it did.
 pub fn seen_at(place: Place) -> Result<Option<Seen>> {
-    let ifindex = place.link.ifindex;
-    let roots = place.netns.run(htb::roots)?;
-    let traffic = roots.into_iter().find(|(index, root, _)| *index == ifindex && *root == Root::Limit);
-    traffic.map(|(_, _, traffic)| look(place.netns, ifindex, traffic)).transpose()
+    let traffic = super::traffic(&place)?;
+    traffic.map(|traffic| look(place.netns, place.link.ifindex, traffic)).transpose()
 }
 
 fn look(netns: NetNs, ifindex: u32, traffic: Traffic) -> Result<Seen> {
@@ -139,12 +196,7 @@ fn look(netns: NetNs, ifindex: u32, traffic: Traffic) -> Result<Seen> {
     let found = at(&place)?.ok_or(PortError::NoInterface { name: place.link.name.clone() })?;
     let classes = place.netns.run(|| htb::classes(ifindex))?;
     let counts = found.memory.as_ref().map(Memory::counts).unwrap_or_default();
-    // The other end may be where nobody can look.
-    let masks = || -> Result<Option<Vec<String>>> {
-        let far_end = place.far_end()?;
-        far_end.map(|far| far.netns.run(|| Steering::of(&far.link.name)?.masks())).transpose()
-    };
-    let before = found.record.as_ref().map(|record| record.steering_before.clone()).unwrap_or_default();
-    let steering = masks().ok().flatten().filter(|masks| *masks != before);
-    Ok(Seen { place, record: found.record, traffic, classes, counts, steering })
+    let sees_arrivals = found.record.as_ref().is_some_and(|record| record.sees_arrivals);
+    let arrivals = found.memory.as_ref().filter(|_| sees_arrivals).map(Memory::arrivals);
+    Ok(Seen { place, record: found.record, traffic, classes, counts, arrivals, gone_seen_from: None })
 }

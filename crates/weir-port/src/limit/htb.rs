@@ -12,9 +12,9 @@ use netlink_bindings::traits::NetlinkRequest;
 use netlink_socket2::NetlinkSocket;
 use weir_core::limit::{Class, HELD, ROOT_CLASS};
 
-use crate::bpf::program::Program;
-use crate::error::{Doing, PortError, Result};
-use crate::netlink::{Batch, acknowledged, explained, is_code};
+use super::filter::{Spot, content_if_gone};
+use crate::error::{Doing, Result};
+use crate::netlink::{Batch, acknowledged, explained};
 
 /// The handle by which a limit is known again: `7769:`, "wi" in ASCII.
 pub const HANDLE: u32 = 0x7769_0000;
@@ -26,9 +26,6 @@ const LINK_LAYER_ETHERNET: u8 = 1;
 const HTB_VERSION: u32 = 3;
 /// The kernel takes times in units of 2^6 ns (`PSCHED_SHIFT`).
 const TICK_BITS: u32 = 6;
-const ACT_DIRECT: u32 = 1;
-const ETH_P_ALL: u32 = 0x0003;
-const FILTER_PRIORITY: u32 = 1;
 
 /// What is the root of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,42 +132,9 @@ pub fn set(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> {
     batch.send(doing)
 }
 
-/// Lets the program choose the leaf of each packet.
-pub fn attach(ifindex: u32, program: &Program) -> Result<()> {
-    let info = FILTER_PRIORITY << 16 | u32::from((ETH_P_ALL as u16).to_be());
-    let header = Tcmsg { info, ..message(ifindex, 0, HANDLE) };
-    let mut request = tc::Request::new().set_create().op_newtfilter_do(&header);
-    let options = request.encode().nested_options_bpf().push_fd(program.raw_fd() as u32);
-    // The program says the number of the class; whose it is, the filter.
-    drop(
-        options.push_name(c"weir-limit").push_flags(ACT_DIRECT).push_classid(HANDLE | u32::from(ROOT_CLASS)),
-    );
-    let doing = || format!("attaching the filter of interface number {ifindex}'s queue (cls_bpf)");
-    acknowledged(&mut NetlinkSocket::new(), &request, doing)
-}
-
-/// The number of the program that chooses leaves.
-pub fn program_id(ifindex: u32) -> Result<Option<u32>> {
-    let doing = || format!("reading the filters of interface number {ifindex}");
-    let request = tc::Request::new().op_gettfilter_dump(&message(ifindex, 0, HANDLE));
-    let mut socket = NetlinkSocket::new();
-    let mut reply = socket.request(&request).doing(doing)?;
-    let mut found = None;
-    while let Some(item) = reply.recv() {
-        let (_, attributes) = match item {
-            Ok(item) => item,
-            // A queue that is gone meanwhile has none.
-            Err(error) if error.as_io_error().raw_os_error() == Some(libc::EINVAL) => return Ok(None),
-            Err(error) => return Err(explained(error, doing())),
-        };
-        if let Ok(tc::OptionsMsg::Bpf(options)) = attributes.get_options()
-            && let Ok(id) = options.get_id()
-        {
-            found = Some(id);
-        }
-    }
-    Ok(found)
-}
+/// Where the program is asked that chooses the leaf of each packet. It says the number of the class; whose it is, the filter.
+pub const CHOICE: Spot =
+    Spot { parent: HANDLE, priority: 1, name: c"weir-limit", class: Some(HANDLE | ROOT_CLASS as u32) };
 
 /// What each class did and holds.
 pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
@@ -192,15 +156,7 @@ pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
 pub fn remove(ifindex: u32) -> Result<()> {
     let request = tc::Request::new().op_delqdisc_do(&message(ifindex, HANDLE, ROOT));
     let doing = || format!("removing the queue of interface number {ifindex}");
-    match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
-        Err(error) if is_gone(&error) => Ok(()),
-        result => result,
-    }
-}
-
-/// Nothing there, no such interface, or another's qdisc there.
-fn is_gone(error: &PortError) -> bool {
-    [libc::ENOENT, libc::ENODEV, libc::EINVAL].iter().any(|&code| is_code(error, code))
+    content_if_gone(acknowledged(&mut NetlinkSocket::new(), &request, doing))
 }
 
 fn message(ifindex: u32, handle: u32, parent: u32) -> Tcmsg {

@@ -1,7 +1,7 @@
 //! The memory of a limit in place: one value of an array map that its program, and so its queue, keeps alive.
 //!
 //! ```text
-//!       0  the words of two groups of leaves, then those of packets without a socket, then which record holds
+//!       0  the words of two groups of leaves, then those of packets without a socket, then which record holds, then what arrived
 //!    4096  two records, text: what the limit is and what to put back; the one that does not hold is written, then they change places
 //!   20480  the leaves: a word each          24576  the flows: a word each
 //! ```
@@ -56,6 +56,18 @@ pub const PASSING_FULL: i16 = 280;
 pub const MARKED: i16 = 288;
 /// When the time of [`PASSING_SERVED_NS`] was added last.
 pub const PASSING_AT_NS: i16 = 296;
+/// Packets and bytes that arrived without a stamp, so past the queue.
+pub const BYPASSED: i16 = 384;
+/// Their bytes.
+pub const BYPASSED_BYTES: i16 = 392;
+/// How long packets waited, times that overlap once.
+pub const HELD_NS: i16 = 400;
+/// Up to when that is counted.
+pub const HELD_UNTIL_NS: i16 = 408;
+/// How long the last packet waited.
+pub const DELAY_NS: i16 = 416;
+/// The longest time.
+pub const DELAY_NS_MAX: i16 = 424;
 const MAGIC_WORD: usize = 320;
 const HOLDING_WORD: usize = 328;
 /// "weirlmt1": the layout's name and version.
@@ -108,6 +120,21 @@ pub struct Counts {
     pub passing_full: u64,
     /// Packets without a socket that were marked as congested.
     pub marked: u64,
+}
+
+/// What was seen where packets arrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Packets that passed no queue.
+    pub bypassed: u64,
+    /// Their bytes.
+    pub bypassed_bytes: u64,
+    /// How long there was a packet that waited, in all.
+    pub held_ns: u64,
+    /// How long the last packet waited.
+    pub delay_ns: u64,
+    /// How long a packet waited at most.
+    pub delay_ns_max: u64,
 }
 
 /// The memory of one limit.
@@ -172,6 +199,25 @@ impl Memory {
             crowded: read(HELD.word(CROWDED)) + read(PASSING.word(CROWDED)),
             passing_full: read(PASSING_FULL),
             marked: read(MARKED),
+        }
+    }
+
+    /// What was seen where packets arrive; nothing where nobody looks.
+    pub fn arrivals(&self) -> Arrivals {
+        let read = |at: i16| self.word(at as usize).load(Ordering::Acquire);
+        Arrivals {
+            bypassed: read(BYPASSED),
+            bypassed_bytes: read(BYPASSED_BYTES),
+            held_ns: read(HELD_NS),
+            delay_ns: read(DELAY_NS),
+            delay_ns_max: read(DELAY_NS_MAX),
+        }
+    }
+
+    /// Forgets what passed before there was a limit to pass.
+    pub fn forget_bypassed(&self) {
+        for word in [BYPASSED, BYPASSED_BYTES] {
+            self.word(word as usize).store(0, Ordering::Release);
         }
     }
 

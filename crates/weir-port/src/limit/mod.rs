@@ -1,9 +1,9 @@
 //! A limit in place: the kernel's own HTB with a leaf for each flow, on an interface as it stands.
 //!
-//! From the outside in: this file sets and changes a limit, [`mod@off`] removes it, [`find`] finds those there are; [`htb`] are the kernel's
-//! objects, [`program`] gives flows their leaves, [`mod@passing`] bounds
-//! what waits of those that nobody can hold, [`memory`] is what it works on and where [`record`] is kept; [`steering`]
-//! keeps order at the other end of a pair.
+//! From the outside in: this file sets and changes a limit, [`mod@off`] removes it, [`find`] finds those there are; [`htb`] and [`filter`] are the
+//! kernel's objects, [`program`] gives flows their leaves, [`mod@passing`] bounds what waits of those that nobody can hold,
+//! [`memory`] is what it works on and where [`record`] is kept; [`steering`]
+//! keeps order at the other end of a pair, and [`arrivals`] sees there what has passed.
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory; the memory says what
 //! the limit is and what to put back. So there is no process, file or pin, and all of it goes with the interface.
@@ -11,8 +11,10 @@
 //! know of them.
 //!
 //! Owner: the kernel; commands change it one at a time ([`crate::hold::ends`]). Limits: what leaves by AF_XDP or with
-//! `PACKET_QDISC_BYPASS` passes no queue.
+//! `PACKET_QDISC_BYPASS` passes no queue; of a pair it is counted.
 
+pub mod arrivals;
+pub mod filter;
 pub mod find;
 pub mod htb;
 pub mod memory;
@@ -28,7 +30,7 @@ use weir_core::limit::{Class, PASSING, Plan, ROOT_CLASS, Wanted};
 use weir_core::rate::Rate;
 
 use self::find::Found;
-use self::htb::Root;
+use self::htb::{Root, Traffic};
 use self::memory::Memory;
 use self::record::{Direction, Record, Stage};
 use self::steering::Steering;
@@ -150,6 +152,14 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
     }
 }
 
+/// What the limit of an interface did and holds; `None` if there is none.
+pub fn traffic(place: &Place) -> Result<Option<Traffic>> {
+    let roots = place.netns.run(htb::roots)?;
+    let ours =
+        roots.into_iter().find(|(index, root, _)| *index == place.link.ifindex && *root == Root::Limit);
+    Ok(ours.map(|(_, _, traffic)| traffic))
+}
+
 fn wanted_record(
     place: &Place,
     asked: &Asked,
@@ -171,6 +181,8 @@ fn wanted_record(
         packet_bytes_max: place.link.gso_bytes_max.max(place.link.mtu_bytes + 18),
         stage: Stage::Making,
         steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
+        sees_arrivals: before.is_some_and(|before| before.sees_arrivals),
+        made_clsact: before.is_some_and(|before| before.made_clsact),
     })
 }
 
@@ -179,29 +191,52 @@ fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<()> {
     let far_end = place.far_end()?;
     check_order(place, far_end.as_ref())?;
     let steering = far_end.as_ref().map(Place::steering).transpose()?;
+    // What was changed for a limit that somebody took away was changed before this one.
+    let gone = far_end.as_ref().and_then(gone_from);
     if let Some(steering) = &steering {
-        record.steering_before = steering.masks()?;
+        record.steering_before = match &gone {
+            Some(gone) => gone.steering_before.clone(),
+            None => steering.masks()?,
+        };
     }
     let memory = Memory::new().doing(|| "making the memory of a limit".into())?;
     memory.set_clocks(plan);
     write(&memory, &record)?;
-    let program =
-        program::load(memory.map()).doing(|| "loading the program that gives flows their leaves".into())?;
-    let open = open_plan(plan.wanted());
+    // The end where the programs are is theirs: who is root there could take away what looks.
+    let looks_from = far_end.as_ref().filter(|_| record.direction == Direction::There);
+    if let Some(far_end) = looks_from
+        && let Ok(is_made) = arrivals::watch(far_end, &memory)
+    {
+        record.sees_arrivals = true;
+        record.made_clsact = is_made || gone.as_ref().is_some_and(|gone| gone.made_clsact);
+    }
     let ifindex = place.link.ifindex;
-    let made = place.netns.run(|| {
-        htb::create(ifindex, open.classes())?;
-        htb::attach(ifindex, &program)?;
-        htb::set(ifindex, open.classes())
-    });
+    let open = open_plan(plan.wanted());
+    let make_queue = || {
+        let program = program::load(memory.map(), record.sees_arrivals)
+            .doing(|| "loading the program that gives flows their leaves".into())?;
+        place.netns.run(|| {
+            htb::create(ifindex, open.classes())?;
+            htb::CHOICE.attach(ifindex, &program)?;
+            htb::set(ifindex, open.classes())
+        })
+    };
+    let made = write(&memory, &record).and_then(|()| make_queue());
     let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), Steering::spread));
+    memory.forget_bypassed();
     let made = made.and_then(|()| change(place, &memory, plan, record.clone(), true));
     if made.is_err() {
         // The first error says it all.
         let _ = place.netns.run(|| htb::remove(ifindex));
+        let _ = looks_from.map_or(Ok(()), |far_end| arrivals::unwatch(far_end, record.made_clsact));
         let _ = steering.map_or(Ok(()), |steering| steering.set(&record.steering_before));
     }
     made
+}
+
+/// What a limit was whose packets arrived at an end, and which is not there any more.
+fn gone_from(far_end: &Place) -> Option<Record> {
+    arrivals::at(far_end).ok().flatten().and_then(|memory| memory.record())
 }
 
 /// Brings a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use weir_core::limit::{Plan, Wanted, opening};
 
 use super::find::Found;
-use super::htb::{self, Root, Traffic};
+use super::htb::{self, Traffic};
 use super::memory::Memory;
 use super::record::{Record, Stage};
-use super::{Place, find, leaves_first, open_plan, unsuitable};
+use super::{Place, arrivals, find, leaves_first, open_plan, unsuitable};
 use crate::error::{Doing, Result};
 
 /// How long a step lasts at most.
@@ -39,7 +39,7 @@ pub enum Off {
 
 /// Removes the limit of what an interface sends; `now` without regard for what waits.
 pub fn off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
-    let Some(Found { memory, record }) = find::at(place)? else { return Ok(Off::None) };
+    let Some(Found { memory, record }) = find::at(place)? else { return forget(place) };
     let ifindex = place.link.ifindex;
     if !now
         && let (Some(memory), Some(record)) = (&memory, &record)
@@ -89,16 +89,33 @@ fn open_and_empty(place: &Place, memory: &Memory, record: &Record, clock_ns: fn(
 }
 
 fn traffic(place: &Place) -> Result<Traffic> {
-    let roots = place.netns.run(htb::roots)?;
-    let ours =
-        roots.into_iter().find(|(index, root, _)| *index == place.link.ifindex && *root == Root::Limit);
-    Ok(ours.map(|(_, _, traffic)| traffic).unwrap_or_default())
+    Ok(super::traffic(place)?.unwrap_or_default())
+}
+
+/// Puts back what is left of a limit that somebody took away.
+fn forget(place: &Place) -> Result<Off> {
+    // Where the other end cannot be seen nothing of it can be put back either.
+    let Some(far_end) = place.far_end().ok().flatten() else { return Ok(Off::None) };
+    let Some(memory) = arrivals::at(&far_end)? else { return Ok(Off::None) };
+    match memory.record() {
+        // It was found there, whatever the record says.
+        Some(record) => put_back(place, Some(&Record { sees_arrivals: true, ..record }))?,
+        None => arrivals::unwatch(&far_end, false)?,
+    }
+    Ok(Off::Removed { lost: 0 })
 }
 
 /// Puts back what the limit changed beside the queue, unless somebody changed it again.
 fn put_back(place: &Place, record: Option<&Record>) -> Result<()> {
-    let Some(record) = record.filter(|record| !record.steering_before.is_empty()) else { return Ok(()) };
-    let Some(far_end) = place.far_end()? else { return Ok(()) };
+    let Some(record) = record else { return Ok(()) };
+    let is_changed = record.sees_arrivals || !record.steering_before.is_empty();
+    let Some(far_end) = (if is_changed { place.far_end()? } else { None }) else { return Ok(()) };
+    if record.sees_arrivals {
+        arrivals::unwatch(&far_end, record.made_clsact)?;
+    }
     let steering = far_end.steering()?;
-    if steering.is_spread()? { steering.set(&record.steering_before) } else { Ok(()) }
+    if !record.steering_before.is_empty() && steering.is_spread()? {
+        steering.set(&record.steering_before)?;
+    }
+    Ok(())
 }

@@ -26,6 +26,7 @@ use std::os::fd::AsFd;
 
 use weir_core::limit::{HELD, Leaves, PASSING};
 
+use super::arrivals::{SKB_TC_INDEX, STAMP_MASK, STAMP_SHIFT};
 use super::memory::{self, Group};
 use super::passing;
 use crate::bpf::asm::{Asm, Cond, Helper, Label, Op, Reg, Size};
@@ -47,8 +48,8 @@ const LATENESS_SHIFT: i32 = 24 - memory::CLOCK_SHIFT;
 /// An odd number without a pattern, for hashing.
 const MIX: i32 = 0x61c8_8647;
 
-/// Loads the program over its memory.
-pub fn load(memory: &Map) -> io::Result<Program> {
+/// Loads the program over its memory; one that stamps packets where what arrives is seen, by [`super::arrivals`].
+pub fn load(memory: &Map, stamps: bool) -> io::Result<Program> {
     let mut asm = Asm::new();
     let without_socket = asm.label();
     asm.op(Op::Mov, Reg::R6, Reg::R1);
@@ -58,14 +59,31 @@ pub fn load(memory: &Map) -> io::Result<Program> {
     asm.op(Op::Mov, Reg::R7, Reg::R0);
     asm.call(Helper::KtimeGetNs);
     asm.op(Op::Mov, Reg::R9, Reg::R0);
+    stamp(&mut asm, stamps);
     choose_leaf(&mut asm, memory::HELD, HELD);
 
     asm.place(without_socket);
     hash_headers(&mut asm);
     asm.call(Helper::KtimeGetNs);
     asm.op(Op::Mov, Reg::R9, Reg::R0);
+    stamp(&mut asm, stamps);
     choose_leaf(&mut asm, memory::PASSING, PASSING);
     Program::load(Hook::Filter, &asm.finish())
+}
+
+/// Writes the time `R9` into the packet, if packets are to be stamped.
+fn stamp(asm: &mut Asm, stamps: bool) {
+    if !stamps {
+        return;
+    }
+    let is_some = asm.label();
+    asm.op(Op::Mov, Reg::R1, Reg::R9);
+    asm.op_imm(Op::Rsh, Reg::R1, STAMP_SHIFT);
+    asm.op_imm(Op::And, Reg::R1, STAMP_MASK);
+    asm.jump_if(Cond::Ne, Reg::R1, 0, is_some);
+    asm.op_imm(Op::Mov, Reg::R1, 1);
+    asm.place(is_some);
+    asm.store(Size::Word, Reg::R6, SKB_TC_INDEX, Reg::R1);
 }
 
 /// Ends the program with the leaf of the flow whose key is `R7`, at time `R9`. `R6` is the packet, `R8` the memory.

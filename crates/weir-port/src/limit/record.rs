@@ -21,6 +21,12 @@ pub struct Record {
     pub stage: Stage,
     /// Receive packet steering at the other end as it was: the mask of processors of each of its queues.
     pub steering_before: Vec<String>,
+    /// Whether what it lets pass is seen at the other end.
+    #[serde(default)]
+    pub sees_arrivals: bool,
+    /// Whether clsact was made there for that.
+    #[serde(default)]
+    pub made_clsact: bool,
 }
 
 /// Which way packets go.

@@ -29,6 +29,7 @@ use crate::{Failure, Outcome, human, output, text};
   weir limit --pid 4711 --rate 50mbit              what the container of process 4711 sends
   weir limit tun0 --rate 20mbit
   weir limit veth-a --off                          remove it, without loss
+  weir set veth-a --rate 100mbit                   change it by its name
   weir stat                                        what it does")]
 pub struct Arguments {
     /// The interface: the host's end of a pair, or the one that sends
@@ -119,6 +120,19 @@ impl Ways {
             None => Ways { there: place, back: None },
         })
     }
+}
+
+/// Changes the limit of one interface, which nobody else changes meanwhile.
+pub fn hold_and_set(
+    place: &Place,
+    name: &str,
+    direction: Direction,
+    rate: Option<Rate>,
+    burst_bytes: Option<u64>,
+) -> Result<(), Failure> {
+    let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
+    let _ends = hold::ends(&[(&place.netns, &place.link)], say)?;
+    set(place, name, direction, rate, burst_bytes)
 }
 
 fn set(

@@ -1,56 +1,53 @@
 //! `weir run`: a program behind a limit, in a network of its own.
 //!
-//! Everything is made for the program and goes with it: two namespaces, two veth pairs, a wire between them, masquerading where
-//! the host has a way out ([`weir_port::enclosure`]). What is wrong with the command line or the program is said before any
-//! of that.
+//! Everything is made for the program and goes with it: a namespace and a pair whose ends are limited in place, or two namespaces, two
+//! pairs and a wire between them ([`way`]); masquerading where the host has a way out ([`weir_port::enclosure`]). What is wrong
+//! with the command line or the program is said before any of that.
 //!
 //! Signals: those that a process sends to Weir are passed on to the program. Ctrl-C and its like at a terminal reach the program
 //! without us, because it is in our process group, as it would be if the shell had started it; passing them on would deliver
 //! them twice. So a program may also stop, be brought back, and have the terminal to itself.
 
+mod by_wire;
 mod gate;
+mod in_place;
 mod rest;
 mod summary;
+mod way;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
-use std::sync::Arc;
 
 use weir_core::rate::Rate;
-use weir_port::enclosure::{self, Enclosure};
 use weir_port::identity::Identity;
 use weir_port::monitor::State;
-use weir_port::netns::NetNs;
 use weir_port::process::{self, Process};
-use weir_port::signals::{
-    Received, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
-};
+use weir_port::signals::{Received, SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTSTP, SIGWINCH};
 use weir_run::clock::now_ns;
-use weir_run::guardian::Guardian;
 use weir_run::watcher::News;
-use weir_run::wire::WireConfig;
 
 use super::wire::MachineArguments;
-use crate::session::{self, Event, Namespaces, Session};
+use crate::guarded::{self, Event, Guarded};
 use crate::{Failure, Outcome, output, text};
 
 /// Run a program behind a limit; when it sends faster than that, its sends wait, and nothing is lost.
 ///
 /// CMD gets a network of its own, IPv4 and IPv6, with a route to this host and, where this host has a default route, masquerading
-/// to the world beyond. It runs as the user who runs weir, or who runs sudo to run weir, with the same terminal, environment and
+/// to the world beyond. The limit is the kernel's own queue, as `weir limit` sets it, and packets do not pass through weir; what only a wire can do
+/// (--queue, --classes, --workers, --core, --memory, a kernel without that queue) is done by one, and said. CMD runs as the user who runs weir, or who runs sudo to run weir, with the same terminal, environment and
 /// directory; weir exits with its status (128 + N if signal N ended it, 127 if there is no such program, 126 if it cannot be executed), passes signals
 /// on to it, and prints one line about it at the end.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir run --rate 10mbit -- curl -O https://example.org/file
   weir run --rate 200mbit --rate-back 50mbit -- bash
-  weir run --rate 1mbit --queue 20ms -- ./server --port 8000
+  weir run --rate 1mbit --queue 20ms -- ./server --port 8000      by a wire
   sudo weir run --rate 20mbit -- ./program             runs it as who you are
   sudo weir run --rate 20mbit --as-root -- tcpdump     runs it as root
-  weir stat -i 1                        in another terminal: what its wire does
+  weir stat run-4711                    in another terminal: what it does
   weir set run-4711 --rate 100mbit      change its limit while it runs
 
 Good to know:
@@ -88,13 +85,13 @@ pub struct Arguments {
     /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     burst: Option<u64>,
-    /// How much may stand inside, as a time at the rate, without classes; the rest stays with the program [default: 5ms]
+    /// By a wire: how much may stand inside, as a time at the rate, without classes; the rest stays with the program [default: 5ms]
     #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]
     queue: Option<u64>,
-    /// Classes that share each direction (see `weir wire --help`); --rate then limits them all together
+    /// By a wire: classes that share each direction (see `weir wire --help`); --rate then limits them all together
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
-    /// What the wire is called in `weir stat` and `weir set` [default: run- and weir's process id]
+    /// What it is called in `weir stat` and `weir set` [default: run- and weir's process id]
     #[arg(long)]
     name: Option<String>,
     /// Run CMD as root also where sudo says who called it
@@ -107,111 +104,71 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Signals that are passed on to the program, but the last, which would stop it and its network.
-const HEARD: [i32; 8] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP];
-/// Those among them that a terminal sends to the program as well. (A hang-up may reach the leader of the session alone.)
+/// Those among the signals passed on that a terminal sends to the program as well. (A hang-up may reach the leader of the session alone.)
 const FROM_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { rate, rate_back, burst, queue, classes, name, as_root, machine, command } = arguments;
-    let name = name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
+    let name = arguments.name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
     text::check_name(&name)?;
-    let (memory_bytes, cores) = machine.check()?;
-    text::check_queue(*queue, classes.is_some())?;
-    let limits = [
-        text::limits(Some(*rate), *burst, *queue)?,
-        text::limits(rate_back.or(Some(*rate)), *burst, *queue)?,
-    ];
-    let classes = match classes {
-        Some(file) => Some(Arc::new(text::classes(file, enclosure::PORTS)?.1)),
-        None => None,
-    };
-    let (program, arguments) = command.split_first().ok_or_else(|| Failure::usage("no program was given"))?;
+    if let Some(burst_bytes) = arguments.burst {
+        text::check_burst(burst_bytes)?;
+    }
+    let (program, its_arguments) =
+        arguments.command.split_first().ok_or_else(|| Failure::usage("no program was given"))?;
     process::find(program).map_err(|error| cannot_run(program, &error))?;
-    let identity = match as_root {
+    let identity = match arguments.as_root {
         true => None,
         false => Identity::of_invoker(std::env::var_os).map_err(Failure::usage)?,
     };
 
-    let mut guardian = session::guardian(Namespaces::Ours)?;
-    let (host, Enclosure { program: netns, way_out }) = match enclose(&mut guardian) {
-        Ok(enclosed) => enclosed,
-        Err(error) => return Err(session::give_up(guardian, error.into())),
-    };
-    let config = WireConfig {
-        name,
-        ports: enclosure::PORTS.map(String::from),
-        limits,
-        classes,
-        memory_bytes,
-        workers: cores.len(),
-    };
-    let session = Session::start(&config, guardian, &cores, &HEARD)?;
-    let watches = gate::keep(host, way_out).and_then(|gate| Ok((gate, rest::Watch::new(&session, &netns)?)));
-    let (gate, watch) = match watches {
-        Ok(watches) => watches,
-        Err(failure) => {
-            session.finish()?;
-            return Err(failure);
-        }
-    };
+    let way = way::open(arguments, &name)?;
     let start_ns = now_ns();
-    let process = match Process::start(program, arguments, &netns, identity.as_ref()) {
+    let process = match Process::start(program, its_arguments, way.netns(), identity.as_ref()) {
         Ok(process) => process,
         Err(error) => {
-            drop(gate);
-            session.finish()?;
+            way.finish()?;
             return Err(cannot_run(program, &error));
         }
     };
     // Not before: the program is not to be confined.
-    session::confine();
-    let supervised = supervise(&session, &process);
+    guarded::confine();
+    let supervised = supervise(way.guarded(), &process);
     let rest = match supervised {
-        Ok(()) => rest::wait(&watch, *rate),
+        Ok(()) => rest::wait(&*way),
         Err(_) => rest::Rest::default(),
     };
     let elapsed_ns = now_ns() - start_ns;
     let status = process.status();
-    drop(gate);
-    let finished = session.finish();
+    let finished = way.finish();
     supervised?;
-    output::say(format_args!("weir: {}", summary::line(*rate, &finished?, &rest, elapsed_ns)));
+    output::say(format_args!("weir: {}", summary::line(arguments.rate, &finished?, &rest, elapsed_ns)));
     Ok(exit_code(status?))
 }
 
-/// Makes the program's network. From here on this thread, and so every other, is in the wire's namespace.
-fn enclose(guardian: &mut Guardian) -> weir_port::Result<(NetNs, Enclosure)> {
-    let host = NetNs::current()?;
-    NetNs::unshare()?;
-    let enclosure = enclosure::make(&host, guardian)?;
-    Ok((host, enclosure))
-}
-
-/// Passes signals on until the program has ended. If it loses its wire before that, it is killed.
-fn supervise(session: &Session, process: &Process) -> Result<(), Failure> {
-    let (waiter, events) = (process.waiter(), session.events());
+/// Passes signals on until the program has ended. If it loses its network before that, it is killed.
+fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
+    let (waiter, events) = (process.waiter(), guarded.events());
     let waiting = std::thread::Builder::new().name("weir-program".into()).spawn(move || {
         waiter.wait();
-        // The session may be over, with nobody left to tell.
+        // The run may be over, with nobody left to tell.
         let _ = events.send(Event::ProgramEnded);
     });
     let lost = match waiting {
         Ok(_) => loop {
-            match session.next_event() {
+            match guarded.next_event() {
                 Event::ProgramEnded => return Ok(()),
                 Event::Signal(Received { signal: SIGTSTP, .. }) => {
                     // The terminal has stopped it, in our process group, and nobody else would bring it back.
                     process.signal(SIGCONT);
-                    session::say_unstoppable();
+                    guarded::say_unstoppable();
                 }
                 Event::Signal(received) => {
                     if !(received.by_kernel && FROM_TERMINAL.contains(&received.signal)) {
                         process.signal(received.signal);
                     }
                 }
-                Event::Trouble(trouble) => break session.explain(trouble),
+                Event::Trouble(trouble) => break guarded.explain(trouble),
                 Event::WorkerEnded => break "the worker ended by itself".to_string(),
                 Event::News(News::Interface(port, State::Gone)) => {
                     break format!("the interface of the {port} vanished");

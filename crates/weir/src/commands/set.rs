@@ -1,9 +1,11 @@
-//! `weir set`: changes a wire while it carries traffic.
+//! `weir set`: changes a wire, or a limit in place, while it carries traffic.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use weir_core::rate::Rate;
+use weir_port::limit::find::Seen;
+use weir_port::limit::record::Direction;
 use weir_run::control::{self, Command, Control, SetClasses, ask};
 use weir_run::limits::SetLimits;
 use weir_run::stats::ClassStats;
@@ -11,15 +13,16 @@ use weir_run::stats::ClassStats;
 use super::wire::LimitArguments;
 use crate::{Failure, Outcome, text};
 
-/// Change the limits of a wire that is up; nothing is lost and nothing reordered.
+/// Change the limits of a wire that is up, or of a limit in place; nothing is lost and nothing reordered.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir set veth-a --rate 100mbit
   weir set veth-a --rate 100mbit --burst 40kb --queue 10ms
   weir set veth-a --rate-back 20mbit        from B to A alone
+  weir set run-4711 --rate 5mbit            a program's, while it runs
   weir set veth-a --classes office.toml     those of the same name stay")]
 pub struct Arguments {
-    /// The wire's name: that of its first interface unless --name said otherwise
+    /// The name of the wire, the limit or the run, as `weir stat` shows it
     wire: String,
     #[command(flatten)]
     limit: LimitArguments,
@@ -53,6 +56,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
             "nothing to change: give --rate, --rate-back, --burst, --queue or --classes",
         ));
     }
+    // A wire listens; a limit has nobody who could.
+    if !Control::path_of(wire).exists() {
+        let limits = super::stat::limits(Some(wire))?;
+        if !limits.is_empty() {
+            return set_in_place(&limits, arguments);
+        }
+    }
     if limit.queue.is_some() {
         let shares = |class: &ClassStats| !class.classes.is_empty();
         let has_classes = limit.classes.is_some()
@@ -65,6 +75,30 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     if let Some(classes) = classes {
         ask(&Control::path_of(wire), &Command::SetClasses(classes))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Changes the limits of one name, each way that there is one.
+fn set_in_place(limits: &[Seen], Arguments { wire, limit, rate_back }: &Arguments) -> Outcome {
+    if let Some(option) = limit.queue.map(|_| "--queue").or(limit.classes.as_ref().map(|_| "--classes")) {
+        return Err(Failure::usage(format!("{option} is for wires, and {wire} is a limit in place")));
+    }
+    let direction = |seen: &Seen| seen.record.as_ref().map(|record| record.direction);
+    if rate_back.is_some() && limits.iter().all(|seen| direction(seen) != Some(Direction::Back)) {
+        return Err(Failure::usage(format!(
+            "{wire} does not limit the way back: `weir limit DEV --rate-back RATE` sets a limit of it"
+        )));
+    }
+    for seen in limits {
+        let Some(direction) = direction(seen) else { continue };
+        let rate = match direction {
+            Direction::There => limit.rate,
+            Direction::Back => rate_back.or(limit.rate),
+        };
+        if rate.is_some() || limit.burst.is_some() {
+            super::limit::hold_and_set(&seen.place, wire, direction, rate, limit.burst)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -20,6 +20,7 @@ use weir_run::control;
 use weir_run::stats::{PortStats, Snapshot, WireStats};
 use weir_run::workstreams;
 
+pub use self::limits::read as limits;
 use crate::output::{colour, written};
 use crate::{Failure, Outcome, human, output};
 
@@ -38,7 +39,7 @@ const HEADER_EVERY: u64 = 20;
 
 `weir stat --help` explains the columns.", after_long_help = include_str!("stat-help.txt"))]
 pub struct Arguments {
-    /// One wire only
+    /// One wire, limit or run only
     wire: Option<String>,
     /// As one JSON object; with -i one object a line
     #[arg(long)]
@@ -116,7 +117,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
         writeln!(out, "{}", text.map_err(|error| Fault::Other(error.into()))?)?;
     } else if snapshot.wires.is_empty() && limits.is_empty() {
         let checked = if arguments.check { "; nothing was checked" } else { "" };
-        writeln!(out, "{NONE_UP}{checked}")?;
+        writeln!(out, "{}{checked}", none_up())?;
     } else if arguments.queues {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let tables = workstreams::tables(&snapshot.workstreams, cpus);
@@ -159,8 +160,15 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
     Ok(status)
 }
 
-const NONE_UP: &str = "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces; no limit is set: `weir limit \
-                       DEV --rate 200mbit` limits one where it stands";
+/// Why there is nothing to show.
+fn none_up() -> String {
+    const WIRE: &str = "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces";
+    let limits = match weir_port::sys::is_root() {
+        true => "no limit is set: `weir limit DEV --rate 200mbit` limits one where it stands",
+        false => "limits in place, as those of `weir run`, are shown to root alone",
+    };
+    format!("{WIRE}; {limits}")
+}
 
 fn proof(totals: &Books) -> String {
     let dropped = totals.dropped.values().map(|amount| amount.packets).sum();
@@ -181,7 +189,7 @@ fn watch(arguments: &Arguments, interval: Duration) -> Result<ExitCode, Fault> {
     for _ in 0..arguments.count.unwrap_or(u64::MAX) {
         if before.wires.is_empty() {
             if !arguments.json {
-                writeln!(out, "{NONE_UP}")?;
+                writeln!(out, "{}", none_up())?;
             }
             break;
         }

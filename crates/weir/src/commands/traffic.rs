@@ -11,7 +11,7 @@ use weir_port::undo::Keeper;
 use weir_run::guardian::Trouble;
 use weir_run::path::sequence::SequenceCounts;
 
-use crate::session::{Namespaces, confine, explain, give_up, guardian, say_unstoppable, spawn};
+use crate::guarded::{Namespaces, confine, explain, give_up, guardian, say_unstoppable, spawn};
 use crate::{Failure, human, output};
 
 /// Does something with an interface until `stop`; whatever comes of it, it is put back.

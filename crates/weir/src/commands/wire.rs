@@ -13,7 +13,8 @@ use weir_run::watcher::News;
 use weir_run::wire::WireConfig;
 
 use crate::commands::drops;
-use crate::session::{self, Event, MEMORY_BYTES_DEFAULT, Namespaces, Session};
+use crate::guarded::{self, Event, Namespaces};
+use crate::session::{MEMORY_BYTES_DEFAULT, Session};
 use crate::{Failure, Outcome, human, output, text};
 
 /// Join two interfaces, limiting each direction; senders behind them are held back and lose nothing.
@@ -69,43 +70,53 @@ pub struct LimitArguments {
 /// What a wire may use of the machine.
 #[derive(clap::Args)]
 pub struct MachineArguments {
-    /// Packet memory
-    #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true, default_value = "64mb")]
-    memory: u64,
-    /// Threads that move packets: 1, or 2, one for each end, each on a core of its own
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    workers: usize,
+    /// Packet memory [default: 64mb]
+    #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
+    memory: Option<u64>,
+    /// Threads that move packets: 1, or 2, one for each end, each on a core of its own [default: 1]
+    #[arg(long, value_name = "NUMBER")]
+    workers: Option<usize>,
     /// The core of each worker, such as 3 or 2,3 [default: the last ones this process may use]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = text::at_least(0usize))]
     core: Vec<usize>,
 }
 
 impl MachineArguments {
+    /// The first option that was given.
+    pub fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            ("--memory", self.memory.is_some()),
+            ("--workers", self.workers.is_some()),
+            ("--core", !self.core.is_empty()),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+    }
+
     /// Packet memory in bytes and a core for each worker, checked.
     pub fn check(&self) -> Result<(u64, Vec<usize>), Failure> {
         const MEMORY_BYTES_MAX: u64 = 16 << 30;
-        if self.memory > MEMORY_BYTES_MAX {
+        let (memory_bytes, workers) =
+            (self.memory.unwrap_or(MEMORY_BYTES_DEFAULT), self.workers.unwrap_or(1));
+        if memory_bytes > MEMORY_BYTES_MAX {
             return Err(Failure::usage("--memory is above 16gb, which no wire can use"));
         }
-        if self.memory < MEMORY_BYTES_DEFAULT / 32 {
+        if memory_bytes < MEMORY_BYTES_DEFAULT / 32 {
             return Err(Failure::usage("--memory is below 2mb, which is too little for one queue each way"));
         }
-        if !(1..=2).contains(&self.workers) {
+        if !(1..=2).contains(&workers) {
             return Err(Failure::usage(format!(
-                "--workers {} is not 1 or 2: a wire has two ends, each with one owner",
-                self.workers
+                "--workers {workers} is not 1 or 2: a wire has two ends, each with one owner"
             )));
         }
         let allowed = weir_port::sys::allowed_cores();
-        if self.workers > allowed.len() {
+        if workers > allowed.len() {
             return Err(Failure::usage(format!(
-                "--workers {} needs a core for each, and this process may use {} (taskset -p $$)",
-                self.workers,
+                "--workers {workers} needs a core for each, and this process may use {} (taskset -p $$)",
                 allowed.len()
             )));
         }
         if self.core.is_empty() {
-            return Ok((self.memory, weir_port::cores::for_workers(&allowed, self.workers)));
+            return Ok((memory_bytes, weir_port::cores::for_workers(&allowed, workers)));
         }
         if let Some(core) = self.core.iter().find(|core| !allowed.contains(core)) {
             return Err(Failure::usage(format!(
@@ -113,14 +124,14 @@ impl MachineArguments {
                 list(&allowed)
             )));
         }
-        if self.core.len() != self.workers || (self.workers == 2 && self.core[0] == self.core[1]) {
+        if self.core.len() != workers || (workers == 2 && self.core[0] == self.core[1]) {
             return Err(Failure::usage(format!(
                 "--core {}: name {}, a different core for each worker",
                 self.core.iter().map(usize::to_string).collect::<Vec<_>>().join(","),
-                self.workers
+                workers
             )));
         }
-        Ok((self.memory, self.core.clone()))
+        Ok((memory_bytes, self.core.clone()))
     }
 }
 
@@ -154,8 +165,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         memory_bytes,
         workers: cores.len(),
     };
-    let guardian = session::guardian(Namespaces::Others)?;
-    session::confine();
+    let guardian = guarded::guardian(Namespaces::Others)?;
+    guarded::confine();
     let session = Session::start(&config, guardian, &cores, &[SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
     let mut out = std::io::stdout();
     let ready = writeln!(out, "ready: wire {name} joins {first} and {second}").and_then(|()| out.flush());
@@ -164,10 +175,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return Err(failure);
     }
     loop {
-        match session.next_event() {
-            Event::Signal(Received { signal: SIGTSTP, .. }) => session::say_unstoppable(),
+        match session.guarded.next_event() {
+            Event::Signal(Received { signal: SIGTSTP, .. }) => guarded::say_unstoppable(),
             Event::Trouble(trouble) => {
-                let why = session.explain(trouble);
+                let why = session.guarded.explain(trouble);
                 // What is wrong on the way out is only more of the same.
                 let _ = session.finish();
                 return Err(why.into());
@@ -212,6 +223,6 @@ fn last_line(last: &Snapshot) -> String {
         human::plural(delivered.packets, "packet"),
         human::bytes(delivered.bytes),
         human::uptime(wire.worker.now_ns.saturating_sub(wire.worker.since_ns)),
-        drops::text(last, 0)
+        drops::text(&drops::of(last))
     )
 }

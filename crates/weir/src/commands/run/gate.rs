@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use weir_port::netns::NetNs;
 use weir_port::way_out::{Seen, Stopper, Table, Watch};
 
-use crate::{Failure, output, session};
+use crate::{Failure, guarded, output};
 
 /// A table that is kept, until this is dropped.
 pub struct Gate {
@@ -21,7 +21,7 @@ pub fn keep(host: NetNs, way_out: Option<Table>) -> Result<Option<Gate>, Failure
     let Some(table) = way_out else { return Ok(None) };
     let watch = Watch::new(host, table)?;
     let stopper = watch.stopper();
-    let thread = session::spawn("weir-gate", move || watch_over(watch))
+    let thread = guarded::spawn("weir-gate", move || watch_over(watch))
         .map_err(|error: io::Error| format!("no thread to watch the ruleset by: {error}"))?;
     Ok(Some(Gate { stopper, thread: Some(thread) }))
 }

@@ -2,35 +2,34 @@
 
 use weir_core::rate::Rate;
 use weir_port::unsent::Unsent;
-use weir_run::stats::Snapshot;
 
 use super::rest::Rest;
+use super::way::Totals;
 use crate::commands::drops;
 use crate::human::{bytes, count, duration, plural};
 
 /// Sums a run up, by the last limit, which may not be the first: what the program sent, at which rate over all its time, and whether anything was lost.
-pub fn line(limit: Rate, last: &Snapshot, rest: &Rest, elapsed_ns: u64) -> String {
-    let Some([there, back]) = last.wires.first().map(|wire| wire.classes.as_slice()) else {
-        return format!("{limit}: nothing was counted");
-    };
-    let limit = there.rate_bits_per_s.and_then(Rate::from_bits_per_s).unwrap_or(limit);
-    let sent = there.books.delivered;
+pub fn line(limit: Rate, totals: &Totals, rest: &Rest, elapsed_ns: u64) -> String {
+    let limit = totals.limit.unwrap_or(limit);
+    let Some(sent) = totals.sent else { return format!("{limit}: nothing was counted") };
+    let blocked = totals.blocked_ns.map_or("for an unknown time".into(), duration);
     format!(
-        "{limit}: sent {} ({}) at {} for {}, received {}, senders blocked {}, dropped {}",
+        "{limit}: sent {} ({}) at {} for {}, received {}, senders blocked {blocked}, dropped {}",
         plural(sent.packets, "packet"),
         bytes(sent.bytes),
         rate(sent.bytes, elapsed_ns),
         duration(elapsed_ns),
-        count(back.books.delivered.packets),
-        duration(there.blocked_ns),
-        dropped(last, rest.lost(last))
+        count(totals.received),
+        dropped(totals, rest.lost(totals.accepted))
     )
 }
 
-/// `none`, or how many and why: by the rules of the wire, by the kernel before the wire had them, or with the network, which ended
+/// `none`, or how many and why: by the rules of the limit, by the kernel, or with the network, which ended
 /// before they had left. What closed TCP connections had to send is no packets yet.
-fn dropped(last: &Snapshot, (unsent, tcp): (u64, Unsent)) -> String {
-    let packets = drops::text(last, unsent);
+fn dropped(totals: &Totals, (unsent, tcp): (u64, Unsent)) -> String {
+    let mut drops = totals.dropped.clone();
+    *drops.entry("unsent".into()).or_default() += unsent;
+    let packets = drops::text(&drops);
     if tcp.sockets == 0 {
         return packets;
     }
@@ -50,40 +49,22 @@ fn rate(total_bytes: u64, elapsed_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use weir_run::books::Amount;
 
     use super::*;
+    use crate::commands::drops::Drops;
 
-    fn snapshot(drops: bool) -> Snapshot {
-        let class = |packets: u64| {
-            json!({
-                "name": "a->b", "accepted": packets, "delivered": packets, "held": 0, "dropped": {},
-                "accepted_bytes": packets * 1500, "delivered_bytes": packets * 1500, "held_bytes": 0,
-                "dropped_bytes": {}, "empty_wakes": 0, "blocked_ns": 4_900_000_000u64, "delay_ns_p50": 0, "delay_ns_p99": 0,
-                "delay_ns_max": 0, "empty_polls": 0, "transmit_busy": 0
-            })
-        };
-        let port = |dropped: u64| {
-            json!({
-                "name": "a", "sender": "b", "queues": 64, "poller": "socket", "sender_queue_packets": 0,
-                "sender_queue_dropped": dropped, "kernel_dropped": 0
-            })
-        };
-        let dropped = if drops { json!({ "too-long": 2 }) } else { json!({}) };
-        let value = json!({
-            "wires": [{
-                "name": "run-1", "ports": ["a", "b"], "classes": [class(81_380), class(1_100)],
-                "frames": { "total": 0, "free": 0, "lent": 0, "held": 0 },
-                "worker": { "busy_passes": 0, "parks": 0, "kicks": 0, "wake_cost_ns": 0, "now_ns": 0, "since_ns": 0 }
-            }],
-            "ports": [port(0), port(if drops { 1_000 } else { 0 })],
-            "workstreams": [],
-            "totals": {
-                "accepted": 0, "delivered": 0, "held": 0, "dropped": dropped,
-                "accepted_bytes": 0, "delivered_bytes": 0, "held_bytes": 0, "dropped_bytes": {}
-            }
-        });
-        serde_json::from_value(value).unwrap()
+    fn totals(drops: bool) -> Totals {
+        let dropped =
+            [("sender-queue", 1_000), ("too-long", 2)].map(|(reason, packets)| (reason.into(), packets));
+        Totals {
+            limit: None,
+            sent: Some(Amount { packets: 81_380, bytes: 81_380 * 1500 }),
+            accepted: 81_380,
+            received: 1_100,
+            blocked_ns: Some(4_900_000_000),
+            dropped: if drops { dropped.into() } else { Drops::new() },
+        }
     }
 
     #[test]
@@ -91,23 +72,23 @@ mod tests {
         let limit: Rate = "200mbit".parse().unwrap();
         let none = Rest::default();
         assert_eq!(
-            line(limit, &snapshot(false), &none, 5_000_000_000),
+            line(limit, &totals(false), &none, 5_000_000_000),
             "200mbit: sent 81,380 packets (122 MB) at 195.3mbit for 5.00 s, received 1,100, senders blocked 4.90 s, \
              dropped none"
         );
         assert!(
-            line(limit, &snapshot(true), &none, 1).ends_with("dropped 1,002: 1,000 sender-queue, 2 too-long")
+            line(limit, &totals(true), &none, 1).ends_with("dropped 1,002: 1,000 sender-queue, 2 too-long")
         );
-        assert_eq!(line(limit, &Snapshot::default(), &none, 1), "200mbit: nothing was counted");
+        assert_eq!(line(limit, &Totals::default(), &none, 1), "200mbit: nothing was counted");
     }
 
     #[test]
     fn what_was_lost_with_the_network_is_said() {
         let tcp = Unsent { sockets: 1, bytes: 325_000 };
-        assert_eq!(dropped(&snapshot(false), (75, Unsent::default())), "75: 75 unsent");
-        assert_eq!(dropped(&snapshot(false), (0, tcp)), "325 kB of 1 closed TCP connection not acknowledged");
+        assert_eq!(dropped(&totals(false), (75, Unsent::default())), "75: 75 unsent");
+        assert_eq!(dropped(&totals(false), (0, tcp)), "325 kB of 1 closed TCP connection not acknowledged");
         assert!(
-            dropped(&snapshot(true), (1, tcp))
+            dropped(&totals(true), (1, tcp))
                 .ends_with("1 unsent; 325 kB of 1 closed TCP connection not acknowledged")
         );
     }

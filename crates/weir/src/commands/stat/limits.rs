@@ -1,17 +1,18 @@
 //! Limits in place in `weir stat`: what their queues did, hold and dropped, and what was changed beside them.
 //!
-//! Rule: what nobody can see is `null`, never 0. Nobody sees a packet leave the kernel's queue, so a delay is given as what waits over
-//! the rate.
+//! Rule: what nobody can see is `null`, never 0. How long packets waited is seen at the other end of a pair; elsewhere what waits over
+//! the rate is all that can be told.
 
 use std::fmt::Write;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use weir_core::limit::{HELD, Leaves, PASSING};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_port::limit::find::{self, Seen};
 use weir_port::limit::htb::Traffic;
 use weir_port::limit::record::{Direction, Stage};
+use weir_port::senders::{self, Sender};
 
 use crate::human;
 
@@ -36,33 +37,55 @@ fn key(seen: &Seen) -> (&str, bool, &str) {
 /// For programs.
 pub fn to_json(seen: &Seen) -> Value {
     let record = seen.record.as_ref();
-    let [held_full, passing_overflowed] = seen.overflowed();
+    let arrivals = seen.arrivals;
     let rate = record.and_then(|record| Rate::from_bits_per_s(record.rate_bits_per_s));
     json!({
         "name": record.map(|record| &record.name),
         "interface": seen.place.link.name,
         "netns": seen.place.netns.label(),
         "direction": record.map(|record| record.direction),
-        "stage": record.map(|record| record.stage),
+        "stage": match seen.gone_seen_from {
+            Some(_) => json!("gone"),
+            None => json!(record.map(|record| record.stage)),
+        },
         "rate_bits_per_s": record.map(|record| record.rate_bits_per_s),
         "burst_bytes": record.map(|record| record.burst_bytes),
         "packets": seen.traffic.packets,
         "bytes": seen.traffic.bytes,
         "held": {"packets": seen.traffic.waiting, "bytes": seen.traffic.waiting_bytes},
         "held_over_rate_ns": rate.map(|rate| rate.ns_for(seen.traffic.waiting_bytes)),
-        "delay_ns": Value::Null,
-        "dropped": {
-            "held-full": held_full,
-            "passing-full": passing_overflowed + seen.counts.passing_full,
-            "priority": seen.misdirected(),
-        },
+        "held_ns": arrivals.map(|arrivals| arrivals.held_ns),
+        "delay_ns": arrivals.map(|arrivals| if seen.traffic.waiting > 0 { arrivals.delay_ns } else { 0 }),
+        "delay_ns_max": arrivals.map(|arrivals| arrivals.delay_ns_max),
+        "bypassed_packets": arrivals.map(|arrivals| arrivals.bypassed),
+        "bypassed_bytes": arrivals.map(|arrivals| arrivals.bypassed_bytes),
+        "waits_for": record.filter(|_| seen.traffic.waiting > 0).map(|record| &record.name),
+        "senders": senders(seen).map(|senders| senders.iter().map(sender).collect::<Vec<_>>()),
+        "dropped": seen.dropped().into_iter().map(|(reason, packets)| (reason.to_string(), packets.into())).collect::<Map<_, _>>(),
         "marked": seen.counts.marked,
         "crowded": seen.counts.crowded,
         "classes": [class(seen, "held", HELD), class(seen, "passing", PASSING)],
-        "changed": seen.steering.as_ref().map(|now| json!({
+        "changed": seen.changed_steering().map(|now| json!({
             "rps_cpus": {"before": record.map(|record| &record.steering_before), "now": now},
         })),
         "faults": seen.faults(),
+    })
+}
+
+/// Who is held at this moment; `None` where that cannot be told.
+fn senders(seen: &Seen) -> Option<Vec<Sender>> {
+    if seen.traffic.waiting == 0 {
+        return Some(Vec::new());
+    }
+    senders::of(&seen.place.netns).ok()
+}
+
+fn sender(sender: &Sender) -> Value {
+    json!({
+        "pid": sender.pid,
+        "command": sender.command,
+        "sockets": sender.sockets,
+        "bytes": sender.bytes,
     })
 }
 
@@ -99,6 +122,12 @@ pub fn render(seen: &Seen) -> String {
     let mut text = String::new();
     let place = seen.place.describe();
     let Some(record) = &seen.record else { return format!("limit at {place}: half made\n") };
+    let bypassed = seen.arrivals.map(|arrivals| {
+        format!("{} ({})", human::plural(arrivals.bypassed, "packet"), human::bytes(arrivals.bypassed_bytes))
+    });
+    if let (Some(end), Some(bypassed)) = (&seen.gone_seen_from, &bypassed) {
+        return format!("limit {}: gone from {place}; {bypassed} passed {end} since\n", record.name);
+    }
     let rate = Rate::from_bits_per_s(record.rate_bits_per_s)
         .map_or_else(|| "nothing".into(), |rate| rate.to_string());
     let stage = match record.stage {
@@ -119,7 +148,7 @@ pub fn render(seen: &Seen) -> String {
         }
         _ => String::new(),
     };
-    let [held_full, passing_overflowed] = seen.overflowed();
+    let [held_full, passing_full, priority] = seen.dropped().map(|(_, packets)| human::count(packets));
     let _ = writeln!(
         text,
         "  sent {} ({}), holds {} ({}{held})",
@@ -140,13 +169,21 @@ pub fn render(seen: &Seen) -> String {
     }
     let _ = writeln!(
         text,
-        "  dropped: {} as a leaf was full, {} that passed and waited too long, {} that asked to pass by; {} marked",
-        human::count(held_full),
-        human::count(passing_overflowed + seen.counts.passing_full),
-        human::count(seen.misdirected()),
+        "  dropped: {held_full} as a leaf was full, {passing_full} that passed and waited too long, {priority} that asked to pass by; \
+         {} marked",
         human::count(seen.counts.marked),
     );
-    if let Some(now) = &seen.steering {
+    if let (Some(arrivals), Some(bypassed)) = (seen.arrivals, bypassed) {
+        let _ = writeln!(
+            text,
+            "  held for {}, the last packet for {}, the longest for {}; {bypassed} left past the queue",
+            human::duration(arrivals.held_ns),
+            human::duration(arrivals.delay_ns),
+            human::duration(arrivals.delay_ns_max),
+        );
+    }
+    text.push_str(&held_now(&senders(seen).unwrap_or_default()));
+    if let Some(now) = seen.changed_steering() {
         let _ = writeln!(
             text,
             "  changed until --off: rps_cpus at the other end, {} before, {} now",
@@ -155,4 +192,39 @@ pub fn render(seen: &Seen) -> String {
         );
     }
     text
+}
+
+/// Who is held at this moment, the first few by name.
+fn held_now(senders: &[Sender]) -> String {
+    const NAMED: usize = 5;
+    if senders.is_empty() {
+        return String::new();
+    }
+    let named = senders.iter().take(NAMED).map(|sender| {
+        let bytes = human::bytes(sender.bytes);
+        match sender.pid {
+            Some(pid) => format!("{} ({pid}) {bytes}", sender.command),
+            None => format!("closed sockets {bytes}"),
+        }
+    });
+    let more = senders.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    format!("  held now: {}{more}\n", named.collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_are_held_are_named() {
+        let sender = |pid, bytes| Sender { pid, command: "iperf".into(), sockets: 1, bytes };
+        assert_eq!(held_now(&[]), "");
+        assert_eq!(
+            held_now(&[sender(Some(7), 213_000), sender(None, 1)]),
+            "  held now: iperf (7) 213 kB, closed sockets 1 B\n"
+        );
+        let many: Vec<_> = (0..7).map(|pid| sender(Some(pid), 1)).collect();
+        assert!(held_now(&many).ends_with(", and 2 more\n"));
+    }
 }

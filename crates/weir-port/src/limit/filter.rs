@@ -1,0 +1,109 @@
+//! Programs that a queue, or one way of an interface, asks about its packets: attached by netlink, so that they stay until what they are attached to goes.
+//!
+//! Source: tc-bpf(8); kernel `net/sched/cls_bpf.c`, `net/sched/cls_api.c`.
+
+use std::ffi::CStr;
+
+use netlink_bindings::tc::{self, Tcmsg};
+use netlink_socket2::NetlinkSocket;
+
+use crate::bpf::program::Program;
+use crate::error::{PortError, Result};
+use crate::netlink::{acknowledged, explained, is_code};
+
+const ACT_DIRECT: u32 = 1;
+const ETH_P_ALL: u32 = 0x0003;
+
+/// Where programs are asked, and as what ours is known there.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot {
+    /// The qdisc, or the way of an interface.
+    pub parent: u32,
+    /// Programs of lower numbers are asked first.
+    pub priority: u32,
+    /// What it is called.
+    pub name: &'static CStr,
+    /// The class it leads to unless it says another.
+    pub class: Option<u32>,
+}
+
+impl Spot {
+    fn message(&self, ifindex: u32) -> Tcmsg {
+        Tcmsg { ifindex: ifindex as i32, parent: self.parent, ..Default::default() }
+    }
+
+    fn message_with_priority(&self, ifindex: u32) -> Tcmsg {
+        let info = self.priority << 16 | u32::from((ETH_P_ALL as u16).to_be());
+        Tcmsg { info, ..self.message(ifindex) }
+    }
+
+    /// Attaches a program.
+    pub fn attach(&self, ifindex: u32, program: &Program) -> Result<()> {
+        let mut request =
+            tc::Request::new().set_create().op_newtfilter_do(&self.message_with_priority(ifindex));
+        let options = request.encode().nested_options_bpf().push_fd(program.raw_fd() as u32);
+        let options = options.push_name(self.name).push_flags(ACT_DIRECT);
+        drop(match self.class {
+            Some(class) => options.push_classid(class),
+            None => options,
+        });
+        let doing = || format!("attaching a filter to interface number {ifindex} (cls_bpf)");
+        acknowledged(&mut NetlinkSocket::new(), &request, doing)
+    }
+
+    /// The number of our program there.
+    pub fn program_id(&self, ifindex: u32) -> Result<Option<u32>> {
+        Ok(self.all(ifindex)?.into_iter().flatten().last())
+    }
+
+    /// Whether no program but ours is there.
+    pub fn is_ours_alone(&self, ifindex: u32) -> Result<bool> {
+        Ok(self.all(ifindex)?.iter().all(Option::is_some))
+    }
+
+    /// Takes our program off; content with it being gone.
+    pub fn detach(&self, ifindex: u32) -> Result<()> {
+        let request = tc::Request::new().op_deltfilter_do(&self.message_with_priority(ifindex));
+        let doing = || format!("removing the filter of interface number {ifindex}");
+        content_if_gone(acknowledged(&mut NetlinkSocket::new(), &request, doing))
+    }
+
+    /// All filters there: of ours the number of the program.
+    fn all(&self, ifindex: u32) -> Result<Vec<Option<u32>>> {
+        let doing = || format!("reading the filters of interface number {ifindex}");
+        let request = tc::Request::new().op_gettfilter_dump(&self.message(ifindex));
+        let mut socket = NetlinkSocket::new();
+        let mut reply =
+            socket.request(&request).map_err(|source| PortError::Kernel { doing: doing(), source })?;
+        let mut found = Vec::new();
+        while let Some(item) = reply.recv() {
+            let (_, attributes) = match item {
+                Ok(item) => item,
+                // A queue that is gone meanwhile has none.
+                Err(error) if error.as_io_error().raw_os_error() == Some(libc::EINVAL) => {
+                    return Ok(Vec::new());
+                }
+                Err(error) => return Err(explained(error, doing())),
+            };
+            match attributes.get_options() {
+                Ok(tc::OptionsMsg::Bpf(options))
+                    if options.get_name().is_ok_and(|name| name == self.name) =>
+                {
+                    found.extend(options.get_id().ok().map(Some));
+                }
+                // A chain without options is no filter yet.
+                Ok(_) => found.push(None),
+                Err(_) => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Of a removal: nothing there, no such interface, or another's there.
+pub(super) fn content_if_gone(removed: Result<()>) -> Result<()> {
+    let is_gone = |error: &PortError| {
+        [libc::ENOENT, libc::ENODEV, libc::EINVAL].iter().any(|&code| is_code(error, code))
+    };
+    if removed.as_ref().is_err_and(is_gone) { Ok(()) } else { removed }
+}

@@ -1,0 +1,80 @@
+//! Who has something to send that has not left: processes by the sockets of a namespace.
+//!
+//! Rule: a look at one moment. A socket that several processes have open counts for each; one that nobody has open any more, such as a
+//! closed TCP connection, for nobody. Source: [`crate::socket_table`]; proc_pid_fd(5). Limits: processes that this one cannot see.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use crate::error::Result;
+use crate::netns::NetNs;
+use crate::socket_table::{self, Protocol};
+
+/// A process that has something to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// Its number; `None` for sockets that nobody has open.
+    pub pid: Option<u32>,
+    /// What it is called.
+    pub command: String,
+    /// Its sockets that have something to send.
+    pub sockets: u64,
+    /// What that is: memory of UDP and raw sockets, unacknowledged bytes of TCP.
+    pub bytes: u64,
+}
+
+/// Those of a namespace, who has most first.
+pub fn of(netns: &NetNs) -> Result<Vec<Sender>> {
+    let mut waiting: HashMap<u64, u64> = HashMap::new();
+    let mut unowned = Sender { pid: None, command: String::new(), sockets: 0, bytes: 0 };
+    socket_table::read(netns, &[Protocol::Tcp, Protocol::Udp, Protocol::Raw], |_, table| {
+        for row in socket_table::rows(table).filter(|row| row.to_send_bytes > 0) {
+            match row.inode {
+                0 => {
+                    unowned.sockets += 1;
+                    unowned.bytes += row.to_send_bytes;
+                }
+                inode => *waiting.entry(inode).or_default() += row.to_send_bytes,
+            }
+        }
+    })?;
+    let mut senders = if waiting.is_empty() { Vec::new() } else { processes(&waiting) };
+    senders.sort_by_key(|sender| std::cmp::Reverse(sender.bytes));
+    senders.extend((unowned.sockets > 0).then_some(unowned));
+    Ok(senders)
+}
+
+fn processes(waiting: &HashMap<u64, u64>) -> Vec<Sender> {
+    let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut senders = Vec::new();
+    for folder in folders {
+        let Some(pid) = folder.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let bytes: Vec<u64> =
+            sockets(&folder.path()).filter_map(|inode| waiting.get(&inode).copied()).collect();
+        if !bytes.is_empty() {
+            let command = fs::read_to_string(folder.path().join("comm")).unwrap_or_default();
+            senders.push(Sender {
+                pid: Some(pid),
+                command: command.trim_end().into(),
+                sockets: bytes.len() as u64,
+                bytes: bytes.iter().sum(),
+            });
+        }
+    }
+    senders
+}
+
+/// The numbers of the sockets that a process has open, each once.
+fn sockets(process: &Path) -> impl Iterator<Item = u64> + use<> {
+    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let mut inodes: Vec<u64> = files
+        .filter_map(|file| {
+            let target = fs::read_link(file.path()).ok()?;
+            target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+        })
+        .collect();
+    inodes.sort_unstable();
+    inodes.dedup();
+    inodes.into_iter()
+}

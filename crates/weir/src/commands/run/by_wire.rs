@@ -1,0 +1,165 @@
+//! A run by a wire, for what only that can do: classes, a queue given as a time, workers, packet memory; and kernels without the queues.
+//!
+//! Packets that stand in the veth's ring, between the qdisc and Weir, are counted by nobody. While there are such, Weir holds packets
+//! itself; how many were lost is what the qdisc has handed on or holds less what Weir took in.
+
+use std::sync::Arc;
+
+use weir_port::enclosure::{self, Enclosure};
+use weir_port::link::Link;
+use weir_port::netns::NetNs;
+use weir_port::qdisc::RootQdisc;
+use weir_port::unsent;
+use weir_run::crew::Crew;
+use weir_run::guardian::Guardian;
+use weir_run::stats::Snapshot;
+use weir_run::wire::WireConfig;
+
+use super::Arguments;
+use super::gate::{self, Gate};
+use super::rest::Rest;
+use super::way::{Blind, HEARD, Totals, Way};
+use crate::commands::drops;
+use crate::guarded::{self, Guarded};
+use crate::session::Session;
+use crate::{Failure, text};
+
+/// What is asked for, checked.
+pub struct Prepared {
+    config: WireConfig,
+    cores: Vec<usize>,
+}
+
+/// A run by a wire.
+pub struct ByWire {
+    session: Session,
+    gate: Option<Gate>,
+    netns: NetNs,
+    qdisc: RootQdisc,
+    /// What the qdisc had handed on, and Weir not taken in, before the program started: what was sent before Weir was there.
+    apart: u32,
+    /// The limit of what the program sends when it started.
+    limit_bits_per_s: u64,
+}
+
+impl Prepared {
+    /// Reads and checks everything that a wire would need.
+    pub fn new(arguments: &Arguments, name: &str) -> Result<Prepared, Failure> {
+        let Arguments { rate, rate_back, burst, queue, classes, machine, .. } = arguments;
+        let (memory_bytes, cores) = machine.check()?;
+        text::check_queue(*queue, classes.is_some())?;
+        let limits = [
+            text::limits(Some(*rate), *burst, *queue)?,
+            text::limits(rate_back.or(Some(*rate)), *burst, *queue)?,
+        ];
+        let classes = match classes {
+            Some(file) => Some(Arc::new(text::classes(file, enclosure::PORTS)?.1)),
+            None => None,
+        };
+        let ports = enclosure::PORTS.map(String::from);
+        let workers = cores.len();
+        let config = WireConfig { name: name.into(), ports, limits, classes, memory_bytes, workers };
+        Ok(Prepared { config, cores })
+    }
+
+    /// Makes the network and starts the wire. From here on this thread, and so every other, is in the wire's namespace.
+    pub fn open(self, mut guardian: Guardian) -> Result<ByWire, Failure> {
+        let enclose = |guardian: &mut Guardian| -> weir_port::Result<_> {
+            let host = NetNs::current()?;
+            NetNs::unshare()?;
+            let enclosure = enclosure::make(&host, guardian)?;
+            Ok((host, enclosure))
+        };
+        let (host, Enclosure { program: netns, way_out }) = match enclose(&mut guardian) {
+            Ok(enclosed) => enclosed,
+            Err(error) => return Err(guarded::give_up(guardian, error.into())),
+        };
+        let session = Session::start(&self.config, guardian, &self.cores, &HEARD)?;
+        let watches = gate::keep(host, way_out).and_then(|gate| Ok((gate, look_before(&session, &netns)?)));
+        match watches {
+            Ok((gate, (qdisc, apart))) => {
+                let rate = self.config.limits[0].as_ref().map(|limit| limit.rate.bits_per_s());
+                Ok(ByWire { session, gate, netns, qdisc, apart, limit_bits_per_s: rate.unwrap_or(u64::MAX) })
+            }
+            Err(failure) => {
+                session.finish()?;
+                Err(failure)
+            }
+        }
+    }
+}
+
+/// Before the program starts.
+fn look_before(session: &Session, netns: &NetNs) -> Result<(RootQdisc, u32), Failure> {
+    let eth0 = netns.run(|| Link::by_name("eth0"))?;
+    let qdisc = RootQdisc::new(Arc::new(netns.try_clone()?), eth0.ifindex);
+    let sent = qdisc.counters()?.sent;
+    let snapshot = session.stat()?;
+    let taken = snapshot.wires.first().and_then(|wire| wire.classes.first());
+    let taken = taken.map_or(0, |class| class.books.accepted.packets);
+    Ok((qdisc, sent.wrapping_sub(taken as u32)))
+}
+
+impl Way for ByWire {
+    fn guarded(&self) -> &Guarded {
+        &self.session.guarded
+    }
+
+    fn netns(&self) -> &NetNs {
+        &self.netns
+    }
+
+    fn look(&self) -> Result<Rest, Blind> {
+        let blind = |error: &str| match Crew::is_going_down(error) {
+            true => Blind::ForGood,
+            false => Blind::ForNow,
+        };
+        let snapshot = self.session.stat().map_err(|error| blind(&error))?;
+        let queue = self.qdisc.counters().map_err(|_| Blind::ForNow)?;
+        let tcp = unsent::by_closed_sockets(&self.netns).map_err(|_| Blind::ForNow)?;
+        let there = snapshot.wires.first().and_then(|wire| wire.classes.first());
+        let (there, port) = there.zip(snapshot.ports.first()).ok_or(Blind::ForNow)?;
+        let books = &there.books;
+        let gone = books.accepted.packets + port.kernel_dropped + port.lost_while_down;
+        let in_ring = queue.sent.wrapping_sub(self.apart).wrapping_sub(gone as u32);
+        Ok(Rest {
+            queued: queue.backlog,
+            // Beyond that it is less than nothing.
+            in_ring: if in_ring > u32::MAX / 2 { 0 } else { in_ring.into() },
+            held: books.held.packets,
+            accepted: books.accepted.packets,
+            delivered: books.delivered.packets,
+            tcp,
+        })
+    }
+
+    fn slowest(&self) -> u64 {
+        let snapshot = self.session.stat().unwrap_or_default();
+        let there = snapshot.wires.first().and_then(|wire| wire.classes.first());
+        let own = there.and_then(|class| class.rate_bits_per_s).unwrap_or(self.limit_bits_per_s);
+        let classes =
+            there.into_iter().flat_map(|class| &class.classes).filter_map(|class| class.ceil_bits_per_s);
+        classes.chain([own]).min().unwrap_or(own)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Totals, Failure> {
+        // Lest what the guardian removes is put back.
+        drop(self.gate);
+        Ok(totals(&self.session.finish()?))
+    }
+}
+
+/// What a wire did.
+pub fn totals(last: &Snapshot) -> Totals {
+    let Some([there, back]) = last.wires.first().map(|wire| wire.classes.as_slice()) else {
+        return Totals::default();
+    };
+    Totals {
+        limit: there.rate_bits_per_s.and_then(weir_core::rate::Rate::from_bits_per_s),
+        sent: Some(there.books.delivered),
+        accepted: there.books.accepted.packets,
+        received: back.books.delivered.packets,
+        blocked_ns: Some(there.blocked_ns),
+        dropped: drops::of(last),
+    }
+}

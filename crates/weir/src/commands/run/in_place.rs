@@ -1,0 +1,210 @@
+//! A run limited in place: one pair between the program and the host, with a limit of the kernel's own at either end.
+//!
+//! Nothing of a packet passes through this process, which waits for the program, passes signals on and looks again when the program
+//! has ended. The limits are found by name like any other (`weir stat`, `weir set`), and go with the pair.
+
+use weir_core::rate::Rate;
+use weir_port::enclosure::{self, Limited, Refusal};
+use weir_port::limit::find::{self, Seen};
+use weir_port::limit::htb::Traffic;
+use weir_port::limit::memory::Memory;
+use weir_port::limit::record::Direction;
+use weir_port::limit::{self, Asked, Place};
+use weir_port::link::Link;
+use weir_port::monitor::{LinkEvent, Monitor};
+use weir_port::netns::NetNs;
+use weir_port::{Doing, unsent};
+use weir_run::books::Amount;
+use weir_run::control;
+use weir_run::guardian::Guardian;
+use weir_run::limits::burst_bytes_default;
+use weir_run::watcher::News;
+
+use super::Arguments;
+use super::gate::{self, Gate};
+use super::rest::Rest;
+use super::way::{Blind, HEARD, Totals, Way};
+use crate::commands::drops::Drops;
+use crate::commands::stat;
+use crate::guarded::{self, Event, Guarded, spawn};
+use crate::{Failure, human, output};
+
+/// A run limited in place.
+pub struct InPlace {
+    guarded: Guarded,
+    gate: Option<Gate>,
+    ends: Limited,
+    /// Of what the program sends; it tells the limit also when somebody has changed it.
+    memory: Memory,
+    limit: Rate,
+    /// What the devices had dropped before the program started.
+    dropped_before: u64,
+}
+
+/// What became of it.
+pub enum Opened {
+    /// It is limited.
+    Limited(Box<InPlace>),
+    /// This kernel, or this limit, is not for that; why.
+    Refused(Guardian, String),
+}
+
+/// Makes the network and limits it.
+pub fn open(mut guardian: Guardian, arguments: &Arguments, name: &str) -> Result<Opened, Failure> {
+    let is_taken = arguments.name.is_some()
+        && (control::stat(name).is_ok() || stat::limits(Some(name)).is_ok_and(|limits| !limits.is_empty()));
+    if is_taken {
+        let failure = Failure::from(format!(
+            "a wire or a limit called {name} is there already, as `weir stat {name}` shows: give another --name"
+        ));
+        return Err(guarded::give_up(guardian, failure));
+    }
+    let mut ends = match enclosure::make_limited(&mut guardian, |ends| limit_both(ends, arguments, name)) {
+        Ok(ends) => ends,
+        Err(Refusal::Limit(error)) => return Ok(Opened::Refused(guardian, error.to_string())),
+        Err(Refusal::Network(error)) => return Err(guarded::give_up(guardian, error.into())),
+    };
+    let guarded = Guarded::start(guardian, &HEARD)?;
+    match InPlace::parts(&guarded, &mut ends) {
+        Ok((gate, memory, dropped_before)) => Ok(Opened::Limited(Box::new(InPlace {
+            guarded,
+            gate,
+            ends,
+            memory,
+            limit: arguments.rate,
+            dropped_before,
+        }))),
+        Err(failure) => Err(guarded.give_up(failure)),
+    }
+}
+
+/// Nobody else knows of the ends yet, so nobody is in the way.
+fn limit_both(ends: &Limited, arguments: &Arguments, name: &str) -> weir_port::Result<()> {
+    let Arguments { rate, rate_back, burst, .. } = arguments;
+    let back = rate_back.unwrap_or(*rate);
+    for (place, direction, rate) in
+        [(&ends.program, Direction::There, *rate), (&ends.host, Direction::Back, back)]
+    {
+        let asked = Asked { name: name.into(), direction, rate: Some(rate), burst_bytes: *burst };
+        limit::set(place, &asked, burst_bytes_default)?;
+    }
+    Ok(())
+}
+
+impl InPlace {
+    fn parts(guarded: &Guarded, ends: &mut Limited) -> Result<(Option<Gate>, Memory, u64), Failure> {
+        guarded.watch_guardian()?;
+        watch_interface(guarded, ends.host.link.ifindex, &ends.host.link.name)?;
+        let found = find::at(&ends.program)?.and_then(|found| found.memory);
+        let memory = found.ok_or("the limit of the program's interface is not there")?;
+        let gate = gate::keep(ends.host.netns.try_clone()?, ends.way_out.take())?;
+        Ok((gate, memory, dropped_by_devices(ends)))
+    }
+
+    fn traffic(place: &Place) -> Option<Traffic> {
+        limit::traffic(place).ok().flatten()
+    }
+}
+
+/// Makes an event of the pair's end: the program has no network then.
+fn watch_interface(guarded: &Guarded, ifindex: u32, name: &str) -> Result<(), Failure> {
+    let monitor = Monitor::new()?;
+    let (events, name) = (guarded.events(), name.to_string());
+    spawn("weir-watcher", move || {
+        loop {
+            let is_gone = match monitor.wait() {
+                Ok(Some(told)) => told.contains(&LinkEvent::Gone { ifindex }),
+                // Something was not heard: look.
+                Ok(None) => LinkEvent::now(ifindex).is_ok_and(|now| now == LinkEvent::Gone { ifindex }),
+                Err(_) => return,
+            };
+            if is_gone {
+                // At the end of the run nobody listens any more.
+                let _ = events.send(Event::News(News::Ended(format!("its interface {name} vanished"))));
+                return;
+            }
+        }
+    })
+    .doing(|| "starting to watch the program's interface".into())?;
+    Ok(())
+}
+
+/// What was dropped between the two ends, behind either queue.
+fn dropped_by_devices(ends: &Limited) -> u64 {
+    let dropped = |place: &Place| {
+        let link = place.netns.run(|| Link::by_index(place.link.ifindex));
+        link.map_or(0, |link| link.tx_dropped)
+    };
+    dropped(&ends.program) + dropped(&ends.host)
+}
+
+impl Way for InPlace {
+    fn guarded(&self) -> &Guarded {
+        &self.guarded
+    }
+
+    fn netns(&self) -> &NetNs {
+        &self.ends.program.netns
+    }
+
+    fn look(&self) -> Result<Rest, Blind> {
+        let tcp = unsent::by_closed_sockets(self.netns()).map_err(|_| Blind::ForNow)?;
+        // A queue that the program took away holds nothing.
+        let traffic = Self::traffic(&self.ends.program).unwrap_or_default();
+        Ok(Rest {
+            queued: traffic.waiting,
+            accepted: traffic.packets,
+            delivered: traffic.packets,
+            tcp,
+            ..Rest::default()
+        })
+    }
+
+    fn slowest(&self) -> u64 {
+        self.memory.record().map_or(self.limit.bits_per_s(), |record| record.rate_bits_per_s)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Totals, Failure> {
+        let [there, back] = [&self.ends.program, &self.ends.host].map(seen);
+        let dropped =
+            drops(&[&there, &back], dropped_by_devices(&self.ends).saturating_sub(self.dropped_before));
+        let limit = Rate::from_bits_per_s(self.slowest());
+        let record = self.memory.record();
+        let arrivals = record.filter(|record| record.sees_arrivals).map(|_| self.memory.arrivals());
+        // Lest what the guardian removes is put back.
+        drop(self.gate);
+        self.guarded.finish()?;
+        let traffic = there.as_ref().map(|seen| seen.traffic);
+        if there.is_none() {
+            let bypassed = arrivals.map_or(0, |arrivals| arrivals.bypassed);
+            output::say(format_args!(
+                "weir: CMD took its own limit away; {} passed without it",
+                human::plural(bypassed, "packet")
+            ));
+        }
+        Ok(Totals {
+            limit,
+            sent: traffic.map(|traffic| Amount { packets: traffic.packets, bytes: traffic.bytes }),
+            accepted: traffic.map_or(0, |traffic| traffic.packets),
+            received: back.map_or(0, |seen| seen.traffic.packets),
+            blocked_ns: arrivals.map(|arrivals| arrivals.held_ns),
+            dropped,
+        })
+    }
+}
+
+fn seen(place: &Place) -> Option<Seen> {
+    let netns = place.netns.try_clone().ok()?;
+    find::seen_at(Place { netns, link: place.link.clone() }).ok().flatten()
+}
+
+/// By the queues' rules, and by the devices.
+fn drops(limits: &[&Option<Seen>], by_devices: u64) -> Drops {
+    let mut drops = Drops::from([("kernel".to_string(), by_devices)]);
+    for seen in limits.iter().filter_map(|seen| seen.as_ref()) {
+        for (reason, packets) in seen.dropped() {
+            *drops.entry(reason.into()).or_default() += packets;
+        }
+    }
+    drops
+}

@@ -1,0 +1,83 @@
+//! How what a program sends is limited: in place at its own interface, or by a wire where only that can do what is asked for.
+
+use weir_core::rate::Rate;
+use weir_port::netns::NetNs;
+use weir_port::signals::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH};
+use weir_run::books::Amount;
+
+use super::rest::Rest;
+use super::{Arguments, by_wire, in_place};
+use crate::commands::drops::Drops;
+use crate::guarded::{self, Guarded, Namespaces};
+use crate::{Failure, output};
+
+/// Signals that are passed on to the program, but the last, which would stop it and its network.
+pub const HEARD: [i32; 8] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP];
+
+/// A program's network, limited.
+pub trait Way {
+    /// What puts everything back, and what happens.
+    fn guarded(&self) -> &Guarded;
+    /// The program's namespace.
+    fn netns(&self) -> &NetNs;
+    /// What the network still holds of what the program sent.
+    fn look(&self) -> Result<Rest, Blind>;
+    /// The lowest limit that what the program sent may be under, in bits per second.
+    fn slowest(&self) -> u64;
+    /// Ends it, with all that is in it; what it did.
+    fn finish(self: Box<Self>) -> Result<Totals, Failure>;
+}
+
+/// Why nobody could look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blind {
+    /// It may be seen in a moment.
+    ForNow,
+    /// It is going down.
+    ForGood,
+}
+
+/// What a run did, at its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// The last limit of what the program sends, which may not be the first.
+    pub limit: Option<Rate>,
+    /// What the program sent and had delivered; `None` where nobody counted.
+    pub sent: Option<Amount>,
+    /// Packets taken in from the program.
+    pub accepted: u64,
+    /// Packets the program was sent.
+    pub received: u64,
+    /// How long senders were held.
+    pub blocked_ns: Option<u64>,
+    /// What was dropped, both ways.
+    pub dropped: Drops,
+}
+
+/// Makes the network: limited in place if that can be, and by a wire otherwise, which is said.
+pub fn open(arguments: &Arguments, name: &str) -> Result<Box<dyn Way>, Failure> {
+    let prepared = by_wire::Prepared::new(arguments, name)?;
+    let mut guardian = guarded::guardian(Namespaces::Ours)?;
+    let why = match can_limit_in_place(arguments) {
+        Ok(()) => match in_place::open(guardian, arguments, name)? {
+            in_place::Opened::Limited(way) => return Ok(way),
+            in_place::Opened::Refused(back, why) => {
+                guardian = back;
+                why
+            }
+        },
+        Err(why) => why,
+    };
+    output::say(format_args!("weir: {why}: by a wire, which carries each packet through this process"));
+    Ok(Box::new(prepared.open(guardian)?))
+}
+
+/// Whether the kernel's own queue can do what is asked for; if not, why.
+pub fn can_limit_in_place(arguments: &Arguments) -> Result<(), String> {
+    let options = [("--queue", arguments.queue.is_some()), ("--classes", arguments.classes.is_some())];
+    let given = options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
+    match given.or(arguments.machine.first_given()) {
+        Some(option) => Err(format!("{option} is not for a limit in place")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,265 @@
+//! `weir limit` under what is done to its interface: what stays, and what is seen and said of the rest.
+
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::bed::{End, Namespace};
+use weir_lab::clock::wait_until;
+use weir_lab::iperf::{Flood, Load};
+use weir_tests::limits::{Between, Row};
+use weir_tests::raw::{Random, RawSocket, frame};
+use weir_tests::{harness, kernel, privileged};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const FRAMES: u32 = 50;
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(a_queue_that_its_container_removes_is_said),
+        privileged!(a_move_to_another_namespace_is_said),
+        privileged!(it_stays_through_queues_down_and_up_and_a_new_name),
+        privileged!(what_passes_the_queue_by_is_counted),
+        privileged!(no_priority_passes_the_limit),
+        privileged!(who_is_held_and_for_how_long_is_told),
+        privileged!(filters_of_others_where_packets_arrive_stay),
+    ])
+}
+
+/// What `weir stat NAME --check` says is wrong.
+fn fault(row: &Row, name: &str) -> Result<String> {
+    let done = row.weir(&format!("stat {name} --check"))?;
+    ensure!(done.status.code() == Some(1), "nothing is wrong: {}{}", done.stdout, done.stderr);
+    Ok(done.stderr)
+}
+
+/// Set again, and forgotten: then nothing of it is left.
+fn a_queue_that_its_container_removes_is_said() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    let before = kernel::traces(&row.middle)?;
+    let steering = || row.middle.sh("cat /sys/class/net/wa/queues/rx-0/rps_cpus");
+    let steering_before = steering()?;
+    row.weir("limit wa --rate 10mbit --name office")?.success()?;
+    row.weir("stat office --check")?.success()?;
+    row.left.tc("qdisc del dev veth0 root")?;
+    row.left.sh(&format!("ping -q -c 3 -i 0.02 {}", row.right_address(Between::Routes)))?;
+    let said = fault(&row, "office")?;
+    ensure!(said.contains("limit office is gone from veth0") && said.contains("weir limit"), "{said}");
+    let limits = row.limits("office")?;
+    ensure!(limits.len() == 1 && limits[0]["stage"] == "gone", "{limits:?}");
+    ensure!(limits[0]["bypassed_packets"].as_u64() >= Some(3), "{limits:?}");
+    let shown = row.weir("stat office")?.success()?.stdout;
+    ensure!(shown.contains("gone from veth0"), "{shown}");
+
+    row.weir("limit wa --rate 20mbit --name office")?.success()?;
+    row.weir("stat office --check")?.success()?;
+    row.left.tc("qdisc del dev veth0 root")?;
+    row.weir("limit wa --off")?.success()?;
+    ensure!(row.limits("office").is_err() || row.limits("office")?.is_empty(), "it is not forgotten");
+    ensure!(steering()? == steering_before, "steering is put back");
+    kernel::require_same(&before, &kernel::traces(&row.middle)?)
+}
+
+fn a_move_to_another_namespace_is_said() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    let elsewhere = Namespace::new("elsewhere")?;
+    row.left.ip(&format!("link set veth0 netns {}", elsewhere.name()))?;
+    let said = fault(&row, "wa")?;
+    ensure!(said.contains("limit wa is gone from veth0") && said.contains(elsewhere.name()), "{said}");
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    row.weir("stat wa --check")?.success()?;
+    row.weir("limit wa --off")?.success().map(drop)
+}
+
+fn it_stays_through_queues_down_and_up_and_a_new_name() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let changes = [
+        &["ethtool -L veth0 rx 2 tx 2"][..],
+        &["ethtool -L veth0 rx 1 tx 1"],
+        &["ip link set veth0 down", "ip link set veth0 up"],
+        &["ip link set veth0 down", "ip link set veth0 name lan0", "ip link set lan0 up"],
+    ];
+    for change in changes {
+        change.iter().try_for_each(|command| row.left.sh(command).map(drop))?;
+        wait_until("packets pass again", PATIENCE, || {
+            Ok(row.left.sh(&format!("ping -q -c 1 -W 1 {to}")).is_ok())
+        })
+        .with_context(|| change.join(", "))?;
+        let before = row.lossless_limit("wa")?["packets"].as_u64();
+        row.left.sh(&format!("ping -q -c 5 -i 0.02 {to}"))?;
+        let limit = row.lossless_limit("wa")?;
+        ensure!(
+            limit["stage"] == "limiting" && limit["packets"].as_u64() >= before.map(|b| b + 5),
+            "{limit}"
+        );
+        row.weir("stat wa --check")?.success().with_context(|| change.join(", "))?;
+    }
+    ensure!(row.lossless_limit("wa")?["interface"] == "lan0", "it has its new name");
+    for command in ["link set wa down", "link set wa name wc", "link set wc up"] {
+        row.middle.ip(command)?;
+    }
+    row.weir("stat wa --check")?.success()?;
+    row.weir("limit wc --off")?.success().map(drop)
+}
+
+fn what_passes_the_queue_by_is_counted() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    let mut random = Random(7);
+    let socket = RawSocket::open(End { namespace: &row.left, name: "veth0" })?;
+    for number in 0..FRAMES {
+        socket.send(&frame(number, 200, None, &mut random))?;
+    }
+    row.left.sh(&format!("ping -q -c 3 -i 0.02 {}", row.right_address(Between::Bridge)))?;
+    let limit = row.lossless_limit("wa")?;
+    ensure!(
+        limit["packets"].as_u64() >= Some(u64::from(FRAMES)) && limit["bypassed_packets"] == 0,
+        "{limit}"
+    );
+    row.weir("stat wa --check")?.success()?;
+    socket.bypass_queue()?;
+    for number in 0..FRAMES {
+        socket.send(&frame(number, 200, None, &mut random))?;
+    }
+    wait_until("they are counted", PATIENCE, || {
+        Ok(row.limits("wa")?[0]["bypassed_packets"].as_u64() == Some(u64::from(FRAMES)))
+    })?;
+    let said = fault(&row, "wa")?;
+    ensure!(said.contains(&format!("passed by {FRAMES} packets")), "{said}");
+    Ok(())
+}
+
+/// Not that of the queue, of a class or of a leaf, for who has CAP_NET_RAW and nothing else.
+fn no_priority_passes_the_limit() -> Result<()> {
+    const BITS_PER_S: f64 = 1e6;
+    const PRIORITIES: [libc::c_int; 5] = [0x7769_0000, 0x7769_0001, 0x7769_0100, 0x7769_020f, 6];
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 1mbit --burst 20kb")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    row.left.sh(&format!("ping -q -c 1 -W 2 {to}"))?;
+    let receiver = row.right.enter(|| UdpSocket::bind(("0.0.0.0", 7009)))??;
+    receiver.set_nonblocking(true)?;
+    let (sent, elapsed_s) = row.left.enter(|| -> Result<(usize, f64)> {
+        keep_net_raw_alone()?;
+        let mut sockets = Vec::new();
+        for priority in PRIORITIES {
+            let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+            socket.set_nonblocking(true)?;
+            set_priority(&socket, priority)?;
+            sockets.push(socket);
+        }
+        let (begin, mut sent) = (Instant::now(), 0);
+        while begin.elapsed() < Duration::from_secs(1) {
+            for socket in &sockets {
+                sent += usize::from(socket.send_to(&[0; 1000], (to.as_str(), 7009)).is_ok());
+            }
+        }
+        Ok((sent, begin.elapsed().as_secs_f64()))
+    })??;
+    let mut buffer = [0; 2000];
+    let arrived = std::iter::from_fn(|| receiver.recv(&mut buffer).ok()).count();
+    let bits = arrived as f64 * 1042.0 * 8.0;
+    // The burst, and a packet for each flow that became busy.
+    let allowed = BITS_PER_S * elapsed_s + 20.0 * 1024.0 * 8.0 + PRIORITIES.len() as f64 * 1042.0 * 8.0;
+    ensure!(sent > 500, "only {sent} were sent, so nothing was tried");
+    ensure!(bits <= allowed * 1.02, "{bits} bits arrived, {allowed} were allowed");
+    ensure!(bits >= 0.5 * BITS_PER_S, "only {bits} bits arrived");
+    Ok(())
+}
+
+/// Gives up, for this thread, every capability but `CAP_NET_RAW`.
+fn keep_net_raw_alone() -> Result<()> {
+    const NET_RAW: u32 = 1 << 13;
+    const VERSION: u32 = 0x2008_0522;
+    let header = [VERSION, 0];
+    let sets: [u32; 6] = [NET_RAW, NET_RAW, 0, 0, 0, 0];
+    // SAFETY: version 3 reads a header of two words and two sets of three, which both arrays are.
+    let done = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
+    ensure!(done == 0, "capset: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+fn set_priority(socket: &UdpSocket, priority: libc::c_int) -> Result<()> {
+    let (value, size) = (std::ptr::from_ref(&priority).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the value and its size are passed; the socket is open.
+    let set =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, value, size) };
+    ensure!(set == 0, "priority {priority:#x}: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// And of what nobody can see nothing is told.
+fn who_is_held_and_for_how_long_is_told() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 20mbit --rate-back 20mbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    row.left.sh(&format!("ping -q -c 10 -i 0.02 {to}"))?;
+    let quiet = row.limits("wa")?;
+    let held_before = quiet[0]["held_ns"].as_u64().context("no held_ns")?;
+    ensure!(held_before < 100_000_000, "pings were held: {}", quiet[0]);
+    ensure!(
+        quiet[0]["waits_for"].is_null() && quiet[0]["senders"].as_array().is_some_and(Vec::is_empty),
+        "{}",
+        quiet[0]
+    );
+    ensure!(quiet[1]["held_ns"].is_null() && quiet[1]["bypassed_packets"].is_null(), "{}", quiet[1]);
+    let load = Load::new(&row.left, &row.right, &to, 2, 2.0);
+    let begin = Instant::now();
+    let flood = Flood::start(&load)?;
+    let mut during = quiet[0].clone();
+    wait_until("somebody is held", PATIENCE, || {
+        during = row.limits("wa")?[0].clone();
+        let senders = during["senders"].as_array().context("no senders")?;
+        let named = |sender: &serde_json::Value| {
+            sender["command"] == "iperf"
+                && sender["pid"].as_u64() > Some(0)
+                && sender["bytes"].as_u64() > Some(0)
+        };
+        Ok(senders.iter().any(named))
+    })?;
+    ensure!(during["waits_for"] == "wa" && during["delay_ns"].as_u64() > Some(0), "{during}");
+    flood.finish(PATIENCE)?;
+    let limits = row.limits("wa")?;
+    let limit = &limits[0];
+    let held_ns = limit["held_ns"].as_u64().context("no held_ns")? - held_before;
+    // Both may take a moment to start, and what stands at the end takes as long again as the send buffers are deep.
+    ensure!(held_ns > 1_400_000_000, "held for {held_ns} ns of a flood of 2 s");
+    ensure!(
+        u128::from(held_ns) <= begin.elapsed().as_nanos(),
+        "held for longer than there was time: {held_ns} ns"
+    );
+    ensure!(limit["bypassed_packets"] == 0, "{limit}");
+    let shown = row.weir("stat wa")?.success()?.stdout;
+    ensure!(shown.contains("held for "), "{shown}");
+    Ok(())
+}
+
+/// They see every packet, whether they are asked before or after, and stay when the limit is gone.
+fn filters_of_others_where_packets_arrive_stay() -> Result<()> {
+    const PINGS: usize = 20;
+    let row = Row::new(Between::Bridge)?;
+    row.middle.tc("qdisc add dev wa clsact")?;
+    // The first is for nobody, so the others are asked as well.
+    for (priority, mask) in [(1, "0xffffffff"), (50_000, "0")] {
+        row.middle.tc(&format!(
+            "filter add dev wa ingress protocol ip prio {priority} u32 match u32 0 {mask} classid 1:1"
+        ))?;
+    }
+    row.middle.sh("nft add table netdev watch")?;
+    row.middle.sh("nft add chain netdev watch in { type filter hook ingress device wa priority 0 ; }")?;
+    row.middle.sh("nft add rule netdev watch in icmp type echo-request counter")?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    row.left.sh(&format!("ping -q -c {PINGS} -i 0.02 {}", row.right_address(Between::Bridge)))?;
+    let seen = row.middle.sh("nft list chain netdev watch in")?;
+    ensure!(seen.contains(&format!("packets {PINGS} ")), "{seen}");
+    row.weir("stat wa --check")?.success()?;
+    row.weir("limit wa --off")?.success()?;
+    let after = row.middle.tc("filter show dev wa ingress")?;
+    ensure!(after.contains("pref 1 ") && after.contains("pref 50000 ") && !after.contains("weir"), "{after}");
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! `weir run` limited in place: no packet passes through its process; and by a wire where only that can do it, which is said.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use weir_lab::clock::wait_until;
+use weir_lab::process::{Process, run};
+use weir_tests::host::Host;
+use weir_tests::lacking::Lacking;
+use weir_tests::{harness, privileged};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(no_packet_passes_through_its_process),
+        privileged!(it_is_found_and_changed_by_its_name),
+        privileged!(what_only_a_wire_can_do_it_does_by_one),
+        privileged!(a_kernel_without_the_queue_takes_a_wire),
+        privileged!(a_limit_that_its_program_takes_away_is_said),
+        privileged!(an_interface_that_vanishes_ends_it),
+    ])
+}
+
+fn started(host: &Host, options: &[&str], script: &str) -> Result<Process> {
+    let mut process = Process::spawn(&mut host.weir_run(options, &format!("echo started; {script}")))?;
+    process.wait_for_output("started", LIMIT)?;
+    Ok(process)
+}
+
+/// Neither worker nor real-time thread nor packet memory.
+fn no_packet_passes_through_its_process() -> Result<()> {
+    let host = Host::alone()?;
+    let process = started(&host, &[], "read line; while :; do sleep 0.05; done")?;
+    let id = process.id();
+    for task in fs::read_dir(format!("/proc/{id}/task"))? {
+        let task = task?.path();
+        let name = fs::read_to_string(task.join("comm"))?;
+        ensure!(!name.starts_with("weir-worker"), "it has a worker");
+        let stat = fs::read_to_string(task.join("stat"))?;
+        let (_, fields) = stat.rsplit_once(')').context("no name")?;
+        // Field 40 of proc_pid_stat(5) is the real-time priority; these begin with the third.
+        ensure!(fields.split_whitespace().nth(37) == Some("0"), "{name} is real-time: {stat}");
+    }
+    let maps = fs::read_to_string(format!("/proc/{id}/maps"))?;
+    ensure!(!maps.contains("XDP") && !maps.contains("xsk"), "it has rings: {maps}");
+    let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+    let resident = status.lines().find(|line| line.starts_with("VmRSS")).context("no VmRSS")?;
+    let kilobytes: u64 = resident.split_whitespace().nth(1).context("no number")?.parse()?;
+    ensure!(kilobytes < 20_000, "{resident}");
+    process.stop(LIMIT)?;
+    Ok(())
+}
+
+fn limits(host: &Host, name: &str) -> Result<Vec<Value>> {
+    let done = run(&mut host.weir(&["stat", name, "--json", "--check"]), LIMIT)?.success()?;
+    let stat: Value = serde_json::from_str(&done.stdout)?;
+    Ok(stat["limits"].as_array().context("no limits")?.clone())
+}
+
+fn it_is_found_and_changed_by_its_name() -> Result<()> {
+    let host = Host::alone()?;
+    let receiver = host.namespace.enter(|| UdpSocket::bind(("0.0.0.0", 5600)))??;
+    let flood = "exec bash -c 'host=$(ip route show default | cut -d \" \" -f 3); printf -v word %01000d 1; \
+                 exec 3>/dev/udp/$host/5600; while printf %s $word >&3; do :; done'";
+    let process = started(&host, &["--name", "inp-by-name", "--rate-back", "50mbit"], flood)?;
+    let rates = |limits: &[Value]| -> Vec<Option<u64>> {
+        limits.iter().map(|limit| limit["rate_bits_per_s"].as_u64()).collect()
+    };
+    let before = limits(&host, "inp-by-name")?;
+    ensure!(rates(&before) == [Some(200_000_000), Some(50_000_000)], "{before:?}");
+    let taken =
+        run(&mut host.weir(&["run", "--rate", "1mbit", "--name", "inp-by-name", "--", "true"]), LIMIT)?;
+    ensure!(taken.status.code() == Some(1) && taken.stderr.contains("--name"), "{}", taken.stderr);
+    run(&mut host.weir(&["set", "inp-by-name", "--rate", "5mbit"]), LIMIT)?.success()?;
+    ensure!(rates(&limits(&host, "inp-by-name")?) == [Some(5_000_000), Some(5_000_000)], "both ways");
+    run(&mut host.weir(&["set", "inp-by-name", "--rate-back", "7mbit"]), LIMIT)?.success()?;
+    ensure!(rates(&limits(&host, "inp-by-name")?) == [Some(5_000_000), Some(7_000_000)], "one way");
+    let refused = run(&mut host.weir(&["set", "inp-by-name", "--queue", "5ms"]), LIMIT)?;
+    ensure!(
+        refused.status.code() == Some(2) && refused.stderr.contains("limit in place"),
+        "{}",
+        refused.stderr
+    );
+    wait_until("somebody is held", LIMIT, || {
+        let limits = limits(&host, "inp-by-name")?;
+        ensure!(limits[0]["dropped"]["held-full"] == 0, "{limits:?}");
+        Ok(limits[0]["senders"].as_array().is_some_and(|senders| !senders.is_empty()))
+    })?;
+    let done = process.stop(LIMIT)?;
+    ensure!(done.stderr.contains("5mbit: sent"), "the last limit is that of the summary: {}", done.stderr);
+    drop(receiver);
+    Ok(())
+}
+
+fn what_only_a_wire_can_do_it_does_by_one() -> Result<()> {
+    let host = Host::alone()?;
+    for options in [&["--queue", "5ms"][..], &["--workers", "1"], &["--memory", "64mb"], &["--core", "0"]] {
+        let done = run(&mut host.weir_run(options, "exit 3"), LIMIT)?;
+        ensure!(done.status.code() == Some(3), "{options:?}: {}", done.stderr);
+        let said = done.stderr.lines().filter(|line| line.contains("by a wire")).count();
+        ensure!(said == 1 && done.stderr.contains(options[0]), "{options:?}: {}", done.stderr);
+    }
+    let done = run(&mut host.weir(&["run", "--rate", "4kbit", "--", "true"]), LIMIT)?.success()?;
+    ensure!(done.stderr.contains("below 8kbit") && done.stderr.contains("by a wire"), "{}", done.stderr);
+    Ok(())
+}
+
+/// What cannot be set up for the limit there is nothing left of, and a wire does it.
+fn a_kernel_without_the_queue_takes_a_wire() -> Result<()> {
+    let host = Host::alone()?;
+    let before = host.state()?;
+    let lacking = Lacking { call: libc::SYS_fsopen, first: None, error: libc::ENOSYS };
+    let mut command = host.weir_run(&[], "exit 4");
+    let done = run(lacking.apply(&mut command), LIMIT)?;
+    ensure!(done.status.code() == Some(4), "{}", done.stderr);
+    ensure!(done.stderr.contains("by a wire"), "{}", done.stderr);
+    let after = host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
+    Ok(())
+}
+
+fn a_limit_that_its_program_takes_away_is_said() -> Result<()> {
+    let host = Host::alone()?;
+    let script = "tc qdisc del dev eth0 root; echo taken; read line; while :; do sleep 0.05; done";
+    let mut process = started(&host, &[], script)?;
+    process.wait_for_output("taken", LIMIT)?;
+    let name = format!("run-{}", process.id());
+    let done = run(&mut host.weir(&["stat", &name, "--check"]), LIMIT)?;
+    ensure!(done.status.code() == Some(1) && done.stderr.contains("is gone"), "{}", done.stderr);
+    let done = process.stop(LIMIT)?;
+    ensure!(done.stderr.contains("took its own limit away"), "{}", done.stderr);
+    Ok(())
+}
+
+/// Without a network the program would go on for nothing.
+fn an_interface_that_vanishes_ends_it() -> Result<()> {
+    let host = Host::alone()?;
+    let mut process = started(&host, &[], "read line; while :; do sleep 0.05; done")?;
+    host.namespace.ip("link del weir0")?;
+    wait_until("it has ended", LIMIT, || Ok(!process.is_running()?))?;
+    let done = process.wait(LIMIT)?;
+    ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stderr);
+    ensure!(done.stderr.contains("vanished") && done.stderr.contains("killed"), "{}", done.stderr);
+    Ok(())
+}
