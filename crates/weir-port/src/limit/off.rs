@@ -2,7 +2,8 @@
 //!
 //! Rule: opened at once, what waits would pour into the lists of the next interface, which drop. So the rate doubles until nothing waits.
 //! While the kernel swaps the root of an interface, packets are lost; so the queue goes in a moment in which nothing
-//! is sent. Where there is no such moment the open queue stays: it limits nothing.
+//! is sent. A busy machine holds a sender up for tens of milliseconds, which looks the same; so the moment must have lasted longer
+//! than that, and what is lost all the same is counted. Where there is no such moment the open queue stays: it limits nothing.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -15,22 +16,23 @@ use super::memory::Memory;
 use super::record::{Record, Stage};
 use super::{Place, arrivals, find, leaves_first, open_plan, unsuitable};
 use crate::error::{Doing, Result};
+use crate::link::Link;
 
 /// How long a step lasts at most.
 const STEP_NS: u64 = 20_000_000;
-/// How long nothing must have been sent.
-const QUIET_NS: u64 = 5_000_000;
+/// How long nothing must have been sent: longer than a scheduler lets a sender wait that has something to send.
+const QUIET_NS: u64 = 100_000_000;
 /// How long to wait for that.
-const PATIENCE_NS: u64 = 2_000_000_000;
+const PATIENCE_NS: u64 = 3_000_000_000;
 
 /// What became of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Off {
     /// There was none.
     None,
-    /// It is gone, with so many packets that waited.
+    /// It is gone.
     Removed {
-        /// Packets that were lost.
+        /// Packets that were lost: that waited, or came while the kernel swapped queues.
         lost: u64,
     },
     /// It is open and limits nothing, and could not be removed without loss.
@@ -47,8 +49,10 @@ pub fn off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
     {
         return Ok(Off::Open);
     }
-    let lost = traffic(place)?.waiting;
+    let waiting = traffic(place)?.waiting;
+    let dropped_before = dropped(place)?;
     place.netns.run(|| htb::remove(ifindex))?;
+    let lost = waiting + dropped(place)?.saturating_sub(dropped_before);
     put_back(place, record.as_ref())?;
     Ok(Off::Removed { lost })
 }
@@ -86,6 +90,11 @@ fn open_and_empty(place: &Place, memory: &Memory, record: &Record, clock_ns: fn(
         }
     }
     Ok(false)
+}
+
+/// Packets that the device itself counts as dropped, among them those that came while it had no queue.
+fn dropped(place: &Place) -> Result<u64> {
+    Ok(place.netns.run(|| Link::by_index(place.link.ifindex))?.tx_dropped)
 }
 
 fn traffic(place: &Place) -> Result<Traffic> {

@@ -186,7 +186,7 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
                 output::print_line(format_args!("removed: {} sends as before", place.describe()))?
             }
             Off::Removed { lost } => output::print_line(format_args!(
-                "removed: {} sends as before; {} that waited lost",
+                "removed: {} sends as before; {} lost, which waited or came meanwhile",
                 place.describe(),
                 human::plural(lost, "packet")
             ))?,
