@@ -43,9 +43,19 @@ fn weir_can_run_here() -> Result<()> {
     let report = doctor(&place)?;
     let elapsed = started.elapsed();
     println!("    took {:.2} s", elapsed.as_secs_f64());
-    for check in
-        ["veth", "bpf", "tcx", "xdp", "af_xdp", "napi-set", "checksums", "holds", "goes on", "priming"]
-    {
+    for check in [
+        "limit",
+        "veth",
+        "bpf",
+        "tcx",
+        "xdp",
+        "af_xdp",
+        "napi-set",
+        "checksums",
+        "holds",
+        "goes on",
+        "priming",
+    ] {
         let found = self::check(&report, check)?;
         ensure!(found["status"] == "ok", "{found}");
     }

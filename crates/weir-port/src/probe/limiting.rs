@@ -14,7 +14,9 @@ const BURST_BYTES: u64 = 20_480;
 /// Tries it.
 pub fn limits_in_place(clock_ns: fn() -> u64) -> Result<()> {
     scratch::run(move |answer| {
-        let pair = Pair::new(c"weir%d", &NetNs::new()?)?;
+        // Kept open, so that it can be found: no process is in it.
+        let far_netns = NetNs::new()?;
+        let pair = Pair::new(c"weir%d", &far_netns)?;
         let place = Place { netns: NetNs::current()?, link: pair.receiver };
         for bits_per_s in [10_000_000, 20_000_000] {
             let asked = Asked {
