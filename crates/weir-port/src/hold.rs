@@ -367,8 +367,13 @@ fn wait_for<T>(
                 return busy(format!("process {} (`{}`): end that first", holder.pid, holder.command));
             }
             if last.is_none() {
+                // One that has no guardian is a command that sets something and is done, such as a limit.
+                let why = match holder.guardian {
+                    Some(_) => "changed is being put back",
+                    None => "is doing to it comes first",
+                };
                 say(&format!(
-                    "waiting for {}: what process {} (`{}`) changed is being put back",
+                    "waiting for {}: what process {} (`{}`) {why}",
                     thing.name, holder.pid, holder.command
                 ));
                 holder.guardian.inspect(|guardian| wake(*guardian));
@@ -379,10 +384,12 @@ fn wait_for<T>(
     }
     let seconds = WAIT_NS_MAX / 1_000_000_000;
     busy(match last {
-        Some(Owner { pid, guardian, command, .. }) => format!(
-            "process {}, which puts back what `{command}` changed and has not done so for {seconds} s: the system log says why",
-            guardian.unwrap_or(pid)
+        Some(Owner { guardian: Some(guardian), command, .. }) => format!(
+            "process {guardian}, which puts back what `{command}` changed and has not done so for {seconds} s: the system log says why"
         ),
+        Some(Owner { pid, command, .. }) => {
+            format!("process {pid} (`{command}`), which has not ended for {seconds} s: end it first")
+        }
         None => format!(
             "another weir for {seconds} s: `fuser {}` tells which",
             folder().join(&thing.file).display()

@@ -150,7 +150,7 @@ pub fn save(link: &Link) -> Result<Option<Saved>> {
     match (&found, children) {
         (Some(Saved { handle: htb::HANDLE, .. }), _) => Err(PortError::Unsuitable {
             name: link.name.clone(),
-            why: "is limited in place: remove that with `weir limit DEV --off` (`weir stat` names it)".into(),
+            why: "is limited in place: `weir limit DEV --off` removes that, with DEV as it was given then (`weir stat` shows it)".into(),
         }),
         (Some(Saved { kind, .. }), Some(child)) => refuse(format!("a {kind} qdisc with {child} below it")),
         (None, Some(child)) => refuse(format!("a {child} qdisc for one of its queues")),
