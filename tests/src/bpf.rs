@@ -11,8 +11,8 @@ const BPF_PROG_LOAD: i32 = 5;
 const BPF_LINK_CREATE: i32 = 28;
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 
-/// Loads a program of type `kind` and attaches it to an interface of this thread's namespace.
-pub fn attach(name: &str, kind: u32, attach_type: u32, code: &[u64]) -> io::Result<OwnedFd> {
+/// Loads a program of type `kind` and attaches it to an interface of this thread's namespace, where `flags` say.
+pub fn attach(name: &str, kind: u32, attach_type: u32, flags: u32, code: &[u64]) -> io::Result<OwnedFd> {
     /// The head of `union bpf_attr` for this command.
     #[repr(C)]
     struct Load {
@@ -41,7 +41,7 @@ pub fn attach(name: &str, kind: u32, attach_type: u32, code: &[u64]) -> io::Resu
     // SAFETY: a terminated string that outlives the call.
     let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) };
     let program = program.as_raw_fd() as u32;
-    made(BPF_LINK_CREATE, &Create { program, ifindex, attach_type, flags: 0 })
+    made(BPF_LINK_CREATE, &Create { program, ifindex, attach_type, flags })
 }
 
 /// A number that a program adds to.

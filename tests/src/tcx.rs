@@ -9,6 +9,8 @@ use weir_lab::bed::End;
 
 use crate::bpf::{Counter, attach};
 
+/// Before all that are there.
+const BPF_F_BEFORE: u32 = 1 << 3;
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
@@ -28,12 +30,17 @@ pub struct Tcx {
 impl Tcx {
     /// Attaches one where packets come in.
     pub fn on_ingress(end: End) -> Result<Tcx> {
-        Tcx::new(end, BPF_TCX_INGRESS, &NEXT)
+        Tcx::new(end, BPF_TCX_INGRESS, 0, &NEXT)
     }
 
     /// Attaches one where packets go out that passes them without asking those behind it.
     pub fn verdict_on_egress(end: End) -> Result<Tcx> {
-        Tcx::new(end, BPF_TCX_EGRESS, &PASS)
+        Tcx::new(end, BPF_TCX_EGRESS, 0, &PASS)
+    }
+
+    /// The same before all that are there.
+    pub fn verdict_before_others_on_egress(end: End) -> Result<Tcx> {
+        Tcx::new(end, BPF_TCX_EGRESS, BPF_F_BEFORE, &PASS)
     }
 
     /// Attaches one where packets go out that puts a VLAN tag beside each, as a VLAN interface does.
@@ -46,7 +53,7 @@ impl Tcx {
             NEXT[0],
             NEXT[1],
         ];
-        Tcx::new(end, BPF_TCX_EGRESS, &code)
+        Tcx::new(end, BPF_TCX_EGRESS, 0, &code)
     }
 
     /// Attaches one that counts frames of `length_bytes`, where they come in or where they go out.
@@ -57,7 +64,7 @@ impl Tcx {
         code.extend(counter.add_one());
         code.extend(NEXT);
         let attach_type = if is_ingress { BPF_TCX_INGRESS } else { BPF_TCX_EGRESS };
-        Ok(Tcx { counter: Some(counter), ..Tcx::new(end, attach_type, &code)? })
+        Ok(Tcx { counter: Some(counter), ..Tcx::new(end, attach_type, 0, &code)? })
     }
 
     /// What it counted.
@@ -65,8 +72,8 @@ impl Tcx {
         Ok(self.counter.as_ref().context("a program that counts")?.count()?)
     }
 
-    fn new(end: End, attach_type: u32, code: &[u64]) -> Result<Tcx> {
-        let link = end.namespace.enter(|| attach(end.name, BPF_PROG_TYPE_SCHED_CLS, attach_type, code))?;
+    fn new(end: End, attach_type: u32, flags: u32, code: &[u64]) -> Result<Tcx> {
+        let link = end.namespace.enter(|| attach(end.name, BPF_PROG_TYPE_SCHED_CLS, attach_type, flags, code))?;
         let link = link.with_context(|| format!("a tcx program on {}", end.name))?;
         Ok(Tcx { _link: link, counter: None })
     }

@@ -50,7 +50,7 @@ impl Xdp {
     }
 
     fn new(end: End, counter: Counter, code: &[u64]) -> Result<Xdp> {
-        let link = end.namespace.enter(|| attach(end.name, BPF_PROG_TYPE_XDP, BPF_XDP, code))?;
+        let link = end.namespace.enter(|| attach(end.name, BPF_PROG_TYPE_XDP, BPF_XDP, 0, code))?;
         Ok(Xdp { _link: link.with_context(|| format!("an XDP program on {}", end.name))?, counter })
     }
 }

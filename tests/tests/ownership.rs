@@ -19,6 +19,7 @@ use weir_tests::rig::Rig;
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_generator_into_a_wire_leaves_the_wires_queue),
+        privileged!(a_generator_at_a_sender_that_moved_leaves_the_wires_queue),
         privileged!(two_generators_on_one_pair_share_its_queues),
         privileged!(a_second_wire_is_told_whose_the_interface_is),
         privileged!(a_wire_waits_for_the_guardian_of_a_killed_one),
@@ -70,6 +71,33 @@ fn a_generator_into_a_wire_leaves_the_wires_queue() -> Result<()> {
     require_answer(&rig)?;
     wire.check()?;
     wire.stop().map(drop)
+}
+
+/// Where its end has gone to, it is the wire's as it was before.
+fn a_generator_at_a_sender_that_moved_leaves_the_wires_queue() -> Result<()> {
+    let rig = Rig::new(4, 4)?;
+    let other = Namespace::new("other")?;
+    let wire = rig.wire(&["--rate", "300mbit"])?;
+    rig.left.ip(&format!("link set veth0 netns {}", other.name()))?;
+    other.ip("link set veth0 up")?;
+    wait_until("it is held there", A_MOMENT, || Ok(root(&other, "veth0")?.contains("7765:")))?;
+    wait_until("the wire says so", A_MOMENT, || Ok(wire.said().contains("is in another network namespace")))?;
+    let mut generator = other.command(weir_tests::weir_binary()?);
+    run(generator.args(["gen", "veth0", "--count", "1000"]), LIMIT)?.success()?;
+    let (queue, offloads) = (root(&other, "veth0")?, other.sh("ethtool -k veth0")?);
+    ensure!(queue.contains("7765:"), "the generator took the wire's queue along: `{queue}`");
+    for feature in ["tx-checksumming: off", "tx-vlan-offload: off"] {
+        ensure!(offloads.contains(feature), "not `{feature}` after the generator: {offloads}");
+    }
+    ensure!(!wire.said().contains("put back"), "the wire had to mend it: {}", wire.said());
+    wire.check()?;
+    wire.stop()?;
+    let (queue, offloads) = (root(&other, "veth0")?, other.sh("ethtool -k veth0")?);
+    ensure!(!queue.contains("7765:"), "the wire left its queue: `{queue}`");
+    for feature in ["tx-checksumming: on", "tx-vlan-offload: on"] {
+        ensure!(offloads.contains(feature), "not `{feature}` after the wire: {offloads}");
+    }
+    Ok(())
 }
 
 fn two_generators_on_one_pair_share_its_queues() -> Result<()> {

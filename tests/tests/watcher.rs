@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::bed::{Namespace, names};
 use weir_lab::clock::{now, wait_until};
+use weir_lab::ping::Ping;
 use weir_lab::process::run;
 use weir_lab::wire::Wire;
 use weir_tests::crowd::Crowd;
@@ -17,6 +18,7 @@ use weir_tests::harness;
 use weir_tests::kernel::{require_same, traces};
 use weir_tests::privileged;
 use weir_tests::rig::{Rig, stat_of};
+use weir_tests::tcx::Tcx;
 
 const LIMIT: Duration = Duration::from_secs(10);
 /// Within which traffic must flow again.
@@ -28,6 +30,8 @@ const OPTIONS: [&str; 4] = ["--rate", "100mbit", "--burst", "20kb"];
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(checksum_offload_is_switched_off_again),
+        privileged!(vlan_tags_left_to_the_device_are_written_into_the_frame_again),
+        privileged!(a_program_put_before_weirs_comes_behind_it),
         privileged!(a_queue_that_is_replaced_by_pfifo_fast_comes_back),
         privileged!(a_queue_that_is_replaced_by_another_pfifo_comes_back),
         privileged!(a_queue_that_is_removed_comes_back),
@@ -150,12 +154,48 @@ fn queue_and_checksums(rig: &Rig) -> Result<String> {
     let root =
         queue.lines().find(|line| line.contains(" root ")).and_then(|line| line.split(" refcnt").next());
     let offloads = rig.left.sh("ethtool -k veth0")?;
-    let checksums = offloads.lines().filter(|line| line.starts_with("tx-checksumming"));
-    Ok(root.into_iter().chain(parts).chain(checksums).collect::<Vec<_>>().join("\n"))
+    let is_needed = |line: &&str| line.starts_with("tx-checksumming") || line.starts_with("tx-vlan");
+    Ok(root.into_iter().chain(parts).chain(offloads.lines().filter(is_needed)).collect::<Vec<_>>().join("\n"))
 }
 
 fn checksum_offload_is_switched_off_again() -> Result<()> {
     change(1, &["ethtool -K veth0 tx on"], "checksums of veth0", "checksum-offload")
+}
+
+fn vlan_tags_left_to_the_device_are_written_into_the_frame_again() -> Result<()> {
+    change(
+        1,
+        &["ethtool -K veth0 txvlan on tx-vlan-stag-hw-insert on"],
+        "VLAN tags of veth0",
+        "tag-insertion",
+    )
+}
+
+/// Each time another one is put before, so that both of weir's copies have their turn. While nothing is announced, a packet waits for the
+/// next look at all queues, up to 1 s.
+fn a_program_put_before_weirs_comes_behind_it() -> Result<()> {
+    const LATE_MS: f64 = 150.0;
+    const TIMES: u64 = 3;
+    let rig = Rig::plain()?;
+    let before = traces(&rig.left)?;
+    let wire = rig.wire(&OPTIONS)?;
+    let mut others = Vec::new();
+    for time in 1..=TIMES {
+        others.push(Tcx::verdict_before_others_on_egress(rig.left_end())?);
+        wait_until("it is noticed", LIMIT, || {
+            Ok(stat_of(&wire)?["wires"][0]["events"]["program-before"]["times"].as_u64() >= Some(time))
+        })?;
+    }
+    let said = wire.said();
+    ensure!(said.matches("was attached to veth0 before weir's").count() as u64 == TIMES, "{said}");
+    let times = Ping::start_series(&rig.left, &rig.right_address().v4, 8, 0.7)?.finish()?;
+    ensure!(times.sorted_ms.len() == 8, "{} of 8 were answered", times.sorted_ms.len());
+    let median_ms = times.percentile_ms(0.5).context("no answers")?;
+    ensure!(median_ms < LATE_MS, "half of the answers took {median_ms} ms: nobody rang");
+    wire.check()?;
+    wire.stop()?;
+    drop(others);
+    require_same(&before, &traces(&rig.left)?)
 }
 
 fn a_queue_that_is_replaced_by_pfifo_fast_comes_back() -> Result<()> {
@@ -316,6 +356,7 @@ fn require_untouched(namespace: &Namespace) -> Result<()> {
     let offloads = namespace.sh("ethtool -k veth0")?;
     ensure!(offloads.contains("tx-checksumming: on"), "it left checksums off: {offloads}");
     ensure!(offloads.contains("tcp-segmentation-offload: on"), "it left segmentation off: {offloads}");
+    ensure!(offloads.contains("tx-vlan-offload: on"), "it left VLAN tags in the frame: {offloads}");
     Ok(())
 }
 

@@ -11,6 +11,7 @@
 //! that it is there is told, of a tcx program its number.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use netlink_bindings::nftables::{self, Nfgenmsg};
 use netlink_bindings::tc::{self, Tcmsg};
@@ -25,7 +26,8 @@ pub fn at(link: &Link) -> Vec<String> {
     for (way, attach_type, parent) in
         [("ingress", BPF_TCX_INGRESS, TC_INGRESS), ("egress", BPF_TCX_EGRESS, TC_EGRESS)]
     {
-        let programs = tcx_programs(link.ifindex, attach_type);
+        // A kernel that does not say has none, or no such hooks.
+        let programs = tcx_programs(link.ifindex, attach_type).unwrap_or_default();
         found.extend(programs.into_iter().map(|id| format!("tcx program {id} on {way}")));
         if has_filter(link.ifindex, parent) {
             found.push(format!("a tc filter on {way} (`tc filter show dev {} {way}`)", link.name));
@@ -42,7 +44,16 @@ const TC_INGRESS: u32 = 0xffff_fff2;
 const TC_EGRESS: u32 = 0xffff_fff3;
 const NFPROTO_NETDEV: u8 = 5;
 
-fn tcx_programs(ifindex: u32, attach_type: u32) -> Vec<u32> {
+/// The numbers of the tcx programs that an interface of this thread's namespace asks of what it sends, in the order in which it asks
+/// them: the first [`PROGRAMS_MAX`].
+pub fn on_egress(ifindex: u32) -> io::Result<Vec<u32>> {
+    tcx_programs(ifindex, BPF_TCX_EGRESS)
+}
+
+/// How many programs at a hook are looked at; the kernel allows as many (`BPF_MPROG_MAX`).
+const PROGRAMS_MAX: usize = 64;
+
+fn tcx_programs(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
     /// The member of `union bpf_attr` for this command.
     #[repr(C)]
     #[derive(Default)]
@@ -59,7 +70,7 @@ fn tcx_programs(ifindex: u32, attach_type: u32) -> Vec<u32> {
         link_flags: u64,
         revision: u64,
     }
-    let mut ids = [0u32; 64];
+    let mut ids = [0u32; PROGRAMS_MAX];
     let mut query = Query {
         ifindex,
         attach_type,
@@ -69,8 +80,10 @@ fn tcx_programs(ifindex: u32, attach_type: u32) -> Vec<u32> {
     };
     // SAFETY: the one address is of a live array of as many numbers as `count` says.
     match unsafe { sys::bpf(BPF_PROG_QUERY, &mut query) } {
-        Ok(_) => ids.into_iter().take(query.count as usize).filter(|id| *id != 0).collect(),
-        Err(_) => Vec::new(),
+        Ok(_) => Ok(ids.into_iter().take(query.count as usize).filter(|id| *id != 0).collect()),
+        // Nothing was ever attached there.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
 }
 

@@ -16,7 +16,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::bpf::doorbell::{self, Announcements, Bell};
+use crate::bpf::doorbell::{Announcements, Bell, Doorbell};
 use crate::bpf::map::Map;
 use crate::bpf::{program, redirect};
 use crate::error::{Doing, PortError, Result};
@@ -53,8 +53,8 @@ pub fn owner_of(queue: usize, owners: usize) -> usize {
 
 /// An interface that packets enter and leave by.
 pub struct Port {
-    /// The programs; detached when dropped.
-    attached: Option<[program::Link; 2]>,
+    /// The program that directs packets to the sockets; taken off when dropped. The one at the other end is the pair's.
+    redirect: Option<program::Link>,
     ownership: Ownership,
     queues: Vec<Queue>,
     /// By queue, as many as packets are transmitted by.
@@ -86,9 +86,7 @@ impl Port {
         if !keeper.deletes(&netns, link.ifindex) {
             Means::new().check(&link)?;
         }
-        sending::hold_packets(&sender_netns, &sender, keeper)?;
-        let had_tx_checksum = sending::fill_checksums(&sender_netns, &sender, keeper)?;
-        sending::tag_frames(&sender_netns, &sender, keeper)?;
+        let before = sending::arrange(&sender_netns, &sender, keeper)?;
         sending::hold_packets(&netns, &link, keeper)?;
 
         let mut sockets = Vec::new();
@@ -106,18 +104,22 @@ impl Port {
             .and_then(|program| program.attach(link.ifindex))
             .doing(|| format!("attaching the XDP program to {name}"))?;
         // Owning them is what must be undone, and before the qdiscs are, which hold what waits for it.
-        let before =
+        let deferral =
             napi::deferrals(link.ifindex)?.first().map(|(_, deferral)| *deferral).unwrap_or_default();
-        keeper.record(&netns, Undo::Queues { ifindex: link.ifindex, before }, None)?;
+        keeper.record(&netns, Undo::Queues { ifindex: link.ifindex, before: deferral }, None)?;
         let announcements = Announcements::new(sender.tx_queues as usize)
             .doing(|| "sharing memory with the doorbell".into())?;
         let doorbell = sender_netns.run(|| {
-            doorbell::load(bells, &announcements)
-                .and_then(|program| program.attach(sender.ifindex))
-                .doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
+            let load = || -> io::Result<Doorbell> {
+                let doorbell = Doorbell::load(bells, &announcements)?;
+                doorbell.put_first(sender.ifindex)?;
+                Ok(doorbell)
+            };
+            load().doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
         })?;
         let fds = sockets.iter().map(|socket| Arc::clone(socket.fd())).collect();
-        let pair = Pair { port: link, sender_netns: Arc::new(sender_netns), sender, had_tx_checksum };
+        let (sender_netns, doorbell) = (Arc::new(sender_netns), Arc::new(doorbell));
+        let pair = Pair { port: link, sender_netns, sender, before, doorbell };
         let mut ownership = Ownership::new(pair, announcements, map, fds);
         let mut queues = Vec::new();
         let mut sockets = sockets.into_iter();
@@ -128,7 +130,7 @@ impl Port {
             offer(&mut queues, number, frames, name)
         })?;
         let transmissions = vec![Transmission::new(umem.memory(), RINGS.transmit)];
-        Ok(Port { attached: Some([redirect, doorbell]), ownership, queues, transmissions })
+        Ok(Port { redirect: Some(redirect), ownership, queues, transmissions })
     }
 
     /// Notes that the interface went down: what the kernel loses from now on until [`Port::retake`] or [`Port::note_up`] is no fault.
@@ -314,7 +316,8 @@ impl Drop for Port {
     /// programs are detached first, so that the interface carries traffic meanwhile.
     fn drop(&mut self) {
         const CLOSERS: usize = 32;
-        self.attached = None;
+        self.redirect = None;
+        self.pair().doorbell.take_off();
         self.ownership.forget_sockets();
         let mut queues = std::mem::take(&mut self.queues);
         std::thread::scope(|scope| {

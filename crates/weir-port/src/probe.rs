@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use weir_ring::memory::FrameMemory;
 
-use crate::bpf::doorbell::{self, Announcements, Bell};
+use crate::bpf::doorbell::{Announcements, Bell, Doorbell};
 use crate::bpf::map::Map;
 use crate::bpf::redirect;
 use crate::error::{Doing, PortError, Result};
@@ -160,8 +160,7 @@ fn bpf() -> Result<()> {
 fn tcx(pair: &Pair) -> Result<()> {
     let attach = || -> io::Result<()> {
         // Two queues, so that the program is the longer one.
-        let program = doorbell::load(&[&Bell::new()?], &Announcements::new(2)?)?;
-        program.attach(pair.sender.ifindex).map(drop)
+        Doorbell::load(&[&Bell::new()?], &Announcements::new(2)?)?.put_first(pair.sender.ifindex)
     };
     attach().doing(|| "attaching a tcx program (Linux 6.6 or newer, CONFIG_NET_XGRESS)".into())
 }

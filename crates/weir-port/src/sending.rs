@@ -4,79 +4,120 @@
 //! Both ends of a pair get the queue, because without one a veth drops what a receiver with a full ring does not take. Two weirs may
 //! each have an end of one pair, so what is arranged is held together ([`crate::hold`]): the first changes it, the last puts it back.
 //!
-//! Rule: it is recorded before it is changed.
+//! Rule: it is recorded before it is changed. An end that moves to another namespace is arranged anew there ([`arrange_moved`]): its
+//! queue stays behind, while its offloads come along as they were left, so what they were is what they were in the first place.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::error::Result;
+use crate::features::{self, TagInsertion};
 use crate::hold::{Hold, Thing};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::netns::NetNs;
 use crate::undo::{Keeper, Undo};
-use crate::{ethtool, features, qdisc};
+use crate::{ethtool, qdisc};
+
+/// What was on at a sending end that a wire needs to be off.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Before {
+    /// Whether checksums were left to the device.
+    pub tx_checksum: bool,
+    /// By which features tags went beside the frame.
+    pub tag_insertions: Vec<TagInsertion>,
+}
+
+/// Makes the sending end of a pair, an interface of `netns`, hold packets; what was on before.
+pub fn arrange(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<Before> {
+    hold_packets(netns, link, keeper)?;
+    let tx_checksum = fill_checksums(netns, link, keeper, || ethtool::tx_checksum(&link.name))?;
+    let tag_insertions = tag_frames(netns, link, keeper, || features::tag_insertions(link.ifindex))?;
+    Ok(Before { tx_checksum, tag_insertions })
+}
+
+/// The same of one that has come to `netns` from where it was arranged, and had this before.
+pub fn arrange_moved(netns: &NetNs, link: &Link, before: &Before, keeper: &mut dyn Keeper) -> Result<()> {
+    hold_packets(netns, link, keeper)?;
+    fill_checksums(netns, link, keeper, || Ok(before.tx_checksum))?;
+    tag_frames(netns, link, keeper, || Ok(before.tag_insertions.clone()))?;
+    Ok(())
+}
 
 /// Puts the queue that holds packets on an interface of `netns`.
 pub fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
-    let undo = |before| Undo::Qdisc { ifindex: link.ifindex, before };
-    let look = || netns.run(|| qdisc::save(link));
-    let Some(owner) = keeper.owner() else {
-        keeper.record(netns, undo(look()?), None)?;
-        return netns.run(|| qdisc::install(link));
-    };
-    let lock = Lock::take()?;
-    let thing = Thing::queue(netns, link);
-    let (hold, before, is_first) = Hold::shared(&lock, &thing, &owner, &mut |text| keeper.say(text), look)?;
-    keeper.record(netns, undo(before), Some(hold))?;
-    // Who was the first may have been killed before it came to this.
-    if is_first || !netns.run(|| qdisc::is_installed(link.ifindex))? {
-        netns.run(|| qdisc::install(link))?;
-    }
+    let ifindex = link.ifindex;
+    let undo = |before: &Option<qdisc::Saved>| Some(Undo::Qdisc { ifindex, before: before.clone() });
+    together(
+        netns,
+        keeper,
+        &Thing::queue(netns, link),
+        || qdisc::save(link),
+        undo,
+        |_, is_first| {
+            // Who was the first may have been killed before it came to this.
+            if is_first || !qdisc::is_installed(ifindex)? { qdisc::install(link) } else { Ok(()) }
+        },
+    )?;
     Ok(())
 }
 
 /// Has the kernel fill in the checksums of what an interface of `netns` sends; whether they were left to the device.
-pub fn fill_checksums(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<bool> {
-    let undo = Undo::TxChecksum { ifindex: link.ifindex };
-    let look = || netns.run(|| ethtool::tx_checksum(&link.name));
-    let Some(owner) = keeper.owner() else {
-        let was_on = look()?;
-        if was_on {
-            keeper.record(netns, undo, None)?;
-            netns.run(|| ethtool::set_tx_checksum(&link.name, false))?;
-        }
-        return Ok(was_on);
-    };
-    let lock = Lock::take()?;
-    let thing = Thing::checksum(netns, link);
-    let (hold, was_on, _) = Hold::shared(&lock, &thing, &owner, &mut |text| keeper.say(text), look)?;
-    if was_on {
-        keeper.record(netns, undo, Some(hold))?;
-        netns.run(|| ethtool::set_tx_checksum(&link.name, false))?;
-    } else if hold.is_last() {
-        hold.finish();
-    }
-    Ok(was_on)
+fn fill_checksums(
+    netns: &NetNs,
+    link: &Link,
+    keeper: &mut dyn Keeper,
+    look: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    let undo = |was_on: &bool| was_on.then_some(Undo::TxChecksum { ifindex: link.ifindex });
+    together(netns, keeper, &Thing::checksum(netns, link), look, undo, |_, _| {
+        ethtool::set_tx_checksum(&link.name, false)
+    })
 }
 
-/// Has the kernel write VLAN tags into the frames that an interface of `netns` sends.
-pub fn tag_frames(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<()> {
-    let undo = |features| Undo::TagInsertion { ifindex: link.ifindex, features };
-    let look = || netns.run(|| features::tag_insertions(link.ifindex));
-    let Some(owner) = keeper.owner() else {
-        let were_on = look()?;
-        if !were_on.is_empty() {
-            keeper.record(netns, undo(were_on.clone()), None)?;
-            netns.run(|| features::switch(link.ifindex, &were_on, false))?;
-        }
-        return Ok(());
+/// Has the kernel write VLAN tags into the frames that an interface of `netns` sends; by what they went beside them.
+fn tag_frames(
+    netns: &NetNs,
+    link: &Link,
+    keeper: &mut dyn Keeper,
+    look: impl FnOnce() -> Result<Vec<TagInsertion>>,
+) -> Result<Vec<TagInsertion>> {
+    let ifindex = link.ifindex;
+    let undo = |were_on: &Vec<TagInsertion>| {
+        (!were_on.is_empty()).then(|| Undo::TagInsertion { ifindex, features: were_on.clone() })
     };
-    let lock = Lock::take()?;
-    let thing = Thing::tags(netns, link);
-    let (hold, were_on, _) = Hold::shared(&lock, &thing, &owner, &mut |text| keeper.say(text), look)?;
-    if !were_on.is_empty() {
-        keeper.record(netns, undo(were_on.clone()), Some(hold))?;
-        netns.run(|| features::switch(link.ifindex, &were_on, false))?;
-    } else if hold.is_last() {
-        hold.finish();
+    together(netns, keeper, &Thing::tags(netns, link), look, undo, |were_on, _| {
+        features::switch(ifindex, were_on, false)
+    })
+}
+
+/// Changes a thing of `netns` together with whoever else holds it: `look` finds out what was before, `undo` says how that comes back,
+/// or that there is nothing to change, and `change` is told whether it is the first to. What was before.
+fn together<T: Serialize + DeserializeOwned>(
+    netns: &NetNs,
+    keeper: &mut dyn Keeper,
+    thing: &Thing,
+    look: impl FnOnce() -> Result<T>,
+    undo: impl FnOnce(&T) -> Option<Undo>,
+    change: impl FnOnce(&T, bool) -> Result<()>,
+) -> Result<T> {
+    let look = || netns.run(look);
+    let (before, is_first, hold, _lock) = match keeper.owner() {
+        None => (look()?, true, None, None),
+        Some(owner) => {
+            let lock = Lock::take()?;
+            let say = &mut |text: &str| keeper.say(text);
+            let (hold, before, is_first) = Hold::shared(&lock, thing, &owner, say, look)?;
+            (before, is_first, Some(hold), Some(lock))
+        }
+    };
+    match (undo(&before), hold) {
+        (Some(undo), hold) => {
+            keeper.record(netns, undo, hold)?;
+            netns.run(|| change(&before, is_first))?;
+        }
+        (None, Some(hold)) if hold.is_last() => hold.finish(),
+        (None, _) => {}
     }
-    Ok(())
+    Ok(before)
 }

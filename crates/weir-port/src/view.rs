@@ -1,18 +1,21 @@
 //! What a wire depends on at one end of a pair, as it is at one moment.
 //!
-//! A wire needs more of its interfaces than descriptors hold: a queue that keeps what the ring does not take, checksums filled in,
-//! an MTU and queues that it knows. Anybody may change those, so they are looked at again and again.
+//! A wire needs more of its interfaces than descriptors hold: a queue that keeps what the ring does not take, checksums filled in, tags in
+//! the frame, its program before others, an MTU and queues that it knows. Anybody may change those, so they are looked at again and again.
 //!
 //! Rule: nothing is kept here. An interface that goes while it is looked at is not there.
 //!
-//! Source: rtnetlink(7), `SIOCETHTOOL`.
+//! Source: rtnetlink(7), `SIOCETHTOOL`, `BPF_PROG_QUERY` of bpf(2).
 
 use std::sync::Arc;
 
-use crate::error::{PortError, Result};
+use crate::bpf::doorbell::Doorbell;
+use crate::error::{Doing, PortError, Result};
+use crate::features::{self, TagInsertion};
 use crate::link::Link;
 use crate::netns::NetNs;
-use crate::{ethtool, qdisc};
+use crate::sending::Before;
+use crate::{ethtool, hooks, qdisc};
 
 /// A pair, as it was when it was last looked at.
 #[derive(Clone, Debug)]
@@ -23,8 +26,10 @@ pub struct Pair {
     pub sender_netns: Arc<NetNs>,
     /// The other end, by which programs send and receive.
     pub sender: Link,
-    /// Whether the sender's checksums were left to the device before the wire came.
-    pub had_tx_checksum: bool,
+    /// What was on at the sender's end before the wire came.
+    pub before: Before,
+    /// The program there, that rings when packets come.
+    pub doorbell: Arc<Doorbell>,
 }
 
 /// One end of a pair as it is now.
@@ -36,6 +41,10 @@ pub struct View {
     pub queue: qdisc::Root,
     /// Whether checksums of what it sends are left to the device.
     pub tx_checksum: bool,
+    /// By which features VLAN tags of what it sends go beside the frame.
+    pub tag_insertions: Vec<TagInsertion>,
+    /// The tcx programs that it asks of what it sends, by number and in that order.
+    pub egress_programs: Vec<u32>,
 }
 
 impl View {
@@ -44,7 +53,10 @@ impl View {
         let look = || -> Result<View> {
             let link = Link::by_index(ifindex)?;
             let tx_checksum = ethtool::tx_checksum(&link.name)?;
-            Ok(View { queue: qdisc::root(ifindex)?, link, tx_checksum })
+            let tag_insertions = features::tag_insertions(ifindex)?;
+            let egress_programs =
+                hooks::on_egress(ifindex).doing(|| format!("reading the programs of {}", link.name))?;
+            Ok(View { queue: qdisc::root(ifindex)?, link, tx_checksum, tag_insertions, egress_programs })
         };
         match look() {
             Ok(view) => Ok(Some(view)),

@@ -8,7 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{IntoDeserializer, value};
+use serde::{Deserialize, Deserializer, Serialize};
 use weir_core::rate::Rate;
 use weir_port::monitor::State;
 
@@ -209,7 +210,18 @@ pub struct WireStats {
     /// What its workers did, together.
     pub worker: WorkerStats,
     /// What happened to its interfaces and their other ends, and what was lost then.
+    #[serde(deserialize_with = "known_events")]
     pub events: BTreeMap<Event, EventStats>,
+}
+
+/// The events that this version knows of; a wire of another may tell of others.
+fn known_events<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<Event, EventStats>, D::Error> {
+    let told = BTreeMap::<String, EventStats>::deserialize(from)?;
+    let known = told.into_iter().filter_map(|(name, stats)| {
+        let event: Result<Event, value::Error> = Event::deserialize(name.into_deserializer());
+        Some((event.ok()?, stats))
+    });
+    Ok(known.collect())
 }
 
 /// Where the frames are.

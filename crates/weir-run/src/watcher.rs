@@ -17,9 +17,10 @@
 
 mod eye;
 pub mod ledger;
+mod mending;
 mod verdict;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use weir_port::link::Link;
@@ -28,7 +29,7 @@ use weir_port::napi::Deferral;
 use weir_port::netns::NetNs;
 use weir_port::undo::{Keeper, Undo};
 use weir_port::view::{Pair, View};
-use weir_port::{Doing, confinement, ethtool, qdisc, sys};
+use weir_port::{Doing, confinement, sending, sys};
 
 use self::eye::Request;
 pub use self::eye::{Device, Devices, Eye, Lens};
@@ -80,21 +81,18 @@ pub fn start<K: Keeper + Send + 'static>(
         is_over: false,
         tell: Box::new(tell),
     };
-    let record = move |netns: &NetNs, undo: Undo| {
-        keeper.lock().unwrap_or_else(PoisonError::into_inner).record(netns, undo, None)
-    };
     std::thread::Builder::new()
         .name("weir-watcher".into())
         .spawn(move || {
             // Failing, it fails for the main thread as well, which says so.
             let _ = confinement::shed();
-            watcher.run(&record)
+            watcher.run(&*keeper)
         })
         .doing(|| "starting the thread that watches the interfaces".into())
 }
 
 /// Where what must be put back is recorded.
-type Recorder = dyn Fn(&NetNs, Undo) -> weir_port::Result<()>;
+type Records = Mutex<dyn Keeper>;
 
 struct Watcher {
     lens: Lens,
@@ -122,9 +120,9 @@ impl Drop for Watcher {
 }
 
 impl Watcher {
-    fn run(mut self, record: &Recorder) {
+    fn run(mut self, records: &Records) {
         let at_start = self.pairs.iter().filter_map(|pair| LinkEvent::now(pair.port.ifindex).ok()).collect();
-        self.hear(Some(at_start), record);
+        self.hear(Some(at_start), records);
         let mut next_ns = now_ns();
         loop {
             let mut asked = Vec::new();
@@ -134,9 +132,9 @@ impl Watcher {
                     Request::Stop => return,
                 }
             }
-            let heard = self.listen(record);
+            let heard = self.listen(records);
             if heard || !asked.is_empty() || now_ns() >= next_ns {
-                self.round(record);
+                self.round(records);
                 next_ns = now_ns() + if self.ledger.is_open() { LOOK_SOON_NS } else { LOOK_NS };
             }
             for reply in asked {
@@ -153,19 +151,19 @@ impl Watcher {
     }
 
     /// Takes what the kernel says; whether any of it is of these interfaces.
-    fn listen(&mut self, record: &Recorder) -> bool {
+    fn listen(&mut self, records: &Records) -> bool {
         let mut heard = false;
         while sys::poll_readable(&mut [sys::poll_in(self.monitor.fd())], Some(0)).is_ok_and(|count| count > 0)
         {
             let Ok(events) = self.monitor.wait() else { break };
-            heard |= self.hear(events, record);
+            heard |= self.hear(events, records);
         }
         let ifindexes = self.pairs.each_ref().map(|pair| [pair.port.ifindex, pair.sender.ifindex]);
         heard | self.stir.has_heard_of(ifindexes.as_flattened()).unwrap_or(false)
     }
 
     /// Tells how the wire's own interfaces fare, and their workers when one goes down and when it has come up again.
-    fn hear(&mut self, heard: Option<Vec<LinkEvent>>, record: &Recorder) -> bool {
+    fn hear(&mut self, heard: Option<Vec<LinkEvent>>, records: &Records) -> bool {
         let mut any = false;
         for pair in 0..self.pairs.len() {
             let changes = self.fares[pair].changes(heard.as_deref());
@@ -173,7 +171,7 @@ impl Watcher {
             for (before, state) in changes.unwrap_or(vec![(State::Down, State::Gone)]) {
                 any = true;
                 match (before, state) {
-                    (_, State::Gone) => return self.gone(pair, record),
+                    (_, State::Gone) => return self.gone(pair, records),
                     (_, State::Down) => drop(self.crew.note_interface(pair, false)),
                     (State::Down, _) => drop(self.crew.note_interface(pair, true)),
                     _ => {}
@@ -194,7 +192,7 @@ impl Watcher {
     }
 
     /// One of the wire's own interfaces is not here any more. If it is elsewhere, senders into it are to be let go there.
-    fn gone(&mut self, pair: usize, record: &Recorder) -> bool {
+    fn gone(&mut self, pair: usize, records: &Records) -> bool {
         if std::mem::replace(&mut self.is_over, true) {
             return true;
         }
@@ -203,7 +201,8 @@ impl Watcher {
         let news = match elsewhere {
             Ok((netns, link)) => {
                 // What cannot be told to the keeper is no worse than an interface that is gone.
-                let _ = record(&netns, Undo::Queues { ifindex: link.ifindex, before: Deferral::default() });
+                let undo = Undo::Queues { ifindex: link.ifindex, before: Deferral::default() };
+                let _ = locked(records).record(&netns, undo, None);
                 News::Ended(format!(
                     "interface {} was moved to another network namespace while the wire was up; everything else is as before: \
                      start the wire again where it is",
@@ -217,7 +216,7 @@ impl Watcher {
     }
 
     /// Looks at everything, keeps the books, and does what is to be done.
-    fn round(&mut self, record: &Recorder) {
+    fn round(&mut self, records: &Records) {
         let waiting: [u64; DEVICES] = std::array::from_fn(|device| self.waiting(device));
         let places = [0, 1].map(|pair| self.look_at(pair));
         let findings: Vec<_> =
@@ -232,7 +231,7 @@ impl Watcher {
         let mut fault = None;
         for finding in findings {
             if !self.is_over {
-                fault = fault.or(self.act(finding, record).err());
+                fault = fault.or(self.act(finding, records).err());
             }
         }
         // Something may just have gone, or moved on: the next round looks again.
@@ -258,7 +257,9 @@ impl Watcher {
         let known = &self.pairs[pair];
         let (port, sender) = (self.views[2 * pair].as_ref()?, self.views[2 * pair + SENDER].as_ref()?);
         let has_moved = !Arc::ptr_eq(&place, &known.sender_netns);
-        let verdicts = [verdict::of_port(&known.port, port), verdict::of_sender(&known.sender, sender)];
+        let is_first = known.doorbell.is_first(&sender.egress_programs);
+        let verdicts =
+            [verdict::of_port(&known.port, port), verdict::of_sender(&known.sender, sender, is_first)];
         Some(Finding { pair, place, has_moved, verdicts })
     }
 
@@ -274,6 +275,8 @@ impl Watcher {
                 match verdict {
                     Verdict::Follow(event, _) => self.ledger.note(*event, 0, now),
                     Verdict::FillChecksums => self.ledger.note(Event::ChecksumOffload, 0, now),
+                    Verdict::TagFrames => self.ledger.note(Event::TagInsertion, 0, now),
+                    Verdict::PutProgramFirst => self.ledger.note(Event::ProgramBefore, 0, now),
                     Verdict::PutQueueBack => {
                         self.ledger.note(Event::QueueReplaced, waiting[2 * pair + end], now);
                     }
@@ -297,54 +300,46 @@ impl Watcher {
     }
 
     /// Does what is to be done about a pair.
-    fn act(&mut self, finding: Finding, record: &Recorder) -> weir_port::Result<()> {
+    fn act(&mut self, finding: Finding, records: &Records) -> weir_port::Result<()> {
         let Finding { pair, place, has_moved, verdicts } = finding;
         let (Some(port), Some(sender)) = (&self.views[2 * pair], &self.views[2 * pair + SENDER]) else {
             return Ok(());
         };
-        let links = [port.link.clone(), sender.link.clone()];
-        let kinds = [port.queue.kind.clone(), sender.queue.kind.clone()];
-        let had_tx_checksum = self.pairs[pair].had_tx_checksum;
+        let views = [port.clone(), sender.clone()];
+        let links = views.each_ref().map(|view| view.link.clone());
+        let Pair { before, doorbell, .. } = self.pairs[pair].clone();
         let mut said = Vec::new();
         let mut is_news = has_moved;
         if has_moved {
-            let ifindex = links[SENDER].ifindex;
-            record(&place, Undo::Qdisc { ifindex, before: None })?;
-            if had_tx_checksum {
-                record(&place, Undo::TxChecksum { ifindex })?;
-            }
+            sending::arrange_moved(&place, &links[SENDER], &before, &mut *locked(records))?;
             said.push(format!(
                 "{}, the other end of {}, is in another network namespace now: going on there",
                 links[SENDER].name, links[0].name
             ));
         }
         let home = NetNs::current()?;
-        for ((link, kind), (netns, verdicts)) in
-            links.iter().zip(kinds).zip([&home, &*place].into_iter().zip(verdicts))
-        {
+        for (end, (netns, verdicts)) in [&home, &*place].into_iter().zip(verdicts).enumerate() {
+            let is_arranged = has_moved && end == SENDER;
             for verdict in verdicts {
                 match verdict {
                     Verdict::Follow(_, text) => {
                         is_news = true;
                         said.push(text);
                     }
-                    Verdict::FillChecksums => {
-                        netns.run(|| ethtool::set_tx_checksum(&link.name, false))?;
-                        said.extend((!has_moved).then(|| checksums_filled(link)));
-                    }
-                    Verdict::PutQueueBack => {
-                        netns.run(|| qdisc::install(link))?;
-                        said.extend((!has_moved).then(|| queue_put_back(link, &kind)));
-                    }
                     Verdict::End(why) => {
                         self.end(why);
                         return Ok(());
                     }
+                    Verdict::PutProgramFirst => {
+                        said.push(mending::put_first(&doorbell, netns, &views[end])?);
+                    }
+                    _ if is_arranged => {}
+                    settings => said.extend(mending::put_right(&settings, netns, &views[end])?),
                 }
             }
         }
         let [port, sender] = links;
-        let now = Pair { port, sender_netns: place, sender, had_tx_checksum };
+        let now = Pair { port, sender_netns: place, sender, before, doorbell };
         if is_news {
             self.crew.follow(pair, now.clone());
         }
@@ -389,6 +384,11 @@ struct Finding {
     verdicts: [Vec<Verdict>; 2],
 }
 
+/// Whoever panicked with it had nothing half done.
+fn locked(records: &Records) -> MutexGuard<'_, dyn Keeper + 'static> {
+    records.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn drops_of(View { link, queue, .. }: &View) -> Drops {
     Drops { rx: link.rx_dropped, tx: link.tx_dropped, queue: queue.counters.dropped }
 }
@@ -399,19 +399,4 @@ fn state_of(link: &Link) -> State {
         (true, false) => State::NoCarrier,
         (true, true) => State::Up,
     }
-}
-
-fn checksums_filled(link: &Link) -> String {
-    format!(
-        "checksums of {0} were left to it (`ethtool -K {0} tx on`), and packets pass a wire as they are: switched off again",
-        link.name
-    )
-}
-
-fn queue_put_back(link: &Link, kind: &str) -> String {
-    let found = if kind.is_empty() { "none".into() } else { format!("{kind:?}") };
-    format!(
-        "the queue of {} was replaced (by {found}), which may drop what must be held: put back; what waited in it is lost",
-        link.name
-    )
 }

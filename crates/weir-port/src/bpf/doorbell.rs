@@ -30,10 +30,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Size};
+use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Size, Slot};
 use super::map::{Map, SharedWords, WakeRing};
-use super::program::{Hook, Program};
+use super::program::{Hook, Link, Program};
 use crate::napi::PRIMING_MARK;
 use crate::waiting::{self, LetIn};
 
@@ -191,15 +192,81 @@ impl Announcements {
     }
 }
 
-/// Loads the program for one sending end. The bells are of the owners of the receiving queues ([`crate::port::owner_of`]).
-pub fn load(bells: &[&Bell], announcements: &Announcements) -> io::Result<Program> {
-    let flows = if announcements.queues > 1 { Some(Map::lru_hash(FLOWS_MAX)?) } else { None };
+/// The program of one sending end, which must run before those of others: one of theirs that gives a verdict would silence it.
+///
+/// Rule: it is there twice, and one of both is attached. So it is put first again by attaching the other before all programs and then
+/// letting go of the one, and no packet passes without it; the kernel attaches no program twice. What passes both meanwhile is
+/// counted twice as let in, which is put right as a loss is (`waiting.rs`).
+///
+/// Owner: the port, which takes it off; the watcher, which alone puts it first again.
+#[derive(Debug)]
+pub struct Doorbell {
+    copies: [Program; 2],
+    ids: [u32; 2],
+    place: Mutex<Place>,
+}
+
+/// Where a doorbell is.
+#[derive(Debug)]
+enum Place {
+    /// Nowhere yet.
+    New,
+    /// This copy, as long as its link is there.
+    Attached { copy: usize, _link: Link },
+    /// Taken off for good.
+    Gone,
+}
+
+impl Doorbell {
+    /// Loads it. The bells are of the owners of the receiving queues ([`crate::port::owner_of`]).
+    pub fn load(bells: &[&Bell], announcements: &Announcements) -> io::Result<Doorbell> {
+        let flows = if announcements.queues > 1 { Some(Map::lru_hash(FLOWS_MAX)?) } else { None };
+        let code = code(bells, announcements, flows.as_ref());
+        let load = || Program::load(Hook::TcxEgress, &code);
+        let copies = [load()?, load()?];
+        let ids = [copies[0].id()?, copies[1].id()?];
+        Ok(Doorbell { copies, ids, place: Mutex::new(Place::New) })
+    }
+
+    /// Attaches it to an interface of this thread's namespace before all other programs, also if it is there already; not once it has been
+    /// taken off.
+    pub fn put_first(&self, ifindex: u32) -> io::Result<()> {
+        let mut place = self.place();
+        let next = match *place {
+            Place::Gone => return Ok(()),
+            Place::New => 0,
+            Place::Attached { copy, .. } => 1 - copy,
+        };
+        // The one before goes after it, when this one is there.
+        *place = Place::Attached { copy: next, _link: self.copies[next].attach(ifindex)? };
+        Ok(())
+    }
+
+    /// Whether it comes first in a row of programs, or has been taken off and is in none.
+    pub fn is_first(&self, programs: &[u32]) -> bool {
+        match *self.place() {
+            Place::Attached { copy, .. } => programs.first() == Some(&self.ids[copy]),
+            Place::New | Place::Gone => true,
+        }
+    }
+
+    /// Takes it off for good.
+    pub fn take_off(&self) {
+        *self.place() = Place::Gone;
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn code(bells: &[&Bell], announcements: &Announcements, flows: Option<&Map>) -> Vec<Slot> {
     let mut asm = Asm::new();
     let out = asm.label();
     let drop = asm.label();
     asm.op(Op::Mov, Reg::R6, Reg::R1);
     asm.load_map_value(Reg::R8, announcements.words.as_fd());
-    choose_queue(&mut asm, flows.as_ref().map(Map::as_fd), announcements.queues, drop);
+    choose_queue(&mut asm, flows.map(Map::as_fd), announcements.queues, drop);
     account(&mut asm, announcements.queues, out, drop);
     announce(&mut asm, bells, announcements.queues, out);
     asm.place(out);
@@ -208,7 +275,7 @@ pub fn load(bells: &[&Bell], announcements: &Announcements) -> io::Result<Progra
     asm.place(drop);
     asm.op_imm(Op::Mov, Reg::R0, TCX_DROP);
     asm.exit();
-    Program::load(Hook::TcxEgress, &asm.finish())
+    asm.finish()
 }
 
 /// Leaves the queue in `R7` and in the packet, or goes to `drop`. `R6` is the packet, `R8` the announcements.

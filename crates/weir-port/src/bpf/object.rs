@@ -51,6 +51,14 @@ pub fn maps_of_program(id: u32) -> io::Result<Vec<u32>> {
     Ok(maps[..maps.len().min(info.map_ids_count as usize)].to_vec())
 }
 
+/// The number of a loaded program.
+pub fn id_of_program(program: &impl AsRawFd) -> io::Result<u32> {
+    let mut info = ProgramInfo::default();
+    // SAFETY: no address is in it, so nothing is written beyond it.
+    unsafe { read_info(program, &mut info)? };
+    Ok(info.id)
+}
+
 /// How many bytes each value of a map has.
 pub fn value_bytes(map: &impl AsRawFd) -> io::Result<u32> {
     let mut info = MapInfo::default();

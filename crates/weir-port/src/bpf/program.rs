@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::asm::Slot;
+use super::object;
 use crate::sys;
 
 const BPF_PROG_LOAD: u32 = 5;
@@ -100,12 +101,14 @@ struct RunAttributes {
 }
 
 /// A loaded program.
+#[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
     hook: Hook,
 }
 
 /// A program attached to an interface for as long as this lives.
+#[derive(Debug)]
 pub struct Link {
     _fd: OwnedFd,
 }
@@ -139,6 +142,11 @@ impl Program {
                 Err(io::Error::other(format!("{error}; the verifier said: {said}")))
             }
         }
+    }
+
+    /// The number by which the kernel knows it, as `bpftool` shows it.
+    pub fn id(&self) -> io::Result<u32> {
+        object::id_of_program(&self.fd)
     }
 
     /// The descriptor by which netlink names the program.

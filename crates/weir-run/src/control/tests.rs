@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::watcher::ledger::Event;
 
 /// What a wire of version 1 answered to `"stat"`, as it was recorded.
 const ANSWER_1: &str = include_str!("answer-1.json");
@@ -27,6 +28,16 @@ fn counters_of_version_1_are_read() {
     assert_eq!((wire.classes[0].rate_bits_per_s, snapshot.totals.delivered.packets), (Some(100_000_000), 12));
     assert_eq!(snapshot.ports[1].sender, "eth0");
     assert!(snapshot.check().is_empty());
+}
+
+#[test]
+fn an_event_that_is_not_known_is_passed_over() {
+    let mut answer = serde_json::to_value(snapshot_1()).unwrap();
+    answer["wires"][0]["events"] = json!({"down": {"times": 2}, "meteor": {"times": 1, "size": 7}});
+    let snapshot: Snapshot = serde_json::from_value(answer).unwrap();
+    let events = &snapshot.wires[0].events;
+    assert_eq!(events.keys().copied().collect::<Vec<_>>(), [Event::Down]);
+    assert_eq!(events[&Event::Down].times, 2);
 }
 
 /// Every field of `old` is in `new`, and of the same kind.

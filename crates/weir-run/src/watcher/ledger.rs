@@ -28,6 +28,10 @@ pub enum Event {
     QueueReplaced,
     /// Checksums were left to it.
     ChecksumOffload,
+    /// VLAN tags were left to it.
+    TagInsertion,
+    /// A program of somebody else's came before weir's.
+    ProgramBefore,
     /// It got another MTU.
     Mtu,
     /// It got another name.

@@ -3,7 +3,8 @@
 //! ```text
 //! seen                                            verdict
 //! another name, another MTU                       follow it
-//! checksums left to the device, another queue     put it right
+//! checksums or tags left to the device,
+//! another queue, a program before weir's          put it right
 //! other queues, programs taken off, no room       the wire ends, in a sentence
 //! ```
 //!
@@ -25,8 +26,12 @@ pub enum Verdict {
     Follow(Event, String),
     /// Checksums must be filled in before packets leave.
     FillChecksums,
+    /// VLAN tags must be written into the frame.
+    TagFrames,
     /// Weir's queue must come back.
     PutQueueBack,
+    /// Weir's program must run before all others.
+    PutProgramFirst,
     /// The wire cannot go on; why.
     End(String),
 }
@@ -46,8 +51,8 @@ pub fn of_port(known: &Link, now: &View) -> Vec<Verdict> {
     verdicts
 }
 
-/// Of the other end, where programs send.
-pub fn of_sender(known: &Link, now: &View) -> Vec<Verdict> {
+/// Of the other end, where programs send; `is_first` is whether weir's program runs before all others there.
+pub fn of_sender(known: &Link, now: &View, is_first: bool) -> Vec<Verdict> {
     let mut verdicts = follow(known, &now.link);
     let name = &now.link.name;
     if now.link.mtu_bytes > MTU_BYTES_MAX {
@@ -61,7 +66,9 @@ pub fn of_sender(known: &Link, now: &View) -> Vec<Verdict> {
         verdicts.push(queues_changed(name, "sends", known.tx_queues, now.link.tx_queues));
     }
     verdicts.extend(now.tx_checksum.then_some(Verdict::FillChecksums));
+    verdicts.extend((!now.tag_insertions.is_empty()).then_some(Verdict::TagFrames));
     verdicts.extend((!now.queue.is_ours).then_some(Verdict::PutQueueBack));
+    verdicts.extend((!is_first).then_some(Verdict::PutProgramFirst));
     verdicts
 }
 
@@ -88,6 +95,7 @@ fn queues_changed(name: &str, does: &str, before: u32, now: u32) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use weir_port::features::TagInsertion;
     use weir_port::qdisc::Root;
 
     use super::*;
@@ -108,13 +116,13 @@ mod tests {
 
     fn view(link: Link) -> View {
         let queue = Root { kind: "mq".into(), is_ours: true, ..Root::default() };
-        View { link, queue, tx_checksum: false }
+        View { link, queue, ..View::default() }
     }
 
     #[test]
     fn nothing_is_done_about_what_is_as_it_was() {
         assert_eq!(of_port(&link(), &view(link())), []);
-        assert_eq!(of_sender(&link(), &view(Link { xdp_program: None, ..link() })), []);
+        assert_eq!(of_sender(&link(), &view(Link { xdp_program: None, ..link() }), true), []);
     }
 
     #[test]
@@ -126,14 +134,14 @@ mod tests {
         ];
         let expected = expected.map(|(event, text)| Verdict::Follow(event, text.into()));
         assert_eq!(of_port(&link(), &now), expected);
-        assert_eq!(of_sender(&link(), &now), expected);
+        assert_eq!(of_sender(&link(), &now, true), expected);
     }
 
     #[test]
     fn a_large_mtu_ends_the_wire_where_packets_come_from_alone() {
         let now = view(Link { mtu_bytes: 9000, ..link() });
         assert!(of_port(&link(), &now).iter().all(|verdict| matches!(verdict, Verdict::Follow(..))));
-        let ends = of_sender(&link(), &now);
+        let ends = of_sender(&link(), &now, true);
         assert!(
             matches!(&ends[1], Verdict::End(why) if why.contains("9000") && why.contains("3506")),
             "{ends:?}"
@@ -142,9 +150,13 @@ mod tests {
 
     #[test]
     fn what_can_be_put_right_is() {
-        let now = View { tx_checksum: true, queue: Root::default(), ..view(link()) };
-        assert_eq!(of_sender(&link(), &now), [Verdict::FillChecksums, Verdict::PutQueueBack]);
-        // What the wire itself sends has its checksums.
+        let tag_insertions = TagInsertion::ALL.to_vec();
+        let now = View { tx_checksum: true, tag_insertions, queue: Root::default(), ..view(link()) };
+        assert_eq!(
+            of_sender(&link(), &now, false),
+            [Verdict::FillChecksums, Verdict::TagFrames, Verdict::PutQueueBack, Verdict::PutProgramFirst]
+        );
+        // What the wire itself sends has its checksums, and its tags in the frame.
         assert_eq!(of_port(&link(), &now), [Verdict::PutQueueBack]);
     }
 
@@ -152,13 +164,13 @@ mod tests {
     fn queues_matter_in_the_direction_that_is_used() {
         let fewer = view(Link { tx_queues: 2, ..link() });
         assert_eq!(of_port(&link(), &fewer), []);
-        let ends = of_sender(&link(), &fewer);
+        let ends = of_sender(&link(), &fewer, true);
         assert!(
             matches!(&ends[..], [Verdict::End(why)] if why.contains("eth0 sends on 2 queues")),
             "{ends:?}"
         );
         let more = view(Link { rx_queues: 5, ..link() });
-        assert_eq!(of_sender(&link(), &more), []);
+        assert_eq!(of_sender(&link(), &more, true), []);
         assert!(matches!(&of_port(&link(), &more)[..], [Verdict::End(_)]));
     }
 

@@ -159,6 +159,8 @@ fn event_table(wire: &WireStats) -> Table {
             Event::Down => "down",
             Event::QueueReplaced => "queue-replaced",
             Event::ChecksumOffload => "checksum-offload",
+            Event::TagInsertion => "tag-insertion",
+            Event::ProgramBefore => "program-before",
             Event::Mtu => "mtu",
             Event::Renamed => "renamed",
             Event::Moved => "moved",

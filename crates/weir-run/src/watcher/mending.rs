@@ -1,0 +1,72 @@
+//! Putting right what a verdict says, at an end of a pair, and how it is said.
+//!
+//! Owner: none; the watcher's thread calls. Limits: what waited in a queue that was replaced is lost before anybody looks.
+
+use weir_port::bpf::doorbell::Doorbell;
+use weir_port::link::Link;
+use weir_port::netns::NetNs;
+use weir_port::view::View;
+use weir_port::{Doing, ethtool, features, qdisc};
+
+use super::verdict::Verdict;
+
+/// Does what can be done about an interface of `netns` by its settings alone; what is said of it, if it is any of that.
+pub(super) fn put_right(verdict: &Verdict, netns: &NetNs, seen: &View) -> weir_port::Result<Option<String>> {
+    let link = &seen.link;
+    Ok(match verdict {
+        Verdict::FillChecksums => {
+            netns.run(|| ethtool::set_tx_checksum(&link.name, false))?;
+            Some(checksums_filled(link))
+        }
+        Verdict::TagFrames => {
+            netns.run(|| features::switch(link.ifindex, &seen.tag_insertions, false))?;
+            Some(frames_tagged(link))
+        }
+        Verdict::PutQueueBack => {
+            netns.run(|| qdisc::install(link))?;
+            Some(queue_put_back(link, &seen.queue.kind))
+        }
+        Verdict::Follow(..) | Verdict::PutProgramFirst | Verdict::End(_) => None,
+    })
+}
+
+/// Puts the program that rings before all others of an interface of `netns`; what is said of it.
+pub(super) fn put_first(doorbell: &Doorbell, netns: &NetNs, seen: &View) -> weir_port::Result<String> {
+    let link = &seen.link;
+    let attach = || {
+        doorbell
+            .put_first(link.ifindex)
+            .doing(|| format!("attaching the doorbell to {} before other programs", link.name))
+    };
+    netns.run(attach)?;
+    Ok(match seen.egress_programs.first() {
+        Some(id) => format!(
+            "tcx program {id} was attached to {} before weir's, and might have kept packets from being announced: weir's is the first \
+             again",
+            link.name
+        ),
+        None => format!("somebody took weir's tcx program off {}: attached again", link.name),
+    })
+}
+
+fn checksums_filled(link: &Link) -> String {
+    format!(
+        "checksums of {0} were left to it (`ethtool -K {0} tx on`), and packets pass a wire as they are: switched off again",
+        link.name
+    )
+}
+
+fn frames_tagged(link: &Link) -> String {
+    format!(
+        "VLAN tags of {0} were left to it (`ethtool -K {0} txvlan on`), and a wire sees what is in the frame: switched off again",
+        link.name
+    )
+}
+
+fn queue_put_back(link: &Link, kind: &str) -> String {
+    let found = if kind.is_empty() { "none".into() } else { format!("{kind:?}") };
+    format!(
+        "the queue of {} was replaced (by {found}), which may drop what must be held: put back; what waited in it is lost",
+        link.name
+    )
+}
