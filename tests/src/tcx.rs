@@ -73,7 +73,8 @@ impl Tcx {
     }
 
     fn new(end: End, attach_type: u32, flags: u32, code: &[u64]) -> Result<Tcx> {
-        let link = end.namespace.enter(|| attach(end.name, BPF_PROG_TYPE_SCHED_CLS, attach_type, flags, code))?;
+        let link =
+            end.namespace.enter(|| attach(end.name, BPF_PROG_TYPE_SCHED_CLS, attach_type, flags, code))?;
         let link = link.with_context(|| format!("a tcx program on {}", end.name))?;
         Ok(Tcx { _link: link, counter: None })
     }

@@ -13,6 +13,7 @@ use weir_lab::process::{Finished, Process, run};
 use weir_lab::wire::Wire;
 use weir_tests::classes::{File, two_classes};
 use weir_tests::host::Host;
+use weir_tests::kernel::{require_same, traces};
 use weir_tests::raw::{Random, RawSocket, frame};
 use weir_tests::rig::Rig;
 use weir_tests::{harness, plain, privileged, weir_binary};
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         privileged!(modes_are_what_they_should_be_whatever_the_umask),
         privileged!(a_directory_of_another_user_is_refused),
         privileged!(a_link_in_the_place_of_a_socket_is_not_followed),
+        privileged!(a_full_run_at_the_start_is_one_sentence),
         plain!(a_classes_file_that_is_none_is_refused_at_once),
         plain!(a_name_leads_nowhere),
         plain!(a_link_in_the_place_of_a_report_is_not_followed),
@@ -141,6 +143,27 @@ fn a_link_in_the_place_of_a_socket_is_not_followed() -> Result<()> {
     let done = wire_where(&rig, &format!("umask 022 && {prepare}"), after)?.success()?;
     for line in ["kind socket", "mode 644", "precious"] {
         ensure!(done.stdout.lines().any(|shown| shown == line), "no {line}: {}{}", done.stdout, done.stderr);
+    }
+    Ok(())
+}
+
+/// There is room for fewer files than a wire makes, down to none.
+fn a_full_run_at_the_start_is_one_sentence() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let before = [traces(&rig.left)?, traces(&rig.middle)?, traces(&rig.right)?];
+    for files in [0, 1, 3, 5] {
+        // One more is the directory itself.
+        let prepare = format!(
+            "mkdir /run/weir && mount -t tmpfs -o size=64k,mode=755,nr_inodes={} none /run/weir",
+            files + 1
+        );
+        let done = wire_where(&rig, &prepare, "true")?;
+        let said = format!("with room for {files} files it ended with {}: {}", done.status, done.stderr);
+        ensure!(done.status.code() == Some(1), "{said}");
+        ensure!(done.stderr.lines().count() == 1 && done.stderr.contains("/run/weir"), "{said}");
+        for (before, namespace) in before.iter().zip([&rig.left, &rig.middle, &rig.right]) {
+            require_same(before, &traces(namespace)?)?;
+        }
     }
     Ok(())
 }

@@ -16,11 +16,13 @@ use weir_tests::lacking::Lacking;
 use weir_tests::pair::{LIMIT, Pair, json_of};
 use weir_tests::privileged;
 use weir_tests::rig::Rig;
+use weir_tests::terminal::Terminal;
 use weir_tests::weir_binary;
 
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_stopped_wire_is_let_go),
+        privileged!(ctrl_z_does_not_stop_a_wire),
         privileged!(a_stopped_guardian_holds_nothing_up),
         privileged!(a_killed_guardian_ends_its_wire),
         privileged!(a_killed_guardian_ends_its_sink),
@@ -76,6 +78,21 @@ fn a_stopped_wire_is_let_go() -> Result<()> {
     drop(flood);
     wire.wait()?;
     before.wait_for_same(&rig, A_MOMENT)
+}
+
+fn ctrl_z_does_not_stop_a_wire() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let before = Before::look(&rig)?;
+    let arguments = ["wire", "wa", "wb", "--rate", "100mbit", "--name", rig.middle.name()];
+    let mut terminal = Terminal::start(&mut rig.weir(&arguments))?;
+    terminal.wait_for("ready", LIMIT)?;
+    terminal.keys("\u{1a}")?;
+    terminal.wait_for("it cannot be stopped (Ctrl-Z)", A_MOMENT)?;
+    ensure!(answers(&rig.left, &rig.right_address().v4), "the wire stands");
+    terminal.keys("\u{3}")?;
+    let (status, shown) = terminal.finish(LIMIT)?;
+    ensure!(status.success(), "it ended with {status}: {shown}");
+    before.require_same(&rig)
 }
 
 fn a_stopped_guardian_holds_nothing_up() -> Result<()> {

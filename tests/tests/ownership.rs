@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         privileged!(a_rule_that_somebody_wrote_is_not_obeyed),
         privileged!(a_flushed_ruleset_does_not_leave_the_host_a_router),
         privileged!(the_last_of_two_runs_puts_forwarding_back),
+        privileged!(after_a_run_was_killed_whole_a_command_puts_forwarding_back),
     ])
 }
 
@@ -232,5 +233,26 @@ fn the_last_of_two_runs_puts_forwarding_back() -> Result<()> {
     end(second)?;
     let after = host.state()?;
     ensure!(after == before, "before:\n{before}\nafter:\n{after}");
+    Ok(())
+}
+
+fn after_a_run_was_killed_whole_a_command_puts_forwarding_back() -> Result<()> {
+    let host = Host::with_internet()?;
+    let nothing = run(&mut host.weir(&["mend"]), LIMIT)?.success()?;
+    ensure!(!nothing.stdout.contains("forwarding"), "{}", nothing.stdout);
+    let mut whole = a_run(&host)?;
+    let living = run(&mut host.weir(&["mend"]), LIMIT)?.success()?;
+    ensure!(host.forwards()?, "it mended what a living run needs: {}", living.stdout);
+    // Stopped first, so that neither notices that the other is gone.
+    whole.signal(Signal::STOP)?;
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", whole.id()))?;
+    host.namespace.sh(&format!("kill -KILL {children} {}", whole.id()))?;
+    whole.wait(LIMIT)?;
+    ensure!(host.forwards()?, "nothing is left behind: this test sees nothing");
+    let done = run(&mut host.weir(&["mend"]), LIMIT)?.success()?;
+    ensure!(!host.forwards()?, "the host still forwards: {}", done.stdout);
+    ensure!(done.stdout.contains("forwarding: 0 again"), "it says: {}", done.stdout);
+    let again = run(&mut host.weir(&["mend"]), LIMIT)?.success()?;
+    ensure!(!again.stdout.contains("forwarding"), "{}", again.stdout);
     Ok(())
 }
