@@ -3,11 +3,11 @@
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{End, Namespace};
-use weir_lab::clock::wait_until;
+use weir_lab::clock::{now, wait_until};
 use weir_lab::iperf::{Flood, Load};
 use weir_tests::limits::{Between, Row};
 use weir_tests::raw::{Random, RawSocket, frame};
@@ -153,7 +153,7 @@ fn no_priority_passes_the_limit() -> Result<()> {
             set_priority(&socket, priority)?;
             sockets.push(socket);
         }
-        let (begin, mut sent) = (Instant::now(), 0);
+        let (begin, mut sent) = (now(), 0);
         while begin.elapsed() < Duration::from_secs(1) {
             for socket in &sockets {
                 sent += usize::from(socket.send_to(&[0; 1000], (to.as_str(), 7009)).is_ok());
@@ -209,7 +209,7 @@ fn who_is_held_and_for_how_long_is_told() -> Result<()> {
     );
     ensure!(quiet[1]["held_ns"].is_null() && quiet[1]["bypassed_packets"].is_null(), "{}", quiet[1]);
     let load = Load::new(&row.left, &row.right, &to, 2, 2.0);
-    let begin = Instant::now();
+    let begin = now();
     let flood = Flood::start(&load)?;
     let mut during = quiet[0].clone();
     wait_until("somebody is held", PATIENCE, || {
