@@ -230,7 +230,9 @@ mod tests {
     fn a_ring_is_made_of_the_machines_pages() {
         for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
             let pages = RingPages::of(page_bytes);
-            assert!(pages.data_bytes.is_power_of_two() && pages.data_bytes as usize % page_bytes == 0);
+            assert!(
+                pages.data_bytes.is_power_of_two() && (pages.data_bytes as usize).is_multiple_of(page_bytes)
+            );
             assert_eq!(
                 pages.position_bytes, page_bytes,
                 "the kernel maps a position's page alone to be written"
