@@ -45,7 +45,7 @@ const TC_EGRESS: u32 = 0xffff_fff3;
 const NFPROTO_NETDEV: u8 = 5;
 
 /// The numbers of the tcx programs that an interface of this thread's namespace asks of what it sends, in the order in which it asks
-/// them: the first [`PROGRAMS_MAX`].
+/// them: the first `PROGRAMS_MAX`.
 pub fn on_egress(ifindex: u32) -> io::Result<Vec<u32>> {
     tcx_programs(ifindex, BPF_TCX_EGRESS)
 }

@@ -16,7 +16,7 @@
 //! kick per park): only the exchange that finds PARKED kicks. A queue that is already known to be pending rings
 //! nothing, so senders held by a backlog cost no wake-ups.
 //!
-//! What waits without a socket is bounded in bytes ([`crate::waiting`] has the rule), because nobody is charged for it: with room for
+//! What waits without a socket is bounded in bytes (`crate::waiting` has the rule), because nobody is charged for it: with room for
 //! some ten thousand packets in each of 64 queues it could take gigabytes of the kernel's memory. A packet with a socket
 //! is never dropped here: the socket's buffer bounds it.
 //!

@@ -166,7 +166,7 @@ impl AsFd for SharedWords {
 /// A ring of records from programs to this process, used only for being readable: what a record says does not matter.
 ///
 /// Layout: a page with the consumer's position, a page with the producer's, then the data (kernel
-/// `kernel/bpf/ringbuf.c`). Positions count bytes and never wrap. See [`RingPages`].
+/// `kernel/bpf/ringbuf.c`). Positions count bytes and never wrap. See `RingPages`.
 pub struct WakeRing {
     map: Map,
     consumer: Mapping,
