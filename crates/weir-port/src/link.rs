@@ -43,6 +43,8 @@ pub struct Link {
     pub tx_queues_max: u32,
     /// The longest packet it is given to cut into segments, in bytes.
     pub gso_bytes_max: u32,
+    /// How many bytes stand before the network's header in what it is given to send; of Ethernet, tags not counted.
+    pub link_header_bytes: u32,
     /// The number of the XDP program that is attached.
     pub xdp_program: Option<u32>,
     /// For a veth, the number of its other end in the other end's namespace.
@@ -103,6 +105,10 @@ impl Link {
             rx_dropped: stats.rx_dropped,
             tx_dropped: stats.tx_dropped,
             tx_queues_max: attributes.get_num_tx_queues().unwrap_or(0).max(channels.tx),
+            link_header_bytes: match header.ifi_type {
+                libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => 14,
+                _ => 0,
+            },
             gso_bytes_max: attributes.get_gso_max_size().unwrap_or(65_536),
             xdp_program: attributes
                 .get_xdp()

@@ -28,12 +28,14 @@
 //!
 //! Each direction of a wire has the tree for itself. [`Classes::read`] checks everything before anything is changed: an error
 //! names file, line and column, shows the line and says what to do; what is kept, but perhaps not as meant, is a warning.
+//! [`Classes::read_in_place`] does so for a limit in place, which is the kernel's HTB, and refuses what that cannot do.
 //!
 //! Pure: no clock, no files, no sockets. Limits: packets wait in leaves only, so only they take filters, priority, full,
 //! max_wait and queue. At most [`CLASSES_MAX`] classes, for filters reach no more.
 
 mod file;
 mod filters;
+mod in_place;
 mod source;
 #[cfg(test)]
 mod tests;

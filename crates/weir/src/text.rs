@@ -85,6 +85,18 @@ pub fn check_burst(burst_bytes: u64) -> Result<(), Failure> {
 
 /// Reads a classes file for a wire between two interfaces; warnings go to standard error.
 pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), Failure> {
+    classes_by(file, |name, text| Classes::read(name, text, interfaces))
+}
+
+/// Reads a classes file for a limit in place; warnings go to standard error.
+pub fn classes_in_place(file: &Path) -> Result<Classes, Failure> {
+    classes_by(file, Classes::read_in_place).map(|(_, classes)| classes)
+}
+
+fn classes_by(
+    file: &Path,
+    check: impl FnOnce(&str, &str) -> Result<Classes, String>,
+) -> Result<(String, Classes), Failure> {
     let unreadable =
         |why: &dyn std::fmt::Display| Failure::usage(format!("--classes {}: {why}", file.display()));
     let mut text = String::new();
@@ -106,7 +118,7 @@ pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), 
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(unreadable(&format_args!("it is longer than {}", size_text(FILE_BYTES_MAX))));
     }
-    let classes = Classes::read(&file.display().to_string(), &text, interfaces).map_err(Failure::usage)?;
+    let classes = check(&file.display().to_string(), &text).map_err(Failure::usage)?;
     for warning in &classes.warnings {
         output::warn(warning);
     }

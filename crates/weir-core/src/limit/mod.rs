@@ -8,12 +8,19 @@
 //!
 //! Rule: the rates of all leaves together are half of the limit, so what is promised to leaves is always there; a leaf that
 //! keeps below its own goes before all that borrow, which is why a quiet flow does not wait for the others.
+//! With the classes of a file ([`Shared`]) the root class has them below it as the file says, and each in which packets wait has such
+//! leaves, with its own rate and ceiling in R's place; of the root's own leaves one stays, for packets that no filter has seen.
 //! A leaf's own burst is one packet, so that one which becomes busy costs the limit no more than that.
 //! The quantum is above the longest packet there is: HTB adds one to a leaf once a turn, however far below zero the leaf is.
+//!
+//! Limits: what a class leaves to others is shared by their busy flows, one turn each, not by the classes' rates.
 //!
 //! Source: tc-htb(8); kernel `net/sched/sch_htb.c` (`htb_dequeue_tree`, `htb_charge_class`).
 
 pub mod filter;
+pub mod shared;
+
+use shared::{FREE_BASE, Shared};
 
 use crate::rate::{NS_PER_S, Rate};
 
@@ -76,14 +83,32 @@ pub struct Class {
     pub ceil_burst_ns: u64,
     /// How many bytes it sends in its turn.
     pub quantum_bytes: u32,
+    /// Whether it borrows before others: 0 first.
+    pub priority: u8,
     /// How much may wait in it; `None` where it is no leaf.
     pub queue_bytes: Option<u32>,
 }
 
 /// The whole tree of one queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     wanted: Wanted,
+    shared: Vec<Shared>,
+    has_own_leaves: bool,
+}
+
+/// The leaves of the limit itself, or of one class of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// What the numbers of its classes begin at; 0 for the limit's own.
+    pub base: u16,
+    /// What a leaf is promised, in bytes a second.
+    pub leaf_bytes_per_s: u64,
+    /// The most that all leaves together may have.
+    pub ceil: Rate,
+    /// What a passing leaf has room for: [`PASSING_NS`] of that, and two of the longest packets at least, because one that
+    /// never fits would never arrive.
+    pub passing_bytes_each: u32,
 }
 
 impl Plan {
@@ -92,6 +117,14 @@ impl Plan {
     /// # Errors
     /// One sentence, if no such tree keeps the limit.
     pub fn new(wanted: Wanted) -> Result<Plan, String> {
+        Plan::with_classes(wanted, Vec::new(), true)
+    }
+
+    /// The tree with classes below it, each behind its parent, and with or without leaves of its own.
+    ///
+    /// # Errors
+    /// One sentence, if no such tree keeps the limit.
+    pub fn with_classes(wanted: Wanted, shared: Vec<Shared>, has_own_leaves: bool) -> Result<Plan, String> {
         if wanted.rate.bits_per_s() < BITS_PER_S_MIN {
             return Err(format!(
                 "a limit in place of {} is below {}, what the kernel's queue can keep: give a higher rate, or join the interfaces \
@@ -100,27 +133,42 @@ impl Plan {
                 Rate::from_bits_per_s(BITS_PER_S_MIN).expect("more than 0")
             ));
         }
-        Ok(Plan { wanted })
+        shared::check(wanted.rate, &shared)?;
+        Ok(Plan { wanted, has_own_leaves: has_own_leaves || shared.is_empty(), shared })
     }
 
-    /// What a leaf is promised, in bytes a second.
-    pub fn leaf_bytes_per_s(&self) -> u64 {
-        (self.bytes_per_s() / 2 / u64::from(HELD.count + PASSING.count)).max(1)
+    /// The same tree with another limit, which no class's ceiling is below.
+    pub fn opened(&self, rate: Rate) -> Plan {
+        let mut plan = self.clone();
+        plan.wanted.rate = rate;
+        plan.shared.iter_mut().for_each(|class| class.ceil = class.ceil.max(rate));
+        plan
+    }
+
+    /// The leaves: the limit's own, and those of each class that has some.
+    pub fn groups(&self) -> impl Iterator<Item = Group> + '_ {
+        let own = self.has_own_leaves.then(|| self.own());
+        own.into_iter()
+            .chain(self.shared.iter().filter(|class| class.is_leaf).map(|class| self.group_of(class)))
     }
 
     /// The classes, each after the one it is below.
     pub fn classes(&self) -> impl Iterator<Item = Class> + '_ {
-        let leaves = |leaves: Leaves| leaves.first_class..leaves.first_class + leaves.count;
-        let held = leaves(HELD).map(|number| self.leaf(number, HELD_BYTES_EACH));
-        let passing = leaves(PASSING).map(|number| self.leaf(number, self.passing_bytes_each()));
-        std::iter::once(self.root()).chain(held).chain(passing)
-    }
-
-    /// What a passing leaf has room for: [`PASSING_NS`] of the rate, and two of the longest packets at least, because one that
-    /// never fits would never arrive.
-    pub fn passing_bytes_each(&self) -> u32 {
-        let bytes = self.wanted.rate.bytes_in(PASSING_NS).max(2 * u64::from(self.quantum_bytes()));
-        u32::try_from(bytes).unwrap_or(u32::MAX)
+        let own = self.own();
+        let one = Leaves { count: 1, ..HELD };
+        let (held, passing) = match self.has_own_leaves {
+            true => (HELD, PASSING.count),
+            // Whatever comes while no filter is there.
+            false => (one, 0),
+        };
+        let of_limit = self.leaves(self.root(), own, held, passing);
+        let of_classes = self.shared.iter().flat_map(move |class| {
+            let inner = self.inner(class);
+            let passing = if class.is_leaf { PASSING.count } else { 0 };
+            let held = Leaves { count: if class.is_leaf { HELD.count } else { 0 }, ..HELD };
+            std::iter::once(inner).chain(self.leaves(inner, self.group_of(class), held, passing))
+        });
+        std::iter::once(self.root()).chain(of_limit).chain(of_classes)
     }
 
     /// What is wanted.
@@ -128,33 +176,78 @@ impl Plan {
         self.wanted
     }
 
+    fn own(&self) -> Group {
+        let of_leaves = if self.shared.is_empty() { self.wanted.rate.bits_per_s() } else { 0 };
+        self.group(0, of_leaves, self.wanted.rate)
+    }
+
+    fn group_of(&self, class: &Shared) -> Group {
+        self.group(class.base, class.rate.bits_per_s(), class.ceil)
+    }
+
+    fn group(&self, base: u16, bits_per_s: u64, ceil: Rate) -> Group {
+        let passing_bytes = ceil.bytes_in(PASSING_NS).max(2 * u64::from(self.quantum_bytes()));
+        Group {
+            base,
+            leaf_bytes_per_s: (bits_per_s / 8 / 2 / u64::from(HELD.count + PASSING.count)).max(1),
+            ceil,
+            passing_bytes_each: u32::try_from(passing_bytes).unwrap_or(u32::MAX),
+        }
+    }
+
     fn root(&self) -> Class {
         let burst_ns = self.wanted.rate.ns_for(self.wanted.burst_bytes);
+        let bytes_per_s = self.wanted.rate.bits_per_s() / 8;
         Class {
             number: ROOT_CLASS,
             parent: 0,
-            rate_bytes_per_s: self.bytes_per_s(),
-            ceil_bytes_per_s: self.bytes_per_s(),
+            rate_bytes_per_s: bytes_per_s,
+            ceil_bytes_per_s: bytes_per_s,
             burst_ns,
             ceil_burst_ns: burst_ns,
             quantum_bytes: self.quantum_bytes(),
+            priority: 0,
             queue_bytes: None,
         }
     }
 
-    fn leaf(&self, number: u16, queue_bytes: u32) -> Class {
+    fn inner(&self, class: &Shared) -> Class {
+        let parent = match class.parent {
+            _ if class.base == FREE_BASE => 0,
+            None => ROOT_CLASS,
+            Some(base) => base + ROOT_CLASS,
+        };
         Class {
-            number,
-            parent: ROOT_CLASS,
-            rate_bytes_per_s: self.leaf_bytes_per_s(),
-            burst_ns: 1,
-            queue_bytes: Some(queue_bytes),
+            number: class.base + ROOT_CLASS,
+            parent,
+            rate_bytes_per_s: class.rate.bits_per_s().div_ceil(8),
+            ceil_bytes_per_s: class.ceil.bits_per_s().div_ceil(8),
+            burst_ns: class.rate.ns_for(class.burst_bytes),
+            ceil_burst_ns: class.ceil.ns_for(class.cburst_bytes),
+            priority: class.priority,
             ..self.root()
         }
     }
 
-    fn bytes_per_s(&self) -> u64 {
-        self.wanted.rate.bits_per_s() / 8
+    fn leaves(
+        &self,
+        parent: Class,
+        group: Group,
+        held: Leaves,
+        passing_count: u16,
+    ) -> impl Iterator<Item = Class> + use<> {
+        let leaf = move |number: u16, queue_bytes: u32| Class {
+            number: group.base + number,
+            parent: parent.number,
+            rate_bytes_per_s: group.leaf_bytes_per_s,
+            burst_ns: 1,
+            queue_bytes: Some(queue_bytes),
+            ..parent
+        };
+        let held = held.first_class..held.first_class + held.count;
+        let passing = PASSING.first_class..PASSING.first_class + passing_count;
+        let held = held.map(move |number| leaf(number, HELD_BYTES_EACH));
+        held.chain(passing.map(move |number| leaf(number, group.passing_bytes_each)))
     }
 
     /// An eighth more than the longest packet: the headers of its segments count as well.
@@ -166,9 +259,9 @@ impl Plan {
 /// The rate at which the program that gives flows their leaves takes a leaf to be emptied at least, in bytes for each 2^30 ns.
 ///
 /// Half of what the leaf is promised: HTB may serve it a timer's lateness after its time, each time.
-pub fn leaf_clock(plan: &Plan) -> u64 {
+pub fn leaf_clock(group: &Group) -> u64 {
     const BYTES_MAX: u64 = 1 << 28;
-    let bytes = u128::from(plan.leaf_bytes_per_s()) * (1 << 30) / u128::from(NS_PER_S) / 2;
+    let bytes = u128::from(group.leaf_bytes_per_s) * (1 << 30) / u128::from(NS_PER_S) / 2;
     (bytes as u64).clamp(1, BYTES_MAX)
 }
 
@@ -190,6 +283,10 @@ mod tests {
     fn plan(bits_per_s: u64) -> Plan {
         let rate = Rate::from_bits_per_s(bits_per_s).unwrap();
         Plan::new(Wanted { rate, burst_bytes: 50_000, packet_bytes_max: 65_536 }).unwrap()
+    }
+
+    fn own(bits_per_s: u64) -> Group {
+        plan(bits_per_s).groups().next().unwrap()
     }
 
     #[test]
@@ -217,8 +314,8 @@ mod tests {
 
     #[test]
     fn what_passes_waits_a_time_of_the_rate_and_fits() {
-        assert_eq!(plan(800_000_000).passing_bytes_each(), 2_500_000);
-        assert_eq!(plan(1_000_000).passing_bytes_each(), 2 * 73_728);
+        assert_eq!(own(800_000_000).passing_bytes_each, 2_500_000);
+        assert_eq!(own(1_000_000).passing_bytes_each, 2 * 73_728);
     }
 
     #[test]
@@ -247,7 +344,7 @@ mod tests {
     #[test]
     fn the_leaf_clock_is_half_of_what_a_leaf_is_promised() {
         // 200 Mbit/s: 45,955 bytes a second for each leaf.
-        assert_eq!(leaf_clock(&plan(200_000_000)), 24_671);
-        assert_eq!(leaf_clock(&plan(BITS_PER_S_MIN)), 1);
+        assert_eq!(leaf_clock(&own(200_000_000)), 24_671);
+        assert_eq!(leaf_clock(&own(BITS_PER_S_MIN)), 1);
     }
 }

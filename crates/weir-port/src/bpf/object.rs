@@ -37,9 +37,11 @@ pub fn open(kind: Kind, id: u32) -> io::Result<OwnedFd> {
     unsafe { sys::bpf(command, &mut attributes) }.and_then(sys::check_fd)
 }
 
-/// The numbers of the maps that program `id` uses, at most four.
+/// The numbers of the maps that program `id` uses.
 pub fn maps_of_program(id: u32) -> io::Result<Vec<u32>> {
-    let mut maps = [0u32; 4];
+    /// The kernel allows a program no more (`MAX_USED_MAPS`).
+    const MAPS_MAX: usize = 64;
+    let mut maps = [0u32; MAPS_MAX];
     let mut info = ProgramInfo {
         map_ids_count: maps.len() as u32,
         map_ids: maps.as_mut_ptr().addr() as u64,

@@ -100,7 +100,9 @@ pub fn all(netns: &NetNs) -> Result<Vec<(u32, Memory)>> {
 
 fn memory_at(ifindex: u32) -> Result<Option<Memory>> {
     match INGRESS.program_id(ifindex)? {
-        Some(id) => Memory::of_program(id).doing(|| format!("looking at program {id}")),
+        Some(id) => {
+            Ok(Memory::of_program(id).doing(|| format!("looking at program {id}"))?.into_iter().next())
+        }
         None => Ok(None),
     }
 }

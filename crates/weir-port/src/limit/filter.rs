@@ -13,6 +13,8 @@ use crate::netlink::{acknowledged, explained, is_code};
 
 const ACT_DIRECT: u32 = 1;
 const ETH_P_ALL: u32 = 0x0003;
+/// The number of ours among those of its priority.
+const FILTER: u32 = 1;
 
 /// Where programs are asked, and as what ours is known there.
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +39,10 @@ impl Spot {
         Tcmsg { info, ..self.message(ifindex) }
     }
 
-    /// Attaches a program.
+    /// Attaches a program, in the place of ours if there is one.
     pub fn attach(&self, ifindex: u32, program: &Program) -> Result<()> {
-        let mut request =
-            tc::Request::new().set_create().op_newtfilter_do(&self.message_with_priority(ifindex));
+        let header = Tcmsg { handle: FILTER, ..self.message_with_priority(ifindex) };
+        let mut request = tc::Request::new().set_create().op_newtfilter_do(&header);
         let options = request.encode().nested_options_bpf().push_fd(program.raw_fd() as u32);
         let options = options.push_name(self.name).push_flags(ACT_DIRECT);
         drop(match self.class {

@@ -1,10 +1,11 @@
 //! The limits in place that there are, found from their interfaces: queue, filter, program, memory.
 
-use weir_core::limit::{HELD, Plan, ROOT_CLASS};
+use weir_core::limit::ROOT_CLASS;
+use weir_core::limit::shared::{Kind, kind_of};
 
 use super::htb::{self, ClassTraffic, Root, Traffic};
 use super::memory::{Arrivals, Counts, Memory};
-use super::record::{Record, Stage};
+use super::record::{ClassRecord, Record, Stage};
 use super::{Place, arrivals, steering::Steering};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
@@ -12,8 +13,8 @@ use crate::netns::NetNs;
 
 /// A queue under the handle of limits.
 pub struct Found {
-    /// What its program works on; `None` if there is no such program.
-    pub memory: Option<Memory>,
+    /// What its program works on, the limit's own first; none if there is no such program.
+    pub memories: Vec<Memory>,
     /// What it is; `None` if that cannot be read.
     pub record: Option<Record>,
 }
@@ -25,12 +26,12 @@ pub fn at(place: &Place) -> Result<Option<Found>> {
         if htb::root(ifindex)? != Root::Limit {
             return Ok(None);
         }
-        let memory = match htb::CHOICE.program_id(ifindex)? {
+        let memories = match htb::CHOICE.program_id(ifindex)? {
             Some(id) => Memory::of_program(id).doing(|| format!("looking at program {id}"))?,
-            None => None,
+            None => Vec::new(),
         };
-        let record = memory.as_ref().and_then(Memory::record);
-        Ok(Some(Found { memory, record }))
+        let record = memories.first().and_then(Memory::record);
+        Ok(Some(Found { memories, record }))
     })
 }
 
@@ -47,6 +48,8 @@ pub struct Seen {
     pub classes: Vec<ClassTraffic>,
     /// What the program counted.
     pub counts: Counts,
+    /// The same of each class of a file, by its base.
+    pub counts_of_classes: Vec<(u16, Counts)>,
     /// What was seen at the other end; `None` where nobody looks.
     pub arrivals: Option<Arrivals>,
     /// Where it is seen that the queue is not there any more.
@@ -56,15 +59,47 @@ pub struct Seen {
 impl Seen {
     /// Packets that leaves had no room for: of those with a socket, and of those without.
     pub fn overflowed(&self) -> [u64; 2] {
-        let sum = |is_held: bool| {
-            let held = HELD.first_class..HELD.first_class + HELD.count;
-            let of = self
-                .classes
-                .iter()
-                .filter(|class| class.number != ROOT_CLASS && held.contains(&class.number) == is_held);
-            of.map(|class| class.traffic.dropped).sum()
+        [Kind::Held, Kind::Passing].map(|kind| self.leaves(None, kind).0.dropped)
+    }
+
+    /// What leaves of a kind did and hold, and how many have something waiting: those of one base, or all.
+    pub fn leaves(&self, base: Option<u16>, kind: Kind) -> (Traffic, usize) {
+        let mut sum = Traffic::default();
+        let mut waiting = 0;
+        for class in &self.classes {
+            let is_of = |(of, what)| what == kind && base.is_none_or(|base| of == base);
+            if !kind_of(class.number).is_some_and(is_of) {
+                continue;
+            }
+            sum.packets += class.traffic.packets;
+            sum.bytes += class.traffic.bytes;
+            sum.dropped += class.traffic.dropped;
+            sum.waiting += class.traffic.waiting;
+            sum.waiting_bytes += class.traffic.waiting_bytes;
+            waiting += usize::from(class.traffic.waiting > 0);
+        }
+        (sum, waiting)
+    }
+
+    /// What a class of a file did and holds, with all below it.
+    pub fn class(&self, class: &ClassRecord) -> Traffic {
+        let number = class.base + ROOT_CLASS;
+        let own = self.classes.iter().find(|class| class.number == number).map(|class| class.traffic);
+        let own = own.unwrap_or_default();
+        let mut sum = Traffic { packets: own.packets, bytes: own.bytes, ..Traffic::default() };
+        let mut add = |below: Traffic| {
+            sum.dropped += below.dropped;
+            sum.waiting += below.waiting;
+            sum.waiting_bytes += below.waiting_bytes;
         };
-        [sum(true), sum(false)]
+        for kind in [Kind::Held, Kind::Passing] {
+            add(self.leaves(Some(class.base), kind).0);
+        }
+        let children = self.record.iter().flat_map(|record| &record.classes);
+        children.filter(|child| child.parent == Some(class.base)).for_each(|child| add(self.class(child)));
+        let full = self.counts_of_classes.iter().find(|(base, _)| *base == class.base);
+        sum.dropped += full.map_or(0, |(_, counts)| counts.passing_full);
+        sum
     }
 
     /// Packets that asked by their priority to pass the queue by.
@@ -116,10 +151,7 @@ impl Seen {
                 record.name
             ));
         }
-        let leaves = record
-            .wanted()
-            .and_then(|wanted| Plan::new(wanted).ok())
-            .map_or(0, |plan| plan.classes().count());
+        let leaves = record.plan().map_or(0, |plan| plan.classes().count());
         if self.classes.len() < leaves {
             faults.push(format!(
                 "limit {} at {place} has {} of its {leaves} classes: remove it with --off and set it again",
@@ -178,6 +210,7 @@ fn gone(netns: &NetNs, ifindex: u32, memory: &Memory) -> Result<Option<Seen>> {
         traffic: Traffic::default(),
         classes: Vec::new(),
         counts: memory.counts(),
+        counts_of_classes: Vec::new(),
         arrivals: Some(memory.arrivals()),
         gone_seen_from: Some(end.describe()),
         place,
@@ -195,8 +228,11 @@ fn look(netns: NetNs, ifindex: u32, traffic: Traffic) -> Result<Seen> {
     let place = Place { netns, link };
     let found = at(&place)?.ok_or(PortError::NoInterface { name: place.link.name.clone() })?;
     let classes = place.netns.run(|| htb::classes(ifindex))?;
-    let counts = found.memory.as_ref().map(Memory::counts).unwrap_or_default();
+    let counts_of_classes: Vec<_> =
+        found.memories.iter().skip(1).map(|memory| (memory.base(), memory.counts())).collect();
+    let counts = found.memories.iter().map(Memory::counts).fold(Counts::default(), Counts::and);
     let sees_arrivals = found.record.as_ref().is_some_and(|record| record.sees_arrivals);
-    let arrivals = found.memory.as_ref().filter(|_| sees_arrivals).map(Memory::arrivals);
-    Ok(Seen { place, record: found.record, traffic, classes, counts, arrivals, gone_seen_from: None })
+    let arrivals = found.memories.first().filter(|_| sees_arrivals).map(Memory::arrivals);
+    let record = found.record;
+    Ok(Seen { place, record, traffic, classes, counts, counts_of_classes, arrivals, gone_seen_from: None })
 }

@@ -26,6 +26,8 @@ const LINK_LAYER_ETHERNET: u8 = 1;
 const HTB_VERSION: u32 = 3;
 /// The kernel takes times in units of 2^6 ns (`PSCHED_SHIFT`).
 const TICK_BITS: u32 = 6;
+/// Their acknowledgements must fit the socket's buffer.
+const REQUESTS_AT_ONCE: usize = 48;
 
 /// What is the root of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,8 +115,6 @@ pub fn create(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> 
 
 /// Makes or changes classes, and the queues of those that name one.
 pub fn set(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> {
-    /// Their acknowledgements must fit the socket's buffer.
-    const REQUESTS_AT_ONCE: usize = 48;
     let doing = || format!("setting the classes of interface number {ifindex}");
     let mut batch = Batch::new();
     for class in classes {
@@ -135,6 +135,19 @@ pub fn set(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> {
 /// Where the program is asked that chooses the leaf of each packet. It says the number of the class; whose it is, the filter.
 pub const CHOICE: Spot =
     Spot { parent: HANDLE, priority: 1, name: c"weir-limit", class: Some(HANDLE | ROOT_CLASS as u32) };
+
+/// Removes classes, which must be empty, each before the one it is below.
+pub fn remove_classes(ifindex: u32, numbers: impl Iterator<Item = u16>) -> Result<()> {
+    let doing = || format!("removing classes of interface number {ifindex}");
+    let mut batch = Batch::new();
+    for number in numbers {
+        batch.push(&tc::Request::new().op_deltclass_do(&message(ifindex, HANDLE | u32::from(number), 0)));
+        if batch.len() >= REQUESTS_AT_ONCE {
+            std::mem::replace(&mut batch, Batch::new()).send(doing)?;
+        }
+    }
+    batch.send(doing)
+}
 
 /// What each class did and holds.
 pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
@@ -178,6 +191,7 @@ fn class_request(ifindex: u32, class: &Class) -> impl NetlinkRequest + use<> {
         buffer: ticks(class.burst_ns),
         cbuffer: ticks(class.ceil_burst_ns),
         quantum: class.quantum_bytes,
+        prio: class.priority.into(),
         ..Default::default()
     };
     let mut options = request.encode().nested_options_htb().push_parms(parameters);

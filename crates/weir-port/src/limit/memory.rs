@@ -1,13 +1,15 @@
-//! The memory of a limit in place: one value of an array map that its program, and so its queue, keeps alive.
+//! The memory of a limit in place: values of array maps that its program, and so its queue, keeps alive. One is the limit's own; each class
+//! of a file has another, alike, in which the records are not used.
 //!
 //! ```text
 //!       0  the words of two groups of leaves, then those of packets without a socket, then which record holds, then what arrived
-//!    4096  two records, text: what the limit is and what to put back; the one that does not hold is written, then they change places
-//!   20480  the leaves: a word each          24576  the flows: a word each
+//!    4096  the leaves: a word each; 8192  the same when each was found empty; 12288  the flows: a word each
+//!  behind  two records, text: what the limit is and what to put back; the one that does not hold is written, then they change places
 //! ```
 //!
 //! A word of a leaf says at which point of the leaf's service, in bytes and 2^20 parts of one, all that is in it will have gone. A
-//! word of a flow says so of the flow, with the leaf's number in its low 12 bits.
+//! word of a flow says so of the flow, with the leaf's number in its low 12 bits. A leaf that is found empty has gone through all up to
+//! there, however long it should have taken.
 //!
 //! Rule: who reads it takes nothing for granted: it may be of another version, or half made.
 
@@ -15,7 +17,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use weir_core::limit::{HELD as HELD_LEAVES, PASSING as PASSING_LEAVES, Plan, leaf_clock};
+use weir_core::limit::{self, HELD as HELD_LEAVES, PASSING as PASSING_LEAVES, leaf_clock};
 
 use super::record::Record;
 use crate::bpf::map::Map;
@@ -28,6 +30,7 @@ pub const PART_BITS: i32 = 20;
 pub const CLOCK_SHIFT: i32 = 10;
 /// The part of a flow's word that is its leaf's number.
 pub const LEAF_MASK: i32 = 0xfff;
+const LEAVES: usize = (HELD_LEAVES.count + PASSING_LEAVES.count) as usize;
 /// Nanoseconds are kept for each 2^16 bytes.
 pub const EACH_BITS: i32 = 16;
 
@@ -70,17 +73,21 @@ pub const DELAY_NS: i16 = 416;
 pub const DELAY_NS_MAX: i16 = 424;
 const MAGIC_WORD: usize = 320;
 const HOLDING_WORD: usize = 328;
-/// "weirlmt1": the layout's name and version.
-const MAGIC: u64 = u64::from_le_bytes(*b"weirlmt1");
+/// What the numbers of the leaves begin at, whose memory this is.
+pub const BASE: i16 = 336;
+/// "weirlmt2": the layout's name and version.
+const MAGIC: u64 = u64::from_le_bytes(*b"weirlmt2");
 
-const RECORDS_AT: usize = 4096;
-const RECORD_BYTES: usize = 8192;
-const LEAVES_AT: u32 = 20_480;
+const LEAVES_AT: u32 = 4096;
 /// Of each leaf without a socket: when it will be empty, in terms of [`PASSING_SERVED_NS`].
 pub const PASSING_ENDS_AT: u32 = LEAVES_AT + (HELD_LEAVES.count as u32 + PASSING_LEAVES.count as u32) * 8;
-const FLOWS_AT: u32 = 24_576;
-const _: () = assert!(PASSING_ENDS_AT + PASSING_LEAVES.count as u32 * 8 <= FLOWS_AT);
-const TOTAL_BYTES: u32 = PASSING.slots_at + PASSING.slots * 8;
+/// How far behind a leaf's word stands the one that was found empty.
+pub const EMPTY_BEHIND: i16 = 4096;
+const _: () = assert!(PASSING_ENDS_AT + PASSING_LEAVES.count as u32 * 8 <= LEAVES_AT + EMPTY_BEHIND as u32);
+const FLOWS_AT: u32 = 12_288;
+const RECORDS_AT: usize = (PASSING.slots_at + PASSING.slots * 8) as usize;
+const RECORD_BYTES: usize = 65_536;
+const TOTAL_BYTES: u32 = (RECORDS_AT + 2 * RECORD_BYTES) as u32;
 
 /// Leaves of one kind, and the flows that they are given to.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +118,7 @@ impl Group {
     }
 }
 
-/// What the program counted.
+/// What the program counted, of all leaves or those of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// New flows that found no leaf empty and share one.
@@ -120,6 +127,17 @@ pub struct Counts {
     pub passing_full: u64,
     /// Packets without a socket that were marked as congested.
     pub marked: u64,
+}
+
+impl Counts {
+    /// Both together.
+    pub fn and(self, other: Counts) -> Counts {
+        Counts {
+            crowded: self.crowded + other.crowded,
+            passing_full: self.passing_full + other.passing_full,
+            marked: self.marked + other.marked,
+        }
+    }
 }
 
 /// What was seen where packets arrive.
@@ -137,22 +155,24 @@ pub struct Arrivals {
     pub delay_ns_max: u64,
 }
 
-/// The memory of one limit.
+/// The memory of one limit, or of one class of it.
 pub struct Memory {
     map: Map,
     mapping: Mapping,
 }
 
 impl Memory {
-    /// New memory.
-    pub fn new() -> io::Result<Memory> {
+    /// New memory for the leaves whose numbers begin at `base`.
+    pub fn new(base: u16) -> io::Result<Memory> {
         let memory = Memory::of(Map::shared(TOTAL_BYTES)?)?;
+        memory.word(BASE as usize).store(base.into(), Ordering::Relaxed);
         memory.word(MAGIC_WORD).store(MAGIC, Ordering::Release);
         Ok(memory)
     }
 
-    /// The memory of the limit whose program has a number; `None` if that is no such program.
-    pub fn of_program(id: u32) -> io::Result<Option<Memory>> {
+    /// The memory of the limit whose program has a number, the limit's own first; none if that is no such program.
+    pub fn of_program(id: u32) -> io::Result<Vec<Memory>> {
+        let mut all = Vec::new();
         for map in object::maps_of_program(id)? {
             let map = Map::by_id(map)?;
             if object::value_bytes(&map.as_fd())? != TOTAL_BYTES {
@@ -160,10 +180,31 @@ impl Memory {
             }
             let memory = Memory::of(map)?;
             if memory.word(MAGIC_WORD).load(Ordering::Acquire) == MAGIC {
-                return Ok(Some(memory));
+                all.push(memory);
             }
         }
-        Ok(None)
+        all.sort_by_key(Memory::base);
+        if all.first().is_some_and(|own| own.base() != 0) {
+            all.clear();
+        }
+        Ok(all)
+    }
+
+    /// What the numbers of its leaves begin at.
+    pub fn base(&self) -> u16 {
+        self.word(BASE as usize).load(Ordering::Relaxed) as u16
+    }
+
+    /// The words of its leaves, held ones first: when what is in them will have gone, as far as the program knows.
+    pub fn leaves(&self) -> Vec<u64> {
+        (0..LEAVES).map(|leaf| self.word(LEAVES_AT as usize + leaf * 8).load(Ordering::Acquire)).collect()
+    }
+
+    /// Tells the program that a leaf, by its place among [`Memory::leaves`], was empty when its word was `word`.
+    pub fn found_empty(&self, leaf: usize, word: u64) {
+        // The words of flows are rounded up, with the leaf in their low bits.
+        let through = (word + LEAF_MASK as u64) | LEAF_MASK as u64;
+        self.word(LEAVES_AT as usize + EMPTY_BEHIND as usize + leaf * 8).store(through, Ordering::Release);
     }
 
     fn of(map: Map) -> io::Result<Memory> {
@@ -176,14 +217,13 @@ impl Memory {
         &self.map
     }
 
-    /// Sets the clocks for a plan. A lower one must be set before the queue's rates are, a higher one after.
-    pub fn set_clocks(&self, plan: &Plan) {
+    /// Sets the clocks of its leaves. A lower one must be set before the queue's rates are, a higher one after.
+    pub fn set_clocks(&self, leaves: &limit::Group) {
         for group in [HELD, PASSING] {
-            self.word(group.word(CLOCK) as usize).store(leaf_clock(plan), Ordering::Release);
+            self.word(group.word(CLOCK) as usize).store(leaf_clock(leaves), Ordering::Release);
         }
-        let rate = plan.wanted().rate;
-        self.word(PASSING_NS_EACH as usize).store(rate.ns_for(1 << EACH_BITS), Ordering::Release);
-        let max_ns = rate.ns_for(u64::from(plan.passing_bytes_each()));
+        self.word(PASSING_NS_EACH as usize).store(leaves.ceil.ns_for(1 << EACH_BITS), Ordering::Release);
+        let max_ns = leaves.ceil.ns_for(u64::from(leaves.passing_bytes_each));
         self.word(PASSING_NS_MAX as usize).store(max_ns, Ordering::Release);
     }
 

@@ -1,9 +1,9 @@
 //! A limit in place: the kernel's own HTB with a leaf for each flow, on an interface as it stands.
 //!
-//! From the outside in: this file sets and changes a limit, [`mod@off`] removes it, [`find`] finds those there are; [`htb`] and [`filter`] are the
-//! kernel's objects, [`program`] gives flows their leaves, [`mod@passing`] bounds what waits of those that nobody can hold,
-//! [`memory`] is what it works on and where [`record`] is kept; [`steering`]
-//! keeps order at the other end of a pair, and [`arrivals`] sees there what has passed.
+//! From the outside in: this file sets and changes a limit, [`reshape`] changes the classes below it, [`mod@off`] removes it, [`find`]
+//! finds those there are; [`htb`] and [`filter`] are the kernel's objects, [`program`] gives flows their leaves, of the class that
+//! [`classify`] finds, [`mod@passing`] bounds what waits of those that nobody can hold, [`memory`] is what it works on and where
+//! [`record`] is kept; [`steering`] keeps order at the other end of a pair, and [`arrivals`] sees there what has passed.
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory; the memory says what
 //! the limit is and what to put back. So there is no process, file or pin, and all of it goes with the interface.
@@ -14,6 +14,7 @@
 //! `PACKET_QDISC_BYPASS` passes no queue; of a pair it is counted.
 
 pub mod arrivals;
+pub mod classify;
 pub mod filter;
 pub mod find;
 pub mod htb;
@@ -22,18 +23,22 @@ pub mod off;
 pub mod passing;
 pub mod program;
 pub mod record;
+pub mod reshape;
 pub mod steering;
 
 use std::path::PathBuf;
 
-use weir_core::limit::{Class, PASSING, Plan, ROOT_CLASS, Wanted};
+use weir_core::limit::shared::{Kind, kind_of};
+use weir_core::limit::{Class, Plan};
 use weir_core::rate::Rate;
 
 use self::find::Found;
 use self::htb::{Root, Traffic};
 use self::memory::Memory;
 use self::record::{Direction, Record, Stage};
+use self::reshape::{ClassesAsked, Shape};
 use self::steering::Steering;
+use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
 use crate::ethtool;
 use crate::link::Link;
@@ -59,6 +64,8 @@ pub struct Asked {
     pub rate: Option<Rate>,
     /// How much may pass at once after a pause.
     pub burst_bytes: Option<u64>,
+    /// The classes that share it.
+    pub classes: Option<ClassesAsked>,
 }
 
 /// What became of it.
@@ -131,14 +138,21 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
     let before = found.as_ref().and_then(|found| found.record.as_ref());
     // Where somebody ended half-way, leaves may be missing, or their queues.
     let is_whole = before.is_some_and(|before| before.stage != Stage::Making);
-    let record = wanted_record(place, asked, before, burst_default)?;
-    let wanted = record
-        .wanted()
-        .ok_or_else(|| unsuitable(place, "would be limited to nothing: give a rate above 0"))?;
-    let plan = Plan::new(wanted).map_err(|why| unsuitable(place, &format!("cannot be limited: {why}")))?;
+    let mut record = wanted_record(place, asked, before, burst_default)?;
+    let is_there = found.as_ref().is_some_and(|found| !found.memories.is_empty());
+    if let Some(classes) = &asked.classes {
+        let shape =
+            Shape::new(classes, before.filter(|_| is_there)).map_err(|why| unsuitable(place, &why))?;
+        (record.classes, record.filters) = (shape.classes, shape.filters);
+    }
+    let plan = record.plan().map_err(|why| unsuitable(place, &format!("cannot be limited: {why}")))?;
     match found {
-        Some(Found { memory: Some(memory), .. }) => {
-            change(place, &memory, &plan, record.clone(), is_whole)?;
+        Some(Found { memories, record: Some(before) }) if is_there => {
+            if asked.classes.is_some() {
+                record = reshape::reshape(place, memories, &plan, &before, record)?;
+            } else {
+                change(place, &memories, &plan, record.clone(), is_whole)?;
+            }
             Ok((Done::Changed, record))
         }
         // Nothing that leads to a record: somebody ended before the filter was there, so nothing waits either.
@@ -183,6 +197,8 @@ fn wanted_record(
         steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
         sees_arrivals: before.is_some_and(|before| before.sees_arrivals),
         made_clsact: before.is_some_and(|before| before.made_clsact),
+        classes: before.map(|before| before.classes.clone()).unwrap_or_default(),
+        filters: before.map(|before| before.filters.clone()).unwrap_or_default(),
     })
 }
 
@@ -199,32 +215,32 @@ fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<()> {
             None => steering.masks()?,
         };
     }
-    let memory = Memory::new().doing(|| "making the memory of a limit".into())?;
-    memory.set_clocks(plan);
-    write(&memory, &record)?;
+    let memories = memories(plan, Vec::new())?;
+    set_clocks(&memories, plan, |_, _| true);
+    let own = &memories[0];
+    write(own, &record)?;
     // The end where the programs are is theirs: who is root there could take away what looks.
     let looks_from = far_end.as_ref().filter(|_| record.direction == Direction::There);
     if let Some(far_end) = looks_from
-        && let Ok(is_made) = arrivals::watch(far_end, &memory)
+        && let Ok(is_made) = arrivals::watch(far_end, own)
     {
         record.sees_arrivals = true;
         record.made_clsact = is_made || gone.as_ref().is_some_and(|gone| gone.made_clsact);
     }
     let ifindex = place.link.ifindex;
-    let open = open_plan(plan.wanted());
+    let open = open_plan(plan);
     let make_queue = || {
-        let program = program::load(memory.map(), record.sees_arrivals)
-            .doing(|| "loading the program that gives flows their leaves".into())?;
+        let program = load(place, &memories, &record)?;
         place.netns.run(|| {
             htb::create(ifindex, open.classes())?;
             htb::CHOICE.attach(ifindex, &program)?;
             htb::set(ifindex, open.classes())
         })
     };
-    let made = write(&memory, &record).and_then(|()| make_queue());
+    let made = write(own, &record).and_then(|()| make_queue());
     let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), Steering::spread));
-    memory.forget_bypassed();
-    let made = made.and_then(|()| change(place, &memory, plan, record.clone(), true));
+    own.forget_bypassed();
+    let made = made.and_then(|()| change(place, &memories, plan, record.clone(), true));
     if made.is_err() {
         // The first error says it all.
         let _ = place.netns.run(|| htb::remove(ifindex));
@@ -240,34 +256,61 @@ fn gone_from(far_end: &Place) -> Option<Record> {
 }
 
 /// Brings a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.
-fn change(place: &Place, memory: &Memory, plan: &Plan, record: Record, is_whole: bool) -> Result<()> {
+fn change(place: &Place, memories: &[Memory], plan: &Plan, record: Record, is_whole: bool) -> Result<()> {
     let limiting = |stage| Record { stage, ..record.clone() };
-    write(memory, &limiting(Stage::Making))?;
-    // The program must never take a leaf to be served faster than it is. It uses the lower rate of two for the time in between.
-    let before = memory.clock();
-    if weir_core::limit::leaf_clock(plan) < before {
-        memory.set_clocks(plan);
-    }
+    write(&memories[0], &limiting(Stage::Making))?;
+    set_clocks(memories, plan, |clock, before| clock < before);
     place.netns.run(|| htb::set(place.link.ifindex, leaves_first(plan, is_whole)))?;
-    memory.set_clocks(plan);
-    write(memory, &limiting(Stage::Limiting))
+    set_clocks(memories, plan, |_, _| true);
+    write(&memories[0], &limiting(Stage::Limiting))
 }
 
-/// The classes for a tree that is there, the leaves before the class they borrow from, whose rate they must not pass by their own.
-fn leaves_first(plan: &Plan, is_whole: bool) -> impl Iterator<Item = Class> {
-    let passing = PASSING.first_class..PASSING.first_class + PASSING.count;
-    let mut classes: Vec<_> = plan.classes().collect();
-    for class in classes.iter_mut().filter(|class| is_whole && !passing.contains(&class.number)) {
-        class.queue_bytes = None;
+/// Sets the clocks of all leaves for a plan where `is_due` by the new one and the one before. The program must never take a leaf to be
+/// served faster than it is, and uses the lower of both for the time in between.
+fn set_clocks(memories: &[Memory], plan: &Plan, is_due: impl Fn(u64, u64) -> bool) {
+    for group in plan.groups() {
+        let memory = memories.iter().find(|memory| memory.base() == group.base);
+        if let Some(memory) =
+            memory.filter(|memory| is_due(weir_core::limit::leaf_clock(&group), memory.clock()))
+        {
+            memory.set_clocks(&group);
+        }
     }
-    classes.sort_by_key(|class| class.number == ROOT_CLASS);
+}
+
+/// The memory of a plan's leaves, the limit's own first; new where there is none.
+fn memories(plan: &Plan, mut there: Vec<Memory>) -> Result<Vec<Memory>> {
+    for base in std::iter::once(0).chain(plan.groups().map(|group| group.base)) {
+        if !there.iter().any(|memory| memory.base() == base) {
+            there.push(Memory::new(base).doing(|| "making the memory of a limit".into())?);
+        }
+    }
+    there.sort_by_key(Memory::base);
+    Ok(there)
+}
+
+fn load(place: &Place, memories: &[Memory], record: &Record) -> Result<Program> {
+    let link_header_bytes = place.link.link_header_bytes as i32;
+    program::load(memories, &record.filters, link_header_bytes, record.sees_arrivals)
+        .doing(|| "loading the program that gives flows their leaves".into())
+}
+
+/// The classes for a tree that is there, each before the one it borrows from, whose rate it must not pass by its own; for one that is not
+/// whole, the other way round.
+fn leaves_first(plan: &Plan, is_whole: bool) -> impl Iterator<Item = Class> {
+    let mut classes: Vec<_> = plan.classes().collect();
+    let is_held = |class: &Class| kind_of(class.number).is_some_and(|(_, kind)| kind == Kind::Held);
+    classes.iter_mut().filter(|class| is_whole && is_held(class)).for_each(|class| class.queue_bytes = None);
+    if is_whole {
+        classes.reverse();
+    }
     classes.into_iter()
 }
 
 /// A tree in which nothing waits.
-fn open_plan(wanted: Wanted) -> Plan {
-    let rate = weir_core::limit::opening(wanted.rate).last().unwrap_or(wanted.rate);
-    Plan::new(Wanted { rate, ..wanted }).expect("no rate below one that was allowed")
+fn open_plan(plan: &Plan) -> Plan {
+    let rate = plan.wanted().rate;
+    plan.opened(weir_core::limit::opening(rate).last().unwrap_or(rate))
 }
 
 /// Where the far end of a pair has NAPI, the pair's ring refuses packets; a queue above several possible transmit queues then

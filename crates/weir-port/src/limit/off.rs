@@ -8,7 +8,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use weir_core::limit::{Plan, Wanted, opening};
+use weir_core::limit::{Plan, opening};
 
 use super::find::Found;
 use super::htb::{self, Traffic};
@@ -41,10 +41,10 @@ pub enum Off {
 
 /// Removes the limit of what an interface sends; `now` without regard for what waits.
 pub fn off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
-    let Some(Found { memory, record }) = find::at(place)? else { return forget(place) };
+    let Some(Found { memories, record }) = find::at(place)? else { return forget(place) };
     let ifindex = place.link.ifindex;
     if !now
-        && let (Some(memory), Some(record)) = (&memory, &record)
+        && let (Some(memory), Some(record)) = (memories.first(), &record)
         && !open_and_empty(place, memory, record, clock_ns)?
     {
         return Ok(Off::Open);
@@ -62,22 +62,19 @@ fn open_and_empty(place: &Place, memory: &Memory, record: &Record, clock_ns: fn(
     let write =
         |record: &Record| memory.write(record).doing(|| "writing that the limit is being opened".into());
     write(&Record { stage: Stage::Opening, ..record.clone() })?;
-    let wanted = record.wanted().ok_or_else(|| unsuitable(place, "has a limit of nothing"))?;
-    let open = |rate| -> Result<()> {
-        let plan = Plan::new(Wanted { rate, ..wanted }).map_err(|why| unsuitable(place, &why))?;
-        place.netns.run(|| htb::set(place.link.ifindex, leaves_first(&plan, true)))
-    };
-    for rate in opening(wanted.rate) {
+    let plan = record.plan().map_err(|why| unsuitable(place, &why))?;
+    let open = |plan: &Plan| place.netns.run(|| htb::set(place.link.ifindex, leaves_first(plan, true)));
+    for rate in opening(plan.wanted().rate) {
         if traffic(place)?.waiting == 0 {
             break;
         }
-        open(rate)?;
+        open(&plan.opened(rate))?;
         let end_ns = clock_ns() + STEP_NS;
         while clock_ns() < end_ns && traffic(place)?.waiting > 0 {
             sleep(Duration::from_millis(1));
         }
     }
-    open(open_plan(wanted).wanted().rate)?;
+    open(&open_plan(&plan))?;
     let end_ns = clock_ns() + PATIENCE_NS;
     let (mut last, mut since_ns) = (traffic(place)?, clock_ns());
     while clock_ns() < end_ns {

@@ -27,10 +27,10 @@ use std::os::fd::AsFd;
 use weir_core::limit::{HELD, Leaves, PASSING};
 
 use super::arrivals::{SKB_TC_INDEX, STAMP_MASK, STAMP_SHIFT};
-use super::memory::{self, Group};
+use super::classify::{self, Filters};
+use super::memory::{self, Group, Memory};
 use super::passing;
 use crate::bpf::asm::{Asm, Cond, Helper, Label, Op, Reg, Size};
-use crate::bpf::map::Map;
 use crate::bpf::program::{Hook, Program};
 
 const SKB_PROTOCOL: i16 = 16;
@@ -48,18 +48,34 @@ const LATENESS_SHIFT: i32 = 24 - memory::CLOCK_SHIFT;
 /// An odd number without a pattern, for hashing.
 const MIX: i32 = 0x61c8_8647;
 
-/// Loads the program over its memory; one that stamps packets where what arrives is seen, by [`super::arrivals`].
-pub fn load(memory: &Map, stamps: bool) -> io::Result<Program> {
+/// Loads the program over its memory, the limit's own first, with the filters that lead to classes; one that stamps packets where what
+/// arrives is seen, by [`super::arrivals`].
+pub fn load(
+    memories: &[Memory],
+    filters: &[Filters],
+    link_header_bytes: i32,
+    stamps: bool,
+) -> io::Result<Program> {
     let mut asm = Asm::new();
     let without_socket = asm.label();
     asm.op(Op::Mov, Reg::R6, Reg::R1);
-    asm.load_map_value(Reg::R8, memory.as_fd());
+    asm.load_map_value(Reg::R8, memories[0].map().as_fd());
+    if !filters.is_empty() {
+        classify::ask(&mut asm, filters, link_header_bytes).map_err(io::Error::other)?;
+    }
+    let class = |asm: &mut Asm, group, leaves| {
+        if !filters.is_empty() {
+            classify::memory_of_class(asm, memories, filters.len(), group, leaves);
+        }
+    };
+    asm.op(Op::Mov, Reg::R1, Reg::R6);
     asm.call(Helper::GetSocketCookie);
     asm.jump_if(Cond::Eq, Reg::R0, 0, without_socket);
     asm.op(Op::Mov, Reg::R7, Reg::R0);
     asm.call(Helper::KtimeGetNs);
     asm.op(Op::Mov, Reg::R9, Reg::R0);
     stamp(&mut asm, stamps);
+    class(&mut asm, memory::HELD, HELD);
     choose_leaf(&mut asm, memory::HELD, HELD);
 
     asm.place(without_socket);
@@ -67,6 +83,7 @@ pub fn load(memory: &Map, stamps: bool) -> io::Result<Program> {
     asm.call(Helper::KtimeGetNs);
     asm.op(Op::Mov, Reg::R9, Reg::R0);
     stamp(&mut asm, stamps);
+    class(&mut asm, memory::PASSING, PASSING);
     choose_leaf(&mut asm, memory::PASSING, PASSING);
     Program::load(Hook::Filter, &asm.finish())
 }
@@ -90,10 +107,7 @@ fn stamp(asm: &mut Asm, stamps: bool) {
 fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
     advance_clock(asm, group);
     // R1 is what leaves have been served, R9 the same and how late it may be.
-    asm.op_imm(Op::And, Reg::R7, group.slots as i32 - 1);
-    asm.op_imm(Op::Lsh, Reg::R7, 3);
-    asm.op(Op::Add, Reg::R7, Reg::R8);
-    asm.op_imm(Op::Add, Reg::R7, group.slots_at as i32);
+    slot_of(asm, group);
 
     let [idle, chosen] = [asm.label(), asm.label()];
     asm.load(Size::Double, Reg::R2, Reg::R7, 0);
@@ -147,6 +161,8 @@ fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
     asm.op(Op::Or, Reg::R2, Reg::R4);
     asm.store(Size::Double, Reg::R7, 0, Reg::R2);
     asm.op_imm(Op::Add, Reg::R4, i32::from(leaves.first_class));
+    asm.load(Size::Double, Reg::R1, Reg::R8, memory::BASE);
+    asm.op(Op::Add, Reg::R4, Reg::R1);
     asm.store(Size::Word, Reg::R6, SKB_TC_CLASSID, Reg::R4);
     if leaves == PASSING {
         passing::mark(asm);
@@ -157,7 +173,7 @@ fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
 
 /// Adds what a leaf has been served since the last packet of the group, by the lower of the rates then and now: a change of the
 /// rate may lie in between. `R1` = served, `R9` = the same and the lateness.
-fn advance_clock(asm: &mut Asm, group: Group) {
+pub(super) fn advance_clock(asm: &mut Asm, group: Group) {
     let [forward, short, is_lower] = [asm.label(), asm.label(), asm.label()];
     asm.load(Size::Double, Reg::R1, Reg::R8, group.word(memory::LAST_NS));
     asm.store(Size::Double, Reg::R8, group.word(memory::LAST_NS), Reg::R9);
@@ -188,8 +204,16 @@ fn advance_clock(asm: &mut Asm, group: Group) {
     asm.op(Op::Add, Reg::R9, Reg::R1);
 }
 
+/// `R7` = the address of the slot of key `R7`.
+pub(super) fn slot_of(asm: &mut Asm, group: Group) {
+    asm.op_imm(Op::And, Reg::R7, group.slots as i32 - 1);
+    asm.op_imm(Op::Lsh, Reg::R7, 3);
+    asm.op(Op::Add, Reg::R7, Reg::R8);
+    asm.op_imm(Op::Add, Reg::R7, group.slots_at as i32);
+}
+
 /// `R4` = the leaf that `number` names, `R5` = the address of its word.
-fn leaf_of(asm: &mut Asm, number: Reg, group: Group, leaves: Leaves) {
+pub(super) fn leaf_of(asm: &mut Asm, number: Reg, group: Group, leaves: Leaves) {
     asm.op(Op::Mov, Reg::R4, number);
     asm.op_imm(Op::And, Reg::R4, i32::from(leaves.count) - 1);
     asm.op(Op::Mov, Reg::R5, Reg::R4);
@@ -199,7 +223,7 @@ fn leaf_of(asm: &mut Asm, number: Reg, group: Group, leaves: Leaves) {
 }
 
 /// Jumps to `label` if what was `done` at `R3` is over by `R1`, or is from before the clock went round.
-fn jump_if_over(asm: &mut Asm, label: Label) {
+pub(super) fn jump_if_over(asm: &mut Asm, label: Label) {
     asm.op(Op::Sub, Reg::R3, Reg::R1);
     asm.jump_if(Cond::SignedLe, Reg::R3, 0, label);
     asm.op_imm(Op::Rsh, Reg::R3, STALE_BITS);

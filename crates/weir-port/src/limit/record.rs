@@ -1,8 +1,11 @@
 //! What a limit in place remembers of itself, in its own memory: what was asked for, and what to put back.
 
 use serde::{Deserialize, Serialize};
-use weir_core::limit::Wanted;
+use weir_core::limit::shared::Shared;
+use weir_core::limit::{Plan, Wanted};
 use weir_core::rate::Rate;
+
+use super::classify::Filters;
 
 /// Of one queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +30,38 @@ pub struct Record {
     /// Whether clsact was made there for that.
     #[serde(default)]
     pub made_clsact: bool,
+    /// The classes that share it, each behind its parent.
+    #[serde(default)]
+    pub classes: Vec<ClassRecord>,
+    /// Which packets go to which: the filters that hold, then those before, by which flows may still have something waiting. None if there
+    /// never were classes.
+    #[serde(default)]
+    pub filters: Vec<Filters>,
+}
+
+/// One class that shares a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassRecord {
+    /// Its name.
+    pub name: String,
+    /// What its numbers in the queue begin at.
+    pub base: u16,
+    /// The base of its parent; `None` if that is the limit.
+    pub parent: Option<u16>,
+    /// What it is promised.
+    pub rate_bits_per_s: u64,
+    /// What it may have at most.
+    pub ceil_bits_per_s: u64,
+    /// How much it may send at once of its rate.
+    pub burst_bytes: u64,
+    /// The same of its ceiling.
+    pub cburst_bytes: u64,
+    /// 0 borrows first.
+    pub priority: u8,
+    /// Whether packets wait in it.
+    pub is_leaf: bool,
+    /// Whether no filter leads to it any more, and it waits until it is empty.
+    pub is_going: bool,
 }
 
 /// Which way packets go.
@@ -58,6 +93,41 @@ impl Record {
             rate: Rate::from_bits_per_s(self.rate_bits_per_s)?,
             burst_bytes: self.burst_bytes,
             packet_bytes_max: self.packet_bytes_max,
+        })
+    }
+
+    /// The tree of the queue.
+    ///
+    /// # Errors
+    /// One sentence, if there is none that keeps the limit.
+    pub fn plan(&self) -> Result<Plan, String> {
+        let wanted = self.wanted().ok_or("a limit of nothing: give a rate above 0")?;
+        let classes = self
+            .classes
+            .iter()
+            .map(|class| class.shared().ok_or("a class is promised nothing: set the limit again"));
+        Plan::with_classes(wanted, classes.collect::<Result<_, _>>()?, self.drains_own())
+    }
+
+    /// Whether flows may wait in the leaves of the limit itself, from when it had no classes.
+    fn drains_own(&self) -> bool {
+        self.filters.iter().skip(1).any(|filters| filters.leads_to(0))
+    }
+}
+
+impl ClassRecord {
+    /// As the plan has it; one that goes is promised next to nothing.
+    fn shared(&self) -> Option<Shared> {
+        let promised = if self.is_going { 8 } else { self.rate_bits_per_s };
+        Some(Shared {
+            base: self.base,
+            parent: self.parent,
+            rate: Rate::from_bits_per_s(promised)?,
+            ceil: Rate::from_bits_per_s(self.ceil_bits_per_s)?,
+            burst_bytes: self.burst_bytes,
+            cburst_bytes: self.cburst_bytes,
+            priority: if self.is_going { 0 } else { self.priority },
+            is_leaf: self.is_leaf,
         })
     }
 }

@@ -24,6 +24,7 @@ pub fn limits_in_place(clock_ns: fn() -> u64) -> Result<()> {
                 direction: Direction::There,
                 rate: Rate::from_bits_per_s(bits_per_s),
                 burst_bytes: Some(BURST_BYTES),
+                classes: None,
             };
             limit::set(&place, &asked, |_| BURST_BYTES)?;
         }

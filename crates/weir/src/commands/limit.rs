@@ -1,5 +1,6 @@
 //! `weir limit`: limits an interface where it stands, by the kernel's own queue.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use weir_core::limit::is_short_burst;
@@ -8,7 +9,9 @@ use weir_core::units::{size_text, time_text};
 use weir_port::hold;
 use weir_port::limit::off::{self, Off};
 use weir_port::limit::record::{Direction, Record};
+use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 use weir_port::limit::{Asked, Done, Place};
+use weir_run::classes::Classes;
 use weir_run::clock::now_ns;
 use weir_run::limits::burst_bytes_default;
 
@@ -28,9 +31,13 @@ use crate::{Failure, Outcome, human, output, text};
   weir limit veth-a --rate-back 500mbit            what is sent to it
   weir limit --pid 4711 --rate 50mbit              what the container of process 4711 sends
   weir limit tun0 --rate 20mbit
+  weir limit veth-a --rate 50mbit --classes office.toml
   weir limit veth-a --off                          remove it, without loss
   weir set veth-a --rate 100mbit                   change it by its name
-  weir stat                                        what it does")]
+  weir stat                                        what it does
+
+`weir wire --help` explains classes files. In place HTB shares what classes leave by flows, one turn each, and does without
+cbq, full, max_wait, queue, quantum and interface: a file that has them is refused.")]
 pub struct Arguments {
     /// The interface: the host's end of a pair, or the one that sends
     #[arg(value_name = "DEV", required_unless_present = "pid", conflicts_with_all = ["pid", "device"])]
@@ -50,11 +57,14 @@ pub struct Arguments {
     /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     burst: Option<u64>,
+    /// Classes that share the limit, each way, and filters that lead to them; another file takes the place of the one there is
+    #[arg(long, value_name = "FILE")]
+    classes: Option<PathBuf>,
     /// What the limit is called in `weir stat` [default: the name of DEV]
     #[arg(long)]
     name: Option<String>,
     /// Remove the limit, both ways: raise it until nothing waits, then take the queue off while nothing is sent
-    #[arg(long, conflicts_with_all = ["rate", "rate_back", "burst", "name"])]
+    #[arg(long, conflicts_with_all = ["rate", "rate_back", "burst", "classes", "name"])]
     off: bool,
     /// Take the queue off at once; what waits is lost, and counted
     #[arg(long, requires = "off")]
@@ -63,16 +73,19 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { rate, rate_back, burst, .. } = arguments;
+    let Arguments { rate, rate_back, burst, classes, .. } = arguments;
     if let Some(burst_bytes) = burst {
         text::check_burst(*burst_bytes)?;
     }
     let label = arguments.interface.as_deref().unwrap_or(&arguments.device);
     let name = arguments.name.clone().unwrap_or_else(|| label.to_string());
     text::check_name(&name)?;
-    if !arguments.off && rate.is_none() && rate_back.is_none() && burst.is_none() {
-        return Err(Failure::usage("nothing to do: give --rate, --rate-back or --burst, or --off"));
+    if !arguments.off && rate.is_none() && rate_back.is_none() && burst.is_none() && classes.is_none() {
+        return Err(Failure::usage(
+            "nothing to do: give --rate, --rate-back, --burst or --classes, or --off",
+        ));
     }
+    let classes = classes.as_deref().map(text::classes_in_place).transpose()?.map(|classes| asked(&classes));
     let ways = Ways::of(arguments)?;
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
@@ -81,7 +94,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let there = rate.is_some() || rate_back.is_none();
     if there {
-        set(&ways.there, &name, Direction::There, *rate, *burst)?;
+        set(&ways.there, &name, Direction::There, *rate, *burst, classes.clone())?;
     }
     if rate_back.is_some() {
         let back = ways.back.as_ref().ok_or_else(|| {
@@ -89,7 +102,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 "--rate-back is for a pair: what is sent to {label} passes no queue of it that could hold"
             ))
         })?;
-        set(back, &name, Direction::Back, *rate_back, *burst)?;
+        set(back, &name, Direction::Back, *rate_back, *burst, classes)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -132,7 +145,7 @@ pub fn hold_and_set(
 ) -> Result<(), Failure> {
     let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
     let _ends = hold::ends(&[(&place.netns, &place.link)], say)?;
-    set(place, name, direction, rate, burst_bytes)
+    set(place, name, direction, rate, burst_bytes, None)
 }
 
 fn set(
@@ -141,8 +154,9 @@ fn set(
     direction: Direction,
     rate: Option<Rate>,
     burst_bytes: Option<u64>,
+    classes: Option<ClassesAsked>,
 ) -> Result<(), Failure> {
-    let asked = Asked { name: name.to_string(), direction, rate, burst_bytes };
+    let asked = Asked { name: name.to_string(), direction, rate, burst_bytes, classes };
     let (done, record) = weir_port::limit::set(place, &asked, burst_bytes_default)?;
     let verb = match done {
         Done::Made => "limited",
@@ -159,7 +173,46 @@ fn set(
         time_text(weir_core::limit::PASSING_NS),
     ))?;
     warn_of_short_burst(&record);
+    say_classes(place, &record)
+}
+
+/// Which classes share the limit, and which flows are still elsewhere.
+fn say_classes(place: &Place, record: &Record) -> Result<(), Failure> {
+    let names = |is_going| -> Vec<&str> {
+        let of = record.classes.iter().filter(|class| class.is_going == is_going);
+        of.map(|class| class.name.as_str()).collect()
+    };
+    if !record.classes.is_empty() {
+        output::print_line(format_args!(
+            "  shared by the classes {}, each with as many leaves",
+            names(false).join(", ")
+        ))?;
+    }
+    if record.filters.len() > 1 {
+        let going = names(true);
+        let stays =
+            if going.is_empty() { String::new() } else { format!(", and so {} stay", going.join(", ")) };
+        output::say(format_args!(
+            "weir: flows at {} that never pause stay in the class they were in{stays}: the same command later looks again",
+            place.describe()
+        ));
+    }
     Ok(())
+}
+
+/// The classes of a file, as the queue takes them.
+fn asked(classes: &Classes) -> ClassesAsked {
+    let of = |class: &weir_run::classes::ClassConfig| ClassAsked {
+        name: class.name.clone(),
+        parent: class.parent,
+        rate: class.rate,
+        ceil: class.ceil,
+        burst_bytes: class.burst_bytes,
+        cburst_bytes: class.cburst_bytes,
+        priority: class.leaf.map_or(0, |leaf| leaf.priority),
+        is_leaf: class.leaf.is_some(),
+    };
+    ClassesAsked { classes: classes.classes.iter().map(of).collect(), classifier: classes.classifier.clone() }
 }
 
 /// Of a burst that was asked for: the default is long enough.

@@ -85,7 +85,8 @@ fn limit_both(ends: &Limited, arguments: &Arguments, name: &str) -> weir_port::R
     for (place, direction, rate) in
         [(&ends.program, Direction::There, *rate), (&ends.host, Direction::Back, back)]
     {
-        let asked = Asked { name: name.into(), direction, rate: Some(rate), burst_bytes: *burst };
+        let asked =
+            Asked { name: name.into(), direction, rate: Some(rate), burst_bytes: *burst, classes: None };
         limit::set(place, &asked, burst_bytes_default)?;
     }
     Ok(())
@@ -95,7 +96,7 @@ impl InPlace {
     fn parts(guarded: &Guarded, ends: &mut Limited) -> Result<(Option<Gate>, Memory, u64), Failure> {
         guarded.watch_guardian()?;
         watch_interface(guarded, ends.host.link.ifindex, &ends.host.link.name)?;
-        let found = find::at(&ends.program)?.and_then(|found| found.memory);
+        let found = find::at(&ends.program)?.and_then(|found| found.memories.into_iter().next());
         let memory = found.ok_or("the limit of the program's interface is not there")?;
         let gate = gate::keep(ends.host.netns.try_clone()?, ends.way_out.take())?;
         Ok((gate, memory, dropped_by_devices(ends)))

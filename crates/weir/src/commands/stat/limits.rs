@@ -6,12 +6,11 @@
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
-use weir_core::limit::{HELD, Leaves, PASSING};
+use weir_core::limit::shared::{FREE_BASE, Kind, kind_of};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_port::limit::find::{self, Seen};
-use weir_port::limit::htb::Traffic;
-use weir_port::limit::record::{Direction, Stage};
+use weir_port::limit::record::{ClassRecord, Direction, Stage};
 use weir_port::senders::{self, Sender};
 
 use crate::human;
@@ -64,7 +63,8 @@ pub fn to_json(seen: &Seen) -> Value {
         "dropped": seen.dropped().into_iter().map(|(reason, packets)| (reason.to_string(), packets.into())).collect::<Map<_, _>>(),
         "marked": seen.counts.marked,
         "crowded": seen.counts.crowded,
-        "classes": [class(seen, "held", HELD), class(seen, "passing", PASSING)],
+        "leaves": [leaves(seen, "held", Kind::Held), leaves(seen, "passing", Kind::Passing)],
+        "classes": seen.record.iter().flat_map(|record| &record.classes).map(|of| class(seen, of)).collect::<Vec<_>>(),
         "changed": seen.changed_steering().map(|now| json!({
             "rps_cpus": {"before": record.map(|record| &record.steering_before), "now": now},
         })),
@@ -89,32 +89,66 @@ fn sender(sender: &Sender) -> Value {
     })
 }
 
-fn class(seen: &Seen, name: &str, leaves: Leaves) -> Value {
-    let (sum, busy) = sum(seen, leaves);
+fn leaves(seen: &Seen, name: &str, kind: Kind) -> Value {
+    let (sum, waiting) = seen.leaves(None, kind);
     json!({
         "name": name,
         "packets": sum.packets,
         "bytes": sum.bytes,
         "held": {"packets": sum.waiting, "bytes": sum.waiting_bytes},
         "dropped": sum.dropped,
-        "leaves": leaves.count,
-        "leaves_waiting": busy,
+        "leaves": count(seen, kind),
+        "leaves_waiting": waiting,
     })
 }
 
-fn sum(seen: &Seen, leaves: Leaves) -> (Traffic, usize) {
-    let numbers = leaves.first_class..leaves.first_class + leaves.count;
-    let mut sum = Traffic::default();
-    let mut busy = 0;
-    for class in seen.classes.iter().filter(|class| numbers.contains(&class.number)) {
-        sum.packets += class.traffic.packets;
-        sum.bytes += class.traffic.bytes;
-        sum.dropped += class.traffic.dropped;
-        sum.waiting += class.traffic.waiting;
-        sum.waiting_bytes += class.traffic.waiting_bytes;
-        busy += usize::from(class.traffic.waiting > 0);
-    }
-    (sum, busy)
+/// How many leaves of a kind there are.
+fn count(seen: &Seen, kind: Kind) -> usize {
+    seen.classes.iter().filter(|class| kind_of(class.number).is_some_and(|(_, of)| of == kind)).count()
+}
+
+fn class(seen: &Seen, class: &ClassRecord) -> Value {
+    let traffic = seen.class(class);
+    let classes = seen.record.as_ref().map_or(&[][..], |record| &record.classes);
+    let parent = classes.iter().find(|parent| Some(parent.base) == class.parent);
+    json!({
+        "name": class.name,
+        "parent": parent.map(|parent| &parent.name),
+        "rate_bits_per_s": limited(class).then_some(class.rate_bits_per_s),
+        "ceil_bits_per_s": limited(class).then_some(class.ceil_bits_per_s),
+        "priority": class.priority,
+        "is_going": class.is_going,
+        "packets": traffic.packets,
+        "bytes": traffic.bytes,
+        "held": {"packets": traffic.waiting, "bytes": traffic.waiting_bytes},
+        "dropped": traffic.dropped,
+    })
+}
+
+/// Whether a class is not the one that passes all limits.
+fn limited(class: &ClassRecord) -> bool {
+    class.base != FREE_BASE
+}
+
+/// A class as a line: what it may have, did and holds.
+fn line(seen: &Seen, class: &ClassRecord) -> String {
+    let rate =
+        |bits_per_s| Rate::from_bits_per_s(bits_per_s).map_or_else(String::new, |rate| rate.to_string());
+    let traffic = seen.class(class);
+    let limits = match limited(class) {
+        true => format!("{} to {}", rate(class.rate_bits_per_s), rate(class.ceil_bits_per_s)),
+        false => "past all limits".into(),
+    };
+    let going = if class.is_going { ", goes when it is empty" } else { "" };
+    format!(
+        "  class {}: {limits}{going}; sent {} ({}), holds {} ({}), dropped {}",
+        class.name,
+        human::plural(traffic.packets, "packet"),
+        human::bytes(traffic.bytes),
+        human::plural(traffic.waiting, "packet"),
+        human::bytes(traffic.waiting_bytes),
+        human::count(traffic.dropped),
+    )
 }
 
 /// For people.
@@ -157,14 +191,17 @@ pub fn render(seen: &Seen) -> String {
         human::plural(seen.traffic.waiting, "packet"),
         human::bytes(seen.traffic.waiting_bytes),
     );
-    for (name, leaves) in [("with a socket, held", HELD), ("without one, passing", PASSING)] {
-        let (sum, busy) = sum(seen, leaves);
+    for class in &record.classes {
+        let _ = writeln!(text, "{}", line(seen, class));
+    }
+    for (name, kind) in [("with a socket, held", Kind::Held), ("without one, passing", Kind::Passing)] {
+        let (sum, busy) = seen.leaves(None, kind);
         let _ = writeln!(
             text,
             "  {name}: {} sent, {} waiting in {busy} of {} leaves",
             human::count(sum.packets),
             human::count(sum.waiting),
-            leaves.count
+            count(seen, kind)
         );
     }
     let _ = writeln!(

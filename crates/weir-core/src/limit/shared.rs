@@ -1,0 +1,240 @@
+//! The classes of a file below a limit in place: their numbers, and whether HTB can keep the limit with them.
+//!
+//! ```text
+//! base + 0x001            the class        base + 0x100 .. 0x1ff   its held leaves      base + 0x200 .. 0x20f   its passing leaves
+//! ```
+//!
+//! Rule: HTB lets a class send by its own rate whatever its parent has left. So a limit holds only while all that is promised below it
+//! is not more than it: promised(class) = max(rate, sum of promised(children)), and the sum below a class stays within its ceiling.
+//!
+//! Source: kernel `net/sched/sch_htb.c` (`htb_dequeue`: level 0 first; `htb_change_class`: 8 levels).
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use super::{BITS_PER_S_MIN, HELD, PASSING, ROOT_CLASS};
+use crate::rate::Rate;
+
+/// What the numbers of one class and its leaves differ by from those of the next.
+const STRIDE: u16 = 0x400;
+/// The base of what passes all limits.
+pub const FREE_BASE: u16 = STRIDE;
+/// The most classes at once, those included that still drain.
+pub const CLASSES_MAX: usize = 62;
+/// How deep classes nest: HTB has 8 levels, the limit and the leaves among them.
+pub const LEVELS_MAX: usize = 6;
+/// The rate of what passes all limits, above what any interface passes.
+const FREE_BITS_PER_S: u64 = 1_000_000_000_000;
+
+/// One class of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// What its numbers begin at.
+    pub base: u16,
+    /// The base of the class it is below; `None` if that is the limit.
+    pub parent: Option<u16>,
+    /// What it is promised.
+    pub rate: Rate,
+    /// What it may have at most, by borrowing.
+    pub ceil: Rate,
+    /// How much it may send at once of its rate.
+    pub burst_bytes: u64,
+    /// The same of its ceiling.
+    pub cburst_bytes: u64,
+    /// 0 borrows first.
+    pub priority: u8,
+    /// Whether packets wait in it.
+    pub is_leaf: bool,
+}
+
+/// What a class of HTB is, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The limit, or a class of a file.
+    Inner,
+    /// A leaf of packets that have a socket.
+    Held,
+    /// A leaf of packets that have none.
+    Passing,
+}
+
+/// The base that a number is counted from, and what it is; `None` if it is none of a limit's.
+pub fn kind_of(number: u16) -> Option<(u16, Kind)> {
+    let (base, within) = (number & !(STRIDE - 1), number & (STRIDE - 1));
+    let is_of = |first: u16, count: u16| (first..first + count).contains(&within);
+    let kind = match within {
+        ROOT_CLASS => Kind::Inner,
+        _ if is_of(HELD.first_class, HELD.count) => Kind::Held,
+        _ if is_of(PASSING.first_class, PASSING.count) => Kind::Passing,
+        _ => return None,
+    };
+    Some((base, kind))
+}
+
+/// A base for a class of a file that none of `used` is; `None` if all are.
+pub fn free_base(used: impl Iterator<Item = u16> + Clone) -> Option<u16> {
+    (2..=CLASSES_MAX as u16)
+        .map(|index| index * STRIDE)
+        .find(|base| !used.clone().any(|other| other == *base))
+}
+
+impl Shared {
+    /// The class of what passes all limits.
+    pub fn free() -> Shared {
+        let rate = Rate::from_bits_per_s(FREE_BITS_PER_S).expect("more than 0");
+        let burst_bytes = 1 << 20;
+        Shared {
+            base: FREE_BASE,
+            parent: None,
+            rate,
+            ceil: rate,
+            burst_bytes,
+            cburst_bytes: burst_bytes,
+            priority: 0,
+            is_leaf: true,
+        }
+    }
+}
+
+/// Whether a limit of `rate` is kept with these classes, each behind its parent.
+///
+/// # Errors
+/// One sentence.
+pub fn check(rate: Rate, classes: &[Shared]) -> Result<(), String> {
+    let limited = classes.iter().filter(|class| class.base != FREE_BASE);
+    // One that drains is promised next to nothing.
+    let promised = |class: &Shared| if has_leaves(class.rate) { class.rate.bits_per_s() } else { 0 };
+    let below = promised_below(limited.map(|class| (class.base, class.parent, promised(class))));
+    let of_limit = below.get(&None).copied().unwrap_or(0);
+    if of_limit > rate.bits_per_s() {
+        let sum = Rate::from_bits_per_s(of_limit).expect("more than another");
+        return Err(format!(
+            "its classes are promised {sum} together, and the kernel's queue lets each have its own whatever the limit of {rate} has \
+             left: give --rate {sum}, or lower their rates"
+        ));
+    }
+    Ok(())
+}
+
+/// How many bits a second are promised below each class, by its key, and below the limit (`None`), of what each is promised itself. Classes
+/// stand behind their parents.
+pub fn promised_below<K: Copy + Eq + Hash>(
+    classes: impl DoubleEndedIterator<Item = (K, Option<K>, u64)>,
+) -> HashMap<Option<K>, u64> {
+    let mut below: HashMap<Option<K>, u64> = HashMap::new();
+    for (key, parent, own) in classes.rev() {
+        let promised = own.max(below.get(&Some(key)).copied().unwrap_or(0));
+        let sum = below.entry(parent).or_default();
+        *sum = sum.saturating_add(promised);
+    }
+    below
+}
+
+/// Whether a class in which packets wait can have leaves of its own.
+pub fn has_leaves(rate: Rate) -> bool {
+    rate.bits_per_s() >= BITS_PER_S_MIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Plan, Wanted};
+    use super::*;
+
+    fn rate(mbit: u64) -> Rate {
+        Rate::from_bits_per_s(mbit * 1_000_000).unwrap()
+    }
+
+    fn class(index: u16, parent: Option<u16>, mbit: u64, ceil: u64, is_leaf: bool) -> Shared {
+        Shared {
+            base: index * STRIDE,
+            parent: parent.map(|index| index * STRIDE),
+            rate: rate(mbit),
+            ceil: rate(ceil),
+            burst_bytes: 50_000,
+            cburst_bytes: 50_000,
+            priority: 3,
+            is_leaf,
+        }
+    }
+
+    fn plan(mbit: u64, classes: Vec<Shared>) -> Result<Plan, String> {
+        let wanted = Wanted { rate: rate(mbit), burst_bytes: 50_000, packet_bytes_max: 65_536 };
+        Plan::with_classes(wanted, classes, false)
+    }
+
+    #[test]
+    fn each_class_promises_its_leaves_half_of_its_rate() {
+        let classes = vec![
+            class(2, None, 150, 200, false),
+            class(3, Some(2), 100, 200, true),
+            class(4, Some(2), 50, 60, true),
+            class(5, None, 50, 200, true),
+            Shared::free(),
+        ];
+        let plan = plan(200, classes.clone()).unwrap();
+        let all: Vec<_> = plan.classes().collect();
+        let numbers: std::collections::HashSet<_> = all.iter().map(|class| class.number).collect();
+        assert_eq!(numbers.len(), all.len());
+        for class in &classes {
+            let number = class.base + ROOT_CLASS;
+            let inner = all.iter().find(|inner| inner.number == number).unwrap();
+            let below: Vec<_> =
+                all.iter().filter(|leaf| leaf.parent == number && leaf.queue_bytes.is_some()).collect();
+            assert_eq!(below.len(), if class.is_leaf { 272 } else { 0 });
+            let promised: u64 = below.iter().map(|leaf| leaf.rate_bytes_per_s).sum();
+            assert!(promised * 2 <= inner.rate_bytes_per_s, "{class:?}");
+            assert!(below.iter().all(
+                |leaf| leaf.ceil_bytes_per_s == inner.ceil_bytes_per_s && leaf.priority == inner.priority
+            ));
+        }
+        // Each behind the one it is below, which is there.
+        for (index, class) in all.iter().enumerate() {
+            let is_there = all[..index].iter().any(|above| above.number == class.parent);
+            assert!(class.parent == 0 || is_there, "{class:?}");
+        }
+        assert_eq!(
+            all.iter().filter(|class| kind_of(class.number).unwrap().0 == 0).count(),
+            2,
+            "the limit and one leaf"
+        );
+        assert_eq!(
+            plan.groups().map(|group| group.base).collect::<Vec<_>>(),
+            [0xc00, 0x1000, 0x1400, FREE_BASE]
+        );
+    }
+
+    #[test]
+    fn numbers_are_those_of_their_class() {
+        for (number, kind) in [
+            (0x001, Some((0, Kind::Inner))),
+            (0x100, Some((0, Kind::Held))),
+            (0x1ff, Some((0, Kind::Held))),
+            (0x20f, Some((0, Kind::Passing))),
+            (0x210, None),
+            (0x0fff, None),
+            (0x1001, Some((0x1000, Kind::Inner))),
+            (0xfa0f, Some((0xf800, Kind::Passing))),
+        ] {
+            assert_eq!(kind_of(number), kind, "{number:#x}");
+        }
+        let used: Vec<_> = (2..=CLASSES_MAX as u16).map(|index| index * STRIDE).collect();
+        assert_eq!(free_base(used[..3].iter().copied()), Some(5 * STRIDE));
+        assert_eq!(free_base(used.iter().copied()), None);
+    }
+
+    #[test]
+    fn what_is_promised_must_fit_the_limit_and_what_is_free_does_not_count() {
+        let over = vec![class(2, None, 150, 200, true), class(3, None, 60, 200, true)];
+        assert!(plan(200, over.clone()).unwrap_err().contains("promised 210mbit together"));
+        assert!(plan(210, over).is_ok());
+        let below = vec![class(2, None, 10, 200, false), class(3, Some(2), 150, 200, true), Shared::free()];
+        assert!(plan(100, below.clone()).unwrap_err().contains("promised 150mbit together"));
+        assert!(plan(150, below).is_ok());
+    }
+
+    #[test]
+    fn an_open_tree_has_no_ceiling_below_its_rate() {
+        let plan = plan(200, vec![class(2, None, 100, 120, true)]).unwrap().opened(rate(10_000));
+        assert!(plan.classes().all(|class| class.ceil_bytes_per_s == 1_250_000_000));
+    }
+}

@@ -1,0 +1,237 @@
+//! Which class of a limit in place a packet belongs to, in its program; and the filters as the record keeps them.
+//!
+//! ```text
+//! class = filters of now(packet)
+//! for filters before, newest first: the class they say, if it is another and something of the flow still waits there
+//! ```
+//!
+//! Rule: a flow that another file sends elsewhere changes its class only when nothing of it waits in the old one, so it is never
+//! reordered. What waits is told as in [`super::program`], by time, or by a leaf that was found empty since.
+//! A class's leaves, flows and clocks are in memory of its own, so a flow is one of a socket within a class.
+//!
+//! Owner: as for [`super::program`]. Limits: flows that meet in one slot of memory may keep each other in the old class.
+
+use std::os::fd::AsFd;
+
+use serde::{Deserialize, Serialize};
+use weir_core::classify::{Classifier, Conditions, Rule, Subnet, Target};
+use weir_core::limit::Leaves;
+use weir_core::limit::filter::{self, STACK_END};
+use weir_core::limit::shared::FREE_BASE;
+
+use super::memory::{self, Group, Memory};
+use super::program::{advance_clock, jump_if_over, leaf_of, slot_of};
+use crate::bpf::asm::{Asm, Cond, Label, Op, Reg, Size};
+
+/// How many filters of earlier files a program asks at most.
+pub const EARLIER_MAX: usize = 3;
+/// The base that a class had which is gone.
+pub const NOWHERE: u16 = u16::MAX;
+
+const KEY: i16 = STACK_END - 8;
+const TIME: i16 = STACK_END - 16;
+/// The class that each of the filters says.
+const CLASSES: i16 = STACK_END - 24;
+
+/// Filters in order, and the class of what none matches. Classes are named by their bases.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filters {
+    /// `from to protocol from_ports to_ports dscp class`, `-` for what is not asked.
+    pub rules: Vec<String>,
+    /// The class of the rest.
+    pub otherwise: u16,
+}
+
+impl Filters {
+    /// The filters of a classifier whose targets are places in a list of classes with these bases.
+    pub fn new(classifier: &Classifier, bases: &[u16]) -> Filters {
+        let base = |target: Target| match target {
+            Target::Class(index) => bases.get(usize::from(index)).copied().unwrap_or(NOWHERE),
+            Target::Free => FREE_BASE,
+        };
+        let rules = classifier.rules().iter().map(|rule| {
+            let asked = &rule.conditions;
+            let range = |range: &Option<std::ops::RangeInclusive<u16>>| {
+                said(&range.as_ref().map(|range| format!("{}:{}", range.start(), range.end())))
+            };
+            let words = [
+                said(&asked.from),
+                said(&asked.to),
+                said(&asked.protocol),
+                range(&asked.from_ports),
+                range(&asked.to_ports),
+                said(&asked.dscp),
+                base(rule.target).to_string(),
+            ];
+            words.join(" ")
+        });
+        Filters { rules: rules.collect(), otherwise: base(classifier.otherwise()) }
+    }
+
+    /// The classifier whose targets are bases; a rule that cannot be read is left out.
+    pub fn classifier(&self) -> Classifier {
+        let rules = self.rules.iter().filter_map(|rule| read(rule)).collect();
+        Classifier::new(rules, Target::Class(self.otherwise)).expect("no more than were read from a file")
+    }
+
+    /// Whether a packet may go to the class with this base.
+    pub fn leads_to(&self, base: u16) -> bool {
+        let leads = |rule: &String| rule.rsplit_once(' ').is_some_and(|(_, to)| to.parse() == Ok(base));
+        self.otherwise == base || self.rules.iter().any(leads)
+    }
+
+    /// Has nothing lead to classes that are gone.
+    pub fn forget(&mut self, gone: &[u16]) {
+        for rule in &mut self.rules {
+            if let Some((conditions, base)) = rule.rsplit_once(' ')
+                && base.parse().is_ok_and(|base| gone.contains(&base))
+            {
+                *rule = format!("{conditions} {NOWHERE}");
+            }
+        }
+        if gone.contains(&self.otherwise) {
+            self.otherwise = NOWHERE;
+        }
+    }
+}
+
+fn said<T: ToString>(value: &Option<T>) -> String {
+    value.as_ref().map_or("-".into(), T::to_string)
+}
+
+fn read(rule: &str) -> Option<Rule> {
+    let mut words = rule.split(' ');
+    let mut word = || Some(words.next()?).map(|word| Some(word).filter(|word| *word != "-"));
+    let subnet = |word: Option<&str>| -> Option<Option<Subnet>> {
+        let Some(word) = word else { return Some(None) };
+        let (address, prefix_len) = word.split_once('/')?;
+        Some(Some(Subnet::new(address.parse().ok()?, prefix_len.parse().ok()?)?))
+    };
+    let range = |word: Option<&str>| -> Option<Option<std::ops::RangeInclusive<u16>>> {
+        let Some(word) = word else { return Some(None) };
+        let (start, end) = word.split_once(':')?;
+        Some(Some(start.parse().ok()?..=end.parse().ok()?))
+    };
+    let number = |word: Option<&str>| -> Option<Option<u8>> { word.map(str::parse).transpose().ok() };
+    Some(Rule {
+        conditions: Conditions {
+            from: subnet(word()?)?,
+            to: subnet(word()?)?,
+            protocol: number(word()?)?,
+            from_ports: range(word()?)?,
+            to_ports: range(word()?)?,
+            dscp: number(word()?)?,
+            ..Conditions::default()
+        },
+        target: Target::Class(word()??.parse().ok()?),
+    })
+}
+
+/// Asks the filters, those of now first. Keeps `R6`, the packet.
+///
+/// # Errors
+/// One sentence, if they are too many.
+pub fn ask(asm: &mut Asm, all: &[Filters], link_header_bytes: i32) -> Result<(), String> {
+    filter::parse(asm, link_header_bytes);
+    for (index, filters) in all.iter().enumerate() {
+        let number = |target| match target {
+            Target::Class(base) => base,
+            Target::Free => FREE_BASE,
+        };
+        filter::decide(asm, &filters.classifier(), number)?;
+        asm.store(Size::Double, Reg::R10, CLASSES - 8 * index as i16, Reg::R7);
+    }
+    Ok(())
+}
+
+/// `R8` = the memory of the class that a flow with key `R7` belongs to at time `R9`, where `count` filters were asked. Keeps `R6`, `R7` and `R9`.
+pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: Group, leaves: Leaves) {
+    let found = asm.label();
+    asm.store(Size::Double, Reg::R10, KEY, Reg::R7);
+    asm.store(Size::Double, Reg::R10, TIME, Reg::R9);
+    for index in 1..count {
+        let next = asm.label();
+        asm.load(Size::Double, Reg::R1, Reg::R10, CLASSES - 8 * index as i16);
+        asm.load(Size::Double, Reg::R2, Reg::R10, CLASSES);
+        asm.jump_if_reg(Cond::Eq, Reg::R1, Reg::R2, next);
+        choose_memory(asm, memories, next);
+        asm.load(Size::Double, Reg::R9, Reg::R10, TIME);
+        advance_clock(asm, group);
+        asm.load(Size::Double, Reg::R7, Reg::R10, KEY);
+        slot_of(asm, group);
+        asm.load(Size::Double, Reg::R2, Reg::R7, 0);
+        leaf_of(asm, Reg::R2, group, leaves);
+        asm.op(Op::Mov, Reg::R3, Reg::R2);
+        jump_if_over(asm, next);
+        asm.load(Size::Double, Reg::R3, Reg::R5, memory::EMPTY_BEHIND);
+        asm.jump_if_reg(Cond::Ge, Reg::R3, Reg::R2, next);
+        asm.jump(found);
+        asm.place(next);
+    }
+    asm.load(Size::Double, Reg::R1, Reg::R10, CLASSES);
+    // A class without memory is none of these filters'.
+    let own = asm.label();
+    choose_memory(asm, memories, own);
+    asm.jump(found);
+    asm.place(own);
+    asm.load_map_value(Reg::R8, memories[0].map().as_fd());
+    asm.place(found);
+    asm.load(Size::Double, Reg::R7, Reg::R10, KEY);
+    asm.load(Size::Double, Reg::R9, Reg::R10, TIME);
+}
+
+/// `R8` = the memory of class `R1`, leaving to `none` if it has none.
+fn choose_memory(asm: &mut Asm, memories: &[Memory], none: Label) {
+    let chosen = asm.label();
+    for memory in memories {
+        let other = asm.label();
+        asm.jump_if(Cond::Ne, Reg::R1, memory.base().into(), other);
+        asm.load_map_value(Reg::R8, memory.map().as_fd());
+        asm.jump(chosen);
+        asm.place(other);
+    }
+    asm.jump(none);
+    asm.place(chosen);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_read_as_they_were_written() {
+        let subnet = |text: &str, prefix_len| Subnet::new(text.parse().unwrap(), prefix_len);
+        let rules = vec![
+            Rule {
+                conditions: Conditions {
+                    from: subnet("10.0.0.0", 8),
+                    to: subnet("10.1.0.0", 16),
+                    protocol: Some(6),
+                    from_ports: Some(1..=65535),
+                    to_ports: Some(443..=443),
+                    dscp: Some(46),
+                    ..Conditions::default()
+                },
+                target: Target::Class(1),
+            },
+            Rule {
+                conditions: Conditions { to: subnet("fd00::", 8), ..Conditions::default() },
+                target: Target::Free,
+            },
+            Rule { conditions: Conditions::default(), target: Target::Class(0) },
+        ];
+        let classifier = Classifier::new(rules, Target::Class(0)).unwrap();
+        let mut filters = Filters::new(&classifier, &[0x800, 0xc00]);
+        let read = filters.classifier();
+        assert_eq!(read.rules().len(), 3);
+        for (read, written) in read.rules().iter().zip(classifier.rules()) {
+            assert_eq!(read.conditions, written.conditions);
+        }
+        let targets: Vec<_> = read.rules().iter().map(|rule| rule.target).collect();
+        assert_eq!(targets, [0xc00, FREE_BASE, 0x800].map(Target::Class));
+        assert_eq!(read.otherwise(), Target::Class(0x800));
+        filters.forget(&[0x800]);
+        assert_eq!(filters.rules[2], format!("- - - - - - {NOWHERE}"));
+        assert_eq!(filters.otherwise, NOWHERE);
+    }
+}

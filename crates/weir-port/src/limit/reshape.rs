@@ -1,0 +1,355 @@
+//! Another file of classes for a limit in place, while packets wait in it.
+//!
+//! ```text
+//! shape    names -> bases: a class that stays keeps its own, and so its leaves with all that waits in them
+//! make     what is new; set what stays; swap the program for one that asks the new filters and the ones before
+//! drain    leaves that are found empty are told to the program: then no flow of them goes back
+//! remove   what goes and is empty; then, if nothing waits by the filters before, swap the program for one without them
+//! ```
+//!
+//! Rule: a flow that goes elsewhere changes its class when nothing of it waits, so nothing is lost or reordered. A flow that never
+//! pauses keeps its class alive; that is said, and the same command later looks again.
+//!
+//! Owner: the command, under the lock of both ends. Limits: [`EARLIER_MAX`] files before, as long as flows wait by them.
+
+use std::collections::HashSet;
+use std::thread::sleep;
+use std::time::Duration;
+
+use weir_core::classify::Classifier;
+use weir_core::limit::shared::{FREE_BASE, Kind, Shared, kind_of};
+use weir_core::limit::{Class, HELD, PASSING, Plan};
+use weir_core::rate::Rate;
+
+use super::classify::{EARLIER_MAX, Filters};
+use super::htb::{self, ClassTraffic};
+use super::memory::Memory;
+use super::record::{ClassRecord, Record, Stage};
+use super::{Place, change, leaves_first, load, memories, set_clocks, unsuitable, write};
+use crate::error::Result;
+
+/// How often and how many times leaves are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LOOKS: usize = 100;
+/// What people call packets that pass all limits.
+const FREE: &str = "free";
+
+/// What is asked of the classes.
+#[derive(Clone, Debug)]
+pub struct ClassesAsked {
+    /// Each behind its parent.
+    pub classes: Vec<ClassAsked>,
+    /// Whose targets are places in that list.
+    pub classifier: Classifier,
+}
+
+/// What is asked of one class.
+#[derive(Clone, Debug)]
+pub struct ClassAsked {
+    /// Its name.
+    pub name: String,
+    /// The place of its parent in the list.
+    pub parent: Option<usize>,
+    /// What it is promised.
+    pub rate: Rate,
+    /// The most it may have, by borrowing.
+    pub ceil: Rate,
+    /// How much it may send at once of its rate.
+    pub burst_bytes: u64,
+    /// The same of its ceiling.
+    pub cburst_bytes: u64,
+    /// 0 borrows first.
+    pub priority: u8,
+    /// Whether packets wait in it.
+    pub is_leaf: bool,
+}
+
+/// The classes of a limit, and which packets go to which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Each behind its parent, those that go among them.
+    pub classes: Vec<ClassRecord>,
+    /// Those that hold, then those before.
+    pub filters: Vec<Filters>,
+}
+
+impl Shape {
+    /// The shape that is asked for, where there was one `before`.
+    ///
+    /// # Errors
+    /// One sentence, if there are too many classes or changes at once.
+    pub fn new(asked: &ClassesAsked, before: Option<&Record>) -> std::result::Result<Shape, String> {
+        let there = before.map_or(&[][..], |before| &before.classes);
+        let mut classes: Vec<ClassRecord> = Vec::new();
+        for class in &asked.classes {
+            let parent = class.parent.map(|place| classes[place].base);
+            let same = there.iter().find(|there| {
+                there.name == class.name && there.parent == parent && there.is_leaf == class.is_leaf
+            });
+            let used = there.iter().chain(&classes).map(|class| class.base);
+            let base = same.map(|same| same.base).or_else(|| weir_core::limit::shared::free_base(used));
+            let base = base.ok_or_else(|| {
+                format!(
+                    "has {} classes at most in place, with those that still drain: join some, or join the interfaces with `weir wire`",
+                    weir_core::limit::shared::CLASSES_MAX - 1
+                )
+            })?;
+            classes.push(ClassRecord {
+                name: class.name.clone(),
+                base,
+                parent,
+                rate_bits_per_s: class.rate.bits_per_s(),
+                ceil_bits_per_s: class.ceil.bits_per_s(),
+                burst_bytes: class.burst_bytes,
+                cburst_bytes: class.cburst_bytes,
+                priority: class.priority,
+                is_leaf: class.is_leaf,
+                is_going: false,
+            });
+        }
+        let bases: Vec<_> = classes.iter().map(|class| class.base).collect();
+        let now = Filters::new(&asked.classifier, &bases);
+        let is_free = |filters: &Filters| filters.leads_to(FREE_BASE);
+        if is_free(&now) {
+            classes.push(free());
+        }
+        let kept: HashSet<_> = classes.iter().map(|class| class.base).collect();
+        let going = there.iter().filter(|there| !kept.contains(&there.base));
+        classes.extend(going.map(|class| ClassRecord { is_going: true, ..class.clone() }));
+        let mut filters = vec![now];
+        if let Some(before) = before {
+            // Without classes all went to the limit itself.
+            let own = [Filters::default()];
+            let earlier = if before.filters.is_empty() { &own[..] } else { &before.filters };
+            let now = filters[0].clone();
+            filters.extend(earlier.iter().filter(|earlier| **earlier != now).cloned());
+        }
+        if filters.len() > EARLIER_MAX + 1 {
+            return Err(format!(
+                "still has flows that wait by the {EARLIER_MAX} files before this one, as they never pause: give one of those, or --off first"
+            ));
+        }
+        Ok(Shape { classes, filters })
+    }
+}
+
+/// As the record has it.
+fn free() -> ClassRecord {
+    let Shared { base, parent, rate, ceil, burst_bytes, cburst_bytes, priority, is_leaf } = Shared::free();
+    ClassRecord {
+        name: FREE.into(),
+        base,
+        parent,
+        rate_bits_per_s: rate.bits_per_s(),
+        ceil_bits_per_s: ceil.bits_per_s(),
+        burst_bytes,
+        cburst_bytes,
+        priority,
+        is_leaf,
+        is_going: false,
+    }
+}
+
+/// Brings a limit to the classes and filters of `record`, whose tree is `plan`. Returns what it is then, with what could not go yet.
+///
+/// # Errors
+/// One sentence; what was there before goes on, or is said to be half made and finished by the same command.
+pub fn reshape(
+    place: &Place,
+    there: Vec<Memory>,
+    plan: &Plan,
+    before: &Record,
+    record: Record,
+) -> Result<Record> {
+    let ifindex = place.link.ifindex;
+    let plan_before = before.plan().map_err(|why| unsuitable(place, &why))?;
+    let memories = memories(plan, there)?;
+    let program = load(place, &memories, &record)?;
+    write(&memories[0], &Record { stage: Stage::Making, ..record.clone() })?;
+    set_clocks(&memories, plan, |clock, before| clock < before || before == 0);
+    // The numbers that are there, as far as anybody knows; where somebody ended half-way, none.
+    let is_whole = before.stage != Stage::Making;
+    let numbers: HashSet<_> = plan_before.classes().filter(|_| is_whole).map(|class| class.number).collect();
+    let new: Vec<Class> = plan.classes().filter(|class| !numbers.contains(&class.number)).collect();
+    place.netns.run(|| {
+        htb::set(ifindex, new.into_iter())?;
+        htb::set(ifindex, leaves_first(plan, true))?;
+        htb::CHOICE.attach(ifindex, &program)
+    })?;
+    set_clocks(&memories, plan, |_, _| true);
+    write(&memories[0], &Record { stage: Stage::Limiting, ..record.clone() })?;
+    drain(place, memories, record)
+}
+
+/// Lets flows that go elsewhere leave their leaves, and removes what goes. Gives up after a second; the record says what is left.
+fn drain(place: &Place, memories: Vec<Memory>, mut record: Record) -> Result<Record> {
+    let ifindex = place.link.ifindex;
+    // Leaves in which a flow may wait by filters before.
+    let mut waiting: HashSet<(u16, usize)> = HashSet::new();
+    for memory in memories
+        .iter()
+        .filter(|memory| record.filters[1..].iter().any(|filters| filters.leads_to(memory.base())))
+    {
+        waiting.extend((0..memory.leaves().len()).map(|leaf| (memory.base(), leaf)));
+    }
+    for _ in 0..LOOKS {
+        if waiting.is_empty() {
+            break;
+        }
+        let words: Vec<_> = memories.iter().map(Memory::leaves).collect();
+        let classes = place.netns.run(|| htb::classes(ifindex))?;
+        for (memory, before) in memories.iter().zip(words) {
+            let empty = empty_leaves(memory.base(), &classes);
+            let now = memory.leaves();
+            for leaf in empty.into_iter().filter(|&leaf| before[leaf] == now[leaf]) {
+                if waiting.remove(&(memory.base(), leaf)) {
+                    memory.found_empty(leaf, now[leaf]);
+                }
+            }
+        }
+        if !waiting.is_empty() {
+            sleep(LOOK_EVERY);
+        }
+    }
+    let is_empty = |base: u16| !waiting.iter().any(|(of, _)| *of == base);
+    // Children first, as each stands behind its parent.
+    let mut gone: Vec<u16> = Vec::new();
+    for class in record.classes.iter().rev().filter(|class| class.is_going && is_empty(class.base)) {
+        let has_children = record
+            .classes
+            .iter()
+            .any(|child| child.parent == Some(class.base) && !gone.contains(&child.base));
+        if !has_children {
+            gone.push(class.base);
+        }
+    }
+    let plan_before = record.plan().map_err(|why| unsuitable(place, &why))?;
+    record.classes.retain(|class| !gone.contains(&class.base));
+    // No flow waits by the filters before in what was found empty.
+    let left: Vec<_> = memories.iter().map(Memory::base).filter(|base| is_empty(*base)).collect();
+    record.filters[1..].iter_mut().for_each(|filters| filters.forget(&left));
+    let is_asked = |filters: &Filters| memories.iter().any(|memory| filters.leads_to(memory.base()));
+    let mut earlier = record.filters.split_off(1);
+    earlier.retain(is_asked);
+    earlier.dedup();
+    record.filters.append(&mut earlier);
+    let plan = record.plan().map_err(|why| unsuitable(place, &why))?;
+    let memories: Vec<_> = memories.into_iter().filter(|memory| !gone.contains(&memory.base())).collect();
+    let program = load(place, &memories, &record)?;
+    place.netns.run(|| htb::CHOICE.attach(ifindex, &program))?;
+    let stays: HashSet<_> = plan.classes().map(|class| class.number).collect();
+    let goes: Vec<_> =
+        plan_before.classes().map(|class| class.number).filter(|number| !stays.contains(number)).collect();
+    place.netns.run(|| {
+        // Nothing can have come in since, but what was on its way when the program was swapped.
+        for _ in 0..LOOKS {
+            let classes = htb::classes(ifindex)?;
+            if !classes.iter().any(|class| class.traffic.waiting > 0 && goes.contains(&class.number)) {
+                break;
+            }
+            sleep(LOOK_EVERY);
+        }
+        htb::remove_classes(ifindex, goes.into_iter().rev())
+    })?;
+    change(place, &memories, &plan, record.clone(), true)?;
+    Ok(Record { stage: Stage::Limiting, ..record })
+}
+
+/// The places of a base's leaves in which nothing waits.
+fn empty_leaves(base: u16, classes: &[ClassTraffic]) -> Vec<usize> {
+    let place = |class: &ClassTraffic| {
+        let (of, kind) = kind_of(class.number)?;
+        let within = class.number - of;
+        let place = match kind {
+            Kind::Held => within - HELD.first_class,
+            Kind::Passing => within - PASSING.first_class + HELD.count,
+            Kind::Inner => return None,
+        };
+        (of == base && class.traffic.waiting == 0).then_some(usize::from(place))
+    };
+    classes.iter().filter_map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::classify::Target;
+
+    use super::super::record::Direction;
+    use super::*;
+
+    fn asked(names: &[&str]) -> ClassesAsked {
+        let rate = Rate::from_bits_per_s(10_000_000).unwrap();
+        let class = |name: &&str| ClassAsked {
+            name: name.to_string(),
+            parent: None,
+            rate,
+            ceil: rate,
+            burst_bytes: 20_480,
+            cburst_bytes: 20_480,
+            priority: 0,
+            is_leaf: true,
+        };
+        let classifier = Classifier::new(Vec::new(), Target::Class(names.len() as u16 - 1)).unwrap();
+        ClassesAsked { classes: names.iter().map(class).collect(), classifier }
+    }
+
+    fn record(shape: &Shape) -> Record {
+        Record {
+            name: "office".into(),
+            direction: Direction::There,
+            rate_bits_per_s: 100_000_000,
+            burst_bytes: 50_000,
+            packet_bytes_max: 65_536,
+            stage: Stage::Limiting,
+            sees_arrivals: false,
+            made_clsact: false,
+            steering_before: Vec::new(),
+            classes: shape.classes.clone(),
+            filters: shape.filters.clone(),
+        }
+    }
+
+    fn bases(shape: &Shape) -> Vec<(&str, u16, bool)> {
+        shape.classes.iter().map(|class| (class.name.as_str(), class.base, class.is_going)).collect()
+    }
+
+    #[test]
+    fn a_class_that_stays_keeps_its_leaves_and_one_that_goes_is_kept_until_it_is_empty() {
+        let first = Shape::new(&asked(&["a", "b"]), None).unwrap();
+        assert_eq!(bases(&first), [("a", 0x800, false), ("b", 0xc00, false)]);
+        assert_eq!(first.filters.len(), 1);
+        let second = Shape::new(&asked(&["c", "b"]), Some(&record(&first))).unwrap();
+        assert_eq!(bases(&second), [("c", 0x1000, false), ("b", 0xc00, false), ("a", 0x800, true)]);
+        assert_eq!(second.filters.len(), 1, "what holds is what held before");
+        let third = Shape::new(&asked(&["a", "b"]), Some(&record(&second))).unwrap();
+        assert_eq!(bases(&third), [("a", 0x800, false), ("b", 0xc00, false), ("c", 0x1000, true)]);
+    }
+
+    #[test]
+    fn files_that_take_turns_are_remembered_once_and_too_many_are_refused() {
+        let mut shape = Shape::new(&asked(&["a", "b"]), None).unwrap();
+        for names in [["b", "a"], ["a", "b"]].iter().cycle().take(20) {
+            shape = Shape::new(&asked(names), Some(&record(&shape))).unwrap();
+            assert_eq!(shape.filters.len(), 2);
+        }
+        for name in ["c", "d"] {
+            shape = Shape::new(&asked(&[name]), Some(&record(&shape))).unwrap();
+        }
+        assert!(Shape::new(&asked(&["e"]), Some(&record(&shape))).unwrap_err().contains("never pause"));
+        let many: Vec<_> = (0..61).map(|index| format!("c{index}")).collect();
+        let mut names: Vec<_> = many.iter().map(String::as_str).collect();
+        assert!(Shape::new(&asked(&names), None).is_ok());
+        names.push("one more");
+        assert!(Shape::new(&asked(&names), None).unwrap_err().contains("61 classes at most"));
+    }
+
+    #[test]
+    fn a_limit_without_classes_drains_its_own_leaves() {
+        let mut before = record(&Shape::new(&asked(&["a"]), None).unwrap());
+        (before.classes, before.filters) = (Vec::new(), Vec::new());
+        let shape = Shape::new(&asked(&["a"]), Some(&before)).unwrap();
+        assert_eq!(shape.filters[1], Filters::default());
+        let plan = record(&shape).plan().unwrap();
+        assert_eq!(plan.groups().map(|group| group.base).collect::<Vec<_>>(), [0, 0x800]);
+    }
+}
