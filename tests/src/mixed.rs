@@ -125,7 +125,7 @@ impl Drop for Mixed {
 
 fn datagrams(from: &Namespace, to: &Namespace, address: &str, port: u16) -> Result<[UdpSocket; 2]> {
     let receiver = to.enter(|| UdpSocket::bind(("0.0.0.0", port)))??;
-    set(&receiver, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)?;
+    widen(&receiver)?;
     receiver.set_read_timeout(Some(PATIENCE))?;
     let sender = from.enter(|| -> std::io::Result<UdpSocket> {
         let socket = UdpSocket::bind(("0.0.0.0", 0))?;
@@ -134,6 +134,11 @@ fn datagrams(from: &Namespace, to: &Namespace, address: &str, port: u16) -> Resu
     })??;
     sender.set_write_timeout(Some(PATIENCE))?;
     Ok([sender, receiver])
+}
+
+/// Gives a receiver the buffer with which limits are judged, 4 MB: what overflows it is the receiver's loss.
+pub fn widen(receiver: &UdpSocket) -> Result<()> {
+    set(receiver, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
 }
 
 fn set(socket: &UdpSocket, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<()> {

@@ -15,7 +15,7 @@ use weir_lab::process::{Process, run};
 use weir_tests::arrivals::{Watch, shares_by_second, worst_window};
 use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row};
-use weir_tests::mixed::{Kind, Mixed};
+use weir_tests::mixed::{Kind, Mixed, widen};
 use weir_tests::ready::{receive, send_until};
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
 use weir_tests::xdp::Xdp;
@@ -295,6 +295,7 @@ fn sixty_four_senders_that_never_block() -> Result<()> {
     row.weir("limit wa --rate 50mbit")?.success()?;
     let to = row.right_address(Between::Bridge);
     let receiver = row.right.enter(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
+    widen(&receiver)?;
     let sockets = senders(&row.left, &to, PORT, SENDERS)?;
     let (sent, received) = std::thread::scope(|scope| {
         let receiving = scope.spawn(|| receive(&receiver, SENDERS, Duration::from_secs(3)));
