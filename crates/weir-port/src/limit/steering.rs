@@ -6,6 +6,9 @@
 //!
 //! Rule: where somebody has set it, it stays as it is. What is changed is returned, to be put back.
 //!
+//! Limits: a bridge device has no other end. It hands packets to those of pairs whose steering is nobody's to change here, so a few
+//! of a flow may overtake each other behind its queue.
+//!
 //! Source: kernel `Documentation/networking/scaling.rst`, `net/core/net-sysfs.c`. A view of sysfs shows the interfaces of the
 //! namespace it was mounted from, so this one is made anew and mounted nowhere (`fsopen(2)`, Linux 5.2).
 
