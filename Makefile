@@ -18,11 +18,11 @@ help:
 
 build:
 	scripts/setup.sh
-	$(RUST) cargo build --release -p weir-cli
+	$(RUST) cargo build --release -p weir-cli -p weir-lab
 
 demo:
 	scripts/setup.sh
-	$(RUST) cargo build --release -p weir-cli
+	$(RUST) cargo build --release -p weir-cli -p weir-lab
 	$(SUDO) $(TARGET)/release/weir lab qdisc --seconds 6 --html weir-lab-qdisc.html
 	@echo 'See weir-lab-qdisc.html for the plots.'
 
@@ -43,7 +43,7 @@ verify:
 SOAK_SECONDS ?= 3600
 soak:
 	scripts/setup.sh
-	$(RUST) cargo build --release -p weir-cli
+	$(RUST) cargo build --release -p weir-cli -p weir-lab
 	$(RUST) WEIR_BIN=$(abspath $(TARGET))/release/weir WEIR_FLOOD_SECONDS=$$(( $(SOAK_SECONDS) / 8 )) \
 		cargo test -p weir-tests --test flood
 	WEIR_BIN=$(abspath $(TARGET))/release/weir WEIR_CHAOS_SECONDS=$(SOAK_SECONDS) cargo test -p weir-tests --test chaos

@@ -21,7 +21,7 @@ bench() {
 runner=()
 [[ $(id -u) -eq 0 ]] || runner=(--config "target.'cfg(unix)'.runner=['sudo']")
 
-cargo build --release -p weir-cli
+cargo build --release -p weir-cli -p weir-lab
 bench forward cargo "${runner[@]}" bench -p weir-lab --bench forward
 bench htb cargo "${runner[@]}" bench -p weir-lab --bench htb
 bench limit cargo "${runner[@]}" bench -p weir-lab --bench limit

@@ -71,13 +71,13 @@ simulator() {
 }
 
 plain_pairs() {
-    cargo build --release -p weir-cli &&
+    cargo build --release -p weir-cli -p weir-lab &&
         WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$(realpath "$target")/release/weir" \
             cargo test -p weir-tests --test plain_pair
 }
 
 limits() {
-    cargo build --release -p weir-cli &&
+    cargo build --release -p weir-cli -p weir-lab &&
         WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$(realpath "$target")/release/weir" \
             cargo test -p weir-tests --test limit --test limit_classes --test limit_matrix --test limit_places
 }

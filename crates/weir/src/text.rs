@@ -63,15 +63,6 @@ pub fn check_workers(workers: usize, most: usize) -> Result<(), Failure> {
     )))
 }
 
-/// Reads a setting of dispatch or steering, for clap.
-pub fn setting(text: &str) -> Result<(String, String), String> {
-    let setting = text.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
-    let (key, value) = setting
-        .filter(|(key, value)| !key.is_empty() && !value.is_empty())
-        .ok_or("write KEY=VALUE, for example defaultqlimit=512")?;
-    Ok((key.to_string(), value.to_string()))
-}
-
 /// Checks a burst that was asked for.
 pub fn check_burst(burst_bytes: u64) -> Result<(), Failure> {
     if burst_bytes < FRAME_BYTES {

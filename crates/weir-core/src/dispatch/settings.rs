@@ -79,6 +79,18 @@ pub struct Configuration {
     pub maxqlimit: usize,
 }
 
+/// Reads `KEY=VALUE`.
+///
+/// # Errors
+/// One sentence, without either of them.
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+    let (key, value) = pair
+        .filter(|(key, value)| !key.is_empty() && !value.is_empty())
+        .ok_or("write KEY=VALUE, for example defaultqlimit=512")?;
+    Ok((key.to_string(), value.to_string()))
+}
+
 impl Settings {
     /// The defaults for `protocols`.
     pub fn new(protocols: Vec<Protocol>) -> Settings {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use weir_core::dispatch::handlers;
 use weir_core::dispatch::netstat::{Snapshot, WorkstreamRow};
 use weir_core::dispatch::protocol::Mode;
-use weir_core::dispatch::settings::{Configuration, SettingError, Settings};
+use weir_core::dispatch::settings::{Configuration, SettingError, Settings, pair};
 use weir_core::steer::rss::WORKERS_MAX;
 use weir_port::sys::allowed_cores;
 use weir_run::path::flows::FLOWS_MAX;
@@ -66,7 +66,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_hyphen_values = true)]
     workers: Option<usize>,
     /// A setting of dispatch or steering; may be given several times
-    #[arg(long, value_name = "KEY=VALUE", value_parser = text::setting)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
     /// Flows of generators that are followed, by number from 0; others are counted
     #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = text::whole(1, FLOWS_MAX), allow_hyphen_values = true)]
