@@ -196,22 +196,43 @@ pub fn stat(name: &str) -> Result<Snapshot, String> {
 }
 
 fn read(path: &Path) -> Result<Snapshot, String> {
-    serde_json::from_value(ask(path, &Command::Stat)?).map_err(|error| format!("{}: {error}", path.display()))
+    counters(path, ask(path, &Command::Stat)?)
+}
+
+/// The counters that the wire at `path` answered with.
+fn counters(path: &Path, answer: Value) -> Result<Snapshot, String> {
+    Snapshot::of_answer(answer).map_err(|error| {
+        format!(
+            "the wire at {} counts in another way than this version of weir ({error}): ask it with the weir that it was started by",
+            path.display()
+        )
+    })
 }
 
 /// The counters of every wire that is up and answers, and why others do not.
 pub fn stat_all() -> (Snapshot, Vec<String>) {
-    let (mut all, mut faults) = (Snapshot::default(), Vec::new());
-    for path in sockets() {
-        // Left behind by a crash: nobody listens any more.
-        if has_gone(&path) {
-            remove_if_left(&path);
-            continue;
+    let up = |path: &PathBuf| {
+        let gone = has_gone(path);
+        if gone {
+            // Left behind by a crash: nobody listens any more.
+            remove_if_left(path);
         }
-        match read(&path) {
+        !gone
+    };
+    let told = sockets().into_iter().filter(up).filter_map(|path| match read(&path) {
+        // It went down while it was being asked.
+        Err(error) if Crew::is_going_down(&error) || has_gone(&path) => None,
+        told => Some(told),
+    });
+    together(told)
+}
+
+/// Every wire that could be read, and why others could not: one never hides another.
+fn together(told: impl Iterator<Item = Result<Snapshot, String>>) -> (Snapshot, Vec<String>) {
+    let (mut all, mut faults) = (Snapshot::default(), Vec::new());
+    for snapshot in told {
+        match snapshot {
             Ok(snapshot) => all.merge(snapshot),
-            // It went down while it was being asked.
-            Err(error) if Crew::is_going_down(&error) || has_gone(&path) => {}
             Err(error) => faults.push(error),
         }
     }

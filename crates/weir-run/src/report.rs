@@ -176,6 +176,7 @@ impl Constants {
             });
         }
         let names = [0, 1].map(|index: usize| ends[index].port.name.clone());
+        let events = events.into_iter().map(|(event, stats)| (event.name().to_string(), stats)).collect();
         let wire = WireStats { name: self.name.clone(), ports: names, classes, frames, worker, events };
         Snapshot { wires: vec![wire], ports, workstreams, totals }
     }

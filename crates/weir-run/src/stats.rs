@@ -4,19 +4,20 @@
 //! dropped by reason and holds, so that [`Snapshot::check`] can prove conservation (ARCHITECTURE.md, invariant 1) from the outside.
 //!
 //! Rule: a field that is missing is 0 or nothing and one that is not known is passed over, because whoever counted may be of an
-//! older or a newer version than whoever reads.
+//! older or a newer version than whoever reads. Names of events, reasons, pollers and states are text, so one that is not known is shown
+//! as it is.
 
 use std::collections::BTreeMap;
 
-use serde::de::{IntoDeserializer, value};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use weir_core::rate::Rate;
 use weir_port::monitor::State;
 
 use crate::books::Books;
 use crate::shaping::Row;
 use crate::watcher::Device;
-use crate::watcher::ledger::{Drops, Event, EventStats};
+use crate::watcher::ledger::{Drops, EventStats};
 use crate::workstreams::{self, WorkstreamStats};
 
 /// One direction of a wire.
@@ -209,19 +210,9 @@ pub struct WireStats {
     pub frames: FrameStats,
     /// What its workers did, together.
     pub worker: WorkerStats,
-    /// What happened to its interfaces and their other ends, and what was lost then.
-    #[serde(deserialize_with = "known_events")]
-    pub events: BTreeMap<Event, EventStats>,
-}
-
-/// The events that this version knows of; a wire of another may tell of others.
-fn known_events<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<Event, EventStats>, D::Error> {
-    let told = BTreeMap::<String, EventStats>::deserialize(from)?;
-    let known = told.into_iter().filter_map(|(name, stats)| {
-        let event: Result<Event, value::Error> = Event::deserialize(name.into_deserializer());
-        Some((event.ok()?, stats))
-    });
-    Ok(known.collect())
+    /// What happened to its interfaces and their other ends, by its name, and what was lost then. A wire of a later version may tell of
+    /// what this one does not know.
+    pub events: BTreeMap<String, EventStats>,
 }
 
 /// Where the frames are.
@@ -285,6 +276,16 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// What a wire told. Each wire has two ports, also where it told of fewer, so that the ports of others stay theirs.
+    ///
+    /// # Errors
+    /// If a counter is of another kind than it ever was.
+    pub fn of_answer(answer: Value) -> Result<Snapshot, serde_json::Error> {
+        let mut snapshot: Snapshot = serde_json::from_value(answer)?;
+        snapshot.ports.resize_with(2 * snapshot.wires.len(), PortStats::default);
+        Ok(snapshot)
+    }
+
     /// Adds the snapshot of another process.
     pub fn merge(&mut self, other: Snapshot) {
         self.wires.extend(other.wires);

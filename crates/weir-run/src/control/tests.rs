@@ -30,14 +30,54 @@ fn counters_of_version_1_are_read() {
     assert!(snapshot.check().is_empty());
 }
 
-#[test]
-fn an_event_that_is_not_known_is_passed_over() {
+/// What a later version may answer: events, reasons, states and fields that this one does not know.
+fn later(name: &str) -> Value {
     let mut answer = serde_json::to_value(snapshot_1()).unwrap();
-    answer["wires"][0]["events"] = json!({"down": {"times": 2}, "meteor": {"times": 1, "size": 7}});
-    let snapshot: Snapshot = serde_json::from_value(answer).unwrap();
-    let events = &snapshot.wires[0].events;
-    assert_eq!(events.keys().copied().collect::<Vec<_>>(), [Event::Down]);
-    assert_eq!(events[&Event::Down].times, 2);
+    answer["weather"] = json!({"rain": true});
+    let wire = &mut answer["wires"][0];
+    wire["name"] = json!(name);
+    wire["events"] = json!({"down": {"times": 2}, "meteor": {"times": 1, "dropped": 7, "size": 3}});
+    for place in ["/wires/0/classes/0", "/totals"] {
+        let books = answer.pointer_mut(place).unwrap();
+        books["delivered"] = json!(books["delivered"].as_u64().unwrap() - 5);
+        books["dropped"] = json!({"solar-wind": 5});
+    }
+    answer["ports"][0]["poller"] = json!("telepathy");
+    answer["ports"][0]["device"] =
+        json!({"name": "pva", "state": "dormant", "unexplained": {"rx": 0, "colour": 1}});
+    json!({"version": VERSION + 1, "ok": answer})
+}
+
+fn told(answer: &Value) -> Result<Snapshot, String> {
+    let answer = understood(answer.to_string().as_bytes()).unwrap_or_else(|_| panic!("it is an answer"));
+    counters(Path::new("/run/weir/later.sock"), answer)
+}
+
+#[test]
+fn names_of_a_later_version_are_kept_as_they_are() {
+    let snapshot = told(&later("later")).unwrap();
+    let wire = &snapshot.wires[0];
+    assert_eq!(wire.events.keys().collect::<Vec<_>>(), [Event::Down.name(), "meteor"]);
+    assert_eq!((wire.events["meteor"].times, wire.events["meteor"].dropped), (1, 7));
+    assert_eq!(wire.classes[0].books.dropped["solar-wind"].packets, 5);
+    assert_eq!(
+        (snapshot.ports[0].poller.as_str(), snapshot.ports[0].device.state.as_str()),
+        ("telepathy", "dormant")
+    );
+    assert_eq!(snapshot.check(), Vec::<String>::new());
+}
+
+#[test]
+fn a_wire_that_cannot_be_understood_hides_no_other() {
+    let mut strange = later("strange");
+    strange["ok"]["wires"][0]["frames"] = json!("plenty");
+    let mut few = later("few");
+    few["ok"].as_object_mut().unwrap().remove("ports");
+    let (all, faults) = together([&strange, &few, &later("later")].into_iter().map(told));
+    assert_eq!(all.wires.iter().map(|wire| wire.name.as_str()).collect::<Vec<_>>(), ["few", "later"]);
+    assert_eq!((all.ports.len(), all.ports[2].name.as_str()), (4, "pva"), "each has its own");
+    assert_eq!(faults.len(), 1);
+    assert!(faults[0].contains("/run/weir/later.sock") && faults[0].contains("plenty"), "{faults:?}");
 }
 
 /// Every field of `old` is in `new`, and of the same kind.

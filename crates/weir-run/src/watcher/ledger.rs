@@ -19,8 +19,7 @@ use serde::{Deserialize, Serialize};
 pub const SETTLE_NS: u64 = 500_000_000;
 
 /// What happens to interfaces while a wire is up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// One was down, or its other end.
     Down,
@@ -38,6 +37,22 @@ pub enum Event {
     Renamed,
     /// It moved to another namespace.
     Moved,
+}
+
+impl Event {
+    /// Its name in statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Event::Down => "down",
+            Event::QueueReplaced => "queue-replaced",
+            Event::ChecksumOffload => "checksum-offload",
+            Event::TagInsertion => "tag-insertion",
+            Event::ProgramBefore => "program-before",
+            Event::Mtu => "mtu",
+            Event::Renamed => "renamed",
+            Event::Moved => "moved",
+        }
+    }
 }
 
 /// What came of events of one kind.

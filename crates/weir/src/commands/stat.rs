@@ -106,6 +106,11 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
     let (snapshot, is_all) = match read(arguments) {
         // The name is a limit's.
         Err(Fault::Other(_)) if arguments.wire.is_some() && !limits.is_empty() => (Snapshot::default(), true),
+        // No wire can be read, which hides no limit.
+        Err(Fault::Other(failure)) if !limits.is_empty() => {
+            output::say(format_args!("weir: {}", failure.message));
+            (Snapshot::default(), false)
+        }
         result => result?,
     };
     let mut out = io::stdout().lock();

@@ -43,7 +43,7 @@ pub fn snapshot() -> Snapshot {
     let wa = PortStats { queues: 128, sender_queue_packets: 1_024, ..port("wa", "veth0") };
     let frames = FrameStats { total: 16_384, free: 7_744, lent: 8_328, held: 312 };
     let mut wire = wire("wa", ["wa", "wb"], vec![there, back], frames);
-    wire.events = [(Event::Down, EventStats { times: 2, dropped: 17, waiting: 300 })].into();
+    wire.events = [(Event::Down.name().into(), EventStats { times: 2, dropped: 17, waiting: 300 })].into();
     one(wire, vec![wa, wb])
 }
 

@@ -4,7 +4,6 @@ use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_run::books::Amount;
 use weir_run::stats::{ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, WireStats};
-use weir_run::watcher::ledger::Event;
 
 use crate::human;
 use crate::table::{Style, Table, paint};
@@ -155,18 +154,8 @@ fn event_table(wire: &WireStats) -> Table {
     let mut table =
         Table::new(1, &["event", "times", "dropped meanwhile", "waited in a queue that was emptied"]);
     for (event, stats) in &wire.events {
-        let name = match event {
-            Event::Down => "down",
-            Event::QueueReplaced => "queue-replaced",
-            Event::ChecksumOffload => "checksum-offload",
-            Event::TagInsertion => "tag-insertion",
-            Event::ProgramBefore => "program-before",
-            Event::Mtu => "mtu",
-            Event::Renamed => "renamed",
-            Event::Moved => "moved",
-        };
         table.row(vec![
-            plain(name),
+            plain(event),
             plain(human::count(stats.times)),
             plain(human::count(stats.dropped)),
             plain(human::count(stats.waiting)),
