@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
 use weir_tests::crowd::Crowd;
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         privileged!(small_and_large_datagrams_stay_in_order),
         privileged!(short_flows_beside_floods_reorder_nothing),
         privileged!(changes_under_load_lose_nothing),
+        privileged!(setting_costs_what_the_kernels_own_swap_costs),
         privileged!(forwarded_packets_are_dropped_by_rule_and_counted),
         privileged!(a_forwarded_flow_below_its_share_loses_nothing),
         privileged!(everything_comes_back),
@@ -92,6 +93,45 @@ fn changes_under_load_lose_nothing() -> Result<()> {
     let flows = flood.finish(PATIENCE)?;
     row.lossless_limit("wa")?;
     require_lossless(&flows, &load)
+}
+
+/// Setting a limit loses no more than any change of an interface's queue does, and says what.
+fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
+    const TURNS: usize = 9;
+    /// Of two medians of the same thing: how long a swap lasts depends on what else the processors do.
+    const BY_CHANCE: u64 = 2;
+    let row = Row::new(Between::Bridge)?;
+    let to = row.right_address(Between::Bridge);
+    let load = Load::new(&row.left, &row.right, &to, 1, 6.0);
+    let dropped = || -> Result<u64> {
+        row.losses()?.get(&format!("{} veth0 tx", row.left.name())).copied().context("no drops of veth0")
+    };
+    let flood = Flood::start(&load)?;
+    let (mut by_weir, mut by_kernel, mut said) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        let before = dropped()?;
+        row.left.tc("qdisc replace dev veth0 root tbf rate 20gbit burst 5mb limit 50mb")?;
+        by_kernel.push(dropped()? - before);
+        row.left.tc("qdisc del dev veth0 root")?;
+        let before = dropped()?;
+        row.weir("limit wa --rate 20gbit")?.success()?;
+        by_weir.push(dropped()? - before);
+        let limits = row.limits("wa")?;
+        said.push(limits.first().and_then(|limit| limit["dropped"]["swap"].as_u64()).context("no count")?);
+        row.left.tc("qdisc del dev veth0 root")?;
+    }
+    require_timing!(!flood.remaining().is_zero(), "the flood ended before the changes");
+    drop(flood);
+    row.weir("limit wa --off")?;
+    println!("    lost by each swap: {by_weir:?} by weir, {by_kernel:?} by the kernel's own");
+    ensure!(said == by_weir, "{by_weir:?} lost, {said:?} counted");
+    by_weir.sort_unstable();
+    by_kernel.sort_unstable();
+    ensure!(
+        by_weir[TURNS / 2] <= by_kernel[TURNS / 2] + BY_CHANCE,
+        "medians of {by_weir:?} and {by_kernel:?}"
+    );
+    Ok(())
 }
 
 /// What was forwarded has no sender here to hold: it waits, then it is dropped, by the rule's name.

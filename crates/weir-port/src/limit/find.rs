@@ -109,12 +109,13 @@ impl Seen {
     }
 
     /// What was dropped, by reason.
-    pub fn dropped(&self) -> [(&'static str, u64); 3] {
+    pub fn dropped(&self) -> [(&'static str, u64); 4] {
         let [held_full, passing_overflowed] = self.overflowed();
         [
             ("held-full", held_full),
             ("passing-full", passing_overflowed + self.counts.passing_full),
             ("priority", self.misdirected()),
+            ("swap", self.record.as_ref().map_or(0, |record| record.lost_when_set)),
         ]
     }
 

@@ -160,7 +160,7 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
             if half.is_some() {
                 place.netns.run(|| htb::remove(place.link.ifindex))?;
             }
-            make(place, &plan, record.clone())?;
+            record = make(place, &plan, record)?;
             Ok((Done::Made, record))
         }
     }
@@ -197,13 +197,14 @@ fn wanted_record(
         steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
         sees_arrivals: before.is_some_and(|before| before.sees_arrivals),
         made_clsact: before.is_some_and(|before| before.made_clsact),
+        lost_when_set: before.map_or(0, |before| before.lost_when_set),
         classes: before.map(|before| before.classes.clone()).unwrap_or_default(),
         filters: before.map(|before| before.filters.clone()).unwrap_or_default(),
     })
 }
 
-/// Makes a limit where there is none.
-fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<()> {
+/// Makes a limit where there is none; the result is the record with what that cost.
+fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<Record> {
     let far_end = place.far_end()?;
     check_order(place, far_end.as_ref())?;
     let steering = far_end.as_ref().map(Place::steering).transpose()?;
@@ -237,7 +238,9 @@ fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<()> {
             htb::set(ifindex, open.classes())
         })
     };
+    let dropped_before = tx_dropped(place)?;
     let made = write(own, &record).and_then(|()| make_queue());
+    record.lost_when_set = tx_dropped(place).unwrap_or(dropped_before).saturating_sub(dropped_before);
     let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), Steering::spread));
     own.forget_bypassed();
     let made = made.and_then(|()| change(place, &memories, plan, record.clone(), true));
@@ -247,7 +250,12 @@ fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<()> {
         let _ = looks_from.map_or(Ok(()), |far_end| arrivals::unwatch(far_end, record.made_clsact));
         let _ = steering.map_or(Ok(()), |steering| steering.set(&record.steering_before));
     }
-    made
+    made.map(|()| record)
+}
+
+/// Packets that a device counts as dropped, among them those that came while the kernel swapped its queue.
+fn tx_dropped(place: &Place) -> Result<u64> {
+    Ok(place.netns.run(|| Link::by_index(place.link.ifindex))?.tx_dropped)
 }
 
 /// What a limit was whose packets arrived at an end, and which is not there any more.

@@ -14,9 +14,8 @@ use super::find::Found;
 use super::htb::{self, Traffic};
 use super::memory::Memory;
 use super::record::{Record, Stage};
-use super::{Place, arrivals, find, leaves_first, open_plan, unsuitable};
+use super::{Place, arrivals, find, leaves_first, open_plan, tx_dropped, unsuitable};
 use crate::error::{Doing, Result};
-use crate::link::Link;
 
 /// How long a step lasts at most.
 const STEP_NS: u64 = 20_000_000;
@@ -50,9 +49,9 @@ pub fn off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
         return Ok(Off::Open);
     }
     let waiting = traffic(place)?.waiting;
-    let dropped_before = dropped(place)?;
+    let dropped_before = tx_dropped(place)?;
     place.netns.run(|| htb::remove(ifindex))?;
-    let lost = waiting + dropped(place)?.saturating_sub(dropped_before);
+    let lost = waiting + tx_dropped(place)?.saturating_sub(dropped_before);
     put_back(place, record.as_ref())?;
     Ok(Off::Removed { lost })
 }
@@ -87,11 +86,6 @@ fn open_and_empty(place: &Place, memory: &Memory, record: &Record, clock_ns: fn(
         }
     }
     Ok(false)
-}
-
-/// Packets that the device itself counts as dropped, among them those that came while it had no queue.
-fn dropped(place: &Place) -> Result<u64> {
-    Ok(place.netns.run(|| Link::by_index(place.link.ifindex))?.tx_dropped)
 }
 
 fn traffic(place: &Place) -> Result<Traffic> {

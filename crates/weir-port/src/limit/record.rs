@@ -30,6 +30,9 @@ pub struct Record {
     /// Whether clsact was made there for that.
     #[serde(default)]
     pub made_clsact: bool,
+    /// Packets that were lost while the kernel put the queue in the place of the one before.
+    #[serde(default)]
+    pub lost_when_set: u64,
     /// The classes that share it, each behind its parent.
     #[serde(default)]
     pub classes: Vec<ClassRecord>,

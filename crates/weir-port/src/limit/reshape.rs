@@ -303,6 +303,7 @@ mod tests {
             stage: Stage::Limiting,
             sees_arrivals: false,
             made_clsact: false,
+            lost_when_set: 0,
             steering_before: Vec::new(),
             classes: shape.classes.clone(),
             filters: shape.filters.clone(),

@@ -172,6 +172,12 @@ fn set(
         weir_core::limit::HELD.count,
         time_text(weir_core::limit::PASSING_NS),
     ))?;
+    if done == Done::Made && record.lost_when_set > 0 {
+        output::print_line(format_args!(
+            "  {} lost, which came while the kernel swapped the queue",
+            human::plural(record.lost_when_set, "packet")
+        ))?;
+    }
     warn_of_short_burst(&record);
     say_classes(place, &record)
 }

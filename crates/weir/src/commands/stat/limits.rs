@@ -182,7 +182,7 @@ pub fn render(seen: &Seen) -> String {
         }
         _ => String::new(),
     };
-    let [held_full, passing_full, priority] = seen.dropped().map(|(_, packets)| human::count(packets));
+    let [held_full, passing_full, priority, swap] = seen.dropped().map(|(_, packets)| human::count(packets));
     let _ = writeln!(
         text,
         "  sent {} ({}), holds {} ({}{held})",
@@ -206,8 +206,8 @@ pub fn render(seen: &Seen) -> String {
     }
     let _ = writeln!(
         text,
-        "  dropped: {held_full} as a leaf was full, {passing_full} that passed and waited too long, {priority} that asked to pass by; \
-         {} marked",
+        "  dropped: {held_full} as a leaf was full, {passing_full} that passed and waited too long, {priority} that asked to pass by, \
+         {swap} when it was set; {} marked",
         human::count(seen.counts.marked),
     );
     if let (Some(arrivals), Some(bypassed)) = (seen.arrivals, bypassed) {
