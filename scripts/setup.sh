@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building, the labs and the tests need and what is not there yet: Debian packages, and the Rust of
 # rust-toolchain.toml. Says what it installs; says nothing, and asks for nothing, when all is there. With --bench it also installs the
-# peers of the benchmarks.
+# peers of the benchmarks, with --kernel what boots another kernel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,6 +20,13 @@ if [[ ${1:-} == --bench ]]; then
         dpdk-dev    # dpdk-testpmd
         libdpdk-dev # rte_ring, rte_thash
         pkg-config
+    )
+elif [[ ${1:-} == --kernel ]]; then
+    packages+=(
+        busybox-static  # the first process of a virtual machine
+        cpio            # its first files
+        kmod            # which modules it needs
+        qemu-system-x86 # the machine
     )
 fi
 

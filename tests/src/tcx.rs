@@ -2,6 +2,7 @@
 //!
 //! Source: `bpf_skb_vlan_push` of bpf-helpers(7); `struct __sk_buff`. It is there for as long as its value.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result};
@@ -67,6 +68,14 @@ impl Tcx {
         Ok(Tcx { counter: Some(counter), ..Tcx::new(end, attach_type, 0, &code)? })
     }
 
+    /// The same; `None` on a kernel that has no tcx (before 6.6), where the rest of a test is worth running.
+    pub fn counting_if_known(end: End, is_ingress: bool, length_bytes: u16) -> Result<Option<Tcx>> {
+        match Tcx::counting(end, is_ingress, length_bytes) {
+            Err(error) if is_old_kernel(&error) => Ok(None),
+            made => made.map(Some),
+        }
+    }
+
     /// What it counted.
     pub fn count(&self) -> Result<u64> {
         Ok(self.counter.as_ref().context("a program that counts")?.count()?)
@@ -78,4 +87,14 @@ impl Tcx {
         let link = link.with_context(|| format!("a tcx program on {}", end.name))?;
         Ok(Tcx { _link: link, counter: None })
     }
+}
+
+/// `BPF_LINK_CREATE` of a sort that the kernel does not know.
+fn is_old_kernel(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(libc::EINVAL) && !has_tcx()
+}
+
+/// As the kernel names what it makes of it.
+fn has_tcx() -> bool {
+    std::fs::read_to_string("/proc/kallsyms").is_ok_and(|symbols| symbols.contains(" tcx_prog_attach"))
 }
