@@ -10,6 +10,7 @@ use weir_lab::clock::{now, wait_until};
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Process, Signal, run};
 use weir_tests::kernel::{belongings, require_same, traces};
+use weir_tests::lacking::Lacking;
 use weir_tests::rig::{Rig, require_lossless, stat_of};
 use weir_tests::{harness, nobody, plain, privileged, weir_binary};
 
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     harness::main(&[
         plain!(without_root_it_says_what_it_could_not_try),
         privileged!(weir_can_run_here),
+        privileged!(without_tcx_only_limits_can_run),
         privileged!(a_filtered_namespace_is_noticed_and_loses_nothing),
         privileged!(interrupted_it_leaves_nothing),
     ])
@@ -66,6 +68,33 @@ fn weir_can_run_here() -> Result<()> {
     require_same(&before.0, &traces(&place)?)?;
     // The kernel frees programs and namespaces a little after their last user has gone.
     wait_until("nothing is left behind", LIMIT, || Ok(belongings()?.new_since(&before.1).is_empty()))
+}
+
+/// As under Debian 12's kernel: a wire says in one sentence what it lacks, and a limit does not lack it.
+fn without_tcx_only_limits_can_run() -> Result<()> {
+    /// `BPF_PROG_QUERY` of `include/uapi/linux/bpf.h`, with which a kernel without tcx shows that it has none.
+    const BPF_PROG_QUERY: u32 = 16;
+    let lacking = Lacking { call: libc::SYS_bpf, first: Some(BPF_PROG_QUERY), error: libc::EINVAL };
+    let rig = Rig::plain()?;
+    let before = traces(&rig.middle)?;
+    let weir = |arguments: &[&str]| run(lacking.apply(&mut rig.weir(arguments)), LIMIT);
+    let done = weir(&["wire", "wa", "wb", "--rate", "200mbit"])?;
+    ensure!(done.status.code() == Some(1) && done.stderr.lines().count() == 1, "{}", done.stderr);
+    for words in ["this kernel lacks tcx", "Linux 6.16", "`weir limit` does without"] {
+        ensure!(done.stderr.contains(words), "{}", done.stderr);
+    }
+    require_same(&before, &traces(&rig.middle)?)?;
+    let done = weir(&["doctor"])?;
+    let verdict = done.stdout.lines().last().unwrap_or_default();
+    ensure!(
+        done.status.code() == Some(1) && verdict.starts_with("`weir limit` can run here, wires cannot"),
+        "{}",
+        done.stdout
+    );
+    weir(&["limit", "wa", "--rate", "20mbit"])?.success()?;
+    weir(&["stat", "wa", "--check"])?.success()?;
+    weir(&["limit", "wa", "--off"])?.success()?;
+    require_same(&before, &traces(&rig.middle)?)
 }
 
 fn a_filtered_namespace_is_noticed_and_loses_nothing() -> Result<()> {

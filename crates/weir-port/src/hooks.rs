@@ -17,6 +17,7 @@ use netlink_bindings::nftables::{self, Nfgenmsg};
 use netlink_bindings::tc::{self, Tcmsg};
 use netlink_socket2::NetlinkSocket;
 
+use crate::error::{PortError, Result};
 use crate::link::Link;
 use crate::sys;
 
@@ -48,6 +49,19 @@ const NFPROTO_NETDEV: u8 = 5;
 /// them: the first `PROGRAMS_MAX`.
 pub fn on_egress(ifindex: u32) -> io::Result<Vec<u32>> {
     tcx_programs(ifindex, BPF_TCX_EGRESS)
+}
+
+/// Fails on a kernel without tcx, before anything is attached there.
+pub fn check_tcx(ifindex: u32) -> Result<()> {
+    match tcx_programs(ifindex, BPF_TCX_EGRESS) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(PortError::Unsupported {
+            what: "tcx, programs that see what a device is about to send (Linux 6.6, CONFIG_NET_XGRESS)"
+                .into(),
+            fix: "a wire needs Linux 6.16 or newer, `weir limit` does without".into(),
+        }),
+        // What else is wrong shows when one is attached.
+        _ => Ok(()),
+    }
 }
 
 /// How many programs at a hook are looked at; the kernel allows as many (`BPF_MPROG_MAX`).

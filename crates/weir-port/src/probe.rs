@@ -26,7 +26,7 @@ use crate::netns::NetNs;
 use crate::way_out::{Table, nftables};
 use crate::xsk::socket::{RingSizes, XskSocket};
 use crate::xsk::umem::Umem;
-use crate::{ethtool, link};
+use crate::{ethtool, hooks, link};
 
 pub use holding::Held;
 use holding::Trial;
@@ -158,6 +158,7 @@ fn bpf() -> Result<()> {
 }
 
 fn tcx(pair: &Pair) -> Result<()> {
+    hooks::check_tcx(pair.sender.ifindex)?;
     let attach = || -> io::Result<()> {
         // Two queues, so that the program is the longer one.
         Doorbell::load(&[&Bell::new()?], &Announcements::new(2)?)?.put_first(pair.sender.ifindex)

@@ -25,6 +25,7 @@ use super::scratch::{FRAME_BYTES, Forget, Pair, Sender};
 use crate::bpf::doorbell::Bell;
 use crate::error::{Doing, PortError, Result};
 use crate::frames::Frames;
+use crate::hooks;
 use crate::napi;
 use crate::port::Port;
 use crate::sys;
@@ -66,6 +67,7 @@ pub struct Trial {
 impl Trial {
     /// Both ends of `pair` must be in this thread's namespace.
     pub fn new(pair: &Pair) -> Result<Trial> {
+        hooks::check_tcx(pair.sender.ifindex)?;
         let memory = FrameMemory::new(FRAMES, MEMORY_FRAME_BYTES)
             .map_err(std::io::Error::other)
             .doing(|| "taking packet memory".into())?;

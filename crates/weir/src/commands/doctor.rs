@@ -15,7 +15,7 @@ use crate::output::{colour, written};
 use crate::table::{Style, Table};
 use crate::{Outcome, human};
 
-/// Find out what this kernel and machine can do, by doing it, and what to change; exit 1 if weir cannot run here.
+/// Find out what this kernel and machine can do, by doing it, and what to change; exit 1 if wires cannot run here.
 ///
 /// Takes a second or two. What it makes is in a network namespace of its own and gone afterwards.
 #[derive(clap::Args)]
@@ -102,8 +102,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
 fn print(arguments: &Arguments, checks: &[Check], can_run: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if arguments.json {
+        let can_limit = can_limit(checks);
         let checks: Vec<Value> = checks.iter().map(Check::to_json).collect();
-        return writeln!(out, "{:#}", json!({ "can_run": can_run, "checks": checks }));
+        return writeln!(
+            out,
+            "{:#}",
+            json!({ "can_run": can_run, "can_limit": can_limit, "checks": checks })
+        );
     }
     write!(out, "{}", render(checks, colour()))?;
     writeln!(out, "{}", verdict(checks))
@@ -112,6 +117,11 @@ fn print(arguments: &Arguments, checks: &[Check], can_run: bool) -> io::Result<(
 /// Not if a necessary thing failed or could not be tried.
 fn can_run(checks: &[Check]) -> bool {
     checks.iter().all(|check| !matches!(check.status, Status::Fail | Status::Skip))
+}
+
+/// Limits in place take less of a kernel than wires.
+fn can_limit(checks: &[Check]) -> bool {
+    checks.iter().any(|check| check.name == kernel::LIMIT && check.status == Status::Ok)
 }
 
 fn render(checks: &[Check], colour: bool) -> String {
@@ -138,6 +148,9 @@ fn verdict(checks: &[Check]) -> String {
     match (count(Status::Fail), count(Status::Warn)) {
         (0, 0) => "weir can run here".into(),
         (0, warnings) => format!("weir can run here, with {}", human::plural(warnings, "warning")),
+        (failures, _) if can_limit(checks) => {
+            format!("`weir limit` can run here, wires cannot: {}", human::plural(failures, "failure"))
+        }
         (failures, _) => format!("weir cannot run here: {}", human::plural(failures, "failure")),
     }
 }
@@ -172,6 +185,8 @@ warn  cores  1, which the worker shares with senders; give it another
         }
         let checks = [sample(), vec![Check::fail("tcx", "no", "do")]].concat();
         assert_eq!(verdict(&checks), "weir cannot run here: 1 failure");
+        let checks = [checks, vec![Check::ok(kernel::LIMIT, "a queue")]].concat();
+        assert_eq!(verdict(&checks), "`weir limit` can run here, wires cannot: 1 failure");
         let checks = vec![Check::fail(kernel::ROOT, "no", "do")];
         assert!(verdict(&checks).contains("sudo"));
     }

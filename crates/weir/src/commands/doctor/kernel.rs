@@ -10,9 +10,10 @@ use crate::human;
 
 /// The name of the check without which no other of these can be made.
 pub const ROOT: &str = "capabilities";
+/// The name of the one check of limits in place; all others are of wires, or of both.
+pub const LIMIT: &str = "limit";
 const QUICK: &str = "quick trial";
 const PRIMING: &str = "priming";
-const LIMIT: &str = "limit";
 
 /// In the order they are tried and shown; `probe::features` keeps it.
 const FEATURES: [Feature; 11] = [
@@ -61,7 +62,7 @@ fn about(feature: Feature) -> (&'static str, bool, &'static str) {
             ("veth", true, "`modprobe veth`, and in a container allow making network namespaces")
         }
         Feature::Bpf => ("bpf", true, "use a kernel with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS"),
-        Feature::Tcx => ("tcx", true, "use Linux 6.6 or newer with CONFIG_NET_CLS_ACT"),
+        Feature::Tcx => ("tcx", true, "wires need Linux 6.16 or newer with CONFIG_NET_CLS_ACT"),
         Feature::Xdp => ("xdp", true, "use Linux 5.9 or newer"),
         Feature::AfXdp => ("af_xdp", true, "use a kernel with CONFIG_XDP_SOCKETS"),
         Feature::NapiSet => ("napi-set", true, "use Linux 6.13 or newer"),
