@@ -38,6 +38,17 @@ pub fn traces(namespace: &Namespace) -> Result<Traces> {
     Ok(traces)
 }
 
+/// What a namespace has counted since it was made, such as `TCPOFOQueue` of `TcpExt` (`/proc/net/netstat`).
+pub fn counter(namespace: &Namespace, table: &str, name: &str) -> Result<u64> {
+    let text = namespace.sh("cat /proc/net/netstat")?;
+    let is_of = |line: &&str| line.split(':').next() == Some(table);
+    let mut lines = text.lines().filter(is_of);
+    let names = lines.next().with_context(|| format!("no {table}"))?.split_whitespace();
+    let values = lines.next().with_context(|| format!("no values of {table}"))?.split_whitespace();
+    let count = names.zip(values).find(|(of, _)| *of == name).with_context(|| format!("no {name}"))?.1;
+    Ok(count.parse()?)
+}
+
 /// Fails with every difference.
 pub fn require_same(before: &Traces, after: &Traces) -> Result<()> {
     let mut differences = Vec::new();

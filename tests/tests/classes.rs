@@ -13,7 +13,7 @@ use weir_lab::wire::Wire;
 use weir_tests::classes::{File, row, row_of, two_classes};
 use weir_tests::host::Host;
 use weir_tests::rig::{MANY_QUEUES, Rig, require_lossless};
-use weir_tests::{harness, plain, privileged, weir_binary};
+use weir_tests::{harness, kernel, plain, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -217,12 +217,7 @@ fn a_class_with_ecn_marks_and_drops_nothing() -> Result<()> {
 
 /// Packets that the right host's kernel has seen arrive with a congestion mark.
 fn congestion_marks(rig: &Rig) -> Result<u64> {
-    let text = rig.right.sh("cat /proc/net/netstat")?;
-    let mut lines = text.lines().filter(|line| line.starts_with("IpExt:"));
-    let names = lines.next().context("no IpExt")?.split_whitespace();
-    let mut values = names.zip(lines.next().context("no values of IpExt")?.split_whitespace());
-    let (_, count) = values.find(|(name, _)| *name == "InCEPkts").context("no InCEPkts")?;
-    Ok(count.parse()?)
+    kernel::counter(&rig.right, "IpExt", "InCEPkts")
 }
 
 fn what_waits_too_long_is_dropped_and_counted() -> Result<()> {

@@ -1,5 +1,5 @@
-//! `weir limit` where it may stand: on a tun, a tap, a bridge device, a container of a real runtime; beside others' programs and filters;
-//! and its end under a sender that never pauses.
+//! `weir limit` where it may stand: on a tun, a tap, a bridge device and the pairs behind it, a macvlan, a container of a real runtime; beside
+//! others' programs and filters; and its end under a sender that never pauses.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,12 @@ use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::run;
 use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row};
+use weir_tests::mixed::{Kind, Mixed};
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
 use weir_tests::tcx::Tcx;
 use weir_tests::tun::{Layer, Tun};
 use weir_tests::xdp::Xdp;
-use weir_tests::{harness, privileged, require_timing};
+use weir_tests::{harness, kernel, privileged, require_timing};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -29,6 +30,10 @@ fn main() -> ExitCode {
         privileged!(what_a_host_sends_by_a_tun_is_limited),
         privileged!(what_a_host_sends_by_a_tap_is_limited),
         privileged!(what_a_host_sends_by_a_bridge_is_limited),
+        privileged!(a_bridge_keeps_flows_in_order),
+        privileged!(a_macvlan_keeps_flows_in_order),
+        privileged!(pairs_that_join_a_bridge_are_said_and_steered),
+        privileged!(limits_that_share_an_end_leave_it_to_the_last),
         privileged!(floods_in_a_container),
         privileged!(others_stay_and_see_every_packet),
         privileged!(an_end_under_a_sender_that_never_pauses),
@@ -56,12 +61,130 @@ fn by_a_program(name: &str, layer: Layer) -> Result<()> {
 }
 
 fn what_a_host_sends_by_a_bridge_is_limited() -> Result<()> {
-    let row = Row::new(Between::Bridge)?;
-    row.middle.ip("addr add 10.99.0.9/24 dev br0")?;
-    // Behind the queue a bridge hands packets to the ends of pairs, on whichever processor runs the queue: not all stay in order.
+    let row = bridge_of_a_host()?;
     let reordered =
         limited_by_itself(&row, "br0", || Crowd::start(&row.middle, &row.left, "10.99.0.1", 4, 1400))?;
-    println!("    {reordered} out of order behind the bridge");
+    ensure!(reordered == 0, "{reordered} out of order");
+    Ok(())
+}
+
+/// One that the middle host sends by itself.
+fn bridge_of_a_host() -> Result<Row> {
+    let row = Row::new(Between::Bridge)?;
+    row.middle.ip("addr add 10.99.0.9/24 dev br0")?;
+    find_neighbour(&row, "10.99.0.1")?;
+    Ok(row)
+}
+
+/// The kernel lets what waited for a neighbour's address be overtaken by what comes when that is found.
+fn find_neighbour(row: &Row, address: &str) -> Result<()> {
+    row.middle.sh(&format!("ping -q -c 2 -i 0.2 -w 10 {address}")).map(drop)
+}
+
+fn a_bridge_keeps_flows_in_order() -> Result<()> {
+    keeps_flows_in_order(&bridge_of_a_host()?, "br0", "10.99.0.1")
+}
+
+fn a_macvlan_keeps_flows_in_order() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    row.middle.ip("link add mac0 link wa type macvlan mode bridge")?;
+    row.middle.ip("addr add 10.98.8.9/24 dev mac0")?;
+    row.middle.ip("link set mac0 up")?;
+    row.left.ip("addr add 10.98.8.1/24 dev veth0")?;
+    find_neighbour(&row, "10.98.8.1")?;
+    keeps_flows_in_order(&row, "mac0", "10.98.8.1")
+}
+
+/// At a rate at which every processor runs the queue: from the middle host to the left one, floods and streams.
+fn keeps_flows_in_order(row: &Row, name: &str, to: &str) -> Result<()> {
+    const ROUND: Duration = Duration::from_secs(2);
+    row.weir(&format!("limit {name} --rate 200mbit"))?.success()?;
+    let rounds = std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    for round in 1..=rounds {
+        for senders in [1, 3, 16] {
+            let crowd = Crowd::start(&row.middle, &row.left, to, senders, 1400)?;
+            let_pass(ROUND, |_| ())?;
+            let arrived = crowd.finish()?;
+            println!(
+                "    round {round}, floods {senders}: {} arrived, {} out of order",
+                arrived.count, arrived.reordered
+            );
+            ensure!(arrived.count > 100 && arrived.reordered == 0, "{senders} floods: {arrived:?}");
+        }
+        let before = kernel::counter(&row.left, "TcpExt", "TCPOFOQueue")?;
+        let streams = Mixed::start(&row.middle, &row.left, to, &[Kind::Tcp; 4])?;
+        let_pass(ROUND, |_| ())?;
+        let bytes: f64 = streams.frame_bytes().iter().sum();
+        drop(streams);
+        let reordered = kernel::counter(&row.left, "TcpExt", "TCPOFOQueue")? - before;
+        println!("    round {round}, 4 streams: {:.0} MB arrived, {reordered} out of order", bytes / 1e6);
+        ensure!(bytes > 1e6 && reordered == 0, "4 streams: {bytes} bytes, {reordered} out of order");
+    }
+    row.lossless_limit(name)?;
+    row.weir(&format!("limit {name} --off"))?.success()?;
+    Ok(())
+}
+
+/// Whether somebody has steered what comes to a host's end.
+fn is_steered(host: &Namespace) -> Result<bool> {
+    let mask = host.sh("cat /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
+    Ok(mask.trim().chars().any(|digit| !"0,".contains(digit)))
+}
+
+/// What somebody has set stays, what has left is put back, a container that is gone is no error.
+fn pairs_that_join_a_bridge_are_said_and_steered() -> Result<()> {
+    const LIMIT: &str = "limit br0 --rate 50mbit";
+    let row = bridge_of_a_host()?;
+    let set_by_somebody = "echo 2 > /sys/class/net/veth0/queues/rx-0/rps_cpus";
+    run(row.right.command("sh").args(["-c", set_by_somebody]), PATIENCE)?.success()?;
+    row.weir(LIMIT)?.success()?;
+    ensure!(is_steered(&row.left)?, "the other end of a port is not steered");
+    row.weir("stat br0 --check")?.success()?;
+    let limit = row.lossless_limit("br0")?;
+    ensure!(limit["changed"]["rps_cpus_behind"] == json!(["wa"]), "{limit}");
+
+    let third = Namespace::new("third")?;
+    row.middle.ip(&format!("link add wc type veth peer name veth0 netns {}", third.name()))?;
+    row.middle.ip("link set wc up master br0")?;
+    let said = row.weir("stat br0 --check")?;
+    ensure!(said.status.code() == Some(1), "nobody says that wc joined: {}", said.stdout);
+    ensure!(said.stderr.contains("in order behind wc, which joined since"), "{}", said.stderr);
+    ensure!(!is_steered(&third)?, "nobody asked for it");
+    row.weir(LIMIT)?.success()?;
+    ensure!(is_steered(&third)?, "the same command does not steer what joined");
+    row.weir("stat br0 --check")?.success()?;
+
+    row.middle.ip("link set wa nomaster")?;
+    row.weir(LIMIT)?.success()?;
+    ensure!(!is_steered(&row.left)?, "what has left is not put back");
+    row.middle.ip("link set wa master br0")?;
+    row.weir(LIMIT)?.success()?;
+
+    drop(third);
+    wait_until("its pair is gone", PATIENCE, || Ok(!row.middle.ip("-o link show")?.contains(" wc@")))?;
+    row.weir("stat br0 --check")?.success()?;
+    row.weir("limit br0 --off")?.success()?;
+    ensure!(!is_steered(&row.left)?, "it is not put back");
+    let mask = row.right.sh("cat /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
+    ensure!(mask.trim().trim_start_matches(['0', ',']) == "2", "somebody's steering is {mask} now");
+    Ok(())
+}
+
+fn limits_that_share_an_end_leave_it_to_the_last() -> Result<()> {
+    let row = bridge_of_a_host()?;
+    let limits = ["limit br0 --rate 50mbit", "limit wa --rate-back 20mbit --name back"];
+    for made in [limits, [limits[1], limits[0]]] {
+        for ended in [["br0", "wa"], ["wa", "br0"]] {
+            for limit in made {
+                row.weir(limit)?.success()?;
+            }
+            for (name, is_left) in ended.into_iter().zip([true, false]) {
+                ensure!(is_steered(&row.left)?, "{made:?}, before the end of {name}");
+                row.weir(&format!("limit {name} --off"))?.success()?;
+                ensure!(is_steered(&row.left)? == is_left, "{made:?}, behind the end of {name}");
+            }
+        }
+    }
     Ok(())
 }
 

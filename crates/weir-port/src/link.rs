@@ -175,6 +175,44 @@ pub fn set_up(ifindex: u32, up: bool) -> Result<()> {
     })
 }
 
+/// How an interface is joined to others of its namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Joint {
+    /// Its number.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it is an end of a pair.
+    pub is_veth: bool,
+    /// The bridge or bond it belongs to.
+    pub master: Option<u32>,
+    /// What it stands on, as a VLAN and a macvlan do; `None` where that is in another namespace.
+    pub below: Option<u32>,
+}
+
+/// Every interface of this thread's namespace.
+pub fn joints() -> Result<Vec<Joint>> {
+    let doing = || "listing the interfaces of a network namespace".to_string();
+    let request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
+    let mut socket = NetlinkSocket::new();
+    let mut reply = socket.request(&request).doing(doing)?;
+    let mut joints = Vec::new();
+    while let Some(item) = reply.recv() {
+        let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
+        let info = attributes.get_linkinfo().ok();
+        let is_veth = info.is_some_and(|info| info.get_kind().is_ok_and(|kind| kind == c"veth"));
+        let is_here = attributes.get_link_netnsid().is_err();
+        joints.push(Joint {
+            ifindex: header.ifi_index as u32,
+            name: attributes.get_ifname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+            is_veth,
+            master: attributes.get_master().ok(),
+            below: attributes.get_link().ok().filter(|_| is_here && !is_veth),
+        });
+    }
+    Ok(joints)
+}
+
 /// The Ethernet addresses of the ports of a bridge of this thread's namespace.
 pub fn addresses_of_ports(bridge: u32) -> Result<Vec<[u8; 6]>> {
     let doing = || format!("listing the ports of bridge number {bridge}");

@@ -3,6 +3,7 @@
 use weir_core::limit::ROOT_CLASS;
 use weir_core::limit::shared::{Kind, kind_of};
 
+use super::behind::{self, Behind};
 use super::htb::{self, ClassTraffic, Root, Traffic};
 use super::memory::{Arrivals, Counts, Memory};
 use super::record::{ClassRecord, Record, Stage};
@@ -129,6 +130,17 @@ impl Seen {
         masks().ok().flatten().filter(|masks| *masks != before)
     }
 
+    /// The pairs behind a device that is none itself, as far as they can be found.
+    pub fn behind(&self) -> Behind {
+        behind::find(&self.place).unwrap_or_default()
+    }
+
+    /// The near ends of those at whose other end it switched steering on.
+    pub fn steered_behind(&self) -> Vec<String> {
+        let steered = self.record.as_ref().map_or(&[][..], |record| &record.steered_behind);
+        if steered.is_empty() { Vec::new() } else { self.behind().names(steered) }
+    }
+
     /// What is wrong with it, a sentence each.
     pub fn faults(&self) -> Vec<String> {
         let place = self.place.describe();
@@ -158,6 +170,15 @@ impl Seen {
                 "limit {} at {place} has {} of its {leaves} classes: remove it with --off and set it again",
                 record.name,
                 self.classes.len()
+            ));
+        }
+        let unsteered = self.behind().unsteered();
+        if !unsteered.is_empty() {
+            faults.push(format!(
+                "limit {} at {place} does not keep flows in order behind {}, which joined since, or where somebody switched rps_cpus off: \
+                 the same command again does",
+                record.name,
+                unsteered.join(", ")
             ));
         }
         if bypassed > 0 {

@@ -3,7 +3,8 @@
 //! From the outside in: this file sets and changes a limit, [`reshape`] changes the classes below it, [`mod@off`] removes it, [`find`]
 //! finds those there are; [`htb`] and [`filter`] are the kernel's objects, [`program`] gives flows their leaves, of the class that
 //! [`classify`] finds, [`mod@passing`] bounds what waits of those that nobody can hold, [`memory`] is what it works on and where
-//! [`record`] is kept; [`steering`] keeps order at the other end of a pair, and [`arrivals`] sees there what has passed.
+//! [`record`] is kept; [`steering`] keeps order at the other end of a pair, also of those [`mod@behind`] another device, and
+//! [`arrivals`] sees there what has passed.
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory; the memory says what
 //! the limit is and what to put back. So there is no process, file or pin, and all of it goes with the interface.
@@ -14,6 +15,7 @@
 //! `PACKET_QDISC_BYPASS` passes no queue; of a pair it is counted.
 
 pub mod arrivals;
+pub mod behind;
 pub mod classify;
 pub mod filter;
 pub mod find;
@@ -148,6 +150,7 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
     let plan = record.plan().map_err(|why| unsuitable(place, &format!("cannot be limited: {why}")))?;
     match found {
         Some(Found { memories, record: Some(before) }) if is_there => {
+            record.steered_behind = behind::update(place, &memories[0], &before)?;
             if asked.classes.is_some() {
                 record = reshape::reshape(place, memories, &plan, &before, record)?;
             } else {
@@ -195,6 +198,7 @@ fn wanted_record(
         packet_bytes_max: place.link.gso_bytes_max.max(place.link.mtu_bytes + 18),
         stage: Stage::Making,
         steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
+        steered_behind: before.map(|before| before.steered_behind.clone()).unwrap_or_default(),
         sees_arrivals: before.is_some_and(|before| before.sees_arrivals),
         made_clsact: before.is_some_and(|before| before.made_clsact),
         lost_when_set: before.map_or(0, |before| before.lost_when_set),
@@ -208,14 +212,16 @@ fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<Record> {
     let far_end = place.far_end()?;
     check_order(place, far_end.as_ref())?;
     let steering = far_end.as_ref().map(Place::steering).transpose()?;
+    let behind = behind::find(place)?;
     // What was changed for a limit that somebody took away was changed before this one.
     let gone = far_end.as_ref().and_then(gone_from);
     if let Some(steering) = &steering {
         record.steering_before = match &gone {
             Some(gone) => gone.steering_before.clone(),
-            None => steering.masks()?,
+            None => steering_before(place, steering)?,
         };
     }
+    record.steered_behind = behind.to_steer(place, &[])?;
     let memories = memories(plan, Vec::new())?;
     set_clocks(&memories, plan, |_, _| true);
     let own = &memories[0];
@@ -242,13 +248,18 @@ fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<Record> {
     let made = write(own, &record).and_then(|()| make_queue());
     record.lost_when_set = tx_dropped(place).unwrap_or(dropped_before).saturating_sub(dropped_before);
     let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), Steering::spread));
+    let made = made.and_then(|()| behind.steer());
     own.forget_bypassed();
     let made = made.and_then(|()| change(place, &memories, plan, record.clone(), true));
     if made.is_err() {
         // The first error says it all.
         let _ = place.netns.run(|| htb::remove(ifindex));
         let _ = looks_from.map_or(Ok(()), |far_end| arrivals::unwatch(far_end, record.made_clsact));
-        let _ = steering.map_or(Ok(()), |steering| steering.set(&record.steering_before));
+        let _ = steering.map_or(Ok(()), |steering| match behind::is_needed_by_others(place)? {
+            true => Ok(()),
+            false => steering.set(&record.steering_before),
+        });
+        let _ = behind::put_back(place, &record.steered_behind);
     }
     made.map(|()| record)
 }
@@ -256,6 +267,13 @@ fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<Record> {
 /// Packets that a device counts as dropped, among them those that came while the kernel swapped its queue.
 fn tx_dropped(place: &Place) -> Result<u64> {
     Ok(place.netns.run(|| Link::by_index(place.link.ifindex))?.tx_dropped)
+}
+
+/// Steering at the other end of a pair, as it was before any limit set it.
+fn steering_before(place: &Place, steering: &Steering) -> Result<Vec<String>> {
+    let masks = steering.masks()?;
+    let is_others = steering.is_spread()? && behind::is_needed_by_others(place)?;
+    Ok(if is_others { vec!["0".into(); masks.len()] } else { masks })
 }
 
 /// What a limit was whose packets arrived at an end, and which is not there any more.

@@ -14,7 +14,7 @@ use super::find::Found;
 use super::htb::{self, Traffic};
 use super::memory::Memory;
 use super::record::{Record, Stage};
-use super::{Place, arrivals, find, leaves_first, open_plan, tx_dropped, unsuitable};
+use super::{Place, arrivals, behind, find, leaves_first, open_plan, tx_dropped, unsuitable};
 use crate::error::{Doing, Result};
 
 /// How long a step lasts at most.
@@ -108,13 +108,14 @@ fn forget(place: &Place) -> Result<Off> {
 /// Puts back what the limit changed beside the queue, unless somebody changed it again.
 fn put_back(place: &Place, record: Option<&Record>) -> Result<()> {
     let Some(record) = record else { return Ok(()) };
+    behind::put_back(place, &record.steered_behind)?;
     let is_changed = record.sees_arrivals || !record.steering_before.is_empty();
     let Some(far_end) = (if is_changed { place.far_end()? } else { None }) else { return Ok(()) };
     if record.sees_arrivals {
         arrivals::unwatch(&far_end, record.made_clsact)?;
     }
     let steering = far_end.steering()?;
-    if !record.steering_before.is_empty() && steering.is_spread()? {
+    if !record.steering_before.is_empty() && !behind::is_needed_by_others(place)? && steering.is_spread()? {
         steering.set(&record.steering_before)?;
     }
     Ok(())

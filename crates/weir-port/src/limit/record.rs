@@ -24,6 +24,9 @@ pub struct Record {
     pub stage: Stage,
     /// Receive packet steering at the other end as it was: the mask of processors of each of its queues.
     pub steering_before: Vec<String>,
+    /// The pairs behind an interface that is none, by the numbers of their near ends, at whose other ends steering was off before.
+    #[serde(default)]
+    pub steered_behind: Vec<u32>,
     /// Whether what it lets pass is seen at the other end.
     #[serde(default)]
     pub sees_arrivals: bool,

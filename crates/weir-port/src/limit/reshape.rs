@@ -305,6 +305,7 @@ mod tests {
             made_clsact: false,
             lost_when_set: 0,
             steering_before: Vec::new(),
+            steered_behind: Vec::new(),
             classes: shape.classes.clone(),
             filters: shape.filters.clone(),
         }

@@ -6,8 +6,8 @@
 //!
 //! Rule: where somebody has set it, it stays as it is. What is changed is returned, to be put back.
 //!
-//! Limits: a bridge device has no other end. It hands packets to those of pairs whose steering is nobody's to change here, so a few
-//! of a flow may overtake each other behind its queue.
+//! Limits: of a pair that is behind another device, such as a bridge, [`super::behind`] knows. A network card, a tun and a tap have no
+//! other end here.
 //!
 //! Source: kernel `Documentation/networking/scaling.rst`, `net/core/net-sysfs.c`. A view of sysfs shows the interfaces of the
 //! namespace it was mounted from, so this one is made anew and mounted nowhere (`fsopen(2)`, Linux 5.2).
@@ -48,13 +48,22 @@ impl Steering {
 
     /// Steers by every processor, unless there is one only or somebody has set it.
     pub fn spread(&self) -> Result<()> {
-        let mask = every_processor()?;
-        let before = self.masks()?;
-        let is_one = digits(&mask) == "1";
-        if is_one || !before.iter().all(|mask| digits(mask).is_empty()) {
+        if !self.is_off()? {
             return Ok(());
         }
-        self.set(&vec![mask; before.len()])
+        self.set(&vec![every_processor()?; self.masks()?.len()])
+    }
+
+    /// Whether nobody has set it, where it makes a difference: not with one processor.
+    pub fn is_off(&self) -> Result<bool> {
+        let is_one = digits(&every_processor()?) == "1";
+        Ok(!is_one && self.masks()?.iter().all(|mask| is_none(mask)))
+    }
+
+    /// Switches it off, if it is as [`Steering::spread`] sets it.
+    pub fn switch_off(&self) -> Result<()> {
+        let queues = self.masks()?.len();
+        if self.is_spread()? { self.set(&vec!["0".into(); queues]) } else { Ok(()) }
     }
 
     /// Whether it is as [`Steering::spread`] sets it.
@@ -79,6 +88,11 @@ impl Steering {
     fn file(&self, queue: usize) -> PathBuf {
         self.folder.join(format!("rx-{queue}/rps_cpus"))
     }
+}
+
+/// Whether a mask names no processor, so that nothing is steered.
+pub fn is_none(mask: &str) -> bool {
+    digits(mask).is_empty()
 }
 
 /// The digits of a mask, from the first that is not 0; none where it is off.

@@ -7,6 +7,7 @@ use weir_core::limit::is_short_burst;
 use weir_core::rate::Rate;
 use weir_core::units::{size_text, time_text};
 use weir_port::hold;
+use weir_port::limit::behind;
 use weir_port::limit::off::{self, Off};
 use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
@@ -24,7 +25,7 @@ use crate::{Failure, Outcome, human, output, text};
 ///
 /// DEV is the host's end of a pair (veth): then --rate is set at its other end, where the programs are, and --rate-back at
 /// DEV. With --pid it is the device inside that process's network namespace. Any other interface (tun, tap, a bridge, a network
-/// card) is limited itself, in what this host sends by it.
+/// card) is limited itself, in what this host sends by it. Give the command again when a container has joined a limited bridge.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir limit veth-a --rate 200mbit                 what the container behind veth-a sends
@@ -179,6 +180,7 @@ fn set(
         ))?;
     }
     warn_of_short_burst(&record);
+    warn_of_unseen(place);
     say_classes(place, &record)
 }
 
@@ -231,6 +233,18 @@ fn warn_of_short_burst(record: &Record) {
             size_text(record.burst_bytes),
             time_text(rate.ns_for(record.burst_bytes) / 1000 * 1000),
             size_text(burst_bytes_default(rate).next_multiple_of(1024)),
+        ));
+    }
+}
+
+/// Of pairs behind a bridge or another device, whose steering could not be set.
+fn warn_of_unseen(place: &Place) {
+    let unseen = behind::find(place).map(|behind| behind.unseen).unwrap_or_default();
+    if !unseen.is_empty() {
+        output::warn(format_args!(
+            "the other ends of {} are in network namespaces that cannot be seen from here, and packets of a flow may overtake each other \
+             there: run weir in the host's PID namespace",
+            unseen.join(", ")
         ));
     }
 }

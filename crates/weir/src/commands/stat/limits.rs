@@ -65,11 +65,19 @@ pub fn to_json(seen: &Seen) -> Value {
         "crowded": seen.counts.crowded,
         "leaves": [leaves(seen, "held", Kind::Held), leaves(seen, "passing", Kind::Passing)],
         "classes": seen.record.iter().flat_map(|record| &record.classes).map(|of| class(seen, of)).collect::<Vec<_>>(),
-        "changed": seen.changed_steering().map(|now| json!({
-            "rps_cpus": {"before": record.map(|record| &record.steering_before), "now": now},
-        })),
+        "changed": changed(seen),
         "faults": seen.faults(),
     })
+}
+
+/// What was changed beside the queue.
+fn changed(seen: &Seen) -> Option<Value> {
+    let before = seen.record.as_ref().map(|record| &record.steering_before);
+    let behind = seen.steered_behind();
+    match seen.changed_steering() {
+        Some(now) => Some(json!({"rps_cpus": {"before": before, "now": now}})),
+        None => (!behind.is_empty()).then(|| json!({"rps_cpus_behind": behind})),
+    }
 }
 
 /// Who is held at this moment; `None` where that cannot be told.
@@ -226,6 +234,14 @@ pub fn render(seen: &Seen) -> String {
             "  changed until --off: rps_cpus at the other end, {} before, {} now",
             record.steering_before.join(" "),
             now.join(" ")
+        );
+    }
+    let behind = seen.steered_behind();
+    if !behind.is_empty() {
+        let _ = writeln!(
+            text,
+            "  changed until --off: rps_cpus at the other ends of {}, off before",
+            behind.join(", ")
         );
     }
     text

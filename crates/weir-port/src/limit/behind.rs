@@ -1,0 +1,269 @@
+//! The pairs behind a limited device that is none itself: the ports of a bridge, the members of a bond, what a VLAN or a macvlan stands on.
+//!
+//! ```text
+//! br0 (limited) -- port veth-a -- eth0 in a container      of each such pair the other end is steered, as of a pair
+//!               -- port veth-b -- eth0 in a container      that is limited itself
+//!               -- port bond0 -- member veth-c -- ...
+//!               -- port eth1                               a card: nothing to steer
+//! ```
+//!
+//! Rule: each is steered whose steering is off; the record has those. What somebody has set stays. A pair that joins later is said by
+//! `weir stat`, and steered by the same command again, which switches off those that have left. Several limits
+//! may need one end: who comes second finds it in the other's record, who goes first leaves it.
+//!
+//! Owner of state: the limit's record. A container that is gone has taken its end along, which is no error.
+//!
+//! Limits: only within the namespace of the device are pairs found, and only if somebody is in the namespace of the other end or it is
+//! mounted. VLANs and bonds are followed by the kernel's source alone: no machine here had them. Where a tunnel leads is a matter of routes.
+//! Macvlans on one device reach each other by that device's own list, whose steering is not ours to change, so a few packets of a flow
+//! may overtake each other there. A bond that deals packets out in turn keeps no order with or without a limit, and a card with several
+//! transmit queues has its own. Of a queue that somebody removed the record is gone, and steering stays.
+//!
+//! Source: kernel `net/core/dev.c:netif_rx_internal`, `net/bridge/br_forward.c`, `drivers/net/macvlan.c:macvlan_queue_xmit`.
+
+use std::collections::HashSet;
+
+use super::Place;
+use super::find;
+use super::htb::{self, Root};
+use super::memory::Memory;
+use super::record::Record;
+use super::steering::{self, Steering};
+use crate::error::{Doing, Result};
+use crate::link::{self, Joint, Link};
+use crate::netns::NetNs;
+
+/// The pairs behind a device.
+#[derive(Debug, Default)]
+pub struct Behind {
+    /// Those whose other end can be seen.
+    pub pairs: Vec<Pair>,
+    /// The names of the near ends of those whose other end cannot.
+    pub unseen: Vec<String>,
+}
+
+/// One pair by which packets of a device leave.
+#[derive(Debug)]
+pub struct Pair {
+    /// The number of its near end, in the namespace of the device.
+    pub ifindex: u32,
+    /// The name of that.
+    pub name: String,
+    far_end: Place,
+}
+
+/// The pairs behind a device; none if it is one itself.
+pub fn find(place: &Place) -> Result<Behind> {
+    let mut behind = Behind::default();
+    if place.link.kind == "veth" {
+        return Ok(behind);
+    }
+    let joints = place.netns.run(link::joints)?;
+    for joint in leading_from(&joints, place.link.ifindex) {
+        match far_end(&place.netns, joint.ifindex) {
+            Ok(Some(far_end)) => {
+                behind.pairs.push(Pair { ifindex: joint.ifindex, name: joint.name.clone(), far_end })
+            }
+            Ok(None) => {}
+            Err(_) => behind.unseen.push(joint.name.clone()),
+        }
+    }
+    Ok(behind)
+}
+
+/// The ends of pairs to which packets come that leave by interface `from`.
+fn leading_from(joints: &[Joint], from: u32) -> Vec<&Joint> {
+    let (mut seen, mut to_look_at) = (HashSet::from([from]), vec![from]);
+    let mut ends = Vec::new();
+    while let Some(ifindex) = to_look_at.pop() {
+        let below = joints.iter().find(|joint| joint.ifindex == ifindex).and_then(|joint| joint.below);
+        let next =
+            joints.iter().filter(|joint| joint.master == Some(ifindex) || below == Some(joint.ifindex));
+        for joint in next {
+            if !seen.insert(joint.ifindex) {
+                continue;
+            }
+            // What passes a pair is steered at its other end, and needs no more behind that.
+            if joint.is_veth { ends.push(joint) } else { to_look_at.push(joint.ifindex) }
+        }
+    }
+    ends.sort_by_key(|joint| joint.ifindex);
+    ends
+}
+
+/// The other end of the pair that has interface `ifindex` as its near end; `None` if it is gone.
+fn far_end(netns: &NetNs, ifindex: u32) -> Result<Option<Place>> {
+    let look = || {
+        let link = netns.run(|| Link::by_index(ifindex))?;
+        Place { netns: netns.try_clone()?, link }.far_end()
+    };
+    match look() {
+        Err(error) if error.is_no_interface() => Ok(None),
+        found => found,
+    }
+}
+
+impl Behind {
+    /// The names of the pairs at whose other end nothing keeps the packets of a flow in order.
+    pub fn unsteered(&self) -> Vec<String> {
+        let is_off = |pair: &&Pair| matches!(pair.look(Steering::is_off), Ok(Some(true)));
+        self.pairs.iter().filter(is_off).map(|pair| pair.name.clone()).collect()
+    }
+
+    /// The names of those that are among `steered`.
+    pub fn names(&self, steered: &[u32]) -> Vec<String> {
+        let pairs = self.pairs.iter().filter(|pair| steered.contains(&pair.ifindex));
+        pairs.map(|pair| pair.name.clone()).collect()
+    }
+
+    /// Those that a limit at `place` steers, or shares with another that does; it steered those of `before`.
+    pub(super) fn to_steer(&self, place: &Place, before: &[u32]) -> Result<Vec<u32>> {
+        let others = steered_by_others(place)?;
+        let mut ours = Vec::new();
+        for pair in &self.pairs {
+            let is_known = before.contains(&pair.ifindex) || others.contains(&pair.ifindex);
+            let is_ours = |end: &Steering| Ok(end.is_off()? || (is_known && end.is_spread()?));
+            if pair.look(is_ours)? == Some(true) {
+                ours.push(pair.ifindex);
+            }
+        }
+        Ok(ours)
+    }
+
+    /// Steers those that nobody has set.
+    pub(super) fn steer(&self) -> Result<()> {
+        self.pairs.iter().try_for_each(|pair| pair.look(Steering::spread).map(drop))
+    }
+}
+
+impl Pair {
+    /// Asks or changes the steering of the other end; `None` if that is gone.
+    fn look<T>(&self, work: impl Fn(&Steering) -> Result<T>) -> Result<Option<T>> {
+        let far_end = &self.far_end;
+        let done = far_end.steering().and_then(|steering| work(&steering));
+        let is_gone = || {
+            let link = far_end.netns.run(|| Link::by_index(far_end.link.ifindex));
+            link.is_err_and(|error| error.is_no_interface())
+        };
+        match done {
+            Err(_) if is_gone() => Ok(None),
+            done => done.map(Some),
+        }
+    }
+}
+
+/// Brings what a limit has steered to what is behind its device now. The record says so before anything is changed.
+pub(super) fn update(place: &Place, memory: &Memory, before: &Record) -> Result<Vec<u32>> {
+    let behind = find(place)?;
+    let steered = behind.to_steer(place, &before.steered_behind)?;
+    let left = before.steered_behind.iter().copied();
+    let left: Vec<u32> =
+        left.filter(|ifindex| !behind.pairs.iter().any(|pair| pair.ifindex == *ifindex)).collect();
+    if steered != before.steered_behind {
+        let steered_behind = steered.iter().chain(&left).copied().collect();
+        let record = Record { steered_behind, ..before.clone() };
+        memory.write(&record).doing(|| "writing what is steered behind a limit into its memory".into())?;
+    }
+    behind.steer()?;
+    put_back(place, &left)?;
+    Ok(steered)
+}
+
+/// Switches steering off that a limit has switched on, where no other limit needs it.
+pub(super) fn put_back(place: &Place, steered: &[u32]) -> Result<()> {
+    if steered.is_empty() {
+        return Ok(());
+    }
+    let others = steered_by_others(place)?;
+    for &ifindex in steered.iter().filter(|ifindex| !others.contains(ifindex)) {
+        // One that cannot be seen any more has moved to where it is nobody's here.
+        let Some(far_end) = far_end(&place.netns, ifindex).ok().flatten() else { continue };
+        Pair { ifindex, name: String::new(), far_end }.look(Steering::switch_off)?;
+    }
+    Ok(())
+}
+
+/// The pairs, by the numbers of their near ends, at whose other ends limits of other interfaces of the namespace have steered.
+fn steered_by_others(place: &Place) -> Result<HashSet<u32>> {
+    let roots = place.netns.run(htb::roots)?;
+    let mut steered = HashSet::new();
+    for (ifindex, root, _) in roots {
+        if root != Root::Limit || ifindex == place.link.ifindex {
+            continue;
+        }
+        // One that goes meanwhile needs nothing.
+        let Ok(link) = place.netns.run(|| Link::by_index(ifindex)) else { continue };
+        let other = find::at(&Place { netns: place.netns.try_clone()?, link }).ok().flatten();
+        let Some(record) = other.and_then(|found| found.record) else { continue };
+        let before = &record.steering_before;
+        if !before.is_empty() && before.iter().all(|mask| steering::is_none(mask)) {
+            steered.insert(ifindex);
+        }
+        steered.extend(record.steered_behind);
+    }
+    Ok(steered)
+}
+
+/// Whether a limit of another interface has steered the other end of a pair whose end this is.
+pub(super) fn is_needed_by_others(place: &Place) -> Result<bool> {
+    Ok(steered_by_others(place)?.contains(&place.link.ifindex))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joint(ifindex: u32, is_veth: bool, master: u32, below: u32) -> Joint {
+        let some = |number| (number > 0).then_some(number);
+        Joint { ifindex, name: format!("if{ifindex}"), is_veth, master: some(master), below: some(below) }
+    }
+
+    fn ends(joints: &[Joint], from: u32) -> Vec<u32> {
+        leading_from(joints, from).iter().map(|joint| joint.ifindex).collect()
+    }
+
+    #[test]
+    fn a_bridge_leads_to_its_ports_that_are_pairs() {
+        let bridge = [
+            joint(1, false, 0, 0),
+            joint(3, true, 1, 0),
+            joint(2, true, 1, 0),
+            joint(4, false, 1, 0),
+            joint(5, true, 0, 0),
+        ];
+        assert_eq!(ends(&bridge, 1), [2, 3]);
+        assert_eq!(ends(&bridge, 4), [0; 0], "a card");
+    }
+
+    #[test]
+    fn what_stands_on_a_pair_leads_there_and_what_is_on_the_pair_does_not() {
+        // A VLAN, a macvlan and a VLAN of that on pair 2, which is a port of bridge 1.
+        let stack = [
+            joint(1, false, 0, 0),
+            joint(2, true, 1, 0),
+            joint(3, false, 0, 2),
+            joint(4, false, 0, 2),
+            joint(5, false, 0, 4),
+        ];
+        for from in [1, 3, 4, 5] {
+            assert_eq!(ends(&stack, from), [2], "from {from}");
+        }
+    }
+
+    #[test]
+    fn a_bond_of_pairs_behind_a_vlan_that_is_a_port_is_found_once() {
+        let port = [
+            joint(1, false, 0, 0),
+            joint(2, false, 1, 3),
+            joint(3, false, 1, 0),
+            joint(4, true, 3, 0),
+            joint(5, true, 3, 0),
+        ];
+        assert_eq!(ends(&port, 1), [4, 5]);
+    }
+
+    #[test]
+    fn a_circle_ends() {
+        assert_eq!(ends(&[joint(1, false, 2, 2), joint(2, false, 1, 1)], 1), [0; 0]);
+    }
+}
