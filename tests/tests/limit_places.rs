@@ -197,18 +197,24 @@ fn limited_by_itself(row: &Row, name: &str, start: impl FnOnce() -> Result<Crowd
     ensure!(done.stdout.contains(&said), "{}", done.stdout);
     let crowd = start()?;
     wait_until("the first arrive", PATIENCE, || Ok(crowd.received() > 100))?;
-    let (first, started) = (sent_bytes(row, name)?, now());
+    // Both looks take time, more on a busy machine: the bytes are those of no more than `longest` and no less than `shortest`.
+    let before_first = now();
+    let first = sent_bytes(row, name)?;
+    let behind_first = now();
     let_pass(Duration::from_secs(2), |_| ())?;
-    let (last, elapsed_s) = (sent_bytes(row, name)?, started.elapsed().as_secs_f64());
+    let shortest = behind_first.elapsed();
+    let last = sent_bytes(row, name)?;
+    let longest = before_first.elapsed();
     let held = row.lossless_limit(name)?["held"]["packets"].as_u64();
     ensure!(held > Some(4), "nobody is held: {held:?}");
     let (sent, arrived) = crowd.finish_counted()?;
     ensure!(arrived.count == sent, "{sent} sent, {} arrived", arrived.count);
     row.lossless_limit(name)?;
-    let share = (last - first) as f64 * 8.0 / elapsed_s / RATE_BITS_PER_S;
-    println!("    {share:.4} of the rate, {sent} datagrams");
-    ensure!(share <= 1.02, "{:.1} % of the rate: the limit does not hold", share * 100.0);
-    require_timing!(share >= 0.97, "{:.1} % of the rate", share * 100.0);
+    let [least, most] = [longest, shortest]
+        .map(|elapsed| (last - first) as f64 * 8.0 / elapsed.as_secs_f64() / RATE_BITS_PER_S);
+    println!("    {least:.4} to {most:.4} of the rate, {sent} datagrams");
+    ensure!(least <= 1.02, "{:.1} % of the rate: the limit does not hold", least * 100.0);
+    require_timing!(most >= 0.97, "{:.1} % of the rate", most * 100.0);
     row.weir(&format!("limit {name} --off"))?.success()?;
     let after = row.middle.tc(&format!("qdisc show dev {name}"))?;
     ensure!(after == before, "{name} had {before}, has {after}");
