@@ -98,6 +98,32 @@ pub unsafe fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<c_int> {
     check(result as c_int)
 }
 
+/// Makes something of BPF, and where the kernel refuses it once more with no bound of locked memory: before Linux 5.11 maps and programs are
+/// charged to `RLIMIT_MEMLOCK`, of which root too has 64 KiB, and one that is short is `EPERM`. The bound is then what it was.
+pub fn with_memory_to_lock<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let refused = match make() {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => error,
+        made => return made,
+    };
+    // Without the right to raise it the first answer stands.
+    let Ok(before) =
+        set_memory_to_lock(libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY })
+    else {
+        return Err(refused);
+    };
+    let made = make();
+    set_memory_to_lock(before)?;
+    made
+}
+
+/// Sets how much memory this process may lock; what it was before.
+fn set_memory_to_lock(limit: libc::rlimit) -> io::Result<libc::rlimit> {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both point at live values; 0 names this process.
+    check(unsafe { libc::prlimit(0, libc::RLIMIT_MEMLOCK, &raw const limit, &raw mut before) })?;
+    Ok(before)
+}
+
 /// Waits until `wait` is readable or `timeout_ns` have passed; `None` waits for ever. Says which were readable.
 pub fn poll_readable(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> io::Result<usize> {
     let timeout = timeout_ns.map(|ns| libc::timespec {
@@ -269,4 +295,42 @@ pub fn set_realtime() {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters are passed by a pointer to a live value; 0 names this thread.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory_to_lock() -> libc::rlim_t {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the pointer is of a live value.
+        check(unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) }).expect("it is told");
+        limit.rlim_cur
+    }
+
+    #[test]
+    fn what_is_refused_for_locked_memory_is_made_without_a_bound() {
+        let before = memory_to_lock();
+        let mut bounds = Vec::new();
+        let made = with_memory_to_lock(|| {
+            bounds.push(memory_to_lock());
+            if bounds.len() == 1 { Err(io::Error::from_raw_os_error(libc::EPERM)) } else { Ok(()) }
+        });
+        match made {
+            Ok(()) => assert_eq!(bounds, [before, libc::RLIM_INFINITY]),
+            // Without the right to raise it.
+            Err(error) => assert_eq!((error.raw_os_error(), bounds), (Some(libc::EPERM), vec![before])),
+        }
+        assert_eq!(memory_to_lock(), before);
+    }
+
+    #[test]
+    fn what_else_is_refused_is_refused() {
+        let mut tries = 0;
+        let made: io::Result<()> = with_memory_to_lock(|| {
+            tries += 1;
+            Err(io::Error::from_raw_os_error(libc::EINVAL))
+        });
+        assert!(made.is_err() && tries == 1);
+    }
 }

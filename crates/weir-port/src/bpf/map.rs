@@ -79,8 +79,10 @@ impl Map {
             ..Default::default()
         };
         attributes.map_name[..4].copy_from_slice(b"weir");
-        // SAFETY: there is no address in them.
-        let fd = unsafe { sys::bpf(BPF_MAP_CREATE, &mut attributes) }.and_then(sys::check_fd)?;
+        let fd = sys::with_memory_to_lock(|| {
+            // SAFETY: there is no address in them.
+            unsafe { sys::bpf(BPF_MAP_CREATE, &mut attributes) }.and_then(sys::check_fd)
+        })?;
         Ok(Map { fd, key_size, value_size })
     }
 

@@ -127,8 +127,11 @@ impl Program {
         attributes.prog_name[..4].copy_from_slice(b"weir");
         let mut more_tries = 1..LOAD_TRIES;
         let result = loop {
-            // SAFETY: the addresses are of `slots`, with their number, and of a terminated constant; no log is asked for.
-            match unsafe { sys::bpf(BPF_PROG_LOAD, &mut attributes) }.and_then(sys::check_fd) {
+            let loaded = sys::with_memory_to_lock(|| {
+                // SAFETY: the addresses are of `slots`, with their number, and of a terminated constant; no log is asked for.
+                unsafe { sys::bpf(BPF_PROG_LOAD, &mut attributes) }.and_then(sys::check_fd)
+            });
+            match loaded {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && more_tries.next().is_some() => {}
                 result => break result,
             }
