@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         privileged!(another_file_under_load_loses_nothing),
         privileged!(what_goes_is_removed_when_it_is_empty),
         privileged!(forwarded_packets_wait_in_their_class),
+        privileged!(what_is_waited_for_is_named),
         privileged!(wrong_files_change_nothing),
     ])
 }
@@ -307,6 +308,69 @@ fn forwarded_packets_wait_in_their_class() -> Result<()> {
         Ok(dropped("b").and_then(|count| count.as_u64()) > Some(0))
     })?;
     flood.finish(PATIENCE).map(drop)
+}
+
+/// A class at its ceiling waits for that, classes that have used up the limit for the limit, and nothing for nothing.
+fn what_is_waited_for_is_named() -> Result<()> {
+    const FILE: &str = r#"
+default = "wide"
+[[class]]
+name = "narrow"
+rate = "5mbit"
+ceil = "10mbit"
+[[class]]
+name = "wide"
+rate = "10mbit"
+ceil = "50mbit"
+[[class]]
+name = "other"
+rate = "10mbit"
+ceil = "50mbit"
+[[filter]]
+protocol = "udp"
+to_ports = "5001-5002"
+class = "narrow"
+[[filter]]
+protocol = "udp"
+to_ports = "5101-5102"
+class = "other"
+"#;
+    let row = Row::new(Between::Bridge)?;
+    let file = File::new(FILE)?;
+    row.weir(&format!("limit wa --rate 50mbit --classes {}", file.path()))?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let said = || -> Result<[Value; 4]> {
+        let limit = row.limits("wa")?.swap_remove(0);
+        let of = |name: &str| {
+            let classes = limit["classes"].as_array().context("no classes")?;
+            let class = classes.iter().find(|class| class["name"] == name).context("no such class")?;
+            anyhow::Ok(class["waits_for"].clone())
+        };
+        Ok([limit["waits_for"].clone(), of("narrow")?, of("wide")?, of("other")?])
+    };
+    let require = |expected: [Option<&str>; 4]| {
+        let expected = expected.map(|name| name.map_or(Value::Null, Value::from));
+        let mut seen = Vec::new();
+        let named = wait_until("the gates are named", PATIENCE, || {
+            seen.push(said()?);
+            Ok(seen.last() == Some(&expected))
+        });
+        named.with_context(|| format!("{:?} in place of {expected:?}", &seen[..seen.len().min(9)]))
+    };
+    require([None; 4])?;
+    let load = |first_port, seconds| Load { first_port, ..Load::new(&row.left, &row.right, &to, 2, seconds) };
+    let narrow = Flood::start(&load(5001, 3.0))?;
+    require([Some("narrow"), Some("narrow"), None, None])?;
+    let shown = row.weir("stat wa")?.success()?.stdout;
+    ensure!(shown.contains("waits for class narrow's ceiling"), "{shown}");
+    narrow.finish(PATIENCE)?;
+    require([None; 4])?;
+    let floods = [Flood::start(&load(5101, 3.0))?, Flood::start(&load(5201, 3.0))?];
+    require([Some("wa"), None, Some("wa"), Some("wa")])?;
+    let shown = row.weir("stat wa")?.success()?.stdout;
+    ensure!(shown.contains("waits for limit wa"), "{shown}");
+    floods.into_iter().try_for_each(|flood| flood.finish(PATIENCE).map(drop))?;
+    require([None; 4])
 }
 
 fn wrong_files_change_nothing() -> Result<()> {

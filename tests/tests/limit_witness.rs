@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::bed::{End, Namespace};
+use weir_lab::bed::{End, Namespace, names};
 use weir_lab::clock::{now, wait_until};
 use weir_lab::iperf::{Flood, Load};
 use weir_tests::limits::{Between, Row};
@@ -220,7 +220,7 @@ fn who_is_held_and_for_how_long_is_told() -> Result<()> {
                 && sender["pid"].as_u64() > Some(0)
                 && sender["bytes"].as_u64() > Some(0)
         };
-        Ok(senders.iter().any(named))
+        Ok(senders.iter().any(named) && !during["waits_for"].is_null())
     })?;
     ensure!(during["waits_for"] == "wa" && during["delay_ns"].as_u64() > Some(0), "{during}");
     flood.finish(PATIENCE)?;
@@ -234,6 +234,18 @@ fn who_is_held_and_for_how_long_is_told() -> Result<()> {
         "held for longer than there was time: {held_ns} ns"
     );
     ensure!(limit["bypassed_packets"] == 0, "{limit}");
+    // What is sent to programs is seen on one side of the queue alone: what waits there is told, and over the rate, but not for how long.
+    let to_left = names(0, 1).v4;
+    let back = Load::new(&row.right, &row.left, &to_left, 1, 1.0);
+    let flood = Flood::start(&back)?;
+    wait_until("something waits on the way back", PATIENCE, || {
+        let limit = &row.limits("wa")?[1];
+        ensure!(limit["delay_ns"].is_null() && limit["held_ns"].is_null(), "nobody can see that: {limit}");
+        let bytes = limit["held"]["bytes"].as_u64().context("no bytes")?;
+        ensure!(limit["held_over_rate_ns"] == bytes * 400, "20 Mbit/s: {limit}");
+        Ok(bytes > 0 && limit["waits_for"] == "wa")
+    })?;
+    flood.finish(PATIENCE)?;
     let shown = row.weir("stat wa")?.success()?.stdout;
     ensure!(shown.contains("held for "), "{shown}");
     Ok(())

@@ -1,7 +1,10 @@
 //! The limits in place that there are, found from their interfaces: queue, filter, program, memory.
 
+use std::collections::HashMap;
+
 use weir_core::limit::ROOT_CLASS;
-use weir_core::limit::shared::{Kind, kind_of};
+use weir_core::limit::gate::{self, Node, Tokens};
+use weir_core::limit::shared::{FREE_BASE, Kind, kind_of};
 
 use super::behind::{self, Behind};
 use super::htb::{self, ClassTraffic, Root, Traffic};
@@ -34,6 +37,15 @@ pub fn at(place: &Place) -> Result<Option<Found>> {
         let record = memories.first().and_then(Memory::record);
         Ok(Some(Found { memories, record }))
     })
+}
+
+/// What holds packets that wait, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate<'a> {
+    /// The limit.
+    Limit(&'a str),
+    /// The ceiling of a class.
+    Class(&'a str),
 }
 
 /// A limit with what it did.
@@ -101,6 +113,38 @@ impl Seen {
         let full = self.counts_of_classes.iter().find(|(base, _)| *base == class.base);
         sum.dropped += full.map_or(0, |(_, counts)| counts.passing_full);
         sum
+    }
+
+    /// The name of what holds most of what waits in a class of a file and below it, or in the whole limit: one of the classes, by its
+    /// ceiling, or the limit; `None` if nothing waits, or all of it is being sent.
+    pub fn gate(&self, class: Option<&ClassRecord>) -> Option<Gate<'_>> {
+        let record = self.record.as_ref()?;
+        let mut waiting: HashMap<u16, u64> = HashMap::new();
+        for class in &self.classes {
+            if let Some((base, Kind::Held | Kind::Passing)) = kind_of(class.number) {
+                *waiting.entry(base).or_default() += class.traffic.waiting_bytes;
+            }
+        }
+        let node = |(base, parent)| Node {
+            base,
+            parent,
+            tokens: self.tokens(base),
+            waiting_bytes: waiting.get(&base).copied().unwrap_or(0),
+        };
+        let classes = record.classes.iter().map(|class| {
+            let parent = (class.base != FREE_BASE).then_some(class.parent.unwrap_or(0));
+            (class.base, parent)
+        });
+        let nodes: Vec<_> = std::iter::once((0, None)).chain(classes).map(node).collect();
+        Some(match gate::gate_below(&nodes, class.map_or(0, |class| class.base))? {
+            0 => Gate::Limit(&record.name),
+            base => Gate::Class(&record.classes.iter().find(|class| class.base == base)?.name),
+        })
+    }
+
+    fn tokens(&self, base: u16) -> Tokens {
+        let number = base + ROOT_CLASS;
+        self.classes.iter().find(|class| class.number == number).map(|class| class.tokens).unwrap_or_default()
     }
 
     /// Packets that asked by their priority to pass the queue by.

@@ -9,7 +9,9 @@
 
 use netlink_bindings::tc::{self, TcFifoQopt, TcHtbGlob, TcHtbOpt, TcRatespec, Tcmsg};
 use netlink_bindings::traits::NetlinkRequest;
+use netlink_bindings::utils::chop_header;
 use netlink_socket2::NetlinkSocket;
+use weir_core::limit::gate::Tokens;
 use weir_core::limit::{Class, HELD, ROOT_CLASS};
 
 use super::filter::{Spot, content_if_gone};
@@ -62,6 +64,8 @@ pub struct ClassTraffic {
     pub number: u16,
     /// What it did and holds.
     pub traffic: Traffic,
+    /// What it may still send, as of its last packet.
+    pub tokens: Tokens,
 }
 
 /// The root of an interface of this thread's namespace.
@@ -159,7 +163,11 @@ pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
     while let Some(item) = reply.recv() {
         let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
         if header.handle & 0xffff_0000 == HANDLE {
-            classes.push(ClassTraffic { number: header.handle as u16, traffic: traffic(&attributes) });
+            let statistics = attributes.get_stats2();
+            let tokens =
+                statistics.ok().and_then(|statistics| tokens(statistics.get_buf())).unwrap_or_default();
+            let traffic = traffic(&attributes);
+            classes.push(ClassTraffic { number: header.handle as u16, traffic, tokens });
         }
     }
     Ok(classes)
@@ -206,6 +214,25 @@ fn class_request(ifindex: u32, class: &Class) -> impl NetlinkRequest + use<> {
     request
 }
 
+/// The tokens among the statistics of a class (`TCA_STATS_APP`: `struct tc_htb_xstats`), which the bindings do not know.
+fn tokens(statistics: &[u8]) -> Option<Tokens> {
+    const STATS_APP: u16 = 4;
+    let mut at = 0;
+    while at < statistics.len() {
+        let (header, value) = chop_header(statistics, &mut at)?;
+        if header.r#type != STATS_APP {
+            continue;
+        }
+        // Behind lends, borrows and giants.
+        let ticks = |place: usize| -> Option<i64> {
+            let bytes = value.get(place..place + 4)?;
+            Some(i32::from_ne_bytes(bytes.try_into().ok()?).into())
+        };
+        return Some(Tokens { own_ns: ticks(12)? << TICK_BITS, ceil_ns: ticks(16)? << TICK_BITS });
+    }
+    None
+}
+
 fn traffic(attributes: &tc::IterableAttrs<'_>) -> Traffic {
     let Ok(stats) = attributes.get_stats2() else { return Traffic::default() };
     let basic = stats.get_basic().unwrap_or_default();
@@ -216,5 +243,27 @@ fn traffic(attributes: &tc::IterableAttrs<'_>) -> Traffic {
         dropped: u64::from(queue.drops),
         waiting: u64::from(queue.qlen),
         waiting_bytes: u64::from(queue.backlog),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_found_among_the_statistics_and_what_is_cut_short_has_none() {
+        let attribute = |kind: u16, words: &[i32]| -> Vec<u8> {
+            let mut bytes = (4 + 4 * words.len() as u16).to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+            bytes
+        };
+        let mut all = attribute(1, &[7, 7, 7]);
+        all.extend(attribute(4, &[1, 2, 3, -5, 6]));
+        assert_eq!(tokens(&all), Some(Tokens { own_ns: -320, ceil_ns: 384 }));
+        for length in 0..all.len() {
+            assert_eq!(tokens(&all[..length]), None, "{length} bytes");
+        }
+        assert_eq!(tokens(&attribute(4, &[1, 2, 3, -5])), None);
     }
 }

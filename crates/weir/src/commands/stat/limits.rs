@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use weir_core::limit::shared::{FREE_BASE, Kind, kind_of};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
-use weir_port::limit::find::{self, Seen};
+use weir_port::limit::find::{self, Gate, Seen};
 use weir_port::limit::record::{ClassRecord, Direction, Stage};
 use weir_port::senders::{self, Sender};
 
@@ -58,7 +58,7 @@ pub fn to_json(seen: &Seen) -> Value {
         "delay_ns_max": arrivals.map(|arrivals| arrivals.delay_ns_max),
         "bypassed_packets": arrivals.map(|arrivals| arrivals.bypassed),
         "bypassed_bytes": arrivals.map(|arrivals| arrivals.bypassed_bytes),
-        "waits_for": record.filter(|_| seen.traffic.waiting > 0).map(|record| &record.name),
+        "waits_for": seen.gate(None).map(gate_name),
         "senders": senders(seen).map(|senders| senders.iter().map(sender).collect::<Vec<_>>()),
         "dropped": seen.dropped().into_iter().map(|(reason, packets)| (reason.to_string(), packets.into())).collect::<Map<_, _>>(),
         "marked": seen.counts.marked,
@@ -129,8 +129,24 @@ fn class(seen: &Seen, class: &ClassRecord) -> Value {
         "packets": traffic.packets,
         "bytes": traffic.bytes,
         "held": {"packets": traffic.waiting, "bytes": traffic.waiting_bytes},
+        "waits_for": seen.gate(Some(class)).map(gate_name),
         "dropped": traffic.dropped,
     })
+}
+
+fn gate_name(gate: Gate<'_>) -> &str {
+    match gate {
+        Gate::Limit(name) | Gate::Class(name) => name,
+    }
+}
+
+/// What packets wait for, in words.
+fn waits_for(gate: Option<Gate<'_>>) -> String {
+    match gate {
+        Some(Gate::Limit(name)) => format!(", waits for limit {name}"),
+        Some(Gate::Class(name)) => format!(", waits for class {name}'s ceiling"),
+        None => String::new(),
+    }
 }
 
 /// Whether a class is not the one that passes all limits.
@@ -149,12 +165,13 @@ fn line(seen: &Seen, class: &ClassRecord) -> String {
     };
     let going = if class.is_going { ", goes when it is empty" } else { "" };
     format!(
-        "  class {}: {limits}{going}; sent {} ({}), holds {} ({}), dropped {}",
+        "  class {}: {limits}{going}; sent {} ({}), holds {} ({}){}, dropped {}",
         class.name,
         human::plural(traffic.packets, "packet"),
         human::bytes(traffic.bytes),
         human::plural(traffic.waiting, "packet"),
         human::bytes(traffic.waiting_bytes),
+        waits_for(seen.gate(Some(class))),
         human::count(traffic.dropped),
     )
 }
@@ -186,18 +203,19 @@ pub fn render(seen: &Seen) -> String {
     );
     let held = match Rate::from_bits_per_s(record.rate_bits_per_s) {
         Some(rate) if seen.traffic.waiting > 0 => {
-            format!(", {} of the rate", human::duration(rate.ns_for(seen.traffic.waiting_bytes)))
+            format!(", {} at the rate", human::duration(rate.ns_for(seen.traffic.waiting_bytes)))
         }
         _ => String::new(),
     };
     let [held_full, passing_full, priority, swap] = seen.dropped().map(|(_, packets)| human::count(packets));
     let _ = writeln!(
         text,
-        "  sent {} ({}), holds {} ({}{held})",
+        "  sent {} ({}), holds {} ({}{held}){}",
         human::plural(seen.traffic.packets, "packet"),
         human::bytes(seen.traffic.bytes),
         human::plural(seen.traffic.waiting, "packet"),
         human::bytes(seen.traffic.waiting_bytes),
+        waits_for(seen.gate(None)),
     );
     for class in &record.classes {
         let _ = writeln!(text, "{}", line(seen, class));
