@@ -10,6 +10,7 @@ use serde_json::Value;
 use weir_lab::bed::names;
 use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::Process;
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::require_lossless;
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
         privileged!(what_goes_is_removed_when_it_is_empty),
         privileged!(forwarded_packets_wait_in_their_class),
         privileged!(what_is_waited_for_is_named),
+        privileged!(floods_over_ipv6_lose_nothing),
+        privileged!(streams_share_as_their_classes),
         privileged!(wrong_files_change_nothing),
     ])
 }
@@ -371,6 +374,78 @@ class = "other"
     ensure!(shown.contains("waits for limit wa"), "{shown}");
     floods.into_iter().try_for_each(|flood| flood.finish(PATIENCE).map(drop))?;
     require([None; 4])
+}
+
+fn floods_over_ipv6_lose_nothing() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let file = File::new(OFFICE)?;
+    row.weir(&format!("limit wa --rate 200mbit --classes {}", file.path()))?.success()?;
+    let to = Row::right_addresses(Between::Bridge).v6;
+    let loads =
+        [5001, 5101].map(|first_port| Load { first_port, ..Load::new(&row.left, &row.right, &to, 4, 3.0) });
+    let floods = [Flood::start(&loads[0])?, Flood::start(&loads[1])?];
+    for (flood, load) in floods.into_iter().zip(&loads) {
+        require_lossless(&flood.finish(PATIENCE)?, load)?;
+    }
+    row.lossless_limit("wa")?;
+    for name in ["a", "b"] {
+        ensure!(packets(&row, name)? > 1000, "{name} has {} packets", packets(&row, name)?);
+    }
+    row.weir("stat wa --check")?.success().map(drop)
+}
+
+/// Four TCP streams in each of two classes that together are promised the limit.
+fn streams_share_as_their_classes() -> Result<()> {
+    const SECONDS: f64 = 4.0;
+    const FILE: &str = r#"
+default = "rest"
+[[class]]
+name = "most"
+rate = "120mbit"
+ceil = "120mbit"
+burst = "200kb"
+cburst = "200kb"
+[[class]]
+name = "rest"
+rate = "80mbit"
+ceil = "80mbit"
+burst = "200kb"
+cburst = "200kb"
+[[filter]]
+protocol = "tcp"
+to_ports = 5301
+class = "most"
+"#;
+    let row = Row::new(Between::Bridge)?;
+    let file = File::new(FILE)?;
+    row.weir(&format!("limit wa --rate 200mbit --burst 200kb --classes {}", file.path()))?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let mut programs = Vec::new();
+    for port in ["5301", "5302"] {
+        let mut command = row.right.command("iperf3");
+        let mut server = Process::spawn(command.args(["-s", "-1", "--forceflush", "-p", port]))?;
+        server.wait_for_output("Server listening", PATIENCE)?;
+        let mut command = row.left.command("iperf3");
+        let client = command.args(["-c", &to, "-p", port, "-P", "4", "-t", "8"]);
+        programs.push((server, Process::spawn(client)?));
+    }
+    let both = || -> Result<[u64; 2]> { Ok([bytes(&row, "most")?, bytes(&row, "rest")?]) };
+    wait_until("both are under way", PATIENCE, || Ok(both()?.iter().all(|bytes| *bytes > 10_000_000)))?;
+    let (before, begin) = (both()?, weir_lab::clock::now());
+    let_pass(Duration::from_secs_f64(SECONDS), |_| ())?;
+    let (after, elapsed_s) = (both()?, begin.elapsed().as_secs_f64());
+    for (_, client) in &mut programs {
+        require_timing!(client.is_running()?, "the streams ended before the time was over");
+    }
+    let mbit = [0, 1].map(|index| (after[index] - before[index]) as f64 * 8e-6 / elapsed_s);
+    println!("    {mbit:.1?} Mbit/s");
+    ensure!(mbit[0] <= 122.0 && mbit[1] <= 82.0, "above their ceilings: {mbit:?} Mbit/s");
+    require_timing!(mbit[0] >= 114.0 && mbit[1] >= 76.0, "below 95 % of their classes: {mbit:?} Mbit/s");
+    for (server, client) in programs {
+        client.wait(PATIENCE)?.success()?;
+        server.stop(PATIENCE)?;
+    }
+    row.lossless_limit("wa").map(drop)
 }
 
 fn wrong_files_change_nothing() -> Result<()> {

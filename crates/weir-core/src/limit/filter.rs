@@ -22,7 +22,7 @@ use crate::classify::{Classifier, Conditions, Subnet, Target};
 
 /// Where 40 bytes of a header fit, on the stack.
 pub const HEADER: i16 = -64;
-/// The most slots of all filters together: what a jump can pass over, with room for the rest of the program.
+/// The most slots of the filters of one file: what a jump can pass over, with room for the rest of the program.
 pub const SLOTS_MAX: usize = 26_000;
 /// The most conditions: the kernel keeps a place to come back to for each while it checks the program, 8,192 at most.
 pub const CONDITIONS_MAX: usize = 8_000;
@@ -105,6 +105,16 @@ pub fn parse(asm: &mut Asm, link_header_bytes: i32) {
     asm.place(only_protocol);
     asm.store(Size::Double, Reg::R10, PROTOCOL, Reg::R7);
     asm.place(done);
+    for word in [FAMILY, PROTOCOL, DSCP, FROM_PORT, TO_PORT, FROM, FROM - 8, TO, TO - 8] {
+        forget_to_the_verifier(asm, word);
+    }
+}
+
+/// Leaves a word of the stack as it is, written in parts: what the kernel's verifier learns of it by one comparison it forgets by the next.
+/// Else it would check all rules again for each way on which the ones before can fail.
+fn forget_to_the_verifier(asm: &mut Asm, word: i16) {
+    asm.load(Size::Byte, Reg::R1, Reg::R10, word);
+    asm.store(Size::Byte, Reg::R10, word, Reg::R1);
 }
 
 /// `R7` = the number that `number` gives to where the packet goes, which has been parsed.

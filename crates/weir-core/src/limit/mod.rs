@@ -47,6 +47,16 @@ pub fn is_short_burst(rate: Rate, burst_bytes: u64) -> bool {
     rate.ns_for(burst_bytes) < TIMER_LATE_NS
 }
 
+/// Above any interface that there is: such a rate was not meant.
+pub const BITS_PER_S_MAX: u64 = 10_000_000_000_000;
+/// A burst of more than that of the rate is no limit for as long.
+const LONG_BURST_NS: u64 = NS_PER_S;
+
+/// Whether so much may pass at once that it is no limit for more than a second.
+pub fn is_long_burst(rate: Rate, burst_bytes: u64) -> bool {
+    rate.ns_for(burst_bytes) > LONG_BURST_NS
+}
+
 /// Leaves of one kind: consecutive numbers of classes. Their count is a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaves {
@@ -132,6 +142,13 @@ impl Plan {
                  with `weir wire`",
                 wanted.rate,
                 Rate::from_bits_per_s(BITS_PER_S_MIN).expect("more than 0")
+            ));
+        }
+        if wanted.rate.bits_per_s() > BITS_PER_S_MAX {
+            return Err(format!(
+                "a limit in place of {} is above {}, which no interface has: give a lower rate",
+                wanted.rate,
+                Rate::from_bits_per_s(BITS_PER_S_MAX).expect("more than 0")
             ));
         }
         shared::check(wanted.rate, &shared)?;
@@ -324,6 +341,19 @@ mod tests {
         let rate = Rate::from_bits_per_s(BITS_PER_S_MIN - 1).unwrap();
         let wanted = Wanted { rate, burst_bytes: 20_480, packet_bytes_max: 65_536 };
         assert!(Plan::new(wanted).unwrap_err().contains("8kbit"));
+    }
+
+    #[test]
+    fn a_rate_that_no_interface_has_is_refused_and_a_burst_is_long_above_a_second() {
+        let wanted = |bits_per_s| Wanted {
+            rate: Rate::from_bits_per_s(bits_per_s).unwrap(),
+            burst_bytes: 20_480,
+            packet_bytes_max: 65_536,
+        };
+        assert!(Plan::new(wanted(BITS_PER_S_MAX)).is_ok());
+        assert!(Plan::new(wanted(BITS_PER_S_MAX + 1)).unwrap_err().contains("above 10tbit"));
+        let rate = Rate::from_bits_per_s(8_000_000).unwrap();
+        assert!(is_long_burst(rate, 1_000_001) && !is_long_burst(rate, 1_000_000));
     }
 
     #[test]

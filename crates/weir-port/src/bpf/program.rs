@@ -142,7 +142,7 @@ impl Program {
             Err(error) => {
                 // SAFETY: they are those of the load that failed, whose slots are alive.
                 let said = unsafe { verdict(&mut attributes) };
-                Err(io::Error::other(format!("{error}; the verifier said: {said}")))
+                Err(io::Error::new(error.kind(), format!("{error}; the verifier said: {said}")))
             }
         }
     }

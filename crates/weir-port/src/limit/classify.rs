@@ -28,6 +28,7 @@ pub const EARLIER_MAX: usize = 3;
 /// The base that a class had which is gone.
 pub const NOWHERE: u16 = u16::MAX;
 
+const SKB_LEN: i16 = 0;
 const KEY: i16 = STACK_END - 8;
 const TIME: i16 = STACK_END - 16;
 /// The class that each of the filters says.
@@ -139,9 +140,17 @@ pub fn ask(asm: &mut Asm, all: &[Filters], link_header_bytes: i32) -> Result<(),
             Target::Free => FREE_BASE,
         };
         filter::decide(asm, &filters.classifier(), number)?;
+        forget_to_the_verifier(asm);
         asm.store(Size::Double, Reg::R10, CLASSES - 8 * index as i16, Reg::R7);
     }
     Ok(())
+}
+
+/// Leaves `R7` as it is, but what the kernel's verifier knows of it: it would check all that follows once for each class.
+fn forget_to_the_verifier(asm: &mut Asm) {
+    asm.load(Size::Word, Reg::R1, Reg::R6, SKB_LEN);
+    asm.op(Op::Xor, Reg::R7, Reg::R1);
+    asm.op(Op::Xor, Reg::R7, Reg::R1);
 }
 
 /// `R8` = the memory of the class that a flow with key `R7` belongs to at time `R9`, where `count` filters were asked. Keeps `R6`, `R7` and `R9`.

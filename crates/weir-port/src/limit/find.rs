@@ -209,9 +209,9 @@ impl Seen {
             ));
         }
         let leaves = record.plan().map_or(0, |plan| plan.classes().count());
-        if self.classes.len() < leaves {
+        if self.classes.len() < leaves && record.stage == Stage::Limiting {
             faults.push(format!(
-                "limit {} at {place} has {} of its {leaves} classes: remove it with --off and set it again",
+                "limit {} at {place} has {} of its {leaves} classes: the same command again makes the others",
                 record.name,
                 self.classes.len()
             ));
@@ -262,6 +262,24 @@ pub fn all() -> Result<Vec<Seen>> {
         }
     }
     Ok(seen)
+}
+
+/// Where there are limits, and what they are called, as far as the machine's namespaces can be found.
+pub fn names() -> Vec<(Place, String)> {
+    let mut names = Vec::new();
+    for (_, netns) in NetNs::all().unwrap_or_default() {
+        let roots = netns.run(htb::roots).unwrap_or_default();
+        for (ifindex, ..) in roots.into_iter().filter(|(_, root, _)| *root == Root::Limit) {
+            let named = || -> Result<Option<(Place, String)>> {
+                let link = netns.run(|| Link::by_index(ifindex))?;
+                let place = Place { netns: netns.try_clone()?, link };
+                let record = at(&place)?.and_then(|found| found.record);
+                Ok(record.map(|record| (place, record.name)))
+            };
+            names.extend(named().ok().flatten());
+        }
+    }
+    names
 }
 
 /// A limit that is not there any more, if there is none at the other end of where its packets arrive.

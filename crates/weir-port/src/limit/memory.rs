@@ -155,6 +155,23 @@ pub struct Arrivals {
     pub delay_ns_max: u64,
 }
 
+/// A record as it is kept.
+///
+/// # Errors
+/// One sentence, if it is too long.
+pub fn text_of(record: &Record) -> Result<Vec<u8>, String> {
+    let text = serde_json::to_vec(record).map_err(|error| error.to_string())?;
+    if text.len() >= RECORD_BYTES {
+        return Err(format!(
+            "to remember its classes and filters, with those of the file before, takes {} bytes of {}: join subnets or ports, or join the \
+             interfaces with `weir wire`",
+            text.len(),
+            RECORD_BYTES - 1
+        ));
+    }
+    Ok(text)
+}
+
 /// The memory of one limit, or of one class of it.
 pub struct Memory {
     map: Map,
@@ -273,10 +290,7 @@ impl Memory {
 
     /// Writes the record anew, so that whoever reads sees the old one or the new.
     pub fn write(&self, record: &Record) -> io::Result<()> {
-        let text = serde_json::to_vec(record)?;
-        if text.len() >= RECORD_BYTES {
-            return Err(io::Error::other("what is to be remembered of the limit is too long"));
-        }
+        let text = text_of(record).map_err(io::Error::other)?;
         let which = match self.word(HOLDING_WORD).load(Ordering::Acquire) {
             1 => 1,
             _ => 0,

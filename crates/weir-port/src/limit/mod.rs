@@ -28,6 +28,7 @@ pub mod record;
 pub mod reshape;
 pub mod steering;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use weir_core::limit::shared::{Kind, kind_of};
@@ -121,6 +122,11 @@ impl Place {
         format!("{} in {}", self.link.name, self.netns.label())
     }
 
+    /// Whether both are the same interface.
+    pub fn is(&self, other: &Place) -> bool {
+        self.netns.is(&other.netns) && self.link.ifindex == other.link.ifindex
+    }
+
     fn steering(&self) -> Result<Steering> {
         self.netns.run(|| Steering::of(&self.link.name))
     }
@@ -140,6 +146,7 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
     let before = found.as_ref().and_then(|found| found.record.as_ref());
     // Where somebody ended half-way, leaves may be missing, or their queues.
     let is_whole = before.is_some_and(|before| before.stage != Stage::Making);
+    let is_whole = is_whole && before.is_some_and(|before| lacks_nothing(place, before));
     let mut record = wanted_record(place, asked, before, burst_default)?;
     let is_there = found.as_ref().is_some_and(|found| !found.memories.is_empty());
     if let Some(classes) = &asked.classes {
@@ -148,11 +155,16 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
         (record.classes, record.filters) = (shape.classes, shape.filters);
     }
     let plan = record.plan().map_err(|why| unsuitable(place, &format!("cannot be limited: {why}")))?;
+    memory::text_of(&record).map_err(|why| unsuitable(place, &format!("cannot be limited so: {why}")))?;
     match found {
         Some(Found { memories, record: Some(before) }) if is_there => {
             record.steered_behind = behind::update(place, &memories[0], &before)?;
+            if before.stage == Stage::Making {
+                // What passed while it was half made had no queue to pass.
+                memories[0].forget_bypassed();
+            }
             if asked.classes.is_some() {
-                record = reshape::reshape(place, memories, &plan, &before, record)?;
+                record = reshape::reshape(place, memories, &plan, is_whole.then_some(&before), record)?;
             } else {
                 change(place, &memories, &plan, record.clone(), is_whole)?;
             }
@@ -167,6 +179,13 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
             Ok((Done::Made, record))
         }
     }
+}
+
+/// Whether all classes of a limit are there. Who is root where the interface is may have removed some.
+fn lacks_nothing(place: &Place, record: &Record) -> bool {
+    let there = place.netns.run(|| htb::classes(place.link.ifindex)).unwrap_or_default();
+    let numbers: HashSet<_> = there.iter().map(|class| class.number).collect();
+    record.plan().is_ok_and(|plan| plan.classes().all(|class| numbers.contains(&class.number)))
 }
 
 /// What the limit of an interface did and holds; `None` if there is none.
@@ -317,8 +336,15 @@ fn memories(plan: &Plan, mut there: Vec<Memory>) -> Result<Vec<Memory>> {
 
 fn load(place: &Place, memories: &[Memory], record: &Record) -> Result<Program> {
     let link_header_bytes = place.link.link_header_bytes as i32;
-    program::load(memories, &record.filters, link_header_bytes, record.sees_arrivals)
-        .doing(|| "loading the program that gives flows their leaves".into())
+    let loaded = program::load(memories, &record.filters, link_header_bytes, record.sees_arrivals);
+    if loaded.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ArgumentListTooLong) {
+        return Err(unsuitable(
+            place,
+            "cannot have so many classes and filters at once, with those of the file before, as the kernel's verifier would not come to \
+             an end: take some out, remove the limit first with `weir limit --off`, or join the interfaces with `weir wire`",
+        ));
+    }
+    loaded.doing(|| "loading the program that gives flows their leaves".into())
 }
 
 /// The classes for a tree that is there, each before the one it borrows from, whose rate it must not pass by its own; for one that is not

@@ -52,7 +52,11 @@ pub fn off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
     let dropped_before = tx_dropped(place)?;
     place.netns.run(|| htb::remove(ifindex))?;
     let lost = waiting + tx_dropped(place)?.saturating_sub(dropped_before);
-    put_back(place, record.as_ref())?;
+    match &record {
+        Some(record) => put_back(place, Some(record))?,
+        // Half made, or without its filter: what was changed beside it is remembered at the other end.
+        None => drop(forget(place)?),
+    }
     Ok(Off::Removed { lost })
 }
 

@@ -5,12 +5,13 @@
 //! slot    = flows[cookie of the socket, or a hash of addresses and ports]
 //! leaf    = slot.leaf        if served < slot.done, or the leaf is empty: served >= leaf.done
 //!           else the next leaf that is empty, in turn
-//! leaf.done = slot.done = max(leaf.done, served + lateness) + length
+//! leaf.done = slot.done = max(leaf.done, served + lateness) + length; of a held leaf served + lateness + its room at most
 //! ```
 //!
 //! Rule: a flow changes its leaf only when nothing of it waits, so it is never reordered. No program sees a packet leave the queue, so
 //! that is told by time: HTB serves a leaf at its own rate at least, whatever the others do, and `done` says at which point of
-//! that service the last packet has gone. Packets that are dropped later, anywhere, change nothing: leaves empty themselves.
+//! that service the last packet has gone. A flood is served faster than that, and so `done` would run ahead of what waits: no more waits than
+//! the leaf has room for. Packets that are dropped later, anywhere, change nothing: leaves empty themselves.
 //! A slot is never evicted; flows that meet in one share its leaf while either has something waiting.
 //!
 //! A packet without a socket cannot be held; [`passing`] bounds how long it waits.
@@ -24,7 +25,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use weir_core::limit::{HELD, Leaves, PASSING};
+use weir_core::limit::{HELD, HELD_BYTES_EACH, Leaves, PASSING};
 
 use super::arrivals::{SKB_TC_INDEX, STAMP_MASK, STAMP_SHIFT};
 use super::classify::{self, Filters};
@@ -41,7 +42,7 @@ const ACT_OK: i32 = 0;
 const FROM_NETWORK_HEADER: i32 = 1;
 /// Time is cut to 2^35 ns, half a minute, so that it fits with the rate into 64 bits.
 const TIME_BITS: i32 = 35;
-/// Beyond 2^51 parts, 2 GB, nothing can wait: such a `done` is from before the clock went round.
+/// Beyond 2^51 parts, 2 GB, nothing can wait, as no leaf has such room: such a `done` is from before the clock went round.
 const STALE_BITS: i32 = 51;
 /// 2^24 ns, 17 ms: how late HTB may begin to serve a leaf.
 const LATENESS_SHIFT: i32 = 24 - memory::CLOCK_SHIFT;
@@ -155,6 +156,9 @@ fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
     asm.load(Size::Word, Reg::R3, Reg::R6, SKB_WIRE_LEN);
     asm.op_imm(Op::Lsh, Reg::R3, memory::PART_BITS);
     asm.op(Op::Add, Reg::R2, Reg::R3);
+    if leaves == HELD {
+        keep_to_room(asm);
+    }
     asm.store(Size::Double, Reg::R5, 0, Reg::R2);
     asm.op_imm(Op::Add, Reg::R2, memory::LEAF_MASK);
     asm.op_imm(Op::And, Reg::R2, !memory::LEAF_MASK);
@@ -169,6 +173,19 @@ fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
     }
     asm.op_imm(Op::Mov, Reg::R0, ACT_OK);
     asm.exit();
+}
+
+/// `R2`, when a held leaf will have been served all, is no later than a full one's, where `R9` is what it has been served and the
+/// lateness. A packet that finds no room is dropped, so it changes nothing. Spoils `R0` and `R3`.
+fn keep_to_room(asm: &mut Asm) {
+    let within = asm.label();
+    asm.load_immediate(Reg::R3, u64::from(HELD_BYTES_EACH) << memory::PART_BITS);
+    asm.op(Op::Add, Reg::R3, Reg::R9);
+    asm.op(Op::Mov, Reg::R0, Reg::R3);
+    asm.op(Op::Sub, Reg::R0, Reg::R2);
+    asm.jump_if(Cond::SignedGt, Reg::R0, 0, within);
+    asm.op(Op::Mov, Reg::R2, Reg::R3);
+    asm.place(within);
 }
 
 /// Adds what a leaf has been served since the last packet of the group, by the lower of the rates then and now: a change of the

@@ -150,7 +150,7 @@ fn free() -> ClassRecord {
     }
 }
 
-/// Brings a limit to the classes and filters of `record`, whose tree is `plan`. Returns what it is then, with what could not go yet.
+/// Brings a limit to the classes and filters of `record`, whose tree is `plan`, from what it was if that is `whole`. Returns what it is then, with what could not go yet.
 ///
 /// # Errors
 /// One sentence; what was there before goes on, or is said to be half made and finished by the same command.
@@ -158,18 +158,20 @@ pub fn reshape(
     place: &Place,
     there: Vec<Memory>,
     plan: &Plan,
-    before: &Record,
+    whole: Option<&Record>,
     record: Record,
 ) -> Result<Record> {
     let ifindex = place.link.ifindex;
-    let plan_before = before.plan().map_err(|why| unsuitable(place, &why))?;
+    // The numbers that are there; where somebody ended half-way, nobody knows.
+    let mut numbers = HashSet::new();
+    if let Some(before) = whole {
+        let plan_before = before.plan().map_err(|why| unsuitable(place, &why))?;
+        numbers.extend(plan_before.classes().map(|class| class.number));
+    }
     let memories = memories(plan, there)?;
     let program = load(place, &memories, &record)?;
     write(&memories[0], &Record { stage: Stage::Making, ..record.clone() })?;
     set_clocks(&memories, plan, |clock, before| clock < before || before == 0);
-    // The numbers that are there, as far as anybody knows; where somebody ended half-way, none.
-    let is_whole = before.stage != Stage::Making;
-    let numbers: HashSet<_> = plan_before.classes().filter(|_| is_whole).map(|class| class.number).collect();
     let new: Vec<Class> = plan.classes().filter(|class| !numbers.contains(&class.number)).collect();
     place.netns.run(|| {
         htb::set(ifindex, new.into_iter())?;

@@ -1,0 +1,220 @@
+//! `weir limit --classes` at its ends: the largest tree, one that somebody left half made, and leaves after floods.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::clock::{now, wait_until};
+use weir_lab::process::{Process, Signal};
+use weir_tests::classes::File;
+use weir_tests::limits::{Between, Row};
+use weir_tests::{harness, privileged, require_timing, weir_binary};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(the_largest_tree_is_loaded_and_leads_to_its_last_class),
+        privileged!(a_tree_left_half_made_is_said_and_finished_or_removed),
+        privileged!(after_floods_new_flows_have_leaves_of_their_own),
+    ])
+}
+
+/// So many classes, of which the first few nest as deep as they may, and filters that lead to all but the last that packets wait in, from a
+/// place in their list on. The last filter is of UDP to port 7001 alone, and leads to the last class.
+fn tree(classes: usize, filters: usize, turn: usize) -> String {
+    const LEVELS: usize = 6;
+    let mut text = format!("default = \"c{}\"\n", LEVELS - 1);
+    for index in 0..classes {
+        let _ = writeln!(text, "[[class]]\nname = \"c{index}\"\nrate = \"1mbit\"\nceil = \"100mbit\"");
+        if (1..LEVELS).contains(&index) {
+            let _ = writeln!(text, "parent = \"c{}\"", index - 1);
+        }
+    }
+    for filter in 0..filters {
+        let class = LEVELS - 1 + (filter + turn) % (classes - LEVELS);
+        let (start, end) = (10_000 + filter, 30_000 + filter);
+        let _ = writeln!(
+            text,
+            "[[filter]]\nprotocol = \"tcp\"\ndscp = {}\nfrom_ports = \"{start}-{end}\"\nto_ports = \"{start}-{end}\"\nclass = \"c{class}\"",
+            filter % 64
+        );
+    }
+    text + &format!("[[filter]]\nprotocol = \"udp\"\nto_ports = 7001\nclass = \"c{}\"\n", classes - 1)
+}
+
+/// All classes by one file; half as many by two, whose filters are in the program together, as flows may wait by the first. More is refused, and
+/// changes nothing.
+fn the_largest_tree_is_loaded_and_leads_to_its_last_class() -> Result<()> {
+    const CLASSES: usize = 61;
+    const CLASSES_OF_TWO: usize = 31;
+    const FILTERS: usize = 560;
+    let row = Row::new(Between::Bridge)?;
+    let to = row.right_address(Between::Bridge);
+    let receiver = row.right.enter(|| UdpSocket::bind(("0.0.0.0", 7001)))??;
+    receiver.set_read_timeout(Some(PATIENCE))?;
+    let sender = row.left.enter(|| UdpSocket::bind(("0.0.0.0", 0)))??;
+    let mut took = Vec::new();
+    let mut set = |classes: usize, turn: usize| -> Result<()> {
+        let file = File::new(&tree(classes, FILTERS, turn))?;
+        let begin = now();
+        row.weir(&format!("limit wa --rate 100mbit --classes {}", file.path()))?.success()?;
+        took.push(begin.elapsed());
+        println!("    {classes} classes in {:.1} s", begin.elapsed().as_secs_f64());
+        let last = || -> Result<u64> {
+            let limits = row.limits("wa")?;
+            let all = limits[0]["classes"].as_array().context("no classes")?;
+            let name = format!("c{}", classes - 1);
+            let last = all.iter().find(|class| class["name"] == name.as_str()).context("no last class")?;
+            last["packets"].as_u64().context("no packets")
+        };
+        let before = last()?;
+        for _ in 0..10 {
+            sender.send_to(&[0; 100], (to.as_str(), 7001))?;
+            receiver.recv(&mut [0; 100]).context("it does not arrive")?;
+        }
+        ensure!(last()? >= before + 10, "the last class has {} packets", last()?);
+        row.weir("stat wa --check")?.success().map(drop)
+    };
+    set(CLASSES, 0)?;
+    for (filters, sentence) in
+        [(FILTERS, "so many classes and filters at once"), (3 * FILTERS, "join subnets or ports")]
+    {
+        let too_many = File::new(&tree(CLASSES, filters, 1))?;
+        let done = row.weir(&format!("limit wa --rate 100mbit --classes {}", too_many.path()))?;
+        ensure!(done.status.code() == Some(1) && done.stderr.contains(sentence), "{}", done.stderr);
+        row.weir("stat wa --check")?.success()?;
+    }
+    row.weir("limit wa --off")?.success()?;
+    set(CLASSES_OF_TWO, 0)?;
+    set(CLASSES_OF_TWO, 1)?;
+    row.weir("limit wa --off")?.success()?;
+    // Each of 15,000 classes gets a queue.
+    require_timing!(took.iter().all(|took| *took < Duration::from_secs(55)), "{took:?}");
+    Ok(())
+}
+
+const HALF: &str = "default = \"b\"\n[[class]]\nname = \"a\"\nrate = \"10mbit\"\nceil = \"20mbit\"\n\
+                    [[class]]\nname = \"b\"\nrate = \"5mbit\"\nceil = \"20mbit\"\n[[class]]\nname = \"c\"\nrate = \"5mbit\"\n";
+/// The limit and its one leaf, and each class with its leaves.
+const HALF_CLASSES: usize = 2 + 3 * 273;
+
+/// By a command that is killed with so many classes made, by somebody who takes some away, and by one who takes the filter.
+fn a_tree_left_half_made_is_said_and_finished_or_removed() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let to = row.right_address(Between::Bridge);
+    let file = File::new(HALF)?;
+    let command = format!("limit wa --rate 20mbit --classes {}", file.path());
+    let count = || -> Result<usize> { Ok(row.left.tc("class show dev veth0")?.lines().count()) };
+    let whole = |what: &str| -> Result<()> {
+        row.weir(&command)?.success()?;
+        row.weir("stat --check")?.success().with_context(|| format!("finished after {what}"))?;
+        ensure!(count()? == HALF_CLASSES, "{} classes after {what}", count()?);
+        let queues = row.left.tc("qdisc show dev veth0")?;
+        ensure!(queues.matches("bfifo").count() == HALF_CLASSES - 4, "after {what} a leaf has another queue");
+        row.left.sh(&format!("ping -q -c 3 -i 0.02 {to}"))?;
+        Ok(())
+    };
+    let removed = |what: &str| -> Result<()> {
+        row.weir("limit wa --off")?.success().with_context(|| format!("removed after {what}"))?;
+        let qdisc = row.left.tc("qdisc show dev veth0")?;
+        ensure!(qdisc.contains("noqueue"), "after {what}: {qdisc}");
+        row.weir("stat --check")?.success().map(drop)
+    };
+    let said = |what: &str| -> Result<String> {
+        let done = row.weir("stat --check")?;
+        ensure!(done.status.code() == Some(1), "{what} is not said: {}{}", done.stdout, done.stderr);
+        Ok(done.stderr)
+    };
+    for least in [1, HALF_CLASSES / 3, HALF_CLASSES * 2 / 3, HALF_CLASSES] {
+        for finish in [true, false] {
+            let what = format!("a kill at {least} classes");
+            let mut weir = row.middle.command(weir_binary()?);
+            let mut weir = Process::spawn(weir.args(command.split_whitespace()))?;
+            wait_until(
+                "as many classes are made",
+                PATIENCE,
+                || Ok(count()? >= least || !weir.is_running()?),
+            )?;
+            weir.signal(Signal::KILL)?;
+            let is_whole = weir.wait(PATIENCE)?.status.success();
+            if !is_whole {
+                let said = said(&what)?;
+                ensure!(said.contains("half made") || said.contains("never finished"), "{what}: {said}");
+            }
+            if finish {
+                whole(&what)?;
+            }
+            removed(&what)?;
+        }
+    }
+    let takes = [
+        ("the filter", "filter del dev veth0 parent 7769:", "its filter was removed"),
+        ("a leaf", "class del dev veth0 classid 7769:910", "of its 821 classes"),
+        ("a leaf of what passes", "class del dev veth0 classid 7769:e05", "of its 821 classes"),
+    ];
+    for (what, take, sentence) in takes {
+        for finish in [true, false] {
+            row.weir(&command)?.success()?;
+            row.left.tc(take)?;
+            let said = said(what)?;
+            ensure!(said.contains(sentence), "{what}: {said}");
+            if finish {
+                whole(what)?;
+            }
+            removed(what)?;
+        }
+    }
+    Ok(())
+}
+
+/// Floods are served faster than each leaf is promised. All that a leaf has room for takes it 1.5 s at this rate, and only so long may a
+/// flood have it taken for busy.
+fn after_floods_new_flows_have_leaves_of_their_own() -> Result<()> {
+    const FLOODS: usize = 4;
+    const BYTES_EACH: usize = 150_000_000;
+    /// As many as there are leaves.
+    const FLOWS: usize = 256;
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 100gbit")?.success()?;
+    let to = row.right_address(Between::Bridge);
+    let listener = row.right.enter(|| TcpListener::bind(("0.0.0.0", 7002)))??;
+    let streams = row.left.enter(|| -> std::io::Result<Vec<TcpStream>> {
+        (0..FLOODS).map(|_| TcpStream::connect((to.as_str(), 7002))).collect()
+    })??;
+    let mut threads = Vec::new();
+    for mut stream in streams {
+        let (mut accepted, _) = listener.accept()?;
+        threads.push(std::thread::spawn(move || -> std::io::Result<()> {
+            let chunk = vec![0; 1 << 20];
+            let mut left = BYTES_EACH;
+            while left > 0 {
+                left -= stream.write(&chunk[..left.min(chunk.len())])?;
+            }
+            Ok(())
+        }));
+        threads.push(std::thread::spawn(move || -> std::io::Result<()> {
+            let mut buffer = vec![0; 1 << 20];
+            while accepted.read(&mut buffer)? > 0 {}
+            Ok(())
+        }));
+    }
+    for thread in threads {
+        thread.join().map_err(|_| anyhow::anyhow!("a flood panicked"))??;
+    }
+    let crowded = || row.limits("wa")?[0]["crowded"].as_u64().context("no count");
+    wait_until("each of as many flows as there are leaves has one", Duration::from_secs(4), || {
+        let before = crowded()?;
+        row.left.enter(|| -> std::io::Result<()> {
+            for _ in 0..FLOWS {
+                UdpSocket::bind(("0.0.0.0", 0))?.send_to(&[0; 100], (to.as_str(), 7003))?;
+            }
+            Ok(())
+        })??;
+        Ok(crowded()? == before)
+    })?;
+    row.lossless_limit("wa").map(drop)
+}
