@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::Process;
 use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::{measure_rate, require_lossless};
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         privileged!(a_priority_passes_nothing_by),
         privileged!(what_cannot_be_limited_is_said),
         privileged!(a_burst_that_the_timer_outlasts_is_said),
+        privileged!(limits_by_process_have_names_of_their_own),
     ])
 }
 
@@ -208,6 +210,39 @@ fn a_burst_that_the_timer_outlasts_is_said() -> Result<()> {
     ensure!(row.limits("wa")?[0]["burst_bytes"] == 20480, "it is what was asked for");
     let done = row.weir("limit wa --rate 100mbit --burst 20kb")?.success()?;
     ensure!(done.stderr.is_empty(), "1.6 ms are enough: {}", done.stderr);
+    let done = row.weir("limit wa --rate 1mbit --burst 1mb")?.success()?;
+    ensure!(done.stderr.contains("for so long nothing is held"), "{}", done.stderr);
+    let done = row.weir("limit wa --rate 11tbit")?;
+    ensure!(done.status.code() == Some(1) && done.stderr.contains("above 10tbit"), "{}", done.stderr);
+    Ok(())
+}
+
+/// By the host's end where there is one; a name that was given stays, and one that is used gets a number.
+fn limits_by_process_have_names_of_their_own() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let mut sleeper = row.left.command("sleep");
+    let mut right_sleeper = row.right.command("sleep");
+    let pids = [Process::spawn(sleeper.arg("100"))?, Process::spawn(right_sleeper.arg("100"))?];
+    for pid in &pids {
+        row.weir(&format!("limit --pid {} --device veth0 --rate 10mbit", pid.id()))?.success()?;
+    }
+    ensure!(row.limits("wa")?.len() == 1 && row.limits("wb")?.len() == 1, "each is called as its host's end");
+    row.weir("limit wa --rate 20mbit --name of+fice")?.success()?;
+    row.weir(&format!("limit --pid {} --device veth0 --rate 30mbit", pids[0].id()))?.success()?;
+    ensure!(row.limits("of+fice")?[0]["rate_bits_per_s"] == 30_000_000, "a name that was given stays");
+    row.weir("set of+fice --rate 40mbit")?.success()?;
+    row.weir("limit wb --rate 10mbit --name br0")?.success()?;
+    row.weir("limit br0 --rate 10mbit")?.success()?;
+    ensure!(row.limits("br0.2")?[0]["interface"] == "br0", "a name that is used gets a number");
+    let done = row.weir("limit wa --rate 10mbit --name a/b")?;
+    ensure!(
+        done.status.code() == Some(2) && done.stderr.contains("a limit cannot be called"),
+        "{}",
+        done.stderr
+    );
+    for interface in ["wa", "wb", "br0"] {
+        row.weir(&format!("limit {interface} --off"))?.success()?;
+    }
     Ok(())
 }
 

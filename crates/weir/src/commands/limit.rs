@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use weir_core::limit::is_short_burst;
+use weir_core::limit::{is_long_burst, is_short_burst};
 use weir_core::rate::Rate;
 use weir_core::units::{size_text, time_text};
 use weir_port::hold;
 use weir_port::limit::behind;
+use weir_port::limit::find;
 use weir_port::limit::off::{self, Off};
 use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 use weir_port::limit::{Asked, Done, Place};
+use weir_port::netns::NetNs;
 use weir_run::classes::Classes;
 use weir_run::clock::now_ns;
 use weir_run::limits::burst_bytes_default;
@@ -61,7 +63,7 @@ pub struct Arguments {
     /// Classes that share the limit, each way, and filters that lead to them; another file takes the place of the one there is
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
-    /// What the limit is called in `weir stat` [default: the name of DEV]
+    /// What the limit is called in `weir stat` [default: as it is, or the host's end of the pair, or the device and PID]
     #[arg(long)]
     name: Option<String>,
     /// Remove the limit, both ways: raise it until nothing waits, then take the queue off while nothing is sent
@@ -79,8 +81,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         text::check_burst(*burst_bytes)?;
     }
     let label = arguments.interface.as_deref().unwrap_or(&arguments.device);
-    let name = arguments.name.clone().unwrap_or_else(|| label.to_string());
-    text::check_name(&name)?;
+    arguments.name.as_deref().map_or(Ok(()), text::check_limit_name)?;
     if !arguments.off && rate.is_none() && rate_back.is_none() && burst.is_none() && classes.is_none() {
         return Err(Failure::usage(
             "nothing to do: give --rate, --rate-back, --burst or --classes, or --off",
@@ -93,6 +94,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.off {
         return remove(&ways, arguments.now);
     }
+    let name = match &arguments.name {
+        Some(name) => name.clone(),
+        None => ways.default_name(arguments),
+    };
     let there = rate.is_some() || rate_back.is_none();
     if there {
         set(&ways.there, &name, Direction::There, *rate, *burst, classes.clone())?;
@@ -119,6 +124,24 @@ impl Ways {
         std::iter::once(&self.there).chain(&self.back)
     }
 
+    /// As the limit is called, if there is one; else by the interface, so that no other limit of the machine is called the same.
+    fn default_name(&self, arguments: &Arguments) -> String {
+        let named = find::names();
+        let is_of_ours = |place: &Place| self.ends().any(|end| end.is(place));
+        if let Some((_, name)) = named.iter().find(|(place, _)| is_of_ours(place)) {
+            return name.clone();
+        }
+        let device = &self.there.link.name;
+        let host_end =
+            self.back.as_ref().filter(|back| NetNs::current().is_ok_and(|here| here.is(&back.netns)));
+        let first = match (arguments.pid, host_end) {
+            (_, Some(end)) => end.link.name.clone(),
+            (Some(pid), None) => format!("{device}@{pid}"),
+            (None, None) => arguments.interface.clone().unwrap_or_else(|| device.clone()),
+        };
+        unused_name(&first, |name| named.iter().any(|(_, other)| other == name))
+    }
+
     fn of(arguments: &Arguments) -> Result<Ways, Failure> {
         if let Some(pid) = arguments.pid {
             let there = Place::of_process(pid, &arguments.device)?;
@@ -134,6 +157,12 @@ impl Ways {
             None => Ways { there: place, back: None },
         })
     }
+}
+
+/// `first`, or with a number behind it, so that it is not used.
+fn unused_name(first: &str, is_used: impl Fn(&str) -> bool) -> String {
+    let numbered = (2..).map(|number: u32| format!("{first}.{number}"));
+    std::iter::once(first.to_string()).chain(numbered).find(|name| !is_used(name)).unwrap_or_default()
 }
 
 /// Changes the limit of one interface, which nobody else changes meanwhile.
@@ -179,7 +208,7 @@ fn set(
             human::plural(record.lost_when_set, "packet")
         ))?;
     }
-    warn_of_short_burst(&record);
+    warn_of_burst(&record);
     warn_of_unseen(place);
     say_classes(place, &record)
 }
@@ -224,8 +253,16 @@ fn asked(classes: &Classes) -> ClassesAsked {
 }
 
 /// Of a burst that was asked for: the default is long enough.
-fn warn_of_short_burst(record: &Record) {
+fn warn_of_burst(record: &Record) {
     let Some(rate) = Rate::from_bits_per_s(record.rate_bits_per_s) else { return };
+    if is_long_burst(rate, record.burst_bytes) && record.burst_bytes > burst_bytes_default(rate) {
+        output::warn(format_args!(
+            "a burst of {} is {} of {rate}: for so long nothing is held after a pause; --burst {} is usual",
+            size_text(record.burst_bytes),
+            time_text(rate.ns_for(record.burst_bytes) / 1_000_000 * 1_000_000),
+            size_text(burst_bytes_default(rate).next_multiple_of(1024)),
+        ));
+    }
     if is_short_burst(rate, record.burst_bytes) {
         output::warn(format_args!(
             "a burst of {} is {} of {rate}: whenever the kernel's timer is later than that, as on a busy virtual machine, rate is lost; \
@@ -282,4 +319,16 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
         .into());
     }
     Ok(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_used_gets_a_number() {
+        let used = ["eth0", "eth0.2"];
+        let unused = |name| unused_name(name, |name| used.contains(&name));
+        assert_eq!([unused("eth0"), unused("eth1")], ["eth0.3", "eth1"]);
+    }
 }

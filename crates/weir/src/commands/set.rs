@@ -34,7 +34,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { wire, limit, rate_back } = arguments;
-    text::check_name(wire)?;
+    text::check_limit_name(wire)?;
     if let Some(burst_bytes) = limit.burst {
         text::check_burst(burst_bytes)?;
     }

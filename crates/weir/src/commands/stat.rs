@@ -65,7 +65,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    arguments.wire.as_deref().map_or(Ok(()), crate::text::check_name)?;
+    arguments.wire.as_deref().map_or(Ok(()), crate::text::check_limit_name)?;
     let result = match arguments.interval {
         Some(interval) => watch(arguments, interval),
         None => show(arguments),

@@ -49,6 +49,7 @@ pub fn to_json(seen: &Seen) -> Value {
         },
         "rate_bits_per_s": record.map(|record| record.rate_bits_per_s),
         "burst_bytes": record.map(|record| record.burst_bytes),
+        "units": {"packets": "segments", "held": "packets before segmentation", "dropped": "packets before segmentation"},
         "packets": seen.traffic.packets,
         "bytes": seen.traffic.bytes,
         "held": {"packets": seen.traffic.waiting, "bytes": seen.traffic.waiting_bytes},
