@@ -49,6 +49,12 @@ pub fn sweep() -> Result<()> {
     Ok(())
 }
 
+/// Whether the words name a namespace that another process made here.
+pub fn is_of_others(words: &str) -> bool {
+    let own = format!("{PREFIX}{}-", std::process::id());
+    words.contains(PREFIX) && !words.contains(&own)
+}
+
 /// A network namespace that lives as long as this value.
 #[derive(Debug)]
 pub struct Namespace {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use weir_lab::bed::{End, Name4and6, Namespace, address, names};
+use weir_lab::bed::{End, Name4and6, Namespace, address, is_of_others, names};
 use weir_lab::process::{Finished, run};
 
 use crate::weir_binary;
@@ -135,12 +135,13 @@ impl Row {
         run(command.args(arguments.split_whitespace()), LIMIT)
     }
 
-    /// `weir stat --json`: the limits of this name.
+    /// `weir stat --json`: the limits of this name, those of tests that run beside this one left out.
     pub fn limits(&self, name: &str) -> Result<Vec<Value>> {
         let done = self.weir(&format!("stat {name} --json"))?.success()?;
         let value: Value = serde_json::from_str(&done.stdout)?;
         let limits = value["limits"].as_array().context("no list of limits")?;
-        Ok(limits.clone())
+        let is_ours = |limit: &&Value| !limit["netns"].as_str().is_some_and(is_of_others);
+        Ok(limits.iter().filter(is_ours).cloned().collect())
     }
 
     /// The one limit of this name, which must have dropped nothing.
