@@ -17,7 +17,7 @@ pub fn bridging(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let mut bridge = Bridge::new(STATIONS_MAX, AGEING_NS, draw.u64());
     (0..PORTS).for_each(|port| bridge.add_port(port));
-    let mut heard: HashMap<[u8; 6], (u16, u64)> = HashMap::new();
+    let mut heard = Heard::new();
     let mut now_ns = 0;
     while !draw.is_empty() {
         let ingress = draw.u16() % PORTS;
@@ -42,15 +42,22 @@ fn frame(draw: &mut Draw) -> Vec<u8> {
         _ => [2, 0, 0, 0, 0, draw.u8() % 12],
     };
     let mut frame = [address(draw), address(draw)].concat();
-    frame.extend([8, 0]);
+    match draw.below(8) {
+        0 => frame.extend([0x81, 0, draw.u8(), draw.u8() % 3, 8, 0]),
+        1 => frame.extend([0x88, 0xa8, 0, draw.u8() % 3, 0x81, 0, 0, 9]),
+        _ => frame.extend([8, 0]),
+    }
     if draw.rarely(16) {
-        frame.truncate(draw.below(15));
+        frame.truncate(draw.below(19));
     }
     frame
 }
 
-/// What 802.1D says, with a map that is never full.
-fn decide(heard: &mut HashMap<[u8; 6], (u16, u64)>, ingress: u16, frame: &[u8], now_ns: u64) -> Egress {
+/// Ports and times of stations, each an address in a VLAN.
+type Heard = HashMap<([u8; 6], u16), (u16, u64)>;
+
+/// What 802.1D and 802.1Q say, with a map that is never full.
+fn decide(heard: &mut Heard, ingress: u16, frame: &[u8], now_ns: u64) -> Egress {
     let (Some(to), Some(from), true) = (frame.first_chunk::<6>(), frame.get(6..12), frame.len() >= 14) else {
         return Egress::Drop(DropReason::Malformed);
     };
@@ -58,12 +65,18 @@ fn decide(heard: &mut HashMap<[u8; 6], (u16, u64)>, ingress: u16, frame: &[u8], 
     if from[0] & 1 == 1 || from == [0; 6] {
         return Egress::Drop(DropReason::Malformed);
     }
-    heard.insert(from, (ingress, now_ns));
+    let vlan = match frame[12..] {
+        [0x81, 0x00, first, last, ..] | [0x88, 0xa8, first, last, ..] => {
+            u16::from_be_bytes([first & 0xf, last])
+        }
+        _ => 0,
+    };
+    heard.insert((from, vlan), (ingress, now_ns));
     if to[0] & 1 == 1 {
-        let reserved = to[..5] == [0x01, 0x80, 0xc2, 0, 0] && to[5] < 16;
+        let reserved = to[..5] == [0x01, 0x80, 0xc2, 0, 0] && (1..16).contains(&to[5]);
         return if reserved { Egress::Drop(DropReason::LinkLocal) } else { Egress::Flood };
     }
-    match heard.get(to) {
+    match heard.get(&(*to, vlan)) {
         Some(&(port, heard_ns)) if now_ns - heard_ns < AGEING_NS => {
             if port == ingress {
                 Egress::Drop(DropReason::OwnSegment)

@@ -1,26 +1,31 @@
-//! A learning bridge: forwards a frame to the port its destination was last heard on.
+//! A learning bridge: forwards a frame to the port its destination was last heard on, in each VLAN by itself.
 //!
 //! The rule for each frame, in order:
 //!
 //! | frame | decision |
 //! |---|---|
 //! | cut short, or its source is a group or zero | drop, `malformed` |
-//! | destination 01-80-C2-00-00-0X | drop, `link-local` |
-//! | destination a group, or a station not heard within `ageing_ns` | flood: every member port but the ingress |
+//! | destination 01-80-C2-00-00-01 to -0F | drop, `link-local` |
+//! | destination another group, or a station not heard within `ageing_ns` | flood: every member port but the ingress |
 //! | destination heard on the ingress port, or no other member | drop, `own-segment` |
 //! | otherwise | the port the destination was heard on |
 //!
 //! Before deciding, its source is learned: heard now, on the ingress port. A source that finds the table full is
 //! not learned but counted; frames to it are flooded, so nothing is lost by it.
 //!
+//! A station is its address and the VLAN of its frame's outer tag (802.1Q or 802.1ad); no tag, and one of priority alone, are
+//! VLAN 0. So the same address in two VLANs, as a router with one address has it, is two stations. BPDUs
+//! (01-80-C2-00-00-00) are flooded: a bridge that runs no spanning tree is one link to those that do, and they find loops through it.
+//!
 //! Owner: one worker. Flooding copies frames, and copies need credit, so the caller copies, to
 //! [`Bridge::flood_ports`].
 //!
 //! Source: IEEE 802.1D-2004 sections 7.7 (forwarding), 7.8 (learning), 7.9 (filtering database, ageing 300 s), 7.12.6
-//! (reserved addresses); Linux `net/bridge/br_input.c` for invalid sources.
+//! (reserved addresses); IEEE 802.1Q-2018 section 8.8 (learning by VLAN), 9.6 (tags); Linux `net/bridge/br_input.c` for invalid sources
+//! and BPDUs.
 //!
-//! Limits: no spanning tree, so the caller's topology must be free of loops; one filtering database for all VLANs: tags
-//! pass through and are not looked at. Times are kept to 1/256 of `ageing_ns`, so a station may be forgotten that much
+//! Limits: no spanning tree, so the caller's topology must be free of loops; every port is a member of every VLAN, and tags pass
+//! through as they are. Times are kept to 1/256 of `ageing_ns`, so a station may be forgotten that much
 //! early.
 
 use super::BURST_MAX;
@@ -51,6 +56,7 @@ pub enum Egress {
 /// A bridge.
 #[derive(Debug)]
 pub struct Bridge {
+    /// By [`station_of`].
     stations: Table<u64, Station>,
     members: PortSet,
     ageing_ns: u64,
@@ -144,21 +150,22 @@ impl Bridge {
             Egress::Flood
         };
         // Neighbours in a burst mostly share their addresses: what holds for one holds for the next.
-        let mut last_source = NO_ADDRESS;
+        let mut last_source = NO_STATION;
         let mut last = (NO_HEAD, flood);
         for (frame, egress) in frames.iter().zip(&mut egress[..frames.len()]) {
             let head = head_of(frame.as_ref());
             if head != last.0 {
-                let (destination, source) = addresses_of(head);
+                let (destination, source, vlan) = fields_of(head);
                 if source == 0 || source & GROUP != 0 {
                     *egress = Egress::Drop(DropReason::Malformed);
                     continue;
                 }
+                let source = station_of(source, vlan);
                 if source != last_source {
                     self.learn(source, ingress, now_ns);
                     last_source = source;
                 }
-                last = (head, self.decide(destination, ingress, now_ns, flood));
+                last = (head, self.decide(destination, vlan, ingress, now_ns, flood));
                 if last.1 == Egress::Flood {
                     // Each is counted.
                     last.0 = NO_HEAD;
@@ -187,11 +194,12 @@ impl Bridge {
         }
     }
 
-    fn decide(&mut self, destination: u64, ingress: u16, now_ns: u64, flood: Egress) -> Egress {
+    fn decide(&mut self, destination: u64, vlan: u64, ingress: u16, now_ns: u64, flood: Egress) -> Egress {
         if destination & GROUP != 0 {
-            return if destination & !0xf == RESERVED { Egress::Drop(DropReason::LinkLocal) } else { flood };
+            let is_kept = destination & !0xf == RESERVED && destination != BPDU;
+            return if is_kept { Egress::Drop(DropReason::LinkLocal) } else { flood };
         }
-        match self.stations.get(destination) {
+        match self.stations.get(station_of(destination, vlan)) {
             Some(station) if now_ns.saturating_sub(station.heard_ns) < self.ageing_ns => {
                 if station.port == ingress {
                     Egress::Drop(DropReason::OwnSegment)
@@ -246,28 +254,48 @@ const SWEEP_SLOTS: usize = 2;
 /// The group bit of an address as a number: the lowest of its first byte.
 const GROUP: u64 = 1 << 40;
 const RESERVED: u64 = 0x0180_c200_0000;
-/// No address has more than 48 bits.
-const NO_ADDRESS: u64 = u64::MAX;
+/// Of these the one that bridges with a spanning tree send to each other.
+const BPDU: u64 = RESERVED;
+/// No station has more than 60 bits.
+const NO_STATION: u64 = u64::MAX;
+/// The types of a frame with a tag.
+const TAGS: [u64; 2] = [0x8100, 0x88a8];
+const VLAN_ID: u64 = 0xfff;
 
-/// Destination and source as they lie in a frame: the first eight bytes and the next four. Zeros for a frame without them.
+/// Destination, source and tag as they lie in a frame: its first sixteen bytes, the last four of them only where they are a tag. Zeros
+/// for a frame without addresses.
 type RawHead = (u64, u64);
 
-/// No frame's: four bytes make no such number.
+/// No frame's: there is no such tag.
 const NO_HEAD: RawHead = (u64::MAX, u64::MAX);
 
 #[inline]
 fn head_of(frame: &[u8]) -> RawHead {
+    if let Some(head) = frame.first_chunk::<16>() {
+        let head = u128::from_be_bytes(*head);
+        let (first, last) = ((head >> 64) as u64, head as u64);
+        return (first, if TAGS.contains(&(last >> 16 & 0xffff)) { last } else { last & ADDRESS_END });
+    }
     let Some(head) = frame.first_chunk::<ETHERNET_LEN>() else {
         return (0, 0);
     };
-    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *head;
-    (u64::from_ne_bytes([d0, d1, d2, d3, d4, d5, s0, s1]), u32::from_ne_bytes([s2, s3, s4, s5]).into())
+    let mut padded = [0; 16];
+    padded[..12].copy_from_slice(&head[..12]);
+    let head = u128::from_be_bytes(padded);
+    ((head >> 64) as u64, head as u64)
 }
 
-/// Destination and source as numbers of 48 bits.
-fn addresses_of((first, last): RawHead) -> (u64, u64) {
-    let (first, last) = (u64::from_be(first), u32::from_be(last as u32));
-    (first >> 16, (first & 0xffff) << 32 | u64::from(last))
+/// Of the second half of a head, the end of the source.
+const ADDRESS_END: u64 = 0xffff_ffff_0000_0000;
+
+/// Destination and source as numbers of 48 bits, and the VLAN.
+fn fields_of((first, last): RawHead) -> (u64, u64, u64) {
+    (first >> 16, (first & 0xffff) << 32 | last >> 32, last & VLAN_ID)
+}
+
+/// An address in a VLAN, as a key.
+fn station_of(address: u64, vlan: u64) -> u64 {
+    vlan << 48 | address
 }
 
 #[cfg(test)]

@@ -60,13 +60,39 @@ fn forgets_a_station_after_the_ageing_time() {
 #[test]
 fn keeps_reserved_groups_on_their_link_and_floods_the_others() {
     let mut bridge = bridge(2, 16);
-    for last in 0..16 {
+    for last in 1..16 {
         assert_eq!(one(&mut bridge, 0, 0x0180_c200_0000 | last, A, 0), Egress::Drop(DropReason::LinkLocal));
     }
     assert_eq!(one(&mut bridge, 0, 0x0180_c200_0010, A, 0), Egress::Flood);
+    assert_eq!(one(&mut bridge, 0, 0x0180_c200_0000, A, 0), Egress::Flood, "a BPDU");
     assert_eq!(one(&mut bridge, 0, BROADCAST, A, 0), Egress::Flood);
     assert_eq!(one(&mut bridge, 0, B, BROADCAST, 0), Egress::Drop(DropReason::Malformed));
     assert_eq!(one(&mut bridge, 0, B, 0, 0), Egress::Drop(DropReason::Malformed));
+}
+
+/// The same address in two VLANs is two stations; priority tags and none are one VLAN.
+#[test]
+fn stations_are_of_their_vlan() {
+    fn tagged(bridge: &mut Bridge, ingress: u16, to: u64, from: u64, tag: &[u8]) -> Egress {
+        let mut frame = frame(to, from);
+        frame.splice(12..16, tag.iter().copied());
+        let mut egress = [Egress::Flood];
+        bridge.forward(ingress, &[frame], 0, &mut egress);
+        egress[0]
+    }
+    const SEVEN: &[u8] = &[0x81, 0x00, 0x00, 0x07];
+    const EIGHT: &[u8] = &[0x81, 0x00, 0x00, 0x08];
+    const EIGHT_URGENT: &[u8] = &[0x88, 0xa8, 0xe0, 0x08];
+    const PRIORITY: &[u8] = &[0x81, 0x00, 0xe0, 0x00];
+    let mut bridge = bridge(4, 16);
+    tagged(&mut bridge, 0, BROADCAST, B, SEVEN);
+    tagged(&mut bridge, 1, BROADCAST, B, EIGHT);
+    tagged(&mut bridge, 2, BROADCAST, B, &[]);
+    assert_eq!((bridge.stations(), bridge.counts().moved), (3, 0));
+    for (tag, port) in [(SEVEN, 0), (EIGHT, 1), (EIGHT_URGENT, 1), (PRIORITY, 2), (&[][..], 2)] {
+        assert_eq!(tagged(&mut bridge, 3, B, A, tag), Egress::Port(port), "{tag:02x?}");
+    }
+    assert_eq!(tagged(&mut bridge, 3, B, A, &[0x81, 0x00, 0x00, 0x09]), Egress::Flood);
 }
 
 #[test]
