@@ -1,11 +1,11 @@
 //! The directory of Weir's sockets and locks: who may make names in it decides whom a command talks to and what it waits for.
 //!
 //! Rule: it is a directory, not a link to one, it belongs to the user that this process is, and nobody else may write there. Its
-//! mode is set whatever the umask says; one that belongs to somebody else is refused.
+//! mode is set whatever the umask says. One that belongs to somebody else is refused, and so is one in which others may have made names.
 //!
 //! Source: `open(2)` for `O_NOFOLLOW`; `fchmod(2)`, which the umask does not concern.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -14,13 +14,18 @@ use crate::sys;
 
 /// Everybody may look up a socket there, and only its owner make one.
 const MODE: u32 = 0o755;
+/// What lets others make names.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// Makes the directory, or checks that the one that is there will do.
-pub fn make(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(MODE).create(path) {
+///
+/// # Errors
+/// One that will not do, with what to do about it.
+pub fn make(path: &Path) -> io::Result<File> {
+    let is_new = match DirBuilder::new().mode(MODE).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
+        made => made.is_ok(),
+    };
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let directory = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
         let why = "is no directory of its own: remove it, and weir makes it anew";
@@ -37,10 +42,16 @@ pub fn make(path: &Path) -> io::Result<()> {
             about.uid()
         )));
     }
+    if !is_new && about.mode() & OTHERS_WRITE != 0 {
+        return Err(io::Error::other(format!(
+            "others than its owner may write to {}, and may have: remove it, and weir makes it anew",
+            path.display()
+        )));
+    }
     if about.mode() & 0o7777 != MODE {
         directory.set_permissions(PermissionsExt::from_mode(MODE))?;
     }
-    Ok(())
+    Ok(directory)
 }
 
 #[cfg(test)]
@@ -59,11 +70,13 @@ mod tests {
         let path = base.join("weir");
         make(&path).unwrap();
         assert_eq!(mode(&path), MODE);
-        for other in [0o777, 0o1777, 0o700] {
-            fs::set_permissions(&path, PermissionsExt::from_mode(other)).unwrap();
-            make(&path).unwrap();
-            assert_eq!(mode(&path), MODE, "it was {other:o}");
+        for others in [0o777, 0o1777, 0o775] {
+            fs::set_permissions(&path, PermissionsExt::from_mode(others)).unwrap();
+            assert!(make(&path).unwrap_err().to_string().contains("remove it"), "{others:o}");
         }
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+        make(&path).unwrap();
+        assert_eq!(mode(&path), MODE, "a umask may have made it narrower");
         let link = base.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(make(&link).unwrap_err().to_string().contains("no directory of its own"));

@@ -30,9 +30,9 @@ use serde_json::Value;
 
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
-use crate::lock::{self, DIRECTORY, Lock, try_flock};
+use crate::lock::{DIRECTORY, Lock, try_flock};
 use crate::netns::NetNs;
-use crate::sys;
+use crate::{directory, sys};
 
 /// How long one that is being undone is waited for, in nanoseconds.
 const WAIT_NS_MAX: u64 = 15_000_000_000;
@@ -256,8 +256,8 @@ impl Hold {
 
     /// The file, locked; `None` if somebody has it locked in another way.
     fn try_lock(thing: &Thing, mode: libc::c_int) -> io::Result<Option<Hold>> {
-        lock::directory(Path::new(DIRECTORY))?;
-        lock::directory(&folder())?;
+        directory::make(Path::new(DIRECTORY))?;
+        directory::make(&folder())?;
         let path = folder().join(&thing.file);
         loop {
             let mut options = OpenOptions::new();

@@ -5,14 +5,13 @@
 //!
 //! Limits: weirs of different mount namespaces, with a `/run` each, do not see each other.
 
-use std::fs::{DirBuilder, File, Permissions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use crate::error::{Doing, Result};
-use crate::sys;
+use crate::{directory, sys};
 
 /// Where Weir's sockets and holds are.
 pub const DIRECTORY: &str = "/run/weir";
@@ -42,7 +41,7 @@ impl Lock {
     fn take_in(path: &Path) -> io::Result<Lock> {
         const BETWEEN_NS: u64 = 1_000_000;
         const TRIES: u64 = 15_000;
-        let directory = directory(path)?;
+        let directory = directory::make(path)?;
         for _ in 0..TRIES {
             if try_flock(&directory, libc::LOCK_EX)? {
                 return Ok(Lock { _directory: directory });
@@ -61,27 +60,6 @@ pub(crate) fn try_flock(file: &File, mode: libc::c_int) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// A directory that root alone may write to, made if there is none, whatever this process's umask.
-pub(crate) fn directory(path: &Path) -> io::Result<File> {
-    const MODE: u32 = 0o755;
-    match DirBuilder::new().mode(MODE).create(path) {
-        Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(MODE))?,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
-    }
-    let directory = File::open(path)?;
-    let about = directory.metadata()?;
-    // SAFETY: takes nothing and cannot fail.
-    let own = unsafe { libc::geteuid() };
-    if !about.is_dir() || about.uid() != own || about.mode() & 0o022 != 0 {
-        return Err(io::Error::other(format!(
-            "{} is not a directory that its owner, user {own}, alone may write to: remove it, and weir makes it anew",
-            path.display()
-        )));
-    }
-    Ok(directory)
 }
 
 #[cfg(test)]
@@ -112,15 +90,6 @@ mod tests {
             }
         });
         // Only an empty directory can be removed.
-        std::fs::remove_dir(&path).unwrap();
-    }
-
-    #[test]
-    fn a_directory_that_others_may_write_to_is_refused() {
-        let path = scratch("open");
-        directory(&path).unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
-        assert!(directory(&path).unwrap_err().to_string().contains("remove it"));
         std::fs::remove_dir(&path).unwrap();
     }
 }
