@@ -33,6 +33,7 @@
 //! Pure: no clock, no files, no sockets. Limits: packets wait in leaves only, so only they take filters, priority, full,
 //! max_wait and queue. At most [`CLASSES_MAX`] classes, for filters reach no more.
 
+mod class;
 mod file;
 mod filters;
 mod in_place;
@@ -46,23 +47,18 @@ use std::ops::Range;
 use toml::Spanned;
 use weir_core::classify::{Classifier, RULES_MAX, Target};
 use weir_core::rate::Rate;
-use weir_core::shaper::backlog::{Rule, WhenFull};
-use weir_core::shaper::codel::CodelConfig;
-use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
-use weir_core::shaper::tree::{DEPTH_MAX, PRIORITIES};
-use weir_core::units::{UnitError, parse_size_bytes, parse_time_ns, size_text};
+use weir_core::shaper::backlog::Rule;
+use weir_core::shaper::tree::DEPTH_MAX;
 
-use crate::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
+use crate::nearest::did_you_mean;
 use filters::Rules;
-use source::{Source, did_you_mean};
+pub use in_place::NotInPlace;
+use source::Source;
 
 /// The most classes of a file: as many as there can be rules that lead to them.
 pub const CLASSES_MAX: usize = RULES_MAX;
 /// The name that stands for no class: past all limits.
 pub const FREE: &str = "free";
-/// The queue of a class that marks or drops, in CoDel's targets: what stood no longer than one would be full before CoDel saw a
-/// queue that stands.
-const QUEUE_TARGETS: u64 = 10;
 /// A longest Ethernet frame of the usual MTU, which a burst must let pass.
 pub const FRAME_BYTES: u64 = 1514;
 
@@ -307,154 +303,6 @@ impl<'a> Reader<'a> {
     fn parent_span(&self, class: usize) -> Range<usize> {
         let class = &self.file.class[class];
         class.parent.as_ref().unwrap_or(&class.name).span()
-    }
-
-    /// One class, checked by itself and against its parent.
-    fn class(
-        &self,
-        place: usize,
-        parent: Option<usize>,
-        above: Option<&ClassConfig>,
-    ) -> Result<ClassConfig, String> {
-        let class = &self.file.class[place];
-        let rate = self.value(&class.rate, str::parse::<Rate>)?;
-        let ceil = class.ceil.as_ref().map(|ceil| self.value(ceil, str::parse::<Rate>)).transpose()?;
-        let bounded = class.bounded.as_ref().is_some_and(|bounded| *bounded.as_ref());
-        let ceil = match (self.kind, ceil) {
-            // tc-htb(8): "Defaults to the configured rate, which implies no borrowing."
-            (Kind::Htb, ceil) => ceil.unwrap_or(rate),
-            (Kind::Cbq, _) if bounded => rate,
-            (Kind::Cbq, _) => above.map_or(rate, |above| above.ceil),
-        };
-        self.refuse_of_the_other_kind(class)?;
-        if ceil < rate {
-            let span = class.ceil.as_ref().unwrap_or(&class.rate).span();
-            let why = match self.kind {
-                Kind::Htb => {
-                    format!("the ceiling {ceil} is below the rate {rate}; raise it to {rate} or more")
-                }
-                Kind::Cbq => format!(
-                    "the share {rate} is above the {ceil} that all classes under the same top have together; write {ceil} or less"
-                ),
-            };
-            return Err(self.source.tell(span, why));
-        }
-        let burst = |text: &Option<Spanned<String>>, rate| match text {
-            Some(text) => self.burst(text),
-            None => Ok(burst_bytes_default(rate).min(BURST_BYTES_MAX)),
-        };
-        let is_inner = self.is_inner[place];
-        Ok(ClassConfig {
-            name: class.name.as_ref().clone(),
-            parent,
-            rate,
-            ceil,
-            burst_bytes: burst(&class.burst, rate)?,
-            cburst_bytes: burst(&class.cburst, ceil)?,
-            bounded,
-            quantum_bytes: self.quantum(class, rate)?,
-            leaf: if is_inner {
-                self.refuse_of_leaves(class).map(|()| None)?
-            } else {
-                Some(self.leaf_rules(class)?)
-            },
-        })
-    }
-
-    fn refuse_of_the_other_kind(&self, class: &file::Class) -> Result<(), String> {
-        let (wrong, why) = match self.kind {
-            Kind::Htb => (
-                class.bounded.as_ref().map(Spanned::span),
-                "bounded is for shaper = \"cbq\"; for htb write a ceil that is the rate",
-            ),
-            Kind::Cbq => (
-                class.ceil.as_ref().or(class.cburst.as_ref()).map(Spanned::span),
-                "a class of cbq has no ceiling; write bounded = true if it must not borrow",
-            ),
-        };
-        wrong.map_or(Ok(()), |span| Err(self.source.tell(span, why)))
-    }
-
-    fn refuse_of_leaves(&self, class: &file::Class) -> Result<(), String> {
-        let texts = [("full", &class.full), ("max_wait", &class.max_wait), ("queue", &class.queue)];
-        let text = texts.into_iter().find_map(|(key, text)| Some((key, text.as_ref()?.span())));
-        let wrong = text.or_else(|| Some(("priority", class.priority.as_ref()?.span())));
-        let Some((key, span)) = wrong else { return Ok(()) };
-        let why =
-            format!("{key} is for classes in which packets wait, and this one has children; write it there");
-        Err(self.source.tell(span, why))
-    }
-
-    fn leaf_rules(&self, class: &file::Class) -> Result<LeafRules, String> {
-        let priority = match &class.priority {
-            None => 0,
-            Some(priority) => u8::try_from(*priority.as_ref())
-                .ok()
-                .filter(|priority| usize::from(*priority) < PRIORITIES)
-                .ok_or_else(|| {
-                    let why = format!("a priority is 0 to {}, and 0 goes first", PRIORITIES - 1);
-                    self.source.tell(priority.span(), why)
-                })?,
-        };
-        let time = |text: &Option<Spanned<String>>| {
-            text.as_ref().map(|text| self.value(text, parse_time_ns)).transpose()
-        };
-        // For which packets, a direction knows when it shapes by this.
-        let codel = CodelConfig::default();
-        let when_full = match class.full.as_ref().map(|full| (full, full.as_ref().as_str())) {
-            None | Some((_, "block")) => WhenFull::Block,
-            Some((_, "ecn")) => WhenFull::Ecn(codel),
-            Some((_, "drop")) => WhenFull::Drop(codel),
-            Some((full, other)) => {
-                let near = did_you_mean(other, ["block", "ecn", "drop"]);
-                let why = format!("a full class does one of \"block\", \"ecn\" and \"drop\"{near}");
-                return Err(self.source.tell(full.span(), why));
-            }
-        };
-        Ok(LeafRules {
-            priority,
-            queue_ns: time(&class.queue)?.unwrap_or(match when_full {
-                WhenFull::Block => QUEUE_NS_DEFAULT,
-                WhenFull::Ecn(codel) | WhenFull::Drop(codel) => QUEUE_TARGETS * codel.target_ns,
-            }),
-            rule: Rule { when_full, max_wait_ns: time(&class.max_wait)? },
-        })
-    }
-
-    fn value<T>(
-        &self,
-        text: &Spanned<String>,
-        read: impl Fn(&str) -> Result<T, UnitError>,
-    ) -> Result<T, String> {
-        read(text.as_ref()).map_err(|error| self.source.tell(text.span(), error))
-    }
-
-    fn burst(&self, text: &Spanned<String>) -> Result<u64, String> {
-        let bytes = self.value(text, parse_size_bytes)?;
-        let why = if bytes < FRAME_BYTES {
-            format!(
-                "a burst of {} is below one frame of {FRAME_BYTES} bytes; give 2kb or more",
-                size_text(bytes)
-            )
-        } else if bytes > BURST_BYTES_MAX {
-            format!("a bucket holds {} at most; give less", size_text(BURST_BYTES_MAX))
-        } else {
-            return Ok(bytes);
-        };
-        Err(self.source.tell(text.span(), why))
-    }
-
-    /// In proportion to the rate: a millisecond of it, one frame at least and at most 200 kB, as in the kernel.
-    fn quantum(&self, class: &file::Class, rate: Rate) -> Result<u32, String> {
-        const QUANTUM_BYTES_MAX: u64 = 200_000;
-        let Some(text) = &class.quantum else {
-            return Ok(rate.bytes_in(1_000_000).clamp(FRAME_BYTES, QUANTUM_BYTES_MAX) as u32);
-        };
-        let bytes = self.value(text, parse_size_bytes)?;
-        u32::try_from(bytes).ok().filter(|_| (FRAME_BYTES..=1 << 30).contains(&bytes)).ok_or_else(|| {
-            let why = format!("a quantum is one frame of {FRAME_BYTES} bytes at least and 1gb at most; leave it out for 1 ms at the rate");
-            self.source.tell(text.span(), why)
-        })
     }
 
     /// A warning for each class without a parent whose ceiling is above its rate: there is nobody to borrow from.

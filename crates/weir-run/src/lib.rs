@@ -22,6 +22,7 @@ pub mod guardian;
 pub mod idle;
 pub mod limits;
 mod look_over;
+pub mod nearest;
 mod packet;
 pub mod part;
 pub mod path;

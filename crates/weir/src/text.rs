@@ -76,18 +76,27 @@ pub fn check_burst(burst_bytes: u64) -> Result<(), Failure> {
 
 /// Reads a classes file for a wire between two interfaces; warnings go to standard error.
 pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), Failure> {
-    classes_by(file, |name, text| Classes::read(name, text, interfaces))
+    let (name, text) = classes_file(file)?;
+    let classes = Classes::read(&name, &text, interfaces).map_err(Failure::usage)?;
+    warn_of(&classes);
+    Ok((text, classes))
 }
 
 /// Reads a classes file for a limit in place; warnings go to standard error.
 pub fn classes_in_place(file: &Path) -> Result<Classes, Failure> {
-    classes_by(file, Classes::read_in_place).map(|(_, classes)| classes)
+    let (name, text) = classes_file(file)?;
+    let classes = Classes::read_in_place(&name, &text).map_err(|refused| Failure::usage(refused.told))?;
+    warn_of(&classes);
+    Ok(classes)
 }
 
-fn classes_by(
-    file: &Path,
-    check: impl FnOnce(&str, &str) -> Result<Classes, String>,
-) -> Result<(String, Classes), Failure> {
+/// Says what is kept of a file, but perhaps not as meant.
+pub fn warn_of(classes: &Classes) {
+    classes.warnings.iter().for_each(output::warn);
+}
+
+/// What a classes file is called, and all of it.
+pub fn classes_file(file: &Path) -> Result<(String, String), Failure> {
     let unreadable =
         |why: &dyn std::fmt::Display| Failure::usage(format!("--classes {}: {why}", file.display()));
     let mut text = String::new();
@@ -109,11 +118,7 @@ fn classes_by(
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(unreadable(&format_args!("it is longer than {}", size_text(FILE_BYTES_MAX))));
     }
-    let classes = check(&file.display().to_string(), &text).map_err(Failure::usage)?;
-    for warning in &classes.warnings {
-        output::warn(warning);
-    }
-    Ok((text, classes))
+    Ok((file.display().to_string(), text))
 }
 
 /// Refuses `--queue` where classes have queues of their own.

@@ -9,7 +9,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use toml::Spanned;
 
-use super::source::{Source, did_you_mean};
+use super::source::Source;
+use crate::nearest::did_you_mean;
 
 /// The file.
 #[derive(Debug, Deserialize)]

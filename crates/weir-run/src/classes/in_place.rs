@@ -17,19 +17,52 @@ use super::{ClassConfig, Classes, Reader, file};
 /// What does all that a limit in place cannot.
 const CURE: &str = "join the interfaces with `weir wire`, which can";
 
+/// Why a file cannot be kept in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotInPlace {
+    /// With the line of the file, and what to do.
+    pub told: String,
+    /// Why, in one line.
+    pub why: String,
+}
+
+/// What is in the way, where, and what to do about it.
+struct Obstacle {
+    at: Range<usize>,
+    why: String,
+    cure: String,
+}
+
+impl Obstacle {
+    fn told(&self, source: Source) -> NotInPlace {
+        let Obstacle { at, why, cure } = self;
+        let (line, _) = source.line_of(at.start);
+        NotInPlace {
+            told: source.tell(at.clone(), format!("{why}: {cure}")),
+            why: format!("{}:{line}: {why}", source.name),
+        }
+    }
+}
+
+impl From<String> for NotInPlace {
+    fn from(told: String) -> NotInPlace {
+        NotInPlace { why: told.lines().next().unwrap_or_default().into(), told }
+    }
+}
+
 impl Classes {
     /// Reads and checks a file called `name`, for a limit in place.
     ///
     /// # Errors
     /// What is wrong, where, and what to do.
-    pub fn read_in_place(name: &str, text: &str) -> Result<Classes, String> {
+    pub fn read_in_place(name: &str, text: &str) -> Result<Classes, NotInPlace> {
         let source = Source { name, text };
         let file = file::read(source)?;
-        refuse(source, &file)?;
+        refuse(&file).map_err(|obstacle| obstacle.told(source))?;
         let reader = Reader::new(source, &file)?;
         let classes = reader.read(["", ""])?;
         let order = reader.parents_first()?;
-        check(source, &file, &order, &classes.classes)?;
+        check(&file, &order, &classes.classes).map_err(|obstacle| obstacle.told(source))?;
         Ok(Classes { warnings: reader.warnings_in_place(&order, &classes), ..classes })
     }
 }
@@ -43,62 +76,58 @@ impl Reader<'_> {
     }
 }
 
-fn refuse(source: Source, file: &file::File) -> Result<(), String> {
+fn refuse(file: &file::File) -> Result<(), Obstacle> {
     if let Some(shaper) = file.shaper.as_ref().filter(|shaper| shaper.as_ref().as_str() == "cbq") {
-        return Err(source.tell(
-            shaper.span(),
-            format!("a limit in place is the kernel's HTB, not CBQ: take the line out, or {CURE}"),
-        ));
+        let why = "a limit in place is the kernel's HTB, not CBQ".into();
+        return Err(Obstacle { at: shaper.span(), why, cure: format!("take the line out, or {CURE}") });
     }
     let waits = time_text(PASSING_NS);
     for class in &file.class {
         let is_full = class.full.as_ref().filter(|full| full.as_ref().as_str() != "block");
-        let wrong: [(Option<Range<usize>>, String); 4] = [
+        let wrong: [(Option<Range<usize>>, &str, String); 4] = [
             (
                 class.max_wait.as_ref().map(Spanned::span),
-                format!(
-                    "a limit in place holds senders and drops nothing of theirs by time: take max_wait out, or {CURE}"
-                ),
+                "max_wait",
+                "a limit in place holds senders and drops nothing of theirs by time".into(),
             ),
             (
                 class.queue.as_ref().map(Spanned::span),
-                format!(
-                    "in place each flow's packets wait in a queue of its own, as many as its socket may send: take queue out, or {CURE}"
-                ),
+                "queue",
+                "in place each flow's packets wait in a queue of its own, as many as its socket may send"
+                    .into(),
             ),
             (
                 is_full.map(Spanned::span),
+                "full",
                 format!(
-                    "a limit in place always holds who has a socket, and marks, then drops, after {waits} what has none: take full out, or {CURE}"
+                    "a limit in place always holds who has a socket, and marks, then drops, after {waits} what has none"
                 ),
             ),
             (
                 class.quantum.as_ref().map(Spanned::span),
-                format!(
-                    "in place a turn is the longest packet there is, the same for all: take quantum out, or {CURE}"
-                ),
+                "quantum",
+                "in place a turn is the longest packet there is, the same for all".into(),
             ),
         ];
-        if let Some((span, why)) = wrong.into_iter().find_map(|(span, why)| Some((span?, why))) {
-            return Err(source.tell(span, why));
+        if let Some((at, key, why)) = wrong.into_iter().find_map(|(at, key, why)| Some((at?, key, why))) {
+            return Err(Obstacle { at, why, cure: format!("take {key} out, or {CURE}") });
         }
     }
     if let Some(name) = file.filter.iter().find_map(|filter| filter.interface.as_ref()) {
-        let why = "a limit in place is one interface's, and each way has its own: take interface out";
-        return Err(source.tell(name.span(), why));
+        let why = "a limit in place is one interface's, and each way has its own".into();
+        return Err(Obstacle { at: name.span(), why, cure: "take interface out".into() });
     }
     Ok(())
 }
 
-fn check(source: Source, file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Result<(), String> {
+fn check(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Result<(), Obstacle> {
     let rate_of = |index: usize| file.class[order[index]].rate.span();
     if let Some(class) = classes.get(CLASSES_MAX - 1) {
-        let why = format!(
-            "a limit in place has {} classes at most: take \"{}\" and the rest out, or {CURE}",
-            CLASSES_MAX - 1,
-            class.name
-        );
-        return Err(source.tell(rate_of(CLASSES_MAX - 1), why));
+        return Err(Obstacle {
+            at: rate_of(CLASSES_MAX - 1),
+            why: format!("a limit in place has {} classes at most", CLASSES_MAX - 1),
+            cure: format!("take \"{}\" and the rest out, or {CURE}", class.name),
+        });
     }
     let mut depths = vec![1; classes.len()];
     for (index, class) in classes.iter().enumerate() {
@@ -106,18 +135,22 @@ fn check(source: Source, file: &file::File, order: &[usize], classes: &[ClassCon
             depths[index] = depths[parent] + 1;
         }
         if depths[index] > LEVELS_MAX {
-            let why = format!(
-                "the kernel's classes nest at most {LEVELS_MAX} deep below the limit: take levels out, or {CURE}"
-            );
-            return Err(source.tell(rate_of(index), why));
+            return Err(Obstacle {
+                at: rate_of(index),
+                why: format!("the kernel's classes nest at most {LEVELS_MAX} deep below the limit"),
+                cure: format!("take levels out, or {CURE}"),
+            });
         }
         if class.leaf.is_some() && !has_leaves(class.rate) {
             let least = Rate::from_bits_per_s(BITS_PER_S_MIN).expect("more than 0");
-            let why = format!(
-                "\"{}\" is promised {}, too little for each of its leaves to have a byte a second: give it {least}, or {CURE}",
-                class.name, class.rate
-            );
-            return Err(source.tell(rate_of(index), why));
+            return Err(Obstacle {
+                at: rate_of(index),
+                why: format!(
+                    "\"{}\" is promised {}, too little for each of its leaves to have a byte a second",
+                    class.name, class.rate
+                ),
+                cure: format!("give it {least}, or {CURE}"),
+            });
         }
     }
     let below = promised_below(
@@ -126,12 +159,14 @@ fn check(source: Source, file: &file::File, order: &[usize], classes: &[ClassCon
     for (index, class) in classes.iter().enumerate() {
         let promised = below.get(&Some(index)).and_then(|bits_per_s| Rate::from_bits_per_s(*bits_per_s));
         if let Some(promised) = promised.filter(|promised| *promised > class.ceil) {
-            let why = format!(
-                "the classes below \"{}\" are promised {promised} together, and the kernel's queue would let them pass its {}: lower theirs, \
-                 or raise this",
-                class.name, class.ceil
-            );
-            return Err(source.tell(rate_of(index), why));
+            return Err(Obstacle {
+                at: rate_of(index),
+                why: format!(
+                    "the classes below \"{}\" are promised {promised} together, and the kernel's queue would let them pass its {}",
+                    class.name, class.ceil
+                ),
+                cure: "lower theirs, or raise this".into(),
+            });
         }
     }
     Ok(())
@@ -142,7 +177,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Classes, String> {
-        Classes::read_in_place("f.toml", text)
+        Classes::read_in_place("f.toml", text).map_err(|refused| refused.told)
     }
 
     const CLASS: &str = "[[class]]\nname = \"a\"\nrate = \"10mbit\"\n";
@@ -176,6 +211,14 @@ mod tests {
         assert!(why.starts_with("f.toml:1:") && why.contains("weir wire"), "{why}");
         let why = read(&format!("{CLASS}[[filter]]\ninterface = \"wa\"\nclass = \"a\"\n")).unwrap_err();
         assert!(why.starts_with("f.toml:5:") && why.contains("interface"), "{why}");
+    }
+
+    #[test]
+    fn why_not_in_place_is_one_line_without_a_cure() {
+        let why = Classes::read_in_place("f.toml", &format!("shaper = \"cbq\"\n{CLASS}")).unwrap_err().why;
+        assert_eq!(why, "f.toml:1: a limit in place is the kernel's HTB, not CBQ");
+        let why = Classes::read_in_place("f.toml", "[[class]\n").unwrap_err().why;
+        assert_eq!(why.lines().count(), 1, "{why}");
     }
 
     #[test]

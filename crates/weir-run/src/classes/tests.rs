@@ -1,6 +1,7 @@
 //! What a file comes to, and what is said of one that is wrong, word for word.
 
 use weir_core::classify::headers::{Headers, Ip};
+use weir_core::shaper::backlog::WhenFull;
 
 use super::*;
 
