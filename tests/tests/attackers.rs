@@ -62,8 +62,17 @@ fn any_user_reads_counters_and_only_root_changes_a_wire() -> Result<()> {
     ensure!(done.stderr.contains("only root may change a wire: run it with sudo"), "{}", done.stderr);
     let rate = || Ok::<_, anyhow::Error>(wire.stat()?["wires"][0]["classes"][0]["rate_bits_per_s"].as_u64());
     ensure!(rate()? == Some(200_000_000), "{:?}", rate()?);
-    wire.weir(&["set", wire.name(), "--rate", "1mbit"])?.success()?;
+    let done = wire.weir(&["set", wire.name(), "--rate", "1mbit"])?.success()?;
     ensure!(rate()? == Some(1_000_000), "{:?}", rate()?);
+    let line = format!("wire {} changed: wa->wb 200mbit -> 1mbit", wire.name());
+    ensure!(done.stdout.starts_with(&line) && done.stdout.lines().count() == 1, "{}", done.stdout);
+    let shown = weir_as_nobody(&["stat"])?;
+    let said = shown.stderr.lines().filter(|line| line.contains("shown to root alone")).count();
+    ensure!(said == 1, "{}", shown.stderr);
+    let near = &wire.name()[1..];
+    let shown = weir_as_nobody(&["stat", near])?;
+    let nearest = format!("did you mean \"{}\"?", wire.name());
+    ensure!(shown.stderr.contains(&nearest) && shown.stderr.contains("try sudo"), "{}", shown.stderr);
     wire.stop()?;
     Ok(())
 }

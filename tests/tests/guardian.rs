@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         privileged!(a_killed_guardian_ends_its_sink),
         privileged!(after_both_were_killed_the_next_wire_mends),
         privileged!(after_both_were_killed_a_command_mends),
-        privileged!(after_both_were_killed_no_socket_stays),
+        privileged!(after_both_were_killed_stat_says_so_until_it_is_mended),
         privileged!(without_a_process_to_be_had_everything_is_put_back),
         privileged!(without_io_uring_a_wire_lets_its_senders_go),
         privileged!(without_io_uring_a_killed_wire_lets_its_senders_go),
@@ -186,24 +186,28 @@ fn after_both_were_killed_a_command_mends() -> Result<()> {
     before.require_same(&rig)
 }
 
-/// Nobody listens at it any more; `stat` and `mend` remove it, of a wire that is up they do not.
-fn after_both_were_killed_no_socket_stays() -> Result<()> {
+/// Nobody listens at its socket any more: `stat` says so of it alone, until `mend` removes it.
+fn after_both_were_killed_stat_says_so_until_it_is_mended() -> Result<()> {
     let rig = Rig::new(1, 1)?;
-    let socket = format!("/run/weir/{}.sock", rig.middle.name());
+    let name = rig.middle.name();
+    let socket = format!("/run/weir/{name}.sock");
     let other = Rig::new(1, 1)?;
     let living = other.wire(&["--rate", "100mbit"])?;
-    let commands: [&[&str]; 3] = [&["stat"], &["mend", "wa", "wb"], &["stat", rig.middle.name()]];
-    for command in commands {
-        kill_both(&rig)?;
-        ensure!(Path::new(&socket).exists(), "nothing is left behind: this test sees nothing");
+    kill_both(&rig)?;
+    let sentence = format!("wire {name} was killed together with its guardian: `weir mend");
+    for command in [&["stat"][..], &["stat", name], &["stat", "--check"], &["set", name, "--rate", "1mbit"]] {
         let done = run(&mut rig.weir(command), LIMIT)?;
-        ensure!(!Path::new(&socket).exists(), "{socket} is there after weir {}", command.join(" "));
-        let is_mend = command[0] == "mend";
-        ensure!(done.stdout.contains("control socket") == is_mend, "it says: {}", done.stdout);
-        living.check()?;
+        ensure!(Path::new(&socket).exists(), "weir {} removed {socket}", command.join(" "));
+        ensure!(done.status.code() == Some(1), "weir {} ended with {}", command.join(" "), done.status);
+        ensure!(done.stderr.contains(&sentence), "weir {} says: {}", command.join(" "), done.stderr);
+        ensure!(!done.stderr.contains(living.name()), "of the other: {}", done.stderr);
     }
-    living.stop()?;
-    run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success().map(drop)
+    living.check()?;
+    let done = run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;
+    ensure!(done.stdout.contains("control socket") && !Path::new(&socket).exists(), "{}", done.stdout);
+    let done = run(&mut rig.weir(&["stat", name]), LIMIT)?;
+    ensure!(done.stderr.contains(&format!("no wire or limit called {name}")), "{}", done.stderr);
+    living.stop().map(drop)
 }
 
 fn without_a_process_to_be_had_everything_is_put_back() -> Result<()> {

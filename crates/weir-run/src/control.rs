@@ -22,6 +22,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -72,9 +73,10 @@ pub struct SetClasses {
 pub fn ask(path: &Path, command: &Command) -> Result<Value, String> {
     let line = exchange(path, command).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => format!("{}: only root may ask: run it with sudo", path.display()),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+        io::ErrorKind::NotFound => {
             format!("no wire listens at {}: `weir stat` lists those that are up", path.display())
         }
+        io::ErrorKind::ConnectionRefused => killed(path),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             format!("the wire at {} does not answer: has its process been stopped?", path.display())
         }
@@ -150,10 +152,45 @@ pub fn understood(line: &[u8]) -> Result<Value, Refusal> {
     }
 }
 
+/// The names of the wires that are up, and of those that were killed and are not mended.
+pub fn names() -> Vec<String> {
+    sockets().iter().filter_map(name_of).collect()
+}
+
+fn name_of(path: &PathBuf) -> Option<String> {
+    Some(path.file_stem()?.to_string_lossy().into_owned())
+}
+
 /// Removes the sockets of wires that were killed together with their guardians; the wires' names.
 pub fn remove_left() -> Vec<String> {
-    let names = |path: &PathBuf| path.file_stem().map(|name| name.to_string_lossy().into_owned());
-    sockets().iter().filter(|path| remove_if_left(path)).filter_map(names).collect()
+    sockets().iter().filter(|path| remove_if_left(path)).filter_map(name_of).collect()
+}
+
+/// What is to be said of a wire at whose socket nobody listens any more.
+fn killed(path: &Path) -> String {
+    format!(
+        "wire {} was killed together with its guardian: `weir mend A B`, with its interfaces, puts right what it left",
+        path.file_stem().unwrap_or_default().display()
+    )
+}
+
+/// Whether a wire left its socket for good: not one whose guardian is about to remove it, nor one that is just being made.
+fn is_left(path: &Path, until_ns: u64) -> bool {
+    loop {
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        if !UnixStream::connect(path).is_err_and(refused) {
+            return false;
+        }
+        if now_ns() >= until_ns {
+            return true;
+        }
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// Until when a guardian may take to remove the socket of a wire that was killed.
+fn mending_ns() -> u64 {
+    now_ns() + 1_000_000_000
 }
 
 /// Removes a socket if a wire left it at which nobody listens; whether it did. Only root can, and a wire that is just making its socket
@@ -188,11 +225,9 @@ fn has_gone(path: &Path) -> bool {
 /// The counters of one wire.
 pub fn stat(name: &str) -> Result<Snapshot, String> {
     let path = Control::path_of(name);
-    let answer = read(&path);
-    if answer.is_err() {
-        remove_if_left(&path);
-    }
-    answer
+    // Where nobody listens, whoever mends that by itself has done so after this.
+    is_left(&path, mending_ns());
+    read(&path)
 }
 
 fn read(path: &Path) -> Result<Snapshot, String> {
@@ -211,15 +246,9 @@ fn counters(path: &Path, answer: Value) -> Result<Snapshot, String> {
 
 /// The counters of every wire that is up and answers, and why others do not.
 pub fn stat_all() -> (Snapshot, Vec<String>) {
-    let up = |path: &PathBuf| {
-        let gone = has_gone(path);
-        if gone {
-            // Left behind by a crash: nobody listens any more.
-            remove_if_left(path);
-        }
-        !gone
-    };
-    let told = sockets().into_iter().filter(up).filter_map(|path| match read(&path) {
+    let until_ns = mending_ns();
+    let told = sockets().into_iter().filter_map(|path| match read(&path) {
+        Err(_) if is_left(&path, until_ns) => Some(Err(killed(&path))),
         // It went down while it was being asked.
         Err(error) if Crew::is_going_down(&error) || has_gone(&path) => None,
         told => Some(told),

@@ -3,6 +3,7 @@
 mod commands;
 mod guarded;
 mod human;
+mod names;
 mod output;
 mod session;
 mod table;

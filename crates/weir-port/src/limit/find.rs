@@ -21,7 +21,12 @@ pub struct Found {
     pub memories: Vec<Memory>,
     /// What it is; `None` if that cannot be read.
     pub record: Option<Record>,
+    /// Whether its program is not one that this version makes, so that nothing is known of what waits.
+    pub is_strange: bool,
 }
+
+/// Why a limit whose program is not known is left alone.
+pub const STRANGE: &str = "has a limit whose program this version of weir does not know: remove it with the weir that set it, or with                            `weir limit --off --now`, which loses what waits";
 
 /// The limit of what an interface sends.
 pub fn at(place: &Place) -> Result<Option<Found>> {
@@ -30,12 +35,14 @@ pub fn at(place: &Place) -> Result<Option<Found>> {
         if htb::root(ifindex)? != Root::Limit {
             return Ok(None);
         }
-        let memories = match htb::CHOICE.program_id(ifindex)? {
+        let program = htb::CHOICE.program_id(ifindex)?;
+        let memories = match program {
             Some(id) => Memory::of_program(id).doing(|| format!("looking at program {id}"))?,
             None => Vec::new(),
         };
         let record = memories.first().and_then(Memory::record);
-        Ok(Some(Found { memories, record }))
+        let is_strange = program.is_some() && record.is_none();
+        Ok(Some(Found { memories, record, is_strange }))
     })
 }
 
@@ -67,6 +74,8 @@ pub struct Seen {
     pub arrivals: Option<Arrivals>,
     /// Where it is seen that the queue is not there any more.
     pub gone_seen_from: Option<String>,
+    /// Whether its program is not known.
+    pub is_strange: bool,
 }
 
 impl Seen {
@@ -196,6 +205,9 @@ impl Seen {
                 record.name
             )];
         }
+        if self.is_strange {
+            return vec![format!("{place} {STRANGE}")];
+        }
         let Some(record) = &self.record else {
             return vec![format!(
                 "the limit at {place} was never finished, or its filter was removed: `weir limit` sets it again, `--off` removes it"
@@ -297,6 +309,7 @@ fn gone(netns: &NetNs, ifindex: u32, memory: &Memory) -> Result<Option<Seen>> {
         counts_of_classes: Vec::new(),
         arrivals: Some(memory.arrivals()),
         gone_seen_from: Some(end.describe()),
+        is_strange: false,
         place,
     }))
 }
@@ -317,6 +330,17 @@ fn look(netns: NetNs, ifindex: u32, traffic: Traffic) -> Result<Seen> {
     let counts = found.memories.iter().map(Memory::counts).fold(Counts::default(), Counts::and);
     let sees_arrivals = found.record.as_ref().is_some_and(|record| record.sees_arrivals);
     let arrivals = found.memories.first().filter(|_| sees_arrivals).map(Memory::arrivals);
-    let record = found.record;
-    Ok(Seen { place, record, traffic, classes, counts, counts_of_classes, arrivals, gone_seen_from: None })
+    let Found { record, is_strange, .. } = found;
+    let gone_seen_from = None;
+    Ok(Seen {
+        place,
+        record,
+        traffic,
+        classes,
+        counts,
+        counts_of_classes,
+        arrivals,
+        gone_seen_from,
+        is_strange,
+    })
 }

@@ -87,7 +87,7 @@ pub fn roots() -> Result<Vec<(u32, Root, Traffic)>> {
         }
         let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
         let root = match header.handle {
-            HANDLE if kind == "htb" => Root::Limit,
+            HANDLE if kind == "htb" && is_as_created(&attributes) => Root::Limit,
             0 => Root::Default,
             _ if kind == "noqueue" => Root::Default,
             handle => Root::Other(kind, handle),
@@ -95,6 +95,13 @@ pub fn roots() -> Result<Vec<(u32, Root, Traffic)>> {
         roots.push((header.ifindex as u32, root, traffic(&attributes)));
     }
     Ok(roots)
+}
+
+/// Whether a queue is made as [`create`] makes it, which nobody else does by chance: another tool may use the handle.
+fn is_as_created(attributes: &tc::IterableAttrs<'_>) -> bool {
+    let Ok(tc::OptionsMsg::Htb(options)) = attributes.get_options() else { return false };
+    options.get_init().is_ok_and(|glob| glob.defcls == u32::from(HELD.first_class))
+        && options.get_direct_qlen().is_ok_and(|packets| packets == 0)
 }
 
 /// Puts the qdisc on an interface, with its first leaf, which takes all there is until the filter knows better.

@@ -29,7 +29,7 @@ pub mod reshape;
 pub mod steering;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use weir_core::limit::shared::{Kind, kind_of};
 use weir_core::limit::{Class, Plan};
@@ -117,6 +117,18 @@ impl Place {
         Ok(Some(Place { netns, link }))
     }
 
+    /// Whether this is a pair's end inside a container, as seen from there: the other end, `far`, is where the first process is.
+    pub fn is_inside_of(&self, far: &Place) -> bool {
+        let first = NetNs::open(Path::new("/proc/1/ns/net"));
+        first.is_ok_and(|first| first.is(&far.netns) && !first.is(&self.netns))
+    }
+
+    /// Whether the interface is not there any more.
+    pub fn is_gone(&self) -> bool {
+        let link = self.netns.run(|| Link::by_index(self.link.ifindex));
+        link.is_err_and(|error| error.is_no_interface())
+    }
+
     /// The interface and where it is, for people.
     pub fn describe(&self) -> String {
         format!("{} in {}", self.link.name, self.netns.label())
@@ -143,6 +155,9 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
         Root::Limit => find::at(place)?,
         Root::Other(kind, handle) => return Err(refuse(place, &kind, handle)),
     };
+    if found.as_ref().is_some_and(|found| found.is_strange) {
+        return Err(unsuitable(place, find::STRANGE));
+    }
     let before = found.as_ref().and_then(|found| found.record.as_ref());
     // Where somebody ended half-way, leaves may be missing, or their queues.
     let is_whole = before.is_some_and(|before| before.stage != Stage::Making);
@@ -157,7 +172,7 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
     let plan = record.plan().map_err(|why| unsuitable(place, &format!("cannot be limited: {why}")))?;
     memory::text_of(&record).map_err(|why| unsuitable(place, &format!("cannot be limited so: {why}")))?;
     match found {
-        Some(Found { memories, record: Some(before) }) if is_there => {
+        Some(Found { memories, record: Some(before), .. }) if is_there => {
             record.steered_behind = behind::update(place, &memories[0], &before)?;
             if before.stage == Stage::Making {
                 // What passed while it was half made had no queue to pass.

@@ -36,11 +36,21 @@ pub enum Off {
     },
     /// It is open and limits nothing, and could not be removed without loss.
     Open,
+    /// The interface vanished meanwhile, and the limit with it.
+    Gone,
 }
 
 /// Removes the limit of what an interface sends; `now` without regard for what waits.
 pub fn off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
-    let Some(Found { memories, record }) = find::at(place)? else { return forget(place) };
+    // The kernel says in several ways that there is no such interface.
+    take_off(place, now, clock_ns).or_else(|error| if place.is_gone() { Ok(Off::Gone) } else { Err(error) })
+}
+
+fn take_off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
+    let Some(Found { memories, record, is_strange }) = find::at(place)? else { return forget(place) };
+    if is_strange && !now {
+        return Err(unsuitable(place, find::STRANGE));
+    }
     let ifindex = place.link.ifindex;
     if !now
         && let (Some(memory), Some(record)) = (memories.first(), &record)

@@ -98,9 +98,16 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Some(name) => name.clone(),
         None => ways.default_name(arguments),
     };
+    let wanted = |direction, rate| Asked {
+        name: name.clone(),
+        direction,
+        rate,
+        burst_bytes: *burst,
+        classes: classes.clone(),
+    };
     let there = rate.is_some() || rate_back.is_none();
     if there {
-        set(&ways.there, &name, Direction::There, *rate, *burst, classes.clone())?;
+        set(&ways.there, &wanted(Direction::There, *rate))?;
     }
     if rate_back.is_some() {
         let back = ways.back.as_ref().ok_or_else(|| {
@@ -108,7 +115,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 "--rate-back is for a pair: what is sent to {label} passes no queue of it that could hold"
             ))
         })?;
-        set(back, &name, Direction::Back, *rate_back, *burst, classes)?;
+        set(back, &wanted(Direction::Back, *rate_back))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -152,7 +159,21 @@ impl Ways {
         }
         let name = arguments.interface.as_deref().unwrap_or_default();
         let place = Place::here(name)?;
-        Ok(match place.far_end()? {
+        let far_end = place.far_end().map_err(|error| match place.link.peer_netns_id {
+            Some(_) => Failure::from(format!(
+                "{name} is one end of a pair whose other end cannot be seen from here, as inside a container ({error}): limit it from \
+                 the host, by the name of the end there or with `weir limit --pid PID`"
+            )),
+            None => error.into(),
+        })?;
+        Ok(match far_end {
+            Some(there) if place.is_inside_of(&there) => {
+                return Err(Failure::usage(format!(
+                    "{name} is a container's end of a pair, and DEV the host's: what is sent here is limited by `weir limit --pid $$ \
+                     --device {name}`, or on the host by `weir limit {}`",
+                    there.link.name
+                )));
+            }
             Some(there) => Ways { there, back: Some(place) },
             None => Ways { there: place, back: None },
         })
@@ -165,29 +186,18 @@ fn unused_name(first: &str, is_used: impl Fn(&str) -> bool) -> String {
     std::iter::once(first.to_string()).chain(numbered).find(|name| !is_used(name)).unwrap_or_default()
 }
 
-/// Changes the limit of one interface, which nobody else changes meanwhile.
-pub fn hold_and_set(
-    place: &Place,
-    name: &str,
-    direction: Direction,
-    rate: Option<Rate>,
-    burst_bytes: Option<u64>,
-) -> Result<(), Failure> {
+/// Changes the limit of one interface, which nobody else changes meanwhile; what it is then.
+pub fn hold_and_change(place: &Place, asked: &Asked) -> Result<Record, Failure> {
     let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
     let _ends = hold::ends(&[(&place.netns, &place.link)], say)?;
-    set(place, name, direction, rate, burst_bytes, None)
+    let (_, record) = weir_port::limit::set(place, asked, burst_bytes_default)?;
+    warn_of_burst(&record);
+    say_what_stays(place, &record);
+    Ok(record)
 }
 
-fn set(
-    place: &Place,
-    name: &str,
-    direction: Direction,
-    rate: Option<Rate>,
-    burst_bytes: Option<u64>,
-    classes: Option<ClassesAsked>,
-) -> Result<(), Failure> {
-    let asked = Asked { name: name.to_string(), direction, rate, burst_bytes, classes };
-    let (done, record) = weir_port::limit::set(place, &asked, burst_bytes_default)?;
+fn set(place: &Place, asked: &Asked) -> Result<(), Failure> {
+    let (done, record) = weir_port::limit::set(place, asked, burst_bytes_default)?;
     let verb = match done {
         Done::Made => "limited",
         Done::Changed => "changed",
@@ -208,25 +218,33 @@ fn set(
             human::plural(record.lost_when_set, "packet")
         ))?;
     }
-    warn_of_burst(&record);
-    warn_of_unseen(place);
-    say_classes(place, &record)
-}
-
-/// Which classes share the limit, and which flows are still elsewhere.
-fn say_classes(place: &Place, record: &Record) -> Result<(), Failure> {
-    let names = |is_going| -> Vec<&str> {
-        let of = record.classes.iter().filter(|class| class.is_going == is_going);
-        of.map(|class| class.name.as_str()).collect()
-    };
+    if record.direction == Direction::Back {
+        output::print_line(format_args!(
+            "  held is who sends from {} itself; what is sent from elsewhere has no sender here: {} of it may wait, then it is \
+             marked, and dropped",
+            place.netns.label(),
+            time_text(weir_core::limit::PASSING_NS),
+        ))?;
+    }
+    let classes = record.classes.iter().filter(|class| !class.is_going);
+    let classes: Vec<_> = classes.map(|class| class.name.as_str()).collect();
     if !record.classes.is_empty() {
         output::print_line(format_args!(
             "  shared by the classes {}, each with as many leaves",
-            names(false).join(", ")
+            classes.join(", ")
         ))?;
     }
+    warn_of_burst(&record);
+    warn_of_unseen(place);
+    say_what_stays(place, &record);
+    Ok(())
+}
+
+/// Which flows still go by the classes that were there before.
+fn say_what_stays(place: &Place, record: &Record) {
     if record.filters.len() > 1 {
-        let going = names(true);
+        let going = record.classes.iter().filter(|class| class.is_going);
+        let going: Vec<_> = going.map(|class| class.name.as_str()).collect();
         let stays =
             if going.is_empty() { String::new() } else { format!(", and so {} stay", going.join(", ")) };
         output::say(format_args!(
@@ -234,11 +252,10 @@ fn say_classes(place: &Place, record: &Record) -> Result<(), Failure> {
             place.describe()
         ));
     }
-    Ok(())
 }
 
 /// The classes of a file, as the queue takes them.
-fn asked(classes: &Classes) -> ClassesAsked {
+pub fn asked(classes: &Classes) -> ClassesAsked {
     let of = |class: &weir_run::classes::ClassConfig| ClassAsked {
         name: class.name.clone(),
         parent: class.parent,
@@ -300,6 +317,14 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
                 place.describe(),
                 human::plural(lost, "packet")
             ))?,
+            Off::Gone => {
+                status = ExitCode::FAILURE;
+                output::say(format_args!(
+                    "weir: {} vanished while its limit was being removed, and took along the limit and what waited there: nothing is \
+                     left to remove",
+                    place.describe()
+                ));
+            }
             Off::Open => {
                 status = ExitCode::FAILURE;
                 output::say(format_args!(

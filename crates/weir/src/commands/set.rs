@@ -4,14 +4,16 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use weir_core::rate::Rate;
+use weir_core::units::size_text;
+use weir_port::limit::Asked;
 use weir_port::limit::find::Seen;
-use weir_port::limit::record::Direction;
+use weir_port::limit::record::{Direction, Record};
 use weir_run::control::{self, Command, Control, SetClasses, ask};
 use weir_run::limits::SetLimits;
-use weir_run::stats::ClassStats;
+use weir_run::stats::{ClassStats, Snapshot};
 
 use super::wire::LimitArguments;
-use crate::{Failure, Outcome, text};
+use crate::{Failure, Outcome, names, output, text};
 
 /// Change the limits of a wire that is up, or of a limit in place; nothing is lost and nothing reordered.
 #[derive(clap::Args)]
@@ -20,7 +22,9 @@ use crate::{Failure, Outcome, text};
   weir set veth-a --rate 100mbit --burst 40kb --queue 10ms
   weir set veth-a --rate-back 20mbit        from B to A alone
   weir set run-4711 --rate 5mbit            a program's, while it runs
-  weir set veth-a --classes office.toml     those of the same name stay")]
+  weir set veth-a --classes office.toml     those of the same name stay
+
+One line says what was changed, from what to what.")]
 pub struct Arguments {
     /// The name of the wire, the limit or the run, as `weir stat` shows it
     wire: String,
@@ -59,54 +63,160 @@ pub fn run(arguments: &Arguments) -> Outcome {
     // A wire listens; a limit has nobody who could.
     if !Control::path_of(wire).exists() {
         let limits = super::stat::limits(Some(wire))?;
-        if !limits.is_empty() {
-            return set_in_place(&limits, arguments);
-        }
+        return match limits.is_empty() {
+            true => Err(names::unknown(wire).into()),
+            false => set_in_place(&limits, arguments),
+        };
     }
+    // One of another version may count in another way, and yet be changed.
+    let before = control::stat(wire);
     if limit.queue.is_some() {
         let shares = |class: &ClassStats| !class.classes.is_empty();
         let has_classes = limit.classes.is_some()
-            || control::stat(wire)?.wires.iter().any(|wire| wire.classes.iter().any(shares));
+            || before.clone()?.wires.iter().any(|wire| wire.classes.iter().any(shares));
         text::check_queue(limit.queue, has_classes)?;
     }
-    let classes = limit.classes.as_deref().map(|file| read_classes(wire, file)).transpose()?;
+    let classes = match &limit.classes {
+        Some(file) => Some(read_classes(&before.clone()?, file)?),
+        None => None,
+    };
     for change in changes {
         ask(&Control::path_of(wire), &Command::Set(change))?;
     }
     if let Some(classes) = classes {
         ask(&Control::path_of(wire), &Command::SetClasses(classes))?;
     }
+    let ways = |snapshot: &Snapshot| -> Vec<Way> {
+        let classes = snapshot.wires.iter().flat_map(|wire| &wire.classes);
+        classes.map(|class| Way::of_wire(class, limit.queue.is_some())).collect()
+    };
+    let [before, after] =
+        [before, control::stat(wire)].map(|told| told.map_or(Vec::new(), |told| ways(&told)));
+    output::print_line(line("wire", wire, &before, &after, limit.classes.as_deref()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Changes the limits of one name, each way that there is one.
 fn set_in_place(limits: &[Seen], Arguments { wire, limit, rate_back }: &Arguments) -> Outcome {
-    if let Some(option) = limit.queue.map(|_| "--queue").or(limit.classes.as_ref().map(|_| "--classes")) {
-        return Err(Failure::usage(format!("{option} is for wires, and {wire} is a limit in place")));
+    if limit.queue.is_some() {
+        return Err(Failure::usage(format!("--queue is for wires, and {wire} is a limit in place")));
     }
-    let direction = |seen: &Seen| seen.record.as_ref().map(|record| record.direction);
-    if rate_back.is_some() && limits.iter().all(|seen| direction(seen) != Some(Direction::Back)) {
+    let classes = limit.classes.as_deref().map(text::classes_in_place).transpose()?;
+    let classes = classes.map(|classes| super::limit::asked(&classes));
+    let records: Vec<_> = limits.iter().filter_map(|seen| Some((seen, seen.record.as_ref()?))).collect();
+    if rate_back.is_some() && records.iter().all(|(_, record)| record.direction != Direction::Back) {
         return Err(Failure::usage(format!(
             "{wire} does not limit the way back: `weir limit DEV --rate-back RATE` sets a limit of it"
         )));
     }
-    for seen in limits {
-        let Some(direction) = direction(seen) else { continue };
-        let rate = match direction {
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for (seen, record) in records {
+        let rate = match record.direction {
             Direction::There => limit.rate,
             Direction::Back => rate_back.or(limit.rate),
         };
-        if rate.is_some() || limit.burst.is_some() {
-            super::limit::hold_and_set(&seen.place, wire, direction, rate, limit.burst)?;
+        if rate.is_some() || limit.burst.is_some() || classes.is_some() {
+            let asked = Asked {
+                name: wire.clone(),
+                direction: record.direction,
+                rate,
+                burst_bytes: limit.burst,
+                classes: classes.clone(),
+            };
+            let changed = super::limit::hold_and_change(&seen.place, &asked)?;
+            before.push(Way::of_limit(seen, record));
+            after.push(Way::of_limit(seen, &changed));
         }
     }
+    output::print_line(line("limit", wire, &before, &after, limit.classes.as_deref()))?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// The limits of one way, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Way {
+    name: String,
+    rate: String,
+    burst: String,
+    queue: String,
+}
+
+impl Way {
+    fn of_wire(class: &ClassStats, with_queue: bool) -> Way {
+        let size = |bytes: Option<u64>| bytes.map_or("none".into(), size_text);
+        Way {
+            name: class.name.clone(),
+            rate: rate_text(class.rate_bits_per_s),
+            burst: size(class.burst_bytes),
+            // Unless it was asked for it follows the rate.
+            queue: if with_queue { size(class.limit_bytes) } else { String::new() },
+        }
+    }
+
+    fn of_limit(seen: &Seen, record: &Record) -> Way {
+        Way {
+            name: seen.place.describe(),
+            rate: rate_text(Some(record.rate_bits_per_s)),
+            burst: size_text(record.burst_bytes),
+            queue: String::new(),
+        }
+    }
+
+    /// What is other than before.
+    fn since(&self, before: &Way) -> Option<String> {
+        let values = [
+            ("", &before.rate, &self.rate),
+            ("burst ", &before.burst, &self.burst),
+            ("queue ", &before.queue, &self.queue),
+        ];
+        let changed = values.into_iter().filter(|(_, before, now)| before != now);
+        let changed: Vec<_> = changed.map(|(what, before, now)| format!("{what}{before} -> {now}")).collect();
+        (!changed.is_empty()).then(|| format!("{} {}", self.name, changed.join(", ")))
+    }
+}
+
+fn rate_text(bits_per_s: Option<u64>) -> String {
+    bits_per_s.and_then(Rate::from_bits_per_s).map_or("no limit".into(), |rate| rate.to_string())
+}
+
+/// What was changed.
+fn line(kind: &str, name: &str, before: &[Way], after: &[Way], classes: Option<&Path>) -> String {
+    let mut parts: Vec<_> = before.iter().zip(after).filter_map(|(before, now)| now.since(before)).collect();
+    parts.extend(classes.map(|file| format!("the classes of {}", file.display())));
+    if parts.is_empty() {
+        return format!("{kind} {name}: it was so already");
+    }
+    format!("{kind} {name} changed: {}", parts.join("; "))
+}
+
 /// The file, checked for the interfaces of the wire.
-fn read_classes(wire: &str, file: &Path) -> Result<SetClasses, Failure> {
-    let snapshot = control::stat(wire)?;
+fn read_classes(snapshot: &Snapshot, file: &Path) -> Result<SetClasses, Failure> {
     let ports = &snapshot.wires.first().ok_or("the wire that answered is none")?.ports;
     let (text, _) = text::classes(file, ports.each_ref().map(String::as_str))?;
     Ok(SetClasses { file: file.display().to_string(), text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(name: &str, rate: &str) -> Way {
+        Way { name: name.into(), rate: rate.into(), burst: "20kb".into(), queue: String::new() }
+    }
+
+    #[test]
+    fn what_changed_is_one_line() {
+        let before = [way("wa->wb", "200mbit"), way("wb->wa", "no limit")];
+        let mut after = [way("wa->wb", "50mbit"), way("wb->wa", "50mbit")];
+        after[1].burst = "12kb".into();
+        assert_eq!(
+            line("wire", "office", &before, &after, None),
+            "wire office changed: wa->wb 200mbit -> 50mbit; wb->wa no limit -> 50mbit, burst 20kb -> 12kb"
+        );
+        assert_eq!(line("wire", "office", &before, &before, None), "wire office: it was so already");
+        assert_eq!(
+            line("limit", "office", &before, &before, Some(Path::new("f.toml"))),
+            "limit office changed: the classes of f.toml"
+        );
+    }
 }

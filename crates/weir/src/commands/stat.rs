@@ -16,14 +16,16 @@ use weir_port::limit::find::Seen;
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
 use weir_run::clock::now_ns;
-use weir_run::control;
+use weir_run::control::{self, Control};
 use weir_run::stats::{PortStats, Snapshot, WireStats};
 use weir_run::workstreams;
 
 pub use self::limits::read as limits;
 use crate::output::{colour, written};
-use crate::{Failure, Outcome, human, output};
+use crate::{Failure, Outcome, human, names, output};
 
+/// What is said to others than root.
+const LIMITS_HIDDEN: &str = "limits in place, as those of `weir run`, are shown to root alone";
 /// Lines between two headers of `-i`.
 const HEADER_EVERY: u64 = 20;
 
@@ -98,7 +100,11 @@ fn read(arguments: &Arguments) -> Result<(Snapshot, bool), Fault> {
         faults.iter().for_each(|fault| output::say(format_args!("weir: {fault}")));
         return Ok((snapshot, faults.is_empty()));
     };
-    Ok((control::stat(wire).map_err(|error| Fault::Other(error.into()))?, true))
+    let told = control::stat(wire).map_err(|error| match Control::path_of(wire).exists() {
+        true => error,
+        false => names::unknown(wire),
+    });
+    Ok((told.map_err(|error| Fault::Other(error.into()))?, true))
 }
 
 fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
@@ -135,6 +141,10 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
             write!(out, "{}", output::harmless(&limits::render(seen)))?;
         }
     }
+    let is_silent = arguments.wire.is_some() || snapshot.wires.is_empty();
+    if !is_silent && !weir_port::sys::is_root() {
+        output::say(format_args!("weir: {LIMITS_HIDDEN}: try sudo"));
+    }
     let status = if is_all { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if !arguments.check {
         return Ok(status);
@@ -170,7 +180,7 @@ fn none_up() -> String {
     const WIRE: &str = "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces";
     let limits = match weir_port::sys::is_root() {
         true => "no limit is set: `weir limit DEV --rate 200mbit` limits one where it stands",
-        false => "limits in place, as those of `weir run`, are shown to root alone",
+        false => LIMITS_HIDDEN,
     };
     format!("{WIRE}; {limits}")
 }

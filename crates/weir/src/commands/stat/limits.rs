@@ -10,7 +10,7 @@ use weir_core::limit::shared::{FREE_BASE, Kind, kind_of};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_port::limit::find::{self, Gate, Seen};
-use weir_port::limit::record::{ClassRecord, Direction, Stage};
+use weir_port::limit::record::{ClassRecord, Direction, Record, Stage};
 use weir_port::senders::{self, Sender};
 
 use crate::human;
@@ -37,7 +37,7 @@ fn key(seen: &Seen) -> (&str, bool, &str) {
 pub fn to_json(seen: &Seen) -> Value {
     let record = seen.record.as_ref();
     let arrivals = seen.arrivals;
-    let rate = record.and_then(|record| Rate::from_bits_per_s(record.rate_bits_per_s));
+    let rate = record.and_then(rate_of);
     json!({
         "name": record.map(|record| &record.name),
         "interface": seen.place.link.name,
@@ -47,8 +47,8 @@ pub fn to_json(seen: &Seen) -> Value {
             Some(_) => json!("gone"),
             None => json!(record.map(|record| record.stage)),
         },
-        "rate_bits_per_s": record.map(|record| record.rate_bits_per_s),
-        "burst_bytes": record.map(|record| record.burst_bytes),
+        "rate_bits_per_s": rate.map(Rate::bits_per_s),
+        "burst_bytes": record.filter(|_| rate.is_some()).map(|record| record.burst_bytes),
         "units": {"packets": "segments", "held": "packets before segmentation", "dropped": "packets before segmentation"},
         "packets": seen.traffic.packets,
         "bytes": seen.traffic.bytes,
@@ -79,6 +79,11 @@ fn changed(seen: &Seen) -> Option<Value> {
         Some(now) => Some(json!({"rps_cpus": {"before": before, "now": now}})),
         None => (!behind.is_empty()).then(|| json!({"rps_cpus_behind": behind})),
     }
+}
+
+/// The rate that holds: of a limit that is open, none does.
+fn rate_of(record: &Record) -> Option<Rate> {
+    Rate::from_bits_per_s(record.rate_bits_per_s).filter(|_| record.stage != Stage::Opening)
 }
 
 /// Who is held at this moment; `None` where that cannot be told.
@@ -160,7 +165,9 @@ fn line(seen: &Seen, class: &ClassRecord) -> String {
     let rate =
         |bits_per_s| Rate::from_bits_per_s(bits_per_s).map_or_else(String::new, |rate| rate.to_string());
     let traffic = seen.class(class);
+    let is_open = seen.record.as_ref().is_some_and(|record| record.stage == Stage::Opening);
     let limits = match limited(class) {
+        _ if is_open => "open".into(),
         true => format!("{} to {}", rate(class.rate_bits_per_s), rate(class.ceil_bits_per_s)),
         false => "past all limits".into(),
     };
@@ -181,7 +188,10 @@ fn line(seen: &Seen, class: &ClassRecord) -> String {
 pub fn render(seen: &Seen) -> String {
     let mut text = String::new();
     let place = seen.place.describe();
-    let Some(record) = &seen.record else { return format!("limit at {place}: half made\n") };
+    let Some(record) = &seen.record else {
+        let what = if seen.is_strange { "of another version of weir" } else { "half made" };
+        return format!("limit at {place}: {what}\n");
+    };
     let bypassed = seen.arrivals.map(|arrivals| {
         format!("{} ({})", human::plural(arrivals.bypassed, "packet"), human::bytes(arrivals.bypassed_bytes))
     });
@@ -190,19 +200,17 @@ pub fn render(seen: &Seen) -> String {
     }
     let rate = Rate::from_bits_per_s(record.rate_bits_per_s)
         .map_or_else(|| "nothing".into(), |rate| rate.to_string());
-    let stage = match record.stage {
-        Stage::Limiting => "",
-        Stage::Making => ", half made",
-        Stage::Opening => ", open: it limits nothing and waits to be removed",
+    let burst = size_text(record.burst_bytes);
+    let does = match record.stage {
+        Stage::Limiting => format!("{place} sends at most {rate}, burst {burst}"),
+        Stage::Making => format!("{place} sends at most {rate}, burst {burst}, half made"),
+        Stage::Opening => {
+            format!("{place} is open, to be removed: nothing is limited, and --off again removes the queue")
+        }
     };
     // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
-        "limit {}: {place} sends at most {rate}, burst {}{stage}",
-        record.name,
-        size_text(record.burst_bytes)
-    );
-    let held = match Rate::from_bits_per_s(record.rate_bits_per_s) {
+    let _ = writeln!(text, "limit {}: {does}", record.name);
+    let held = match rate_of(record) {
         Some(rate) if seen.traffic.waiting > 0 => {
             format!(", {} at the rate", human::duration(rate.ns_for(seen.traffic.waiting_bytes)))
         }

@@ -1,0 +1,53 @@
+//! A name that is asked for and that nothing has: what there is instead.
+
+use weir_port::sys;
+use weir_run::control;
+use weir_run::nearest::did_you_mean;
+
+use crate::commands::stat;
+
+/// How many names are listed.
+const LISTED: usize = 8;
+
+/// That no wire and no limit is called so, and which there are.
+pub fn unknown(name: &str) -> String {
+    let mut known = control::names();
+    // Where limits cannot be read this is not the place to say why.
+    let limits = stat::limits(None).unwrap_or_default();
+    known.extend(limits.into_iter().filter_map(|seen| Some(seen.record?.name)));
+    known.sort();
+    known.dedup();
+    sentence(name, &known, sys::is_root())
+}
+
+fn sentence(name: &str, known: &[String], sees_limits: bool) -> String {
+    let more = known.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!(" and {more} more, which `weir stat` lists") } else { String::new() };
+    let there = match known {
+        [] => "there is none at all".to_string(),
+        [only] => format!("there is {only}"),
+        _ => format!("there are {}{more}", known[..known.len().min(LISTED)].join(", ")),
+    };
+    let hidden = if sees_limits { "" } else { "; limits in place are shown to root alone: try sudo" };
+    let near = did_you_mean(name, known.iter().map(String::as_str));
+    format!("there is no wire or limit called {name}: {there}{hidden}{near}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_and_those_there_are_are_named() {
+        let known = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        assert_eq!(
+            sentence("ofice", &known(&["office", "veth-a"]), true),
+            "there is no wire or limit called ofice: there are office, veth-a; did you mean \"office\"?"
+        );
+        assert_eq!(sentence("x", &[], true), "there is no wire or limit called x: there is none at all");
+        let text = sentence("x", &known(&["office"]), false);
+        assert!(text.contains("there is office; limits in place are shown to root alone"), "{text}");
+        let many: Vec<_> = (0..10).map(|number| format!("wire-{number}")).collect();
+        assert!(sentence("x", &many, true).ends_with("wire-7 and 2 more, which `weir stat` lists"));
+    }
+}

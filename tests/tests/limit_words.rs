@@ -1,0 +1,154 @@
+//! What `weir limit` says where it cannot do what is asked, or not as one might think; and that it then changes nothing.
+
+use std::net::UdpSocket;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::bed::Namespace;
+use weir_lab::clock::wait_until;
+use weir_lab::process::{Finished, Process, Signal, run};
+use weir_tests::limits::{Between, Row};
+use weir_tests::{harness, privileged, weir_binary};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(an_end_inside_a_container_is_refused),
+        privileged!(whom_the_way_back_holds_is_said),
+        privileged!(an_end_that_is_cut_short_leaves_an_open_limit),
+        privileged!(an_interface_that_vanishes_takes_its_limit_along),
+        privileged!(a_queue_of_another_tool_is_left_alone),
+    ])
+}
+
+fn line(done: &Finished, status: i32, words: &[&str]) -> Result<()> {
+    ensure!(done.status.code() == Some(status), "{}: {:?} {}", done.what, done.status, done.stderr);
+    ensure!(done.stderr.lines().count() == 1, "{} says {}", done.what, done.stderr);
+    for word in words {
+        ensure!(done.stderr.contains(word), "{} says {}", done.what, done.stderr);
+    }
+    Ok(())
+}
+
+/// A script in `host`, with the first process of all that it sees.
+fn alone(host: &Namespace, script: &str) -> Result<Finished> {
+    let mut command: Command = host.command("unshare");
+    run(command.args(["--pid", "--fork", "--mount-proc", "sh", "-c", script]), PATIENCE)
+}
+
+/// What the other end is for is not what was meant; by its process it is limited.
+fn an_end_inside_a_container_is_refused() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let weir = weir_binary()?.display().to_string();
+    let enter =
+        format!("nsenter --net=/run/netns/{} -- {weir} limit veth0 --rate 10mbit; exit $?", row.left.name());
+    let done = alone(&row.middle, &enter)?;
+    line(&done, 2, &["container's end", "weir limit --pid $$ --device veth0", "weir limit wa"])?;
+    // The host's processes and names are out of sight.
+    let done = alone(&row.left, &format!("mount -t tmpfs none /run; exec {weir} limit veth0 --rate 10mbit"))?;
+    line(&done, 1, &["cannot be seen from here", "from the host"])?;
+    for host in [&row.left, &row.middle] {
+        let qdiscs = host.tc("qdisc show")?;
+        ensure!(!qdiscs.contains("htb"), "{qdiscs}");
+    }
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    row.weir("limit wa --off")?.success().map(drop)
+}
+
+fn whom_the_way_back_holds_is_said() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    let done = row.weir("limit wa --rate 10mbit")?.success()?;
+    ensure!(!done.stdout.contains("held is who"), "{}", done.stdout);
+    let done = row.weir("limit wa --rate-back 10mbit")?.success()?;
+    let said = done
+        .stdout
+        .lines()
+        .filter(|line| line.contains("held is who sends from this network namespace itself"));
+    ensure!(said.count() == 1 && done.stdout.contains("25ms"), "{}", done.stdout);
+    row.weir("limit wa --off")?.success().map(drop)
+}
+
+/// Packets that keep `--off` from finding a pause, until this is over.
+fn sending<T>(row: &Row, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let to = row.right_address(Between::Bridge);
+    let socket = row.left.enter(|| UdpSocket::bind(("0.0.0.0", 0)))??;
+    socket.set_nonblocking(true)?;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                // It may be refused, and its interface may be gone.
+                let _ = socket.send_to(&[0; 100], (to.as_str(), 7003));
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        });
+        let done = work();
+        is_over.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+/// `weir limit wa --off` in the middle, as soon as the limit is open.
+fn opening(row: &Row) -> Result<Process> {
+    let mut command = row.middle.command("env");
+    command.arg("--default-signal").arg(weir_binary()?).args(["limit", "wa", "--off"]);
+    let mut process = Process::spawn(&mut command)?;
+    wait_until("the limit is open", PATIENCE, || {
+        ensure!(process.is_running()?, "it ended: {}{}", process.stdout(), process.stderr());
+        Ok(row.limits("wa")?[0]["stage"] == "opening")
+    })?;
+    Ok(process)
+}
+
+fn an_end_that_is_cut_short_leaves_an_open_limit() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    sending(&row, || {
+        let mut process = opening(&row)?;
+        process.signal(Signal::INT)?;
+        process.wait(PATIENCE).map(drop)
+    })?;
+    let limits = row.limits("wa")?;
+    let limit = limits.first().context("no limit")?;
+    ensure!(limit["stage"] == "opening" && limit["rate_bits_per_s"].is_null(), "{limit}");
+    let shown = row.weir("stat wa")?.success()?.stdout;
+    ensure!(shown.contains("is open, to be removed") && !shown.contains("10mbit"), "{shown}");
+    row.weir("limit wa --off")?.success()?;
+    let qdisc = row.left.tc("qdisc show dev veth0")?;
+    ensure!(qdisc.contains("noqueue"), "{qdisc}");
+    Ok(())
+}
+
+fn an_interface_that_vanishes_takes_its_limit_along() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    let done = sending(&row, || {
+        let process = opening(&row)?;
+        row.middle.ip("link del wa")?;
+        process.wait(PATIENCE)
+    })?;
+    line(&done, 1, &["veth0 in network namespace", "vanished", "nothing is left to remove"])?;
+    ensure!(!done.stderr.contains("No such device"), "{}", done.stderr);
+    Ok(())
+}
+
+/// It has the handle of limits, and neither their shape nor their program.
+fn a_queue_of_another_tool_is_left_alone() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.left.tc("qdisc add dev veth0 root handle 7769: htb default 1")?;
+    row.left.tc("class add dev veth0 parent 7769: classid 7769:1 htb rate 100mbit")?;
+    let before = row.left.tc("class show dev veth0")?;
+    line(
+        &row.weir("limit wa --rate 10mbit")?,
+        1,
+        &["htb qdisc 7769:", "somebody set", "tc qdisc del dev veth0 root"],
+    )?;
+    line(&row.weir("limit wa --off")?, 1, &["there is no limit at veth0"])?;
+    let done = row.weir("stat veth0")?;
+    ensure!(done.stderr.contains("no wire or limit called veth0"), "{}", done.stderr);
+    ensure!(row.left.tc("class show dev veth0")? == before, "it was changed");
+    Ok(())
+}
