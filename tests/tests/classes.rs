@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use weir_lab::clock::{let_pass, wait_until};
+use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::iperf::{Flood, HEADERS_V4_BYTES, Load, PAYLOAD_BYTES, parse_csv};
 use weir_lab::ping::Ping;
 use weir_lab::process::{Process, run};
 use weir_lab::wire::Wire;
-use weir_tests::classes::{File, row, row_of, two_classes};
+use weir_tests::classes::{File, row, two_classes};
 use weir_tests::host::Host;
 use weir_tests::rig::{MANY_QUEUES, Rig, require_lossless};
 use weir_tests::{harness, kernel, plain, privileged, weir_binary};
@@ -270,14 +270,17 @@ fn a_program_is_run_behind_classes() -> Result<()> {
         format!("gateway=$(ip route show default | cut -d ' ' -f 3); {}{}wait", client(5001), client(5002));
     // The options of a run come after the rate, and the last one that is given counts.
     let mut process = Process::spawn(&mut host.weir_run(&["--classes", file.path()], &script))?;
-    let name = format!("run-{}", process.id());
+    let (name, begin) = (format!("run-{}", process.id()), now());
     let look = || -> Result<[f64; 3]> {
         let done = run(&mut host.weir(&["stat", &name, "--json", "--check"]), PATIENCE)?.success()?;
+        let seconds = begin.elapsed().as_secs_f64();
         let stat: Value = serde_json::from_str(&done.stdout)?;
-        let ((a, seconds), (b, _)) = (row_of(&stat, "a")?, row_of(&stat, "b")?);
-        let bits =
-            |row: &Value| row["delivered_bytes"].as_f64().context("no delivered_bytes").map(|b| b * 8.0);
-        Ok([bits(&a)?, bits(&b)?, seconds])
+        let classes = stat["limits"][0]["classes"].as_array().context("no classes")?;
+        let bits = |name| -> Result<f64> {
+            let class = classes.iter().find(|class| class["name"] == name).context("no class")?;
+            Ok(class["bytes"].as_f64().context("no bytes")? * 8.0)
+        };
+        Ok([bits("a")?, bits("b")?, seconds])
     };
     wait_until("both clients send", PATIENCE, || {
         ensure!(process.is_running()?, "the run ended early: {}", process.stderr());

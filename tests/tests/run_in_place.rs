@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Process, run};
+use weir_tests::classes::File;
 use weir_tests::host::Host;
 use weir_tests::lacking::Lacking;
 use weir_tests::{harness, privileged};
@@ -20,6 +21,8 @@ fn main() -> ExitCode {
         privileged!(no_packet_passes_through_its_process),
         privileged!(it_is_found_and_changed_by_its_name),
         privileged!(what_only_a_wire_can_do_it_does_by_one),
+        privileged!(classes_of_a_file_share_it_in_place),
+        privileged!(a_file_that_only_a_wire_keeps_goes_by_one),
         privileged!(a_kernel_without_the_queue_takes_a_wire),
         privileged!(a_limit_that_its_program_takes_away_is_said),
         privileged!(an_interface_that_vanishes_ends_it),
@@ -76,7 +79,10 @@ fn it_is_found_and_changed_by_its_name() -> Result<()> {
     let taken =
         run(&mut host.weir(&["run", "--rate", "1mbit", "--name", "inp-by-name", "--", "true"]), LIMIT)?;
     ensure!(taken.status.code() == Some(1) && taken.stderr.contains("--name"), "{}", taken.stderr);
-    run(&mut host.weir(&["set", "inp-by-name", "--rate", "5mbit"]), LIMIT)?.success()?;
+    let done = run(&mut host.weir(&["set", "inp-by-name", "--rate", "5mbit"]), LIMIT)?.success()?;
+    let line = &done.stdout;
+    ensure!(line.lines().count() == 1 && line.starts_with("limit inp-by-name changed: eth0 in "), "{line}");
+    ensure!(line.contains(" 200mbit -> 5mbit") && line.contains(" 50mbit -> 5mbit"), "{line}");
     ensure!(rates(&limits(&host, "inp-by-name")?) == [Some(5_000_000), Some(5_000_000)], "both ways");
     run(&mut host.weir(&["set", "inp-by-name", "--rate-back", "7mbit"]), LIMIT)?.success()?;
     ensure!(rates(&limits(&host, "inp-by-name")?) == [Some(5_000_000), Some(7_000_000)], "one way");
@@ -107,6 +113,63 @@ fn what_only_a_wire_can_do_it_does_by_one() -> Result<()> {
     }
     let done = run(&mut host.weir(&["run", "--rate", "4kbit", "--", "true"]), LIMIT)?.success()?;
     ensure!(done.stderr.contains("below 8kbit") && done.stderr.contains("by a wire"), "{}", done.stderr);
+    Ok(())
+}
+
+/// Each way has them, what is sent goes to the class that its filter names, and another file takes over while the program runs.
+fn classes_of_a_file_share_it_in_place() -> Result<()> {
+    const NAME: &str = "inp-classes";
+    let host = Host::alone()?;
+    let receiver = host.namespace.enter(|| UdpSocket::bind(("0.0.0.0", 5600)))??;
+    let text = "default = \"rest\"\n[[class]]\nname = \"marked\"\nrate = \"2mbit\"\n[[class]]\nname = \"rest\"\nrate = \"5mbit\"\n\
+                ceil = \"20mbit\"\n[[filter]]\nprotocol = \"udp\"\nto_ports = 5600\nclass = \"marked\"\n";
+    let (file, other) = (File::new(text)?, File::new(&text.replace("2mbit", "3mbit"))?);
+    let flood = "exec bash -c 'host=$(ip route show default | cut -d \" \" -f 3); printf -v word %01000d 1; \
+                 exec 3>/dev/udp/$host/5600; while printf %s $word >&3; do :; done'";
+    let process = started(&host, &["--name", NAME, "--classes", file.path()], flood)?;
+    let class = |limit: &Value, name: &str| -> Result<Value> {
+        let classes = limit["classes"].as_array().context("no classes")?;
+        classes.iter().find(|class| class["name"] == name).cloned().with_context(|| format!("{limit}"))
+    };
+    wait_until("its packets are in their class", LIMIT, || {
+        let limits = limits(&host, NAME)?;
+        ensure!(limits.len() == 2 && class(&limits[1], "marked")?["packets"] == 0, "{limits:?}");
+        Ok(class(&limits[0], "marked")?["packets"].as_u64() > Some(20))
+    })?;
+    let done = run(&mut host.weir(&["set", NAME, "--classes", other.path()]), LIMIT)?.success()?;
+    ensure!(
+        done.stdout.contains("changed: the classes of ") && done.stdout.lines().count() == 1,
+        "{}",
+        done.stdout
+    );
+    for limit in limits(&host, NAME)? {
+        ensure!(class(&limit, "marked")?["rate_bits_per_s"] == 3_000_000, "{limit}");
+    }
+    let done = process.stop(LIMIT)?;
+    ensure!(!done.stderr.contains("by a wire"), "{}", done.stderr);
+    ensure!(done.stderr.contains("200mbit: sent") && done.stderr.contains("dropped none"), "{}", done.stderr);
+    drop(receiver);
+    Ok(())
+}
+
+fn a_file_that_only_a_wire_keeps_goes_by_one() -> Result<()> {
+    let host = Host::alone()?;
+    let one = "[[class]]\nname = \"x\"\nrate = \"10mbit\"\n";
+    let cases = [
+        (format!("shaper = \"cbq\"\n{one}"), ":1: a limit in place is the kernel's HTB, not CBQ: by a wire"),
+        (format!("{one}max_wait = \"5ms\"\n"), ":4: a limit in place holds senders"),
+        (one.replace("10mbit", "300mbit"), "promised 300mbit together"),
+    ];
+    for (text, why) in cases {
+        let file = File::new(&text)?;
+        let done = run(&mut host.weir_run(&["--classes", file.path()], "exit 3"), LIMIT)?;
+        ensure!(done.status.code() == Some(3), "{text}: {}", done.stderr);
+        let said: Vec<_> = done.stderr.lines().filter(|line| line.contains("by a wire")).collect();
+        ensure!(said.len() == 1 && said[0].contains(why), "{text}: {}", done.stderr);
+    }
+    let file = File::new("[[class]\n")?;
+    let done = run(&mut host.weir_run(&["--classes", file.path()], "exit 3"), LIMIT)?;
+    ensure!(done.status.code() == Some(2) && !done.stderr.contains("by a wire"), "{}", done.stderr);
     Ok(())
 }
 

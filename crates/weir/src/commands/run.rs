@@ -37,7 +37,7 @@ use crate::{Failure, Outcome, output, text};
 ///
 /// CMD gets a network of its own, IPv4 and IPv6, with a route to this host and, where this host has a default route, masquerading
 /// to the world beyond. The limit is the kernel's own queue, as `weir limit` sets it, and packets do not pass through weir; what only a wire can do
-/// (--queue, --classes, --workers, --core, --memory, a kernel without that queue) is done by one, and said. CMD runs as the user who runs weir, or who runs sudo to run weir, with the same terminal, environment and
+/// (--queue, --workers, --core, --memory, a classes file that the kernel's HTB cannot keep, a kernel without that queue) is done by one, and said. CMD runs as the user who runs weir, or who runs sudo to run weir, with the same terminal, environment and
 /// directory; weir exits with its status (128 + N if signal N ended it, 127 if there is no such program, 126 if it cannot be executed), passes signals
 /// on to it, and prints one line about it at the end.
 #[derive(clap::Args)]
@@ -88,7 +88,7 @@ pub struct Arguments {
     /// By a wire: how much may stand inside, as a time at the rate, without classes; the rest stays with the program [default: 5ms]
     #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]
     queue: Option<u64>,
-    /// By a wire: classes that share each direction (see `weir wire --help`); --rate then limits them all together
+    /// Classes that share each direction (see `weir wire --help`); --rate then limits them all together
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
     /// What it is called in `weir stat` and `weir set` [default: run- and weir's process id]

@@ -1,4 +1,4 @@
-//! A run by a wire, for what only that can do: classes, a queue given as a time, workers, packet memory; and kernels without the queues.
+//! A run by a wire, for what only that can do: a queue given as a time, classes that the kernel's queue cannot keep, workers, packet memory; and kernels without the queues.
 //!
 //! Packets that stand in the veth's ring, between the qdisc and Weir, are counted by nobody. While there are such, Weir holds packets
 //! itself; how many were lost is what the qdisc has handed on or holds less what Weir took in.
@@ -10,6 +10,7 @@ use weir_port::link::Link;
 use weir_port::netns::NetNs;
 use weir_port::qdisc::RootQdisc;
 use weir_port::unsent;
+use weir_run::classes::Classes;
 use weir_run::crew::Crew;
 use weir_run::guardian::Guardian;
 use weir_run::stats::Snapshot;
@@ -44,18 +45,19 @@ pub struct ByWire {
 
 impl Prepared {
     /// Reads and checks everything that a wire would need.
-    pub fn new(arguments: &Arguments, name: &str) -> Result<Prepared, Failure> {
-        let Arguments { rate, rate_back, burst, queue, classes, machine, .. } = arguments;
+    pub fn new(
+        arguments: &Arguments,
+        name: &str,
+        file: Option<&(String, String)>,
+    ) -> Result<Prepared, Failure> {
+        let Arguments { rate, rate_back, burst, queue, machine, .. } = arguments;
         let (memory_bytes, cores) = machine.check()?;
-        text::check_queue(*queue, classes.is_some())?;
         let limits = [
             text::limits(Some(*rate), *burst, *queue)?,
             text::limits(rate_back.or(Some(*rate)), *burst, *queue)?,
         ];
-        let classes = match classes {
-            Some(file) => Some(Arc::new(text::classes(file, enclosure::PORTS)?.1)),
-            None => None,
-        };
+        let read = |(name, text): &(String, String)| Classes::read(name, text, enclosure::PORTS);
+        let classes = file.map(read).transpose().map_err(Failure::usage)?.map(Arc::new);
         let ports = enclosure::PORTS.map(String::from);
         let workers = cores.len();
         let config = WireConfig { name: name.into(), ports, limits, classes, memory_bytes, workers };
@@ -64,6 +66,7 @@ impl Prepared {
 
     /// Makes the network and starts the wire. From here on this thread, and so every other, is in the wire's namespace.
     pub fn open(self, mut guardian: Guardian) -> Result<ByWire, Failure> {
+        self.config.classes.iter().for_each(|classes| text::warn_of(classes));
         let enclose = |guardian: &mut Guardian| -> weir_port::Result<_> {
             let host = NetNs::current()?;
             NetNs::unshare()?;

@@ -9,12 +9,14 @@ use weir_port::limit::find::{self, Seen};
 use weir_port::limit::htb::Traffic;
 use weir_port::limit::memory::Memory;
 use weir_port::limit::record::Direction;
+use weir_port::limit::reshape::ClassesAsked;
 use weir_port::limit::{self, Asked, Place};
 use weir_port::link::Link;
 use weir_port::monitor::{LinkEvent, Monitor};
 use weir_port::netns::NetNs;
 use weir_port::{Doing, unsent};
 use weir_run::books::Amount;
+use weir_run::classes::Classes;
 use weir_run::control;
 use weir_run::guardian::Guardian;
 use weir_run::limits::burst_bytes_default;
@@ -25,7 +27,7 @@ use super::gate::{self, Gate};
 use super::rest::Rest;
 use super::way::{Blind, HEARD, Totals, Way};
 use crate::commands::drops::Drops;
-use crate::commands::stat;
+use crate::commands::{self, stat};
 use crate::guarded::{self, Event, Guarded, spawn};
 use crate::{Failure, human, output};
 
@@ -50,7 +52,12 @@ pub enum Opened {
 }
 
 /// Makes the network and limits it.
-pub fn open(mut guardian: Guardian, arguments: &Arguments, name: &str) -> Result<Opened, Failure> {
+pub fn open(
+    mut guardian: Guardian,
+    arguments: &Arguments,
+    name: &str,
+    classes: Option<&Classes>,
+) -> Result<Opened, Failure> {
     let is_taken = arguments.name.is_some()
         && (control::stat(name).is_ok() || stat::limits(Some(name)).is_ok_and(|limits| !limits.is_empty()));
     if is_taken {
@@ -59,7 +66,9 @@ pub fn open(mut guardian: Guardian, arguments: &Arguments, name: &str) -> Result
         ));
         return Err(guarded::give_up(guardian, failure));
     }
-    let mut ends = match enclosure::make_limited(&mut guardian, |ends| limit_both(ends, arguments, name)) {
+    let classes = classes.map(commands::limit::asked);
+    let limit = |ends: &Limited| limit_both(ends, arguments, name, classes.as_ref());
+    let mut ends = match enclosure::make_limited(&mut guardian, limit) {
         Ok(ends) => ends,
         Err(Refusal::Limit(error)) => return Ok(Opened::Refused(guardian, error.to_string())),
         Err(Refusal::Network(error)) => return Err(guarded::give_up(guardian, error.into())),
@@ -79,14 +88,19 @@ pub fn open(mut guardian: Guardian, arguments: &Arguments, name: &str) -> Result
 }
 
 /// Nobody else knows of the ends yet, so nobody is in the way.
-fn limit_both(ends: &Limited, arguments: &Arguments, name: &str) -> weir_port::Result<()> {
+fn limit_both(
+    ends: &Limited,
+    arguments: &Arguments,
+    name: &str,
+    classes: Option<&ClassesAsked>,
+) -> weir_port::Result<()> {
     let Arguments { rate, rate_back, burst, .. } = arguments;
     let back = rate_back.unwrap_or(*rate);
     for (place, direction, rate) in
         [(&ends.program, Direction::There, *rate), (&ends.host, Direction::Back, back)]
     {
-        let asked =
-            Asked { name: name.into(), direction, rate: Some(rate), burst_bytes: *burst, classes: None };
+        let classes = classes.cloned();
+        let asked = Asked { name: name.into(), direction, rate: Some(rate), burst_bytes: *burst, classes };
         limit::set(place, &asked, burst_bytes_default)?;
     }
     Ok(())
@@ -162,15 +176,17 @@ impl Way for InPlace {
     }
 
     fn slowest(&self) -> u64 {
-        self.memory.record().map_or(self.limit.bits_per_s(), |record| record.rate_bits_per_s)
+        let Some(record) = self.memory.record() else { return self.limit.bits_per_s() };
+        let ceilings = record.classes.iter().map(|class| class.ceil_bits_per_s);
+        ceilings.chain([record.rate_bits_per_s]).min().unwrap_or(record.rate_bits_per_s)
     }
 
     fn finish(self: Box<Self>) -> Result<Totals, Failure> {
         let [there, back] = [&self.ends.program, &self.ends.host].map(seen);
         let dropped =
             drops(&[&there, &back], dropped_by_devices(&self.ends).saturating_sub(self.dropped_before));
-        let limit = Rate::from_bits_per_s(self.slowest());
         let record = self.memory.record();
+        let limit = record.as_ref().and_then(|record| Rate::from_bits_per_s(record.rate_bits_per_s));
         let arrivals = record.filter(|record| record.sees_arrivals).map(|_| self.memory.arrivals());
         // Lest what the guardian removes is put back.
         drop(self.gate);
@@ -184,7 +200,7 @@ impl Way for InPlace {
             ));
         }
         Ok(Totals {
-            limit,
+            limit: limit.or(Some(self.limit)),
             sent: traffic.map(|traffic| Amount { packets: traffic.packets, bytes: traffic.bytes }),
             accepted: traffic.map_or(0, |traffic| traffic.packets),
             received: back.map_or(0, |seen| seen.traffic.packets),

@@ -4,12 +4,13 @@ use weir_core::rate::Rate;
 use weir_port::netns::NetNs;
 use weir_port::signals::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH};
 use weir_run::books::Amount;
+use weir_run::classes::Classes;
 
 use super::rest::Rest;
 use super::{Arguments, by_wire, in_place};
 use crate::commands::drops::Drops;
 use crate::guarded::{self, Guarded, Namespaces};
-use crate::{Failure, output};
+use crate::{Failure, output, text};
 
 /// Signals that are passed on to the program, but the last, which would stop it and its network.
 pub const HEARD: [i32; 8] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP];
@@ -56,11 +57,17 @@ pub struct Totals {
 
 /// Makes the network: limited in place if that can be, and by a wire otherwise, which is said.
 pub fn open(arguments: &Arguments, name: &str) -> Result<Box<dyn Way>, Failure> {
-    let prepared = by_wire::Prepared::new(arguments, name)?;
+    text::check_queue(arguments.queue, arguments.classes.is_some())?;
+    let file = arguments.classes.as_deref().map(text::classes_file).transpose()?;
+    // A wire can do all, so what is wrong for one is wrong.
+    let prepared = by_wire::Prepared::new(arguments, name, file.as_ref())?;
     let mut guardian = guarded::guardian(Namespaces::Ours)?;
-    let why = match can_limit_in_place(arguments) {
-        Ok(()) => match in_place::open(guardian, arguments, name)? {
-            in_place::Opened::Limited(way) => return Ok(way),
+    let why = match can_limit_in_place(arguments).and_then(|()| classes_in_place(file.as_ref())) {
+        Ok(classes) => match in_place::open(guardian, arguments, name, classes.as_ref())? {
+            in_place::Opened::Limited(way) => {
+                classes.iter().for_each(text::warn_of);
+                return Ok(way);
+            }
             in_place::Opened::Refused(back, why) => {
                 guardian = back;
                 why
@@ -72,11 +79,15 @@ pub fn open(arguments: &Arguments, name: &str) -> Result<Box<dyn Way>, Failure> 
     Ok(Box::new(prepared.open(guardian)?))
 }
 
+/// The classes of a file as the kernel's own queue has them; if it cannot, why.
+fn classes_in_place(file: Option<&(String, String)>) -> Result<Option<Classes>, String> {
+    let read = |(name, text): &(String, String)| Classes::read_in_place(name, text);
+    file.map(read).transpose().map_err(|refused| refused.why)
+}
+
 /// Whether the kernel's own queue can do what is asked for; if not, why.
 pub fn can_limit_in_place(arguments: &Arguments) -> Result<(), String> {
-    let options = [("--queue", arguments.queue.is_some()), ("--classes", arguments.classes.is_some())];
-    let given = options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
-    match given.or(arguments.machine.first_given()) {
+    match arguments.queue.map(|_| "--queue").or(arguments.machine.first_given()) {
         Some(option) => Err(format!("{option} is not for a limit in place")),
         None => Ok(()),
     }
