@@ -154,16 +154,16 @@ pub fn understood(line: &[u8]) -> Result<Value, Refusal> {
 
 /// The names of the wires that are up, and of those that were killed and are not mended.
 pub fn names() -> Vec<String> {
-    sockets().iter().filter_map(name_of).collect()
+    sockets().iter().filter_map(|path| name_of(path)).collect()
 }
 
-fn name_of(path: &PathBuf) -> Option<String> {
+fn name_of(path: &Path) -> Option<String> {
     Some(path.file_stem()?.to_string_lossy().into_owned())
 }
 
 /// Removes the sockets of wires that were killed together with their guardians; the wires' names.
 pub fn remove_left() -> Vec<String> {
-    sockets().iter().filter(|path| remove_if_left(path)).filter_map(name_of).collect()
+    sockets().iter().filter(|path| remove_if_left(path)).filter_map(|path| name_of(path)).collect()
 }
 
 /// What is to be said of a wire at whose socket nobody listens any more.

@@ -156,12 +156,14 @@ pub fn limits(
     Ok(Some(limits))
 }
 
-/// Checks the name of a limit, which may be any interface's: it is text in the limit's memory, not a file's name.
+/// Checks the name of a limit, which may be any interface's. It is text in the limit's memory, and where a wire is looked for by it a
+/// file's name.
 pub fn check_limit_name(name: &str) -> Result<(), Failure> {
     let fits = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
-    if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
         return Err(Failure::usage(format!(
-            "a limit cannot be called {name:?}: a --name is 1 to 64 bytes without spaces, control characters and slashes"
+            "a limit cannot be called {name:?}: a --name is 1 to 64 bytes without spaces, control characters and slashes (and no dot in \
+             front)"
         )));
     }
     Ok(())
