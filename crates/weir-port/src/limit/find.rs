@@ -26,7 +26,8 @@ pub struct Found {
 }
 
 /// Why a limit whose program is not known is left alone.
-pub const STRANGE: &str = "has a limit whose program this version of weir does not know: remove it with the weir that set it, or with                            `weir limit --off --now`, which loses what waits";
+pub const STRANGE: &str = "has a limit whose program this version of weir does not know: remove it with the weir that set it, or with \
+     `weir limit --off --now`, which loses what waits";
 
 /// The limit of what an interface sends.
 pub fn at(place: &Place) -> Result<Option<Found>> {
