@@ -141,12 +141,8 @@ impl Pair {
     fn look<T>(&self, work: impl Fn(&Steering) -> Result<T>) -> Result<Option<T>> {
         let far_end = &self.far_end;
         let done = far_end.steering().and_then(|steering| work(&steering));
-        let is_gone = || {
-            let link = far_end.netns.run(|| Link::by_index(far_end.link.ifindex));
-            link.is_err_and(|error| error.is_no_interface())
-        };
         match done {
-            Err(_) if is_gone() => Ok(None),
+            Err(_) if far_end.is_gone() => Ok(None),
             done => done.map(Some),
         }
     }

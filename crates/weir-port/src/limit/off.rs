@@ -63,7 +63,7 @@ fn take_off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
     place.netns.run(|| htb::remove(ifindex))?;
     let lost = waiting + tx_dropped(place)?.saturating_sub(dropped_before);
     match &record {
-        Some(record) => put_back(place, Some(record))?,
+        Some(record) => put_back(place, record)?,
         // Half made, or without its filter: what was changed beside it is remembered at the other end.
         None => drop(forget(place)?),
     }
@@ -113,15 +113,14 @@ fn forget(place: &Place) -> Result<Off> {
     let Some(memory) = arrivals::at(&far_end)? else { return Ok(Off::None) };
     match memory.record() {
         // It was found there, whatever the record says.
-        Some(record) => put_back(place, Some(&Record { sees_arrivals: true, ..record }))?,
+        Some(record) => put_back(place, &Record { sees_arrivals: true, ..record })?,
         None => arrivals::unwatch(&far_end, false)?,
     }
     Ok(Off::Removed { lost: 0 })
 }
 
 /// Puts back what the limit changed beside the queue, unless somebody changed it again.
-fn put_back(place: &Place, record: Option<&Record>) -> Result<()> {
-    let Some(record) = record else { return Ok(()) };
+fn put_back(place: &Place, record: &Record) -> Result<()> {
     behind::put_back(place, &record.steered_behind)?;
     let is_changed = record.sees_arrivals || !record.steering_before.is_empty();
     let Some(far_end) = (if is_changed { place.far_end()? } else { None }) else { return Ok(()) };

@@ -1,4 +1,5 @@
-//! A run by a wire, for what only that can do: a queue given as a time, classes that the kernel's queue cannot keep, workers, packet memory; and kernels without the queues.
+//! A run by a wire, for what only that can do: a queue given as a time, classes that the kernel's queue cannot keep, workers, packet
+//! memory; and kernels without the queues.
 //!
 //! Packets that stand in the veth's ring, between the qdisc and Weir, are counted by nobody. While there are such, Weir holds packets
 //! itself; how many were lost is what the qdisc has handed on or holds less what Weir took in.
