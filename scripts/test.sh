@@ -17,7 +17,11 @@ WEIR_BIN=${WEIR_BIN:-$(cargo metadata --format-version 1 --no-deps | sed 's/.*"t
 export WEIR_BIN
 seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)}
 status=0
-cargo test --workspace --no-fail-fast 2>&1 | tee "$log" || status=$?
+# Not the examples, which are benchmarks: `make lint` builds them.
+for targets in '--lib --bins --tests' --doc; do
+    # shellcheck disable=SC2086
+    cargo test --workspace --no-fail-fast $targets 2>&1 | tee -a "$log" || status=$?
+done
 # Threads stopped between any two steps of the hand-off: the bounded part of what `make verify` does at length.
 if ! cargo run --release -p weir-ring --features preempt --example stress -- --handoffs 10000000 --seed 1; then
     echo "test: the stress of the hand-off failed" >&2

@@ -28,6 +28,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
+/// How much of something a test does: `here`, or `verify` where `WEIR_ROUNDS` is set, as `make verify` does.
+pub fn at_length(here: usize, verify: usize) -> usize {
+    if std::env::var_os("WEIR_ROUNDS").is_some() { verify } else { here }
+}
+
 /// The process that puts things back when this one is killed.
 pub fn guardian(process: u32) -> Result<u32> {
     let children = format!("/proc/{process}/task/{process}/children");

@@ -12,7 +12,7 @@ use weir_lab::process::Process;
 use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::{measure_rate, require_lossless};
-use weir_tests::{harness, kernel, privileged, require_timing};
+use weir_tests::{at_length, harness, kernel, privileged, require_timing};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -35,11 +35,6 @@ fn main() -> ExitCode {
 
 fn seconds() -> f64 {
     std::env::var("WEIR_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3.0)
-}
-
-/// How much is asked for: here, or by `make verify`, which sets `WEIR_ROUNDS`.
-fn at_length(here: usize, verify: usize) -> usize {
-    if std::env::var_os("WEIR_ROUNDS").is_some() { verify } else { here }
 }
 
 /// Datagrams that are fragmented beside others that are not, of the same sockets.

@@ -14,7 +14,7 @@ use weir_lab::process::Process;
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::require_lossless;
-use weir_tests::{harness, privileged, require_timing};
+use weir_tests::{at_length, harness, privileged, require_timing};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -231,7 +231,7 @@ class = "free"
 
 /// Files that send the floods elsewhere in turn, classes that come and go among them.
 fn another_file_under_load_loses_nothing() -> Result<()> {
-    const TIMES: usize = 20;
+    let (times, seconds) = (at_length(8, 20), at_length(12, 30) as f64);
     let rounds: usize = std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let row = Row::new(Between::Bridge)?;
     let to = row.right_address(Between::Bridge);
@@ -240,9 +240,9 @@ fn another_file_under_load_loses_nothing() -> Result<()> {
     let files = [File::new(OFFICE)?, File::new(&other)?, File::new(&bulk)?];
     for _ in 0..rounds {
         row.weir("limit wa --rate 200mbit")?.success()?;
-        let load = Load::new(&row.left, &row.right, &to, 6, 30.0);
+        let load = Load::new(&row.left, &row.right, &to, 6, seconds);
         let flood = Flood::start(&load)?;
-        for file in files.iter().cycle().take(TIMES) {
+        for file in files.iter().cycle().take(times) {
             row.weir(&format!("limit wa --rate 200mbit --classes {}", file.path()))?.success()?;
             let limit = row.lossless_limit("wa")?;
             ensure!(limit["stage"] == "limiting", "{limit}");

@@ -138,7 +138,8 @@ impl Program {
         };
         match result {
             Ok(fd) => Ok(Program { fd, hook }),
-            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(error),
+            // Of these its log has nothing to say; of one that is too large it would only be the last of a million steps.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::E2BIG)) => Err(error),
             Err(error) => {
                 // SAFETY: they are those of the load that failed, whose slots are alive.
                 let said = unsafe { verdict(&mut attributes) };
