@@ -25,6 +25,7 @@ targets! {
     counters: targets::control::counters,
     ecn: targets::ecn::marking,
     endpoints: targets::names::endpoints,
+    fragments: targets::fragments::fragments,
     handoff: targets::handoff,
     icmp: targets::router::icmp,
     link_events: targets::netlink::link_events,

@@ -59,7 +59,7 @@ reasons! {
     BadChecksum = "bad-checksum",
     /// Too many packets wait for its next hop's address, or too many addresses are being resolved.
     NeighbourFull = "neighbour-full",
-    /// A copy of it was to go to one more port, and there was no frame for the copy.
+    /// A copy of it was to go to one more port, or it was to leave in fragments, and there were no frames for them.
     NoFrame = "no-frame",
 }
 

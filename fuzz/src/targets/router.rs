@@ -12,6 +12,7 @@ use etherparse::{
     Ipv6Header, Ipv6HeaderSlice,
 };
 use smoltcp::wire::EthernetAddress;
+use weir_core::net::fragment::fit;
 use weir_core::net::route::{Interface, Route};
 use weir_core::net::router::{Router, RouterSettings, StaticNeighbour, Verdict};
 use weir_core::packet::{Meta, Packet};
@@ -187,6 +188,10 @@ fn run(bytes: &[u8], next: impl Fn(&mut Draw) -> Sent) {
         look_at_made(&mut router, Some(&before));
         match verdict[0] {
             Verdict::Forward(egress) => look_at_sent(&before, &after.0, ingress, egress),
+            Verdict::Fragment(egress) => {
+                look_at_sent(&before, &after.0, ingress, egress);
+                assert_eq!(fit(&after.0, MTUS[usize::from(egress)]), Ok(true));
+            }
             Verdict::Hold(neighbour) => {
                 look_at_ip(&before, &after.0);
                 router.hold(neighbour, after);

@@ -3,22 +3,17 @@
 //! An error quotes the packet as far as fits 576 bytes (IPv4) or 1280 bytes (IPv6). None is made about
 //!
 //! - an ICMP error or redirect, or what may be one because it is cut short;
-//! - a fragment other than the first;
+//! - a fragment of IPv4 other than the first;
 //! - a packet to a group or to all stations, by its IP or its link-layer address;
 //! - a packet whose source is not one station.
 //!
-//! Errors are limited together to `rate` a second with bursts of `burst`. With `T = 1 s / rate` and `free_ns` the time
-//! at which the next one would have been due had they come evenly, one is allowed if
-//!
-//! ```text
-//! free_ns <= now + (burst - 1) T              and then       free_ns = max(free_ns, now) + T
-//! ```
+//! Errors are limited together ([`super::limit`]).
 //!
 //! Source: RFC 792, RFC 1122 section 3.2.2, RFC 1812 sections 4.3.2 (quotation, precedence 6, limit) and 5.2.7;
-//! RFC 4443 sections 2.4 and 3; ITU-T I.371 (the limit, as virtual scheduling).
+//! RFC 4443 sections 2.4 and 3.
 //!
-//! Limits: no redirects; extension headers before an ICMPv6 error are not looked through, so an error about such an
-//! error is possible, and limited.
+//! Limits: no redirects. Of a fragment of IPv6 that is not the first nobody can tell whether it is of an error: if it is of ICMPv6
+//! there is none about it, otherwise there may be, as senders of IPv6 learn their path's MTU from any fragment (RFC 8201).
 
 use std::net::IpAddr;
 
@@ -46,41 +41,16 @@ pub enum Fault {
     NoProtocol,
 }
 
-/// How many errors may be sent.
-#[derive(Clone, Copy, Debug)]
-pub struct Limit {
-    interval_ns: u64,
-    burst_ns: u64,
-    free_ns: u64,
-}
-
 /// Time to live of what a router says itself (RFC 1700's default, as everybody's).
 pub(super) const OWN_TTL: u8 = 64;
 
+/// Extension headers that are looked through for an ICMPv6 error.
+const EXTENSIONS_MAX: usize = 8;
 const V4_LEN_MAX: usize = 576;
 const V6_LEN_MAX: usize = 1280;
 const ICMP_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
-
-impl Limit {
-    /// `per_second` errors a second, after a pause up to `burst` at once; none at all if either is 0.
-    pub fn new(per_second: u32, burst: u32) -> Limit {
-        let none = per_second == 0 || burst == 0;
-        let interval_ns = if none { u64::MAX } else { 1_000_000_000 / u64::from(per_second) };
-        let burst_ns = interval_ns.saturating_mul(u64::from(burst.saturating_sub(1)));
-        Limit { interval_ns, burst_ns, free_ns: if none { u64::MAX } else { 0 } }
-    }
-
-    /// Whether one more may be sent now; if so, it is counted.
-    pub fn admit(&mut self, now_ns: u64) -> bool {
-        if self.interval_ns == u64::MAX || self.free_ns > now_ns.saturating_add(self.burst_ns) {
-            return false;
-        }
-        self.free_ns = self.free_ns.max(now_ns) + self.interval_ns;
-        true
-    }
-}
 
 /// Whom to tell about a packet (from its IP header on), if anyone may be told. The packet's headers have been checked.
 pub(super) fn whom_to_tell(ip: &[u8]) -> Option<IpAddr> {
@@ -95,12 +65,38 @@ pub(super) fn whom_to_tell(ip: &[u8]) -> Option<IpAddr> {
     } else {
         let packet = Ipv6Packet::new_checked(ip).ok()?;
         let source = packet.src_addr();
-        const REDIRECT: u8 = 137;
-        let error = packet.next_header() == IpProtocol::Icmpv6
-            && packet.payload().first().is_none_or(|&kind| kind < 128 || kind == REDIRECT);
+        let error = may_be_error_v6(packet.next_header().into(), packet.payload());
         let station = !(source.is_unspecified() || source.is_multicast());
         (station && !error && !packet.dst_addr().is_multicast()).then_some(source.into())
     }
+}
+
+/// Whether what follows an IPv6 header is an ICMPv6 error or redirect, or may be one.
+fn may_be_error_v6(mut next: u8, mut rest: &[u8]) -> bool {
+    const HOP_BY_HOP: u8 = 0;
+    const ROUTING: u8 = 43;
+    const FRAGMENT: u8 = 44;
+    const AUTHENTICATION: u8 = 51;
+    const ICMP: u8 = 58;
+    const OPTIONS: u8 = 60;
+    const REDIRECT: u8 = 137;
+    for _ in 0..EXTENSIONS_MAX {
+        if next == ICMP {
+            return rest.first().is_none_or(|&kind| kind < 128 || kind == REDIRECT);
+        }
+        let Some(&[after, words, offset @ ..]) = rest.first_chunk::<4>() else {
+            return matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | OPTIONS);
+        };
+        let len = match next {
+            HOP_BY_HOP | ROUTING | OPTIONS => 8 * (usize::from(words) + 1),
+            AUTHENTICATION => 4 * (usize::from(words) + 2),
+            FRAGMENT if u16::from_be_bytes(offset) >> 3 != 0 => return after == ICMP,
+            FRAGMENT => 8,
+            _ => return false,
+        };
+        (next, rest) = (after, rest.get(len..).unwrap_or_default());
+    }
+    true
 }
 
 /// Length of the error about a packet, its IP header included; `None` if there is no such error in its family.
@@ -239,43 +235,4 @@ fn v6_message(fault: Fault) -> (Icmpv6Message, u8) {
         Fault::NoPort | Fault::NoProtocol => Icmpv6DstUnreachable::PortUnreachable,
     };
     (Icmpv6Message::DstUnreachable, code.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Over any window, errors <= burst + rate x time.
-        #[test]
-        fn never_more_than_the_limit(
-            per_second in 1u32..5000, burst in 1u32..20,
-            waits in prop::collection::vec(0u64..3_000_000, 1..300),
-        ) {
-            let mut limit = Limit::new(per_second, burst);
-            let mut now_ns = 0;
-            let mut sent = Vec::new();
-            for wait_ns in waits {
-                now_ns += wait_ns;
-                if limit.admit(now_ns) {
-                    sent.push(now_ns);
-                }
-            }
-            let interval_ns = 1_000_000_000 / u64::from(per_second);
-            for (first, &from_ns) in sent.iter().enumerate() {
-                for (last, &to_ns) in sent.iter().enumerate().skip(first) {
-                    let allowed = u64::from(burst) + (to_ns - from_ns) / interval_ns;
-                    prop_assert!((last - first + 1) as u64 <= allowed);
-                }
-            }
-            prop_assert!(!sent.is_empty(), "the first is always allowed");
-        }
-    }
-
-    #[test]
-    fn nothing_is_allowed_by_zero() {
-        assert!(!Limit::new(0, 5).admit(0) && !Limit::new(5, 0).admit(u64::MAX));
-    }
 }

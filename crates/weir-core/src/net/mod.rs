@@ -6,15 +6,18 @@
 //!
 //! In reading order: [`table`] is the bounded hash table both look up stations in, and [`bridge`] all of a bridge. Of a
 //! router, [`route`] finds the next hop, [`neighbour`] its link-layer address, with [`near`] and by the messages of [`resolve`],
-//! [`input`] tells whether a header may be believed, [`checksum`] keeps it right, [`icmp`] tells senders what
-//! went wrong, [`outbox`] holds the frames a router makes itself, and [`router`] is the instance.
+//! [`input`] tells whether a header may be believed, [`checksum`] keeps it right, [`fragment`] cuts what is too long, [`icmp`]
+//! tells senders what went wrong, no more often than [`limit`] allows, [`outbox`] holds the frames a router makes itself, and
+//! [`router`] is the instance.
 //!
 //! Owner: one worker for each bridge and router (ARCHITECTURE.md, invariant 7).
 
 pub mod bridge;
 pub mod checksum;
+pub mod fragment;
 pub mod icmp;
 pub mod input;
+pub mod limit;
 pub mod near;
 pub mod neighbour;
 pub mod outbox;

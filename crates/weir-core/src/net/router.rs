@@ -12,7 +12,9 @@
 //! | source or destination that must not be on a wire or not leave its link; sent to a link-layer group | drop `martian` |
 //! | echo request to an own address | its reply, sent as a packet of ours |
 //! | anything else to an own address or a group | drop `no-handler`, and an error |
-//! | TTL or hop limit at most 1; no route; longer than the way out | drop `ttl-expired`, `no-route`, `too-long`, and an error |
+//! | TTL or hop limit at most 1; no route | drop `ttl-expired`, `no-route`, and an error |
+//! | longer than the way out: IPv4 without DF | fragments ([`super::fragment`]); drop `no-frame` without frames for all of them |
+//! | longer than the way out: any other | drop `too-long`, and an error with the way out's MTU |
 //! | next hop's link-layer address unknown | held, at most `waiting_max` for each; later drop `no-neighbour`, and an error |
 //! | the rest | TTL one less, checksum followed (RFC 1624), link-layer addresses replaced, out |
 //!
@@ -20,99 +22,50 @@
 //! everything [`Router::release`] has, before it shows the next burst. So packets of one flow leave in the order they
 //! came (ARCHITECTURE.md, invariant 2). [`Router::poll`] is called at the time the last one named.
 //!
-//! Owner: one worker. Source: RFC 1812 section 5.2 (forwarding), 5.3.4 (link-layer groups), 5.3.7 (martians); RFC 8200;
-//! RFC 4291 section 2.5 (scopes); RFC 1624.
+//! Owner: one worker. Source: RFC 1812 section 5.2 (forwarding), 5.3.4 (link-layer groups), 5.3.7 (martians); RFC 1191 and 8201
+//! (the MTU of a path); RFC 8200; RFC 4291 section 2.5 (scopes); RFC 1624.
 //!
-//! Limits: IPv4 is not fragmented: what is too long is dropped even without DF, and then nobody is told. IP options and
-//! extension headers travel untouched. VLAN tags are not understood (`no-handler`): give each VLAN a bridge. No
-//! multicast routing, no router advertisements, no redirects, no reverse path check.
+//! Redirects are off: none is sent, and none is believed, which no router may (RFC 4861 section 8). A packet that leaves by the
+//! interface it came in by is forwarded as any other. RFC 1812 section 5.2.7.2 and RFC 4861 section 8.2 say that a router should
+//! send them; but a redirect takes a station's packets away from the router, and with that from every limit and rule here, and
+//! who forges one has them.
+//!
+//! Limits: IP options and extension headers travel untouched. VLAN tags are not understood (`no-handler`): give each VLAN a
+//! bridge. No multicast routing, no router advertisements, no reverse path check. An answer of the router's own that is longer
+//! than its way back is cut if it may be, as its request said, and otherwise dropped.
 
 mod control;
 mod inspect;
+mod settings;
 
 use std::net::IpAddr;
 
-use smoltcp::wire::{EthernetAddress, IpCidr};
+use smoltcp::wire::IpCidr;
 
 use super::BURST_MAX;
 use super::checksum::updated;
-use super::icmp::{Fault, Limit};
+use super::fragment::fit;
+use super::icmp::Fault;
+use super::limit::Limit;
 use super::near::Near;
 use super::neighbour::{NeighbourId, Neighbours, Released, Resolved, State};
 use super::outbox::Outbox;
 use super::resolve::link_local;
-use super::route::{Interface, NextHop, Route, RouteError, RouteTable};
+use super::route::{Interface, NextHop, RouteTable};
 use super::station::Station;
 use crate::drops::{Count, DropReason};
 use crate::packet::Packet;
 use inspect::{ETHERNET_LEN, Kind, Sources, V4_HEAD, V6_HEAD, inspect};
-
-/// A neighbour whose address is configured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StaticNeighbour {
-    /// The interface whose link it is on.
-    pub interface: u16,
-    /// Its address.
-    pub address: IpAddr,
-    /// Its link-layer address.
-    pub mac: EthernetAddress,
-}
-
-/// What a router is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouterSettings {
-    /// Its interfaces.
-    pub interfaces: Vec<Interface>,
-    /// Its routes, besides those its interfaces bring.
-    pub routes: Vec<Route>,
-    /// Its static neighbours.
-    pub neighbours: Vec<StaticNeighbour>,
-    /// Neighbours at most, static ones included.
-    pub neighbours_max: usize,
-    /// Packets that may wait for neighbours, together.
-    pub held_max: usize,
-    /// Packets that may wait for one neighbour.
-    pub waiting_max: u16,
-    /// ICMP errors a second.
-    pub errors_per_second: u32,
-    /// ICMP errors at once after a pause.
-    pub errors_burst: u32,
-    /// A random number, so that nobody can prepare addresses that collide.
-    pub seed: u64,
-}
-
-/// Why a router cannot be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouterError {
-    /// A route is wrong.
-    Route(RouteError),
-    /// A static neighbour is on an interface that does not exist.
-    NoInterface(StaticNeighbour),
-    /// There are more static neighbours than `neighbours_max`.
-    TooManyNeighbours(StaticNeighbour),
-}
-
-impl std::fmt::Display for RouterError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            RouterError::Route(error) => error.fmt(f),
-            RouterError::NoInterface(neighbour) => {
-                write!(f, "neighbour {}: there is no interface {}", neighbour.address, neighbour.interface)
-            }
-            RouterError::TooManyNeighbours(neighbour) => {
-                write!(f, "neighbour {}: no room for it; raise neighbours_max", neighbour.address)
-            }
-        }
-    }
-}
-
-impl std::error::Error for RouterError {}
+pub use settings::{RouterError, RouterSettings, StaticNeighbour};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It leaves by this interface; its frame is ready.
     Forward(u16),
+    /// It leaves by this interface in fragments, which the caller makes ([`super::fragment`], [`Router::mtu_bytes`]) and tells of
+    /// ([`Router::note_fragments`]).
+    Fragment(u16),
     /// It waits: give it to [`Router::hold`].
     Hold(NeighbourId),
     /// It was for the router itself, which has read it.
@@ -132,6 +85,12 @@ pub struct RouterCounts {
     pub errors_untold: u64,
     /// Echo requests answered.
     pub echoes: u64,
+    /// Packets cut into fragments (`ipFragOKs`).
+    pub frag_oks: u64,
+    /// Packets longer than the way out that were not cut: they must not be, or there were no frames (`ipFragFails`).
+    pub frag_fails: u64,
+    /// Fragments made (`ipFragCreates`).
+    pub frag_creates: u64,
 }
 
 /// A router.
@@ -160,6 +119,7 @@ const OUTBOX_FRAMES: usize = 2 * BURST_MAX;
 impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
     /// Makes a router, in memory taken now.
     pub fn new(settings: RouterSettings, now_ns: u64) -> Result<Router<P>, RouterError> {
+        settings.check_mtus()?;
         let RouterSettings { interfaces, routes, neighbours, neighbours_max, held_max, waiting_max, .. } =
             settings;
         let table = RouteTable::compile(&interfaces, &routes).map_err(RouterError::Route)?;
@@ -238,7 +198,8 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
                 if let Some(head) = packet.as_mut().first_chunk_mut() {
                     *head = front;
                 }
-                (packet, Verdict::Forward(interface))
+                let cut = fit(packet.as_ref(), self.mtu_bytes(interface)) == Ok(true);
+                (packet, leave(interface, cut))
             }
             Released::Unreachable(packet) => {
                 self.complain(packet.as_ref(), Fault::NoNeighbour, None, now_ns);
@@ -259,6 +220,20 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
     /// The next frame the router made itself, and the interface it leaves by.
     pub fn made(&mut self) -> Option<(u16, &[u8])> {
         self.outbox.pop()
+    }
+
+    /// The longest IP packet that goes by an interface.
+    ///
+    /// # Panics
+    /// If there is no such interface.
+    pub fn mtu_bytes(&self, interface: u16) -> u16 {
+        self.ports[usize::from(interface)].mtu_bytes
+    }
+
+    /// Says what became of a packet that was to leave in fragments: so many were made, none if it was dropped.
+    pub fn note_fragments(&mut self, made: usize) {
+        self.counts.frag_creates += made as u64;
+        *(if made > 0 { &mut self.counts.frag_oks } else { &mut self.counts.frag_fails }) += 1;
     }
 
     /// Other routes, compiled beforehand, from now on.
@@ -351,13 +326,10 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         if head[22] <= 1 {
             return self.refuse(frame, Fault::TimeExceeded, DropReason::TtlExpired, ingress, now_ns);
         }
-        if u16::from_be_bytes([head[16], head[17]]) > mtu_bytes {
-            const DONT_FRAGMENT: u8 = 0x40;
-            if head[20] & DONT_FRAGMENT == 0 {
-                return Verdict::Drop(DropReason::TooLong);
-            }
-            return self.refuse(frame, Fault::TooLong(mtu_bytes), DropReason::TooLong, ingress, now_ns);
-        }
+        let cut = match fit(frame, mtu_bytes) {
+            Ok(cut) => cut,
+            Err(reason) => return self.unfit(frame, reason, mtu_bytes, ingress, now_ns),
+        };
         let resolved = self.neighbours.resolve(station, own, now_ns);
         if let Resolved::Drop(reason) = resolved {
             return self.unresolved(frame, reason, ingress, now_ns);
@@ -365,7 +337,7 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         if let Some(head) = frame.first_chunk_mut() {
             count_hop_v4(head);
         }
-        send(frame, interface, resolved)
+        send(frame, interface, resolved, cut)
     }
 
     fn decide_v6(&mut self, ingress: u16, frame: &mut [u8], to_us: bool, now_ns: u64) -> Verdict {
@@ -374,7 +346,6 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         };
         let (source, destination) = inspect::addresses_v6(head);
         let hop_limit = head[21];
-        let len_bytes = 40 + u32::from(u16::from_be_bytes([head[18], head[19]]));
         let (interface, station) = match self.table.lookup_v6(destination) {
             _ if self.is_ours_v6(ingress, destination) => return self.local_v6(ingress, frame, now_ns),
             NextHop::OnLink(interface) => (interface, Station::new(interface, destination.into())),
@@ -394,15 +365,24 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         if hop_limit <= 1 {
             return self.refuse(frame, Fault::TimeExceeded, DropReason::TtlExpired, ingress, now_ns);
         }
-        if len_bytes > u32::from(mtu_bytes) {
-            return self.refuse(frame, Fault::TooLong(mtu_bytes), DropReason::TooLong, ingress, now_ns);
+        if let Err(reason) = fit(frame, mtu_bytes) {
+            return self.unfit(frame, reason, mtu_bytes, ingress, now_ns);
         }
         let resolved = self.neighbours.resolve(station, own, now_ns);
         if let Resolved::Drop(reason) = resolved {
             return self.unresolved(frame, reason, ingress, now_ns);
         }
         frame[ETHERNET_LEN + 7] = hop_limit - 1;
-        send(frame, interface, resolved)
+        send(frame, interface, resolved, false)
+    }
+
+    #[cold]
+    fn unfit(&mut self, frame: &[u8], reason: DropReason, mtu: u16, ingress: u16, now_ns: u64) -> Verdict {
+        self.counts.frag_fails += 1;
+        match reason {
+            DropReason::TooLong => self.refuse(frame, Fault::TooLong(mtu), reason, ingress, now_ns),
+            _ => Verdict::Drop(reason),
+        }
     }
 
     #[cold]
@@ -446,19 +426,24 @@ fn count_hop_v4(head: &mut [u8; V4_HEAD]) {
     [head[24], head[25]] = updated(checksum, 0x0100, 0).to_be_bytes();
 }
 
-/// The verdict for a packet whose headers are ready but for the link layer's.
+/// The verdict for a packet whose headers are ready but for the link layer's. What waits is measured again when it goes.
 #[inline]
-fn send(frame: &mut [u8], interface: u16, resolved: Resolved) -> Verdict {
+fn send(frame: &mut [u8], interface: u16, resolved: Resolved, cut: bool) -> Verdict {
     match resolved {
         Resolved::Send(front) => {
             if let Some(head) = frame.first_chunk_mut() {
                 *head = front;
             }
-            Verdict::Forward(interface)
+            leave(interface, cut)
         }
         Resolved::Wait(neighbour) => Verdict::Hold(neighbour),
         Resolved::Drop(reason) => Verdict::Drop(reason),
     }
+}
+
+/// The verdict for a packet whose frame is ready.
+fn leave(interface: u16, cut: bool) -> Verdict {
+    if cut { Verdict::Fragment(interface) } else { Verdict::Forward(interface) }
 }
 
 fn source_mac(frame: &[u8]) -> [u8; 6] {

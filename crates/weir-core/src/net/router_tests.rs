@@ -5,14 +5,18 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv4Packet,
-    Ipv6Packet, NdiscNeighborFlags, NdiscRepr,
+    EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet, Icmpv6Repr, IpProtocol,
+    Ipv4Packet, Ipv6Packet, NdiscNeighborFlags, NdiscRepr,
 };
 
 use super::*;
 use crate::account::Account;
 use crate::net::resolve::{self, Speaker};
+use crate::net::route::{Interface, Route};
 use crate::packet::Meta;
+
+#[path = "router_duty_tests.rs"]
+mod duties;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pkt(Vec<u8>);
@@ -556,7 +560,7 @@ proptest! {
                 Verdict::Drop(reason) => account.drop(reason, packet.len_bytes()),
                 Verdict::Local => account.deliver(packet.len_bytes()),
                 Verdict::Hold(_) => unreachable!("held packets are not settled"),
-                Verdict::Forward(interface) => {
+                Verdict::Forward(interface) | Verdict::Fragment(interface) => {
                     account.deliver(packet.len_bytes());
                     let ethernet = EthernetFrame::new_checked(&packet.0).expect("a frame");
                     assert!(ethernet.dst_addr().is_unicast());

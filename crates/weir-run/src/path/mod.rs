@@ -155,6 +155,7 @@ fn summarise(workers: &mut [Worker<'_>], links_total: usize, start_ns: u64, now_
         held: Default::default(),
         census: workers[0].parts().0.census(),
         sinks: workers.iter().flat_map(|worker| worker.sequences()).collect(),
+        routers: workers.iter().flat_map(|worker| worker.routers()).collect(),
         links: vec![[0; 2]; links_total],
         elapsed_ns: 0,
     };

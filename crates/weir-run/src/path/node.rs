@@ -8,7 +8,7 @@
 //! | generator | 1 | is delivered: what others flood is not for it |
 //! | sink | 1 | is checked ([`super::sequence`]) and delivered |
 //! | bridge | up to 64 | is forwarded or flooded; copies need frames, and are dropped as `no-frame` without |
-//! | router | one for each interface | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame |
+//! | router | one for each interface | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame, and what it cuts is dropped as `no-frame` without |
 //!
 //! Owner: one worker for each node (invariant 7).
 
@@ -226,6 +226,9 @@ fn route<'m>(
     for run in verdicts[..burst].chunk_by(|one, next| one == next) {
         match run[0] {
             Verdict::Forward(out) => links.send_run(ways[usize::from(out)], queue, run.len()),
+            Verdict::Fragment(out) => {
+                queue.drain(..run.len()).for_each(|packet| cut(router, packet, out, ways, links, store));
+            }
             Verdict::Hold(neighbour) => {
                 queue.drain(..run.len()).for_each(|packet| router.hold(neighbour, packet));
             }
@@ -234,6 +237,21 @@ fn route<'m>(
         }
     }
     take_out(router, ways, links, store, now_ns);
+}
+
+/// Sends a packet's fragments out, in its place.
+#[cold]
+fn cut<'m>(
+    router: &mut Router<PathPacket<'m>>,
+    packet: PathPacket<'m>,
+    out: u16,
+    ways: &[Way],
+    links: &mut Links<'m>,
+    store: &mut Store<'m>,
+) {
+    let way = ways[usize::from(out)];
+    let made = store.cut(packet, router.mtu_bytes(out), |fragment| links.send(way, fragment));
+    router.note_fragments(made);
 }
 
 /// Takes out what need not wait any longer, and what the router made itself.
@@ -247,6 +265,7 @@ fn take_out<'m>(
     while let Some((packet, verdict)) = router.release(now_ns) {
         match verdict {
             Verdict::Forward(out) => links.send(ways[usize::from(out)], packet),
+            Verdict::Fragment(out) => cut(router, packet, out, ways, links, store),
             Verdict::Drop(reason) => store.drop_one(packet, reason),
             Verdict::Hold(_) | Verdict::Local => unreachable!("a router releases nothing to be kept"),
         }

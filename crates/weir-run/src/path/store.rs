@@ -3,6 +3,8 @@
 //! Every packet that is made here is accepted, and every one that ends here is delivered or dropped for a reason; so the books
 //! of all workers together balance with what is inside (invariant 1), and the pool's census with the frames.
 //! A packet that crosses to another worker is accepted here and ends there: only the sum balances.
+//! A packet that is cut is delivered, and each of its fragments is accepted as a packet of its own: one in, n out, and the bytes
+//! of the headers that came with them are in the books.
 //!
 //! Owner: one worker.
 
@@ -10,8 +12,9 @@ use std::collections::VecDeque;
 
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
+use weir_core::net::fragment::Fragments;
 use weir_core::packet::{Meta, Packet};
-use weir_ring::memory::FrameMemory;
+use weir_ring::memory::{Frame, FrameMemory};
 use weir_ring::pool::{Census, Pool};
 
 use super::packet::PathPacket;
@@ -24,12 +27,14 @@ pub struct Store<'m> {
     /// Frames that generators leave for copies and for what routers make.
     reserve: u32,
     ended: u64,
+    /// Frames for the fragments of the packet that is being cut; empty otherwise.
+    cutting: Vec<Frame>,
 }
 
 impl<'m> Store<'m> {
     /// The frames of `pool`, of which generators leave `reserve`.
     pub fn new(memory: &'m FrameMemory, pool: Pool, reserve: u32) -> Store<'m> {
-        Store { memory, pool, account: Account::default(), reserve, ended: 0 }
+        Store { memory, pool, account: Account::default(), reserve, ended: 0, cutting: Vec::new() }
     }
 
     /// Makes up to `count` packets of `len_bytes`, as long as there are frames, and hands each to `put`; how many. `write` gets the
@@ -90,6 +95,44 @@ impl<'m> Store<'m> {
         };
         self.memory.bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(bytes);
         Some(PathPacket::new(self.memory, frame, len_bytes, *packet.meta()))
+    }
+
+    /// Ends a packet and hands its fragments for a link that takes `mtu_bytes` to `put`; how many. Without frames for all of them
+    /// there is none, and the packet is dropped.
+    pub fn cut(&mut self, packet: PathPacket<'m>, mtu_bytes: u16, put: impl FnMut(PathPacket<'m>)) -> usize {
+        let cut = match Fragments::new(packet.as_ref(), mtu_bytes) {
+            Ok(fragments) => self.make_fragments(fragments, *packet.meta(), put),
+            Err(reason) => Err(reason),
+        };
+        match cut {
+            Ok(_) => self.account.deliver(packet.len_bytes()),
+            Err(reason) => self.account.drop(reason, packet.len_bytes()),
+        }
+        self.pool.give(packet.into_frame());
+        self.ended += 1;
+        cut.unwrap_or(0)
+    }
+
+    fn make_fragments(
+        &mut self,
+        mut fragments: Fragments<'_>,
+        meta: Meta,
+        mut put: impl FnMut(PathPacket<'m>),
+    ) -> Result<usize, DropReason> {
+        let count = fragments.count();
+        while self.cutting.len() < count {
+            let Some(frame) = self.pool.take() else {
+                self.pool.give_all(self.cutting.drain(..));
+                return Err(DropReason::NoFrame);
+            };
+            self.cutting.push(frame);
+        }
+        for mut frame in self.cutting.drain(..) {
+            let len_bytes = fragments.write_next(self.memory.bytes_mut(&mut frame)).expect("it was counted");
+            self.account.accept(len_bytes.into());
+            put(PathPacket::new(self.memory, frame, len_bytes, meta));
+        }
+        Ok(count)
     }
 
     /// Ends the first `count` packets of a queue: they have come where they were to come.

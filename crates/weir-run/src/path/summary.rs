@@ -2,6 +2,7 @@
 
 use weir_core::account::Account;
 use weir_core::drops::Count;
+use weir_core::net::router::RouterCounts;
 use weir_ring::doorbell::DoorbellCounts;
 use weir_ring::handoff::OutletCounts;
 use weir_ring::pool::Census;
@@ -42,6 +43,8 @@ pub struct Summary {
     pub census: Census,
     /// For each sink its node and what it saw.
     pub sinks: Vec<(usize, SequenceCounts)>,
+    /// For each router its node and what it did besides forwarding.
+    pub routers: Vec<(usize, RouterCounts)>,
     /// For each link the packets that came out of each of its ends.
     pub links: Vec<[u64; 2]>,
     /// From the start to the last packet that ended.

@@ -7,7 +7,7 @@ use smoltcp::wire::EthernetAddress;
 use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::DropReason;
 use weir_core::net::route::Interface;
-use weir_core::net::router::RouterSettings;
+use weir_core::net::router::{RouterSettings, StaticNeighbour};
 
 use super::flows::Traffic;
 use super::r#gen::{GenSpec, Until};
@@ -160,28 +160,86 @@ fn copies_without_a_frame_are_dropped_by_that_name() {
     assert_eq!(summary.sequences().reordered + summary.sequences().duplicated, 0);
 }
 
-#[test]
-fn packets_without_a_neighbour_are_kept_then_dropped_and_their_sender_told() {
-    let interface = |last, cidr: &str| Interface {
+/// A router between the generator's network and another, whose link takes `mtu_bytes`.
+fn two_networks(mtu_bytes: u16) -> RouterSettings {
+    let interface = |last, mtu_bytes, cidr: &str| Interface {
         mac: mac(last),
-        mtu_bytes: 1500,
+        mtu_bytes,
         addresses: vec![cidr.parse().unwrap()],
     };
-    let router = RouterSettings {
-        interfaces: vec![interface(10, "10.0.0.254/24"), interface(11, "10.0.1.254/24")],
+    let station = |interface, address: [u8; 4], last| StaticNeighbour {
+        interface,
+        address: IpAddr::from(address),
+        mac: mac(last),
+    };
+    RouterSettings {
+        interfaces: vec![interface(10, 1500, "10.0.0.254/24"), interface(11, mtu_bytes, "10.0.1.254/24")],
         routes: Vec::new(),
-        neighbours: vec![weir_core::net::router::StaticNeighbour {
-            interface: 0,
-            address: IpAddr::from([10, 0, 0, 1]),
-            mac: mac(1),
-        }],
+        neighbours: vec![station(0, [10, 0, 0, 1], 1)],
         neighbours_max: 16,
-        held_max: 100,
-        waiting_max: 40,
+        held_max: 256,
+        waiting_max: 64,
         errors_per_second: 1000,
         errors_burst: 50,
         seed: 1,
+    }
+}
+
+/// Long packets through that router, on so many workers and frames, to a station it knows.
+fn long_packets(mtu_bytes: u16, packets: u64, workers: usize, frames: u32) -> Summary {
+    let mut router = two_networks(mtu_bytes);
+    router.neighbours.push(StaticNeighbour {
+        interface: 1,
+        address: IpAddr::from([10, 0, 1, 2]),
+        mac: mac(2),
+    });
+    let mut generator = generator(1, 10, 0, 4, packets);
+    if let KindSpec::Gen(spec) = &mut generator {
+        spec.traffic.size_bytes = 1514;
+    }
+    let spec = PathSpec {
+        nodes: vec![
+            node("gen", 0, generator),
+            node("router", workers - 1, KindSpec::Router(router)),
+            node("sink", 0, KindSpec::Sink { flows: 4 }),
+        ],
+        links: vec![link((0, 0), (1, 0)), link((1, 1), (2, 0))],
+        workers,
+        frames,
+        ..PathSpec::default()
     };
+    step_to_rest(&spec)
+}
+
+#[test]
+fn long_packets_are_cut_in_order_and_the_books_balance() {
+    for workers in [1, 2] {
+        let summary = long_packets(576, 1000, workers, 2048);
+        let (account, seen, router) = (&summary.account, summary.sequences(), summary.routers[0].1);
+        // 552, 552 and 376 of 1480 bytes. Each packet ends at the router, and its fragments are packets of their own.
+        assert_eq!((account.accepted.packets, account.delivered.packets), (1000 + 3000, 1000 + 3000));
+        assert_eq!(account.accepted.bytes, 1000 * (1514 + (1480 + 3 * 34)));
+        assert_eq!((seen.numbered, seen.unnumbered, seen.reordered + seen.missing), (1000, 2000, 0));
+        assert_eq!((router.frag_oks, router.frag_creates, router.frag_fails), (1000, 3000, 0));
+    }
+}
+
+#[test]
+fn a_packet_without_frames_for_all_its_fragments_is_dropped_by_that_name() {
+    let summary = long_packets(68, 2000, 1, 512);
+    let router = summary.routers[0].1;
+    assert!(router.frag_oks > 0 && router.frag_fails > 0, "{router:?}");
+    assert_eq!((router.frag_oks + router.frag_fails, router.frag_creates), (2000, 31 * router.frag_oks));
+    let dropped: Vec<_> = summary.account.dropped.occurred().collect();
+    assert_eq!(dropped.len(), 1);
+    assert_eq!((dropped[0].0, dropped[0].1.packets), (DropReason::NoFrame, router.frag_fails));
+    assert_eq!(summary.links[1][1], router.frag_creates, "all fragments of a packet or none");
+}
+
+#[test]
+fn packets_without_a_neighbour_are_kept_then_dropped_and_their_sender_told() {
+    let mut router = two_networks(1500);
+    (router.held_max, router.waiting_max) = (100, 40);
     let spec = PathSpec {
         nodes: vec![
             node("gen", 0, generator(1, 10, 0, 1, 100)),

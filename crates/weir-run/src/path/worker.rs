@@ -16,6 +16,7 @@
 use std::sync::Arc;
 
 use weir_core::drops::Count;
+use weir_core::net::router::RouterCounts;
 use weir_core::shaper::blocked::Blocked;
 use weir_ring::doorbell::Parked;
 use weir_ring::handoff::Inbox;
@@ -173,6 +174,14 @@ impl<'m> Worker<'m> {
     pub fn sequences(&self) -> impl Iterator<Item = (usize, SequenceCounts)> + '_ {
         self.nodes.iter().filter_map(|node| match &node.kind {
             Kind::Sink(sequences) => Some((node.number, *sequences.counts())),
+            _ => None,
+        })
+    }
+
+    /// What routers did besides forwarding.
+    pub fn routers(&self) -> impl Iterator<Item = (usize, RouterCounts)> + '_ {
+        self.nodes.iter().filter_map(|node| match &node.kind {
+            Kind::Router(router) => Some((node.number, *router.counts())),
             _ => None,
         })
     }

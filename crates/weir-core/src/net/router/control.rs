@@ -11,6 +11,7 @@ use smoltcp::wire::{EthernetProtocol, Icmpv6Message, Icmpv6Packet, IpProtocol, I
 use super::inspect::ETHERNET_LEN;
 use super::{Port, Router, Verdict, send, source_mac};
 use crate::drops::DropReason;
+use crate::net::fragment::fit;
 use crate::net::icmp::{Fault, answer_echo_v4, answer_echo_v6, error_len, whom_to_tell, write_error};
 use crate::net::neighbour::{Request, Resolved};
 use crate::net::resolve::{self, Message, Speaker};
@@ -157,10 +158,18 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         let Some((interface, station)) = self.way_to(to, Some(ingress)) else {
             return Verdict::Drop(DropReason::NoRoute);
         };
-        let own = self.ports[usize::from(interface)].mac;
+        let port = &self.ports[usize::from(interface)];
+        let (own, mtu_bytes) = (port.mac, port.mtu_bytes);
+        let cut = match fit(frame, mtu_bytes) {
+            Ok(cut) => cut,
+            Err(reason) => {
+                self.counts.frag_fails += 1;
+                return Verdict::Drop(reason);
+            }
+        };
         match self.neighbours.resolve(station, own, now_ns) {
             Resolved::Drop(reason) => Verdict::Drop(reason),
-            resolved => send(frame, interface, resolved),
+            resolved => send(frame, interface, resolved, cut),
         }
     }
 

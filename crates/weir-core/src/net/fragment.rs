@@ -1,0 +1,169 @@
+//! An IPv4 packet cut into fragments that fit a link.
+//!
+//! ```text
+//! data of a fragment = min(left, 8 floor((MTU - header) / 8))        the last one: all that is left, if header + left <= MTU
+//! offset = offset of the packet + data cut before / 8                more-fragments = not the last, or set in the packet
+//! ```
+//!
+//! The first fragment has all options of the packet, the others those whose copied flag is set, filled up with zeros to a whole
+//! word. So there are as few fragments as can be, and they come in order (RFC 1812 section 4.2.2.7). A fragment is cut as any
+//! other packet: it keeps its offset and its more-fragments flag.
+//!
+//! Ownership: borrows the packet; each fragment is written into memory of the caller's. Source: RFC 791 section 3.2.
+//!
+//! Limits: only a header that has been checked ([`super::input`]) is to be shown here. Options that contradict their own lengths, and
+//! data that reaches past 65,535 bytes, are not cut. Nothing is reassembled.
+
+use smoltcp::wire::Ipv4Packet;
+
+use super::checksum::IPV4_LEN;
+use crate::drops::DropReason;
+
+/// The least that every link of IPv4 takes: the longest header and 8 bytes (RFC 791 section 3.2).
+pub const MTU_BYTES_MIN: u16 = 68;
+
+const ETHERNET_LEN: usize = 14;
+const IPV6_LEN: u32 = 40;
+const HEADER_LEN_MAX: usize = 60;
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+const OFFSET: u16 = 0x1fff;
+/// Fragments begin at multiples of this.
+const UNIT: usize = 8;
+
+/// What is left to be cut of a packet.
+#[derive(Clone, Debug)]
+pub struct Fragments<'a> {
+    ethernet: &'a [u8],
+    /// Of the next fragment.
+    header: [u8; HEADER_LEN_MAX],
+    header_len: usize,
+    /// Of all but the first.
+    later: [u8; HEADER_LEN_MAX],
+    later_len: usize,
+    left: &'a [u8],
+    mtu: usize,
+}
+
+impl<'a> Fragments<'a> {
+    /// The fragments of the packet in `frame` for a link that takes `mtu_bytes`. Whether it may be cut is [`fit`]'s to say.
+    pub fn new(frame: &'a [u8], mtu_bytes: u16) -> Result<Fragments<'a>, DropReason> {
+        let (ethernet, ip) = frame.split_at_checked(ETHERNET_LEN).ok_or(DropReason::Malformed)?;
+        let fixed = ip.first_chunk::<IPV4_LEN>().ok_or(DropReason::Malformed)?;
+        let header_len = 4 * usize::from(fixed[0] & 0x0f);
+        let total_len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+        let (Some(whole), Some(left)) = (ip.get(..header_len), ip.get(header_len..total_len)) else {
+            return Err(DropReason::Malformed);
+        };
+        let offset = usize::from(u16::from_be_bytes([fixed[6], fixed[7]]) & OFFSET);
+        if header_len < IPV4_LEN || UNIT * offset + left.len() > usize::from(u16::MAX) {
+            return Err(DropReason::Malformed);
+        }
+        let mtu = usize::from(mtu_bytes);
+        if mtu < header_len + UNIT {
+            return Err(DropReason::TooLong);
+        }
+        let mut header = [0; HEADER_LEN_MAX];
+        header[..header_len].copy_from_slice(whole);
+        let (later, later_len) = later_header(whole)?;
+        Ok(Fragments { ethernet, header, header_len, later, later_len, left, mtu })
+    }
+
+    /// How many are left.
+    pub fn count(&self) -> usize {
+        let (first_max, later_max) = (self.mtu - self.header_len, self.mtu - self.later_len);
+        if self.left.len() <= first_max {
+            return usize::from(!self.left.is_empty());
+        }
+        let left = self.left.len() - units(first_max);
+        2 + left.saturating_sub(later_max).div_ceil(units(later_max))
+    }
+
+    /// Writes the next fragment, with the packet's Ethernet header, to the front of `frame`; its length. `None` after the last.
+    ///
+    /// # Panics
+    /// If `frame` is shorter than the fragment, which is no longer than the packet.
+    pub fn write_next(&mut self, frame: &mut [u8]) -> Option<u16> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let data_max = self.mtu - self.header_len;
+        let is_last = self.left.len() <= data_max;
+        let (data, left) = self.left.split_at(if is_last { self.left.len() } else { units(data_max) });
+        let (link, ip) = frame.split_at_mut(ETHERNET_LEN);
+        link.copy_from_slice(self.ethernet);
+        let (header, room) = ip.split_at_mut(self.header_len);
+        header.copy_from_slice(&self.header[..self.header_len]);
+        room[..data.len()].copy_from_slice(data);
+
+        let position = u16::from_be_bytes([header[6], header[7]]);
+        let more = if is_last { 0 } else { MORE_FRAGMENTS };
+        let len = (self.header_len + data.len()) as u16;
+        header[2..4].copy_from_slice(&len.to_be_bytes());
+        header[6..8].copy_from_slice(&(position | more).to_be_bytes());
+        Ipv4Packet::new_unchecked(header).fill_checksum();
+
+        (self.header, self.header_len, self.left) = (self.later, self.later_len, left);
+        let offset = (position & OFFSET) + (data.len() / UNIT) as u16;
+        let next = position & !OFFSET | offset;
+        self.header[6..8].copy_from_slice(&next.to_be_bytes());
+        self.later[6..8].copy_from_slice(&next.to_be_bytes());
+        Some(ETHERNET_LEN as u16 + len)
+    }
+}
+
+/// Whether the packet in `frame` goes by a link that takes `mtu_bytes`: whole (false), or cut (true), or why not. No router cuts
+/// IPv6.
+pub fn fit(frame: &[u8], mtu_bytes: u16) -> Result<bool, DropReason> {
+    let ip = frame.get(ETHERNET_LEN..).and_then(|ip| ip.first_chunk::<IPV4_LEN>());
+    let ip = ip.ok_or(DropReason::Malformed)?;
+    let word = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
+    let is_v6 = ip[0] >> 4 == 6;
+    let len_bytes = if is_v6 { IPV6_LEN + u32::from(word(4)) } else { word(2).into() };
+    if len_bytes <= mtu_bytes.into() {
+        return Ok(false);
+    }
+    if is_v6 || word(6) & DONT_FRAGMENT != 0 {
+        return Err(DropReason::TooLong);
+    }
+    Fragments::new(frame, mtu_bytes).map(|_| true)
+}
+
+/// As much of `len` as a fragment before others may have.
+fn units(len: usize) -> usize {
+    len / UNIT * UNIT
+}
+
+/// The header of all fragments but the first: with the options that are copied.
+fn later_header(whole: &[u8]) -> Result<([u8; HEADER_LEN_MAX], usize), DropReason> {
+    const END: u8 = 0;
+    const NO_OPERATION: u8 = 1;
+    const COPIED: u8 = 0x80;
+    let (fixed, mut options) = whole.split_at(IPV4_LEN);
+    let mut header = [0; HEADER_LEN_MAX];
+    header[..IPV4_LEN].copy_from_slice(fixed);
+    let mut len = IPV4_LEN;
+    while let [kind, rest @ ..] = options {
+        match *kind {
+            END => break,
+            NO_OPERATION => options = rest,
+            kind => {
+                let option_len = usize::from(*rest.first().ok_or(DropReason::Malformed)?);
+                let option = options.get(..option_len).filter(|option| option.len() >= 2);
+                let option = option.ok_or(DropReason::Malformed)?;
+                if kind & COPIED != 0 {
+                    header[len..len + option_len].copy_from_slice(option);
+                    len += option_len;
+                }
+                options = &options[option_len..];
+            }
+        }
+    }
+    let len = len.next_multiple_of(4);
+    header[0] = 0x40 | (len / 4) as u8;
+    Ok((header, len))
+}
+
+#[cfg(test)]
+#[path = "fragment_tests.rs"]
+mod tests;

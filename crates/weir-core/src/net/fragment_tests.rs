@@ -1,0 +1,195 @@
+//! Fragments put together again by a reader of RFC 791 that shares nothing with what cut them.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LINK: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+
+/// A fragment, or a packet, read field by field.
+#[derive(Debug)]
+struct Read {
+    header: Vec<u8>,
+    data: Vec<u8>,
+    dont_fragment: bool,
+    more: bool,
+    /// In bytes.
+    offset: usize,
+}
+
+fn read(frame: &[u8]) -> Read {
+    assert_eq!(frame[..14], LINK);
+    let ip = &frame[14..];
+    assert_eq!(ip[0] >> 4, 4);
+    let header_len = usize::from(ip[0] % 16) * 4;
+    assert_eq!(usize::from(ip[2]) * 256 + usize::from(ip[3]), ip.len(), "nothing behind it");
+    let sum =
+        ip[..header_len].chunks(2).map(|word| u32::from(word[0]) * 256 + u32::from(word[1])).sum::<u32>();
+    assert_eq!(sum % 0xffff, 0, "the checksum");
+    assert!(sum > 0 && ip[6] & 0x80 == 0);
+    Read {
+        header: ip[..header_len].to_vec(),
+        data: ip[header_len..].to_vec(),
+        dont_fragment: ip[6] & 0x40 != 0,
+        more: ip[6] & 0x20 != 0,
+        offset: (usize::from(ip[6] & 0x1f) * 256 + usize::from(ip[7])) * 8,
+    }
+}
+
+/// A packet with these options, data, flags and offset in units, and padding behind it.
+fn packet(options: &[u8], data: &[u8], flags_and_offset: u16) -> Vec<u8> {
+    assert_eq!(options.len() % 4, 0);
+    let header_len = 20 + options.len();
+    let len = ((header_len + data.len()) as u16).to_be_bytes();
+    let [flags, offset] = flags_and_offset.to_be_bytes();
+    let mut ip = vec![0x40 | (header_len / 4) as u8, 0x28, len[0], len[1], 0xab, 0xcd, flags, offset, 64, 17];
+    ip.extend([0, 0, 192, 168, 0, 2, 10, 1, 2, 3]);
+    ip.extend(options);
+    let sum = ip.chunks(2).map(|word| u32::from(word[0]) * 256 + u32::from(word[1])).sum::<u32>();
+    let sum = (sum % 0xffff) as u16;
+    ip[10..12].copy_from_slice(&(!sum).to_be_bytes());
+    [&LINK[..], &ip, data, &[0xee; 3]].concat()
+}
+
+fn cut(frame: &[u8], mtu_bytes: u16) -> Vec<Vec<u8>> {
+    let mut fragments = Fragments::new(frame, mtu_bytes).expect("a packet that may be cut");
+    let expected = fragments.count();
+    let mut made = Vec::new();
+    let mut room = [0xdd; 4096];
+    while let Some(len) = fragments.write_next(&mut room) {
+        assert!(room[usize::from(len)..].iter().all(|&byte| byte == 0xdd), "not a byte further");
+        made.push(room[..usize::from(len)].to_vec());
+        assert_eq!(fragments.count(), expected - made.len());
+        room.fill(0xdd);
+    }
+    made
+}
+
+fn data(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 256) as u8).collect()
+}
+
+/// Checks fragments of `whole` against it, however often it was cut; the data that they have together.
+fn check(whole: &[u8], fragments: &[Vec<u8>], mtu_bytes: u16) {
+    let end = 14 + usize::from(whole[16]) * 256 + usize::from(whole[17]);
+    let whole = read(&whole[..end]);
+    let mut next = whole.offset;
+    let mut together = Vec::new();
+    for (number, fragment) in fragments.iter().enumerate() {
+        let part = read(fragment);
+        assert!(fragment.len() <= 14 + usize::from(mtu_bytes));
+        assert_eq!((part.offset, part.dont_fragment), (next, false), "in order, without holes");
+        let is_last = number + 1 == fragments.len();
+        assert_eq!(part.more, !is_last || whole.more);
+        assert!(!part.data.is_empty() && (is_last || part.data.len().is_multiple_of(8)));
+        // Version, service, identification, time to live, protocol, addresses.
+        for same in [1..2, 4..6, 8..10, 12..20] {
+            assert_eq!(part.header[same.clone()], whole.header[same]);
+        }
+        next += part.data.len();
+        together.extend(part.data);
+    }
+    assert_eq!(together, whole.data);
+}
+
+#[test]
+fn golden_fragments() {
+    let whole = packet(&[], &data(100), 0);
+    let fragments = cut(&whole, 68);
+    let heads: Vec<_> = fragments.iter().map(|fragment| fragment[16..22].to_vec()).collect();
+    // 48 + 48 + 4 bytes at 0, 6 and 12 units.
+    assert_eq!(
+        heads,
+        [[0, 68, 0xab, 0xcd, 0x20, 0], [0, 68, 0xab, 0xcd, 0x20, 6], [0, 24, 0xab, 0xcd, 0x00, 12]]
+    );
+    check(&whole, &fragments, 68);
+}
+
+#[test]
+fn options_are_copied_if_they_say_so() {
+    // No-operation, record route (not copied), loose source route (copied), router alert (copied), end.
+    let options = [1, 7, 7, 4, 0, 0, 0, 0, 0x83, 7, 4, 9, 9, 9, 9, 0x94, 4, 0, 0, 0];
+    let whole = packet(&options, &data(200), 0);
+    let fragments = cut(&whole, 100);
+    check(&whole, &fragments, 100);
+    assert_eq!(read(&fragments[0]).header[20..], options, "the first has all");
+    let copied = [0x83, 7, 4, 9, 9, 9, 9, 0x94, 4, 0, 0, 0];
+    for fragment in &fragments[1..] {
+        assert_eq!(read(fragment).header[20..], copied);
+    }
+    // 56 and 64 of the 200 bytes, and what is left.
+    assert_eq!(fragments.iter().map(Vec::len).collect::<Vec<_>>(), [14 + 96, 14 + 96, 14 + 96, 14 + 48]);
+
+    // What is copied ends within a word, which is filled up.
+    let whole = packet(&[7, 3, 4, 0x88, 3, 1, 0, 0], &data(90), 0);
+    let fragments = cut(&whole, 68);
+    check(&whole, &fragments, 68);
+    assert_eq!(read(&fragments[1]).header[20..], [0x88, 3, 1, 0]);
+}
+
+#[test]
+fn a_fragment_is_cut_as_a_packet_is() {
+    const MORE: u16 = 0x2000;
+    for flags_and_offset in [MORE, MORE | 185, 370, MORE | 4000] {
+        let whole = packet(&[0x94, 4, 0, 0], &data(1480), flags_and_offset);
+        let first = cut(&whole, 700);
+        check(&whole, &first, 700);
+        let again: Vec<_> = first.iter().flat_map(|fragment| cut(fragment, 300)).collect();
+        check(&whole, &again, 300);
+    }
+}
+
+#[test]
+fn what_cannot_be_cut_is_not() {
+    let long = data(1480);
+    let dont_fragment = packet(&[], &long, 0x4000);
+    assert_eq!(fit(&dont_fragment, 1499), Err(DropReason::TooLong));
+    assert_eq!(fit(&dont_fragment, 1500), Ok(false));
+    assert_eq!(fit(&packet(&[], &long, 0), 1499), Ok(true));
+    // Options cut short, of no length, of length 1, longer than the header.
+    for options in [[1, 1, 1, 7], [7, 0, 0, 0], [7, 1, 0, 0], [7, 5, 0, 0]] {
+        assert_eq!(fit(&packet(&options, &long, 0), 1400), Err(DropReason::Malformed));
+    }
+    assert_eq!(fit(&packet(&[0, 7, 0, 0], &long, 0), 1400), Ok(true), "what is behind the end is nothing");
+    // To byte 65,535 and no further.
+    assert_eq!(fit(&packet(&[], &data(1479), 8007), 1400), Ok(true));
+    assert_eq!(fit(&packet(&[], &data(1480), 8007), 1400), Err(DropReason::Malformed));
+    assert_eq!(fit(&[0; 30], 68), Err(DropReason::Malformed));
+}
+
+proptest! {
+    #[test]
+    fn fragments_are_the_packet_and_as_few_as_can_be(
+        mtu_bytes in 68u16..1600, again_bytes in 68u16..1600, len in 1usize..3000,
+        words in 0usize..11, offset in 0u16..7000, more in any::<bool>(),
+    ) {
+        let options: Vec<u8> = [0x94, 4, 0, 0, 7, 3, 4, 1].into_iter().cycle().take(4 * words).collect();
+        // What is followed by more has whole units.
+        let (len, flags) = if more { (len.next_multiple_of(8), 0x2000) } else { (len, 0) };
+        let whole = packet(&options, &data(len), flags | offset);
+        prop_assume!(usize::from(whole[16]) * 256 + usize::from(whole[17]) > usize::from(mtu_bytes));
+        let fragments = cut(&whole, mtu_bytes);
+        check(&whole, &fragments, mtu_bytes);
+        for fragment in fragments.iter().rev().skip(1) {
+            prop_assert!(fragment.len() + 8 > 14 + usize::from(mtu_bytes), "another unit had room");
+        }
+        let again: Vec<_> = fragments.iter().flat_map(|fragment| match fit(fragment, again_bytes) {
+            Ok(true) => cut(fragment, again_bytes),
+            fits => { assert_eq!(fits, Ok(false)); vec![fragment.clone()] }
+        }).collect();
+        check(&whole, &again, mtu_bytes);
+    }
+
+    #[test]
+    fn any_bytes(mut bytes in prop::collection::vec(any::<u8>(), 0..200), mtu_bytes in 0u16..200, words in 0u8..16) {
+        if let Some(first) = bytes.get_mut(14) {
+            *first = 0x40 | words;
+        }
+        let _ = fit(&bytes, mtu_bytes);
+        if let Ok(mut fragments) = Fragments::new(&bytes, mtu_bytes) {
+            let mut room = [0; 300];
+            let count = fragments.count();
+            prop_assert_eq!((0..).take_while(|_| fragments.write_next(&mut room).is_some()).count(), count);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What a router owes its neighbours: fragments or a word about what is too long, and no word where none may be said.
+
+use super::*;
+use crate::net::fragment::Fragments;
+
+const MORE: u16 = 0x2000;
+const DONT: u16 = 0x4000;
+
+/// UDP from A's side with these flags and offset.
+fn flagged(to: &str, flags_and_offset: u16, payload_bytes: usize) -> Pkt {
+    let data: Vec<u8> = (0..payload_bytes).map(|at| (at * 5 + at / 256) as u8).collect();
+    let mut ip = ip_v4("192.168.0.2", to, 9, UDP, &data);
+    ip[6..8].copy_from_slice(&flags_and_offset.to_be_bytes());
+    Ipv4Packet::new_unchecked(&mut ip).fill_checksum();
+    ethernet(R0, A, EthernetProtocol::Ipv4, &ip)
+}
+
+fn fragments(router: &mut Router<Pkt>, packet: &Pkt, interface: u16) -> Vec<Vec<u8>> {
+    let mut cut = Fragments::new(&packet.0, router.mtu_bytes(interface)).expect("a packet to be cut");
+    let mut room = [0; 2000];
+    let made: Vec<_> =
+        std::iter::from_fn(|| cut.write_next(&mut room).map(|len| room[..usize::from(len)].to_vec()))
+            .collect();
+    router.note_fragments(made.len());
+    made
+}
+
+/// Puts the fragments of one packet together; each must be right, and leave by interface 1 for B.
+fn together(fragments: &[Vec<u8>], ttl: u8) -> Vec<u8> {
+    let mut data = Vec::new();
+    for (number, fragment) in fragments.iter().enumerate() {
+        assert_eq!(fragment[..12], [B, R1].concat());
+        let ip = Ipv4Packet::new_checked(&fragment[14..]).expect("IPv4");
+        assert!(ip.verify_checksum() && ip.total_len() <= 1280 && ip.hop_limit() == ttl && !ip.dont_frag());
+        assert_eq!(
+            (usize::from(ip.frag_offset()), ip.more_frags()),
+            (data.len(), number + 1 < fragments.len())
+        );
+        data.extend(ip.payload());
+    }
+    data
+}
+
+#[test]
+fn what_is_too_long_and_may_be_cut_leaves_in_fragments() {
+    let mut router = router();
+    let whole = flagged("10.1.2.3", 0, 1480);
+    let mut burst = [from_a("10.1.2.3", 9), whole.clone(), from_a("10.1.2.3", 9)];
+    let mut verdicts = [Verdict::Local; 3];
+    router.process(0, &mut burst, 0, &mut verdicts);
+    assert_eq!(verdicts, [Verdict::Forward(1), Verdict::Fragment(1), Verdict::Forward(1)]);
+    let made = fragments(&mut router, &burst[1], 1);
+    assert_eq!(made.len(), 2);
+    assert_eq!(together(&made, 8), whole.0[34..]);
+    assert_eq!(self::made(&mut router), [], "nobody is told");
+    router.note_fragments(0);
+    let counts = router.counts();
+    assert_eq!((counts.frag_oks, counts.frag_creates, counts.frag_fails), (1, 2, 1));
+}
+
+#[test]
+fn what_waited_for_its_neighbour_is_cut_when_it_goes() {
+    let mut router = router();
+    assert!(matches!(offer(&mut router, flagged("192.168.1.77", 0, 1400), 0), Verdict::Hold(_)));
+    assert!(matches!(offer(&mut router, flagged("192.168.1.77", DONT, 1000), 0), Verdict::Hold(_)));
+    let mut outbox = Outbox::new(1);
+    let own = Speaker { interface: 1, mac: B, address: v4("192.168.1.77") };
+    resolve::tell_arp(&mut outbox, own, v4("192.168.1.1"), R1);
+    let answer = outbox.pop().expect("an answer").1.to_vec();
+    assert_eq!(one(&mut router, 1, &mut Pkt(answer), 1), Verdict::Local);
+    let (packet, verdict) = router.release(1).expect("a packet");
+    assert_eq!(verdict, Verdict::Fragment(1));
+    assert_eq!(together(&fragments(&mut router, &packet, 1), 8), flagged("192.168.1.77", 0, 1400).0[34..]);
+    assert_eq!(router.release(1).expect("a packet").1, Verdict::Forward(1));
+}
+
+#[test]
+fn nobody_is_told_of_what_nobody_may_be_told_of() {
+    let too_long = |flags: u16| flagged("192.168.1.2", flags, 1400);
+    let icmp = |kind: u8| {
+        let ip = ip_v4("192.168.0.2", "192.168.1.2", 9, 1, &[vec![kind; 1], vec![0; 1399]].concat());
+        ethernet(R0, A, EthernetProtocol::Ipv4, &ip)
+    };
+    let mut by_group = too_long(DONT);
+    by_group.0[..6].copy_from_slice(&[0xff; 6]);
+    let v6_long = |next: u8, front: &[u8]| {
+        let ip = ip_v6("2001:db8::2", "2001:db8:1::2", 9, next, &[front, &[0; 1400]].concat());
+        ethernet(R0, A, EthernetProtocol::Ipv6, &ip)
+    };
+    // An error behind options, a routing header and a first fragment; a later fragment of ICMPv6.
+    let hidden = [[43, 0, 0, 0, 0, 0, 0, 0], [44, 0, 0, 0, 0, 0, 0, 0], [58, 0, 0, 1, 0, 0, 0, 0]].concat();
+    let error = [&hidden[..], &[1, 0]].concat();
+    let echo = [&hidden[..], &[128, 0]].concat();
+    // More headers than are looked through.
+    let deep: Vec<u8> = [60, 0, 1, 4, 0, 0, 0, 0].repeat(20);
+    let cases = [
+        ("the first fragment", too_long(DONT | MORE), 1),
+        ("a later one", too_long(DONT | 10), 0),
+        ("the last one", too_long(DONT | MORE | 10), 0),
+        ("an echo request", icmp(8), 1),
+        ("an error", icmp(3), 0),
+        ("a redirect", icmp(5), 0),
+        ("by broadcast", by_group, 0),
+        ("UDP of IPv6", v6_long(UDP, &[]), 1),
+        ("an error of IPv6", v6_long(58, &[2, 0]), 0),
+        ("a redirect of IPv6", v6_long(58, &[137, 0]), 0),
+        ("an echo behind headers", v6_long(60, &echo), 1),
+        ("an error behind headers", v6_long(60, &error), 0),
+        ("a later fragment of ICMPv6", v6_long(44, &[58, 0, 0, 8, 0, 0, 0, 0]), 0),
+        ("a later fragment of UDP", v6_long(44, &[UDP, 0, 0, 8, 0, 0, 0, 0]), 1),
+        ("behind many headers", v6_long(60, &deep), 0),
+    ];
+    for (what, mut packet, told) in cases {
+        let mut router = router();
+        let verdict = one(&mut router, 0, &mut packet, 0);
+        let dropped = if what == "by broadcast" { DropReason::Martian } else { DropReason::TooLong };
+        assert_eq!(verdict, Verdict::Drop(dropped), "{what}");
+        assert_eq!(made(&mut router).len(), told, "{what}");
+        assert_eq!(router.counts().frag_fails, u64::from(what != "by broadcast"), "{what}");
+    }
+}
+
+#[test]
+fn words_about_what_is_too_long_are_limited_too() {
+    let mut router = router();
+    for _ in 0..10 {
+        one(&mut router, 0, &mut flagged("192.168.1.2", DONT, 1400), 0);
+    }
+    let counts = *router.counts();
+    assert_eq!(
+        (made(&mut router).len(), counts.errors, counts.errors_limited, counts.frag_fails),
+        (3, 3, 7, 10)
+    );
+}
+
+#[test]
+fn an_answer_longer_than_its_way_back_is_cut_if_its_request_might_be() {
+    // B asks the router, whose way back to B takes less than the way B's request came.
+    for (flags, expected) in [(0, Verdict::Fragment(1)), (DONT, Verdict::Drop(DropReason::TooLong))] {
+        let mut router = router();
+        let mut ping = [&[8, 0, 0, 0, 0, 1, 0, 1][..], &[7; 1400]].concat();
+        Icmpv4Packet::new_unchecked(&mut ping).fill_checksum();
+        let mut ip = ip_v4("10.1.2.3", "192.168.0.1", 9, 1, &ping);
+        ip[6..8].copy_from_slice(&u16::to_be_bytes(flags));
+        Ipv4Packet::new_unchecked(&mut ip).fill_checksum();
+        let mut packet = ethernet(R0, A, EthernetProtocol::Ipv4, &ip);
+        assert_eq!(one(&mut router, 0, &mut packet, 0), expected);
+        if flags == 0 {
+            let reply = together(&fragments(&mut router, &packet, 1), 64);
+            let icmp = Icmpv4Packet::new_checked(&reply).expect("ICMP");
+            assert!(icmp.verify_checksum() && icmp.data() == [7; 1400]);
+        }
+        assert_eq!(made(&mut router), []);
+    }
+    let mut ping = [&[128, 0, 0, 0, 0, 1, 0, 1][..], &[7; 1300]].concat();
+    let (from, to) = ("2001:db8:1::2", "2001:db8::1");
+    Icmpv6Packet::new_unchecked(&mut ping).fill_checksum(&v6(from), &v6(to));
+    let mut packet = ethernet(R0, A, EthernetProtocol::Ipv6, &ip_v6(from, to, 64, 58, &ping));
+    assert_eq!(one(&mut router(), 0, &mut packet, 0), Verdict::Drop(DropReason::TooLong));
+}
+
+/// Redirects are off: what leaves by the way it came is forwarded, and nobody is told of a shorter way.
+#[test]
+fn what_leaves_by_the_way_it_came_is_forwarded_without_a_redirect() {
+    let mut settings = settings();
+    let near = |address: &str, mac| StaticNeighbour {
+        interface: 0,
+        address: address.parse().expect("an address"),
+        mac: EthernetAddress(mac),
+    };
+    settings.neighbours.extend([near("192.168.0.3", B), near("2001:db8::3", B)]);
+    let mut router = Router::<Pkt>::new(settings, 0).expect("a router");
+    introduce_a(&mut router);
+    for mut packet in [from_a("192.168.0.3", 9), from_a6("2001:db8::3", 9)] {
+        assert_eq!(one(&mut router, 0, &mut packet, 0), Verdict::Forward(0));
+        assert_eq!(packet.0[..12], [B, R0].concat());
+    }
+    assert_eq!(made(&mut router), []);
+    assert_eq!(router.counts().errors, 0);
+}
+
+#[test]
+fn redirects_are_not_believed() {
+    let mut router = router();
+    introduce_a(&mut router);
+    // "10.1.2.3 is to be had by 192.168.0.2", quoting a packet to there.
+    let quote = ip_v4("192.168.0.1", "10.1.2.3", 9, UDP, &[0; 8]);
+    let mut redirect = [&[5, 1, 0, 0, 192, 168, 0, 2][..], &quote].concat();
+    Icmpv4Packet::new_unchecked(&mut redirect).fill_checksum();
+    let ip = ip_v4("192.168.0.2", "192.168.0.1", 255, 1, &redirect);
+    let mut v4_redirect = ethernet(R0, A, EthernetProtocol::Ipv4, &ip);
+    let (from, to) = (v6("2001:db8::2"), v6("2001:db8::1"));
+    let mut redirect =
+        [[137, 0, 0, 0, 0, 0, 0, 0].to_vec(), from.octets().into(), v6("2001:db8:1::2").octets().into()]
+            .concat();
+    Icmpv6Packet::new_unchecked(&mut redirect).fill_checksum(&from, &to);
+    let ip = ip_v6("2001:db8::2", "2001:db8::1", 255, 58, &redirect);
+    let mut v6_redirect = ethernet(R0, A, EthernetProtocol::Ipv6, &ip);
+    for redirect in [&mut v4_redirect, &mut v6_redirect] {
+        assert_eq!(one(&mut router, 0, redirect, 0), Verdict::Drop(DropReason::NoHandler));
+    }
+    assert_eq!(made(&mut router), []);
+    assert_eq!(one(&mut router, 0, &mut from_a("10.1.2.3", 9), 0), Verdict::Forward(1));
+    assert_eq!(one(&mut router, 0, &mut from_a6("2001:db8:1::2", 9), 0), Verdict::Forward(1));
+}
+
+#[test]
+fn a_link_that_takes_less_than_every_link_must_is_refused() {
+    let said = |interface: usize, mtu_bytes, only_v4: bool| {
+        let mut settings = settings();
+        settings.interfaces[interface].mtu_bytes = mtu_bytes;
+        if only_v4 {
+            settings.interfaces[interface].addresses.truncate(1);
+            settings.neighbours.truncate(1);
+        }
+        Router::<Pkt>::new(settings, 0).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(said(1, 1279, false), Err("interface 1: its MTU is below 1280; give it that or more".into()));
+    assert_eq!(said(1, 68, true), Ok(()));
+    assert_eq!(said(0, 67, true), Err("interface 0: its MTU is below 68; give it that or more".into()));
+}
