@@ -206,10 +206,11 @@ fn flood(sockets: &[UdpSocket], packets: usize) -> Result<()> {
     Ok(())
 }
 
-/// As large as a frame's handle with its metadata.
+/// As large as a packet.
 #[derive(Clone, Copy, Debug)]
 struct Handle {
     meta: Meta,
+    class: usize,
 }
 
 impl Packet for Handle {
@@ -252,8 +253,7 @@ fn weir() -> Result<f64> {
         .collect::<Result<Vec<_>>>()?;
     for class in leaves {
         for _ in 0..4 {
-            let meta = Meta { class: class as u16, ..Meta::default() };
-            htb.enqueue(class, 0, Handle { meta }).ok().context("a leaf is full")?;
+            htb.enqueue(class, 0, Handle { meta: Meta::default(), class }).ok().context("a leaf is full")?;
         }
     }
     let (mut now_ns, mut sent, mut start) = (0, 0, 0.0);
@@ -265,7 +265,7 @@ fn weir() -> Result<f64> {
                 if sent == PACKETS {
                     start = thread_ns();
                 }
-                htb.enqueue(packet.meta.class.into(), 0, packet).ok().context("a leaf is full")?;
+                htb.enqueue(packet.class, 0, packet).ok().context("a leaf is full")?;
             }
             Dequeue::NotBefore(ready_ns) => now_ns = ready_ns,
             other => anyhow::bail!("{other:?}"),

@@ -2,7 +2,7 @@
 //! Every decision Weir makes about a packet, as pure state machines: time is an argument, memory is
 //! taken at start, and nothing here knows ports, threads or the kernel.
 //!
-//! In the order a packet meets them: [`packet`] is what moves, [`account`] and [`drops`] say where it went, [`intake`]
+//! In the order a packet meets them: [`packet`] is what moves, [`account`] and [`drops`] say where it went, [`poll_order`]
 //! decides which queue is polled next, [`classify`] finds
 //! its class, [`steer`] the worker of its flow, [`dispatch`] has the work done there, now or
 //! later, [`net`] bridges and routes it, and [`shaper`] decides when it leaves. [`limit`] plans what the kernel's own queue does instead, and [`asm`] writes the programs that run there. [`rate`] is the number of a limit, [`units`] how people write it.
@@ -12,10 +12,11 @@ pub mod asm;
 pub mod classify;
 pub mod dispatch;
 pub mod drops;
-pub mod intake;
+
 pub mod limit;
 pub mod net;
 pub mod packet;
+pub mod poll_order;
 pub mod rate;
 pub mod shaper;
 pub mod steer;

@@ -17,7 +17,6 @@ pub mod error;
 pub mod ethtool;
 pub mod features;
 pub mod forwarding;
-pub mod frames;
 pub mod hold;
 pub mod holder;
 pub mod hooks;

@@ -30,6 +30,7 @@ use netlink_bindings::traits::Pusher;
 use netlink_bindings::{netdev, utils};
 use netlink_socket2::NetlinkSocket;
 use serde::{Deserialize, Serialize};
+use weir_path::port::POLL_PACKETS_MAX;
 
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
@@ -39,7 +40,7 @@ use crate::sys;
 
 /// The most packets one call of [`Poller::poll`] brings in: the kernel polls the instance twice, once busily and once more to
 /// hand it back (`busy_poll_stop`), each time with half of this as its budget.
-pub const BUDGET: u32 = 64;
+pub const BUDGET: u32 = POLL_PACKETS_MAX;
 /// How long the kernel leaves an owned instance alone at most, in nanoseconds: a day. After this its softirq polls once,
 /// uninvited, and may find too few frames on offer.
 const HELD_NS_MAX: u64 = 86_400_000_000_000;

@@ -1,7 +1,7 @@
 //! One end of a wire: a veth interface whose other end sends into it, held back by not being polled.
 //!
 //! ```text
-//!  sender -> qdisc -> [doorbell] -> veth ring --poll--> [redirect] -> receive ring -> Received
+//!  sender -> qdisc -> [doorbell] -> veth ring --poll--> [redirect] -> receive ring -> packets
 //!                                                                    transmit ring -> veth -> receiver
 //! ```
 //!
@@ -16,11 +16,16 @@
 use std::io;
 use std::sync::Arc;
 
+use weir_core::drops::Count;
+use weir_path::carrier::Carrier;
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
+
 use crate::bpf::doorbell::{Announcements, Bell, Doorbell};
 use crate::bpf::map::Map;
 use crate::bpf::{program, redirect};
 use crate::error::{Doing, PortError, Result};
-use crate::frames::{Frames, Received};
 use crate::hold::{Hold, Thing};
 use crate::link::Link;
 use crate::napi::{self, Poller};
@@ -29,10 +34,10 @@ use crate::ownership::{Lost, Ownership};
 use crate::qdisc::RootQdisc;
 use crate::queue::Queue;
 use crate::release::Means;
-use crate::transmission::{Completion, Transmission};
+use crate::transmission::Transmission;
 use crate::undo::{Keeper, Undo};
 use crate::view::Pair;
-use crate::xsk::socket::{RingSizes, Transmit, XskSocket};
+use crate::xsk::socket::{RingSizes, XskSocket};
 use crate::xsk::umem::Umem;
 use crate::{holder, sending};
 
@@ -190,16 +195,6 @@ impl Port {
         self.ownership.sender_queue()
     }
 
-    /// How many queues packets arrive on.
-    pub fn queues(&self) -> usize {
-        self.queues.len()
-    }
-
-    /// The longest packet that may be transmitted, in bytes: the other end takes no longer one than its own MTU allows.
-    pub fn packet_bytes_max(&self) -> u32 {
-        self.link().mtu_bytes.min(self.sender().mtu_bytes) + HEADER_BYTES_MAX
-    }
-
     /// The queues, for their owners, and what is needed to own them again meanwhile.
     pub fn split(&mut self) -> (&mut [Queue], &mut Ownership) {
         (&mut self.queues, &mut self.ownership)
@@ -223,21 +218,6 @@ impl Port {
         self.queues[0].poller_name()
     }
 
-    /// Fills the offer of `queue` up; true if it may be polled.
-    pub fn offer(&mut self, queue: usize, frames: &mut Frames) -> bool {
-        self.queues[queue].offer(frames)
-    }
-
-    /// Polls `queue` once and collects what came; how many packets that were.
-    pub fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
-        self.queues[queue].poll(frames, received)
-    }
-
-    /// Collects what has come on `queue` without polling it, and fills the offer up.
-    pub fn collect(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
-        self.queues[queue].collect(frames, received)
-    }
-
     /// Transmits by way of all queues from now on; how many those are.
     pub fn spread_transmission(&mut self, frames: &Frames) -> usize {
         let memory = frames.pool.memory();
@@ -246,58 +226,9 @@ impl Port {
         self.transmissions.len()
     }
 
-    /// How many more packets can be handed to [`Port::transmit_by`], whatever the queue.
-    pub fn transmit_room(&self) -> u32 {
-        self.transmissions.iter().map(Transmission::room).min().unwrap_or(0)
-    }
-
-    /// Puts a packet on the transmit ring; there must be room.
-    pub fn transmit(&mut self, packet: Received, frames: &mut Frames) {
-        self.transmit_by(0, packet, frames);
-    }
-
     /// Puts a packet on the transmit ring of a queue; there must be room.
-    pub fn transmit_by(&mut self, queue: usize, packet: Received, frames: &mut Frames) {
+    pub fn transmit_by(&mut self, queue: usize, packet: PathPacket, frames: &mut Frames) {
         self.transmissions[queue].put(packet, self.queues[queue].socket_mut(), frames);
-    }
-
-    /// Makes the kernel transmit: everything, or as much as the device takes now. After a packet that the device refused for good it
-    /// goes on only if `goes_on` says so of the interface.
-    pub fn flush(&mut self, mut goes_on: impl FnMut(&Link) -> bool) -> Result<Transmit> {
-        let mut worst = Transmit::Progress;
-        for (transmission, queue) in self.transmissions.iter_mut().zip(&mut self.queues) {
-            let flushed = transmission.flush(queue.socket_mut(), || goes_on(self.ownership.link()));
-            match flushed.doing(|| format!("transmitting on {}", self.ownership.link().name))? {
-                Transmit::Down => worst = Transmit::Down,
-                outcome if worst == Transmit::Progress => worst = outcome,
-                _ => {}
-            }
-        }
-        Ok(worst)
-    }
-
-    /// Takes back the frames whose transmission has ended, telling `each` their lengths and fates; how many they were.
-    pub fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(u32, Completion)) -> usize {
-        let transmissions = self.transmissions.iter_mut().zip(&mut self.queues);
-        transmissions
-            .map(|(transmission, queue)| transmission.complete(queue.socket_mut(), frames, &mut each))
-            .sum()
-    }
-
-    /// How many packets and bytes are on the transmit rings or with the device.
-    pub fn in_flight(&self) -> (u32, u64) {
-        self.transmissions
-            .iter()
-            .map(Transmission::in_flight)
-            .fold((0, 0), |(packets, bytes), (more_packets, more_bytes)| {
-                (packets + more_packets, bytes + more_bytes)
-            })
-    }
-
-    /// Makes one poll of any queue bring at most so many packets, and says how many it then does.
-    pub fn set_poll_budget(&mut self, packets: u32) -> u32 {
-        let wanted = packets.min(napi::BUDGET);
-        self.queues.iter_mut().map(|queue| queue.set_poll_budget(wanted)).max().unwrap_or(wanted)
     }
 
     /// What the kernel lost at this port.
@@ -309,6 +240,99 @@ impl Port {
     pub fn release_far_end(&self) -> Result<bool> {
         self.ownership.release_far_end()
     }
+}
+
+impl ReceiveQueues for Port {
+    fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn is_announced(&self, queue: usize) -> bool {
+        self.announcements().is_pending(queue)
+    }
+
+    fn expect(&mut self, queue: usize) {
+        self.announcements().expect_none(queue);
+    }
+
+    fn set_announced(&mut self, queue: usize) {
+        self.announcements().set_pending(queue);
+    }
+
+    fn set_backlog(&mut self, queue: usize, has_backlog: bool) {
+        self.announcements().set_backlog(queue, has_backlog);
+    }
+
+    fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        self.queues[queue].offer(frames);
+        self.queues[queue].poll(frames, received)
+    }
+
+    fn collect(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        self.queues[queue].collect(frames, received)
+    }
+
+    fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        let wanted = packets.min(napi::BUDGET);
+        self.queues.iter_mut().map(|queue| queue.set_poll_budget(wanted)).max().unwrap_or(wanted)
+    }
+}
+
+impl TransmitRing for Port {
+    /// The other end takes none that is longer than its own MTU allows.
+    fn packet_bytes_max(&self) -> u32 {
+        self.link().mtu_bytes.min(self.sender().mtu_bytes) + HEADER_BYTES_MAX
+    }
+
+    /// Whatever the queue.
+    fn room(&self) -> u32 {
+        self.transmissions.iter().map(Transmission::room).min().unwrap_or(0)
+    }
+
+    fn put(&mut self, packet: PathPacket, frames: &mut Frames) {
+        self.transmit_by(0, packet, frames);
+    }
+
+    fn flush(&mut self, carrier: &mut Carrier, now_ns: u64) -> io::Result<Transmit> {
+        let mut worst = Transmit::Progress;
+        for (transmission, queue) in self.transmissions.iter_mut().zip(&mut self.queues) {
+            let ownership = &self.ownership;
+            let goes_on = || carrier.is_found(now_ns, || has_carrier(ownership.link()));
+            let flushed = transmission
+                .flush(queue.socket_mut(), goes_on)
+                .doing(|| format!("transmitting on {}", ownership.link().name))
+                .map_err(io::Error::other)?;
+            match flushed {
+                Transmit::Down => worst = Transmit::Down,
+                outcome if worst == Transmit::Progress => worst = outcome,
+                _ => {}
+            }
+        }
+        Ok(worst)
+    }
+
+    fn has_carrier(&self) -> bool {
+        has_carrier(self.link())
+    }
+
+    fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(u32, Completion)) {
+        for (transmission, queue) in self.transmissions.iter_mut().zip(&mut self.queues) {
+            transmission.complete(queue.socket_mut(), frames, &mut each);
+        }
+    }
+
+    fn in_flight(&self) -> Count {
+        let mut all = Count::default();
+        for (packets, bytes) in self.transmissions.iter().map(Transmission::in_flight) {
+            all.merge(Count { packets: packets.into(), bytes });
+        }
+        all
+    }
+}
+
+/// One that cannot be asked is gone, and its user will hear of it.
+fn has_carrier(link: &Link) -> bool {
+    Link::by_index(link.ifindex).is_ok_and(|link| link.has_carrier)
 }
 
 impl Drop for Port {

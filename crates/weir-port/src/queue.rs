@@ -7,14 +7,16 @@
 
 use std::sync::Arc;
 
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+
 use crate::bpf::doorbell::Announcements;
-use crate::frames::{Frames, Received};
 use crate::napi::{self, Poller};
 use crate::waiting::Waiting;
 use crate::xsk::socket::XskSocket;
 
 /// The shortest Ethernet frame that a device hands up: its header.
-const FRAME_BYTES_MIN: u32 = 14;
+const FRAME_BYTES_MIN: u16 = 14;
 
 /// A receive queue.
 pub struct Queue {
@@ -95,7 +97,7 @@ impl Queue {
     }
 
     /// Polls once and collects what came; how many packets that were.
-    pub fn poll(&mut self, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
+    pub fn poll(&mut self, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
         let mut count = 0;
         // The kernel has polled uninvited, and what it brought used up part of the offer.
         if self.socket.fill.unconsumed() < self.poll_budget {
@@ -116,26 +118,29 @@ impl Queue {
     }
 
     /// Collects what has come without polling, and fills the offer up.
-    pub fn collect(&mut self, frames: &mut Frames, received: &mut Vec<Received>) -> usize {
+    pub fn collect(&mut self, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
         let before = received.len();
         let mut bytes = 0;
         let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
         let mut returned = 0;
         while let Some(descriptor) = self.socket.rx.pop() {
             returned += 1;
-            let offset_bytes = (descriptor.address % frame_bytes) as u32;
+            let offset_bytes = descriptor.address % frame_bytes;
             // A descriptor is the kernel's word and checked in release builds too: one that names no frame of this offer, or
             // reaches past its end, is not followed.
             let index = u32::try_from(descriptor.address / frame_bytes).unwrap_or(u32::MAX);
             // SAFETY: the index is from a descriptor on this socket's receive ring.
             let Ok(frame) = (unsafe { frames.loans.reclaim(index) }) else { continue };
             bytes += descriptor.length;
-            let end = u64::from(offset_bytes) + u64::from(descriptor.length);
-            if end > frame_bytes || descriptor.length < FRAME_BYTES_MIN {
+            let end = offset_bytes + u64::from(descriptor.length);
+            let place = (u16::try_from(offset_bytes), u16::try_from(descriptor.length));
+            let (Ok(offset_bytes), Ok(len_bytes @ FRAME_BYTES_MIN..), true) =
+                (place.0, place.1, end <= frame_bytes)
+            else {
                 frames.pool.give(frame);
                 continue;
-            }
-            received.push(Received { frame, offset_bytes, len_bytes: descriptor.length });
+            };
+            received.push(PathPacket::new(frame, offset_bytes, len_bytes));
         }
         self.socket.rx.release();
         self.on_offer -= returned;

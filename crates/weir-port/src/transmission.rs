@@ -13,20 +13,13 @@
 
 use std::io;
 
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+use weir_path::port::{Completion, Transmit};
 use weir_ring::memory::FrameMemory;
 
-use crate::frames::{Frames, Received};
 use crate::xsk::ring::Descriptor;
-use crate::xsk::socket::{Transmit, XskSocket};
-
-/// What became of a transmitted packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
-    /// The device took it.
-    Delivered,
-    /// The device refused it for good.
-    Refused,
-}
+use crate::xsk::socket::XskSocket;
 
 /// The transmit and the completion ring of a socket.
 pub(crate) trait TransmitRings {
@@ -119,16 +112,16 @@ impl Transmission {
         (self.packets, self.bytes)
     }
 
-    pub(crate) fn put(&mut self, packet: Received, rings: &mut impl TransmitRings, frames: &mut Frames) {
+    pub(crate) fn put(&mut self, packet: PathPacket, rings: &mut impl TransmitRings, frames: &mut Frames) {
         let index = frames.loans.lend(packet.frame);
         self.in_flight[index as usize] =
-            InFlight { len_bytes: packet.len_bytes, place: self.next, refused: false };
+            InFlight { len_bytes: packet.len_bytes.into(), place: self.next, refused: false };
         self.packets += 1;
         self.bytes += u64::from(packet.len_bytes);
         self.next = self.next.wrapping_add(1);
         rings.push(Descriptor {
             address: u64::from(index) * self.frame_bytes + u64::from(packet.offset_bytes),
-            length: packet.len_bytes,
+            length: packet.len_bytes.into(),
             options: 0,
         });
     }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weir_ring::loans::Loans;
 use weir_ring::pool::Pool;
 
 use super::*;
@@ -144,8 +143,7 @@ impl TransmitRings for Kernel {
 /// Sends a packet for each fate, `burst` at a time, and gives what was reported of them, by length: the `n`th is `n` bytes long.
 fn fates_reported(kernel: &mut Kernel, packets: u32, burst: u32) -> Vec<(u32, Completion)> {
     let pool = Pool::new(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap());
-    let loans = Loans::new(Arc::clone(pool.memory()));
-    let mut frames = Frames { pool, loans };
+    let mut frames = Frames::new(pool);
     let mut transmission = Transmission::new(&Arc::clone(frames.pool.memory()), RING);
     let mut reported = Vec::new();
     let mut put = 0;
@@ -153,7 +151,7 @@ fn fates_reported(kernel: &mut Kernel, packets: u32, burst: u32) -> Vec<(u32, Co
         for _ in 0..burst.min(transmission.room()).min(packets - put) {
             let frame = frames.pool.take().expect("more frames than the ring is long");
             put += 1;
-            transmission.put(Received { frame, offset_bytes: 0, len_bytes: put }, kernel, &mut frames);
+            transmission.put(PathPacket::new(frame, 0, put as u16), kernel, &mut frames);
         }
         transmission.flush(kernel, || true).unwrap();
         transmission.complete(kernel, &mut frames, |length, fate| reported.push((length, fate)));

@@ -26,9 +26,9 @@
 //! class = "free"
 //! ```
 //!
-//! Each direction of a wire has the tree for itself. [`Classes::read`] checks everything before anything is changed: an error
+//! Each direction of a wire has the tree for itself. [`read`] checks everything before anything is changed: an error
 //! names file, line and column, shows the line and says what to do; what is kept, but perhaps not as meant, is a warning.
-//! [`Classes::read_in_place`] does so for a limit in place, which is the kernel's HTB, and refuses what that cannot do.
+//! [`read_in_place`] does so for a limit in place, which is the kernel's HTB, and refuses what that cannot do.
 //!
 //! Pure: no clock, no files, no sockets. Limits: packets wait in leaves only, so only they take filters, priority, full,
 //! max_wait and queue. At most [`CLASSES_MAX`] classes, for filters reach no more.
@@ -37,6 +37,8 @@ mod class;
 mod file;
 mod filters;
 mod in_place;
+#[cfg(test)]
+mod shaping_tests;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -45,91 +47,25 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use toml::Spanned;
-use weir_core::classify::{Classifier, RULES_MAX, Target};
+use weir_core::classify::{RULES_MAX, Target};
 use weir_core::rate::Rate;
-use weir_core::shaper::backlog::Rule;
 use weir_core::shaper::tree::DEPTH_MAX;
 
 use crate::nearest::did_you_mean;
 use filters::Rules;
-pub use in_place::NotInPlace;
+pub use in_place::{NotInPlace, read_in_place};
 use source::Source;
+pub use weir_path::classes::{ClassConfig, Classes, FRAME_BYTES, FREE, Kind, LeafRules};
 
 /// The most classes of a file: as many as there can be rules that lead to them.
 pub const CLASSES_MAX: usize = RULES_MAX;
-/// The name that stands for no class: past all limits.
-pub const FREE: &str = "free";
-/// A longest Ethernet frame of the usual MTU, which a burst must let pass.
-pub const FRAME_BYTES: u64 = 1514;
-
-/// What a file says, checked.
-#[derive(Clone, Debug)]
-pub struct Classes {
-    /// Which kind of tree they make.
-    pub kind: Kind,
-    /// The classes, each behind its parent. Targets of the classifier are places in this list.
-    pub classes: Vec<ClassConfig>,
-    /// Which packet belongs to which leaf.
-    pub classifier: Classifier,
-    /// The leaf of what no filter matches; past the limits if none.
-    pub default: Option<usize>,
-    /// What is kept, but perhaps not as meant.
-    pub warnings: Vec<String>,
-}
-
-/// The kinds of trees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Guarantees and ceilings.
-    Htb,
-    /// Shares.
-    Cbq,
-}
-
-/// One class.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClassConfig {
-    /// Its name, which no other has.
-    pub name: String,
-    /// The place of its parent in the list.
-    pub parent: Option<usize>,
-    /// Its guarantee or share.
-    pub rate: Rate,
-    /// The most it may reach. For CBQ that of the root, or its own rate if it is bounded: no limit of its own, but the
-    /// measure of its queue.
-    pub ceil: Rate,
-    /// What may pass at once of the rate.
-    pub burst_bytes: u64,
-    /// What may pass at once of the ceiling.
-    pub cburst_bytes: u64,
-    /// Whether it never borrows, for CBQ.
-    pub bounded: bool,
-    /// One turn of borrowing.
-    pub quantum_bytes: u32,
-    /// What makes it a leaf; none for an inner class.
-    pub leaf: Option<LeafRules>,
-}
-
-/// What holds for packets that wait in a leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeafRules {
-    /// 0 goes first.
-    pub priority: u8,
-    /// How much may wait, as a time at the ceiling.
-    pub queue_ns: u64,
-    /// What happens when that much does.
-    pub rule: Rule,
-}
-
-impl Classes {
-    /// Reads and checks a file called `name`, for a wire between two interfaces.
-    ///
-    /// # Errors
-    /// What is wrong, where, and what to do.
-    pub fn read(name: &str, text: &str, interfaces: [&str; 2]) -> Result<Classes, String> {
-        let source = Source { name, text };
-        Reader::new(source, &file::read(source)?)?.read(interfaces)
-    }
+/// Reads and checks a file called `name`, for a wire between two interfaces.
+///
+/// # Errors
+/// What is wrong, where, and what to do.
+pub fn read(name: &str, text: &str, interfaces: [&str; 2]) -> Result<Classes, String> {
+    let source = Source { name, text };
+    Reader::new(source, &file::read(source)?)?.read(interfaces)
 }
 
 /// The work of reading: the file as it is written, and who is whose child.

@@ -1,33 +1,24 @@
 //! The runtime: the thread that moves packets, the clock it reads, and the ways to ask and steer it.
 //!
-//! [`wire`] joins two ports. A packet comes in by a [`direction`], waits in its [`shaping`], by the limits of the command line or
-//! the tree of a [`classes`] file, and goes out by a departure. A [`worker`] is the thread that drives its [`part`] of a wire,
-//! [`idle`] what that thread does with nothing to do, a crossing the way between two of them. [`crew`] is how everyone else reaches
+//! [`wire`] joins two ports by the path of `weir-path`, under the limits of the command line or the tree of a [`classes`] file. A
+//! [`worker`] is the thread that drives its [`part`] of a wire, [`idle`] what that thread does with nothing to do. [`crew`] is how everyone else reaches
 //! the workers: [`control`] on a socket, with the numbers of [`stats`] that [`report`] adds up. [`guardian`] puts the machine back
 //! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a wire needs them. [`sink`] receives on an interface with several workers, and [`path`] is packets
 //! that never leave memory.
 
-pub mod backoff;
 pub mod books;
-mod carrier;
 pub mod classes;
 pub mod clock;
 pub mod control;
 pub mod crew;
-mod crossing;
-mod departure;
-pub mod direction;
-pub mod end;
 pub mod guardian;
 pub mod idle;
 pub mod limits;
 mod look_over;
 pub mod nearest;
-mod packet;
 pub mod part;
 pub mod path;
 pub mod report;
-pub mod shaping;
 pub mod sink;
 mod standstill;
 pub mod stats;

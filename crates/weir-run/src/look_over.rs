@@ -150,7 +150,7 @@ mod tests {
             limit: Limit::TimeNs(queue_ns),
         };
         let classes = classes.map(|text| format!("default = \"free\"\n{text}"));
-        let classes = classes.map(|text| Classes::read("f", &text, ["a", "b"]).unwrap());
+        let classes = classes.map(|text| crate::classes::read("f", &text, ["a", "b"]).unwrap());
         limits(&rates.map(|rate| Some(limit(rate))), classes.as_ref(), 100).join("\n")
     }
 

@@ -12,11 +12,13 @@
 
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
+use weir_path::crossing::Crossing;
+use weir_path::end::End;
+use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_port::port::Port;
 
 use crate::books::Books;
-use crate::departure::Departure;
-use crate::end::End;
+use crate::part::Part;
 use crate::stats::{
     ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, TreeClassStats, WireStats, WorkerStats,
 };
@@ -40,9 +42,8 @@ pub struct EndReport {
 
 impl EndReport {
     /// Of an end as it is now.
-    pub fn new(end: &mut End, now_ns: u64) -> weir_port::Result<EndReport> {
-        let End { index, port, direction, departure } = end;
-        let shaping = direction.shaping();
+    pub fn new(end: &mut End<Port>, now_ns: u64) -> weir_port::Result<EndReport> {
+        let End { index, port, intake, shaping, exit } = end;
         let (limits, delay) = (shaping.limits(), shaping.delay());
         let class = ClassStats {
             name: String::new(),
@@ -54,8 +55,8 @@ impl EndReport {
             delay_ns_p50: delay.quantile_ns(500),
             delay_ns_p99: delay.quantile_ns(990),
             delay_ns_max: delay.delay_ns_max(),
-            empty_polls: direction.empty_polls(),
-            empty_wakes: direction.empty_wakes(),
+            empty_polls: intake.empty_polls(),
+            empty_wakes: intake.empty_wakes(),
             transmit_busy: 0,
             classes: shaping.rows(now_ns).iter().map(TreeClassStats::of).collect(),
         };
@@ -64,10 +65,10 @@ impl EndReport {
             class,
             shaped: shaping.account(),
             held: shaping.held(),
-            tally: direction.tally(),
-            departed: departure.account().clone(),
-            departing: Departure::held(port),
-            transmit_busy: departure.busy(),
+            tally: Tally { dispatched: shaping.dispatched(), intake: intake.counts() },
+            departed: exit.account().clone(),
+            departing: port.in_flight(),
+            transmit_busy: exit.busy(),
             port: port_stats(port)?,
         })
     }
@@ -87,6 +88,27 @@ pub struct PartReport {
     pub frames_lent: u64,
     /// What it did.
     pub worker: WorkerStats,
+}
+
+impl PartReport {
+    /// Of a part as it is now.
+    pub fn new(part: &mut Part, worker: WorkerStats, now_ns: u64) -> weir_port::Result<PartReport> {
+        part.path.complete();
+        let indexes: Vec<_> = part.path.ends().iter().map(|end| end.index).collect();
+        let ends = indexes.into_iter().map(|index| EndReport::new(part.path.end_mut(index).0, now_ns));
+        let ends = ends.collect::<Result<_, _>>()?;
+        let (handed, taken) = part.path.crossing().map(Crossing::counts).unwrap_or_default();
+        let frames = part.path.frames();
+        let census = frames.pool.census();
+        Ok(PartReport {
+            ends,
+            handed,
+            taken,
+            frames_free: census.shared + census.cached,
+            frames_lent: u64::from(frames.loans.count()),
+            worker: WorkerStats { now_ns, ..worker },
+        })
+    }
 }
 
 /// What does not change while a wire is up.

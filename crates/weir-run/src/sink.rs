@@ -20,7 +20,6 @@
 //!
 //! Owner: each thread its worker; the thread that calls owns none. Limits: interfaces are veths ([`weir_port::port`]).
 
-pub mod arrival;
 pub mod hands;
 pub mod ways;
 pub mod worker;
@@ -34,8 +33,9 @@ use weir_core::dispatch::handlers::Handlers;
 use weir_core::dispatch::netstat::{Snapshot, WorkstreamRow};
 use weir_core::dispatch::settings::Configuration;
 use weir_core::drops::{Count, DropCounts};
+use weir_path::frames::Frames;
+use weir_path::port::ReceiveQueues;
 use weir_port::bpf::doorbell::Bell;
-use weir_port::frames::Frames;
 use weir_port::link::Link;
 use weir_port::monitor::{State, Watch};
 use weir_port::napi;

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_core::rate::Rate;
+use weir_path::shaping::Row;
 use weir_port::monitor::State;
 
 use crate::books::Books;
-use crate::shaping::Row;
 use crate::watcher::Device;
 use crate::watcher::ledger::{Drops, EventStats};
 use crate::workstreams::{self, WorkstreamStats};

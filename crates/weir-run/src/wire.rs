@@ -9,33 +9,31 @@
 use std::sync::Arc;
 
 use weir_core::shaper::tbf::TbfConfig;
+use weir_path::crossing::Crossing;
+use weir_path::end::End;
+use weir_path::frames::Frames;
+use weir_path::port::POLL_PACKETS_MAX;
+use weir_path::worker::Worker;
 use weir_port::bpf::doorbell::Bell;
-use weir_port::frames::Frames;
 use weir_port::link::Link;
-use weir_port::napi;
-use weir_port::port::Port;
+use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
 use weir_port::probe;
 use weir_port::undo::Keeper;
 use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, PortError};
-use weir_ring::loans::Loans;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::{CACHE_FRAMES, Pool};
 
 use crate::classes::Classes;
-use crate::crossing::Crossing;
-use crate::departure::Departure;
-use crate::direction::Direction;
-use crate::end::End;
 use crate::look_over;
-use crate::part::Part;
+use crate::part::{Part, note_mtu};
 use crate::report::Constants;
 use crate::watcher::Eye;
 
 const FRAME_BYTES: u32 = 4096;
 /// Frames that a second worker costs a direction: one poll and its next offer, and what lies free with the other worker.
-const FRAMES_SPARE: u64 = 2 * napi::BUDGET as u64 + CACHE_FRAMES as u64;
+const FRAMES_SPARE: u64 = 2 * POLL_PACKETS_MAX as u64 + CACHE_FRAMES as u64;
 
 /// What a wire is to be.
 #[derive(Clone, Debug)]
@@ -85,10 +83,8 @@ impl Wire {
             .map_err(std::io::Error::other)
             .doing(|| "taking packet memory".into())?;
         let frames_total = u64::from(memory.frames());
-        let mut frames: Vec<Frames> = Pool::for_workers(memory, config.workers)
-            .into_iter()
-            .map(|pool| Frames { loans: Loans::new(Arc::clone(pool.memory())), pool })
-            .collect();
+        let mut frames: Vec<Frames> =
+            Pool::for_workers(memory, config.workers).into_iter().map(Frames::new).collect();
         let mut warnings = look_over::interfaces(&config.ports, config.classes.is_some())?;
         let mut umem = Umem::new(Arc::clone(frames[0].pool.memory()));
         let queues = Link::by_name(&config.ports[0])?.rx_queues + Link::by_name(&config.ports[1])?.rx_queues;
@@ -110,40 +106,34 @@ impl Wire {
         let spare = if config.workers > 1 { FRAMES_SPARE } else { 0 };
         let census = frames[0].pool.census();
         let held_packets_max = ((census.shared + census.cached) / 2).saturating_sub(spare);
-        if held_packets_max < u64::from(napi::BUDGET) {
+        if held_packets_max < u64::from(POLL_PACKETS_MAX) {
             return Err(too_little_memory(queues, config));
         }
         warnings.extend(look_over::limits(&config.limits, config.classes.as_deref(), held_packets_max));
         let mut ends = Vec::new();
-        for (index, mut port) in ports.into_iter().enumerate() {
+        for (index, port) in ports.into_iter().enumerate() {
             let limits = config.limits[index];
-            let mut direction = Direction::new(
-                index as u16,
-                port.queues(),
-                held_packets_max,
-                poll_budget_max,
-                limits,
-                now_ns,
-            )
-            .map_err(std::io::Error::other)
-            .doing(|| "setting the limit".into())?;
-            direction.tune(&mut port);
-            direction.note_mtu(&port, now_ns);
-            ends.push(End { index, port, direction, departure: Departure::default() });
+            let mut end = End::new(index, port, held_packets_max, poll_budget_max, limits, now_ns)
+                .map_err(std::io::Error::other)
+                .doing(|| "setting the limit".into())?;
+            note_mtu(&mut end, now_ns);
+            ends.push(end);
         }
         let umem = Arc::new(umem);
         let mut parts = Vec::new();
         if config.workers == 1 {
-            parts.extend(frames.pop().map(|frames| Part::new(ends, frames, None, umem)));
+            parts.extend(frames.pop().map(|frames| Part::new(Worker::new(ends, frames, None), umem)));
         } else {
-            let crossings =
-                Crossing::new().map_err(std::io::Error::other).doing(|| "joining two workers".into())?;
+            let crossings = Crossing::new(TRANSMIT_PACKETS_MAX)
+                .map_err(std::io::Error::other)
+                .doing(|| "joining two workers".into())?;
             for ((end, frames), crossing) in ends.into_iter().zip(frames).zip(crossings) {
-                parts.push(Part::new(vec![end], frames, Some(crossing), Arc::clone(&umem)));
+                let worker = Worker::new(vec![end], frames, Some(crossing));
+                parts.push(Part::new(worker, Arc::clone(&umem)));
             }
         }
         if let Some(classes) = &config.classes {
-            parts.iter_mut().for_each(|part| part.set_classes(classes, now_ns));
+            parts.iter_mut().for_each(|part| part.path.set_classes(classes, now_ns));
         }
         let constants = Constants {
             name: config.name.clone(),
@@ -167,7 +157,7 @@ fn poll_budget_max(frames: u64, queues: u32, config: &WireConfig) -> weir_port::
     if budget < 4 {
         return Err(too_little_memory(queues, config));
     }
-    Ok((budget & !1).min(napi::BUDGET))
+    Ok((budget & !1).min(POLL_PACKETS_MAX))
 }
 
 fn too_little_memory(queues: u32, config: &WireConfig) -> PortError {

@@ -1,7 +1,7 @@
 //! A worker: a thread on one core that owns a wire, or one end of it, and does nothing but move its packets, look after its mailbox,
 //! and sleep.
 //!
-//! One pass: requests, then one step of its part (bounded, invariant 6); if nothing moved, spin or park ([`crate::idle`]).
+//! One pass: requests, then one pass of its part (bounded, invariant 6); if nothing moved, spin or park ([`crate::idle`]).
 //! Parking (invariant 3): say PARKED, look at every announcement and the mailbox once more, then block until a kick, a
 //! request or the next deadline.
 //!
@@ -119,23 +119,23 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Inbox, core: usize) -> io::Resul
                 break;
             }
         }
-        let step = match part.step(now) {
-            Ok(step) => step,
+        let pass = match part.path.pass(now) {
+            Ok(pass) => pass,
             Err(error) => {
                 fault = Some(error.to_string());
                 break;
             }
         };
-        if step.moved > 0 {
+        if pass.moved > 0 {
             stats.busy_passes += 1;
             idle.worked(now);
             continue;
         }
-        match idle.rest(now_ns(), step.wake_ns, step.expecting) {
+        match idle.rest(now_ns(), pass.wake_ns, pass.expecting) {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Park(until_ns) => {
                 bell.park();
-                let slept = part.park(|kicked| sleep(bell, inbox, kicked, until_ns))?;
+                let slept = part.path.park(|kicked| sleep(bell, inbox, kicked, until_ns))?;
                 stats.parks += u64::from(slept);
                 stats.kicks += u64::from(bell.unpark());
             }
@@ -143,7 +143,7 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Inbox, core: usize) -> io::Resul
     }
     match fault {
         None => drain(&mut part),
-        Some(_) => part.abandon(),
+        Some(_) => part.path.abandon(),
     }
     Ok(Ended { part, stats, fault })
 }
@@ -159,15 +159,14 @@ fn answer(part: &mut Part, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
         // Whoever asked may have gone; then nobody misses the answer.
         match request {
             Request::Stat(reply, together) => {
-                let copy = || part.report(stats, now).map_err(|error| error.to_string());
+                let copy = || PartReport::new(part, stats, now).map_err(|error| error.to_string());
                 let _ = reply.send(together.copy(copy));
             }
             Request::SetLimits(direction, change, reply) => {
-                let limits = change(part.limits(direction));
-                let _ = reply.send(limits.and_then(|limits| part.set_limits(direction, limits, now)));
+                let _ = reply.send(part.set_limits(direction, change, now));
             }
             Request::SetClasses(classes, reply) => {
-                part.set_classes(&classes, now);
+                part.path.set_classes(&classes, now);
                 let _ = reply.send(());
             }
             Request::NoteDown(port) => part.note_down(port),
@@ -203,9 +202,9 @@ fn sleep(
 /// Delivers what is inside, taking nothing more in, for a bounded time.
 fn drain(part: &mut Part) {
     let end_ns = now_ns() + if part.has_lost_an_end() { DRAIN_NS_CUT } else { DRAIN_NS_MAX };
-    while !part.is_drained() && now_ns() < end_ns {
-        let Ok(step) = part.deliver(now_ns()) else { return part.abandon() };
-        if step.moved == 0 {
+    while !part.path.is_drained() && now_ns() < end_ns {
+        let Ok(pass) = part.path.drain(now_ns()) else { return part.path.abandon() };
+        if pass.moved == 0 {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
     }

@@ -23,6 +23,7 @@ use weir_core::account::Account;
 use weir_core::dispatch::netstat::{self, ProtocolRow, WorkstreamRow};
 use weir_core::dispatch::protocol::{Mode, Policy, WhenFull};
 use weir_core::drops::Count;
+use weir_path::intake::IntakeCounts;
 
 use crate::books::Books;
 
@@ -34,12 +35,8 @@ const ETHER: u16 = 5;
 pub struct Tally {
     /// Packets that left the classes in the pass that brought them in.
     pub dispatched: u64,
-    /// The most packets that waited.
-    pub held_max: u64,
-    /// Times that senders began to be held.
-    pub blocked: u64,
-    /// The most packets that may be inside.
-    pub qlimit: u64,
+    /// What its intake counts.
+    pub intake: IntakeCounts,
 }
 
 /// One direction in one workstream.
@@ -85,15 +82,15 @@ impl WorkstreamStats {
         let kept = shaped.accepted.packets.saturating_sub(dropped);
         WorkstreamStats {
             name: format!("ether/{name}"),
-            qlimit: tally.qlimit,
+            qlimit: tally.intake.qlimit,
             len: waiting.packets,
-            wmark: tally.held_max,
+            wmark: tally.intake.held_max,
             dispatched: tally.dispatched,
             queue_drops: dropped,
             // One that is counted twice shows in the sums.
             queued: kept.saturating_sub(tally.dispatched),
             handled: kept.saturating_sub(waiting.packets),
-            blocked: tally.blocked,
+            blocked: tally.intake.blocked,
             ..WorkstreamStats::default()
         }
     }
@@ -191,7 +188,7 @@ mod tests {
         let mut shaped = Account::default();
         (0..100).for_each(|_| shaped.accept(60));
         (0..5).for_each(|_| shaped.drop(DropReason::ClassFull, 60));
-        let tally = Tally { dispatched: 40, held_max: 30, blocked: 2, qlimit: 500 };
+        let tally = Tally { dispatched: 40, intake: IntakeCounts { held_max: 30, blocked: 2, qlimit: 500 } };
         let waiting = Count { packets: 25, bytes: 1500 };
         WorkstreamStats { held: 28, cpu: 1, ..WorkstreamStats::new("a->b", tally, &shaped, waiting) }
     }

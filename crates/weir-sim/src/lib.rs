@@ -29,6 +29,7 @@ pub mod kernel;
 pub mod machine;
 pub mod packet;
 pub mod parameters;
+pub mod port;
 pub mod prng;
 pub mod report;
 pub mod scaling;

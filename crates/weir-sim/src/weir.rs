@@ -1,38 +1,31 @@
-//! Weir between two interfaces: kernel queues that are not drained, and `weir-core`'s intake and class, driven as
-//! `weir-run` drives one direction of a wire.
+//! Weir between two interfaces: the path that ships, [`weir_path::worker::Worker`], on modelled ports and a virtual clock.
 //!
-//! ```text
-//! socket --charged--> kernel queue q (qdisc, then a ring of the pair) --poll--> class, flow q --tokens, DRR--> out
-//! ```
+//! The worker makes a pass, the next one when that one's work is done, and after a pass that moved nothing it parks, until the next
+//! tokens or the intake's next look. The first announcement of a queue that is not known to have packets kicks the worker if it is
+//! parked, once.
 //!
-//! A packet stays charged to its socket until a poll takes it: that is what holds the sender. A poll takes up to
-//! `poll_packets` of one queue, and only while `Class::room_bytes` is above 0; or, of a quiet queue with nothing in the
-//! class, while twice the credit is not used up. So a wake always finds room for half a send buffer, and what is sent is
-//! never refused: no empty wakes, no losses.
+//! Here is only what `weir-run`'s thread does around a pass, and what a poll and a packet cost. Intake, credit, classes, exit and books
+//! are the product's.
 //!
-//! The worker makes a step (in, then out), the next one when that one's work is done, and after a step that moved nothing
-//! it parks, until the next tokens or the intake's next look. A sender announces its packet just before it enters the
-//! queue; the first announcement of a queue that is not known to have packets kicks the worker if it is parked, once.
-//!
-//! Owner: one worker. Intake, token bucket, DRR, credit and books are `weir-core`'s, not a model of them.
-//! Source: ARCHITECTURE.md; the mechanism verified on a live kernel (veth, owned NAPI instances).
-//! Limits: the far side never refuses, frames never run out, the worker does not spin; a queue's ring and qdisc are one
-//! FIFO, bounded by `queue_packets`. After `end_ns` an empty wire's worker sleeps for good, so that a run ends.
+//! Owner: one worker. Source: ARCHITECTURE.md. Limits: the worker does not spin. After `end_ns` an empty wire's worker sleeps for good,
+//! so that a run ends.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::rc::Rc;
 
-use weir_core::{
-    drops::{Count, DropReason},
-    intake::Intake,
-    packet::Packet,
-    shaper::{
-        backlog::Dequeue,
-        class::{Class, ClassSize},
-        tbf::{TbfConfig, TbfError},
-    },
-};
+use weir_core::drops::{Count, DropReason};
+use weir_core::shaper::tbf::TbfConfig;
+use weir_path::end::End;
+use weir_path::frames::Frames;
+use weir_path::intake::QUANTUM_BYTES;
+use weir_path::port::POLL_PACKETS_MAX;
+use weir_path::worker::Worker;
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
 
-use crate::{effects::Effects, packet::SimPacket};
+use crate::effects::Effects;
+use crate::packet::SimPacket;
+use crate::port::{Inside, SimPort};
 
 /// How a wire is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,10 +36,8 @@ pub struct WeirParameters {
     pub queues: usize,
     /// The most packets one queue's qdisc and ring hold together; the kernel drops above.
     pub queue_packets: usize,
-    /// The most packets one poll takes.
-    pub poll_packets: usize,
-    /// For how long departures are gathered at least, to save wake-ups.
-    pub gather_ns: u64,
+    /// The most packets one poll takes, unless the path is to decide.
+    pub poll_packets: Option<u32>,
     /// A poll's cost.
     pub poll_ns: u64,
     /// A packet's cost, in and out together, the far side's included.
@@ -55,24 +46,19 @@ pub struct WeirParameters {
     pub end_ns: u64,
 }
 
-/// The longest packet, an Ethernet frame with a VLAN tag; also the quantum of the class's fair queues.
-pub const QUANTUM_BYTES: u32 = 1518;
-/// The most packets handed to the device in one step.
-const BURST: usize = 64;
-/// The shortest packet: a bare Ethernet, IPv4 and UDP header.
-const LEN_BYTES_MIN: u64 = 42;
+/// Frames of packet memory, as many as a wire has by default, each long enough for an Ethernet frame.
+const FRAMES: u32 = 8192;
+const FRAME_BYTES: u32 = 1536;
 
-/// A wire in one direction.
-#[derive(Debug)]
+/// A wire, of which one direction is used.
 pub struct WeirWire {
     parameters: WeirParameters,
-    queues: Vec<KernelQueue>,
-    /// Queues whose `pending` was set since the worker looked last.
-    announced: Vec<usize>,
-    kernel_held: Count,
-    intake: Intake,
-    class: Class<SimPacket>,
-    worker: Worker,
+    worker: Worker<SimPort>,
+    inside: Rc<RefCell<Inside>>,
+    is_parked: bool,
+    /// When its next pass is, and which of the scheduled ones that is.
+    next: Option<(u64, u64)>,
+    generation: u64,
     counts: WeirCounts,
 }
 
@@ -83,52 +69,31 @@ pub struct WeirCounts {
     pub parks: u64,
     /// Times a sender kicked it.
     pub kicks: u64,
-    /// Polls; each is a grant to the senders whose buffers it freed.
-    pub grants: u64,
-}
-
-/// One transmit queue's qdisc and ring, and the word in which its packets are announced.
-#[derive(Debug, Default)]
-struct KernelQueue {
-    /// Each with the time from which a poll finds it.
-    packets: VecDeque<(u64, SimPacket)>,
-    pending: bool,
-}
-
-#[derive(Debug)]
-struct Worker {
-    parked: bool,
-    /// When its next step is, and which of the scheduled ones that is.
-    next: Option<(u64, u64)>,
-    generation: u64,
 }
 
 impl WeirWire {
     /// An idle wire whose worker is parked.
     ///
-    /// # Panics
-    ///
-    /// When it has no queue or polls take nothing.
-    pub fn new(parameters: WeirParameters) -> Result<WeirWire, TbfError> {
-        assert!(parameters.queues > 0 && parameters.poll_packets > 0, "a wire has a queue and polls it");
-        let poll_bytes = parameters.poll_packets as u64 * u64::from(QUANTUM_BYTES);
-        let inside_bytes_max = 2 * parameters.limits.limit_bytes().max(u64::from(QUANTUM_BYTES));
-        let size = ClassSize {
-            flows: parameters.queues,
-            packets_max: inside_bytes_max.div_ceil(LEN_BYTES_MIN) as usize + parameters.poll_packets,
-            quantum_bytes: QUANTUM_BYTES,
-            poll_budget_bytes: u64::from(QUANTUM_BYTES),
+    /// # Errors
+    /// If the limits cannot be kept, or there is no memory.
+    pub fn new(parameters: WeirParameters) -> Result<WeirWire, String> {
+        let memory = FrameMemory::new(FRAMES, FRAME_BYTES).map_err(|error| error.to_string())?;
+        let inside = Rc::new(RefCell::new(Inside::default()));
+        let poll_budget_max = parameters.poll_packets.unwrap_or(0).max(POLL_PACKETS_MAX);
+        let end = |index: usize, queues: usize, limits: Option<TbfConfig>| {
+            let WeirParameters { queue_packets, poll_packets, .. } = parameters;
+            let port = SimPort::new(queues, queue_packets, poll_packets, Rc::clone(&inside));
+            End::new(index, port, u64::from(FRAMES / 2), poll_budget_max, limits, 0)
+                .map_err(|error| error.to_string())
         };
-        let mut queues = Vec::new();
-        queues.resize_with(parameters.queues, KernelQueue::default);
+        let ends = vec![end(0, parameters.queues, Some(parameters.limits))?, end(1, 1, None)?];
         Ok(WeirWire {
             parameters,
-            queues,
-            announced: Vec::new(),
-            kernel_held: Count::default(),
-            intake: Intake::new(parameters.queues, poll_bytes as u32, 0),
-            class: Class::new(size, Some(parameters.limits), 0)?,
-            worker: Worker { parked: true, next: None, generation: 0 },
+            worker: Worker::new(ends, Frames::new(Pool::new(memory)), None),
+            inside,
+            is_parked: true,
+            next: None,
+            generation: 0,
             counts: WeirCounts { parks: 1, ..WeirCounts::default() },
         })
     }
@@ -136,69 +101,68 @@ impl WeirWire {
     /// A process sends: it announces its packet, kicks the worker if that is parked, and has put the packet into its
     /// queue by `entered_ns`.
     pub fn send(&mut self, packet: SimPacket, entered_ns: u64, effects: &mut Effects) {
-        let index = packet.sender as usize % self.queues.len();
-        let queue = &mut self.queues[index];
-        if !std::mem::replace(&mut queue.pending, true) {
-            self.announced.push(index);
-            if std::mem::take(&mut self.worker.parked) {
-                self.counts.kicks += 1;
-                effects.kicked = true;
-            }
+        let queue = packet.sender as usize % self.parameters.queues;
+        let (is_announced, refused) = self.worker.end_mut(0).0.port.send(queue, packet, entered_ns);
+        if is_announced && std::mem::take(&mut self.is_parked) {
+            self.counts.kicks += 1;
+            effects.kicked = true;
         }
-        if queue.packets.len() == self.parameters.queue_packets {
-            return effects.drop(DropReason::ClassFull, packet);
+        if let Some(packet) = refused {
+            effects.drop(DropReason::ClassFull, packet);
         }
-        self.kernel_held.add(packet.len_bytes());
-        queue.packets.push_back((entered_ns, packet));
     }
 
-    /// Asks for a step at `at_ns`: the generation to schedule it with, or nothing if an earlier one stands.
+    /// Asks for a pass at `at_ns`: the generation to schedule it with, or nothing if an earlier one stands.
     pub fn schedule(&mut self, at_ns: u64) -> Option<u64> {
-        if self.worker.next.is_some_and(|(next_ns, _)| next_ns <= at_ns) {
+        if self.next.is_some_and(|(next_ns, _)| next_ns <= at_ns) {
             return None;
         }
-        self.worker.generation += 1;
-        self.worker.next = Some((at_ns, self.worker.generation));
-        Some(self.worker.generation)
+        self.generation += 1;
+        self.next = Some((at_ns, self.generation));
+        Some(self.generation)
     }
 
-    /// One step of the worker, if it is the one that stands. It goes on as long as something moves, and then parks.
+    /// One pass of the worker, if it is the one that stands. It goes on as long as something moves, and then parks.
     pub fn step(&mut self, generation: u64, now_ns: u64, effects: &mut Effects) {
-        if self.worker.next.is_none_or(|(_, next)| next != generation) {
+        if self.next.is_none_or(|(_, next)| next != generation) {
             return;
         }
-        self.worker.next = None;
-        self.worker.parked = false;
-        let taken = self.take_in(now_ns, effects);
-        let (released, release_ns) = self.release(now_ns, effects);
+        self.next = None;
+        self.is_parked = false;
+        self.inside.borrow_mut().now_ns = now_ns;
+        let pass = self.worker.pass(now_ns).expect("a modelled device does not fail");
+        let inside = &mut *self.inside.borrow_mut();
+        effects.work_ns += std::mem::take(&mut inside.polls) * self.parameters.poll_ns;
+        effects.work_ns += inside.left.len() as u64 * self.parameters.packet_ns;
+        effects.freed.append(&mut inside.freed);
+        effects.left.append(&mut inside.left);
         let done_ns = now_ns + effects.work_ns;
-        if taken + released > 0 {
+        if pass.moved > 0 || self.worker.is_announced() {
             effects.step_at_ns = Some(done_ns);
             return;
         }
-        self.worker.parked = true;
+        self.is_parked = true;
         self.counts.parks += 1;
         if now_ns < self.parameters.end_ns || self.held() != Count::default() {
-            let wake_ns = self.intake.wake_ns().min(release_ns.unwrap_or(u64::MAX));
-            effects.wake_at_ns = Some(wake_ns.max(done_ns));
+            effects.wake_at_ns = pass.wake_ns.map(|wake_ns| wake_ns.max(done_ns));
         }
     }
 
-    /// What its counters say is inside: kernel queues and class.
+    /// What its counters say is inside: kernel queues and classes.
     pub fn held(&self) -> Count {
-        let mut held = self.kernel_held;
-        held.merge(self.class.held());
+        let mut held = self.sender().port.held();
+        held.merge(self.held_in_classes());
         held
+    }
+
+    /// What its counters say is in its classes.
+    pub fn held_in_classes(&self) -> Count {
+        self.sender().shaping.held()
     }
 
     /// The packets still charged to their sockets, one by one.
     pub fn queued(&self) -> impl Iterator<Item = &SimPacket> {
-        self.queues.iter().flat_map(|queue| queue.packets.iter().map(|(_, packet)| packet))
-    }
-
-    /// The class.
-    pub fn class(&self) -> &Class<SimPacket> {
-        &self.class
+        self.sender().port.queued()
     }
 
     /// What the worker did so far.
@@ -208,70 +172,12 @@ impl WeirWire {
 
     /// What the class may hold at the most: twice the credit, and what one poll brings more.
     pub fn class_bytes_max(&self) -> u64 {
-        2 * self.class.limit_bytes() + self.parameters.poll_packets as u64 * u64::from(QUANTUM_BYTES)
+        let end = self.sender();
+        2 * end.shaping.limit_bytes_min() + u64::from(end.port.poll_budget()) * u64::from(QUANTUM_BYTES)
     }
 
-    /// A pass over the queues, as `weir-run`'s `Direction::take_in`.
-    fn take_in(&mut self, now_ns: u64, effects: &mut Effects) -> usize {
-        self.announced.sort_unstable();
-        for queue in self.announced.drain(..) {
-            self.intake.announce(queue);
-        }
-        self.intake.begin_pass(now_ns);
-        let mut moved = 0;
-        loop {
-            let room = self.class.room_bytes() > 0;
-            // As much again as the credit is for those that have nothing here yet.
-            let door = self.class.held().bytes / 2 < self.class.limit_bytes();
-            let class = &self.class;
-            let may = |queue| room || (door && class.held_of(queue).packets == 0);
-            let quiet = self.intake.next_quiet(may);
-            let queue = quiet.or_else(|| self.intake.next_active(|_| room));
-            let Some(queue) = queue else { return moved };
-            moved += self.poll(queue, now_ns, effects);
-        }
-    }
-
-    fn poll(&mut self, index: usize, now_ns: u64, effects: &mut Effects) -> usize {
-        let queue = &mut self.queues[index];
-        let (mut count, mut bytes) = (0, 0);
-        while count < self.parameters.poll_packets
-            && let Some((_, mut packet)) = queue.packets.pop_front_if(|(entered_ns, _)| *entered_ns <= now_ns)
-        {
-            count += 1;
-            bytes += u64::from(packet.len_bytes());
-            self.kernel_held.sub(packet.len_bytes());
-            effects.freed.push((packet.sender, packet.truesize_bytes));
-            packet.meta_mut().arrival_ns = now_ns;
-            packet.meta_mut().queue = index as u16;
-            let taken = self.class.enqueue(index, packet);
-            assert!(taken.is_ok(), "there are slots for all that the credit can bring");
-        }
-        // A full poll means that there are more: their senders announce nothing until one is not.
-        let full = count == self.parameters.poll_packets;
-        queue.pending = full;
-        self.intake.polled(index, count, bytes, full, now_ns);
-        self.counts.grants += 1;
-        effects.work_ns += self.parameters.poll_ns;
-        count
-    }
-
-    /// What the class admits leaves; how many, and when it admits the next.
-    fn release(&mut self, now_ns: u64, effects: &mut Effects) -> (usize, Option<u64>) {
-        for count in 0..BURST {
-            match self.class.dequeue(now_ns) {
-                Dequeue::Packet(_, packet) => {
-                    effects.work_ns += self.parameters.packet_ns;
-                    effects.left.push(packet);
-                }
-                // Its buffer went back to its socket when it was polled.
-                Dequeue::Dropped(reason, packet) => effects.dropped.push((reason, packet)),
-                Dequeue::NotBefore(at_ns) => {
-                    return (count, Some(at_ns.max(now_ns + self.parameters.gather_ns)));
-                }
-                Dequeue::Empty => return (count, None),
-            }
-        }
-        (BURST, None)
+    /// The end at which packets come in.
+    fn sender(&self) -> &End<SimPort> {
+        &self.worker.ends()[0]
     }
 }

@@ -14,6 +14,7 @@ use weir_run::clock::now_ns;
 use weir_run::control::Control;
 use weir_run::crew::Crew;
 use weir_run::guardian::Guardian;
+use weir_run::report::PartReport;
 use weir_run::stats::Snapshot;
 use weir_run::watcher::{self, Eye};
 use weir_run::wire::{Wire, WireConfig};
@@ -129,7 +130,7 @@ fn last_words(ended: Vec<std::thread::Result<io::Result<Ended>>>, crew: &Crew) -
         let Ended { mut part, stats, fault } =
             worker.map_err(|_| "a worker panicked; everything has been put back")??;
         faults.extend(fault);
-        reports.push(part.report(stats, now_ns()));
+        reports.push(PartReport::new(&mut part, stats, now_ns()));
     }
     match faults.into_iter().next() {
         Some(fault) => Err(fault.into()),

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::units::{parse_size_bytes, parse_time_ns, size_text};
-use weir_run::classes::{Classes, FRAME_BYTES};
+use weir_run::classes::{self, Classes, FRAME_BYTES};
 use weir_run::control::FILE_BYTES_MAX;
 use weir_run::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
 
@@ -77,7 +77,7 @@ pub fn check_burst(burst_bytes: u64) -> Result<(), Failure> {
 /// Reads a classes file for a wire between two interfaces; warnings go to standard error.
 pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), Failure> {
     let (name, text) = classes_file(file)?;
-    let classes = Classes::read(&name, &text, interfaces).map_err(Failure::usage)?;
+    let classes = classes::read(&name, &text, interfaces).map_err(Failure::usage)?;
     warn_of(&classes);
     Ok((text, classes))
 }
@@ -85,7 +85,7 @@ pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), 
 /// Reads a classes file for a limit in place; warnings go to standard error.
 pub fn classes_in_place(file: &Path) -> Result<Classes, Failure> {
     let (name, text) = classes_file(file)?;
-    let classes = Classes::read_in_place(&name, &text).map_err(|refused| Failure::usage(refused.told))?;
+    let classes = classes::read_in_place(&name, &text).map_err(|refused| Failure::usage(refused.told))?;
     warn_of(&classes);
     Ok(classes)
 }

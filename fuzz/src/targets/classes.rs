@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use weir_core::classify::Target;
 use weir_core::classify::headers::Headers;
+use weir_path::shaping::{FREE, Shaping, Size};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
-use weir_run::classes::{Classes, Kind};
-use weir_run::shaping::{FREE, Shaping, Size};
+use weir_run::classes::{self, Classes, Kind};
 
 use crate::draw::Draw;
 use crate::frames::{self, Ends};
@@ -19,7 +19,7 @@ const INTERFACES: [&str; 2] = ["wa", "wb"];
 /// Any text, most of it nearly such a file.
 pub fn classes(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    match Classes::read(FILE, &text, INTERFACES) {
+    match classes::read(FILE, &text, INTERFACES) {
         Ok(classes) => {
             classes.warnings.iter().for_each(|told| look_at_told(told, &text));
             look_at(&classes);
@@ -60,7 +60,7 @@ pub fn class_trees(bytes: &[u8]) {
     text.insert_str(0, &format!("default = \"c{default}\"\n"));
     let (port, target) = (draw.u16(), draw.pick(&leaves));
     text += &format!("[[filter]]\nto_ports = {port}\nclass = \"c{target}\"\n");
-    let classes = Classes::read(FILE, &text, INTERFACES).unwrap_or_else(|told| panic!("{told}\n{text}"));
+    let classes = classes::read(FILE, &text, INTERFACES).unwrap_or_else(|told| panic!("{told}\n{text}"));
     look_at(&classes);
     assert_eq!((classes.kind, classes.classes.len()), (kind, written.len()));
     for class in &classes.classes {

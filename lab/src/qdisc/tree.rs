@@ -382,7 +382,7 @@ impl Drop for ClassesFile {
 
 #[cfg(test)]
 mod tests {
-    use weir_run::classes::{Classes, Kind};
+    use weir_run::classes::{self, Kind};
 
     use super::*;
 
@@ -391,7 +391,7 @@ mod tests {
         for tree in &TREES {
             for (system, kind) in [(System::WeirHtb, Kind::Htb), (System::WeirCbq, Kind::Cbq)] {
                 let text = tree.classes_file(system);
-                let classes = Classes::read("lab", &text, ["wa", "wb"]).unwrap();
+                let classes = classes::read("lab", &text, ["wa", "wb"]).unwrap();
                 assert_eq!((classes.kind, classes.warnings), (kind, Vec::<String>::new()), "{text}");
                 assert_eq!(classes.classes.len(), tree.classes.len());
                 for (read, class) in classes.classes.iter().zip(tree.classes) {

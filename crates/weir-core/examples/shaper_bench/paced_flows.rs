@@ -30,7 +30,7 @@ pub struct Handle {
     meta: Meta,
 }
 
-const _: () = assert!(size_of::<Handle>() == 40, "as those are");
+const _: () = assert!(size_of::<Handle>() == 32, "as those are");
 
 impl Packet for Handle {
     fn len_bytes(&self) -> u32 {

@@ -6,12 +6,18 @@ use crate::packet::{Meta, Packet};
 pub(crate) struct TestPacket {
     pub(crate) len_bytes: u32,
     pub(crate) number: usize,
+    /// The class that a test put it in.
+    pub(crate) class: usize,
     pub(crate) meta: Meta,
 }
 
 impl TestPacket {
     pub(crate) fn new(len_bytes: u32, number: usize, arrival_ns: u64) -> TestPacket {
-        TestPacket { len_bytes, number, meta: Meta { arrival_ns, ..Meta::default() } }
+        TestPacket { len_bytes, number, class: 0, meta: Meta { arrival_ns, ..Meta::default() } }
+    }
+
+    pub(crate) fn in_class(self, class: usize) -> TestPacket {
+        TestPacket { class, ..self }
     }
 }
 

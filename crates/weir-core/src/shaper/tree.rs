@@ -317,15 +317,14 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         });
     }
 
-    /// Takes a packet in, to a flow of a leaf, and notes the class in its metadata.
+    /// Takes a packet in, to a flow of a leaf.
     ///
     /// # Panics
     ///
     /// When there is no such leaf or flow.
     #[inline]
-    pub fn enqueue(&mut self, class: usize, flow: usize, mut packet: P) -> Result<(), Refused<P>> {
+    pub fn enqueue(&mut self, class: usize, flow: usize, packet: P) -> Result<(), Refused<P>> {
         let leaf = self.leaves[class].as_mut().expect("the class is a leaf");
-        packet.meta_mut().class = class as u16;
         let len_bytes = packet.len_bytes();
         leaf.enqueue(&mut self.slab, flow, packet)?;
         self.held.add(len_bytes);
@@ -335,7 +334,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         Ok(())
     }
 
-    /// The packet whose turn it is, if any class may send; its class is in its metadata.
+    /// The packet whose turn it is, if any class may send.
     #[inline]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
         // An event is set past the present, so none is due until that moves; unless whoever changed a class had an

@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 
-use weir_ring::loans::Loans;
+use weir_path::frames::Frames;
+use weir_path::port::ReceiveQueues;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
 use super::scratch::{FRAME_BYTES, Forget, Pair, Sender};
 use crate::bpf::doorbell::Bell;
 use crate::error::{Doing, PortError, Result};
-use crate::frames::Frames;
 use crate::hooks;
 use crate::napi;
 use crate::port::Port;
@@ -73,8 +73,7 @@ impl Trial {
             .doing(|| "taking packet memory".into())?;
         let pool = Pool::new(memory);
         let mut umem = Umem::new(Arc::clone(pool.memory()));
-        let loans = Loans::new(Arc::clone(pool.memory()));
-        let mut frames = Frames { pool, loans };
+        let mut frames = Frames::new(pool);
         let bell = Bell::new().doing(|| "making a doorbell".into())?;
         let sender = Sender::new(&pair.sender)?;
         let port = Port::open(
@@ -190,7 +189,7 @@ fn drain(port: &mut Port, frames: &mut Frames, arrived: &mut u64, due: u64, comp
         let complete = complete();
         let count = port.poll(0, frames, &mut received);
         for packet in received.drain(..) {
-            *arrived += u64::from(packet.len_bytes == FRAME_BYTES);
+            *arrived += u64::from(u32::from(packet.len_bytes) == FRAME_BYTES);
             frames.pool.give(packet.frame);
         }
         looks = if count > 0 || !complete { 0 } else { looks + 1 };

@@ -10,6 +10,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use weir_path::port::Transmit;
+
 use super::ring::{Consumer, Descriptor, Offsets, Producer};
 use super::umem::Umem;
 use crate::sys;
@@ -57,19 +59,6 @@ pub struct RingSizes {
     pub receive: u32,
     /// Transmit and completion ring.
     pub transmit: u32,
-}
-
-/// What became of a request to transmit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transmit {
-    /// The kernel took what it could in one call.
-    Progress,
-    /// The device is busy or memory is short: try again later.
-    Busy,
-    /// The device refused one packet for good, the last that was taken from the ring.
-    Refused,
-    /// The device is down or gone.
-    Down,
 }
 
 /// A bound socket and its rings.

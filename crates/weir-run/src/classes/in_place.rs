@@ -50,21 +50,19 @@ impl From<String> for NotInPlace {
     }
 }
 
-impl Classes {
-    /// Reads and checks a file called `name`, for a limit in place.
-    ///
-    /// # Errors
-    /// What is wrong, where, and what to do.
-    pub fn read_in_place(name: &str, text: &str) -> Result<Classes, NotInPlace> {
-        let source = Source { name, text };
-        let file = file::read(source)?;
-        refuse(&file).map_err(|obstacle| obstacle.told(source))?;
-        let reader = Reader::new(source, &file)?;
-        let classes = reader.read(["", ""])?;
-        let order = reader.parents_first()?;
-        check(&file, &order, &classes.classes).map_err(|obstacle| obstacle.told(source))?;
-        Ok(Classes { warnings: reader.warnings_in_place(&order, &classes), ..classes })
-    }
+/// Reads and checks a file called `name`, for a limit in place.
+///
+/// # Errors
+/// What is wrong, where, and what to do.
+pub fn read_in_place(name: &str, text: &str) -> Result<Classes, NotInPlace> {
+    let source = Source { name, text };
+    let file = file::read(source)?;
+    refuse(&file).map_err(|obstacle| obstacle.told(source))?;
+    let reader = Reader::new(source, &file)?;
+    let classes = reader.read(["", ""])?;
+    let order = reader.parents_first()?;
+    check(&file, &order, &classes.classes).map_err(|obstacle| obstacle.told(source))?;
+    Ok(Classes { warnings: reader.warnings_in_place(&order, &classes), ..classes })
 }
 
 impl Reader<'_> {
@@ -177,7 +175,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Classes, String> {
-        Classes::read_in_place("f.toml", text).map_err(|refused| refused.told)
+        read_in_place("f.toml", text).map_err(|refused| refused.told)
     }
 
     const CLASS: &str = "[[class]]\nname = \"a\"\nrate = \"10mbit\"\n";
@@ -193,7 +191,7 @@ mod tests {
             Vec::<String>::new(),
             "a ceiling above the rate is what the limit leaves"
         );
-        assert!(!Classes::read("f.toml", text, ["a", "b"]).unwrap().warnings.is_empty());
+        assert!(!crate::classes::read("f.toml", text, ["a", "b"]).unwrap().warnings.is_empty());
     }
 
     #[test]
@@ -215,9 +213,9 @@ mod tests {
 
     #[test]
     fn why_not_in_place_is_one_line_without_a_cure() {
-        let why = Classes::read_in_place("f.toml", &format!("shaper = \"cbq\"\n{CLASS}")).unwrap_err().why;
+        let why = read_in_place("f.toml", &format!("shaper = \"cbq\"\n{CLASS}")).unwrap_err().why;
         assert_eq!(why, "f.toml:1: a limit in place is the kernel's HTB, not CBQ");
-        let why = Classes::read_in_place("f.toml", "[[class]\n").unwrap_err().why;
+        let why = read_in_place("f.toml", "[[class]\n").unwrap_err().why;
         assert_eq!(why.lines().count(), 1, "{why}");
     }
 

@@ -8,7 +8,7 @@ use super::*;
 const INTERFACES: [&str; 2] = ["wa", "wb"];
 
 fn read(text: &str) -> Result<Classes, String> {
-    Classes::read("f.toml", text, INTERFACES)
+    super::read("f.toml", text, INTERFACES)
 }
 
 /// A valid file with one more class and one more filter.

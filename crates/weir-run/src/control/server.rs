@@ -20,7 +20,7 @@ use weir_port::{directory, sys};
 
 use super::admission::{ROOT, Recent, admits, allows};
 use super::{Command, DIRECTORY, FILE_BYTES_MAX, SetClasses, VERSION};
-use crate::classes::Classes;
+use crate::classes;
 use crate::clock::now_ns;
 use crate::crew::Crew;
 
@@ -230,7 +230,7 @@ fn perform(line: &str, user: u32, crew: &Crew, recent: &mut Recent) -> Result<St
         }
         Command::SetClasses(SetClasses { file, text }) => {
             // Read on this thread: the workers have packets to move.
-            let classes = Classes::read(&file, &text, crew.ports().each_ref().map(String::as_str))?;
+            let classes = classes::read(&file, &text, crew.ports().each_ref().map(String::as_str))?;
             crew.set_classes(&Arc::new(classes))?;
             Ok("null".into())
         }

@@ -19,14 +19,15 @@ use std::sync::Arc;
 
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
+use weir_path::carrier::Carrier;
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
 use weir_port::bpf::doorbell::Bell;
-use weir_port::frames::{Frames, Received};
 use weir_port::monitor::{State, Watch};
 use weir_port::napi;
 use weir_port::port::Port;
-use weir_port::transmission::Completion;
 use weir_port::undo::Keeper;
-use weir_port::xsk::socket::Transmit;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, sys};
 use weir_ring::loans::Loans;
@@ -35,7 +36,6 @@ use weir_ring::pool::Pool;
 
 use super::r#gen::Gen;
 use super::links::BURST;
-use crate::carrier::Carrier;
 use crate::clock::now_ns;
 
 /// Frames: for the offer of 64 queues, and a full transmit ring.
@@ -55,7 +55,7 @@ const HELD_AGAIN_NS: u64 = 1_000_000_000;
 pub struct Interface {
     port: Port,
     frames: Frames,
-    received: Vec<Received>,
+    received: Vec<PathPacket>,
     bell: Bell,
     watch: Watch,
     carrier: Carrier,
@@ -136,9 +136,13 @@ impl Interface {
             if !observe(now - start_ns, account.delivered) {
                 generator.stop();
             }
-            let completed = self.port.complete(&mut self.frames, |len_bytes, fate| match fate {
-                Completion::Delivered => account.deliver(len_bytes),
-                Completion::Refused => account.drop(DropReason::DeviceRefused, len_bytes),
+            let mut completed = 0;
+            self.port.complete(&mut self.frames, |len_bytes, fate| {
+                completed += 1;
+                match fate {
+                    Completion::Delivered => account.deliver(len_bytes),
+                    Completion::Refused => account.drop(DropReason::DeviceRefused, len_bytes),
+                }
             });
             let is_look = now >= look_ns;
             if is_look {
@@ -148,7 +152,8 @@ impl Interface {
                     tell(Event::Interface(state));
                 }
             }
-            let (packets, bytes) = self.port.in_flight();
+            let in_flight = self.port.in_flight();
+            let packets = in_flight.packets;
             if state == State::Gone {
                 let len_bytes = u32::from(generator.flows.size_bytes());
                 (0..packets).for_each(|_| account.drop(DropReason::PortGone, len_bytes));
@@ -163,7 +168,7 @@ impl Interface {
                 }
             }
             self.collect_all(is_look);
-            self.received.drain(..).for_each(|received| self.frames.pool.give(received.frame));
+            self.received.drain(..).for_each(|packet| self.frames.pool.give(packet.frame));
             let (due, outcome) = if state == State::Up {
                 self.send(generator, queues, now, &mut account)?
             } else {
@@ -174,11 +179,7 @@ impl Interface {
             if !generator.is_done() {
                 done_since = None;
             } else if packets == 0 || waited_ns > DRAIN_NS_MAX {
-                return Ok(Sent {
-                    account,
-                    in_flight: Count { packets: packets.into(), bytes },
-                    is_gone: false,
-                });
+                return Ok(Sent { account, in_flight, is_gone: false });
             }
             if (due == 0 && completed == 0) || outcome != Transmit::Progress {
                 // A device that is busy is asked again soon; a generator with a rate sleeps until its next packet.
@@ -201,22 +202,22 @@ impl Interface {
         now_ns: u64,
         account: &mut Account,
     ) -> weir_port::Result<(usize, Transmit)> {
-        if self.carrier.stays_missing(self.port.link(), now_ns) {
+        if self.carrier.stays_missing(now_ns, || self.port.has_carrier()) {
             return Ok((generator.due(now_ns, 0), Transmit::Down));
         }
-        let room = (self.port.transmit_room() as usize).min(BURST).min(self.frames.pool.available() as usize);
+        let room = (self.port.room() as usize).min(BURST).min(self.frames.pool.available() as usize);
         let due = generator.due(now_ns, room);
         for _ in 0..due {
             let Some(mut frame) = self.frames.pool.take() else { break };
-            let len_bytes = u32::from(generator.flows.size_bytes());
+            let len_bytes = generator.flows.size_bytes();
             let hash = generator.flows.write_next(self.frames.pool.memory().bytes_mut(&mut frame));
             generator.note_sent(1);
-            account.accept(len_bytes);
-            let packet = Received { frame, offset_bytes: 0, len_bytes };
+            account.accept(len_bytes.into());
+            let packet = PathPacket::new(frame, 0, len_bytes);
             self.port.transmit_by(hash as usize % queues, packet, &mut self.frames);
         }
-        let carrier = &mut self.carrier;
-        Ok((due, self.port.flush(|link| carrier.is_found(link, now_ns))?))
+        let flushed = self.port.flush(&mut self.carrier, now_ns).doing(|| "transmitting".into())?;
+        Ok((due, flushed))
     }
 
     /// Collects what was announced, and with `all` what was not: what another AF_XDP socket sends passes the doorbell by.

@@ -11,15 +11,13 @@ use weir_core::dispatch::handlers::{Handlers, Verdict};
 use weir_core::dispatch::protocol::ProtoId;
 use weir_core::dispatch::workstream::{Handler, Next};
 use weir_core::drops::{Count, DropReason};
-use weir_core::packet::Packet;
 use weir_core::shaper::ecn;
-use weir_port::frames::{Frames, Received};
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
 use weir_ring::memory::FrameMemory;
 use weir_simd::prefetch::prefetch;
 
-use super::arrival::Arrival;
 use super::ways::Ways;
-use crate::packet::bytes_of;
 use crate::path::sequence::Sequences;
 
 /// See the head of the file.
@@ -44,11 +42,11 @@ impl Hands {
     }
 }
 
-impl Handler<Arrival> for Hands {
-    fn handle(&mut self, proto: ProtoId, arrival: Arrival, next: &mut Next<'_, Arrival>) {
-        let (bytes, len_bytes) = (bytes_of(&arrival.received, &self.memory), arrival.len_bytes());
+impl Handler<PathPacket> for Hands {
+    fn handle(&mut self, proto: ProtoId, packet: PathPacket, next: &mut Next<'_, PathPacket>) {
+        let (bytes, len_bytes) = (packet.bytes(&self.memory), packet.len_bytes.into());
         match self.handlers.handle(proto, bytes) {
-            Verdict::Dispatch(proto) => return next.dispatch(proto, arrival),
+            Verdict::Dispatch(proto) => return next.dispatch(proto, packet),
             Verdict::Deliver => {
                 self.sequences.note(bytes);
                 self.delivered.add(len_bytes);
@@ -56,26 +54,24 @@ impl Handler<Arrival> for Hands {
             }
             Verdict::Drop(reason) => next.dropped(reason, len_bytes),
         }
-        self.frames.pool.give(arrival.received.frame);
+        self.frames.pool.give(packet.frame);
     }
 
-    fn mark(&mut self, arrival: &mut Arrival) -> bool {
-        let Received { frame, offset_bytes, len_bytes } = &mut arrival.received;
-        let start = *offset_bytes as usize;
-        ecn::mark_ce(&mut self.memory.bytes_mut(frame)[start..start + *len_bytes as usize])
+    fn mark(&mut self, packet: &mut PathPacket) -> bool {
+        ecn::mark_ce(packet.bytes_mut(&self.memory))
     }
 
-    fn hand_off(&mut self, worker: usize, proto: ProtoId, arrival: Arrival) {
-        self.ways.hand(worker, proto, arrival);
+    fn hand_off(&mut self, worker: usize, proto: ProtoId, packet: PathPacket) {
+        self.ways.hand(worker, proto, packet);
     }
 
-    fn dropped(&mut self, arrival: Arrival, _: DropReason) {
-        self.sequences.note_dropped(bytes_of(&arrival.received, &self.memory));
-        self.frames.pool.give(arrival.received.frame);
+    fn dropped(&mut self, packet: PathPacket, _: DropReason) {
+        self.sequences.note_dropped(packet.bytes(&self.memory));
+        self.frames.pool.give(packet.frame);
     }
 
-    fn soon(&mut self, arrival: &Arrival) {
+    fn soon(&mut self, packet: &PathPacket) {
         // Its line is then on its way from another core while packets before it are handled.
-        prefetch(bytes_of(&arrival.received, &self.memory));
+        prefetch(packet.bytes(&self.memory));
     }
 }

@@ -17,15 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_core::dispatch::protocol::{Mode, ProtoId, ProtoSet, Registry, WhenFull};
+use weir_path::packet::PathPacket;
 use weir_port::napi::Poller;
 use weir_ring::handoff::Outlet;
-
-use super::arrival::Arrival;
 
 /// What a worker hands to another.
 pub enum Message {
     /// A packet for a protocol's queue.
-    Packet(ProtoId, Arrival),
+    Packet(ProtoId, PathPacket),
     /// There is something to see in what workers share: credit, or the end.
     Look,
     /// These queues, by number, are polled by these from now on: the interface came up again.
@@ -108,13 +107,13 @@ impl Ways {
     }
 
     /// Hands a packet over, with the next [`Ways::flush`].
-    pub fn hand(&mut self, worker: usize, proto: ProtoId, arrival: Arrival) {
+    pub fn hand(&mut self, worker: usize, proto: ProtoId, packet: PathPacket) {
         self.handed[worker] += 1;
         let on_the_way = self.on_the_way(worker);
         self.is_close |= self.limits.iter().any(|(_, limit)| on_the_way >= *limit);
         let outlet = self.outlets[worker].as_mut().expect("a way to every other worker");
         // It has room for every frame, so it is refused only when that worker has died, and then all is over.
-        let _ = outlet.stage(Message::Packet(proto, arrival));
+        let _ = outlet.stage(Message::Packet(proto, packet));
     }
 
     /// Notes a packet that `worker` handed over.

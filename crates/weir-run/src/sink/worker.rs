@@ -28,20 +28,18 @@ use weir_core::dispatch::workstream::Workstream;
 use weir_core::drops::Count;
 use weir_core::packet::Meta;
 use weir_core::steer::rss::{BURST_MAX, Burst, Rss};
+use weir_path::packet::PathPacket;
 use weir_port::bpf::doorbell::{Announcements, Bell};
-use weir_port::frames::Received;
 use weir_port::napi::Poller;
 use weir_port::queue::Queue;
 use weir_port::sys;
 use weir_ring::handoff::{Inbox, Source};
 use weir_ring::memory::FrameMemory;
 
-use super::arrival::Arrival;
 use super::hands::Hands;
 use super::ways::Message;
 use crate::clock::now_ns;
 use crate::idle::{Idle, Rest};
-use crate::packet::bytes_of;
 use crate::path::shared::{Shared, Told, Want};
 
 const REST_NS_MIN: u64 = 20_000;
@@ -79,16 +77,16 @@ pub struct Worker<'a> {
     intake: Option<Intake<'a>>,
     /// The queue that is polled next.
     turn: usize,
-    received: Vec<Received>,
+    received: Vec<PathPacket>,
     burst: Burst,
     /// Received and not dispatched yet.
-    held: VecDeque<Arrival>,
+    held: VecDeque<PathPacket>,
     count: Count,
     /// Whether a queue could not be polled for want of frames.
     is_short: bool,
     ether: ProtoId,
     registry: Arc<Registry>,
-    workstream: Workstream<Arrival>,
+    workstream: Workstream<PathPacket>,
     hands: Hands,
     inbox: Inbox<Message>,
     shared: Arc<Shared>,
@@ -101,7 +99,7 @@ pub struct Ended {
     /// Received and not dispatched.
     pub held: Count,
     /// Its workstream, with its books.
-    pub workstream: Workstream<Arrival>,
+    pub workstream: Workstream<PathPacket>,
     /// Its numbers of generators, and what was delivered.
     pub hands: Hands,
 }
@@ -159,7 +157,7 @@ impl<'a> Worker<'a> {
             rest_ns = (2 * rest_ns).min(REST_NS_MAX);
         }
         let mut held = Count::default();
-        self.held.iter().for_each(|arrival| held.add(arrival.received.len_bytes));
+        self.held.iter().for_each(|packet| held.add(packet.len_bytes.into()));
         Ok(Ended { received: self.count, held, workstream: self.workstream, hands: self.hands })
     }
 
@@ -227,9 +225,9 @@ impl<'a> Worker<'a> {
     fn take_in(&mut self, queue: u16, steers: bool, now_ns: u64) {
         let device_hash = HASHED | self.number as u32;
         let meta = Meta { arrival_ns: now_ns, flow_hash: device_hash, queue, ..Meta::default() };
-        for received in self.received.drain(..) {
-            self.count.add(received.len_bytes);
-            self.held.push_back(Arrival { received, meta });
+        for packet in self.received.drain(..) {
+            self.count.add(packet.len_bytes.into());
+            self.held.push_back(PathPacket { meta, ..packet });
         }
         if steers {
             for burst in self.held.make_contiguous().chunks_mut(BURST_MAX) {
@@ -314,12 +312,12 @@ impl<'a> Worker<'a> {
 }
 
 /// Gives the packets of a burst the hashes of their flows.
-fn steer(arrivals: &mut [Arrival], rss: &Rss, memory: &FrameMemory, burst: &mut Burst) {
+fn steer(packets: &mut [PathPacket], rss: &Rss, memory: &FrameMemory, burst: &mut Burst) {
     let mut frames: [&[u8]; BURST_MAX] = [&[]; BURST_MAX];
-    frames.iter_mut().zip(arrivals.iter()).for_each(|(slot, one)| *slot = bytes_of(&one.received, memory));
-    rss.steer(&frames[..arrivals.len()], burst);
-    for (place, arrival) in arrivals.iter_mut().enumerate() {
-        arrival.meta.flow_hash = burst.hash(place);
+    frames.iter_mut().zip(packets.iter()).for_each(|(slot, packet)| *slot = packet.bytes(memory));
+    rss.steer(&frames[..packets.len()], burst);
+    for (place, packet) in packets.iter_mut().enumerate() {
+        packet.meta.flow_hash = burst.hash(place);
     }
 }
 

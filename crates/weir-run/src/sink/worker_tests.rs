@@ -6,7 +6,7 @@ use weir_core::dispatch::handlers::{self, Handlers};
 use weir_core::dispatch::protocol::Mode;
 use weir_core::dispatch::settings::Settings;
 use weir_core::drops::DropReason;
-use weir_port::frames::Frames;
+use weir_path::frames::Frames;
 use weir_ring::handoff;
 use weir_ring::loans::Loans;
 use weir_ring::pool::Pool;
@@ -62,9 +62,9 @@ impl Bench {
         }
         let pool = &mut self.workers[0].hands.frames.pool;
         let Some(mut frame) = pool.take() else { return false };
-        let len_bytes = write(&mut self.flows, pool.memory().bytes_mut(&mut frame)) as u32;
+        let len_bytes = write(&mut self.flows, pool.memory().bytes_mut(&mut frame)) as u16;
         let worker = &mut self.workers[0];
-        worker.received.push(Received { frame, offset_bytes: 0, len_bytes });
+        worker.received.push(PathPacket::new(frame, 0, len_bytes));
         worker.take_in(0, true, self.now_ns);
         worker.dispatch(self.now_ns);
         true

@@ -1,7 +1,6 @@
 //! The way out that a scenario describes: the kernel's TBF, with or without the RFC, or Weir.
 //!
-//! Weir's numbers that a scenario leaves open are those its runtime takes: a poll brings an eighth of the credit, and
-//! departures are gathered for a quarter of the burst's time.
+//! Weir's numbers that a scenario leaves open are those that its path takes by itself.
 
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 
@@ -9,16 +8,13 @@ use crate::{
     kernel::KernelQdisc,
     scenario::{Scenario, System},
     tbf::TbfParameters,
-    weir::{QUANTUM_BYTES, WeirParameters, WeirWire},
+    weir::{WeirParameters, WeirWire},
 };
 
-/// The longest that Weir gathers departures for; never so long that its bucket would overflow.
-const GATHER_NS_MAX: u64 = 250_000;
 /// The smallest truesize of a datagram, hence the most that a send buffer holds.
 const TRUESIZE_BYTES_MIN: u32 = 768;
 
 /// What a packet goes through after `send`.
-#[derive(Debug)]
 pub(super) enum Egress {
     Kernel(KernelQdisc),
     Weir(Box<WeirWire>),
@@ -48,10 +44,6 @@ impl Egress {
                     0 => senders.div_ceil(queues) * packets_in_buffer as usize,
                     packets => packets,
                 };
-                let poll_packets = match scenario.poll_packets {
-                    0 => (limit_bytes / (8 * u64::from(QUANTUM_BYTES))).clamp(4, 64) as usize,
-                    packets => packets,
-                };
                 let limits = TbfConfig {
                     rate: scenario.rate,
                     burst_bytes: scenario.burst_bytes,
@@ -62,15 +54,13 @@ impl Egress {
                     limits,
                     queues,
                     queue_packets,
-                    poll_packets,
-                    gather_ns: (scenario.rate.ns_for(scenario.burst_bytes) / 4).min(GATHER_NS_MAX),
+                    poll_packets: (scenario.poll_packets > 0).then_some(scenario.poll_packets as u32),
                     poll_ns: scenario.machine.worker_poll_ns,
                     // The far side's stack runs in the transmitter's context, whoever transmits.
                     packet_ns: scenario.machine.worker_packet_ns + scenario.machine.deliver_ns,
                     end_ns: scenario.time_ns,
                 };
-                let wire = WeirWire::new(parameters).map_err(|error| error.to_string())?;
-                Ok(Egress::Weir(Box::new(wire)))
+                Ok(Egress::Weir(Box::new(WeirWire::new(parameters)?)))
             }
         }
     }

@@ -29,7 +29,7 @@ impl Machine<'_> {
         let standing_bytes = match &self.egress {
             Egress::Kernel(qdisc) => qdisc.held().bytes,
             Egress::Weir(wire) => {
-                let held_bytes = wire.class().held().bytes;
+                let held_bytes = wire.held_in_classes().bytes;
                 if held_bytes > wire.class_bytes_max() {
                     self.checks.fail(now_ns, format!("credit: the class holds {held_bytes} bytes"));
                 }

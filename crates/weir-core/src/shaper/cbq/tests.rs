@@ -78,14 +78,20 @@ impl Link {
         while self.now_ns < end_ns {
             for &(class, len_bytes) in senders {
                 while self.cbq.leaf(class).unwrap().held().packets < 3 {
-                    self.cbq.enqueue(class, 0, TestPacket::new(len_bytes, self.number, self.now_ns)).unwrap();
+                    self.cbq
+                        .enqueue(
+                            class,
+                            0,
+                            TestPacket::new(len_bytes, self.number, self.now_ns).in_class(class),
+                        )
+                        .unwrap();
                     self.number += 1;
                 }
             }
             match self.cbq.dequeue(self.now_ns) {
                 Dequeue::Packet(_, packet) => {
                     if self.now_ns >= settled_ns {
-                        self.sent_bytes[usize::from(packet.meta.class)] += u64::from(packet.len_bytes);
+                        self.sent_bytes[packet.class] += u64::from(packet.len_bytes);
                     }
                     self.now_ns += link.ns_for(packet.len_bytes.into());
                 }

@@ -107,9 +107,9 @@ struct Handle {
 }
 
 #[test]
-fn a_flow_and_a_packet_alone_in_it_take_64_bytes() {
-    assert_eq!(size_of::<Handle>(), 40);
-    assert_eq!(size_of::<Flow<Handle>>(), 64);
+fn a_flow_and_a_packet_alone_in_it_are_within_a_cache_line() {
+    assert_eq!(size_of::<Handle>(), 32);
+    assert!(size_of::<Flow<Handle>>() <= 64);
 }
 
 #[test]

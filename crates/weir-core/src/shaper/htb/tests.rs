@@ -65,14 +65,15 @@ impl Bed {
         loop {
             for &leaf in full {
                 while self.tree.leaf(leaf).unwrap().held().packets < 4 {
-                    let packet = TestPacket::new(lens[self.number % lens.len()], self.number, self.now_ns);
+                    let packet = TestPacket::new(lens[self.number % lens.len()], self.number, self.now_ns)
+                        .in_class(leaf);
                     self.tree.enqueue(leaf, self.number % 2, packet).unwrap();
                     self.number += 1;
                 }
             }
             match self.tree.dequeue(self.now_ns) {
                 Dequeue::Packet(flow, packet) => {
-                    let leaf = usize::from(packet.meta.class);
+                    let leaf = packet.class;
                     assert!(last[leaf][flow] < Some(packet.number), "order");
                     last[leaf][flow] = Some(packet.number);
                     let mut class = Some(leaf);
@@ -216,7 +217,7 @@ fn a_thousand_changes_under_load_lose_and_reorder_nothing() {
                 match bed.tree.leaf(passing)?.held().packets {
                     0 => return None,
                     _ => match bed.tree.dequeue(bed.now_ns) {
-                        Dequeue::Packet(_, packet) if usize::from(packet.meta.class) == passing => {
+                        Dequeue::Packet(_, packet) if packet.class == passing => {
                             return Some(packet);
                         }
                         Dequeue::Packet(..) => {}

@@ -173,14 +173,14 @@ proptest! {
         for (number, &operation) in operations.iter().enumerate() {
             match operation {
                 Operation::Enqueue(class) => {
-                    let refused = tree.enqueue(class, number % 2, TestPacket::new(1000, number, 0));
+                    let refused = tree.enqueue(class, number % 2, TestPacket::new(1000, number, 0).in_class(class));
                     prop_assert!(refused.is_ok() || tree.held().packets == 100);
                 }
                 Operation::Dequeue => {
                     let (eligible, before) = (eligible(&tree), tree.held());
                     match tree.dequeue(now_ns) {
                         Dequeue::Packet(_, packet) => {
-                            prop_assert!(eligible.contains(&packet.meta.class.into()), "{eligible:?}");
+                            prop_assert!(eligible.contains(&packet.class), "{eligible:?}");
                             let root = tree.meter(0).unwrap();
                             prop_assert!(root.charged_bytes >= 1000, "ancestors are charged");
                         }
@@ -218,12 +218,12 @@ fn turns_follow_quanta_at_every_level() {
     for number in 0..6000 {
         for &class in &leaves {
             while tree.leaf(class).unwrap().held().packets < 2 {
-                tree.enqueue(class, 0, TestPacket::new(700, number, 0)).unwrap();
+                tree.enqueue(class, 0, TestPacket::new(700, number, 0).in_class(class)).unwrap();
             }
         }
         match tree.dequeue(0) {
             Dequeue::Packet(_, packet) => {
-                sent[leaves.iter().position(|&class| class == usize::from(packet.meta.class)).unwrap()] += 1;
+                sent[leaves.iter().position(|&class| class == packet.class).unwrap()] += 1;
             }
             other => panic!("{other:?}"),
         }
@@ -303,13 +303,13 @@ fn packets_that_move_keep_their_order_and_are_on_one_classs_books() {
     assert_eq!((moved.len(), tree.held()), (10, Count::default()));
     assert_eq!(tree.leaf(4).unwrap().account(), &Account::default());
     for (flow, packet) in moved {
-        tree.enqueue(other, flow, packet).unwrap();
+        tree.enqueue(other, flow, packet.in_class(other)).unwrap();
     }
     let leaf = tree.leaf(other).unwrap();
     assert!(leaf.account().balances(leaf.held()));
     let mut number = 0;
     while let Dequeue::Packet(_, packet) = tree.dequeue(0) {
-        assert_eq!((packet.number, usize::from(packet.meta.class)), (number, other));
+        assert_eq!((packet.number, packet.class), (number, other));
         number += 1;
     }
     assert_eq!(number, 10);

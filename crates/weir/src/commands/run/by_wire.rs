@@ -11,7 +11,7 @@ use weir_port::link::Link;
 use weir_port::netns::NetNs;
 use weir_port::qdisc::RootQdisc;
 use weir_port::unsent;
-use weir_run::classes::Classes;
+use weir_run::classes;
 use weir_run::crew::Crew;
 use weir_run::guardian::Guardian;
 use weir_run::stats::Snapshot;
@@ -57,7 +57,7 @@ impl Prepared {
             text::limits(Some(*rate), *burst, *queue)?,
             text::limits(rate_back.or(Some(*rate)), *burst, *queue)?,
         ];
-        let read = |(name, text): &(String, String)| Classes::read(name, text, enclosure::PORTS);
+        let read = |(name, text): &(String, String)| classes::read(name, text, enclosure::PORTS);
         let classes = file.map(read).transpose().map_err(Failure::usage)?.map(Arc::new);
         let ports = enclosure::PORTS.map(String::from);
         let workers = cores.len();

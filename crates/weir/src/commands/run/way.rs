@@ -4,7 +4,7 @@ use weir_core::rate::Rate;
 use weir_port::netns::NetNs;
 use weir_port::signals::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH};
 use weir_run::books::Amount;
-use weir_run::classes::Classes;
+use weir_run::classes::{self, Classes};
 
 use super::rest::Rest;
 use super::{Arguments, by_wire, in_place};
@@ -81,7 +81,7 @@ pub fn open(arguments: &Arguments, name: &str) -> Result<Box<dyn Way>, Failure> 
 
 /// The classes of a file as the kernel's own queue has them; if it cannot, why.
 fn classes_in_place(file: Option<&(String, String)>) -> Result<Option<Classes>, String> {
-    let read = |(name, text): &(String, String)| Classes::read_in_place(name, text);
+    let read = |(name, text): &(String, String)| classes::read_in_place(name, text);
     file.map(read).transpose().map_err(|refused| refused.why)
 }
 

@@ -19,7 +19,7 @@ use weir_ring::pool::Pool;
 
 use super::{Shaping, Sharing, class_size};
 use crate::classes::{ClassConfig, Classes, Kind};
-use crate::packet::{Ecn, WirePacket, bytes_of};
+use crate::packet::{Ecn, PathPacket};
 
 const CHECKED: &str = "the file was checked when it was read";
 
@@ -27,7 +27,7 @@ const CHECKED: &str = "the file was checked when it was read";
 trait FromFile: Meter + Sized {
     fn new(class: &ClassConfig, mtu_bytes: u64, now_ns: u64) -> Self;
     fn change(
-        tree: &mut Tree<WirePacket, Self>,
+        tree: &mut Tree<PathPacket, Self>,
         number: usize,
         class: &ClassConfig,
         mtu_bytes: u64,
@@ -40,7 +40,7 @@ impl FromFile for HtbMeter {
         HtbMeter::new(htb(class, mtu_bytes), now_ns).expect(CHECKED)
     }
 
-    fn change(tree: &mut Htb<WirePacket>, number: usize, class: &ClassConfig, mtu_bytes: u64, now_ns: u64) {
+    fn change(tree: &mut Htb<PathPacket>, number: usize, class: &ClassConfig, mtu_bytes: u64, now_ns: u64) {
         tree.set_config(number, htb(class, mtu_bytes), class.quantum_bytes, now_ns).expect(CHECKED);
     }
 }
@@ -50,7 +50,7 @@ impl FromFile for CbqMeter {
         CbqMeter::new(cbq(class, mtu_bytes), now_ns).expect(CHECKED)
     }
 
-    fn change(tree: &mut Cbq<WirePacket>, number: usize, class: &ClassConfig, mtu_bytes: u64, now_ns: u64) {
+    fn change(tree: &mut Cbq<PathPacket>, number: usize, class: &ClassConfig, mtu_bytes: u64, now_ns: u64) {
         tree.set_config(number, cbq(class, mtu_bytes), class.quantum_bytes, now_ns).expect(CHECKED);
     }
 }
@@ -170,7 +170,7 @@ impl Shaping {
     }
 
     /// Takes everything out that waits, with its queue.
-    fn take_all(&mut self) -> Vec<(usize, WirePacket)> {
+    fn take_all(&mut self) -> Vec<(usize, PathPacket)> {
         let mut waiting = Vec::with_capacity(self.held().packets as usize);
         let leaves: Vec<_> = self.leaves().collect();
         match &mut self.shaper {
@@ -195,12 +195,12 @@ impl Shaping {
 
     fn put_all(
         &mut self,
-        waiting: Vec<(usize, WirePacket)>,
+        waiting: Vec<(usize, PathPacket)>,
         pool: &mut Pool,
         each: &mut impl FnMut(usize, usize),
     ) {
         for (queue, mut packet) in waiting {
-            let bytes = bytes_of(&packet.received, pool.memory());
+            let bytes = packet.bytes(pool.memory());
             let class = self.class_of(bytes);
             if packet.ecn != Ecn::Marked {
                 packet.ecn = Ecn::of(bytes, self.marks(class));
@@ -208,7 +208,7 @@ impl Shaping {
             each(queue, class);
             match self.enqueue(class, queue, packet) {
                 Ok(()) => {}
-                Err(Refused::Dropped(_, packet)) => pool.give(packet.received.frame),
+                Err(Refused::Dropped(_, packet)) => pool.give(packet.frame),
                 Err(Refused::NoSlot(_)) => panic!("there are slots for all that may be held"),
             }
         }
@@ -258,7 +258,7 @@ impl Old {
 
 /// Makes the tree, in which nothing waits, what `classes` say; their numbers, and the books of the classes that went.
 fn change<M: FromFile>(
-    tree: &mut Tree<WirePacket, M>,
+    tree: &mut Tree<PathPacket, M>,
     old: Old,
     classes: &[ClassConfig],
     leaves: &[Option<LeafConfig>],

@@ -5,8 +5,6 @@
 //!
 //! Owner: whoever owns the port. Limits: what was refused before the first answer is lost.
 
-use weir_port::link::Link;
-
 /// How long to leave a device alone that is down or has no carrier, in nanoseconds.
 pub const DOWN_RETRY_NS: u64 = 10_000_000;
 
@@ -19,8 +17,8 @@ pub struct Carrier {
 
 impl Carrier {
     /// Whether there was none when it was last asked for, and none has come: then nothing is to be handed over.
-    pub fn stays_missing(&mut self, link: &Link, now_ns: u64) -> bool {
-        self.is_missing && !self.is_found(link, now_ns)
+    pub fn stays_missing(&mut self, now_ns: u64, ask: impl FnOnce() -> bool) -> bool {
+        self.is_missing && !self.is_found(now_ns, ask)
     }
 
     /// When it may be asked for again.
@@ -28,12 +26,11 @@ impl Carrier {
         self.ask_ns
     }
 
-    /// Whether there is one: as it was when last asked for, or asked anew if that is long ago.
-    pub fn is_found(&mut self, link: &Link, now_ns: u64) -> bool {
+    /// Whether there is one: as it was when last asked for, or as `ask` says if that is long ago.
+    pub fn is_found(&mut self, now_ns: u64, ask: impl FnOnce() -> bool) -> bool {
         if now_ns >= self.ask_ns {
             self.ask_ns = now_ns + DOWN_RETRY_NS;
-            // One that cannot be asked is gone, and its user will hear of it.
-            self.is_missing = !Link::by_index(link.ifindex).is_ok_and(|link| link.has_carrier);
+            self.is_missing = !ask();
         }
         !self.is_missing
     }

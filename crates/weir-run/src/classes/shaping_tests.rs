@@ -1,14 +1,18 @@
-//! Classes under change, with real frames.
+//! Classes of files under change, with real frames.
+
+use std::sync::Arc;
 
 use proptest::prelude::*;
+use weir_core::drops::Count;
 use weir_core::packet::{Meta, Packet};
-use weir_core::shaper::tbf::Limit;
-use weir_port::frames::Received;
+use weir_core::shaper::backlog::Dequeue;
+use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_path::packet::{Ecn, PathPacket};
+use weir_path::shaping::{FREE, Shaping, Size};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
-use super::*;
-use crate::packet::Ecn;
+use super::{Classes, read};
 
 const QUEUES: usize = 3;
 const SIZE: Size = Size { queues: QUEUES, packets_max: 256, quantum_bytes: 1518, interface: 0 };
@@ -18,7 +22,7 @@ fn pool() -> Pool {
 }
 
 fn classes(text: &str) -> Arc<Classes> {
-    Arc::new(Classes::read("f", text, ["wa", "wb"]).unwrap())
+    Arc::new(read("f", text, ["wa", "wb"]).unwrap())
 }
 
 /// The files that a wire is changed between. A flow is a destination port.
@@ -36,7 +40,7 @@ fn files() -> [Arc<Classes>; 5] {
 }
 
 /// An IPv4 UDP datagram of a flow, with a number in its payload.
-fn packet(pool: &mut Pool, port: u8, number: u32, ecn: u8, now_ns: u64) -> WirePacket {
+fn packet(pool: &mut Pool, port: u8, number: u32, ecn: u8, now_ns: u64) -> PathPacket {
     let mut frame = pool.take().expect("there are frames");
     let memory = Arc::clone(pool.memory());
     let bytes = memory.bytes_mut(&mut frame);
@@ -44,18 +48,17 @@ fn packet(pool: &mut Pool, port: u8, number: u32, ecn: u8, now_ns: u64) -> WireP
     bytes[14..34].copy_from_slice(&[0x45, ecn, 0, 86, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     bytes[34..42].copy_from_slice(&[0, 9, 0, port, 0, 66, 0, 0]);
     bytes[42..46].copy_from_slice(&number.to_be_bytes());
-    let received = Received { frame, offset_bytes: 0, len_bytes: 100 };
-    WirePacket { received, meta: Meta { arrival_ns: now_ns, ..Meta::default() }, ecn: Ecn::Incapable }
+    PathPacket { meta: Meta { arrival_ns: now_ns, ..Meta::default() }, ..PathPacket::new(frame, 0, 100) }
 }
 
-fn flow_and_number(pool: &Pool, packet: &WirePacket) -> (u8, u32) {
-    let bytes = crate::packet::bytes_of(&packet.received, pool.memory());
+fn flow_and_number(pool: &Pool, packet: &PathPacket) -> (u8, u32) {
+    let bytes = packet.bytes(pool.memory());
     (bytes[37], u32::from_be_bytes(bytes[42..46].try_into().unwrap()))
 }
 
 fn take_in(shaping: &mut Shaping, pool: &mut Pool, port: u8, number: u32, now_ns: u64) {
     let packet = packet(pool, port, number, 0, now_ns);
-    let class = shaping.class_of(crate::packet::bytes_of(&packet.received, pool.memory()));
+    let class = shaping.class_of(packet.bytes(pool.memory()));
     shaping.enqueue(class, usize::from(port) % QUEUES, packet).unwrap();
 }
 
@@ -87,7 +90,7 @@ proptest! {
                     let (flow, number) = flow_and_number(pool, &packet);
                     assert_eq!(number, left[usize::from(flow)], "flow {flow}");
                     left[usize::from(flow)] += 1;
-                    pool.give(packet.received.frame);
+                    pool.give(packet.frame);
                 }
                 Dequeue::Dropped(reason, _) => panic!("dropped: {}", reason.name()),
                 Dequeue::NotBefore(ready_ns) => return Some(ready_ns),
@@ -138,7 +141,7 @@ fn a_class_that_stays_keeps_its_bucket_its_books_and_its_number() {
             take_in(shaping, pool, 5, number, 0);
             number += 1;
             let Dequeue::Packet(_, packet) = shaping.dequeue(0) else { break };
-            pool.give(packet.received.frame);
+            pool.give(packet.frame);
             out += 1;
         }
         out
@@ -176,7 +179,7 @@ fn what_is_free_passes_a_full_class_and_takes_turns_with_the_rest() {
     for _ in 0..6 {
         let Dequeue::Packet(_, packet) = shaping.dequeue(0) else { panic!("the burst is not used up") };
         order.push(flow_and_number(&pool, &packet).0);
-        pool.give(packet.received.frame);
+        pool.give(packet.frame);
     }
     assert_eq!(order, [3, 5, 3, 5, 3, 5]);
 }
@@ -186,20 +189,20 @@ fn a_mark_is_noted_in_the_class_and_made_on_the_way_out() {
     let mut pool = pool();
     for (ecn, expected) in [(0, Ecn::Incapable), (2, Ecn::Marked)] {
         let mut packet = packet(&mut pool, 1, 0, ecn, 0);
-        packet.ecn = Ecn::of(crate::packet::bytes_of(&packet.received, pool.memory()), true);
+        packet.ecn = Ecn::of(packet.bytes(pool.memory()), true);
         assert_eq!(packet.mark_ce(), ecn != 0);
         assert_eq!(packet.ecn, expected);
-        crate::packet::make_mark(&mut packet, pool.memory());
-        let marked = crate::packet::bytes_of(&packet.received, pool.memory())[15];
+        packet.make_mark(pool.memory());
+        let marked = packet.bytes(pool.memory())[15];
         assert_eq!(marked, if ecn == 0 { 0 } else { 3 });
-        pool.give(packet.received.frame);
+        pool.give(packet.frame);
     }
 }
 
 /// At once, however long packets are: the burst, or one packet if that is longer. Also of those who come with another MTU later.
 #[test]
 fn a_burst_is_the_same_for_long_packets() {
-    const LONG_BYTES: u32 = 3520;
+    const LONG_BYTES: u16 = 3520;
     const BURST_BYTES: u64 = 20 * 1024;
     for (shaper, link) in [("htb", None), ("htb", Some(BURST_BYTES)), ("cbq", Some(BURST_BYTES))] {
         let limits = link.map(|burst_bytes| TbfConfig {
@@ -220,13 +223,13 @@ fn a_burst_is_the_same_for_long_packets() {
             (!is_known_first).then(|| note(&mut shaping));
             for number in 0..40 {
                 let mut packet = packet(&mut pool, 1, number, 0, 0);
-                packet.received.len_bytes = LONG_BYTES;
+                packet.len_bytes = LONG_BYTES;
                 shaping.enqueue(shaping.default_class(), 1, packet).unwrap();
             }
             let mut out_bytes = 0;
             while let Dequeue::Packet(_, packet) = shaping.dequeue(0) {
-                out_bytes += u64::from(packet.received.len_bytes);
-                pool.give(packet.received.frame);
+                out_bytes += u64::from(packet.len_bytes);
+                pool.give(packet.frame);
             }
             assert!(
                 (BURST_BYTES - u64::from(LONG_BYTES)..=BURST_BYTES).contains(&out_bytes),
@@ -239,7 +242,7 @@ fn a_burst_is_the_same_for_long_packets() {
 /// One packet that waits for its turn is no standing queue, however long packets are; two of them are.
 #[test]
 fn codel_knows_how_long_packets_are() {
-    const LONG_BYTES: u32 = 3520;
+    const LONG_BYTES: u16 = 3520;
     const WAIT_NS: u64 = 30_000_000;
     let text = "default = \"a\"\n[[class]]\nname = \"a\"\nrate = \"2mbit\"\nfull = \"drop\"\n";
     for (standing, is_dropped) in [(1, false), (2, true)] {
@@ -252,16 +255,16 @@ fn codel_knows_how_long_packets_are() {
             let now_ns = u64::from(number) * WAIT_NS;
             if number >= standing {
                 match shaping.dequeue(now_ns) {
-                    Dequeue::Packet(_, packet) => pool.give(packet.received.frame),
+                    Dequeue::Packet(_, packet) => pool.give(packet.frame),
                     Dequeue::Dropped(_, packet) => {
                         dropped += 1;
-                        pool.give(packet.received.frame);
+                        pool.give(packet.frame);
                     }
                     other => panic!("{other:?}"),
                 }
             }
             let mut packet = packet(&mut pool, 1, number, 0, now_ns);
-            packet.received.len_bytes = LONG_BYTES;
+            packet.len_bytes = LONG_BYTES;
             shaping.enqueue(shaping.default_class(), 1, packet).unwrap();
         }
         assert_eq!(dropped > 0, is_dropped, "{standing} packets waiting: {dropped} dropped");

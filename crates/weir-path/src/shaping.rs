@@ -19,6 +19,7 @@
 //! Owner: one worker. Limits: a change to another kind of tree, or of a class's parent, begins with full buckets.
 
 mod change;
+mod release;
 mod rows;
 
 use std::sync::Arc;
@@ -33,7 +34,8 @@ use weir_core::shaper::class::{Class, ClassSize};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 
 use crate::classes::{Classes, FRAME_BYTES};
-use crate::packet::WirePacket;
+use crate::packet::PathPacket;
+pub use release::Release;
 pub use rows::Row;
 
 /// Where packets go that pass all limits; beyond every class of a tree.
@@ -57,7 +59,7 @@ pub struct Size {
 /// The classes of one direction.
 pub struct Shaping {
     size: Size,
-    shaper: Shaper<WirePacket>,
+    shaper: Shaper<PathPacket>,
     limits: Option<TbfConfig>,
     /// The longest packet that comes. Buckets of a tree admit while they are not in debt, so they are a packet less deep than the burst.
     packet_bytes_max: u64,
@@ -67,6 +69,8 @@ pub struct Shaping {
     /// How many packets one class may hold.
     packets_share: u64,
     gather_ns: u64,
+    /// Packets that left in the pass that brought them in.
+    dispatched: u64,
 }
 
 /// What there is beside the shaper when it is a tree.
@@ -74,7 +78,7 @@ struct Sharing {
     classes: Arc<Classes>,
     /// For each class of the file its number in the tree.
     numbers: Vec<usize>,
-    free: Class<WirePacket>,
+    free: Class<PathPacket>,
     /// Whether it is the free packets' turn.
     free_is_next: bool,
 }
@@ -92,6 +96,7 @@ impl Shaping {
             retired: Account::default(),
             packets_share: size.packets_max as u64,
             gather_ns: 0,
+            dispatched: 0,
         };
         shaping.set_gather();
         Ok(shaping)
@@ -151,8 +156,8 @@ impl Shaping {
         &mut self,
         class: usize,
         queue: usize,
-        packet: WirePacket,
-    ) -> Result<(), Refused<WirePacket>> {
+        packet: PathPacket,
+    ) -> Result<(), Refused<PathPacket>> {
         match &mut self.tree {
             Some(tree) if class == FREE => tree.free.enqueue(queue, packet),
             _ => self.shaper.enqueue(class, queue, packet),
@@ -161,7 +166,7 @@ impl Shaping {
 
     /// The next packet that may leave now.
     #[inline]
-    pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<WirePacket> {
+    pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<PathPacket> {
         let Some(tree) = self.tree.as_mut().filter(|tree| tree.free.held().packets > 0) else {
             return self.shaper.dequeue(now_ns);
         };
@@ -204,11 +209,6 @@ impl Shaping {
             }
         };
         shaped.unwrap_or(u64::MAX)
-    }
-
-    /// For how long departures are gathered: never so long that a bucket would overflow.
-    pub fn gather_ns(&self) -> u64 {
-        self.gather_ns
     }
 
     /// The times at which a class's feeders were not polled because it was full; to be told.
@@ -288,6 +288,3 @@ fn class_size(size: Size) -> ClassSize {
         poll_budget_bytes: u64::from(size.quantum_bytes),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,7 +4,7 @@
 //! transmit ring has entries. So what comes over always has room there, and what has no credit stays in its class:
 //!
 //! ```text
-//! room = TRANSMIT_PACKETS_MAX - (handed - finished)
+//! room = packets_max - (handed - finished)
 //! ```
 //!
 //! Each side counts what it finished where the other sees it; that word may be old, which delays and never loses. A worker that
@@ -19,10 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_core::drops::Count;
 use weir_core::packet::Packet;
-use weir_port::port::TRANSMIT_PACKETS_MAX;
 use weir_ring::handoff::{self, Inbox, InboxError, Outlet};
 
-use crate::packet::WirePacket;
+use crate::packet::PathPacket;
 
 /// What one side tells the other beside packets. The counters order nothing: what happened to a frame is told by the pool, and a
 /// packet by its ring.
@@ -45,24 +44,36 @@ impl Word {
 
 /// One worker's side.
 pub struct Crossing {
-    outlet: Outlet<WirePacket>,
-    inbox: Inbox<WirePacket>,
+    outlet: Outlet<PathPacket>,
+    inbox: Inbox<PathPacket>,
     handed: Count,
     taken: Count,
     here: Arc<Word>,
     there: Arc<Word>,
+    packets_max: u32,
 }
 
 impl Crossing {
-    /// Both sides.
-    pub fn new() -> Result<[Crossing; 2], InboxError> {
-        let mut ends = handoff::mesh(2, TRANSMIT_PACKETS_MAX as usize, 1)?.into_iter();
+    /// Both sides, between ports whose transmit rings have so many entries.
+    ///
+    /// # Errors
+    /// If the kernel does not give what wakes the workers.
+    pub fn new(packets_max: u32) -> Result<[Crossing; 2], InboxError> {
+        let mut ends = handoff::mesh(2, packets_max as usize, 1)?.into_iter();
         let words = [Word::new(), Word::new()];
         let mut side = |here: usize| {
             let (inbox, outlets) = ends.next().expect("an end for each of two workers");
             let outlet = outlets.into_iter().flatten().next().expect("a way to the other one");
             let (here, there) = (Arc::clone(&words[here]), Arc::clone(&words[1 - here]));
-            Crossing { outlet, inbox, handed: Count::default(), taken: Count::default(), here, there }
+            Crossing {
+                outlet,
+                inbox,
+                handed: Count::default(),
+                taken: Count::default(),
+                here,
+                there,
+                packets_max,
+            }
         };
         Ok([side(0), side(1)])
     }
@@ -70,7 +81,7 @@ impl Crossing {
     /// How many packets may be handed over now.
     pub fn room(&self) -> u32 {
         let inside = self.departing();
-        TRANSMIT_PACKETS_MAX.saturating_sub(u32::try_from(inside).unwrap_or(u32::MAX))
+        self.packets_max.saturating_sub(u32::try_from(inside).unwrap_or(u32::MAX))
     }
 
     /// Handed over and not finished, as far as is known here.
@@ -79,7 +90,7 @@ impl Crossing {
     }
 
     /// Hands a packet over, with the next [`Crossing::flush`]; there must be room.
-    pub fn hand(&mut self, packet: WirePacket) {
+    pub fn hand(&mut self, packet: PathPacket) {
         self.handed.add(packet.len_bytes());
         assert!(
             self.outlet.stage(packet).is_ok(),
@@ -96,7 +107,7 @@ impl Crossing {
     }
 
     /// Takes what has come over; how many packets.
-    pub fn take(&mut self, mut each: impl FnMut(WirePacket)) -> usize {
+    pub fn take(&mut self, mut each: impl FnMut(PathPacket)) -> usize {
         let taken = &mut self.taken;
         self.inbox.drain(|_, packet| {
             taken.add(packet.len_bytes());

@@ -80,7 +80,7 @@ impl Queue {
 
 /// The turns of one port's queues.
 #[derive(Debug)]
-pub struct Intake {
+pub struct PollOrder {
     queues: Box<[Queue]>,
     fresh: VecDeque<usize>,
     suspected: VecDeque<usize>,
@@ -91,6 +91,9 @@ pub struct Intake {
     quantum_bytes: i64,
     /// Each group's round.
     rounds: Vec<u64>,
+    /// How many queues of each group are known to have packets, and the groups that have such, in no order.
+    working: Vec<u32>,
+    groups_working: Vec<usize>,
     /// When queues are looked at whose look is due; `u64::MAX` for never.
     recheck_ns: u64,
     /// The time it is put off to at the most.
@@ -100,13 +103,13 @@ pub struct Intake {
     empty_wakes: u64,
 }
 
-impl Intake {
+impl PollOrder {
     /// For a port of `queues` queues that each bring `quantum_bytes` a round, in one group, all idle and to be looked at first
     /// at `now_ns`.
-    pub fn new(queues: usize, quantum_bytes: u32, now_ns: u64) -> Intake {
+    pub fn new(queues: usize, quantum_bytes: u32, now_ns: u64) -> PollOrder {
         let queue =
             Queue { state: State::Idle, looks_left: 0, look_ns: u64::MAX, group: 0, used_bytes: 0, round: 0 };
-        Intake {
+        PollOrder {
             queues: vec![queue; queues].into_boxed_slice(),
             fresh: VecDeque::with_capacity(queues),
             suspected: VecDeque::with_capacity(queues),
@@ -115,6 +118,8 @@ impl Intake {
             active_left: 0,
             quantum_bytes: i64::from(quantum_bytes),
             rounds: vec![0],
+            working: vec![0],
+            groups_working: Vec::with_capacity(1),
             recheck_ns: u64::MAX,
             recheck_ns_max: u64::MAX,
             sweep_ns: now_ns,
@@ -133,10 +138,16 @@ impl Intake {
         !self.fresh.is_empty() || !self.active.is_empty()
     }
 
+    /// The groups of queues that are known to have packets.
+    pub fn groups_with_work(&self) -> impl Iterator<Item = usize> + '_ {
+        self.groups_working.iter().copied()
+    }
+
     /// Notes that a packet was announced in `queue`.
     pub fn announce(&mut self, queue: usize) {
         if self.is_quiet(queue) {
             self.queues[queue].state = State::Fresh(0);
+            self.begin_work(self.queues[queue].group);
             self.fresh.push_back(queue);
         }
     }
@@ -155,7 +166,10 @@ impl Intake {
 
     /// Makes room for groups up to `group`, which takes memory.
     pub fn make_room(&mut self, group: usize) {
-        self.rounds.resize(self.rounds.len().max(group + 1), 0);
+        let groups = self.rounds.len().max(group + 1);
+        self.rounds.resize(groups, 0);
+        self.working.resize(groups, 0);
+        self.groups_working.reserve(groups - self.groups_working.len());
     }
 
     /// Puts `queue` into a group that there is room for. What it has used of its share goes with it.
@@ -165,13 +179,35 @@ impl Intake {
     /// When there is no such group.
     #[inline]
     pub fn set_group(&mut self, queue: usize, group: usize) {
+        let is_working = !self.is_quiet(queue);
         let queue = &mut self.queues[queue];
         if queue.group != group {
-            (queue.group, queue.round) = (group, self.rounds[group]);
+            let before = std::mem::replace(&mut queue.group, group);
+            queue.round = self.rounds[group];
+            if is_working {
+                self.end_work(before);
+                self.begin_work(group);
+            }
         }
     }
 
-    /// The first quiet queue whose turn it is in this pass and that `may` be polled; [`Intake::polled`] must follow.
+    /// A queue of a group is known to have packets now.
+    fn begin_work(&mut self, group: usize) {
+        self.working[group] += 1;
+        if self.working[group] == 1 {
+            self.groups_working.push(group);
+        }
+    }
+
+    /// A queue of a group is no longer known to have packets.
+    fn end_work(&mut self, group: usize) {
+        self.working[group] -= 1;
+        if self.working[group] == 0 {
+            self.groups_working.retain(|&other| other != group);
+        }
+    }
+
+    /// The first quiet queue whose turn it is in this pass and that `may` be polled; [`PollOrder::polled`] must follow.
     pub fn next_quiet(&mut self, may: impl Fn(usize) -> bool) -> Option<usize> {
         let mut at = 0;
         while at < self.fresh_left {
@@ -204,7 +240,7 @@ impl Intake {
     }
 
     /// The active queue whose turn it is in this pass, of those that `may` be polled; the others keep their places.
-    /// [`Intake::polled`] must follow.
+    /// [`PollOrder::polled`] must follow.
     pub fn next_active(&mut self, may: impl Fn(usize) -> bool) -> Option<usize> {
         let at = self.active.iter().take(self.active_left).position(|&queue| may(queue))?;
         let queue = self.active.remove(at)?;
@@ -232,6 +268,23 @@ impl Intake {
         self.share_left(queue);
         self.queues[queue].used_bytes += bytes as i64;
         let state = std::mem::replace(&mut self.queues[queue].state, State::Idle);
+        self.note_polled(queue, state, (packets, bytes, full), now_ns);
+        let group = self.queues[queue].group;
+        match (matches!(state, State::Fresh(_) | State::Active), self.is_quiet(queue)) {
+            (true, true) => self.end_work(group),
+            (false, false) => self.begin_work(group),
+            _ => {}
+        }
+    }
+
+    /// What becomes of a queue that was in a state before it was polled.
+    fn note_polled(
+        &mut self,
+        queue: usize,
+        state: State,
+        (packets, bytes, full): (usize, u64, bool),
+        now_ns: u64,
+    ) {
         if full {
             let share_left = self.share_left(queue);
             // Early it brings no more than its share: another packet like these must fit in what is left.
@@ -323,5 +376,5 @@ impl Intake {
 }
 
 #[cfg(test)]
-#[path = "intake_tests.rs"]
+#[path = "poll_order_tests.rs"]
 mod tests;

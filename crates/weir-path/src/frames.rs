@@ -1,0 +1,32 @@
+//! The frames of a worker: where packets begin and end.
+//!
+//! Conservation (invariant 1): a frame is in the pool, on loan to the kernel, or in the hands of whoever holds its
+//! [`weir_ring::memory::Frame`].
+//!
+//! Owner: one worker.
+
+use std::sync::Arc;
+
+use weir_ring::loans::Loans;
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+
+/// The frames of one worker: those that are free, and those that are with the kernel.
+pub struct Frames {
+    /// Free frames.
+    pub pool: Pool,
+    /// Frames on loan.
+    pub loans: Loans,
+}
+
+impl Frames {
+    /// Over a worker's pool, with nothing on loan.
+    pub fn new(pool: Pool) -> Frames {
+        Frames { loans: Loans::new(Arc::clone(pool.memory())), pool }
+    }
+
+    /// The memory that they are of.
+    pub fn memory(&self) -> &Arc<FrameMemory> {
+        self.pool.memory()
+    }
+}

@@ -1,0 +1,20 @@
+#![forbid(unsafe_code)]
+//! The path of a packet, from one port to another. No clock, no threads, no system call: what the kernel has is behind the traits of
+//! [`port`], and time is an argument.
+//!
+//! In the order a packet meets them: it comes in at a port by an [`intake`], waits in the classes of a [`shaping`] until these admit it,
+//! crosses over to another [`worker`] if that has the far end ([`crossing`]), and goes out by an [`exit`]. [`packet`] is what moves, in
+//! the [`frames`] of a worker; [`end`] is all there is at one port; [`worker`] has the pass whose lines are these stations.
+
+pub mod backoff;
+pub mod carrier;
+pub mod classes;
+pub mod crossing;
+pub mod end;
+pub mod exit;
+pub mod frames;
+pub mod intake;
+pub mod packet;
+pub mod port;
+pub mod shaping;
+pub mod worker;

@@ -1,0 +1,199 @@
+//! A port of the path on a virtual clock: kernel queues that hold what is sent until it is polled, and a device that transmits at once.
+//!
+//! ```text
+//! socket --charged--> kernel queue q (qdisc, then a ring of the pair) --poll--> PathPacket        PathPacket --put--> left
+//! ```
+//!
+//! A packet stays charged to its socket until a poll takes it: that is what holds the sender. A sender announces its packet just before
+//! it enters the queue, so a poll may come too early for it. What the path moves is a frame with a length; which packet of the
+//! simulation lies in it is remembered beside it, by both ports of a wire together ([`Inside`]).
+//!
+//! Owner: one worker. Source: the mechanism verified on a live kernel (veth, owned NAPI instances).
+//! Limits: the far side never refuses; a queue's ring and qdisc are one FIFO, bounded by `queue_packets`.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+
+use weir_core::drops::Count;
+use weir_core::packet::Packet;
+use weir_path::carrier::Carrier;
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
+
+use crate::packet::SimPacket;
+
+/// The most packets on the transmit ring, as of the kernel's ports.
+pub const TRANSMIT_PACKETS_MAX: u32 = 1024;
+
+/// What the ports of a wire know of the packets between them, and what they did in a pass.
+#[derive(Debug, Default)]
+pub struct Inside {
+    /// The time of the pass.
+    pub now_ns: u64,
+    /// Polls since it was taken.
+    pub polls: u64,
+    /// Buffers given back to their sockets: sender and truesize.
+    pub freed: Vec<(u32, u32)>,
+    /// What left, in order.
+    pub left: Vec<SimPacket>,
+    /// By frame.
+    packets: Vec<Option<SimPacket>>,
+}
+
+/// A port of the simulation.
+#[derive(Debug)]
+pub struct SimPort {
+    queues: Vec<KernelQueue>,
+    queue_packets: usize,
+    poll_packets: Option<u32>,
+    poll_budget: u32,
+    held: Count,
+    in_flight: VecDeque<u32>,
+    inside: Rc<RefCell<Inside>>,
+}
+
+/// One queue's qdisc and ring, and the word in which its packets are announced.
+#[derive(Debug, Default)]
+struct KernelQueue {
+    /// Each with the time from which a poll finds it.
+    packets: VecDeque<(u64, SimPacket)>,
+    is_announced: bool,
+}
+
+impl SimPort {
+    /// A port of so many queues that each hold `queue_packets` at most; polls bring `poll_packets`, or as many as the path asks for.
+    pub fn new(
+        queues: usize,
+        queue_packets: usize,
+        poll_packets: Option<u32>,
+        inside: Rc<RefCell<Inside>>,
+    ) -> SimPort {
+        SimPort {
+            queues: (0..queues).map(|_| KernelQueue::default()).collect(),
+            queue_packets,
+            poll_packets,
+            poll_budget: 1,
+            held: Count::default(),
+            in_flight: VecDeque::new(),
+            inside,
+        }
+    }
+
+    /// A process sends into a queue: it announces its packet, and has put it in by `entered_ns`. Whether it was announced, as it is where
+    /// none was; and the packet, if the queue is full.
+    pub fn send(&mut self, queue: usize, packet: SimPacket, entered_ns: u64) -> (bool, Option<SimPacket>) {
+        let queue = &mut self.queues[queue];
+        let is_first = !std::mem::replace(&mut queue.is_announced, true);
+        if queue.packets.len() == self.queue_packets {
+            return (is_first, Some(packet));
+        }
+        self.held.add(packet.len_bytes());
+        queue.packets.push_back((entered_ns, packet));
+        (is_first, None)
+    }
+
+    /// What its queues' counters say is in them.
+    pub fn held(&self) -> Count {
+        self.held
+    }
+
+    /// The packets still charged to their sockets, one by one.
+    pub fn queued(&self) -> impl Iterator<Item = &SimPacket> {
+        self.queues.iter().flat_map(|queue| queue.packets.iter().map(|(_, packet)| packet))
+    }
+
+    /// How many packets a poll brings.
+    pub fn poll_budget(&self) -> u32 {
+        self.poll_budget
+    }
+}
+
+impl ReceiveQueues for SimPort {
+    fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn is_announced(&self, queue: usize) -> bool {
+        self.queues[queue].is_announced
+    }
+
+    fn expect(&mut self, queue: usize) {
+        self.queues[queue].is_announced = false;
+    }
+
+    fn set_announced(&mut self, queue: usize) {
+        self.queues[queue].is_announced = true;
+    }
+
+    fn set_backlog(&mut self, _: usize, _: bool) {}
+
+    fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        let inside = &mut *self.inside.borrow_mut();
+        inside.polls += 1;
+        let queue = &mut self.queues[queue].packets;
+        let before = received.len();
+        while received.len() - before < self.poll_budget as usize
+            && queue.front().is_some_and(|(entered_ns, _)| *entered_ns <= inside.now_ns)
+            && let Some(frame) = frames.pool.take()
+            && let Some((_, packet)) = queue.pop_front()
+        {
+            self.held.sub(packet.len_bytes());
+            inside.freed.push((packet.sender, packet.truesize_bytes));
+            let index = frames.memory().index_of(&frame) as usize;
+            received.push(PathPacket::new(frame, 0, packet.len_bytes() as u16));
+            if inside.packets.len() <= index {
+                inside.packets.resize(index + 1, None);
+            }
+            inside.packets[index] = Some(packet);
+        }
+        received.len() - before
+    }
+
+    fn collect(&mut self, _: usize, _: &mut Frames, _: &mut Vec<PathPacket>) -> usize {
+        0
+    }
+
+    fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        self.poll_budget = self.poll_packets.unwrap_or(packets);
+        self.poll_budget
+    }
+}
+
+impl TransmitRing for SimPort {
+    fn packet_bytes_max(&self) -> u32 {
+        u32::from(u16::MAX)
+    }
+
+    fn room(&self) -> u32 {
+        TRANSMIT_PACKETS_MAX - self.in_flight.len() as u32
+    }
+
+    fn put(&mut self, packet: PathPacket, frames: &mut Frames) {
+        let inside = &mut *self.inside.borrow_mut();
+        let index = frames.memory().index_of(&packet.frame) as usize;
+        inside.left.push(inside.packets[index].take().expect("what leaves has come in"));
+        self.in_flight.push_back(packet.len_bytes.into());
+        frames.pool.give(packet.frame);
+    }
+
+    fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
+        Ok(Transmit::Progress)
+    }
+
+    fn has_carrier(&self) -> bool {
+        true
+    }
+
+    fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(u32, Completion)) {
+        self.in_flight.drain(..).for_each(|len_bytes| each(len_bytes, Completion::Delivered));
+    }
+
+    fn in_flight(&self) -> Count {
+        let mut all = Count::default();
+        self.in_flight.iter().for_each(|&len_bytes| all.add(len_bytes));
+        all
+    }
+}
