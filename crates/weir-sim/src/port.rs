@@ -9,7 +9,7 @@
 //! simulation lies in it is remembered beside it, by both ports of a wire together ([`Inside`]).
 //!
 //! Owner: one worker. Source: the mechanism verified on a live kernel (veth, owned NAPI instances).
-//! Limits: the far side never refuses; a queue's ring and qdisc are one FIFO, bounded by `queue_packets`.
+//! Limits: the far side refuses nothing; a queue's ring and qdisc are one FIFO, bounded by `queue_packets`.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -28,6 +28,9 @@ use crate::packet::SimPacket;
 /// The most packets on the transmit ring, as of the kernel's ports.
 pub const TRANSMIT_PACKETS_MAX: u32 = 1024;
 
+/// The longest packet that a port transmits: of an MTU of 1500.
+pub const PACKET_BYTES_MAX: u32 = 1514;
+
 /// What the ports of a wire know of the packets between them, and what they did in a pass.
 #[derive(Debug, Default)]
 pub struct Inside {
@@ -43,6 +46,17 @@ pub struct Inside {
     packets: Vec<Option<SimPacket>>,
 }
 
+/// What a kernel may do wrong, to see that this is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A poll brings four times as much as it may.
+    PollOverruns,
+    /// Of a queue that is empty, no packet is announced.
+    AnnouncementLost,
+    /// A worker that sleeps with something inside is not woken by its timer.
+    TimerLost,
+}
+
 /// A port of the simulation.
 #[derive(Debug)]
 pub struct SimPort {
@@ -52,6 +66,8 @@ pub struct SimPort {
     poll_budget: u32,
     held: Count,
     in_flight: VecDeque<u32>,
+    is_stuck: bool,
+    fault: Option<Fault>,
     inside: Rc<RefCell<Inside>>,
 }
 
@@ -78,15 +94,28 @@ impl SimPort {
             poll_budget: 1,
             held: Count::default(),
             in_flight: VecDeque::new(),
+            is_stuck: false,
+            fault: None,
             inside,
         }
+    }
+
+    /// Makes the kernel do something wrong from now on.
+    pub fn set_fault(&mut self, fault: Option<Fault>) {
+        self.fault = fault;
+    }
+
+    /// Makes the device complete nothing, or go on.
+    pub fn set_stuck(&mut self, is_stuck: bool) {
+        self.is_stuck = is_stuck;
     }
 
     /// A process sends into a queue: it announces its packet, and has put it in by `entered_ns`. Whether it was announced, as it is where
     /// none was; and the packet, if the queue is full.
     pub fn send(&mut self, queue: usize, packet: SimPacket, entered_ns: u64) -> (bool, Option<SimPacket>) {
         let queue = &mut self.queues[queue];
-        let is_first = !std::mem::replace(&mut queue.is_announced, true);
+        let is_lost = self.fault == Some(Fault::AnnouncementLost);
+        let is_first = !is_lost && !std::mem::replace(&mut queue.is_announced, true);
         if queue.packets.len() == self.queue_packets {
             return (is_first, Some(packet));
         }
@@ -135,7 +164,8 @@ impl ReceiveQueues for SimPort {
         inside.polls += 1;
         let queue = &mut self.queues[queue].packets;
         let before = received.len();
-        while received.len() - before < self.poll_budget as usize
+        let overrun = if self.fault == Some(Fault::PollOverruns) { 4 } else { 1 };
+        while received.len() - before < (self.poll_budget * overrun) as usize
             && queue.front().is_some_and(|(entered_ns, _)| *entered_ns <= inside.now_ns)
             && let Some(frame) = frames.pool.take()
             && let Some((_, packet)) = queue.pop_front()
@@ -164,7 +194,7 @@ impl ReceiveQueues for SimPort {
 
 impl TransmitRing for SimPort {
     fn packet_bytes_max(&self) -> u32 {
-        u32::from(u16::MAX)
+        PACKET_BYTES_MAX
     }
 
     fn room(&self) -> u32 {
@@ -180,7 +210,7 @@ impl TransmitRing for SimPort {
     }
 
     fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
-        Ok(Transmit::Progress)
+        Ok(if self.is_stuck { Transmit::Busy } else { Transmit::Progress })
     }
 
     fn has_carrier(&self) -> bool {
@@ -188,7 +218,8 @@ impl TransmitRing for SimPort {
     }
 
     fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(u32, Completion)) {
-        self.in_flight.drain(..).for_each(|len_bytes| each(len_bytes, Completion::Delivered));
+        let ended = if self.is_stuck { 0 } else { self.in_flight.len() };
+        self.in_flight.drain(..ended).for_each(|len_bytes| each(len_bytes, Completion::Delivered));
     }
 
     fn in_flight(&self) -> Count {

@@ -29,6 +29,7 @@ use weir_core::{
 
 use crate::{
     parameters::MachineParameters,
+    port::Fault,
     seed,
     sender::{Program, Wait},
     socket::SNDBUF_BYTES_DEFAULT,
@@ -125,6 +126,8 @@ pub struct Scenario {
     pub poll_packets: usize,
     /// Weir: what one queue's qdisc and ring hold; 0 for all that its senders' buffers can.
     pub queue_packets: usize,
+    /// Weir: what its kernel does wrong, to see that it is found.
+    pub fault: Option<Fault>,
     /// What must come of it.
     pub expects: Vec<Expect>,
 }
@@ -150,6 +153,7 @@ impl Default for Scenario {
             queues: 0,
             poll_packets: 0,
             queue_packets: 0,
+            fault: None,
             expects: Vec::new(),
         }
     }

@@ -25,7 +25,7 @@ use weir_ring::pool::Pool;
 
 use crate::effects::Effects;
 use crate::packet::SimPacket;
-use crate::port::{Inside, SimPort};
+use crate::port::{Fault, Inside, SimPort};
 
 /// How a wire is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub struct WeirParameters {
     pub packet_ns: u64,
     /// Until when the worker looks for packets even if nothing is inside.
     pub end_ns: u64,
+    /// What the kernel does wrong.
+    pub fault: Option<Fault>,
 }
 
 /// Frames of packet memory, as many as a wire has by default, each long enough for an Ethernet frame.
@@ -81,8 +83,9 @@ impl WeirWire {
         let inside = Rc::new(RefCell::new(Inside::default()));
         let poll_budget_max = parameters.poll_packets.unwrap_or(0).max(POLL_PACKETS_MAX);
         let end = |index: usize, queues: usize, limits: Option<TbfConfig>| {
-            let WeirParameters { queue_packets, poll_packets, .. } = parameters;
-            let port = SimPort::new(queues, queue_packets, poll_packets, Rc::clone(&inside));
+            let WeirParameters { queue_packets, poll_packets, fault, .. } = parameters;
+            let mut port = SimPort::new(queues, queue_packets, poll_packets, Rc::clone(&inside));
+            port.set_fault(fault);
             End::new(index, port, u64::from(FRAMES / 2), poll_budget_max, limits, 0)
                 .map_err(|error| error.to_string())
         };
@@ -144,7 +147,8 @@ impl WeirWire {
         self.is_parked = true;
         self.counts.parks += 1;
         if now_ns < self.parameters.end_ns || self.held() != Count::default() {
-            effects.wake_at_ns = pass.wake_ns.map(|wake_ns| wake_ns.max(done_ns));
+            let is_lost = self.parameters.fault == Some(Fault::TimerLost) && self.held() != Count::default();
+            effects.wake_at_ns = pass.wake_ns.filter(|_| !is_lost).map(|wake_ns| wake_ns.max(done_ns));
         }
     }
 

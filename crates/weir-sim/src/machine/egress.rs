@@ -59,6 +59,7 @@ impl Egress {
                     // The far side's stack runs in the transmitter's context, whoever transmits.
                     packet_ns: scenario.machine.worker_packet_ns + scenario.machine.deliver_ns,
                     end_ns: scenario.time_ns,
+                    fault: scenario.fault,
                 };
                 Ok(Egress::Weir(Box::new(WeirWire::new(parameters)?)))
             }

@@ -1,0 +1,277 @@
+//! The worker of a wire in virtual time, on modelled ports: what it takes in, holds, lets out, how it changes and ends.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_core::classify::{Classifier, Target};
+use weir_core::drops::DropReason;
+use weir_core::rate::Rate;
+use weir_core::shaper::backlog::Rule;
+use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_path::classes::{ClassConfig, Classes, Kind, LeafRules};
+use weir_path::crossing::Crossing;
+use weir_path::end::End;
+use weir_path::frames::Frames;
+use weir_path::port::{POLL_PACKETS_MAX, TransmitRing};
+use weir_path::worker::{Pass, Worker};
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+use weir_sim::packet::SimPacket;
+use weir_sim::port::{Inside, SimPort, TRANSMIT_PACKETS_MAX};
+
+const FRAMES: u32 = 4096;
+const FRAME_BYTES: u32 = 1536;
+const QUEUES: usize = 4;
+const HELD_MAX: u64 = 1024;
+/// 1000 bytes take 0.8 ms at 10 Mbit/s.
+const PAYLOAD_BYTES: u32 = 1000 - 42;
+const MS: u64 = 1_000_000;
+
+fn limits(limit_bytes: u64) -> TbfConfig {
+    let rate = Rate::from_bits_per_s(10_000_000).unwrap();
+    TbfConfig { rate, burst_bytes: 2_000, peak: None, limit: Limit::Bytes(limit_bytes) }
+}
+
+/// A wire of one worker; packets are sent at its first end.
+struct Bench {
+    worker: Worker<SimPort>,
+    inside: Rc<RefCell<Inside>>,
+    sent: [u64; QUEUES],
+    left: Vec<SimPacket>,
+    now_ns: u64,
+}
+
+fn end(index: usize, limits: Option<TbfConfig>, inside: &Rc<RefCell<Inside>>, held_max: u64) -> End<SimPort> {
+    let port = SimPort::new(QUEUES, 10_000, None, Rc::clone(inside));
+    End::new(index, port, held_max, POLL_PACKETS_MAX, limits, 0).unwrap()
+}
+
+impl Bench {
+    fn new(limits: Option<TbfConfig>, held_max: u64) -> Bench {
+        let inside = Rc::<RefCell<Inside>>::default();
+        let frames = Frames::new(Pool::new(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap()));
+        let ends = vec![end(0, limits, &inside, held_max), end(1, None, &inside, held_max)];
+        let worker = Worker::new(ends, frames, None);
+        Bench { worker, inside, sent: [0; QUEUES], left: Vec::new(), now_ns: 0 }
+    }
+
+    fn send(&mut self, queue: usize, packets: usize) {
+        for _ in 0..packets {
+            let packet = SimPacket::datagram(queue as u32, self.sent[queue], PAYLOAD_BYTES, self.now_ns);
+            self.sent[queue] += 1;
+            let (_, refused) = self.worker.end_mut(0).0.port.send(queue, packet, self.now_ns);
+            assert!(refused.is_none());
+        }
+    }
+
+    fn pass(&mut self) -> Pass {
+        self.inside.borrow_mut().now_ns = self.now_ns;
+        let pass = self.worker.pass(self.now_ns).unwrap();
+        self.left.append(&mut self.inside.borrow_mut().left);
+        for end in self.worker.ends() {
+            assert!(end.shaping.account().balances(end.shaping.held()), "the classes' books");
+            assert!(end.exit.account().balances(end.port.in_flight()), "the exit's books");
+        }
+        pass
+    }
+
+    /// Passes until nothing moves; when the next is due.
+    fn settle(&mut self) -> Option<u64> {
+        loop {
+            let pass = self.pass();
+            if pass.moved == 0 {
+                return pass.wake_ns;
+            }
+        }
+    }
+
+    /// Passes until nothing is inside, each when the one before said.
+    fn run_dry(&mut self) {
+        for _ in 0..100_000 {
+            let wake_ns = self.settle();
+            if self.queued() + self.held() == 0 {
+                return;
+            }
+            self.now_ns = wake_ns.expect("what is inside has a time").max(self.now_ns);
+        }
+        panic!("{} queued and {} held for ever", self.queued(), self.held());
+    }
+
+    fn queued(&self) -> u64 {
+        self.worker.ends()[0].port.held().packets
+    }
+
+    fn held(&self) -> u64 {
+        self.worker.ends()[0].shaping.held().packets
+    }
+
+    /// Every packet has left, each queue's in order.
+    fn require_all(&self) {
+        for queue in 0..QUEUES {
+            let of_queue = self.left.iter().filter(|packet| packet.sender as usize == queue);
+            let numbers: Vec<_> = of_queue.map(|packet| packet.sequence).collect();
+            assert_eq!(numbers, (0..self.sent[queue]).collect::<Vec<_>>(), "queue {queue}");
+        }
+    }
+}
+
+#[test]
+fn what_finds_no_room_stays_with_its_sender_and_leaves_in_time() {
+    let mut bench = Bench::new(Some(limits(20_000)), HELD_MAX);
+    bench.send(0, 500);
+    bench.settle();
+    // The credit of 20 packets, what one poll brings beyond it, and the burst of 2 that has left.
+    assert!((18..=24).contains(&bench.held()), "{} held", bench.held());
+    assert_eq!(bench.queued() + bench.held() + bench.left.len() as u64, 500);
+    let begin_ns = bench.now_ns;
+    bench.run_dry();
+    bench.require_all();
+    let least_ns = 498 * 800_000;
+    let took_ns = bench.now_ns - begin_ns;
+    assert!((least_ns..least_ns + MS).contains(&took_ns), "500 packets in {took_ns} ns");
+}
+
+#[test]
+fn a_quiet_queue_passes_a_full_class_by_its_door() {
+    let mut bench = Bench::new(Some(limits(20_000)), HELD_MAX);
+    (0..3).for_each(|queue| bench.send(queue, 200));
+    bench.settle();
+    bench.send(3, 1);
+    bench.settle();
+    assert_eq!(bench.worker.ends()[0].port.queued().filter(|packet| packet.sender == 3).count(), 0);
+    // Its turn comes before those of packets that were there first.
+    for _ in 0..8 {
+        bench.now_ns += MS;
+        bench.settle();
+    }
+    assert!(bench.left.iter().any(|packet| packet.sender == 3));
+    bench.run_dry();
+    bench.require_all();
+}
+
+#[test]
+fn a_far_end_that_takes_nothing_holds_the_senders_and_lets_them_go_on() {
+    let mut bench = Bench::new(None, 300);
+    bench.worker.end_mut(1).0.port.set_stuck(true);
+    bench.send(0, 5_000);
+    for _ in 0..50 {
+        let wake_ns = bench.settle().expect("a look is due");
+        assert!(wake_ns <= bench.now_ns + MS, "frames come back without a word");
+        bench.now_ns = wake_ns;
+    }
+    let departing = bench.worker.ends()[1].port.in_flight().packets;
+    let inside = bench.held() + departing;
+    assert!((300..=300 + u64::from(POLL_PACKETS_MAX)).contains(&inside), "{inside} inside");
+    assert!(bench.queued() > 4_500);
+    bench.worker.end_mut(1).0.port.set_stuck(false);
+    bench.run_dry();
+    bench.require_all();
+}
+
+#[test]
+fn a_packet_that_is_too_long_is_dropped_and_counted() {
+    let mut bench = Bench::new(None, HELD_MAX);
+    let long = SimPacket::datagram(0, 0, 1514 - 42 + 1, 0);
+    bench.worker.end_mut(0).0.port.send(0, long, 0);
+    bench.settle();
+    let exit = bench.worker.ends()[1].exit.account();
+    assert_eq!((exit.dropped.get(DropReason::TooLong).packets, exit.accepted.packets), (1, 1));
+    let census = bench.worker.frames().pool.census();
+    assert_eq!(census.out, 0, "its frame is free again");
+}
+
+fn class(name: &str, rate: &str) -> ClassConfig {
+    let rate: Rate = rate.parse().unwrap();
+    ClassConfig {
+        name: name.into(),
+        parent: None,
+        rate,
+        ceil: rate,
+        burst_bytes: 20_480,
+        cburst_bytes: 20_480,
+        bounded: false,
+        quantum_bytes: 1514,
+        leaf: Some(LeafRules { priority: 0, queue_ns: 5 * MS, rule: Rule::default() }),
+    }
+}
+
+#[test]
+fn classes_change_under_load_and_nothing_is_lost_or_overtakes() {
+    let tree = |kind, names: &[&str]| {
+        Arc::new(Classes {
+            kind,
+            classes: names.iter().map(|name| class(name, "5mbit")).collect(),
+            classifier: Classifier::new(Vec::new(), Target::Class(0)).unwrap(),
+            default: Some(0),
+            warnings: Vec::new(),
+        })
+    };
+    let trees = [tree(Kind::Htb, &["a"]), tree(Kind::Htb, &["b", "a"]), tree(Kind::Cbq, &["a"])];
+    let mut bench = Bench::new(Some(limits(20_000)), HELD_MAX);
+    for change in 0..60 {
+        (0..QUEUES).for_each(|queue| bench.send(queue, 5));
+        bench.settle();
+        let now_ns = bench.now_ns;
+        if change % 4 == 3 {
+            let changed = bench.worker.end_mut(0).0.set_limits(Some(limits(10_000 + change * 500)), now_ns);
+            changed.unwrap();
+        } else {
+            bench.worker.set_classes(&trees[change as usize % 3], now_ns);
+        }
+        bench.now_ns += MS;
+    }
+    bench.run_dry();
+    bench.require_all();
+}
+
+#[test]
+fn who_stops_takes_nothing_in_and_ends_when_all_has_left() {
+    let mut bench = Bench::new(Some(limits(20_000)), HELD_MAX);
+    bench.send(0, 100);
+    bench.settle();
+    let (queued, inside) = (bench.queued(), bench.held());
+    assert!(!bench.worker.is_drained());
+    bench.send(1, 10);
+    while !bench.worker.is_drained() {
+        let pass = bench.worker.drain(bench.now_ns).unwrap();
+        bench.now_ns = pass.wake_ns.unwrap_or(bench.now_ns).max(bench.now_ns + 1);
+    }
+    assert_eq!(bench.queued(), queued + 10, "what is still with its sender stays there");
+    assert_eq!(bench.inside.borrow().left.len() as u64, inside);
+}
+
+/// Two workers on one thread, in turn.
+#[test]
+fn a_worker_hands_over_no_more_than_the_other_has_room_for() {
+    let inside = Rc::<RefCell<Inside>>::default();
+    let pools = Pool::for_workers(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap(), 2);
+    let crossings = Crossing::new(TRANSMIT_PACKETS_MAX).unwrap();
+    let mut workers: Vec<_> = pools
+        .into_iter()
+        .zip(crossings)
+        .enumerate()
+        .map(|(index, (pool, crossing))| {
+            Worker::new(vec![end(index, None, &inside, 3_000)], Frames::new(pool), Some(crossing))
+        })
+        .collect();
+    workers[1].end_mut(1).0.port.set_stuck(true);
+    for sequence in 0..3_000 {
+        let packet = SimPacket::datagram(0, sequence, PAYLOAD_BYTES, 0);
+        workers[0].end_mut(0).0.port.send(0, packet, 0);
+    }
+    for now_ns in 0..200 {
+        workers.iter_mut().for_each(|worker| drop(worker.pass(now_ns).unwrap()));
+    }
+    let handed = |workers: &[Worker<SimPort>]| workers[0].crossing().unwrap().counts().0.packets;
+    assert_eq!(handed(&workers), u64::from(TRANSMIT_PACKETS_MAX), "as long as its transmit ring");
+    workers[1].end_mut(1).0.port.set_stuck(false);
+    for now_ns in 200..2_000 {
+        workers.iter_mut().for_each(|worker| drop(worker.pass(now_ns).unwrap()));
+    }
+    let numbers: Vec<_> = inside.borrow().left.iter().map(|packet| packet.sequence).collect();
+    assert_eq!(numbers, (0..3_000).collect::<Vec<_>>());
+    assert!(!workers[1].is_drained(), "the first may have more");
+    assert!(workers[0].is_drained() || workers[1].is_drained());
+    assert!(workers[0].is_drained() && workers[1].is_drained());
+}
