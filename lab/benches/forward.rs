@@ -2,6 +2,9 @@
 //!
 //! The systems take turns, ABCCBA, so that a drift of the machine hits all alike; medians, and the ratio to each peer with its
 //! spread over the turns. Needs root; `testpmd` is left out, and said so, where it is not installed (`apt-get install dpdk-dev`).
+//!
+//! `WEIR_BEFORE=FILE` measures another build of `weir` as the only peer, ten turns each, with one worker and with two: a change of the
+//! path may cost 2 % at most.
 
 #[path = "../../benches/floors.rs"]
 mod floors;
@@ -21,11 +24,15 @@ use weir_lab::wire::Wire;
 const PAYLOAD_BYTES: usize = 18;
 const TIME: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 4;
+/// Beside another build: how often, and of what that does.
+const ROUNDS_BEFORE: usize = 10;
+const BEFORE_LEAST: f64 = 0.98;
 const PORT: u16 = 5001;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
     Weir,
+    Before,
     Testpmd,
     Bridge,
 }
@@ -47,6 +54,9 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let weir = binary()?;
+    if let Some(before) = std::env::var_os("WEIR_BEFORE") {
+        return beside(&weir, Path::new(&before));
+    }
     let mut systems = vec![System::Weir, System::Testpmd, System::Bridge];
     if !Path::new("/usr/bin/dpdk-testpmd").exists() {
         println!("forward: dpdk-testpmd is not installed (apt-get install dpdk-dev): left out");
@@ -60,7 +70,7 @@ fn main() -> Result<ExitCode> {
             order.reverse();
         }
         for index in order {
-            let turn = turn(systems[index], &weir).with_context(|| format!("{:?}", systems[index]))?;
+            let turn = turn(systems[index], &weir, &[]).with_context(|| format!("{:?}", systems[index]))?;
             figures[index].push(turn);
         }
     }
@@ -102,6 +112,37 @@ fn main() -> Result<ExitCode> {
     Ok(floors.finish())
 }
 
+/// Two builds of `weir` in turn.
+fn beside(weir: &Path, before: &Path) -> Result<ExitCode> {
+    println!("{}", Machine::measure()?.to_line());
+    let mut floors = Floors::default();
+    for workers in ["1", "2"] {
+        let options = ["--workers", workers];
+        let mut ratios: [Vec<f64>; 2] = Default::default();
+        for round in 0..ROUNDS_BEFORE {
+            let mut order = [(System::Weir, weir), (System::Before, before)];
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            let of = |system| -> Result<Figures> {
+                let (_, binary) = order.iter().find(|(other, _)| *other == system).context("one of both")?;
+                turn(system, binary, &options)
+            };
+            let (first, second) = (of(order[0].0)?, of(order[1].0)?);
+            let (ours, theirs) = if round % 2 == 1 { (second, first) } else { (first, second) };
+            ratios[0].push(ours.datagrams_per_s / theirs.datagrams_per_s);
+            ratios[1].push(ours.tcp_bits_per_s / theirs.tcp_bits_per_s);
+        }
+        for (what, ratios) in ["64-byte UDP", "TCP"].into_iter().zip(&mut ratios) {
+            ratios.sort_by(f64::total_cmp);
+            let name = format!("weir / before, {workers} workers, {what}");
+            println!("{name}: {:.3} to {:.3} in {} pairs", ratios[0], ratios[ratios.len() - 1], ratios.len());
+            floors.at_least(&name, median(ratios.iter().copied()), BEFORE_LEAST);
+        }
+    }
+    Ok(floors.finish())
+}
+
 fn binary() -> Result<PathBuf> {
     let path =
         std::env::var_os("WEIR_BIN").map_or_else(|| PathBuf::from("target/release/weir"), PathBuf::from);
@@ -111,7 +152,7 @@ fn binary() -> Result<PathBuf> {
 }
 
 /// A fresh bed, one system in the middle, three measurements.
-fn turn(system: System, weir: &Path) -> Result<Figures> {
+fn turn(system: System, weir: &Path, options: &[&str]) -> Result<Figures> {
     let [left, middle, right] =
         [Namespace::new("left")?, Namespace::new("middle")?, Namespace::new("right")?];
     let (a, b) = (End { namespace: &left, name: "veth0" }, End { namespace: &right, name: "veth1" });
@@ -121,7 +162,7 @@ fn turn(system: System, weir: &Path) -> Result<Figures> {
     let mut forwarder: Option<Process> = None;
     let mut wire: Option<Wire> = None;
     match system {
-        System::Weir => wire = Some(Wire::start(weir, &middle, ["wa", "wb"], &[])?),
+        System::Weir | System::Before => wire = Some(Wire::start(weir, &middle, ["wa", "wb"], options)?),
         System::Bridge => {
             middle.ip("link add name bridge0 type bridge")?;
             for name in ["bridge0", "wa", "wb"] {
