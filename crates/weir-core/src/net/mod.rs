@@ -5,7 +5,8 @@
 //! burst through one stage at a time, so that the loads of one packet overlap those of its neighbours.
 //!
 //! In reading order: [`table`] is the bounded hash table both look up stations in, and [`bridge`] all of a bridge. Of a
-//! router, [`route`] finds the next hop, [`neighbour`] its link-layer address, with [`near`] and by the messages of [`resolve`],
+//! router, [`route`] finds the next hop, [`neighbour`] its link-layer address, in bounded `places`, asked for by `questions` in the messages of
+//! [`resolve`] and found by number in [`near`],
 //! [`input`] tells whether a header may be believed, [`checksum`] keeps it right, [`fragment`] cuts what is too long, [`icmp`]
 //! tells senders what went wrong, no more often than [`limit`] allows, [`outbox`] holds the frames a router makes itself, and
 //! [`router`] is the instance.
@@ -21,6 +22,8 @@ pub mod limit;
 pub mod near;
 pub mod neighbour;
 pub mod outbox;
+mod places;
+mod questions;
 pub mod resolve;
 pub mod route;
 pub mod router;

@@ -17,23 +17,38 @@
 //! Order: packets of one neighbour leave in the order they came. One may be sent at once only while
 //! `promised`, the packets told to wait and not yet let go, is 0; so none overtakes those that wait.
 //!
-//! Owner: one worker. Every part is bounded: entries, packets for each entry, packets together. When all entries are
-//! taken, one that is STALE, or has been REACHABLE for longer than 30 s, gives way.
+//! Who scans a network asks for neighbours that do not exist, and takes nothing from those that do (RFC 6583):
+//!
+//! | of addresses that nobody has answered for | bound |
+//! |---|---|
+//! | entries (INCOMPLETE) | `incomplete_max`, in places of their own: no other entry gives way for one |
+//! | new questions | `limit`; each is put three times at most |
+//! | packets that wait | `waiting_max` for each, `held_max` together |
+//!
+//! What is beyond is dropped as `neighbour-full`. An answer makes the entry one of at most `entries_max` known ones. When all of
+//! those are taken, one gives way that no packet went to for 5 s after it was heard, or had been REACHABLE for 30 s: a packet
+//! would have made it PROBE. If there is none, the answer comes to nothing. Known neighbours are asked before unknown ones, and a
+//! question to one that could not be put is put again and does not count.
+//!
+//! Owner: one worker. Every part is bounded.
 //!
 //! Source: RFC 826, RFC 1122 section 2.3.2 (flushing, a queue for each destination), RFC 4861 sections 7.3.2, 7.3.3,
-//! 10 (states, and the constants below), 7.2.5 (answers).
+//! 10 (states, and the constants below), 7.2.5 (answers); RFC 6583 sections 6 and 7 (scans).
 //!
-//! Limits: a flood of addresses that do not answer can hold every entry for 3 s; see `neighbours_max`.
+//! Limits: during a scan a neighbour that has never spoken is hardly found, as nobody can tell it from the addresses scanned. One
+//! that asks for the router's address is heard, and needs no place among the unknown.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use super::near::{NOBODY, Near};
+use super::limit::Limit;
+use super::near::Near;
+use super::places::{NEVER, Places};
+use super::questions::Questions;
 use super::station::Station;
-use super::table::Table;
 use crate::drops::{Count, DropReason};
 use crate::packet::Packet;
-use crate::shaper::slab::{Fifo, Slab};
+use crate::shaper::slab::Slab;
 
 /// How long an answer is trusted (`REACHABLE_TIME`).
 pub const REACHABLE_NS: u64 = 30_000_000_000;
@@ -92,81 +107,55 @@ pub(super) struct Request {
     pub(super) mac: Option<[u8; 6]>,
 }
 
+/// How many of everything there may be.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    /// Known neighbours.
+    pub(super) entries_max: usize,
+    /// Addresses that are being asked for.
+    pub(super) incomplete_max: usize,
+    /// Packets that wait.
+    pub(super) held_max: usize,
+    /// Packets that wait for one neighbour.
+    pub(super) waiting_max: u16,
+    /// New addresses asked for.
+    pub(super) solicits: Limit,
+}
+
 /// All neighbours of a router.
 #[derive(Debug)]
 pub(super) struct Neighbours<P> {
-    places: Table<Station, u32>,
-    /// Of each interface, what `places` says of its IPv4 network.
-    near: Box<[Near]>,
-    entries: Box<[Entry]>,
-    free: Vec<u32>,
+    places: Places,
+    waiting_max: u16,
+    /// Of new questions.
+    limit: Limit,
     held: Slab<P>,
     held_bytes: u64,
     held_packets: u64,
     /// Packets that may still be told to wait.
     room_packets: usize,
-    waiting_max: u16,
-    /// Whom to ask again, in the order of time; an entry asked since, or resolved, has another `due_ns`.
-    due: VecDeque<(u64, u32)>,
-    /// To be asked for the first time.
-    asks: Vec<u32>,
+    /// To entries in PROBE, and in INCOMPLETE.
+    probes: Questions,
+    solicits: Questions,
+    solicits_limited: u64,
     /// Entries whose packets may go.
     released: VecDeque<u32>,
-    /// Where to look for the next entry that gives way.
-    hand: usize,
 }
-
-// One cache line, as each packet reads one.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Entry {
-    /// The destination's address and ours, as a frame begins.
-    front: [u8; 12],
-    state: State,
-    requests: u8,
-    promised: u16,
-    station: Station,
-    confirmed_ns: u64,
-    due_ns: u64,
-    waiting: Fifo,
-}
-
-/// Entries looked at for one that gives way, for each new neighbour.
-const EVICT_LOOKS: usize = 32;
-const NEVER: u64 = u64::MAX;
 
 impl<P: Packet> Neighbours<P> {
-    pub(super) fn new(
-        near: Box<[Near]>,
-        entries_max: usize,
-        held_max: usize,
-        waiting_max: u16,
-        seed: u64,
-    ) -> Neighbours<P> {
-        let entry = |_| Entry {
-            front: [0; 12],
-            state: State::Failed,
-            requests: 0,
-            promised: 0,
-            station: Station::v4(0, [0; 4]),
-            confirmed_ns: 0,
-            due_ns: NEVER,
-            waiting: Fifo::default(),
-        };
+    pub(super) fn new(near: Box<[Near]>, bounds: Bounds, seed: u64) -> Neighbours<P> {
         Neighbours {
-            places: Table::new(entries_max, seed),
-            near,
-            entries: (0..entries_max).map(entry).collect(),
-            free: (0..entries_max as u32).rev().collect(),
-            held: Slab::new(held_max),
+            places: Places::new(near, bounds.entries_max, bounds.incomplete_max, seed),
+            waiting_max: bounds.waiting_max,
+            limit: bounds.solicits,
+            held: Slab::new(bounds.held_max),
             held_bytes: 0,
             held_packets: 0,
-            room_packets: held_max,
-            waiting_max,
-            due: VecDeque::with_capacity(2 * entries_max),
-            asks: Vec::with_capacity(entries_max),
-            released: VecDeque::with_capacity(entries_max),
-            hand: 0,
+            room_packets: bounds.held_max,
+            probes: Questions::new(bounds.entries_max),
+            solicits: Questions::new(bounds.incomplete_max),
+            solicits_limited: 0,
+            released: VecDeque::with_capacity(bounds.entries_max + bounds.incomplete_max),
         }
     }
 
@@ -178,33 +167,30 @@ impl<P: Packet> Neighbours<P> {
         own: [u8; 6],
         now_ns: u64,
     ) -> bool {
-        let Some(at) = self.find(station).or_else(|| self.create(station, own, now_ns)) else {
+        let Some(at) = self.places.find(station).or_else(|| self.places.create_known(station, own, now_ns))
+        else {
             return false;
         };
-        self.settle(at, mac, State::Permanent, now_ns);
-        true
+        self.settle(at, mac, State::Permanent, now_ns)
     }
 
     /// The addresses at the front of a packet for `station`, if it may go at once and nothing else is to be done: what
     /// [`Neighbours::resolve`] would say, for nearly all packets.
     #[inline(always)]
     pub(super) fn ready(&self, station: Station, now_ns: u64) -> Option<&[u8; 12]> {
-        self.ready_at(*self.places.get(station)?, now_ns)
+        self.ready_at(self.places.find(station)?, now_ns)
     }
 
     /// The same for an IPv4 station.
     #[inline(always)]
     pub(super) fn ready_v4(&self, interface: u16, address: [u8; 4], now_ns: u64) -> Option<&[u8; 12]> {
-        let at = match self.near[usize::from(interface)].get(address) {
-            Some(at) => at,
-            None => *self.places.get(Station::v4(interface, address))?,
-        };
+        let at = self.places.find_v4(interface, address)?;
         self.ready_at(at, now_ns)
     }
 
     #[inline(always)]
     fn ready_at(&self, at: u32, now_ns: u64) -> Option<&[u8; 12]> {
-        let entry = self.entries.get(at as usize)?;
+        let entry = self.places.entries.get(at as usize)?;
         let trusted = match entry.state {
             State::Permanent | State::Probe => true,
             State::Reachable => now_ns.saturating_sub(entry.confirmed_ns) < REACHABLE_NS,
@@ -218,31 +204,23 @@ impl<P: Packet> Neighbours<P> {
         if let Some(&front) = self.ready(station, now_ns) {
             return Resolved::Send(front);
         }
-        let at = match self.find(station) {
+        let at = match self.places.find(station) {
             Some(at) => {
-                let entry = &mut self.entries[at as usize];
+                let entry = &mut self.places.entries[at as usize];
                 if entry.promised == 0 && matches!(entry.state, State::Reachable | State::Stale) {
                     let front = entry.front;
-                    entry.state = State::Stale;
                     // With no room to ask, the next packet tries again.
-                    self.ask(at, State::Probe);
+                    self.probe(at);
                     return Resolved::Send(front);
                 }
                 at
             }
-            None => {
-                let created = self.create(station, own, now_ns);
-                let Some(at) = created else {
-                    return Resolved::Drop(DropReason::NeighbourFull);
-                };
-                if !self.ask(at, State::Incomplete) {
-                    self.forget(at);
-                    return Resolved::Drop(DropReason::NeighbourFull);
-                }
-                at
-            }
+            None => match self.create_incomplete(station, own, now_ns) {
+                Some(at) => at,
+                None => return Resolved::Drop(DropReason::NeighbourFull),
+            },
         };
-        let entry = &mut self.entries[at as usize];
+        let entry = &mut self.places.entries[at as usize];
         if entry.state == State::Failed {
             return Resolved::Drop(DropReason::NoNeighbour);
         }
@@ -259,7 +237,7 @@ impl<P: Packet> Neighbours<P> {
     /// # Panics
     /// If none was told to wait for this neighbour.
     pub(super) fn hold(&mut self, neighbour: NeighbourId, packet: P) {
-        let entry = &mut self.entries[neighbour.0 as usize];
+        let entry = &mut self.places.entries[neighbour.0 as usize];
         assert!(entry.promised > 0, "a packet is held that was not told to wait");
         self.held_bytes += u64::from(packet.len_bytes());
         self.held_packets += 1;
@@ -271,7 +249,7 @@ impl<P: Packet> Neighbours<P> {
     /// The next packet that need not wait any longer.
     pub(super) fn release(&mut self) -> Option<Released<P>> {
         while let Some(&at) = self.released.front() {
-            let entry = &mut self.entries[at as usize];
+            let entry = &mut self.places.entries[at as usize];
             if let Some(packet) = self.held.pop(&mut entry.waiting) {
                 entry.promised -= 1;
                 self.room_packets += 1;
@@ -285,7 +263,7 @@ impl<P: Packet> Neighbours<P> {
             self.released.pop_front();
             self.room_packets += usize::from(std::mem::take(&mut entry.promised));
             if entry.state == State::Failed {
-                self.forget(at);
+                self.places.forget(at);
             }
         }
         None
@@ -293,8 +271,8 @@ impl<P: Packet> Neighbours<P> {
 
     /// A station answered what it was asked: confirms an entry, makes none (RFC 4861 section 7.2.5).
     pub(super) fn answered(&mut self, station: Station, mac: [u8; 6], now_ns: u64) {
-        if let Some(at) = self.find(station)
-            && !matches!(self.entries[at as usize].state, State::Permanent | State::Failed)
+        if let Some(at) = self.places.find(station)
+            && !matches!(self.places.entries[at as usize].state, State::Permanent | State::Failed)
         {
             self.settle(at, mac, State::Reachable, now_ns);
         }
@@ -302,60 +280,58 @@ impl<P: Packet> Neighbours<P> {
 
     /// A station said its address unasked: makes or changes an entry, confirms none (RFC 826, RFC 4861 section 7.2.3).
     pub(super) fn heard(&mut self, station: Station, mac: [u8; 6], own: [u8; 6], now_ns: u64) {
-        let Some(at) = self.find(station).or_else(|| self.create(station, own, now_ns)) else {
+        let Some(at) = self.places.find(station).or_else(|| self.places.create_known(station, own, now_ns))
+        else {
             return;
         };
-        let entry = &self.entries[at as usize];
+        let entry = &self.places.entries[at as usize];
         let changed = entry.front[..6] != mac;
-        match entry.state {
-            State::Permanent | State::Failed => {}
-            State::Incomplete => self.settle(at, mac, State::Stale, now_ns),
-            _ if changed => self.settle(at, mac, State::Stale, now_ns),
-            _ => {}
+        if entry.state == State::Incomplete
+            || changed && !matches!(entry.state, State::Permanent | State::Failed)
+        {
+            self.settle(at, mac, State::Stale, now_ns);
         }
     }
 
-    /// The next question to put, if any is due.
+    /// The next question to put, if any is due: to those that are known first.
     pub(super) fn next_request(&mut self, now_ns: u64) -> Option<Request> {
-        loop {
-            if let Some(at) = self.asks.pop() {
-                // What was created and answered within a burst needs no question.
+        for state in [State::Probe, State::Incomplete] {
+            while let Some((due_ns, at)) = self.questions(state).pop(now_ns) {
+                if !self.is_due(at, state, due_ns) {
+                    continue;
+                }
                 if let Some(request) = self.request(at, now_ns) {
                     return Some(request);
                 }
-                continue;
+                self.give_up(at);
             }
-            let &(due_ns, at) = self.due.front()?;
-            if due_ns > now_ns {
-                return None;
-            }
-            self.due.pop_front();
-            let entry = &mut self.entries[at as usize];
-            if entry.due_ns != due_ns {
-                continue;
-            }
-            if entry.requests < REQUESTS_MAX {
-                if let Some(request) = self.request(at, now_ns) {
-                    return Some(request);
-                }
-                continue;
-            }
-            // Not answered: those that wait are dropped, and there is nothing to remember.
-            entry.due_ns = NEVER;
-            if entry.promised == 0 {
-                self.forget(at);
-            } else {
-                if entry.state == State::Incomplete {
-                    self.released.push_back(at);
-                }
-                entry.state = State::Failed;
-            }
+        }
+        None
+    }
+
+    /// Says that a question was not put. One to a neighbour that is known does not count.
+    pub(super) fn note_unasked(&mut self, request: Request) {
+        if let Some(at) = self.places.find(Station::new(request.interface, request.target))
+            && self.places.entries[at as usize].state == State::Probe
+        {
+            self.places.entries[at as usize].requests -= 1;
         }
     }
 
     /// When [`Neighbours::next_request`] is to be called again.
+    #[inline]
     pub(super) fn next_due_ns(&self) -> Option<u64> {
-        if self.asks.is_empty() { self.due.front().map(|&(due_ns, _)| due_ns) } else { Some(0) }
+        [self.probes.next_due_ns(), self.solicits.next_due_ns()].into_iter().flatten().min()
+    }
+
+    /// Neighbours that are known, and addresses that are being asked for.
+    pub(super) fn taken(&self) -> [usize; 2] {
+        self.places.taken()
+    }
+
+    /// Packets for whose address nobody was asked, as too many were, or lately.
+    pub(super) fn solicits_limited(&self) -> u64 {
+        self.solicits_limited
     }
 
     /// What waits.
@@ -365,102 +341,94 @@ impl<P: Packet> Neighbours<P> {
 
     /// What is known of a station.
     pub(super) fn state(&self, station: Station) -> Option<State> {
-        self.find(station).map(|at| self.entries[at as usize].state)
+        self.places.find(station).map(|at| self.places.entries[at as usize].state)
     }
 
     /// The addresses at the front of a frame for `station`, if they are known; nothing is asked.
     pub(super) fn front(&self, station: Station) -> Option<[u8; 12]> {
-        let entry = &self.entries[self.find(station)? as usize];
+        let entry = &self.places.entries[self.places.find(station)? as usize];
         (!matches!(entry.state, State::Incomplete | State::Failed)).then_some(entry.front)
     }
 
-    fn find(&self, station: Station) -> Option<u32> {
-        self.places.get(station).copied()
-    }
-
-    /// A new entry, INCOMPLETE and not asked for.
-    fn create(&mut self, station: Station, own: [u8; 6], now_ns: u64) -> Option<u32> {
-        if self.free.is_empty() {
-            self.evict(now_ns);
+    /// A new entry, INCOMPLETE and to be asked for.
+    fn create_incomplete(&mut self, station: Station, own: [u8; 6], now_ns: u64) -> Option<u32> {
+        let entries = &self.places.entries;
+        let is_valid = |due_ns, at: u32| entries[at as usize].due_ns == due_ns;
+        if self.places.has_incomplete() && self.solicits.has_room(is_valid) && self.limit.admit(now_ns) {
+            let at = self.places.create_incomplete(station, own)?;
+            self.solicits.push(at);
+            return Some(at);
         }
-        let at = *self.free.last()?;
-        self.places.insert(station, at).ok()?;
-        self.note_near(station, at);
-        self.free.pop();
-        let entry = &mut self.entries[at as usize];
-        entry.front = [0; 12];
-        entry.front[6..].copy_from_slice(&own);
-        (entry.state, entry.station) = (State::Incomplete, station);
-        (entry.requests, entry.promised, entry.due_ns) = (0, 0, NEVER);
-        Some(at)
+        self.solicits_limited += 1;
+        None
     }
 
-    fn forget(&mut self, at: u32) {
-        let entry = &mut self.entries[at as usize];
-        debug_assert!(entry.waiting.is_empty() && entry.promised == 0, "no packet is forgotten");
-        (entry.state, entry.due_ns) = (State::Failed, NEVER);
-        let station = entry.station;
-        self.places.remove(station);
-        self.note_near(station, NOBODY);
-        self.free.push(at);
-    }
-
-    fn note_near(&mut self, station: Station, at: u32) {
-        if let (IpAddr::V4(address), Some(near)) =
-            (station.ip(), self.near.get_mut(usize::from(station.interface)))
-        {
-            near.set(address.octets(), at);
-        }
-    }
-
-    fn evict(&mut self, now_ns: u64) {
-        for _ in 0..EVICT_LOOKS.min(self.entries.len()) {
-            self.hand = (self.hand + 1) % self.entries.len();
-            let entry = &self.entries[self.hand];
-            let old = now_ns.saturating_sub(entry.confirmed_ns) >= REACHABLE_NS;
-            let gives_way = entry.state == State::Stale || (entry.state == State::Reachable && old);
-            if gives_way && entry.promised == 0 {
-                return self.forget(self.hand as u32);
-            }
-        }
-    }
-
-    /// Gives an entry its address, and lets its packets go.
-    fn settle(&mut self, at: u32, mac: [u8; 6], state: State, now_ns: u64) {
-        let entry = &mut self.entries[at as usize];
-        entry.front[..6].copy_from_slice(&mac);
-        if entry.state == State::Incomplete && entry.promised > 0 {
-            self.released.push_back(at);
-        }
-        (entry.state, entry.confirmed_ns, entry.due_ns) = (state, now_ns, NEVER);
-    }
-
-    /// Starts to ask. False if too many are being asked for.
-    fn ask(&mut self, at: u32, state: State) -> bool {
-        // Each entry asked for is at most once in `asks`, and `due` must hold every one of them.
-        if self.asks.len() + self.due.len() >= self.due.capacity().min(2 * self.entries.len()) {
+    /// Gives an entry its address, and lets its packets go. False if there is no place for one more that is known.
+    fn settle(&mut self, at: u32, mac: [u8; 6], state: State, now_ns: u64) -> bool {
+        let was_known = self.places.entries[at as usize].is_known();
+        if !was_known && !self.places.make_room(now_ns) {
             return false;
         }
-        let entry = &mut self.entries[at as usize];
-        (entry.state, entry.requests) = (state, 0);
-        self.asks.push(at);
+        self.places.set_state(at, state);
+        let entry = &mut self.places.entries[at as usize];
+        entry.front[..6].copy_from_slice(&mac);
+        (entry.confirmed_ns, entry.due_ns) = (now_ns, NEVER);
+        if !was_known && entry.promised > 0 {
+            self.released.push_back(at);
+        }
         true
     }
 
-    fn request(&mut self, at: u32, now_ns: u64) -> Option<Request> {
-        let entry = &mut self.entries[at as usize];
-        if entry.due_ns == now_ns + RETRANS_NS {
-            return None; // Asked just now.
+    /// Starts to ask a neighbour whether its address still is right, if there is room to.
+    fn probe(&mut self, at: u32) {
+        let entries = &self.places.entries;
+        if self.probes.has_room(|due_ns, at| entries[at as usize].due_ns == due_ns) {
+            let entry = &mut self.places.entries[at as usize];
+            (entry.state, entry.requests) = (State::Probe, 0);
+            self.probes.push(at);
         }
-        let mac = match entry.state {
-            State::Incomplete => None,
-            State::Probe => entry.front.first_chunk().copied(),
-            _ => return None,
-        };
+    }
+
+    /// Whether an entry noted in this state is still to be asked; `due_ns` is its time if it was asked before.
+    fn is_due(&self, at: u32, state: State, due_ns: Option<u64>) -> bool {
+        let entry = &self.places.entries[at as usize];
+        // What was created and answered within a burst needs no question.
+        entry.state == state && due_ns.unwrap_or(NEVER) == entry.due_ns
+    }
+
+    /// Asks an entry, unless it has been asked often enough.
+    fn request(&mut self, at: u32, now_ns: u64) -> Option<Request> {
+        let entry = &mut self.places.entries[at as usize];
+        if entry.requests == REQUESTS_MAX {
+            return None;
+        }
         entry.requests += 1;
         entry.due_ns = now_ns + RETRANS_NS;
-        self.due.push_back((entry.due_ns, at));
-        Some(Request { interface: entry.station.interface, target: entry.station.ip(), mac })
+        let (due_ns, state) = (entry.due_ns, entry.state);
+        let mac = entry.front.first_chunk().copied().filter(|_| state == State::Probe);
+        let request = Request { interface: entry.station.interface, target: entry.station.ip(), mac };
+        self.questions(state).again(due_ns, at);
+        Some(request)
+    }
+
+    /// Those to entries in this state.
+    fn questions(&mut self, state: State) -> &mut Questions {
+        if state == State::Probe { &mut self.probes } else { &mut self.solicits }
+    }
+
+    /// It does not answer: those that wait are dropped, and there is nothing to remember.
+    fn give_up(&mut self, at: u32) {
+        let entry = &mut self.places.entries[at as usize];
+        entry.due_ns = NEVER;
+        match entry.state {
+            _ if entry.promised == 0 => self.places.forget(at),
+            State::Incomplete => {
+                entry.state = State::Failed;
+                self.released.push_back(at);
+            }
+            // What waited for its first answer has not been taken yet.
+            _ => entry.state = State::Stale,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
+use crate::net::places::IDLE_NS;
 use crate::packet::Meta;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -32,9 +33,14 @@ fn station(last: u8) -> Station {
 }
 
 fn neighbours(entries_max: usize) -> Neighbours<Pkt> {
+    bounded(entries_max, 4, Limit::new(1_000_000, 1_000_000))
+}
+
+fn bounded(entries_max: usize, incomplete_max: usize, solicits: Limit) -> Neighbours<Pkt> {
     // Stations 0 to 3 are near, the others are found by hash.
     let near = Near::new(&["10.0.0.1/30".parse().expect("an address")]);
-    Neighbours::new([near].into(), entries_max, 8, 3, 1)
+    let bounds = Bounds { entries_max, incomplete_max, held_max: 8, waiting_max: 3, solicits };
+    Neighbours::new([near].into(), bounds, 1)
 }
 
 /// Asks to send a packet, and holds it if told so.
@@ -131,13 +137,86 @@ fn what_was_not_asked_for_is_not_trusted_and_a_static_entry_never_changes() {
 }
 
 #[test]
-fn a_full_table_lets_old_entries_give_way_and_others_stay() {
+fn a_full_table_lets_idle_entries_give_way_and_others_stay() {
     let mut neighbours = neighbours(2);
     assert!(neighbours.add_permanent(station(1), THEIRS, OWN, 0));
     neighbours.heard(station(2), THEIRS, OWN, 0);
-    assert!(matches!(offer(&mut neighbours, 3, 0, 0), Resolved::Wait(_)), "in the stale one's place");
-    assert_eq!(offer(&mut neighbours, 4, 1, 0), Resolved::Drop(DropReason::NeighbourFull));
-    assert_eq!(neighbours.state(station(1)), Some(State::Permanent));
+    neighbours.heard(station(3), THEIRS, OWN, IDLE_NS - 1);
+    assert_eq!(neighbours.state(station(3)), None, "nobody gives way yet");
+    neighbours.heard(station(3), THEIRS, OWN, IDLE_NS);
+    assert_eq!(
+        [1, 2, 3].map(|last| neighbours.state(station(last))),
+        [Some(State::Permanent), None, Some(State::Stale)]
+    );
+    // What carries packets is asked, and stays while it is.
+    let now_ns = 2 * IDLE_NS;
+    assert_eq!(offer(&mut neighbours, 3, 0, now_ns), Resolved::Send(FRONT));
+    neighbours.heard(station(2), THEIRS, OWN, now_ns);
+    requests(&mut neighbours, now_ns);
+    neighbours.answered(station(3), THEIRS, now_ns);
+    neighbours.heard(station(2), THEIRS, OWN, now_ns + REACHABLE_NS + IDLE_NS - 1);
+    assert_eq!([2, 3].map(|last| neighbours.state(station(last))), [None, Some(State::Reachable)]);
+    neighbours.heard(station(2), THEIRS, OWN, now_ns + REACHABLE_NS + IDLE_NS);
+    assert_eq!([2, 3].map(|last| neighbours.state(station(last))), [Some(State::Stale), None]);
+}
+
+#[test]
+fn unknown_addresses_have_places_of_their_own() {
+    let mut neighbours = bounded(1, 2, Limit::new(1_000_000, 1_000_000));
+    neighbours.heard(station(1), THEIRS, OWN, 0);
+    for (last, waits) in [(2, true), (3, true), (4, false)] {
+        let resolved = offer(&mut neighbours, last, 0, 2 * IDLE_NS);
+        assert_eq!(matches!(resolved, Resolved::Wait(_)), waits, "station {last}");
+    }
+    assert_eq!((neighbours.taken(), neighbours.solicits_limited()), ([1, 2], 1));
+    assert_eq!(requests(&mut neighbours, 2 * IDLE_NS).len(), 2);
+    assert_eq!(neighbours.state(station(1)), Some(State::Stale), "idle, but none of these took its place");
+    // An answer is another matter: whoever gives it exists.
+    neighbours.answered(station(2), THEIRS, 2 * IDLE_NS);
+    assert_eq!((neighbours.taken(), neighbours.state(station(1))), ([1, 1], None));
+    assert_eq!(neighbours.release(), Some(Released::Send(Pkt(0), 0, FRONT)));
+    assert_eq!(neighbours.release(), None);
+    // Where nobody is idle it comes to nothing, and what waits is given up in time.
+    neighbours.answered(station(3), THEIRS, 2 * IDLE_NS);
+    assert_eq!((neighbours.taken(), neighbours.release()), ([1, 1], None));
+    for second in 1..=3 {
+        requests(&mut neighbours, 2 * IDLE_NS + second * S);
+    }
+    assert_eq!(neighbours.release(), Some(Released::Unreachable(Pkt(0))));
+    assert_eq!((neighbours.release(), neighbours.taken()), (None, [1, 0]));
+}
+
+#[test]
+fn new_questions_are_limited_and_those_to_neighbours_are_not() {
+    let mut neighbours = bounded(4, 4, Limit::new(10, 2));
+    neighbours.heard(station(1), THEIRS, OWN, 0);
+    let offered = [2, 3, 4, 5, 1].map(|last| offer(&mut neighbours, last, 0, 0));
+    assert!(matches!(offered[..2], [Resolved::Wait(_), Resolved::Wait(_)]));
+    assert_eq!(offered[2..4], [Resolved::Drop(DropReason::NeighbourFull); 2]);
+    assert_eq!((offered[4], neighbours.solicits_limited()), (Resolved::Send(FRONT), 2));
+    let asked = requests(&mut neighbours, 0);
+    assert_eq!(asked.iter().map(|request| request.mac).collect::<Vec<_>>(), [Some(THEIRS), None, None]);
+    assert!(matches!(offer(&mut neighbours, 4, 0, S / 10), Resolved::Wait(_)), "ten a second");
+}
+
+#[test]
+fn a_probe_that_could_not_be_put_does_not_count() {
+    let mut neighbours = neighbours(4);
+    neighbours.heard(station(1), THEIRS, OWN, 0);
+    offer(&mut neighbours, 1, 0, 0);
+    offer(&mut neighbours, 2, 0, 0);
+    for second in 0..10 {
+        for request in requests(&mut neighbours, second * S) {
+            neighbours.note_unasked(request);
+        }
+        while neighbours.release().is_some() {}
+    }
+    assert_eq!(neighbours.state(station(1)), Some(State::Probe));
+    assert_eq!(neighbours.state(station(2)), None, "nobody knows whether it exists");
+    for second in 10..14 {
+        requests(&mut neighbours, second * S);
+    }
+    assert_eq!(neighbours.state(station(1)), None);
 }
 
 #[derive(Clone, Debug)]
@@ -179,7 +258,9 @@ proptest! {
                 Step::Heard(last) => neighbours.heard(station(last), [2, 0, 0, 0, 0, last], OWN, now_ns),
                 Step::Wait(wait_ns) => now_ns += wait_ns,
             }
-            prop_assert!(requests(&mut neighbours, now_ns).len() <= entries_max);
+            prop_assert!(requests(&mut neighbours, now_ns).len() <= entries_max + 4);
+            let [known, incomplete] = neighbours.taken();
+            prop_assert!(known <= entries_max && incomplete <= 4);
             let held = waiting.iter().map(VecDeque::len).sum::<usize>();
             prop_assert_eq!(neighbours.held().packets, held as u64);
             while let Some(released) = neighbours.release() {

@@ -54,6 +54,11 @@ impl Outbox {
         self.len == 0
     }
 
+    /// Whether there is no room.
+    pub fn is_full(&self) -> bool {
+        self.len == self.frames.len()
+    }
+
     /// How many frames found no room.
     pub fn refused(&self) -> u64 {
         self.refused
@@ -64,7 +69,7 @@ impl Outbox {
     /// # Panics
     /// If `len_bytes` is more than [`MADE_BYTES_MAX`].
     pub(super) fn push(&mut self, port: u16, len_bytes: usize) -> Option<&mut [u8]> {
-        if self.len == self.frames.len() {
+        if self.is_full() {
             self.refused += 1;
             return None;
         }

@@ -16,6 +16,7 @@
 //! | longer than the way out: IPv4 without DF | fragments ([`super::fragment`]); drop `no-frame` without frames for all of them |
 //! | longer than the way out: any other | drop `too-long`, and an error with the way out's MTU |
 //! | next hop's link-layer address unknown | held, at most `waiting_max` for each; later drop `no-neighbour`, and an error |
+//! | the same, and too many are being asked for | drop `neighbour-full` |
 //! | the rest | TTL one less, checksum followed (RFC 1624), link-layer addresses replaced, out |
 //!
 //! The caller moves packets as the verdicts say. For each [`Verdict::Hold`] it calls [`Router::hold`], then takes out
@@ -48,7 +49,7 @@ use super::fragment::fit;
 use super::icmp::Fault;
 use super::limit::Limit;
 use super::near::Near;
-use super::neighbour::{NeighbourId, Neighbours, Released, Resolved, State};
+use super::neighbour::{Bounds, NeighbourId, Neighbours, Released, Resolved, State};
 use super::outbox::Outbox;
 use super::resolve::link_local;
 use super::route::{Interface, NextHop, RouteTable};
@@ -83,6 +84,8 @@ pub struct RouterCounts {
     pub errors_limited: u64,
     /// ICMP errors not made because the way back is not known, or the outbox full.
     pub errors_untold: u64,
+    /// Packets for whose next hop nobody was asked, as too many were being asked for, or had been lately.
+    pub solicits_limited: u64,
     /// Echo requests answered.
     pub echoes: u64,
     /// Packets cut into fragments (`ipFragOKs`).
@@ -120,8 +123,14 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
     /// Makes a router, in memory taken now.
     pub fn new(settings: RouterSettings, now_ns: u64) -> Result<Router<P>, RouterError> {
         settings.check_mtus()?;
-        let RouterSettings { interfaces, routes, neighbours, neighbours_max, held_max, waiting_max, .. } =
-            settings;
+        let bounds = Bounds {
+            entries_max: settings.neighbours_max,
+            incomplete_max: settings.incomplete_max,
+            held_max: settings.held_max,
+            waiting_max: settings.waiting_max,
+            solicits: Limit::new(settings.solicits_per_second, settings.solicits_burst),
+        };
+        let RouterSettings { interfaces, routes, neighbours, .. } = settings;
         let table = RouteTable::compile(&interfaces, &routes).map_err(RouterError::Route)?;
         let addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
         let own_v4 = addresses.filter_map(|cidr| match cidr {
@@ -133,7 +142,7 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
             ports: interfaces.iter().map(Port::new).collect(),
             sources: Sources::new(own_v4.collect()),
             table,
-            neighbours: Neighbours::new(near.collect(), neighbours_max, held_max, waiting_max, settings.seed),
+            neighbours: Neighbours::new(near.collect(), bounds, settings.seed),
             outbox: Outbox::new(OUTBOX_FRAMES),
             limit: Limit::new(settings.errors_per_second, settings.errors_burst),
             counts: RouterCounts::default(),
@@ -212,6 +221,9 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
     /// is then released. Returns when to call again.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
         while let Some(request) = self.neighbours.next_request(now_ns) {
+            if self.outbox.is_full() {
+                self.neighbours.note_unasked(request);
+            }
             self.ask(request);
         }
         self.neighbours.next_due_ns()
@@ -251,9 +263,14 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         self.neighbours.state(Station::new(interface, address))
     }
 
+    /// Known neighbours, and addresses that are being asked for.
+    pub fn neighbours_taken(&self) -> [usize; 2] {
+        self.neighbours.taken()
+    }
+
     /// What it did besides forwarding.
-    pub fn counts(&self) -> &RouterCounts {
-        &self.counts
+    pub fn counts(&self) -> RouterCounts {
+        RouterCounts { solicits_limited: self.neighbours.solicits_limited(), ..self.counts }
     }
 
     /// Sends an IPv4 packet on that nothing stands in the way of, which is nearly every one; `None` for any other.

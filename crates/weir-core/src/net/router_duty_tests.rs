@@ -126,7 +126,7 @@ fn words_about_what_is_too_long_are_limited_too() {
     for _ in 0..10 {
         one(&mut router, 0, &mut flagged("192.168.1.2", DONT, 1400), 0);
     }
-    let counts = *router.counts();
+    let counts = router.counts();
     assert_eq!(
         (made(&mut router).len(), counts.errors, counts.errors_limited, counts.frag_fails),
         (3, 3, 7, 10)

@@ -17,6 +17,8 @@ use crate::packet::Meta;
 
 #[path = "router_duty_tests.rs"]
 mod duties;
+#[path = "router_scan_tests.rs"]
+mod scan;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pkt(Vec<u8>);
@@ -83,6 +85,9 @@ fn settings() -> RouterSettings {
         }],
         neighbours: vec![station("192.168.1.2"), station("2001:db8:1::2")],
         neighbours_max: 16,
+        incomplete_max: 16,
+        solicits_per_second: 1000,
+        solicits_burst: 64,
         held_max: 32,
         waiting_max: 4,
         errors_per_second: 10,

@@ -181,7 +181,7 @@ impl<'m> Worker<'m> {
     /// What routers did besides forwarding.
     pub fn routers(&self) -> impl Iterator<Item = (usize, RouterCounts)> + '_ {
         self.nodes.iter().filter_map(|node| match &node.kind {
-            Kind::Router(router) => Some((node.number, *router.counts())),
+            Kind::Router(router) => Some((node.number, router.counts())),
             _ => None,
         })
     }

@@ -35,8 +35,14 @@ pub struct RouterSettings {
     pub routes: Vec<Route>,
     /// Its static neighbours.
     pub neighbours: Vec<StaticNeighbour>,
-    /// Neighbours at most, static ones included.
+    /// Known neighbours at most, static ones included.
     pub neighbours_max: usize,
+    /// Addresses that are being asked for at most, apart from those.
+    pub incomplete_max: usize,
+    /// New addresses asked for a second. Each is asked for three times at most.
+    pub solicits_per_second: u32,
+    /// New addresses asked for at once after a pause.
+    pub solicits_burst: u32,
     /// Packets that may wait for neighbours, together.
     pub held_max: usize,
     /// Packets that may wait for one neighbour.

@@ -1,0 +1,203 @@
+//! Where neighbours are kept: a bounded number of known ones, and a bounded number of others, of which neither takes the room of
+//! the other.
+//!
+//! ```text
+//! incomplete <= incomplete_max       INCOMPLETE, FAILED; none gives way
+//! known <= known_max                 all others; one that is idle gives way to a new one
+//! free + incomplete + known = incomplete_max + known_max
+//! ```
+//!
+//! Idle is an entry to which no packet went for [`IDLE_NS`] after its address was not trusted any more: a packet would have made it
+//! PROBE. So what packets need is never thrown out, and a packet need write nothing for that.
+//!
+//! Owner: the neighbours. Source: RFC 6583 section 7 (resolved entries first). Limits: of entries that may give way not the oldest
+//! is sought, but the next.
+
+use std::net::IpAddr;
+
+use super::near::{NOBODY, Near};
+use super::neighbour::{REACHABLE_NS, State};
+use super::station::Station;
+use super::table::Table;
+use crate::shaper::slab::Fifo;
+
+/// How long an entry stays without packets after its address is not trusted any more (as RFC 4861's `DELAY_FIRST_PROBE_TIME`).
+pub(super) const IDLE_NS: u64 = 5_000_000_000;
+/// Of an entry that is not to be asked again.
+pub(super) const NEVER: u64 = u64::MAX;
+
+/// Entries looked at for one that gives way, for each new neighbour.
+const EVICT_LOOKS: usize = 32;
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(super) struct Places {
+    table: Table<Station, u32>,
+    /// Of each interface, what `table` says of its IPv4 network.
+    near: Box<[Near]>,
+    pub(super) entries: Box<[Entry]>,
+    free: Vec<u32>,
+    incomplete: usize,
+    incomplete_max: usize,
+    known: usize,
+    known_max: usize,
+    /// Where to look for the next entry that gives way.
+    hand: usize,
+}
+
+// One cache line, as each packet reads one.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Entry {
+    /// The destination's address and ours, as a frame begins.
+    pub(super) front: [u8; 12],
+    pub(super) state: State,
+    pub(super) requests: u8,
+    pub(super) promised: u16,
+    pub(super) station: Station,
+    pub(super) confirmed_ns: u64,
+    pub(super) due_ns: u64,
+    pub(super) waiting: Fifo,
+}
+
+impl Places {
+    pub(super) fn new(near: Box<[Near]>, known_max: usize, incomplete_max: usize, seed: u64) -> Places {
+        let entry = |_| Entry {
+            front: [0; 12],
+            state: State::Failed,
+            requests: 0,
+            promised: 0,
+            station: Station::v4(0, [0; 4]),
+            confirmed_ns: 0,
+            due_ns: NEVER,
+            waiting: Fifo::default(),
+        };
+        let places_max = known_max + incomplete_max;
+        Places {
+            table: Table::new(places_max, seed),
+            near,
+            entries: (0..places_max).map(entry).collect(),
+            free: (0..places_max as u32).rev().collect(),
+            incomplete: 0,
+            incomplete_max,
+            known: 0,
+            known_max,
+            hand: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn find(&self, station: Station) -> Option<u32> {
+        self.table.get(station).copied()
+    }
+
+    /// The same for an IPv4 station; what is no place is no entry.
+    #[inline(always)]
+    pub(super) fn find_v4(&self, interface: u16, address: [u8; 4]) -> Option<u32> {
+        match self.near[usize::from(interface)].get(address) {
+            Some(at) => Some(at),
+            None => self.find(Station::v4(interface, address)),
+        }
+    }
+
+    /// Known entries, and incomplete ones.
+    pub(super) fn taken(&self) -> [usize; 2] {
+        [self.known, self.incomplete]
+    }
+
+    /// Whether there is a place for one more incomplete entry.
+    pub(super) fn has_incomplete(&self) -> bool {
+        self.incomplete < self.incomplete_max
+    }
+
+    /// A new entry, INCOMPLETE. `None` where too many stations have nearly its hash.
+    pub(super) fn create_incomplete(&mut self, station: Station, own: [u8; 6]) -> Option<u32> {
+        let at = self.create(station, own)?;
+        self.incomplete += 1;
+        Some(at)
+    }
+
+    /// A new entry, STALE and without an address yet, if there is a place.
+    pub(super) fn create_known(&mut self, station: Station, own: [u8; 6], now_ns: u64) -> Option<u32> {
+        if !self.make_room(now_ns) {
+            return None;
+        }
+        let at = self.create(station, own)?;
+        self.known += 1;
+        let entry = &mut self.entries[at as usize];
+        (entry.state, entry.confirmed_ns) = (State::Stale, now_ns);
+        Some(at)
+    }
+
+    /// Whether there is a place for one more known entry; one that is idle gives way.
+    pub(super) fn make_room(&mut self, now_ns: u64) -> bool {
+        let looks = if self.known < self.known_max { 0 } else { EVICT_LOOKS.min(self.entries.len()) };
+        for _ in 0..looks {
+            self.hand = (self.hand + 1) % self.entries.len();
+            if self.entries[self.hand].is_idle(now_ns) {
+                self.forget(self.hand as u32);
+                break;
+            }
+        }
+        self.known < self.known_max
+    }
+
+    /// An entry's new state. For one that becomes known there must be a place.
+    pub(super) fn set_state(&mut self, at: u32, state: State) {
+        let entry = &mut self.entries[at as usize];
+        let was_known = entry.is_known();
+        entry.state = state;
+        if entry.is_known() && !was_known {
+            (self.incomplete, self.known) = (self.incomplete - 1, self.known + 1);
+        }
+    }
+
+    /// Frees an entry for which nothing waits.
+    pub(super) fn forget(&mut self, at: u32) {
+        let entry = &mut self.entries[at as usize];
+        debug_assert!(entry.waiting.is_empty() && entry.promised == 0, "no packet is forgotten");
+        *(if entry.is_known() { &mut self.known } else { &mut self.incomplete }) -= 1;
+        (entry.state, entry.due_ns) = (State::Failed, NEVER);
+        let station = entry.station;
+        self.table.remove(station);
+        self.note_near(station, NOBODY);
+        self.free.push(at);
+    }
+
+    fn create(&mut self, station: Station, own: [u8; 6]) -> Option<u32> {
+        let at = *self.free.last()?;
+        self.table.insert(station, at).ok()?;
+        self.note_near(station, at);
+        self.free.pop();
+        let entry = &mut self.entries[at as usize];
+        entry.front = [0; 12];
+        entry.front[6..].copy_from_slice(&own);
+        (entry.state, entry.station) = (State::Incomplete, station);
+        (entry.requests, entry.promised, entry.due_ns) = (0, 0, NEVER);
+        Some(at)
+    }
+
+    fn note_near(&mut self, station: Station, at: u32) {
+        if let (IpAddr::V4(address), Some(near)) =
+            (station.ip(), self.near.get_mut(usize::from(station.interface)))
+        {
+            near.set(address.octets(), at);
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn is_known(&self) -> bool {
+        !matches!(self.state, State::Incomplete | State::Failed)
+    }
+
+    /// Whether it may give way: no packet went to it for [`IDLE_NS`], or it would be in PROBE.
+    fn is_idle(&self, now_ns: u64) -> bool {
+        let stays_ns = match self.state {
+            State::Stale => IDLE_NS,
+            State::Reachable => REACHABLE_NS + IDLE_NS,
+            _ => return false,
+        };
+        self.promised == 0 && now_ns.saturating_sub(self.confirmed_ns) >= stays_ns
+    }
+}
