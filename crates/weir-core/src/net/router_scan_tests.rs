@@ -5,7 +5,7 @@ use super::*;
 const KNOWN_MAX: usize = 64;
 const INCOMPLETE_MAX: usize = 32;
 const HELD_MAX: u64 = 48;
-const PER_SECOND: u64 = 100;
+const PER_SECOND: u64 = 5;
 const BURST: u64 = 20;
 const SCANNED: usize = 100_000;
 /// Longer than an answer is trusted, so that the flow's neighbour is asked again.
