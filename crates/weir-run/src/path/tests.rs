@@ -274,6 +274,50 @@ fn packets_without_a_neighbour_are_kept_then_dropped_and_their_sender_told() {
     assert!(summary.links[0][0] > 0, "the generator was told");
 }
 
+#[test]
+fn a_flow_loses_nothing_beside_a_generator_that_scans() {
+    const PACKETS: u64 = 20_000;
+    let mut router = two_networks(1500);
+    router.neighbours.push(StaticNeighbour { address: IpAddr::from([10, 0, 1, 2]), ..router.neighbours[0] });
+    (router.neighbours[1].interface, router.neighbours[1].mac) = (1, mac(2));
+    router.interfaces[1].addresses.push("10.1.0.1/16".parse().unwrap());
+    router.interfaces.push(Interface { mac: mac(12), ..router.interfaces[0].clone() });
+    router.interfaces[2].addresses = vec!["10.0.2.254/24".parse().unwrap()];
+    let mut scan = generator(3, 12, 4, PACKETS as u32, PACKETS);
+    if let KindSpec::Gen(spec) = &mut scan {
+        spec.traffic.src = "10.0.2.1".parse().unwrap();
+        spec.traffic.dst = "10.1.1.0-10.1.254.255".parse().unwrap();
+    }
+    let spec = PathSpec {
+        nodes: vec![
+            node("flow", 0, generator(1, 10, 0, 4, PACKETS)),
+            node("scan", 1, scan),
+            node("router", 0, KindSpec::Router(router)),
+            node("sink", 1, KindSpec::Sink { flows: 4 }),
+        ],
+        links: vec![link((0, 0), (2, 0)), link((2, 1), (3, 0)), link((1, 0), (2, 2))],
+        workers: 2,
+        ..PathSpec::default()
+    };
+    let mut memory = PathMemory::new(&spec, CORES).unwrap();
+    let (memory, pools) = memory.split();
+    let mut path = Path::new(&spec, memory, pools, 0).unwrap();
+    let mut now_ns = 0;
+    while !path.is_at_rest() {
+        let (moved, wake_ns) = path.step(now_ns);
+        now_ns = if moved > 0 { now_ns + STEP_NS } else { wake_ns.unwrap_or(0).max(now_ns + STEP_NS) };
+        assert!(path.summary(now_ns).balances());
+        assert!(now_ns <= 10_000_000_000, "they wait for ever");
+    }
+    let summary = path.summary(now_ns);
+    let (seen, dropped) = (summary.sequences(), &summary.account.dropped);
+    assert_eq!((seen.numbered, seen.missing, seen.reordered, seen.duplicated), (PACKETS, 0, 0, 0));
+    let scanned =
+        [DropReason::NeighbourFull, DropReason::NoNeighbour].map(|reason| dropped.get(reason).packets);
+    assert_eq!((scanned.iter().sum::<u64>(), dropped.total().packets), (PACKETS, PACKETS), "{scanned:?}");
+    assert!(scanned[1] > 0 && summary.routers[0].1.solicits_limited > 0, "{summary:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     /// Pairs of generator and sink across one bridge, wherever their nodes are.
