@@ -48,9 +48,13 @@ pub struct Intake {
     counts: IntakeCounts,
 }
 
-/// What an intake counts beside the books of its classes.
+/// What an intake counts, apart from the books of its classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IntakeCounts {
+    /// Packets that were put into a class.
+    pub entered: u64,
+    /// Packets that a class refused.
+    pub refused: u64,
     /// The most packets that waited.
     pub held_max: u64,
     /// Times that senders began to be held.
@@ -253,8 +257,11 @@ impl Intake {
             packet.ecn = Ecn::of(bytes, shaping.marks(class));
             packet.meta = Meta { arrival_ns: now_ns, queue: queue as u16, ..Meta::default() };
             match shaping.enqueue(class, queue, packet) {
-                Ok(()) => {}
-                Err(Refused::Dropped(_, packet)) => frames.pool.give(packet.frame),
+                Ok(()) => self.counts.entered += 1,
+                Err(Refused::Dropped(_, packet)) => {
+                    self.counts.refused += 1;
+                    frames.pool.give(packet.frame);
+                }
                 Err(Refused::NoSlot(_)) => panic!("a class has slots for all that its intake may bring"),
             }
             let fills = !shaping.has_room(class);

@@ -35,7 +35,7 @@ use weir_core::shaper::tbf::{TbfConfig, TbfError};
 
 use crate::classes::{Classes, FRAME_BYTES};
 use crate::packet::PathPacket;
-pub use release::Release;
+pub use release::{Release, ReleaseCounts};
 pub use rows::Row;
 
 /// Where packets go that pass all limits; beyond every class of a tree.
@@ -69,8 +69,7 @@ pub struct Shaping {
     /// How many packets one class may hold.
     packets_share: u64,
     gather_ns: u64,
-    /// Packets that left in the pass that brought them in.
-    dispatched: u64,
+    released: ReleaseCounts,
 }
 
 /// What there is beside the shaper when it is a tree.
@@ -96,7 +95,7 @@ impl Shaping {
             retired: Account::default(),
             packets_share: size.packets_max as u64,
             gather_ns: 0,
-            dispatched: 0,
+            released: ReleaseCounts::default(),
         };
         shaping.set_gather();
         Ok(shaping)

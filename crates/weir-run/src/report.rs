@@ -65,7 +65,7 @@ impl EndReport {
             class,
             shaped: shaping.account(),
             held: shaping.held(),
-            tally: Tally { dispatched: shaping.dispatched(), intake: intake.counts() },
+            tally: Tally { intake: intake.counts(), released: shaping.released() },
             departed: exit.account().clone(),
             departing: port.in_flight(),
             transmit_busy: exit.busy(),
@@ -181,7 +181,7 @@ impl Constants {
                 cpu: owners[index].1,
                 held: held.packets,
                 blocked_ns: from.class.blocked_ns,
-                ..WorkstreamStats::new(&name, from.tally, &from.shaped, from.held)
+                ..WorkstreamStats::new(&name, from.tally, from.held)
             });
             classes.push(ClassStats { name, books, transmit_busy: to.transmit_busy, ..from.class.clone() });
             let [device, sender] = &pairs[index];

@@ -72,6 +72,13 @@ impl Bench {
         for end in self.worker.ends() {
             assert!(end.shaping.account().balances(end.shaping.held()), "the classes' books");
             assert!(end.exit.account().balances(end.port.in_flight()), "the exit's books");
+            let (entered, released) = (end.intake.counts().entered, end.shaping.released());
+            let gone = released.dispatched + released.delayed + released.dropped;
+            assert_eq!(
+                entered,
+                gone + end.shaping.held().packets,
+                "what is counted at both sides of the classes"
+            );
         }
         pass
     }

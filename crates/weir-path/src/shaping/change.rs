@@ -208,7 +208,10 @@ impl Shaping {
             each(queue, class);
             match self.enqueue(class, queue, packet) {
                 Ok(()) => {}
-                Err(Refused::Dropped(_, packet)) => pool.give(packet.frame),
+                Err(Refused::Dropped(_, packet)) => {
+                    self.released.dropped += 1;
+                    pool.give(packet.frame);
+                }
                 Err(Refused::NoSlot(_)) => panic!("there are slots for all that may be held"),
             }
         }

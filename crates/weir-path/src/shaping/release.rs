@@ -18,6 +18,17 @@ pub struct Release {
     pub wake_ns: Option<u64>,
 }
 
+/// What a direction counts where packets leave its classes, apart from the books of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReleaseCounts {
+    /// Packets that left in the pass that brought them in.
+    pub dispatched: u64,
+    /// Packets that left later.
+    pub delayed: u64,
+    /// Packets that were dropped after they had waited.
+    pub dropped: u64,
+}
+
 impl Shaping {
     /// Lets out what the classes admit, `room` packets at the most. Departures are gathered, never for so long that a bucket would
     /// overflow: a wake-up for each packet would cost more.
@@ -34,10 +45,17 @@ impl Shaping {
             match self.dequeue(now_ns) {
                 Dequeue::Packet(_, packet) => {
                     packets += 1;
-                    self.dispatched += u64::from(packet.meta.arrival_ns == now_ns);
+                    if packet.meta.arrival_ns == now_ns {
+                        self.released.dispatched += 1;
+                    } else {
+                        self.released.delayed += 1;
+                    }
                     out(packet, frames);
                 }
-                Dequeue::Dropped(_, packet) => frames.pool.give(packet.frame),
+                Dequeue::Dropped(_, packet) => {
+                    self.released.dropped += 1;
+                    frames.pool.give(packet.frame);
+                }
                 Dequeue::NotBefore(ready_ns) => {
                     let wake_ns = Some(ready_ns.max(now_ns + self.gather_ns));
                     return Release { packets, wake_ns };
@@ -48,8 +66,8 @@ impl Shaping {
         Release { packets, wake_ns: None }
     }
 
-    /// Packets that left in the pass that brought them in.
-    pub fn dispatched(&self) -> u64 {
-        self.dispatched
+    /// What was counted where packets left.
+    pub fn released(&self) -> ReleaseCounts {
+        self.released
     }
 }
