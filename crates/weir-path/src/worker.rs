@@ -23,6 +23,7 @@ use crate::crossing::Crossing;
 use crate::end::End;
 use crate::frames::Frames;
 use crate::port::{ReceiveQueues, TransmitRing};
+use crate::shaping::Release;
 
 /// The result of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,11 @@ pub struct Pass {
 impl Pass {
     fn wake(&mut self, wake_ns: Option<u64>) {
         self.wake_ns = [self.wake_ns, wake_ns].into_iter().flatten().min();
+    }
+
+    fn add(&mut self, released: Release) {
+        self.moved += released.packets;
+        self.wake(released.wake_ns);
     }
 }
 
@@ -63,8 +69,12 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// If a device fails for good, or the other worker has gone.
     pub fn pass(&mut self, now_ns: u64) -> io::Result<Pass> {
         let mut pass = Pass::default();
-        self.take_in(&mut pass, now_ns);
+        let is_starved = self.take_in(&mut pass, now_ns);
         self.deliver(&mut pass, now_ns)?;
+        if is_starved {
+            // Neither the device nor the other worker says when it has given frames back.
+            pass.wake(Some(self.look_again_ns(now_ns)));
+        }
         Ok(pass)
     }
 
@@ -85,8 +95,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.flush(pass, now_ns)
     }
 
-    /// Polls the queues for which there is room.
-    fn take_in(&mut self, pass: &mut Pass, now_ns: u64) {
+    /// Polls the queues for which there is room; whether some are left out because frames or credit are missing.
+    fn take_in(&mut self, pass: &mut Pass, now_ns: u64) -> bool {
         let mut is_starved = false;
         for at in 0..self.ends.len() {
             let departing = self.departing(at);
@@ -96,11 +106,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             is_starved |= intake.is_starved(shaping, &self.frames, departing);
             pass.wake(Some(intake.wake_ns()));
         }
-        if is_starved {
-            // Neither the device nor the other worker says when it has given frames back.
-            let finished = self.finished();
-            pass.wake(Some(self.backoff.look_ns(finished, now_ns)));
-        }
+        is_starved
     }
 
     /// Looks at what has become of transmissions, so that the books are up to date.
@@ -125,27 +131,18 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         let frames = &mut self.frames;
         match (&mut self.ends[..], &mut self.crossing) {
             ([first, second], _) => {
-                for (from, to) in [(0, 1), (1, 0)] {
-                    let (from, End { port, exit, .. }) =
-                        if from < to { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
-                    let room = port.room();
-                    let out = |packet, frames: &mut Frames| exit.put(packet, port, frames);
-                    let released = from.shaping.release(room, frames, now_ns, out);
-                    pass.moved += released.packets;
-                    pass.wake(released.wake_ns);
-                }
+                pass.add(release_between(first, second, frames, now_ns));
+                pass.add(release_between(second, first, frames, now_ns));
             }
             ([end], Some(crossing)) => {
                 let room = crossing.room();
-                let released = end.shaping.release(room, frames, now_ns, |packet, _| crossing.hand(packet));
+                let hand = |packet, _: &mut Frames| crossing.hand(packet);
+                pass.add(end.shaping.release(room, frames, now_ns, hand));
                 crossing.flush().map_err(|gone| {
                     io::Error::other(format!("handing packets over to the other worker: {gone}"))
                 })?;
-                pass.moved += released.packets;
-                pass.wake(released.wake_ns);
                 if crossing.room() == 0 {
-                    let finished = self.finished();
-                    pass.wake(Some(self.backoff.look_ns(finished, now_ns)));
+                    pass.wake(Some(self.look_again_ns(now_ns)));
                 }
             }
             _ => unreachable!("both ends, or one and a crossing"),
@@ -159,6 +156,12 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             pass.wake(exit.flush(port, now_ns)?);
         }
         Ok(())
+    }
+
+    /// When to look again for what comes back without a word.
+    fn look_again_ns(&mut self, now_ns: u64) -> u64 {
+        let finished = self.finished();
+        self.backoff.look_ns(finished, now_ns)
     }
 
     /// Packets that are gone, there or here, as far as is known: a count that changes when there is credit again.
@@ -243,4 +246,16 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn crossing(&self) -> Option<&Crossing> {
         self.crossing.as_ref()
     }
+}
+
+/// Lets out what the classes at one end admit, to the exit at the other.
+fn release_between<P: TransmitRing>(
+    from: &mut End<P>,
+    to: &mut End<P>,
+    frames: &mut Frames,
+    now_ns: u64,
+) -> Release {
+    let End { port, exit, .. } = to;
+    let room = port.room();
+    from.shaping.release(room, frames, now_ns, |packet, frames| exit.put(packet, port, frames))
 }

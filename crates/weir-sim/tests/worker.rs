@@ -172,6 +172,9 @@ fn a_far_end_that_takes_nothing_holds_the_senders_and_lets_them_go_on() {
     assert!((300..=300 + u64::from(POLL_PACKETS_MAX)).contains(&inside), "{inside} inside");
     assert!(bench.queued() > 4_500);
     bench.worker.end_mut(1).0.port.set_stuck(false);
+    // It has looked ever more rarely; what has come back is used at once.
+    let wake_ns = bench.pass().wake_ns.expect("a look is due");
+    assert!(wake_ns <= bench.now_ns + 30_000, "{} ns later", wake_ns - bench.now_ns);
     bench.run_dry();
     bench.require_all();
 }
