@@ -311,6 +311,7 @@ pub fn ends(ends: &[(&NetNs, &Link)], say: &mut dyn FnMut(&str)) -> Result<Ends>
     }
     // In one order, so that two that want the same ends do not each get half of them.
     things.sort_unstable_by(|one, other| one.file.cmp(&other.file));
+    things.dedup_by(|one, other| one.file == other.file);
     let holds = things.iter().map(|thing| Hold::alone(thing, &owner, say)).collect::<Result<_>>()?;
     Ok(Ends(holds))
 }

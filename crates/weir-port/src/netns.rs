@@ -117,16 +117,21 @@ impl NetNs {
         if let Some(name) = named.filter_map(|entry| entry.file_name().into_string().ok()).next() {
             return format!("network namespace {name}");
         }
-        let text = format!("net:[{}]", self.inode);
-        let mut processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let process = processes.find(|entry| {
-            std::fs::read_link(entry.path().join("ns/net"))
-                .is_ok_and(|link| link.to_str() == Some(text.as_str()))
-        });
-        match process.and_then(|entry| entry.file_name().into_string().ok()) {
+        match self.process() {
             Some(pid) => format!("the network namespace of process {pid}"),
             None => format!("network namespace {}", self.inode),
         }
+    }
+
+    /// A process that is in it, if there is one.
+    pub fn process(&self) -> Option<u32> {
+        let text = format!("net:[{}]", self.inode);
+        let mut processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        processes.find_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let link = std::fs::read_link(entry.path().join("ns/net")).ok()?;
+            (link.to_str() == Some(text.as_str())).then_some(pid)
+        })
     }
 
     /// The number by which this thread's namespace knows the other one, which is how the kernel names the place of a

@@ -7,7 +7,7 @@
 //!
 //! Limits: blocking is inherited by threads, so it must come before the first of them. One signal of a kind waits at a time.
 //!
-//! Source: signal(7), `sigwaitinfo(2)`; `si_code` in sigaction(2).
+//! Source: signal(7), `sigtimedwait(2)`; `si_code` in sigaction(2).
 
 use std::ffi::c_int;
 use std::io;
@@ -83,11 +83,24 @@ impl Signals {
 
     /// Waits for the next one.
     pub fn wait(&self) -> io::Result<Received> {
+        self.take(None)
+    }
+
+    /// One that has arrived already.
+    pub fn arrived(&self) -> io::Result<Option<Received>> {
+        match self.take(Some(libc::timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            received => received.map(Some),
+        }
+    }
+
+    fn take(&self, timeout: Option<libc::timespec>) -> io::Result<Received> {
+        let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         loop {
             // SAFETY: all-zero is a valid `siginfo_t`, plain data that the kernel fills in.
             let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-            // SAFETY: both pointers are of live values for the length of the call.
-            match sys::check(unsafe { libc::sigwaitinfo(&self.set, &mut info) }) {
+            // SAFETY: the pointers are of live values for the length of the call, or none to wait without an end.
+            match sys::check(unsafe { libc::sigtimedwait(&self.set, &mut info, timeout) }) {
                 Ok(signal) => {
                     // Codes above 0 are the kernel's (`SI_FROMKERNEL`).
                     let by_kernel = info.si_code > 0;

@@ -34,12 +34,11 @@
 //! max_wait and queue. At most [`CLASSES_MAX`] classes, for filters reach no more.
 
 mod class;
-mod file;
+pub(crate) mod file;
 mod filters;
 mod in_place;
 #[cfg(test)]
 mod shaping_tests;
-mod source;
 #[cfg(test)]
 mod tests;
 
@@ -52,9 +51,10 @@ use weir_core::rate::Rate;
 use weir_core::shaper::tree::DEPTH_MAX;
 
 use crate::nearest::did_you_mean;
+use crate::source::Source;
 use filters::Rules;
-pub use in_place::{NotInPlace, read_in_place};
-use source::Source;
+pub(crate) use in_place::of_tables_in_place;
+pub use in_place::{NotInPlace, asked, read_in_place};
 pub use weir_path::classes::{ClassConfig, Classes, FRAME_BYTES, FREE, Kind, LeafRules};
 
 /// The most classes of a file: as many as there can be rules that lead to them.
@@ -96,7 +96,9 @@ impl<'a> Reader<'a> {
             },
         };
         if file.class.is_empty() {
-            return Err(source.tell(0..0, "there is no class; write [[class]] with a name and a rate"));
+            return Err(
+                source.tell(file.at.clone(), "there is no class; write [[class]] with a name and a rate")
+            );
         }
         if let Some(class) = file.class.get(CLASSES_MAX) {
             let why = format!(
@@ -191,7 +193,7 @@ impl<'a> Reader<'a> {
                     "nothing says where packets go that no filter matches; write default = \"{}\", or \"{FREE}\"",
                     first.name
                 );
-                Err(self.source.tell(0..0, why))
+                Err(self.source.tell(self.file.at.clone(), why))
             }
             (None, _) => unreachable!("without a cycle there is a leaf"),
         }

@@ -7,9 +7,11 @@
 //! A burst that nobody asked for follows the rate; one that was asked for stays.
 
 use serde::{Deserialize, Serialize};
+use weir_core::limit::{is_long_burst, is_short_burst};
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
+use weir_core::units::{size_text, time_text};
 
 /// How much a direction holds unless it is told, as a time.
 pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
@@ -17,6 +19,40 @@ pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
 /// The burst that goes with a rate where none is asked for: 2 ms of it, and 20 kb at least.
 pub fn burst_bytes_default(rate: Rate) -> u64 {
     rate.bytes_in(2_000_000).clamp(20 * 1024, BURST_BYTES_MAX)
+}
+
+/// Whether a limit in place can be called so, which may be any interface's name. It is text in the limit's memory, and where a wire is
+/// looked for by it a file's name.
+pub fn is_name(name: &str) -> bool {
+    let fits = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
+    !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.chars().all(fits)
+}
+
+/// What a name of a limit in place is.
+pub const NAME_IS: &str =
+    "1 to 64 bytes without spaces, control characters and slashes (and no dot in front)";
+
+/// What to warn of in a burst of a limit in place that was asked for, each with `usual BURST` as the cure, such as `--burst 20kb`. The
+/// default is long enough.
+pub fn burst_warnings(rate: Rate, burst_bytes: u64, usual: impl Fn(&str) -> String) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let cure = usual(&size_text(burst_bytes_default(rate).next_multiple_of(1024)));
+    if is_long_burst(rate, burst_bytes) && burst_bytes > burst_bytes_default(rate) {
+        warnings.push(format!(
+            "a burst of {} is {} of {rate}: for so long nothing is held after a pause; {cure} is usual",
+            size_text(burst_bytes),
+            time_text(rate.ns_for(burst_bytes) / 1_000_000 * 1_000_000),
+        ));
+    }
+    if is_short_burst(rate, burst_bytes) {
+        warnings.push(format!(
+            "a burst of {} is {} of {rate}: whenever the kernel's timer is later than that, as on a busy virtual machine, rate is lost; \
+             {cure} makes up for it",
+            size_text(burst_bytes),
+            time_text(rate.ns_for(burst_bytes) / 1000 * 1000),
+        ));
+    }
+    warnings
 }
 
 /// What to change in one direction; what is absent stays as it is.

@@ -10,7 +10,8 @@ use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::units::{parse_size_bytes, parse_time_ns, size_text};
 use weir_run::classes::{self, Classes, FRAME_BYTES};
 use weir_run::control::FILE_BYTES_MAX;
-use weir_run::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
+use weir_run::limits::{NAME_IS, QUEUE_NS_DEFAULT, burst_bytes_default, is_name};
+use weir_run::topology::{self, Topology};
 
 use crate::{Failure, output};
 
@@ -97,28 +98,51 @@ pub fn warn_of(classes: &Classes) {
 
 /// What a classes file is called, and all of it.
 pub fn classes_file(file: &Path) -> Result<(String, String), Failure> {
-    let unreadable =
-        |why: &dyn std::fmt::Display| Failure::usage(format!("--classes {}: {why}", file.display()));
+    let text =
+        read_file(file).map_err(|why| Failure::usage(format!("--classes {}: {why}", file.display())))?;
+    Ok((file.display().to_string(), text))
+}
+
+/// Reads a topology file, and the classes files that it names, which are where it is; warnings go to standard error. The first failure is
+/// that it cannot be read, the second what is wrong with it.
+pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
+    let name = file.display().to_string();
+    let text = read_file(file).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let topology = topology::read(&name, &text, |path| {
+        let path = folder.join(path);
+        Ok((path.display().to_string(), read_file(&path)?))
+    });
+    topology.iter().flat_map(|topology| &topology.warnings).for_each(output::warn);
+    Ok(topology)
+}
+
+/// All of a text file, or in words why it cannot be read.
+fn read_file(file: &Path) -> Result<String, String> {
     let mut text = String::new();
     let mut read = || {
         // A pipe may have no end, or nobody who writes to it; then opening it would wait for ever.
         let about = std::fs::metadata(file)?;
         if !about.is_file() && !about.is_dir() {
-            return Err(std::io::Error::other("it is not a regular file: write the classes to one"));
+            return Err(std::io::Error::other("it is not a regular file: write it to one"));
         }
         std::fs::File::open(file)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)
     };
     read().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => unreadable(&"there is no such file"),
-        ErrorKind::PermissionDenied => unreadable(&"it may not be read"),
-        ErrorKind::IsADirectory => unreadable(&"it is a directory, not a file"),
-        ErrorKind::InvalidData => unreadable(&"it is not text in UTF-8"),
-        _ => unreadable(&error),
+        ErrorKind::NotFound => "there is no such file".to_string(),
+        ErrorKind::PermissionDenied => "it may not be read".into(),
+        ErrorKind::IsADirectory => "it is a directory, not a file".into(),
+        ErrorKind::InvalidData => "it is not text in UTF-8".into(),
+        _ => error.to_string(),
     })?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(unreadable(&format_args!("it is longer than {}", size_text(FILE_BYTES_MAX))));
+        return Err(format!("it is longer than {}", size_text(FILE_BYTES_MAX)));
     }
-    Ok((file.display().to_string(), text))
+    // Editors of other systems put a mark in front, which is no text.
+    Ok(match text.strip_prefix('\u{feff}') {
+        Some(text) => text.into(),
+        None => text,
+    })
 }
 
 /// Refuses `--queue` where classes have queues of their own.
@@ -156,15 +180,10 @@ pub fn limits(
     Ok(Some(limits))
 }
 
-/// Checks the name of a limit, which may be any interface's. It is text in the limit's memory, and where a wire is looked for by it a
-/// file's name.
+/// Checks the name of a limit, which may be any interface's.
 pub fn check_limit_name(name: &str) -> Result<(), Failure> {
-    let fits = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
-    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
-        return Err(Failure::usage(format!(
-            "a limit cannot be called {name:?}: a --name is 1 to 64 bytes without spaces, control characters and slashes (and no dot in \
-             front)"
-        )));
+    if !is_name(name) {
+        return Err(Failure::usage(format!("a limit cannot be called {name:?}: a --name is {NAME_IS}")));
     }
     Ok(())
 }

@@ -67,8 +67,27 @@ pub struct Asked {
     pub rate: Option<Rate>,
     /// How much may pass at once after a pause.
     pub burst_bytes: Option<u64>,
-    /// The classes that share it.
+    /// The classes that share it; [`ClassesAsked::none`] takes those away that there are.
     pub classes: Option<ClassesAsked>,
+}
+
+impl Asked {
+    /// What makes a limit what `record` says.
+    pub fn of(record: &Record) -> Asked {
+        Asked {
+            name: record.name.clone(),
+            direction: record.direction,
+            rate: Rate::from_bits_per_s(record.rate_bits_per_s),
+            burst_bytes: Some(record.burst_bytes),
+            classes: Some(ClassesAsked::of(record)),
+        }
+    }
+
+    /// Whether classes come, change or go.
+    fn reshapes(&self, before: Option<&Record>) -> bool {
+        let is_shaped = before.is_some_and(|before| !before.filters.is_empty());
+        self.classes.as_ref().is_some_and(|asked| is_shaped || !asked.classes.is_empty())
+    }
 }
 
 /// What became of it.
@@ -150,27 +169,8 @@ impl Place {
 /// # Errors
 /// One sentence; then nothing is left of a limit that was to be made, and one that was to be changed is as it was or as asked for.
 pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<(Done, Record)> {
-    let found = match place.netns.run(|| htb::root(place.link.ifindex))? {
-        Root::Default => None,
-        Root::Limit => find::at(place)?,
-        Root::Other(kind, handle) => return Err(refuse(place, &kind, handle)),
-    };
-    if found.as_ref().is_some_and(|found| found.is_strange) {
-        return Err(unsuitable(place, find::STRANGE));
-    }
-    let before = found.as_ref().and_then(|found| found.record.as_ref());
-    // Where somebody ended half-way, leaves may be missing, or their queues.
-    let is_whole = before.is_some_and(|before| before.stage != Stage::Making);
-    let is_whole = is_whole && before.is_some_and(|before| lacks_nothing(place, before));
-    let mut record = wanted_record(place, asked, before, burst_default)?;
+    let Prepared { found, is_whole, mut record, plan } = prepare(place, asked, burst_default)?;
     let is_there = found.as_ref().is_some_and(|found| !found.memories.is_empty());
-    if let Some(classes) = &asked.classes {
-        let shape =
-            Shape::new(classes, before.filter(|_| is_there)).map_err(|why| unsuitable(place, &why))?;
-        (record.classes, record.filters) = (shape.classes, shape.filters);
-    }
-    let plan = record.plan().map_err(|why| unsuitable(place, &format!("cannot be limited: {why}")))?;
-    memory::text_of(&record).map_err(|why| unsuitable(place, &format!("cannot be limited so: {why}")))?;
     match found {
         Some(Found { memories, record: Some(before), .. }) if is_there => {
             record.steered_behind = behind::update(place, &memories[0], &before)?;
@@ -178,7 +178,7 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
                 // What passed while it was half made had no queue to pass.
                 memories[0].forget_bypassed();
             }
-            if asked.classes.is_some() {
+            if asked.reshapes(Some(&before)) {
                 record = reshape::reshape(place, memories, &plan, is_whole.then_some(&before), record)?;
             } else {
                 change(place, &memories, &plan, record.clone(), is_whole)?;
@@ -194,6 +194,63 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
             Ok((Done::Made, record))
         }
     }
+}
+
+/// Whether [`set`] would be refused, as far as that can be known before anything is changed; what the limit is now, if there is one, and
+/// whether it is whole.
+///
+/// # Errors
+/// The sentence of [`set`].
+pub fn check(
+    place: &Place,
+    asked: &Asked,
+    burst_default: impl Fn(Rate) -> u64,
+) -> Result<Option<(Record, bool)>> {
+    let Prepared { found, is_whole, .. } = prepare(place, asked, burst_default)?;
+    let is_there = found.as_ref().is_some_and(|found| !found.memories.is_empty());
+    let record = found.and_then(|found| found.record).filter(|_| is_there);
+    if record.is_none() {
+        check_order(place, place.far_end()?.as_ref())?;
+    }
+    let is_ordered = behind::find(place)?.unsteered().is_empty();
+    Ok(record.map(|record| {
+        let is_limiting = record.stage == Stage::Limiting;
+        (record, is_whole && is_limiting && is_ordered)
+    }))
+}
+
+/// What is there, and what is to be.
+struct Prepared {
+    found: Option<Found>,
+    is_whole: bool,
+    record: Record,
+    plan: Plan,
+}
+
+/// Looks and decides, and changes nothing.
+fn prepare(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<Prepared> {
+    let found = match place.netns.run(|| htb::root(place.link.ifindex))? {
+        Root::Default => None,
+        Root::Limit => find::at(place)?,
+        Root::Other(kind, handle) => return Err(refuse(place, &kind, handle)),
+    };
+    if found.as_ref().is_some_and(|found| found.is_strange) {
+        return Err(unsuitable(place, find::STRANGE));
+    }
+    let before = found.as_ref().and_then(|found| found.record.as_ref());
+    // Where somebody ended half-way, leaves may be missing, or their queues.
+    let is_whole = before.is_some_and(|before| before.stage != Stage::Making);
+    let is_whole = is_whole && before.is_some_and(|before| lacks_nothing(place, before));
+    let mut record = wanted_record(place, asked, before, burst_default)?;
+    let is_there = found.as_ref().is_some_and(|found| !found.memories.is_empty());
+    let shaped_before = before.filter(|_| is_there);
+    if let Some(classes) = asked.classes.as_ref().filter(|_| asked.reshapes(shaped_before)) {
+        let shape = Shape::new(classes, shaped_before).map_err(|why| unsuitable(place, &why))?;
+        (record.classes, record.filters) = (shape.classes, shape.filters);
+    }
+    let plan = record.plan().map_err(|why| unsuitable(place, &format!("cannot be limited: {why}")))?;
+    memory::text_of(&record).map_err(|why| unsuitable(place, &format!("cannot be limited so: {why}")))?;
+    Ok(Prepared { found, is_whole, record, plan })
 }
 
 /// Whether all classes of a limit are there. Who is root where the interface is may have removed some.

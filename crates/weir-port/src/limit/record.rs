@@ -115,9 +115,9 @@ impl Record {
         Plan::with_classes(wanted, classes.collect::<Result<_, _>>()?, self.drains_own())
     }
 
-    /// Whether flows may wait in the leaves of the limit itself, from when it had no classes.
+    /// Whether flows may wait in the leaves of the limit itself, from when it had no classes or now that those go.
     fn drains_own(&self) -> bool {
-        self.filters.iter().skip(1).any(|filters| filters.leads_to(0))
+        self.filters.iter().any(|filters| filters.leads_to(0))
     }
 }
 

@@ -7,6 +7,9 @@
 //! remove   what goes and is empty; then, if nothing waits by the filters before, swap the program for one without them
 //! ```
 //!
+//! A limit may lose all of its classes so: then new flows go to the limit's own leaves, and when the last class has gone nothing is asked
+//! any more.
+//!
 //! Rule: a flow that goes elsewhere changes its class when nothing of it waits, so nothing is lost or reordered. A flow that never
 //! pauses keeps its class alive; that is said, and the same command later looks again.
 //!
@@ -16,7 +19,7 @@ use std::collections::HashSet;
 use std::thread::sleep;
 use std::time::Duration;
 
-use weir_core::classify::Classifier;
+use weir_core::classify::{Classifier, Rule, Target};
 use weir_core::limit::shared::{FREE_BASE, Kind, Shared, kind_of};
 use weir_core::limit::{Class, HELD, PASSING, Plan};
 use weir_core::rate::Rate;
@@ -41,6 +44,47 @@ pub struct ClassesAsked {
     pub classes: Vec<ClassAsked>,
     /// Whose targets are places in that list.
     pub classifier: Classifier,
+}
+
+impl ClassesAsked {
+    /// No classes: every flow has a leaf of the limit itself.
+    pub fn none() -> ClassesAsked {
+        let classifier = Classifier::new(Vec::new(), Target::Free).expect("no rules are not too many");
+        ClassesAsked { classes: Vec::new(), classifier }
+    }
+
+    /// Those that a limit has, without what is to go.
+    pub fn of(record: &Record) -> ClassesAsked {
+        let kept: Vec<_> =
+            record.classes.iter().filter(|class| !class.is_going && class.base != FREE_BASE).collect();
+        let place = |base: u16| kept.iter().position(|class| class.base == base);
+        let Some(filters) = record.filters.first().filter(|_| !kept.is_empty()) else {
+            return ClassesAsked::none();
+        };
+        let target = |target: Target| match target {
+            Target::Class(base) => place(base).map_or(Target::Free, |place| Target::Class(place as u16)),
+            Target::Free => Target::Free,
+        };
+        let of_bases = filters.classifier();
+        let rules = of_bases
+            .rules()
+            .iter()
+            .map(|rule| Rule { conditions: rule.conditions.clone(), target: target(rule.target) });
+        let classifier = Classifier::new(rules.collect(), target(of_bases.otherwise()));
+        let classes = kept.iter().filter_map(|class| {
+            Some(ClassAsked {
+                name: class.name.clone(),
+                parent: class.parent.and_then(place),
+                rate: Rate::from_bits_per_s(class.rate_bits_per_s)?,
+                ceil: Rate::from_bits_per_s(class.ceil_bits_per_s)?,
+                burst_bytes: class.burst_bytes,
+                cburst_bytes: class.cburst_bytes,
+                priority: class.priority,
+                is_leaf: class.is_leaf,
+            })
+        });
+        ClassesAsked { classes: classes.collect(), classifier: classifier.expect("as many as there were") }
+    }
 }
 
 /// What is asked of one class.
@@ -108,7 +152,11 @@ impl Shape {
             });
         }
         let bases: Vec<_> = classes.iter().map(|class| class.base).collect();
-        let now = Filters::new(&asked.classifier, &bases);
+        // Without classes all goes to the limit itself.
+        let now = match asked.classes.is_empty() {
+            true => Filters::default(),
+            false => Filters::new(&asked.classifier, &bases),
+        };
         let is_free = |filters: &Filters| filters.leads_to(FREE_BASE);
         if is_free(&now) {
             classes.push(free());
@@ -118,7 +166,6 @@ impl Shape {
         classes.extend(going.map(|class| ClassRecord { is_going: true, ..class.clone() }));
         let mut filters = vec![now];
         if let Some(before) = before {
-            // Without classes all went to the limit itself.
             let own = [Filters::default()];
             let earlier = if before.filters.is_empty() { &own[..] } else { &before.filters };
             let now = filters[0].clone();
@@ -235,6 +282,9 @@ fn drain(place: &Place, memories: Vec<Memory>, mut record: Record) -> Result<Rec
     earlier.retain(is_asked);
     earlier.dedup();
     record.filters.append(&mut earlier);
+    if record.classes.is_empty() && record.filters == [Filters::default()] {
+        record.filters.clear();
+    }
     let plan = record.plan().map_err(|why| unsuitable(place, &why))?;
     let memories: Vec<_> = memories.into_iter().filter(|memory| !gone.contains(&memory.base())).collect();
     let program = load(place, &memories, &record)?;
@@ -274,8 +324,6 @@ fn empty_leaves(base: u16, classes: &[ClassTraffic]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use weir_core::classify::Target;
-
     use super::super::record::Direction;
     use super::*;
 
@@ -355,5 +403,24 @@ mod tests {
         assert_eq!(shape.filters[1], Filters::default());
         let plan = record(&shape).plan().unwrap();
         assert_eq!(plan.groups().map(|group| group.base).collect::<Vec<_>>(), [0, 0x800]);
+    }
+
+    #[test]
+    fn classes_that_all_go_leave_their_flows_to_the_limit_itself() {
+        let before = record(&Shape::new(&asked(&["a", "b"]), None).unwrap());
+        let shape = Shape::new(&ClassesAsked::none(), Some(&before)).unwrap();
+        assert_eq!(bases(&shape), [("a", 0x800, true), ("b", 0xc00, true)]);
+        assert_eq!(shape.filters, [Filters::default(), before.filters[0].clone()]);
+        let plan = record(&shape).plan().unwrap();
+        assert_eq!(plan.groups().map(|group| group.base).collect::<Vec<_>>(), [0, 0x800, 0xc00]);
+    }
+
+    #[test]
+    fn what_a_limit_has_can_be_asked_for_again() {
+        let before = record(&Shape::new(&asked(&["a", "b"]), None).unwrap());
+        let again = Shape::new(&ClassesAsked::of(&before), Some(&before)).unwrap();
+        assert_eq!((again.classes, again.filters), (before.classes.clone(), before.filters.clone()));
+        let without = Shape::new(&ClassesAsked::none(), Some(&before)).unwrap();
+        assert!(ClassesAsked::of(&record(&without)).classes.is_empty());
     }
 }

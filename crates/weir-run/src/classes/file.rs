@@ -5,17 +5,20 @@
 use std::fmt;
 use std::ops::Range;
 
-use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::source::Source;
-use crate::nearest::did_you_mean;
+use crate::source::Source;
 
 /// The file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
+    /// Where all of it is, in a file that has other things too.
+    #[serde(skip)]
+    pub at: Range<usize>,
     /// `htb` or `cbq`.
     pub shaper: Option<Spanned<String>>,
     /// The class of what no filter matches.
@@ -29,42 +32,64 @@ pub struct File {
 }
 
 /// `[[class]]`.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Class {
     pub name: Spanned<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Spanned<String>>,
     pub rate: Spanned<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ceil: Option<Spanned<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<Spanned<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cburst: Option<Spanned<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub bounded: Option<Spanned<bool>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub quantum: Option<Spanned<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Spanned<i64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub full: Option<Spanned<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait: Option<Spanned<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<Spanned<String>>,
 }
 
 /// `[[filter]]`.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Filter {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<Spanned<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Spanned<Words>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Spanned<Words>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Spanned<Words>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from_ports: Option<Spanned<Words>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub to_ports: Option<Spanned<Words>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub dscp: Option<Spanned<Words>>,
     pub class: Spanned<String>,
 }
 
 /// A word, a number, or a list of them: `"10.0.0.0/8"`, `443`, `[80, "8000-8080"]`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Words(Vec<(Option<Range<usize>>, String)>);
 
 impl Words {
+    /// One word.
+    pub fn one(word: impl ToString) -> Words {
+        Words(vec![(None, word.to_string())])
+    }
+
     /// Each of them with its place; alone it has the place of the value.
     pub fn each(words: &Spanned<Words>) -> impl Iterator<Item = (Range<usize>, &str)> {
         let all = words.span();
@@ -74,25 +99,24 @@ impl Words {
 
 /// Reads the tables.
 pub fn read(source: Source) -> Result<File, String> {
-    toml::from_str(source.text).map_err(|error: toml::de::Error| {
-        let at = error.span().unwrap_or(0..0);
-        source.tell(at, explained(error.message()))
-    })
-}
-
-/// Serde's word on an unknown key ("unknown field `x`, expected one of `a`, `b`") with the one that was likely meant.
-fn explained(message: &str) -> String {
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let message = message.replace("unknown field", "unknown key").replace("missing field", "missing key");
-    match quoted.next() {
-        Some(word) if message.starts_with("unknown key") => message.clone() + &did_you_mean(word, quoted),
-        _ => message,
-    }
+    toml::from_str(source.text)
+        .map_err(|error: toml::de::Error| source.explain(&error, error.span().unwrap_or(0..0)))
 }
 
 impl<'de> Deserialize<'de> for Words {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Words, D::Error> {
         deserializer.deserialize_any(WordsVisitor)
+    }
+}
+
+impl Serialize for Words {
+    /// Numbers as numbers, so that a port is written as people write it; one alone without a list.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let each = self.0.iter().map(|(_, word)| Word(word.clone()));
+        match each.len() {
+            1 => each.last().expect("one").serialize(serializer),
+            _ => serializer.collect_seq(each),
+        }
     }
 }
 
@@ -128,6 +152,15 @@ impl<'de> Visitor<'de> for WordsVisitor {
 }
 
 struct Word(String);
+
+impl Serialize for Word {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.parse::<i64>() {
+            Ok(number) if number.to_string() == self.0 => serializer.serialize_i64(number),
+            _ => serializer.serialize_str(&self.0),
+        }
+    }
+}
 
 impl<'de> Deserialize<'de> for Word {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {

@@ -9,8 +9,8 @@ use weir_core::classify::{Classifier, Conditions, RULES_MAX, Rule, RuleFault, Su
 
 use super::FREE;
 use super::file::{Filter, Words};
-use super::source::Source;
 use crate::nearest::did_you_mean;
+use crate::source::Source;
 
 /// Transports by name, beside their numbers.
 const PROTOCOLS: [(&str, u8); 10] = [

@@ -10,9 +10,10 @@ use weir_core::limit::shared::{CLASSES_MAX, LEVELS_MAX, has_leaves, promised_bel
 use weir_core::limit::{BITS_PER_S_MIN, PASSING_NS};
 use weir_core::rate::Rate;
 use weir_core::units::time_text;
+use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 
-use super::source::Source;
 use super::{ClassConfig, Classes, Reader, file};
+use crate::source::Source;
 
 /// What does all that a limit in place cannot.
 const CURE: &str = "join the interfaces with `weir wire`, which can";
@@ -56,13 +57,32 @@ impl From<String> for NotInPlace {
 /// What is wrong, where, and what to do.
 pub fn read_in_place(name: &str, text: &str) -> Result<Classes, NotInPlace> {
     let source = Source { name, text };
-    let file = file::read(source)?;
-    refuse(&file).map_err(|obstacle| obstacle.told(source))?;
-    let reader = Reader::new(source, &file)?;
+    of_tables_in_place(source, &file::read(source)?)
+}
+
+/// The same of tables that have been read.
+pub(crate) fn of_tables_in_place(source: Source, file: &file::File) -> Result<Classes, NotInPlace> {
+    refuse(file).map_err(|obstacle| obstacle.told(source))?;
+    let reader = Reader::new(source, file)?;
     let classes = reader.read(["", ""])?;
     let order = reader.parents_first()?;
-    check(&file, &order, &classes.classes).map_err(|obstacle| obstacle.told(source))?;
+    check(file, &order, &classes.classes).map_err(|obstacle| obstacle.told(source))?;
     Ok(Classes { warnings: reader.warnings_in_place(&order, &classes), ..classes })
+}
+
+/// Classes as the queue of a limit takes them.
+pub fn asked(classes: &Classes) -> ClassesAsked {
+    let of = |class: &ClassConfig| ClassAsked {
+        name: class.name.clone(),
+        parent: class.parent,
+        rate: class.rate,
+        ceil: class.ceil,
+        burst_bytes: class.burst_bytes,
+        cburst_bytes: class.cburst_bytes,
+        priority: class.leaf.map_or(0, |leaf| leaf.priority),
+        is_leaf: class.leaf.is_some(),
+    };
+    ClassesAsked { classes: classes.classes.iter().map(of).collect(), classifier: classes.classifier.clone() }
 }
 
 impl Reader<'_> {

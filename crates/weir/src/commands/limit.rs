@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use weir_core::limit::{is_long_burst, is_short_burst};
 use weir_core::rate::Rate;
 use weir_core::units::{size_text, time_text};
 use weir_port::hold;
@@ -11,13 +10,12 @@ use weir_port::limit::behind;
 use weir_port::limit::find;
 use weir_port::limit::off::{self, Off};
 use weir_port::limit::record::{Direction, Record};
-use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 use weir_port::limit::{Asked, Done, Place};
-use weir_port::netns::NetNs;
-use weir_run::classes::Classes;
+use weir_run::classes;
 use weir_run::clock::now_ns;
-use weir_run::limits::burst_bytes_default;
+use weir_run::limits::{burst_bytes_default, burst_warnings};
 
+use super::ways::{Target, Ways};
 use crate::{Failure, Outcome, human, output, text};
 
 /// Limit an interface where it stands; programs that send are held back and lose nothing.
@@ -80,15 +78,17 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(burst_bytes) = burst {
         text::check_burst(*burst_bytes)?;
     }
-    let label = arguments.interface.as_deref().unwrap_or(&arguments.device);
+    let target =
+        Target { pid: arguments.pid, device: arguments.interface.as_deref().unwrap_or(&arguments.device) };
     arguments.name.as_deref().map_or(Ok(()), text::check_limit_name)?;
     if !arguments.off && rate.is_none() && rate_back.is_none() && burst.is_none() && classes.is_none() {
         return Err(Failure::usage(
             "nothing to do: give --rate, --rate-back, --burst or --classes, or --off",
         ));
     }
-    let classes = classes.as_deref().map(text::classes_in_place).transpose()?.map(|classes| asked(&classes));
-    let ways = Ways::of(arguments)?;
+    let classes =
+        classes.as_deref().map(text::classes_in_place).transpose()?.map(|classes| classes::asked(&classes));
+    let ways = target.ways(rate_back.is_some())?;
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     if arguments.off {
@@ -96,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let name = match &arguments.name {
         Some(name) => name.clone(),
-        None => ways.default_name(arguments),
+        None => ways.default_name(target, &find::names(), |_| false),
     };
     let wanted = |direction, rate| Asked {
         name: name.clone(),
@@ -110,80 +110,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         set(&ways.there, &wanted(Direction::There, *rate))?;
     }
     if rate_back.is_some() {
-        let back = ways.back.as_ref().ok_or_else(|| {
-            Failure::usage(format!(
-                "--rate-back is for a pair: what is sent to {label} passes no queue of it that could hold"
-            ))
-        })?;
-        set(back, &wanted(Direction::Back, *rate_back))?;
+        set(ways.back(target, "--rate-back")?, &wanted(Direction::Back, *rate_back))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The interfaces that send, each way.
-struct Ways {
-    there: Place,
-    back: Option<Place>,
-}
-
-impl Ways {
-    fn ends(&self) -> impl Iterator<Item = &Place> {
-        std::iter::once(&self.there).chain(&self.back)
-    }
-
-    /// As the limit is called, if there is one; else by the interface, so that no other limit of the machine is called the same.
-    fn default_name(&self, arguments: &Arguments) -> String {
-        let named = find::names();
-        let is_of_ours = |place: &Place| self.ends().any(|end| end.is(place));
-        if let Some((_, name)) = named.iter().find(|(place, _)| is_of_ours(place)) {
-            return name.clone();
-        }
-        let device = &self.there.link.name;
-        let host_end =
-            self.back.as_ref().filter(|back| NetNs::current().is_ok_and(|here| here.is(&back.netns)));
-        let first = match (arguments.pid, host_end) {
-            (_, Some(end)) => end.link.name.clone(),
-            (Some(pid), None) => format!("{device}@{pid}"),
-            (None, None) => arguments.interface.clone().unwrap_or_else(|| device.clone()),
-        };
-        unused_name(&first, |name| named.iter().any(|(_, other)| other == name))
-    }
-
-    fn of(arguments: &Arguments) -> Result<Ways, Failure> {
-        if let Some(pid) = arguments.pid {
-            let there = Place::of_process(pid, &arguments.device)?;
-            // Needed for the way back alone; the kernel may not tell where it is.
-            let back =
-                if arguments.rate_back.is_some() { there.far_end()? } else { there.far_end().ok().flatten() };
-            return Ok(Ways { there, back });
-        }
-        let name = arguments.interface.as_deref().unwrap_or_default();
-        let place = Place::here(name)?;
-        let far_end = place.far_end().map_err(|error| match place.link.peer_netns_id {
-            Some(_) => Failure::from(format!(
-                "{name} is one end of a pair whose other end cannot be seen from here, as inside a container ({error}): limit it from \
-                 the host, by the name of the end there or with `weir limit --pid PID`"
-            )),
-            None => error.into(),
-        })?;
-        Ok(match far_end {
-            Some(there) if place.is_inside_of(&there) => {
-                return Err(Failure::usage(format!(
-                    "{name} is a container's end of a pair, and DEV the host's: what is sent here is limited by `weir limit --pid $$ \
-                     --device {name}`, or on the host by `weir limit {}`",
-                    there.link.name
-                )));
-            }
-            Some(there) => Ways { there, back: Some(place) },
-            None => Ways { there: place, back: None },
-        })
-    }
-}
-
-/// `first`, or with a number behind it, so that it is not used.
-fn unused_name(first: &str, is_used: impl Fn(&str) -> bool) -> String {
-    let numbered = (2..).map(|number: u32| format!("{first}.{number}"));
-    std::iter::once(first.to_string()).chain(numbered).find(|name| !is_used(name)).unwrap_or_default()
 }
 
 /// Changes the limit of one interface, which nobody else changes meanwhile; what it is then.
@@ -240,6 +169,19 @@ fn set(place: &Place, asked: &Asked) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Says of a limit that is set what its user may not expect.
+pub fn say_what_is_not_expected(place: &Place, done: Done, record: &Record) {
+    if done == Done::Made && record.lost_when_set > 0 {
+        output::warn(format_args!(
+            "{}: {} lost, which came while the kernel swapped the queue",
+            place.describe(),
+            human::plural(record.lost_when_set, "packet")
+        ));
+    }
+    warn_of_unseen(place);
+    say_what_stays(place, record);
+}
+
 /// Which flows still go by the classes that were there before.
 fn say_what_stays(place: &Place, record: &Record) {
     if record.filters.len() > 1 {
@@ -254,41 +196,12 @@ fn say_what_stays(place: &Place, record: &Record) {
     }
 }
 
-/// The classes of a file, as the queue takes them.
-pub fn asked(classes: &Classes) -> ClassesAsked {
-    let of = |class: &weir_run::classes::ClassConfig| ClassAsked {
-        name: class.name.clone(),
-        parent: class.parent,
-        rate: class.rate,
-        ceil: class.ceil,
-        burst_bytes: class.burst_bytes,
-        cburst_bytes: class.cburst_bytes,
-        priority: class.leaf.map_or(0, |leaf| leaf.priority),
-        is_leaf: class.leaf.is_some(),
-    };
-    ClassesAsked { classes: classes.classes.iter().map(of).collect(), classifier: classes.classifier.clone() }
-}
-
-/// Of a burst that was asked for: the default is long enough.
+/// Of a burst that was asked for.
 fn warn_of_burst(record: &Record) {
     let Some(rate) = Rate::from_bits_per_s(record.rate_bits_per_s) else { return };
-    if is_long_burst(rate, record.burst_bytes) && record.burst_bytes > burst_bytes_default(rate) {
-        output::warn(format_args!(
-            "a burst of {} is {} of {rate}: for so long nothing is held after a pause; --burst {} is usual",
-            size_text(record.burst_bytes),
-            time_text(rate.ns_for(record.burst_bytes) / 1_000_000 * 1_000_000),
-            size_text(burst_bytes_default(rate).next_multiple_of(1024)),
-        ));
-    }
-    if is_short_burst(rate, record.burst_bytes) {
-        output::warn(format_args!(
-            "a burst of {} is {} of {rate}: whenever the kernel's timer is later than that, as on a busy virtual machine, rate is lost; \
-             --burst {} makes up for it",
-            size_text(record.burst_bytes),
-            time_text(rate.ns_for(record.burst_bytes) / 1000 * 1000),
-            size_text(burst_bytes_default(rate).next_multiple_of(1024)),
-        ));
-    }
+    burst_warnings(rate, record.burst_bytes, |usual| format!("--burst {usual}"))
+        .iter()
+        .for_each(output::warn);
 }
 
 /// Of pairs behind a bridge or another device, whose steering could not be set.
@@ -307,32 +220,10 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
     let mut is_none = true;
     let mut status = ExitCode::SUCCESS;
     for place in ways.ends() {
-        match off::off(place, now, now_ns)? {
-            Off::None => continue,
-            Off::Removed { lost: 0 } => {
-                output::print_line(format_args!("removed: {} sends as before", place.describe()))?
-            }
-            Off::Removed { lost } => output::print_line(format_args!(
-                "removed: {} sends as before; {} lost, which waited or came meanwhile",
-                place.describe(),
-                human::plural(lost, "packet")
-            ))?,
-            Off::Gone => {
-                status = ExitCode::FAILURE;
-                output::say(format_args!(
-                    "weir: {} vanished while its limit was being removed, and took along the limit and what waited there: nothing is \
-                     left to remove",
-                    place.describe()
-                ));
-            }
-            Off::Open => {
-                status = ExitCode::FAILURE;
-                output::say(format_args!(
-                    "weir: {} limits nothing any more, but never stops sending, and its queue could not be removed without loss: \
-                     --off again later removes it, `--off --now` at once",
-                    place.describe()
-                ));
-            }
+        match remove_one(place, now)? {
+            Some(is_done) if !is_done => status = ExitCode::FAILURE,
+            Some(_) => {}
+            None => continue,
         }
         is_none = false;
     }
@@ -346,14 +237,35 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
     Ok(status)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_that_is_used_gets_a_number() {
-        let used = ["eth0", "eth0.2"];
-        let unused = |name| unused_name(name, |name| used.contains(&name));
-        assert_eq!([unused("eth0"), unused("eth1")], ["eth0.3", "eth1"]);
+/// Removes the limit of one interface, which nobody else changes meanwhile, and says what became of it: whether it is gone as it should be;
+/// `None`, and nothing said, if there was none.
+pub fn remove_one(place: &Place, now: bool) -> Result<Option<bool>, Failure> {
+    match off::off(place, now, now_ns)? {
+        Off::None => return Ok(None),
+        Off::Removed { lost: 0 } => {
+            output::print_line(format_args!("removed: {} sends as before", place.describe()))?;
+        }
+        Off::Removed { lost } => output::print_line(format_args!(
+            "removed: {} sends as before; {} lost, which waited or came meanwhile",
+            place.describe(),
+            human::plural(lost, "packet")
+        ))?,
+        Off::Gone => {
+            output::say(format_args!(
+                "weir: {} vanished while its limit was being removed, and took along the limit and what waited there: nothing is left to \
+                 remove",
+                place.describe()
+            ));
+            return Ok(Some(false));
+        }
+        Off::Open => {
+            output::say(format_args!(
+                "weir: {} limits nothing any more, but never stops sending, and its queue could not be removed without loss: --off again \
+                 later removes it, `--off --now` at once",
+                place.describe()
+            ));
+            return Ok(Some(false));
+        }
     }
+    Ok(Some(true))
 }

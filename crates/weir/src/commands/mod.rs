@@ -1,6 +1,9 @@
-//! One file a command, and what several of them share: `drops`, `traffic`.
+//! One file a command, and what several of them share: `drops`, `traffic`, `ways`.
 
+pub mod apply;
+pub mod check;
 pub mod doctor;
+pub mod down;
 pub mod drops;
 pub mod r#gen;
 pub mod lab;
@@ -8,7 +11,9 @@ pub mod limit;
 pub mod mend;
 pub mod run;
 pub mod set;
+pub mod show;
 pub mod sink;
 pub mod stat;
 pub mod traffic;
+pub mod ways;
 pub mod wire;

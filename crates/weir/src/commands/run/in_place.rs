@@ -16,7 +16,7 @@ use weir_port::monitor::{LinkEvent, Monitor};
 use weir_port::netns::NetNs;
 use weir_port::{Doing, unsent};
 use weir_run::books::Amount;
-use weir_run::classes::Classes;
+use weir_run::classes::{self, Classes};
 use weir_run::control;
 use weir_run::guardian::Guardian;
 use weir_run::limits::burst_bytes_default;
@@ -27,7 +27,7 @@ use super::gate::{self, Gate};
 use super::rest::Rest;
 use super::way::{Blind, HEARD, Totals, Way};
 use crate::commands::drops::Drops;
-use crate::commands::{self, stat};
+use crate::commands::stat;
 use crate::guarded::{self, Event, Guarded, spawn};
 use crate::{Failure, human, output};
 
@@ -66,7 +66,7 @@ pub fn open(
         ));
         return Err(guarded::give_up(guardian, failure));
     }
-    let classes = classes.map(commands::limit::asked);
+    let classes = classes.map(classes::asked);
     let limit = |ends: &Limited| limit_both(ends, arguments, name, classes.as_ref());
     let mut ends = match enclosure::make_limited(&mut guardian, limit) {
         Ok(ends) => ends,

@@ -1,4 +1,4 @@
-//! The text of a classes file, and how something wrong with it is told: where, the line itself, what to do.
+//! The text of a file that a user wrote in TOML, and how something wrong with it is told: where, the line itself, what to do.
 //!
 //! ```text
 //! office.toml:7:8: the ceiling 100mbit is below the rate 150mbit; raise it to 150mbit or more
@@ -10,6 +10,8 @@
 
 use std::fmt::Write;
 use std::ops::Range;
+
+use crate::nearest::did_you_mean;
 
 /// The longest piece of a line that is shown, in characters.
 const SHOWN_MAX: usize = 120;
@@ -42,11 +44,39 @@ impl Source<'_> {
         told
     }
 
+    /// Tells what the reader of TOML has to say, at a place.
+    pub fn explain(&self, error: &toml::de::Error, at: Range<usize>) -> String {
+        self.tell(at, explained(error.message()))
+    }
+
+    /// Where something is, in bytes of the text: `FILE:LINE:COLUMN`.
+    pub fn place(&self, byte: usize) -> String {
+        let (line, start) = self.line_of(byte);
+        let before = self.text.get(start..byte).unwrap_or("").chars().count();
+        format!("{}:{line}:{}", self.name, before + 1)
+    }
+
     /// The number of the line that a byte is in, and where it starts.
     pub fn line_of(&self, byte: usize) -> (usize, usize) {
         let before = &self.text.as_bytes()[..byte.min(self.text.len())];
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
         (line, before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1))
+    }
+}
+
+/// Serde's word on an unknown key ("unknown field `x`, expected one of `a`, `b`") with the one that was likely meant, and on a value
+/// that is not in quotes.
+fn explained(message: &str) -> String {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let message = message.replace("unknown field", "unknown key").replace("missing field", "missing key");
+    let is_number =
+        message.starts_with("invalid type: integer") || message.starts_with("invalid type: float");
+    match quoted.next() {
+        Some(word) if message.starts_with("unknown key") => message.clone() + &did_you_mean(word, quoted),
+        _ if is_number && message.ends_with("expected a string") => {
+            format!("{message}; write it in quotes, a rate or a size with its unit")
+        }
+        _ => message,
     }
 }
 

@@ -1,0 +1,191 @@
+//! What would change: one limit as it is, beside what a file wants of it.
+//!
+//! Rule: two that behave alike are alike, whatever the order in which a file names their classes. Nothing here looks at the machine, so
+//! what is shown is what is done.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use weir_core::classify::{Conditions, Target};
+use weir_core::rate::Rate;
+use weir_core::units::size_text;
+use weir_port::limit::Asked;
+use weir_port::limit::record::Record;
+use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
+
+use crate::classes::FREE;
+
+/// What a limit is now.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitNow<'a> {
+    /// As it says itself.
+    pub record: &'a Record,
+    /// Whether nothing of it is missing.
+    pub is_whole: bool,
+}
+
+/// What becomes of one limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LimitChange {
+    /// In a word.
+    pub action: Action,
+    /// From what to what.
+    pub values: Vec<ValueChange>,
+}
+
+/// The ways in which a limit changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// There is none yet.
+    Set,
+    /// There is one, and it is other.
+    Change,
+    /// It is as it should be, but something of it is missing.
+    Finish,
+    /// It is as it should be, but flows may still wait by the classes before.
+    Settle,
+}
+
+/// One value that changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ValueChange {
+    /// What it is.
+    pub what: String,
+    /// As it is.
+    pub before: Option<String>,
+    /// As it is to be.
+    pub after: Option<String>,
+}
+
+/// What changes where a limit is to be as `asked`; `None` if it is so already.
+pub fn compare(now: Option<LimitNow>, asked: &Asked) -> Option<LimitChange> {
+    let before = now.map(|now| values(&Asked::of(now.record))).unwrap_or_default();
+    let after = values(asked);
+    let keys: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let changes = keys.into_iter().filter(|key| before.get(key) != after.get(key)).map(|key| ValueChange {
+        what: key.text.clone(),
+        before: before.get(key).map(Value::to_string),
+        after: after.get(key).map(Value::to_string),
+    });
+    let values: Vec<_> = changes.collect();
+    let action = match now {
+        None => Action::Set,
+        Some(_) if !values.is_empty() => Action::Change,
+        Some(now) if !now.is_whole => Action::Finish,
+        Some(now) if now.record.filters.len() > 1 => Action::Settle,
+        Some(_) => return None,
+    };
+    Some(LimitChange { action, values })
+}
+
+impl LimitChange {
+    /// `+` for what comes, `~` for what changes.
+    pub fn sign(&self) -> char {
+        if self.action == Action::Set { '+' } else { '~' }
+    }
+}
+
+impl fmt::Display for LimitChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.action {
+            Action::Set | Action::Change => {
+                let values: Vec<_> = self.values.iter().map(ValueChange::to_string).collect();
+                write!(f, "{}", values.join(", "))
+            }
+            Action::Finish => write!(f, "something of it is missing: it is made again, as it is"),
+            Action::Settle => {
+                write!(f, "flows may still wait by the classes before: they are looked at again")
+            }
+        }
+    }
+}
+
+impl fmt::Display for ValueChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ValueChange { what, before, after } = self;
+        match (before, after) {
+            (Some(before), Some(after)) => write!(f, "{what} {before} -> {after}"),
+            (None, Some(after)) => write!(f, "{what} {after}"),
+            (Some(before), None) => write!(f, "no {what} any more, which was {before}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// What a value is of: limits' own first, then class by class.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    rank: u8,
+    text: String,
+}
+
+/// A value, as it is compared and as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Value {
+    Text(String),
+    /// Filters in order: what is asked, and the class.
+    Filters(Vec<(Conditions, String)>),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Text(text) => f.write_str(text),
+            Value::Filters(filters) if filters.len() == 1 => write!(f, "1 rule"),
+            Value::Filters(filters) => write!(f, "{} rules", filters.len()),
+        }
+    }
+}
+
+fn values(asked: &Asked) -> BTreeMap<Key, Value> {
+    let mut values = BTreeMap::new();
+    let mut add = |rank, text: &str, value: Value| values.insert(Key { rank, text: text.into() }, value);
+    add(0, "name", Value::Text(asked.name.clone()));
+    if let Some(rate) = asked.rate {
+        add(1, "rate", Value::Text(rate.to_string()));
+    }
+    if let Some(bytes) = asked.burst_bytes {
+        add(2, "burst", Value::Text(size_text(bytes)));
+    }
+    let Some(classes) = asked.classes.as_ref().filter(|classes| !classes.classes.is_empty()) else {
+        return values;
+    };
+    for class in &classes.classes {
+        add(3, &format!("class {}", class.name), Value::Text(class_text(classes, class)));
+    }
+    let name = |target| match target {
+        Target::Class(place) => {
+            classes.classes.get(usize::from(place)).map_or("", |class| &class.name).to_string()
+        }
+        Target::Free => FREE.into(),
+    };
+    let rules = classes.classifier.rules().iter();
+    let rules: Vec<_> = rules.map(|rule| (rule.conditions.clone(), name(rule.target))).collect();
+    if !rules.is_empty() {
+        add(4, "filters", Value::Filters(rules));
+    }
+    add(5, "default", Value::Text(name(classes.classifier.otherwise())));
+    values
+}
+
+/// A class in words: `100mbit to 150mbit below link, burst 100kb, priority 1`.
+fn class_text(classes: &ClassesAsked, class: &ClassAsked) -> String {
+    let ClassAsked { parent, rate, ceil, burst_bytes, cburst_bytes, priority, .. } = class;
+    let mut text = if ceil == rate { rate.to_string() } else { format!("{rate} to {ceil}") };
+    if let Some(parent) = parent.and_then(|place| classes.classes.get(place)) {
+        text += &format!(" below {}", parent.name);
+    }
+    let is_default = |rate: Rate, bytes| crate::limits::burst_bytes_default(rate) == bytes;
+    if !is_default(*rate, *burst_bytes) {
+        text += &format!(" burst {}", size_text(*burst_bytes));
+    }
+    if !is_default(*ceil, *cburst_bytes) {
+        text += &format!(" cburst {}", size_text(*cburst_bytes));
+    }
+    if *priority > 0 {
+        text += &format!(" priority {priority}");
+    }
+    text
+}

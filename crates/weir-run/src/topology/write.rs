@@ -1,0 +1,160 @@
+//! The limits that there are, as a topology file that says the same.
+//!
+//! Rule: what is written is read again as what there is, so that applying it changes nothing. What has its default is left out. Both ways
+//! of a pair are one table where one can say both.
+
+use toml::Spanned;
+use weir_core::classify::{Conditions, Target};
+use weir_core::rate::Rate;
+use weir_core::units::size_text;
+use weir_port::limit::record::{Direction, Record};
+use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
+
+use super::file::{LimitTable, TopologyFile};
+use crate::classes::FREE;
+use crate::classes::file::{Class, Filter, Words};
+use crate::limits::{burst_bytes_default, is_name};
+
+/// A limit, and how a file names its interface.
+#[derive(Clone, Debug)]
+pub struct LimitPlace<'a> {
+    /// The interface.
+    pub device: String,
+    /// The process whose namespace it is in, if it is not this one's.
+    pub pid: Option<u32>,
+    /// What the limit is.
+    pub record: &'a Record,
+}
+
+/// The file that says so.
+pub fn write(limits: &[LimitPlace]) -> String {
+    let mut tables: Vec<LimitTable> = Vec::new();
+    let mut names: Vec<(&str, (&str, Option<u32>))> = Vec::new();
+    let mut rest: Vec<&LimitPlace> = limits.iter().collect();
+    while !rest.is_empty() {
+        let limit = rest.remove(0);
+        let other = rest.iter().position(|other| limit.says_the_other_way(other));
+        let other = other.map(|place| rest.remove(place));
+        let of = (limit.device.as_str(), limit.pid);
+        // A name that others have cannot be in one file with theirs.
+        let is_free = names.iter().all(|(name, whose)| *name != limit.record.name || *whose == of);
+        let mut table = limit.table(other);
+        if is_free && is_name(&limit.record.name) {
+            names.push((&limit.record.name, of));
+            table.name = Some(spanned(limit.record.name.clone()));
+        }
+        tables.push(table);
+    }
+    toml::to_string(&TopologyFile { limits: tables }).expect("tables of texts, numbers and tables of them")
+}
+
+impl LimitPlace<'_> {
+    /// Whether one table can say this limit and `other`, the same pair's of the other way.
+    fn says_the_other_way(&self, other: &LimitPlace) -> bool {
+        let (one, two) = (self.record, other.record);
+        let same_place = (&self.device, self.pid) == (&other.device, other.pid);
+        let is_default = |record| burst_said(record).is_none();
+        same_place
+            && one.direction != two.direction
+            && one.name == two.name
+            && (one.burst_bytes == two.burst_bytes || (is_default(one) && is_default(two)))
+            && tables_of(&ClassesAsked::of(one)) == tables_of(&ClassesAsked::of(two))
+    }
+
+    fn table(&self, other: Option<&LimitPlace>) -> LimitTable {
+        let mut table = LimitTable {
+            device: Some(spanned(self.device.clone())),
+            pid: self.pid.map(|pid| spanned(pid.into())),
+            ..LimitTable::default()
+        };
+        let records: Vec<_> = std::iter::once(self.record).chain(other.map(|other| other.record)).collect();
+        for record in &records {
+            let rate = Rate::from_bits_per_s(record.rate_bits_per_s).map(|rate| spanned(rate.to_string()));
+            match record.direction {
+                Direction::There => table.rate = rate,
+                Direction::Back => table.rate_back = rate,
+            }
+        }
+        table.burst =
+            records.iter().find_map(|record| burst_said(record)).map(|bytes| spanned(size_text(bytes)));
+        let classes = ClassesAsked::of(self.record);
+        if !classes.classes.is_empty() {
+            table.default = Some(spanned(name_of(&classes, classes.classifier.otherwise())));
+            table.class = classes.classes.iter().map(|class| class_table(&classes, class)).collect();
+            table.filter = filter_tables(&classes);
+        }
+        table
+    }
+}
+
+/// The burst, if it is not what the rate has anyway.
+fn burst_said(record: &Record) -> Option<u64> {
+    let rate = Rate::from_bits_per_s(record.rate_bits_per_s)?;
+    Some(record.burst_bytes).filter(|bytes| *bytes != burst_bytes_default(rate))
+}
+
+/// Classes as text, to compare them.
+fn tables_of(classes: &ClassesAsked) -> String {
+    let tables = LimitTable {
+        default: Some(spanned(name_of(classes, classes.classifier.otherwise()))),
+        class: classes.classes.iter().map(|class| class_table(classes, class)).collect(),
+        filter: filter_tables(classes),
+        ..LimitTable::default()
+    };
+    toml::to_string(&tables).unwrap_or_default()
+}
+
+fn name_of(classes: &ClassesAsked, target: Target) -> String {
+    match target {
+        Target::Class(place) => {
+            classes.classes.get(usize::from(place)).map_or(FREE, |class| &class.name).into()
+        }
+        Target::Free => FREE.into(),
+    }
+}
+
+fn class_table(classes: &ClassesAsked, class: &ClassAsked) -> Class {
+    let burst = |rate, bytes| (burst_bytes_default(rate) != bytes).then(|| spanned(size_text(bytes)));
+    Class {
+        name: spanned(class.name.clone()),
+        parent: class.parent.map(|place| spanned(classes.classes[place].name.clone())),
+        rate: spanned(class.rate.to_string()),
+        ceil: (class.ceil != class.rate).then(|| spanned(class.ceil.to_string())),
+        burst: burst(class.rate, class.burst_bytes),
+        cburst: burst(class.ceil, class.cburst_bytes),
+        bounded: None,
+        quantum: None,
+        priority: (class.priority > 0).then(|| spanned(class.priority.into())),
+        full: None,
+        max_wait: None,
+        queue: None,
+    }
+}
+
+fn filter_tables(classes: &ClassesAsked) -> Vec<Filter> {
+    let words = |word: Option<String>| word.map(|word| spanned(Words::one(word)));
+    let ports = |range: &Option<std::ops::RangeInclusive<u16>>| {
+        range.as_ref().map(|range| match (range.start(), range.end()) {
+            (start, end) if start == end => start.to_string(),
+            (start, end) => format!("{start}-{end}"),
+        })
+    };
+    let rules = classes.classifier.rules().iter().map(|rule| {
+        let Conditions { from, to, protocol, from_ports, to_ports, dscp, .. } = &rule.conditions;
+        Filter {
+            interface: None,
+            from: words(from.map(|subnet| subnet.to_string())),
+            to: words(to.map(|subnet| subnet.to_string())),
+            protocol: words(protocol.map(|number| number.to_string())),
+            from_ports: words(ports(from_ports)),
+            to_ports: words(ports(to_ports)),
+            dscp: words(dscp.map(|number| number.to_string())),
+            class: spanned(name_of(classes, rule.target)),
+        }
+    });
+    rules.collect()
+}
+
+fn spanned<T>(value: T) -> Spanned<T> {
+    Spanned::new(0..0, value)
+}

@@ -1,0 +1,254 @@
+//! `weir apply`: brings the limits of a topology file about, all or none.
+//!
+//! ```text
+//! read      the file, all of it                                                       what is wrong: nothing is touched
+//! find      the interfaces, and hold both ends of each                                what is missing: nothing is touched
+//! compare   each limit with what is there, as setting it would look at it first       what is refused: nothing is touched
+//! set       one after the other                                                       what fails: those before are put back
+//! ```
+//!
+//! Rule: what no table of the file names is not touched. Killed half-way, it leaves limits that are set and perhaps one that is half made,
+//! which `weir stat --check` says; the same command again finishes. A signal that asks it to end is heard between two limits, and puts back.
+//!
+//! Owner: the kernel, under the holds of all ends, so that two commands come one after the other. Limits: a file is as wide as a network
+//! namespace and what can be reached from it by a pair or a process.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use weir_port::error::PortError;
+use weir_port::hold;
+use weir_port::limit::find;
+use weir_port::limit::off::{self, Off};
+use weir_port::limit::record::{Direction, Record};
+use weir_port::limit::{Asked, Place};
+use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
+use weir_run::clock::now_ns;
+use weir_run::limits::burst_bytes_default;
+use weir_run::topology::diff::{LimitChange, LimitNow, compare};
+use weir_run::topology::{LimitWanted, Topology};
+
+use super::limit::say_what_is_not_expected;
+use super::ways::{Target, Ways};
+use crate::{Failure, Outcome, human, output, text};
+
+/// Set the limits of a file, as they are there, under load and without loss: all of them or none.
+///
+/// It says what it sets (+) and changes (~), and does no more than that: what the file does not name stays, and a second time nothing is
+/// left to do. What can be known first is: interfaces that are missing, queues of others, classes that do not fit. If one limit fails all
+/// the same, those before it are put back as they were.
+#[derive(clap::Args)]
+#[command(after_help = concat!("Examples:
+  weir apply weir.toml --dry-run     what it would do
+  weir apply weir.toml
+  weir down weir.toml                remove its limits
+  weir show > weir.toml              the limits that there are, as a file
+
+", include_str!("file-help.txt")))]
+pub struct Arguments {
+    /// The file
+    file: PathBuf,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// What is done as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let topology = read(&arguments.file)?;
+    if !weir_port::sys::is_root() {
+        return Err(PortError::NotRoot { doing: format!("applying {}", arguments.file.display()) }.into());
+    }
+    let (found, skipped) = find_all(&topology)?;
+    let held: Vec<_> = found.iter().flat_map(|(_, ways)| ways.ends()).collect();
+    let held: Vec<_> = held.iter().map(|place| (&place.netns, &place.link)).collect();
+    let _ends = match arguments.dry_run {
+        true => None,
+        false => Some(hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?),
+    };
+    let tasks = tasks(&topology, &found)?;
+    if !arguments.json {
+        show(&tasks, &skipped)?;
+    }
+    if !arguments.dry_run {
+        carry_out(&tasks)?;
+    }
+    match arguments.json {
+        true => output::print_line(to_json(arguments, &tasks, &skipped))?,
+        false => output::print_line(sum(arguments, &tasks))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The file, or all that is wrong with it.
+pub fn read(file: &std::path::Path) -> Result<Topology, Failure> {
+    text::topology(file)?.map_err(|told| Failure::usage(told.join("\nweir: ")))
+}
+
+/// The interface that a table names.
+pub fn target(wanted: &LimitWanted) -> Target<'_> {
+    Target { pid: wanted.pid, device: &wanted.device }
+}
+
+/// One limit that is to be as the file says.
+struct Task<'a> {
+    at: &'a str,
+    place: &'a Place,
+    asked: Asked,
+    before: Option<Record>,
+    /// None where it is so.
+    change: Option<LimitChange>,
+}
+
+/// The interfaces of all limits, without those that may be missing and are; or a sentence for each that is not there.
+#[expect(clippy::type_complexity, reason = "two lists, used once")]
+fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&LimitWanted>), Failure> {
+    let (mut found, mut skipped, mut told) = (Vec::new(), Vec::new(), Vec::new());
+    for wanted in &topology.limits {
+        let target = target(wanted);
+        if wanted.is_optional && target.is_missing() {
+            skipped.push(wanted);
+            continue;
+        }
+        match target.ways(wanted.rate_back.is_some()) {
+            Ok(ways) => found.push((wanted, ways)),
+            Err(failure) => told.push(format!("{}: {}", wanted.at, failure.message)),
+        }
+    }
+    if told.is_empty() { Ok((found, skipped)) } else { Err(told.join("\nweir: ").into()) }
+}
+
+/// What is to be done, or a sentence for each limit that cannot be set.
+fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<Vec<Task<'a>>, Failure> {
+    let named = find::names();
+    let is_wanted = |name: &str| topology.limits.iter().any(|limit| limit.name.as_deref() == Some(name));
+    let (mut tasks, mut told) = (Vec::<Task>::new(), Vec::new());
+    for (wanted, ways) in found {
+        for (direction, rate) in [(Direction::There, wanted.rate), (Direction::Back, wanted.rate_back)] {
+            let Some(rate) = rate else { continue };
+            let target = target(wanted);
+            let look = || -> Result<Task<'a>, Failure> {
+                let place = match direction {
+                    Direction::There => &ways.there,
+                    Direction::Back => ways.back(target, "rate_back")?,
+                };
+                if let Some(other) = tasks.iter().find(|task| task.place.is(place)) {
+                    return Err(format!("{} has a limit by {} already", place.describe(), other.at).into());
+                }
+                let own_name = named.iter().find(|(other, _)| other.is(place)).map(|(_, name)| name.clone());
+                let name = wanted.name.clone().or(own_name);
+                let asked = Asked {
+                    name: name.unwrap_or_else(|| ways.default_name(target, &named, is_wanted)),
+                    direction,
+                    rate: Some(rate),
+                    burst_bytes: Some(wanted.burst_bytes.unwrap_or_else(|| burst_bytes_default(rate))),
+                    classes: Some(wanted.classes.clone()),
+                };
+                let now = weir_port::limit::check(place, &asked, burst_bytes_default)?;
+                let of = now.as_ref().map(|(record, is_whole)| LimitNow { record, is_whole: *is_whole });
+                let change = compare(of, &asked);
+                Ok(Task { at: &wanted.at, place, asked, before: now.map(|(record, _)| record), change })
+            };
+            match look() {
+                Ok(task) => tasks.push(task),
+                Err(failure) => told.push(format!("{}: {}", wanted.at, failure.message)),
+            }
+        }
+    }
+    if told.is_empty() { Ok(tasks) } else { Err(told.join("\nweir: ").into()) }
+}
+
+/// Sets all that changes, or puts back what was set.
+fn carry_out(tasks: &[Task]) -> Result<(), Failure> {
+    let changing: Vec<_> = tasks.iter().filter(|task| task.change.is_some()).collect();
+    let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
+    for (done, task) in changing.iter().enumerate() {
+        if signals.arrived()?.is_some() {
+            return Err(put_back(&changing[..done], "it was interrupted"));
+        }
+        match weir_port::limit::set(task.place, &task.asked, burst_bytes_default) {
+            Ok((done, record)) => say_what_is_not_expected(task.place, done, &record),
+            // It may have come half of the way.
+            Err(error) => return Err(put_back(&changing[..=done], &format!("{}: {error}", task.at))),
+        }
+    }
+    Ok(())
+}
+
+/// Puts limits back as they were, the last first; why, and what became of it.
+fn put_back(tasks: &[&Task], why: &str) -> Failure {
+    let mut left = Vec::new();
+    for task in tasks.iter().rev() {
+        let done = match &task.before {
+            None => off::off(task.place, false, now_ns).map(|off| off != Off::Open),
+            Some(record) => {
+                weir_port::limit::set(task.place, &Asked::of(record), burst_bytes_default).map(|_| true)
+            }
+        };
+        match done {
+            Ok(true) => {}
+            Ok(false) => left.push(format!(
+                "{} never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)",
+                task.place.describe()
+            )),
+            // With the interface went its limit.
+            Err(_) if task.place.is_gone() => {}
+            Err(error) => left.push(format!("{} is not as it was: {error}", task.place.describe())),
+        }
+    }
+    match left.is_empty() {
+        true => format!("{why}; all limits are as they were before").into(),
+        false => format!("{why}; limits are as they were before, but {}", left.join(", and ")).into(),
+    }
+}
+
+fn show(tasks: &[Task], skipped: &[&LimitWanted]) -> Result<(), Failure> {
+    for task in tasks {
+        if let Some(change) = &task.change {
+            output::print_line(format_args!("{} {}: {change}", change.sign(), task.place.describe()))?;
+        }
+    }
+    for wanted in skipped {
+        output::print_line(format_args!(
+            "skipped: there is no {}, which is optional",
+            target(wanted).label()
+        ))?;
+    }
+    Ok(())
+}
+
+/// All in a line.
+fn sum(arguments: &Arguments, tasks: &[Task]) -> String {
+    let file = arguments.file.display();
+    let set = tasks.iter().filter(|task| task.change.is_some() && task.before.is_none()).count();
+    let changed = tasks.iter().filter(|task| task.change.is_some()).count() - set;
+    let same = tasks.len() - set - changed;
+    match (set + changed, arguments.dry_run) {
+        (0, _) => format!("nothing to change: {} as {file} says", human::plural(same as u64, "limit")),
+        (_, true) => format!("nothing done: {set} to set, {changed} to change, {same} as {file} says"),
+        (_, false) => format!("applied: {set} set, {changed} changed, {same} as before"),
+    }
+}
+
+fn to_json(arguments: &Arguments, tasks: &[Task], skipped: &[&LimitWanted]) -> Value {
+    let limit = |task: &Task| {
+        json!({
+            "at": task.at,
+            "name": task.asked.name,
+            "interface": task.place.link.name,
+            "netns": task.place.netns.label(),
+            "direction": task.asked.direction,
+            "change": task.change,
+        })
+    };
+    json!({
+        "file": arguments.file.display().to_string(),
+        "dry_run": arguments.dry_run,
+        "limits": tasks.iter().map(limit).collect::<Vec<_>>(),
+        "skipped": skipped.iter().map(|wanted| target(wanted).label()).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,98 @@
+//! `weir show`: the limits in place that there are, as a topology file.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use weir_port::error::PortError;
+use weir_port::limit::find::Seen;
+use weir_port::limit::record::{Direction, Stage};
+use weir_port::netns::NetNs;
+use weir_run::nearest::did_you_mean;
+use weir_run::topology::write::{LimitPlace, write};
+
+use crate::{Outcome, output};
+
+/// Show the limits in place that there are as a file, which `weir apply` takes and by which it changes nothing.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir show > weir.toml
+  weir show veth-a office      those of these interfaces or names
+
+What a file cannot say (a limit that is open to be removed, half made, or out of sight from here) is a comment in it.")]
+pub struct Arguments {
+    /// Interfaces as `weir limit` takes them, or names of limits
+    #[arg(value_name = "DEV")]
+    devices: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    if !weir_port::sys::is_root() {
+        return Err(PortError::NotRoot { doing: "looking at limits".into() }.into());
+    }
+    let seen = super::stat::limits(None)?;
+    let mut places: Vec<LimitPlace> = Vec::new();
+    let mut comments = Vec::new();
+    for limit in &seen {
+        match place(limit) {
+            Ok(place) => places.push(place),
+            // Not asked for in particular: it may be any.
+            Err(why) if arguments.devices.is_empty() => comments.push(format!("# left out: {why}\n")),
+            Err(_) => {}
+        }
+    }
+    let is_called = |place: &LimitPlace, word: &str| place.device == word || place.record.name == word;
+    for word in &arguments.devices {
+        if !places.iter().any(|place| is_called(place, word)) {
+            let known: BTreeSet<_> =
+                places.iter().flat_map(|place| [place.device.as_str(), &place.record.name]).collect();
+            return Err(format!(
+                "there is no limit of {word} that a file could say: `weir stat` lists those there are{}",
+                did_you_mean(word, known)
+            )
+            .into());
+        }
+    }
+    places.retain(|place| {
+        arguments.devices.is_empty() || arguments.devices.iter().any(|word| is_called(place, word))
+    });
+    places.sort_by(|one, other| (one.pid, &one.device).cmp(&(other.pid, &other.device)));
+    if places.is_empty() {
+        comments.push("# there is no limit in place\n".into());
+    }
+    output::print(format_args!("{}{}", comments.concat(), write(&places)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How a file names where a limit is, or in words why it cannot.
+fn place(seen: &Seen) -> Result<LimitPlace<'_>, String> {
+    let at = seen.place.describe();
+    let Some(record) = &seen.record else {
+        return Err(format!("the limit at {at}, which is half made or of another weir"));
+    };
+    let name = &record.name;
+    if seen.gone_seen_from.is_some() {
+        return Err(format!("limit {name}, which is gone from {at}"));
+    }
+    if record.stage == Stage::Opening {
+        return Err(format!("limit {name} at {at}, which is open, to be removed"));
+    }
+    let here = NetNs::current().map_err(|error| error.to_string())?;
+    let far_end = seen.place.far_end().ok().flatten();
+    let near = match record.direction {
+        Direction::There => far_end.as_ref().unwrap_or(&seen.place),
+        Direction::Back => &seen.place,
+    };
+    let inside = match record.direction {
+        Direction::There => Some(&seen.place),
+        Direction::Back => far_end.as_ref(),
+    };
+    let is_inside = far_end.is_some() && inside.is_some_and(|inside| near.is_inside_of(inside));
+    if here.is(&near.netns) && !is_inside {
+        return Ok(LimitPlace { device: near.link.name.clone(), pid: None, record });
+    }
+    let inside = inside.and_then(|place| Some((place, place.netns.process()?)));
+    let (inside, pid) =
+        inside.ok_or_else(|| format!("limit {name} at {at}, which cannot be named from here"))?;
+    Ok(LimitPlace { device: inside.link.name.clone(), pid: Some(pid), record })
+}

@@ -1,0 +1,133 @@
+//! An interface as a user names it, and the interfaces by which packets go there and back: where the limits of both ways stand.
+
+use weir_port::error::PortError;
+use weir_port::limit::Place;
+use weir_port::link::Link;
+use weir_port::netns::NetNs;
+
+use crate::Failure;
+
+/// An interface of this namespace, or of a process's.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The process.
+    pub pid: Option<u32>,
+    /// The interface.
+    pub device: &'a str,
+}
+
+impl Target<'_> {
+    /// The interfaces that send; the one back may be missing unless it `needs_back`.
+    pub fn ways(&self, needs_back: bool) -> Result<Ways, Failure> {
+        let name = self.device;
+        if let Some(pid) = self.pid {
+            let there = Place::of_process(pid, name)?;
+            // Needed for the way back alone; the kernel may not tell where it is.
+            let back = if needs_back { there.far_end()? } else { there.far_end().ok().flatten() };
+            return Ok(Ways { there, back });
+        }
+        let place = Place::here(name)?;
+        let far_end = place.far_end().map_err(|error| match place.link.peer_netns_id {
+            Some(_) => Failure::from(format!(
+                "{name} is one end of a pair whose other end cannot be seen from here, as inside a container ({error}): limit it from \
+                 the host, by the name of the end there or with `weir limit --pid PID`"
+            )),
+            None => error.into(),
+        })?;
+        Ok(match far_end {
+            Some(there) if place.is_inside_of(&there) => {
+                return Err(Failure::usage(format!(
+                    "{name} is a container's end of a pair, and DEV the host's: what is sent here is limited by `weir limit --pid $$ \
+                     --device {name}`, or on the host by `weir limit {}`",
+                    there.link.name
+                )));
+            }
+            Some(there) => Ways { there, back: Some(place) },
+            None => Ways { there: place, back: None },
+        })
+    }
+
+    /// Whether there is no such interface, or no such process.
+    pub fn is_missing(&self) -> bool {
+        let is_missing = |link: Result<Link, PortError>| link.is_err_and(|error| error.is_no_interface());
+        let Some(pid) = self.pid else { return is_missing(Link::by_name(self.device)) };
+        let path = format!("/proc/{pid}/ns/net");
+        match NetNs::open(path.as_ref()) {
+            Ok(netns) => is_missing(netns.run(|| Link::by_name(self.device))),
+            Err(_) => !std::path::Path::new(&format!("/proc/{pid}")).exists(),
+        }
+    }
+
+    /// What the limit of an interface that cannot be found is called.
+    pub fn label(&self) -> String {
+        match self.pid {
+            Some(pid) => format!("{} of process {pid}", self.device),
+            None => self.device.into(),
+        }
+    }
+}
+
+/// The interfaces that send, each way.
+#[derive(Debug)]
+pub struct Ways {
+    /// The one by which the programs behind the interface send.
+    pub there: Place,
+    back: Option<Place>,
+}
+
+impl Ways {
+    /// Both of them.
+    pub fn ends(&self) -> impl Iterator<Item = &Place> {
+        std::iter::once(&self.there).chain(&self.back)
+    }
+
+    /// The one by which is sent to them; `asked` is what somebody wrote who wants it.
+    pub fn back(&self, target: Target, asked: &str) -> Result<&Place, Failure> {
+        self.back.as_ref().ok_or_else(|| {
+            Failure::usage(format!(
+                "{asked} is for a pair: what is sent to {} passes no queue of it that could hold",
+                target.device
+            ))
+        })
+    }
+
+    /// As the limit is called, if there is one among `named`; else by the interface, so that no other limit of the machine is called the
+    /// same, and none that is to be.
+    pub fn default_name(
+        &self,
+        target: Target,
+        named: &[(Place, String)],
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> String {
+        let is_of_ours = |place: &Place| self.ends().any(|end| end.is(place));
+        if let Some((_, name)) = named.iter().find(|(place, _)| is_of_ours(place)) {
+            return name.clone();
+        }
+        let host_end =
+            self.back.as_ref().filter(|back| NetNs::current().is_ok_and(|here| here.is(&back.netns)));
+        let first = match (target.pid, host_end) {
+            (_, Some(end)) => end.link.name.clone(),
+            (Some(pid), None) => format!("{}@{pid}", self.there.link.name),
+            (None, None) => target.device.into(),
+        };
+        unused_name(&first, |name| is_wanted(name) || named.iter().any(|(_, other)| other == name))
+    }
+}
+
+/// `first`, or with a number behind it, so that it is not used.
+fn unused_name(first: &str, is_used: impl Fn(&str) -> bool) -> String {
+    let numbered = (2..).map(|number: u32| format!("{first}.{number}"));
+    std::iter::once(first.to_string()).chain(numbered).find(|name| !is_used(name)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_used_gets_a_number() {
+        let used = ["eth0", "eth0.2"];
+        let unused = |name| unused_name(name, |name| used.contains(&name));
+        assert_eq!([unused("eth0"), unused("eth1")], ["eth0.3", "eth1"]);
+    }
+}
