@@ -11,6 +11,7 @@ pub mod netlink;
 pub mod proc;
 pub mod router;
 pub mod settings;
+pub mod topology;
 pub mod units;
 
 /// Rings and hand-off against queues of the standard library, by the model that the property test runs too.

@@ -39,6 +39,8 @@ targets! {
     set_limits: targets::control::set_limits,
     settings: targets::settings::settings,
     steering: targets::headers::steering,
+    topology_files: targets::topology::topology_files,
+    topologies: targets::topology::topologies,
     undo_records: targets::control::undo_records,
     units: targets::units::units,
 }

@@ -1,4 +1,4 @@
-//! Classes files for tests, and the rows that `weir stat --json` has of their classes.
+//! Files in TOML for tests, and the rows that `weir stat --json` has of their classes.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,15 +9,14 @@ use weir_lab::wire::Wire;
 
 use crate::rig::stat_of;
 
-/// A classes file, removed with this value.
+/// A classes file, or one of limits, removed with this value.
 pub struct File(PathBuf);
 
 impl File {
     /// Writes it.
     pub fn new(text: &str) -> Result<File> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name =
-            format!("weir-classes-{}-{}.toml", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("weir-file-{}-{}.toml", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, text).with_context(|| path.display().to_string())?;
         Ok(File(path))

@@ -68,7 +68,15 @@ impl Source<'_> {
 /// that is not in quotes.
 fn explained(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
-    let message = message.replace("unknown field", "unknown key").replace("missing field", "missing key");
+    let mut message = message.to_string();
+    for (word, plain) in [
+        ("unknown field", "unknown key"),
+        ("missing field", "missing key"),
+        ("expected i64", "expected a whole number, without quotes"),
+        ("expected a boolean", "expected true or false, without quotes"),
+    ] {
+        message = message.replace(word, plain);
+    }
     let is_number =
         message.starts_with("invalid type: integer") || message.starts_with("invalid type: float");
     match quoted.next() {

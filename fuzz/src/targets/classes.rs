@@ -98,7 +98,7 @@ fn look_at(classes: &Classes) {
 }
 
 /// `f.toml:LINE:COLUMN: what`, at a place that the text has.
-fn look_at_told(told: &str, text: &str) {
+pub(super) fn look_at_told(told: &str, text: &str) {
     let mut parts = told.splitn(4, ':');
     let (file, line, column) = (parts.next(), parts.next(), parts.next());
     let number =

@@ -194,7 +194,7 @@ impl TopologyReader<'_> {
             (Some(path), None) => match open(path.as_ref()) {
                 Ok((name, text)) => read_in_place(&name, &text).map(|classes| (classes, path.span())),
                 Err(why) => {
-                    self.tell(path.span(), format!("classes file {}: {why}", path.as_ref()));
+                    self.tell(path.span(), format!("classes file {:?}: {why}", path.as_ref()));
                     return None;
                 }
             },

@@ -18,6 +18,14 @@ use crate::source::Source;
 /// What is done by a command, and not by a file.
 const COMMANDS: [&str; 4] = ["wire", "run", "gen", "sink"];
 const LIMIT: &str = "limit";
+/// What belongs to a limit, and is easily written beside it.
+const OF_A_LIMIT: [(&[&str], &str); 2] = [
+    (&["class", "filter"], "[[limit.class]] and [[limit.filter]] below its [[limit]]"),
+    (
+        &["device", "pid", "name", "rate", "rate_back", "burst", "optional", "classes_file", "default"],
+        "its line below [[limit]]",
+    ),
+];
 
 /// The file.
 #[derive(Debug, Default, Serialize)]
@@ -134,9 +142,12 @@ fn explained(source: Source, otherwise: Range<usize>, error: &toml::de::Error) -
 fn unknown(key: &str) -> String {
     // People write the plural of what may be there several times.
     let singular = key.strip_suffix('s').unwrap_or(key);
-    match COMMANDS.iter().find(|command| [key, singular].contains(*command)) {
-        Some(command) => format!("[[{command}]] is not yet in a file; use `weir {command}`"),
-        None => {
+    let command = COMMANDS.iter().find(|command| [key, singular].contains(*command));
+    let place = OF_A_LIMIT.iter().find(|(keys, _)| keys.contains(&key));
+    match (command, place) {
+        (Some(command), _) => format!("[[{command}]] is not yet in a file; use `weir {command}`"),
+        (None, Some((_, place))) => format!("`{key}` is a limit's: write {place}"),
+        (None, None) => {
             let near = did_you_mean(key, [LIMIT]);
             format!("unknown table or key `{key}`: a file has [[{LIMIT}]] tables{near}")
         }

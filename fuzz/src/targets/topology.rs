@@ -1,0 +1,139 @@
+//! Topology files: refused in words that name the place, or read as limits that a queue can have; and what is written is read as it was.
+
+use weir_core::classify::Target;
+use weir_port::limit::Asked;
+use weir_port::limit::record::{Direction, Record, Stage};
+use weir_port::limit::reshape::{ClassesAsked, Shape};
+use weir_run::limits::burst_bytes_default;
+use weir_run::topology::diff::{LimitNow, compare};
+use weir_run::topology::write::{LimitPlace, write};
+use weir_run::topology::{self, LimitWanted, Topology};
+
+use super::classes::look_at_told;
+use crate::draw::Draw;
+
+const FILE: &str = "f.toml";
+const CLASSES: &str = "[[class]]\nname = \"a\"\nrate = \"8kbit\"\n";
+/// The lines that files are made of, most of them right.
+const LINES: [&str; 26] = [
+    "[[limit]]",
+    "[[limit]]\ndevice = \"veth-b\"\nrate_back = \"1gbit\"",
+    "[[limit.class]]",
+    "[[limit.class]]\nname = \"a\"\nrate = \"1mbit\"",
+    "[[limit.class]]\nname = \"b\"\nparent = \"a\"\nrate = \"9kbit\"\nceil = \"1mbit\"",
+    "[[limit.filter]]\nclass = \"a\"",
+    "[[limit.filter]]\nclass = \"free\"\nto = [\"10.0.0.0/8\", \"fd00::/8\"]\nto_ports = \"80-90\"",
+    "device = \"veth-a\"",
+    "pid = 4711",
+    "rate = \"200mbit\"",
+    "rate = \"8kbit\"",
+    "rate_back = \"100mbit\"",
+    "burst = \"100kb\"",
+    "name = \"office\"",
+    "optional = true",
+    "classes_file = \"classes.toml\"",
+    "classes_file = \"none.toml\"",
+    "default = \"a\"",
+    "default = \"free\"",
+    "parent = \"a\"",
+    "priority = 3",
+    "protocol = \"udp\"",
+    "dscp = [1, \"ef\"]",
+    "[[wire]]",
+    "[limit]",
+    "# nothing",
+];
+
+/// Any text.
+pub fn topology_files(bytes: &[u8]) {
+    look_at(&String::from_utf8_lossy(bytes));
+}
+
+/// Lines of such files in any order, some of them with something else in front.
+pub fn topologies(bytes: &[u8]) {
+    let mut draw = Draw::new(bytes);
+    let mut text = String::from("[[limit]]\ndevice = \"veth-a\"\nrate = \"100mbit\"\n");
+    while !draw.is_empty() {
+        if draw.rarely(32) {
+            text.push(char::from(draw.u8()));
+        }
+        text += draw.pick(&LINES);
+        text.push('\n');
+    }
+    look_at(&text);
+}
+
+fn look_at(text: &str) {
+    let opened = |path: &str| match path {
+        "classes.toml" => Ok((path.into(), CLASSES.into())),
+        _ => Err("there is no such file".into()),
+    };
+    match topology::read(FILE, text, opened) {
+        Err(all) => {
+            assert!(!all.is_empty());
+            all.iter().for_each(|told| look_at_told(told, text));
+        }
+        Ok(Topology { limits, warnings }) => {
+            warnings.iter().for_each(|told| look_at_told(told, text));
+            assert!(!limits.is_empty());
+            limits.iter().for_each(look_at_limit);
+        }
+    }
+}
+
+/// It can be set, is then as it should be, and is written and read as it is.
+fn look_at_limit(limit: &LimitWanted) {
+    assert!(limit.rate.is_some() || limit.rate_back.is_some());
+    for (direction, rate) in [(Direction::There, limit.rate), (Direction::Back, limit.rate_back)] {
+        let Some(rate) = rate else { continue };
+        let asked = Asked {
+            name: limit.name.clone().unwrap_or_else(|| "other".into()),
+            direction,
+            rate: Some(rate),
+            burst_bytes: Some(limit.burst_bytes.unwrap_or_else(|| burst_bytes_default(rate))),
+            classes: Some(limit.classes.clone()),
+        };
+        let record = record(&asked);
+        record.plan().unwrap_or_else(|why| panic!("{why}: {limit:?}"));
+        let now = LimitNow { record: &record, is_whole: true };
+        assert_eq!(compare(Some(now), &asked), None);
+        let text = write(&[LimitPlace { device: limit.device.clone(), pid: limit.pid, record: &record }]);
+        let again = topology::read(FILE, &text, |path| Err(path.into()));
+        let again = again.unwrap_or_else(|told| panic!("{told:?}\n{text}"));
+        let [again] = &again.limits[..] else { panic!("{text}") };
+        assert_eq!(
+            (again.rate, again.rate_back, again.pid),
+            match direction {
+                Direction::There => (Some(rate), None, limit.pid),
+                Direction::Back => (None, Some(rate), limit.pid),
+            }
+        );
+        let asked = Asked { classes: Some(again.classes.clone()), ..asked };
+        assert_eq!(compare(Some(now), &asked), None, "{text}");
+    }
+}
+
+/// What a limit remembers that was set so.
+fn record(asked: &Asked) -> Record {
+    let wanted = asked.classes.clone().unwrap_or_else(ClassesAsked::none);
+    let is_shared = !wanted.classes.is_empty();
+    assert!(is_shared || wanted.classifier.otherwise() == Target::Free);
+    let shape =
+        is_shared.then(|| Shape::new(&wanted, None).expect("a file has no more classes than there can be"));
+    let (classes, filters) = shape.map_or_else(Default::default, |shape| (shape.classes, shape.filters));
+    Record {
+        name: asked.name.clone(),
+        direction: asked.direction,
+        rate_bits_per_s: asked.rate.expect("a rate").bits_per_s(),
+        burst_bytes: asked.burst_bytes.expect("a burst"),
+        packet_bytes_max: 65_536,
+        stage: Stage::Limiting,
+        steering_before: Vec::new(),
+        steered_behind: Vec::new(),
+        sees_arrivals: false,
+        made_clsact: false,
+        lost_when_set: 0,
+        classes,
+        filters,
+    }
+}
