@@ -189,7 +189,7 @@ fn steered_by_others(place: &Place) -> Result<HashSet<u32>> {
         }
         // One that goes meanwhile needs nothing.
         let Ok(link) = place.netns.run(|| Link::by_index(ifindex)) else { continue };
-        let other = find::at(&Place { netns: place.netns.try_clone()?, link }).ok().flatten();
+        let other = find::below_root(&Place { netns: place.netns.try_clone()?, link }).ok();
         let Some(record) = other.and_then(|found| found.record) else { continue };
         let before = &record.steering_before;
         if !before.is_empty() && before.iter().all(|mask| steering::is_none(mask)) {

@@ -31,11 +31,17 @@ pub const STRANGE: &str = "has a limit whose program this version of weir does n
 
 /// The limit of what an interface sends.
 pub fn at(place: &Place) -> Result<Option<Found>> {
+    match place.netns.run(|| htb::root(place.link.ifindex))? {
+        Root::Limit => below_root(place).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The same of an interface whose root is known to be a limit's: the kernel lists all queues of a namespace to tell one root, so who looks at
+/// many does that once.
+pub fn below_root(place: &Place) -> Result<Found> {
     let ifindex = place.link.ifindex;
     place.netns.run(|| {
-        if htb::root(ifindex)? != Root::Limit {
-            return Ok(None);
-        }
         let program = htb::CHOICE.program_id(ifindex)?;
         let memories = match program {
             Some(id) => Memory::of_program(id).doing(|| format!("looking at program {id}"))?,
@@ -43,7 +49,7 @@ pub fn at(place: &Place) -> Result<Option<Found>> {
         };
         let record = memories.first().and_then(Memory::record);
         let is_strange = program.is_some() && record.is_none();
-        Ok(Some(Found { memories, record, is_strange }))
+        Ok(Found { memories, record, is_strange })
     })
 }
 
@@ -286,7 +292,7 @@ pub fn names() -> Vec<(Place, String)> {
             let named = || -> Result<Option<(Place, String)>> {
                 let link = netns.run(|| Link::by_index(ifindex))?;
                 let place = Place { netns: netns.try_clone()?, link };
-                let record = at(&place)?.and_then(|found| found.record);
+                let record = below_root(&place)?.record;
                 Ok(record.map(|record| (place, record.name)))
             };
             names.extend(named().ok().flatten());
@@ -324,7 +330,13 @@ pub fn seen_at(place: Place) -> Result<Option<Seen>> {
 fn look(netns: NetNs, ifindex: u32, traffic: Traffic) -> Result<Seen> {
     let link = netns.run(|| Link::by_index(ifindex))?;
     let place = Place { netns, link };
-    let found = at(&place)?.ok_or(PortError::NoInterface { name: place.link.name.clone() })?;
+    let found = match below_root(&place)? {
+        // Half made, or gone since its root was listed.
+        found if found.memories.is_empty() => {
+            at(&place)?.ok_or(PortError::NoInterface { name: place.link.name.clone() })?
+        }
+        found => found,
+    };
     let classes = place.netns.run(|| htb::classes(ifindex))?;
     let counts_of_classes: Vec<_> =
         found.memories.iter().skip(1).map(|memory| (memory.base(), memory.counts())).collect();

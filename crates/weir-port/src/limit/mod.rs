@@ -231,7 +231,7 @@ struct Prepared {
 fn prepare(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<Prepared> {
     let found = match place.netns.run(|| htb::root(place.link.ifindex))? {
         Root::Default => None,
-        Root::Limit => find::at(place)?,
+        Root::Limit => Some(find::below_root(place)?),
         Root::Other(kind, handle) => return Err(refuse(place, &kind, handle)),
     };
     if found.as_ref().is_some_and(|found| found.is_strange) {
