@@ -134,7 +134,7 @@ fn state(row: &Row) -> Result<Vec<String>> {
     Ok(all.iter().map(|text| without_numbers(text)).collect())
 }
 
-/// A listing of tc without the numbers that the kernel gives to queues in the order in which they are made.
+/// A listing of tc without the numbers that the kernel gives to queues and programs in the order in which they are made.
 fn without_numbers(listing: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in listing.lines() {
@@ -142,8 +142,11 @@ fn without_numbers(listing: &str) -> String {
         if words.starts_with(&["qdisc", "bfifo"]) {
             words.remove(2);
         }
-        if let Some(at) = words.iter().position(|word| *word == "leaf") {
-            words.remove(at + 1);
+        // Of a queue, and of a program.
+        for word in ["leaf", "id"] {
+            if let Some(at) = words.iter().position(|other| *other == word) {
+                words.remove(at + 1);
+            }
         }
         lines.push(words.join(" "));
     }
