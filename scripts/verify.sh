@@ -83,7 +83,7 @@ plain_pairs() {
 limits() {
     cargo build --release -p weir-cli -p weir-lab &&
         WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$(realpath "$target")/release/weir" \
-            cargo test -p weir-tests --test limit --test limit_classes --test limit_matrix --test limit_places --test limit_tree
+            cargo test -p weir-tests --test limit --test limit_classes --test limit_matrix --test limit_places --test limit_tree --test topology
 }
 
 properties() {
