@@ -112,10 +112,9 @@ impl<'de> Deserialize<'de> for Words {
 impl Serialize for Words {
     /// Numbers as numbers, so that a port is written as people write it; one alone without a list.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let each = self.0.iter().map(|(_, word)| Word(word.clone()));
-        match each.len() {
-            1 => each.last().expect("one").serialize(serializer),
-            _ => serializer.collect_seq(each),
+        match &self.0[..] {
+            [(_, word)] => Word(word.clone()).serialize(serializer),
+            words => serializer.collect_seq(words.iter().map(|(_, word)| Word(word.clone()))),
         }
     }
 }

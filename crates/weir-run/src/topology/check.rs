@@ -51,6 +51,9 @@ pub fn read(
     }
 }
 
+/// A process and a device.
+type Whose<'a> = (Option<i64>, &'a str);
+
 /// The work of reading: what was told so far.
 struct TopologyReader<'a> {
     source: Source<'a>,
@@ -251,7 +254,7 @@ impl TopologyReader<'_> {
     /// What two tables say of one limit, and names that are given twice.
     fn twice(&mut self, tables: &[LimitTable]) {
         let mut devices: HashMap<(Option<i64>, &str, bool), Range<usize>> = HashMap::new();
-        let mut names: HashMap<&str, (Range<usize>, (Option<i64>, &str))> = HashMap::new();
+        let mut names: HashMap<&str, (Range<usize>, Whose)> = HashMap::new();
         for table in tables {
             let pid = table.pid.as_ref().map(|pid| *pid.as_ref());
             let Some(device) = table
