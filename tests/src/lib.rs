@@ -18,6 +18,7 @@ pub mod pair;
 pub mod raw;
 pub mod ready;
 pub mod rig;
+pub mod state;
 pub mod stolen;
 pub mod tcx;
 pub mod terminal;

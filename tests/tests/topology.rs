@@ -1,31 +1,26 @@
-//! `weir check`, `apply`, `down` and `show`: a file of limits is refused whole, or set whole; again it changes nothing; what it no longer says goes
-//! without loss, and what fails half-way is put back.
+//! `weir apply`, `down` and `show`: a file of limits is set whole; again it changes nothing; what it no longer says goes without loss, and what fails
+//! half-way is put back.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
-use weir_lab::process::{Finished, Process, Signal, run};
+use weir_lab::process::{Finished, Process, Signal};
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::require_lossless;
-use weir_tests::{harness, nobody, plain, privileged, require_timing, weir_binary};
+use weir_tests::state::{require_same, state};
+use weir_tests::{harness, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     harness::main(&[
-        plain!(invalid_files_are_refused_with_their_place),
-        plain!(what_is_no_file_is_one_sentence),
-        plain!(nothing_is_applied_without_root),
-        privileged!(invalid_files_touch_nothing),
         privileged!(a_file_is_applied_once_shown_and_taken_down),
-        privileged!(what_cannot_be_is_said_before_anything_is_touched),
         privileged!(what_is_not_in_the_file_stays),
         privileged!(changes_under_a_flood_lose_nothing),
         privileged!(a_failure_half_way_puts_everything_back),
@@ -33,134 +28,6 @@ fn main() -> ExitCode {
         privileged!(two_at_once_come_one_after_the_other),
         privileged!(many_limits),
     ])
-}
-
-fn invalid() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("files/invalid")
-}
-
-/// The names of all invalid files.
-fn invalid_names() -> Result<Vec<String>> {
-    let entries = std::fs::read_dir(invalid())?;
-    let mut names = Vec::new();
-    for entry in entries {
-        let name = entry?.file_name().into_string().ok().context("a name that is no text")?;
-        names.extend(name.strip_suffix(".toml").map(str::to_string));
-    }
-    names.sort();
-    ensure!(names.len() >= 60, "only {} files", names.len());
-    Ok(names)
-}
-
-/// Each with the words that stand beside it: place, what is wrong, what to do.
-fn invalid_files_are_refused_with_their_place() -> Result<()> {
-    let mut wrong = Vec::new();
-    for name in invalid_names()? {
-        let mut command = Command::new(weir_binary()?);
-        let done = run(command.current_dir(invalid()).args(["check", &format!("{name}.toml")]), PATIENCE)?;
-        let expected = std::fs::read_to_string(invalid().join(format!("{name}.told"))).unwrap_or_default();
-        if done.status.code() != Some(1) || done.stderr != expected || !done.stdout.is_empty() {
-            wrong.push(format!("{name}: {}\n{}expected\n{expected}", done.status, done.stderr));
-        }
-    }
-    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    Ok(())
-}
-
-fn what_is_no_file_is_one_sentence() -> Result<()> {
-    let fifo = std::env::temp_dir().join(format!("weir-fifo-{}", std::process::id()));
-    run(Command::new("mkfifo").arg(&fifo), PATIENCE)?.success()?;
-    let fifo = fifo.display().to_string();
-    let cases = [
-        ("/no/such/file", "there is no such file"),
-        ("/proc", "it is a directory"),
-        (fifo.as_str(), "not a regular file"),
-        ("/dev/zero", "not a regular file"),
-    ];
-    let mut wrong = Vec::new();
-    for (path, words) in cases {
-        for command in ["check", "apply", "down"] {
-            let done = run(Command::new(weir_binary()?).args([command, path]), PATIENCE)?;
-            if done.status.code() != Some(2)
-                || done.stderr.lines().count() != 1
-                || !done.stderr.contains(words)
-            {
-                wrong.push(format!("{command} {path}: {} {}", done.status, done.stderr));
-            }
-        }
-    }
-    std::fs::remove_file(&fifo)?;
-    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let binary = File::new("")?;
-    std::fs::write(binary.path(), [0xff, 0xfe, 0])?;
-    let done = run(Command::new(weir_binary()?).args(["check", binary.path()]), PATIENCE)?;
-    ensure!(done.status.code() == Some(2) && done.stderr.contains("UTF-8"), "{}", done.stderr);
-    Ok(())
-}
-
-fn nothing_is_applied_without_root() -> Result<()> {
-    let file = File::new("[[limit]]\ndevice = \"lo\"\nrate = \"1gbit\"\n")?;
-    nobody::weir(&["check", file.path()], PATIENCE)?.success()?;
-    for arguments in
-        [&["apply", file.path()][..], &["apply", "--dry-run", file.path()], &["down", file.path()], &["show"]]
-    {
-        let done = nobody::weir(arguments, PATIENCE)?;
-        let said = done.stderr.trim();
-        ensure!(
-            done.status.code() == Some(1) && said.lines().count() == 1,
-            "{arguments:?}: {} {said}",
-            done.status
-        );
-        ensure!(said.contains("needs root") && said.contains("sudo"), "{arguments:?}: {said}");
-    }
-    Ok(())
-}
-
-/// What the kernel has of both pairs.
-fn state(row: &Row) -> Result<Vec<String>> {
-    let mut all = Vec::new();
-    for host in [&row.left, &row.middle, &row.right] {
-        all.push(host.tc("qdisc show")?);
-        all.push(host.tc("class show dev veth0").unwrap_or_default());
-        all.push(host.sh("grep -r . /sys/class/net --include=rps_cpus").unwrap_or_default());
-    }
-    for (host, device) in
-        [(&row.left, "veth0"), (&row.middle, "wa"), (&row.middle, "wb"), (&row.right, "veth0")]
-    {
-        all.push(host.tc(&format!("class show dev {device}"))?);
-        all.push(host.tc(&format!("filter show dev {device}"))?);
-        all.push(host.tc(&format!("filter show dev {device} ingress"))?);
-    }
-    Ok(all.iter().map(|text| without_numbers(text)).collect())
-}
-
-/// A listing of tc without the numbers that the kernel gives to queues and programs in the order in which they are made.
-fn without_numbers(listing: &str) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for line in listing.lines() {
-        let mut words: Vec<_> = line.split_whitespace().collect();
-        if words.starts_with(&["qdisc", "bfifo"]) {
-            words.remove(2);
-        }
-        // Of a queue, and of a program.
-        for word in ["leaf", "id"] {
-            if let Some(at) = words.iter().position(|other| *other == word) {
-                words.remove(at + 1);
-            }
-        }
-        lines.push(words.join(" "));
-    }
-    lines.sort();
-    lines.join("\n")
-}
-
-fn require_same(before: &[String], row: &Row, what: &str) -> Result<()> {
-    for (before, after) in before.iter().zip(state(row)?) {
-        let lost: Vec<_> = before.lines().filter(|line| !after.lines().any(|other| other == *line)).collect();
-        let come: Vec<_> = after.lines().filter(|line| !before.lines().any(|other| other == *line)).collect();
-        ensure!(*before == after, "{what}: gone {lost:#?}, come {come:#?}");
-    }
-    Ok(())
 }
 
 fn apply(row: &Row, file: &File) -> Result<Finished> {
@@ -225,33 +92,6 @@ device = "wb"
 rate_back = "50mbit"
 "#;
 
-/// Refused, and the kernel's state is what it was, with a limit that is there as without.
-fn invalid_files_touch_nothing() -> Result<()> {
-    let row = Row::new(Between::Bridge)?;
-    row.weir("limit wa --rate 100mbit --name here")?.success()?;
-    let before = state(&row)?;
-    for name in invalid_names()? {
-        let mut command = row.middle.command(weir_binary()?);
-        let done = run(command.current_dir(invalid()).args(["apply", &format!("{name}.toml")]), PATIENCE)?;
-        let expected = std::fs::read_to_string(invalid().join(format!("{name}.told")))?;
-        ensure!(
-            done.status.code() == Some(2) && done.stderr == expected,
-            "{name}: {} {}",
-            done.status,
-            done.stderr
-        );
-        let done = run(command_in(&row, &name)?.current_dir(invalid()), PATIENCE)?;
-        ensure!(done.status.code() == Some(2), "down {name}: {} {}", done.status, done.stderr);
-    }
-    require_same(&before, &row, "an invalid file")
-}
-
-fn command_in(row: &Row, name: &str) -> Result<Command> {
-    let mut command = row.middle.command(weir_binary()?);
-    command.args(["down", &format!("{name}.toml")]);
-    Ok(command)
-}
-
 /// Dry, for good, again, as shown, as shown where there is nothing, and down: the kernel's state is as before.
 fn a_file_is_applied_once_shown_and_taken_down() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
@@ -304,71 +144,6 @@ fn a_file_is_applied_once_shown_and_taken_down() -> Result<()> {
     ensure!(limits(&row)? == set, "{set:?} became {:?}", limits(&row)?);
     row.weir(&format!("down {}", shown.path()))?.success()?;
     require_same(&before, &row, "what was shown")
-}
-
-/// Everything at once, each with its line; an interface that may be missing is skipped.
-fn what_cannot_be_is_said_before_anything_is_touched() -> Result<()> {
-    let row = Row::new(Between::Bridge)?;
-    row.right.tc("qdisc add dev veth0 root tbf rate 10mbit burst 20kb limit 50kb")?;
-    let before = state(&row)?;
-    let file = File::new(
-        "[[limit]]\ndevice = \"wa\"\nrate = \"10mbit\"\n[[limit]]\ndevice = \"wb\"\nrate = \"10mbit\"\n[[limit]]\ndevice = \"br0\"\n\
-         rate_back = \"10mbit\"\n",
-    )?;
-    let done = apply(&row, &file)?;
-    let said: Vec<_> = done.stderr.lines().collect();
-    ensure!(done.status.code() == Some(1) && said.len() == 2, "{}", done.stderr);
-    ensure!(said[0].contains(".toml:5:10: ") && said[0].contains("tbf qdisc"), "{}", said[0]);
-    ensure!(said[1].contains(".toml:8:10: rate_back is for a pair"), "{}", said[1]);
-    require_same(&before, &row, "what is refused")?;
-
-    let missing =
-        "[[limit]]\ndevice = \"wc\"\nrate = \"10mbit\"\n[[limit]]\npid = 2147483647\nrate = \"10mbit\"\n";
-    let file = File::new(&format!("{missing}[[limit]]\ndevice = \"wa\"\nrate = \"10mbit\"\n"))?;
-    let done = apply(&row, &file)?;
-    ensure!(done.status.code() == Some(1) && done.stderr.lines().count() == 2, "{}", done.stderr);
-    ensure!(done.stderr.contains(".toml:2:10: there is no interface \"wc\""), "{}", done.stderr);
-    require_same(&before, &row, "what is missing")?;
-    let optional = missing.replace("rate =", "optional = true\nrate =");
-    let file = File::new(&format!("{optional}[[limit]]\ndevice = \"wa\"\nrate = \"10mbit\"\n"))?;
-    let done = apply(&row, &file)?.success()?;
-    ensure!(
-        done.stdout.contains("skipped: there is no wc") && done.stdout.contains("applied: 1 set"),
-        "{}",
-        done.stdout
-    );
-    let done = row.weir(&format!("down {}", file.path()))?.success()?;
-    ensure!(done.stdout.contains("there is no wc") && done.stdout.contains("removed: "), "{}", done.stdout);
-    // The same interface by two names of it.
-    let pid = row.left.command("sleep").arg("1000").stdin(std::process::Stdio::null()).spawn()?;
-    let pid = Sleeper(pid);
-    wait_until("it is in its namespace", PATIENCE, || {
-        let own = std::fs::read_link("/proc/self/ns/net")?;
-        Ok(std::fs::read_link(format!("/proc/{}/ns/net", pid.0.id()))? != own)
-    })?;
-    let file = File::new(&format!(
-        "[[limit]]\ndevice = \"wa\"\nrate = \"10mbit\"\n[[limit]]\npid = {}\ndevice = \"veth0\"\nrate = \"5mbit\"\n",
-        pid.0.id()
-    ))?;
-    let done = apply(&row, &file)?;
-    ensure!(
-        done.status.code() == Some(1) && done.stderr.contains(".toml:6:10: veth0 in "),
-        "{}",
-        done.stderr
-    );
-    ensure!(done.stderr.contains("has a limit by ") && done.stderr.contains(".toml:2:10"), "{}", done.stderr);
-    require_same(&before, &row, "one interface twice")
-}
-
-/// Ended with this value.
-struct Sleeper(std::process::Child);
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn what_is_not_in_the_file_stays() -> Result<()> {
