@@ -18,7 +18,7 @@
 //! ```
 //!
 //! [`read`] takes a file apart and finds all that can be told wrong without looking at the machine, with its place. [`diff`] says what
-//! would change, [`write`] makes a file of the limits that there are.
+//! would change, [`mod@write`] makes a file of the limits that there are.
 //!
 //! Rule: a file says all of a limit: what a table leaves out has its default, and classes that it does not have go. The one exception is
 //! a name. Of what no table names nothing is said, and nothing is changed.
