@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 
 /// How long each flood lasts: long enough to see loss, unless `make soak` asks for more.
 fn seconds() -> f64 {
-    std::env::var("WEIR_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3.0)
+    std::env::var("WEIR_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2.0)
 }
 
 fn two_clients() -> Result<()> {

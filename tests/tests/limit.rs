@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 }
 
 fn seconds() -> f64 {
-    std::env::var("WEIR_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3.0)
+    std::env::var("WEIR_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2.0)
 }
 
 /// Datagrams that are fragmented beside others that are not, of the same sockets.
