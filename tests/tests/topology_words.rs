@@ -158,6 +158,7 @@ fn what_cannot_be_is_said_before_anything_is_touched() -> Result<()> {
     let done = apply(&row, &file)?;
     ensure!(done.status.code() == Some(1) && done.stderr.lines().count() == 2, "{}", done.stderr);
     ensure!(done.stderr.contains(".toml:2:10: there is no interface \"wc\""), "{}", done.stderr);
+    ensure!(done.stderr.contains("did you mean \"wa\"?"), "{}", done.stderr);
     require_same(&before, &row, "what is missing")?;
     let optional = missing.replace("rate =", "optional = true\nrate =");
     let file = File::new(&format!("{optional}[[limit]]\ndevice = \"wa\"\nrate = \"10mbit\"\n"))?;

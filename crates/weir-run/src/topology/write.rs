@@ -45,6 +45,9 @@ pub fn write(limits: &[LimitPlace]) -> String {
         }
         tables.push(table);
     }
+    if tables.is_empty() {
+        return String::new();
+    }
     toml::to_string(&TopologyFile { limits: tables }).expect("tables of texts, numbers and tables of them")
 }
 

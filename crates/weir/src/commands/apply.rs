@@ -116,7 +116,7 @@ fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&Limi
         }
         match target.ways(wanted.rate_back.is_some()) {
             Ok(ways) => found.push((wanted, ways)),
-            Err(failure) => told.push(format!("{}: {}", wanted.at, failure.message)),
+            Err(failure) => told.push(format!("{}: {}{}", wanted.at, failure.message, target.nearest())),
         }
     }
     if told.is_empty() { Ok((found, skipped)) } else { Err(told.join("\nweir: ").into()) }
@@ -173,6 +173,10 @@ fn carry_out(tasks: &[Task]) -> Result<(), Failure> {
         match weir_port::limit::set(task.place, &task.asked, burst_bytes_default) {
             Ok((done, record)) => say_what_is_not_expected(task.place, done, &record),
             // It may have come half of the way.
+            Err(_) if task.place.is_gone() => {
+                let why = format!("{}: {} vanished meanwhile", task.at, task.place.describe());
+                return Err(put_back(&changing[..done], &why));
+            }
             Err(error) => return Err(put_back(&changing[..=done], &format!("{}: {error}", task.at))),
         }
     }

@@ -2,8 +2,9 @@
 
 use weir_port::error::PortError;
 use weir_port::limit::Place;
-use weir_port::link::Link;
+use weir_port::link::{Link, joints};
 use weir_port::netns::NetNs;
+use weir_run::nearest::did_you_mean;
 
 use crate::Failure;
 
@@ -56,6 +57,16 @@ impl Target<'_> {
             Ok(netns) => is_missing(netns.run(|| Link::by_name(self.device))),
             Err(_) => !std::path::Path::new(&format!("/proc/{pid}")).exists(),
         }
+    }
+
+    /// The interface of this namespace that was perhaps meant, where there is none of that name.
+    pub fn nearest(&self) -> String {
+        if self.pid.is_some() || !self.is_missing() {
+            return String::new();
+        }
+        // Where they cannot be listed this is not the place to say why.
+        let there = joints().unwrap_or_default();
+        did_you_mean(self.device, there.iter().map(|joint| joint.name.as_str()))
     }
 
     /// What the limit of an interface that cannot be found is called.
