@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The path of a packet, from one port to another. No clock, no threads, no system call: what the kernel has is behind the traits of
-//! [`port`], and time is an argument.
+//! The path of a packet, from one port to another. No clock and no threads: time is an argument. What the kernel has is behind the traits
+//! of [`port`]; the one system call besides is that by which the hand-off of `weir-ring` wakes another worker.
 //!
 //! In the order a packet meets them: it comes in at a port by an [`intake`], waits in the classes of a [`shaping`] until these admit it,
 //! crosses over to another [`worker`] if that has the far end ([`crossing`]), and goes out by an [`exit`]. [`packet`] is what moves, in
