@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 //! Weir on a virtual clock: seeded, exactly repeatable runs of what no test machine can hold, with the very code of
-//! `weir-core` in them, and with the historical designs beside it, which must first reproduce the published figures.
+//! `weir-path` and `weir-core` in them, and with the historical designs beside it, which must first reproduce the published figures.
 //!
 //! A run takes a [`scenario::Scenario`] and a seed and gives a [`report::Report`], or the first broken rule:
 //!
@@ -13,7 +13,7 @@
 //!
 //! In reading order: [`prng`] and [`events`] are chance and time; [`packet`], [`socket`], [`sender`], [`tcp`] and
 //! [`cpu`] are the sending machine's parts; [`tbf`], [`backpressure`] and [`kernel`] the kernel's way out with and
-//! without the RFC; [`weir`] is ours; what either did is told in [`effects`]. [`machine`] puts them on
+//! without the RFC; [`weir`] is ours, the path that ships on modelled ports ([`port`]); what either did is told in [`effects`]. [`machine`] puts them on
 //! the clock, at the cost that [`parameters`] say, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the
 //! published figures and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`]
 //! stands apart: it runs random graphs of stages to show that they always make progress. So does [`scaling`]: dispatch
