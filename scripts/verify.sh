@@ -77,7 +77,7 @@ simulator() {
 plain_pairs() {
     cargo build --release -p weir-cli -p weir-lab &&
         WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$(realpath "$target")/release/weir" \
-            cargo test -p weir-tests --test plain_pair --test live
+            cargo test -p weir-tests --test plain_pair --test live --test changes
 }
 
 limits() {

@@ -65,8 +65,8 @@ fn floors_are_met_and_what_is_idle_is_borrowed() -> Result<()> {
     let file = File::new(&two_classes("150mbit", "50mbit"))?;
     let wire = rig.wire(&["--classes", file.path()])?;
     let address = rig.right_address().v4;
-    let load_a = Load::new(&rig.left, &rig.right, &address, 1, 6.0);
-    let load_b = Load { first_port: 6001, seconds: 10.0, ..load_a.clone() };
+    let load_a = Load::new(&rig.left, &rig.right, &address, 1, 4.5);
+    let load_b = Load { first_port: 6001, seconds: 8.0, ..load_a.clone() };
     let (flood_a, flood_b) = (Flood::start(&load_a)?, Flood::start(&load_b)?);
     let_pass(Duration::from_millis(300), |_| ())?;
     let time = flood_a.remaining().saturating_sub(Duration::from_secs(1));
@@ -100,9 +100,9 @@ fn a_quiet_class_is_quick_beside_a_blocked_flood() -> Result<()> {
     let file = File::new(&text)?;
     let wire = rig.wire(&["--classes", file.path()])?;
     let address = rig.right_address().v4;
-    let load = Load::new(&rig.left, &rig.right, &address, 4, 8.0);
+    let load = Load::new(&rig.left, &rig.right, &address, 4, 5.0);
     let flood = Flood::start(&load)?;
-    let trips = Ping::start_series(&rig.left, &address, 300, 0.02)?.finish()?;
+    let trips = Ping::start_series(&rig.left, &address, 200, 0.02)?.finish()?;
     let flows = flood.finish(PATIENCE)?;
     let p99_ms = trips.percentile_ms(0.99).context("no ping came back")?;
     println!("    p50 {:.2} ms, p99 {p99_ms:.2} ms", trips.percentile_ms(0.5).unwrap_or(0.0));

@@ -26,7 +26,7 @@ const PORT: u16 = 5001;
 /// What each socket holds, as the kernel counts: 14 datagrams.
 const SEND_BUFFER_BYTES: i32 = 16 << 10;
 const RECEIVE_BUFFER_BYTES: i32 = 64 << 20;
-const TIME: Duration = Duration::from_secs(4);
+const TIME: Duration = Duration::from_secs(3);
 /// Nothing more comes after this.
 const SILENCE: Duration = Duration::from_secs(1);
 

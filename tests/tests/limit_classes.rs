@@ -231,7 +231,7 @@ class = "free"
 
 /// Files that send the floods elsewhere in turn, classes that come and go among them.
 fn another_file_under_load_loses_nothing() -> Result<()> {
-    let (times, seconds) = (at_length(8, 20), at_length(12, 30) as f64);
+    let (times, seconds) = (at_length(6, 20), at_length(10, 30) as f64);
     let rounds: usize = std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let row = Row::new(Between::Bridge)?;
     let to = row.right_address(Between::Bridge);

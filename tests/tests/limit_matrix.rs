@@ -198,7 +198,7 @@ fn a_ping_is_quick_beside_sixteen_floods() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     row.weir("limit wa --rate 200mbit")?.success()?;
     let to = row.right_address(Between::Bridge);
-    let load = Load::new(&row.left, &row.right, &to, 16, 5.0);
+    let load = Load::new(&row.left, &row.right, &to, 16, 4.5);
     let flood = Flood::start(&load)?;
     let trips = Ping::start_series(&row.left, &to, 150, 0.02)?.finish()?;
     require_timing!(!flood.remaining().is_zero(), "the floods ended before the pings");
@@ -299,7 +299,7 @@ fn sixty_four_senders_that_never_block() -> Result<()> {
     let sockets = senders(&row.left, &to, PORT, SENDERS)?;
     let (sent, received) = std::thread::scope(|scope| {
         let receiving = scope.spawn(|| receive(&receiver, SENDERS, Duration::from_secs(3)));
-        let sent = send_until(&sockets, 1470, now() + Duration::from_secs(5));
+        let sent = send_until(&sockets, 1470, now() + Duration::from_secs(3));
         (sent, receiving.join().map_err(|_| anyhow!("the receiver panicked")))
     });
     let (sent, (arrived, reordered)) = (sent?, received??);

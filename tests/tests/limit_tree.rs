@@ -11,7 +11,7 @@ use weir_lab::clock::{now, wait_until};
 use weir_lab::process::{Process, Signal};
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
-use weir_tests::{harness, privileged, require_timing, weir_binary};
+use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -80,9 +80,9 @@ fn the_largest_tree_is_loaded_and_leads_to_its_last_class() -> Result<()> {
         row.weir("stat wa --check")?.success().map(drop)
     };
     set(CLASSES, 0)?;
-    for (filters, sentence) in
-        [(FILTERS, "so many classes and filters at once"), (3 * FILTERS, "join subnets or ports")]
-    {
+    // The verifier looks at a million steps of the first before it gives up.
+    let refused = [(3 * FILTERS, "join subnets or ports"), (FILTERS, "so many classes and filters at once")];
+    for (filters, sentence) in refused.into_iter().take(at_length(1, 2)) {
         let too_many = File::new(&tree(CLASSES, filters, 1))?;
         let done = row.weir(&format!("limit wa --rate 100mbit --classes {}", too_many.path()))?;
         ensure!(done.status.code() == Some(1) && done.stderr.contains(sentence), "{}", done.stderr);

@@ -42,7 +42,7 @@ fn quiet_flow(floods: usize) -> Result<()> {
     let file = File::new(&two_classes("10mbit", "190mbit"))?;
     let wire = rig.wire(&["--classes", file.path()])?;
     let address = rig.right_address().v4;
-    let load = Load { first_port: 6001, ..Load::new(&rig.left, &rig.right, &address, floods, 5.0) };
+    let load = Load { first_port: 6001, ..Load::new(&rig.left, &rig.right, &address, floods, 4.0) };
     let flood = Flood::start(&load)?;
     let trips = Ping::start_series(&rig.left, &address, 120, 0.02)?.finish()?;
     weir_tests::require_timing!(!flood.remaining().is_zero(), "the floods ended before the pings");
@@ -66,7 +66,7 @@ fn a_quiet_flow_on_plain_pairs_arrives() -> Result<()> {
     let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
     let address = rig.right_address().v4;
-    let load = Load::new(&rig.left, &rig.right, &address, 8, 4.0);
+    let load = Load::new(&rig.left, &rig.right, &address, 8, 3.0);
     let flood = Flood::start(&load)?;
     let trips = Ping::start_series(&rig.left, &address, 60, 0.02)?.finish()?;
     let flows = flood.finish(PATIENCE)?;

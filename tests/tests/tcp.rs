@@ -11,7 +11,7 @@ use weir_tests::harness;
 use weir_tests::privileged;
 use weir_tests::rig::{MANY_QUEUES, Rig};
 
-const SECONDS: u64 = 4;
+const SECONDS: u64 = 3;
 const LIMIT_BITS_PER_S: f64 = 200e6;
 /// Ethernet, IPv4 and TCP with timestamps, around 1448 bytes of data in a frame of 1514.
 const FRAME_PER_DATA: f64 = 1514.0 / 1448.0;

@@ -14,7 +14,7 @@ use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::require_lossless;
 use weir_tests::state::{require_same, state};
-use weir_tests::{harness, privileged, require_timing, weir_binary};
+use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -191,7 +191,7 @@ fn changes_under_a_flood_lose_nothing() -> Result<()> {
     ];
     apply(&row, &files[0])?.success()?;
     let to = row.right_address(Between::Bridge);
-    let rounds = if std::env::var_os("WEIR_ROUNDS").is_some() { 20 } else { 2 };
+    let rounds = at_length(1, 20);
     let load = Load::new(&row.left, &row.right, &to, 4, 2.0 + 8.0 * rounds as f64);
     let flood = Flood::start(&load)?;
     for file in files.iter().cycle().take(rounds * files.len()) {
