@@ -23,7 +23,7 @@ for targets in '--lib --bins --tests' --doc; do
     cargo test --workspace --no-fail-fast $targets 2>&1 | tee -a "$log" || status=$?
 done
 # Threads stopped between any two steps of the hand-off: the bounded part of what `make verify` does at length.
-if ! cargo run -p weir-ring --features preempt --example stress -- --handoffs 3000000 --seed 1; then
+if ! cargo run -p weir-ring --features preempt --example stress -- --handoffs 1000000 --seed 1; then
     echo "test: the stress of the hand-off failed" >&2
     status=1
 fi

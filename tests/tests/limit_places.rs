@@ -21,7 +21,7 @@ use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
 use weir_tests::tcx::Tcx;
 use weir_tests::tun::{Layer, Tun};
 use weir_tests::xdp::Xdp;
-use weir_tests::{harness, kernel, privileged, require_timing};
+use weir_tests::{at_length, harness, kernel, privileged, require_timing};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -97,13 +97,13 @@ fn a_macvlan_keeps_flows_in_order() -> Result<()> {
 
 /// At a rate at which every processor runs the queue: from the middle host to the left one, floods and streams.
 fn keeps_flows_in_order(row: &Row, name: &str, to: &str) -> Result<()> {
-    const ROUND: Duration = Duration::from_secs(2);
+    let long = Duration::from_secs(at_length(1, 2) as u64);
     row.weir(&format!("limit {name} --rate 200mbit"))?.success()?;
     let rounds = std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     for round in 1..=rounds {
         for senders in [1, 3, 16] {
             let crowd = Crowd::start(&row.middle, &row.left, to, senders, 1400)?;
-            let_pass(ROUND, |_| ())?;
+            let_pass(long, |_| ())?;
             let arrived = crowd.finish()?;
             println!(
                 "    round {round}, floods {senders}: {} arrived, {} out of order",
@@ -113,7 +113,7 @@ fn keeps_flows_in_order(row: &Row, name: &str, to: &str) -> Result<()> {
         }
         let before = kernel::counter(&row.left, "TcpExt", "TCPOFOQueue")?;
         let streams = Mixed::start(&row.middle, &row.left, to, &[Kind::Tcp; 4])?;
-        let_pass(ROUND, |_| ())?;
+        let_pass(long, |_| ())?;
         let bytes: f64 = streams.frame_bytes().iter().sum();
         drop(streams);
         let reordered = kernel::counter(&row.left, "TcpExt", "TCPOFOQueue")? - before;

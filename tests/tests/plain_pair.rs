@@ -13,7 +13,7 @@ use weir_tests::privileged;
 use weir_tests::rig::{Rig, require_lossless};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const SECONDS: f64 = 3.0;
+const SECONDS: f64 = 2.0;
 
 fn main() -> ExitCode {
     harness::main(&[

@@ -95,10 +95,10 @@ fn sixteen_equal_senders_of_udp_and_tcp_share_evenly() -> Result<()> {
         ensure!(server.is_running()?, "the server ended early: {}", server.stderr());
         Ok(std::fs::read_to_string(&table).is_ok_and(|text| text.contains(&format!(":{:04X} ", 7001))))
     })?;
-    let load = Load::new(&rig.left, &rig.right, &address, EACH, 8.0);
+    let load = Load::new(&rig.left, &rig.right, &address, EACH, 7.0);
     let flood = Flood::start(&load)?;
     let mut command = rig.left.command("iperf");
-    command.args(["-c", &address, "-P", &EACH.to_string(), "-t", "6", "-p", "7001"]);
+    command.args(["-c", &address, "-P", &EACH.to_string(), "-t", "5", "-p", "7001"]);
     run(&mut command, PATIENCE)?.success()?;
     let flows = flood.finish(PATIENCE)?;
     let done = server.wait(PATIENCE)?;
