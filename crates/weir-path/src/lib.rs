@@ -15,6 +15,7 @@ pub mod exit;
 pub mod frames;
 pub mod intake;
 pub mod packet;
+pub mod plan;
 pub mod port;
 pub mod shaping;
 pub mod worker;
