@@ -34,3 +34,25 @@ pub struct Meta {
 }
 
 const _: () = assert!(size_of::<Meta>() == 16, "a packet is twice as large, and two share a cache line");
+
+/// Where the bytes of packets are, which do not carry them: whoever decides by them is given this beside the packets.
+pub trait Bytes<P> {
+    /// The bytes of a packet.
+    fn of<'a>(&'a self, packet: &'a P) -> &'a [u8];
+    /// The same, to write.
+    fn of_mut<'a>(&'a self, packet: &'a mut P) -> &'a mut [u8];
+}
+
+/// Of packets that carry their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Carried;
+
+impl<P: AsRef<[u8]> + AsMut<[u8]>> Bytes<P> for Carried {
+    fn of<'a>(&'a self, packet: &'a P) -> &'a [u8] {
+        packet.as_ref()
+    }
+
+    fn of_mut<'a>(&'a self, packet: &'a mut P) -> &'a mut [u8] {
+        packet.as_mut()
+    }
+}

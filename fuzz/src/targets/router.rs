@@ -15,7 +15,7 @@ use smoltcp::wire::EthernetAddress;
 use weir_core::net::fragment::fit;
 use weir_core::net::route::{Interface, Route};
 use weir_core::net::router::{Router, RouterSettings, StaticNeighbour, Verdict};
-use weir_core::packet::{Meta, Packet};
+use weir_core::packet::{Carried, Meta, Packet};
 
 use crate::draw::Draw;
 use crate::frames::{self, Ends, Frame, ethernet};
@@ -180,7 +180,7 @@ fn run(bytes: &[u8], next: impl Fn(&mut Draw) -> Sent) {
         let before = before.clone();
         let mut packets = [Pkt(before.clone())];
         let mut verdict = [Verdict::Local];
-        router.process(ingress, &mut packets, now_ns, &mut verdict);
+        router.process(ingress, &mut packets, &Carried, now_ns, &mut verdict);
         let [after] = packets;
         assert_eq!(after.0.len(), before.len());
         if let Sent::Whole(frame) = &sent
@@ -205,7 +205,7 @@ fn run(bytes: &[u8], next: impl Fn(&mut Draw) -> Sent) {
         }
         now_ns += u64::from(draw.u8()) * 20_000_000;
         router.poll(now_ns);
-        while let Some((packet, verdict)) = router.release(now_ns) {
+        while let Some((packet, verdict)) = router.release(&Carried, now_ns) {
             held -= 1;
             if let Verdict::Forward(egress) = verdict {
                 assert_eq!(packet.0[6..12], MACS[usize::from(egress)]);

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use anyhow::{Result, ensure};
 use weir_core::net::bridge::{AGEING_NS, Bridge, Egress};
 use weir_core::net::router::{Router, Verdict};
-use weir_core::packet::{Meta, Packet as CorePacket};
+use weir_core::packet::{Carried, Meta, Packet as CorePacket};
 use weir_run::path::flows::Flows;
 use weir_run::path::random_seed;
 use weir_run::path::sequence::Sequences;
@@ -153,7 +153,7 @@ impl Back {
     pub fn flush(&mut self) {
         let frames = &mut self.frames[..std::mem::take(&mut self.waiting)];
         let mut verdicts = [Verdict::Local; BURST];
-        self.router.process(0, frames, 0, &mut verdicts);
+        self.router.process(0, frames, &Carried, 0, &mut verdicts);
         let mut egress = [Egress::Flood; BURST];
         self.bridge.forward(0, frames, 0, &mut egress);
         for ((frame, verdict), egress) in frames.iter().zip(verdicts).zip(egress) {

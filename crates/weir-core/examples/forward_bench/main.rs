@@ -43,6 +43,7 @@ mod bench {
     use weir_core::net::route::Interface;
     use weir_core::net::route::trie::{Prefix, Trie};
     use weir_core::net::router::{Router, RouterSettings, StaticNeighbour, Verdict};
+    use weir_core::packet::Carried;
 
     use super::cycles::{now_cycles, tsc_hz};
     use super::frames::{PAYLOAD, Pkt, udp};
@@ -222,7 +223,7 @@ mod bench {
                 self.epairs[0].send(packet);
             }
             self.epairs[0].flush(&mut self.burst);
-            self.router.process(0, &mut self.burst, 0, &mut verdicts);
+            self.router.process(0, &mut self.burst, &Carried, 0, &mut verdicts);
             for (packet, verdict) in self.burst.drain(..).zip(verdicts) {
                 assert_eq!(verdict, Verdict::Forward(1));
                 self.epairs[1].send(packet);

@@ -55,7 +55,7 @@ use super::resolve::link_local;
 use super::route::{Interface, NextHop, RouteTable};
 use super::station::Station;
 use crate::drops::{Count, DropReason};
-use crate::packet::Packet;
+use crate::packet::{Bytes, Packet};
 use inspect::{ETHERNET_LEN, Kind, Sources, V4_HEAD, V6_HEAD, inspect};
 pub use settings::{RouterError, RouterSettings, StaticNeighbour};
 
@@ -119,7 +119,7 @@ struct Port {
 /// Enough for a question or an answer for each packet of a burst.
 const OUTBOX_FRAMES: usize = 2 * BURST_MAX;
 
-impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
+impl<P: Packet> Router<P> {
     /// Makes a router, in memory taken now.
     pub fn new(settings: RouterSettings, now_ns: u64) -> Result<Router<P>, RouterError> {
         settings.check_mtus()?;
@@ -158,12 +158,19 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         Ok(router)
     }
 
-    /// Decides a burst that came in by the interface `ingress`, into the first places of `verdicts`. A packet's bytes are
+    /// Decides a burst that came in by the interface `ingress`, into the first places of `verdicts`. A packet's `bytes` are
     /// its frame and nothing behind it.
     ///
     /// # Panics
     /// If there are more than [`BURST_MAX`] packets, fewer verdicts, or no such interface.
-    pub fn process(&mut self, ingress: u16, packets: &mut [P], now_ns: u64, verdicts: &mut [Verdict]) {
+    pub fn process(
+        &mut self,
+        ingress: u16,
+        packets: &mut [P],
+        bytes: &impl Bytes<P>,
+        now_ns: u64,
+        verdicts: &mut [Verdict],
+    ) {
         assert!(packets.len() <= BURST_MAX, "a burst has at most {BURST_MAX} packets");
         let mac = self.ports[usize::from(ingress)].mac;
         let verdicts = &mut verdicts[..packets.len()];
@@ -172,7 +179,7 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
         let mut destinations = [[0; 4]; BURST_MAX];
         let looked_at = frames.iter_mut().zip(&mut kinds).zip(&mut destinations);
         for (packet, ((frame, kind), destination)) in packets.iter_mut().zip(looked_at) {
-            *frame = packet.as_mut();
+            *frame = bytes.of_mut(packet);
             *kind = inspect(frame, mac, &self.sources, destination);
         }
         let mut values = [0; BURST_MAX];
@@ -201,17 +208,17 @@ impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
     }
 
     /// The next packet that need not wait any longer: to be forwarded, its frame ready, or dropped.
-    pub fn release(&mut self, now_ns: u64) -> Option<(P, Verdict)> {
+    pub fn release(&mut self, bytes: &impl Bytes<P>, now_ns: u64) -> Option<(P, Verdict)> {
         Some(match self.neighbours.release()? {
             Released::Send(mut packet, interface, front) => {
-                if let Some(head) = packet.as_mut().first_chunk_mut() {
+                if let Some(head) = bytes.of_mut(&mut packet).first_chunk_mut() {
                     *head = front;
                 }
-                let cut = fit(packet.as_ref(), self.mtu_bytes(interface)) == Ok(true);
+                let cut = fit(bytes.of(&packet), self.mtu_bytes(interface)) == Ok(true);
                 (packet, leave(interface, cut))
             }
             Released::Unreachable(packet) => {
-                self.complain(packet.as_ref(), Fault::NoNeighbour, None, now_ns);
+                self.complain(bytes.of(&packet), Fault::NoNeighbour, None, now_ns);
                 (packet, Verdict::Drop(DropReason::NoNeighbour))
             }
         })

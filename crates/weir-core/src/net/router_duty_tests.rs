@@ -47,7 +47,7 @@ fn what_is_too_long_and_may_be_cut_leaves_in_fragments() {
     let whole = flagged("10.1.2.3", 0, 1480);
     let mut burst = [from_a("10.1.2.3", 9), whole.clone(), from_a("10.1.2.3", 9)];
     let mut verdicts = [Verdict::Local; 3];
-    router.process(0, &mut burst, 0, &mut verdicts);
+    router.process(0, &mut burst, &Carried, 0, &mut verdicts);
     assert_eq!(verdicts, [Verdict::Forward(1), Verdict::Fragment(1), Verdict::Forward(1)]);
     let made = fragments(&mut router, &burst[1], 1);
     assert_eq!(made.len(), 2);
@@ -68,10 +68,10 @@ fn what_waited_for_its_neighbour_is_cut_when_it_goes() {
     resolve::tell_arp(&mut outbox, own, v4("192.168.1.1"), R1);
     let answer = outbox.pop().expect("an answer").1.to_vec();
     assert_eq!(one(&mut router, 1, &mut Pkt(answer), 1), Verdict::Local);
-    let (packet, verdict) = router.release(1).expect("a packet");
+    let (packet, verdict) = router.release(&Carried, 1).expect("a packet");
     assert_eq!(verdict, Verdict::Fragment(1));
     assert_eq!(together(&fragments(&mut router, &packet, 1), 8), flagged("192.168.1.77", 0, 1400).0[34..]);
-    assert_eq!(router.release(1).expect("a packet").1, Verdict::Forward(1));
+    assert_eq!(router.release(&Carried, 1).expect("a packet").1, Verdict::Forward(1));
 }
 
 #[test]

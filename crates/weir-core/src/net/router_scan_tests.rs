@@ -59,7 +59,7 @@ impl Scan {
     fn show(&mut self, ingress: u16, mut packets: Vec<Pkt>) -> Vec<Verdict> {
         packets.iter().for_each(|packet| self.account.accept(packet.len_bytes()));
         let mut verdicts = vec![Verdict::Local; packets.len()];
-        self.router.process(ingress, &mut packets, self.now_ns, &mut verdicts);
+        self.router.process(ingress, &mut packets, &Carried, self.now_ns, &mut verdicts);
         for (packet, &verdict) in packets.into_iter().zip(&verdicts) {
             self.end(packet, verdict);
         }
@@ -79,7 +79,7 @@ impl Scan {
 
     /// Takes out what may go and what the router says, which the flow's neighbour answers; checks every bound.
     fn settle(&mut self) {
-        while let Some((packet, verdict)) = self.router.release(self.now_ns) {
+        while let Some((packet, verdict)) = self.router.release(&Carried, self.now_ns) {
             self.end(packet, verdict);
         }
         let [known, incomplete] = self.router.neighbours_taken();

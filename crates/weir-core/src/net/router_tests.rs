@@ -13,7 +13,7 @@ use super::*;
 use crate::account::Account;
 use crate::net::resolve::{self, Speaker};
 use crate::net::route::{Interface, Route};
-use crate::packet::Meta;
+use crate::packet::{Carried, Meta};
 
 #[path = "router_duty_tests.rs"]
 mod duties;
@@ -150,7 +150,7 @@ fn from_a6(to: &str, hop_limit: u8) -> Pkt {
 
 fn one(router: &mut Router<Pkt>, ingress: u16, packet: &mut Pkt, now_ns: u64) -> Verdict {
     let mut verdicts = [Verdict::Local];
-    router.process(ingress, std::slice::from_mut(packet), now_ns, &mut verdicts);
+    router.process(ingress, std::slice::from_mut(packet), &Carried, now_ns, &mut verdicts);
     verdicts[0]
 }
 
@@ -224,7 +224,7 @@ fn packets_wait_for_arp_and_leave_in_order() {
     ];
     assert_eq!(made(&mut router), [(1, golden_request.to_vec())]);
     assert_eq!(router.poll(S / 2), Some(S));
-    assert!(router.release(S / 2).is_none());
+    assert!(router.release(&Carried, S / 2).is_none());
     let mut reply = golden_request.to_vec();
     reply[..6].copy_from_slice(&R1);
     reply[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 77]);
@@ -235,7 +235,7 @@ fn packets_wait_for_arp_and_leave_in_order() {
     reply[38..42].copy_from_slice(&[192, 168, 1, 1]);
     assert_eq!(one(&mut router, 1, &mut Pkt(reply), S / 2), Verdict::Local);
     for ttl in [9, 19] {
-        let (packet, verdict) = router.release(S / 2).expect("a packet");
+        let (packet, verdict) = router.release(&Carried, S / 2).expect("a packet");
         assert_eq!(verdict, Verdict::Forward(1));
         assert_eq!(packet.0[..12], [2, 0, 0, 0, 0, 77, 2, 0, 0, 0, 0, 0x11]);
         let ip = Ipv4Packet::new_checked(&packet.0[14..]).expect("IPv4");
@@ -266,7 +266,7 @@ fn packets_wait_for_neighbour_discovery() {
     forged.0[21] = 254;
     assert_eq!(one(&mut router, 1, &mut forged, 1), Verdict::Drop(DropReason::Malformed), "through a router");
     assert_eq!(one(&mut router, 1, &mut Pkt(answer), 1), Verdict::Local);
-    let (packet, verdict) = router.release(1).expect("a packet");
+    let (packet, verdict) = router.release(&Carried, 1).expect("a packet");
     assert_eq!((verdict, &packet.0[..6], packet.0[21]), (Verdict::Forward(1), &B[..], 8));
 }
 
@@ -292,9 +292,9 @@ fn a_group_is_not_learnt_from_an_advertisement() {
     let group = [0x33, 0x33, 0, 0, 0, 1];
     let malformed = Verdict::Drop(DropReason::Malformed);
     assert_eq!(one(&mut router, 1, &mut advertisement(group), 1), malformed);
-    assert!(router.release(1).is_none(), "it still waits");
+    assert!(router.release(&Carried, 1).is_none(), "it still waits");
     assert_eq!(one(&mut router, 1, &mut advertisement(B), 1), Verdict::Local);
-    let (packet, verdict) = router.release(1).expect("a packet");
+    let (packet, verdict) = router.release(&Carried, 1).expect("a packet");
     assert_eq!((verdict, &packet.0[..6]), (Verdict::Forward(1), &B[..]));
 }
 
@@ -310,10 +310,10 @@ fn a_neighbour_that_does_not_answer_drops_what_waits_and_its_sender_is_told() {
         assert_eq!(made(&mut router).len(), if second < 3 { 2 } else { 0 }, "three times each");
     }
     for _ in 0..2 {
-        let (_, verdict) = router.release(3 * S).expect("a packet");
+        let (_, verdict) = router.release(&Carried, 3 * S).expect("a packet");
         assert_eq!(verdict, Verdict::Drop(DropReason::NoNeighbour));
     }
-    assert!(router.release(3 * S).is_none());
+    assert!(router.release(&Carried, 3 * S).is_none());
     let errors = made(&mut router);
     assert_eq!(
         errors.iter().map(|(port, bytes)| (*port, bytes[..6] == A)).collect::<Vec<_>>(),
@@ -586,7 +586,7 @@ proptest! {
             }).collect();
             packets.iter().for_each(|packet| account.accept(packet.len_bytes()));
             let mut verdicts = [Verdict::Local; BURST_MAX];
-            router.process(ingress, &mut packets, now_ns, &mut verdicts);
+            router.process(ingress, &mut packets, &Carried, now_ns, &mut verdicts);
             for (packet, verdict) in packets.into_iter().zip(verdicts) {
                 match verdict {
                     Verdict::Hold(neighbour) => router.hold(neighbour, packet),
@@ -594,7 +594,7 @@ proptest! {
                 }
             }
             prop_assert!(account.balances(router.held()));
-            while let Some((packet, verdict)) = router.release(now_ns) {
+            while let Some((packet, verdict)) = router.release(&Carried, now_ns) {
                 settle(&mut account, packet, verdict);
             }
             prop_assert!(account.balances(router.held()));
@@ -612,7 +612,7 @@ proptest! {
     fn any_bytes(burst in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..64)) {
         let mut packets: Vec<Pkt> = burst.into_iter().map(Pkt).collect();
         let mut verdicts = [Verdict::Local; BURST_MAX];
-        router().process(0, &mut packets, 0, &mut verdicts);
+        router().process(0, &mut packets, &Carried, 0, &mut verdicts);
     }
 
     /// What nearly all packets are like is asked for at once; the rules one by one say the same.
@@ -639,7 +639,7 @@ proptest! {
             }).collect();
             let mut alone = packets.clone();
             let mut verdicts = [Verdict::Local; BURST_MAX];
-            together.process(0, &mut packets, now_ns, &mut verdicts);
+            together.process(0, &mut packets, &Carried, now_ns, &mut verdicts);
             for (packet, verdict) in alone.iter_mut().zip(verdicts) {
                 prop_assert_eq!(one(&mut apart, 0, packet, now_ns), verdict);
             }
@@ -656,7 +656,7 @@ proptest! {
                 }
             }
             loop {
-                let released = (together.release(now_ns), apart.release(now_ns));
+                let released = (together.release(&Carried, now_ns), apart.release(&Carried, now_ns));
                 prop_assert_eq!(&released.0, &released.1);
                 if released.0.is_none() {
                     break;

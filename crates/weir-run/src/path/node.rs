@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use weir_core::drops::Count;
 use weir_core::net::bridge::{Bridge, Egress, PortSet};
 use weir_core::net::router::{Router, Verdict};
-use weir_core::packet::Meta;
+use weir_core::packet::{Carried, Meta};
 
 use super::r#gen::Gen;
 use super::links::{BURST, Links, Owner, Way};
@@ -222,7 +222,7 @@ fn route<'m>(
     now_ns: u64,
 ) {
     let mut verdicts = [Verdict::Local; BURST];
-    router.process(port, &mut queue.as_mut_slices().0[..burst], now_ns, &mut verdicts);
+    router.process(port, &mut queue.as_mut_slices().0[..burst], &Carried, now_ns, &mut verdicts);
     for run in verdicts[..burst].chunk_by(|one, next| one == next) {
         match run[0] {
             Verdict::Forward(out) => links.send_run(ways[usize::from(out)], queue, run.len()),
@@ -262,7 +262,7 @@ fn take_out<'m>(
     store: &mut Store<'m>,
     now_ns: u64,
 ) {
-    while let Some((packet, verdict)) = router.release(now_ns) {
+    while let Some((packet, verdict)) = router.release(&Carried, now_ns) {
         match verdict {
             Verdict::Forward(out) => links.send(ways[usize::from(out)], packet),
             Verdict::Fragment(out) => cut(router, packet, out, ways, links, store),

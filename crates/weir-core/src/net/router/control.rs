@@ -19,7 +19,7 @@ use crate::net::route::NextHop;
 use crate::net::station::Station;
 use crate::packet::Packet;
 
-impl<P: Packet + AsRef<[u8]> + AsMut<[u8]>> Router<P> {
+impl<P: Packet> Router<P> {
     pub(super) fn arp(&mut self, ingress: u16, frame: &[u8], now_ns: u64) -> Verdict {
         match resolve::read_arp(&frame[ETHERNET_LEN..]) {
             Ok(message) => self.told(ingress, message, now_ns),
