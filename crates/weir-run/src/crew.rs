@@ -1,4 +1,4 @@
-//! The workers of a wire as everyone else reaches them: requests go to whoever owns what they concern.
+//! The workers of a datapath as everyone else reaches them: requests go to whoever owns what they concern.
 //!
 //! Rule: counters are copied while all workers stand still (`standstill.rs`), so that the sums of [`crate::report`] are exact. All
 //! workers get the requests to stand still in the same order, or two that ask at once would make each wait for the other. One
@@ -11,10 +11,10 @@ use std::time::Duration;
 use weir_port::view::Pair;
 
 use crate::classes::Classes;
+use crate::datapath::{Kind, owner};
 use crate::report::{Constants, PartReport};
 use crate::standstill::{Missed, Standstill};
 use crate::stats::Snapshot;
-use crate::wire::owners;
 use crate::worker::{Change, Mailbox, Request};
 
 /// What whoever asked is told when a worker has ended.
@@ -23,7 +23,7 @@ const GOING_DOWN: &str = "the wire is going down";
 const PAUSE_FIRST: Duration = Duration::from_millis(5);
 const PAUSES: u32 = 8;
 
-/// The workers of one wire.
+/// The workers of one datapath.
 #[derive(Clone)]
 pub struct Crew {
     mailboxes: Vec<Mailbox>,
@@ -38,12 +38,17 @@ impl Crew {
         Crew { mailboxes, order: Arc::default(), constants }
     }
 
-    /// The interfaces of the wire.
-    pub fn ports(&self) -> &[String; 2] {
+    /// What it is that they carry.
+    pub fn kind(&self) -> Kind {
+        self.constants.kind
+    }
+
+    /// The interfaces that they carry packets between.
+    pub fn ports(&self) -> &[String] {
         &self.constants.ports
     }
 
-    /// Whether an error says that the wire went down while it was asked.
+    /// Whether an error says that it went down while it was asked.
     pub fn is_going_down(error: &str) -> bool {
         error == GOING_DOWN
     }
@@ -58,7 +63,8 @@ impl Crew {
             std::thread::sleep(pause);
             pause *= 2;
         }
-        Err("a worker of the wire is busy taking its interface over: ask again in a moment".into())
+        let noun = self.kind().noun();
+        Err(format!("a worker of the {noun} is busy taking its interface over: ask again in a moment"))
     }
 
     /// What all workers tell, if they stood still together.
@@ -84,14 +90,14 @@ impl Crew {
         Ok(is_whole.then_some(parts))
     }
 
-    /// Changes the limits of a direction (0 or 1).
+    /// Changes the limits of a direction, one of as many as there are ports.
     pub fn set_limits(&self, direction: usize, change: Change) -> Result<(), String> {
         let (reply, answer) = channel();
         self.owner(direction).send(Request::SetLimits(direction, change, reply));
         received(&answer)?
     }
 
-    /// Shapes both directions by these classes.
+    /// Shapes all directions by these classes.
     pub fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), String> {
         for worker in &self.mailboxes {
             let (reply, answer) = channel();
@@ -101,14 +107,14 @@ impl Crew {
         Ok(())
     }
 
-    /// Tells that the interface of an end (0 or 1) went down or came up; false if its worker has ended.
-    pub fn note_interface(&self, end: usize, up: bool) -> bool {
-        self.owner(end).send(if up { Request::Retake(end) } else { Request::NoteDown(end) })
+    /// Tells that the interface of a port went down or came up; false if its worker has ended.
+    pub fn note_interface(&self, port: usize, up: bool) -> bool {
+        self.owner(port).send(if up { Request::Retake(port) } else { Request::NoteDown(port) })
     }
 
-    /// Tells that the interface of an end (0 or 1), or its other end, has changed what a worker knows of it.
-    pub fn follow(&self, end: usize, pair: Pair) -> bool {
-        self.owner(end).send(Request::Follow(end, Box::new(pair)))
+    /// Tells that the interface of a port, or its other end, has changed what a worker knows of it.
+    pub fn follow(&self, port: usize, pair: Pair) -> bool {
+        self.owner(port).send(Request::Follow(port, Box::new(pair)))
     }
 
     /// Makes all workers deliver what is inside, and end.
@@ -123,8 +129,8 @@ impl Crew {
         self.constants.snapshot(parts)
     }
 
-    fn owner(&self, end: usize) -> &Mailbox {
-        &self.mailboxes[owners(self.mailboxes.len())[end]]
+    fn owner(&self, port: usize) -> &Mailbox {
+        &self.mailboxes[owner(port, self.mailboxes.len())]
     }
 }
 
@@ -140,7 +146,8 @@ mod tests {
     fn crew(mailboxes: Vec<Mailbox>) -> Crew {
         let constants = Constants {
             name: "test".into(),
-            ports: ["a", "b"].map(String::from),
+            kind: Kind::Wire,
+            ports: ["a", "b"].map(String::from).into(),
             frames_total: 0,
             since_ns: 0,
             eye: Eye::new().unwrap().0,

@@ -1,9 +1,9 @@
 //! The runtime: the thread that moves packets, the clock it reads, and the ways to ask and steer it.
 //!
-//! [`wire`] joins two ports by the path of `weir-path`, under the limits of the command line or the tree of a [`classes`] file. A
-//! [`worker`] is the thread that drives its [`part`] of a wire, [`idle`] what that thread does with nothing to do. [`crew`] is how everyone else reaches
+//! A [`datapath`] is ports joined by the path of `weir-path`, under limits or the tree of a [`classes`] file; a wire is the one of two
+//! ports. A [`worker`] is the thread that drives its [`part`] of it, [`idle`] what that thread does with nothing to do. [`crew`] is how everyone else reaches
 //! the workers: [`control`] on a socket, with the numbers of [`stats`] that [`report`] adds up. [`guardian`] puts the machine back
-//! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a wire needs them. [`sink`] receives on an interface with several workers, and [`path`] is packets
+//! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a datapath needs them. [`sink`] receives on an interface with several workers, and [`path`] is packets
 //! that never leave memory.
 
 pub mod books;
@@ -11,6 +11,7 @@ pub mod classes;
 pub mod clock;
 pub mod control;
 pub mod crew;
+pub mod datapath;
 pub mod guardian;
 pub mod idle;
 pub mod limits;
@@ -25,6 +26,5 @@ mod standstill;
 pub mod stats;
 pub mod topology;
 pub mod watcher;
-pub mod wire;
 pub mod worker;
 pub mod workstreams;

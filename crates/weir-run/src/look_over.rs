@@ -1,5 +1,5 @@
-//! What is looked over before a wire moves anything: what cannot be a wire is refused, and what its user may not expect of it is
-//! told, a sentence each.
+//! What is looked over before a datapath moves anything: interfaces that cannot be its ports are refused, and what its user may not
+//! expect of it is told, a sentence each.
 //!
 //! Of MTUs a user may not expect that packets which the sender's end lets pass are too long for an end behind it; of limits that
 //!
@@ -9,38 +9,47 @@
 //! classes do not get what they are promised              sum of the rates of those without a parent > rate
 //! ```
 //!
-//! Limits: looks at a wire as it is opened; what `weir set` changes later is not looked over.
+//! Limits: looks at a datapath as it is opened; what `weir set` changes later is not looked over.
+
+use std::collections::HashMap;
 
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::units::{size_text, time_text};
+use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_port::PortError;
 use weir_port::address;
 use weir_port::hooks;
 use weir_port::link::Link;
 
 use crate::classes::{Classes, FRAME_BYTES};
+use crate::datapath::Kind;
 
 /// A packet that takes so long to pass was hardly meant to.
 const PACKET_S_MAX: u64 = 1;
 
-/// Refuses interfaces that cannot be a wire's together, and finds what a user may not expect of these.
+/// Refuses interfaces that cannot be ports together, and finds what a user may not expect of these.
 ///
 /// # Errors
 /// If they cannot, or the kernel does not say what they are.
-pub fn interfaces(ports: &[String; 2], has_classes: bool) -> weir_port::Result<Vec<String>> {
-    let [first, second] = [Link::by_name(&ports[0])?, Link::by_name(&ports[1])?];
-    if first.peer_netns_id.is_none() && first.peer_ifindex == Some(second.ifindex) {
+pub fn interfaces(names: &[&str], kind: Kind, has_classes: bool) -> weir_port::Result<Vec<String>> {
+    let links = names.iter().map(|name| Link::by_name(name)).collect::<weir_port::Result<Vec<_>>>()?;
+    if let Some([first, second]) = one_pair(&links) {
+        let instead = match kind {
+            Kind::Wire => "a wire joins two pairs",
+            Kind::Topology => "take one of the two out of the topology",
+        };
         return Err(PortError::Unsuitable {
-            name: first.name,
+            name: first.name.clone(),
             why: format!(
-                "is the other end of {}, and packets in one pair would go round for ever: a wire joins two pairs",
+                "is the other end of {}, and packets in one pair would go round for ever: {instead}",
                 second.name
             ),
         });
     }
+    let noun = kind.noun();
     let mut warnings = Vec::new();
-    for link in [&first, &second] {
+    for link in &links {
         if link.rx_queues == 1 {
             let waits = if has_classes { "classes and flows wait" } else { "a flow waits" };
             warnings.push(format!(
@@ -51,53 +60,91 @@ pub fn interfaces(ports: &[String; 2], has_classes: bool) -> weir_port::Result<V
         }
         for address in address::addresses_of(link.ifindex)? {
             warnings.push(format!(
-                "{} has the address {address}, which nobody reaches while the wire is up: what arrives goes through \
-                 the wire",
+                "{} has the address {address}, which nobody reaches while the {noun} is up: what arrives goes through \
+                 the {noun}",
                 link.name
             ));
         }
-        warnings.extend(passed_by(&link.name, &hooks::at(link)));
+        warnings.extend(passed_by(&link.name, noun, &hooks::at(link)));
     }
     Ok(warnings)
 }
 
+/// Two of these that are the ends of one pair.
+fn one_pair(links: &[Link]) -> Option<[&Link; 2]> {
+    let other_end = |link: &Link| link.peer_ifindex.filter(|_| link.peer_netns_id.is_none());
+    links.iter().enumerate().find_map(|(place, first)| {
+        let second = links[place + 1..].iter().find(|second| other_end(first) == Some(second.ifindex))?;
+        Some([first, second])
+    })
+}
+
 /// What hooks of others at an interface do not see.
-fn passed_by(name: &str, hooks: &[String]) -> Option<String> {
+fn passed_by(name: &str, noun: &str, hooks: &[String]) -> Option<String> {
     let (last, others) = hooks.split_last()?;
     let list = if others.is_empty() { last.clone() } else { format!("{} and {last}", others.join(", ")) };
     Some(format!(
-        "{name} has {list}, and what goes through the wire passes there unseen: do what they do at its other end"
+        "{name} has {list}, and what goes through the {noun} passes there unseen: do what they do at its other end"
     ))
 }
 
-/// Finds what a user may not expect of the MTUs of both interfaces, each given with its other end, where the senders are.
-pub fn mtus(ends: [(&Link, &Link); 2]) -> Vec<String> {
-    let directions = [(ends[0], ends[1]), (ends[1], ends[0])];
-    let told = directions.map(|((port, sender), (out, receiver))| {
+/// The ports of a plan between which packets go unchanged, each two once: those that are joined directly or through bridges. A router
+/// cuts what is too long, or says so to its sender.
+pub fn joined(plan: &Plan) -> Vec<[usize; 2]> {
+    let is_bridge = |stage: usize| {
+        matches!(plan.stages.get(stage), Some(StagePlan { kind: StageKind::Bridge { .. }, .. }))
+    };
+    // All ports of a bridge are in one network.
+    let place = |at: Attachment| match at {
+        Attachment::Stage(stage, _) if is_bridge(stage) => Attachment::Stage(stage, 0),
+        at => at,
+    };
+    let links: Vec<_> = plan.links.iter().map(|link| link.map(place)).collect();
+    // Each place is at first in a network of its own.
+    let mut networks: HashMap<Attachment, usize> = HashMap::new();
+    for at in links.as_flattened() {
+        let next = networks.len();
+        networks.entry(*at).or_insert(next);
+    }
+    for [one, other] in links {
+        let (kept, gone) = (networks[&one], networks[&other]);
+        networks.values_mut().filter(|network| **network == gone).for_each(|network| *network = kept);
+    }
+    let network_of = |port: usize| networks.get(&Attachment::Port(port));
+    let ports = 0..plan.ports.len();
+    let pairs = ports.flat_map(|one| (one + 1..plan.ports.len()).map(move |other| [one, other]));
+    pairs
+        .filter(|[one, other]| network_of(*one).is_some() && network_of(*one) == network_of(*other))
+        .collect()
+}
+
+/// Finds what a user may not expect of the MTUs of interfaces, each given with its other end, where the senders are. What comes in at
+/// one of two that are `joined` may go out by the other as it is.
+pub fn mtus(ends: &[(&Link, &Link)], joined: &[[usize; 2]]) -> Vec<String> {
+    let ways = joined.iter().flat_map(|&[one, other]| [(ends[one], ends[other]), (ends[other], ends[one])]);
+    let all = if ends.len() == 2 { "all four ends" } else { "all their ends" };
+    let told = ways.filter_map(|((port, sender), (out, receiver))| {
         let way_bytes = port.mtu_bytes.min(out.mtu_bytes).min(receiver.mtu_bytes);
         (sender.mtu_bytes > way_bytes).then(|| {
             format!(
                 "{0}, the other end of {1}, has an MTU of {2}, and what goes through {3} to its other end may have {way_bytes} \
-                 bytes: longer packets are dropped, counted as too-long. Give all four ends one MTU",
+                 bytes: longer packets are dropped, counted as too-long. Give {all} one MTU",
                 sender.name, port.name, sender.mtu_bytes, out.name
             )
         })
     });
-    told.into_iter().flatten().collect()
+    told.collect()
 }
 
-/// Finds what a user may not expect of the limits, where a direction can hold so many packets.
-pub fn limits(
-    directions: &[Option<TbfConfig>; 2],
-    classes: Option<&Classes>,
-    held_packets_max: u64,
-) -> Vec<String> {
+/// Finds what a user may not expect of the limits of what leaves by each of these ports, where that can hold so many packets.
+pub fn limits<'a>(ports: impl Iterator<Item = &'a PortPlan>, held_packets_max: u64) -> Vec<String> {
     let mut warnings = Vec::new();
-    for limits in directions.iter().flatten() {
+    for PortPlan { limits, classes, .. } in ports {
+        let Some(limits) = limits else { continue };
         let found = [
             slow(limits.rate),
             memory_short(limits, held_packets_max),
-            classes.and_then(|classes| oversold(limits.rate, classes)),
+            classes.as_deref().and_then(|classes| oversold(limits.rate, classes)),
         ];
         for warning in found.into_iter().flatten() {
             // Most wires have the same limits in both directions.
@@ -140,7 +187,13 @@ fn oversold(rate: Rate, classes: &Classes) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    fn port(limits: Option<TbfConfig>, classes: Option<Arc<Classes>>) -> PortPlan {
+        PortPlan { interface: String::new(), limits, classes }
+    }
 
     fn told(rates: [&str; 2], queue_ns: u64, classes: Option<&str>) -> String {
         let limit = |rate: &str| TbfConfig {
@@ -150,8 +203,9 @@ mod tests {
             limit: Limit::TimeNs(queue_ns),
         };
         let classes = classes.map(|text| format!("default = \"free\"\n{text}"));
-        let classes = classes.map(|text| crate::classes::read("f", &text, ["a", "b"]).unwrap());
-        limits(&rates.map(|rate| Some(limit(rate))), classes.as_ref(), 100).join("\n")
+        let classes = classes.map(|text| Arc::new(crate::classes::read("f", &text, ["a", "b"]).unwrap()));
+        let ports = rates.map(|rate| port(Some(limit(rate)), classes.clone()));
+        limits(ports.iter(), 100).join("\n")
     }
 
     #[test]
@@ -159,22 +213,62 @@ mod tests {
         let link = |name: &str, mtu_bytes| Link { name: name.into(), mtu_bytes, ..Link::default() };
         let (a, b, large) = (link("a", 1500), link("b", 1500), link("eth0", 1500));
         let small = link("eth0", 1400);
-        assert_eq!(mtus([(&a, &large), (&b, &large)]), Vec::<String>::new());
-        let told = mtus([(&a, &large), (&b, &small)]);
+        let of = |ends: [(&Link, &Link); 2]| mtus(&ends, &[[0, 1]]);
+        assert_eq!(of([(&a, &large), (&b, &large)]), Vec::<String>::new());
+        let told = of([(&a, &large), (&b, &small)]);
         assert_eq!(told.len(), 1, "only packets from a to b may be too long: {told:?}");
         assert!(
             told[0].contains("other end of a, has an MTU of 1500") && told[0].contains("1400"),
             "{told:?}"
         );
         let narrow = link("b", 1400);
-        assert_eq!(mtus([(&a, &large), (&narrow, &large)]).len(), 2, "both ways through b");
+        assert_eq!(of([(&a, &large), (&narrow, &large)]).len(), 2, "both ways through b");
+        let three = [(&a, &large), (&narrow, &large), (&b, &large)];
+        let told = mtus(&three, &[[0, 1]]);
+        assert_eq!(told.len(), 2, "a router may be between the others: {told:?}");
+        assert!(told[0].ends_with("Give all their ends one MTU"), "{told:?}");
+    }
+
+    /// Ports 0 and 1 at one bridge, which another joins to port 2; port 3 beyond a router, 4 and 5 linked, 6 not attached.
+    #[test]
+    fn ports_are_joined_through_bridges_and_not_through_routers() {
+        use Attachment::{Port, Stage};
+        let stage = |kind| StagePlan { name: String::new(), kind };
+        let bridge = || stage(StageKind::Bridge { ports: 3, stations_max: 16, ageing_ns: 1 });
+        let links = vec![
+            [Port(0), Stage(0, 0)],
+            [Stage(0, 1), Port(1)],
+            [Stage(0, 2), Stage(1, 2)],
+            [Stage(1, 0), Port(2)],
+            [Stage(1, 1), Stage(2, 0)],
+            [Stage(2, 1), Port(3)],
+            [Port(5), Port(4)],
+        ];
+        let router = stage(StageKind::Router(Box::new(crate::path::testbed::jail())));
+        let ports = std::iter::repeat_with(|| port(None, None)).take(7).collect();
+        let plan = Plan { ports, stages: vec![bridge(), bridge(), router], links };
+        assert_eq!(joined(&plan), [[0, 1], [0, 2], [1, 2], [4, 5]]);
+    }
+
+    #[test]
+    fn both_ends_of_one_pair_are_found_among_many() {
+        let link = |ifindex, peer_ifindex, peer_netns_id| Link {
+            ifindex,
+            peer_ifindex,
+            peer_netns_id,
+            ..Link::default()
+        };
+        let apart = [link(1, Some(3), Some(7)), link(2, Some(9), None), link(3, Some(1), Some(7))];
+        assert!(one_pair(&apart).is_none(), "those numbers are of another namespace");
+        let pair = [apart[0].clone(), apart[1].clone(), link(9, Some(2), None)];
+        assert_eq!(one_pair(&pair).map(|ends| ends.map(|link| link.ifindex)), Some([2, 9]));
     }
 
     #[test]
     fn hooks_that_are_passed_by_are_told_in_one_sentence() {
-        assert_eq!(passed_by("wa", &[]), None);
-        let told =
-            passed_by("wa", &["tcx program 7 on ingress".into(), "the nftables chain netdev t c".into()]);
+        assert_eq!(passed_by("wa", "wire", &[]), None);
+        let hooks = ["tcx program 7 on ingress".into(), "the nftables chain netdev t c".into()];
+        let told = passed_by("wa", "wire", &hooks);
         let told = told.unwrap();
         assert!(
             told.starts_with("wa has tcx program 7 on ingress and the nftables chain netdev t c, and"),
@@ -186,7 +280,7 @@ mod tests {
     fn usual_limits_are_not_warned_of() {
         let office = "[[class]]\nname = \"a\"\nrate = \"10mbit\"\n";
         assert_eq!(told(["200mbit", "10mbit"], 5_000_000, Some(office)), "");
-        assert_eq!(limits(&[None; 2], None, 1), Vec::<String>::new());
+        assert_eq!(limits([port(None, None)].iter(), 1), Vec::<String>::new());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A worker's part of a wire on the kernel's interfaces: what happens to these while its packets move.
+//! A worker's part of a datapath on the kernel's interfaces: what happens to these while its packets move.
 //!
 //! What moves them is [`weir_path::worker::Worker`]. Here is what that must not know: that an interface goes down, comes up with other
 //! NAPI instances, gets another name or MTU, is gone; and what the kernel lost.
@@ -18,7 +18,7 @@ use weir_port::xsk::umem::Umem;
 /// Ethernet header, which comes on top of an MTU.
 const ETHERNET_HEADER_BYTES: u64 = 14;
 
-/// What one worker owns of a wire.
+/// What one worker owns of a datapath.
 pub struct Part {
     /// What moves its packets.
     pub path: Worker<Port>,

@@ -1,4 +1,4 @@
-//! What workers tell of their parts of a wire, and the snapshot of the wire that this adds up to.
+//! What workers tell of their parts of a datapath, and the snapshot of it that this adds up to.
 //!
 //! Rule: a direction's books are kept in three places, each by its owner, and the sum is made here:
 //!
@@ -8,7 +8,8 @@
 //! held      = in the classes + crossing (handed - taken) + with the device
 //! ```
 //!
-//! The sums are exact only if all parts stand still while they report: [`crate::crew`] sees to that.
+//! A direction is known by the port where it ends: there is one for each. The sums are exact only if all parts stand still while they
+//! report: [`crate::crew`] sees to that.
 
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
@@ -18,66 +19,84 @@ use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_port::port::Port;
 
 use crate::books::Books;
+use crate::datapath::Kind;
 use crate::part::Part;
 use crate::stats::{
     ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, TreeClassStats, WireStats, WorkerStats,
 };
-use crate::watcher::{Devices, Eye};
+use crate::watcher::{Device, Devices, Eye};
 use crate::workstreams::{Tally, WorkstreamStats};
 
-/// One end's counters.
-pub struct EndReport {
-    index: usize,
-    /// The direction that starts here, without its books.
-    class: ClassStats,
-    shaped: Account,
-    held: Count,
-    tally: Tally,
-    /// What departs here.
-    departed: Account,
-    departing: Count,
-    transmit_busy: u64,
-    port: PortStats,
+/// What is told of a direction where it starts.
+pub struct DirectionReport {
+    /// The port where it ends.
+    pub exit: usize,
+    /// The direction, without its name and books.
+    pub class: ClassStats,
+    /// The books of its classes.
+    pub shaped: Account,
+    /// What they hold.
+    pub held: Count,
+    /// What they did.
+    pub tally: Tally,
 }
 
-impl EndReport {
-    /// Of an end as it is now.
-    pub fn new(end: &mut End<Port>, now_ns: u64) -> weir_port::Result<EndReport> {
-        let End { index, port, intake, shaping, exit } = end;
-        let (limits, delay) = (shaping.limits(), shaping.delay());
-        let class = ClassStats {
-            name: String::new(),
-            rate_bits_per_s: limits.map(|limits| limits.rate.bits_per_s()),
-            burst_bytes: limits.map(|limits| limits.burst_bytes),
-            limit_bytes: shaping.limit_bytes(),
-            books: Books::default(),
-            blocked_ns: shaping.blocked_ns(now_ns),
-            delay_ns_p50: delay.quantile_ns(500),
-            delay_ns_p99: delay.quantile_ns(990),
-            delay_ns_max: delay.delay_ns_max(),
-            empty_polls: intake.empty_polls(),
-            empty_wakes: intake.empty_wakes(),
-            transmit_busy: 0,
-            classes: shaping.rows(now_ns).iter().map(TreeClassStats::of).collect(),
-        };
-        Ok(EndReport {
-            index: *index,
-            class,
-            shaped: shaping.account(),
-            held: shaping.held(),
-            tally: Tally { intake: intake.counts(), released: shaping.released() },
-            departed: exit.account().clone(),
-            departing: port.in_flight(),
-            transmit_busy: exit.busy(),
-            port: port_stats(port)?,
-        })
-    }
+/// What is told of a port.
+pub struct PortReport {
+    /// Its place in the plan.
+    pub index: usize,
+    /// The books of what leaves by it.
+    pub departed: Account,
+    /// Of that, what is with the device.
+    pub departing: Count,
+    /// Times that the device took no more.
+    pub transmit_busy: u64,
+    /// The rest.
+    pub port: PortStats,
+}
+
+/// Of an end of a wire, as it is now: the direction that starts there, and the port.
+fn of_end(end: &mut End<Port>, now_ns: u64) -> weir_port::Result<(DirectionReport, PortReport)> {
+    let End { index, port, intake, shaping, exit } = end;
+    let (limits, delay) = (shaping.limits(), shaping.delay());
+    let class = ClassStats {
+        name: String::new(),
+        rate_bits_per_s: limits.map(|limits| limits.rate.bits_per_s()),
+        burst_bytes: limits.map(|limits| limits.burst_bytes),
+        limit_bytes: shaping.limit_bytes(),
+        books: Books::default(),
+        blocked_ns: shaping.blocked_ns(now_ns),
+        delay_ns_p50: delay.quantile_ns(500),
+        delay_ns_p99: delay.quantile_ns(990),
+        delay_ns_max: delay.delay_ns_max(),
+        empty_polls: intake.empty_polls(),
+        empty_wakes: intake.empty_wakes(),
+        transmit_busy: 0,
+        classes: shaping.rows(now_ns).iter().map(TreeClassStats::of).collect(),
+    };
+    let direction = DirectionReport {
+        exit: Kind::Wire.exit_of(*index),
+        class,
+        shaped: shaping.account(),
+        held: shaping.held(),
+        tally: Tally { intake: intake.counts(), released: shaping.released() },
+    };
+    let port = PortReport {
+        index: *index,
+        departed: exit.account().clone(),
+        departing: port.in_flight(),
+        transmit_busy: exit.busy(),
+        port: port_stats(port)?,
+    };
+    Ok((direction, port))
 }
 
 /// One worker's counters.
 pub struct PartReport {
-    /// The ends it owns.
-    pub ends: Vec<EndReport>,
+    /// The directions that start with it.
+    pub directions: Vec<DirectionReport>,
+    /// The ports it owns.
+    pub ports: Vec<PortReport>,
     /// What it handed to the other worker.
     pub handed: Count,
     /// What it took from the other worker.
@@ -95,13 +114,14 @@ impl PartReport {
     pub fn new(part: &mut Part, worker: WorkerStats, now_ns: u64) -> weir_port::Result<PartReport> {
         part.path.complete();
         let indexes: Vec<_> = part.path.ends().iter().map(|end| end.index).collect();
-        let ends = indexes.into_iter().map(|index| EndReport::new(part.path.end_mut(index).0, now_ns));
-        let ends = ends.collect::<Result<_, _>>()?;
+        let ends = indexes.into_iter().map(|index| of_end(part.path.end_mut(index).0, now_ns));
+        let (directions, ports) = ends.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let (handed, taken) = part.path.crossing().map(Crossing::counts).unwrap_or_default();
         let frames = part.path.frames();
         let census = frames.pool.census();
         Ok(PartReport {
-            ends,
+            directions,
+            ports,
             handed,
             taken,
             frames_free: census.shared + census.cached,
@@ -111,13 +131,15 @@ impl PartReport {
     }
 }
 
-/// What does not change while a wire is up.
+/// What does not change while a datapath is up.
 #[derive(Clone, Debug)]
 pub struct Constants {
     /// Its name.
     pub name: String,
-    /// Its interfaces.
-    pub ports: [String; 2],
+    /// What it is called.
+    pub kind: Kind,
+    /// Its interfaces, by their names when it came up.
+    pub ports: Vec<String>,
     /// Frames of packet memory.
     pub frames_total: u64,
     /// When it came up.
@@ -127,80 +149,84 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// Adds the parts of a wire up, and what their interfaces are and lost.
-    pub fn snapshot(&self, parts: Vec<PartReport>) -> Snapshot {
+    /// Adds the parts of a datapath up, and what its interfaces are and lost.
+    pub fn snapshot(&self, mut parts: Vec<PartReport>) -> Snapshot {
         let Devices { pairs, events } = self.eye.look();
-        // An end alone hands over what starts at it, and takes what starts at the other.
-        let crossing = |from: usize| {
-            let of =
-                |index: usize| parts.iter().find(|part| part.ends.len() == 1 && part.ends[0].index == index);
-            match (of(from), of(1 - from)) {
-                (Some(from), Some(to)) => difference(from.handed, to.taken),
-                _ => Count::default(),
-            }
-        };
-        let crossing = [crossing(0), crossing(1)];
         let mut worker = WorkerStats { since_ns: self.since_ns, ..WorkerStats::default() };
         let mut frames = FrameStats { total: self.frames_total, free: 0, lent: 0, held: 0 };
-        let mut ends: Vec<EndReport> = Vec::new();
-        // For each end the worker that owns it and its CPU.
-        let mut owners = [(0, 0); 2];
-        for (wsid, part) in parts.into_iter().enumerate() {
-            part.ends.iter().for_each(|end| owners[end.index] = (wsid, part.worker.cpu));
+        let (mut directions, mut reports) = (Vec::new(), Vec::new());
+        for (wsid, part) in parts.iter_mut().enumerate() {
             worker.add(&part.worker);
             frames.free = part.frames_free;
             frames.lent += part.frames_lent;
-            ends.extend(part.ends);
+            let cpu = part.worker.cpu;
+            directions.extend(part.directions.drain(..).map(|direction| (wsid, cpu, direction)));
+            reports.extend(part.ports.drain(..).map(|port| (wsid, port)));
         }
-        ends.sort_by_key(|end| end.index);
+        reports.sort_by_key(|(_, report)| report.index);
+        // In the order in which they are counted, which is not that of the ports where they end.
+        directions.sort_by_key(|(.., direction)| self.kind.exit_of(direction.exit));
+        let names: Vec<_> = reports.iter().map(|(_, report)| report.port.name.clone()).collect();
         let mut totals = Books::default();
-        let mut classes = Vec::new();
-        let mut ports = Vec::new();
-        let mut workstreams = Vec::new();
-        for (index, from) in ends.iter().enumerate() {
-            let to = &ends[1 - index];
-            let account = Account {
-                accepted: from.shaped.accepted,
-                delivered: to.departed.delivered,
-                dropped: {
-                    let mut dropped = from.shaped.dropped.clone();
-                    dropped.merge(&to.departed.dropped);
-                    dropped
-                },
-            };
-            let mut held = from.held;
-            held.merge(crossing[index]);
+        let (mut classes, mut workstreams) = (Vec::new(), Vec::new());
+        for (wsid, cpu, direction) in directions {
+            let DirectionReport { exit, class, shaped, held: waiting, tally } = direction;
+            let (owner, to) = &reports[exit];
+            let mut held = waiting;
+            // One that starts with another worker is handed over to that of its port.
+            if wsid != *owner {
+                held.merge(difference(parts[wsid].handed, parts[*owner].taken));
+            }
             frames.held += held.packets;
             held.merge(to.departing);
+            let mut dropped = shaped.dropped;
+            dropped.merge(&to.departed.dropped);
+            let account = Account { accepted: shaped.accepted, delivered: to.departed.delivered, dropped };
             let books = Books::new(&account, held);
             totals.merge(&books);
-            let name = format!("{}->{}", ends[index].port.name, ends[1 - index].port.name);
+            let name = self.name_of(exit, &names);
             workstreams.push(WorkstreamStats {
                 wire: self.name.clone(),
-                wsid: owners[index].0,
-                cpu: owners[index].1,
+                wsid,
+                cpu,
                 held: held.packets,
-                blocked_ns: from.class.blocked_ns,
-                ..WorkstreamStats::new(&name, from.tally, from.held)
+                blocked_ns: class.blocked_ns,
+                ..WorkstreamStats::new(&name, tally, waiting)
             });
-            classes.push(ClassStats { name, books, transmit_busy: to.transmit_busy, ..from.class.clone() });
-            let [device, sender] = &pairs[index];
-            let (mut device_stats, sender_stats) = (DeviceStats::of(device), DeviceStats::of(sender));
-            // What is in the books has its reason there.
-            let refused = from.departed.dropped.get(DropReason::DeviceRefused).packets;
-            device_stats.explain(from.port.kernel_dropped + from.port.lost_while_down, refused);
-            ports.push(PortStats {
-                sender_queue_packets: sender.backlog,
-                sender_queue_dropped: sender.counts.dropped.queue,
-                device: device_stats,
-                sender_device: sender_stats,
-                ..from.port.clone()
-            });
+            classes.push(ClassStats { name, books, transmit_busy: to.transmit_busy, ..class });
         }
-        let names = [0, 1].map(|index: usize| ends[index].port.name.clone());
+        // Before it has looked for the first time the watcher tells of none.
+        let mut pairs = pairs.into_iter();
+        let ports =
+            reports.into_iter().map(|(_, report)| with_devices(report, &pairs.next().unwrap_or_default()));
+        let ports = ports.collect();
         let events = events.into_iter().map(|(event, stats)| (event.name().to_string(), stats)).collect();
-        let wire = WireStats { name: self.name.clone(), ports: names, classes, frames, worker, events };
-        Snapshot { wires: vec![wire], ports, workstreams, totals }
+        let stats = WireStats { name: self.name.clone(), ports: names, classes, frames, worker, events };
+        Snapshot::of(self.kind, stats, ports, workstreams, totals)
+    }
+
+    /// What the direction that ends at a port is called.
+    fn name_of(&self, exit: usize, ports: &[String]) -> String {
+        match self.kind {
+            Kind::Wire => format!("{}->{}", ports[self.kind.exit_of(exit)], ports[exit]),
+            Kind::Topology => format!("->{}", ports[exit]),
+        }
+    }
+}
+
+/// A port with what was seen of its device and the other end.
+fn with_devices(report: PortReport, [device, sender]: &[Device; 2]) -> PortStats {
+    let PortReport { departed, port, .. } = report;
+    let mut device = DeviceStats::of(device);
+    // What is in the books has its reason there.
+    let refused = departed.dropped.get(DropReason::DeviceRefused).packets;
+    device.explain(port.kernel_dropped + port.lost_while_down, refused);
+    PortStats {
+        sender_queue_packets: sender.backlog,
+        sender_queue_dropped: sender.counts.dropped.queue,
+        device,
+        sender_device: DeviceStats::of(sender),
+        ..port
     }
 }
 
@@ -224,4 +250,89 @@ fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
         device: DeviceStats::default(),
         sender_device: DeviceStats::default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_path::intake::IntakeCounts;
+    use weir_path::shaping::ReleaseCounts;
+
+    use super::*;
+
+    fn account(accepted: u64, delivered: u64, dropped: u64) -> Account {
+        let mut account = Account::default();
+        (0..accepted).for_each(|_| account.accept(100));
+        (0..delivered).for_each(|_| account.deliver(100));
+        (0..dropped).for_each(|_| account.drop(DropReason::TooLong, 100));
+        account
+    }
+
+    fn packets(packets: u64) -> Count {
+        Count { packets, bytes: packets * 100 }
+    }
+
+    /// What ends at a port: 10 packets came, 1 waits, 2 are with the device, 1 was dropped there, and so many are on the way.
+    fn direction(exit: usize) -> DirectionReport {
+        let intake = IntakeCounts { entered: 10, ..IntakeCounts::default() };
+        let released = ReleaseCounts { delayed: 9, ..ReleaseCounts::default() };
+        let class = ClassStats { rate_bits_per_s: Some(exit as u64), ..ClassStats::default() };
+        let tally = Tally { intake, released };
+        DirectionReport { exit, class, shaped: account(10, 0, 0), held: packets(1), tally }
+    }
+
+    fn port(index: usize, name: &str, on_the_way: u64) -> PortReport {
+        let port = PortStats { name: name.into(), ..PortStats::default() };
+        let departed = account(9 - on_the_way, 6 - on_the_way, 1);
+        PortReport { index, departed, departing: packets(2), transmit_busy: 0, port }
+    }
+
+    fn part(directions: Vec<DirectionReport>, ports: Vec<PortReport>) -> PartReport {
+        let (handed, taken) = (packets(9), packets(5));
+        let worker = WorkerStats::default();
+        PartReport { directions, ports, handed, taken, frames_free: 90, frames_lent: 3, worker }
+    }
+
+    fn snapshot(kind: Kind, names: &[&str], frames_total: u64, parts: Vec<PartReport>) -> Snapshot {
+        let ports = names.iter().map(|name| name.to_string()).collect();
+        let eye = Eye::new().unwrap().0;
+        let constants = Constants { name: "office".into(), kind, ports, frames_total, since_ns: 0, eye };
+        let snapshot = constants.snapshot(parts);
+        assert_eq!(snapshot.check(), Vec::<String>::new());
+        snapshot
+    }
+
+    fn told(stats: &WireStats) -> Vec<(&str, Option<u64>, u64)> {
+        let classes = stats.classes.iter();
+        classes.map(|class| (class.name.as_str(), class.rate_bits_per_s, class.books.held.packets)).collect()
+    }
+
+    #[test]
+    fn three_ports_have_a_direction_each() {
+        let directions = [2, 0, 1].map(direction).into();
+        let ports = vec![port(1, "b", 0), port(2, "c", 0), port(0, "a", 0)];
+        let all = snapshot(Kind::Topology, &["a", "b", "c"], 96, vec![part(directions, ports)]);
+        let topology = &all.topologies[0];
+        assert_eq!(topology.ports, ["a", "b", "c"]);
+        assert_eq!(told(topology), [("->a", Some(0), 3), ("->b", Some(1), 3), ("->c", Some(2), 3)]);
+        assert_eq!(all.ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!((all.totals.accepted.packets, topology.frames.held), (30, 3));
+        assert!(all.wires.is_empty());
+    }
+
+    #[test]
+    fn a_wire_is_told_from_its_first_port_on() {
+        let ports = vec![port(0, "a", 0), port(1, "b", 0)];
+        let all = snapshot(Kind::Wire, &["a", "b"], 95, vec![part([0, 1].map(direction).into(), ports)]);
+        assert_eq!(told(&all.wires[0]), [("a->b", Some(1), 3), ("b->a", Some(0), 3)]);
+        assert!(all.topologies.is_empty());
+    }
+
+    #[test]
+    fn what_crosses_to_another_worker_is_held() {
+        let part_of = |index: usize, name| part(vec![direction(1 - index)], vec![port(index, name, 4)]);
+        let all = snapshot(Kind::Wire, &["a", "b"], 106, vec![part_of(0, "a"), part_of(1, "b")]);
+        assert_eq!(told(&all.wires[0]), [("a->b", Some(1), 7), ("b->a", Some(0), 7)]);
+        let streams: Vec<_> = all.workstreams.iter().map(|stats| (stats.wsid, stats.name.as_str())).collect();
+        assert_eq!(streams, [(0, "ether/a->b"), (1, "ether/b->a")]);
+    }
 }

@@ -1,4 +1,4 @@
-//! A place where the workers of a wire stand still, so that their counters are copied as of one moment.
+//! A place where the workers of a datapath stand still, so that their counters are copied as of one moment.
 //!
 //! Rule: nobody copies before all have come, and nobody goes on before all have copied. Who has come has packets to move: where
 //! another does not come soon, because it takes its queues over or has just ended, all go on, nothing is copied, and whoever asked

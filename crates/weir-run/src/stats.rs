@@ -7,204 +7,31 @@
 //! older or a newer version than whoever reads. Names of events, reasons, pollers and states are text, so one that is not known is shown
 //! as it is.
 
+mod class;
+mod port;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use weir_core::rate::Rate;
-use weir_path::shaping::Row;
-use weir_port::monitor::State;
 
 use crate::books::Books;
-use crate::watcher::Device;
-use crate::watcher::ledger::{Drops, EventStats};
+use crate::datapath::Kind;
+use crate::watcher::ledger::EventStats;
 use crate::workstreams::{self, WorkstreamStats};
 
-/// One direction of a wire.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ClassStats {
-    /// `A->B`, by the names of the interfaces.
-    pub name: String,
-    /// The limit in bits per second; none if it is not limited.
-    pub rate_bits_per_s: Option<u64>,
-    /// The burst in bytes.
-    pub burst_bytes: Option<u64>,
-    /// How many bytes may be held.
-    pub limit_bytes: Option<u64>,
-    /// The direction's books, from the port it comes from to the port it leaves by.
-    #[serde(flatten)]
-    pub books: Books,
-    /// For how long its senders were blocked, in nanoseconds.
-    pub blocked_ns: u64,
-    /// How long packets stood in the class: the median, in nanoseconds.
-    pub delay_ns_p50: u64,
-    /// The 99th percentile, in nanoseconds.
-    pub delay_ns_p99: u64,
-    /// The longest, in nanoseconds.
-    pub delay_ns_max: u64,
-    /// Polls that brought nothing.
-    pub empty_polls: u64,
-    /// Times that a blocked sender was given room and had nothing to send.
-    pub empty_wakes: u64,
-    /// Times that the device took no more.
-    pub transmit_busy: u64,
-    /// The classes that share it, parents first, and what passes them free; none without a classes file.
-    pub classes: Vec<TreeClassStats>,
-}
+pub use class::{ClassStats, TreeClassStats};
+pub use port::{DeviceStats, PortStats};
 
-/// One class of a classes file. An inner class sums up the leaves below it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TreeClassStats {
-    /// Its name, or `free`.
-    pub name: String,
-    /// Its parent's name.
-    pub parent: Option<String>,
-    /// Its guarantee or share in bits per second.
-    pub rate_bits_per_s: Option<u64>,
-    /// The most it may reach, in bits per second.
-    pub ceil_bits_per_s: Option<u64>,
-    /// How many bytes may wait in it; a leaf's alone.
-    pub limit_bytes: Option<u64>,
-    /// Its books, up to where packets leave it for the device.
-    #[serde(flatten)]
-    pub books: Books,
-    /// Packets marked as having met congestion (ECN), instead of being dropped.
-    pub marked: u64,
-    /// For how long its senders were blocked, in nanoseconds.
-    pub blocked_ns: u64,
-    /// How long packets stood in it: the median, in nanoseconds.
-    pub delay_ns_p50: u64,
-    /// The 99th percentile, in nanoseconds.
-    pub delay_ns_p99: u64,
-    /// The longest, in nanoseconds.
-    pub delay_ns_max: u64,
-}
-
-impl TreeClassStats {
-    /// From the row that shaping keeps.
-    pub fn of(row: &Row) -> TreeClassStats {
-        TreeClassStats {
-            name: row.name.clone(),
-            parent: row.parent.clone(),
-            rate_bits_per_s: row.rate.map(Rate::bits_per_s),
-            ceil_bits_per_s: row.ceil.map(Rate::bits_per_s),
-            limit_bytes: row.limit_bytes,
-            books: Books::new(&row.account, row.held),
-            marked: row.marked,
-            blocked_ns: row.blocked_ns,
-            delay_ns_p50: row.delay.quantile_ns(500),
-            delay_ns_p99: row.delay.quantile_ns(990),
-            delay_ns_max: row.delay.delay_ns_max(),
-        }
-    }
-}
-
-/// One port.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PortStats {
-    /// The interface.
-    pub name: String,
-    /// Its other end, where senders are.
-    pub sender: String,
-    /// Queues it receives on.
-    pub queues: usize,
-    /// How it polls them: `socket` or `io_uring`.
-    pub poller: String,
-    /// Packets that wait in the senders' qdisc.
-    pub sender_queue_packets: u64,
-    /// Packets that qdisc dropped since the wire came up.
-    pub sender_queue_dropped: u64,
-    /// What waits at the sender's end without a socket that could be held, forwarded or bridged, in bytes of the kernel's memory.
-    pub forwarded_bytes: u64,
-    /// Packets without a socket that were dropped there, because too much waited.
-    pub forwarded_dropped: u64,
-    /// Packets the kernel lost between the ring and the receive ring; 0, or it is a fault.
-    pub kernel_dropped: u64,
-    /// Packets the kernel lost because the interface was down, or up again and not yet Weir's.
-    pub lost_while_down: u64,
-    /// The interface as a device.
-    pub device: DeviceStats,
-    /// Its other end as a device.
-    pub sender_device: DeviceStats,
-}
-
-/// A device: how it fares, and what the kernel dropped there since the wire came up.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DeviceStats {
-    /// Its name.
-    pub name: String,
-    /// `up`, `no-carrier`, `down` or `gone`.
-    pub state: String,
-    /// Packets the device dropped that came in.
-    pub rx_dropped: u64,
-    /// Packets the device dropped that were to go out.
-    pub tx_dropped: u64,
-    /// Packets its queue dropped.
-    pub queue_dropped: u64,
-    /// Those of each that neither an event nor another counter explains.
-    pub unexplained: Drops,
-}
-
-impl DeviceStats {
-    /// From what the watcher saw.
-    pub fn of(device: &Device) -> DeviceStats {
-        let Drops { rx, tx, queue } = device.counts.dropped;
-        let state = match device.state {
-            Some(State::Up) => "up",
-            Some(State::NoCarrier) => "no-carrier",
-            Some(State::Down) => "down",
-            Some(State::Gone) | None => "gone",
-        };
-        DeviceStats {
-            name: device.name.clone(),
-            state: state.into(),
-            rx_dropped: rx,
-            tx_dropped: tx,
-            queue_dropped: queue,
-            unexplained: device.counts.unexplained,
-        }
-    }
-
-    /// Takes off what other counters of the wire tell of the same packets.
-    pub fn explain(&mut self, rx: u64, tx: u64) {
-        self.unexplained.rx = self.unexplained.rx.saturating_sub(rx);
-        self.unexplained.tx = self.unexplained.tx.saturating_sub(tx);
-    }
-
-    /// What it dropped without a reason, a sentence each. What a receiver's device counts as dropped on receiving may be a packet that it
-    /// has got and its host has no use for, such as one of an unknown protocol; one that it has not got is counted by the device that
-    /// sent it.
-    fn faults(&self, is_receiver: bool) -> Vec<String> {
-        let Drops { rx, tx, queue } = self.unexplained;
-        let counters = [
-            (if is_receiver { 0 } else { rx }, "the device", "that came in (rx_dropped)"),
-            (tx, "the device", "that were to go out (tx_dropped)"),
-            (queue, "its queue", "(queue_dropped)"),
-        ];
-        let told = counters.into_iter().filter(|(count, ..)| *count > 0);
-        told.map(|(count, who, what)| {
-            format!(
-                "{}: {who} dropped {count} packets {what}, and nothing that happened explains it",
-                self.name
-            )
-        })
-        .collect()
-    }
-}
-
-/// One wire.
+/// One wire, or one topology.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WireStats {
     /// Its name.
     pub name: String,
-    /// Its two interfaces.
-    pub ports: [String; 2],
-    /// Its directions.
+    /// Its interfaces.
+    pub ports: Vec<String>,
+    /// Its directions: of a wire those there and back, of a topology what leaves by each port.
     pub classes: Vec<ClassStats>,
     /// Frames of packet memory: all, free, on loan to the kernel, held.
     pub frames: FrameStats,
@@ -213,6 +40,36 @@ pub struct WireStats {
     /// What happened to its interfaces and their other ends, by its name, and what was lost then. A wire of a later version may tell of
     /// what this one does not know.
     pub events: BTreeMap<String, EventStats>,
+}
+
+impl WireStats {
+    /// What does not add up, a sentence each.
+    fn faults(&self) -> Vec<String> {
+        let directions = self.classes.iter().map(|class| (class.name.clone(), &class.books));
+        let classes = self.classes.iter().flat_map(|direction| {
+            let of = |class: &str| format!("{} {class}", direction.name);
+            direction.classes.iter().map(move |class| (of(&class.name), &class.books))
+        });
+        let unbalanced = directions.chain(classes).filter(|(_, books)| !books.balance());
+        let mut faults: Vec<_> = unbalanced
+            .map(|(name, books)| {
+                format!(
+                    "{} {name}: accepted {} packets, but delivered, dropped and held are {}",
+                    self.name,
+                    books.accepted.packets,
+                    books.explained(|amount| amount.packets)
+                )
+            })
+            .collect();
+        let FrameStats { total, free, lent, held } = self.frames;
+        if [free, lent, held].map(u128::from).iter().sum::<u128>() != u128::from(total) {
+            faults.push(format!(
+                "{}: of {total} frames, {free} are free, {lent} lent and {held} held",
+                self.name
+            ));
+        }
+        faults
+    }
 }
 
 /// Where the frames are.
@@ -267,60 +124,81 @@ impl WorkerStats {
 pub struct Snapshot {
     /// The wires.
     pub wires: Vec<WireStats>,
-    /// Their ports.
+    /// The topologies that are no wires.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub topologies: Vec<WireStats>,
+    /// The ports of the wires, then those of the topologies, in the same order.
     pub ports: Vec<PortStats>,
-    /// Their workstreams.
+    /// The workstreams of all.
     pub workstreams: Vec<WorkstreamStats>,
     /// All books added up.
     pub totals: Books,
 }
 
 impl Snapshot {
-    /// What a wire told. Each wire has two ports, also where it told of fewer, so that the ports of others stay theirs.
+    /// Of one datapath.
+    pub fn of(
+        kind: Kind,
+        stats: WireStats,
+        ports: Vec<PortStats>,
+        workstreams: Vec<WorkstreamStats>,
+        totals: Books,
+    ) -> Snapshot {
+        let (wires, topologies) = match kind {
+            Kind::Wire => (vec![stats], Vec::new()),
+            Kind::Topology => (Vec::new(), vec![stats]),
+        };
+        Snapshot { wires, topologies, ports, workstreams, totals }
+    }
+
+    /// What a wire or a topology told. Each has as many ports as it names, and a wire two at least, also where it told of fewer, so that
+    /// the ports of others stay theirs.
     ///
     /// # Errors
     /// If a counter is of another kind than it ever was.
     pub fn of_answer(answer: Value) -> Result<Snapshot, serde_json::Error> {
         let mut snapshot: Snapshot = serde_json::from_value(answer)?;
-        snapshot.ports.resize_with(2 * snapshot.wires.len(), PortStats::default);
+        for wire in snapshot.wires.iter_mut().filter(|wire| wire.ports.len() < 2) {
+            wire.ports.resize_with(2, String::new);
+        }
+        let ports = ports_of(&snapshot.wires) + ports_of(&snapshot.topologies);
+        snapshot.ports.resize_with(ports, PortStats::default);
         Ok(snapshot)
+    }
+
+    /// Whether nothing is up.
+    pub fn is_empty(&self) -> bool {
+        self.wires.is_empty() && self.topologies.is_empty()
+    }
+
+    /// Each wire, then each topology, with its ports.
+    pub fn each(&self) -> impl Iterator<Item = (Kind, &WireStats, &[PortStats])> {
+        let wires = self.wires.iter().map(|wire| (Kind::Wire, wire));
+        let topologies = self.topologies.iter().map(|topology| (Kind::Topology, topology));
+        let mut rest = self.ports.as_slice();
+        wires.chain(topologies).map(move |(kind, stats)| {
+            let (own, others) = rest.split_at(stats.ports.len().min(rest.len()));
+            rest = others;
+            (kind, stats, own)
+        })
     }
 
     /// Adds the snapshot of another process.
     pub fn merge(&mut self, other: Snapshot) {
+        let mut ports = other.ports;
+        let of_topologies = ports.split_off(ports_of(&other.wires).min(ports.len()));
+        let place = ports_of(&self.wires).min(self.ports.len());
+        self.ports.splice(place..place, ports);
+        self.ports.extend(of_topologies);
         self.wires.extend(other.wires);
-        self.ports.extend(other.ports);
+        self.topologies.extend(other.topologies);
         workstreams::append(&mut self.workstreams, other.workstreams);
         self.totals.merge(&other.totals);
     }
 
     /// Proves conservation; what does not add up otherwise, a sentence each.
     pub fn check(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        for wire in &self.wires {
-            let directions = wire.classes.iter().map(|class| (class.name.clone(), &class.books));
-            let classes = wire.classes.iter().flat_map(|direction| {
-                direction
-                    .classes
-                    .iter()
-                    .map(|class| (format!("{} {}", direction.name, class.name), &class.books))
-            });
-            for (name, books) in directions.chain(classes).filter(|(_, books)| !books.balance()) {
-                faults.push(format!(
-                    "{} {name}: accepted {} packets, but delivered, dropped and held are {}",
-                    wire.name,
-                    books.accepted.packets,
-                    books.explained(|amount| amount.packets)
-                ));
-            }
-            let FrameStats { total, free, lent, held } = wire.frames;
-            if [free, lent, held].map(u128::from).iter().sum::<u128>() != u128::from(total) {
-                faults.push(format!(
-                    "{}: of {total} frames, {free} are free, {lent} lent and {held} held",
-                    wire.name
-                ));
-            }
-        }
+        let mut faults: Vec<_> = self.each().flat_map(|(_, stats, _)| stats.faults()).collect();
         for port in self.ports.iter().filter(|port| port.kernel_dropped > 0) {
             faults.push(format!(
                 "{}: the kernel lost {} packets before weir had them",
@@ -337,6 +215,11 @@ impl Snapshot {
         }
         faults
     }
+}
+
+/// How many ports these have together.
+fn ports_of(paths: &[WireStats]) -> usize {
+    paths.iter().map(|stats| stats.ports.len()).sum()
 }
 
 #[cfg(test)]
@@ -356,20 +239,51 @@ mod tests {
         assert_eq!(snapshot.check().len(), 5);
     }
 
+    /// A wire or a topology with these ports.
+    fn named(kind: Kind, name: &str, ports: &[&str]) -> Snapshot {
+        let stats = WireStats {
+            name: name.into(),
+            ports: ports.iter().map(|name| name.to_string()).collect(),
+            ..WireStats::default()
+        };
+        let ports = stats.ports.iter().map(|name| PortStats { name: name.clone(), ..PortStats::default() });
+        let ports = ports.collect();
+        Snapshot::of(kind, stats, ports, Vec::new(), Books::default())
+    }
+
     #[test]
-    fn drops_are_faults_until_something_explains_them() {
-        let mut device = DeviceStats { name: "wa".into(), ..DeviceStats::default() };
-        device.unexplained = Drops { rx: 2, tx: 3, queue: 0 };
-        assert_eq!(device.faults(false).len(), 2);
-        assert!(
-            device.faults(true)[0].contains("wa: the device dropped 3 packets"),
-            "{:?}",
-            device.faults(true)
-        );
-        device.explain(2, 3);
-        assert!(device.faults(false).is_empty());
-        device.unexplained.queue = 1;
-        assert!(device.faults(true)[0].contains("queue_dropped"));
+    fn each_keeps_its_own_ports_whatever_comes_first() {
+        let mut all = named(Kind::Topology, "office", &["a", "b", "c"]);
+        all.merge(named(Kind::Wire, "wx", &["x", "y"]));
+        all.merge(named(Kind::Topology, "home", &["d"]));
+        all.merge(named(Kind::Wire, "wu", &["u", "v"]));
+        for (_, stats, ports) in all.each() {
+            assert_eq!(stats.ports, ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>());
+        }
+        let names: Vec<_> = all.each().map(|(kind, stats, _)| (kind, stats.name.as_str())).collect();
+        let expected =
+            [(Kind::Wire, "wx"), (Kind::Wire, "wu"), (Kind::Topology, "office"), (Kind::Topology, "home")];
+        assert_eq!(names, expected);
+        let json = serde_json::to_value(&all).unwrap();
+        assert_eq!(json["topologies"][0]["ports"], serde_json::json!(["a", "b", "c"]));
+        let again = Snapshot::of_answer(json).unwrap();
+        assert_eq!((again.ports.len(), again.ports[4].name.as_str()), (8, "a"));
+    }
+
+    #[test]
+    fn a_wire_alone_is_told_as_ever() {
+        let json = serde_json::to_value(named(Kind::Wire, "wx", &["x", "y"])).unwrap();
+        assert_eq!(json.get("topologies"), None);
+        let old = serde_json::json!({ "wires": [{ "name": "old" }, { "ports": ["x", "y"] }], "ports": [{ "name": "x" }] });
+        let snapshot = Snapshot::of_answer(old).unwrap();
+        assert_eq!((snapshot.wires[0].ports.len(), snapshot.ports.len()), (2, 4), "it told of fewer");
+    }
+
+    #[test]
+    fn what_does_not_add_up_in_a_topology_is_found() {
+        let mut snapshot = named(Kind::Topology, "office", &["a", "b", "c"]);
+        snapshot.topologies[0].frames.total = 1;
+        assert_eq!(snapshot.check(), ["office: of 1 frames, 0 are free, 0 lent and 0 held"]);
     }
 
     #[test]

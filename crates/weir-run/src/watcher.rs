@@ -1,18 +1,18 @@
-//! The watcher: looks at both ends of both pairs of a wire for as long as it is up, and keeps them as the wire needs them.
+//! The watcher: looks at both ends of the pairs of a datapath for as long as it is up, and keeps them as it needs them.
 //!
 //! ```text
 //! heard of a change, or a second has passed, or somebody asks
-//!      -> look at four interfaces -> ledger: what was dropped, and by which event     (watcher/ledger.rs)
-//!                                 -> verdict: follow, put right, or end the wire      (watcher/verdict.rs)
+//!      -> look at two ends a pair -> ledger: what was dropped, and by which event     (watcher/ledger.rs)
+//!                                 -> verdict: follow, put right, or end it            (watcher/verdict.rs)
 //! ```
 //!
-//! Rule: what can be put right is, and is said; what cannot ends the wire in one sentence. The kernel's messages only tell when to look,
+//! Rule: what can be put right is, and is said; what cannot ends the datapath in one sentence. The kernel's messages only tell when to look,
 //! because they can be lost; what is looked at decides. Down and up alone are read from the messages, one by one, because an interface
 //! that was down for a moment has lost its NAPI instances.
 //!
 //! Owner: one thread; others ask it by [`Eye`]. It records what must be put back where an end has moved to.
 //!
-//! Limits: a wire's own interface that moves ends the wire, as its sockets do not go along. A fight with a program that keeps changing
+//! Limits: an interface of its own that moves ends the datapath, as its sockets do not go along. A fight with a program that keeps changing
 //! something back is fought for ever, and each round said.
 
 mod eye;
@@ -44,8 +44,7 @@ const LOOK_NS: u64 = 1_000_000_000;
 const LOOK_SOON_NS: u64 = 100_000_000;
 /// How many rounds in a row may fail to put something right.
 const FAILURES_MAX: u32 = 5;
-/// Two pairs of two ends; end `e` of pair `p` is device `2 p + e`.
-const DEVICES: usize = 4;
+/// The other end of a pair; end `e` of pair `p` is device `2 p + e`.
 const SENDER: usize = 1;
 
 /// What whoever runs the wire is told.
@@ -62,21 +61,20 @@ pub enum News {
 /// Whatever else must be put back is recorded with the keeper.
 pub fn start<K: Keeper + Send + 'static>(
     lens: Lens,
-    pairs: [Pair; 2],
+    pairs: Vec<Pair>,
     crew: Crew,
     keeper: Arc<Mutex<K>>,
     tell: impl Fn(News) -> bool + Send + 'static,
 ) -> weir_port::Result<JoinHandle<()>> {
-    let fares = [0, 1].map(|pair: usize| Fares::new(pairs[pair].port.ifindex));
     let watcher = Watcher {
         lens,
-        pairs,
         crew,
-        fares,
+        fares: pairs.iter().map(|pair| Fares::new(pair.port.ifindex)).collect(),
         monitor: Monitor::new()?,
         stir: Stir::new()?,
-        ledger: Ledger::default(),
-        views: [const { None }; DEVICES],
+        ledger: Ledger::new(2 * pairs.len()),
+        views: vec![None; 2 * pairs.len()],
+        pairs,
         failures: 0,
         is_over: false,
         tell: Box::new(tell),
@@ -96,13 +94,13 @@ type Records = Mutex<dyn Keeper>;
 
 struct Watcher {
     lens: Lens,
-    pairs: [Pair; 2],
+    pairs: Vec<Pair>,
     crew: Crew,
-    fares: [Fares; 2],
+    fares: Vec<Fares>,
     monitor: Monitor,
     stir: Stir,
-    ledger: Ledger<DEVICES>,
-    views: [Option<View>; DEVICES],
+    ledger: Ledger,
+    views: Vec<Option<View>>,
     /// Rounds that failed, in a row.
     failures: u32,
     /// The wire ends: nothing is put right any more.
@@ -158,8 +156,8 @@ impl Watcher {
             let Ok(events) = self.monitor.wait() else { break };
             heard |= self.hear(events, records);
         }
-        let ifindexes = self.pairs.each_ref().map(|pair| [pair.port.ifindex, pair.sender.ifindex]);
-        heard | self.stir.has_heard_of(ifindexes.as_flattened()).unwrap_or(false)
+        let ifindexes = self.pairs.iter().flat_map(|pair| [pair.port.ifindex, pair.sender.ifindex]);
+        heard | self.stir.has_heard_of(&ifindexes.collect::<Vec<_>>()).unwrap_or(false)
     }
 
     /// Tells how the wire's own interfaces fare, and their workers when one goes down and when it has come up again.
@@ -217,17 +215,17 @@ impl Watcher {
 
     /// Looks at everything, keeps the books, and does what is to be done.
     fn round(&mut self, records: &Records) {
-        let waiting: [u64; DEVICES] = std::array::from_fn(|device| self.waiting(device));
-        let places = [0, 1].map(|pair| self.look_at(pair));
+        let waiting: Vec<_> = (0..self.views.len()).map(|device| self.waiting(device)).collect();
+        let places: Vec<_> = (0..self.pairs.len()).map(|pair| self.look_at(pair)).collect();
         let findings: Vec<_> =
             places.into_iter().enumerate().filter_map(|(pair, place)| self.judge(pair, place?)).collect();
         for finding in &findings {
             self.note(finding, &waiting);
         }
-        let seen = self.views.each_ref().map(|view| view.as_ref().map(drops_of));
+        let seen: Vec<_> = self.views.iter().map(|view| view.as_ref().map(drops_of)).collect();
         let is_well =
             self.views.iter().all(|view| view.as_ref().is_some_and(|v| state_of(&v.link) == State::Up));
-        self.ledger.look(seen, is_well, now_ns());
+        self.ledger.look(&seen, is_well, now_ns());
         let mut fault = None;
         for finding in findings {
             if !self.is_over {
@@ -264,7 +262,7 @@ impl Watcher {
     }
 
     /// Notes what has happened, before what was dropped is booked. A move explains all that comes with it.
-    fn note(&mut self, finding: &Finding, waiting: &[u64; DEVICES]) {
+    fn note(&mut self, finding: &Finding, waiting: &[u64]) {
         let Finding { pair, has_moved, verdicts, .. } = finding;
         let now = now_ns();
         if *has_moved {
@@ -368,7 +366,7 @@ impl Watcher {
                 backlog: view.map_or(0, |view| view.queue.counters.backlog),
             }
         };
-        let pairs = [[device(0), device(1)], [device(2), device(3)]];
+        let pairs = (0..self.pairs.len()).map(|pair| [0, SENDER].map(|end| device(2 * pair + end))).collect();
         self.lens.show(Devices { pairs, events: self.ledger.events().clone() });
     }
 }

@@ -1,5 +1,5 @@
-//! A worker: a thread on one core that owns a wire, or one end of it, and does nothing but move its packets, look after its mailbox,
-//! and sleep.
+//! A worker: a thread on one core that owns a datapath, or one end of a wire, and does nothing but move its packets, look after its
+//! mailbox, and sleep.
 //!
 //! One pass: requests, then one pass of its part (bounded, invariant 6); if nothing moved, spin or park ([`crate::idle`]).
 //! Parking (invariant 3): say PARKED, look at every announcement and the mailbox once more, then block until a kick, a
@@ -35,13 +35,13 @@ const DRAIN_NS_CUT: u64 = 50_000_000;
 
 /// What can be asked of a worker.
 pub enum Request {
-    /// Copies of the counters, while all workers of the wire stand still.
+    /// Copies of the counters, while all workers of the datapath stand still.
     Stat(Sender<Result<Result<PartReport, String>, Missed>>, Arc<Standstill>),
-    /// New limits for one direction (0 or 1), computed from the present ones.
+    /// New limits for one direction, computed from the present ones.
     SetLimits(usize, Change, Sender<Result<(), String>>),
-    /// Classes for both directions, which take effect at once.
+    /// Classes for all directions, which take effect at once.
     SetClasses(Arc<Classes>, Sender<()>),
-    /// The interface of this port (0 or 1) went down.
+    /// The interface of this port went down.
     NoteDown(usize),
     /// The interface of this port has come up again: own it anew.
     Retake(usize),
@@ -101,7 +101,7 @@ pub struct Ended {
     pub fault: Option<String>,
 }
 
-/// Runs a part of a wire on this thread until it is told to stop or the kernel fails it.
+/// Runs a part of a datapath on this thread until it is told to stop or the kernel fails it.
 pub fn run(mut part: Part, bell: &Bell, inbox: &Inbox, core: usize) -> io::Result<Ended> {
     pin(core)?;
     precise_sleep();

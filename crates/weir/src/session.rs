@@ -1,4 +1,4 @@
-//! A wire from its opening to the moment when everything is back as it was, of `weir wire` or `weir run`.
+//! A datapath from its opening to the moment when everything is back as it was: the wire of `weir wire` or `weir run`.
 
 use std::io;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use weir_port::undo::{FileIdentity, Keeper, Undo};
 use weir_run::clock::now_ns;
 use weir_run::control::Control;
 use weir_run::crew::Crew;
+use weir_run::datapath::{Datapath, DatapathConfig};
 use weir_run::guardian::Guardian;
 use weir_run::report::PartReport;
 use weir_run::stats::Snapshot;
 use weir_run::watcher::{self, Eye};
-use weir_run::wire::{Wire, WireConfig};
 use weir_run::worker::{self, Ended, Mailbox};
 
 use crate::guarded::{Event, Guarded, spawn};
 use crate::{Failure, output};
 
-/// Packet memory for a wire, in bytes, unless another amount is asked for.
+/// Packet memory of a datapath, in bytes, unless another amount is asked for.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
 
-/// A wire that is up.
+/// A datapath that is up.
 pub struct Session {
     /// Its guardian, and what happens to it.
     pub guarded: Guarded,
-    wire: Running,
+    running: Running,
 }
 
-/// What runs of a wire.
+/// What runs of a datapath.
 struct Running {
     watcher: JoinHandle<()>,
     eye: Eye,
@@ -42,28 +42,28 @@ struct Running {
 }
 
 impl Session {
-    /// Opens the wire, starts its workers, on these cores if they are named, and its control socket, and makes events of `signals`.
+    /// Opens the datapath, starts its workers, on these cores if they are named, and its control socket, and makes events of `signals`.
     pub fn start(
-        config: &WireConfig,
+        config: &DatapathConfig,
         guardian: Guardian,
         cores: &[usize],
         signals: &[i32],
     ) -> Result<Session, Failure> {
         let guarded = Guarded::start(guardian, signals)?;
         match Running::start(config, &guarded, cores) {
-            Ok(wire) => Ok(Session { guarded, wire }),
+            Ok(running) => Ok(Session { guarded, running }),
             Err(failure) => Err(guarded.give_up(failure)),
         }
     }
 
     /// Copies of all counters.
     pub fn stat(&self) -> Result<Snapshot, String> {
-        self.wire.crew.stat()
+        self.running.crew.stat()
     }
 
-    /// Delivers what is inside, takes the wire down and puts everything back; the last counters.
+    /// Delivers what is inside, takes the datapath down and puts everything back; the last counters.
     pub fn finish(self) -> Result<Snapshot, Failure> {
-        let Session { guarded, wire: Running { watcher, eye, workers, crew } } = self;
+        let Session { guarded, running: Running { watcher, eye, workers, crew } } = self;
         guarded.guardian().announce_end();
         crew.stop();
         let ended: Vec<_> = workers.into_iter().map(JoinHandle::join).collect();
@@ -81,7 +81,7 @@ impl Session {
 }
 
 impl Running {
-    fn start(config: &WireConfig, guarded: &Guarded, cores: &[usize]) -> Result<Running, Failure> {
+    fn start(config: &DatapathConfig, guarded: &Guarded, cores: &[usize]) -> Result<Running, Failure> {
         // Nobody else asks for it before there is a watcher.
         let mut guardian = guarded.guardian();
         let control = Control::listen(&config.name)
@@ -97,8 +97,8 @@ impl Running {
             .map(|_| Bell::new().map(Arc::new))
             .collect::<io::Result<_>>()
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
-        let opened = Wire::open(config, &bells, &mut *guardian, eye.clone(), now_ns());
-        let Wire { parts, constants, pairs, warnings } = opened?;
+        let opened = Datapath::open(config, &bells, &mut *guardian, eye.clone(), now_ns());
+        let Datapath { parts, constants, pairs, warnings } = opened?;
         drop(guardian);
         for warning in warnings {
             output::warn(warning);

@@ -23,6 +23,7 @@ use super::{Command, DIRECTORY, FILE_BYTES_MAX, SetClasses, VERSION};
 use crate::classes;
 use crate::clock::now_ns;
 use crate::crew::Crew;
+use crate::datapath::Kind;
 
 /// How long a client may take to ask, and to read the answer.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -222,19 +223,33 @@ fn perform(line: &str, user: u32, crew: &Crew, recent: &mut Recent) -> Result<St
         Command::Stat => recent
             .tell(user, now_ns(), || serde_json::to_string(&crew.stat()?).map_err(|error| error.to_string())),
         Command::Set(set) => {
-            if set.direction > 1 {
-                return Err(format!("there is no direction {}: 0 is there, 1 is back", set.direction));
-            }
+            check_direction(set.direction, crew.kind(), crew.ports().len())?;
             crew.set_limits(set.direction, Box::new(move |present| set.apply(present)))?;
             Ok("null".into())
         }
         Command::SetClasses(SetClasses { file, text }) => {
             // Read on this thread: the workers have packets to move.
-            let classes = classes::read(&file, &text, crew.ports().each_ref().map(String::as_str))?;
+            let (Kind::Wire, [first, second]) = (crew.kind(), crew.ports()) else {
+                return Err("a topology has classes for each port, in its own file: change them there".into());
+            };
+            let classes = classes::read(&file, &text, [first, second])?;
             crew.set_classes(&Arc::new(classes))?;
             Ok("null".into())
         }
     }
+}
+
+/// Whether there is such a direction; there is one for each port.
+fn check_direction(direction: usize, kind: Kind, ports: usize) -> Result<(), String> {
+    if direction < ports {
+        return Ok(());
+    }
+    Err(match kind {
+        Kind::Wire => format!("there is no direction {direction}: 0 is there, 1 is back"),
+        Kind::Topology => {
+            format!("there is no direction {direction}: the {ports} ports have one each, from 0 on")
+        }
+    })
 }
 
 /// Whether a wire listens there. One that was just killed still seems to, until the kernel has taken its sockets apart; it gets some

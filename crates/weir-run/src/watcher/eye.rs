@@ -35,8 +35,8 @@ pub struct Device {
 /// What was last seen of all.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
-    /// By pair: the port, and its other end.
-    pub pairs: [[Device; 2]; 2],
+    /// By port: itself, and its other end; none before the first look.
+    pub pairs: Vec<[Device; 2]>,
     /// What happened to them.
     pub events: BTreeMap<Event, EventStats>,
 }

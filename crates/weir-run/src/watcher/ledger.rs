@@ -105,20 +105,19 @@ pub struct Counts {
 
 /// See the head of the file. Devices are known by their place.
 #[derive(Clone, Debug)]
-pub struct Ledger<const DEVICES: usize> {
-    counts: [Counts; DEVICES],
+pub struct Ledger {
+    counts: Vec<Counts>,
     events: BTreeMap<Event, EventStats>,
     /// The event that is not over, and when it will be.
     open: Option<(Event, u64)>,
 }
 
-impl<const DEVICES: usize> Default for Ledger<DEVICES> {
-    fn default() -> Self {
-        Ledger { counts: [Counts::default(); DEVICES], events: BTreeMap::new(), open: None }
+impl Ledger {
+    /// Of so many devices.
+    pub fn new(devices: usize) -> Ledger {
+        Ledger { counts: vec![Counts::default(); devices], events: BTreeMap::new(), open: None }
     }
-}
 
-impl<const DEVICES: usize> Ledger<DEVICES> {
     /// Notes that something happened; `waiting` packets were lost with a queue at most. To be told before the look that saw it.
     pub fn note(&mut self, event: Event, waiting: u64, now_ns: u64) {
         let stats = self.events.entry(event).or_default();
@@ -127,15 +126,15 @@ impl<const DEVICES: usize> Ledger<DEVICES> {
         self.open = Some((event, now_ns + SETTLE_NS));
     }
 
-    /// Takes what the counters show now; of a device that could not be looked at, nothing. `is_well` says whether all are up.
-    pub fn look(&mut self, seen: [Option<Drops>; DEVICES], is_well: bool, now_ns: u64) {
+    /// Takes what the counters of each device show now; of one that could not be looked at, nothing. `is_well` says whether all are up.
+    pub fn look(&mut self, seen: &[Option<Drops>], is_well: bool, now_ns: u64) {
         if !is_well {
             let event = self.open.map_or(Event::Down, |(event, _)| event);
             self.events.entry(event).or_default();
             self.open = Some((event, now_ns + SETTLE_NS));
         }
         for (counts, seen) in self.counts.iter_mut().zip(seen) {
-            let Some(seen) = seen else { continue };
+            let &Some(seen) = seen else { continue };
             // A queue that is new began anew.
             let since = |now: u64, last: u64| if now < last { now } else { now - last };
             let new = counts.last.map_or(Drops::default(), |last| seen.each(&last, since));
@@ -177,25 +176,25 @@ mod tests {
 
     #[test]
     fn what_was_there_before_the_wire_does_not_count() {
-        let mut ledger = Ledger::<1>::default();
-        ledger.look(tx(1000), true, 0);
-        ledger.look(tx(1003), true, S);
+        let mut ledger = Ledger::new(1);
+        ledger.look(&tx(1000), true, 0);
+        ledger.look(&tx(1003), true, S);
         assert_eq!(ledger.counts(0).dropped.tx, 3);
         assert_eq!(ledger.counts(0).unexplained.tx, 3);
     }
 
     #[test]
     fn an_event_explains_what_was_dropped_up_to_its_end() {
-        let mut ledger = Ledger::<1>::default();
-        ledger.look(tx(0), true, 0);
+        let mut ledger = Ledger::new(1);
+        ledger.look(&tx(0), true, 0);
         ledger.note(Event::Down, 0, S);
-        ledger.look(tx(5), false, S);
-        ledger.look(tx(25), false, 2 * S);
+        ledger.look(&tx(5), false, S);
+        ledger.look(&tx(25), false, 2 * S);
         // Up again, but only just.
-        ledger.look(tx(27), true, 2 * S + SETTLE_NS - 1);
-        ledger.look(tx(28), true, 2 * S + SETTLE_NS);
+        ledger.look(&tx(27), true, 2 * S + SETTLE_NS - 1);
+        ledger.look(&tx(28), true, 2 * S + SETTLE_NS);
         assert!(!ledger.is_open());
-        ledger.look(tx(29), true, 3 * S);
+        ledger.look(&tx(29), true, 3 * S);
         assert_eq!(ledger.events()[&Event::Down], EventStats { times: 1, dropped: 28, waiting: 0 });
         assert_eq!(ledger.counts(0).unexplained.tx, 1, "the last one alone");
         assert_eq!(ledger.counts(0).dropped.tx, 29);
@@ -204,20 +203,38 @@ mod tests {
     #[test]
     fn a_queue_that_was_replaced_counts_anew() {
         let queue = |queue| [Some(Drops { queue, ..Drops::default() })];
-        let mut ledger = Ledger::<1>::default();
-        ledger.look(queue(10), true, 0);
+        let mut ledger = Ledger::new(1);
+        ledger.look(&queue(10), true, 0);
         ledger.note(Event::QueueReplaced, 64, S);
-        ledger.look(queue(4), true, S);
+        ledger.look(&queue(4), true, S);
         assert_eq!(ledger.events()[&Event::QueueReplaced], EventStats { times: 1, dropped: 4, waiting: 64 });
         assert_eq!(ledger.counts(0).unexplained, Drops::default());
     }
 
     #[test]
     fn a_device_that_cannot_be_looked_at_keeps_its_counts() {
-        let mut ledger = Ledger::<1>::default();
-        ledger.look(tx(0), true, 0);
-        ledger.look([None], false, S);
-        ledger.look(tx(7), true, S + 1);
+        let mut ledger = Ledger::new(1);
+        ledger.look(&tx(0), true, 0);
+        ledger.look(&[None], false, S);
+        ledger.look(&tx(7), true, S + 1);
         assert_eq!(ledger.events()[&Event::Down].dropped, 7);
+    }
+
+    #[test]
+    fn an_event_of_one_device_is_over_when_all_are_well() {
+        let mut ledger = Ledger::new(6);
+        let seen = |tx| vec![Some(Drops { tx, ..Drops::default() }); 6];
+        ledger.look(&seen(0), true, 0);
+        ledger.note(Event::Down, 0, S);
+        ledger.look(&seen(1), false, S);
+        let mut last = seen(1);
+        last[5] = Some(Drops { tx: 4, ..Drops::default() });
+        ledger.look(&last, true, 2 * S);
+        assert_eq!(ledger.events()[&Event::Down].dropped, 6 + 3);
+        last[2] = Some(Drops { tx: 3, ..Drops::default() });
+        ledger.look(&last, true, 3 * S);
+        let unexplained = (0..6).map(|device| ledger.counts(device).unexplained.tx).collect::<Vec<_>>();
+        assert_eq!(unexplained, [0, 0, 2, 0, 0, 0]);
+        assert_eq!(ledger.counts(5).dropped.tx, 4);
     }
 }

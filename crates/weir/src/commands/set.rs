@@ -71,6 +71,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     // One of another version may count in another way, and yet be changed.
     let before = control::stat(wire);
+    if before.as_ref().is_ok_and(|snapshot| !snapshot.topologies.is_empty()) {
+        return Err(Failure::usage(format!(
+            "`weir set` changes wires and limits in place, and {wire} is a topology: change its file"
+        )));
+    }
     if limit.queue.is_some() {
         let shares = |class: &ClassStats| !class.classes.is_empty();
         let has_classes = limit.classes.is_some()
@@ -192,8 +197,9 @@ fn line(kind: &str, name: &str, before: &[Way], after: &[Way], classes: Option<&
 
 /// The file, checked for the interfaces of the wire.
 fn read_classes(snapshot: &Snapshot, file: &Path) -> Result<SetClasses, Failure> {
-    let ports = &snapshot.wires.first().ok_or("the wire that answered is none")?.ports;
-    let (text, _) = text::classes(file, ports.each_ref().map(String::as_str))?;
+    let ports = snapshot.wires.first().map_or(&[][..], |wire| &wire.ports);
+    let [first, second] = ports else { return Err("the wire that answered is none".into()) };
+    let (text, _) = text::classes(file, [first, second])?;
     Ok(SetClasses { file: file.display().to_string(), text })
 }
 

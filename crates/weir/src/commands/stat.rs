@@ -17,7 +17,7 @@ use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
 use weir_run::clock::now_ns;
 use weir_run::control::{self, Control};
-use weir_run::stats::{PortStats, Snapshot, WireStats};
+use weir_run::stats::Snapshot;
 use weir_run::workstreams;
 
 pub use self::limits::read as limits;
@@ -94,7 +94,7 @@ impl From<io::Error> for Fault {
 fn read(arguments: &Arguments) -> Result<(Snapshot, bool), Fault> {
     let Some(wire) = &arguments.wire else {
         let (snapshot, faults) = control::stat_all();
-        if let ([fault, ..], true) = (faults.as_slice(), snapshot.wires.is_empty()) {
+        if let ([fault, ..], true) = (faults.as_slice(), snapshot.is_empty()) {
             return Err(Fault::Other(fault.as_str().into()));
         }
         faults.iter().for_each(|fault| output::say(format_args!("weir: {fault}")));
@@ -126,7 +126,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
             serde_json::to_string_pretty(&value)
         });
         writeln!(out, "{}", text.map_err(|error| Fault::Other(error.into()))?)?;
-    } else if snapshot.wires.is_empty() && limits.is_empty() {
+    } else if snapshot.is_empty() && limits.is_empty() {
         let checked = if arguments.check { "; nothing was checked" } else { "" };
         writeln!(out, "{}{checked}", none_up())?;
     } else if arguments.queues {
@@ -134,14 +134,14 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
         let tables = workstreams::tables(&snapshot.workstreams, cpus);
         write!(out, "{}", output::harmless(&tables.to_string()))?;
     } else if !arguments.check {
-        if !snapshot.wires.is_empty() {
+        if !snapshot.is_empty() {
             write!(out, "{}", output::harmless(&text::render(&snapshot, colour())))?;
         }
         for seen in &limits {
             write!(out, "{}", output::harmless(&limits::render(seen)))?;
         }
     }
-    let is_silent = arguments.wire.is_some() || snapshot.wires.is_empty();
+    let is_silent = arguments.wire.is_some() || snapshot.is_empty();
     if !is_silent && !weir_port::sys::is_root() {
         output::say(format_args!("weir: {LIMITS_HIDDEN}: try sudo"));
     }
@@ -157,7 +157,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
     if !faults.is_empty() {
         return Ok(ExitCode::FAILURE);
     }
-    if !arguments.json && !snapshot.wires.is_empty() {
+    if !arguments.json && !snapshot.is_empty() {
         writeln!(out, "{}", proof(&snapshot.totals))?;
         for device in snapshot.ports.iter().flat_map(|port| [&port.device, &port.sender_device]) {
             if device.state != "up" {
@@ -202,7 +202,7 @@ fn watch(arguments: &Arguments, interval: Duration) -> Result<ExitCode, Fault> {
     let mut next_ns = now_ns();
     let mut lines_printed = 0;
     for _ in 0..arguments.count.unwrap_or(u64::MAX) {
-        if before.wires.is_empty() {
+        if before.is_empty() {
             if !arguments.json {
                 writeln!(out, "{}", none_up())?;
             }
@@ -247,11 +247,6 @@ fn signals() -> Result<Receiver<i32>, Fault> {
         }
     });
     Ok(receiver)
-}
-
-/// Each wire with its two ports.
-fn wires(snapshot: &Snapshot) -> impl Iterator<Item = (&WireStats, &[PortStats])> {
-    snapshot.wires.iter().zip(snapshot.ports.chunks(2))
 }
 
 #[cfg(test)]

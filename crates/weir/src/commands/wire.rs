@@ -8,9 +8,9 @@ use std::sync::Arc;
 use weir_core::rate::Rate;
 use weir_port::monitor::State;
 use weir_port::signals::{Received, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use weir_run::datapath::{DatapathConfig, wire_plan};
 use weir_run::stats::Snapshot;
 use weir_run::watcher::News;
-use weir_run::wire::WireConfig;
 
 use crate::commands::drops;
 use crate::guarded::{self, Event, Namespaces};
@@ -154,17 +154,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Some(file) => Some(Arc::new(text::classes(file, [first, second])?.1)),
         None => None,
     };
-    let config = WireConfig {
-        name: name.clone(),
-        ports: [first.clone(), second.clone()],
-        limits: [
-            text::limits(limit.rate, limit.burst, limit.queue)?,
-            text::limits(rate_back.or(limit.rate), limit.burst, limit.queue)?,
-        ],
-        classes,
-        memory_bytes,
-        workers: cores.len(),
-    };
+    let limits = [
+        text::limits(limit.rate, limit.burst, limit.queue)?,
+        text::limits(rate_back.or(limit.rate), limit.burst, limit.queue)?,
+    ];
+    let plan = wire_plan([first.clone(), second.clone()], limits, classes);
+    let config = DatapathConfig { name: name.clone(), plan, memory_bytes, workers: cores.len() };
     let guardian = guarded::guardian(Namespaces::Others)?;
     guarded::confine();
     let session = Session::start(&config, guardian, &cores, &[SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;

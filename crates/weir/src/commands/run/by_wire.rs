@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use weir_core::rate::Rate;
 use weir_port::enclosure::{self, Enclosure};
 use weir_port::link::Link;
 use weir_port::netns::NetNs;
@@ -13,9 +14,9 @@ use weir_port::qdisc::RootQdisc;
 use weir_port::unsent;
 use weir_run::classes;
 use weir_run::crew::Crew;
+use weir_run::datapath::{DatapathConfig, wire_plan};
 use weir_run::guardian::Guardian;
-use weir_run::stats::Snapshot;
-use weir_run::wire::WireConfig;
+use weir_run::stats::{ClassStats, Snapshot};
 
 use super::Arguments;
 use super::gate::{self, Gate};
@@ -28,7 +29,9 @@ use crate::{Failure, text};
 
 /// What is asked for, checked.
 pub struct Prepared {
-    config: WireConfig,
+    config: DatapathConfig,
+    /// The limit of what the program sends.
+    rate: Rate,
     cores: Vec<usize>,
 }
 
@@ -59,15 +62,16 @@ impl Prepared {
         ];
         let read = |(name, text): &(String, String)| classes::read(name, text, enclosure::PORTS);
         let classes = file.map(read).transpose().map_err(Failure::usage)?.map(Arc::new);
-        let ports = enclosure::PORTS.map(String::from);
-        let workers = cores.len();
-        let config = WireConfig { name: name.into(), ports, limits, classes, memory_bytes, workers };
-        Ok(Prepared { config, cores })
+        let plan = wire_plan(enclosure::PORTS.map(String::from), limits, classes);
+        let config = DatapathConfig { name: name.into(), plan, memory_bytes, workers: cores.len() };
+        Ok(Prepared { config, rate: *rate, cores })
     }
 
     /// Makes the network and starts the wire. From here on this thread, and so every other, is in the wire's namespace.
     pub fn open(self, mut guardian: Guardian) -> Result<ByWire, Failure> {
-        self.config.classes.iter().for_each(|classes| text::warn_of(classes));
+        // Those of both directions are the same.
+        let classes = self.config.plan.ports.first().and_then(|port| port.classes.as_deref());
+        classes.into_iter().for_each(text::warn_of);
         let enclose = |guardian: &mut Guardian| -> weir_port::Result<_> {
             let host = NetNs::current()?;
             NetNs::unshare()?;
@@ -82,8 +86,7 @@ impl Prepared {
         let watches = gate::keep(host, way_out).and_then(|gate| Ok((gate, look_before(&session, &netns)?)));
         match watches {
             Ok((gate, (qdisc, apart))) => {
-                let rate = self.config.limits[0].as_ref().map(|limit| limit.rate.bits_per_s());
-                Ok(ByWire { session, gate, netns, qdisc, apart, limit_bits_per_s: rate.unwrap_or(u64::MAX) })
+                Ok(ByWire { session, gate, netns, qdisc, apart, limit_bits_per_s: self.rate.bits_per_s() })
             }
             Err(failure) => {
                 session.finish()?;
@@ -99,8 +102,7 @@ fn look_before(session: &Session, netns: &NetNs) -> Result<(RootQdisc, u32), Fai
     let qdisc = RootQdisc::new(Arc::new(netns.try_clone()?), eth0.ifindex);
     let sent = qdisc.counters()?.sent;
     let snapshot = session.stat()?;
-    let taken = snapshot.wires.first().and_then(|wire| wire.classes.first());
-    let taken = taken.map_or(0, |class| class.books.accepted.packets);
+    let taken = there(&snapshot).map_or(0, |class| class.books.accepted.packets);
     Ok((qdisc, sent.wrapping_sub(taken as u32)))
 }
 
@@ -121,8 +123,7 @@ impl Way for ByWire {
         let snapshot = self.session.stat().map_err(|error| blind(&error))?;
         let queue = self.qdisc.counters().map_err(|_| Blind::ForNow)?;
         let tcp = unsent::by_closed_sockets(&self.netns).map_err(|_| Blind::ForNow)?;
-        let there = snapshot.wires.first().and_then(|wire| wire.classes.first());
-        let (there, port) = there.zip(snapshot.ports.first()).ok_or(Blind::ForNow)?;
+        let (there, port) = there(&snapshot).zip(snapshot.ports.first()).ok_or(Blind::ForNow)?;
         let books = &there.books;
         let gone = books.accepted.packets + port.kernel_dropped + port.lost_while_down;
         let in_ring = queue.sent.wrapping_sub(self.apart).wrapping_sub(gone as u32);
@@ -139,7 +140,7 @@ impl Way for ByWire {
 
     fn slowest(&self) -> u64 {
         let snapshot = self.session.stat().unwrap_or_default();
-        let there = snapshot.wires.first().and_then(|wire| wire.classes.first());
+        let there = there(&snapshot);
         let own = there.and_then(|class| class.rate_bits_per_s).unwrap_or(self.limit_bits_per_s);
         let classes =
             there.into_iter().flat_map(|class| &class.classes).filter_map(|class| class.ceil_bits_per_s);
@@ -153,13 +154,18 @@ impl Way for ByWire {
     }
 }
 
+/// The direction of what the program sends: its end of the wire is the first.
+fn there(snapshot: &Snapshot) -> Option<&ClassStats> {
+    snapshot.wires.first()?.classes.first()
+}
+
 /// What a wire did.
 pub fn totals(last: &Snapshot) -> Totals {
     let Some([there, back]) = last.wires.first().map(|wire| wire.classes.as_slice()) else {
         return Totals::default();
     };
     Totals {
-        limit: there.rate_bits_per_s.and_then(weir_core::rate::Rate::from_bits_per_s),
+        limit: there.rate_bits_per_s.and_then(Rate::from_bits_per_s),
         sent: Some(there.books.delivered),
         accepted: there.books.accepted.packets,
         received: back.books.delivered.packets,

@@ -1,7 +1,7 @@
 //! A line an interval, as `netstat -iw 1` prints: what came in and went out of each wire since the line before.
 //!
 //! ```text
-//! in   packets, bytes  accepted, both directions together
+//! in   packets, bytes  accepted, all directions together
 //!      errs            lost by the kernel before Weir had them: 0, or it is a fault
 //!      drops           dropped by the senders' qdisc: forwarded traffic, which no sender's buffer bounds
 //! out  packets, bytes  delivered
@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use weir_core::drops::DropReason;
 use weir_run::stats::{PortStats, Snapshot, WireStats};
 
-use super::wires;
 use crate::human;
 
 /// The reasons that are no rule's.
@@ -60,10 +59,10 @@ impl Flow {
 
 /// What happened between two snapshots, a line for each wire of the later one.
 pub fn between(before: &Snapshot, after: &Snapshot) -> Vec<Line> {
-    let lines = wires(after).map(|(wire, ports)| {
+    let lines = after.each().map(|(_, wire, ports)| {
         // A wire of the same name that came up later is another wire.
         let same = |old: &WireStats| old.name == wire.name && old.worker.since_ns == wire.worker.since_ns;
-        let old = wires(before).find(|(old, _)| same(old));
+        let old = before.each().map(|(_, old, ports)| (old, ports)).find(|(old, _)| same(old));
         let (old_input, old_output) = old.map_or(Default::default(), |(old, ports)| flows(old, ports));
         let (input, output) = flows(wire, ports);
         let start_ns = old.map_or(wire.worker.since_ns, |(old, _)| old.worker.now_ns);

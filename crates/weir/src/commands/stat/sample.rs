@@ -1,6 +1,7 @@
 //! Hand-made snapshots for the tests of what is printed.
 
 use weir_run::books::{Amount, Books};
+use weir_run::datapath::Kind;
 use weir_run::stats::{ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
 use weir_run::watcher::ledger::{Event, EventStats};
 use weir_run::workstreams::WorkstreamStats;
@@ -42,23 +43,38 @@ pub fn snapshot() -> Snapshot {
         DeviceStats { state: "no-carrier".into(), tx_dropped: 17, queue_dropped: 7, ..wb.sender_device };
     let wa = PortStats { queues: 128, sender_queue_packets: 1_024, ..port("wa", "veth0") };
     let frames = FrameStats { total: 16_384, free: 7_744, lent: 8_328, held: 312 };
-    let mut wire = wire("wa", ["wa", "wb"], vec![there, back], frames);
+    let mut wire = wire("wa", &["wa", "wb"], vec![there, back], frames);
     wire.events = [(Event::Down.name().into(), EventStats { times: 2, dropped: 17, waiting: 300 })].into();
-    one(wire, vec![wa, wb])
+    one(Kind::Wire, wire, vec![wa, wb])
 }
 
 /// A wire that has carried little and has nothing to do.
 pub fn idle() -> Snapshot {
     let classes = vec![class("c->d", passed(10, 840)), class("d->c", passed(10, 840))];
     let frames = FrameStats { total: 512, free: 384, lent: 128, held: 0 };
-    one(wire("office", ["c", "d"], classes, frames), vec![port("c", "veth9"), port("d", "veth9")])
+    let office = wire("office", &["c", "d"], classes, frames);
+    one(Kind::Wire, office, vec![port("c", "veth9"), port("d", "veth9")])
 }
 
-fn one(wire: WireStats, ports: Vec<PortStats>) -> Snapshot {
+/// A topology of three ports, of which one has a limit.
+pub fn topology() -> Snapshot {
+    let limited = ClassStats {
+        rate_bits_per_s: Some(200_000_000),
+        burst_bytes: Some(20 * 1024),
+        limit_bytes: Some(125_000),
+        ..class("->a", passed(30, 2_520))
+    };
+    let classes = vec![limited, class("->b", passed(10, 840)), class("->c", passed(0, 0))];
+    let frames = FrameStats { total: 512, free: 384, lent: 128, held: 0 };
+    let lan = wire("lan", &["a", "b", "c"], classes, frames);
+    one(Kind::Topology, lan, ["a", "b", "c"].map(|name| port(name, "veth7")).into())
+}
+
+fn one(kind: Kind, wire: WireStats, ports: Vec<PortStats>) -> Snapshot {
     let mut totals = Books::default();
     wire.classes.iter().for_each(|class| totals.merge(&class.books));
     let workstreams = wire.classes.iter().map(workstream).collect();
-    Snapshot { wires: vec![wire], ports, workstreams, totals }
+    Snapshot::of(kind, wire, ports, workstreams, totals)
 }
 
 /// All packets waited, and what is held waits.
@@ -76,10 +92,10 @@ fn workstream(class: &ClassStats) -> WorkstreamStats {
     }
 }
 
-fn wire(name: &str, ports: [&str; 2], classes: Vec<ClassStats>, frames: FrameStats) -> WireStats {
+fn wire(name: &str, ports: &[&str], classes: Vec<ClassStats>, frames: FrameStats) -> WireStats {
     WireStats {
         name: name.into(),
-        ports: ports.map(String::from),
+        ports: ports.iter().map(|name| name.to_string()).collect(),
         classes,
         frames,
         worker: WorkerStats { now_ns: 8_100 * S, since_ns: 100 * S, ..WorkerStats::default() },

@@ -1,8 +1,9 @@
-//! Counters as tables, for people: what each wire's directions did, and where packets and frames are now.
+//! Counters as tables, for people: what the directions of each wire and topology did, and where packets and frames are now.
 
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_run::books::Amount;
+use weir_run::datapath::Kind;
 use weir_run::stats::{ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, WireStats};
 
 use crate::human;
@@ -10,14 +11,17 @@ use crate::table::{Style, Table, paint};
 
 /// Everything that is up.
 pub fn render(snapshot: &Snapshot, colour: bool) -> String {
-    let wires = super::wires(snapshot).map(|(wire, ports)| wire_text(wire, ports, colour));
-    wires.collect::<Vec<_>>().join("\n")
+    let each = snapshot.each().map(|(kind, stats, ports)| one(kind, stats, ports, colour));
+    each.collect::<Vec<_>>().join("\n")
 }
 
-fn wire_text(wire: &WireStats, ports: &[PortStats], colour: bool) -> String {
+fn one(kind: Kind, wire: &WireStats, ports: &[PortStats], colour: bool) -> String {
     let uptime_ns = wire.worker.now_ns.saturating_sub(wire.worker.since_ns);
-    let [first, second] = &wire.ports;
-    let heading = format!("wire {}: {first} <-> {second}, up for {}", wire.name, human::uptime(uptime_ns));
+    let joins = match kind {
+        Kind::Wire => wire.ports.join(" <-> "),
+        Kind::Topology => human::plural(wire.ports.len() as u64, "port"),
+    };
+    let heading = format!("{} {}: {joins}, up for {}", kind.noun(), wire.name, human::uptime(uptime_ns));
     let mut parts = vec![
         paint(&heading, Style::Heading, colour) + "\n",
         limits_and_books(&wire.classes).render(colour),
@@ -129,7 +133,7 @@ fn port_table(ports: &[PortStats]) -> Table {
     table
 }
 
-/// The four devices: how they fare and what the kernel dropped there.
+/// The devices of these ports: how they fare and what the kernel dropped there.
 fn device_table(ports: &[PortStats]) -> Table {
     let mut table =
         Table::new(2, &["device", "state", "dropped coming in", "going out", "by its queue", "unexplained"]);
@@ -182,7 +186,25 @@ fn frames_line(frames: FrameStats) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::stat::sample::{idle, snapshot};
+    use crate::commands::stat::sample::{idle, snapshot, topology};
+
+    #[test]
+    fn a_topology_has_a_row_for_what_leaves_by_each_port() {
+        let expected = "\
+topology lan: 3 ports, up for 2h 13m
+
+direction       rate  burst   queue  accepted           delivered           held  dropped
+->a          200mbit   20kb  125 kB        30  2.52 kB         30  2.52 kB     0        0
+->b        unlimited      -       -        10    840 B         10    840 B     0        0
+->c        unlimited      -       -         0      0 B          0      0 B     0        0
+";
+        let text = render(&topology(), false);
+        assert!(text.starts_with(expected), "{text}");
+        assert!(text.lines().any(|line| line.starts_with("c     veth7 ")), "{text}");
+        let mut both = topology();
+        both.merge(idle());
+        assert_eq!(render(&both, false), format!("{}\n{text}", render(&idle(), false)), "wires stand first");
+    }
 
     #[test]
     fn a_wire_under_load() {

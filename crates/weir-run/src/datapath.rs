@@ -1,0 +1,328 @@
+//! A datapath: ports of the kernel, and what joins them, as a plan says it ([`weir_path::plan`]). A wire is the one of two ports.
+//!
+//! Opened here; what moves packets are its parts ([`crate::part`]), one for each worker, over one packet memory.
+//!
+//! The bound on frames. What goes to a port holds, in its classes and on the way out, at most its share of the frames that are left
+//! when every queue has its offer: half of them in a wire, a third with three ports. With several workers it is less what one poll may
+//! bring beyond that, and what may lie free with another worker ([`weir_ring::pool`]). So a frame is there for each packet that a poll
+//! may bring.
+//!
+//! Limits: two workers are a wire's, one for each end.
+
+use std::io;
+use std::sync::Arc;
+
+use weir_core::shaper::tbf::TbfConfig;
+use weir_path::crossing::Crossing;
+use weir_path::end::End;
+use weir_path::frames::Frames;
+use weir_path::plan::{Attachment, Plan, PortPlan};
+use weir_path::port::POLL_PACKETS_MAX;
+use weir_path::worker::Worker;
+use weir_port::bpf::doorbell::Bell;
+use weir_port::link::Link;
+use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
+use weir_port::probe;
+use weir_port::undo::Keeper;
+use weir_port::view::Pair;
+use weir_port::xsk::umem::Umem;
+use weir_port::{Doing, PortError};
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::{CACHE_FRAMES, Pool};
+
+use crate::classes::Classes;
+use crate::look_over;
+use crate::part::{Part, note_mtu};
+use crate::report::Constants;
+use crate::watcher::Eye;
+
+const FRAME_BYTES: u32 = 4096;
+/// Frames that a second worker costs a port: one poll and its next offer, and what lies free with the other worker.
+const FRAMES_SPARE: u64 = 2 * POLL_PACKETS_MAX as u64 + CACHE_FRAMES as u64;
+
+/// What a datapath is to be.
+#[derive(Clone, Debug)]
+pub struct DatapathConfig {
+    /// What `weir stat` and `weir set` call it.
+    pub name: String,
+    /// Its ports, and what joins them.
+    pub plan: Plan,
+    /// Packet memory, in bytes.
+    pub memory_bytes: u64,
+    /// Workers: 1; of a wire also 2, one for each end.
+    pub workers: usize,
+}
+
+impl DatapathConfig {
+    /// Whether it can be, as far as that can be told from it.
+    ///
+    /// # Errors
+    /// Why not, in a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        match Kind::of(&self.plan) {
+            Kind::Wire => Ok(()),
+            Kind::Topology if self.workers > 1 => {
+                Err(format!("--workers {} is for a wire: a topology has one worker for now", self.workers))
+            }
+            Kind::Topology => {
+                Err("packets go between two ports joined by one link for now: `weir wire A B` joins two"
+                    .into())
+            }
+        }
+    }
+}
+
+/// The plan of a wire between two interfaces: the limits from the first to the second, and back, and the classes that share each
+/// direction, if there are any.
+pub fn wire_plan(
+    interfaces: [String; 2],
+    [there, back]: [Option<TbfConfig>; 2],
+    classes: Option<Arc<Classes>>,
+) -> Plan {
+    let port = |(interface, limits)| PortPlan { interface, limits, classes: classes.clone() };
+    // What goes there leaves by the second.
+    let ports = interfaces.into_iter().zip([back, there]).map(port).collect();
+    Plan { ports, stages: Vec::new(), links: vec![[Attachment::Port(0), Attachment::Port(1)]] }
+}
+
+/// What datapaths are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Two ports and one link.
+    Wire,
+    /// Any other.
+    Topology,
+}
+
+impl Kind {
+    /// Of this plan.
+    pub fn of(plan: &Plan) -> Kind {
+        let is_whole = |[one, other]: &[Attachment; 2]| matches!((one, other), (Attachment::Port(one), Attachment::Port(other)) if one + other == 1);
+        match (plan.ports.len(), plan.stages.len(), &plan.links[..]) {
+            (2, 0, [link]) if is_whole(link) => Kind::Wire,
+            _ => Kind::Topology,
+        }
+    }
+
+    /// In a sentence.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Kind::Wire => "wire",
+            Kind::Topology => "topology",
+        }
+    }
+
+    /// The port by which a direction leaves. A wire counts its directions by the port where they start, everything else by where they
+    /// end.
+    pub fn exit_of(self, direction: usize) -> usize {
+        match self {
+            Kind::Wire => usize::from(direction == 0),
+            Kind::Topology => direction,
+        }
+    }
+}
+
+/// A datapath that is up and not yet moving.
+pub struct Datapath {
+    /// A part for each worker.
+    pub parts: Vec<Part>,
+    /// What does not change.
+    pub constants: Constants,
+    /// Its interfaces with their other ends, in the order of the plan, to be watched.
+    pub pairs: Vec<Pair>,
+    /// What its user may not expect, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl Datapath {
+    /// Takes its interfaces over, which `eye` will watch, on a kernel that holds senders, as is tried first. Each port is rung for by
+    /// the bell of its worker; there is a bell for each worker.
+    ///
+    /// # Errors
+    /// If the kernel, an interface or the memory is not fit for it, in a sentence.
+    pub fn open(
+        config: &DatapathConfig,
+        bells: &[Arc<Bell>],
+        keeper: &mut dyn Keeper,
+        eye: Eye,
+        now_ns: u64,
+    ) -> weir_port::Result<Datapath> {
+        // What else goes wrong on the trial's pair goes wrong below too, and is told of the interface that matters.
+        if let Err(error @ PortError::Unsupported { .. }) = probe::holds_senders() {
+            return Err(error);
+        }
+        config.check().map_err(io::Error::other).doing(|| format!("joining the ports of {}", config.name))?;
+        let DatapathConfig { plan, workers, .. } = config;
+        let kind = Kind::of(plan);
+        let count = config.memory_bytes / u64::from(FRAME_BYTES);
+        let memory = FrameMemory::new(u32::try_from(count).unwrap_or(u32::MAX), FRAME_BYTES)
+            .map_err(io::Error::other)
+            .doing(|| "taking packet memory".into())?;
+        let frames_total = u64::from(memory.frames());
+        let mut frames: Vec<Frames> =
+            Pool::for_workers(memory, *workers).into_iter().map(Frames::new).collect();
+        let interfaces: Vec<_> = plan.ports.iter().map(|port| port.interface.as_str()).collect();
+        let has_classes = plan.ports.iter().any(|port| port.classes.is_some());
+        let mut warnings = look_over::interfaces(&interfaces, kind, has_classes)?;
+        let mut umem = Umem::new(Arc::clone(frames[0].pool.memory()));
+        let queues = queues_of(&interfaces)?;
+        let poll_budget_max =
+            poll_budget_max(frames_total, queues).ok_or_else(|| too_little_memory(queues, config))?;
+        let mut ports = Vec::new();
+        for (index, name) in interfaces.iter().enumerate() {
+            let owner = owner(index, *workers);
+            let frames = std::slice::from_mut(&mut frames[owner]);
+            ports.push(Port::open(name, poll_budget_max, &mut umem, frames, &[&bells[owner]], keeper)?);
+        }
+        let ends: Vec<_> = ports.iter().map(|port| (port.link(), port.sender())).collect();
+        warnings.extend(look_over::mtus(&ends, &look_over::joined(plan)));
+        let pairs = ports.iter().map(|port| port.pair().clone()).collect();
+        let census = frames[0].pool.census();
+        let held_packets_max = held_packets_max(census.shared + census.cached, ports.len(), *workers)
+            .ok_or_else(|| too_little_memory(queues, config))?;
+        let directions = (0..ports.len()).map(|direction| &plan.ports[kind.exit_of(direction)]);
+        warnings.extend(look_over::limits(directions, held_packets_max));
+        let shares = Shares { held_packets_max, poll_budget_max };
+        let parts = parts(config, ports, shares, frames, umem, now_ns)?;
+        let names = plan.ports.iter().map(|port| port.interface.clone()).collect();
+        let constants =
+            Constants { name: config.name.clone(), kind, ports: names, frames_total, since_ns: now_ns, eye };
+        Ok(Datapath { parts, constants, pairs, warnings })
+    }
+}
+
+/// How much of the packet memory each port has.
+#[derive(Clone, Copy)]
+struct Shares {
+    held_packets_max: u64,
+    poll_budget_max: u32,
+}
+
+/// The ports of a wire, joined, and dealt out to the workers.
+fn parts(
+    DatapathConfig { plan, workers, .. }: &DatapathConfig,
+    ports: Vec<Port>,
+    Shares { held_packets_max, poll_budget_max }: Shares,
+    mut frames: Vec<Frames>,
+    umem: Umem,
+    now_ns: u64,
+) -> weir_port::Result<Vec<Part>> {
+    let mut ends = Vec::new();
+    for (index, port) in ports.into_iter().enumerate() {
+        let limits = plan.ports[1 - index].limits;
+        let mut end = End::new(index, port, held_packets_max, poll_budget_max, limits, now_ns)
+            .map_err(io::Error::other)
+            .doing(|| "setting the limit".into())?;
+        note_mtu(&mut end, now_ns);
+        ends.push(end);
+    }
+    let umem = Arc::new(umem);
+    let mut parts = Vec::new();
+    if *workers == 1 {
+        parts.extend(frames.pop().map(|frames| Part::new(Worker::new(ends, frames, None), umem)));
+    } else {
+        let crossings = Crossing::new(TRANSMIT_PACKETS_MAX)
+            .map_err(io::Error::other)
+            .doing(|| "joining two workers".into())?;
+        for ((end, frames), crossing) in ends.into_iter().zip(frames).zip(crossings) {
+            let worker = Worker::new(vec![end], frames, Some(crossing));
+            parts.push(Part::new(worker, Arc::clone(&umem)));
+        }
+    }
+    // A wire has one file for both directions.
+    if let Some(classes) = &plan.ports[0].classes {
+        parts.iter_mut().for_each(|part| part.path.set_classes(classes, now_ns));
+    }
+    Ok(parts)
+}
+
+/// Which of so many workers owns a port.
+pub fn owner(port: usize, workers: usize) -> usize {
+    port % workers
+}
+
+fn queues_of(interfaces: &[&str]) -> weir_port::Result<u32> {
+    interfaces
+        .iter()
+        .try_fold(0, |queues: u32, name| Ok(queues.saturating_add(Link::by_name(name)?.rx_queues)))
+}
+
+/// As many packets as a poll may bring, so that half of the frames can be on offer on all queues; none if they are too few.
+fn poll_budget_max(frames: u64, queues: u32) -> Option<u32> {
+    let budget = u32::try_from(frames / 2 / u64::from(queues.max(1))).unwrap_or(u32::MAX);
+    (budget >= 4).then_some((budget & !1).min(POLL_PACKETS_MAX))
+}
+
+/// How many packets what goes to one of so many ports may hold, of the frames that are free; none if it is less than a poll brings.
+fn held_packets_max(free: u64, ports: usize, workers: usize) -> Option<u64> {
+    let spare = if workers > 1 { FRAMES_SPARE } else { 0 };
+    let share = (free / ports.max(1) as u64).saturating_sub(spare);
+    (share >= u64::from(POLL_PACKETS_MAX)).then_some(share)
+}
+
+fn too_little_memory(queues: u32, config: &DatapathConfig) -> PortError {
+    let names: Vec<_> = config.plan.ports.iter().map(|port| port.interface.as_str()).collect();
+    let (last, others) = names.split_last().unwrap_or((&"", &[]));
+    PortError::Unsuitable {
+        name: last.to_string(),
+        why: format!(
+            "and {} have {queues} queues, too many for {} bytes of packet memory: give weir more with --memory",
+            others.join(", "),
+            config.memory_bytes
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_path::plan::{StageKind, StagePlan};
+
+    use super::*;
+
+    fn limit(rate: &str) -> TbfConfig {
+        let limit = weir_core::shaper::tbf::Limit::TimeNs(5_000_000);
+        TbfConfig { rate: rate.parse().unwrap(), burst_bytes: 20_480, peak: None, limit }
+    }
+
+    #[test]
+    fn a_wire_limits_what_leaves_by_the_far_port() {
+        let limits = ["1mbit", "2mbit"].map(|rate| Some(limit(rate)));
+        let plan = wire_plan(["a", "b"].map(String::from), limits, None);
+        let kind = Kind::of(&plan);
+        assert_eq!((kind, kind.exit_of(0), kind.exit_of(1)), (Kind::Wire, 1, 0));
+        let of_direction = |direction| plan.ports[kind.exit_of(direction)].limits;
+        assert_eq!([of_direction(0), of_direction(1)], limits);
+    }
+
+    #[test]
+    fn what_is_not_two_ports_and_a_link_is_no_wire() {
+        let wire = wire_plan(["a", "b"].map(String::from), [None; 2], None);
+        let mut apart = wire.clone();
+        apart.links.clear();
+        let mut bridged = wire.clone();
+        let kind = StageKind::Bridge { ports: 2, stations_max: 16, ageing_ns: 1 };
+        bridged.stages.push(StagePlan { name: "middle".into(), kind });
+        bridged.links =
+            (0..2).map(|port| [Attachment::Port(port), Attachment::Stage(0, port as u16)]).collect();
+        let mut more = wire.clone();
+        more.ports.push(wire.ports[0].clone());
+        let mut back = wire;
+        back.links[0].reverse();
+        let kinds = [&apart, &bridged, &more, &back].map(Kind::of);
+        assert_eq!(kinds, [Kind::Topology, Kind::Topology, Kind::Topology, Kind::Wire]);
+        assert_eq!((0..3).map(|direction| Kind::Topology.exit_of(direction)).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn ports_share_the_frames_that_are_left() {
+        assert_eq!(
+            [1, 2].map(|workers| held_packets_max(8_000, 2, workers)),
+            [Some(4_000), Some(4_000 - FRAMES_SPARE)]
+        );
+        assert_eq!([3, 4].map(|ports| held_packets_max(8_000, ports, 1)), [Some(2_666), Some(2_000)]);
+        assert_eq!([127, 128].map(|free| held_packets_max(free, 2, 1)), [None, Some(64)]);
+        assert_eq!([16, 24].map(|queues| poll_budget_max(128, queues)), [Some(4), None]);
+        assert_eq!(poll_budget_max(16_384, 2), Some(POLL_PACKETS_MAX));
+        assert_eq!([[0, 1].map(|port| owner(port, 1)), [0, 1].map(|port| owner(port, 2))], [[0, 0], [0, 1]]);
+    }
+}

@@ -1,0 +1,125 @@
+//! What a port and its devices count, as `weir stat` shows it.
+//!
+//! Rule: as in [`crate::stats`], what is missing is 0 or nothing. Owner: none, these are copies.
+
+use serde::{Deserialize, Serialize};
+use weir_port::monitor::State;
+
+use crate::watcher::Device;
+use crate::watcher::ledger::Drops;
+
+/// One port.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PortStats {
+    /// The interface.
+    pub name: String,
+    /// Its other end, where senders are.
+    pub sender: String,
+    /// Queues it receives on.
+    pub queues: usize,
+    /// How it polls them: `socket` or `io_uring`.
+    pub poller: String,
+    /// Packets that wait in the senders' qdisc.
+    pub sender_queue_packets: u64,
+    /// Packets that qdisc dropped since the wire came up.
+    pub sender_queue_dropped: u64,
+    /// What waits at the sender's end without a socket that could be held, forwarded or bridged, in bytes of the kernel's memory.
+    pub forwarded_bytes: u64,
+    /// Packets without a socket that were dropped there, because too much waited.
+    pub forwarded_dropped: u64,
+    /// Packets the kernel lost between the ring and the receive ring; 0, or it is a fault.
+    pub kernel_dropped: u64,
+    /// Packets the kernel lost because the interface was down, or up again and not yet Weir's.
+    pub lost_while_down: u64,
+    /// The interface as a device.
+    pub device: DeviceStats,
+    /// Its other end as a device.
+    pub sender_device: DeviceStats,
+}
+
+/// A device: how it fares, and what the kernel dropped there since the wire came up.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceStats {
+    /// Its name.
+    pub name: String,
+    /// `up`, `no-carrier`, `down` or `gone`.
+    pub state: String,
+    /// Packets the device dropped that came in.
+    pub rx_dropped: u64,
+    /// Packets the device dropped that were to go out.
+    pub tx_dropped: u64,
+    /// Packets its queue dropped.
+    pub queue_dropped: u64,
+    /// Those of each that neither an event nor another counter explains.
+    pub unexplained: Drops,
+}
+
+impl DeviceStats {
+    /// From what the watcher saw.
+    pub fn of(device: &Device) -> DeviceStats {
+        let Drops { rx, tx, queue } = device.counts.dropped;
+        let state = match device.state {
+            Some(State::Up) => "up",
+            Some(State::NoCarrier) => "no-carrier",
+            Some(State::Down) => "down",
+            Some(State::Gone) | None => "gone",
+        };
+        DeviceStats {
+            name: device.name.clone(),
+            state: state.into(),
+            rx_dropped: rx,
+            tx_dropped: tx,
+            queue_dropped: queue,
+            unexplained: device.counts.unexplained,
+        }
+    }
+
+    /// Takes off what other counters of the wire tell of the same packets.
+    pub fn explain(&mut self, rx: u64, tx: u64) {
+        self.unexplained.rx = self.unexplained.rx.saturating_sub(rx);
+        self.unexplained.tx = self.unexplained.tx.saturating_sub(tx);
+    }
+
+    /// What it dropped without a reason, a sentence each. What a receiver's device counts as dropped on receiving may be a packet that it
+    /// has got and its host has no use for, such as one of an unknown protocol; one that it has not got is counted by the device that
+    /// sent it.
+    pub(super) fn faults(&self, is_receiver: bool) -> Vec<String> {
+        let Drops { rx, tx, queue } = self.unexplained;
+        let counters = [
+            (if is_receiver { 0 } else { rx }, "the device", "that came in (rx_dropped)"),
+            (tx, "the device", "that were to go out (tx_dropped)"),
+            (queue, "its queue", "(queue_dropped)"),
+        ];
+        let told = counters.into_iter().filter(|(count, ..)| *count > 0);
+        told.map(|(count, who, what)| {
+            format!(
+                "{}: {who} dropped {count} packets {what}, and nothing that happened explains it",
+                self.name
+            )
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_faults_until_something_explains_them() {
+        let mut device = DeviceStats { name: "wa".into(), ..DeviceStats::default() };
+        device.unexplained = Drops { rx: 2, tx: 3, queue: 0 };
+        assert_eq!(device.faults(false).len(), 2);
+        assert!(
+            device.faults(true)[0].contains("wa: the device dropped 3 packets"),
+            "{:?}",
+            device.faults(true)
+        );
+        device.explain(2, 3);
+        assert!(device.faults(false).is_empty());
+        device.unexplained.queue = 1;
+        assert!(device.faults(true)[0].contains("queue_dropped"));
+    }
+}
