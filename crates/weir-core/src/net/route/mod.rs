@@ -136,7 +136,7 @@ impl RouteTable {
         for &route in routes {
             let interface =
                 interfaces.get(usize::from(route.interface)).ok_or(RouteError::NoInterface(route))?;
-            check(interface, route)?;
+            route.check(interface)?;
             let destination = network(&route.destination);
             if seen.partition_point(|other| *other <= destination)
                 - seen.partition_point(|other| *other < destination)
@@ -233,21 +233,31 @@ impl Compiler {
     }
 }
 
-fn check(interface: &Interface, route: Route) -> Result<(), RouteError> {
-    let lies_in =
-        |&(address, len): &(IpAddr, u8)| IpCidr::new(address.into(), len).contains_subnet(&route.destination);
-    if MARTIANS.iter().chain(&MULTICAST).any(lies_in) && !is_nat64(&route.destination) {
-        return Err(RouteError::Martian(route));
+impl Route {
+    /// Whether it can leave by `interface`, taken for itself.
+    ///
+    /// # Errors
+    /// Its destination is never forwarded to, or its gateway is not reached there.
+    pub fn check(self, interface: &Interface) -> Result<(), RouteError> {
+        if is_never_forwarded(&self.destination) {
+            return Err(RouteError::Martian(self));
+        }
+        let Some(gateway) = self.gateway else {
+            return Ok(());
+        };
+        if gateway.is_ipv4() != matches!(self.destination, IpCidr::Ipv4(_)) {
+            return Err(RouteError::Family(self));
+        }
+        let on_link = interface.addresses.iter().any(|network| network.contains_addr(&gateway.into()));
+        let link_local = matches!(gateway, IpAddr::V6(gateway) if gateway.is_unicast_link_local());
+        if on_link || link_local { Ok(()) } else { Err(RouteError::GatewayNotOnLink(self)) }
     }
-    let Some(gateway) = route.gateway else {
-        return Ok(());
-    };
-    if gateway.is_ipv4() != matches!(route.destination, IpCidr::Ipv4(_)) {
-        return Err(RouteError::Family(route));
-    }
-    let on_link = interface.addresses.iter().any(|network| network.contains_addr(&gateway.into()));
-    let link_local = matches!(gateway, IpAddr::V6(gateway) if gateway.is_unicast_link_local());
-    if on_link || link_local { Ok(()) } else { Err(RouteError::GatewayNotOnLink(route)) }
+}
+
+/// Whether nothing in a network is ever forwarded to, or has an interface's address: martians and groups.
+pub fn is_never_forwarded(network: &IpCidr) -> bool {
+    let lies_in = |&(address, len): &(IpAddr, u8)| IpCidr::new(address.into(), len).contains_subnet(network);
+    MARTIANS.iter().chain(&MULTICAST).any(lies_in) && !is_nat64(network)
 }
 
 /// RFC 6052 section 2.1: the one prefix below ::/8 that is routed.
@@ -257,7 +267,7 @@ fn is_nat64(destination: &IpCidr) -> bool {
 }
 
 /// The prefix alone, its host bits zero.
-fn network(cidr: &IpCidr) -> IpCidr {
+pub fn network(cidr: &IpCidr) -> IpCidr {
     match cidr {
         IpCidr::Ipv4(cidr) => IpCidr::Ipv4(cidr.network()),
         IpCidr::Ipv6(cidr) => {

@@ -77,15 +77,21 @@ impl RouterSettings {
     /// Whether every interface takes what each link of IPv4 and, if it goes by it, of IPv6 must take.
     pub(super) fn check_mtus(&self) -> Result<(), RouterError> {
         for (number, interface) in (0..).zip(&self.interfaces) {
-            let routes = self.routes.iter().filter(|route| route.interface == number);
-            let mut cidrs = routes.map(|route| &route.destination).chain(&interface.addresses);
-            let is_v6 = cidrs.any(|cidr| matches!(cidr, IpCidr::Ipv6(_)));
-            let least_bytes = if is_v6 { IPV6_MTU_BYTES_MIN } else { fragment::MTU_BYTES_MIN };
+            let least_bytes = self.least_mtu_bytes(number);
             if interface.mtu_bytes < least_bytes {
                 return Err(RouterError::Mtu { interface: number, least_bytes });
             }
         }
         Ok(())
+    }
+
+    /// The least MTU that an interface may have: that of IPv6 if this goes by it, and otherwise that of IPv4.
+    pub fn least_mtu_bytes(&self, interface: u16) -> u16 {
+        let routes = self.routes.iter().filter(|route| route.interface == interface);
+        let addresses = self.interfaces.get(usize::from(interface)).map(|interface| &interface.addresses);
+        let mut cidrs = routes.map(|route| &route.destination).chain(addresses.into_iter().flatten());
+        let is_v6 = cidrs.any(|cidr| matches!(cidr, IpCidr::Ipv6(_)));
+        if is_v6 { IPV6_MTU_BYTES_MIN } else { fragment::MTU_BYTES_MIN }
     }
 }
 
