@@ -36,6 +36,7 @@
 mod class;
 pub(crate) mod file;
 mod filters;
+mod for_port;
 mod in_place;
 #[cfg(test)]
 mod shaping_tests;
@@ -52,20 +53,24 @@ use weir_core::shaper::tree::DEPTH_MAX;
 
 use crate::nearest::did_you_mean;
 use crate::source::Source;
+pub(crate) use class::{quantum_bytes_default, queue_ns_default};
+pub use filters::Interfaces;
 use filters::Rules;
+pub(crate) use for_port::{of_tables_for_port, read_for_port};
 pub(crate) use in_place::of_tables_in_place;
 pub use in_place::{NotInPlace, asked, read_in_place};
 pub use weir_path::classes::{ClassConfig, Classes, FRAME_BYTES, FREE, Kind, LeafRules};
 
 /// The most classes of a file: as many as there can be rules that lead to them.
 pub const CLASSES_MAX: usize = RULES_MAX;
-/// Reads and checks a file called `name`, for a wire between two interfaces.
+
+/// Reads and checks a file called `name`, whose filters may name `interfaces`, such as the two of a wire.
 ///
 /// # Errors
 /// What is wrong, where, and what to do.
-pub fn read(name: &str, text: &str, interfaces: [&str; 2]) -> Result<Classes, String> {
+pub fn read<'a>(name: &str, text: &str, interfaces: impl Into<Interfaces<'a>>) -> Result<Classes, String> {
     let source = Source { name, text };
-    Reader::new(source, &file::read(source)?)?.read(interfaces)
+    Reader::new(source, &file::read(source)?)?.read(&interfaces.into())
 }
 
 /// The work of reading: the file as it is written, and who is whose child.
@@ -134,7 +139,7 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    fn read(&self, interfaces: [&str; 2]) -> Result<Classes, String> {
+    fn read(&self, interfaces: &Interfaces) -> Result<Classes, String> {
         let order = self.parents_first()?;
         // Where each class of the file stands in the list.
         let mut index_of = vec![0; order.len()];

@@ -9,9 +9,11 @@
 use serde::{Deserialize, Serialize};
 use weir_core::limit::{is_long_burst, is_short_burst};
 use weir_core::rate::Rate;
-use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_core::shaper::tbf::{Limit, TbfConfig, TbfError};
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 use weir_core::units::{size_text, time_text};
+
+use crate::classes::FRAME_BYTES;
 
 /// How much a direction holds unless it is told, as a time.
 pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
@@ -20,6 +22,43 @@ pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
 pub fn burst_bytes_default(rate: Rate) -> u64 {
     rate.bytes_in(2_000_000).clamp(20 * 1024, BURST_BYTES_MAX)
 }
+
+/// The limits of a direction; a burst and a queue that are not asked for have their defaults.
+///
+/// # Errors
+/// No bucket is so large.
+pub fn direction(rate: Rate, burst_bytes: Option<u64>, queue_ns: Option<u64>) -> Result<TbfConfig, TbfError> {
+    let limits = TbfConfig {
+        rate,
+        burst_bytes: burst_bytes.unwrap_or_else(|| burst_bytes_default(rate)),
+        peak: None,
+        limit: Limit::TimeNs(queue_ns.unwrap_or(QUEUE_NS_DEFAULT)),
+    };
+    limits.check().map(|()| limits)
+}
+
+/// Checks a burst that was asked for.
+///
+/// # Errors
+/// It lets no frame pass.
+pub fn check_burst(burst_bytes: u64) -> Result<(), String> {
+    if burst_bytes < FRAME_BYTES {
+        return Err(format!(
+            "a burst of {} is below one frame of {FRAME_BYTES} bytes, which could then never pass: give 2kb or more",
+            size_text(burst_bytes)
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a wire or a topology can be called so, by which a control socket is found.
+pub fn is_path_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.chars().all(fits)
+}
+
+/// What a name of a wire or a topology is.
+pub const PATH_NAME_IS: &str = "1 to 64 letters, digits or any of -_.@ (and no dot in front)";
 
 /// Whether a limit in place can be called so, which may be any interface's name. It is text in the limit's memory, and where a wire is
 /// looked for by it a file's name.

@@ -1,4 +1,4 @@
-//! The word that was perhaps meant: the nearest by letters that are changed, added or removed.
+//! The word that was perhaps meant, the nearest by letters that are changed, added or removed; and words in a row.
 
 /// `; did you mean "x"?` for the candidate that is nearest to `word`, or nothing if none is near.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
@@ -9,6 +9,17 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
         .filter(|(distance, _)| *distance <= far)
         .min();
     nearest.map_or(String::new(), |(_, candidate)| format!("; did you mean \"{candidate}\"?"))
+}
+
+/// Words as a sentence lists them: `a, b and c`; of many the first few.
+pub fn and(words: &[&str]) -> String {
+    const SHOWN_MAX: usize = 8;
+    match words {
+        [] => "none".into(),
+        [only] => (*only).into(),
+        [first @ .., last] if words.len() <= SHOWN_MAX => format!("{} and {last}", first.join(", ")),
+        _ => format!("{} and {} more", words[..SHOWN_MAX].join(", "), words.len() - SHOWN_MAX),
+    }
 }
 
 /// How many letters must be changed, added or removed (Levenshtein).
@@ -37,5 +48,12 @@ mod tests {
         assert_eq!(did_you_mean("bulk2", names), "; did you mean \"bulk\"?");
         assert_eq!(did_you_mean("voice", names), "");
         assert_eq!(distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn words_are_listed_as_in_a_sentence() {
+        assert_eq!((and(&[]), and(&["a"]), and(&["a", "b"])), ("none".into(), "a".into(), "a and b".into()));
+        assert_eq!(and(&["a", "b", "c"]), "a, b and c");
+        assert_eq!(and(&["a"; 10]), "a, a, a, a, a, a, a, a and 2 more");
     }
 }

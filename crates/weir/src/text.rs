@@ -6,11 +6,11 @@ use std::path::Path;
 use std::str::FromStr;
 
 use weir_core::rate::Rate;
-use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_core::shaper::tbf::TbfConfig;
 use weir_core::units::{parse_size_bytes, parse_time_ns, size_text};
-use weir_run::classes::{self, Classes, FRAME_BYTES};
+use weir_run::classes::{self, Classes};
 use weir_run::control::FILE_BYTES_MAX;
-use weir_run::limits::{NAME_IS, QUEUE_NS_DEFAULT, burst_bytes_default, is_name};
+use weir_run::limits::{self, NAME_IS, PATH_NAME_IS, is_name, is_path_name};
 use weir_run::topology::{self, Topology};
 
 use crate::{Failure, output};
@@ -66,13 +66,7 @@ pub fn check_workers(workers: usize, most: usize) -> Result<(), Failure> {
 
 /// Checks a burst that was asked for.
 pub fn check_burst(burst_bytes: u64) -> Result<(), Failure> {
-    if burst_bytes < FRAME_BYTES {
-        return Err(Failure::usage(format!(
-            "--burst {} is below one frame of {FRAME_BYTES} bytes, which could then never pass: give 2kb or more",
-            size_text(burst_bytes)
-        )));
-    }
-    Ok(())
+    limits::check_burst(burst_bytes).map_err(|why| Failure::usage(format!("--burst: {why}")))
 }
 
 /// Reads a classes file for a wire between two interfaces; warnings go to standard error.
@@ -170,14 +164,7 @@ pub fn limits(
             false => Ok(None),
         };
     };
-    let limits = TbfConfig {
-        rate,
-        burst_bytes: burst_bytes.unwrap_or_else(|| burst_bytes_default(rate)),
-        peak: None,
-        limit: Limit::TimeNs(queue_ns.unwrap_or(QUEUE_NS_DEFAULT)),
-    };
-    limits.check().map_err(Failure::usage)?;
-    Ok(Some(limits))
+    limits::direction(rate, burst_bytes, queue_ns).map(Some).map_err(Failure::usage)
 }
 
 /// Checks the name of a limit, which may be any interface's.
@@ -190,10 +177,9 @@ pub fn check_limit_name(name: &str) -> Result<(), Failure> {
 
 /// Checks the name of a wire, which may be an interface's.
 pub fn check_name(name: &str) -> Result<(), Failure> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
+    if !is_path_name(name) {
         return Err(Failure::usage(format!(
-            "a wire cannot be called \"{name}\": a --name is 1 to 64 letters, digits or any of -_.@ (and no dot in front)"
+            "a wire cannot be called \"{name}\": a --name is {PATH_NAME_IS}"
         )));
     }
     Ok(())

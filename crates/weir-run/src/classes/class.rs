@@ -129,10 +129,7 @@ impl Reader<'_> {
         };
         Ok(LeafRules {
             priority,
-            queue_ns: time(&class.queue)?.unwrap_or(match when_full {
-                WhenFull::Block => QUEUE_NS_DEFAULT,
-                WhenFull::Ecn(codel) | WhenFull::Drop(codel) => QUEUE_TARGETS * codel.target_ns,
-            }),
+            queue_ns: time(&class.queue)?.unwrap_or_else(|| queue_ns_default(when_full)),
             rule: Rule { when_full, max_wait_ns: time(&class.max_wait)? },
         })
     }
@@ -160,16 +157,26 @@ impl Reader<'_> {
         Err(self.source.tell(text.span(), why))
     }
 
-    /// In proportion to the rate: a millisecond of it, one frame at least and at most 200 kB, as in the kernel.
     fn quantum(&self, class: &file::Class, rate: Rate) -> Result<u32, String> {
-        const QUANTUM_BYTES_MAX: u64 = 200_000;
-        let Some(text) = &class.quantum else {
-            return Ok(rate.bytes_in(1_000_000).clamp(FRAME_BYTES, QUANTUM_BYTES_MAX) as u32);
-        };
+        let Some(text) = &class.quantum else { return Ok(quantum_bytes_default(rate)) };
         let bytes = self.value(text, parse_size_bytes)?;
         u32::try_from(bytes).ok().filter(|_| (FRAME_BYTES..=1 << 30).contains(&bytes)).ok_or_else(|| {
             let why = format!("a quantum is one frame of {FRAME_BYTES} bytes at least and 1gb at most; leave it out for 1 ms at the rate");
             self.source.tell(text.span(), why)
         })
+    }
+}
+
+/// One turn of borrowing in proportion to the rate: a millisecond of it, one frame at least and at most 200 kB, as in the kernel.
+pub(crate) fn quantum_bytes_default(rate: Rate) -> u32 {
+    const QUANTUM_BYTES_MAX: u64 = 200_000;
+    rate.bytes_in(1_000_000).clamp(FRAME_BYTES, QUANTUM_BYTES_MAX) as u32
+}
+
+/// How much may wait in a leaf, as a time at its ceiling.
+pub(crate) fn queue_ns_default(when_full: WhenFull) -> u64 {
+    match when_full {
+        WhenFull::Block => QUEUE_NS_DEFAULT,
+        WhenFull::Ecn(codel) | WhenFull::Drop(codel) => QUEUE_TARGETS * codel.target_ns,
     }
 }

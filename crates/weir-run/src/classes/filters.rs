@@ -9,7 +9,7 @@ use weir_core::classify::{Classifier, Conditions, RULES_MAX, Rule, RuleFault, Su
 
 use super::FREE;
 use super::file::{Filter, Words};
-use crate::nearest::did_you_mean;
+use crate::nearest::{and, did_you_mean};
 use crate::source::Source;
 
 /// Transports by name, beside their numbers.
@@ -26,6 +26,46 @@ const PROTOCOLS: [(&str, u8); 10] = [
     ("udplite", 136),
 ];
 
+/// The interfaces that filters may name.
+#[derive(Clone, Debug, Default)]
+pub struct Interfaces<'a> {
+    /// What they are, such as `the ports`.
+    what: &'static str,
+    /// Their names, each with the number that rules have for it.
+    names: Vec<(&'a str, u16)>,
+}
+
+impl<'a> Interfaces<'a> {
+    /// Ports of a topology, which go by several names each, with their numbers. Of equal names the first counts.
+    pub fn of_ports(names: Vec<(&'a str, u16)>) -> Interfaces<'a> {
+        Interfaces { what: "the ports", names }
+    }
+
+    fn number(&self, name: &str) -> Option<u16> {
+        self.names.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
+    }
+
+    /// Each interface by its first name: `a, b and c`.
+    fn list(&self) -> String {
+        let mut numbers = Vec::new();
+        let mut firsts = Vec::new();
+        for (name, number) in &self.names {
+            if !numbers.contains(number) {
+                numbers.push(*number);
+                firsts.push(*name);
+            }
+        }
+        and(&firsts)
+    }
+}
+
+impl<'a> From<[&'a str; 2]> for Interfaces<'a> {
+    /// Those of a wire.
+    fn from([first, second]: [&'a str; 2]) -> Interfaces<'a> {
+        Interfaces { what: "the wire's interfaces", names: vec![(first, 0), (second, 1)] }
+    }
+}
+
 /// Rules, and the place of the filter that each comes from.
 pub struct Rules {
     rules: Vec<Rule>,
@@ -37,7 +77,7 @@ impl Rules {
     pub fn read(
         source: Source,
         filters: &[Filter],
-        interfaces: [&str; 2],
+        interfaces: &Interfaces,
         class_of: impl Fn(&Spanned<String>) -> Result<u16, String>,
     ) -> Result<Rules, String> {
         let mut all = Rules { rules: Vec::new(), filters: Vec::new() };
@@ -83,14 +123,13 @@ impl Rules {
     }
 }
 
-fn interface(source: Source, filter: &Filter, interfaces: [&str; 2]) -> Result<Option<u16>, String> {
+fn interface(source: Source, filter: &Filter, interfaces: &Interfaces) -> Result<Option<u16>, String> {
     let Some(name) = &filter.interface else { return Ok(None) };
-    let index = interfaces.iter().position(|interface| interface == name.as_ref()).ok_or_else(|| {
-        let [first, second] = interfaces;
-        let near = did_you_mean(name.as_ref(), interfaces);
-        source.tell(name.span(), format!("the wire's interfaces are {first} and {second}{near}"))
+    let number = interfaces.number(name.as_ref()).ok_or_else(|| {
+        let near = did_you_mean(name.as_ref(), interfaces.names.iter().map(|(name, _)| *name));
+        source.tell(name.span(), format!("{} are {}{near}", interfaces.what, interfaces.list()))
     })?;
-    Ok(Some(index as u16))
+    Ok(Some(number))
 }
 
 /// Every combination of what the filter lists.

@@ -12,7 +12,7 @@ use weir_core::rate::Rate;
 use weir_core::units::time_text;
 use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 
-use super::{ClassConfig, Classes, Reader, file};
+use super::{ClassConfig, Classes, Interfaces, Reader, file};
 use crate::source::Source;
 
 /// What does all that a limit in place cannot.
@@ -64,7 +64,7 @@ pub fn read_in_place(name: &str, text: &str) -> Result<Classes, NotInPlace> {
 pub(crate) fn of_tables_in_place(source: Source, file: &file::File) -> Result<Classes, NotInPlace> {
     refuse(file).map_err(|obstacle| obstacle.told(source))?;
     let reader = Reader::new(source, file)?;
-    let classes = reader.read(["", ""])?;
+    let classes = reader.read(&Interfaces::default())?;
     let order = reader.parents_first()?;
     check(file, &order, &classes.classes).map_err(|obstacle| obstacle.told(source))?;
     Ok(Classes { warnings: reader.warnings_in_place(&order, &classes), ..classes })

@@ -123,7 +123,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (class("rate = \"20mbit\"\nbounded = true"), "13:11: bounded is for shaper = \"cbq\""),
         (class("rate = \"20mbit\"\nciel = \"30mbit\""), "13:1: unknown key `ciel`, expected one of"),
         (class("rat = \"20mbit\""), "12:1: unknown key `rat`"),
-        (class("rate = 20"), "12:8: invalid type: integer `20`, expected a string; write it in quotes, a rate or a size with its unit\n"),
+        (class("rate = 20"), "12:8: invalid type: integer `20`, expected a string; write it in quotes, a rate, size or time with its unit\n"),
         (class(""), "missing key `rate`\n"),
         (with("[[class]]\nname = \"x\"\nparent = \"lnk\"\nrate = \"1mbit\"", ""), "11:10: there is no class \"lnk\"; did you mean \"link\"?\n  11 | parent = \"lnk\"\n     |          ^^^^^"),
         (with("[[class]]\nname = \"bulk\"\nrate = \"1mbit\"", ""), "10:8: there is a class of this name in line 6; give one of them another\n"),

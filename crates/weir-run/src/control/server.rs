@@ -232,7 +232,7 @@ fn perform(line: &str, user: u32, crew: &Crew, recent: &mut Recent) -> Result<St
             let (Kind::Wire, [first, second]) = (crew.kind(), crew.ports()) else {
                 return Err("a topology has classes for each port, in its own file: change them there".into());
             };
-            let classes = classes::read(&file, &text, [first, second])?;
+            let classes = classes::read(&file, &text, [first.as_str(), second.as_str()])?;
             crew.set_classes(&Arc::new(classes))?;
             Ok("null".into())
         }
