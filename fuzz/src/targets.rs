@@ -8,6 +8,7 @@ pub mod fragments;
 pub mod headers;
 pub mod names;
 pub mod netlink;
+pub mod plans;
 pub mod proc;
 pub mod router;
 pub mod settings;

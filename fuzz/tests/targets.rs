@@ -31,6 +31,7 @@ targets! {
     link_events: targets::netlink::link_events,
     names: targets::names::names,
     netlink_replies: targets::netlink::netlink_replies,
+    plans: targets::plans::plans,
     proc_tables: targets::proc::proc_tables,
     replies: targets::control::replies,
     requests: targets::control::requests,

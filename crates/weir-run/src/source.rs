@@ -74,6 +74,7 @@ fn explained(message: &str) -> String {
         ("missing field", "missing key"),
         ("expected i64", "expected a whole number, without quotes"),
         ("expected a boolean", "expected true or false, without quotes"),
+        ("expected a sequence", "expected a list, in square brackets"),
     ] {
         message = message.replace(word, plain);
     }
@@ -82,7 +83,7 @@ fn explained(message: &str) -> String {
     match quoted.next() {
         Some(word) if message.starts_with("unknown key") => message.clone() + &did_you_mean(word, quoted),
         _ if is_number && message.ends_with("expected a string") => {
-            format!("{message}; write it in quotes, a rate or a size with its unit")
+            format!("{message}; write it in quotes, a rate, size or time with its unit")
         }
         _ => message,
     }

@@ -1,6 +1,9 @@
-//! The topology file, `weir.toml`: what a machine's limits in place are to be, read, checked and compared with what there is.
+//! The topology file, `weir.toml`: what a machine's limits in place, and the ports that Weir carries, are to be: read, checked and compared
+//! with what there is.
 //!
 //! ```toml
+//! name = "office"             # what `weir stat` calls what is carried [the file's name without .toml]
+//!
 //! [[limit]]
 //! device = "veth-a"           # as `weir limit DEV`; or pid = 4711, and device is the interface there ["eth0"]
 //! rate = "200mbit"            # what the programs behind it send
@@ -15,39 +18,119 @@
 //! name = "bulk"
 //! rate = "50mbit"
 //! ceil = "200mbit"
+//!
+//! [[port]]                    # an interface whose packets are carried: a veth whose other end is where programs are
+//! interface = "veth-b"
+//! name = "b"                  # what other tables call it [the interface]
+//! rate = "200mbit"            # the limit of what leaves by it [none]
+//! burst = "50kb"              # [2 ms at the rate, 20kb at least]
+//! queue = "5ms"               # how much may stand, as a time at the rate; with classes each has its own [5ms]
+//! # classes_file, default, shaper, [[port.class]], [[port.filter]]: as below [[limit]], but all that a wire can
+//!
+//! [[wire]]                    # joins two
+//! ports = ["b", "c"]          # ports, and ends of epairs
+//!
+//! [[epair]]                   # a link with two ends, called e0a and e0b, as epair(4) of FreeBSD has them
+//! name = "e0"
+//!
+//! [[bridge]]
+//! name = "lan"
+//! ports = ["d", "e", "e0a"]
+//! stations_max = 4096         # [4096]
+//! ageing = "300s"             # [300s]
+//!
+//! [[router]]
+//! name = "gw"
+//! [[router.interface]]
+//! port = "e0b"
+//! address = ["10.0.0.1/24", "fd00::1/64"]
+//! mac = "02:00:00:00:00:01"   # [derived from the machine, the topology, the router and the port]
+//! mtu = 1500                  # [1500]
+//! [[router.route]]
+//! to = "default"              # or a network
+//! via = "10.0.0.254"          # or port = "e0b", where stations are on the link; both for a link-local one
+//! [[router.neighbour]]        # one that is not asked for its MAC
+//! address = "10.0.0.9"
+//! mac = "02:00:00:00:00:09"
 //! ```
 //!
 //! [`read`] takes a file apart and finds all that can be told wrong without looking at the machine, with its place. [`diff`] says what
-//! would change, [`mod@write`] makes a file of the limits that there are.
+//! would change, [`mod@write`] makes a file of the limits that there are, or of a plan.
 //!
 //! Rule: a file says all of a limit: what a table leaves out has its default, and classes that it does not have go. The one exception is
-//! a name. Of what no table names nothing is said, and nothing is changed.
+//! a name. Of what no table names nothing is said, and nothing is changed. Ports and what joins them come to one
+//! [`Plan`], in which each port and each end of an epair is joined once.
 //!
-//! Pure: no clock, no sockets; the one thing that it asks for, a classes file, is handed in. Limits: a file has limits in place and
-//! nothing else yet; what else there may be one day is refused with the command that does it.
+//! Pure: no clock, no sockets; what it asks for, a classes file, is handed in. Limits: what else there may be one day is refused with the
+//! command that does it.
 
 pub mod check;
+mod class_tables;
 pub mod diff;
 pub mod file;
+mod joined;
+mod limits;
+mod loops;
+mod mac;
+mod names;
+#[cfg(test)]
+mod path_tests;
+mod ports;
+pub mod routers;
+mod routes;
+pub mod stages;
+pub mod tables;
 #[cfg(test)]
 mod tests;
 pub mod write;
 
 use weir_core::rate::Rate;
+use weir_path::plan::{Plan, StageKind};
 use weir_port::limit::reshape::ClassesAsked;
 
 pub use check::read;
 
 /// The device inside a process's namespace, unless it is said.
 pub const DEVICE_DEFAULT: &str = "eth0";
+/// What a name of an interface is.
+const INTERFACE_NAME_IS: &str = "1 to 15 bytes without spaces, slashes and colons";
 
 /// What a file says, checked.
 #[derive(Clone, Debug)]
 pub struct Topology {
+    /// What its path is called.
+    pub name: String,
     /// The limits, in the order of the file.
     pub limits: Vec<LimitWanted>,
+    /// What its ports, and what joins them, come to; `None` without any. Seeds are 0: who makes it draws them.
+    pub plan: Option<Plan>,
+    /// For each port of the plan what it is called, and where.
+    pub ports: Vec<PortPlace>,
     /// What is kept, but perhaps not as meant.
     pub warnings: Vec<String>,
+}
+
+impl Topology {
+    /// How many of each kind there are.
+    pub fn counts(&self) -> [(usize, &'static str); 4] {
+        let stages = self.plan.as_ref().map_or(&[][..], |plan| &plan.stages);
+        let bridges = stages.iter().filter(|stage| matches!(stage.kind, StageKind::Bridge { .. })).count();
+        [
+            (self.ports.len(), "port"),
+            (bridges, "bridge"),
+            (stages.len() - bridges, "router"),
+            (self.limits.len(), "limit"),
+        ]
+    }
+}
+
+/// A port as its file has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPlace {
+    /// What other tables call it.
+    pub name: String,
+    /// Where its interface is in the file: `FILE:LINE:COLUMN`.
+    pub at: String,
 }
 
 /// One limit of a file.

@@ -103,7 +103,9 @@ pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
     let name = file.display().to_string();
     let text = read_file(file).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
     let folder = file.parent().unwrap_or(Path::new(""));
-    let topology = topology::read(&name, &text, |path| {
+    // Without one its routers' MACs are derived from the rest: machine-id(5).
+    let machine_id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let topology = topology::read(&name, &text, machine_id.trim(), |path| {
         let path = folder.join(path);
         Ok((path.display().to_string(), read_file(&path)?))
     });

@@ -10,12 +10,13 @@ use weir_run::topology::write::{LimitPlace, write};
 use weir_run::topology::{self, LimitWanted, Topology};
 
 use super::classes::look_at_told;
+use super::plans::look_at_plan;
 use crate::draw::Draw;
 
 const FILE: &str = "f.toml";
 const CLASSES: &str = "[[class]]\nname = \"a\"\nrate = \"8kbit\"\n";
 /// The lines that files are made of, most of them right.
-const LINES: [&str; 26] = [
+const LINES: [&str; 60] = [
     "[[limit]]",
     "[[limit]]\ndevice = \"veth-b\"\nrate_back = \"1gbit\"",
     "[[limit.class]]",
@@ -42,6 +43,40 @@ const LINES: [&str; 26] = [
     "[[wire]]",
     "[limit]",
     "# nothing",
+    "name = \"office\"",
+    "[[port]]",
+    "[[port]]\ninterface = \"veth-b\"\nname = \"b\"",
+    "[[port]]\ninterface = \"veth-c\"",
+    "[[port]]\ninterface = \"veth-d\"\nrate = \"1gbit\"\nqueue = \"2ms\"",
+    "[[port.class]]\nname = \"a\"\nrate = \"1mbit\"",
+    "[[port.filter]]\nclass = \"a\"",
+    "[[port.filter]]\nclass = \"free\"\ninterface = \"b\"",
+    "interface = \"veth-b\"",
+    "queue = \"2ms\"",
+    "shaper = \"cbq\"",
+    "[[wire]]\nports = [\"b\", \"veth-c\"]",
+    "[[wire]]\nports = [\"veth-d\", \"e0a\"]",
+    "[[wire]]\nports = [\"e0b\", \"e1a\"]",
+    "ports = [\"b\", \"e0a\"]",
+    "[[epair]]\nname = \"e0\"",
+    "[[epair]]\nname = \"e1\"",
+    "[[epair]]",
+    "[[bridge]]\nname = \"lan\"\nports = [\"b\", \"veth-c\"]",
+    "[[bridge]]\nname = \"lan\"\nports = [\"b\", \"veth-d\", \"e0a\"]",
+    "[[bridge]]\nname = \"lan2\"\nports = [\"e0b\", \"e1a\", \"e1b\"]",
+    "[[bridge]]",
+    "stations_max = 7",
+    "ageing = \"10s\"",
+    "[[router]]\nname = \"gw\"",
+    "[[router.interface]]\nport = \"e0b\"\naddress = [\"10.0.0.1/24\", \"fd00::1/64\"]",
+    "[[router.interface]]\nport = \"veth-c\"\naddress = [\"10.0.1.1/31\"]",
+    "[[router.interface]]\nport = \"b\"\naddress = [\"10.0.0.129/25\"]",
+    "mac = \"02:00:00:00:00:01\"",
+    "mtu = 1280",
+    "[[router.route]]\nto = \"default\"\nvia = \"10.0.0.254\"",
+    "[[router.route]]\nto = \"::/0\"\nvia = \"fe80::1\"\nport = \"e0b\"",
+    "[[router.route]]\nto = \"10.9.0.0/16\"\nport = \"veth-c\"",
+    "[[router.neighbour]]\naddress = \"10.0.0.9\"\nmac = \"02:00:00:00:00:09\"",
 ];
 
 /// Any text.
@@ -52,7 +87,10 @@ pub fn topology_files(bytes: &[u8]) {
 /// Lines of such files in any order, some of them with something else in front.
 pub fn topologies(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
-    let mut text = String::from("[[limit]]\ndevice = \"veth-a\"\nrate = \"100mbit\"\n");
+    let mut text = String::new();
+    if draw.flag() {
+        text += "[[limit]]\ndevice = \"veth-a\"\nrate = \"100mbit\"\n";
+    }
     while !draw.is_empty() {
         if draw.rarely(32) {
             text.push(char::from(draw.u8()));
@@ -68,15 +106,23 @@ fn look_at(text: &str) {
         "classes.toml" => Ok((path.into(), CLASSES.into())),
         _ => Err("there is no such file".into()),
     };
-    match topology::read(FILE, text, opened) {
+    match topology::read(FILE, text, "4711", opened) {
         Err(all) => {
             assert!(!all.is_empty());
-            all.iter().for_each(|told| look_at_told(told, text));
+            all.iter()
+                .filter(|told| !told.starts_with("classes.toml:"))
+                .for_each(|told| look_at_told(told, text));
         }
-        Ok(Topology { limits, warnings }) => {
-            warnings.iter().for_each(|told| look_at_told(told, text));
-            assert!(!limits.is_empty());
+        Ok(Topology { name, limits, plan, ports, warnings }) => {
+            // Those of a classes file are in that.
+            warnings
+                .iter()
+                .filter(|told| !told.starts_with("classes.toml:"))
+                .for_each(|told| look_at_told(told, text));
+            assert!(!limits.is_empty() || plan.is_some());
             limits.iter().for_each(look_at_limit);
+            let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+            plan.iter().for_each(|plan| look_at_plan(&name, &names, plan));
         }
     }
 }
@@ -98,7 +144,7 @@ fn look_at_limit(limit: &LimitWanted) {
         let now = LimitNow { record: &record, is_whole: true };
         assert_eq!(compare(Some(now), &asked), None);
         let text = write(&[LimitPlace { device: limit.device.clone(), pid: limit.pid, record: &record }]);
-        let again = topology::read(FILE, &text, |path| Err(path.into()));
+        let again = topology::read(FILE, &text, "", |path| Err(path.into()));
         let again = again.unwrap_or_else(|told| panic!("{told:?}\n{text}"));
         let [again] = &again.limits[..] else { panic!("{text}") };
         assert_eq!(

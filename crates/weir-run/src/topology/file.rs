@@ -1,81 +1,50 @@
-//! The shape of a topology file: its tables and keys as they are written, every value with its place.
+//! A topology file taken apart into its tables, and what is said of those that are not of the right shape.
 //!
 //! Rule: one wrong table hides no other: each is read by itself, so that what is wrong with several is told at once. A key or table that
 //! is not known is refused with the one that is near; one that is a command's, with the command.
 //!
-//! The same types write a file. Limits: of one table the first thing that is not of the right shape is told.
+//! Limits: of one table the first thing that is not of the right shape is told.
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use crate::classes::file::{Class, Filter};
+use super::tables::{BridgeTable, LimitTable, PortTable, RouterTable, TopologyFile};
 use crate::nearest::did_you_mean;
 use crate::source::Source;
 
 /// What is done by a command, and not by a file.
-const COMMANDS: [&str; 4] = ["wire", "run", "gen", "sink"];
-const LIMIT: &str = "limit";
-/// What belongs to a limit, and is easily written beside it.
-const OF_A_LIMIT: [(&[&str], &str); 2] = [
-    (&["class", "filter"], "[[limit.class]] and [[limit.filter]] below its [[limit]]"),
-    (
-        &["device", "pid", "name", "rate", "rate_back", "burst", "optional", "classes_file", "default"],
-        "its line below [[limit]]",
-    ),
+const COMMANDS: [&str; 3] = ["run", "gen", "sink"];
+/// The tables that there may be, each several times, and what stands in one.
+const TABLES: [(&str, &str); 6] = [
+    ("limit", "its device and rate"),
+    ("port", "its interface"),
+    ("wire", "the two ports it joins"),
+    ("epair", "its name"),
+    ("bridge", "its name and ports"),
+    ("router", "its name, and its interfaces in [[router.interface]]"),
 ];
-
-/// The file.
-#[derive(Debug, Default, Serialize)]
-pub struct TopologyFile {
-    /// `[[limit]]`, in order.
-    #[serde(rename = "limit")]
-    pub limits: Vec<LimitTable>,
-}
-
-/// `[[limit]]`.
-#[derive(Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct LimitTable {
-    /// Where it is.
-    #[serde(skip)]
-    pub at: Range<usize>,
-    /// The interface.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<Spanned<String>>,
-    /// The process whose namespace it is in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pid: Option<Spanned<i64>>,
-    /// What it is called.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<Spanned<String>>,
-    /// What programs behind it may send.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<Spanned<String>>,
-    /// What may be sent to them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate_back: Option<Spanned<String>>,
-    /// How much may pass at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<Spanned<String>>,
-    /// Whether it may be missing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub optional: Option<bool>,
-    /// Where its classes are.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub classes_file: Option<Spanned<String>>,
-    /// The class of what no filter matches.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub default: Option<Spanned<String>>,
-    /// `[[limit.class]]`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub class: Vec<Class>,
-    /// `[[limit.filter]]`, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub filter: Vec<Filter>,
-}
+const NAME: &str = "name";
+/// Tables of a kind, but for limits in place; more could hardly be meant, and are not looked at.
+pub(super) const TABLES_MAX: usize = 4096;
+/// What belongs into a table, and is easily written beside it.
+const PLACES: [(&[&str], &str); 7] = [
+    (
+        &["class", "filter"],
+        "is a limit's or a port's: write it as [[limit.KEY]] below its [[limit]], or [[port.KEY]] below its [[port]]",
+    ),
+    (&["interface", "route", "neighbour"], "is a router's: write it as [[router.KEY]] below its [[router]]"),
+    (
+        &["rate", "burst", "classes_file", "default"],
+        "is a limit's or a port's: write its line below [[limit]] or [[port]]",
+    ),
+    (&["device", "pid", "rate_back", "optional"], "is a limit's: write its line below [[limit]]"),
+    (&["queue", "shaper"], "is a port's: write its line below [[port]]"),
+    (&["stations_max", "ageing"], "is a bridge's: write its line below [[bridge]]"),
+    (&["address", "mac", "mtu"], "is a router's: write its line below [[router.interface]]"),
+];
 
 /// Something wrong with a file, and where that is, in bytes of it.
 #[derive(Debug)]
@@ -96,39 +65,85 @@ impl Told {
 /// Reads the tables, those that can be, and tells what is wrong with the others.
 pub(super) fn tables(source: Source) -> (TopologyFile, Vec<Told>) {
     let mut file = TopologyFile::default();
+    let mut taker = Taker { source, told: Vec::new(), is_partial: false };
     let root = match DeTable::parse(source.text) {
         Ok(root) => root.into_inner(),
         Err(error) => return (file, vec![explained(source, 0..0, &error)]),
     };
-    let mut told = Vec::new();
     for (key, value) in root {
         match key.as_ref().as_ref() {
-            LIMIT => limits(source, value, &mut file, &mut told),
-            other => told.push(Told::new(source, key.span(), unknown(other))),
+            NAME => file.name = taker.table(value).map(|(_, name)| name),
+            "limit" => file.limits = taker.each(0, value, |at, table| LimitTable { at, ..table }),
+            "port" => file.ports = taker.each(1, value, |at, table| PortTable { at, ..table }),
+            "wire" => file.wires = taker.each(2, value, |_, table| table),
+            "epair" => file.epairs = taker.each(3, value, |_, table| table),
+            "bridge" => file.bridges = taker.each(4, value, |at, table| BridgeTable { at, ..table }),
+            "router" => file.routers = taker.each(5, value, |at, table| RouterTable { at, ..table }),
+            other => {
+                taker.told.push(Told::new(source, key.span(), unknown(other)));
+                taker.is_partial = true;
+            }
         }
     }
-    (file, told)
+    file.is_partial = taker.is_partial;
+    (file, taker.told)
 }
 
-fn limits(source: Source, value: Spanned<DeValue<'_>>, file: &mut TopologyFile, told: &mut Vec<Told>) {
-    let at = value.span();
-    let DeValue::Array(tables) = value.into_inner() else {
-        told.push(Told::new(source, at, "a file may have several limits: write [[limit]], in two brackets"));
-        return;
-    };
-    for table in tables {
-        let at = table.span();
-        if !matches!(table.as_ref(), DeValue::Table(_)) {
-            told.push(Told::new(
-                source,
-                at,
-                "a limit is a table: write [[limit]], and below it its device and rate",
-            ));
-            continue;
+/// The work of taking apart: what was told so far.
+struct Taker<'a> {
+    source: Source<'a>,
+    told: Vec<Told>,
+    is_partial: bool,
+}
+
+impl Taker<'_> {
+    /// All tables of one of [`TABLES`], each told where it is.
+    fn each<T: DeserializeOwned>(
+        &mut self,
+        place: usize,
+        value: Spanned<DeValue<'_>>,
+        of: impl Fn(Range<usize>, T) -> T,
+    ) -> Vec<T> {
+        let (key, content) = TABLES[place];
+        let at = value.span();
+        let DeValue::Array(tables) = value.into_inner() else {
+            let why = format!("a file may have several {key}s: write [[{key}]], in two brackets");
+            self.told.push(Told::new(self.source, at, why));
+            self.is_partial = true;
+            return Vec::new();
+        };
+        let mut read = Vec::new();
+        for (number, table) in tables.into_iter().enumerate() {
+            if number == TABLES_MAX && key != "limit" {
+                let why = format!("a file has {TABLES_MAX} {key}s at most: put the rest into another");
+                self.told.push(Told::new(self.source, table.span(), why));
+                self.is_partial = true;
+                break;
+            }
+            let table = if matches!(table.as_ref(), DeValue::Table(_)) {
+                self.table(table)
+            } else {
+                let article = if key.starts_with('e') { "an" } else { "a" };
+                let why = format!("{article} {key} is a table: write [[{key}]], and below it {content}");
+                self.told.push(Told::new(self.source, table.span(), why));
+                None
+            };
+            // No table calls a limit by its name.
+            self.is_partial |= table.is_none() && key != "limit";
+            read.extend(table.map(|(at, table)| of(at, table)));
         }
-        match LimitTable::deserialize(toml::de::ValueDeserializer::from(table)) {
-            Ok(limit) => file.limits.push(LimitTable { at, ..limit }),
-            Err(error) => told.push(explained(source, at, &error)),
+        read
+    }
+
+    /// One value and where it is, or what is wrong with it.
+    fn table<T: DeserializeOwned>(&mut self, value: Spanned<DeValue<'_>>) -> Option<(Range<usize>, T)> {
+        let at = value.span();
+        match T::deserialize(ValueDeserializer::from(value)) {
+            Ok(table) => Some((at, table)),
+            Err(error) => {
+                self.told.push(explained(self.source, at, &error));
+                None
+            }
         }
     }
 }
@@ -143,13 +158,17 @@ fn unknown(key: &str) -> String {
     // People write the plural of what may be there several times.
     let singular = key.strip_suffix('s').unwrap_or(key);
     let command = COMMANDS.iter().find(|command| [key, singular].contains(*command));
-    let place = OF_A_LIMIT.iter().find(|(keys, _)| keys.contains(&key));
+    let place = PLACES.iter().find_map(|(keys, place)| {
+        let known = [key, singular].into_iter().find(|word| keys.contains(word))?;
+        Some((known, place))
+    });
     match (command, place) {
         (Some(command), _) => format!("[[{command}]] is not yet in a file; use `weir {command}`"),
-        (None, Some((_, place))) => format!("`{key}` is a limit's: write {place}"),
+        (None, Some((known, place))) => format!("`{key}` {}", place.replace("KEY", known)),
         (None, None) => {
-            let near = did_you_mean(key, [LIMIT]);
-            format!("unknown table or key `{key}`: a file has [[{LIMIT}]] tables{near}")
+            let near = did_you_mean(key, TABLES.map(|(table, _)| table).into_iter().chain([NAME]));
+            let tables = TABLES.map(|(table, _)| format!("[[{table}]]")).join(", ");
+            format!("unknown table or key `{key}`: a file has a name, and the tables {tables}{near}")
         }
     }
 }

@@ -11,7 +11,7 @@ use super::*;
 use crate::limits::burst_bytes_default;
 
 fn parse(text: &str) -> Result<Topology, Vec<String>> {
-    read("weir.toml", text, |path| match path {
+    read("weir.toml", text, "", |path| match path {
         "office.toml" => {
             Ok(("etc/office.toml".into(), "[[class]]\nname = \"a\"\nrate = \"10mbit\"\n".into()))
         }

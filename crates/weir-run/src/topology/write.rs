@@ -1,16 +1,18 @@
-//! The limits that there are, as a topology file that says the same.
+//! The limits that there are, as a topology file that says the same; and so a plan ([`plan`]).
 //!
 //! Rule: what is written is read again as what there is, so that applying it changes nothing. What has its default is left out. Both ways
 //! of a pair are one table where one can say both.
 
+pub mod plan;
+
 use toml::Spanned;
-use weir_core::classify::{Conditions, Target};
+use weir_core::classify::{Classifier, Conditions, Target};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 
-use super::file::{LimitTable, TopologyFile};
+use super::tables::{LimitTable, TopologyFile};
 use crate::classes::FREE;
 use crate::classes::file::{Class, Filter, Words};
 use crate::limits::{burst_bytes_default, is_name};
@@ -48,7 +50,11 @@ pub fn write(limits: &[LimitPlace]) -> String {
     if tables.is_empty() {
         return String::new();
     }
-    toml::to_string(&TopologyFile { limits: tables }).expect("tables of texts, numbers and tables of them")
+    text(&TopologyFile { limits: tables, ..TopologyFile::default() })
+}
+
+fn text(file: &TopologyFile) -> String {
+    toml::to_string(file).expect("tables of texts, numbers and tables of them")
 }
 
 impl LimitPlace<'_> {
@@ -84,7 +90,7 @@ impl LimitPlace<'_> {
         if !classes.classes.is_empty() {
             table.default = Some(spanned(name_of(&classes, classes.classifier.otherwise())));
             table.class = classes.classes.iter().map(|class| class_table(&classes, class)).collect();
-            table.filter = filter_tables(&classes);
+            table.filter = filter_tables_in_place(&classes);
         }
         table
     }
@@ -101,7 +107,7 @@ fn tables_of(classes: &ClassesAsked) -> String {
     let tables = LimitTable {
         default: Some(spanned(name_of(classes, classes.classifier.otherwise()))),
         class: classes.classes.iter().map(|class| class_table(classes, class)).collect(),
-        filter: filter_tables(classes),
+        filter: filter_tables_in_place(classes),
         ..LimitTable::default()
     };
     toml::to_string(&tables).unwrap_or_default()
@@ -134,7 +140,16 @@ fn class_table(classes: &ClassesAsked, class: &ClassAsked) -> Class {
     }
 }
 
-fn filter_tables(classes: &ClassesAsked) -> Vec<Filter> {
+fn filter_tables_in_place(classes: &ClassesAsked) -> Vec<Filter> {
+    filter_tables(&classes.classifier, |target| name_of(classes, target), |_| None)
+}
+
+/// The rules of a classifier as filters; what it leads to and interfaces as they are called.
+fn filter_tables(
+    classifier: &Classifier,
+    class: impl Fn(Target) -> String,
+    interface: impl Fn(u16) -> Option<String>,
+) -> Vec<Filter> {
     let words = |word: Option<String>| word.map(|word| spanned(Words::one(word)));
     let ports = |range: &Option<std::ops::RangeInclusive<u16>>| {
         range.as_ref().map(|range| match (range.start(), range.end()) {
@@ -142,17 +157,17 @@ fn filter_tables(classes: &ClassesAsked) -> Vec<Filter> {
             (start, end) => format!("{start}-{end}"),
         })
     };
-    let rules = classes.classifier.rules().iter().map(|rule| {
+    let rules = classifier.rules().iter().map(|rule| {
         let Conditions { from, to, protocol, from_ports, to_ports, dscp, .. } = &rule.conditions;
         Filter {
-            interface: None,
+            interface: rule.conditions.interface.and_then(&interface).map(spanned),
             from: words(from.map(|subnet| subnet.to_string())),
             to: words(to.map(|subnet| subnet.to_string())),
             protocol: words(protocol.map(|number| number.to_string())),
             from_ports: words(ports(from_ports)),
             to_ports: words(ports(to_ports)),
             dscp: words(dscp.map(|number| number.to_string())),
-            class: spanned(name_of(classes, rule.target)),
+            class: spanned(class(rule.target)),
         }
     });
     rules.collect()

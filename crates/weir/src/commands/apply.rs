@@ -60,6 +60,12 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
     let topology = read(&arguments.file)?;
+    if topology.plan.is_some() {
+        let file = arguments.file.display();
+        return Err(Failure::usage(format!(
+            "{file} has ports, which `weir apply` cannot carry, as it ends when the limits are set: use `weir up {file}`"
+        )));
+    }
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: format!("applying {}", arguments.file.display()) }.into());
     }

@@ -29,6 +29,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: "removing limits".into() }.into());
     }
+    if topology.limits.is_empty() {
+        output::print_line(format_args!(
+            "{} has no limit in place, so nothing is removed",
+            arguments.file.display()
+        ))?;
+    }
     let mut status = ExitCode::SUCCESS;
     for wanted in &topology.limits {
         match remove(wanted) {

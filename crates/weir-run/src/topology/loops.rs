@@ -1,0 +1,90 @@
+//! Circles of bridges: links by which a flooded frame would come back to the bridge that flooded it.
+//!
+//! Rule: links are taken in the order of the file; one that joins bridges which those before it join already closes a circle, and is told
+//! with all that are in it. So what is left without the told ones is a forest.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::stages::Stages;
+use crate::nearest::and;
+
+/// A link between two bridges.
+pub(super) struct Bridged {
+    /// Their places among the stages.
+    pub bridges: [usize; 2],
+    /// Where it is written.
+    pub at: Range<usize>,
+    /// The epairs that it leads through.
+    pub epairs: Vec<usize>,
+}
+
+/// A sentence for each circle, and where it is closed.
+pub(super) fn circle(
+    stages: &Stages,
+    mut links: Vec<Bridged>,
+    called: impl Fn(&[usize]) -> String,
+) -> Vec<(Range<usize>, String)> {
+    links.sort_by_key(|link| link.at.start);
+    let mut group: Vec<usize> = (0..stages.called.len()).collect();
+    // For each bridge, the links of the forest at it, each with the bridge behind it.
+    let mut forest: Vec<Vec<(usize, &Bridged)>> = vec![Vec::new(); stages.called.len()];
+    let mut told = Vec::new();
+    for link in &links {
+        let [one, other] = link.bridges;
+        let [first, second] = link.bridges.map(|bridge| root(&mut group, bridge));
+        if first != second {
+            group[first] = second;
+            forest[one].push((other, link));
+            forest[other].push((one, link));
+            continue;
+        }
+        let way = way(&forest, one, other);
+        let mut epairs: Vec<usize> = way.iter().flat_map(|(_, link)| link.epairs.iter().copied()).collect();
+        epairs.extend(&link.epairs);
+        let mut bridges = vec![stages.called[one].0.as_str()];
+        bridges.extend(way.iter().map(|(bridge, _)| stages.called[*bridge].0.as_str()));
+        let joined = match bridges[..] {
+            [only] => format!("joins the bridge {only} to itself"),
+            _ => format!("joins the bridges {} in a circle", and(&bridges)),
+        };
+        let joined = if epairs.len() == 1 { joined } else { joined.replacen("joins", "join", 1) };
+        let why = format!(
+            "{} {joined}, in which a flooded frame would go round for ever, as there is no spanning tree: take one link out",
+            called(&epairs)
+        );
+        told.push((link.at.clone(), why));
+    }
+    told
+}
+
+/// What stands for all bridges that are joined to one.
+fn root(group: &mut [usize], mut bridge: usize) -> usize {
+    while group[bridge] != bridge {
+        group[bridge] = group[group[bridge]];
+        bridge = group[bridge];
+    }
+    bridge
+}
+
+/// The way from one bridge to another that is joined to it: each link, and the bridge that it leads to.
+fn way<'a>(forest: &[Vec<(usize, &'a Bridged)>], from: usize, to: usize) -> Vec<(usize, &'a Bridged)> {
+    let mut come_by: Vec<Option<(usize, &Bridged)>> = vec![None; forest.len()];
+    let mut next = VecDeque::from([from]);
+    while let Some(bridge) = next.pop_front().filter(|bridge| *bridge != to) {
+        for &(other, link) in &forest[bridge] {
+            if other != from && come_by[other].is_none() {
+                come_by[other] = Some((bridge, link));
+                next.push_back(other);
+            }
+        }
+    }
+    let mut way = Vec::new();
+    let mut bridge = to;
+    while let Some((before, link)) = come_by[bridge].filter(|_| bridge != from) {
+        way.push((bridge, link));
+        bridge = before;
+    }
+    way.reverse();
+    way
+}

@@ -1,0 +1,230 @@
+//! Files of ports and what joins them: what they come to, and that a plan is written as a file that says the same.
+
+use smoltcp::wire::EthernetAddress;
+use weir_core::net::bridge::AGEING_NS;
+use weir_core::shaper::tbf::Limit;
+use weir_path::plan::{Attachment, StagePlan};
+
+use super::write::plan::write;
+use super::*;
+
+fn parse(text: &str) -> Result<Topology, Vec<String>> {
+    parse_at("4711", text)
+}
+
+fn parse_at(machine_id: &str, text: &str) -> Result<Topology, Vec<String>> {
+    read("etc/office.toml", text, machine_id, |path| match path {
+        "o.toml" => Ok(("etc/o.toml".into(), "[[class]]\nname = \"x\"\nrate = \"10mbit\"\n".into())),
+        _ => Err("there is no such file".into()),
+    })
+}
+
+fn plan(text: &str) -> Plan {
+    parse(text).unwrap_or_else(|told| panic!("{}", told.join("\n"))).plan.expect("a plan")
+}
+
+/// What one file says, written and read again.
+fn again(topology: &Topology) -> Topology {
+    let names: Vec<&str> = topology.ports.iter().map(|port| port.name.as_str()).collect();
+    let text = write(&topology.name, &names, topology.plan.as_ref().expect("a plan"));
+    parse_at("other", &text).unwrap_or_else(|told| panic!("{}\n{text}", told.join("\n")))
+}
+
+fn example(name: &str) -> String {
+    let path = format!("{}/../../examples/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn router(stage: &StagePlan) -> &weir_core::net::router::RouterSettings {
+    match &stage.kind {
+        StageKind::Router(router) => router,
+        StageKind::Bridge { .. } => panic!("{} is a bridge", stage.name),
+    }
+}
+
+const TWO: &str =
+    "[[port]]\ninterface = \"veth-a\"\nname = \"a\"\n[[port]]\ninterface = \"veth-b\"\nname = \"b\"\n";
+
+#[test]
+fn a_wire_is_two_ports_and_a_link() {
+    let text = TWO.replacen("name = \"a\"", "rate = \"200mbit\"\nqueue = \"2ms\"", 1);
+    let topology = parse(&format!("{text}[[wire]]\nports = [\"b\", \"veth-a\"]\n")).unwrap();
+    assert_eq!((topology.name.as_str(), topology.warnings.len()), ("office", 0));
+    let at = |place: usize| (topology.ports[place].name.as_str(), topology.ports[place].at.as_str());
+    assert_eq!((at(0), at(1)), (("veth-a", "etc/office.toml:2:13"), ("b", "etc/office.toml:6:13")));
+    let plan = topology.plan.unwrap();
+    assert_eq!(plan.links, [[Attachment::Port(0), Attachment::Port(1)]]);
+    let limits = plan.ports[0].limits.unwrap();
+    assert_eq!((limits.rate.bits_per_s(), limits.burst_bytes), (200_000_000, 50_000));
+    assert_eq!((limits.limit, limits.peak), (Limit::TimeNs(2_000_000), None));
+    assert!(plan.ports[1].limits.is_none() && plan.ports[1].classes.is_none());
+}
+
+#[test]
+fn limits_in_place_go_on_beside_ports() {
+    let limit = "[[limit]]\ndevice = \"veth-c\"\nrate = \"10mbit\"\n";
+    assert!(parse(limit).unwrap().plan.is_none());
+    let both = parse(&format!("{limit}{TWO}[[wire]]\nports = [\"a\", \"b\"]\n")).unwrap();
+    assert_eq!(both.counts().map(|(number, _)| number), [2, 0, 0, 1]);
+    assert!(both.plan.is_some());
+    let unnamed = read("a b.toml", limit, "", |path| Err(path.into())).unwrap();
+    assert_eq!(unnamed.name, "a b", "which nothing is called by");
+}
+
+#[test]
+fn epairs_are_links_between_what_their_ends_are_joined_to() {
+    let text = format!(
+        "{TWO}[[epair]]\nname = \"e0\"\n[[epair]]\nname = \"e1\"\n[[epair]]\nname = \"e2\"\n\
+         [[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"e2a\"\naddress = [\"10.0.0.1/24\"]\n\
+         [[bridge]]\nname = \"lan\"\nports = [\"b\", \"e0b\", \"e2b\"]\n[[wire]]\nports = [\"a\", \"e1a\"]\n[[wire]]\nports = [\"e1b\", \"e0a\"]\n"
+    );
+    let topology = parse(&text).unwrap();
+    let plan = topology.plan.as_ref().unwrap();
+    let names: Vec<_> = plan.stages.iter().map(|stage| stage.name.as_str()).collect();
+    assert_eq!(names, ["gw", "lan"], "in the order of the file");
+    let expected = [
+        [Attachment::Port(0), Attachment::Stage(1, 1)],
+        [Attachment::Port(1), Attachment::Stage(1, 0)],
+        [Attachment::Stage(0, 0), Attachment::Stage(1, 2)],
+    ];
+    assert_eq!(plan.links, expected);
+    assert!(matches!(
+        plan.stages[1].kind,
+        StageKind::Bridge { ports: 3, stations_max: 4096, ageing_ns: AGEING_NS }
+    ));
+    assert_eq!(again(&topology).plan.unwrap().links, expected);
+}
+
+#[test]
+fn a_router_has_what_its_tables_say() {
+    let text = format!(
+        "{TWO}[[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"a\"\naddress = [\"10.0.0.1/24\", \"fd00::1/64\"]\nmtu = 9000\n\
+         [[router.interface]]\nport = \"b\"\naddress = [\"10.0.1.1/24\"]\nmac = \"02:00:00:00:00:01\"\n\
+         [[router.route]]\nto = \"default\"\nvia = \"10.0.1.254\"\n[[router.route]]\nto = \"::/0\"\nvia = \"fe80::1\"\nport = \"a\"\n\
+         [[router.route]]\nto = \"10.9.0.0/16\"\nport = \"b\"\n\
+         [[router.neighbour]]\naddress = \"10.0.0.9\"\nmac = \"02:00:00:00:00:09\"\n"
+    );
+    let topology = parse(&text).unwrap();
+    let plan = topology.plan.as_ref().unwrap();
+    let gw = router(&plan.stages[0]);
+    assert_eq!(gw.interfaces.iter().map(|own| own.mtu_bytes).collect::<Vec<_>>(), [9000, 1500]);
+    assert_eq!(gw.interfaces[1].mac, EthernetAddress([2, 0, 0, 0, 0, 1]));
+    let routes =
+        gw.routes.iter().map(|route| (route.destination.to_string(), route.interface, route.gateway));
+    let address = |text: &str| text.parse().ok();
+    let expected = [
+        ("0.0.0.0/0".to_string(), 1, address("10.0.1.254")),
+        ("::/0".into(), 0, address("fe80::1")),
+        ("10.9.0.0/16".into(), 1, None),
+    ];
+    assert_eq!(routes.collect::<Vec<_>>(), expected);
+    assert_eq!((gw.neighbours[0].interface, gw.neighbours[0].mac.0[5], gw.neighbours_max), (0, 9, 1025));
+    assert!(weir_core::net::route::RouteTable::compile(&gw.interfaces, &gw.routes).is_ok());
+    assert_eq!(router(&again(&topology).plan.unwrap().stages[0]), gw);
+}
+
+#[test]
+fn a_mac_is_the_same_at_each_start_and_other_elsewhere() {
+    let text = format!(
+        "{TWO}[[wire]]\nports = [\"b\", \"e0a\"]\n[[epair]]\nname = \"e0\"\n[[router]]\nname = \"gw\"\n\
+         [[router.interface]]\nport = \"a\"\naddress = [\"10.0.0.1/24\"]\n[[router.interface]]\nport = \"e0b\"\naddress = [\"10.0.1.1/24\"]\n"
+    );
+    let macs = |machine_id: &str| {
+        let plan = parse_at(machine_id, &text).unwrap().plan.unwrap();
+        router(&plan.stages[0]).interfaces.iter().map(|own| own.mac).collect::<Vec<_>>()
+    };
+    let own = macs("4711");
+    assert_eq!(own, macs("4711"));
+    assert!(own[0] != own[1] && macs("4712").iter().all(|mac| !own.contains(mac)));
+}
+
+#[test]
+fn classes_of_a_port_are_those_of_a_wire() {
+    let text = format!(
+        "{}rate = \"100mbit\"\nshaper = \"cbq\"\ndefault = \"free\"\n[[port.class]]\nname = \"x\"\nrate = \"10mbit\"\nbounded = true\n\
+         full = \"ecn\"\nmax_wait = \"50ms\"\nqueue = \"7ms\"\nquantum = \"3kb\"\npriority = 3\n[[port.filter]]\ninterface = \"veth-a\"\n\
+         to = [\"10.0.0.0/8\", \"fd00::/8\"]\nto_ports = [80, \"90-99\"]\nclass = \"x\"\n[[wire]]\nports = [\"a\", \"b\"]\n",
+        TWO
+    );
+    let topology = parse(&text).unwrap();
+    let of = |topology: &Topology| topology.plan.as_ref().unwrap().ports[1].classes.clone().unwrap();
+    let classes = of(&topology);
+    assert_eq!(classes.classifier.rules().len(), 4);
+    assert!(classes.classifier.rules().iter().all(|rule| rule.conditions.interface == Some(0)));
+    assert_eq!(format!("{classes:?}"), format!("{:?}", of(&again(&topology))));
+    let beside =
+        parse(&format!("{TWO}classes_file = \"o.toml\"\n[[wire]]\nports = [\"a\", \"b\"]\n")).unwrap();
+    assert_eq!(of(&beside).classes.len(), 1);
+}
+
+#[test]
+fn networks_within_each_other_are_warned_of() {
+    let text = format!(
+        "{TWO}[[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"a\"\naddress = [\"10.0.0.1/24\"]\n\
+         [[router.interface]]\nport = \"b\"\naddress = [\"10.0.0.129/25\"]\n"
+    );
+    let topology = parse(&text).unwrap();
+    let [warning] = &topology.warnings[..] else { panic!("{:?}", topology.warnings) };
+    assert!(warning.contains(":14:12: 10.0.0.128/25 lies in 10.0.0.0/24 of interface a"), "{warning}");
+}
+
+#[test]
+fn what_is_wrong_is_told_at_once_and_hides_nothing() {
+    let text = format!(
+        "{TWO}rate = \"fast\"\n[[wire]]\nports = [\"a\", \"bb\"]\n[[bridge]]\nname = \"lan\"\nports = [\"b\"]\nageing = \"1\"\n\
+         [[router]]\nname = \"a\"\n"
+    );
+    let told = parse(&text).unwrap_err();
+    let lines: Vec<_> = told.iter().map(|told| told.split(':').nth(1).unwrap()).collect();
+    assert_eq!(lines, ["7", "9", "12", "13", "15", "15"], "{told:#?}");
+    assert!(
+        told[1].contains("there is no port or end of an epair \"bb\"; did you mean \"b\"?"),
+        "{}",
+        told[1]
+    );
+    // Names that a table may have which could not be read are not missed.
+    let told = parse(&text.replace("name = \"b\"\n", "nmae = \"bb\"\n")).unwrap_err();
+    assert!(!told.iter().any(|told| told.contains("there is no port")), "{told:#?}");
+}
+
+#[test]
+fn a_circle_of_bridges_is_told_with_all_that_is_in_it() {
+    let bridge = |name: &str, ports: &str| format!("[[bridge]]\nname = \"{name}\"\nports = [{ports}]\n");
+    let epairs: String = (0..4).map(|number| format!("[[epair]]\nname = \"e{number}\"\n")).collect();
+    let text = format!(
+        "{TWO}{epairs}{}{}{}",
+        bridge("x", "\"a\", \"e0a\", \"e3a\", \"e2b\""),
+        bridge("y", "\"b\", \"e0b\", \"e1a\""),
+        bridge("z", "\"e1b\", \"e2a\", \"e3b\"")
+    );
+    let told = parse(&text).unwrap_err();
+    assert_eq!(told.len(), 2, "{told:#?}");
+    assert!(told[0].contains("epairs e0, e1 and e2 join the bridges x, y and z in a circle"), "{}", told[0]);
+    // Routers may stand in one.
+    let router = |name: &str, one: &str, other: &str, net: u8| {
+        format!(
+            "[[router]]\nname = \"{name}\"\n[[router.interface]]\nport = \"{one}\"\naddress = [\"10.{net}.0.1/24\"]\n\
+             [[router.interface]]\nport = \"{other}\"\naddress = [\"10.{net}.1.1/24\"]\n"
+        )
+    };
+    let two: String = (0..2).map(|number| format!("[[epair]]\nname = \"e{number}\"\n")).collect();
+    let text = format!(
+        "{TWO}[[wire]]\nports = [\"a\", \"b\"]\n{two}{}{}",
+        router("r", "e0a", "e1a", 1),
+        router("s", "e0b", "e1b", 2)
+    );
+    assert_eq!(plan(&text).links.len(), 3);
+}
+
+#[test]
+fn the_examples_are_right() {
+    for (name, ports, stages, links) in [("bridge.toml", 2, 1, 2), ("router.toml", 5, 3, 7)] {
+        let text = example(name);
+        let topology = read(name, &text, "", |path| Err(path.into()))
+            .unwrap_or_else(|told| panic!("{}", told.join("\n")));
+        assert_eq!(topology.warnings, Vec::<String>::new());
+        let plan = topology.plan.as_ref().unwrap();
+        assert_eq!((plan.ports.len(), plan.stages.len(), plan.links.len()), (ports, stages, links));
+        assert_eq!(format!("{:?}", again(&topology).plan.unwrap()), format!("{plan:?}"));
+    }
+}

@@ -1,0 +1,260 @@
+//! The routes and static neighbours of a `[[router]]`.
+//!
+//! Rule: the interface that a route leaves by is the one whose network has its gateway; where that cannot say it (no gateway, a link-local
+//! one), the route says it itself. What a router does with routes is its own rule (`weir_core::net::route`), which is asked here.
+//!
+//! Source: ip-route(8) (`default`, `via`; host bits are refused), RFC 1812 section 5.2.4.3.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::Range;
+
+use smoltcp::wire::IpCidr;
+use toml::Spanned;
+use weir_core::net::route::{Interface, Route, RouteError, network};
+use weir_core::net::router::{RouterSettings, StaticNeighbour};
+
+use super::check::TopologyReader;
+use super::mac;
+use super::routers::{HostPart, at_port, check_station, host_part, prefix_len};
+use super::tables::{NeighbourTable, RouteTable, RouterTable};
+use crate::nearest::{and, did_you_mean};
+
+const DEFAULT: &str = "default";
+
+impl TopologyReader<'_> {
+    /// Reads the routes of a router, whose interfaces are there.
+    pub(super) fn routes(&mut self, table: &RouterTable, router: &mut RouterSettings) {
+        let mut seen: HashMap<IpCidr, Range<usize>> = HashMap::new();
+        for route in &table.route {
+            let Some(read) = self.route(table, route, &router.interfaces) else { continue };
+            if let Some(first) = seen.insert(read.destination, route.to.span()) {
+                let why = format!(
+                    "line {} has a route to {} already: keep one of them",
+                    self.line(&first),
+                    read.destination
+                );
+                self.tell(route.to.span(), why);
+            }
+            let own = table.interface.iter().zip(&router.interfaces);
+            let mut own =
+                own.filter(|(_, own)| own.addresses.iter().any(|own| network(own) == read.destination));
+            if let Some((own, _)) = own.next() {
+                let why = format!(
+                    "{} is the network of interface {}, which leads there without a route: take it out",
+                    read.destination,
+                    own.port.as_ref()
+                );
+                self.tell(route.to.span(), why);
+            }
+            router.routes.push(read);
+        }
+    }
+
+    /// A route, or `None` and what is wrong with it.
+    fn route(&mut self, table: &RouterTable, route: &RouteTable, interfaces: &[Interface]) -> Option<Route> {
+        let gateway = match &route.via {
+            Some(via) => Some(self.station(table, via, route.port.as_ref(), interfaces, "10.0.0.254")?),
+            None => None,
+        };
+        let destination = self.value(&Some(route.to.clone()), |text| destination(text, gateway));
+        let interface = match (&route.port, gateway) {
+            (Some(port), _) => self.interface(table, port),
+            (None, Some(gateway)) => nearest(interfaces, gateway),
+            (None, None) => {
+                let why = "a route says by what way: write via, the router to hand packets to, or port, where its stations are on the link";
+                self.tell(route.to.span(), why);
+                None
+            }
+        };
+        let (destination, interface) = destination.zip(interface)?;
+        let read = Route { destination, interface, gateway };
+        let at = route.via.as_ref().or(route.port.as_ref()).unwrap_or(&route.to);
+        match read.check(interfaces.get(usize::from(interface))?) {
+            Ok(()) => Some(read),
+            Err(why @ RouteError::Martian(_)) => {
+                self.tell(route.to.span(), format!("{why}; take it out"));
+                None
+            }
+            Err(RouteError::GatewayNotOnLink(_)) => {
+                let why = format!(
+                    "{} is on no network of this port: leave port out, or write another",
+                    at.as_ref()
+                );
+                self.tell(at.span(), why);
+                None
+            }
+            Err(why) => {
+                self.tell(at.span(), why);
+                None
+            }
+        }
+    }
+
+    /// Reads the static neighbours of a router, whose interfaces are there.
+    pub(super) fn neighbours(&mut self, table: &RouterTable, router: &mut RouterSettings) {
+        let mut seen: HashMap<(u16, IpAddr), Range<usize>> = HashMap::new();
+        for neighbour in &table.neighbour {
+            let mac =
+                mac::read(neighbour.mac.as_ref()).map_err(|why| self.tell(neighbour.mac.span(), why)).ok();
+            let Some((interface, address)) = self.neighbour(table, neighbour, &router.interfaces) else {
+                continue;
+            };
+            let at = neighbour.address.span();
+            if let Some(first) = seen.insert((interface, address), at.clone()) {
+                let why = format!("line {} has this neighbour already: keep one of them", self.line(&first));
+                self.tell(at, why);
+            }
+            router.neighbours.extend(mac.map(|mac| StaticNeighbour { interface, address, mac }));
+        }
+    }
+
+    fn neighbour(
+        &mut self,
+        table: &RouterTable,
+        neighbour: &NeighbourTable,
+        interfaces: &[Interface],
+    ) -> Option<(u16, IpAddr)> {
+        let at = &neighbour.address;
+        let address = self.station(table, at, neighbour.port.as_ref(), interfaces, "10.0.0.9")?;
+        let Some(port) = &neighbour.port else { return Some((nearest(interfaces, address)?, address)) };
+        let interface = self.interface(table, port)?;
+        if !is_link_local(address) && !is_on(interfaces.get(usize::from(interface))?, address) {
+            let why = format!("{address} is on no network of this port: leave port out, or write another");
+            self.tell(port.span(), why);
+            return None;
+        }
+        Some((interface, address))
+    }
+
+    /// The address of a station on a link of a router, which is not the router itself.
+    fn station(
+        &mut self,
+        table: &RouterTable,
+        text: &Spanned<String>,
+        port: Option<&Spanned<String>>,
+        interfaces: &[Interface],
+        example: &str,
+    ) -> Option<IpAddr> {
+        let read = || -> Result<IpAddr, String> {
+            let address: IpAddr = text
+                .as_ref()
+                .parse()
+                .map_err(|_| format!("\"{}\" is no address; write for example {example}", text.as_ref()))?;
+            if is_link_local(address) {
+                return match port {
+                    Some(_) => Ok(address),
+                    None => {
+                        Err(format!("{address} is link-local, and each link may have it: write the port too"))
+                    }
+                };
+            }
+            check_station(address)?;
+            let mut own = interfaces.iter().flat_map(|interface| &interface.addresses);
+            if own.any(|own| IpAddr::from(own.address()) == address) {
+                return Err(format!("{address} is this router's own address: write that of another"));
+            }
+            let Some(interface) = nearest(interfaces, address) else {
+                let all = interfaces.iter().flat_map(|interface| &interface.addresses);
+                let networks: Vec<String> = all.map(|own| network(own).to_string()).collect();
+                let networks: Vec<&str> = networks.iter().map(String::as_str).collect();
+                return Err(match networks.is_empty() {
+                    // What is wrong with them is told.
+                    true => String::new(),
+                    false => format!(
+                        "{address} is on no network of router {}, which are {}: give an interface an address there",
+                        table.name.as_ref(),
+                        and(&networks)
+                    ),
+                });
+            };
+            let own = interfaces[usize::from(interface)]
+                .addresses
+                .iter()
+                .filter(|own| own.contains_addr(&address.into()));
+            for own in own {
+                match host_part(&IpCidr::new(address.into(), own.prefix_len())) {
+                    HostPart::Station => {}
+                    HostPart::Network => {
+                        return Err(format!(
+                            "{address} is the network {} itself: write a station in it",
+                            network(own)
+                        ));
+                    }
+                    HostPart::Broadcast => {
+                        return Err(format!(
+                            "{address} is the broadcast address of {}: write a station in it",
+                            network(own)
+                        ));
+                    }
+                }
+            }
+            Ok(address)
+        };
+        match read() {
+            Ok(address) => Some(address),
+            Err(why) if why.is_empty() => None,
+            Err(why) => {
+                self.tell(text.span(), why);
+                None
+            }
+        }
+    }
+
+    /// The interface that a route or a neighbour names by its port.
+    fn interface(&mut self, table: &RouterTable, port: &Spanned<String>) -> Option<u16> {
+        let place = at_port(table, port);
+        if place.is_none() {
+            let ports: Vec<&str> =
+                table.interface.iter().map(|interface| interface.port.as_ref().as_str()).collect();
+            let near = did_you_mean(port.as_ref(), ports.iter().copied());
+            let why = format!("router {} has interfaces at {}{near}", table.name.as_ref(), and(&ports));
+            self.tell(port.span(), why);
+        }
+        place
+    }
+}
+
+/// Where a route leads.
+fn destination(text: &str, gateway: Option<IpAddr>) -> Result<IpCidr, String> {
+    const EXAMPLE: &str = "write for example 10.1.0.0/16, fd01::/48 or default";
+    if text == DEFAULT {
+        return match gateway {
+            Some(IpAddr::V4(_)) => Ok(IpCidr::new(IpAddr::from([0; 4]).into(), 0)),
+            Some(IpAddr::V6(_)) => Ok(IpCidr::new(IpAddr::from([0; 16]).into(), 0)),
+            None => Err("of which family without via? write 0.0.0.0/0 or ::/0".into()),
+        };
+    }
+    let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
+    let address: IpAddr = address.parse().map_err(|_| {
+        let near = did_you_mean(text, [DEFAULT]);
+        format!("\"{text}\" is no network; {EXAMPLE}{near}")
+    })?;
+    let whole = if address.is_ipv4() { 32 } else { 128 };
+    let len = len.map_or(Ok(whole), |len| prefix_len(address, len, 0))?;
+    let cidr = IpCidr::new(address.into(), len);
+    if network(&cidr) != cidr {
+        return Err(format!(
+            "{address} has bits behind its prefix of {len}: write {}, or {address}/{whole}",
+            network(&cidr)
+        ));
+    }
+    Ok(cidr)
+}
+
+/// The interface with the longest prefix that an address has.
+pub(super) fn nearest(interfaces: &[Interface], address: IpAddr) -> Option<u16> {
+    let all = (0..).zip(interfaces).flat_map(|(number, interface)| {
+        let on = interface.addresses.iter().filter(move |own| own.contains_addr(&address.into()));
+        on.map(move |own| (own.prefix_len(), number))
+    });
+    all.max_by_key(|(len, _)| *len).map(|(_, number)| number)
+}
+
+fn is_on(interface: &Interface, address: IpAddr) -> bool {
+    interface.addresses.iter().any(|own| own.contains_addr(&address.into()))
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}

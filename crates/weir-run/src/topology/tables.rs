@@ -1,0 +1,245 @@
+//! The tables of a topology file as they are written: every key with its type, every value with its place.
+//!
+//! Rule: a key that is not known is refused, so that a slip of the pen is never something left out. The same types write a file.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use crate::classes::file::{Class, Filter};
+
+/// A list of texts, each with its place.
+pub type Texts = Spanned<Vec<Spanned<String>>>;
+
+/// The file.
+#[derive(Debug, Default, Serialize)]
+pub struct TopologyFile {
+    /// What it is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<Spanned<String>>,
+    /// `[[limit]]`, in order; and so for the others.
+    #[serde(rename = "limit", skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitTable>,
+    /// `[[port]]`.
+    #[serde(rename = "port", skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortTable>,
+    /// `[[wire]]`.
+    #[serde(rename = "wire", skip_serializing_if = "Vec::is_empty")]
+    pub wires: Vec<WireTable>,
+    /// `[[epair]]`.
+    #[serde(rename = "epair", skip_serializing_if = "Vec::is_empty")]
+    pub epairs: Vec<EpairTable>,
+    /// `[[bridge]]`.
+    #[serde(rename = "bridge", skip_serializing_if = "Vec::is_empty")]
+    pub bridges: Vec<BridgeTable>,
+    /// `[[router]]`.
+    #[serde(rename = "router", skip_serializing_if = "Vec::is_empty")]
+    pub routers: Vec<RouterTable>,
+    /// Whether tables are missing here that could not be read, so that names may be missing that the file has.
+    #[serde(skip)]
+    pub is_partial: bool,
+}
+
+/// `[[limit]]`.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitTable {
+    /// Where it is.
+    #[serde(skip)]
+    pub at: Range<usize>,
+    /// The interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<Spanned<String>>,
+    /// The process whose namespace it is in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<Spanned<i64>>,
+    /// What it is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<Spanned<String>>,
+    /// What programs behind it may send.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Spanned<String>>,
+    /// What may be sent to them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_back: Option<Spanned<String>>,
+    /// How much may pass at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<Spanned<String>>,
+    /// Whether it may be missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optional: Option<bool>,
+    /// Where its classes are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes_file: Option<Spanned<String>>,
+    /// The class of what no filter matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<Spanned<String>>,
+    /// `[[limit.class]]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub class: Vec<Class>,
+    /// `[[limit.filter]]`, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<Filter>,
+}
+
+/// `[[port]]`.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortTable {
+    /// Where it is.
+    #[serde(skip)]
+    pub at: Range<usize>,
+    /// The interface.
+    pub interface: Spanned<String>,
+    /// What other tables call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<Spanned<String>>,
+    /// The limit of what leaves by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Spanned<String>>,
+    /// How much may pass at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<Spanned<String>>,
+    /// How much may stand, as a time at the rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Spanned<String>>,
+    /// Where its classes are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes_file: Option<Spanned<String>>,
+    /// The kind of tree of the classes that are here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shaper: Option<Spanned<String>>,
+    /// The class of what no filter matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<Spanned<String>>,
+    /// `[[port.class]]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub class: Vec<Class>,
+    /// `[[port.filter]]`, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<Filter>,
+}
+
+/// `[[wire]]`.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct WireTable {
+    /// The two that it joins.
+    pub ports: Texts,
+}
+
+/// `[[epair]]`.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct EpairTable {
+    /// What it is called; its ends have an `a` and a `b` behind that.
+    pub name: Spanned<String>,
+}
+
+/// `[[bridge]]`.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct BridgeTable {
+    /// Where it is.
+    #[serde(skip)]
+    pub at: Range<usize>,
+    /// What it is called.
+    pub name: Spanned<String>,
+    /// What it joins.
+    pub ports: Texts,
+    /// How many stations it remembers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stations_max: Option<Spanned<i64>>,
+    /// For how long, as a text with its unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ageing: Option<Spanned<String>>,
+}
+
+/// `[[router]]`.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterTable {
+    /// Where it is.
+    #[serde(skip)]
+    pub at: Range<usize>,
+    /// What it is called.
+    pub name: Spanned<String>,
+    /// `[[router.interface]]`, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interface: Vec<InterfaceTable>,
+    /// `[[router.route]]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub route: Vec<RouteTable>,
+    /// `[[router.neighbour]]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub neighbour: Vec<NeighbourTable>,
+}
+
+/// `[[router.interface]]`.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterfaceTable {
+    /// The port or epair end.
+    pub port: Spanned<String>,
+    /// Its addresses, each with the length of its network's prefix.
+    pub address: Texts,
+    /// Its link-layer address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Spanned<String>>,
+    /// The longest IP packet that its link takes, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<Spanned<i64>>,
+}
+
+/// `[[router.route]]`.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteTable {
+    /// Where it leads: a network, or `default`.
+    pub to: Spanned<String>,
+    /// The router that packets are handed to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub via: Option<Spanned<String>>,
+    /// The interface that they leave by, where `via` does not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<Spanned<String>>,
+}
+
+/// `[[router.neighbour]]`.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct NeighbourTable {
+    /// Its address.
+    pub address: Spanned<String>,
+    /// Its link-layer address.
+    pub mac: Spanned<String>,
+    /// The interface whose link it is on, where the address does not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<Spanned<String>>,
+}
+
+impl TopologyFile {
+    /// Whether there is anything that `weir up` carries.
+    pub fn has_path(&self) -> bool {
+        self.first_of_path().is_some()
+    }
+
+    /// The first place of anything that `weir up` carries.
+    pub fn first_of_path(&self) -> Option<Range<usize>> {
+        let ports = self.ports.iter().map(|port| port.interface.span());
+        let wires = self.wires.iter().map(|wire| wire.ports.span());
+        let epairs = self.epairs.iter().map(|epair| epair.name.span());
+        let bridges = self.bridges.iter().map(|bridge| bridge.name.span());
+        let routers = self.routers.iter().map(|router| router.name.span());
+        let all = ports.chain(wires).chain(epairs).chain(bridges).chain(routers);
+        all.min_by_key(|at| at.start)
+    }
+}
+
+impl PortTable {
+    /// What other tables call it.
+    pub fn called(&self) -> &Spanned<String> {
+        self.name.as_ref().unwrap_or(&self.interface)
+    }
+}

@@ -1,0 +1,215 @@
+//! A plan, as a topology file that says the same.
+//!
+//! Rule: what is written is read again as the same plan, with links in the order in which a file has them, first end first. What has its
+//! default is left out, but for MACs, which another machine would derive otherwise. A link between two stages becomes an epair.
+//!
+//! Limits: a file cannot say a queue in bytes, a peak rate, shares of flows in filters and other settings of a router than those in
+//! tables; they are left out.
+
+use std::collections::BTreeSet;
+
+use smoltcp::wire::EthernetAddress;
+use toml::Spanned;
+use weir_core::classify::Target;
+use weir_core::net::bridge::AGEING_NS;
+use weir_core::net::router::RouterSettings;
+use weir_core::rate::Rate;
+use weir_core::shaper::backlog::WhenFull;
+use weir_core::shaper::tbf::Limit;
+use weir_core::units::{size_text, time_text};
+use weir_path::classes::{ClassConfig, Classes, FREE, Kind};
+use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
+
+use super::super::mac;
+use super::super::names::end_name;
+use super::super::routers::MTU_DEFAULT;
+use super::super::routes::nearest;
+use super::super::stages::STATIONS_DEFAULT;
+use super::super::tables::{
+    BridgeTable, EpairTable, InterfaceTable, NeighbourTable, PortTable, RouteTable, RouterTable,
+    TopologyFile, WireTable,
+};
+use super::{filter_tables, spanned, text};
+use crate::classes::file::Class;
+use crate::classes::{quantum_bytes_default, queue_ns_default};
+use crate::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
+
+/// The file that says so. `ports` has what each port is called, in the order of the plan.
+pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
+    let called =
+        |port: usize| ports.get(port).copied().or(plan.ports.get(port).map(|port| port.interface.as_str()));
+    let called = |port: usize| called(port).unwrap_or_default().to_string();
+    let mut first = TopologyFile { name: Some(spanned(name.into())), ..TopologyFile::default() };
+    first.ports =
+        (0..).zip(&plan.ports).map(|(place, port)| port_table(port, called(place), called)).collect();
+    let mut taken: BTreeSet<String> = (0..plan.ports.len()).map(called).collect();
+    taken.extend(plan.stages.iter().map(|stage| stage.name.clone()));
+    // By stage and number, what is at its ports.
+    let mut at: Vec<Vec<String>> =
+        plan.stages.iter().map(|stage| vec![String::new(); ports_of(stage)]).collect();
+    let mut put = |stage: usize, number: u16, name: String| {
+        if let Some(place) = at.get_mut(stage).and_then(|ports| ports.get_mut(usize::from(number))) {
+            *place = name;
+        }
+    };
+    let mut number = 0;
+    for link in &plan.links {
+        match *link {
+            [Attachment::Port(one), Attachment::Port(other)] => {
+                let ports = [one, other].map(|port| spanned(called(port))).into();
+                first.wires.push(WireTable { ports: spanned(ports) });
+            }
+            [Attachment::Port(port), Attachment::Stage(stage, number)]
+            | [Attachment::Stage(stage, number), Attachment::Port(port)] => put(stage, number, called(port)),
+            [Attachment::Stage(one, one_number), Attachment::Stage(other, other_number)] => {
+                let ends = loop {
+                    let ends = [false, true].map(|is_b| end_name(&format!("e{number}"), is_b));
+                    if ends.iter().all(|end| !taken.contains(end)) {
+                        break ends;
+                    }
+                    number += 1;
+                };
+                first.epairs.push(EpairTable { name: spanned(format!("e{number}")) });
+                number += 1;
+                let [one_end, other_end] = ends;
+                put(one, one_number, one_end);
+                put(other, other_number, other_end);
+            }
+        }
+    }
+    let stages = plan.stages.iter().zip(at).map(|(stage, at)| text(&stage_table(stage, &at)));
+    std::iter::once(text(&first)).chain(stages).collect::<Vec<_>>().join("\n")
+}
+
+fn ports_of(stage: &StagePlan) -> usize {
+    match &stage.kind {
+        StageKind::Bridge { ports, .. } => usize::from(*ports),
+        StageKind::Router(router) => router.interfaces.len(),
+    }
+}
+
+fn port_table(port: &PortPlan, name: String, called: impl Fn(usize) -> String) -> PortTable {
+    let limits = port.limits.as_ref();
+    let classes = port.classes.as_deref();
+    let queue = limits.filter(|_| classes.is_none()).and_then(|limits| match limits.limit {
+        Limit::TimeNs(time_ns) if time_ns != QUEUE_NS_DEFAULT => Some(spanned(time_text(time_ns))),
+        _ => None,
+    });
+    PortTable {
+        at: 0..0,
+        interface: spanned(port.interface.clone()),
+        name: (name != port.interface).then(|| spanned(name)),
+        rate: limits.map(|limits| spanned(limits.rate.to_string())),
+        burst: limits.and_then(|limits| burst(limits.rate, limits.burst_bytes)),
+        queue,
+        classes_file: None,
+        shaper: classes.filter(|classes| classes.kind == Kind::Cbq).map(|_| spanned("cbq".into())),
+        default: classes.map(|classes| spanned(name_of(classes, classes.classifier.otherwise()))),
+        class: classes.iter().flat_map(|of| of.classes.iter().map(|class| class_table(of, class))).collect(),
+        filter: classes.map_or_else(Vec::new, |classes| {
+            let interface = |number| Some(called(usize::from(number)));
+            filter_tables(&classes.classifier, |target| name_of(classes, target), interface)
+        }),
+    }
+}
+
+fn burst(rate: Rate, bytes: u64) -> Option<Spanned<String>> {
+    (bytes != burst_bytes_default(rate)).then(|| spanned(size_text(bytes)))
+}
+
+fn name_of(classes: &Classes, target: Target) -> String {
+    let class = match target {
+        Target::Class(place) => classes.classes.get(usize::from(place)),
+        Target::Free => None,
+    };
+    class.map_or(FREE, |class| &class.name).into()
+}
+
+fn class_table(classes: &Classes, class: &ClassConfig) -> Class {
+    let is_htb = classes.kind == Kind::Htb;
+    let leaf = class.leaf;
+    let full = leaf.and_then(|leaf| match leaf.rule.when_full {
+        WhenFull::Block => None,
+        WhenFull::Ecn(_) => Some("ecn"),
+        WhenFull::Drop(_) => Some("drop"),
+    });
+    let queue = leaf.filter(|leaf| leaf.queue_ns != queue_ns_default(leaf.rule.when_full));
+    Class {
+        name: spanned(class.name.clone()),
+        parent: class.parent.map(|place| spanned(classes.classes[place].name.clone())),
+        rate: spanned(class.rate.to_string()),
+        ceil: (is_htb && class.ceil != class.rate).then(|| spanned(class.ceil.to_string())),
+        burst: burst(class.rate, class.burst_bytes),
+        cburst: burst(class.ceil, class.cburst_bytes).filter(|_| is_htb),
+        bounded: class.bounded.then(|| spanned(true)),
+        quantum: (class.quantum_bytes != quantum_bytes_default(class.rate))
+            .then(|| spanned(size_text(class.quantum_bytes.into()))),
+        priority: leaf
+            .map(|leaf| leaf.priority)
+            .filter(|priority| *priority > 0)
+            .map(|priority| spanned(priority.into())),
+        full: full.map(|full| spanned(full.into())),
+        max_wait: leaf.and_then(|leaf| leaf.rule.max_wait_ns).map(|time_ns| spanned(time_text(time_ns))),
+        queue: queue.map(|leaf| spanned(time_text(leaf.queue_ns))),
+    }
+}
+
+fn stage_table(stage: &StagePlan, at: &[String]) -> TopologyFile {
+    let name = spanned(stage.name.clone());
+    let mut file = TopologyFile::default();
+    match &stage.kind {
+        StageKind::Bridge { stations_max, ageing_ns, .. } => file.bridges.push(BridgeTable {
+            at: 0..0,
+            name,
+            ports: texts(at.iter().cloned()),
+            stations_max: (*stations_max != STATIONS_DEFAULT).then(|| spanned(*stations_max as i64)),
+            ageing: (*ageing_ns != AGEING_NS).then(|| spanned(time_text(*ageing_ns))),
+        }),
+        StageKind::Router(router) => file.routers.push(router_table(name, router, at)),
+    }
+    file
+}
+
+fn router_table(name: Spanned<String>, router: &RouterSettings, at: &[String]) -> RouterTable {
+    let port = |interface: u16| at.get(usize::from(interface)).cloned().unwrap_or_default();
+    // A port is said where the address alone would not lead there.
+    let said = |interface: u16, address| {
+        (nearest(&router.interfaces, address) != Some(interface)).then(|| spanned(port(interface)))
+    };
+    let interfaces = (0..).zip(&router.interfaces).map(|(number, interface)| InterfaceTable {
+        port: spanned(port(number)),
+        address: texts(interface.addresses.iter().map(ToString::to_string)),
+        mac: Some(mac_text(interface.mac)),
+        mtu: (interface.mtu_bytes != MTU_DEFAULT).then(|| spanned(interface.mtu_bytes.into())),
+    });
+    let routes = router.routes.iter().map(|route| RouteTable {
+        to: spanned(match route.destination.prefix_len() {
+            0 if route.gateway.is_some() => "default".into(),
+            _ => route.destination.to_string(),
+        }),
+        via: route.gateway.map(|gateway| spanned(gateway.to_string())),
+        port: route
+            .gateway
+            .map_or_else(|| Some(spanned(port(route.interface))), |gateway| said(route.interface, gateway)),
+    });
+    let neighbours = router.neighbours.iter().map(|neighbour| NeighbourTable {
+        address: spanned(neighbour.address.to_string()),
+        mac: mac_text(neighbour.mac),
+        port: said(neighbour.interface, neighbour.address),
+    });
+    RouterTable {
+        at: 0..0,
+        name,
+        interface: interfaces.collect(),
+        route: routes.collect(),
+        neighbour: neighbours.collect(),
+    }
+}
+
+fn mac_text(mac: EthernetAddress) -> Spanned<String> {
+    spanned(mac::text(mac))
+}
+
+fn texts(texts: impl Iterator<Item = String>) -> Spanned<Vec<Spanned<String>>> {
+    spanned(texts.map(spanned).collect())
+}
