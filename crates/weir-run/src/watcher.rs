@@ -47,13 +47,13 @@ const FAILURES_MAX: u32 = 5;
 /// The other end of a pair; end `e` of pair `p` is device `2 p + e`.
 const SENDER: usize = 1;
 
-/// What whoever runs the wire is told.
+/// What whoever runs the datapath is told.
 pub enum News {
-    /// What an interface of the wire has come to.
+    /// What an interface of it has come to.
     Interface(String, State),
     /// Something was found and put right, or followed.
     Said(String),
-    /// The wire cannot go on; why.
+    /// It cannot go on; why.
     Ended(String),
 }
 
@@ -103,7 +103,7 @@ struct Watcher {
     views: Vec<Option<View>>,
     /// Rounds that failed, in a row.
     failures: u32,
-    /// The wire ends: nothing is put right any more.
+    /// It ends: nothing is put right any more.
     is_over: bool,
     tell: Box<dyn Fn(News) -> bool + Send>,
 }
@@ -160,7 +160,7 @@ impl Watcher {
         heard | self.stir.has_heard_of(&ifindexes.collect::<Vec<_>>()).unwrap_or(false)
     }
 
-    /// Tells how the wire's own interfaces fare, and their workers when one goes down and when it has come up again.
+    /// Tells how its own interfaces fare, and their workers when one goes down and when it has come up again.
     fn hear(&mut self, heard: Option<Vec<LinkEvent>>, records: &Records) -> bool {
         let mut any = false;
         for pair in 0..self.pairs.len() {
@@ -189,21 +189,22 @@ impl Watcher {
         queue.filter(|queue| queue.is_ours).map_or(0, |queue| queue.counters.backlog)
     }
 
-    /// One of the wire's own interfaces is not here any more. If it is elsewhere, senders into it are to be let go there.
+    /// One of its own interfaces is not here any more. If it is elsewhere, senders into it are to be let go there.
     fn gone(&mut self, pair: usize, records: &Records) -> bool {
         if std::mem::replace(&mut self.is_over, true) {
             return true;
         }
         let Pair { port, sender_netns, sender, .. } = &self.pairs[pair];
         let elsewhere = sender_netns.run(|| Link::by_index(sender.ifindex)?.peer());
+        let noun = self.crew.kind().noun();
         let news = match elsewhere {
             Ok((netns, link)) => {
                 // What cannot be told to the keeper is no worse than an interface that is gone.
                 let undo = Undo::Queues { ifindex: link.ifindex, before: Deferral::default() };
                 let _ = locked(records).record(&netns, undo, None);
                 News::Ended(format!(
-                    "interface {} was moved to another network namespace while the wire was up; everything else is as before: \
-                     start the wire again where it is",
+                    "interface {} was moved to another network namespace while the {noun} was up; everything else is as before: \
+                     start the {noun} again where it is",
                     port.name
                 ))
             }
@@ -256,8 +257,11 @@ impl Watcher {
         let (port, sender) = (self.views[2 * pair].as_ref()?, self.views[2 * pair + SENDER].as_ref()?);
         let has_moved = !Arc::ptr_eq(&place, &known.sender_netns);
         let is_first = known.doorbell.is_first(&sender.egress_programs);
-        let verdicts =
-            [verdict::of_port(&known.port, port), verdict::of_sender(&known.sender, sender, is_first)];
+        let kind = self.crew.kind();
+        let verdicts = [
+            verdict::of_port(kind, &known.port, port),
+            verdict::of_sender(kind, &known.sender, sender, is_first),
+        ];
         Some(Finding { pair, place, has_moved, verdicts })
     }
 
@@ -332,7 +336,9 @@ impl Watcher {
                         said.push(mending::put_first(&doorbell, netns, &views[end])?);
                     }
                     _ if is_arranged => {}
-                    settings => said.extend(mending::put_right(&settings, netns, &views[end])?),
+                    settings => {
+                        said.extend(mending::put_right(&settings, self.crew.kind(), netns, &views[end])?)
+                    }
                 }
             }
         }

@@ -217,7 +217,7 @@ impl Client {
 fn perform(line: &str, user: u32, crew: &Crew, recent: &mut Recent) -> Result<String, String> {
     let command: Command = serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))?;
     if !allows(&command, user) {
-        return Err("only root may change a wire: run it with sudo".into());
+        return Err(format!("only root may change a {}: run it with sudo", crew.kind().noun()));
     }
     match command {
         Command::Stat => recent

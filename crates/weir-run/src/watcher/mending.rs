@@ -9,18 +9,24 @@ use weir_port::view::View;
 use weir_port::{Doing, ethtool, features, qdisc};
 
 use super::verdict::Verdict;
+use crate::datapath::Kind;
 
 /// Does what can be done about an interface of `netns` by its settings alone; what is said of it, if it is any of that.
-pub(super) fn put_right(verdict: &Verdict, netns: &NetNs, seen: &View) -> weir_port::Result<Option<String>> {
-    let link = &seen.link;
+pub(super) fn put_right(
+    verdict: &Verdict,
+    kind: Kind,
+    netns: &NetNs,
+    seen: &View,
+) -> weir_port::Result<Option<String>> {
+    let (link, noun) = (&seen.link, kind.noun());
     Ok(match verdict {
         Verdict::FillChecksums => {
             netns.run(|| ethtool::set_tx_checksum(&link.name, false))?;
-            Some(checksums_filled(link))
+            Some(checksums_filled(noun, link))
         }
         Verdict::TagFrames => {
             netns.run(|| features::switch(link.ifindex, &seen.tag_insertions, false))?;
-            Some(frames_tagged(link))
+            Some(frames_tagged(noun, link))
         }
         Verdict::PutQueueBack => {
             netns.run(|| qdisc::install(link))?;
@@ -49,16 +55,16 @@ pub(super) fn put_first(doorbell: &Doorbell, netns: &NetNs, seen: &View) -> weir
     })
 }
 
-fn checksums_filled(link: &Link) -> String {
+fn checksums_filled(noun: &str, link: &Link) -> String {
     format!(
-        "checksums of {0} were left to it (`ethtool -K {0} tx on`), and packets pass a wire as they are: switched off again",
+        "checksums of {0} were left to it (`ethtool -K {0} tx on`), and packets pass a {noun} as they are: switched off again",
         link.name
     )
 }
 
-fn frames_tagged(link: &Link) -> String {
+fn frames_tagged(noun: &str, link: &Link) -> String {
     format!(
-        "VLAN tags of {0} were left to it (`ethtool -K {0} txvlan on`), and a wire sees what is in the frame: switched off again",
+        "VLAN tags of {0} were left to it (`ethtool -K {0} txvlan on`), and a {noun} sees what is in the frame: switched off again",
         link.name
     )
 }

@@ -1,14 +1,14 @@
-//! What is to be done about an end of a pair that is not as a wire left it.
+//! What is to be done about an end of a pair that is not as a datapath left it.
 //!
 //! ```text
 //! seen                                            verdict
 //! another name, another MTU                       follow it
 //! checksums or tags left to the device,
 //! another queue, a program before weir's          put it right
-//! other queues, programs taken off, no room       the wire ends, in a sentence
+//! other queues, programs taken off, no room       the datapath ends, in a sentence
 //! ```
 //!
-//! Rule: a verdict depends on what was known and what is seen, and on nothing else. Only what a wire needs is judged.
+//! Rule: a verdict depends on what was known and what is seen, and on nothing else. Only what a datapath needs is judged.
 //!
 //! Owner: none, these are functions; [`crate::watcher`] looks, and does what they say. Limits: what changed and changed back between
 //! two looks is not seen, and leaves nothing to do.
@@ -17,6 +17,7 @@ use weir_port::link::Link;
 use weir_port::port::MTU_BYTES_MAX;
 use weir_port::view::View;
 
+use crate::datapath::Kind;
 use crate::watcher::ledger::Event;
 
 /// What is to be done.
@@ -32,38 +33,41 @@ pub enum Verdict {
     PutQueueBack,
     /// Weir's program must run before all others.
     PutProgramFirst,
-    /// The wire cannot go on; why.
+    /// The datapath cannot go on; why.
     End(String),
 }
 
-/// Of the end that is the wire's.
-pub fn of_port(known: &Link, now: &View) -> Vec<Verdict> {
+/// Of the end that is a port of this kind of datapath.
+pub fn of_port(kind: Kind, known: &Link, now: &View) -> Vec<Verdict> {
+    let noun = kind.noun();
     let mut verdicts = follow(known, &now.link);
     let name = &now.link.name;
     if now.link.rx_queues != known.rx_queues {
-        verdicts.push(queues_changed(name, "receives", known.rx_queues, now.link.rx_queues));
+        verdicts.push(queues_changed(noun, name, "receives", known.rx_queues, now.link.rx_queues));
     }
     if now.link.up && now.link.xdp_program.is_none() {
-        verdicts
-            .push(Verdict::End(format!("somebody took weir's XDP program off {name}: start the wire again")));
+        verdicts.push(Verdict::End(format!(
+            "somebody took weir's XDP program off {name}: start the {noun} again"
+        )));
     }
     verdicts.extend((!now.queue.is_ours).then_some(Verdict::PutQueueBack));
     verdicts
 }
 
 /// Of the other end, where programs send; `is_first` is whether weir's program runs before all others there.
-pub fn of_sender(known: &Link, now: &View, is_first: bool) -> Vec<Verdict> {
+pub fn of_sender(kind: Kind, known: &Link, now: &View, is_first: bool) -> Vec<Verdict> {
+    let noun = kind.noun();
     let mut verdicts = follow(known, &now.link);
     let name = &now.link.name;
     if now.link.mtu_bytes > MTU_BYTES_MAX {
         verdicts.push(Verdict::End(format!(
             "{name} was given an MTU of {}, and weir carries packets of {MTU_BYTES_MAX} bytes at most: `ip link set {name} mtu \
-             {MTU_BYTES_MAX}` or less in its namespace, then start the wire again",
+             {MTU_BYTES_MAX}` or less in its namespace, then start the {noun} again",
             now.link.mtu_bytes
         )));
     }
     if now.link.tx_queues != known.tx_queues {
-        verdicts.push(queues_changed(name, "sends", known.tx_queues, now.link.tx_queues));
+        verdicts.push(queues_changed(noun, name, "sends", known.tx_queues, now.link.tx_queues));
     }
     verdicts.extend(now.tx_checksum.then_some(Verdict::FillChecksums));
     verdicts.extend((!now.tag_insertions.is_empty()).then_some(Verdict::TagFrames));
@@ -86,9 +90,9 @@ fn follow(known: &Link, now: &Link) -> Vec<Verdict> {
     verdicts
 }
 
-fn queues_changed(name: &str, does: &str, before: u32, now: u32) -> Verdict {
+fn queues_changed(noun: &str, name: &str, does: &str, before: u32, now: u32) -> Verdict {
     Verdict::End(format!(
-        "{name} {does} on {now} queues now, and the wire was made for {before}: start it again, or take the change back first \
+        "{name} {does} on {now} queues now, and the {noun} was made for {before}: start it again, or take the change back first \
          (`ethtool -L {name}`)"
     ))
 }
@@ -121,8 +125,8 @@ mod tests {
 
     #[test]
     fn nothing_is_done_about_what_is_as_it_was() {
-        assert_eq!(of_port(&link(), &view(link())), []);
-        assert_eq!(of_sender(&link(), &view(Link { xdp_program: None, ..link() }), true), []);
+        assert_eq!(of_port(Kind::Wire, &link(), &view(link())), []);
+        assert_eq!(of_sender(Kind::Wire, &link(), &view(Link { xdp_program: None, ..link() }), true), []);
     }
 
     #[test]
@@ -133,15 +137,17 @@ mod tests {
             (Event::Mtu, "the MTU of wan is 1400 now, and was 1500"),
         ];
         let expected = expected.map(|(event, text)| Verdict::Follow(event, text.into()));
-        assert_eq!(of_port(&link(), &now), expected);
-        assert_eq!(of_sender(&link(), &now, true), expected);
+        assert_eq!(of_port(Kind::Wire, &link(), &now), expected);
+        assert_eq!(of_sender(Kind::Wire, &link(), &now, true), expected);
     }
 
     #[test]
     fn a_large_mtu_ends_the_wire_where_packets_come_from_alone() {
         let now = view(Link { mtu_bytes: 9000, ..link() });
-        assert!(of_port(&link(), &now).iter().all(|verdict| matches!(verdict, Verdict::Follow(..))));
-        let ends = of_sender(&link(), &now, true);
+        assert!(
+            of_port(Kind::Wire, &link(), &now).iter().all(|verdict| matches!(verdict, Verdict::Follow(..)))
+        );
+        let ends = of_sender(Kind::Wire, &link(), &now, true);
         assert!(
             matches!(&ends[1], Verdict::End(why) if why.contains("9000") && why.contains("3506")),
             "{ends:?}"
@@ -153,33 +159,33 @@ mod tests {
         let tag_insertions = TagInsertion::ALL.to_vec();
         let now = View { tx_checksum: true, tag_insertions, queue: Root::default(), ..view(link()) };
         assert_eq!(
-            of_sender(&link(), &now, false),
+            of_sender(Kind::Wire, &link(), &now, false),
             [Verdict::FillChecksums, Verdict::TagFrames, Verdict::PutQueueBack, Verdict::PutProgramFirst]
         );
         // What the wire itself sends has its checksums, and its tags in the frame.
-        assert_eq!(of_port(&link(), &now), [Verdict::PutQueueBack]);
+        assert_eq!(of_port(Kind::Wire, &link(), &now), [Verdict::PutQueueBack]);
     }
 
     #[test]
     fn queues_matter_in_the_direction_that_is_used() {
         let fewer = view(Link { tx_queues: 2, ..link() });
-        assert_eq!(of_port(&link(), &fewer), []);
-        let ends = of_sender(&link(), &fewer, true);
+        assert_eq!(of_port(Kind::Wire, &link(), &fewer), []);
+        let ends = of_sender(Kind::Wire, &link(), &fewer, true);
         assert!(
             matches!(&ends[..], [Verdict::End(why)] if why.contains("eth0 sends on 2 queues")),
             "{ends:?}"
         );
         let more = view(Link { rx_queues: 5, ..link() });
-        assert_eq!(of_sender(&link(), &more, true), []);
-        assert!(matches!(&of_port(&link(), &more)[..], [Verdict::End(_)]));
+        assert_eq!(of_sender(Kind::Wire, &link(), &more, true), []);
+        assert!(matches!(&of_port(Kind::Wire, &link(), &more)[..], [Verdict::End(_)]));
     }
 
     #[test]
     fn a_program_that_was_taken_off_ends_the_wire() {
         let off = Link { xdp_program: None, ..link() };
-        assert!(matches!(&of_port(&link(), &view(off.clone()))[..], [Verdict::End(_)]));
+        assert!(matches!(&of_port(Kind::Wire, &link(), &view(off.clone()))[..], [Verdict::End(_)]));
         assert_eq!(
-            of_port(&link(), &view(Link { up: false, ..off })),
+            of_port(Kind::Wire, &link(), &view(Link { up: false, ..off })),
             [],
             "while it is down the kernel may not say"
         );
