@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     harness::main(&[
         plain!(invalid_files_are_refused_with_their_place),
         plain!(what_is_no_file_is_one_sentence),
+        plain!(a_file_of_ports_is_read_but_not_applied),
         plain!(nothing_is_applied_without_root),
         privileged!(invalid_files_touch_nothing),
         privileged!(what_cannot_be_is_said_before_anything_is_touched),
@@ -88,6 +89,27 @@ fn what_is_no_file_is_one_sentence() -> Result<()> {
     std::fs::write(binary.path(), [0xff, 0xfe, 0])?;
     let done = run(Command::new(weir_binary()?).args(["check", binary.path()]), PATIENCE)?;
     ensure!(done.status.code() == Some(2) && done.stderr.contains("UTF-8"), "{}", done.stderr);
+    Ok(())
+}
+
+/// The examples are right; a command that ends once limits are set cannot carry packets.
+fn a_file_of_ports_is_read_but_not_applied() -> Result<()> {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    for (name, has) in [("bridge.toml", "2 ports, 1 bridge"), ("router.toml", "5 ports, 2 bridges, 1 router")]
+    {
+        let weir = |command: &str| {
+            run(Command::new(weir_binary()?).current_dir(&examples).args([command, name]), PATIENCE)
+        };
+        let done = weir("check")?.success()?;
+        ensure!(
+            done.stderr.is_empty() && done.stdout == format!("{name}: {has}; nothing wrong\n"),
+            "{}",
+            done.stdout
+        );
+        let done = weir("apply")?;
+        ensure!(done.status.code() == Some(2) && done.stderr.lines().count() == 1, "{}", done.stderr);
+        ensure!(done.stderr.contains(&format!("use `weir up {name}`")), "{}", done.stderr);
+    }
     Ok(())
 }
 
