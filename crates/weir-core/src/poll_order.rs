@@ -135,7 +135,7 @@ impl PollOrder {
 
     /// Whether any queue is known to have packets.
     pub fn has_work(&self) -> bool {
-        !self.fresh.is_empty() || !self.active.is_empty()
+        !self.groups_working.is_empty()
     }
 
     /// The groups of queues that are known to have packets.
@@ -146,8 +146,7 @@ impl PollOrder {
     /// Notes that a packet was announced in `queue`.
     pub fn announce(&mut self, queue: usize) {
         if self.is_quiet(queue) {
-            self.queues[queue].state = State::Fresh(0);
-            self.begin_work(self.queues[queue].group);
+            self.set_state(queue, State::Fresh(0));
             self.fresh.push_back(queue);
         }
     }
@@ -188,6 +187,18 @@ impl PollOrder {
                 self.end_work(before);
                 self.begin_work(group);
             }
+        }
+    }
+
+    /// What is known of a queue, of which its group has the count.
+    fn set_state(&mut self, queue: usize, state: State) {
+        let is_working = |state| matches!(state, State::Fresh(_) | State::Active);
+        let Queue { state: before, group, .. } = self.queues[queue];
+        self.queues[queue].state = state;
+        match (is_working(before), is_working(state)) {
+            (true, false) => self.end_work(group),
+            (false, true) => self.begin_work(group),
+            _ => {}
         }
     }
 
@@ -267,45 +278,15 @@ impl PollOrder {
         // Brings the share up to this round.
         self.share_left(queue);
         self.queues[queue].used_bytes += bytes as i64;
-        let state = std::mem::replace(&mut self.queues[queue].state, State::Idle);
-        self.note_polled(queue, state, (packets, bytes, full), now_ns);
-        let group = self.queues[queue].group;
-        match (matches!(state, State::Fresh(_) | State::Active), self.is_quiet(queue)) {
-            (true, true) => self.end_work(group),
-            (false, false) => self.begin_work(group),
-            _ => {}
-        }
-    }
-
-    /// What becomes of a queue that was in a state before it was polled.
-    fn note_polled(
-        &mut self,
-        queue: usize,
-        state: State,
-        (packets, bytes, full): (usize, u64, bool),
-        now_ns: u64,
-    ) {
+        let before = self.queues[queue].state;
         if full {
-            let share_left = self.share_left(queue);
-            // Early it brings no more than its share: another packet like these must fit in what is left.
-            if state != State::Active && share_left * packets as i64 >= bytes as i64 {
-                self.queues[queue].state = State::Fresh(0);
-                self.fresh.push_front(queue);
-                return;
-            }
-            self.queues[queue].state = State::Active;
-            if state == State::Active && share_left > 0 {
-                self.active.push_front(queue);
-            } else {
-                self.active.push_back(queue);
-            }
-            return;
+            return self.polled_full(queue, packets, bytes);
         }
         if packets == 0 {
             self.empty_polls += 1;
-            match state {
+            match before {
                 State::Fresh(tries) if tries + 1 < TRIES => {
-                    self.queues[queue].state = State::Fresh(tries + 1);
+                    self.set_state(queue, State::Fresh(tries + 1));
                     self.fresh.push_back(queue);
                     return self.recheck_soon(now_ns);
                 }
@@ -313,15 +294,33 @@ impl PollOrder {
                     self.queues.iter_mut().for_each(|queue| queue.look_by(now_ns + RECHECK_NS_MIN));
                 }
                 // Finding nothing is what was expected.
-                State::Suspected => return,
+                State::Suspected => return self.set_state(queue, State::Idle),
                 State::Active => self.empty_wakes += 1,
                 State::Idle => {}
             }
         }
+        self.set_state(queue, State::Idle);
         // What was to be seen by an earlier look has just been seen.
         self.queues[queue].look_ns = u64::MAX;
         self.queues[queue].look_by(now_ns + RECHECK_NS_MIN);
         self.recheck_soon(now_ns);
+    }
+
+    /// A poll of `queue` brought as much as it may: where the queue stands now.
+    fn polled_full(&mut self, queue: usize, packets: usize, bytes: u64) {
+        let share_left = self.share_left(queue);
+        let was_active = self.queues[queue].state == State::Active;
+        // Early it brings no more than its share: another packet like these must fit in what is left.
+        if !was_active && share_left * packets as i64 >= bytes as i64 {
+            self.set_state(queue, State::Fresh(0));
+            return self.fresh.push_front(queue);
+        }
+        self.set_state(queue, State::Active);
+        if was_active && share_left > 0 {
+            self.active.push_front(queue);
+        } else {
+            self.active.push_back(queue);
+        }
     }
 
     /// When the next pass is due even if nothing is announced.
