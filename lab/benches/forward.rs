@@ -32,7 +32,6 @@ const PORT: u16 = 5001;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
     Weir,
-    Before,
     Testpmd,
     Bridge,
 }
@@ -120,16 +119,11 @@ fn beside(weir: &Path, before: &Path) -> Result<ExitCode> {
         let options = ["--workers", workers];
         let mut ratios: [Vec<f64>; 2] = Default::default();
         for round in 0..ROUNDS_BEFORE {
-            let mut order = [(System::Weir, weir), (System::Before, before)];
-            if round % 2 == 1 {
-                order.reverse();
+            let mut pair = [None; 2];
+            for index in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+                pair[index] = Some(turn(System::Weir, [weir, before][index], &options)?);
             }
-            let of = |system| -> Result<Figures> {
-                let (_, binary) = order.iter().find(|(other, _)| *other == system).context("one of both")?;
-                turn(system, binary, &options)
-            };
-            let (first, second) = (of(order[0].0)?, of(order[1].0)?);
-            let (ours, theirs) = if round % 2 == 1 { (second, first) } else { (first, second) };
+            let [Some(ours), Some(theirs)] = pair else { unreachable!("both had their turn") };
             ratios[0].push(ours.datagrams_per_s / theirs.datagrams_per_s);
             ratios[1].push(ours.tcp_bits_per_s / theirs.tcp_bits_per_s);
         }
@@ -162,7 +156,7 @@ fn turn(system: System, weir: &Path, options: &[&str]) -> Result<Figures> {
     let mut forwarder: Option<Process> = None;
     let mut wire: Option<Wire> = None;
     match system {
-        System::Weir | System::Before => wire = Some(Wire::start(weir, &middle, ["wa", "wb"], options)?),
+        System::Weir => wire = Some(Wire::start(weir, &middle, ["wa", "wb"], options)?),
         System::Bridge => {
             middle.ip("link add name bridge0 type bridge")?;
             for name in ["bridge0", "wa", "wb"] {

@@ -29,9 +29,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
+/// How often a test does what it does once in CI, where `WEIR_ROUNDS` says so, as `make verify` does.
+pub fn rounds() -> Option<usize> {
+    std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok())
+}
+
 /// How much of something a test does: `here`, or `verify` where `WEIR_ROUNDS` is set, as `make verify` does.
 pub fn at_length(here: usize, verify: usize) -> usize {
-    if std::env::var_os("WEIR_ROUNDS").is_some() { verify } else { here }
+    if rounds().is_some() { verify } else { here }
 }
 
 /// The process that puts things back when this one is killed.

@@ -14,7 +14,7 @@ use weir_lab::process::Process;
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::require_lossless;
-use weir_tests::{at_length, harness, privileged, require_timing};
+use weir_tests::{at_length, harness, privileged, require_timing, rounds};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -232,13 +232,12 @@ class = "free"
 /// Files that send the floods elsewhere in turn, classes that come and go among them.
 fn another_file_under_load_loses_nothing() -> Result<()> {
     let (times, seconds) = (at_length(6, 20), at_length(10, 30) as f64);
-    let rounds: usize = std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let row = Row::new(Between::Bridge)?;
     let to = row.right_address(Between::Bridge);
     let other = OFFICE.replace("5001-5004", "5003-5006").replace("100mbit", "60mbit");
     let bulk = OFFICE.replace("\"a\"", "\"bulk\"");
     let files = [File::new(OFFICE)?, File::new(&other)?, File::new(&bulk)?];
-    for _ in 0..rounds {
+    for _ in 0..rounds().unwrap_or(1) {
         row.weir("limit wa --rate 200mbit")?.success()?;
         let load = Load::new(&row.left, &row.right, &to, 6, seconds);
         let flood = Flood::start(&load)?;

@@ -19,7 +19,7 @@ use weir_tests::mixed::{Kind, Mixed, widen};
 use weir_tests::ready::{receive, send_until};
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
 use weir_tests::xdp::Xdp;
-use weir_tests::{harness, privileged, require_timing};
+use weir_tests::{harness, privileged, require_timing, rounds};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 const RATE_BITS_PER_S: f64 = 200e6;
@@ -122,10 +122,6 @@ fn floods_routed_steered() -> Result<()> {
 
 fn floods_over_ipv6() -> Result<()> {
     floods(8, Between::Bridge, Far::Plain, true)
-}
-
-fn rounds() -> Option<usize> {
-    std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok())
 }
 
 /// Once with so many clients, or all numbers of them as often as is asked for.

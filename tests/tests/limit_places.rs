@@ -21,7 +21,7 @@ use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
 use weir_tests::tcx::Tcx;
 use weir_tests::tun::{Layer, Tun};
 use weir_tests::xdp::Xdp;
-use weir_tests::{at_length, harness, kernel, privileged, require_timing};
+use weir_tests::{at_length, harness, kernel, privileged, require_timing, rounds};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -99,8 +99,7 @@ fn a_macvlan_keeps_flows_in_order() -> Result<()> {
 fn keeps_flows_in_order(row: &Row, name: &str, to: &str) -> Result<()> {
     let long = Duration::from_secs(at_length(1, 2) as u64);
     row.weir(&format!("limit {name} --rate 200mbit"))?.success()?;
-    let rounds = std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    for round in 1..=rounds {
+    for round in 1..=rounds().unwrap_or(1) {
         for senders in [1, 3, 16] {
             let crowd = Crowd::start(&row.middle, &row.left, to, senders, 1400)?;
             let_pass(long, |_| ())?;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::iperf::{Flood, Load};
-use weir_tests::harness;
-use weir_tests::privileged;
+
 use weir_tests::rig::{Rig, require_lossless};
+use weir_tests::{harness, privileged, rounds};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const SECONDS: f64 = 2.0;
@@ -25,10 +25,6 @@ fn main() -> ExitCode {
         privileged!(sixteen_clients_with_two_workers),
         privileged!(queues_to_come_have_a_qdisc_each),
     ])
-}
-
-fn rounds() -> u32 {
-    std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
 fn one_client() -> Result<()> {
@@ -56,7 +52,7 @@ fn sixteen_clients_with_two_workers() -> Result<()> {
 }
 
 fn floods(clients: usize, workers: &str) -> Result<()> {
-    for round in 1..=rounds() {
+    for round in 1..=rounds().unwrap_or(1) {
         let rig = Rig::plain()?;
         let wire = rig.wire(&["--rate", "200mbit", "--workers", workers])?;
         let address = rig.right_address().v4;
