@@ -1,125 +1,98 @@
-//! The way in at one port: its queues are polled while there is room for what that brings, and packets go to their classes.
+//! The way in at one port: its queues are polled while there is room for what that brings.
 //!
 //! ```text
-//! port --poll, if there is room--> class --when admitted--> exit at another port --completion--> done
-//!   ^                                                             |
-//!   +------------------------------- credit ----------------------+
+//! port --poll, if there is room--> way --> place --when admitted--> exit at another port --completion--> done
+//!   ^                                                                     |
+//!   +------------------------------------ credit -------------------------+
 //! ```
 //!
-//! Rule: a queue is polled only while its class has room, the pool has frames for all that one poll may bring, and fewer than
-//! `held_packets_max` of this intake are inside, in its classes or departing. A quiet queue with nothing in the class may be polled
-//! without room, up to twice the credit in all, so that a quiet flow does not wait for the credit of others. What is not polled stays
-//! with its sender.
+//! Rule: a queue is polled only while the places that it waits for have room ([`crate::egress`]) and the pool has frames for all that
+//! one poll may bring. A quiet queue with nothing at a place may be polled without room, up to twice the credit in all, so that a quiet
+//! flow does not wait for the credit of others. What is not polled stays with its sender.
 //!
-//! Where there are several classes, a queue's class is not known before its packets are here: it is taken to be the last
-//! that its last poll fed, or rather the last of those that this filled (`gates`). So a poll may bring a class up to one poll
-//! budget over its credit, once for each queue; and a queue that feeds several waits while one of them is full. The sending
-//! end gives each flow a queue of its own while there are enough, so neither is the rule.
+//! Which places a poll feeds is not known before its packets are here: they are taken to be those of the last poll
+//! ([`crate::place::Gate`]). So a poll may bring a place up to one poll budget over its credit, once for each queue; and a queue that
+//! feeds several waits while one of them is full. The sending end gives each flow a queue of its own while there are enough, so neither
+//! is the rule. Where a stage decides, the next packets of a queue may go elsewhere than its last, so a queue waits for a place only while
+//! packets of its own wait there: a port that takes nothing holds no queue that has nothing for it.
 //!
 //! Owner: the worker that owns the port.
 
-use std::sync::Arc;
-
 use weir_core::packet::Meta;
 use weir_core::poll_order::PollOrder;
-use weir_core::shaper::backlog::Refused;
 
-use crate::classes::Classes;
+use crate::between::{Between, Way};
+use crate::egress::Egress;
 use crate::frames::Frames;
-use crate::packet::{Ecn, PathPacket};
+use crate::packet::PathPacket;
+use crate::place::{Gate, Place};
 use crate::port::{POLL_PACKETS_MAX, ReceiveQueues};
-use crate::shaping::{FREE, Shaping, Size};
 
 /// The quantum of the classes' fair queues: a longest Ethernet frame with a VLAN tag.
 pub const QUANTUM_BYTES: u32 = 1518;
 
 /// One port's way in.
 pub struct Intake {
+    /// The port, by its place in the plan.
+    port: u16,
+    way: Way,
+    /// The egress queues that its packets may come to.
+    reach: Box<[usize]>,
     order: PollOrder,
-    /// For each queue the class that it waits for.
-    gates: Box<[usize]>,
-    /// The classes that are full and keep a queue with packets from being polled.
-    blocked: Vec<usize>,
-    held_packets_max: u64,
+    /// For each queue what it waits for.
+    gates: Box<[Gate]>,
+    /// The places that are full and keep a queue with packets from being polled.
+    blocked: Vec<Place>,
     poll_budget_max: u32,
     poll_budget: u32,
     backlogged: Box<[bool]>,
     received: Vec<PathPacket>,
-    counts: IntakeCounts,
-}
-
-/// What an intake counts, apart from the books of its classes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IntakeCounts {
-    /// Packets that were put into a class.
-    pub entered: u64,
-    /// Packets that a class refused.
-    pub refused: u64,
-    /// The most packets that waited.
-    pub held_max: u64,
-    /// Times that senders began to be held.
-    pub blocked: u64,
-    /// The most packets that may be inside.
-    pub qlimit: u64,
 }
 
 impl Intake {
-    /// For a port of so many queues, holding at most `held_packets_max` packets at a time, and taking at most `poll_budget_max` in at a
-    /// poll.
-    pub fn new(queues: usize, held_packets_max: u64, poll_budget_max: u32, now_ns: u64) -> Intake {
-        let mut order = PollOrder::new(queues, POLL_PACKETS_MAX * QUANTUM_BYTES, now_ns);
-        // For the one class that there is before others are set.
-        order.make_room(group(0));
+    /// For a port of so many queues whose packets go by `way` and may come to the egress queues of `reach`, taking at most
+    /// `poll_budget_max` in at a poll.
+    pub fn new(
+        port: u16,
+        queues: usize,
+        way: Way,
+        reach: Box<[usize]>,
+        poll_budget_max: u32,
+        egress: &Egress,
+        now_ns: u64,
+    ) -> Intake {
+        let place = way.place(egress);
         Intake {
-            order,
-            gates: vec![0; queues].into_boxed_slice(),
+            port,
+            way,
+            reach,
+            order: PollOrder::new(queues, POLL_PACKETS_MAX * QUANTUM_BYTES, now_ns),
+            gates: vec![Gate::new(place); queues].into_boxed_slice(),
             blocked: Vec::with_capacity(queues),
-            held_packets_max,
             poll_budget_max,
             poll_budget: poll_budget_max,
             backlogged: vec![false; queues].into_boxed_slice(),
             received: Vec::with_capacity(POLL_PACKETS_MAX as usize * 2),
-            counts: IntakeCounts { qlimit: held_packets_max, ..IntakeCounts::default() },
         }
     }
 
-    /// The size of the classes for what comes in here, at a port that filters know by `interface`.
-    pub(crate) fn shaping_size(&self, interface: u16) -> Size {
-        let queues = self.gates.len();
-        Size {
-            queues,
-            // The last poll before the bound may overshoot it, and what all queues have on offer may come in without a poll.
-            packets_max: self.held_packets_max as usize + (queues + 1) * self.poll_budget_max as usize,
-            quantum_bytes: QUANTUM_BYTES,
-            interface,
-        }
-    }
-
-    /// Shapes by these classes from now on.
-    pub(crate) fn set_classes(
-        &mut self,
-        shaping: &mut Shaping,
-        classes: Arc<Classes>,
-        frames: &mut Frames,
-        now_ns: u64,
-    ) {
-        for class in self.blocked.drain(..) {
-            if let Some(blocked) = shaping.blocked_mut(class) {
-                blocked.end(now_ns);
+    /// Places have other numbers now. The classes of an egress queue may have changed: `moved` says for each queue where its packets wait
+    /// now that waited there.
+    pub(crate) fn follow(&mut self, egress: &Egress, changed: Option<usize>, moved: &[Option<Place>]) {
+        let otherwise = self.way.place(egress);
+        self.order.make_room(egress.places().count());
+        for (queue, gate) in self.gates.iter_mut().enumerate() {
+            if changed.is_some() && gate.places().iter().any(|place| Some(place.egress) == changed) {
+                *gate = Gate::new(moved.get(queue).copied().flatten().unwrap_or(otherwise));
             }
+            self.order.set_group(queue, egress.places().number(gate.first()));
         }
-        let gates = &mut self.gates;
-        let mut moved = vec![None; gates.len()];
-        shaping.set_classes(classes, &mut frames.pool, now_ns, |queue, class| moved[queue] = Some(class));
-        let otherwise = shaping.default_class();
-        gates.iter_mut().zip(moved).for_each(|(gate, moved)| *gate = moved.unwrap_or(otherwise));
-        self.order.make_room(shaping.classes_max());
-        self.gates.iter().enumerate().for_each(|(queue, &class)| self.order.set_group(queue, group(class)));
     }
 
-    /// Makes a poll bring an eighth of the credit or less at a time, and a queue as much a round.
-    pub fn tune(&mut self, port: &mut impl ReceiveQueues, shaping: &Shaping) {
-        let share = shaping.limit_bytes_min() / (8 * u64::from(QUANTUM_BYTES));
+    /// Makes a poll bring an eighth of the least credit or less at a time, and a queue as much a round.
+    pub fn tune(&mut self, port: &mut impl ReceiveQueues, egress: &Egress) {
+        let limits = self.reach.iter().map(|&queue| egress.queues()[queue].shaping.limit_bytes_min());
+        let share = limits.min().unwrap_or(u64::MAX) / (8 * u64::from(QUANTUM_BYTES));
         self.poll_budget = port.set_poll_budget(share.clamp(4, u64::from(self.poll_budget_max)) as u32);
         self.order.set_quantum_bytes(self.poll_budget * QUANTUM_BYTES);
     }
@@ -129,31 +102,27 @@ impl Intake {
         (0..port.queues()).any(|queue| self.order.is_quiet(queue) && port.is_announced(queue))
     }
 
-    /// Whether a packet that came now would be taken, `departing` of this intake being on their way out.
-    pub fn has_room(&self, shaping: &Shaping, frames: &Frames, departing: u64) -> bool {
-        shaping.has_room(shaping.default_class()) && self.has_room_for_poll(shaping, frames, departing)
+    /// Whether a packet that came now would be taken, as far as is known.
+    pub fn has_room(&self, between: &Between) -> bool {
+        let Between { egress, frames, .. } = between;
+        has_frames(frames) && self.reach.iter().any(|&queue| egress.has_room(egress.default_place(queue)))
     }
 
-    /// Whether queues with packets are not polled because frames or credit are missing, which come back without a word.
-    pub fn is_starved(&self, shaping: &Shaping, frames: &Frames, departing: u64) -> bool {
-        self.order.has_work() && !self.has_room_for_poll(shaping, frames, departing)
+    /// The egress queues that its packets may come to.
+    pub fn reach(&self) -> &[usize] {
+        &self.reach
     }
 
-    /// Frames for all that a poll may bring, and for offering as many again.
-    fn has_room_for_poll(&self, shaping: &Shaping, frames: &Frames, departing: u64) -> bool {
-        shaping.held().packets + departing < self.held_packets_max
-            && frames.pool.available() >= 2 * POLL_PACKETS_MAX
+    /// Whether queues with packets are not polled because frames or what an egress queue may hold are missing, which come back without
+    /// a word.
+    pub fn is_starved(&self, between: &Between) -> bool {
+        let Between { egress, frames, .. } = between;
+        let mut waited_for = self.order.groups_with_work().map(|number| egress.places().place(number));
+        self.order.has_work() && (!has_frames(frames) || waited_for.any(|place| egress.is_at_bound(place)))
     }
 
-    /// Takes in what there is room for, `departing` being on their way out; how many that were.
-    pub fn take_in(
-        &mut self,
-        port: &mut impl ReceiveQueues,
-        shaping: &mut Shaping,
-        frames: &mut Frames,
-        departing: u64,
-        now_ns: u64,
-    ) -> usize {
+    /// Takes in what there is room for; how many packets.
+    pub fn take_in(&mut self, port: &mut impl ReceiveQueues, between: &mut Between, now_ns: u64) -> usize {
         for queue in 0..port.queues() {
             if self.order.is_quiet(queue) && port.is_announced(queue) {
                 self.order.announce(queue);
@@ -161,65 +130,60 @@ impl Intake {
         }
         self.order.begin_pass(now_ns);
         let mut moved = 0;
-        while self.has_room_for_poll(shaping, frames, departing) {
-            let gates = &self.gates;
-            let room = |queue: usize| shaping.has_room(gates[queue]);
-            let quiet = self.order.next_quiet(|queue| room(queue) || shaping.has_door(gates[queue], queue));
-            let Some(queue) = quiet.or_else(|| self.next_active(shaping)) else { break };
-            moved += self.poll(queue, port, shaping, frames, now_ns);
+        while has_frames(&between.frames) {
+            let (gates, egress, number) = (&self.gates, &between.egress, self.port);
+            let mixes = self.way.mixes();
+            let quiet = self.order.next_quiet(|queue| {
+                gates[queue].places().iter().all(|&place| {
+                    let has_none = || mixes && egress.has_none(place, number, queue);
+                    egress.has_room(place) || egress.has_door(place, number, queue) || has_none()
+                })
+            });
+            let Some(queue) = quiet.or_else(|| self.next_active(egress)) else { break };
+            moved += self.poll(queue, port, between, now_ns);
         }
-        let is_stuck = !self.has_room_for_poll(shaping, frames, departing);
-        self.note_blocked(shaping, is_stuck, now_ns);
+        self.note_blocked(between);
         moved
     }
 
-    /// The queue whose turn it is of those that wait for a class with room. Whether there is such a class is asked first: many queues may
-    /// wait for one.
-    fn next_active(&mut self, shaping: &Shaping) -> Option<usize> {
-        if !self.order.groups_with_work().any(|group| shaping.has_room(class_of(group))) {
+    /// The queue whose turn it is of those that wait for places with room. Whether there is one is asked first: many queues may wait for
+    /// one place.
+    fn next_active(&mut self, egress: &Egress) -> Option<usize> {
+        let (gates, number, mixes) = (&self.gates, self.port, self.way.mixes());
+        let has_room = |group: usize| egress.has_room(egress.places().place(group));
+        if !mixes && !self.order.groups_with_work().any(has_room) {
             return None;
         }
-        let gates = &self.gates;
-        self.order.next_active(|queue| shaping.has_room(gates[queue]))
+        self.order.next_active(|queue| {
+            let may = |&place| egress.has_room(place) || mixes && egress.has_none(place, number, queue);
+            gates[queue].places().iter().all(may)
+        })
     }
 
-    /// Tells the classes that keep a queue with packets from being polled, and those that no longer do.
-    fn note_blocked(&mut self, shaping: &mut Shaping, is_stuck: bool, now_ns: u64) {
-        if self.blocked.is_empty() && !self.order.has_work() {
-            return;
-        }
-        let mut blocked = std::mem::take(&mut self.blocked);
-        let before = blocked.len();
-        let waited_for = self.order.groups_with_work().map(class_of);
-        blocked.extend(waited_for.filter(|&class| is_stuck || !shaping.has_room(class)));
-        for class in &blocked[..before] {
-            if !blocked[before..].contains(class)
-                && let Some(times) = shaping.blocked_mut(*class)
-            {
-                times.end(now_ns);
-            }
-        }
-        blocked.drain(..before);
-        self.counts.blocked += u64::from(before == 0 && !blocked.is_empty());
-        for &class in &blocked {
-            if let Some(times) = shaping.blocked_mut(class) {
-                times.begin(now_ns);
-            }
-        }
-        self.blocked = blocked;
+    /// Notes which places keep a queue with packets from being polled.
+    fn note_blocked(&mut self, between: &Between) {
+        self.blocked.clear();
+        let Between { egress, frames, .. } = between;
+        let is_stuck = !has_frames(frames);
+        let waited_for = self.order.groups_with_work().map(|number| egress.places().place(number));
+        self.blocked.extend(waited_for.filter(|&place| is_stuck || !egress.has_room(place)));
+    }
+
+    /// The places that keep a queue with packets from being polled.
+    pub fn blocked(&self) -> &[Place] {
+        &self.blocked
     }
 
     fn poll(
         &mut self,
         queue: usize,
         port: &mut impl ReceiveQueues,
-        shaping: &mut Shaping,
-        frames: &mut Frames,
+        between: &mut Between,
         now_ns: u64,
     ) -> usize {
         // Asked for before the poll: a packet that comes after it is announced.
         port.expect(queue);
-        let count = port.poll(queue, frames, &mut self.received);
+        let count = port.poll(queue, &mut between.frames, &mut self.received);
         // As many as a poll brings: there are more, and their senders need ring no bell while those wait for room.
         let is_full = count as u32 >= self.poll_budget;
         if is_full {
@@ -231,57 +195,35 @@ impl Intake {
             self.backlogged[queue] = is_full;
             port.set_backlog(queue, is_full);
         }
-        self.enqueue_received(queue, shaping, frames, now_ns);
+        self.move_on(queue, between, now_ns);
         count
     }
 
     /// Takes in what has arrived without a poll, room or not: the classes have slots for it.
-    pub fn collect(
-        &mut self,
-        port: &mut impl ReceiveQueues,
-        shaping: &mut Shaping,
-        frames: &mut Frames,
-        now_ns: u64,
-    ) {
+    pub fn collect(&mut self, port: &mut impl ReceiveQueues, between: &mut Between, now_ns: u64) {
         for queue in 0..port.queues() {
-            port.collect(queue, frames, &mut self.received);
-            self.enqueue_received(queue, shaping, frames, now_ns);
+            port.collect(queue, &mut between.frames, &mut self.received);
+            self.move_on(queue, between, now_ns);
         }
     }
 
-    fn enqueue_received(&mut self, queue: usize, shaping: &mut Shaping, frames: &mut Frames, now_ns: u64) {
-        let mut is_full = false;
-        for mut packet in self.received.drain(..) {
-            let bytes = packet.bytes(frames.pool.memory());
-            let class = shaping.class_of(bytes);
-            packet.ecn = Ecn::of(bytes, shaping.marks(class));
-            packet.meta = Meta { arrival_ns: now_ns, queue: queue as u16, ..Meta::default() };
-            match shaping.enqueue(class, queue, packet) {
-                Ok(()) => self.counts.entered += 1,
-                Err(Refused::Dropped(_, packet)) => {
-                    self.counts.refused += 1;
-                    frames.pool.give(packet.frame);
-                }
-                Err(Refused::NoSlot(_)) => panic!("a class has slots for all that its intake may bring"),
-            }
-            let fills = !shaping.has_room(class);
-            if fills || !is_full {
-                self.gates[queue] = class;
-                self.order.set_group(queue, group(class));
-            }
-            is_full |= fills;
+    fn move_on(&mut self, queue: usize, between: &mut Between, now_ns: u64) {
+        if self.received.is_empty() {
+            return;
         }
-        self.counts.held_max = self.counts.held_max.max(shaping.held().packets);
+        for packet in &mut self.received {
+            packet.meta =
+                Meta { arrival_ns: now_ns, port: self.port, queue: queue as u16, ..Meta::default() };
+        }
+        let gate = &mut self.gates[queue];
+        gate.begin();
+        between.take(self.way, &mut self.received, now_ns, |place, fills| gate.note(place, fills));
+        self.order.set_group(queue, between.egress.places().number(gate.first()));
     }
 
     /// When to look at the queues again if nothing is announced.
     pub fn wake_ns(&self) -> u64 {
         self.order.wake_ns()
-    }
-
-    /// What it counts.
-    pub fn counts(&self) -> IntakeCounts {
-        self.counts
     }
 
     /// Polls that brought nothing.
@@ -295,14 +237,7 @@ impl Intake {
     }
 }
 
-/// The group in the order of polls of the queues that wait for a class.
-#[inline]
-fn group(class: usize) -> usize {
-    if class == FREE { 0 } else { class + 1 }
-}
-
-/// The class that the queues of a group wait for.
-#[inline]
-fn class_of(group: usize) -> usize {
-    if group == 0 { FREE } else { group - 1 }
+/// Whether there are frames for all that a poll may bring, and for offering as many again.
+fn has_frames(frames: &Frames) -> bool {
+    frames.pool.available() >= 2 * POLL_PACKETS_MAX
 }

@@ -6,16 +6,21 @@
 //! crosses over to another [`worker`] if that has the far end ([`crossing`]), and goes out by an [`exit`]. [`packet`] is what moves, in
 //! the [`frames`] of a worker; [`end`] is all there is at one port; [`worker`] has the pass whose lines are these stations.
 
+pub mod assembly;
 pub mod backoff;
+pub mod between;
 pub mod carrier;
 pub mod classes;
 pub mod crossing;
+pub mod egress;
 pub mod end;
 pub mod exit;
 pub mod frames;
 pub mod intake;
 pub mod packet;
+pub mod place;
 pub mod plan;
 pub mod port;
 pub mod shaping;
+pub mod stage;
 pub mod worker;

@@ -5,7 +5,7 @@
 //!
 //! Owner: whoever holds it. Limits: one dropped as a value loses its frame, so it ends by giving that back.
 
-use weir_core::packet::{Meta, Packet};
+use weir_core::packet::{Bytes, Meta, Packet};
 use weir_core::shaper::ecn;
 use weir_ring::memory::{Frame, FrameMemory};
 
@@ -51,6 +51,11 @@ impl PathPacket {
         PathPacket { meta: Meta::default(), frame, offset_bytes, len_bytes, ecn: Ecn::Incapable }
     }
 
+    /// A packet of the same origin and time in another frame, whose first `len_bytes` it is.
+    pub fn in_frame(&self, frame: Frame, len_bytes: u16) -> PathPacket {
+        PathPacket { meta: self.meta, frame, offset_bytes: 0, len_bytes, ecn: Ecn::Incapable }
+    }
+
     /// Its bytes.
     pub fn bytes<'a>(&'a self, memory: &'a FrameMemory) -> &'a [u8] {
         let start = usize::from(self.offset_bytes);
@@ -90,5 +95,15 @@ impl Packet for PathPacket {
             self.ecn = Ecn::Marked;
         }
         self.ecn == Ecn::Marked
+    }
+}
+
+impl Bytes<PathPacket> for FrameMemory {
+    fn of<'a>(&'a self, packet: &'a PathPacket) -> &'a [u8] {
+        packet.bytes(self)
+    }
+
+    fn of_mut<'a>(&'a self, packet: &'a mut PathPacket) -> &'a mut [u8] {
+        packet.bytes_mut(self)
     }
 }

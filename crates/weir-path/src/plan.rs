@@ -72,3 +72,55 @@ pub enum Attachment {
     /// A stage by its place in the plan, and the number of its port.
     Stage(usize, u16),
 }
+
+impl Plan {
+    /// A wire: two ports, each of which leads to the other.
+    pub fn wire(ports: [PortPlan; 2]) -> Plan {
+        Plan {
+            ports: ports.into(),
+            stages: Vec::new(),
+            links: vec![[Attachment::Port(0), Attachment::Port(1)]],
+        }
+    }
+
+    /// What an attachment is joined to.
+    pub fn far_end(&self, near: Attachment) -> Option<Attachment> {
+        self.links.iter().find_map(|&[one, other]| match (one == near, other == near) {
+            (true, _) => Some(other),
+            (_, true) => Some(one),
+            _ => None,
+        })
+    }
+
+    /// The ports by which packets may leave that came in by `port`: by this one too, if a router can send them back.
+    pub fn reached_from(&self, port: usize) -> Vec<usize> {
+        let mut reached = Vec::new();
+        let mut seen = Vec::new();
+        let mut next: Vec<Attachment> = self.far_end(Attachment::Port(port)).into_iter().collect();
+        while let Some(at) = next.pop() {
+            match at {
+                Attachment::Port(out) if !reached.contains(&out) => reached.push(out),
+                Attachment::Stage(stage, entry) if !seen.contains(&at) => {
+                    seen.push(at);
+                    let kind = &self.stages[stage].kind;
+                    let returns = matches!(kind, StageKind::Router(_));
+                    let out = (0..kind.ports()).filter(|&out| out != entry || returns);
+                    next.extend(out.filter_map(|out| self.far_end(Attachment::Stage(stage, out))));
+                }
+                _ => {}
+            }
+        }
+        reached.sort_unstable();
+        reached
+    }
+}
+
+impl StageKind {
+    /// How many ports it has.
+    pub fn ports(&self) -> u16 {
+        match self {
+            StageKind::Bridge { ports, .. } => *ports,
+            StageKind::Router(settings) => settings.interfaces.len() as u16,
+        }
+    }
+}

@@ -1,5 +1,5 @@
-//! What a direction's packets wait in: one class behind the limits of the command line, or the tree of a classes file with a
-//! way past it.
+//! What packets wait in that are to leave by a port: one class behind the limits of the command line, or the tree of a classes file
+//! with a way past it.
 //!
 //! ```text
 //!                      +--> leaf --+
@@ -46,14 +46,12 @@ const GATHER_NS_MAX: u64 = 250_000;
 /// What holds for all that a direction ever shapes by.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Queues of the port that packets come from; they are the flows of each class.
-    pub queues: usize,
+    /// The flows of each class: the receive queues that packets come from.
+    pub flows: usize,
     /// The most packets that are held, the last poll before the bound included.
     pub packets_max: usize,
     /// The quantum of the fair queues, and the least credit.
     pub quantum_bytes: u32,
-    /// The number of the port that packets come from, as filters know it.
-    pub interface: u16,
 }
 
 /// The classes of one direction.
@@ -129,12 +127,12 @@ impl Shaping {
         self.limits.as_ref()
     }
 
-    /// The class of a packet.
+    /// The class of a packet that came in by a port, which filters know by its number.
     #[inline]
-    pub fn class_of(&self, frame: &[u8]) -> usize {
+    pub fn class_of(&self, port: u16, frame: &[u8]) -> usize {
         match &self.tree {
             None => 0,
-            Some(tree) => tree.class_of(self.size.interface, frame),
+            Some(tree) => tree.class_of(port, frame),
         }
     }
 
@@ -149,17 +147,17 @@ impl Shaping {
         self.backlog(class).is_some_and(|backlog| matches!(backlog.rule().when_full, WhenFull::Ecn(_)))
     }
 
-    /// Takes a packet in.
+    /// Takes a packet of a flow in.
     #[inline]
     pub fn enqueue(
         &mut self,
         class: usize,
-        queue: usize,
+        flow: usize,
         packet: PathPacket,
     ) -> Result<(), Refused<PathPacket>> {
         match &mut self.tree {
-            Some(tree) if class == FREE => tree.free.enqueue(queue, packet),
-            _ => self.shaper.enqueue(class, queue, packet),
+            Some(tree) if class == FREE => tree.free.enqueue(flow, packet),
+            _ => self.shaper.enqueue(class, flow, packet),
         }
     }
 
@@ -186,12 +184,18 @@ impl Shaping {
             .is_some_and(|backlog| backlog.room_bytes() > 0 && backlog.held().packets < self.packets_share)
     }
 
-    /// Whether a queue with nothing in a class may bring some in past its room: as much again as the credit is for those.
+    /// Whether a flow with nothing in a class may bring some in past its room: as much again as the credit is for those.
     #[inline]
-    pub fn has_door(&self, class: usize, queue: usize) -> bool {
+    pub fn has_door(&self, class: usize, flow: usize) -> bool {
         self.backlog(class).is_some_and(|backlog| {
-            backlog.held().bytes / 2 < backlog.limit_bytes() && backlog.held_of(queue).packets == 0
+            backlog.held().bytes / 2 < backlog.limit_bytes() && backlog.held_of(flow).packets == 0
         })
+    }
+
+    /// Whether nothing of a flow waits in a class.
+    #[inline]
+    pub fn has_none(&self, class: usize, flow: usize) -> bool {
+        self.backlog(class).is_none_or(|backlog| backlog.held_of(flow).packets == 0)
     }
 
     /// Above the number of any class but [`FREE`].
@@ -270,9 +274,9 @@ impl Shaping {
 
 impl Sharing {
     #[inline]
-    fn class_of(&self, interface: u16, frame: &[u8]) -> usize {
+    fn class_of(&self, port: u16, frame: &[u8]) -> usize {
         // No filter asks for a share of the flows, so no hash is needed.
-        match self.classes.classifier.classify(interface, 0, &Headers::parse(frame)) {
+        match self.classes.classifier.classify(port, 0, &Headers::parse(frame)) {
             Target::Class(class) => self.numbers[usize::from(class)],
             Target::Free => FREE,
         }
@@ -281,7 +285,7 @@ impl Sharing {
 
 fn class_size(size: Size) -> ClassSize {
     ClassSize {
-        flows: size.queues,
+        flows: size.flows,
         packets_max: size.packets_max,
         quantum_bytes: size.quantum_bytes,
         poll_budget_bytes: u64::from(size.quantum_bytes),

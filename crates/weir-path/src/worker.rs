@@ -1,27 +1,33 @@
 //! What one worker owns of the path, and the one pass that moves packets along it.
 //!
 //! ```text
-//! one worker:   port A --intake--> classes A->B --release--> exit B        and the same back
-//! two workers:  port A --intake--> classes A->B --release--> crossing ~~> the other worker: exit B
+//! one worker:   port A --intake--> [stages] --> egress queue of B --release--> exit B        and so for every port
+//! two workers:  port A --intake--> egress queue of B --release--> crossing ~~> the other worker: exit B
 //! ```
 //!
-//! A worker owns both ends of a wire, or one end and its side of the crossing to the worker of the other. Each port is touched by its
-//! owner alone.
+//! A worker owns all ports of a plan, or one end of a wire and its side of the crossing to the worker of the other. Each port is touched by
+//! its owner alone.
 //!
-//! Rule (invariant 6): the work of a pass is bounded. Conservation (invariant 1), for each direction: accepted = delivered + dropped +
+//! Rule (invariant 6): the work of a pass is bounded. Conservation (invariant 1), for each egress queue: accepted = delivered + dropped +
 //! held, and held is counted where packets are: in the classes, crossing, with the device.
 //!
-//! Pure: time is an argument, and nothing here calls the kernel but a port. The thread that drives it is `weir_run::worker`.
+//! Pure: time is an argument, and nothing here calls the kernel but a port. The thread that drives it is `weir_run::worker`; what it is
+//! made of is described in [`crate::plan`] and put together in [`crate::assembly`].
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use weir_core::shaper::tbf::{TbfConfig, TbfError};
+
 use crate::backoff::Backoff;
+use crate::between::Between;
 use crate::classes::Classes;
 use crate::crossing::Crossing;
+use crate::egress::EgressQueue;
 use crate::end::End;
 use crate::frames::Frames;
+use crate::place::Place;
 use crate::port::{ReceiveQueues, TransmitRing};
 use crate::shaping::Release;
 
@@ -50,17 +56,22 @@ impl Pass {
 /// What one worker owns.
 pub struct Worker<P> {
     ends: Vec<End<P>>,
-    frames: Frames,
+    between: Between,
     crossing: Option<Crossing>,
     /// What this worker waits for that the other has.
     backoff: Backoff,
+    /// The places that are waited for, to be put together in a pass.
+    waited_for: Vec<Place>,
 }
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
-    /// Both ends, or one end and the crossing to the worker of the other.
-    pub fn new(ends: Vec<End<P>>, frames: Frames, crossing: Option<Crossing>) -> Worker<P> {
-        assert_eq!(ends.len() == 1, crossing.is_some(), "an end alone has a crossing");
-        Worker { ends, frames, crossing, backoff: Backoff::default() }
+    /// Of ports, what lies between, and for one end of a wire the crossing to the worker of the other.
+    pub(crate) fn of(ends: Vec<End<P>>, between: Between, crossing: Option<Crossing>) -> Worker<P> {
+        let mut worker =
+            Worker { ends, between, crossing, backoff: Backoff::default(), waited_for: Vec::new() };
+        worker.follow(None, &[]);
+        worker.tune();
+        worker
     }
 
     /// Moves what can be moved now.
@@ -91,28 +102,45 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     fn deliver(&mut self, pass: &mut Pass, now_ns: u64) -> io::Result<()> {
         self.complete();
         self.arrive(pass);
+        pass.wake(self.between.poll(now_ns));
         self.release(pass, now_ns)?;
         self.flush(pass, now_ns)
     }
 
     /// Polls the queues for which there is room; whether some are left out because frames or credit are missing.
     fn take_in(&mut self, pass: &mut Pass, now_ns: u64) -> bool {
+        self.note_departing();
         let mut is_starved = false;
-        for at in 0..self.ends.len() {
-            let departing = self.departing(at);
-            let End { port, intake, shaping, .. } = &mut self.ends[at];
-            pass.moved += intake.take_in(port, shaping, &mut self.frames, departing, now_ns);
-            pass.expecting |= intake.has_room(shaping, &self.frames, departing);
-            is_starved |= intake.is_starved(shaping, &self.frames, departing);
+        self.waited_for.clear();
+        for End { port, intake, .. } in &mut self.ends {
+            pass.moved += intake.take_in(port, &mut self.between, now_ns);
+            is_starved |= intake.is_starved(&self.between);
+            self.waited_for.extend_from_slice(intake.blocked());
             pass.wake(Some(intake.wake_ns()));
         }
+        pass.expecting = self.ends.iter().any(|end| end.intake.has_room(&self.between));
+        self.between.egress.note_blocked(&self.waited_for, now_ns);
         is_starved
+    }
+
+    /// Notes how many packets of each egress queue are on their way out.
+    fn note_departing(&mut self) {
+        for queue in 0..self.between.egress.queues().len() {
+            let port = self.between.egress.queues()[queue].port;
+            let own = end_of(&mut self.ends, port);
+            let departing = match (own, &self.crossing) {
+                (Some(end), _) => end.port.in_flight().packets,
+                (None, Some(crossing)) => crossing.departing(),
+                (None, None) => 0,
+            };
+            self.between.egress.set_departing(queue, departing);
+        }
     }
 
     /// Looks at what has become of transmissions, so that the books are up to date.
     pub fn complete(&mut self) {
         for End { port, exit, .. } in &mut self.ends {
-            exit.complete(port, &mut self.frames);
+            exit.complete(port, &mut self.between.frames);
         }
         if let (Some(crossing), [end]) = (&self.crossing, &self.ends[..]) {
             crossing.tell_finished(end.exit.finished(&end.port));
@@ -122,30 +150,31 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// Takes what the other worker has handed over.
     fn arrive(&mut self, pass: &mut Pass) {
         if let (Some(crossing), [End { port, exit, .. }]) = (&mut self.crossing, &mut self.ends[..]) {
-            pass.moved += crossing.take(|packet| exit.put(packet, port, &mut self.frames));
+            pass.moved += crossing.take(|packet| exit.put(packet, port, &mut self.between.frames));
         }
     }
 
-    /// Lets out what the classes admit: to the exit at the other end, or to the worker that has it.
+    /// Lets out what the classes admit: to the exit of the port, or to the worker that has it.
     fn release(&mut self, pass: &mut Pass, now_ns: u64) -> io::Result<()> {
-        let frames = &mut self.frames;
-        match (&mut self.ends[..], &mut self.crossing) {
-            ([first, second], _) => {
-                pass.add(release_between(first, second, frames, now_ns));
-                pass.add(release_between(second, first, frames, now_ns));
-            }
-            ([end], Some(crossing)) => {
+        let Between { egress, frames, .. } = &mut self.between;
+        let mut has_credit = true;
+        for queue in 0..egress.queues().len() {
+            let EgressQueue { port: number, shaping, .. } = egress.queue_mut(queue);
+            if let Some(End { port, exit, .. }) = end_of(&mut self.ends, *number) {
+                let room = port.room();
+                let put = |packet, frames: &mut Frames| exit.put(packet, port, frames);
+                pass.add(shaping.release(room, frames, now_ns, put));
+            } else if let Some(crossing) = &mut self.crossing {
                 let room = crossing.room();
-                let hand = |packet, _: &mut Frames| crossing.hand(packet);
-                pass.add(end.shaping.release(room, frames, now_ns, hand));
+                pass.add(shaping.release(room, frames, now_ns, |packet, _| crossing.hand(packet)));
                 crossing.flush().map_err(|gone| {
                     io::Error::other(format!("handing packets over to the other worker: {gone}"))
                 })?;
-                if crossing.room() == 0 {
-                    pass.wake(Some(self.look_again_ns(now_ns)));
-                }
+                has_credit &= crossing.room() > 0;
             }
-            _ => unreachable!("both ends, or one and a crossing"),
+        }
+        if !has_credit {
+            pass.wake(Some(self.look_again_ns(now_ns)));
         }
         Ok(())
     }
@@ -171,19 +200,6 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.ends.iter().map(|end| end.exit.finished(&end.port)).sum::<u64>() + there
     }
 
-    /// Packets that came in at an end and were released, and are not gone yet.
-    fn departing(&self, at: usize) -> u64 {
-        match &self.crossing {
-            Some(crossing) => crossing.departing(),
-            None => self.ends[1 - at].port.in_flight().packets,
-        }
-    }
-
-    /// Whether something has come that the worker does not know of: the last look before it sleeps.
-    pub fn is_announced(&self) -> bool {
-        self.ends.iter().any(|end| end.intake.is_announced(&end.port))
-    }
-
     /// Sleeps by `wait`, to which a descriptor is passed that is readable when the other worker has kicked, if there is one; not if
     /// something has come that the worker does not know of. Whether it slept.
     ///
@@ -200,9 +216,9 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     }
 
     /// Whether everything that came in has left; to be asked when nothing more is taken in. The other worker is told when this
-    /// one has handed everything over.
+    /// one has handed everything over. What a router keeps for a neighbour that does not answer is not waited for.
     pub fn is_drained(&self) -> bool {
-        let is_dry = self.ends.iter().all(|end| end.shaping.held().packets == 0);
+        let is_dry = self.between.egress.held().packets == 0;
         if let Some(crossing) = self.crossing.as_ref().filter(|_| is_dry) {
             crossing.tell_dry();
         }
@@ -216,30 +232,102 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.crossing.iter().for_each(Crossing::tell_dry);
     }
 
-    /// Shapes by these classes from now on; nothing that waits is lost.
-    pub fn set_classes(&mut self, classes: &Arc<Classes>, now_ns: u64) {
-        for end in &mut self.ends {
-            end.set_classes(Arc::clone(classes), &mut self.frames, now_ns);
+    /// Changes the limits of what leaves by a port, if its egress queue is here; nothing that waits is touched.
+    ///
+    /// # Errors
+    /// If they cannot be kept; nothing has changed then.
+    pub fn set_limits(
+        &mut self,
+        port: usize,
+        limits: Option<TbfConfig>,
+        now_ns: u64,
+    ) -> Result<(), TbfError> {
+        if let Some(egress) = self.between.egress.of_port(port) {
+            self.between.egress.queue_mut(egress).shaping.set_limits(limits, now_ns)?;
+            self.tune();
+        }
+        Ok(())
+    }
+
+    /// Shapes what leaves by a port by these classes from now on, if its egress queue is here; nothing that waits is lost, and no flow
+    /// reordered.
+    pub fn set_classes(&mut self, port: usize, classes: &Arc<Classes>, now_ns: u64) {
+        let Some(changed) = self.between.egress.of_port(port) else { return };
+        let Between { egress, frames, .. } = &mut self.between;
+        egress.end_blocked(changed, now_ns);
+        let mut moved = Vec::new();
+        let shaping = &mut egress.queue_mut(changed).shaping;
+        shaping.set_classes(Arc::clone(classes), &mut frames.pool, now_ns, |meta, class| {
+            moved.push((meta.port, meta.queue, Place { egress: changed, class }));
+        });
+        egress.number_places();
+        self.follow(Some(changed), &moved);
+        self.tune();
+    }
+
+    /// Makes the intakes know the places, of which those of one egress queue may have changed.
+    fn follow(&mut self, changed: Option<usize>, moved: &[(u16, u16, Place)]) {
+        for End { index, port, intake, .. } in &mut self.ends {
+            let mut places = vec![None; port.queues()];
+            let of_this = moved.iter().filter(|(port, ..)| usize::from(*port) == *index);
+            of_this.for_each(|&(_, queue, place)| places[usize::from(queue)] = Some(place));
+            intake.follow(&self.between.egress, changed, &places);
         }
     }
 
-    /// The ends that it owns.
+    /// Makes polls as small as the least credit asks for, of those that they may use up.
+    pub fn tune(&mut self) {
+        for End { port, intake, .. } in &mut self.ends {
+            intake.tune(port, &self.between.egress);
+        }
+    }
+
+    /// Notes how long packets are that come in by a port from now on.
+    pub fn set_packet_bytes_max(&mut self, port: usize, bytes: u64, now_ns: u64) {
+        if let Some(end) = end_of(&mut self.ends, port) {
+            end.packet_bytes_max = bytes;
+        }
+        for queue in 0..self.between.egress.queues().len() {
+            let feeders = self.ends.iter().filter(|end| end.intake.reach().contains(&queue));
+            let longest = feeders.map(|end| end.packet_bytes_max).max().unwrap_or(0);
+            self.between.egress.queue_mut(queue).shaping.set_packet_bytes_max(longest, now_ns);
+        }
+    }
+
+    /// Takes in what has arrived at a port without a poll, room or not.
+    pub fn collect(&mut self, port: usize, now_ns: u64) {
+        if let Some(End { port, intake, .. }) = end_of(&mut self.ends, port) {
+            intake.collect(port, &mut self.between, now_ns);
+        }
+    }
+
+    /// The ports that it owns.
     pub fn ends(&self) -> &[End<P>] {
         &self.ends
     }
 
-    /// An end that it owns, and the frames.
+    /// A port that it owns, and the frames.
     ///
     /// # Panics
-    /// If it does not own that end.
+    /// If it does not own that port.
     pub fn end_mut(&mut self, index: usize) -> (&mut End<P>, &mut Frames) {
-        let end = self.ends.iter_mut().find(|end| end.index == index).expect("an end that this worker owns");
-        (end, &mut self.frames)
+        let end = end_of(&mut self.ends, index).expect("a port that this worker owns");
+        (end, &mut self.between.frames)
+    }
+
+    /// What lies between its ports.
+    pub fn between(&self) -> &Between {
+        &self.between
+    }
+
+    /// The egress queue of a port, if it is here.
+    pub fn egress(&self, port: usize) -> Option<&EgressQueue> {
+        self.between.egress.queues().iter().find(|queue| queue.port == port)
     }
 
     /// Its frames.
     pub fn frames(&self) -> &Frames {
-        &self.frames
+        &self.between.frames
     }
 
     /// Its side of the crossing.
@@ -248,14 +336,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     }
 }
 
-/// Lets out what the classes at one end admit, to the exit at the other.
-fn release_between<P: TransmitRing>(
-    from: &mut End<P>,
-    to: &mut End<P>,
-    frames: &mut Frames,
-    now_ns: u64,
-) -> Release {
-    let End { port, exit, .. } = to;
-    let room = port.room();
-    from.shaping.release(room, frames, now_ns, |packet, frames| exit.put(packet, port, frames))
+/// The end of a port; ends are in the order of the plan.
+fn end_of<P>(ends: &mut [End<P>], port: usize) -> Option<&mut End<P>> {
+    let at = ends.binary_search_by_key(&port, |end| end.index).ok()?;
+    Some(&mut ends[at])
 }

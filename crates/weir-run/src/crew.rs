@@ -93,7 +93,9 @@ impl Crew {
     /// Changes the limits of a direction, one of as many as there are ports.
     pub fn set_limits(&self, direction: usize, change: Change) -> Result<(), String> {
         let (reply, answer) = channel();
-        self.owner(direction).send(Request::SetLimits(direction, change, reply));
+        // A direction's egress queue is with the worker where it starts.
+        let exit = self.kind().exit_of(direction);
+        self.owner(direction).send(Request::SetLimits(exit, change, reply));
         received(&answer)?
     }
 

@@ -13,8 +13,8 @@ use std::io;
 use std::sync::Arc;
 
 use weir_core::shaper::tbf::TbfConfig;
+use weir_path::assembly::Shares;
 use weir_path::crossing::Crossing;
-use weir_path::end::End;
 use weir_path::frames::Frames;
 use weir_path::plan::{Attachment, Plan, PortPlan};
 use weir_path::port::POLL_PACKETS_MAX;
@@ -33,6 +33,7 @@ use weir_ring::pool::{CACHE_FRAMES, Pool};
 use crate::classes::Classes;
 use crate::look_over;
 use crate::part::{Part, note_mtu};
+use crate::path::random_seed;
 use crate::report::Constants;
 use crate::watcher::Eye;
 
@@ -60,14 +61,10 @@ impl DatapathConfig {
     /// Why not, in a sentence.
     pub fn check(&self) -> Result<(), String> {
         match Kind::of(&self.plan) {
-            Kind::Wire => Ok(()),
             Kind::Topology if self.workers > 1 => {
                 Err(format!("--workers {} is for a wire: a topology has one worker for now", self.workers))
             }
-            Kind::Topology => {
-                Err("packets go between two ports joined by one link for now: `weir wire A B` joins two"
-                    .into())
-            }
+            Kind::Wire | Kind::Topology => Ok(()),
         }
     }
 }
@@ -166,8 +163,8 @@ impl Datapath {
         let mut warnings = look_over::interfaces(&interfaces, kind, has_classes)?;
         let mut umem = Umem::new(Arc::clone(frames[0].pool.memory()));
         let queues = queues_of(&interfaces)?;
-        let poll_budget_max =
-            poll_budget_max(frames_total, queues).ok_or_else(|| too_little_memory(queues, config))?;
+        let poll_budget_max = poll_budget_max(frames_total, queues, !plan.stages.is_empty())
+            .ok_or_else(|| too_little_memory(queues, config))?;
         let mut ports = Vec::new();
         for (index, name) in interfaces.iter().enumerate() {
             let owner = owner(index, *workers);
@@ -178,11 +175,12 @@ impl Datapath {
         warnings.extend(look_over::mtus(&ends, &look_over::joined(plan)));
         let pairs = ports.iter().map(|port| port.pair().clone()).collect();
         let census = frames[0].pool.census();
-        let held_packets_max = held_packets_max(census.shared + census.cached, ports.len(), *workers)
-            .ok_or_else(|| too_little_memory(queues, config))?;
+        let free = (census.shared + census.cached) / if plan.stages.is_empty() { 1 } else { 2 };
+        let held_packets_max =
+            held_packets_max(free, ports.len(), *workers).ok_or_else(|| too_little_memory(queues, config))?;
         let directions = (0..ports.len()).map(|direction| &plan.ports[kind.exit_of(direction)]);
         warnings.extend(look_over::limits(directions, held_packets_max));
-        let shares = Shares { held_packets_max, poll_budget_max };
+        let shares = Shares { held_packets_max, poll_budget_max, seed: random_seed() };
         let parts = parts(config, ports, shares, frames, umem, now_ns)?;
         let names = plan.ports.iter().map(|port| port.interface.clone()).collect();
         let constants =
@@ -191,47 +189,34 @@ impl Datapath {
     }
 }
 
-/// How much of the packet memory each port has.
-#[derive(Clone, Copy)]
-struct Shares {
-    held_packets_max: u64,
-    poll_budget_max: u32,
-}
-
-/// The ports of a wire, joined, and dealt out to the workers.
+/// The ports dealt out to the workers, with what lies between them.
 fn parts(
     DatapathConfig { plan, workers, .. }: &DatapathConfig,
     ports: Vec<Port>,
-    Shares { held_packets_max, poll_budget_max }: Shares,
-    mut frames: Vec<Frames>,
+    shares: Shares,
+    frames: Vec<Frames>,
     umem: Umem,
     now_ns: u64,
 ) -> weir_port::Result<Vec<Part>> {
-    let mut ends = Vec::new();
+    let mut crossings = Vec::new();
+    if *workers > 1 {
+        let made = Crossing::new(TRANSMIT_PACKETS_MAX).map_err(io::Error::other);
+        crossings.extend(made.doing(|| "joining two workers".into())?);
+    }
+    let mut owned: Vec<Vec<(usize, Port)>> = (0..*workers).map(|_| Vec::new()).collect();
     for (index, port) in ports.into_iter().enumerate() {
-        let limits = plan.ports[1 - index].limits;
-        let mut end = End::new(index, port, held_packets_max, poll_budget_max, limits, now_ns)
-            .map_err(io::Error::other)
-            .doing(|| "setting the limit".into())?;
-        note_mtu(&mut end, now_ns);
-        ends.push(end);
+        owned[owner(index, *workers)].push((index, port));
     }
     let umem = Arc::new(umem);
+    let mut crossings = crossings.into_iter();
     let mut parts = Vec::new();
-    if *workers == 1 {
-        parts.extend(frames.pop().map(|frames| Part::new(Worker::new(ends, frames, None), umem)));
-    } else {
-        let crossings = Crossing::new(TRANSMIT_PACKETS_MAX)
+    for (ports, frames) in owned.into_iter().zip(frames) {
+        let indexes: Vec<_> = ports.iter().map(|(index, _)| *index).collect();
+        let mut path = Worker::new(plan, ports, frames, crossings.next(), shares, now_ns)
             .map_err(io::Error::other)
-            .doing(|| "joining two workers".into())?;
-        for ((end, frames), crossing) in ends.into_iter().zip(frames).zip(crossings) {
-            let worker = Worker::new(vec![end], frames, Some(crossing));
-            parts.push(Part::new(worker, Arc::clone(&umem)));
-        }
-    }
-    // A wire has one file for both directions.
-    if let Some(classes) = &plan.ports[0].classes {
-        parts.iter_mut().for_each(|part| part.path.set_classes(classes, now_ns));
+            .doing(|| "joining the ports".into())?;
+        indexes.into_iter().for_each(|index| note_mtu(&mut path, index, now_ns));
+        parts.push(Part::new(path, Arc::clone(&umem)));
     }
     Ok(parts)
 }
@@ -247,9 +232,11 @@ fn queues_of(interfaces: &[&str]) -> weir_port::Result<u32> {
         .try_fold(0, |queues: u32, name| Ok(queues.saturating_add(Link::by_name(name)?.rx_queues)))
 }
 
-/// As many packets as a poll may bring, so that half of the frames can be on offer on all queues; none if they are too few.
-fn poll_budget_max(frames: u64, queues: u32) -> Option<u32> {
-    let budget = u32::try_from(frames / 2 / u64::from(queues.max(1))).unwrap_or(u32::MAX);
+/// As many packets as a poll may bring, so that half of the frames can be on offer on all queues; with stages a quarter, because one poll
+/// of each queue may be held beyond the bound. None if they are too few.
+fn poll_budget_max(frames: u64, queues: u32, has_stages: bool) -> Option<u32> {
+    let frames = frames / if has_stages { 4 } else { 2 };
+    let budget = u32::try_from(frames / u64::from(queues.max(1))).unwrap_or(u32::MAX);
     (budget >= 4).then_some((budget & !1).min(POLL_PACKETS_MAX))
 }
 
@@ -321,8 +308,8 @@ mod tests {
         );
         assert_eq!([3, 4].map(|ports| held_packets_max(8_000, ports, 1)), [Some(2_666), Some(2_000)]);
         assert_eq!([127, 128].map(|free| held_packets_max(free, 2, 1)), [None, Some(64)]);
-        assert_eq!([16, 24].map(|queues| poll_budget_max(128, queues)), [Some(4), None]);
-        assert_eq!(poll_budget_max(16_384, 2), Some(POLL_PACKETS_MAX));
+        assert_eq!([16, 24].map(|queues| poll_budget_max(128, queues, false)), [Some(4), None]);
+        assert_eq!(poll_budget_max(16_384, 2, false), Some(POLL_PACKETS_MAX));
         assert_eq!([[0, 1].map(|port| owner(port, 1)), [0, 1].map(|port| owner(port, 2))], [[0, 0], [0, 1]]);
     }
 }

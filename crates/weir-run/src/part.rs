@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use weir_core::shaper::tbf::TbfConfig;
+use weir_path::classes::Classes;
 use weir_path::end::End;
 use weir_path::worker::Worker;
 use weir_port::link::Link;
@@ -47,26 +48,17 @@ impl Part {
 
     /// Notes that an interface or its other end has another name or MTU now, or that the other end is elsewhere.
     pub fn follow(&mut self, index: usize, pair: Pair, now_ns: u64) {
-        let (end, _) = self.path.end_mut(index);
-        end.port.follow(pair);
-        note_mtu(end, now_ns);
+        self.path.end_mut(index).0.port.follow(pair);
+        note_mtu(&mut self.path, index, now_ns);
     }
 
     /// Owns the queues of an interface again that came up again, with other NAPI instances than before. What was received before it
     /// went down is taken in, since its rings are not the new instances'. One that went down and up twice is told of twice, and may be
     /// owned again by the first time.
     pub fn retake(&mut self, index: usize, now_ns: u64) -> weir_port::Result<()> {
-        let (End { port, intake, shaping, .. }, frames) = self.path.end_mut(index);
-        let mut retake = || {
-            if !port.is_disowned()? {
-                return port.note_up();
-            }
-            port.let_go()?;
-            intake.collect(port, shaping, frames, now_ns);
-            port.retake(frames)
-        };
-        let result = retake();
-        intake.tune(port, shaping);
+        let result = self.own_again(index, now_ns);
+        self.path.tune();
+        let port = &mut self.path.end_mut(index).0.port;
         match result {
             // Down again already: it will come up again, or vanish.
             Err(_) if Link::by_index(port.link().ifindex).is_ok_and(|link| !link.up) => Ok(()),
@@ -76,21 +68,37 @@ impl Part {
         }
     }
 
-    /// Changes the limits of the direction that starts at `index`, computed from the present ones; nothing that waits is touched.
+    fn own_again(&mut self, index: usize, now_ns: u64) -> weir_port::Result<()> {
+        let (End { port, .. }, _) = self.path.end_mut(index);
+        if !port.is_disowned()? {
+            return port.note_up();
+        }
+        port.let_go()?;
+        self.path.collect(index, now_ns);
+        let (End { port, .. }, frames) = self.path.end_mut(index);
+        port.retake(frames)
+    }
+
+    /// Changes the limits of what leaves by a port, computed from the present ones; nothing that waits is touched.
     pub fn set_limits(
         &mut self,
-        index: usize,
+        port: usize,
         change: impl FnOnce(Option<TbfConfig>) -> Result<Option<TbfConfig>, String>,
         now_ns: u64,
     ) -> Result<(), String> {
-        let (end, _) = self.path.end_mut(index);
-        let limits = change(end.shaping.limits().copied())?;
-        end.set_limits(limits, now_ns).map_err(|error| error.to_string())
+        let before = self.path.egress(port).and_then(|queue| queue.shaping.limits().copied());
+        self.path.set_limits(port, change(before)?, now_ns).map_err(|error| error.to_string())
+    }
+
+    /// Shapes all that leaves from here by these classes from now on; nothing that waits is lost.
+    pub fn set_classes(&mut self, classes: &Arc<Classes>, now_ns: u64) {
+        let ports: Vec<_> = self.path.between().egress.queues().iter().map(|queue| queue.port).collect();
+        ports.into_iter().for_each(|port| self.path.set_classes(port, classes, now_ns));
     }
 }
 
-/// Notes how long packets are that come in at an end from now on.
-pub fn note_mtu(end: &mut End<Port>, now_ns: u64) {
-    let bytes = u64::from(end.port.sender().mtu_bytes) + ETHERNET_HEADER_BYTES;
-    end.shaping.set_packet_bytes_max(bytes, now_ns);
+/// Notes how long packets are that come in at a port from now on.
+pub fn note_mtu(path: &mut Worker<Port>, index: usize, now_ns: u64) {
+    let bytes = u64::from(path.end_mut(index).0.port.sender().mtu_bytes) + ETHERNET_HEADER_BYTES;
+    path.set_packet_bytes_max(index, bytes, now_ns);
 }

@@ -15,7 +15,9 @@ use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
 use weir_path::crossing::Crossing;
 use weir_path::end::End;
+use weir_path::intake::Intake;
 use weir_path::port::{ReceiveQueues, TransmitRing};
+use weir_path::worker::Worker;
 use weir_port::port::Port;
 
 use crate::books::Books;
@@ -55,10 +57,13 @@ pub struct PortReport {
     pub port: PortStats,
 }
 
-/// Of an end of a wire, as it is now: the direction that starts there, and the port.
-fn of_end(end: &mut End<Port>, now_ns: u64) -> weir_port::Result<(DirectionReport, PortReport)> {
-    let End { index, port, intake, shaping, exit } = end;
+/// What is told of an egress queue of a part.
+fn of_egress(path: &Worker<Port>, number: usize, now_ns: u64) -> DirectionReport {
+    let queue = &path.between().egress.queues()[number];
+    let shaping = &queue.shaping;
     let (limits, delay) = (shaping.limits(), shaping.delay());
+    // Polls are of the ports whose packets all come here.
+    let feeders = path.ends().iter().map(|end| &end.intake).filter(|intake| *intake.reach() == [number]);
     let class = ClassStats {
         name: String::new(),
         rate_bits_per_s: limits.map(|limits| limits.rate.bits_per_s()),
@@ -69,26 +74,30 @@ fn of_end(end: &mut End<Port>, now_ns: u64) -> weir_port::Result<(DirectionRepor
         delay_ns_p50: delay.quantile_ns(500),
         delay_ns_p99: delay.quantile_ns(990),
         delay_ns_max: delay.delay_ns_max(),
-        empty_polls: intake.empty_polls(),
-        empty_wakes: intake.empty_wakes(),
+        empty_polls: feeders.clone().map(Intake::empty_polls).sum(),
+        empty_wakes: feeders.map(Intake::empty_wakes).sum(),
         transmit_busy: 0,
         classes: shaping.rows(now_ns).iter().map(TreeClassStats::of).collect(),
     };
-    let direction = DirectionReport {
-        exit: Kind::Wire.exit_of(*index),
+    DirectionReport {
+        exit: queue.port,
         class,
         shaped: shaping.account(),
         held: shaping.held(),
-        tally: Tally { intake: intake.counts(), released: shaping.released() },
-    };
-    let port = PortReport {
+        tally: Tally { intake: queue.counts(), released: shaping.released() },
+    }
+}
+
+/// What is told of a port, as it is now.
+fn of_end(end: &mut End<Port>) -> weir_port::Result<PortReport> {
+    let End { index, port, exit, .. } = end;
+    Ok(PortReport {
         index: *index,
         departed: exit.account().clone(),
         departing: port.in_flight(),
         transmit_busy: exit.busy(),
         port: port_stats(port)?,
-    };
-    Ok((direction, port))
+    })
 }
 
 /// One worker's counters.
@@ -114,8 +123,10 @@ impl PartReport {
     pub fn new(part: &mut Part, worker: WorkerStats, now_ns: u64) -> weir_port::Result<PartReport> {
         part.path.complete();
         let indexes: Vec<_> = part.path.ends().iter().map(|end| end.index).collect();
-        let ends = indexes.into_iter().map(|index| of_end(part.path.end_mut(index).0, now_ns));
-        let (directions, ports) = ends.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let ports = indexes.into_iter().map(|index| of_end(part.path.end_mut(index).0));
+        let ports = ports.collect::<Result<_, _>>()?;
+        let queues = 0..part.path.between().egress.queues().len();
+        let directions = queues.map(|number| of_egress(&part.path, number, now_ns)).collect();
         let (handed, taken) = part.path.crossing().map(Crossing::counts).unwrap_or_default();
         let frames = part.path.frames();
         let census = frames.pool.census();
@@ -254,7 +265,7 @@ fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
 
 #[cfg(test)]
 mod tests {
-    use weir_path::intake::IntakeCounts;
+    use weir_path::egress::EgressCounts;
     use weir_path::shaping::ReleaseCounts;
 
     use super::*;
@@ -273,7 +284,7 @@ mod tests {
 
     /// What ends at a port: 10 packets came, 1 waits, 2 are with the device, 1 was dropped there, and so many are on the way.
     fn direction(exit: usize) -> DirectionReport {
-        let intake = IntakeCounts { entered: 10, ..IntakeCounts::default() };
+        let intake = EgressCounts { entered: 10, ..EgressCounts::default() };
         let released = ReleaseCounts { delayed: 9, ..ReleaseCounts::default() };
         let class = ClassStats { rate_bits_per_s: Some(exit as u64), ..ClassStats::default() };
         let tally = Tally { intake, released };

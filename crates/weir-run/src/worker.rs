@@ -166,7 +166,7 @@ fn answer(part: &mut Part, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
                 let _ = reply.send(part.set_limits(direction, change, now));
             }
             Request::SetClasses(classes, reply) => {
-                part.path.set_classes(&classes, now);
+                part.set_classes(&classes, now);
                 let _ = reply.send(());
             }
             Request::NoteDown(port) => part.note_down(port),

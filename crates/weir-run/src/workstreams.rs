@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use weir_core::dispatch::netstat::{self, ProtocolRow, WorkstreamRow};
 use weir_core::dispatch::protocol::{Mode, Policy, WhenFull};
 use weir_core::drops::Count;
-use weir_path::intake::IntakeCounts;
+use weir_path::egress::EgressCounts;
 use weir_path::shaping::ReleaseCounts;
 
 use crate::books::Books;
@@ -37,7 +37,7 @@ const ETHER: u16 = 5;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// By its intake.
-    pub intake: IntakeCounts,
+    pub intake: EgressCounts,
     /// By the release of its classes.
     pub released: ReleaseCounts,
 }
@@ -186,7 +186,7 @@ mod tests {
 
     /// 100 packets came in: 3 were refused, 2 dropped after a wait, 40 left at once, 25 of the others wait.
     fn stats() -> WorkstreamStats {
-        let intake = IntakeCounts { entered: 97, refused: 3, held_max: 30, blocked: 2, qlimit: 500 };
+        let intake = EgressCounts { entered: 97, refused: 3, held_max: 30, blocked: 2, qlimit: 500 };
         let released = ReleaseCounts { dispatched: 40, delayed: 30, dropped: 2 };
         let waiting = Count { packets: 25, bytes: 1500 };
         WorkstreamStats {

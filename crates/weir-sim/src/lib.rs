@@ -24,6 +24,7 @@ pub mod checks;
 pub mod cpu;
 pub mod effects;
 pub mod events;
+pub mod frame_port;
 pub mod graph;
 pub mod kernel;
 pub mod machine;

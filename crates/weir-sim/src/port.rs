@@ -51,7 +51,7 @@ pub struct Inside {
 pub enum Fault {
     /// A poll brings four times as much as it may.
     PollOverruns,
-    /// Of a queue that is empty, no packet is announced.
+    /// No packet is announced.
     AnnouncementLost,
     /// A worker that sleeps with something inside is not woken by its timer.
     TimerLost,
@@ -65,7 +65,7 @@ pub struct SimPort {
     poll_packets: Option<u32>,
     poll_budget: u32,
     held: Count,
-    in_flight: VecDeque<u32>,
+    in_flight: Vec<u32>,
     is_stuck: bool,
     fault: Option<Fault>,
     inside: Rc<RefCell<Inside>>,
@@ -93,7 +93,7 @@ impl SimPort {
             poll_packets,
             poll_budget: 1,
             held: Count::default(),
-            in_flight: VecDeque::new(),
+            in_flight: Vec::new(),
             is_stuck: false,
             fault: None,
             inside,
@@ -205,7 +205,7 @@ impl TransmitRing for SimPort {
         let inside = &mut *self.inside.borrow_mut();
         let index = frames.memory().index_of(&packet.frame) as usize;
         inside.left.push(inside.packets[index].take().expect("what leaves has come in"));
-        self.in_flight.push_back(packet.len_bytes.into());
+        self.in_flight.push(packet.len_bytes.into());
         frames.pool.give(packet.frame);
     }
 
@@ -218,8 +218,9 @@ impl TransmitRing for SimPort {
     }
 
     fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(u32, Completion)) {
-        let ended = if self.is_stuck { 0 } else { self.in_flight.len() };
-        self.in_flight.drain(..ended).for_each(|len_bytes| each(len_bytes, Completion::Delivered));
+        if !self.is_stuck {
+            self.in_flight.drain(..).for_each(|len_bytes| each(len_bytes, Completion::Delivered));
+        }
     }
 
     fn in_flight(&self) -> Count {

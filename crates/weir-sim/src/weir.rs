@@ -15,10 +15,13 @@ use std::rc::Rc;
 
 use weir_core::drops::{Count, DropReason};
 use weir_core::shaper::tbf::TbfConfig;
+use weir_path::assembly::Shares;
 use weir_path::end::End;
 use weir_path::frames::Frames;
 use weir_path::intake::QUANTUM_BYTES;
+use weir_path::plan::{Plan, PortPlan};
 use weir_path::port::POLL_PACKETS_MAX;
+use weir_path::shaping::Shaping;
 use weir_path::worker::Worker;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
@@ -82,17 +85,21 @@ impl WeirWire {
         let memory = FrameMemory::new(FRAMES, FRAME_BYTES).map_err(|error| error.to_string())?;
         let inside = Rc::new(RefCell::new(Inside::default()));
         let poll_budget_max = parameters.poll_packets.unwrap_or(0).max(POLL_PACKETS_MAX);
-        let end = |index: usize, queues: usize, limits: Option<TbfConfig>| {
+        let port = |queues: usize| {
             let WeirParameters { queue_packets, poll_packets, fault, .. } = parameters;
             let mut port = SimPort::new(queues, queue_packets, poll_packets, Rc::clone(&inside));
             port.set_fault(fault);
-            End::new(index, port, u64::from(FRAMES / 2), poll_budget_max, limits, 0)
-                .map_err(|error| error.to_string())
+            port
         };
-        let ends = vec![end(0, parameters.queues, Some(parameters.limits))?, end(1, 1, None)?];
+        let planned = |limits| PortPlan { interface: "modelled".into(), limits, classes: None };
+        let plan = Plan::wire([planned(None), planned(Some(parameters.limits))]);
+        let shares = Shares { held_packets_max: u64::from(FRAMES / 2), poll_budget_max, seed: 0 };
+        let ports = vec![(0, port(parameters.queues)), (1, port(1))];
+        let worker = Worker::new(&plan, ports, Frames::new(Pool::new(memory)), None, shares, 0)
+            .map_err(|error| error.to_string())?;
         Ok(WeirWire {
             parameters,
-            worker: Worker::new(ends, Frames::new(Pool::new(memory)), None),
+            worker,
             inside,
             is_parked: true,
             next: None,
@@ -140,7 +147,7 @@ impl WeirWire {
         effects.freed.append(&mut inside.freed);
         effects.left.append(&mut inside.left);
         let done_ns = now_ns + effects.work_ns;
-        if pass.moved > 0 || self.worker.is_announced() {
+        if pass.moved > 0 || !self.worker.park(|_| Ok(())).expect("a model does not fail to wait") {
             effects.step_at_ns = Some(done_ns);
             return;
         }
@@ -161,7 +168,7 @@ impl WeirWire {
 
     /// What its counters say is in its classes.
     pub fn held_in_classes(&self) -> Count {
-        self.sender().shaping.held()
+        self.shaping().held()
     }
 
     /// The packets still charged to their sockets, one by one.
@@ -176,8 +183,13 @@ impl WeirWire {
 
     /// What the class may hold at the most: twice the credit, and what one poll brings more.
     pub fn class_bytes_max(&self) -> u64 {
-        let end = self.sender();
-        2 * end.shaping.limit_bytes_min() + u64::from(end.port.poll_budget()) * u64::from(QUANTUM_BYTES)
+        2 * self.shaping().limit_bytes_min()
+            + u64::from(self.sender().port.poll_budget()) * u64::from(QUANTUM_BYTES)
+    }
+
+    /// What packets wait in that have come in.
+    fn shaping(&self) -> &Shaping {
+        &self.worker.egress(1).expect("what leaves by the second port").shaping
     }
 
     /// The end at which packets come in.

@@ -9,10 +9,11 @@ use weir_core::drops::DropReason;
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::Rule;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_path::assembly::Shares;
 use weir_path::classes::{ClassConfig, Classes, Kind, LeafRules};
 use weir_path::crossing::Crossing;
-use weir_path::end::End;
 use weir_path::frames::Frames;
+use weir_path::plan::{Plan, PortPlan};
 use weir_path::port::{POLL_PACKETS_MAX, TransmitRing};
 use weir_path::worker::{Pass, Worker};
 use weir_ring::memory::FrameMemory;
@@ -42,17 +43,26 @@ struct Bench {
     now_ns: u64,
 }
 
-fn end(index: usize, limits: Option<TbfConfig>, inside: &Rc<RefCell<Inside>>, held_max: u64) -> End<SimPort> {
-    let port = SimPort::new(QUEUES, 10_000, None, Rc::clone(inside));
-    End::new(index, port, held_max, POLL_PACKETS_MAX, limits, 0).unwrap()
+fn port(inside: &Rc<RefCell<Inside>>) -> SimPort {
+    SimPort::new(QUEUES, 10_000, None, Rc::clone(inside))
+}
+
+/// What goes from the first port to the second is limited so.
+fn plan(limits: Option<TbfConfig>) -> Plan {
+    let port = |name: &str, limits| PortPlan { interface: name.into(), limits, classes: None };
+    Plan::wire([port("first", None), port("second", limits)])
+}
+
+fn shares(held_packets_max: u64) -> Shares {
+    Shares { held_packets_max, poll_budget_max: POLL_PACKETS_MAX, seed: 0 }
 }
 
 impl Bench {
     fn new(limits: Option<TbfConfig>, held_max: u64) -> Bench {
         let inside = Rc::<RefCell<Inside>>::default();
         let frames = Frames::new(Pool::new(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap()));
-        let ends = vec![end(0, limits, &inside, held_max), end(1, None, &inside, held_max)];
-        let worker = Worker::new(ends, frames, None);
+        let ports = vec![(0, port(&inside)), (1, port(&inside))];
+        let worker = Worker::new(&plan(limits), ports, frames, None, shares(held_max), 0).unwrap();
         Bench { worker, inside, sent: [0; QUEUES], left: Vec::new(), now_ns: 0 }
     }
 
@@ -70,13 +80,16 @@ impl Bench {
         let pass = self.worker.pass(self.now_ns).unwrap();
         self.left.append(&mut self.inside.borrow_mut().left);
         for end in self.worker.ends() {
-            assert!(end.shaping.account().balances(end.shaping.held()), "the classes' books");
             assert!(end.exit.account().balances(end.port.in_flight()), "the exit's books");
-            let (entered, released) = (end.intake.counts().entered, end.shaping.released());
+        }
+        for queue in self.worker.between().egress.queues() {
+            let (shaping, held) = (&queue.shaping, queue.shaping.held());
+            assert!(shaping.account().balances(held), "the classes' books");
+            let released = shaping.released();
             let gone = released.dispatched + released.delayed + released.dropped;
             assert_eq!(
-                entered,
-                gone + end.shaping.held().packets,
+                queue.counts().entered,
+                gone + held.packets,
                 "what is counted at both sides of the classes"
             );
         }
@@ -110,7 +123,7 @@ impl Bench {
     }
 
     fn held(&self) -> u64 {
-        self.worker.ends()[0].shaping.held().packets
+        self.worker.egress(1).unwrap().shaping.held().packets
     }
 
     /// Every packet has left, each queue's in order.
@@ -224,10 +237,10 @@ fn classes_change_under_load_and_nothing_is_lost_or_overtakes() {
         bench.settle();
         let now_ns = bench.now_ns;
         if change % 4 == 3 {
-            let changed = bench.worker.end_mut(0).0.set_limits(Some(limits(10_000 + change * 500)), now_ns);
+            let changed = bench.worker.set_limits(1, Some(limits(10_000 + change * 500)), now_ns);
             changed.unwrap();
         } else {
-            bench.worker.set_classes(&trees[change as usize % 3], now_ns);
+            bench.worker.set_classes(1, &trees[change as usize % 3], now_ns);
         }
         bench.now_ns += MS;
     }
@@ -262,7 +275,8 @@ fn a_worker_hands_over_no_more_than_the_other_has_room_for() {
         .zip(crossings)
         .enumerate()
         .map(|(index, (pool, crossing))| {
-            Worker::new(vec![end(index, None, &inside, 3_000)], Frames::new(pool), Some(crossing))
+            let ports = vec![(index, port(&inside))];
+            Worker::new(&plan(None), ports, Frames::new(pool), Some(crossing), shares(3_000), 0).unwrap()
         })
         .collect();
     workers[1].end_mut(1).0.port.set_stuck(true);

@@ -119,12 +119,12 @@ fn shape(classes: Classes, frame: &[u8]) {
     if classes.classes.len() > 64 {
         return;
     }
-    let size = Size { queues: 2, packets_max: 64, quantum_bytes: 1518, interface: 0 };
+    let size = Size { flows: 2, packets_max: 64, quantum_bytes: 1518 };
     let mut shaping = Shaping::new(size, None, 0).expect("no limits");
     POOL.with_borrow_mut(|pool| {
         shaping.set_classes(Arc::new(classes), pool, 1, |_, _| panic!("nothing waits"))
     });
-    let class = shaping.class_of(frame);
+    let class = shaping.class_of(0, frame);
     assert!(class == FREE || class < shaping.classes_max());
     assert_eq!((shaping.held().packets, shaping.has_room(class)), (0, true));
     shaping.rows(2);

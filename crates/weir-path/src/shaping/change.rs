@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_core::account::Account;
+use weir_core::packet::Meta;
 use weir_core::rate::Rate;
 use weir_core::shaper::Shaper;
 use weir_core::shaper::backlog::Refused;
@@ -68,14 +69,14 @@ fn cbq(class: &ClassConfig, mtu_bytes: u64) -> CbqConfig {
 }
 
 impl Shaping {
-    /// Shapes by these classes from now on; nothing that waits is lost or reordered within its flow. Tells each packet's queue
-    /// and new class.
+    /// Shapes by these classes from now on; nothing that waits is lost or reordered within its flow. Tells where each packet
+    /// came from, and its new class.
     pub fn set_classes(
         &mut self,
         classes: Arc<Classes>,
         pool: &mut Pool,
         now_ns: u64,
-        mut each: impl FnMut(usize, usize),
+        mut each: impl FnMut(&Meta, usize),
     ) {
         let waiting = self.take_all();
         let old = match (&self.tree, &self.shaper, classes.kind) {
@@ -123,7 +124,7 @@ impl Shaping {
         let fastest = self.limits.map_or(class.ceil, |limits| limits.rate.min(class.ceil));
         Some(LeafConfig {
             priority: rules.priority,
-            flows: self.size.queues,
+            flows: self.size.flows,
             flow_quantum_bytes: self.size.quantum_bytes,
             limit_bytes: fastest.bytes_in(rules.queue_ns),
             rule: rules.rule.for_packets_of(self.packet_bytes_max),
@@ -197,16 +198,16 @@ impl Shaping {
         &mut self,
         waiting: Vec<(usize, PathPacket)>,
         pool: &mut Pool,
-        each: &mut impl FnMut(usize, usize),
+        each: &mut impl FnMut(&Meta, usize),
     ) {
-        for (queue, mut packet) in waiting {
+        for (flow, mut packet) in waiting {
             let bytes = packet.bytes(pool.memory());
-            let class = self.class_of(bytes);
+            let class = self.class_of(packet.meta.port, bytes);
             if packet.ecn != Ecn::Marked {
                 packet.ecn = Ecn::of(bytes, self.marks(class));
             }
-            each(queue, class);
-            match self.enqueue(class, queue, packet) {
+            each(&packet.meta, class);
+            match self.enqueue(class, flow, packet) {
                 Ok(()) => {}
                 Err(Refused::Dropped(_, packet)) => {
                     self.released.dropped += 1;

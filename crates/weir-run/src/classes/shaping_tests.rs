@@ -15,7 +15,7 @@ use weir_ring::pool::Pool;
 use super::{Classes, read};
 
 const QUEUES: usize = 3;
-const SIZE: Size = Size { queues: QUEUES, packets_max: 256, quantum_bytes: 1518, interface: 0 };
+const SIZE: Size = Size { flows: QUEUES, packets_max: 256, quantum_bytes: 1518 };
 
 fn pool() -> Pool {
     Pool::new(FrameMemory::new(300, 2048).unwrap())
@@ -58,7 +58,7 @@ fn flow_and_number(pool: &Pool, packet: &PathPacket) -> (u8, u32) {
 
 fn take_in(shaping: &mut Shaping, pool: &mut Pool, port: u8, number: u32, now_ns: u64) {
     let packet = packet(pool, port, number, 0, now_ns);
-    let class = shaping.class_of(packet.bytes(pool.memory()));
+    let class = shaping.class_of(0, packet.bytes(pool.memory()));
     shaping.enqueue(class, usize::from(port) % QUEUES, packet).unwrap();
 }
 

@@ -1,0 +1,151 @@
+//! A worker put together from a plan: which ports it owns, and where each of them, and each port of a stage, leads.
+//!
+//! Rule: an egress queue is with the worker whose ports feed it. So one worker has those of all ports; of two workers of a wire, each has
+//! the egress queue of the other's port.
+//!
+//! Owner: the caller, until it has the worker. Limits: two workers for a wire alone.
+
+use std::fmt;
+
+use weir_core::net::router::RouterError;
+use weir_core::shaper::tbf::TbfError;
+
+use crate::between::{Between, Way};
+use crate::crossing::Crossing;
+use crate::egress::Egress;
+use crate::end::End;
+use crate::exit::Exit;
+use crate::frames::Frames;
+use crate::intake::{Intake, QUANTUM_BYTES};
+use crate::plan::{Attachment, Plan};
+use crate::port::{ReceiveQueues, TransmitRing};
+use crate::stage::Stage;
+use crate::worker::Worker;
+
+/// What a worker may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Shares {
+    /// The most packets inside that are bound for one port.
+    pub held_packets_max: u64,
+    /// The most packets that a poll brings.
+    pub poll_budget_max: u32,
+    /// A random number, so that nobody can prepare addresses that collide.
+    pub seed: u64,
+}
+
+/// Why a worker cannot be made of a plan.
+#[derive(Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// The limits of what leaves by a port cannot be kept.
+    Limits(String, TbfError),
+    /// A router cannot be made so.
+    Router(String, RouterError),
+    /// A port is joined to nothing.
+    Unattached(String),
+    /// Two workers were asked for, and it is no wire.
+    NotAWire,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanError::Limits(port, error) => write!(f, "the limit of what leaves by {port}: {error}"),
+            PlanError::Router(router, error) => write!(f, "router {router}: {error}"),
+            PlanError::Unattached(what) => write!(f, "{what} is joined to nothing"),
+            PlanError::NotAWire => f.write_str("two workers carry a wire alone; what has more ports has one"),
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl<P: ReceiveQueues + TransmitRing> Worker<P> {
+    /// A worker that owns these ports of a plan, each with its place there, in order; all of them, or one end of a wire with its side of the
+    /// crossing.
+    ///
+    /// # Errors
+    /// If the plan cannot be carried out so.
+    pub fn new(
+        plan: &Plan,
+        ports: Vec<(usize, P)>,
+        frames: Frames,
+        crossing: Option<Crossing>,
+        shares: Shares,
+        now_ns: u64,
+    ) -> Result<Worker<P>, PlanError> {
+        let Shares { held_packets_max, poll_budget_max, seed } = shares;
+        let is_wire = plan.ports.len() == 2 && plan.stages.is_empty();
+        if ports.len() != plan.ports.len() && !(is_wire && crossing.is_some()) {
+            return Err(PlanError::NotAWire);
+        }
+        let mut receive_queues = vec![0; plan.ports.len()];
+        ports.iter().for_each(|(index, port)| receive_queues[*index] = port.queues());
+        let fed = fed_by(plan, ports.iter().map(|(index, _)| *index));
+        let mut egress = Egress::new(&receive_queues, !plan.stages.is_empty());
+        for &(out, ref feeders) in &fed {
+            let queues: usize = feeders.iter().map(|&port| receive_queues[port]).sum();
+            let packets_max = if plan.stages.is_empty() {
+                // The last poll before the bound may overshoot it, and what all queues have on offer may come in without a poll.
+                held_packets_max as usize + (queues + 1) * poll_budget_max as usize
+            } else {
+                // A stage may make packets.
+                frames.memory().frames() as usize
+            };
+            let planned = &plan.ports[out];
+            egress
+                .add(out, planned.limits, held_packets_max, packets_max, QUANTUM_BYTES, now_ns)
+                .map_err(|error| PlanError::Limits(planned.interface.clone(), error))?;
+        }
+        let way = |from: Attachment| way_of(plan, &egress, from);
+        let mut stages = Vec::new();
+        for (number, planned) in plan.stages.iter().enumerate() {
+            let stage = Stage::new(&planned.kind, seed ^ number as u64, now_ns);
+            let stage = stage.map_err(|error| PlanError::Router(planned.name.clone(), error))?;
+            let ways = (0..planned.kind.ports()).map(|port| way(Attachment::Stage(number, port)));
+            stages.push((stage, ways.collect::<Result<_, _>>()?));
+        }
+        let mut ends = Vec::new();
+        for (index, port) in ports {
+            let reach = fed.iter().enumerate().filter(|(_, (_, feeders))| feeders.contains(&index));
+            let reach = reach.map(|(queue, _)| queue).collect();
+            let way = way(Attachment::Port(index))?;
+            let intake =
+                Intake::new(index as u16, port.queues(), way, reach, poll_budget_max, &egress, now_ns);
+            ends.push(End { index, port, intake, exit: Exit::default(), packet_bytes_max: 0 });
+        }
+        let mut worker = Worker::of(ends, Between::new(frames, egress, stages), crossing);
+        for (index, planned) in plan.ports.iter().enumerate() {
+            if let Some(classes) = &planned.classes {
+                worker.set_classes(index, classes, now_ns);
+            }
+        }
+        Ok(worker)
+    }
+}
+
+/// The ports by which packets of these ports may leave, each with those that feed it.
+fn fed_by(plan: &Plan, ports: impl Iterator<Item = usize>) -> Vec<(usize, Vec<usize>)> {
+    let mut fed: Vec<(usize, Vec<usize>)> = (0..plan.ports.len()).map(|port| (port, Vec::new())).collect();
+    for port in ports {
+        for out in plan.reached_from(port) {
+            fed[out].1.push(port);
+        }
+    }
+    fed.retain(|(_, feeders)| !feeders.is_empty());
+    fed
+}
+
+/// Where an attachment leads.
+fn way_of(plan: &Plan, egress: &Egress, from: Attachment) -> Result<Way, PlanError> {
+    let to = match plan.far_end(from) {
+        Some(Attachment::Stage(stage, port)) => Some(Way::Stage(stage, port)),
+        Some(Attachment::Port(port)) => egress.of_port(port).map(Way::Egress),
+        None => None,
+    };
+    to.ok_or_else(|| {
+        PlanError::Unattached(match from {
+            Attachment::Port(port) => plan.ports[port].interface.clone(),
+            Attachment::Stage(stage, port) => format!("port {port} of {}", plan.stages[stage].name),
+        })
+    })
+}

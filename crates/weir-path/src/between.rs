@@ -1,0 +1,160 @@
+//! What lies between a worker's ports: the stages, the egress queues, and the links that lead from one to the next.
+//!
+//! ```text
+//! intake --way--> egress queue                         a wire: nothing between
+//!        --way--> stage --way--> stage --way--> egress queue
+//! ```
+//!
+//! Rule: a packet that is taken in moves on until it waits in an egress queue, is kept by a router, or ends. Stages never wait, so what
+//! holds a sender is always a place of an egress queue, and [`Between::take`] tells which places a poll fed.
+//!
+//! Order: packets of a flow pass the same stages in the order in which they came; what waits before a port of a stage is served first in,
+//! first out. Bounded: bridges are joined by one way only ([`crate::plan::Plan`] is checked for that), and routers count hops.
+//!
+//! Owner: one worker.
+
+use std::collections::VecDeque;
+
+use weir_core::drops::Count;
+
+use crate::egress::Egress;
+use crate::frames::Frames;
+use crate::packet::PathPacket;
+use crate::place::{NOWHERE, Place};
+use crate::stage::{Around, Sent, Stage};
+
+/// Where packets go on from a port, or from a port of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Into an egress queue, by its place in the worker.
+    Egress(usize),
+    /// To a stage, by its place in the worker, at this port of it.
+    Stage(usize, u16),
+}
+
+impl Way {
+    /// Whether packets of one receive queue may wait in several egress queues.
+    pub fn mixes(self) -> bool {
+        matches!(self, Way::Stage(..))
+    }
+
+    /// Where packets wait that go by it, as far as is known before they are looked at.
+    pub fn place(self, egress: &Egress) -> Place {
+        match self {
+            Way::Egress(queue) => egress.default_place(queue),
+            Way::Stage(..) => NOWHERE,
+        }
+    }
+}
+
+/// What lies between the ports of a worker.
+pub struct Between {
+    /// Where packets begin and end.
+    pub frames: Frames,
+    /// Where packets wait.
+    pub egress: Egress,
+    stages: Vec<StageAt>,
+    /// Ports of stages before which packets wait, in the order in which they came there.
+    turns: VecDeque<(usize, u16)>,
+    sent: Sent,
+}
+
+/// A stage and what leads to and from it.
+struct StageAt {
+    stage: Stage,
+    /// Where each of its ports leads.
+    ways: Box<[Way]>,
+    /// What waits before each of its ports.
+    arrived: Box<[Vec<PathPacket>]>,
+}
+
+impl Between {
+    /// Stages with the ways that their ports lead, and egress queues.
+    pub fn new(frames: Frames, egress: Egress, stages: Vec<(Stage, Vec<Way>)>) -> Between {
+        let stages = stages.into_iter().map(|(stage, ways)| StageAt {
+            stage,
+            arrived: ways.iter().map(|_| Vec::new()).collect(),
+            ways: ways.into(),
+        });
+        Between { frames, egress, stages: stages.collect(), turns: VecDeque::new(), sent: Sent::new() }
+    }
+
+    /// The stages.
+    pub fn stages(&self) -> impl ExactSizeIterator<Item = &Stage> {
+        self.stages.iter().map(|at| &at.stage)
+    }
+
+    /// What stages keep.
+    pub fn kept(&self) -> Count {
+        let mut kept = Count::default();
+        self.stages().for_each(|stage| kept.merge(stage.held()));
+        kept
+    }
+
+    /// Moves packets on, and leaves none; `landed` is told each place that one came to, and whether it is full now.
+    pub fn take(
+        &mut self,
+        way: Way,
+        received: &mut Vec<PathPacket>,
+        now_ns: u64,
+        mut landed: impl FnMut(Place, bool),
+    ) {
+        match way {
+            Way::Egress(queue) => {
+                for packet in received.drain(..) {
+                    let (place, fills) = self.egress.enqueue(queue, packet, &mut self.frames);
+                    landed(place, fills);
+                }
+            }
+            Way::Stage(stage, port) => {
+                if !received.is_empty() {
+                    self.stages[stage].arrived[usize::from(port)].append(received);
+                    self.turns.push_back((stage, port));
+                    self.serve(now_ns, &mut landed);
+                }
+            }
+        }
+    }
+
+    /// Does what stages have to do at this time; when to call again.
+    pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        let mut next_ns = None;
+        for number in 0..self.stages.len() {
+            let mut around = Around { frames: &mut self.frames, sent: &mut self.sent, now_ns };
+            let stage_ns = self.stages[number].stage.poll(&mut around);
+            next_ns = [next_ns, stage_ns].into_iter().flatten().min();
+            self.pass_on(number, &mut |_, _| {});
+            self.serve(now_ns, &mut |_, _| {});
+        }
+        next_ns
+    }
+
+    /// Lets stages decide until nothing waits before any.
+    fn serve(&mut self, now_ns: u64, landed: &mut impl FnMut(Place, bool)) {
+        while let Some((number, port)) = self.turns.pop_front() {
+            let StageAt { stage, arrived, .. } = &mut self.stages[number];
+            let mut around = Around { frames: &mut self.frames, sent: &mut self.sent, now_ns };
+            stage.process(port, &mut arrived[usize::from(port)], &mut around);
+            self.pass_on(number, landed);
+        }
+    }
+
+    /// Moves what left a stage to where its ports lead.
+    fn pass_on(&mut self, number: usize, landed: &mut impl FnMut(Place, bool)) {
+        while let Some((port, packet)) = self.sent.pop_front() {
+            match self.stages[number].ways[usize::from(port)] {
+                Way::Egress(queue) => {
+                    let (place, fills) = self.egress.enqueue(queue, packet, &mut self.frames);
+                    landed(place, fills);
+                }
+                Way::Stage(next, port) => {
+                    let waiting = &mut self.stages[next].arrived[usize::from(port)];
+                    if waiting.is_empty() {
+                        self.turns.push_back((next, port));
+                    }
+                    waiting.push(packet);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Egress queues: where packets wait that are to leave by a port, one queue for each port that a worker's packets leave by.
+//!
+//! ```text
+//! packet --class--> place, in the flow of the receive queue it came by --release--> the port's exit, or the worker that has it
+//! ```
+//!
+//! Rule: a place has room while its class has, and while fewer than `held_packets_max` packets wait in its egress queue or depart
+//! from it. So one port that takes nothing keeps no more than its share of the frames.
+//!
+//! The flows of a class are the receive queues of all ports, and one more for what stages make themselves.
+//!
+//! Owner: one worker. Limits: a place is exceeded by one poll of each receive queue at the most.
+
+use weir_core::drops::Count;
+use weir_core::packet::Meta;
+use weir_core::shaper::backlog::Refused;
+use weir_core::shaper::tbf::{TbfConfig, TbfError};
+
+use crate::frames::Frames;
+use crate::packet::{Ecn, PathPacket};
+use crate::place::{Place, Places};
+use crate::shaping::{Shaping, Size};
+
+/// The number of no port: of packets that a stage made.
+pub const OWN_PORT: u16 = u16::MAX;
+
+/// The egress queue of a port.
+pub struct EgressQueue {
+    /// The port, by its place in the plan.
+    pub port: usize,
+    /// What packets wait in.
+    pub shaping: Shaping,
+    held_packets_max: u64,
+    /// Released and not gone, as far as is known.
+    departing: u64,
+    counts: EgressCounts,
+}
+
+/// What an egress queue counts, apart from the books of its classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EgressCounts {
+    /// Packets that were put into a class.
+    pub entered: u64,
+    /// Packets that a class refused.
+    pub refused: u64,
+    /// The most packets that waited.
+    pub held_max: u64,
+    /// Times that senders began to be held.
+    pub blocked: u64,
+    /// The most packets that may be inside.
+    pub qlimit: u64,
+}
+
+impl EgressQueue {
+    /// What it counts.
+    pub fn counts(&self) -> EgressCounts {
+        self.counts
+    }
+
+    /// Whether as many packets are inside as may be.
+    fn is_at_bound(&self) -> bool {
+        self.shaping.held().packets + self.departing >= self.held_packets_max
+    }
+}
+
+/// The egress queues of a worker.
+pub struct Egress {
+    queues: Vec<EgressQueue>,
+    /// The first flow of each port's receive queues; and how many flows there are.
+    first_flow: Box<[usize]>,
+    flows: usize,
+    places: Places,
+    /// The places that are full and keep a receive queue with packets from being polled.
+    blocked: Vec<Place>,
+}
+
+impl Egress {
+    /// None yet, for packets that come in by ports of so many receive queues each, and from stages if there are any.
+    pub fn new(receive_queues: &[usize], has_stages: bool) -> Egress {
+        let mut flows = 0;
+        let first_flow = receive_queues.iter().map(|queues| {
+            let first = flows;
+            flows += queues;
+            first
+        });
+        Egress {
+            first_flow: first_flow.collect(),
+            flows: flows + usize::from(has_stages),
+            queues: Vec::new(),
+            places: Places::default(),
+            blocked: Vec::new(),
+        }
+    }
+
+    /// Adds the queue of what leaves by `port`, behind these limits, in which at most `held_packets_max` packets are inside, and
+    /// `packets_max` come in before that is felt.
+    ///
+    /// # Errors
+    /// If the limits cannot be kept.
+    pub fn add(
+        &mut self,
+        port: usize,
+        limits: Option<TbfConfig>,
+        held_packets_max: u64,
+        packets_max: usize,
+        quantum_bytes: u32,
+        now_ns: u64,
+    ) -> Result<(), TbfError> {
+        let size = Size { flows: self.flows, packets_max, quantum_bytes };
+        self.queues.push(EgressQueue {
+            port,
+            shaping: Shaping::new(size, limits, now_ns)?,
+            held_packets_max,
+            departing: 0,
+            counts: EgressCounts { qlimit: held_packets_max, ..EgressCounts::default() },
+        });
+        self.number_places();
+        Ok(())
+    }
+
+    /// The queues.
+    pub fn queues(&self) -> &[EgressQueue] {
+        &self.queues
+    }
+
+    /// A queue, to be changed.
+    pub(crate) fn queue_mut(&mut self, egress: usize) -> &mut EgressQueue {
+        &mut self.queues[egress]
+    }
+
+    /// The queue of a port, by its place here.
+    pub fn of_port(&self, port: usize) -> Option<usize> {
+        self.queues.iter().position(|queue| queue.port == port)
+    }
+
+    /// The numbers of the places.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// The classes have changed.
+    pub(crate) fn number_places(&mut self) {
+        self.places = Places::new(self.queues.iter().map(|queue| queue.shaping.classes_max()));
+    }
+
+    /// Notes how many packets of a queue are on their way out.
+    pub(crate) fn set_departing(&mut self, egress: usize, packets: u64) {
+        self.queues[egress].departing = packets;
+    }
+
+    /// The flow of packets with this origin.
+    #[inline]
+    fn flow(&self, meta: &Meta) -> usize {
+        match self.first_flow.get(usize::from(meta.port)) {
+            Some(first) => first + usize::from(meta.queue),
+            None => self.flows - 1,
+        }
+    }
+
+    /// Puts a packet into its class; which place that is, and whether it is full now. What the class refuses ends here.
+    #[inline]
+    pub fn enqueue(&mut self, egress: usize, mut packet: PathPacket, frames: &mut Frames) -> (Place, bool) {
+        let flow = self.flow(&packet.meta);
+        let EgressQueue { shaping, counts, .. } = &mut self.queues[egress];
+        let bytes = packet.bytes(frames.pool.memory());
+        let class = shaping.class_of(packet.meta.port, bytes);
+        packet.ecn = Ecn::of(bytes, shaping.marks(class));
+        match shaping.enqueue(class, flow, packet) {
+            Ok(()) => counts.entered += 1,
+            Err(Refused::Dropped(_, packet)) => {
+                counts.refused += 1;
+                frames.pool.give(packet.frame);
+            }
+            Err(Refused::NoSlot(_)) => panic!("a class has slots for all that may come"),
+        }
+        counts.held_max = counts.held_max.max(shaping.held().packets);
+        let place = Place { egress, class };
+        (place, !self.has_room(place))
+    }
+
+    /// Whether packets may be brought in for a place.
+    #[inline]
+    pub fn has_room(&self, place: Place) -> bool {
+        // What comes from nowhere yet may come.
+        let Some(queue) = self.queues.get(place.egress) else { return true };
+        queue.shaping.has_room(place.class) && !queue.is_at_bound()
+    }
+
+    /// Whether a receive queue with nothing at a place may bring some in past its room: as much again as the credit is for those.
+    #[inline]
+    pub fn has_door(&self, place: Place, port: u16, queue: usize) -> bool {
+        let flow = self.first_flow[usize::from(port)] + queue;
+        let Some(egress) = self.queues.get(place.egress) else { return true };
+        egress.shaping.has_door(place.class, flow) && !egress.is_at_bound()
+    }
+
+    /// Whether nothing of a receive queue waits in the class of a place.
+    #[inline]
+    pub fn has_none(&self, place: Place, port: u16, queue: usize) -> bool {
+        let flow = self.first_flow[usize::from(port)] + queue;
+        self.queues.get(place.egress).is_none_or(|egress| egress.shaping.has_none(place.class, flow))
+    }
+
+    /// Whether a place is kept from taking more by the bound of its egress queue, which opens without a word.
+    pub fn is_at_bound(&self, place: Place) -> bool {
+        self.queues.get(place.egress).is_some_and(EgressQueue::is_at_bound)
+    }
+
+    /// Where packets wait that no filter matches, of those that leave by an egress queue.
+    pub fn default_place(&self, egress: usize) -> Place {
+        Place { egress, class: self.queues[egress].shaping.default_class() }
+    }
+
+    /// Notes which places keep a receive queue with packets from being polled: `waited_for`, each named at least once.
+    pub(crate) fn note_blocked(&mut self, waited_for: &[Place], now_ns: u64) {
+        if self.blocked.is_empty() && waited_for.is_empty() {
+            return;
+        }
+        let mut blocked = std::mem::take(&mut self.blocked);
+        for place in blocked.iter().filter(|place| !waited_for.contains(place)) {
+            let queue = self.queues.get_mut(place.egress);
+            if let Some(times) = queue.and_then(|queue| queue.shaping.blocked_mut(place.class)) {
+                times.end(now_ns);
+            }
+        }
+        for &place in waited_for {
+            let Some(queue) = self.queues.get_mut(place.egress) else { continue };
+            let was_blocked = blocked.iter().any(|other| other.egress == place.egress);
+            queue.counts.blocked += u64::from(!was_blocked);
+            if !was_blocked {
+                // Counted once for each egress queue.
+                blocked.push(place);
+            }
+            if let Some(times) = queue.shaping.blocked_mut(place.class) {
+                times.begin(now_ns);
+            }
+        }
+        blocked.clear();
+        blocked.extend_from_slice(waited_for);
+        self.blocked = blocked;
+    }
+
+    /// Ends the times at which feeders of a queue's classes were blocked: the classes are about to change.
+    pub(crate) fn end_blocked(&mut self, egress: usize, now_ns: u64) {
+        let shaping = &mut self.queues[egress].shaping;
+        self.blocked.retain(|place| {
+            if place.egress == egress
+                && let Some(times) = shaping.blocked_mut(place.class)
+            {
+                times.end(now_ns);
+            }
+            place.egress != egress
+        });
+    }
+
+    /// What waits in all of them.
+    pub fn held(&self) -> Count {
+        let mut held = Count::default();
+        self.queues.iter().for_each(|queue| held.merge(queue.shaping.held()));
+        held
+    }
+}

@@ -1,0 +1,149 @@
+//! Where packets wait, by number: the classes of all egress queues of a worker, each a place.
+//!
+//! ```text
+//! place           an egress queue and a class of it
+//! number          that of the place in one list, dense: the group of the queues that wait for it (`weir_core::poll_order`)
+//! ```
+//!
+//! A receive queue's packets come out at one place or at several, and which is not known before they are here. So a queue waits for those
+//! that its last poll filled, or if it filled none, for the last that it fed ([`Gate`]).
+//!
+//! Owner: one worker. Limits: a gate remembers [`PLACES_MAX`] places; a poll that fills more waits for that many of them.
+
+use crate::shaping::FREE;
+
+/// The most places that a queue waits for.
+pub const PLACES_MAX: usize = 4;
+
+/// A class of an egress queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The egress queue, by its place in the worker.
+    pub egress: usize,
+    /// The class, or [`FREE`].
+    pub class: usize,
+}
+
+/// Not known yet: of a queue of which nothing has come to wait anywhere.
+pub const NOWHERE: Place = Place { egress: usize::MAX, class: FREE };
+
+/// The numbers of all places.
+#[derive(Debug, Default)]
+pub struct Places {
+    /// The number of each egress queue's first place.
+    first: Vec<usize>,
+    places: Vec<Place>,
+}
+
+impl Places {
+    /// Of egress queues whose classes are below these.
+    pub fn new(classes_max: impl Iterator<Item = usize>) -> Places {
+        let mut numbers = Places { first: Vec::new(), places: vec![NOWHERE] };
+        for (egress, classes_max) in classes_max.enumerate() {
+            numbers.first.push(numbers.places.len());
+            let classes = [FREE].into_iter().chain(0..classes_max);
+            numbers.places.extend(classes.map(|class| Place { egress, class }));
+        }
+        numbers
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The number of a place.
+    #[inline]
+    pub fn number(&self, place: Place) -> usize {
+        let Some(first) = self.first.get(place.egress) else { return 0 };
+        first + if place.class == FREE { 0 } else { place.class + 1 }
+    }
+
+    /// The place of a number.
+    #[inline]
+    pub fn place(&self, number: usize) -> Place {
+        self.places[number]
+    }
+}
+
+/// The places that a receive queue waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    places: [Place; PLACES_MAX],
+    len: u8,
+    /// Whether those are what the last poll filled.
+    is_full: bool,
+}
+
+impl Gate {
+    /// One that waits for a place.
+    pub fn new(place: Place) -> Gate {
+        Gate { places: [place; PLACES_MAX], len: 1, is_full: false }
+    }
+
+    /// A poll begins: what it feeds is noted from here on.
+    pub fn begin(&mut self) {
+        self.is_full = false;
+    }
+
+    /// A packet of the poll came to a place, and filled it or did not.
+    #[inline]
+    pub fn note(&mut self, place: Place, fills: bool) {
+        if !self.is_full {
+            *self = Gate { places: [place; PLACES_MAX], len: 1, is_full: fills };
+        } else if fills && !self.places().contains(&place) && usize::from(self.len) < PLACES_MAX {
+            self.places[usize::from(self.len)] = place;
+            self.len += 1;
+        }
+    }
+
+    /// The places.
+    #[inline]
+    pub fn places(&self) -> &[Place] {
+        &self.places[..usize::from(self.len)]
+    }
+
+    /// The first of them.
+    #[inline]
+    pub fn first(&self) -> Place {
+        self.places[0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(egress: usize, class: usize) -> Place {
+        Place { egress, class }
+    }
+
+    #[test]
+    fn places_have_dense_numbers() {
+        let places = Places::new([1, 3].into_iter());
+        let all =
+            [NOWHERE, place(0, FREE), place(0, 0), place(1, FREE), place(1, 0), place(1, 1), place(1, 2)];
+        assert_eq!(places.count(), all.len());
+        for (number, &place) in all.iter().enumerate() {
+            assert_eq!((places.number(place), places.place(number)), (number, place));
+        }
+    }
+
+    #[test]
+    fn a_gate_waits_for_what_was_filled_or_for_the_last() {
+        let mut gate = Gate::new(place(0, 0));
+        gate.begin();
+        gate.note(place(1, 0), false);
+        gate.note(place(2, 0), false);
+        assert_eq!(gate.places(), [place(2, 0)]);
+        gate.note(place(1, 0), true);
+        gate.note(place(3, 0), false);
+        gate.note(place(2, 0), true);
+        gate.note(place(1, 0), true);
+        assert_eq!(gate.places(), [place(1, 0), place(2, 0)]);
+        gate.begin();
+        assert_eq!(gate.places(), [place(1, 0), place(2, 0)], "a poll that brings nothing changes nothing");
+        (4..10).for_each(|egress| gate.note(place(egress, 0), true));
+        assert_eq!(gate.places().len(), PLACES_MAX);
+    }
+}

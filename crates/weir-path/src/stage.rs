@@ -1,0 +1,282 @@
+//! What stands between ports: bridges and routers, each given a burst at a time.
+//!
+//! A bridge and a router are the core's ([`weir_core::net`]); here packets are moved as they decide. Each packet of a burst goes
+//! exactly one way: on by a port of the stage, into a router's keeping, or out of the path.
+//!
+//! | stage | ports | a packet that comes in |
+//! |---|---|---|
+//! | bridge | 2 to 64 | is forwarded or flooded; copies need frames, and are dropped as `no-frame` without |
+//! | router | one for each interface | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame |
+//!
+//! Conservation (invariant 1): accepted = delivered + dropped + held, where accepted is what came in by its ports and what it made
+//! itself (copies, fragments, messages of its own), delivered what it sent on or was for itself, held what it keeps.
+//!
+//! Owner: one worker.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use weir_core::account::Account;
+use weir_core::drops::{Count, DropReason};
+use weir_core::net::BURST_MAX;
+use weir_core::net::bridge::{Bridge, Egress as Forwarded, PortSet};
+use weir_core::net::fragment::Fragments;
+use weir_core::net::router::{Router, RouterError, Verdict};
+use weir_core::packet::Meta;
+use weir_ring::memory::{Frame, FrameMemory};
+
+use crate::egress::OWN_PORT;
+use crate::frames::Frames;
+use crate::packet::PathPacket;
+use crate::plan::StageKind;
+
+/// Packets on their way out of a stage, each with the port that it leaves by.
+pub type Sent = VecDeque<(u16, PathPacket)>;
+
+/// A stage.
+pub struct Stage {
+    decision: Decision,
+    account: Account,
+    /// What of that it made itself.
+    made: Count,
+    /// What of that it consumed.
+    consumed: Count,
+    /// Frames for the fragments of the packet that is being cut; empty otherwise.
+    cutting: Vec<Frame>,
+}
+
+/// What a stage decides by.
+enum Decision {
+    Bridge(Bridge),
+    Router(Box<Router<PathPacket>>),
+}
+
+/// What a stage moves packets with: the frames of the worker, the packets that leave it, and the time.
+pub struct Around<'a> {
+    /// Where packets begin and end.
+    pub frames: &'a mut Frames,
+    /// What leaves.
+    pub sent: &'a mut Sent,
+    /// The time.
+    pub now_ns: u64,
+}
+
+impl Stage {
+    /// A stage of this kind. `seed` is random, so that nobody can prepare addresses that collide.
+    ///
+    /// # Errors
+    /// If a router cannot be made so.
+    pub fn new(kind: &StageKind, seed: u64, now_ns: u64) -> Result<Stage, RouterError> {
+        let decision = match kind {
+            StageKind::Bridge { ports, stations_max, ageing_ns } => {
+                let mut bridge = Bridge::new(*stations_max, *ageing_ns, seed);
+                (0..*ports).for_each(|port| bridge.add_port(port));
+                Decision::Bridge(bridge)
+            }
+            StageKind::Router(settings) => {
+                Decision::Router(Box::new(Router::new((**settings).clone(), now_ns)?))
+            }
+        };
+        Ok(Stage {
+            decision,
+            account: Account::default(),
+            made: Count::default(),
+            consumed: Count::default(),
+            cutting: Vec::new(),
+        })
+    }
+
+    /// Takes the packets that came in by `port`, and leaves none.
+    pub fn process(&mut self, port: u16, packets: &mut Vec<PathPacket>, around: &mut Around) {
+        for packet in packets.iter() {
+            self.account.accept(packet.len_bytes.into());
+        }
+        while !packets.is_empty() {
+            let burst = packets.len().min(BURST_MAX);
+            match &mut self.decision {
+                Decision::Bridge(bridge) => {
+                    let mut forwarded = [Forwarded::Flood; BURST_MAX];
+                    let memory = around.frames.memory();
+                    let none: &[u8] = &[];
+                    let mut bytes = [none; BURST_MAX];
+                    for (bytes, packet) in bytes.iter_mut().zip(&packets[..burst]) {
+                        *bytes = packet.bytes(memory);
+                    }
+                    bridge.forward(port, &bytes[..burst], around.now_ns, &mut forwarded);
+                    let flooded = bridge.flood_ports(port);
+                    for (packet, forwarded) in packets.drain(..burst).zip(forwarded) {
+                        match forwarded {
+                            Forwarded::Port(out) => self.send(out, packet, around),
+                            Forwarded::Flood => self.flood(packet, flooded, around),
+                            Forwarded::Drop(reason) => self.drop(packet, reason, around),
+                        }
+                    }
+                }
+                Decision::Router(router) => {
+                    let mut verdicts = [Verdict::Local; BURST_MAX];
+                    let memory: &FrameMemory = around.frames.memory();
+                    router.process(port, &mut packets[..burst], memory, around.now_ns, &mut verdicts);
+                    for (packet, verdict) in packets.drain(..burst).zip(verdicts) {
+                        self.route(packet, verdict, around);
+                    }
+                    self.release(around);
+                }
+            }
+        }
+    }
+
+    /// Does what is due at this time; when to call again.
+    pub fn poll(&mut self, around: &mut Around) -> Option<u64> {
+        let Decision::Router(router) = &mut self.decision else { return None };
+        let next_ns = router.poll(around.now_ns);
+        self.release(around);
+        next_ns
+    }
+
+    /// Its books.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// What of its books it made itself, and what it consumed.
+    pub fn own(&self) -> [Count; 2] {
+        [self.made, self.consumed]
+    }
+
+    /// What it keeps.
+    pub fn held(&self) -> Count {
+        match &self.decision {
+            Decision::Bridge(_) => Count::default(),
+            Decision::Router(router) => router.held(),
+        }
+    }
+
+    /// The bridge, if it is one.
+    pub fn bridge(&self) -> Option<&Bridge> {
+        match &self.decision {
+            Decision::Bridge(bridge) => Some(bridge),
+            Decision::Router(_) => None,
+        }
+    }
+
+    /// The router, if it is one.
+    pub fn router(&self) -> Option<&Router<PathPacket>> {
+        match &self.decision {
+            Decision::Bridge(_) => None,
+            Decision::Router(router) => Some(router),
+        }
+    }
+
+    fn send(&mut self, out: u16, packet: PathPacket, around: &mut Around) {
+        self.account.deliver(packet.len_bytes.into());
+        around.sent.push_back((out, packet));
+    }
+
+    fn consume(&mut self, packet: PathPacket, around: &mut Around) {
+        self.account.deliver(packet.len_bytes.into());
+        self.consumed.add(packet.len_bytes.into());
+        around.frames.pool.give(packet.frame);
+    }
+
+    fn drop(&mut self, packet: PathPacket, reason: DropReason, around: &mut Around) {
+        self.account.drop(reason, packet.len_bytes.into());
+        around.frames.pool.give(packet.frame);
+    }
+
+    /// Sends a packet to each of the ports: copies, and the packet itself to the first, so that a flood to one port needs no frame.
+    fn flood(&mut self, packet: PathPacket, mut ports: PortSet, around: &mut Around) {
+        let Some(first) = ports.next() else { return self.drop(packet, DropReason::OwnSegment, around) };
+        for port in ports {
+            self.accept_made(packet.len_bytes.into());
+            let Some(frame) = around.frames.pool.take() else {
+                self.account.drop(DropReason::NoFrame, packet.len_bytes.into());
+                continue;
+            };
+            let mut copy = packet.in_frame(frame, packet.len_bytes);
+            copy.bytes_mut(around.frames.memory()).copy_from_slice(packet.bytes(around.frames.memory()));
+            self.send(port, copy, around);
+        }
+        self.send(first, packet, around);
+    }
+
+    fn accept_made(&mut self, len_bytes: u32) {
+        self.account.accept(len_bytes);
+        self.made.add(len_bytes);
+    }
+
+    fn route(&mut self, packet: PathPacket, verdict: Verdict, around: &mut Around) {
+        let Decision::Router(router) = &mut self.decision else { return };
+        match verdict {
+            Verdict::Forward(out) => self.send(out, packet, around),
+            Verdict::Fragment(out) => self.cut(out, packet, around),
+            Verdict::Hold(neighbour) => router.hold(neighbour, packet),
+            Verdict::Local => self.consume(packet, around),
+            Verdict::Drop(reason) => self.drop(packet, reason, around),
+        }
+    }
+
+    /// Takes out what need not wait any longer, and what the router made itself.
+    fn release(&mut self, around: &mut Around) {
+        while let Decision::Router(router) = &mut self.decision {
+            let memory: &FrameMemory = around.frames.memory();
+            let Some((packet, verdict)) = router.release(memory, around.now_ns) else { break };
+            self.route(packet, verdict, around);
+        }
+        while let Decision::Router(router) = &mut self.decision {
+            // The frame comes first: what the router hands out is out of its keeping.
+            let Some(frame) = around.frames.pool.take() else { break };
+            let Some((out, bytes)) = router.made() else {
+                around.frames.pool.give(frame);
+                break;
+            };
+            let mut packet = PathPacket::new(frame, 0, bytes.len() as u16);
+            packet.meta = own_meta(around.now_ns);
+            packet.bytes_mut(around.frames.memory()).copy_from_slice(bytes);
+            self.accept_made(packet.len_bytes.into());
+            self.send(out, packet, around);
+        }
+    }
+
+    /// Ends a packet and sends its fragments in its place. Without frames for all of them there is none, and the packet is dropped.
+    fn cut(&mut self, out: u16, packet: PathPacket, around: &mut Around) {
+        let Decision::Router(router) = &mut self.decision else { return };
+        let memory = Arc::clone(around.frames.memory());
+        let cut = Fragments::new(packet.bytes(&memory), router.mtu_bytes(out));
+        let cut = cut.and_then(|fragments| {
+            match take_frames(&mut self.cutting, fragments.count(), around.frames) {
+                true => Ok(fragments),
+                false => Err(DropReason::NoFrame),
+            }
+        });
+        router.note_fragments(self.cutting.len());
+        match cut {
+            Ok(mut fragments) => {
+                for mut frame in std::mem::take(&mut self.cutting) {
+                    let len_bytes =
+                        fragments.write_next(memory.bytes_mut(&mut frame)).expect("it was counted");
+                    self.accept_made(len_bytes.into());
+                    self.send(out, packet.in_frame(frame, len_bytes), around);
+                }
+                self.consume(packet, around);
+            }
+            Err(reason) => self.drop(packet, reason, around),
+        }
+    }
+}
+
+/// Of a packet that nobody sent through a port.
+fn own_meta(now_ns: u64) -> Meta {
+    Meta { arrival_ns: now_ns, port: OWN_PORT, ..Meta::default() }
+}
+
+/// Takes so many frames, or none; whether it did.
+fn take_frames(taken: &mut Vec<Frame>, count: usize, frames: &mut Frames) -> bool {
+    while taken.len() < count {
+        let Some(frame) = frames.pool.take() else {
+            frames.pool.give_all(taken.drain(..));
+            return false;
+        };
+        taken.push(frame);
+    }
+    true
+}

@@ -1,0 +1,137 @@
+//! A port of the path in memory, whose packets are bytes: for what decides by these, bridges, routers and filters.
+//!
+//! ```text
+//! send --> queue q, without a bound, as senders wait there --poll--> PathPacket        PathPacket --put--> left, at once
+//! ```
+//!
+//! Owner: one worker. Limits: it has no clock and no wake-up; whoever drives it makes a pass when something is to happen.
+
+use std::collections::VecDeque;
+use std::io;
+
+use weir_core::drops::Count;
+use weir_path::carrier::Carrier;
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
+
+use crate::port::{PACKET_BYTES_MAX, TRANSMIT_PACKETS_MAX};
+
+/// Where packets lie in their frames, as of the kernel's ports.
+const HEADROOM_BYTES: u16 = 256;
+
+/// A port.
+#[derive(Debug, Default)]
+pub struct FramePort {
+    queues: Vec<VecDeque<Vec<u8>>>,
+    announced: Vec<bool>,
+    poll_budget: u32,
+    in_flight: Vec<u32>,
+    /// What left, in order.
+    pub left: Vec<Vec<u8>>,
+}
+
+impl FramePort {
+    /// A port of so many receive queues.
+    pub fn new(queues: usize) -> FramePort {
+        FramePort {
+            queues: vec![VecDeque::new(); queues],
+            announced: vec![false; queues],
+            poll_budget: 1,
+            ..FramePort::default()
+        }
+    }
+
+    /// Somebody sends a packet into a queue.
+    pub fn send(&mut self, queue: usize, bytes: Vec<u8>) {
+        self.announced[queue] = true;
+        self.queues[queue].push_back(bytes);
+    }
+
+    /// How many packets wait in all queues: what their senders are charged for.
+    pub fn queued(&self) -> usize {
+        self.queues.iter().map(VecDeque::len).sum()
+    }
+
+    /// How many packets wait in a queue.
+    pub fn queued_in(&self, queue: usize) -> usize {
+        self.queues[queue].len()
+    }
+}
+
+impl ReceiveQueues for FramePort {
+    fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn is_announced(&self, queue: usize) -> bool {
+        self.announced[queue]
+    }
+
+    fn expect(&mut self, queue: usize) {
+        self.announced[queue] = false;
+    }
+
+    fn set_announced(&mut self, queue: usize) {
+        self.announced[queue] = true;
+    }
+
+    fn set_backlog(&mut self, _: usize, _: bool) {}
+
+    fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        let before = received.len();
+        while received.len() - before < self.poll_budget as usize
+            && !self.queues[queue].is_empty()
+            && let Some(frame) = frames.pool.take()
+            && let Some(bytes) = self.queues[queue].pop_front()
+        {
+            let mut packet = PathPacket::new(frame, HEADROOM_BYTES, bytes.len() as u16);
+            packet.bytes_mut(frames.memory()).copy_from_slice(&bytes);
+            received.push(packet);
+        }
+        received.len() - before
+    }
+
+    fn collect(&mut self, _: usize, _: &mut Frames, _: &mut Vec<PathPacket>) -> usize {
+        0
+    }
+
+    fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        self.poll_budget = packets;
+        packets
+    }
+}
+
+impl TransmitRing for FramePort {
+    fn packet_bytes_max(&self) -> u32 {
+        PACKET_BYTES_MAX
+    }
+
+    fn room(&self) -> u32 {
+        TRANSMIT_PACKETS_MAX - self.in_flight.len() as u32
+    }
+
+    fn put(&mut self, packet: PathPacket, frames: &mut Frames) {
+        self.left.push(packet.bytes(frames.memory()).to_vec());
+        self.in_flight.push(packet.len_bytes.into());
+        frames.pool.give(packet.frame);
+    }
+
+    fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
+        Ok(Transmit::Progress)
+    }
+
+    fn has_carrier(&self) -> bool {
+        true
+    }
+
+    fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(u32, Completion)) {
+        self.in_flight.drain(..).for_each(|len_bytes| each(len_bytes, Completion::Delivered));
+    }
+
+    fn in_flight(&self) -> Count {
+        let mut all = Count::default();
+        self.in_flight.iter().for_each(|&len_bytes| all.add(len_bytes));
+        all
+    }
+}
