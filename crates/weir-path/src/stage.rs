@@ -21,7 +21,7 @@ use weir_core::drops::{Count, DropReason};
 use weir_core::net::BURST_MAX;
 use weir_core::net::bridge::{Bridge, Egress as Forwarded, PortSet};
 use weir_core::net::fragment::Fragments;
-use weir_core::net::router::{Router, RouterError, Verdict};
+use weir_core::net::router::{Router, RouterError, RouterSettings, Verdict};
 use weir_core::packet::Meta;
 use weir_ring::memory::{Frame, FrameMemory};
 
@@ -74,7 +74,8 @@ impl Stage {
                 Decision::Bridge(bridge)
             }
             StageKind::Router(settings) => {
-                Decision::Router(Box::new(Router::new((**settings).clone(), now_ns)?))
+                let settings = RouterSettings { seed, ..(**settings).clone() };
+                Decision::Router(Box::new(Router::new(settings, now_ns)?))
             }
         };
         Ok(Stage {

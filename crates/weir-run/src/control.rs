@@ -7,6 +7,7 @@
 //! "stat"                                                   -> {"version": 2, "ok": {"wires": [...], ...}}
 //! {"set": {"direction": 0, "rate_bits_per_s": 100000000}}  -> {"version": 2, "ok": null}  or  {"version": 2, "error": "..."}
 //! {"set-classes": {"file": "office.toml", "text": "..."}}  -> the same
+//! "stop"                                                   -> the same, and soon after it nobody listens any more
 //! ```
 //!
 //! Rule, because a wire may have been up for longer than the command that asks it: whoever reads counters takes what is missing for 0
@@ -57,6 +58,8 @@ pub enum Command {
     Set(SetLimits),
     /// A live change of classes.
     SetClasses(SetClasses),
+    /// Deliver what is inside, put everything back, and end.
+    Stop,
 }
 
 /// A classes file for both directions, as it is written; whoever runs the wire checks it.
@@ -220,6 +223,11 @@ fn sockets() -> Vec<PathBuf> {
 fn has_gone(path: &Path) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     UnixStream::connect(path).is_err_and(|error| matches!(error.kind(), ConnectionRefused | NotFound))
+}
+
+/// Whether somebody listens there.
+pub fn is_up(path: &Path) -> bool {
+    !has_gone(path)
 }
 
 /// The counters of one wire.

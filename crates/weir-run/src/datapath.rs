@@ -216,7 +216,8 @@ fn parts(
             .map_err(io::Error::other)
             .doing(|| "joining the ports".into())?;
         indexes.into_iter().for_each(|index| note_mtu(&mut path, index, now_ns));
-        parts.push(Part::new(path, Arc::clone(&umem)));
+        let names = plan.stages.iter().map(|stage| stage.name.clone()).collect();
+        parts.push(Part::new(path, names, Arc::clone(&umem)));
     }
     Ok(parts)
 }

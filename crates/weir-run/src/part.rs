@@ -23,14 +23,16 @@ const ETHERNET_HEADER_BYTES: u64 = 14;
 pub struct Part {
     /// What moves its packets.
     pub path: Worker<Port>,
+    /// What the stages are called.
+    pub stage_names: Vec<String>,
     // The sockets go first.
     _umem: Arc<Umem>,
 }
 
 impl Part {
     /// Of a worker whose ports' sockets use this memory.
-    pub fn new(path: Worker<Port>, umem: Arc<Umem>) -> Part {
-        Part { path, _umem: umem }
+    pub fn new(path: Worker<Port>, stage_names: Vec<String>, umem: Arc<Umem>) -> Part {
+        Part { path, stage_names, _umem: umem }
     }
 
     /// Whether an interface of it is gone, or in another namespace.

@@ -24,7 +24,8 @@ use crate::books::Books;
 use crate::datapath::Kind;
 use crate::part::Part;
 use crate::stats::{
-    ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, TreeClassStats, WireStats, WorkerStats,
+    ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, StageStats, TreeClassStats, WireStats,
+    WorkerStats,
 };
 use crate::watcher::{Device, Devices, Eye};
 use crate::workstreams::{Tally, WorkstreamStats};
@@ -106,6 +107,8 @@ pub struct PartReport {
     pub directions: Vec<DirectionReport>,
     /// The ports it owns.
     pub ports: Vec<PortReport>,
+    /// The stages between them.
+    pub stages: Vec<StageStats>,
     /// What it handed to the other worker.
     pub handed: Count,
     /// What it took from the other worker.
@@ -127,12 +130,15 @@ impl PartReport {
         let ports = ports.collect::<Result<_, _>>()?;
         let queues = 0..part.path.between().egress.queues().len();
         let directions = queues.map(|number| of_egress(&part.path, number, now_ns)).collect();
+        let stages = part.stage_names.iter().zip(part.path.between().stages());
+        let stages = stages.map(|(name, stage)| StageStats::of(name, stage)).collect();
         let (handed, taken) = part.path.crossing().map(Crossing::counts).unwrap_or_default();
         let frames = part.path.frames();
         let census = frames.pool.census();
         Ok(PartReport {
             directions,
             ports,
+            stages,
             handed,
             taken,
             frames_free: census.shared + census.cached,
@@ -179,7 +185,7 @@ impl Constants {
         directions.sort_by_key(|(.., direction)| self.kind.exit_of(direction.exit));
         let names: Vec<_> = reports.iter().map(|(_, report)| report.port.name.clone()).collect();
         let mut totals = Books::default();
-        let (mut classes, mut workstreams) = (Vec::new(), Vec::new());
+        let (mut classes, mut workstreams, mut stages) = (Vec::new(), Vec::new(), Vec::new());
         for (wsid, cpu, direction) in directions {
             let DirectionReport { exit, class, shaped, held: waiting, tally } = direction;
             let (owner, to) = &reports[exit];
@@ -206,13 +212,22 @@ impl Constants {
             });
             classes.push(ClassStats { name, books, transmit_busy: to.transmit_busy, ..class });
         }
+        for (wsid, part) in parts.iter_mut().enumerate() {
+            for stage in part.stages.drain(..) {
+                frames.held += stage.books.held.packets;
+                totals.merge(&stage.ended());
+                workstreams.push(stage.workstream(&self.name, wsid, part.worker.cpu));
+                stages.push(stage);
+            }
+        }
         // Before it has looked for the first time the watcher tells of none.
         let mut pairs = pairs.into_iter();
         let ports =
             reports.into_iter().map(|(_, report)| with_devices(report, &pairs.next().unwrap_or_default()));
         let ports = ports.collect();
         let events = events.into_iter().map(|(event, stats)| (event.name().to_string(), stats)).collect();
-        let stats = WireStats { name: self.name.clone(), ports: names, classes, frames, worker, events };
+        let stats =
+            WireStats { name: self.name.clone(), ports: names, classes, stages, frames, worker, events };
         Snapshot::of(self.kind, stats, ports, workstreams, totals)
     }
 
@@ -300,7 +315,16 @@ mod tests {
     fn part(directions: Vec<DirectionReport>, ports: Vec<PortReport>) -> PartReport {
         let (handed, taken) = (packets(9), packets(5));
         let worker = WorkerStats::default();
-        PartReport { directions, ports, handed, taken, frames_free: 90, frames_lent: 3, worker }
+        PartReport {
+            directions,
+            ports,
+            stages: Vec::new(),
+            handed,
+            taken,
+            frames_free: 90,
+            frames_lent: 3,
+            worker,
+        }
     }
 
     fn snapshot(kind: Kind, names: &[&str], frames_total: u64, parts: Vec<PartReport>) -> Snapshot {

@@ -9,6 +9,7 @@
 
 mod class;
 mod port;
+mod stage;
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,7 @@ use crate::workstreams::{self, WorkstreamStats};
 
 pub use class::{ClassStats, TreeClassStats};
 pub use port::{DeviceStats, PortStats};
+pub use stage::StageStats;
 
 /// One wire, or one topology.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -33,6 +35,9 @@ pub struct WireStats {
     pub ports: Vec<String>,
     /// Its directions: of a wire those there and back, of a topology what leaves by each port.
     pub classes: Vec<ClassStats>,
+    /// Its bridges and routers; a wire has none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageStats>,
     /// Frames of packet memory: all, free, on loan to the kernel, held.
     pub frames: FrameStats,
     /// What its workers did, together.
@@ -50,7 +55,8 @@ impl WireStats {
             let of = |class: &str| format!("{} {class}", direction.name);
             direction.classes.iter().map(move |class| (of(&class.name), &class.books))
         });
-        let unbalanced = directions.chain(classes).filter(|(_, books)| !books.balance());
+        let stages = self.stages.iter().map(|stage| (format!("{} {}", stage.kind, stage.name), &stage.books));
+        let unbalanced = directions.chain(classes).chain(stages).filter(|(_, books)| !books.balance());
         let mut faults: Vec<_> = unbalanced
             .map(|(name, books)| {
                 format!(

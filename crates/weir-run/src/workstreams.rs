@@ -14,6 +14,9 @@
 //! accepted = Disp'd + HDisp'd + Queued + QDrops          Disp'd + HDisp'd + Queued = Handled + Len
 //! ```
 //!
+//! A stage of a topology has one for what ends there, `bridge/NAME` or `router/NAME`: what was for itself is Disp'd, what it keeps waits,
+//! what it drops is in QDrops. What it sends on is in that of a direction.
+//!
 //! Rule: both sides of these sums are counted, each where it happens: what enters by the intake, what leaves by the release of the
 //! classes, what waits by these. So a packet that is counted twice, or in one place alone, shows.
 //!

@@ -27,6 +27,8 @@ pub enum Event {
     Trouble(Trouble),
     /// Of the wire's interfaces.
     News(News),
+    /// Somebody asked it to end, by its control socket.
+    AskedToEnd,
     /// The program of `weir run` ended.
     ProgramEnded,
 }

@@ -4,6 +4,7 @@ mod commands;
 mod guarded;
 mod human;
 mod names;
+mod notify;
 mod output;
 mod session;
 mod table;
@@ -31,6 +32,7 @@ enum Command {
     Set(commands::set::Arguments),
     Check(commands::check::Arguments),
     Apply(commands::apply::Arguments),
+    Up(commands::up::Arguments),
     Down(commands::down::Arguments),
     Show(commands::show::Arguments),
     Stat(commands::stat::Arguments),
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Apply(arguments) => commands::apply::run(&arguments),
+        Command::Up(arguments) => commands::up::run(&arguments),
         Command::Down(arguments) => commands::down::run(&arguments),
         Command::Show(arguments) => commands::show::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),

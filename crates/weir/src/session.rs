@@ -13,7 +13,7 @@ use weir_port::undo::{FileIdentity, Keeper, Undo};
 use weir_run::clock::now_ns;
 use weir_run::control::Control;
 use weir_run::crew::Crew;
-use weir_run::datapath::{Datapath, DatapathConfig};
+use weir_run::datapath::{Datapath, DatapathConfig, Kind};
 use weir_run::guardian::Guardian;
 use weir_run::report::PartReport;
 use weir_run::stats::Snapshot;
@@ -54,6 +54,11 @@ impl Session {
             Ok(running) => Ok(Session { guarded, running }),
             Err(failure) => Err(guarded.give_up(failure)),
         }
+    }
+
+    /// What it carries.
+    pub fn kind(&self) -> Kind {
+        self.running.crew.kind()
     }
 
     /// Copies of all counters.
@@ -117,7 +122,10 @@ impl Running {
             })?);
         }
         let answering = crew.clone();
-        spawn("weir-control", move || control.serve(&answering))?;
+        let asked = guarded.events();
+        // One that has ended already has nobody to tell.
+        let stop = move || drop(asked.send(Event::AskedToEnd));
+        spawn("weir-control", move || control.serve(&answering, stop))?;
         Ok(Running { watcher, eye, workers, crew })
     }
 }

@@ -78,7 +78,9 @@ impl Control {
     }
 
     /// Answers requests for as long as the process lives.
-    pub fn serve(&self, crew: &Crew) {
+    ///
+    /// `stop` is called when it is asked to end.
+    pub fn serve(&self, crew: &Crew, stop: impl Fn()) {
         let mut recent = Recent::default();
         let mut clients = Vec::new();
         loop {
@@ -99,7 +101,7 @@ impl Control {
                 }
             }
             clients.retain_mut(|client| {
-                client.goes_on(&mut |line, user| perform(line, user, crew, &mut recent))
+                client.goes_on(&mut |line, user| perform(line, user, crew, &mut recent, &stop))
             });
         }
     }
@@ -214,7 +216,13 @@ impl Client {
 }
 
 /// The answer to one request, as JSON.
-fn perform(line: &str, user: u32, crew: &Crew, recent: &mut Recent) -> Result<String, String> {
+fn perform(
+    line: &str,
+    user: u32,
+    crew: &Crew,
+    recent: &mut Recent,
+    stop: &impl Fn(),
+) -> Result<String, String> {
     let command: Command = serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))?;
     if !allows(&command, user) {
         return Err(format!("only root may change a {}: run it with sudo", crew.kind().noun()));
@@ -222,6 +230,10 @@ fn perform(line: &str, user: u32, crew: &Crew, recent: &mut Recent) -> Result<St
     match command {
         Command::Stat => recent
             .tell(user, now_ns(), || serde_json::to_string(&crew.stat()?).map_err(|error| error.to_string())),
+        Command::Stop => {
+            stop();
+            Ok("null".into())
+        }
         Command::Set(set) => {
             check_direction(set.direction, crew.kind(), crew.ports().len())?;
             crew.set_limits(set.direction, Box::new(move |present| set.apply(present)))?;

@@ -69,25 +69,40 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: format!("applying {}", arguments.file.display()) }.into());
     }
-    let (found, skipped) = find_all(&topology)?;
+    bring_about(&topology, arguments.dry_run, !arguments.json, |tasks, skipped| match arguments.json {
+        true => output::print_line(to_json(arguments, tasks, skipped)),
+        false => output::print_line(sum(arguments, tasks)),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sets the limits in place of a file, and says which those are.
+pub fn set(topology: &Topology) -> Result<(), Failure> {
+    bring_about(topology, false, true, |_, _| Ok(()))
+}
+
+/// Finds, holds, compares and, unless it is a `dry_run`, sets; `told` is called at the end with what there was to do.
+fn bring_about(
+    topology: &Topology,
+    dry_run: bool,
+    is_shown: bool,
+    told: impl FnOnce(&[Task], &[&LimitWanted]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (found, skipped) = find_all(topology)?;
     let held: Vec<_> = found.iter().flat_map(|(_, ways)| ways.ends()).collect();
     let held: Vec<_> = held.iter().map(|place| (&place.netns, &place.link)).collect();
-    let _ends = match arguments.dry_run {
+    let _ends = match dry_run {
         true => None,
         false => Some(hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?),
     };
-    let tasks = tasks(&topology, &found)?;
-    if !arguments.json {
+    let tasks = tasks(topology, &found)?;
+    if is_shown {
         show(&tasks, &skipped)?;
     }
-    if !arguments.dry_run {
+    if !dry_run {
         carry_out(&tasks)?;
     }
-    match arguments.json {
-        true => output::print_line(to_json(arguments, &tasks, &skipped))?,
-        false => output::print_line(sum(arguments, &tasks))?,
-    }
-    Ok(ExitCode::SUCCESS)
+    told(&tasks, &skipped)
 }
 
 /// The file, or all that is wrong with it.

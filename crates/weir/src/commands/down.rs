@@ -1,22 +1,29 @@
-//! `weir down`: removes the limits that a topology file names.
+//! `weir down`: ends what `weir up` runs of a topology file, and removes the limits that it names.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use weir_port::error::PortError;
 use weir_port::hold;
+use weir_run::clock::now_ns;
+use weir_run::control::{self, Command, Control};
 use weir_run::topology::LimitWanted;
 
 use super::apply::{read, target};
 use super::limit::remove_one;
 use crate::{Failure, Outcome, output};
 
-/// Remove the limits of a file, each as `weir limit DEV --off` does; what it does not name stays.
+/// How long a topology may take to end.
+const PATIENCE_NS: u64 = 10_000_000_000;
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// End what a file runs, and remove its limits, each as `weir limit DEV --off` does; what it does not name stays.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir down weir.toml
 
-Each limit is raised until nothing waits, then taken off while nothing is sent, so that nothing is lost. One that is not there is
+What is inside the ports of a file that is up is delivered, then they are put back as they were. Each limit is raised until nothing waits, then taken off while nothing is sent, so that nothing is lost. One that is not there is
 no failure; one that cannot go is said, and the others go.")]
 pub struct Arguments {
     /// The file
@@ -29,11 +36,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: "removing limits".into() }.into());
     }
-    if topology.limits.is_empty() {
-        output::print_line(format_args!(
-            "{} has no limit in place, so nothing is removed",
-            arguments.file.display()
-        ))?;
+    if topology.plan.is_some() {
+        end(&topology.name)?;
     }
     let mut status = ExitCode::SUCCESS;
     for wanted in &topology.limits {
@@ -47,6 +51,26 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     }
     Ok(status)
+}
+
+/// Ends the topology of this name, if it is up.
+fn end(name: &str) -> Result<(), Failure> {
+    let path = Control::path_of(name);
+    if !control::is_up(&path) {
+        return output::print_line(format_args!("topology {name} is not up"));
+    }
+    control::ask(&path, &Command::Stop)?;
+    let until_ns = now_ns() + PATIENCE_NS;
+    while control::is_up(&path) {
+        if now_ns() >= until_ns {
+            return Err(format!(
+                "topology {name} has not ended after 10 s: look what it does with `weir stat {name}`"
+            )
+            .into());
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    output::print_line(format_args!("ended: topology {name}"))
 }
 
 /// Whether a limit is gone as it should be.

@@ -1,6 +1,7 @@
 //! One file a command, and what several of them share: `drops`, `traffic`, `ways`.
 
 pub mod apply;
+pub mod carry;
 pub mod check;
 pub mod doctor;
 pub mod down;
@@ -15,5 +16,6 @@ pub mod show;
 pub mod sink;
 pub mod stat;
 pub mod traffic;
+pub mod up;
 pub mod ways;
 pub mod wire;

@@ -25,7 +25,7 @@ use weir_core::rate::Rate;
 use weir_port::identity::Identity;
 use weir_port::monitor::State;
 use weir_port::process::{self, Process};
-use weir_port::signals::{Received, SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTSTP, SIGWINCH};
+use weir_port::signals::{Received, SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
 
@@ -168,6 +168,8 @@ fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
                         process.signal(received.signal);
                     }
                 }
+                // As a signal to end it would.
+                Event::AskedToEnd => process.signal(SIGTERM),
                 Event::Trouble(trouble) => break guarded.explain(trouble),
                 Event::WorkerEnded => break "the worker ended by itself".to_string(),
                 Event::News(News::Interface(port, State::Gone)) => {

@@ -5,6 +5,7 @@ mod interval;
 mod limits;
 #[cfg(test)]
 mod sample;
+mod stages;
 mod text;
 
 use std::io::{self, Write};

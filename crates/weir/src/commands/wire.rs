@@ -1,21 +1,14 @@
 //! `weir wire`: joins two interfaces.
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use weir_core::rate::Rate;
-use weir_port::monitor::State;
-use weir_port::signals::{Received, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use weir_run::datapath::{DatapathConfig, wire_plan};
-use weir_run::stats::Snapshot;
-use weir_run::watcher::News;
 
-use crate::commands::drops;
-use crate::guarded::{self, Event, Namespaces};
-use crate::session::{MEMORY_BYTES_DEFAULT, Session};
-use crate::{Failure, Outcome, human, output, text};
+use crate::commands::carry::carry;
+use crate::session::MEMORY_BYTES_DEFAULT;
+use crate::{Failure, Outcome, text};
 
 /// Join two interfaces, limiting each direction; senders behind them are held back and lose nothing.
 ///
@@ -160,64 +153,5 @@ pub fn run(arguments: &Arguments) -> Outcome {
     ];
     let plan = wire_plan([first.clone(), second.clone()], limits, classes);
     let config = DatapathConfig { name: name.clone(), plan, memory_bytes, workers: cores.len() };
-    let guardian = guarded::guardian(Namespaces::Others)?;
-    guarded::confine();
-    let session = Session::start(&config, guardian, &cores, &[SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
-    let mut out = std::io::stdout();
-    let ready = writeln!(out, "ready: wire {name} joins {first} and {second}").and_then(|()| out.flush());
-    if let Err(failure) = output::written(ready) {
-        session.finish()?;
-        return Err(failure);
-    }
-    loop {
-        match session.guarded.next_event() {
-            Event::Signal(Received { signal: SIGTSTP, .. }) => guarded::say_unstoppable(),
-            Event::Trouble(trouble) => {
-                let why = session.guarded.explain(trouble);
-                // What is wrong on the way out is only more of the same.
-                let _ = session.finish();
-                return Err(why.into());
-            }
-            Event::Signal(_) | Event::ProgramEnded => {
-                let last = session.finish()?;
-                output::print_line(last_line(&last))?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            Event::WorkerEnded => {
-                session.finish()?;
-                return Err("the worker ended by itself".into());
-            }
-            Event::News(News::Interface(interface, State::Gone)) => {
-                // What the vanished interface's sockets say on the way out is only more of the same.
-                let _ = session.finish();
-                return Err(format!(
-                    "interface {interface} vanished while the wire was up; everything else is as before"
-                )
-                .into());
-            }
-            Event::News(News::Interface(interface, state)) => output::say_state(&interface, state),
-            Event::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
-            Event::News(News::Ended(why)) => {
-                // What else goes wrong on the way out is said there, or only more of the same.
-                if let Ok(last) = session.finish() {
-                    output::print_line(last_line(&last))?;
-                }
-                return Err(why.into());
-            }
-        }
-    }
-}
-
-/// What a wire says last: what became of all it took in, both ways together.
-fn last_line(last: &Snapshot) -> String {
-    let Some(wire) = last.wires.first() else { return "ended: nothing was counted".into() };
-    let delivered = last.totals.delivered;
-    format!(
-        "ended: wire {} delivered {} ({}) in {}, dropped {}",
-        wire.name,
-        human::plural(delivered.packets, "packet"),
-        human::bytes(delivered.bytes),
-        human::uptime(wire.worker.now_ns.saturating_sub(wire.worker.since_ns)),
-        drops::text(&drops::of(last))
-    )
+    carry(&config, &cores, &format!("wire {name} joins {first} and {second}"))
 }

@@ -97,6 +97,7 @@ fn wire(name: &str, ports: &[&str], classes: Vec<ClassStats>, frames: FrameStats
         name: name.into(),
         ports: ports.iter().map(|name| name.to_string()).collect(),
         classes,
+        stages: Vec::new(),
         frames,
         worker: WorkerStats { now_ns: 8_100 * S, since_ns: 100 * S, ..WorkerStats::default() },
         events: Default::default(),

@@ -1,0 +1,104 @@
+//! A stage's counters: what passed a bridge or a router, what ended there, and what it did besides.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_core::drops::Count;
+use weir_path::stage::Stage;
+
+use crate::books::{Amount, Books};
+use crate::workstreams::WorkstreamStats;
+
+/// One bridge or router.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StageStats {
+    /// Its name.
+    pub name: String,
+    /// `bridge` or `router`.
+    pub kind: String,
+    /// Its books: what came in or was made here; what went on or was for itself; what it keeps.
+    #[serde(flatten)]
+    pub books: Books,
+    /// Of what it accepted, packets that it made: copies of floods, fragments, messages of its own.
+    pub made: u64,
+    /// Of what it delivered, packets that were for itself or were cut.
+    pub consumed: u64,
+    /// Their bytes.
+    pub consumed_bytes: u64,
+    /// What else it counts, by name: of a bridge its stations, of a router its ICMP errors, neighbours and fragments.
+    pub counts: BTreeMap<String, u64>,
+}
+
+impl StageStats {
+    /// Of a stage as it is now.
+    pub fn of(name: &str, stage: &Stage) -> StageStats {
+        let [made, consumed] = stage.own();
+        let mut stats = StageStats {
+            name: name.into(),
+            kind: if stage.bridge().is_some() { "bridge" } else { "router" }.into(),
+            books: Books::new(stage.account(), stage.held()),
+            made: made.packets,
+            consumed: consumed.packets,
+            consumed_bytes: consumed.bytes,
+            counts: BTreeMap::new(),
+        };
+        if let Some(bridge) = stage.bridge() {
+            let counts = bridge.counts();
+            stats.count("stations", bridge.stations() as u64);
+            stats.count("learned", counts.learned);
+            stats.count("moved", counts.moved);
+            stats.count("aged", counts.aged);
+            stats.count("table_full", counts.table_full);
+            stats.count("flooded_unknown", counts.flooded_unknown);
+        }
+        if let Some(router) = stage.router() {
+            let counts = router.counts();
+            let [neighbours, asked] = router.neighbours_taken();
+            stats.count("neighbours", neighbours as u64);
+            stats.count("neighbours_asked", asked as u64);
+            stats.count("icmp_errors", counts.errors);
+            stats.count("icmp_errors_limited", counts.errors_limited);
+            stats.count("icmp_errors_untold", counts.errors_untold);
+            stats.count("solicits_limited", counts.solicits_limited);
+            stats.count("echoes", counts.echoes);
+            stats.count("frag_oks", counts.frag_oks);
+            stats.count("frag_fails", counts.frag_fails);
+            stats.count("frag_creates", counts.frag_creates);
+        }
+        stats
+    }
+
+    fn count(&mut self, what: &str, count: u64) {
+        self.counts.insert(what.into(), count);
+    }
+
+    /// The books of what ended here: what went on is in those of a direction.
+    pub fn ended(&self) -> Books {
+        let delivered: Amount = Count { packets: self.consumed, bytes: self.consumed_bytes }.into();
+        let mut ended = Books { delivered, ..self.books.clone() };
+        ended.accepted = Amount {
+            packets: u64::try_from(ended.explained(|amount| amount.packets)).unwrap_or(u64::MAX),
+            bytes: u64::try_from(ended.explained(|amount| amount.bytes)).unwrap_or(u64::MAX),
+        };
+        ended
+    }
+
+    /// The same as a workstream.
+    pub fn workstream(&self, topology: &str, wsid: usize, cpu: usize) -> WorkstreamStats {
+        let (kept, dropped) = (self.books.held.packets, self.books.dropped.values());
+        WorkstreamStats {
+            wire: topology.into(),
+            wsid,
+            cpu,
+            name: format!("{}/{}", self.kind, self.name),
+            len: kept,
+            held: kept,
+            dispatched: self.consumed,
+            handled: self.consumed,
+            queued: kept,
+            queue_drops: dropped.map(|amount| amount.packets).sum(),
+            ..WorkstreamStats::default()
+        }
+    }
+}

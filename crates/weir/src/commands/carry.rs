@@ -1,0 +1,109 @@
+//! Carries packets in the foreground, for `weir wire` and `weir up`: until it is told to end, or cannot go on.
+//!
+//! Rule: however it ends, what is inside is delivered as far as it can be, everything is put back, and what became of it is said.
+//!
+//! Whoever started it is told when it is up: by a line on standard output, and where a service manager asks for it, by its socket
+//! ([`crate::notify`]).
+//!
+//! Owner: the main thread.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use weir_port::monitor::State;
+use weir_port::signals::{Received, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use weir_run::datapath::DatapathConfig;
+use weir_run::stats::Snapshot;
+use weir_run::watcher::News;
+
+use crate::commands::drops;
+use crate::guarded::{self, Event, Namespaces};
+use crate::notify::Notify;
+use crate::session::Session;
+use crate::{Outcome, human, output};
+
+/// Carries packets, having said `ready` when it does.
+pub fn carry(config: &DatapathConfig, cores: &[usize], ready: &str) -> Outcome {
+    let notify = Notify::from_environment();
+    let guardian = guarded::guardian(Namespaces::Others)?;
+    guarded::confine();
+    let session = Session::start(config, guardian, cores, &[SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
+    let mut out = std::io::stdout();
+    let said = writeln!(out, "ready: {ready}").and_then(|()| out.flush());
+    if let Err(failure) = output::written(said) {
+        session.finish()?;
+        return Err(failure);
+    }
+    notify.ready();
+    let ended = watch(session, &notify);
+    notify.ended();
+    ended
+}
+
+/// Until it ends, and what became of it.
+fn watch(session: Session, notify: &Notify) -> Outcome {
+    loop {
+        // A worker that does not answer is told of by silence.
+        if notify.is_due() && session.stat().is_ok() {
+            notify.alive();
+        }
+        let event = match notify.pause() {
+            Some(time) => match session.guarded.next_event_within(time) {
+                Some(event) => event,
+                None => continue,
+            },
+            None => session.guarded.next_event(),
+        };
+        match event {
+            Event::Signal(Received { signal: SIGTSTP, .. }) => guarded::say_unstoppable(),
+            Event::Trouble(trouble) => {
+                let why = session.guarded.explain(trouble);
+                // What is wrong on the way out is only more of the same.
+                let _ = session.finish();
+                return Err(why.into());
+            }
+            Event::Signal(_) | Event::AskedToEnd | Event::ProgramEnded => {
+                let last = session.finish()?;
+                output::print_line(last_line(&last))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Event::WorkerEnded => {
+                session.finish()?;
+                return Err("the worker ended by itself".into());
+            }
+            Event::News(News::Interface(interface, State::Gone)) => {
+                let noun = session.kind().noun();
+                // What the vanished interface's sockets say on the way out is only more of the same.
+                let _ = session.finish();
+                return Err(format!(
+                    "interface {interface} vanished while the {noun} was up; everything else is as before"
+                )
+                .into());
+            }
+            Event::News(News::Interface(interface, state)) => output::say_state(&interface, state),
+            Event::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
+            Event::News(News::Ended(why)) => {
+                // What else goes wrong on the way out is said there, or only more of the same.
+                if let Ok(last) = session.finish() {
+                    output::print_line(last_line(&last))?;
+                }
+                return Err(why.into());
+            }
+        }
+    }
+}
+
+/// What is said last: what became of all that was taken in.
+fn last_line(last: &Snapshot) -> String {
+    let Some((kind, stats, _)) = last.each().next() else { return "ended: nothing was counted".into() };
+    let delivered = last.totals.delivered;
+    format!(
+        "ended: {} {} delivered {} ({}) in {}, dropped {}",
+        kind.noun(),
+        stats.name,
+        human::plural(delivered.packets, "packet"),
+        human::bytes(delivered.bytes),
+        human::uptime(stats.worker.now_ns.saturating_sub(stats.worker.since_ns)),
+        drops::text(&drops::of(last))
+    )
+}

@@ -1,0 +1,55 @@
+//! `weir up`: carries the packets of the ports of a topology file.
+
+use std::path::PathBuf;
+
+use weir_port::error::PortError;
+use weir_run::datapath::DatapathConfig;
+
+use crate::commands::apply;
+use crate::commands::carry::carry;
+use crate::commands::wire::MachineArguments;
+use crate::{Failure, Outcome, human};
+
+/// Run a file of ports and what joins them, in the foreground: wires, bridges and routers that lose no packet.
+///
+/// Every queue is bounded, and a full one holds whoever feeds it, back to the program that called send. A slow port holds what is
+/// bound for it and nothing else. Limits in place that the file has are set first, and stay until `weir down`. It stays up until
+/// Ctrl-C or `weir down`; then the interfaces are put back as they were.
+#[derive(clap::Args)]
+#[command(after_help = concat!("Examples:
+  weir check office.toml && sudo weir up office.toml
+  weir stat office                   in another terminal: what it does
+  weir down office.toml              end it
+  systemctl start weir@office        as a service: examples/weir@.service
+
+", include_str!("path-help.txt"), "
+Ports are veths whose other ends are in other network namespaces or on
+this machine; MTUs up to 3498 bytes. Under systemd it says when it is up
+(Type=notify) and feeds the watchdog while its workers answer."))]
+pub struct Arguments {
+    /// The file
+    file: PathBuf,
+    #[command(flatten)]
+    machine: MachineArguments,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let topology = apply::read(&arguments.file)?;
+    let file = arguments.file.display();
+    let Some(plan) = topology.plan.clone() else {
+        return Err(Failure::usage(format!(
+            "{file} has no [[port]], so there is nothing to carry: `weir apply {file}` sets its limits"
+        )));
+    };
+    if !weir_port::sys::is_root() {
+        return Err(PortError::NotRoot { doing: format!("running {file}") }.into());
+    }
+    let (memory_bytes, cores) = arguments.machine.check()?;
+    let config = DatapathConfig { name: topology.name.clone(), plan, memory_bytes, workers: cores.len() };
+    config.check().map_err(Failure::usage)?;
+    apply::set(&topology)?;
+    let counts = topology.counts().into_iter().filter(|(number, _)| *number > 0);
+    let parts: Vec<_> = counts.map(|(number, thing)| human::plural(number as u64, thing)).collect();
+    carry(&config, &cores, &format!("topology {}, {}", topology.name, parts.join(", ")))
+}

@@ -1,0 +1,79 @@
+//! What a service manager is told: that the service is up, that it is alive, that it ends.
+//!
+//! Rule: nothing is told where nobody asks (`NOTIFY_SOCKET`), and who is told is found before rights are given up. The watchdog is fed
+//! at half of the time that it allows, by whoever has seen that the workers answer.
+//!
+//! Source: sd_notify(3), systemd.service(5) `WatchdogSec=`. Limits: no descriptors are passed, and no status line is kept.
+
+use std::cell::Cell;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
+
+/// The way to the service manager, if there is one.
+pub struct Notify {
+    socket: Option<UnixDatagram>,
+    /// How long to leave the watchdog alone.
+    pause: Option<Duration>,
+    due: Cell<Option<Instant>>,
+}
+
+impl Notify {
+    /// As the environment says.
+    pub fn from_environment() -> Notify {
+        let socket = std::env::var("NOTIFY_SOCKET").ok().and_then(|path| connect(&path));
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let allowed = number("WATCHDOG_USEC").filter(|usec| is_ours && socket.is_some() && *usec > 0);
+        let pause = allowed.map(|usec| Duration::from_micros(usec / 2));
+        Notify { socket, pause, due: Cell::new(None) }
+    }
+
+    /// The service is up.
+    pub fn ready(&self) {
+        self.tell("READY=1");
+        self.due.set(self.pause.map(|_| Instant::now()));
+    }
+
+    /// The service ends.
+    pub fn ended(&self) {
+        self.tell("STOPPING=1");
+    }
+
+    /// Whether the watchdog is to be fed now.
+    pub fn is_due(&self) -> bool {
+        self.due.get().is_some_and(|due| Instant::now() >= due)
+    }
+
+    /// Feeds the watchdog.
+    pub fn alive(&self) {
+        self.tell("WATCHDOG=1");
+        self.due.set(self.pause.map(|pause| Instant::now() + pause));
+    }
+
+    /// How long there is nothing to tell; for ever if none.
+    pub fn pause(&self) -> Option<Duration> {
+        let due = self.due.get()?;
+        // Where the workers did not answer, they are asked again soon.
+        Some(due.saturating_duration_since(Instant::now()).max(Duration::from_millis(20)))
+    }
+
+    /// One that does not listen has its own problem.
+    fn tell(&self, what: &str) {
+        if let Some(socket) = &self.socket {
+            let _ = socket.send(what.as_bytes());
+        }
+    }
+}
+
+/// A path, or with an `@` in front a name in the abstract namespace.
+fn connect(path: &str) -> Option<UnixDatagram> {
+    let address = match path.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name).ok()?,
+        None => SocketAddr::from_pathname(path).ok()?,
+    };
+    let socket = UnixDatagram::unbound().ok()?;
+    socket.connect_addr(&address).ok()?;
+    socket.set_nonblocking(true).ok()?;
+    Some(socket)
+}
