@@ -22,6 +22,7 @@ pub mod state;
 pub mod stolen;
 pub mod tcx;
 pub mod terminal;
+pub mod topology;
 pub mod tun;
 pub mod xdp;
 

@@ -8,14 +8,19 @@
 use std::cell::Cell;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use weir_run::clock::now_ns;
+
+const LOOK_AGAIN_NS: u64 = 20_000_000;
 
 /// The way to the service manager, if there is one.
 pub struct Notify {
     socket: Option<UnixDatagram>,
-    /// How long to leave the watchdog alone.
-    pause: Option<Duration>,
-    due: Cell<Option<Instant>>,
+    /// How long to leave the watchdog alone, in nanoseconds.
+    pause_ns: Option<u64>,
+    /// When it is to be fed again.
+    due_ns: Cell<Option<u64>>,
 }
 
 impl Notify {
@@ -25,14 +30,14 @@ impl Notify {
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let allowed = number("WATCHDOG_USEC").filter(|usec| is_ours && socket.is_some() && *usec > 0);
-        let pause = allowed.map(|usec| Duration::from_micros(usec / 2));
-        Notify { socket, pause, due: Cell::new(None) }
+        let pause_ns = allowed.map(|usec| usec.saturating_mul(1000) / 2);
+        Notify { socket, pause_ns, due_ns: Cell::new(None) }
     }
 
     /// The service is up.
     pub fn ready(&self) {
         self.tell("READY=1");
-        self.due.set(self.pause.map(|_| Instant::now()));
+        self.due_ns.set(self.pause_ns.map(|_| now_ns()));
     }
 
     /// The service ends.
@@ -42,20 +47,20 @@ impl Notify {
 
     /// Whether the watchdog is to be fed now.
     pub fn is_due(&self) -> bool {
-        self.due.get().is_some_and(|due| Instant::now() >= due)
+        self.due_ns.get().is_some_and(|due_ns| now_ns() >= due_ns)
     }
 
     /// Feeds the watchdog.
     pub fn alive(&self) {
         self.tell("WATCHDOG=1");
-        self.due.set(self.pause.map(|pause| Instant::now() + pause));
+        self.due_ns.set(self.pause_ns.map(|pause_ns| now_ns().saturating_add(pause_ns)));
     }
 
     /// How long there is nothing to tell; for ever if none.
     pub fn pause(&self) -> Option<Duration> {
-        let due = self.due.get()?;
+        let left_ns = self.due_ns.get()?.saturating_sub(now_ns());
         // Where the workers did not answer, they are asked again soon.
-        Some(due.saturating_duration_since(Instant::now()).max(Duration::from_millis(20)))
+        Some(Duration::from_nanos(left_ns.max(LOOK_AGAIN_NS)))
     }
 
     /// One that does not listen has its own problem.

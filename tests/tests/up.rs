@@ -1,0 +1,304 @@
+//! `weir up`: bridges, routers and wires of a file between real hosts, under floods and rough hands.
+
+use std::os::unix::net::UnixDatagram;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::clock::wait_until;
+use weir_lab::iperf::{Flood, Load};
+use weir_lab::ping::Ping;
+use weir_lab::process::{Process, Signal, run};
+use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
+use weir_tests::topology::{Hosts, Up};
+use weir_tests::{harness, privileged, require_timing, weir_binary};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const SECONDS: f64 = 3.0;
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(a_slow_port_of_a_bridge_holds_nothing_for_the_others),
+        privileged!(the_published_bed_carries_floods_without_loss),
+        privileged!(a_router_cuts_and_tells),
+        privileged!(wires_of_one_file_share_nothing),
+        privileged!(a_port_that_goes_down_comes_back),
+        privileged!(killed_everything_is_as_before),
+        privileged!(two_of_one_name_and_two_of_one_port),
+        privileged!(a_service_manager_is_told),
+    ])
+}
+
+const BRIDGE_OF_FOUR: &str = r#"
+[[port]]
+interface = "p0"
+rate = "200mbit"
+[[port]]
+interface = "p1"
+rate = "200mbit"
+[[port]]
+interface = "p2"
+rate = "200mbit"
+[[port]]
+interface = "p3"
+rate = "1mbit"
+[[bridge]]
+name = "lan"
+ports = ["p0", "p1", "p2", "p3"]
+"#;
+
+/// On pairs of 16 queues: each flow has one of its own while there are enough.
+fn a_slow_port_of_a_bridge_holds_nothing_for_the_others() -> Result<()> {
+    let hosts = Hosts::new(4, Some(16))?;
+    for host in 0..4 {
+        hosts.address(host, &format!("10.99.1.{}/24", host + 1))?;
+    }
+    let up = hosts.up(BRIDGE_OF_FOUR)?;
+    let quick = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 4, SECONDS);
+    let slow =
+        Load { first_port: 6001, ..Load::new(&hosts.hosts[2], &hosts.hosts[3], "10.99.1.4", 4, SECONDS) };
+    let also_slow =
+        Load { first_port: 7001, ..Load::new(&hosts.hosts[0], &hosts.hosts[3], "10.99.1.4", 2, SECONDS) };
+    let slow_floods = [Flood::start(&slow)?, Flood::start(&also_slow)?];
+    let flood = Flood::start(&quick)?;
+    let ping = Ping::start(&hosts.hosts[2], "10.99.1.1", Duration::from_secs_f64(SECONDS))?;
+    let rate = measure_rate(&flood, &quick)?;
+    let flows = flood.finish(PATIENCE)?;
+    require_lossless(&flows, &quick)?;
+    for (flood, load) in slow_floods.into_iter().zip([&slow, &also_slow]) {
+        require_lossless(&flood.finish(PATIENCE)?, load).context("to the slow port")?;
+    }
+    let times = ping.finish()?;
+    ensure!(
+        times.sorted_ms.len() as u64 == times.sent,
+        "{} of {} pings answered",
+        times.sorted_ms.len(),
+        times.sent
+    );
+    up.check()?;
+    require_rate(&flows, rate, Demand { share_min: 0.99, ..Demand::of_rate(200e6) })?;
+    let p99 = times.percentile_ms(0.99).context("no answers")?;
+    require_timing!(p99 < 2.0, "a ping between quiet ports took {p99:.2} ms (p99)");
+    let stages = up.stat()?["stages"].clone();
+    ensure!(stages[0]["name"] == "lan" && stages[0]["counts"]["learned"] == 4, "{stages}");
+    up.down()?;
+    Ok(())
+}
+
+const BED: &str = r#"
+[[port]]
+interface = "p0"
+[[port]]
+interface = "p1"
+rate = "100mbit"
+[[epair]]
+name = "e0"
+[[epair]]
+name = "e1"
+[[bridge]]
+name = "left"
+ports = ["p0", "e0a"]
+[[bridge]]
+name = "right"
+ports = ["p1", "e1a"]
+[[router]]
+name = "jail"
+[[router.interface]]
+port = "e0b"
+address = ["10.99.1.1/24", "fd99:1::1/64"]
+[[router.interface]]
+port = "e1b"
+address = ["10.99.2.1/24", "fd99:2::1/64"]
+"#;
+
+/// Two hosts in two networks, on pairs as container runtimes make them.
+fn bed() -> Result<(Hosts, Up)> {
+    let hosts = Hosts::new(2, None)?;
+    for (host, net) in [(0, 1), (1, 2)] {
+        hosts.address(host, &format!("10.99.{net}.2/24"))?;
+        hosts.address(host, &format!("fd99:{net}::2/64"))?;
+        hosts.hosts[host].ip(&format!("route add default via 10.99.{net}.1"))?;
+        hosts.hosts[host].ip(&format!("-6 route add default via fd99:{net}::1"))?;
+    }
+    let up = hosts.up(BED)?;
+    Ok((hosts, up))
+}
+
+fn the_published_bed_carries_floods_without_loss() -> Result<()> {
+    let (hosts, up) = bed()?;
+    for (address, clients) in [("10.99.2.2", 3), ("fd99:2::2", 2)] {
+        let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], address, clients, SECONDS);
+        let flood = Flood::start(&load)?;
+        let rate = measure_rate(&flood, &load)?;
+        let flows = flood.finish(PATIENCE)?;
+        require_lossless(&flows, &load).context(address)?;
+        require_rate(&flows, rate, Demand { jain_min: 0.0, ..Demand::of_rate(100e6) })?;
+    }
+    up.check()?;
+    let stat = up.stat()?;
+    let router = stat["stages"].as_array().context("stages")?.iter().find(|stage| stage["kind"] == "router");
+    let router = router.context("a router")?;
+    ensure!(router["counts"]["neighbours"].as_u64().context("neighbours")? >= 2, "{router}");
+    let said = up.down()?;
+    ensure!(said.stdout.contains("ended: topology") && said.stdout.contains("dropped"), "{}", said.stdout);
+    Ok(())
+}
+
+/// A host whose way has a smaller MTU: what may be cut is, and who must not be is told.
+fn a_router_cuts_and_tells() -> Result<()> {
+    let hosts = Hosts::new(2, None)?;
+    for (host, net) in [(0, 1), (1, 2)] {
+        hosts.address(host, &format!("10.99.{net}.2/24"))?;
+        hosts.hosts[host].ip(&format!("route add default via 10.99.{net}.1"))?;
+    }
+    let up = hosts.up(
+        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"p0\"\n\
+         address = [\"10.99.1.1/24\"]\n[[router.interface]]\nport = \"p1\"\naddress = [\"10.99.2.1/24\"]\nmtu = 600\n",
+    )?;
+    let ping = |more: &[&str]| {
+        let mut command = hosts.hosts[0].command("ping");
+        run(
+            command.args(["-c", "3", "-i", "0.2", "-W", "2", "-s", "1400"]).args(more).arg("10.99.2.2"),
+            PATIENCE,
+        )
+    };
+    let cut = ping(&["-M", "dont"])?.success()?;
+    ensure!(cut.stdout.contains("3 received"), "{}", cut.stdout);
+    let told = ping(&["-M", "do"])?;
+    let said = format!("{}{}", told.stdout, told.stderr);
+    ensure!(said.contains("mtu = 600") || said.contains("mtu=600") || said.contains("mtu: 600"), "{said}");
+    let stat = up.stat()?;
+    let counts = &stat["stages"][0]["counts"];
+    ensure!(counts["frag_oks"] == 3 && counts["frag_creates"] == 9, "{counts}");
+    up.check()?;
+    up.down()?;
+    Ok(())
+}
+
+fn wires_of_one_file_share_nothing() -> Result<()> {
+    let hosts = Hosts::new(4, None)?;
+    for (host, address) in ["10.99.1.1/24", "10.99.1.2/24", "10.99.1.3/24", "10.99.1.4/24"].iter().enumerate()
+    {
+        hosts.address(host, address)?;
+    }
+    let up = hosts.up(
+        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\nrate = \"1mbit\"\n[[port]]\ninterface = \"p2\"\n[[port]]\n\
+         interface = \"p3\"\nrate = \"100mbit\"\n[[wire]]\nports = [\"p0\", \"p1\"]\n[[wire]]\nports = [\"p2\", \"p3\"]\n",
+    )?;
+    let slow = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, SECONDS);
+    let quick =
+        Load { first_port: 6001, ..Load::new(&hosts.hosts[2], &hosts.hosts[3], "10.99.1.4", 2, SECONDS) };
+    let slow_flood = Flood::start(&slow)?;
+    let flood = Flood::start(&quick)?;
+    let rate = measure_rate(&flood, &quick)?;
+    let flows = flood.finish(PATIENCE)?;
+    require_lossless(&flows, &quick)?;
+    require_lossless(&slow_flood.finish(PATIENCE)?, &slow)?;
+    up.check()?;
+    require_rate(&flows, rate, Demand { jain_min: 0.0, ..Demand::of_rate(100e6) })?;
+    up.down()?;
+    Ok(())
+}
+
+fn a_port_that_goes_down_comes_back() -> Result<()> {
+    let (hosts, up) = bed()?;
+    let answered = |what: &str| -> Result<()> {
+        wait_until(what, PATIENCE, || {
+            let mut command = hosts.hosts[0].command("ping");
+            Ok(run(command.args(["-c", "1", "-W", "1", "10.99.2.2"]), PATIENCE)?.success().is_ok())
+        })
+    };
+    answered("the far host answers")?;
+    hosts.middle.ip("link set p1 down")?;
+    let mut command = hosts.hosts[0].command("ping");
+    ensure!(
+        run(command.args(["-c", "2", "-W", "1", "10.99.2.2"]), PATIENCE)?.success().is_err(),
+        "down, and answered"
+    );
+    // Who is behind other ports is served meanwhile.
+    let mut command = hosts.hosts[0].command("ping");
+    run(command.args(["-c", "2", "-i", "0.2", "-W", "1", "10.99.1.1"]), PATIENCE)?
+        .success()
+        .context("the router itself")?;
+    hosts.middle.ip("link set p1 up")?;
+    answered("the far host answers again")?;
+    up.check()?;
+    up.down()?;
+    Ok(())
+}
+
+fn killed_everything_is_as_before() -> Result<()> {
+    let hosts = Hosts::new(4, None)?;
+    let look = || -> Result<String> {
+        let mut seen = String::new();
+        for (namespace, device) in hosts
+            .hosts
+            .iter()
+            .map(|host| (host, "veth0".into()))
+            .chain((0..4).map(|port| (&hosts.middle, format!("p{port}"))))
+        {
+            seen += &namespace.tc(&format!("qdisc show dev {device}"))?;
+            seen += &namespace.tc(&format!("filter show dev {device} ingress"))?;
+            let links: serde_json::Value =
+                serde_json::from_str(&namespace.ip(&format!("-d -j link show dev {device}"))?)?;
+            seen += &format!("{} {} {}\n", links[0]["mtu"], links[0]["xdp"], links[0]["promiscuity"]);
+        }
+        Ok(seen)
+    };
+    let before = look()?;
+    let up = hosts.up(BRIDGE_OF_FOUR)?;
+    ensure!(look()? != before, "nothing was changed");
+    up.kill()?;
+    wait_until("everything is as before", PATIENCE, || Ok(look()? == before))
+}
+
+fn two_of_one_name_and_two_of_one_port() -> Result<()> {
+    let hosts = Hosts::new(4, None)?;
+    let up = hosts.up(BRIDGE_OF_FOUR)?;
+    let again = hosts.up(BRIDGE_OF_FOUR).err().context("a second of the same name came up")?;
+    ensure!(format!("{again:#}").contains("is up already"), "{again:#}");
+    // Another name, the same interfaces.
+    let path = std::env::temp_dir().join(format!("{}-other.toml", hosts.middle.name()));
+    std::fs::write(&path, BRIDGE_OF_FOUR)?;
+    let mut command = hosts.middle.command(weir_binary()?);
+    let refused = run(command.arg("up").arg(&path), PATIENCE)?;
+    std::fs::remove_file(&path)?;
+    ensure!(refused.stderr.contains("p0") && refused.stderr.lines().count() == 1, "{}", refused.stderr);
+    up.check()?;
+    // And what is up says no word of it.
+    up.down()?;
+    Ok(())
+}
+
+fn a_service_manager_is_told() -> Result<()> {
+    let hosts = Hosts::new(2, None)?;
+    let name = hosts.middle.name();
+    let folder = std::env::temp_dir();
+    let (socket_path, file) =
+        (folder.join(format!("{name}.notify")), folder.join(format!("{name}-told.toml")));
+    let socket = UnixDatagram::bind(&socket_path)?;
+    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+    std::fs::write(
+        &file,
+        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[wire]]\nports = [\"p0\", \"p1\"]\n",
+    )?;
+    let mut command = hosts.middle.command(weir_binary()?);
+    command.arg("up").arg(&file).env("NOTIFY_SOCKET", &socket_path).env("WATCHDOG_USEC", "400000");
+    let mut daemon = Process::spawn(&mut command)?;
+    let heard = || -> Result<String> {
+        let mut piece = [0; 64];
+        let length = socket.recv(&mut piece)?;
+        Ok(String::from_utf8_lossy(&piece[..length]).into_owned())
+    };
+    ensure!(heard()? == "READY=1", "first of all that it is ready");
+    for _ in 0..3 {
+        ensure!(heard()? == "WATCHDOG=1", "then that it is alive");
+    }
+    daemon.signal(Signal::TERM)?;
+    wait_until("it says that it ends", PATIENCE, || Ok(heard()? == "STOPPING=1"))?;
+    daemon.wait(PATIENCE)?.success()?;
+    for path in [socket_path, file] {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
