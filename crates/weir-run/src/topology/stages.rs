@@ -11,7 +11,7 @@ use super::tables::{BridgeTable, TopologyFile};
 
 /// Stations that a bridge remembers unless it is told.
 pub const STATIONS_DEFAULT: usize = 4096;
-/// The most that it may be told: their table takes 48 MiB.
+/// The most that it may be told: their table takes 64 MiB.
 const STATIONS_MAX: usize = 1 << 20;
 /// The shortest and the longest ageing. IEEE 802.1D table 7-5 has 10 s for the shortest; less does no harm.
 const AGEING_NS_MIN: u64 = 1_000_000_000;
