@@ -269,9 +269,12 @@ impl AsFd for NetNs {
 /// Where namespaces can be found: open in this process, mounted (as `ip netns` and container engines do), or some process's
 /// own.
 fn candidates() -> Vec<PathBuf> {
+    // A process with many ports has many descriptors of few namespaces.
+    let mut seen = HashSet::new();
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().filter_map(|entry| {
         let path = entry.ok()?.path();
-        std::fs::read_link(&path).ok()?.to_str()?.starts_with("net:[").then_some(path)
+        let target = std::fs::read_link(&path).ok()?;
+        (target.to_str()?.starts_with("net:[") && seen.insert(target)).then_some(path)
     });
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| {
@@ -279,7 +282,8 @@ fn candidates() -> Vec<PathBuf> {
         let is_process = entry.file_name().to_str()?.bytes().all(|byte| byte.is_ascii_digit());
         is_process.then(|| entry.path().join("ns/net"))
     });
-    open.chain(mounted(&mounts)).chain(processes).collect()
+    let open: Vec<_> = open.collect();
+    open.into_iter().chain(mounted(&mounts)).chain(processes).collect()
 }
 
 #[cfg(test)]

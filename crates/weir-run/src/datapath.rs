@@ -250,12 +250,14 @@ fn held_packets_max(free: u64, ports: usize, workers: usize) -> Option<u64> {
 
 fn too_little_memory(queues: u32, config: &DatapathConfig) -> PortError {
     let names: Vec<_> = config.plan.ports.iter().map(|port| port.interface.as_str()).collect();
-    let (last, others) = names.split_last().unwrap_or((&"", &[]));
+    let (last, others) = match names[..] {
+        [first, second] => (second, first.to_string()),
+        _ => (names.last().copied().unwrap_or_default(), format!("{} others", names.len().saturating_sub(1))),
+    };
     PortError::Unsuitable {
         name: last.to_string(),
         why: format!(
-            "and {} have {queues} queues, too many for {} bytes of packet memory: give weir more with --memory",
-            others.join(", "),
+            "and {others} have {queues} queues, too many for {} bytes of packet memory: give weir more with --memory",
             config.memory_bytes
         ),
     }

@@ -49,9 +49,19 @@ pub fn interfaces(names: &[&str], kind: Kind, has_classes: bool) -> weir_port::R
     }
     let noun = kind.noun();
     let mut warnings = Vec::new();
+    let waits = if has_classes { "classes and flows wait" } else { "a flow waits" };
+    let single: Vec<_> = links.iter().filter(|link| link.rx_queues == 1).map(|link| &*link.name).collect();
+    if let [first, second, others @ ..] = &single[..]
+        && !others.is_empty()
+    {
+        warnings.push(format!(
+            "{first}, {second} and {} more have one queue each, in which {waits} behind all others: make such pairs with numtxqueues 16 \
+             numrxqueues 16, at both ends, or `ethtool -L {first} rx 2 tx 2`, also at its other end, where it was made for as many",
+            others.len()
+        ));
+    }
     for link in &links {
-        if link.rx_queues == 1 {
-            let waits = if has_classes { "classes and flows wait" } else { "a flow waits" };
+        if link.rx_queues == 1 && single.len() <= 2 {
             warnings.push(format!(
                 "{0} has one queue, in which {waits} behind all others: make the pair with numtxqueues 16 numrxqueues \
                  16, at both ends, or `ethtool -L {0} rx 2 tx 2`, also at its other end, where it was made for as many",

@@ -38,6 +38,8 @@ use self::verdict::Verdict;
 use crate::clock::now_ns;
 use crate::crew::Crew;
 
+/// Of so many pairs a look costs next to nothing; of twice as many there are half as many.
+const PAIRS_AT_ONCE: u64 = 16;
 /// How often to look when nothing is heard, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
 /// And while an event is not over.
@@ -133,7 +135,8 @@ impl Watcher {
             let heard = self.listen(records);
             if heard || !asked.is_empty() || now_ns() >= next_ns {
                 self.round(records);
-                next_ns = now_ns() + if self.ledger.is_open() { LOOK_SOON_NS } else { LOOK_NS };
+                let pause_ns = if self.ledger.is_open() { LOOK_SOON_NS } else { LOOK_NS };
+                next_ns = now_ns() + pause_ns * (self.pairs.len() as u64).div_ceil(PAIRS_AT_ONCE);
             }
             for reply in asked {
                 // Whoever asked may have gone.

@@ -25,6 +25,8 @@ use crate::{Failure, output};
 
 /// Packet memory of a datapath, in bytes, unless another amount is asked for.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
+/// And what each port has at the least, unless another amount is asked for.
+pub const MEMORY_BYTES_PER_PORT: u64 = 4 << 20;
 
 /// A datapath that is up.
 pub struct Session {

@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: format!("running {file}") }.into());
     }
-    let (memory_bytes, cores) = arguments.machine.check()?;
+    let (memory_bytes, cores) = arguments.machine.check(plan.ports.len())?;
     let config = DatapathConfig { name: topology.name.clone(), plan, memory_bytes, workers: cores.len() };
     config.check().map_err(Failure::usage)?;
     apply::set(&topology)?;

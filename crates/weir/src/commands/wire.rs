@@ -7,7 +7,7 @@ use weir_core::rate::Rate;
 use weir_run::datapath::{DatapathConfig, wire_plan};
 
 use crate::commands::carry::carry;
-use crate::session::MEMORY_BYTES_DEFAULT;
+use crate::session::{MEMORY_BYTES_DEFAULT, MEMORY_BYTES_PER_PORT};
 use crate::{Failure, Outcome, text};
 
 /// Join two interfaces, limiting each direction; senders behind them are held back and lose nothing.
@@ -63,7 +63,7 @@ pub struct LimitArguments {
 /// What a wire may use of the machine.
 #[derive(clap::Args)]
 pub struct MachineArguments {
-    /// Packet memory [default: 64mb]
+    /// Packet memory [default: 64mb, and 4mb for each port above 16]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     memory: Option<u64>,
     /// Threads that move packets: 1, or 2, one for each end, each on a core of its own [default: 1]
@@ -85,11 +85,11 @@ impl MachineArguments {
         given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 
-    /// Packet memory in bytes and a core for each worker, checked.
-    pub fn check(&self) -> Result<(u64, Vec<usize>), Failure> {
+    /// Packet memory in bytes, for so many ports, and a core for each worker, checked.
+    pub fn check(&self, ports: usize) -> Result<(u64, Vec<usize>), Failure> {
+        let default = MEMORY_BYTES_DEFAULT.max(ports as u64 * MEMORY_BYTES_PER_PORT);
         const MEMORY_BYTES_MAX: u64 = 16 << 30;
-        let (memory_bytes, workers) =
-            (self.memory.unwrap_or(MEMORY_BYTES_DEFAULT), self.workers.unwrap_or(1));
+        let (memory_bytes, workers) = (self.memory.unwrap_or(default), self.workers.unwrap_or(1));
         if memory_bytes > MEMORY_BYTES_MAX {
             return Err(Failure::usage("--memory is above 16gb, which no wire can use"));
         }
@@ -141,7 +141,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let name = name.clone().unwrap_or_else(|| first.clone());
     text::check_name(&name)?;
-    let (memory_bytes, cores) = machine.check()?;
+    let (memory_bytes, cores) = machine.check(2)?;
     text::check_queue(limit.queue, limit.classes.is_some())?;
     let classes = match &limit.classes {
         Some(file) => Some(Arc::new(text::classes(file, [first, second])?.1)),
