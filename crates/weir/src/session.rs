@@ -25,8 +25,9 @@ use crate::{Failure, output};
 
 /// Packet memory of a datapath, in bytes, unless another amount is asked for.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
-/// And what each port has at the least, unless another amount is asked for.
-pub const MEMORY_BYTES_PER_PORT: u64 = 4 << 20;
+/// And what each port has at the least, unless another amount is asked for. The kernel keeps some 100 bytes for each frame and queue, so
+/// twice the memory for twice the ports costs it four times as much.
+pub const MEMORY_BYTES_PER_PORT: u64 = 1 << 20;
 
 /// A datapath that is up.
 pub struct Session {

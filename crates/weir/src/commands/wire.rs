@@ -63,7 +63,7 @@ pub struct LimitArguments {
 /// What a wire may use of the machine.
 #[derive(clap::Args)]
 pub struct MachineArguments {
-    /// Packet memory [default: 64mb, and 4mb for each port above 16]
+    /// Packet memory [default: 64mb, or 1mb for each port if that is more]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     memory: Option<u64>,
     /// Threads that move packets: 1, or 2, one for each end, each on a core of its own [default: 1]
