@@ -11,7 +11,8 @@ use weir_lab::process::{Finished, Process, Signal, run};
 
 use crate::weir_binary;
 
-const READY_LIMIT: Duration = Duration::from_secs(20);
+/// A hundred wires take 15 s on an idle machine.
+const READY_LIMIT: Duration = Duration::from_secs(60);
 const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 
 /// A namespace with ports `p0`, `p1`, ..., and at each a host with the other end, `veth0`.

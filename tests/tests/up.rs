@@ -5,13 +5,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::clock::wait_until;
+use weir_lab::bed::{End, Namespace, veth};
+use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::iperf::{Flood, Load};
+use weir_lab::machine::process_seconds;
 use weir_lab::ping::Ping;
 use weir_lab::process::{Process, Signal, run};
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
 use weir_tests::topology::{Hosts, Up};
-use weir_tests::{harness, privileged, require_timing, weir_binary};
+use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 const SECONDS: f64 = 3.0;
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
         privileged!(the_published_bed_carries_floods_without_loss),
         privileged!(a_router_cuts_and_tells),
         privileged!(wires_of_one_file_share_nothing),
+        privileged!(a_hundred_wires_in_one_process),
         privileged!(a_port_that_goes_down_comes_back),
         privileged!(killed_everything_is_as_before),
         privileged!(two_of_one_name_and_two_of_one_port),
@@ -196,6 +199,53 @@ fn wires_of_one_file_share_nothing() -> Result<()> {
     require_lossless(&slow_flood.finish(PATIENCE)?, &slow)?;
     up.check()?;
     require_rate(&flows, rate, Demand { jain_min: 0.0, ..Demand::of_rate(100e6) })?;
+    up.down()?;
+    Ok(())
+}
+
+/// A tenth of them in CI. A flood through one delays no ping through another, and all together cost nothing while nothing comes.
+fn a_hundred_wires_in_one_process() -> Result<()> {
+    let wires = at_length(10, 100);
+    let middle = Namespace::new("middle")?;
+    let far = Namespace::new("far")?;
+    let mut file = String::new();
+    for port in 0..2 * wires {
+        let ends = [(&middle, format!("p{port}")), (&far, format!("e{port}"))];
+        let [a, b] = ends.each_ref().map(|(namespace, name)| End { namespace, name });
+        veth(port as u8, a, b, 1)?;
+        // No receiver reads as fast as an unlimited flood comes.
+        file += &format!("[[port]]\ninterface = \"p{port}\"\nrate = \"200mbit\"\n");
+    }
+    for wire in 0..wires {
+        file += &format!("[[wire]]\nports = [\"p{}\", \"p{}\"]\n", 2 * wire, 2 * wire + 1);
+    }
+    // Of two wires the far ends are hosts of their own.
+    let hosts = ["a", "b", "c", "d"].map(Namespace::new);
+    let hosts = hosts.into_iter().collect::<Result<Vec<_>>>()?;
+    for (end, host) in hosts.iter().enumerate() {
+        far.ip(&format!("link set e{end} netns {}", host.name()))?;
+        host.ip(&format!("link set e{end} up"))?;
+        host.ip(&format!("addr add 10.99.{}.{}/24 dev e{end}", end / 2 + 1, end % 2 + 1))?;
+    }
+    let hosts = Hosts { middle, hosts };
+    let up = hosts.up(&file)?;
+    let (before_s, from) = (process_seconds(up.daemon.id())?, now());
+    let_pass(Duration::from_secs(3), |_| ())?;
+    let share = (process_seconds(up.daemon.id())? - before_s) / from.elapsed().as_secs_f64();
+    let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, SECONDS);
+    let flood = Flood::start(&load)?;
+    let times = Ping::start(&hosts.hosts[2], "10.99.2.2", Duration::from_secs_f64(SECONDS))?.finish()?;
+    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    up.check()?;
+    ensure!(
+        times.sorted_ms.len() as u64 == times.sent,
+        "{} of {} pings answered",
+        times.sorted_ms.len(),
+        times.sent
+    );
+    require_timing!(share < 0.02, "idle it used {:.1} % of a core", share * 100.0);
+    let p99 = times.percentile_ms(0.99).context("no answers")?;
+    require_timing!(p99 < 2.0, "a ping through another wire took {p99:.2} ms (p99)");
     up.down()?;
     Ok(())
 }
