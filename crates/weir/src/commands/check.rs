@@ -14,7 +14,8 @@ use crate::{Outcome, human, output, text};
 
 ", include_str!("file-help.txt"), "
 ", include_str!("path-help.txt"), "
-Whether the interfaces are there, `weir apply --dry-run` says."))]
+Whether the interfaces are there, `weir apply --dry-run` says of limits,
+and `weir up` of ports."))]
 pub struct Arguments {
     /// The file
     file: PathBuf,

@@ -42,7 +42,7 @@ const HEADER_EVERY: u64 = 20;
 
 `weir stat --help` explains the columns.", after_long_help = include_str!("stat-help.txt"))]
 pub struct Arguments {
-    /// One wire, limit or run only
+    /// One wire, topology, limit or run only
     wire: Option<String>,
     /// As one JSON object; with -i one object a line
     #[arg(long)]

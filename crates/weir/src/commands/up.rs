@@ -13,7 +13,8 @@ use crate::{Failure, Outcome, human};
 /// Run a file of ports and what joins them, in the foreground: wires, bridges and routers that lose no packet.
 ///
 /// Every queue is bounded, and a full one holds whoever feeds it, back to the program that called send. A slow port holds what is
-/// bound for it and nothing else. Limits in place that the file has are set first, and stay until `weir down`. It stays up until
+/// bound for it and nothing else, as long as a sender's pair has a queue for each flow (numtxqueues 16 numrxqueues 16); flows that share one
+/// wait for each other. What a router or a bridge must not send on is dropped and counted by reason. Limits in place that the file has are set first, and stay until `weir down`. It stays up until
 /// Ctrl-C or `weir down`; then the interfaces are put back as they were.
 #[derive(clap::Args)]
 #[command(after_help = concat!("Examples:
@@ -23,9 +24,14 @@ use crate::{Failure, Outcome, human};
   systemctl start weir@office        as a service: examples/weir@.service
 
 ", include_str!("path-help.txt"), "
-Ports are veths whose other ends are in other network namespaces or on
-this machine; MTUs up to 3498 bytes. Under systemd it says when it is up
-(Type=notify) and feeds the watchdog while its workers answer."))]
+Ports are veths of this network namespace; their other ends are where
+programs are. MTUs go up to 3506 bytes. A bridge floods what it does not
+know, passes VLAN tags through and runs no spanning tree. A router answers
+ping, sends ICMP errors, and keeps a packet for 3 s while it asks for its
+neighbour. An interface that is down is waited for; one that vanishes ends
+it. To change a file that is up: weir down, then weir up. Under systemd it
+says when it is up (Type=notify) and feeds the watchdog while its workers
+answer."))]
 pub struct Arguments {
     /// The file
     file: PathBuf,
