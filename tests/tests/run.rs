@@ -310,12 +310,8 @@ fn both_ways_are_limited() -> Result<()> {
         let flow = parse_csv(&done.stdout).with_context(|| done.stderr.clone())?;
         let rate = flow.bits_per_s * (PAYLOAD_BYTES + HEADERS_V4_BYTES) as f64 / PAYLOAD_BYTES as f64;
         ensure!(flow.lost == 0, "{} of {} datagrams lost", flow.lost, flow.total);
-        ensure!(
-            rate > 0.9 * limit && rate < 1.02 * limit,
-            "{:.2} Mbit/s, not {:.2}",
-            rate / 1e6,
-            limit / 1e6
-        );
+        ensure!(rate < 1.02 * limit, "{:.2} Mbit/s, more than {:.2}", rate / 1e6, limit / 1e6);
+        weir_tests::require_timing!(rate > 0.9 * limit, "{:.2} Mbit/s, not {:.2}", rate / 1e6, limit / 1e6);
     }
     Ok(())
 }
