@@ -9,7 +9,7 @@
 //! holds a sender is always a place of an egress queue, and [`Between::take`] tells which places a poll fed.
 //!
 //! Order: packets of a flow pass the same stages in the order in which they came; what waits before a port of a stage is served first in,
-//! first out. Bounded: bridges are joined by one way only ([`crate::plan::Plan`] is checked for that), and routers count hops.
+//! first out. Bounded: bridges are joined by one way only (whoever makes a [`crate::plan::Plan`] sees to that), and routers count hops.
 //!
 //! Owner: one worker.
 

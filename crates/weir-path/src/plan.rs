@@ -8,7 +8,7 @@
 //!
 //! Rule: every port, and every port of a stage, is attached once. A wire is the plan of two ports and one link.
 //!
-//! Pure: whoever reads a file or a command line makes one ([`Plan::check`] says what cannot be), and [`crate::worker`] runs it.
+//! Pure: whoever reads a file or a command line makes one; [`crate::assembly`] refuses what cannot be, and builds what [`crate::worker`] runs.
 
 use std::sync::Arc;
 
