@@ -13,7 +13,7 @@
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::{bed, clock, interrupt};
 
 use crate::stolen::{Processors, STOLEN_MAX};
@@ -52,6 +52,41 @@ impl std::fmt::Display for Short {
 }
 
 impl std::error::Error for Short {}
+
+/// Some rows of a test were not judged; the others passed.
+#[derive(Debug)]
+pub struct NotJudged(String);
+
+impl std::fmt::Display for NotJudged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotJudged {}
+
+/// Runs the rows of a long test, each judged as a test is. A figure that is short does not end the others; anything else does.
+pub fn judge_rows<R: std::fmt::Display>(
+    rows: impl IntoIterator<Item = R>,
+    mut run: impl FnMut(&R) -> Result<()>,
+) -> Result<()> {
+    let (mut passed, mut not_judged, mut short) = (0, Vec::new(), Vec::new());
+    for row in rows {
+        interrupt::check()?;
+        match judge(&row.to_string(), || run(&row), Processors::now) {
+            Outcome::Passed => passed += 1,
+            Outcome::Unjudged(_) => not_judged.push(row.to_string()),
+            Outcome::Failed(error) if error.is::<Short>() => short.push(format!("{row}: {error:#}")),
+            Outcome::Failed(error) => return Err(error.context(row.to_string())),
+        }
+    }
+    println!("    {passed} rows passed, {} unjudged, {} short", not_judged.len(), short.len());
+    ensure!(short.is_empty(), "short while the host was quiet: {}", short.join("; "));
+    if not_judged.is_empty() {
+        return Ok(());
+    }
+    Err(NotJudged(format!("{passed} rows passed; unjudged: {}", not_judged.join("; "))).into())
+}
 
 /// Like `ensure!`, for a figure of time or speed that a slow machine can spoil. A count of what went wrong is no such figure.
 #[macro_export]
@@ -233,6 +268,7 @@ fn judge(
         let before = look();
         let error = match run() {
             Ok(()) => return Outcome::Passed,
+            Err(error) if error.is::<NotJudged>() => return Outcome::Unjudged(error),
             Err(error) if !error.is::<Short>() => return Outcome::Failed(error),
             Err(error) => error,
         };

@@ -121,19 +121,30 @@ fn floods_routed_steered() -> Result<()> {
 }
 
 fn floods_over_ipv6() -> Result<()> {
-    floods(8, Between::Bridge, Far::Plain, true)
+    rows(8, Between::Bridge, Far::Plain, true)
 }
 
 /// Once with so many clients, or all numbers of them as often as is asked for.
 fn corner(clients: usize, between: Between, far: Far) -> Result<()> {
-    let Some(rounds) = rounds() else { return floods(clients, between, far, false) };
-    for round in 1..=rounds {
-        for clients in [2, 3, 8, 16, 64] {
-            floods(clients, between, far, false)
-                .with_context(|| format!("{clients} clients, round {round}"))?;
-        }
+    rows(clients, between, far, false)
+}
+
+fn rows(clients: usize, between: Between, far: Far, ipv6: bool) -> Result<()> {
+    let Some(rounds) = rounds() else { return floods(clients, between, far, ipv6) };
+    let rows = (1..=rounds).flat_map(|round| [2, 3, 8, 16, 64].map(|clients| Round { clients, round }));
+    harness::judge_rows(rows, |row| floods(row.clients, between, far, ipv6))
+}
+
+/// One row of the matrix.
+struct Round {
+    clients: usize,
+    round: usize,
+}
+
+impl std::fmt::Display for Round {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} clients, round {}", self.clients, self.round)
     }
-    Ok(())
 }
 
 /// Nothing lost anywhere, nothing out of order; the rate is there in every second, and no window has more than it may.

@@ -82,6 +82,30 @@ fn where_nobody_says_what_was_stolen_a_short_figure_is_a_failure() {
 }
 
 #[test]
+fn a_short_row_does_not_end_the_others_and_a_wrong_one_does() {
+    let mut seen = Vec::new();
+    let wrong = judge_rows([1, 2, 3], |row| {
+        seen.push(*row);
+        if *row == 2 { Err(anyhow!("lost")) } else { Ok(()) }
+    });
+    assert_eq!((format!("{:#}", wrong.unwrap_err()), seen), ("2: lost".into(), vec![1, 2]));
+    // A machine that says what was stolen may leave it unjudged, any other makes it a failure; the third row has its turn.
+    let mut last = 0;
+    let short = judge_rows([1, 2, 3], |row| {
+        last = *row;
+        if *row == 2 { Err(Short("slow".into()).into()) } else { Ok(()) }
+    });
+    assert!(short.is_err() && last == 3);
+    assert!(judge_rows([1, 2, 3], |_| Ok(())).is_ok());
+}
+
+#[test]
+fn rows_that_stay_unjudged_make_a_test_unjudged_at_once() {
+    let outcome = judge("rows", || Err(NotJudged("1 of 3".into()).into()), || Ok(Processors::of(100, 0)));
+    assert!(matches!(outcome, Outcome::Unjudged(_)), "{outcome:?}");
+}
+
+#[test]
 fn the_unjudged_are_counted_and_named_in_the_last_line_and_red_where_they_must_be_judged() {
     let tally = Tally { passed: 3, unjudged: vec!["one", "two"], ..Tally::default() };
     assert!(tally.is_ok(false) && !tally.is_ok(true));
