@@ -23,6 +23,8 @@ pub mod progress;
 pub mod qdisc;
 pub mod report;
 pub mod simulated;
+pub mod stolen;
 pub mod table;
 mod turns;
+pub mod up;
 pub mod wire;

@@ -14,9 +14,8 @@ use std::process::ExitCode;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use weir_lab::stolen::{Processors, STOLEN_MAX};
 use weir_lab::{bed, clock, interrupt};
-
-use crate::stolen::{Processors, STOLEN_MAX};
 
 /// One test.
 #[derive(Clone, Copy)]

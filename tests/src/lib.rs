@@ -19,7 +19,6 @@ pub mod raw;
 pub mod ready;
 pub mod rig;
 pub mod state;
-pub mod stolen;
 pub mod tcx;
 pub mod terminal;
 pub mod topology;

@@ -22,7 +22,6 @@ pub struct Processors {
 
 impl Processors {
     /// With such counts.
-    #[cfg(test)]
     pub fn of(busy: u64, stolen: u64) -> Processors {
         Processors { busy, stolen }
     }

@@ -1,0 +1,84 @@
+//! A `weir up` under test, driven by its command line as a user would: started on a file, asked for its counters, ended.
+//!
+//! The daemon prints a line with the word `ready` once it carries traffic. The file goes when the [`Up`] does, which ends the daemon all
+//! the same.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::bed::Namespace;
+use crate::process::{Finished, Process, Signal, run};
+
+/// A hundred wires take 15 s on an idle machine.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const COMMAND_LIMIT: Duration = Duration::from_secs(20);
+
+/// A topology that is up.
+#[derive(Debug)]
+pub struct Up {
+    /// The process.
+    pub daemon: Process,
+    /// What it is called.
+    pub name: String,
+    binary: PathBuf,
+    file: Written,
+}
+
+/// A file that goes with its value.
+#[derive(Debug)]
+struct Written(PathBuf);
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        // A file that is left in the folder for temporary ones harms nobody.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Up {
+    /// Runs a file in a namespace, whose name the topology gets, and waits until it carries packets.
+    pub fn start(binary: &Path, namespace: &Namespace, file: &str) -> Result<Up> {
+        let name = namespace.name().to_string();
+        let path = std::env::temp_dir().join(format!("{name}.toml"));
+        std::fs::write(&path, format!("name = \"{name}\"\n{file}"))?;
+        let file = Written(path);
+        let mut command = namespace.command(binary);
+        let mut daemon = Process::spawn(command.arg("up").arg(&file.0))?;
+        daemon.wait_for_output("ready", READY_LIMIT)?;
+        Ok(Up { daemon, name, binary: binary.to_path_buf(), file })
+    }
+
+    /// Runs `weir ARGUMENTS`.
+    pub fn weir(&self, arguments: &[&str]) -> Result<Finished> {
+        run(Command::new(&self.binary).args(arguments), COMMAND_LIMIT)
+    }
+
+    /// Fails unless every packet is accounted for.
+    pub fn check(&self) -> Result<()> {
+        self.weir(&["stat", &self.name, "--check"])?.success().map(drop)
+    }
+
+    /// Its counters.
+    pub fn stat(&self) -> Result<Value> {
+        let done = self.weir(&["stat", &self.name, "--json"])?.success()?;
+        let all: Value = serde_json::from_str(&done.stdout)?;
+        Ok(all["topologies"][0].clone())
+    }
+
+    /// Ends it with `weir down`.
+    pub fn down(self) -> Result<Finished> {
+        let path = self.file.0.to_str().context("a path in UTF-8")?;
+        self.weir(&["down", path])?.success()?;
+        self.daemon.wait(COMMAND_LIMIT)?.success()
+    }
+
+    /// Ends it at once.
+    pub fn kill(mut self) -> Result<()> {
+        self.daemon.signal(Signal::KILL)?;
+        self.daemon.wait(COMMAND_LIMIT).map(drop)
+    }
+}
