@@ -15,7 +15,7 @@ bench() {
     local name=$1
     shift
     echo "== $name" | tee -a "$log"
-    "$@" 2>&1 | tee -a "$log" || failures+=("$name")
+    scripts/awake.sh "$@" 2>&1 | tee -a "$log" || failures+=("$name")
 }
 
 runner=()

@@ -20,7 +20,7 @@ status=0
 # Not the examples, which are benchmarks: `make lint` builds them.
 for targets in '--lib --bins --tests' --doc; do
     # shellcheck disable=SC2086
-    cargo test --workspace --no-fail-fast $targets 2>&1 | tee -a "$log" || status=$?
+    scripts/awake.sh cargo test --workspace --no-fail-fast $targets 2>&1 | tee -a "$log" || status=$?
 done
 # Threads stopped between any two steps of the hand-off: the bounded part of what `make verify` does at length.
 if ! cargo run -p weir-ring --features preempt --example stress -- --handoffs 1000000 --seed 1; then

@@ -77,13 +77,13 @@ simulator() {
 plain_pairs() {
     cargo build --release -p weir-cli -p weir-lab &&
         WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$(realpath "$target")/release/weir" \
-            cargo test -p weir-tests --test plain_pair --test live --test changes
+            scripts/awake.sh cargo test -p weir-tests --test plain_pair --test live --test changes
 }
 
 limits() {
     cargo build --release -p weir-cli -p weir-lab &&
         WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$(realpath "$target")/release/weir" \
-            cargo test -p weir-tests --test limit --test limit_classes --test limit_matrix --test limit_places --test limit_tree --test topology
+            scripts/awake.sh cargo test -p weir-tests --test limit --test limit_classes --test limit_matrix --test limit_places --test limit_tree --test topology
 }
 
 properties() {

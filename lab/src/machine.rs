@@ -71,7 +71,8 @@ impl Machine {
     }
 }
 
-/// CPU seconds that all cores together have been busy since boot; stolen and idle time are not counted.
+/// CPU seconds that all cores together have been busy since boot. Stolen and idle time are not counted, nor that of niced programs:
+/// nothing that is measured is one, and `scripts/awake.sh` is.
 pub fn busy_seconds() -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let ticks = busy_ticks(&stat).context("/proc/stat is not understood")?;
@@ -89,7 +90,7 @@ pub fn process_seconds(id: u32) -> Result<f64> {
 fn busy_ticks(stat: &str) -> Option<u64> {
     let line = stat.lines().find(|line| line.starts_with("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().skip(1).map_while(|word| word.parse().ok()).collect();
-    (ticks.len() >= 7).then(|| ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6])
+    (ticks.len() >= 7).then(|| ticks[0] + ticks[2] + ticks[5] + ticks[6])
 }
 
 /// Fields 14 to 17 (utime, stime, cutime, cstime), counted after the name, which may hold spaces.
@@ -206,9 +207,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_time_leaves_out_idle_and_stolen_time() {
+    fn busy_time_leaves_out_niced_idle_and_stolen_time() {
         let stat = "cpu  10 20 30 1000 2000 40 50 3000 5 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
-        assert_eq!(busy_ticks(stat), Some(150));
+        assert_eq!(busy_ticks(stat), Some(130));
         assert_eq!(busy_ticks("cpu 1 2\n"), None);
     }
 
