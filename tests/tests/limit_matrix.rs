@@ -163,7 +163,7 @@ fn floods(clients: usize, between: Between, far: Far, ipv6: bool) -> Result<()> 
     let rate = measure_rate(&flood, &load)?;
     let arrivals = watch.finish()?;
     let limit = row.lossless_limit("wa")?;
-    ensure!(limit["held"]["packets"].as_u64() > Some(0), "nobody is held: {limit}");
+    require_timing!(limit["held"]["packets"].as_u64() > Some(0), "nobody is held: {limit}");
     let flows = flood.finish(PATIENCE)?;
     row.lossless_limit("wa")?;
     row.weir("stat wa --check")?.success()?;

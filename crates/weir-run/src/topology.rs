@@ -78,6 +78,7 @@ mod path_tests;
 mod ports;
 pub mod routers;
 mod routes;
+mod schema;
 pub mod stages;
 pub mod tables;
 #[cfg(test)]
@@ -89,6 +90,7 @@ use weir_path::plan::{Plan, StageKind};
 use weir_port::limit::reshape::ClassesAsked;
 
 pub use check::read;
+pub use schema::schema;
 
 /// The device inside a process's namespace, unless it is said.
 pub const DEVICE_DEFAULT: &str = "eth0";

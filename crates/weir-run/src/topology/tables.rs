@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
@@ -13,28 +14,30 @@ use crate::classes::file::{Class, Filter};
 pub type Texts = Spanned<Vec<Spanned<String>>>;
 
 /// The file.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(title = "weir.toml", deny_unknown_fields)]
 pub struct TopologyFile {
     /// What it is called.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
     /// `[[limit]]`, in order; and so for the others.
-    #[serde(rename = "limit", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "limit", skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitTable>,
     /// `[[port]]`.
-    #[serde(rename = "port", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "port", skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortTable>,
     /// `[[wire]]`.
-    #[serde(rename = "wire", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "wire", skip_serializing_if = "Vec::is_empty")]
     pub wires: Vec<WireTable>,
     /// `[[epair]]`.
-    #[serde(rename = "epair", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "epair", skip_serializing_if = "Vec::is_empty")]
     pub epairs: Vec<EpairTable>,
     /// `[[bridge]]`.
-    #[serde(rename = "bridge", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "bridge", skip_serializing_if = "Vec::is_empty")]
     pub bridges: Vec<BridgeTable>,
     /// `[[router]]`.
-    #[serde(rename = "router", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "router", skip_serializing_if = "Vec::is_empty")]
     pub routers: Vec<RouterTable>,
     /// Whether tables are missing here that could not be read, so that names may be missing that the file has.
     #[serde(skip)]
@@ -42,7 +45,7 @@ pub struct TopologyFile {
 }
 
 /// `[[limit]]`.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitTable {
     /// Where it is.
@@ -50,30 +53,38 @@ pub struct LimitTable {
     pub at: Range<usize>,
     /// The interface.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub device: Option<Spanned<String>>,
     /// The process whose namespace it is in.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>")]
     pub pid: Option<Spanned<i64>>,
     /// What it is called.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
     /// What programs behind it may send.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["200mbit"]))]
     pub rate: Option<Spanned<String>>,
     /// What may be sent to them.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["50mbit"]))]
     pub rate_back: Option<Spanned<String>>,
     /// How much may pass at once.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["50kb"]))]
     pub burst: Option<Spanned<String>>,
     /// Whether it may be missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
     /// Where its classes are.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub classes_file: Option<Spanned<String>>,
     /// The class of what no filter matches.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub default: Option<Spanned<String>>,
     /// `[[limit.class]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -84,34 +95,42 @@ pub struct LimitTable {
 }
 
 /// `[[port]]`.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortTable {
     /// Where it is.
     #[serde(skip)]
     pub at: Range<usize>,
     /// The interface.
+    #[schemars(with = "String")]
     pub interface: Spanned<String>,
     /// What other tables call it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
     /// The limit of what leaves by it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["200mbit"]))]
     pub rate: Option<Spanned<String>>,
     /// How much may pass at once.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["50kb"]))]
     pub burst: Option<Spanned<String>>,
     /// How much may stand, as a time at the rate.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["5ms"]))]
     pub queue: Option<Spanned<String>>,
     /// Where its classes are.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub classes_file: Option<Spanned<String>>,
     /// The kind of tree of the classes that are here.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub shaper: Option<Spanned<String>>,
     /// The class of what no filter matches.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub default: Option<Spanned<String>>,
     /// `[[port.class]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -122,48 +141,55 @@ pub struct PortTable {
 }
 
 /// `[[wire]]`.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireTable {
     /// The two that it joins.
+    #[schemars(with = "Vec<String>")]
     pub ports: Texts,
 }
 
 /// `[[epair]]`.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpairTable {
     /// What it is called; its ends have an `a` and a `b` behind that.
+    #[schemars(with = "String")]
     pub name: Spanned<String>,
 }
 
 /// `[[bridge]]`.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeTable {
     /// Where it is.
     #[serde(skip)]
     pub at: Range<usize>,
     /// What it is called.
+    #[schemars(with = "String")]
     pub name: Spanned<String>,
     /// What it joins.
+    #[schemars(with = "Vec<String>")]
     pub ports: Texts,
     /// How many stations it remembers.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>")]
     pub stations_max: Option<Spanned<i64>>,
     /// For how long, as a text with its unit.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["300s"]))]
     pub ageing: Option<Spanned<String>>,
 }
 
 /// `[[router]]`.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouterTable {
     /// Where it is.
     #[serde(skip)]
     pub at: Range<usize>,
     /// What it is called.
+    #[schemars(with = "String")]
     pub name: Spanned<String>,
     /// `[[router.interface]]`, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -177,45 +203,55 @@ pub struct RouterTable {
 }
 
 /// `[[router.interface]]`.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceTable {
     /// The port or epair end.
+    #[schemars(with = "String")]
     pub port: Spanned<String>,
     /// Its addresses, each with the length of its network's prefix.
+    #[schemars(with = "Vec<String>")]
     pub address: Texts,
     /// Its link-layer address.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["02:00:00:00:00:01"]))]
     pub mac: Option<Spanned<String>>,
     /// The longest IP packet that its link takes, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>")]
     pub mtu: Option<Spanned<i64>>,
 }
 
 /// `[[router.route]]`.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouteTable {
     /// Where it leads: a network, or `default`.
+    #[schemars(with = "String")]
     pub to: Spanned<String>,
     /// The router that packets are handed to.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub via: Option<Spanned<String>>,
     /// The interface that they leave by, where `via` does not say it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub port: Option<Spanned<String>>,
 }
 
 /// `[[router.neighbour]]`.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NeighbourTable {
     /// Its address.
+    #[schemars(with = "String")]
     pub address: Spanned<String>,
     /// Its link-layer address.
+    #[schemars(with = "String", extend("examples" = ["02:00:00:00:00:01"]))]
     pub mac: Spanned<String>,
     /// The interface whose link it is on, where the address does not say it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub port: Option<Spanned<String>>,
 }
 

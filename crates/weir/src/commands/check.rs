@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use weir_run::topology::Topology;
+use weir_run::topology::{self, Topology};
 
 use crate::{Outcome, human, output, text};
 
@@ -11,6 +11,7 @@ use crate::{Outcome, human, output, text};
 #[derive(clap::Args)]
 #[command(after_help = concat!("Examples:
   weir check weir.toml && sudo weir apply weir.toml
+  weir check --schema > weir.schema.json
 
 ", include_str!("file-help.txt"), "
 ", include_str!("path-help.txt"), "
@@ -18,18 +19,23 @@ Whether the interfaces are there, `weir apply --dry-run` says of limits,
 and `weir up` of ports."))]
 pub struct Arguments {
     /// The file
-    file: PathBuf,
+    #[arg(required_unless_present = "schema")]
+    file: Option<PathBuf>,
+    /// Print the JSON schema of such files, for an editor that completes and checks keys, instead
+    #[arg(long, conflicts_with = "file")]
+    schema: bool,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    match text::topology(&arguments.file)? {
+    let Some(file) = arguments.file.as_ref().filter(|_| !arguments.schema) else {
+        let schema = serde_json::to_string_pretty(&topology::schema()).map_err(|error| error.to_string())?;
+        output::print_line(schema)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    match text::topology(file)? {
         Ok(topology) => {
-            output::print_line(format_args!(
-                "{}: {}; nothing wrong",
-                arguments.file.display(),
-                sum(&topology)
-            ))?;
+            output::print_line(format_args!("{}: {}; nothing wrong", file.display(), sum(&topology)))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(told) => {
