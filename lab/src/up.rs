@@ -42,12 +42,17 @@ impl Drop for Written {
 impl Up {
     /// Runs a file in a namespace, whose name the topology gets, and waits until it carries packets.
     pub fn start(binary: &Path, namespace: &Namespace, file: &str) -> Result<Up> {
+        Up::start_with(binary, namespace, file, &[])
+    }
+
+    /// The same, with these arguments.
+    pub fn start_with(binary: &Path, namespace: &Namespace, file: &str, arguments: &[&str]) -> Result<Up> {
         let name = namespace.name().to_string();
         let path = std::env::temp_dir().join(format!("{name}.toml"));
         std::fs::write(&path, format!("name = \"{name}\"\n{file}"))?;
         let file = Written(path);
         let mut command = namespace.command(binary);
-        let mut daemon = Process::spawn(command.arg("up").arg(&file.0))?;
+        let mut daemon = Process::spawn(command.arg("up").arg(&file.0).args(arguments))?;
         daemon.wait_for_output("ready", READY_LIMIT)?;
         Ok(Up { daemon, name, binary: binary.to_path_buf(), file })
     }
@@ -67,6 +72,19 @@ impl Up {
         let done = self.weir(&["stat", &self.name, "--json"])?.success()?;
         let all: Value = serde_json::from_str(&done.stdout)?;
         Ok(all["topologies"][0].clone())
+    }
+
+    /// How many packets each of its workers has moved on, by the counters of `weir stat -Q`.
+    pub fn handled(&self) -> Result<Vec<u64>> {
+        let done = self.weir(&["stat", &self.name, "--json"])?.success()?;
+        let all: Value = serde_json::from_str(&done.stdout)?;
+        let mut handled = Vec::new();
+        for row in all["workstreams"].as_array().context("workstreams")? {
+            let worker = row["wsid"].as_u64().context("wsid")? as usize;
+            handled.resize(handled.len().max(worker + 1), 0);
+            handled[worker] += row["handled"].as_u64().context("handled")?;
+        }
+        Ok(handled)
     }
 
     /// Ends it with `weir down`.

@@ -41,6 +41,11 @@ impl Hosts {
 
     /// Runs a file until it is stopped, and waits until it carries packets.
     pub fn up(&self, file: &str) -> Result<Up> {
-        Up::start(&weir_binary()?, &self.middle, file)
+        self.up_with(file, &[])
+    }
+
+    /// The same, with these arguments.
+    pub fn up_with(&self, file: &str, arguments: &[&str]) -> Result<Up> {
+        Up::start_with(&weir_binary()?, &self.middle, file, arguments)
     }
 }

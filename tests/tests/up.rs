@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         privileged!(a_router_cuts_and_tells),
         privileged!(wires_of_one_file_share_nothing),
         privileged!(a_hundred_wires_in_one_process),
+        privileged!(ten_wires_on_two_workers),
         privileged!(a_port_that_goes_down_comes_back),
         privileged!(killed_everything_is_as_before),
         privileged!(two_of_one_name_and_two_of_one_port),
@@ -249,6 +250,38 @@ fn a_hundred_wires_in_one_process() -> Result<()> {
     require_timing!(share < 0.02, "idle it used {:.1} % of a core", share * 100.0);
     let p99 = times.percentile_ms(0.99).context("no answers")?;
     require_timing!(p99 < 2.0, "a ping through another wire took {p99:.2} ms (p99)");
+    up.down()?;
+    Ok(())
+}
+
+/// Each worker has five of them, all flooded at once.
+fn ten_wires_on_two_workers() -> Result<()> {
+    const WIRES: usize = 10;
+    let hosts = Hosts::new(2 * WIRES, None)?;
+    let mut file = String::new();
+    for host in 0..2 * WIRES {
+        hosts.address(host, &format!("10.99.{}.{}/24", host / 2 + 1, host % 2 + 1))?;
+        file += &format!("[[port]]\ninterface = \"p{host}\"\nrate = \"20mbit\"\n");
+    }
+    for wire in 0..WIRES {
+        file += &format!("[[wire]]\nports = [\"p{}\", \"p{}\"]\n", 2 * wire, 2 * wire + 1);
+    }
+    let up = hosts.up_with(&file, &["--workers", "2"])?;
+    let addresses: Vec<_> = (0..WIRES).map(|wire| format!("10.99.{}.2", wire + 1)).collect();
+    let load = |wire: usize| {
+        let [from, to] = [2 * wire, 2 * wire + 1].map(|host| &hosts.hosts[host]);
+        Load::new(from, to, &addresses[wire], 1, SECONDS)
+    };
+    let floods = (0..WIRES).map(|wire| Flood::start(&load(wire))).collect::<Result<Vec<_>>>()?;
+    up.check().context("under load")?;
+    for (wire, flood) in floods.into_iter().enumerate() {
+        require_lossless(&flood.finish(PATIENCE)?, &load(wire)).with_context(|| format!("wire {wire}"))?;
+    }
+    up.check()?;
+    let handled = up.handled()?;
+    ensure!(handled.len() == 2 && handled.iter().all(|&packets| packets > 1_000), "{handled:?}");
+    let shown = up.weir(&["stat", &up.name])?.success()?;
+    ensure!(shown.stdout.lines().any(|line| line.contains("polled by  worker")), "{}", shown.stdout);
     up.down()?;
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! A worker put together from a plan: which ports it owns, and where each of them, and each port of a stage, leads.
 //!
-//! Rule: an egress queue is with the worker whose ports feed it. So one worker has those of all ports; of two workers of a wire, each has
+//! Rule: an egress queue is with the worker whose ports feed it. So a worker has those of all its ports; of two workers of a wire, each has
 //! the egress queue of the other's port.
 //!
-//! Owner: the caller, until it has the worker. Limits: two workers for a wire alone.
+//! Owner: the caller, until it has the worker. Limits: the one link that may join ports of two workers is a wire's.
 
 use std::fmt;
 
@@ -17,6 +17,7 @@ use crate::end::End;
 use crate::exit::Exit;
 use crate::frames::Frames;
 use crate::intake::{Intake, QUANTUM_BYTES};
+use crate::owners::Portion;
 use crate::plan::{Attachment, Plan};
 use crate::port::{ReceiveQueues, TransmitRing};
 use crate::stage::Stage;
@@ -42,8 +43,8 @@ pub enum PlanError {
     Router(String, RouterError),
     /// A port is joined to nothing.
     Unattached(String),
-    /// Two workers were asked for, and it is no wire.
-    NotAWire,
+    /// A link joins what two workers own, and it is no wire.
+    Apart,
 }
 
 impl fmt::Display for PlanError {
@@ -52,7 +53,7 @@ impl fmt::Display for PlanError {
             PlanError::Limits(port, error) => write!(f, "the limit of what leaves by {port}: {error}"),
             PlanError::Router(router, error) => write!(f, "router {router}: {error}"),
             PlanError::Unattached(what) => write!(f, "{what} is joined to nothing"),
-            PlanError::NotAWire => f.write_str("two workers carry a wire alone; what has more ports has one"),
+            PlanError::Apart => f.write_str("a link other than a wire's joins what two workers own"),
         }
     }
 }
@@ -60,13 +61,13 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
-    /// A worker that owns these ports of a plan, each with its place there, in order; all of them, or one end of a wire with its side of the
-    /// crossing.
+    /// A worker that owns its portion of a plan: these ports, each with its place there, in order, and the stages; of one end of a wire its
+    /// side of the crossing.
     ///
     /// # Errors
     /// If the plan cannot be carried out so.
     pub fn new(
-        plan: &Plan,
+        portion: Portion,
         ports: Vec<(usize, P)>,
         frames: Frames,
         crossing: Option<Crossing>,
@@ -74,9 +75,10 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         now_ns: u64,
     ) -> Result<Worker<P>, PlanError> {
         let Shares { held_packets_max, poll_budget_max, seed } = shares;
-        let is_wire = plan.ports.len() == 2 && plan.stages.is_empty();
-        if ports.len() != plan.ports.len() && !(is_wire && crossing.is_some()) {
-            return Err(PlanError::NotAWire);
+        let Portion { plan, owners, worker } = portion;
+        let is_apart = |&[one, other]: &[Attachment; 2]| owners.of(one) != owners.of(other);
+        if plan.links.iter().any(is_apart) && crossing.is_none() {
+            return Err(PlanError::Apart);
         }
         let mut receive_queues = vec![0; plan.ports.len()];
         ports.iter().for_each(|(index, port)| receive_queues[*index] = port.queues());
@@ -96,9 +98,12 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
                 .add(out, planned.limits, held_packets_max, packets_max, QUANTUM_BYTES, now_ns)
                 .map_err(|error| PlanError::Limits(planned.interface.clone(), error))?;
         }
-        let way = |from: Attachment| way_of(plan, &egress, from);
+        let owned = |&number: &usize| owners.stages[number] == worker;
+        let owned: Vec<_> = (0..plan.stages.len()).filter(owned).collect();
+        let way = |from: Attachment| way_of(plan, &egress, &owned, from);
         let mut stages = Vec::new();
-        for (number, planned) in plan.stages.iter().enumerate() {
+        for &number in &owned {
+            let planned = &plan.stages[number];
             let stage = Stage::new(&planned.kind, seed ^ number as u64, now_ns);
             let stage = stage.map_err(|error| PlanError::Router(planned.name.clone(), error))?;
             let ways = (0..planned.kind.ports()).map(|port| way(Attachment::Stage(number, port)));
@@ -135,10 +140,12 @@ fn fed_by(plan: &Plan, ports: impl Iterator<Item = usize>) -> Vec<(usize, Vec<us
     fed
 }
 
-/// Where an attachment leads.
-fn way_of(plan: &Plan, egress: &Egress, from: Attachment) -> Result<Way, PlanError> {
+/// Where an attachment leads, in a worker that has these stages.
+fn way_of(plan: &Plan, egress: &Egress, stages: &[usize], from: Attachment) -> Result<Way, PlanError> {
     let to = match plan.far_end(from) {
-        Some(Attachment::Stage(stage, port)) => Some(Way::Stage(stage, port)),
+        Some(Attachment::Stage(stage, port)) => {
+            stages.binary_search(&stage).ok().map(|place| Way::Stage(place, port))
+        }
         Some(Attachment::Port(port)) => egress.of_port(port).map(Way::Egress),
         None => None,
     };

@@ -4,7 +4,8 @@
 //!
 //! In the order a packet meets them: it comes in at a port by an [`intake`], waits in the classes of a [`shaping`] until these admit it,
 //! crosses over to another [`worker`] if that has the far end ([`crossing`]), and goes out by an [`exit`]. [`packet`] is what moves, in
-//! the [`frames`] of a worker; [`end`] is all there is at one port; [`worker`] has the pass whose lines are these stations.
+//! the [`frames`] of a worker; [`end`] is all there is at one port; [`worker`] has the pass whose lines are these stations. [`owners`] deals
+//! ports and stages to workers.
 
 pub mod assembly;
 pub mod backoff;
@@ -17,6 +18,7 @@ pub mod end;
 pub mod exit;
 pub mod frames;
 pub mod intake;
+pub mod owners;
 pub mod packet;
 pub mod place;
 pub mod plan;

@@ -1,12 +1,13 @@
 //! What one worker owns of the path, and the one pass that moves packets along it.
 //!
 //! ```text
-//! one worker:   port A --intake--> [stages] --> egress queue of B --release--> exit B        and so for every port
-//! two workers:  port A --intake--> egress queue of B --release--> crossing ~~> the other worker: exit B
+//! port A --intake--> [stages] --> egress queue of B --release--> exit B                        and so for every port
+//! a wire of two workers:
+//! port A --intake--> egress queue of B --release--> crossing ~~> the other worker: exit B
 //! ```
 //!
-//! A worker owns all ports of a plan, or one end of a wire and its side of the crossing to the worker of the other. Each port is touched by
-//! its owner alone.
+//! A worker owns parts of a plan that no link joins to others (`owners.rs`), or one end of a wire and its side of the crossing to the worker
+//! of the other. Each port is touched by its owner alone.
 //!
 //! Rule (invariant 6): the work of a pass is bounded. Conservation (invariant 1), for each egress queue: accepted = delivered + dropped +
 //! held, and held is counted where packets are: in the classes, crossing, with the device.

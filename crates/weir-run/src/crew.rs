@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_port::view::Pair;
 
 use crate::classes::Classes;
-use crate::datapath::{Kind, owner};
+use crate::datapath::Kind;
 use crate::report::{Constants, PartReport};
 use crate::standstill::{Missed, Standstill};
 use crate::stats::Snapshot;
@@ -132,7 +132,7 @@ impl Crew {
     }
 
     fn owner(&self, port: usize) -> &Mailbox {
-        &self.mailboxes[owner(port, self.mailboxes.len())]
+        &self.mailboxes[self.constants.owners.ports[port]]
     }
 }
 
@@ -142,6 +142,8 @@ fn received<T>(answer: &Receiver<T>) -> Result<T, String> {
 
 #[cfg(test)]
 mod tests {
+    use weir_path::owners::Owners;
+
     use super::*;
     use crate::watcher::Eye;
 
@@ -150,6 +152,7 @@ mod tests {
             name: "test".into(),
             kind: Kind::Wire,
             ports: ["a", "b"].map(String::from).into(),
+            owners: Owners { ports: vec![0, 1], stages: Vec::new() },
             frames_total: 0,
             since_ns: 0,
             eye: Eye::new().unwrap().0,

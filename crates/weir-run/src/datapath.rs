@@ -7,7 +7,7 @@
 //! bring beyond that, and what may lie free with another worker ([`weir_ring::pool`]). So a frame is there for each packet that a poll
 //! may bring.
 //!
-//! Limits: two workers are a wire's, one for each end.
+//! Limits: a part of a topology that links join is one worker's; a wire alone may have two, one for each end.
 
 use std::io;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use weir_core::shaper::tbf::TbfConfig;
 use weir_path::assembly::Shares;
 use weir_path::crossing::Crossing;
 use weir_path::frames::Frames;
+use weir_path::owners::{Owners, Portion};
 use weir_path::plan::{Attachment, Plan, PortPlan};
 use weir_path::port::POLL_PACKETS_MAX;
 use weir_path::worker::Worker;
@@ -50,7 +51,7 @@ pub struct DatapathConfig {
     pub plan: Plan,
     /// Packet memory, in bytes.
     pub memory_bytes: u64,
-    /// Workers: 1; of a wire also 2, one for each end.
+    /// Workers: of a wire 1 or 2, one for each end; of a topology at most as many as it has parts that no link joins.
     pub workers: usize,
 }
 
@@ -60,12 +61,19 @@ impl DatapathConfig {
     /// # Errors
     /// Why not, in a sentence.
     pub fn check(&self) -> Result<(), String> {
-        match Kind::of(&self.plan) {
-            Kind::Topology if self.workers > 1 => {
-                Err(format!("--workers {} is for a wire: a topology has one worker for now", self.workers))
-            }
-            Kind::Wire | Kind::Topology => Ok(()),
+        let most = self.plan.workers_max();
+        if self.workers > most {
+            let parts = if most == 1 {
+                "all ports of this topology are joined".into()
+            } else {
+                format!("this topology has {most} parts that nothing joins")
+            };
+            return Err(format!(
+                "--workers {}: {parts}, and each is one worker's: give 1 to {most}",
+                self.workers
+            ));
         }
+        Ok(())
     }
 }
 
@@ -165,9 +173,10 @@ impl Datapath {
         let queues = queues_of(&interfaces)?;
         let poll_budget_max = poll_budget_max(frames_total, queues, !plan.stages.is_empty())
             .ok_or_else(|| too_little_memory(queues, config))?;
+        let owners = Owners::deal(plan, *workers);
         let mut ports = Vec::new();
         for (index, name) in interfaces.iter().enumerate() {
-            let owner = owner(index, *workers);
+            let owner = owners.ports[index];
             let frames = std::slice::from_mut(&mut frames[owner]);
             ports.push(Port::open(name, poll_budget_max, &mut umem, frames, &[&bells[owner]], keeper)?);
         }
@@ -181,17 +190,25 @@ impl Datapath {
         let directions = (0..ports.len()).map(|direction| &plan.ports[kind.exit_of(direction)]);
         warnings.extend(look_over::limits(directions, held_packets_max));
         let shares = Shares { held_packets_max, poll_budget_max, seed: random_seed() };
-        let parts = parts(config, ports, shares, frames, umem, now_ns)?;
+        let parts = parts(plan, &owners, ports, shares, frames, umem, now_ns)?;
         let names = plan.ports.iter().map(|port| port.interface.clone()).collect();
-        let constants =
-            Constants { name: config.name.clone(), kind, ports: names, frames_total, since_ns: now_ns, eye };
+        let constants = Constants {
+            name: config.name.clone(),
+            kind,
+            ports: names,
+            owners,
+            frames_total,
+            since_ns: now_ns,
+            eye,
+        };
         Ok(Datapath { parts, constants, pairs, warnings })
     }
 }
 
 /// The ports dealt out to the workers, with what lies between them.
 fn parts(
-    DatapathConfig { plan, workers, .. }: &DatapathConfig,
+    plan: &Plan,
+    owners: &Owners,
     ports: Vec<Port>,
     shares: Shares,
     frames: Vec<Frames>,
@@ -199,32 +216,29 @@ fn parts(
     now_ns: u64,
 ) -> weir_port::Result<Vec<Part>> {
     let mut crossings = Vec::new();
-    if *workers > 1 {
+    if plan.is_wire() && frames.len() > 1 {
         let made = Crossing::new(TRANSMIT_PACKETS_MAX).map_err(io::Error::other);
         crossings.extend(made.doing(|| "joining two workers".into())?);
     }
-    let mut owned: Vec<Vec<(usize, Port)>> = (0..*workers).map(|_| Vec::new()).collect();
+    let mut owned: Vec<Vec<(usize, Port)>> = frames.iter().map(|_| Vec::new()).collect();
     for (index, port) in ports.into_iter().enumerate() {
-        owned[owner(index, *workers)].push((index, port));
+        owned[owners.ports[index]].push((index, port));
     }
     let umem = Arc::new(umem);
     let mut crossings = crossings.into_iter();
     let mut parts = Vec::new();
-    for (ports, frames) in owned.into_iter().zip(frames) {
+    for (worker, (ports, frames)) in owned.into_iter().zip(frames).enumerate() {
         let indexes: Vec<_> = ports.iter().map(|(index, _)| *index).collect();
-        let mut path = Worker::new(plan, ports, frames, crossings.next(), shares, now_ns)
+        let portion = Portion { plan, owners, worker };
+        let mut path = Worker::new(portion, ports, frames, crossings.next(), shares, now_ns)
             .map_err(io::Error::other)
             .doing(|| "joining the ports".into())?;
         indexes.into_iter().for_each(|index| note_mtu(&mut path, index, now_ns));
-        let names = plan.stages.iter().map(|stage| stage.name.clone()).collect();
+        let stages = plan.stages.iter().zip(&owners.stages).filter(|(_, owner)| **owner == worker);
+        let names = stages.map(|(stage, _)| stage.name.clone()).collect();
         parts.push(Part::new(path, names, Arc::clone(&umem)));
     }
     Ok(parts)
-}
-
-/// Which of so many workers owns a port.
-pub fn owner(port: usize, workers: usize) -> usize {
-    port % workers
 }
 
 fn queues_of(interfaces: &[&str]) -> weir_port::Result<u32> {
@@ -313,6 +327,5 @@ mod tests {
         assert_eq!([127, 128].map(|free| held_packets_max(free, 2, 1)), [None, Some(64)]);
         assert_eq!([16, 24].map(|queues| poll_budget_max(128, queues, false)), [Some(4), None]);
         assert_eq!(poll_budget_max(16_384, 2, false), Some(POLL_PACKETS_MAX));
-        assert_eq!([[0, 1].map(|port| owner(port, 1)), [0, 1].map(|port| owner(port, 2))], [[0, 0], [0, 1]]);
     }
 }

@@ -16,6 +16,7 @@ use weir_core::drops::{Count, DropReason};
 use weir_path::crossing::Crossing;
 use weir_path::end::End;
 use weir_path::intake::Intake;
+use weir_path::owners::Owners;
 use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_path::worker::Worker;
 use weir_port::port::Port;
@@ -157,6 +158,8 @@ pub struct Constants {
     pub kind: Kind,
     /// Its interfaces, by their names when it came up.
     pub ports: Vec<String>,
+    /// Which worker owns what of it.
+    pub owners: Owners,
     /// Frames of packet memory.
     pub frames_total: u64,
     /// When it came up.
@@ -217,13 +220,14 @@ impl Constants {
                 frames.held += stage.books.held.packets;
                 totals.merge(&stage.ended());
                 workstreams.push(stage.workstream(&self.name, wsid, part.worker.cpu));
-                stages.push(stage);
+                stages.push(StageStats { worker: wsid, ..stage });
             }
         }
         // Before it has looked for the first time the watcher tells of none.
         let mut pairs = pairs.into_iter();
-        let ports =
-            reports.into_iter().map(|(_, report)| with_devices(report, &pairs.next().unwrap_or_default()));
+        let ports = reports
+            .into_iter()
+            .map(|(worker, report)| with_devices(worker, report, &pairs.next().unwrap_or_default()));
         let ports = ports.collect();
         let events = events.into_iter().map(|(event, stats)| (event.name().to_string(), stats)).collect();
         let stats =
@@ -241,7 +245,7 @@ impl Constants {
 }
 
 /// A port with what was seen of its device and the other end.
-fn with_devices(report: PortReport, [device, sender]: &[Device; 2]) -> PortStats {
+fn with_devices(worker: usize, report: PortReport, [device, sender]: &[Device; 2]) -> PortStats {
     let PortReport { departed, port, .. } = report;
     let mut device = DeviceStats::of(device);
     // What is in the books has its reason there.
@@ -250,6 +254,7 @@ fn with_devices(report: PortReport, [device, sender]: &[Device; 2]) -> PortStats
     PortStats {
         sender_queue_packets: sender.backlog,
         sender_queue_dropped: sender.counts.dropped.queue,
+        worker,
         device,
         sender_device: DeviceStats::of(sender),
         ..port
@@ -267,6 +272,7 @@ fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
         sender: port.sender().name.clone(),
         queues: port.queues(),
         poller: port.poller_name().into(),
+        worker: 0,
         sender_queue_packets: 0,
         sender_queue_dropped: 0,
         forwarded_bytes: port.announcements().forwarded_waiting_bytes(),
@@ -330,7 +336,15 @@ mod tests {
     fn snapshot(kind: Kind, names: &[&str], frames_total: u64, parts: Vec<PartReport>) -> Snapshot {
         let ports = names.iter().map(|name| name.to_string()).collect();
         let eye = Eye::new().unwrap().0;
-        let constants = Constants { name: "office".into(), kind, ports, frames_total, since_ns: 0, eye };
+        let constants = Constants {
+            name: "office".into(),
+            kind,
+            ports,
+            owners: Owners::default(),
+            frames_total,
+            since_ns: 0,
+            eye,
+        };
         let snapshot = constants.snapshot(parts);
         assert_eq!(snapshot.check(), Vec::<String>::new());
         snapshot

@@ -19,6 +19,7 @@ use weir_path::assembly::Shares;
 use weir_path::end::End;
 use weir_path::frames::Frames;
 use weir_path::intake::QUANTUM_BYTES;
+use weir_path::owners::{Owners, Portion};
 use weir_path::plan::{Plan, PortPlan};
 use weir_path::port::POLL_PACKETS_MAX;
 use weir_path::shaping::Shaping;
@@ -95,8 +96,15 @@ impl WeirWire {
         let plan = Plan::wire([planned(None), planned(Some(parameters.limits))]);
         let shares = Shares { held_packets_max: u64::from(FRAMES / 2), poll_budget_max, seed: 0 };
         let ports = vec![(0, port(parameters.queues)), (1, port(1))];
-        let worker = Worker::new(&plan, ports, Frames::new(Pool::new(memory)), None, shares, 0)
-            .map_err(|error| error.to_string())?;
+        let worker = Worker::new(
+            Portion { plan: &plan, owners: &Owners::alone(&plan), worker: 0 },
+            ports,
+            Frames::new(Pool::new(memory)),
+            None,
+            shares,
+            0,
+        )
+        .map_err(|error| error.to_string())?;
         Ok(WeirWire {
             parameters,
             worker,

@@ -9,6 +9,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_path::assembly::{PlanError, Shares};
 use weir_path::frames::Frames;
+use weir_path::owners::{Owners, Portion};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_path::port::POLL_PACKETS_MAX;
 use weir_path::worker::Worker;
@@ -79,7 +80,8 @@ fn worker(plan: &Plan, queues: usize) -> Worker<FramePort> {
         poll_budget_max: POLL_PACKETS_MAX,
         seed: 7,
     };
-    Worker::new(plan, ports, frames, None, shares, 0).unwrap()
+    Worker::new(Portion { plan, owners: &Owners::alone(plan), worker: 0 }, ports, frames, None, shares, 0)
+        .unwrap()
 }
 
 /// One pass; every place's books balance after it.
@@ -331,6 +333,14 @@ fn a_plan_with_a_loose_end_is_refused() {
     let frames = Frames::new(Pool::new(FrameMemory::new(1024, FRAME_BYTES).unwrap()));
     let ports = (0..2).map(|port| (port, FramePort::new(1))).collect();
     let shares = Shares { held_packets_max: 256, poll_budget_max: 16, seed: 0 };
-    let refused = Worker::new(&plan, ports, frames, None, shares, 0).err();
+    let refused = Worker::new(
+        Portion { plan: &plan, owners: &Owners::alone(&plan), worker: 0 },
+        ports,
+        frames,
+        None,
+        shares,
+        0,
+    )
+    .err();
     assert_eq!(refused, Some(PlanError::Unattached("port 1 of b".into())));
 }

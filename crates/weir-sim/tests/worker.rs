@@ -13,6 +13,7 @@ use weir_path::assembly::Shares;
 use weir_path::classes::{ClassConfig, Classes, Kind, LeafRules};
 use weir_path::crossing::Crossing;
 use weir_path::frames::Frames;
+use weir_path::owners::{Owners, Portion};
 use weir_path::plan::{Plan, PortPlan};
 use weir_path::port::{POLL_PACKETS_MAX, TransmitRing};
 use weir_path::worker::{Pass, Worker};
@@ -62,7 +63,15 @@ impl Bench {
         let inside = Rc::<RefCell<Inside>>::default();
         let frames = Frames::new(Pool::new(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap()));
         let ports = vec![(0, port(&inside)), (1, port(&inside))];
-        let worker = Worker::new(&plan(limits), ports, frames, None, shares(held_max), 0).unwrap();
+        let worker = Worker::new(
+            Portion { plan: &plan(limits), owners: &Owners::alone(&plan(limits)), worker: 0 },
+            ports,
+            frames,
+            None,
+            shares(held_max),
+            0,
+        )
+        .unwrap();
         Bench { worker, inside, sent: [0; QUEUES], left: Vec::new(), now_ns: 0 }
     }
 
@@ -276,7 +285,8 @@ fn a_worker_hands_over_no_more_than_the_other_has_room_for() {
         .enumerate()
         .map(|(index, (pool, crossing))| {
             let ports = vec![(index, port(&inside))];
-            Worker::new(&plan(None), ports, Frames::new(pool), Some(crossing), shares(3_000), 0).unwrap()
+            let portion = Portion { plan: &plan(None), owners: &Owners::deal(&plan(None), 2), worker: index };
+            Worker::new(portion, ports, Frames::new(pool), Some(crossing), shares(3_000), 0).unwrap()
         })
         .collect();
     workers[1].end_mut(1).0.port.set_stuck(true);

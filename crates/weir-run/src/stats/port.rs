@@ -20,6 +20,8 @@ pub struct PortStats {
     pub queues: usize,
     /// How it polls them: `socket` or `io_uring`.
     pub poller: String,
+    /// The worker that owns it.
+    pub worker: usize,
     /// Packets that wait in the senders' qdisc.
     pub sender_queue_packets: u64,
     /// Packets that qdisc dropped since the wire came up.

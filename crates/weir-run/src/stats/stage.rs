@@ -17,6 +17,8 @@ pub struct StageStats {
     pub name: String,
     /// `bridge` or `router`.
     pub kind: String,
+    /// The worker that owns it.
+    pub worker: usize,
     /// Its books: what came in or was made here; what went on or was for itself; what it keeps.
     #[serde(flatten)]
     pub books: Books,
@@ -37,6 +39,7 @@ impl StageStats {
         let mut stats = StageStats {
             name: name.into(),
             kind: if stage.bridge().is_some() { "bridge" } else { "router" }.into(),
+            worker: 0,
             books: Books::new(stage.account(), stage.held()),
             made: made.packets,
             consumed: consumed.packets,

@@ -31,7 +31,9 @@ ping, sends ICMP errors, and keeps a packet for 3 s while it asks for its
 neighbour. An interface that is down is waited for; one that vanishes ends
 it. To change a file that is up: weir down, then weir up. Under systemd it
 says when it is up (Type=notify) and feeds the watchdog while its workers
-answer."))]
+answer.
+With --workers what no link joins to the rest, such as each wire of many, is
+one worker's, the largest first; `weir stat` shows which has a port."))]
 pub struct Arguments {
     /// The file
     file: PathBuf,

@@ -66,7 +66,7 @@ pub struct MachineArguments {
     /// Packet memory [default: 64mb, or 1mb for each port if that is more]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     memory: Option<u64>,
-    /// Threads that move packets: 1, or 2, one for each end, each on a core of its own [default: 1]
+    /// Threads that move packets, each on a core of its own: of a wire 1 or 2, one for each end [default: 1]
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
     /// The core of each worker, such as 3 or 2,3 [default: the last ones this process may use]
@@ -96,10 +96,13 @@ impl MachineArguments {
         if memory_bytes < MEMORY_BYTES_DEFAULT / 32 {
             return Err(Failure::usage("--memory is below 2mb, which is too little for one queue each way"));
         }
-        if !(1..=2).contains(&workers) {
-            return Err(Failure::usage(format!(
-                "--workers {workers} is not 1 or 2: a wire has two ends, each with one owner"
-            )));
+        if !(1..=ports).contains(&workers) {
+            return Err(Failure::usage(match ports {
+                2 => format!("--workers {workers} is not 1 or 2: a wire has two ends, each with one owner"),
+                _ => format!(
+                    "--workers {workers} is not 1 to {ports}: each worker has ports, of which there are {ports}"
+                ),
+            }));
         }
         let allowed = weir_port::sys::allowed_cores();
         if workers > allowed.len() {
@@ -117,7 +120,8 @@ impl MachineArguments {
                 list(&allowed)
             )));
         }
-        if self.core.len() != workers || (workers == 2 && self.core[0] == self.core[1]) {
+        let are_different = self.core.iter().enumerate().all(|(at, core)| !self.core[..at].contains(core));
+        if self.core.len() != workers || !are_different {
             return Err(Failure::usage(format!(
                 "--core {}: name {}, a different core for each worker",
                 self.core.iter().map(usize::to_string).collect::<Vec<_>>().join(","),

@@ -133,6 +133,7 @@ fn port(name: &str, sender: &str) -> PortStats {
         sender: sender.into(),
         queues: 1,
         poller: "socket".into(),
+        worker: 0,
         sender_queue_packets: 0,
         sender_queue_dropped: 0,
         forwarded_bytes: 0,

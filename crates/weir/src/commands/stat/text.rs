@@ -106,30 +106,22 @@ fn waits(classes: &[ClassStats], uptime_ns: u64) -> Table {
 }
 
 fn port_table(ports: &[PortStats]) -> Table {
-    let mut table = Table::new(
-        3,
-        &[
-            "port",
-            "sender",
-            "polled by",
-            "queues",
-            "sender's queue",
-            "dropped there",
-            "lost by the kernel",
-            "while down",
-        ],
-    );
+    let has_several = ports.iter().any(|port| port.worker > 0);
+    let counted =
+        ["queues", "sender's queue", "dropped there", "lost by the kernel", "while down"].into_iter();
+    let names = ["port", "sender", "polled by"].into_iter().chain(has_several.then_some("worker"));
+    let mut table = Table::new(3, &names.chain(counted).collect::<Vec<_>>());
     for port in ports {
-        table.row(vec![
-            plain(&port.name),
-            plain(&port.sender),
-            plain(&port.poller),
+        let worker = has_several.then(|| plain(port.worker.to_string()));
+        let names = [plain(&port.name), plain(&port.sender), plain(&port.poller)].into_iter().chain(worker);
+        let counted = [
             plain(human::count(port.queues as u64)),
             plain(human::count(port.sender_queue_packets)),
             unwanted(port.sender_queue_dropped),
             unwanted(port.kernel_dropped),
             plain(human::count(port.lost_while_down)),
-        ]);
+        ];
+        table.row(names.chain(counted).collect());
     }
     table
 }
@@ -239,6 +231,19 @@ down       2                 17                                 300
 frames: 16,384 = 7,744 free + 8,328 with the kernel + 312 held
 ";
         assert_eq!(render(&snapshot(), false), expected);
+    }
+
+    #[test]
+    fn of_several_workers_each_port_has_one() {
+        let mut topology = topology();
+        topology.ports[2].worker = 1;
+        let text = render(&topology, false);
+        let starts = |with: &str| text.lines().any(|line| line.starts_with(with));
+        assert!(starts("port  sender  polled by  worker  queues"), "{text}");
+        assert!(
+            starts("b     veth7   socket          0 ") && starts("c     veth7   socket          1 "),
+            "{text}"
+        );
     }
 
     #[test]
