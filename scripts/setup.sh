@@ -6,24 +6,25 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(
-    ethtool       # what is left of offloads, after Weir
-    gcc libc6-dev # the linker behind rustc
-    iperf iperf3  # the floods, TCP
-    iproute2      # namespaces, veth, the kernel's own limits
-    iputils-ping  # round trips beside the floods
+    busybox-static # httpd; the first process of a virtual machine
+    ethtool        # what is left of offloads, after Weir
+    gcc libc6-dev  # the linker behind rustc
+    iperf iperf3   # the floods, TCP
+    iproute2       # namespaces, veth, the kernel's own limits
+    iputils-ping   # round trips beside the floods
     make
-    nftables      # masquerading of `weir run`
-    runc          # a container to limit
+    nftables       # masquerading of `weir run`
+    runc           # a container to limit
 )
 if [[ ${1:-} == --bench ]]; then
     packages+=(
         dpdk-dev    # dpdk-testpmd
         libdpdk-dev # rte_ring, rte_thash
+        nginx       # the web server behind the bed; Debian starts it as a service, too
         pkg-config
     )
 elif [[ ${1:-} == --kernel ]]; then
     packages+=(
-        busybox-static  # the first process of a virtual machine
         cpio            # its first files
         kmod            # which modules it needs
         qemu-system-x86 # the machine

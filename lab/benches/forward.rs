@@ -17,6 +17,7 @@ use anyhow::{Context, Result, ensure};
 use floors::Floors;
 use weir_lab::bed::{self, End, Namespace};
 use weir_lab::blast::{self, Counter};
+use weir_lab::iperf3::Stream;
 use weir_lab::machine::Machine;
 use weir_lab::process::{Process, run};
 use weir_lab::wire::Wire;
@@ -212,20 +213,14 @@ fn datagrams(left: &Namespace, right: &Namespace, to: std::net::Ipv4Addr) -> Res
     std::thread::scope(|scope| {
         let counting = scope.spawn(|| counter.count(TIME + Duration::from_secs(3)));
         left.enter(|| blast::send(to, PORT, PAYLOAD_BYTES, TIME))??;
-        let (count, per_s) = counting.join().expect("the counter does not panic");
-        ensure!(count > 0, "nothing arrived");
-        Ok(per_s)
+        let arrived = counting.join().expect("the counter does not panic");
+        ensure!(arrived.datagrams > 0, "nothing arrived");
+        Ok(arrived.per_s)
     })
 }
 
 fn tcp(left: &Namespace, right: &Namespace, to: &str) -> Result<f64> {
-    let mut server = Process::spawn(right.command("iperf3").args(["-s", "-1", "--forceflush"]))?;
-    server.wait_for_output("listening", Duration::from_secs(5))?;
-    let seconds = TIME.as_secs().to_string();
-    let done = run(left.command("iperf3").args(["-c", to, "-t", &seconds, "-J"]), Duration::from_secs(20))?
-        .success()?;
-    let report: serde_json::Value = serde_json::from_str(&done.stdout)?;
-    report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports what was received")
+    Ok(Stream::start(left, right, to, 5201, TIME.as_secs(), &[])?.finish()?.bits_per_s)
 }
 
 fn ping(left: &Namespace, to: &str) -> Result<f64> {

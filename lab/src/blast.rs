@@ -1,7 +1,7 @@
 //! As many small datagrams as one thread can send, and a counter for what arrives: `sendmmsg(2)` and `recvmmsg(2)`, 64 at a time.
 //!
-//! For comparing forwarders; not for loss, because nothing paces the sender to what the receiver's socket holds. Both sides
-//! run on threads of this process, inside the namespaces of the bench.
+//! For comparing forwarders. A datagram begins with its number, so the order of what arrives is known. What is lost is what was sent and did
+//! not arrive; what the receiver's socket does not hold is part of it, because nothing paces the sender to that. Both sides run on threads of this process, inside the namespaces of the bench.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -16,7 +16,8 @@ const RECEIVE_BUFFER_BYTES: i32 = 64 << 20;
 
 /// A batch of messages and the memory behind them.
 struct Batch {
-    _bytes: Vec<u8>,
+    bytes: Vec<u8>,
+    len_bytes: usize,
     _parts: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
 }
@@ -38,7 +39,12 @@ impl Batch {
                 message
             })
             .collect();
-        Batch { _bytes: bytes, _parts: parts, messages }
+        Batch { bytes, len_bytes, _parts: parts, messages }
+    }
+
+    /// Where each datagram has its number.
+    fn numbers(&mut self) -> impl Iterator<Item = &mut [u8; 8]> {
+        self.bytes.chunks_mut(self.len_bytes).filter_map(|chunk| chunk.first_chunk_mut())
     }
 }
 
@@ -49,12 +55,24 @@ pub fn send(to: Ipv4Addr, port: u16, len_bytes: usize, time: Duration) -> Result
     let mut batch = Batch::new(len_bytes);
     let (end, mut count) = (now() + time, 0);
     while now() < end {
+        batch.numbers().zip(count..).for_each(|(place, number): (_, u64)| *place = number.to_le_bytes());
         // SAFETY: `messages` are `BATCH` headers whose parts and bytes live in `batch`.
         let sent =
             unsafe { libc::sendmmsg(socket.as_raw_fd(), batch.messages.as_mut_ptr(), BATCH as u32, 0) };
         count += sent.max(0) as u64;
     }
     Ok(count)
+}
+
+/// What arrived.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Arrived {
+    /// Datagrams.
+    pub datagrams: u64,
+    /// Datagrams a second, between the first and the last.
+    pub per_s: f64,
+    /// Datagrams that arrived after a later one.
+    pub reordered: u64,
 }
 
 /// A receiving socket.
@@ -76,10 +94,11 @@ impl Counter {
         Ok(Counter { socket })
     }
 
-    /// Counts what arrives until nothing has for a while; datagrams, and datagrams a second between the first and the last.
-    pub fn count(&self, limit: Duration) -> (u64, f64) {
+    /// Counts what one sender sends until nothing has arrived for a while.
+    pub fn count(&self, limit: Duration) -> Arrived {
         let mut batch = Batch::new(2048);
-        let (end, mut count, mut first, mut last) = (now() + limit, 0u64, None, now());
+        let (end, mut datagrams, mut first, mut last) = (now() + limit, 0u64, None, now());
+        let (mut reordered, mut next) = (0, 0);
         while now() < end {
             // SAFETY: as in `send`; there is no timeout to point at.
             let received = unsafe {
@@ -94,12 +113,18 @@ impl Counter {
             if received > 0 {
                 last = now();
                 first.get_or_insert(last);
-                count += received as u64;
+                datagrams += received as u64;
+                for number in
+                    batch.numbers().take(received as usize).map(|number| u64::from_le_bytes(*number))
+                {
+                    reordered += u64::from(number < next);
+                    next = next.max(number + 1);
+                }
             } else if first.is_some() {
                 break;
             }
         }
         let seconds = first.map_or(1.0, |first| (last - first).as_secs_f64().max(1e-9));
-        (count, count as f64 / seconds)
+        Arrived { datagrams, per_s: datagrams as f64 / seconds, reordered }
     }
 }

@@ -28,7 +28,7 @@ mod bed;
 mod crossbeam;
 mod design;
 mod drive;
-pub(crate) mod histogram;
+pub mod histogram;
 mod mutex_drain;
 mod mutex_flush;
 mod path;
@@ -318,6 +318,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         plots: PLOTS,
         machine,
         rows,
+        bounds: Vec::new(),
     })
 }
 

@@ -32,12 +32,13 @@ impl Column {
     }
 }
 
-/// The histograms of those cases that have a published one beside them, as text.
+/// The histograms as text: of a field that was published in part, of those cases alone.
 pub fn text(report: &Report, plot: &Plot) -> String {
     let mut out = String::new();
     for case in report.cases() {
         let columns = columns(report, plot, case);
-        if !columns.iter().any(|column| column.published) {
+        let is_published = columns.iter().any(|column| column.published);
+        if columns.is_empty() || plot.reference.is_some() && !is_published {
             continue;
         }
         write!(out, "\n{}, {case}\n{:>12}", plot.title, "from").expect("writing to a string");

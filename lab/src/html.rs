@@ -65,6 +65,10 @@ pub fn render(report: &Report) -> String {
     if let Some(absence) = report.absence() {
         page += &format!("<p class=\"notes\">{}</p>\n", escape(&absence));
     }
+    for bound in &report.bounds {
+        let class = if bound.is_missed() { "failed" } else { "notes" };
+        page += &format!("<p class=\"{class}\">{}</p>\n", escape(&bound.to_line()));
+    }
     for row in report.failures() {
         let error = row.error.as_deref().unwrap_or_default();
         let text = format!("{}, {} {}: {error}", row.system, row.case, report.case_heading);

@@ -178,6 +178,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         plots: PLOTS,
         machine,
         rows: rows.collect(),
+        bounds: Vec::new(),
     })
 }
 

@@ -269,6 +269,12 @@ pub fn received_datagrams(namespace: &Namespace, ipv6: bool) -> Result<u64> {
     }
 }
 
+/// Segments of TCP that a namespace has received since it was made.
+pub fn received_segments(namespace: &Namespace) -> Result<u64> {
+    let text = net_file(namespace, "snmp")?;
+    snmp_value(&text, "Tcp:", "InSegs").context("no InSegs in /proc/net/snmp")
+}
+
 /// Datagrams that found a program's socket buffer full, in a namespace since it was made: a loss of the receiver's.
 pub fn overflowed_datagrams(namespace: &Namespace) -> Result<u64> {
     let v4 = snmp_value(&net_file(namespace, "snmp")?, "Udp:", "RcvbufErrors");

@@ -6,6 +6,7 @@
 
 pub mod bed;
 pub mod blast;
+pub mod bound;
 pub mod clock;
 pub mod epair;
 mod escape;
@@ -14,12 +15,14 @@ pub mod html;
 pub mod ifq;
 pub mod interrupt;
 pub mod iperf;
+pub mod iperf3;
 pub mod machine;
 pub mod netisr;
 pub mod ping;
 pub mod plot;
 pub mod process;
 pub mod progress;
+pub mod published_bed;
 pub mod qdisc;
 pub mod report;
 pub mod simulated;
@@ -27,4 +30,5 @@ pub mod stolen;
 pub mod table;
 mod turns;
 pub mod up;
+pub mod web;
 pub mod wire;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 use weir_core::dispatch::settings::pair;
 use weir_lab::report::Report;
-use weir_lab::{epair, html, ifq, netisr, progress, qdisc, table};
+use weir_lab::{epair, html, ifq, netisr, progress, published_bed, qdisc, table};
 use weir_port::report_file;
 
 /// Run a published experiment: the historical designs, today's peers and Weir side by side, in one run.
@@ -28,6 +28,7 @@ use weir_port::report_file;
   weir lab epair                            every case, about a minute
   weir lab epair --systems mutex-drain,weir --seconds 0.5
   weir lab qdisc --sim                      the RFC's patches as well, simulated
+  weir lab bed                              every case, about two minutes
   weir lab netisr                           every case, about a minute and a half
   weir lab netisr --cases 100,150,150-long --set defaultqlimit=512
 
@@ -38,6 +39,9 @@ Experiments:
   epair    packets handed from one thread to another: FreeBSD's epair as it
            was, as it was first repaired and as it is, crossbeam, rtrb, tokio
            and Weir; and the published bed of two bridges and a router
+  bed      that bed between two hosts on real interfaces, beside the kernel's own
+           bridges and router: short connections to a web server under load,
+           a TCP stream, small packets
   netisr   work done at once or by another thread, at loads from 1 % to 271 %:
            direct, hybrid and deferred dispatch, with a feeder that is held
            and, as published, with one that is not
@@ -57,11 +61,11 @@ struct Arguments {
     clients: Vec<usize>,
     /// The systems to run; of qdisc: tbf, tbf-large, fq, fq_codel, cake, tbf-fq, weir, weir-limit, htb, weir-htb, weir-cbq; of epair:
     /// two-ring, mutex-drain, mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, and each with -drop; of
-    /// ifq: locked, spin-dispatch, weir
+    /// ifq: locked, spin-dispatch, weir; of bed: weir, kernel, kernel-frames
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     systems: Vec<String>,
     /// How long each system runs in each case; 10 for qdisc, 1.2 for epair, 0.5 for netisr, 1.4 for ifq
-    /// if not given
+    /// if not given; of bed each turn, 3
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
     /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine; netisr: add a
@@ -71,6 +75,9 @@ struct Arguments {
     /// netisr: the loads to run, in percent, each alone or with -long, -rss or -one-core behind it; or 1-worker, 2-workers
     #[arg(long, value_name = "CASE,...", value_delimiter = ',')]
     cases: Vec<netisr::Case>,
+    /// bed: how many turns each system has in each case; 2 if not given
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
     /// netisr: what the work on a packet costs; 1000 if not given
     #[arg(long, value_name = "NANOSECONDS")]
     cost_ns: Option<u64>,
@@ -89,6 +96,7 @@ struct Arguments {
 enum Name {
     Qdisc,
     Epair,
+    Bed,
     Netisr,
     Ifq,
 }
@@ -155,10 +163,15 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for path in [&arguments.json, &arguments.html].into_iter().flatten() {
         check_writable(path)?;
     }
+    refuse(
+        &[("--rounds", arguments.rounds.is_some() && !matches!(arguments.name, Name::Bed))],
+        "only bed has it; leave it out",
+    )?;
     weir_lab::interrupt::install();
     let report = match arguments.name {
         Name::Qdisc => run_qdisc(arguments)?,
         Name::Epair => run_epair(arguments)?,
+        Name::Bed => run_bed(arguments)?,
         Name::Netisr => run_netisr(arguments)?,
         Name::Ifq => run_ifq(arguments)?,
     };
@@ -181,7 +194,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 .map_err(|error| format!("writing {}: {error}", path.display()))?;
         }
     }
-    Ok(if report.failures().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if report.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Finds out before the run, which takes minutes, whether its figures can be written.
@@ -223,6 +236,19 @@ fn run_epair(arguments: &Arguments) -> Result<Report, Failure> {
         options.systems = systems;
     }
     Ok(epair::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
+}
+
+fn run_bed(arguments: &Arguments) -> Result<Report, Failure> {
+    refuse_qdiscs(arguments)?;
+    refuse_netisrs(arguments)?;
+    let mut options = published_bed::Options::new(std::env::current_exe()?.with_file_name("weir"));
+    options.seconds = arguments.seconds.unwrap_or(options.seconds);
+    options.rounds = arguments.rounds.unwrap_or(options.rounds);
+    let all = published_bed::System::ALL.map(|system| (system.name(), system));
+    if let Some(systems) = systems(arguments, &all)? {
+        options.systems = systems;
+    }
+    Ok(published_bed::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
 }
 
 fn run_netisr(arguments: &Arguments) -> Result<Report, Failure> {

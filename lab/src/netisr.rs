@@ -240,6 +240,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         plots: PLOTS,
         machine,
         rows,
+        bounds: Vec::new(),
     })
 }
 

@@ -294,6 +294,7 @@ fn report(machine: Machine, mut rows: Vec<Row>) -> Report {
         plots: PLOTS,
         machine,
         rows,
+        bounds: Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use crate::bound::Bound;
 use crate::machine::Machine;
 
 /// A column: what it is called in JSON, and how people see it.
@@ -168,13 +169,19 @@ pub struct Report {
     pub machine: Machine,
     /// The figures.
     pub rows: Vec<Row>,
+    /// What some of them must keep to.
+    pub bounds: Vec<Bound>,
 }
 
 impl Report {
     /// The JSON file's content.
     pub fn to_json(&self) -> Json {
         let rows: Vec<Json> = self.rows.iter().map(|row| self.row_to_json(row)).collect();
-        json!({ "lab": self.lab, "machine": self.machine.to_json(), "rows": rows })
+        let mut report = json!({ "lab": self.lab, "machine": self.machine.to_json(), "rows": rows });
+        if !self.bounds.is_empty() {
+            report["bounds"] = self.bounds.iter().map(Bound::to_json).collect();
+        }
+        report
     }
 
     /// The fields that have a column: those that are one number.
@@ -190,6 +197,11 @@ impl Report {
     /// The rows that failed.
     pub fn failures(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| row.error.is_some())
+    }
+
+    /// Whether a row failed or a bound was missed.
+    pub fn has_failed(&self) -> bool {
+        self.failures().next().is_some() || self.bounds.iter().any(Bound::is_missed)
     }
 
     /// The systems that this kernel does not have, as a sentence.
@@ -285,6 +297,7 @@ pub(crate) mod tests {
             plots: PLOTS,
             machine,
             rows,
+            bounds: Vec::new(),
         }
     }
 

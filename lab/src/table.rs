@@ -1,5 +1,5 @@
 //! A report as an aligned table: headings with units, one row per system, a rule between cases.
-//! Histograms that have a published one beside them follow.
+//! Histograms follow, of a field that was published in part those that have a published one beside them.
 //!
 //! With colour, our own rows are bold green and rows that failed are red; without, nothing is lost but that.
 
@@ -52,6 +52,10 @@ pub fn render(report: &Report, colour: bool) -> String {
     }
     if let Some(absence) = report.absence() {
         line(paint(DIM, &absence));
+    }
+    for bound in &report.bounds {
+        let text = bound.to_line();
+        line(if bound.is_missed() { paint(FAILED, &text) } else { text });
     }
     for row in report.failures() {
         let error = row.error.as_deref().unwrap_or_default();

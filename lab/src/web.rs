@@ -1,0 +1,174 @@
+//! A real web server in a namespace, and short connections to it: connect, ask, read the answer, close, as `nc` in a loop does.
+//!
+//! The server is what the machine has: nginx, busybox's httpd, or python3's `http.server`. It sends one small page from a file and closes.
+//!
+//! One client connects, at most once in an interval, and again at once if it is late. How long a connection took is measured
+//! from before `connect` to the end of the answer. One that is refused, times out, or brings anything but the page has failed.
+//!
+//! Limits: one connection at a time, so a pause of the path is one long connection and not as many as would have come
+//! meanwhile. The client is an ordinary thread: what it waits for a processor is in every figure.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddrV4, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::bed::Namespace;
+use crate::clock::{now, wait_until};
+use crate::epair::histogram::Histogram;
+use crate::interrupt;
+use crate::process::Process;
+
+const PAGE: &str = "<!doctype html><title>weir</title><p>All of it arrived.\n";
+const REQUEST: &str = "GET /index.html HTTP/1.0\r\nHost: weir\r\nConnection: close\r\n\r\n";
+const READY_LIMIT: Duration = Duration::from_secs(20);
+/// A packet that is lost is sent again after one second.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(5);
+
+/// A web server that serves one page. Dropping it ends it.
+#[derive(Debug)]
+pub struct Server {
+    /// Ends before its folder goes.
+    _process: Process,
+    _folder: Folder,
+    /// Which program it is.
+    pub program: &'static str,
+}
+
+/// A folder that goes with its value.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A page that is left in the folder for temporary files harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Server {
+    /// Starts the first server that is installed, and waits until it serves a page to a client in another namespace.
+    pub fn start(namespace: &Namespace, client: &Namespace, address: SocketAddrV4) -> Result<Server> {
+        let folder = Folder(std::env::temp_dir().join(format!("{}-web", namespace.name())));
+        fs::create_dir_all(&folder.0)?;
+        fs::write(folder.0.join("index.html"), PAGE)?;
+        let root = folder.0.to_str().context("a path in UTF-8")?;
+        let port = address.port().to_string();
+        let (program, mut command) = if let Some(path) = installed("nginx") {
+            fs::write(folder.0.join("nginx.conf"), nginx_conf(root, address))?;
+            let mut command = namespace.command(path);
+            command.args(["-p", root, "-c", "nginx.conf", "-e", "stderr"]);
+            ("nginx", command)
+        } else if let Some(path) = installed("busybox") {
+            let mut command = namespace.command(path);
+            command.args(["httpd", "-f", "-p", &address.to_string(), "-h", root]);
+            ("busybox httpd", command)
+        } else if let Some(path) = installed("python3") {
+            let mut command = namespace.command(path);
+            let bind = address.ip().to_string();
+            command.args(["-m", "http.server", &port, "--bind", &bind, "--directory", root]);
+            ("python3 -m http.server", command)
+        } else {
+            bail!("no web server: install nginx or busybox, or python3");
+        };
+        let mut process = Process::spawn(&mut command)?;
+        wait_until(&format!("{program} serves a page"), READY_LIMIT, || {
+            ensure!(process.is_running()?, "{program} ended early: {}", process.stderr().trim());
+            Ok(client.enter(|| connect(address))?.is_ok())
+        })
+        .with_context(|| process.stderr().trim().to_string())?;
+        Ok(Server { _process: process, _folder: folder, program })
+    }
+}
+
+/// In one process that is nobody's child but ours, and writes nothing outside its folder.
+fn nginx_conf(root: &str, address: SocketAddrV4) -> String {
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .iter()
+        .map(|name| format!("{name}_temp_path {root}/{name};\n"))
+        .collect();
+    format!(
+        "daemon off;\nmaster_process off;\npid {root}/nginx.pid;\nevents {{}}\nhttp {{\naccess_log off;\n{temporary}\
+         server {{ listen {address}; root {root}; }}\n}}\n"
+    )
+}
+
+/// Where a program is, in the folders of root as well.
+fn installed(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    // A shim is there for programs that are not.
+    let runs = |path: &PathBuf| {
+        let help = if program == "nginx" { "-v" } else { "--help" };
+        Command::new(path).arg(help).output().is_ok_and(|done| done.status.success())
+    };
+    folders.map(|folder| folder.join(program)).find(|path| path.is_file() && runs(path))
+}
+
+/// What became of a client's connections.
+#[derive(Debug, Default)]
+pub struct Connections {
+    /// How long each of those that succeeded took.
+    pub took: Histogram,
+    /// How many succeeded.
+    pub count: u64,
+    /// How many failed.
+    pub failed: u64,
+    /// Why the first of them did.
+    pub failure: Option<String>,
+}
+
+impl Connections {
+    /// Counts all of another client's.
+    pub fn merge(&mut self, other: &Connections) {
+        self.took.merge(&other.took);
+        self.count += other.count;
+        self.failed += other.failed;
+        self.failure = self.failure.take().or_else(|| other.failure.clone());
+    }
+}
+
+/// Connects from a namespace for `time`, once in each `interval`.
+pub fn connect_for(
+    namespace: &Namespace,
+    address: SocketAddrV4,
+    time: Duration,
+    interval: Duration,
+) -> Result<Connections> {
+    namespace.enter(|| {
+        let mut connections = Connections::default();
+        let (end, mut due) = (now() + time, now());
+        while now() < end {
+            interrupt::check()?;
+            std::thread::sleep(due.saturating_duration_since(now()));
+            let begin = now();
+            due = begin.max(due + interval);
+            match connect(address) {
+                Ok(()) => {
+                    connections.took.add(begin.elapsed().as_nanos() as u64);
+                    connections.count += 1;
+                }
+                Err(error) => {
+                    connections.failed += 1;
+                    connections.failure.get_or_insert_with(|| format!("{error:#}"));
+                }
+            }
+        }
+        Ok(connections)
+    })?
+}
+
+/// One connection.
+fn connect(address: SocketAddrV4) -> Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address.into(), CONNECTION_LIMIT).context("connecting")?;
+    stream.set_read_timeout(Some(CONNECTION_LIMIT))?;
+    stream.write_all(REQUEST.as_bytes()).context("asking")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("reading the answer")?;
+    ensure!(answer.starts_with("HTTP/1.") && answer.ends_with(PAGE), "an answer of {answer:?}");
+    Ok(())
+}
