@@ -40,6 +40,11 @@ impl Account {
         self.dropped.add(reason, len_bytes);
     }
 
+    /// Counts packets that are dropped together.
+    pub fn drop_all(&mut self, reason: DropReason, dropped: Count) {
+        self.dropped.add_all(reason, dropped);
+    }
+
     /// Takes a packet off the books that moves to another place: there it is accepted, here it never was.
     pub fn move_out(&mut self, len_bytes: u32) {
         self.accepted.sub(len_bytes);

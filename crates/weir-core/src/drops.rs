@@ -104,6 +104,11 @@ impl DropCounts {
         self.counts[reason as usize].add(len_bytes);
     }
 
+    /// Counts packets that were dropped together.
+    pub fn add_all(&mut self, reason: DropReason, dropped: Count) {
+        self.counts[reason as usize].merge(dropped);
+    }
+
     /// What was dropped for `reason`.
     pub fn get(&self, reason: DropReason) -> Count {
         self.counts[reason as usize]

@@ -13,7 +13,7 @@ use weir_core::shaper::tbf::TbfError;
 use crate::between::{Between, Way};
 use crate::crossing::Crossing;
 use crate::egress::Egress;
-use crate::end::End;
+use crate::end::{End, Gone};
 use crate::exit::Exit;
 use crate::frames::Frames;
 use crate::intake::{Intake, QUANTUM_BYTES};
@@ -30,6 +30,8 @@ pub struct Shares {
     pub held_packets_max: u64,
     /// The most packets that a poll brings.
     pub poll_budget_max: u32,
+    /// Receive queues that a port may have that is not there yet.
+    pub queues_gone: usize,
     /// A random number, so that nobody can prepare addresses that collide.
     pub seed: u64,
 }
@@ -62,7 +64,7 @@ impl std::error::Error for PlanError {}
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// A worker that owns its portion of a plan: these ports, each with its place there, in order, and the stages; of one end of a wire its
-    /// side of the crossing.
+    /// side of the crossing. Ports of its portion that are missing are not there yet.
     ///
     /// # Errors
     /// If the plan cannot be carried out so.
@@ -74,15 +76,19 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         shares: Shares,
         now_ns: u64,
     ) -> Result<Worker<P>, PlanError> {
-        let Shares { held_packets_max, poll_budget_max, seed } = shares;
+        let Shares { held_packets_max, poll_budget_max, queues_gone, seed } = shares;
         let Portion { plan, owners, worker } = portion;
         let is_apart = |&[one, other]: &[Attachment; 2]| owners.of(one) != owners.of(other);
         if plan.links.iter().any(is_apart) && crossing.is_none() {
             return Err(PlanError::Apart);
         }
+        let is_here = |index: usize| ports.iter().any(|(here, _)| *here == index);
+        let portion: Vec<_> = (0..plan.ports.len()).filter(|&port| owners.ports[port] == worker).collect();
+        let absent: Vec<_> = portion.iter().copied().filter(|&port| !is_here(port)).collect();
         let mut receive_queues = vec![0; plan.ports.len()];
         ports.iter().for_each(|(index, port)| receive_queues[*index] = port.queues());
-        let fed = fed_by(plan, ports.iter().map(|(index, _)| *index));
+        absent.iter().for_each(|&index| receive_queues[index] = queues_gone);
+        let fed = fed_by(plan, portion.into_iter());
         let mut egress = Egress::new(&receive_queues, !plan.stages.is_empty());
         for &(out, ref feeders) in &fed {
             let queues: usize = feeders.iter().map(|&port| receive_queues[port]).sum();
@@ -109,16 +115,22 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             let ways = (0..planned.kind.ports()).map(|port| way(Attachment::Stage(number, port)));
             stages.push((stage, ways.collect::<Result<_, _>>()?));
         }
-        let mut ends = Vec::new();
-        for (index, port) in ports {
+        let intake = |index: usize, queues: usize| {
             let reach = fed.iter().enumerate().filter(|(_, (_, feeders))| feeders.contains(&index));
             let reach = reach.map(|(queue, _)| queue).collect();
             let way = way(Attachment::Port(index))?;
-            let intake =
-                Intake::new(index as u16, port.queues(), way, reach, poll_budget_max, &egress, now_ns);
+            Ok(Intake::new(index as u16, queues, way, reach, poll_budget_max, &egress, now_ns))
+        };
+        let mut ends = Vec::new();
+        for (index, port) in ports {
+            let intake = intake(index, port.queues())?;
             ends.push(End { index, port, intake, exit: Exit::default(), packet_bytes_max: 0 });
         }
-        let mut worker = Worker::of(ends, Between::new(frames, egress, stages), crossing);
+        let mut gone = Vec::new();
+        for index in absent {
+            gone.push(Gone { index, intake: intake(index, 0)?, exit: Exit::default() });
+        }
+        let mut worker = Worker::of(ends, gone, Between::new(frames, egress, stages), crossing);
         for (index, planned) in plan.ports.iter().enumerate() {
             if let Some(classes) = &planned.classes {
                 worker.set_classes(index, classes, now_ns);

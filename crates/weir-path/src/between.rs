@@ -91,6 +91,13 @@ impl Between {
         kept
     }
 
+    /// Makes the stage that a way leads to forget who came by it.
+    pub fn forget(&mut self, way: Way) {
+        if let Way::Stage(stage, port) = way {
+            self.stages[stage].stage.forget(port);
+        }
+    }
+
     /// Moves packets on, and leaves none; `landed` is told each place that one came to, and whether it is full now.
     pub fn take(
         &mut self,

@@ -9,9 +9,12 @@
 //!
 //! The flows of a class are the receive queues of all ports, and one more for what stages make themselves.
 //!
+//! A queue whose port is gone is closed: it keeps nothing, has room for everything, and drops what comes as `port-gone`, so that it holds
+//! nobody.
+//!
 //! Owner: one worker. Limits: a place is exceeded by one poll of each receive queue at the most.
 
-use weir_core::drops::Count;
+use weir_core::drops::{Count, DropReason};
 use weir_core::packet::Meta;
 use weir_core::shaper::backlog::Refused;
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
@@ -33,6 +36,8 @@ pub struct EgressQueue {
     held_packets_max: u64,
     /// Released and not gone, as far as is known.
     departing: u64,
+    /// Its port is gone.
+    is_closed: bool,
     counts: EgressCounts,
 }
 
@@ -68,6 +73,8 @@ pub struct Egress {
     queues: Vec<EgressQueue>,
     /// The first flow of each port's receive queues; and how many flows there are.
     first_flow: Box<[usize]>,
+    /// How many receive queues each port has at the most.
+    receive_queues: Box<[usize]>,
     flows: usize,
     places: Places,
     /// The places that are full and keep a receive queue with packets from being polled.
@@ -75,7 +82,7 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// None yet, for packets that come in by ports of so many receive queues each, and from stages if there are any.
+    /// None yet, for packets that come in by ports of so many receive queues each at the most, and from stages if there are any.
     pub fn new(receive_queues: &[usize], has_stages: bool) -> Egress {
         let mut flows = 0;
         let first_flow = receive_queues.iter().map(|queues| {
@@ -85,6 +92,7 @@ impl Egress {
         });
         Egress {
             first_flow: first_flow.collect(),
+            receive_queues: receive_queues.into(),
             flows: flows + usize::from(has_stages),
             queues: Vec::new(),
             places: Places::default(),
@@ -112,10 +120,30 @@ impl Egress {
             shaping: Shaping::new(size, limits, now_ns)?,
             held_packets_max,
             departing: 0,
+            is_closed: false,
             counts: EgressCounts { qlimit: held_packets_max, ..EgressCounts::default() },
         });
         self.number_places();
         Ok(())
+    }
+
+    /// How many receive queues a port may have.
+    pub fn receive_queues_max(&self, port: usize) -> usize {
+        self.receive_queues[port]
+    }
+
+    /// The port of a queue is gone: drops all that waits, and what comes.
+    pub(crate) fn close(&mut self, egress: usize, frames: &mut Frames, now_ns: u64) {
+        self.end_blocked(egress, now_ns);
+        let queue = &mut self.queues[egress];
+        queue.is_closed = true;
+        queue.departing = 0;
+        queue.shaping.drop_all(DropReason::PortGone, &mut frames.pool);
+    }
+
+    /// The port of a queue is there.
+    pub(crate) fn open(&mut self, egress: usize) {
+        self.queues[egress].is_closed = false;
     }
 
     /// The queues.
@@ -160,6 +188,9 @@ impl Egress {
     /// Puts a packet into its class; which place that is, and whether it is full now. What the class refuses ends here.
     #[inline]
     pub fn enqueue(&mut self, egress: usize, mut packet: PathPacket, frames: &mut Frames) -> (Place, bool) {
+        if self.queues[egress].is_closed {
+            return (self.refuse(egress, packet, frames), false);
+        }
         let flow = self.flow(&packet.meta);
         let EgressQueue { shaping, counts, .. } = &mut self.queues[egress];
         let bytes = packet.bytes(frames.pool.memory());
@@ -176,6 +207,16 @@ impl Egress {
         counts.held_max = counts.held_max.max(shaping.held().packets);
         let place = Place { egress, class };
         (place, !self.has_room(place))
+    }
+
+    /// Drops a packet whose port is gone; where it would have waited.
+    #[cold]
+    fn refuse(&mut self, egress: usize, packet: PathPacket, frames: &mut Frames) -> Place {
+        let EgressQueue { shaping, counts, .. } = &mut self.queues[egress];
+        shaping.refuse(DropReason::PortGone, packet.len_bytes.into());
+        counts.refused += 1;
+        frames.pool.give(packet.frame);
+        self.default_place(egress)
     }
 
     /// Whether packets may be brought in for a place.

@@ -1,4 +1,4 @@
-//! A port of a worker: what comes in by it, and what goes out by it.
+//! A port of a worker: what comes in by it, and what goes out by it; and what is left of one that is gone.
 //!
 //! Ownership: all of it is one worker's, that of the [`crate::worker::Worker`] it is in.
 
@@ -17,4 +17,14 @@ pub struct End<P> {
     pub exit: Exit,
     /// The longest packet that comes in here, in bytes.
     pub packet_bytes_max: u64,
+}
+
+/// What there is of a port that is gone, or not there yet: its books, and its place.
+pub struct Gone {
+    /// Its place in the plan.
+    pub index: usize,
+    /// What came in here.
+    pub intake: Intake,
+    /// What went out here.
+    pub exit: Exit,
 }

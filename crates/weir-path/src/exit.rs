@@ -66,6 +66,12 @@ impl Exit {
         });
     }
 
+    /// The port is gone, and what was on its way out with it.
+    pub fn abandon(&mut self, port: &impl TransmitRing) {
+        self.account.drop_all(DropReason::PortGone, port.in_flight());
+        (self.carrier, self.backoff) = (Carrier::default(), Backoff::default());
+    }
+
     /// Packets that have come here and are gone again, in whatever way.
     pub fn finished(&self, port: &impl TransmitRing) -> u64 {
         self.account.accepted.packets - port.in_flight().packets

@@ -47,6 +47,8 @@ pub struct Intake {
     poll_budget: u32,
     backlogged: Box<[bool]>,
     received: Vec<PathPacket>,
+    /// Polls and wakes that brought nothing, of queues before these.
+    empty_before: [u64; 2],
 }
 
 impl Intake {
@@ -73,7 +75,24 @@ impl Intake {
             poll_budget: poll_budget_max,
             backlogged: vec![false; queues].into_boxed_slice(),
             received: Vec::with_capacity(POLL_PACKETS_MAX as usize * 2),
+            empty_before: [0; 2],
         }
+    }
+
+    /// Begins anew with so many queues, of which nothing is known: the port is another.
+    pub(crate) fn begin_anew(&mut self, queues: usize, egress: &Egress, now_ns: u64) {
+        let (port, way, reach) = (self.port, self.way, std::mem::take(&mut self.reach));
+        let empty_before = [self.empty_polls(), self.empty_wakes()];
+        *self = Intake {
+            empty_before,
+            ..Intake::new(port, queues, way, reach, self.poll_budget_max, egress, now_ns)
+        };
+        self.follow(egress, None, &[]);
+    }
+
+    /// Where its packets go.
+    pub(crate) fn way(&self) -> Way {
+        self.way
     }
 
     /// Places have other numbers now. The classes of an egress queue may have changed: `moved` says for each queue where its packets wait
@@ -228,12 +247,12 @@ impl Intake {
 
     /// Polls that brought nothing.
     pub fn empty_polls(&self) -> u64 {
-        self.order.empty_polls()
+        self.empty_before[0] + self.order.empty_polls()
     }
 
     /// Times that a blocked queue was given room and had nothing.
     pub fn empty_wakes(&self) -> u64 {
-        self.order.empty_wakes()
+        self.empty_before[1] + self.order.empty_wakes()
     }
 }
 

@@ -17,6 +17,7 @@ pub mod egress;
 pub mod end;
 pub mod exit;
 pub mod frames;
+pub mod gone;
 pub mod intake;
 pub mod owners;
 pub mod packet;

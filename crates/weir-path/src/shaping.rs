@@ -19,6 +19,7 @@
 //! Owner: one worker. Limits: a change to another kind of tree, or of a class's parent, begins with full buckets.
 
 mod change;
+mod refuse;
 mod release;
 mod rows;
 
@@ -62,7 +63,7 @@ pub struct Shaping {
     /// The longest packet that comes. Buckets of a tree admit while they are not in debt, so they are a packet less deep than the burst.
     packet_bytes_max: u64,
     tree: Option<Sharing>,
-    /// Books of classes that are no more.
+    /// Books of classes that are no more, and of what was refused before any class.
     retired: Account,
     /// How many packets one class may hold.
     packets_share: u64,

@@ -134,6 +134,14 @@ impl Stage {
         next_ns
     }
 
+    /// Forgets who was heard at a port: nobody is there any more.
+    pub fn forget(&mut self, port: u16) {
+        match &mut self.decision {
+            Decision::Bridge(bridge) => bridge.forget(port),
+            Decision::Router(router) => router.forget(port),
+        }
+    }
+
     /// Its books.
     pub fn account(&self) -> &Account {
         &self.account

@@ -26,7 +26,7 @@ use crate::between::Between;
 use crate::classes::Classes;
 use crate::crossing::Crossing;
 use crate::egress::EgressQueue;
-use crate::end::End;
+use crate::end::{End, Gone};
 use crate::frames::Frames;
 use crate::place::Place;
 use crate::port::{ReceiveQueues, TransmitRing};
@@ -56,8 +56,10 @@ impl Pass {
 
 /// What one worker owns.
 pub struct Worker<P> {
-    ends: Vec<End<P>>,
-    between: Between,
+    pub(crate) ends: Vec<End<P>>,
+    /// Ports that are not here, in order like those that are (`gone.rs`).
+    pub(crate) gone: Vec<Gone>,
+    pub(crate) between: Between,
     crossing: Option<Crossing>,
     /// What this worker waits for that the other has.
     backoff: Backoff,
@@ -67,11 +69,18 @@ pub struct Worker<P> {
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// Of ports, what lies between, and for one end of a wire the crossing to the worker of the other.
-    pub(crate) fn of(ends: Vec<End<P>>, between: Between, crossing: Option<Crossing>) -> Worker<P> {
+    pub(crate) fn of(
+        ends: Vec<End<P>>,
+        gone: Vec<Gone>,
+        between: Between,
+        crossing: Option<Crossing>,
+    ) -> Worker<P> {
         let mut worker =
-            Worker { ends, between, crossing, backoff: Backoff::default(), waited_for: Vec::new() };
+            Worker { ends, gone, between, crossing, backoff: Backoff::default(), waited_for: Vec::new() };
         worker.follow(None, &[]);
         worker.tune();
+        let gone: Vec<_> = worker.gone.iter().map(|gone| gone.index).collect();
+        gone.into_iter().for_each(|index| worker.close(index, 0));
         worker
     }
 

@@ -189,7 +189,7 @@ impl Datapath {
             held_packets_max(free, ports.len(), *workers).ok_or_else(|| too_little_memory(queues, config))?;
         let directions = (0..ports.len()).map(|direction| &plan.ports[kind.exit_of(direction)]);
         warnings.extend(look_over::limits(directions, held_packets_max));
-        let shares = Shares { held_packets_max, poll_budget_max, seed: random_seed() };
+        let shares = Shares { held_packets_max, poll_budget_max, queues_gone: 0, seed: random_seed() };
         let parts = parts(plan, &owners, ports, shares, frames, umem, now_ns)?;
         let names = plan.ports.iter().map(|port| port.interface.clone()).collect();
         let constants = Constants {

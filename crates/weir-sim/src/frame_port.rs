@@ -29,6 +29,8 @@ pub struct FramePort {
     in_flight: Vec<u32>,
     /// What left, in order.
     pub left: Vec<Vec<u8>>,
+    /// Whether what leaves is not finished with.
+    pub is_stuck: bool,
 }
 
 impl FramePort {
@@ -126,6 +128,9 @@ impl TransmitRing for FramePort {
     }
 
     fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(u32, Completion)) {
+        if self.is_stuck {
+            return;
+        }
         self.in_flight.drain(..).for_each(|len_bytes| each(len_bytes, Completion::Delivered));
     }
 

@@ -94,7 +94,8 @@ impl WeirWire {
         };
         let planned = |limits| PortPlan { interface: "modelled".into(), limits, classes: None };
         let plan = Plan::wire([planned(None), planned(Some(parameters.limits))]);
-        let shares = Shares { held_packets_max: u64::from(FRAMES / 2), poll_budget_max, seed: 0 };
+        let shares =
+            Shares { held_packets_max: u64::from(FRAMES / 2), poll_budget_max, queues_gone: 0, seed: 0 };
         let ports = vec![(0, port(parameters.queues)), (1, port(1))];
         let worker = Worker::new(
             Portion { plan: &plan, owners: &Owners::alone(&plan), worker: 0 },

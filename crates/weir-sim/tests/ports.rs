@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use weir_core::drops::Count;
 use weir_core::net::bridge::AGEING_NS;
 use weir_core::net::route::Interface;
 use weir_core::net::router::{RouterSettings, StaticNeighbour};
@@ -11,11 +12,14 @@ use weir_path::assembly::{PlanError, Shares};
 use weir_path::frames::Frames;
 use weir_path::owners::{Owners, Portion};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
-use weir_path::port::POLL_PACKETS_MAX;
+use weir_path::port::{POLL_PACKETS_MAX, TransmitRing};
 use weir_path::worker::Worker;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_sim::frame_port::FramePort;
+
+#[path = "ports/gone.rs"]
+mod gone;
 
 const FRAMES: u32 = 8192;
 const FRAME_BYTES: u32 = 2048;
@@ -73,11 +77,17 @@ fn bridge(name: &str, ports: u16) -> StagePlan {
 }
 
 fn worker(plan: &Plan, queues: usize) -> Worker<FramePort> {
+    worker_of(plan, queues, 0..plan.ports.len())
+}
+
+/// One that has these ports of the plan at first.
+fn worker_of(plan: &Plan, queues: usize, ports: std::ops::Range<usize>) -> Worker<FramePort> {
     let frames = Frames::new(Pool::new(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap()));
-    let ports: Vec<_> = (0..plan.ports.len()).map(|port| (port, FramePort::new(queues))).collect();
+    let ports: Vec<_> = ports.map(|port| (port, FramePort::new(queues))).collect();
     let shares = Shares {
         held_packets_max: u64::from(FRAMES) / plan.ports.len() as u64,
         poll_budget_max: POLL_PACKETS_MAX,
+        queues_gone: queues,
         seed: 7,
     };
     Worker::new(Portion { plan, owners: &Owners::alone(plan), worker: 0 }, ports, frames, None, shares, 0)
@@ -87,7 +97,18 @@ fn worker(plan: &Plan, queues: usize) -> Worker<FramePort> {
 /// One pass; every place's books balance after it.
 fn pass(worker: &mut Worker<FramePort>, now_ns: u64) -> (usize, Option<u64>) {
     let pass = worker.pass(now_ns).unwrap();
+    require_balance(worker);
+    (pass.moved, pass.wake_ns)
+}
+
+fn require_balance(worker: &Worker<FramePort>) {
     let between = worker.between();
+    for end in worker.ends() {
+        assert!(end.exit.account().balances(end.port.in_flight()), "the exit of port {}", end.index);
+    }
+    for gone in worker.gone() {
+        assert!(gone.exit.account().balances(Count::default()), "the exit of port {}", gone.index);
+    }
     for queue in between.egress.queues() {
         assert!(queue.shaping.account().balances(queue.shaping.held()), "egress queue {}", queue.port);
     }
@@ -97,7 +118,6 @@ fn pass(worker: &mut Worker<FramePort>, now_ns: u64) -> (usize, Option<u64>) {
     let held = between.egress.held().packets + between.kept().packets;
     let census = worker.frames().pool.census();
     assert_eq!(u64::from(worker.frames().loans.count()) + held, census.out, "frames of what is held");
-    (pass.moved, pass.wake_ns)
 }
 
 /// Passes until nothing moves; when the next is due.
@@ -332,7 +352,7 @@ fn a_plan_with_a_loose_end_is_refused() {
     plan.links.pop();
     let frames = Frames::new(Pool::new(FrameMemory::new(1024, FRAME_BYTES).unwrap()));
     let ports = (0..2).map(|port| (port, FramePort::new(1))).collect();
-    let shares = Shares { held_packets_max: 256, poll_budget_max: 16, seed: 0 };
+    let shares = Shares { held_packets_max: 256, poll_budget_max: 16, queues_gone: 0, seed: 0 };
     let refused = Worker::new(
         Portion { plan: &plan, owners: &Owners::alone(&plan), worker: 0 },
         ports,

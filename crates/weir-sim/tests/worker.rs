@@ -55,7 +55,7 @@ fn plan(limits: Option<TbfConfig>) -> Plan {
 }
 
 fn shares(held_packets_max: u64) -> Shares {
-    Shares { held_packets_max, poll_budget_max: POLL_PACKETS_MAX, seed: 0 }
+    Shares { held_packets_max, poll_budget_max: POLL_PACKETS_MAX, queues_gone: 0, seed: 0 }
 }
 
 impl Bench {

@@ -339,6 +339,17 @@ impl<P: Packet> Neighbours<P> {
         Count { packets: self.held_packets, bytes: self.held_bytes }
     }
 
+    /// Forgets those of an interface that were learned, are not being asked, and have no packets waiting.
+    pub(super) fn forget(&mut self, interface: u16) {
+        for at in 0..self.places.entries.len() {
+            let entry = &self.places.entries[at];
+            let is_learned = matches!(entry.state, State::Reachable | State::Stale);
+            if is_learned && entry.station.interface == interface && entry.promised == 0 {
+                self.places.forget(at as u32);
+            }
+        }
+    }
+
     /// What is known of a station.
     pub(super) fn state(&self, station: Station) -> Option<State> {
         self.places.find(station).map(|at| self.places.entries[at as usize].state)

@@ -326,3 +326,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_interface_that_is_gone_has_no_neighbours_but_those_that_are_configured() {
+    let mut neighbours = neighbours(8);
+    for last in [1, 2, 9] {
+        neighbours.heard(station(last), THEIRS, OWN, 0);
+    }
+    neighbours.answered(station(2), THEIRS, 0);
+    let elsewhere = Station::v4(0, [10, 0, 0, 77]);
+    let permanent = Station::v4(0, [10, 0, 0, 3]);
+    assert!(neighbours.add_permanent(permanent, THEIRS, OWN, 0));
+    neighbours.forget(1);
+    assert_eq!(neighbours.taken(), [4, 0], "another interface");
+    neighbours.forget(0);
+    assert_eq!(neighbours.taken(), [1, 0]);
+    assert_eq!([station(1), station(2), station(9), elsewhere].map(|who| neighbours.state(who)), [None; 4]);
+    assert_eq!(neighbours.state(permanent), Some(State::Permanent));
+    assert!(matches!(offer(&mut neighbours, 2, 0, S), Resolved::Wait(_)), "it is asked for anew");
+}

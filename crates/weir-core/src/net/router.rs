@@ -260,6 +260,12 @@ impl<P: Packet> Router<P> {
         self.table = table;
     }
 
+    /// Forgets who was heard on an interface, where others may be when it is joined again. Who is asked just now is not forgotten, and
+    /// given up soon.
+    pub fn forget(&mut self, interface: u16) {
+        self.neighbours.forget(interface);
+    }
+
     /// What waits for neighbours.
     pub fn held(&self) -> Count {
         self.neighbours.held()

@@ -1,0 +1,65 @@
+//! A port that goes while others carry on, and comes back.
+//!
+//! ```text
+//! there --take_port--> gone       what it had received is taken in; what is bound for it is dropped as `port-gone`, and is from now on
+//!   ^                    |        who was heard behind it is forgotten
+//!   +-----give_port------+        its queue, limits and classes are as before, and empty
+//! ```
+//!
+//! Rule: nothing that is not bound for the port is lost, held or reordered. Conservation (invariant 1) holds at every instant: what was on
+//! its way out counts as dropped, as nobody tells what became of it.
+//!
+//! Owner: one worker. Limits: it comes back with as many receive queues as the plan had room for, or fewer. Frames that are with its
+//! device stay on loan until whoever closes that takes them back.
+
+use crate::end::{End, Gone};
+use crate::port::{ReceiveQueues, TransmitRing};
+use crate::worker::Worker;
+
+impl<P: ReceiveQueues + TransmitRing> Worker<P> {
+    /// Takes a port out that is gone; none if it is not here.
+    pub fn take_port(&mut self, index: usize, now_ns: u64) -> Option<P> {
+        let at = self.ends.binary_search_by_key(&index, |end| end.index).ok()?;
+        self.complete();
+        self.collect(index, now_ns);
+        let End { port, intake, mut exit, .. } = self.ends.remove(at);
+        exit.abandon(&port);
+        self.between.forget(intake.way());
+        let after = self.gone.partition_point(|gone| gone.index < index);
+        self.gone.insert(after, Gone { index, intake, exit });
+        self.close(index, now_ns);
+        Some(port)
+    }
+
+    /// Drops what is bound for a port that is not here.
+    pub(crate) fn close(&mut self, index: usize, now_ns: u64) {
+        if let Some(queue) = self.between.egress.of_port(index) {
+            self.between.egress.close(queue, &mut self.between.frames, now_ns);
+        }
+    }
+
+    /// Takes a port in that was gone, or not there yet. How long packets are that come in is to be said anew.
+    ///
+    /// # Errors
+    /// The port, if it is not gone, or has more receive queues than there is room for.
+    pub fn give_port(&mut self, index: usize, port: P, now_ns: u64) -> Result<(), P> {
+        let Ok(at) = self.gone.binary_search_by_key(&index, |gone| gone.index) else { return Err(port) };
+        if port.queues() > self.between.egress.receive_queues_max(index) {
+            return Err(port);
+        }
+        let Gone { mut intake, exit, .. } = self.gone.remove(at);
+        intake.begin_anew(port.queues(), &self.between.egress, now_ns);
+        let after = self.ends.partition_point(|end| end.index < index);
+        self.ends.insert(after, End { index, port, intake, exit, packet_bytes_max: 0 });
+        if let Some(queue) = self.between.egress.of_port(index) {
+            self.between.egress.open(queue);
+        }
+        self.tune();
+        Ok(())
+    }
+
+    /// The ports that are gone, or not there yet.
+    pub fn gone(&self) -> &[Gone] {
+        &self.gone
+    }
+}
