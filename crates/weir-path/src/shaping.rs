@@ -20,7 +20,6 @@
 
 mod change;
 mod refuse;
-mod release;
 mod rows;
 
 use std::sync::Arc;
@@ -35,14 +34,17 @@ use weir_core::shaper::class::{Class, ClassSize};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 
 use crate::classes::{Classes, FRAME_BYTES};
+use crate::frames::Frames;
 use crate::packet::PathPacket;
-pub use release::{Release, ReleaseCounts};
 pub use rows::Row;
 
 /// Where packets go that pass all limits; beyond every class of a tree.
 pub const FREE: usize = u16::MAX as usize;
 /// The longest that departures are gathered for, in nanoseconds: a wake-up for each packet would cost more.
 const GATHER_NS_MAX: u64 = 250_000;
+
+/// The most packets that leave in one pass.
+const BURST: usize = 64;
 
 /// What holds for all that a direction ever shapes by.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +55,26 @@ pub struct Size {
     pub packets_max: usize,
     /// The quantum of the fair queues, and the least credit.
     pub quantum_bytes: u32,
+}
+
+/// What left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Release {
+    /// How many packets.
+    pub packets: usize,
+    /// When the next may leave, if it is time that it waits for.
+    pub wake_ns: Option<u64>,
+}
+
+/// What a direction counts where packets leave its classes, apart from the books of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReleaseCounts {
+    /// Packets that left in the pass that brought them in.
+    pub dispatched: u64,
+    /// Packets that left later.
+    pub delayed: u64,
+    /// Packets that were dropped after they had waited.
+    pub dropped: u64,
 }
 
 /// The classes of one direction.
@@ -162,6 +184,42 @@ impl Shaping {
         }
     }
 
+    /// Lets out what the classes admit, `room` packets at the most. Departures are gathered, never for so long that a bucket would
+    /// overflow: a wake-up for each packet would cost more.
+    pub fn release(
+        &mut self,
+        room: u32,
+        frames: &mut Frames,
+        now_ns: u64,
+        mut out: impl FnMut(PathPacket, &mut Frames),
+    ) -> Release {
+        let most = BURST.min(room as usize);
+        let mut packets = 0;
+        while packets < most {
+            match self.dequeue(now_ns) {
+                Dequeue::Packet(_, packet) => {
+                    packets += 1;
+                    if packet.meta.arrival_ns == now_ns {
+                        self.released.dispatched += 1;
+                    } else {
+                        self.released.delayed += 1;
+                    }
+                    out(packet, frames);
+                }
+                Dequeue::Dropped(_, packet) => {
+                    self.released.dropped += 1;
+                    frames.pool.give(packet.frame);
+                }
+                Dequeue::NotBefore(ready_ns) => {
+                    let wake_ns = Some(ready_ns.max(now_ns + self.gather_ns));
+                    return Release { packets, wake_ns };
+                }
+                Dequeue::Empty => break,
+            }
+        }
+        Release { packets, wake_ns: None }
+    }
+
     /// The next packet that may leave now.
     #[inline]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<PathPacket> {
@@ -221,6 +279,11 @@ impl Shaping {
             Some(tree) if class == FREE => Some(tree.free.blocked_mut()),
             _ => self.shaper.blocked_mut(class),
         }
+    }
+
+    /// What was counted where packets left.
+    pub fn released(&self) -> ReleaseCounts {
+        self.released
     }
 
     /// What waits in all classes.
