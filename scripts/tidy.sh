@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What no compiler checks: file headers, file length, leftovers, white space.
+# What no compiler checks: file headers, file length, leftovers, white space, names (names.sh), the walk of ARCHITECTURE.md (walk.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,5 +37,8 @@ for file in "${files[@]}"; do
         fault "$file: something is left to do"
     fi
 done
+
+scripts/names.sh || faults=$((faults + 1))
+scripts/walk.sh || faults=$((faults + 1))
 
 [[ $faults -eq 0 ]] || { echo "tidy: $faults faults" >&2; exit 1; }

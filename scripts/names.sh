@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# A public type has a name of its own in the product crates, so that a reader who meets one knows which it is. names.txt beside this lists the
+# names that are still in several files; it only shrinks: a new one is a fault, and so is one that is listed and no longer needs to be.
+# `names.sh --shrink` takes the latter out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+list=scripts/names.txt
+
+# NAME FILE for each public type, without what is compiled for tests alone; two in one file are one for each way of building.
+types() {
+    local file
+    git ls-files --cached --others --exclude-standard 'crates/*.rs' | while read -r file; do
+        [[ -f $file && $file == crates/*/src/* && $file != crates/weir-sim/* && $file != *tests.rs ]] || continue
+        awk -v file="$file" '
+            /^#\[cfg\((all\()?test/ { exit }
+            match($0, /^ *pub (struct|enum|trait|type|union) [A-Za-z0-9]+/) {
+                split(substr($0, RSTART, RLENGTH), words, " +")
+                for (i in words) if (words[i] ~ /^(struct|enum|trait|type|union)$/) print words[i + 1], file
+            }' "$file"
+    done | LC_ALL=C sort -u
+}
+
+all=$(types)
+several=$(awk '{ print $1 }' <<<"$all" | uniq -d)
+new=$(LC_ALL=C comm -23 <(echo "$several") "$list")
+gone=$(LC_ALL=C comm -13 <(echo "$several") "$list")
+
+if [[ ${1:-} == --shrink ]]; then
+    LC_ALL=C comm -12 <(echo "$several") "$list" >"$list.new"
+    mv "$list.new" "$list"
+    gone=
+fi
+faults=0
+for name in $new; do
+    echo "names: $name is in several files; give one of the types another name:" >&2
+    awk -v name="$name" '$1 == name { print "    " $2 }' <<<"$all" >&2
+    faults=1
+done
+for name in $gone; do
+    echo "names: $name is in one file now: run scripts/names.sh --shrink" >&2
+    faults=1
+done
+exit "$faults"
