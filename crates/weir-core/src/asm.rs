@@ -30,7 +30,7 @@ pub enum Reg {
 /// The width of a memory access.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
-pub enum Size {
+pub enum Width {
     /// 32 bits.
     Word = 0x00,
     /// 16 bits.
@@ -200,28 +200,28 @@ impl Asm {
     }
 
     /// `dst = *(size *)(src + offset)`.
-    pub fn load(&mut self, size: Size, dst: Reg, src: Reg, offset: i16) {
+    pub fn load(&mut self, size: Width, dst: Reg, src: Reg, offset: i16) {
         self.slot(CLASS_LDX | MODE_MEM | size as u8, dst as u8, src as u8, offset, 0);
     }
 
     /// `*(size *)(dst + offset) = src`.
-    pub fn store(&mut self, size: Size, dst: Reg, offset: i16, src: Reg) {
+    pub fn store(&mut self, size: Width, dst: Reg, offset: i16, src: Reg) {
         self.slot(CLASS_STX | MODE_MEM | size as u8, dst as u8, src as u8, offset, 0);
     }
 
     /// `*(size *)(dst + offset) = immediate`.
-    pub fn store_imm(&mut self, size: Size, dst: Reg, offset: i16, immediate: i32) {
+    pub fn store_imm(&mut self, size: Width, dst: Reg, offset: i16, immediate: i32) {
         self.slot(CLASS_ST | MODE_MEM | size as u8, dst as u8, 0, offset, immediate);
     }
 
     /// `*(u64 *)(dst + offset) += src`, in one.
     pub fn add_double(&mut self, dst: Reg, offset: i16, src: Reg) {
-        self.slot(CLASS_STX | MODE_ATOMIC | Size::Double as u8, dst as u8, src as u8, offset, ATOMIC_ADD);
+        self.slot(CLASS_STX | MODE_ATOMIC | Width::Double as u8, dst as u8, src as u8, offset, ATOMIC_ADD);
     }
 
     /// Swaps `*(u64 *)(dst + offset)` and `src`, in one; Linux 5.12.
     pub fn exchange_double(&mut self, dst: Reg, offset: i16, src: Reg) {
-        self.slot(CLASS_STX | MODE_ATOMIC | Size::Double as u8, dst as u8, src as u8, offset, ATOMIC_XCHG);
+        self.slot(CLASS_STX | MODE_ATOMIC | Width::Double as u8, dst as u8, src as u8, offset, ATOMIC_XCHG);
     }
 
     /// `src = atomic 32-bit fetch-and-add of src to *(dst + offset)`, sequentially consistent.
@@ -313,7 +313,7 @@ mod tests {
     fn encodes_as_the_instruction_set_says() {
         let mut asm = Asm::new();
         let end = asm.label();
-        asm.load(Size::Word, Reg::R2, Reg::R1, 16);
+        asm.load(Width::Word, Reg::R2, Reg::R1, 16);
         asm.op_imm(Op::Mov, Reg::R3, 2);
         asm.jump_if(Cond::Eq, Reg::R2, 7, end);
         asm.call(Helper::RedirectMap);

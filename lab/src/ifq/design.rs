@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use weir_core::dispatch::transmit::Device;
+use weir_core::dispatch::transmit::TransmitDevice;
 use weir_core::packet::{Meta, Packet};
 
 use crate::netisr::work::Cost;
@@ -101,7 +101,7 @@ impl MemoryDevice {
     }
 }
 
-impl Device<IfqPacket> for MemoryDevice {
+impl TransmitDevice<IfqPacket> for MemoryDevice {
     fn put(&mut self, packet: IfqPacket) -> Result<(), IfqPacket> {
         if !self.has_room() {
             return Err(packet);

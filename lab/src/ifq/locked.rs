@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use weir_core::dispatch::transmit::Device;
+use weir_core::dispatch::transmit::TransmitDevice;
 
 use super::design::{Costs, Counts, IfqPacket, MemoryDevice, QUEUE_PACKETS, Side};
 

@@ -41,7 +41,7 @@ mod bench {
     use weir_core::net::BURST_MAX;
     use weir_core::net::bridge::{AGEING_NS, Bridge, Egress};
     use weir_core::net::route::Interface;
-    use weir_core::net::route::trie::{Prefix, Trie};
+    use weir_core::net::route::trie::{Trie, TrieEntry};
     use weir_core::net::router::{Router, RouterSettings, StaticNeighbour, Verdict};
     use weir_core::packet::Carried;
 
@@ -337,7 +337,7 @@ mod bench {
                 [24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 22, 22, 23, 21, 20, 19, 18, 16];
             let prefix = |_| {
                 let len = LENGTHS[next() as usize % LENGTHS.len()];
-                Prefix { bits: next().to_be_bytes(), len, value: 1 + next() % 64 }
+                TrieEntry { bits: next().to_be_bytes(), len, value: 1 + next() % 64 }
             };
             let prefixes: Vec<_> = (0..500_000).map(prefix).collect();
             let mut seed = 1u32;

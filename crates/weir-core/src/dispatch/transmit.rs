@@ -34,7 +34,7 @@ use crate::packet::Packet;
 use crate::steer::rss::{BURST_MAX, Bits};
 
 /// What sends packets: the half of a port that only its owner may touch.
-pub trait Device<P> {
+pub trait TransmitDevice<P> {
     /// Takes a packet, or gives it back if it has no room.
     fn put(&mut self, packet: P) -> Result<(), P>;
 
@@ -169,7 +169,7 @@ impl<P: Packet> TransmitQueue<P> {
     }
 
     /// The owner's pass; how many packets the device took. Ends early when the device has no more room.
-    pub fn pass<D: Device<P>>(&mut self, device: &mut D) -> usize {
+    pub fn pass<D: TransmitDevice<P>>(&mut self, device: &mut D) -> usize {
         let mut left = self.len();
         if left == 0 {
             return 0;
@@ -217,7 +217,7 @@ impl<P: Packet> TransmitQueue<P> {
         })
     }
 
-    fn send_from<D: Device<P>>(&mut self, lane: usize, offered: usize, device: &mut D) -> usize {
+    fn send_from<D: TransmitDevice<P>>(&mut self, lane: usize, offered: usize, device: &mut D) -> usize {
         self.contention.tried += 1;
         for sent in 0..offered {
             let Some(packet) = self.lanes[lane].pop_front() else { return sent };

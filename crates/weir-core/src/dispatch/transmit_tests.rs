@@ -34,7 +34,7 @@ struct Ring {
     flushes: usize,
 }
 
-impl Device<Pkt> for Ring {
+impl TransmitDevice<Pkt> for Ring {
     fn put(&mut self, packet: Pkt) -> Result<(), Pkt> {
         if self.room == 0 {
             return Err(packet);

@@ -17,7 +17,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use crate::asm::{Asm, Cond, Helper, Label, Op, Reg, Size};
+use crate::asm::{Asm, Cond, Helper, Label, Op, Reg, Width};
 use crate::classify::{Classifier, Conditions, Subnet, Target};
 
 /// Where 40 bytes of a header fit, on the stack.
@@ -67,17 +67,17 @@ const LENGTH_MAX: i32 = 65_535;
 pub fn parse(asm: &mut Asm, link_header_bytes: i32) {
     let [ipv4, ipv6, ports, only_protocol, done] = [(); 5].map(|()| asm.label());
     for (word, absent) in [(FAMILY, 0), (PROTOCOL, -1), (DSCP, -1), (FROM_PORT, -1), (TO_PORT, -1)] {
-        asm.store_imm(Size::Double, Reg::R10, word, absent);
+        asm.store_imm(Width::Double, Reg::R10, word, absent);
     }
     for word in [FROM, FROM - 8, TO, TO - 8, BASE] {
-        asm.store_imm(Size::Double, Reg::R10, word, 0);
+        asm.store_imm(Width::Double, Reg::R10, word, 0);
     }
-    asm.store_imm(Size::Double, Reg::R10, START, FROM_NETWORK);
-    asm.load(Size::Word, Reg::R1, Reg::R6, SKB_LEN);
+    asm.store_imm(Width::Double, Reg::R10, START, FROM_NETWORK);
+    asm.load(Width::Word, Reg::R1, Reg::R6, SKB_LEN);
     asm.op_imm(Op::Sub, Reg::R1, link_header_bytes);
     asm.jump_if(Cond::SignedLe, Reg::R1, 0, done);
-    asm.store(Size::Double, Reg::R10, PRESENT, Reg::R1);
-    asm.load(Size::Word, Reg::R7, Reg::R6, SKB_PROTOCOL);
+    asm.store(Width::Double, Reg::R10, PRESENT, Reg::R1);
+    asm.load(Width::Word, Reg::R7, Reg::R6, SKB_PROTOCOL);
     jump_by_family(asm, ipv4, ipv6);
     skip_tags(asm, [ipv4, ipv6], done);
 
@@ -88,7 +88,7 @@ pub fn parse(asm: &mut Asm, link_header_bytes: i32) {
 
     // The transport is R7, its header at R9.
     asm.place(ports);
-    asm.store(Size::Double, Reg::R10, PROTOCOL, Reg::R7);
+    asm.store(Width::Double, Reg::R10, PROTOCOL, Reg::R7);
     let has_ports = asm.label();
     for protocol in WITH_PORTS {
         asm.jump_if(Cond::Eq, Reg::R7, protocol, has_ports);
@@ -97,13 +97,13 @@ pub fn parse(asm: &mut Asm, link_header_bytes: i32) {
     asm.place(has_ports);
     load_header(asm, 4, Some(done), done);
     for (word, at) in [(FROM_PORT, 0), (TO_PORT, 2)] {
-        load_number(asm, Size::Half, Reg::R1, at);
-        asm.store(Size::Double, Reg::R10, word, Reg::R1);
+        load_number(asm, Width::Half, Reg::R1, at);
+        asm.store(Width::Double, Reg::R10, word, Reg::R1);
     }
     asm.jump(done);
 
     asm.place(only_protocol);
-    asm.store(Size::Double, Reg::R10, PROTOCOL, Reg::R7);
+    asm.store(Width::Double, Reg::R10, PROTOCOL, Reg::R7);
     asm.place(done);
     for word in [FAMILY, PROTOCOL, DSCP, FROM_PORT, TO_PORT, FROM, FROM - 8, TO, TO - 8] {
         forget_to_the_verifier(asm, word);
@@ -113,8 +113,8 @@ pub fn parse(asm: &mut Asm, link_header_bytes: i32) {
 /// Leaves a word of the stack as it is, written in parts: what the kernel's verifier learns of it by one comparison it forgets by the next.
 /// Else it would check all rules again for each way on which the ones before can fail.
 fn forget_to_the_verifier(asm: &mut Asm, word: i16) {
-    asm.load(Size::Byte, Reg::R1, Reg::R10, word);
-    asm.store(Size::Byte, Reg::R10, word, Reg::R1);
+    asm.load(Width::Byte, Reg::R1, Reg::R10, word);
+    asm.store(Width::Byte, Reg::R10, word, Reg::R1);
 }
 
 /// `R7` = the number that `number` gives to where the packet goes, which has been parsed.
@@ -154,12 +154,12 @@ pub fn decide(asm: &mut Asm, classifier: &Classifier, number: impl Fn(Target) ->
 fn conditions(asm: &mut Asm, conditions: &Conditions, next: Label) {
     let subnets = [(FROM, conditions.from), (TO, conditions.to)];
     if let Some(subnet) = conditions.from.or(conditions.to) {
-        asm.load(Size::Double, Reg::R1, Reg::R10, FAMILY);
+        asm.load(Width::Double, Reg::R1, Reg::R10, FAMILY);
         asm.jump_if(Cond::Ne, Reg::R1, if subnet.address().is_ipv4() { 4 } else { 6 }, next);
     }
     for (word, wanted) in [(PROTOCOL, conditions.protocol), (DSCP, conditions.dscp)] {
         if let Some(wanted) = wanted {
-            asm.load(Size::Double, Reg::R1, Reg::R10, word);
+            asm.load(Width::Double, Reg::R1, Reg::R10, word);
             asm.jump_if(Cond::Ne, Reg::R1, wanted.into(), next);
         }
     }
@@ -177,7 +177,7 @@ fn conditions(asm: &mut Asm, conditions: &Conditions, next: Label) {
 
 fn port_in(asm: &mut Asm, word: i16, range: &RangeInclusive<u16>, next: Label) {
     let (start, end) = (i32::from(*range.start()), i32::from(*range.end()));
-    asm.load(Size::Double, Reg::R1, Reg::R10, word);
+    asm.load(Width::Double, Reg::R1, Reg::R10, word);
     if start == end {
         asm.jump_if(Cond::Ne, Reg::R1, start, next);
         return;
@@ -201,7 +201,7 @@ fn address_in(asm: &mut Asm, word: i16, subnet: Subnet, next: Label) {
             break;
         }
         let shift = bits - counting;
-        asm.load(Size::Double, Reg::R1, Reg::R10, word - 8 * index as i16);
+        asm.load(Width::Double, Reg::R1, Reg::R10, word - 8 * index as i16);
         if shift > 0 {
             asm.op_imm(Op::Rsh, Reg::R1, shift as i32);
         }
@@ -219,11 +219,11 @@ fn jump_by_family(asm: &mut Asm, ipv4: Label, ipv6: Label) {
 /// Goes past the tags that stand in the frame.
 fn skip_tags(asm: &mut Asm, [ipv4, ipv6]: [Label; 2], done: Label) {
     let [tagged4, tagged6] = [asm.label(), asm.label()];
-    asm.load(Size::Word, Reg::R1, Reg::R6, SKB_VLAN_PRESENT);
+    asm.load(Width::Word, Reg::R1, Reg::R6, SKB_VLAN_PRESENT);
     asm.op_imm(Op::Mov, Reg::R8, VLAN_TAGS_MAX);
     asm.op(Op::Sub, Reg::R8, Reg::R1);
     asm.op_imm(Op::Mov, Reg::R9, 12);
-    asm.store_imm(Size::Double, Reg::R10, START, FROM_LINK);
+    asm.store_imm(Width::Double, Reg::R10, START, FROM_LINK);
     for _ in 0..=VLAN_TAGS_MAX {
         let tag = asm.label();
         for ethertype in VLAN_TAGS {
@@ -232,7 +232,7 @@ fn skip_tags(asm: &mut Asm, [ipv4, ipv6]: [Label; 2], done: Label) {
         asm.jump(done);
         asm.place(tag);
         load_header(asm, 2, None, done);
-        asm.load(Size::Half, Reg::R7, Reg::R10, HEADER);
+        asm.load(Width::Half, Reg::R7, Reg::R10, HEADER);
         asm.op_imm(Op::Add, Reg::R9, 4);
         jump_by_family(asm, tagged4, tagged6);
         asm.op_imm(Op::Sub, Reg::R8, 1);
@@ -242,11 +242,11 @@ fn skip_tags(asm: &mut Asm, [ipv4, ipv6]: [Label; 2], done: Label) {
     for (tagged, family) in [(tagged4, ipv4), (tagged6, ipv6)] {
         asm.place(tagged);
         asm.op_imm(Op::Sub, Reg::R9, 2);
-        asm.load(Size::Word, Reg::R1, Reg::R6, SKB_LEN);
+        asm.load(Width::Word, Reg::R1, Reg::R6, SKB_LEN);
         asm.op(Op::Sub, Reg::R1, Reg::R9);
         asm.jump_if(Cond::SignedLe, Reg::R1, 0, done);
-        asm.store(Size::Double, Reg::R10, PRESENT, Reg::R1);
-        asm.store(Size::Double, Reg::R10, BASE, Reg::R9);
+        asm.store(Width::Double, Reg::R10, PRESENT, Reg::R1);
+        asm.store(Width::Double, Reg::R10, BASE, Reg::R9);
         asm.jump(family);
     }
 }
@@ -256,33 +256,33 @@ fn parse_ipv4(asm: &mut Asm, ports: Label, done: Label) {
     let said = asm.label();
     asm.op_imm(Op::Mov, Reg::R9, 0);
     load_header(asm, 20, None, done);
-    asm.load(Size::Byte, Reg::R1, Reg::R10, HEADER);
+    asm.load(Width::Byte, Reg::R1, Reg::R10, HEADER);
     asm.op(Op::Mov, Reg::R9, Reg::R1);
     asm.op_imm(Op::Rsh, Reg::R1, 4);
     asm.jump_if(Cond::Ne, Reg::R1, 4, done);
     asm.op_imm(Op::And, Reg::R9, 0xf);
     asm.op_imm(Op::Lsh, Reg::R9, 2);
     asm.jump_if(Cond::Lt, Reg::R9, 20, done);
-    load_number(asm, Size::Half, Reg::R8, 2);
-    asm.load(Size::Double, Reg::R2, Reg::R10, PRESENT);
+    load_number(asm, Width::Half, Reg::R8, 2);
+    asm.load(Width::Double, Reg::R2, Reg::R10, PRESENT);
     asm.jump_if(Cond::Ne, Reg::R8, 0, said);
     asm.jump_if(Cond::Lt, Reg::R2, LENGTH_MAX + 1, said);
     asm.op(Op::Mov, Reg::R8, Reg::R2);
     asm.place(said);
     asm.jump_if_reg(Cond::Gt, Reg::R9, Reg::R8, done);
     asm.jump_if_reg(Cond::Gt, Reg::R8, Reg::R2, done);
-    asm.store_imm(Size::Double, Reg::R10, FAMILY, 4);
+    asm.store_imm(Width::Double, Reg::R10, FAMILY, 4);
     for (word, at) in [(FROM, 12), (TO, 16)] {
-        load_number(asm, Size::Word, Reg::R1, at);
-        asm.store(Size::Double, Reg::R10, word, Reg::R1);
+        load_number(asm, Width::Word, Reg::R1, at);
+        asm.store(Width::Double, Reg::R10, word, Reg::R1);
     }
-    asm.load(Size::Byte, Reg::R1, Reg::R10, HEADER + 1);
+    asm.load(Width::Byte, Reg::R1, Reg::R10, HEADER + 1);
     asm.op_imm(Op::Rsh, Reg::R1, 2);
-    asm.store(Size::Double, Reg::R10, DSCP, Reg::R1);
-    asm.load(Size::Byte, Reg::R7, Reg::R10, HEADER + 9);
-    asm.store(Size::Double, Reg::R10, PROTOCOL, Reg::R7);
+    asm.store(Width::Double, Reg::R10, DSCP, Reg::R1);
+    asm.load(Width::Byte, Reg::R7, Reg::R10, HEADER + 9);
+    asm.store(Width::Double, Reg::R10, PROTOCOL, Reg::R7);
     // Not the first fragment.
-    load_number(asm, Size::Half, Reg::R1, 6);
+    load_number(asm, Width::Half, Reg::R1, 6);
     asm.op_imm(Op::And, Reg::R1, 0x1fff);
     asm.jump_if(Cond::Ne, Reg::R1, 0, done);
     asm.jump(ports);
@@ -293,11 +293,11 @@ fn parse_ipv6(asm: &mut Asm, only_protocol: Label, done: Label) {
     let [said, checked] = [asm.label(), asm.label()];
     asm.op_imm(Op::Mov, Reg::R9, 0);
     load_header(asm, 40, None, done);
-    asm.load(Size::Byte, Reg::R1, Reg::R10, HEADER);
+    asm.load(Width::Byte, Reg::R1, Reg::R10, HEADER);
     asm.op_imm(Op::Rsh, Reg::R1, 4);
     asm.jump_if(Cond::Ne, Reg::R1, 6, done);
-    load_number(asm, Size::Half, Reg::R8, 4);
-    asm.load(Size::Double, Reg::R2, Reg::R10, PRESENT);
+    load_number(asm, Width::Half, Reg::R8, 4);
+    asm.load(Width::Double, Reg::R2, Reg::R10, PRESENT);
     asm.jump_if(Cond::Ne, Reg::R8, 0, said);
     asm.jump_if(Cond::Lt, Reg::R2, LENGTH_MAX + 1, said);
     asm.op(Op::Mov, Reg::R8, Reg::R2);
@@ -306,16 +306,16 @@ fn parse_ipv6(asm: &mut Asm, only_protocol: Label, done: Label) {
     asm.op_imm(Op::Add, Reg::R8, 40);
     asm.jump_if_reg(Cond::Gt, Reg::R8, Reg::R2, done);
     asm.place(checked);
-    asm.store_imm(Size::Double, Reg::R10, FAMILY, 6);
+    asm.store_imm(Width::Double, Reg::R10, FAMILY, 6);
     for (word, at) in [(FROM, 8), (FROM - 8, 16), (TO, 24), (TO - 8, 32)] {
-        load_number(asm, Size::Double, Reg::R1, at);
-        asm.store(Size::Double, Reg::R10, word, Reg::R1);
+        load_number(asm, Width::Double, Reg::R1, at);
+        asm.store(Width::Double, Reg::R10, word, Reg::R1);
     }
-    load_number(asm, Size::Half, Reg::R1, 0);
+    load_number(asm, Width::Half, Reg::R1, 0);
     asm.op_imm(Op::Rsh, Reg::R1, 6);
     asm.op_imm(Op::And, Reg::R1, 0x3f);
-    asm.store(Size::Double, Reg::R10, DSCP, Reg::R1);
-    asm.load(Size::Byte, Reg::R7, Reg::R10, HEADER + 6);
+    asm.store(Width::Double, Reg::R10, DSCP, Reg::R1);
+    asm.load(Width::Byte, Reg::R7, Reg::R10, HEADER + 6);
     asm.op_imm(Op::Mov, Reg::R9, 40);
 
     let transport = asm.label();
@@ -337,12 +337,12 @@ fn skip_extension(asm: &mut Asm, transport: Label, only_protocol: Label) {
     asm.jump(transport);
     asm.place(extension);
     load_header(asm, 8, Some(only_protocol), only_protocol);
-    asm.load(Size::Byte, Reg::R1, Reg::R10, HEADER + 1);
+    asm.load(Width::Byte, Reg::R1, Reg::R10, HEADER + 1);
     asm.jump_if(Cond::Eq, Reg::R7, AUTHENTICATION, fours);
     asm.jump_if(Cond::Ne, Reg::R7, FRAGMENT, eights);
-    load_number(asm, Size::Half, Reg::R1, 2);
+    load_number(asm, Width::Half, Reg::R1, 2);
     asm.op_imm(Op::Rsh, Reg::R1, 3);
-    asm.load(Size::Byte, Reg::R7, Reg::R10, HEADER);
+    asm.load(Width::Byte, Reg::R7, Reg::R10, HEADER);
     asm.jump_if(Cond::Ne, Reg::R1, 0, only_protocol);
     asm.jump(counted);
     asm.place(fours);
@@ -356,7 +356,7 @@ fn skip_extension(asm: &mut Asm, transport: Label, only_protocol: Label) {
     asm.op(Op::Add, Reg::R1, Reg::R9);
     asm.jump_if_reg(Cond::Gt, Reg::R1, Reg::R8, only_protocol);
     asm.op(Op::Mov, Reg::R9, Reg::R1);
-    asm.load(Size::Byte, Reg::R7, Reg::R10, HEADER);
+    asm.load(Width::Byte, Reg::R7, Reg::R10, HEADER);
 }
 
 /// Copies `length` bytes at offset `R9` to [`HEADER`]; if an end is told of, only what is before `R8`.
@@ -367,24 +367,24 @@ fn load_header(asm: &mut Asm, length: i32, beyond: Option<Label>, failed: Label)
         asm.jump_if_reg(Cond::Gt, Reg::R1, Reg::R8, beyond);
     }
     asm.op(Op::Mov, Reg::R1, Reg::R6);
-    asm.load(Size::Double, Reg::R2, Reg::R10, BASE);
+    asm.load(Width::Double, Reg::R2, Reg::R10, BASE);
     asm.op(Op::Add, Reg::R2, Reg::R9);
     asm.op(Op::Mov, Reg::R3, Reg::R10);
     asm.op_imm(Op::Add, Reg::R3, HEADER.into());
     asm.op_imm(Op::Mov, Reg::R4, length);
-    asm.load(Size::Double, Reg::R5, Reg::R10, START);
+    asm.load(Width::Double, Reg::R5, Reg::R10, START);
     asm.call(Helper::SkbLoadBytesRelative);
     asm.jump_if(Cond::Ne, Reg::R0, 0, failed);
 }
 
 /// `register` = the number that stands at `at` of the header.
-fn load_number(asm: &mut Asm, size: Size, register: Reg, at: i16) {
+fn load_number(asm: &mut Asm, size: Width, register: Reg, at: i16) {
     asm.load(size, register, Reg::R10, HEADER + at);
     let bits = match size {
-        Size::Byte => return,
-        Size::Half => 16,
-        Size::Word => 32,
-        Size::Double => 64,
+        Width::Byte => return,
+        Width::Half => 16,
+        Width::Word => 32,
+        Width::Double => 64,
     };
     asm.network_order(register, bits);
 }

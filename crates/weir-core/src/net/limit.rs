@@ -11,19 +11,19 @@
 
 /// See the head of the file.
 #[derive(Clone, Copy, Debug)]
-pub struct Limit {
+pub struct Limiter {
     interval_ns: u64,
     burst_ns: u64,
     free_ns: u64,
 }
 
-impl Limit {
+impl Limiter {
     /// `per_second` messages a second, after a pause up to `burst` at once; none at all if either is 0.
-    pub fn new(per_second: u32, burst: u32) -> Limit {
+    pub fn new(per_second: u32, burst: u32) -> Limiter {
         let none = per_second == 0 || burst == 0;
         let interval_ns = if none { u64::MAX } else { 1_000_000_000 / u64::from(per_second) };
         let burst_ns = interval_ns.saturating_mul(u64::from(burst.saturating_sub(1)));
-        Limit { interval_ns, burst_ns, free_ns: if none { u64::MAX } else { 0 } }
+        Limiter { interval_ns, burst_ns, free_ns: if none { u64::MAX } else { 0 } }
     }
 
     /// Whether one more may be sent now; if so, it is counted.
@@ -49,7 +49,7 @@ mod tests {
             per_second in 1u32..5000, burst in 1u32..20,
             waits in prop::collection::vec(0u64..3_000_000, 1..300),
         ) {
-            let mut limit = Limit::new(per_second, burst);
+            let mut limit = Limiter::new(per_second, burst);
             let mut now_ns = 0;
             let mut sent = Vec::new();
             for wait_ns in waits {
@@ -71,6 +71,6 @@ mod tests {
 
     #[test]
     fn nothing_is_allowed_by_zero() {
-        assert!(!Limit::new(0, 5).admit(0) && !Limit::new(5, 0).admit(u64::MAX));
+        assert!(!Limiter::new(0, 5).admit(0) && !Limiter::new(5, 0).admit(u64::MAX));
     }
 }

@@ -41,7 +41,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use super::limit::Limit;
+use super::limit::Limiter;
 use super::near::Near;
 use super::places::{NEVER, Places};
 use super::questions::Questions;
@@ -119,7 +119,7 @@ pub(super) struct Bounds {
     /// Packets that wait for one neighbour.
     pub(super) waiting_max: u16,
     /// New addresses asked for.
-    pub(super) solicits: Limit,
+    pub(super) solicits: Limiter,
 }
 
 /// All neighbours of a router.
@@ -128,7 +128,7 @@ pub(super) struct Neighbours<P> {
     places: Places,
     waiting_max: u16,
     /// Of new questions.
-    limit: Limit,
+    limit: Limiter,
     held: Slab<P>,
     held_bytes: u64,
     held_packets: u64,

@@ -33,10 +33,10 @@ fn station(last: u8) -> Station {
 }
 
 fn neighbours(entries_max: usize) -> Neighbours<Pkt> {
-    bounded(entries_max, 4, Limit::new(1_000_000, 1_000_000))
+    bounded(entries_max, 4, Limiter::new(1_000_000, 1_000_000))
 }
 
-fn bounded(entries_max: usize, incomplete_max: usize, solicits: Limit) -> Neighbours<Pkt> {
+fn bounded(entries_max: usize, incomplete_max: usize, solicits: Limiter) -> Neighbours<Pkt> {
     // Stations 0 to 3 are near, the others are found by hash.
     let near = Near::new(&["10.0.0.1/30".parse().expect("an address")]);
     let bounds = Bounds { entries_max, incomplete_max, held_max: 8, waiting_max: 3, solicits };
@@ -162,7 +162,7 @@ fn a_full_table_lets_idle_entries_give_way_and_others_stay() {
 
 #[test]
 fn unknown_addresses_have_places_of_their_own() {
-    let mut neighbours = bounded(1, 2, Limit::new(1_000_000, 1_000_000));
+    let mut neighbours = bounded(1, 2, Limiter::new(1_000_000, 1_000_000));
     neighbours.heard(station(1), THEIRS, OWN, 0);
     for (last, waits) in [(2, true), (3, true), (4, false)] {
         let resolved = offer(&mut neighbours, last, 0, 2 * IDLE_NS);
@@ -188,7 +188,7 @@ fn unknown_addresses_have_places_of_their_own() {
 
 #[test]
 fn new_questions_are_limited_and_those_to_neighbours_are_not() {
-    let mut neighbours = bounded(4, 4, Limit::new(10, 2));
+    let mut neighbours = bounded(4, 4, Limiter::new(10, 2));
     neighbours.heard(station(1), THEIRS, OWN, 0);
     let offered = [2, 3, 4, 5, 1].map(|last| offer(&mut neighbours, last, 0, 0));
     assert!(matches!(offered[..2], [Resolved::Wait(_), Resolved::Wait(_)]));

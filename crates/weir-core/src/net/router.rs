@@ -47,7 +47,7 @@ use super::BURST_MAX;
 use super::checksum::updated;
 use super::fragment::fit;
 use super::icmp::Fault;
-use super::limit::Limit;
+use super::limit::Limiter;
 use super::near::Near;
 use super::neighbour::{Bounds, NeighbourId, Neighbours, Released, Resolved, State};
 use super::outbox::Outbox;
@@ -104,7 +104,7 @@ pub struct Router<P> {
     table: RouteTable,
     neighbours: Neighbours<P>,
     outbox: Outbox,
-    limit: Limit,
+    limit: Limiter,
     counts: RouterCounts,
 }
 
@@ -128,7 +128,7 @@ impl<P: Packet> Router<P> {
             incomplete_max: settings.incomplete_max,
             held_max: settings.held_max,
             waiting_max: settings.waiting_max,
-            solicits: Limit::new(settings.solicits_per_second, settings.solicits_burst),
+            solicits: Limiter::new(settings.solicits_per_second, settings.solicits_burst),
         };
         let RouterSettings { interfaces, routes, neighbours, .. } = settings;
         let table = RouteTable::compile(&interfaces, &routes).map_err(RouterError::Route)?;
@@ -144,7 +144,7 @@ impl<P: Packet> Router<P> {
             table,
             neighbours: Neighbours::new(near.collect(), bounds, settings.seed),
             outbox: Outbox::new(OUTBOX_FRAMES),
-            limit: Limit::new(settings.errors_per_second, settings.errors_burst),
+            limit: Limiter::new(settings.errors_per_second, settings.errors_burst),
             counts: RouterCounts::default(),
         };
         for neighbour in neighbours {

@@ -41,7 +41,7 @@ impl Station {
     }
 }
 
-impl table::Key for Station {
+impl table::TableKey for Station {
     #[inline]
     fn hash(self, seed: u64) -> u64 {
         let port = u64::from(self.interface) << 48;

@@ -15,12 +15,12 @@
 pub const PROBES_MAX: usize = 32;
 
 /// What a table can be keyed by.
-pub trait Key: Copy + Eq {
+pub trait TableKey: Copy + Eq {
     /// A number as random as `seed` from the key.
     fn hash(self, seed: u64) -> u64;
 }
 
-impl Key for u64 {
+impl TableKey for u64 {
     #[inline]
     fn hash(self, seed: u64) -> u64 {
         mix(self ^ seed)
@@ -55,7 +55,7 @@ enum Slot<K, V> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-impl<K: Key, V: Copy> Table<K, V> {
+impl<K: TableKey, V: Copy> Table<K, V> {
     /// A table for `len_max` entries; `seed` should be random.
     ///
     /// # Panics
@@ -208,7 +208,7 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     struct Crowded(u8);
 
-    impl Key for Crowded {
+    impl TableKey for Crowded {
         fn hash(self, seed: u64) -> u64 {
             u64::from(self.0 % 5) + seed
         }
@@ -251,7 +251,7 @@ mod tests {
     fn keys_of_one_hash_take_a_bounded_number_of_probes() {
         #[derive(Clone, Copy, PartialEq, Eq)]
         struct Same(usize);
-        impl Key for Same {
+        impl TableKey for Same {
             fn hash(self, _: u64) -> u64 {
                 7
             }

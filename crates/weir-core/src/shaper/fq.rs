@@ -35,7 +35,7 @@
 use weir_simd::prefetch::prefetch;
 
 use self::{
-    flow::{Flow, NONE, NOT_LISTED, TICK_SHIFT, Ticks},
+    flow::{FlowState, NONE, NOT_LISTED, TICK_SHIFT, Ticks},
     turns::List,
     wheel::{Due, Wheel},
 };
@@ -94,7 +94,7 @@ pub enum Rest {
 #[derive(Debug)]
 pub struct Fq<P> {
     packets_max: u64,
-    flows: Vec<Flow<P>>,
+    flows: Vec<FlowState<P>>,
     slab: Slab<P>,
     new_flows: List,
     /// The old flows whose turn it is, one after the other.
@@ -145,7 +145,7 @@ impl<P: Packet> Fq<P> {
         Fq {
             packets_max: config.packets_max as u64,
             slab: Slab::new(config.packets_max),
-            flows: (0..config.flows).map(|_| Flow::new(config.pace)).collect(),
+            flows: (0..config.flows).map(|_| FlowState::new(config.pace)).collect(),
             new_flows: List::EMPTY,
             round: NONE,
             old_flows: List::EMPTY,

@@ -32,7 +32,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Size, Slot};
+use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Slot, Width};
 use super::map::{Map, SharedWords, WakeRing};
 use super::program::{Hook, Link, Program};
 use crate::napi::PRIMING_MARK;
@@ -283,9 +283,9 @@ fn choose_queue(asm: &mut Asm, flows: Option<BorrowedFd<'_>>, queues: usize, dro
     let classify = asm.label();
     let set = asm.label();
 
-    asm.load(Size::Word, Reg::R0, Reg::R8, byte_offset(WORD_PRIMING));
+    asm.load(Width::Word, Reg::R0, Reg::R8, byte_offset(WORD_PRIMING));
     asm.jump_if(Cond::Eq, Reg::R0, 0, classify);
-    asm.load(Size::Word, Reg::R7, Reg::R6, SKB_MARK);
+    asm.load(Width::Word, Reg::R7, Reg::R6, SKB_MARK);
     asm.op(Op::Mov, Reg::R0, Reg::R7);
     asm.op_imm(Op::And, Reg::R0, !0xffff);
     asm.jump_if(Cond::Ne, Reg::R0, PRIMING_MARK as i32, drop);
@@ -303,7 +303,7 @@ fn choose_queue(asm: &mut Asm, flows: Option<BorrowedFd<'_>>, queues: usize, dro
     asm.place(set);
     asm.op(Op::Mov, Reg::R1, Reg::R7);
     asm.op_imm(Op::Add, Reg::R1, 1);
-    asm.store(Size::Word, Reg::R6, SKB_QUEUE_MAPPING, Reg::R1);
+    asm.store(Width::Word, Reg::R6, SKB_QUEUE_MAPPING, Reg::R1);
 }
 
 /// Leaves the queue of the packet's flow in `R7` and goes to `chosen` or on.
@@ -315,13 +315,13 @@ fn choose_queue_of_flow(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, cho
     // The hash of a local connected socket is the socket's own; anything else is dissected.
     asm.op(Op::Mov, Reg::R1, Reg::R6);
     asm.call(Helper::GetHashRecalc);
-    asm.store(Size::Word, Reg::R10, -4, Reg::R0);
+    asm.store(Width::Word, Reg::R10, -4, Reg::R0);
     asm.load_map(Reg::R1, flows);
     asm.op(Op::Mov, Reg::R2, Reg::R10);
     asm.op_imm(Op::Add, Reg::R2, -4);
     asm.call(Helper::MapLookup);
     asm.jump_if(Cond::Eq, Reg::R0, 0, new_flow);
-    asm.load(Size::Word, Reg::R7, Reg::R0, 0);
+    asm.load(Width::Word, Reg::R7, Reg::R0, 0);
     asm.op_imm(Op::Mod, Reg::R7, queues);
     asm.jump(chosen);
 
@@ -333,12 +333,12 @@ fn choose_queue_of_flow(asm: &mut Asm, flows: BorrowedFd<'_>, queues: usize, cho
         asm.fetch_add(Reg::R8, byte_offset(WORD_NEXT), Reg::R7);
         asm.op_imm(Op::Mod, Reg::R7, queues);
         word_of_queue(asm, Reg::R1, queues, backlogged);
-        asm.load(Size::Word, Reg::R0, Reg::R1, byte_offset(WORD_PENDING + queues as usize));
+        asm.load(Width::Word, Reg::R0, Reg::R1, byte_offset(WORD_PENDING + queues as usize));
         asm.jump_if(Cond::Eq, Reg::R0, 0, picked);
         asm.place(backlogged);
     }
     asm.place(picked);
-    asm.store(Size::Word, Reg::R10, -8, Reg::R7);
+    asm.store(Width::Word, Reg::R10, -8, Reg::R7);
     asm.load_map(Reg::R1, flows);
     asm.op(Op::Mov, Reg::R2, Reg::R10);
     asm.op_imm(Op::Add, Reg::R2, -4);
@@ -359,18 +359,18 @@ fn account(asm: &mut Asm, queues: usize, beyond: Label, drop: Label) {
     asm.op_imm(Op::Lsh, Reg::R1, ACCOUNT_SHIFT);
     asm.op(Op::Add, Reg::R1, Reg::R8);
     // What it costs, as `waiting.rs` counts what it becomes: a frame for each segment.
-    asm.load(Size::Word, Reg::R2, Reg::R6, SKB_GSO_SEGS);
+    asm.load(Width::Word, Reg::R2, Reg::R6, SKB_GSO_SEGS);
     asm.jump_if(Cond::Ne, Reg::R2, 0, is_whole);
     asm.op_imm(Op::Mov, Reg::R2, 1);
     asm.place(is_whole);
     asm.op_imm(Op::Mul, Reg::R2, waiting::OVERHEAD_BYTES as i32);
-    asm.load(Size::Word, Reg::R3, Reg::R6, SKB_WIRE_LEN);
+    asm.load(Width::Word, Reg::R3, Reg::R6, SKB_WIRE_LEN);
     asm.op(Op::Add, Reg::R2, Reg::R3);
-    asm.load(Size::Double, Reg::R4, Reg::R6, SKB_SK);
+    asm.load(Width::Double, Reg::R4, Reg::R6, SKB_SK);
     asm.jump_if(Cond::Ne, Reg::R4, 0, held);
 
-    asm.load(Size::Word, Reg::R4, Reg::R1, word(ACCOUNT_FORWARDED));
-    asm.load(Size::Word, Reg::R5, Reg::R1, word(ACCOUNT_GONE));
+    asm.load(Width::Word, Reg::R4, Reg::R1, word(ACCOUNT_FORWARDED));
+    asm.load(Width::Word, Reg::R5, Reg::R1, word(ACCOUNT_GONE));
     asm.op(Op::Sub, Reg::R4, Reg::R5);
     // Both go round at 2^32.
     asm.op_imm(Op::Lsh, Reg::R4, 32);
@@ -400,7 +400,7 @@ fn account(asm: &mut Asm, queues: usize, beyond: Label, drop: Label) {
 /// Sets `pending` of the queue in `R7` and kicks its owner, if that is parked.
 fn announce(asm: &mut Asm, bells: &[&Bell], queues: usize, out: Label) {
     word_of_queue(asm, Reg::R1, queues as i32, out);
-    asm.load(Size::Word, Reg::R0, Reg::R1, byte_offset(WORD_PENDING));
+    asm.load(Width::Word, Reg::R0, Reg::R1, byte_offset(WORD_PENDING));
     asm.jump_if(Cond::Ne, Reg::R0, 0, out);
     asm.op_imm(Op::Mov, Reg::R2, 1);
     asm.exchange(Reg::R1, byte_offset(WORD_PENDING), Reg::R2);
@@ -421,12 +421,12 @@ fn announce(asm: &mut Asm, bells: &[&Bell], queues: usize, out: Label) {
 /// Kicks the worker of a bell, if it is parked.
 fn kick(asm: &mut Asm, bell: &Bell, out: Label) {
     asm.load_map_value(Reg::R1, bell.state.as_fd());
-    asm.load(Size::Word, Reg::R0, Reg::R1, 0);
+    asm.load(Width::Word, Reg::R0, Reg::R1, 0);
     asm.jump_if(Cond::Ne, Reg::R0, PARKED as i32, out);
     asm.op_imm(Op::Mov, Reg::R2, NOTIFIED as i32);
     asm.compare_exchange(Reg::R1, 0, Reg::R2);
     asm.jump_if(Cond::Ne, Reg::R0, PARKED as i32, out);
-    asm.store_imm(Size::Double, Reg::R10, -16, 0);
+    asm.store_imm(Width::Double, Reg::R10, -16, 0);
     asm.load_map(Reg::R1, bell.kicks.as_fd());
     asm.op(Op::Mov, Reg::R2, Reg::R10);
     asm.op_imm(Op::Add, Reg::R2, -16);

@@ -12,7 +12,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::asm::{Asm, Helper, Op, Reg, Size};
+use super::asm::{Asm, Helper, Op, Reg, Width};
 use super::map::Map;
 use super::program::{Hook, Program};
 
@@ -22,7 +22,7 @@ const XDP_PASS: i32 = 2;
 /// Loads the program for a map of sockets.
 pub fn load(sockets: &Map) -> io::Result<Program> {
     let mut asm = Asm::new();
-    asm.load(Size::Word, Reg::R2, Reg::R1, XDP_MD_RX_QUEUE_INDEX);
+    asm.load(Width::Word, Reg::R2, Reg::R1, XDP_MD_RX_QUEUE_INDEX);
     asm.load_map(Reg::R1, sockets.as_fd());
     asm.op_imm(Op::Mov, Reg::R3, XDP_PASS);
     asm.call(Helper::RedirectMap);

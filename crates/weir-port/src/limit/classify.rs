@@ -21,7 +21,7 @@ use weir_core::limit::shared::FREE_BASE;
 
 use super::memory::{self, Group, Memory};
 use super::program::{advance_clock, jump_if_over, leaf_of, slot_of};
-use crate::bpf::asm::{Asm, Cond, Label, Op, Reg, Size};
+use crate::bpf::asm::{Asm, Cond, Label, Op, Reg, Width};
 
 /// How many filters of earlier files a program asks at most.
 pub const EARLIER_MAX: usize = 3;
@@ -141,14 +141,14 @@ pub fn ask(asm: &mut Asm, all: &[Filters], link_header_bytes: i32) -> Result<(),
         };
         filter::decide(asm, &filters.classifier(), number)?;
         forget_to_the_verifier(asm);
-        asm.store(Size::Double, Reg::R10, CLASSES - 8 * index as i16, Reg::R7);
+        asm.store(Width::Double, Reg::R10, CLASSES - 8 * index as i16, Reg::R7);
     }
     Ok(())
 }
 
 /// Leaves `R7` as it is, but what the kernel's verifier knows of it: it would check all that follows once for each class.
 fn forget_to_the_verifier(asm: &mut Asm) {
-    asm.load(Size::Word, Reg::R1, Reg::R6, SKB_LEN);
+    asm.load(Width::Word, Reg::R1, Reg::R6, SKB_LEN);
     asm.op(Op::Xor, Reg::R7, Reg::R1);
     asm.op(Op::Xor, Reg::R7, Reg::R1);
 }
@@ -156,28 +156,28 @@ fn forget_to_the_verifier(asm: &mut Asm) {
 /// `R8` = the memory of the class that a flow with key `R7` belongs to at time `R9`, where `count` filters were asked. Keeps `R6`, `R7` and `R9`.
 pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: Group, leaves: Leaves) {
     let found = asm.label();
-    asm.store(Size::Double, Reg::R10, KEY, Reg::R7);
-    asm.store(Size::Double, Reg::R10, TIME, Reg::R9);
+    asm.store(Width::Double, Reg::R10, KEY, Reg::R7);
+    asm.store(Width::Double, Reg::R10, TIME, Reg::R9);
     for index in 1..count {
         let next = asm.label();
-        asm.load(Size::Double, Reg::R1, Reg::R10, CLASSES - 8 * index as i16);
-        asm.load(Size::Double, Reg::R2, Reg::R10, CLASSES);
+        asm.load(Width::Double, Reg::R1, Reg::R10, CLASSES - 8 * index as i16);
+        asm.load(Width::Double, Reg::R2, Reg::R10, CLASSES);
         asm.jump_if_reg(Cond::Eq, Reg::R1, Reg::R2, next);
         choose_memory(asm, memories, next);
-        asm.load(Size::Double, Reg::R9, Reg::R10, TIME);
+        asm.load(Width::Double, Reg::R9, Reg::R10, TIME);
         advance_clock(asm, group);
-        asm.load(Size::Double, Reg::R7, Reg::R10, KEY);
+        asm.load(Width::Double, Reg::R7, Reg::R10, KEY);
         slot_of(asm, group);
-        asm.load(Size::Double, Reg::R2, Reg::R7, 0);
+        asm.load(Width::Double, Reg::R2, Reg::R7, 0);
         leaf_of(asm, Reg::R2, group, leaves);
         asm.op(Op::Mov, Reg::R3, Reg::R2);
         jump_if_over(asm, next);
-        asm.load(Size::Double, Reg::R3, Reg::R5, memory::EMPTY_BEHIND);
+        asm.load(Width::Double, Reg::R3, Reg::R5, memory::EMPTY_BEHIND);
         asm.jump_if_reg(Cond::Ge, Reg::R3, Reg::R2, next);
         asm.jump(found);
         asm.place(next);
     }
-    asm.load(Size::Double, Reg::R1, Reg::R10, CLASSES);
+    asm.load(Width::Double, Reg::R1, Reg::R10, CLASSES);
     // A class without memory is none of these filters'.
     let own = asm.label();
     choose_memory(asm, memories, own);
@@ -185,8 +185,8 @@ pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: 
     asm.place(own);
     asm.load_map_value(Reg::R8, memories[0].map().as_fd());
     asm.place(found);
-    asm.load(Size::Double, Reg::R7, Reg::R10, KEY);
-    asm.load(Size::Double, Reg::R9, Reg::R10, TIME);
+    asm.load(Width::Double, Reg::R7, Reg::R10, KEY);
+    asm.load(Width::Double, Reg::R9, Reg::R10, TIME);
 }
 
 /// `R8` = the memory of class `R1`, leaving to `none` if it has none.

@@ -18,7 +18,7 @@
 //!
 //! Source: Parekh and Gallager, "A generalized processor sharing approach to flow control", 1993.
 
-use weir_core::asm::{Asm, Cond, Helper, Op, Reg, Size};
+use weir_core::asm::{Asm, Cond, Helper, Op, Reg, Width};
 use weir_core::limit::PASSING;
 
 use super::memory::{self, Group, PASSING_ENDS_AT};
@@ -35,11 +35,11 @@ const UNMARKED: i16 = -8;
 pub fn bound(asm: &mut Asm, group: Group) {
     let [forward, ahead, full, room] = [asm.label(), asm.label(), asm.label(), asm.label()];
     // R1 = served, R2 = how many leaves have something waiting.
-    asm.load(Size::Double, Reg::R1, Reg::R8, memory::PASSING_SERVED_NS);
+    asm.load(Width::Double, Reg::R1, Reg::R8, memory::PASSING_SERVED_NS);
     asm.op_imm(Op::Mov, Reg::R2, 0);
     for leaf in 0..PASSING.count as i16 {
         let empty = asm.label();
-        asm.load(Size::Double, Reg::R3, Reg::R8, PASSING_ENDS_AT as i16 + leaf * 8);
+        asm.load(Width::Double, Reg::R3, Reg::R8, PASSING_ENDS_AT as i16 + leaf * 8);
         asm.jump_if_reg(Cond::Ge, Reg::R1, Reg::R3, empty);
         asm.op_imm(Op::Add, Reg::R2, 1);
         asm.place(empty);
@@ -48,20 +48,20 @@ pub fn bound(asm: &mut Asm, group: Group) {
     asm.jump_if(Cond::Ne, Reg::R2, 0, some);
     asm.op_imm(Op::Mov, Reg::R2, 1);
     asm.place(some);
-    asm.load(Size::Double, Reg::R0, Reg::R8, group.word(memory::LAST_NS));
-    asm.load(Size::Double, Reg::R3, Reg::R8, memory::PASSING_AT_NS);
-    asm.store(Size::Double, Reg::R8, memory::PASSING_AT_NS, Reg::R0);
+    asm.load(Width::Double, Reg::R0, Reg::R8, group.word(memory::LAST_NS));
+    asm.load(Width::Double, Reg::R3, Reg::R8, memory::PASSING_AT_NS);
+    asm.store(Width::Double, Reg::R8, memory::PASSING_AT_NS, Reg::R0);
     asm.op(Op::Sub, Reg::R0, Reg::R3);
     asm.jump_if(Cond::SignedGt, Reg::R0, 0, forward);
     asm.op_imm(Op::Mov, Reg::R0, 0);
     asm.place(forward);
     asm.op(Op::Div, Reg::R0, Reg::R2);
     asm.op(Op::Add, Reg::R1, Reg::R0);
-    asm.store(Size::Double, Reg::R8, memory::PASSING_SERVED_NS, Reg::R1);
+    asm.store(Width::Double, Reg::R8, memory::PASSING_SERVED_NS, Reg::R1);
 
     // R0 = how long the packet waits, R3 = when the leaf is empty.
     let end_of_leaf = (PASSING_ENDS_AT - group.leaves_at) as i16;
-    asm.load(Size::Double, Reg::R3, Reg::R5, end_of_leaf);
+    asm.load(Width::Double, Reg::R3, Reg::R5, end_of_leaf);
     asm.op(Op::Mov, Reg::R0, Reg::R3);
     asm.op(Op::Sub, Reg::R0, Reg::R1);
     asm.jump_if(Cond::SignedGt, Reg::R0, 0, ahead);
@@ -69,8 +69,8 @@ pub fn bound(asm: &mut Asm, group: Group) {
     asm.op_imm(Op::Mov, Reg::R0, 0);
     asm.place(ahead);
     asm.op(Op::Mul, Reg::R0, Reg::R2);
-    asm.load(Size::Double, Reg::R1, Reg::R8, memory::PASSING_NS_MAX);
-    asm.load(Size::Word, Reg::R2, Reg::R6, SKB_WIRE_LEN);
+    asm.load(Width::Double, Reg::R1, Reg::R8, memory::PASSING_NS_MAX);
+    asm.load(Width::Word, Reg::R2, Reg::R6, SKB_WIRE_LEN);
     asm.jump_if_reg(Cond::Ge, Reg::R1, Reg::R0, room);
     asm.jump_if(Cond::Ge, Reg::R2, SMALL_BYTES + 1, full);
     asm.op_imm(Op::Mov, Reg::R2, 0);
@@ -83,18 +83,18 @@ pub fn bound(asm: &mut Asm, group: Group) {
     asm.place(room);
     asm.op_imm(Op::Rsh, Reg::R1, 1);
     asm.op(Op::Sub, Reg::R1, Reg::R0);
-    asm.store(Size::Double, Reg::R10, UNMARKED, Reg::R1);
-    asm.load(Size::Double, Reg::R1, Reg::R8, memory::PASSING_NS_EACH);
+    asm.store(Width::Double, Reg::R10, UNMARKED, Reg::R1);
+    asm.load(Width::Double, Reg::R1, Reg::R8, memory::PASSING_NS_EACH);
     asm.op(Op::Mul, Reg::R2, Reg::R1);
     asm.op_imm(Op::Rsh, Reg::R2, memory::EACH_BITS);
     asm.op(Op::Add, Reg::R3, Reg::R2);
-    asm.store(Size::Double, Reg::R5, end_of_leaf, Reg::R3);
+    asm.store(Width::Double, Reg::R5, end_of_leaf, Reg::R3);
 }
 
 /// Marks the packet that [`bound`] let pass, if it waits long. Spoils `R0` to `R5`.
 pub fn mark(asm: &mut Asm) {
     let [waits_long, unmarked] = [asm.label(), asm.label()];
-    asm.load(Size::Double, Reg::R1, Reg::R10, UNMARKED);
+    asm.load(Width::Double, Reg::R1, Reg::R10, UNMARKED);
     asm.jump_if(Cond::SignedLe, Reg::R1, 0, waits_long);
     asm.jump(unmarked);
     asm.place(waits_long);

@@ -31,7 +31,7 @@ use super::arrivals::{SKB_TC_INDEX, STAMP_MASK, STAMP_SHIFT};
 use super::classify::{self, Filters};
 use super::memory::{self, Group, Memory};
 use super::passing;
-use crate::bpf::asm::{Asm, Cond, Helper, Label, Op, Reg, Size};
+use crate::bpf::asm::{Asm, Cond, Helper, Label, Op, Reg, Width};
 use crate::bpf::program::{Hook, Program};
 
 const SKB_PROTOCOL: i16 = 16;
@@ -101,7 +101,7 @@ fn stamp(asm: &mut Asm, stamps: bool) {
     asm.jump_if(Cond::Ne, Reg::R1, 0, is_some);
     asm.op_imm(Op::Mov, Reg::R1, 1);
     asm.place(is_some);
-    asm.store(Size::Word, Reg::R6, SKB_TC_INDEX, Reg::R1);
+    asm.store(Width::Word, Reg::R6, SKB_TC_INDEX, Reg::R1);
 }
 
 /// Ends the program with the leaf of the flow whose key is `R7`, at time `R9`. `R6` is the packet, `R8` the memory.
@@ -111,7 +111,7 @@ fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
     slot_of(asm, group);
 
     let [idle, chosen] = [asm.label(), asm.label()];
-    asm.load(Size::Double, Reg::R2, Reg::R7, 0);
+    asm.load(Width::Double, Reg::R2, Reg::R7, 0);
     leaf_of(asm, Reg::R2, group, leaves);
     let busy = chosen;
     asm.op(Op::Mov, Reg::R3, Reg::R2);
@@ -120,21 +120,21 @@ fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
 
     // Nothing of the flow waits: its leaf, if it is empty, or another.
     asm.place(idle);
-    asm.load(Size::Double, Reg::R3, Reg::R5, 0);
+    asm.load(Width::Double, Reg::R3, Reg::R5, 0);
     jump_if_over(asm, chosen);
     let [again, found] = [asm.label(), asm.label()];
-    asm.load(Size::Double, Reg::R2, Reg::R8, group.word(memory::NEXT));
+    asm.load(Width::Double, Reg::R2, Reg::R8, group.word(memory::NEXT));
     asm.op_imm(Op::Mov, Reg::R0, i32::from(leaves.count));
     asm.place(again);
     asm.op_imm(Op::Add, Reg::R2, 1);
     leaf_of(asm, Reg::R2, group, leaves);
-    asm.load(Size::Double, Reg::R3, Reg::R5, 0);
+    asm.load(Width::Double, Reg::R3, Reg::R5, 0);
     jump_if_over(asm, found);
     asm.op_imm(Op::Sub, Reg::R0, 1);
     asm.jump_if(Cond::Ne, Reg::R0, 0, again);
     count(asm, group.word(memory::CROWDED));
     asm.place(found);
-    asm.store(Size::Double, Reg::R8, group.word(memory::NEXT), Reg::R2);
+    asm.store(Width::Double, Reg::R8, group.word(memory::NEXT), Reg::R2);
 
     // R4 is the leaf's number in its group, R5 its word.
     asm.place(chosen);
@@ -142,7 +142,7 @@ fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
         passing::bound(asm, group);
     }
     let [waits, empty, begun] = [asm.label(), asm.label(), asm.label()];
-    asm.load(Size::Double, Reg::R2, Reg::R5, 0);
+    asm.load(Width::Double, Reg::R2, Reg::R5, 0);
     asm.op(Op::Mov, Reg::R3, Reg::R2);
     asm.op(Op::Sub, Reg::R3, Reg::R9);
     asm.jump_if(Cond::SignedLe, Reg::R3, 0, empty);
@@ -153,21 +153,21 @@ fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
     asm.jump(begun);
     asm.place(waits);
     asm.place(begun);
-    asm.load(Size::Word, Reg::R3, Reg::R6, SKB_WIRE_LEN);
+    asm.load(Width::Word, Reg::R3, Reg::R6, SKB_WIRE_LEN);
     asm.op_imm(Op::Lsh, Reg::R3, memory::PART_BITS);
     asm.op(Op::Add, Reg::R2, Reg::R3);
     if leaves == HELD {
         keep_to_room(asm);
     }
-    asm.store(Size::Double, Reg::R5, 0, Reg::R2);
+    asm.store(Width::Double, Reg::R5, 0, Reg::R2);
     asm.op_imm(Op::Add, Reg::R2, memory::LEAF_MASK);
     asm.op_imm(Op::And, Reg::R2, !memory::LEAF_MASK);
     asm.op(Op::Or, Reg::R2, Reg::R4);
-    asm.store(Size::Double, Reg::R7, 0, Reg::R2);
+    asm.store(Width::Double, Reg::R7, 0, Reg::R2);
     asm.op_imm(Op::Add, Reg::R4, i32::from(leaves.first_class));
-    asm.load(Size::Double, Reg::R1, Reg::R8, memory::BASE);
+    asm.load(Width::Double, Reg::R1, Reg::R8, memory::BASE);
     asm.op(Op::Add, Reg::R4, Reg::R1);
-    asm.store(Size::Word, Reg::R6, SKB_TC_CLASSID, Reg::R4);
+    asm.store(Width::Word, Reg::R6, SKB_TC_CLASSID, Reg::R4);
     if leaves == PASSING {
         passing::mark(asm);
     }
@@ -192,8 +192,8 @@ fn keep_to_room(asm: &mut Asm) {
 /// rate may lie in between. `R1` = served, `R9` = the same and the lateness.
 pub(super) fn advance_clock(asm: &mut Asm, group: Group) {
     let [forward, short, is_lower] = [asm.label(), asm.label(), asm.label()];
-    asm.load(Size::Double, Reg::R1, Reg::R8, group.word(memory::LAST_NS));
-    asm.store(Size::Double, Reg::R8, group.word(memory::LAST_NS), Reg::R9);
+    asm.load(Width::Double, Reg::R1, Reg::R8, group.word(memory::LAST_NS));
+    asm.store(Width::Double, Reg::R8, group.word(memory::LAST_NS), Reg::R9);
     asm.op(Op::Mov, Reg::R2, Reg::R9);
     asm.op(Op::Sub, Reg::R2, Reg::R1);
     asm.jump_if(Cond::SignedGt, Reg::R2, 0, forward);
@@ -205,17 +205,17 @@ pub(super) fn advance_clock(asm: &mut Asm, group: Group) {
     asm.op_imm(Op::Mov, Reg::R2, 1);
     asm.op_imm(Op::Lsh, Reg::R2, TIME_BITS);
     asm.place(short);
-    asm.load(Size::Double, Reg::R3, Reg::R8, group.word(memory::CLOCK));
-    asm.load(Size::Double, Reg::R4, Reg::R8, group.word(memory::CLOCK_BEFORE));
-    asm.store(Size::Double, Reg::R8, group.word(memory::CLOCK_BEFORE), Reg::R3);
+    asm.load(Width::Double, Reg::R3, Reg::R8, group.word(memory::CLOCK));
+    asm.load(Width::Double, Reg::R4, Reg::R8, group.word(memory::CLOCK_BEFORE));
+    asm.store(Width::Double, Reg::R8, group.word(memory::CLOCK_BEFORE), Reg::R3);
     asm.jump_if_reg(Cond::Ge, Reg::R4, Reg::R3, is_lower);
     asm.op(Op::Mov, Reg::R3, Reg::R4);
     asm.place(is_lower);
     asm.op(Op::Mul, Reg::R2, Reg::R3);
     asm.op_imm(Op::Rsh, Reg::R2, memory::CLOCK_SHIFT);
-    asm.load(Size::Double, Reg::R1, Reg::R8, group.word(memory::SERVED));
+    asm.load(Width::Double, Reg::R1, Reg::R8, group.word(memory::SERVED));
     asm.op(Op::Add, Reg::R1, Reg::R2);
-    asm.store(Size::Double, Reg::R8, group.word(memory::SERVED), Reg::R1);
+    asm.store(Width::Double, Reg::R8, group.word(memory::SERVED), Reg::R1);
     asm.op(Op::Mov, Reg::R9, Reg::R3);
     asm.op_imm(Op::Lsh, Reg::R9, LATENESS_SHIFT);
     asm.op(Op::Add, Reg::R9, Reg::R1);
@@ -249,15 +249,15 @@ pub(super) fn jump_if_over(asm: &mut Asm, label: Label) {
 
 /// Adds one to a counter; spoils `R3`.
 pub(super) fn count(asm: &mut Asm, word: i16) {
-    asm.load(Size::Double, Reg::R3, Reg::R8, word);
+    asm.load(Width::Double, Reg::R3, Reg::R8, word);
     asm.op_imm(Op::Add, Reg::R3, 1);
-    asm.store(Size::Double, Reg::R8, word, Reg::R3);
+    asm.store(Width::Double, Reg::R8, word, Reg::R3);
 }
 
 /// `R7` = a number that is the same for all packets of a flow that has no socket here.
 fn hash_headers(asm: &mut Asm) {
     let [ipv4, ipv6, done] = [asm.label(), asm.label(), asm.label()];
-    asm.load(Size::Word, Reg::R7, Reg::R6, SKB_PROTOCOL);
+    asm.load(Width::Word, Reg::R7, Reg::R6, SKB_PROTOCOL);
     asm.jump_if(Cond::Eq, Reg::R7, i32::from(0x0800u16.to_be()), ipv4);
     asm.jump_if(Cond::Eq, Reg::R7, i32::from(0x86ddu16.to_be()), ipv6);
     asm.jump(done);
@@ -265,18 +265,18 @@ fn hash_headers(asm: &mut Asm) {
     asm.place(ipv4);
     let whole = asm.label();
     load_bytes(asm, 20, done);
-    mix_in(asm, Size::Word, HEADER + 12);
-    mix_in(asm, Size::Word, HEADER + 16);
-    mix_in(asm, Size::Byte, HEADER + 9);
-    asm.load(Size::Half, Reg::R1, Reg::R10, HEADER + 6);
+    mix_in(asm, Width::Word, HEADER + 12);
+    mix_in(asm, Width::Word, HEADER + 16);
+    mix_in(asm, Width::Byte, HEADER + 9);
+    asm.load(Width::Half, Reg::R1, Reg::R10, HEADER + 6);
     // More fragments, or not the first.
     asm.op_imm(Op::And, Reg::R1, i32::from(0x3fffu16.to_be()));
     asm.jump_if(Cond::Eq, Reg::R1, 0, whole);
-    mix_in(asm, Size::Half, HEADER + 4);
+    mix_in(asm, Width::Half, HEADER + 4);
     asm.jump(done);
     asm.place(whole);
-    asm.load(Size::Byte, Reg::R3, Reg::R10, HEADER + 9);
-    asm.load(Size::Byte, Reg::R2, Reg::R10, HEADER);
+    asm.load(Width::Byte, Reg::R3, Reg::R10, HEADER + 9);
+    asm.load(Width::Byte, Reg::R2, Reg::R10, HEADER);
     asm.op_imm(Op::And, Reg::R2, 0xf);
     asm.op_imm(Op::Lsh, Reg::R2, 2);
     mix_ports(asm, done);
@@ -284,9 +284,9 @@ fn hash_headers(asm: &mut Asm) {
     asm.place(ipv6);
     load_bytes(asm, 40, done);
     for offset in [8, 16, 24, 32] {
-        mix_in(asm, Size::Double, HEADER + offset);
+        mix_in(asm, Width::Double, HEADER + offset);
     }
-    asm.load(Size::Byte, Reg::R3, Reg::R10, HEADER + 6);
+    asm.load(Width::Byte, Reg::R3, Reg::R10, HEADER + 6);
     asm.op_imm(Op::Mov, Reg::R2, 40);
     mix_ports(asm, done);
 
@@ -320,7 +320,7 @@ fn load_from(asm: &mut Asm, length: i32, short: Label) {
     asm.jump_if(Cond::Ne, Reg::R0, 0, short);
 }
 
-fn mix_in(asm: &mut Asm, size: Size, offset: i16) {
+fn mix_in(asm: &mut Asm, size: Width, offset: i16) {
     asm.load(size, Reg::R1, Reg::R10, offset);
     asm.op_imm(Op::Mul, Reg::R7, MIX);
     asm.op(Op::Add, Reg::R7, Reg::R1);
@@ -335,6 +335,6 @@ fn mix_ports(asm: &mut Asm, done: Label) {
     asm.jump(done);
     asm.place(has_ports);
     load_from(asm, 4, done);
-    mix_in(asm, Size::Word, HEADER);
+    mix_in(asm, Width::Word, HEADER);
     asm.jump(done);
 }

@@ -23,7 +23,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smoltcp::wire::{EthernetAddress, IpCidr};
 
-use trie::{Prefix, Trie};
+use trie::{Trie, TrieEntry};
 
 /// One of a router's interfaces; its place in the list is its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -211,8 +211,8 @@ const MULTICAST: [(IpAddr, u8); 2] = [
 
 struct Compiler {
     hops: Vec<NextHop>,
-    v4: Vec<Prefix<4>>,
-    v6: Vec<Prefix<16>>,
+    v4: Vec<TrieEntry<4>>,
+    v6: Vec<TrieEntry<16>>,
 }
 
 impl Compiler {
@@ -224,10 +224,10 @@ impl Compiler {
         let value = self.hops.len() as u32 - 1;
         match destination {
             IpCidr::Ipv4(cidr) => {
-                self.v4.push(Prefix { bits: cidr.address().octets(), len: cidr.prefix_len(), value })
+                self.v4.push(TrieEntry { bits: cidr.address().octets(), len: cidr.prefix_len(), value })
             }
             IpCidr::Ipv6(cidr) => {
-                self.v6.push(Prefix { bits: cidr.address().octets(), len: cidr.prefix_len(), value })
+                self.v6.push(TrieEntry { bits: cidr.address().octets(), len: cidr.prefix_len(), value })
             }
         }
     }

@@ -38,7 +38,7 @@ pub const NO_VALUE: u32 = 0;
 
 /// The first `len` bits of an address of `N` bytes, and what addresses beginning so have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Prefix<const N: usize> {
+pub struct TrieEntry<const N: usize> {
     /// The bits; those behind `len` are zero.
     pub bits: [u8; N],
     /// How many bits.
@@ -69,12 +69,12 @@ impl<const N: usize> Trie<N> {
     ///
     /// # Panics
     /// If a prefix is longer than an address, or a value is 2^31 or more.
-    pub fn compile(prefixes: Vec<Prefix<N>>) -> Trie<N> {
+    pub fn compile(prefixes: Vec<TrieEntry<N>>) -> Trie<N> {
         let plain = prefixes.len() < PLAIN_PREFIXES;
         Trie::compile_as(prefixes, plain)
     }
 
-    fn compile_as(mut prefixes: Vec<Prefix<N>>, plain: bool) -> Trie<N> {
+    fn compile_as(mut prefixes: Vec<TrieEntry<N>>, plain: bool) -> Trie<N> {
         for prefix in &mut prefixes {
             assert!(usize::from(prefix.len) <= 8 * N, "a prefix of {} bits in {N} bytes", prefix.len);
             assert!(prefix.value < IS_NODE, "a value is below 2^31");
@@ -191,9 +191,9 @@ impl<const N: usize> Trie<N> {
 
     /// Fills `answers`, of the `bytes` address bytes from `depth` on, with sorted prefixes that all begin alike up to
     /// there.
-    fn spread(&mut self, answers: &mut [u32], prefixes: &[Prefix<N>], depth: usize, bytes: usize) {
+    fn spread(&mut self, answers: &mut [u32], prefixes: &[TrieEntry<N>], depth: usize, bytes: usize) {
         let end_bits = 8 * (depth + bytes);
-        let slot_of = |prefix: &Prefix<N>| {
+        let slot_of = |prefix: &TrieEntry<N>| {
             prefix.bits[depth..depth + bytes].iter().fold(0, |slot, &byte| slot << 8 | usize::from(byte))
         };
         let mut rest = prefixes;
@@ -212,7 +212,7 @@ impl<const N: usize> Trie<N> {
     }
 
     /// The answer for sorted prefixes that all begin alike up to `depth`; `inherited` where none of them matches.
-    fn node(&mut self, prefixes: &[Prefix<N>], depth: usize, inherited: u32) -> u32 {
+    fn node(&mut self, prefixes: &[TrieEntry<N>], depth: usize, inherited: u32) -> u32 {
         let mut answers = [inherited; 256];
         self.spread(&mut answers, prefixes, depth, 1);
         if answers.iter().all(|&answer| answer == answers[0] && answer & IS_NODE == 0) {
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     /// Every prefix in turn.
-    fn scan<const N: usize>(prefixes: &[Prefix<N>], address: &[u8; N]) -> u32 {
+    fn scan<const N: usize>(prefixes: &[TrieEntry<N>], address: &[u8; N]) -> u32 {
         let mut best = (0, NO_VALUE);
         for prefix in prefixes {
             let mut wanted = prefix.bits;
@@ -273,8 +273,8 @@ mod tests {
         prop::collection::vec(byte, N).prop_map(|bytes| bytes.try_into().expect("N bytes"))
     }
 
-    fn prefixes<const N: usize>(max: usize) -> impl Strategy<Value = Vec<Prefix<N>>> {
-        let prefix = (address::<N>(), 0..=8 * N as u8, 1u32..50).prop_map(|(bits, len, value)| Prefix {
+    fn prefixes<const N: usize>(max: usize) -> impl Strategy<Value = Vec<TrieEntry<N>>> {
+        let prefix = (address::<N>(), 0..=8 * N as u8, 1u32..50).prop_map(|(bits, len, value)| TrieEntry {
             bits,
             len,
             value,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn agrees<const N: usize>(
-        prefixes: &[Prefix<N>],
+        prefixes: &[TrieEntry<N>],
         mut addresses: Vec<[u8; N]>,
     ) -> Result<(), TestCaseError> {
         // The first and the last address of prefixes, besides those given.
@@ -336,7 +336,7 @@ mod tests {
                 random ^ random >> 15
             };
             let prefixes: Vec<_> = (1..=PLAIN_ROOT_PREFIXES as u32)
-                .map(|value| Prefix { bits: next().to_be_bytes(), len: (next() % 33) as u8, value })
+                .map(|value| TrieEntry { bits: next().to_be_bytes(), len: (next() % 33) as u8, value })
                 .collect();
             agrees(&prefixes, addresses)?;
         }
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn memory_is_proportionate() {
-        let prefix = |a, b, len| Prefix { bits: [10, a, b, 0], len, value: 1 + u32::from(b) };
+        let prefix = |a, b, len| TrieEntry { bits: [10, a, b, 0], len, value: 1 + u32::from(b) };
         let two = vec![prefix(0, 0, 24), prefix(1, 0, 24)];
         assert_eq!(Trie::compile(two.clone()).size_bytes(), 4096, "a root and three nodes of a KiB each");
         assert!(Trie::compile_as(two, false).size_bytes() < 2048);

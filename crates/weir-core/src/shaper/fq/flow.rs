@@ -9,7 +9,7 @@
 //!
 //! A packet that waits alone lies in the flow, so that whoever reads the flow has it; several lie in the slab.
 //!
-//! Owner: one [`super::Fq`], which links flows by [`Flow::next`].
+//! Owner: one [`super::Fq`], which links flows by [`FlowState::next`].
 //!
 //! Limits: a line holds a packet's handle of 40 bytes if there is a value it never has (a reference, a number that is never 0).
 
@@ -34,7 +34,7 @@ pub const NOT_LISTED: u32 = NONE - 1;
 /// A flow. What reads it waits for one line, and nothing else of it lies in another.
 #[derive(Debug)]
 #[repr(align(64))]
-pub struct Flow<P> {
+pub struct FlowState<P> {
     queue: Queue<P>,
     /// The departure time of its next packet.
     pub ready: Ticks,
@@ -56,10 +56,10 @@ enum Queue<P> {
 #[derive(Clone, Copy, Debug)]
 struct TicksPerByte(u64);
 
-impl<P> Flow<P> {
+impl<P> FlowState<P> {
     /// A flow with nothing in it, which may send at once.
-    pub fn new(pace: Option<Rate>) -> Flow<P> {
-        Flow {
+    pub fn new(pace: Option<Rate>) -> FlowState<P> {
+        FlowState {
             queue: Queue::Slots(Fifo::default()),
             ready: 0,
             pace: TicksPerByte::new(pace),

@@ -109,7 +109,7 @@ struct Handle {
 #[test]
 fn a_flow_and_a_packet_alone_in_it_are_within_a_cache_line() {
     assert_eq!(size_of::<Handle>(), 32);
-    assert!(size_of::<Flow<Handle>>() <= 64);
+    assert!(size_of::<FlowState<Handle>>() <= 64);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_pace_is_never_exceeded_and_missed_by_less_than_a_tick_a_packet() {
     for bits_per_s in
         [200, 999, 1000, 7_777_777, 40_000_000, 999_999_999, 10_000_000_000, 99_999_999_999, 1 << 40]
     {
-        let mut flow: Flow<()> = Flow::new(rate(bits_per_s));
+        let mut flow: FlowState<()> = FlowState::new(rate(bits_per_s));
         let packets = 1_000_000u128;
         (0..packets).for_each(|_| flow.depart(1000, 0));
         let exact = ((packets * 8_000_000_000_000) << TICK_SHIFT).div_ceil(u128::from(bits_per_s));

@@ -11,7 +11,7 @@
 
 use super::{
     FLOWS_CACHED, Fq,
-    flow::{Flow, NONE, NOT_LISTED, Ticks},
+    flow::{FlowState, NONE, NOT_LISTED, Ticks},
 };
 use crate::packet::Packet;
 
@@ -129,7 +129,7 @@ impl List {
 
     /// Puts a flow, which is on no list, to the end.
     #[inline]
-    pub fn push<P>(&mut self, flows: &mut [Flow<P>], index: u32) {
+    pub fn push<P>(&mut self, flows: &mut [FlowState<P>], index: u32) {
         flows[index as usize].next = NONE;
         if self.head == NONE {
             self.head = index;
@@ -140,7 +140,7 @@ impl List {
     }
 
     /// Puts a list that is not empty to the end.
-    fn append<P>(&mut self, flows: &mut [Flow<P>], other: List) {
+    fn append<P>(&mut self, flows: &mut [FlowState<P>], other: List) {
         if self.head == NONE {
             self.head = other.head;
         } else {
