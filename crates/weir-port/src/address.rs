@@ -28,7 +28,7 @@ pub struct Prefix {
 
 /// A route to somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct KernelRoute {
     /// Where to.
     pub to: Prefix,
     /// Numbers of the interfaces it leaves by; none for one that leads nowhere, such as `unreachable`.
@@ -41,7 +41,7 @@ pub fn unspecified(ipv6: bool) -> IpAddr {
 }
 
 /// Every route there is, in all tables.
-pub fn routes() -> Result<Vec<Route>> {
+pub fn routes() -> Result<Vec<KernelRoute>> {
     let doing = || "reading the routes".to_string();
     let mut routes = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
@@ -62,7 +62,7 @@ pub fn routes() -> Result<Vec<Route>> {
                     .collect(),
                 _ => Vec::new(),
             };
-            routes.push(Route { to, interfaces });
+            routes.push(KernelRoute { to, interfaces });
         }
     }
     Ok(routes)

@@ -21,19 +21,19 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::address::{self, Prefix, Route};
+use crate::address::{self, KernelRoute, Prefix};
 use crate::error::{PortError, Result};
-use crate::forwarding::{self, Change, Setting};
+use crate::forwarding::{self, Setting, SettingChange};
 use crate::hold::{Hold, Thing};
 use crate::limit::Place;
 use crate::link::{self, Link};
 use crate::lock::Lock;
 use crate::netns::NetNs;
-use crate::subnet::{Side, Subnet, is_way_out};
+use crate::subnet::{PairSubnet, Side, is_way_out};
 use crate::sysctl;
 use crate::undo::{Keeper, Undo};
 use crate::veth::{self, End};
-use crate::way_out::{Opened, Table, nftables};
+use crate::way_out::{OpenedInterface, Table, nftables};
 
 /// The wire's interfaces: first the one where the program's packets come in.
 pub const PORTS: [&str; 2] = ["program", "host"];
@@ -53,8 +53,8 @@ pub struct Enclosure {
 /// What is known before anything is made.
 struct Site {
     lock: Lock,
-    routes: Vec<Route>,
-    subnet: Subnet,
+    routes: Vec<KernelRoute>,
+    subnet: PairSubnet,
 }
 
 impl Site {
@@ -63,7 +63,7 @@ impl Site {
         let lock = Lock::take()?;
         let (routes, used) = host.run(|| Ok((address::routes()?, address::addresses()?)))?;
         let used: Vec<Prefix> = routes.iter().map(|route| route.to).chain(used).collect();
-        let subnet = Subnet::choose(&used).ok_or_else(no_subnet)?;
+        let subnet = PairSubnet::choose(&used).ok_or_else(no_subnet)?;
         Ok(Site { lock, routes, subnet })
     }
 
@@ -163,7 +163,7 @@ pub fn make_limited(
 }
 
 /// What one side is called: its IPv4 address, and its IPv6 address if there is such.
-fn addresses(subnet: &Subnet, side: Side, ipv6: bool) -> impl Iterator<Item = Prefix> {
+fn addresses(subnet: &PairSubnet, side: Side, ipv6: bool) -> impl Iterator<Item = Prefix> {
     [Some(subnet.v4(side)), ipv6.then(|| subnet.v6(side))].into_iter().flatten()
 }
 
@@ -172,7 +172,7 @@ fn has_ipv6(link: &Link) -> bool {
 }
 
 /// Brings one side up with its own addresses and the other's as neighbours.
-fn settle(link: &Link, subnet: &Subnet, side: Side, ipv6: bool) -> Result<()> {
+fn settle(link: &Link, subnet: &PairSubnet, side: Side, ipv6: bool) -> Result<()> {
     // There is no router to be asked for and nobody whose address could be the same.
     for setting in ["accept_dad", "accept_ra", "router_solicitations"] {
         sysctl::write_if_there(&format!("ipv6/conf/{}/{setting}", link.name), "0")?;
@@ -192,7 +192,7 @@ fn open_way_out(
     lock: &Lock,
     host: &NetNs,
     outer: &Link,
-    routes: &[Route],
+    routes: &[KernelRoute],
     sources: impl Iterator<Item = IpAddr>,
     keeper: &mut dyn Keeper,
 ) -> Result<Option<Table>> {
@@ -217,12 +217,13 @@ fn open_way_out(
             Hold::noted_before(&Thing::setting(host, &setting.name())).or_else(|| now(setting))
         };
         let changes = forwarding::plan(&out[0], &out[1], before);
-        let opened = changes.iter().map(Opened::by).filter_map(Result::transpose).collect::<Result<_>>()?;
+        let opened =
+            changes.iter().map(OpenedInterface::by).filter_map(Result::transpose).collect::<Result<_>>()?;
         let table = Table { name: outer.name.clone(), ifindex: outer.ifindex, sources, opened };
         nftables::remove_left_behind()?;
         // The gate is shut before anything is opened.
         nftables::install(&table)?;
-        for Change { setting, wanted } in changes {
+        for SettingChange { setting, wanted } in changes {
             let undo = |was| Undo::Setting { setting, was };
             match keeper.owner() {
                 Some(owner) => {

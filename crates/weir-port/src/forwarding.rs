@@ -75,7 +75,7 @@ impl Setting {
 
 /// A setting that must change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct SettingChange {
     /// Which.
     pub setting: Setting,
     /// What it must be.
@@ -88,11 +88,11 @@ pub fn plan(
     interfaces_v4: &[u32],
     interfaces_v6: &[u32],
     read: impl Fn(Setting) -> Option<u8>,
-) -> Vec<Change> {
-    let mut changes: Vec<Change> = Vec::new();
+) -> Vec<SettingChange> {
+    let mut changes: Vec<SettingChange> = Vec::new();
     let mut want = |setting, wanted| {
         if read(setting).is_some_and(|was| was != wanted) {
-            changes.push(Change { setting, wanted });
+            changes.push(SettingChange { setting, wanted });
         }
     };
     for &interface in interfaces_v4 {

@@ -34,7 +34,7 @@ pub fn is_code(error: &PortError, code: i32) -> bool {
 }
 
 /// Requests of rtnetlink that the kernel carries out one after the other, with as little in between as can be.
-pub struct Batch {
+pub struct RequestBatch {
     bytes: Vec<u8>,
     count: usize,
 }
@@ -42,10 +42,10 @@ pub struct Batch {
 /// Counted from here, as this socket sends nothing else.
 const SEQUENCE_FIRST: u32 = 1;
 
-impl Batch {
+impl RequestBatch {
     /// No requests yet.
-    pub fn new() -> Batch {
-        Batch { bytes: Vec::new(), count: 0 }
+    pub fn new() -> RequestBatch {
+        RequestBatch { bytes: Vec::new(), count: 0 }
     }
 
     /// How many requests there are.
@@ -82,7 +82,7 @@ impl Batch {
     }
 }
 
-impl NetlinkChained for Batch {
+impl NetlinkChained for RequestBatch {
     fn protonum(&self) -> u16 {
         libc::NETLINK_ROUTE as u16
     }

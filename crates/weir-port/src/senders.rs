@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::netns::NetNs;
-use crate::socket_table::{self, Protocol};
+use crate::socket_table::{self, SocketProtocol};
 
 /// A process that has something to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,17 +28,21 @@ pub struct Sender {
 pub fn of(netns: &NetNs) -> Result<Vec<Sender>> {
     let mut waiting: HashMap<u64, u64> = HashMap::new();
     let mut unowned = Sender { pid: None, command: String::new(), sockets: 0, bytes: 0 };
-    socket_table::read(netns, &[Protocol::Tcp, Protocol::Udp, Protocol::Raw], |_, table| {
-        for row in socket_table::rows(table).filter(|row| row.to_send_bytes > 0) {
-            match row.inode {
-                0 => {
-                    unowned.sockets += 1;
-                    unowned.bytes += row.to_send_bytes;
+    socket_table::read(
+        netns,
+        &[SocketProtocol::Tcp, SocketProtocol::Udp, SocketProtocol::Raw],
+        |_, table| {
+            for row in socket_table::rows(table).filter(|row| row.to_send_bytes > 0) {
+                match row.inode {
+                    0 => {
+                        unowned.sockets += 1;
+                        unowned.bytes += row.to_send_bytes;
+                    }
+                    inode => *waiting.entry(inode).or_default() += row.to_send_bytes,
                 }
-                inode => *waiting.entry(inode).or_default() += row.to_send_bytes,
             }
-        }
-    })?;
+        },
+    )?;
     let mut senders = if waiting.is_empty() { Vec::new() } else { processes(&waiting) };
     senders.sort_by_key(|sender| std::cmp::Reverse(sender.bytes));
     senders.extend((unowned.sockets > 0).then_some(unowned));

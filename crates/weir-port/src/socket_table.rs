@@ -14,7 +14,7 @@ use crate::netns::NetNs;
 
 /// A kind of sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum SocketProtocol {
     /// TCP.
     Tcp,
     /// UDP.
@@ -23,19 +23,19 @@ pub enum Protocol {
     Raw,
 }
 
-impl Protocol {
+impl SocketProtocol {
     fn tables(self) -> [&'static str; 2] {
         match self {
-            Protocol::Tcp => ["tcp", "tcp6"],
-            Protocol::Udp => ["udp", "udp6"],
-            Protocol::Raw => ["raw", "raw6"],
+            SocketProtocol::Tcp => ["tcp", "tcp6"],
+            SocketProtocol::Udp => ["udp", "udp6"],
+            SocketProtocol::Raw => ["raw", "raw6"],
         }
     }
 }
 
 /// One socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct SocketRow {
     /// As the kernel numbers states of TCP.
     pub state: u8,
     /// What it has to send.
@@ -45,7 +45,11 @@ pub struct Row {
 }
 
 /// Reads the tables of a namespace.
-pub fn read(netns: &NetNs, protocols: &[Protocol], mut each: impl FnMut(Protocol, &str)) -> Result<()> {
+pub fn read(
+    netns: &NetNs,
+    protocols: &[SocketProtocol],
+    mut each: impl FnMut(SocketProtocol, &str),
+) -> Result<()> {
     netns.run(|| {
         for &protocol in protocols {
             for table in protocol.tables() {
@@ -64,18 +68,18 @@ pub fn read(netns: &NetNs, protocols: &[Protocol], mut each: impl FnMut(Protocol
 }
 
 /// The sockets of one table.
-pub fn rows(table: &str) -> impl Iterator<Item = Row> + '_ {
+pub fn rows(table: &str) -> impl Iterator<Item = SocketRow> + '_ {
     table.lines().skip(1).filter_map(row)
 }
 
-fn row(line: &str) -> Option<Row> {
+fn row(line: &str) -> Option<SocketRow> {
     let mut words = line.split_whitespace().skip(3);
     let state = u8::from_str_radix(words.next()?, 16).ok()?;
     let queue = words.next()?.split(':').next()?;
     let to_send_bytes = u64::from_str_radix(queue, 16).ok()?;
     // What a test or an older kernel leaves out at the end is nobody's.
     let inode = words.nth(4).and_then(|word| word.parse().ok()).unwrap_or(0);
-    Some(Row { state, to_send_bytes, inode })
+    Some(SocketRow { state, to_send_bytes, inode })
 }
 
 #[cfg(test)]
@@ -92,8 +96,8 @@ mod tests {
         assert_eq!(
             rows,
             [
-                Row { state: 1, to_send_bytes: 0x34a00, inode: 48213 },
-                Row { state: 7, to_send_bytes: 0, inode: 7 },
+                SocketRow { state: 1, to_send_bytes: 0x34a00, inode: 48213 },
+                SocketRow { state: 7, to_send_bytes: 0, inode: 7 },
             ]
         );
     }

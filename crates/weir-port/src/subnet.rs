@@ -25,7 +25,7 @@ const V6_SITE_LENGTH: u8 = 48;
 
 /// A network of two: the host and the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subnet {
+pub struct PairSubnet {
     v4: u32,
 }
 
@@ -38,12 +38,12 @@ pub enum Side {
     Program = 2,
 }
 
-impl Subnet {
+impl PairSubnet {
     /// The first candidate that none of `used` overlaps.
-    pub fn choose(used: &[Prefix]) -> Option<Subnet> {
+    pub fn choose(used: &[Prefix]) -> Option<PairSubnet> {
         let candidates = RANGES.iter().flat_map(|range| {
             let base = u32::from_be_bytes([range[0], range[1], 0, 0]);
-            (0..1u32 << 14).map(move |index| Subnet { v4: base + (index << 2) })
+            (0..1u32 << 14).map(move |index| PairSubnet { v4: base + (index << 2) })
         });
         let used: Vec<&Prefix> = used.iter().filter(|prefix| counts(prefix)).collect();
         candidates.into_iter().find(|candidate| {
@@ -105,7 +105,7 @@ mod tests {
 
     fn chosen(used: &[&str]) -> Option<String> {
         let used: Vec<_> = used.iter().map(|text| prefix(text)).collect();
-        Subnet::choose(&used).map(|subnet| subnet.v4(Side::Program).address.to_string())
+        PairSubnet::choose(&used).map(|subnet| subnet.v4(Side::Program).address.to_string())
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn both_sides_are_in_one_network_and_differ() {
-        let subnet = Subnet::choose(&[]).unwrap();
+        let subnet = PairSubnet::choose(&[]).unwrap();
         assert_eq!(subnet.v6(Side::Host), prefix("fd57:4549:5200::a57:1/126"));
         assert_eq!(subnet.v6(Side::Program), prefix("fd57:4549:5200::a57:2/126"));
         assert!(overlap(&subnet.v4(Side::Host), &subnet.v4(Side::Program)));

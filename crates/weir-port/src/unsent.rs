@@ -10,7 +10,7 @@
 
 use crate::error::Result;
 use crate::netns::NetNs;
-use crate::socket_table::{self, Protocol, Row};
+use crate::socket_table::{self, SocketProtocol, SocketRow};
 
 /// FIN_WAIT1, LAST_ACK, CLOSING.
 const CLOSED_AND_SENDING: [u8; 3] = [4, 9, 11];
@@ -27,13 +27,13 @@ pub struct Unsent {
 /// What the closed TCP sockets of `netns` have still to send.
 pub fn by_closed_sockets(netns: &NetNs) -> Result<Unsent> {
     let mut unsent = Unsent::default();
-    socket_table::read(netns, &[Protocol::Tcp], |_, table| add(&mut unsent, table))?;
+    socket_table::read(netns, &[SocketProtocol::Tcp], |_, table| add(&mut unsent, table))?;
     Ok(unsent)
 }
 
 /// Adds the sockets of one table.
 pub fn add(unsent: &mut Unsent, table: &str) {
-    let sending = |row: &Row| row.to_send_bytes > 0 && CLOSED_AND_SENDING.contains(&row.state);
+    let sending = |row: &SocketRow| row.to_send_bytes > 0 && CLOSED_AND_SENDING.contains(&row.state);
     for row in socket_table::rows(table).filter(sending) {
         unsent.sockets += 1;
         unsent.bytes = unsent.bytes.saturating_add(row.to_send_bytes);

@@ -29,14 +29,14 @@ pub const BUCKETS_MAX: usize = 128;
 
 /// Can only be had on a processor that has the instructions.
 #[derive(Clone, Copy)]
-pub struct Kernel(());
+pub struct PartitionKernel(());
 
-impl Kernel {
+impl PartitionKernel {
     /// `None` if this processor lacks AVX2.
-    pub fn new() -> Option<Kernel> {
+    pub fn new() -> Option<PartitionKernel> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
-            return Some(Kernel(()));
+            return Some(PartitionKernel(()));
         }
         None
     }
@@ -157,7 +157,7 @@ mod tests {
             workers in 1..=WORKERS_MAX,
             dealt in prop::collection::vec(any::<usize>(), BUCKETS_MAX),
         ) {
-            let Some(kernel) = Kernel::new() else {
+            let Some(kernel) = PartitionKernel::new() else {
                 eprintln!("skipped: this processor has no AVX2");
                 return Ok(());
             };
@@ -178,7 +178,9 @@ mod tests {
 
     #[test]
     fn limits_are_kept() {
-        let Some(kernel) = Kernel::new() else { return eprintln!("skipped: this processor has no AVX2") };
+        let Some(kernel) = PartitionKernel::new() else {
+            return eprintln!("skipped: this processor has no AVX2");
+        };
         for (len, mask, workers) in [(65, 0, 1), (0, 128, 1), (0, 0, 0), (0, 0, 65)] {
             let part = || kernel.part(&[0; 64], len, &[0; 128], mask, workers, &mut [0; 64]);
             assert!(std::panic::catch_unwind(part).is_err(), "{len} {mask} {workers}");

@@ -51,7 +51,7 @@ const AHEAD: usize = 6;
 #[derive(Clone)]
 pub struct Rss {
     toeplitz: Toeplitz,
-    partition: Option<partition::Kernel>,
+    partition: Option<partition::PartitionKernel>,
     kind: HashKind,
     table: [u8; BUCKETS_MAX],
     bits: u32,
@@ -75,7 +75,7 @@ impl Rss {
         let table = std::array::from_fn(|bucket| (bucket % workers) as u8);
         Ok(Rss {
             toeplitz: Toeplitz::new(key),
-            partition: partition::Kernel::new(),
+            partition: partition::PartitionKernel::new(),
             kind,
             table,
             bits,

@@ -25,7 +25,7 @@ use std::collections::HashSet;
 
 use super::Place;
 use super::find;
-use super::htb::{self, Root};
+use super::htb::{self, RootKind};
 use super::memory::Memory;
 use super::record::Record;
 use super::steering::{self, Steering};
@@ -184,7 +184,7 @@ fn steered_by_others(place: &Place) -> Result<HashSet<u32>> {
     let roots = place.netns.run(htb::roots)?;
     let mut steered = HashSet::new();
     for (ifindex, root, _) in roots {
-        if root != Root::Limit || ifindex == place.link.ifindex {
+        if root != RootKind::Limit || ifindex == place.link.ifindex {
             continue;
         }
         // One that goes meanwhile needs nothing.

@@ -19,7 +19,7 @@ use weir_core::limit::Leaves;
 use weir_core::limit::filter::{self, STACK_END};
 use weir_core::limit::shared::FREE_BASE;
 
-use super::memory::{self, Group, Memory};
+use super::memory::{self, LeafMemory, Memory};
 use super::program::{advance_clock, jump_if_over, leaf_of, slot_of};
 use crate::bpf::asm::{Asm, Cond, Label, Op, Reg, Width};
 
@@ -154,7 +154,7 @@ fn forget_to_the_verifier(asm: &mut Asm) {
 }
 
 /// `R8` = the memory of the class that a flow with key `R7` belongs to at time `R9`, where `count` filters were asked. Keeps `R6`, `R7` and `R9`.
-pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: Group, leaves: Leaves) {
+pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: LeafMemory, leaves: Leaves) {
     let found = asm.label();
     asm.store(Width::Double, Reg::R10, KEY, Reg::R7);
     asm.store(Width::Double, Reg::R10, TIME, Reg::R9);

@@ -7,8 +7,8 @@ use weir_core::limit::gate::{self, Node, Tokens};
 use weir_core::limit::shared::{FREE_BASE, Kind, kind_of};
 
 use super::behind::{self, Behind};
-use super::htb::{self, ClassTraffic, Root, Traffic};
-use super::memory::{Arrivals, Counts, Memory};
+use super::htb::{self, ClassTraffic, RootKind, Traffic};
+use super::memory::{Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, Record, Stage};
 use super::{Place, arrivals, steering::Steering};
 use crate::error::{Doing, PortError, Result};
@@ -32,7 +32,7 @@ pub const STRANGE: &str = "has a limit whose program this version of weir does n
 /// The limit of what an interface sends.
 pub fn at(place: &Place) -> Result<Option<Found>> {
     match place.netns.run(|| htb::root(place.link.ifindex))? {
-        Root::Limit => below_root(place).map(Some),
+        RootKind::Limit => below_root(place).map(Some),
         _ => Ok(None),
     }
 }
@@ -74,9 +74,9 @@ pub struct Seen {
     /// The same of each class.
     pub classes: Vec<ClassTraffic>,
     /// What the program counted.
-    pub counts: Counts,
+    pub counts: LimitCounts,
     /// The same of each class of a file, by its base.
-    pub counts_of_classes: Vec<(u16, Counts)>,
+    pub counts_of_classes: Vec<(u16, LimitCounts)>,
     /// What was seen at the other end; `None` where nobody looks.
     pub arrivals: Option<Arrivals>,
     /// Where it is seen that the queue is not there any more.
@@ -268,7 +268,7 @@ pub fn all() -> Result<Vec<Seen>> {
     for (_, netns) in NetNs::all()? {
         // One that cannot be entered or asked hides the others no more than one that is gone.
         let Ok(roots) = netns.run(htb::roots) else { continue };
-        for (ifindex, _, traffic) in roots.into_iter().filter(|(_, root, _)| *root == Root::Limit) {
+        for (ifindex, _, traffic) in roots.into_iter().filter(|(_, root, _)| *root == RootKind::Limit) {
             match look(netns.try_clone()?, ifindex, traffic) {
                 Ok(limit) => seen.push(limit),
                 Err(error) if error.is_no_interface() => {}
@@ -288,7 +288,7 @@ pub fn names() -> Vec<(Place, String)> {
     let mut names = Vec::new();
     for (_, netns) in NetNs::all().unwrap_or_default() {
         let roots = netns.run(htb::roots).unwrap_or_default();
-        for (ifindex, ..) in roots.into_iter().filter(|(_, root, _)| *root == Root::Limit) {
+        for (ifindex, ..) in roots.into_iter().filter(|(_, root, _)| *root == RootKind::Limit) {
             let named = || -> Result<Option<(Place, String)>> {
                 let link = netns.run(|| Link::by_index(ifindex))?;
                 let place = Place { netns: netns.try_clone()?, link };
@@ -340,7 +340,7 @@ fn look(netns: NetNs, ifindex: u32, traffic: Traffic) -> Result<Seen> {
     let classes = place.netns.run(|| htb::classes(ifindex))?;
     let counts_of_classes: Vec<_> =
         found.memories.iter().skip(1).map(|memory| (memory.base(), memory.counts())).collect();
-    let counts = found.memories.iter().map(Memory::counts).fold(Counts::default(), Counts::and);
+    let counts = found.memories.iter().map(Memory::counts).fold(LimitCounts::default(), LimitCounts::and);
     let sees_arrivals = found.record.as_ref().is_some_and(|record| record.sees_arrivals);
     let arrivals = found.memories.first().filter(|_| sees_arrivals).map(Memory::arrivals);
     let Found { record, is_strange, .. } = found;

@@ -16,7 +16,7 @@ use weir_core::limit::{Class, HELD, ROOT_CLASS};
 
 use super::filter::{Spot, content_if_gone};
 use crate::error::{Doing, Result};
-use crate::netlink::{Batch, acknowledged, explained};
+use crate::netlink::{RequestBatch, acknowledged, explained};
 
 /// The handle by which a limit is known again: `7769:`, "wi" in ASCII.
 pub const HANDLE: u32 = 0x7769_0000;
@@ -33,7 +33,7 @@ const REQUESTS_AT_ONCE: usize = 48;
 
 /// What is the root of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Root {
+pub enum RootKind {
     /// What interfaces are born with.
     Default,
     /// A limit's.
@@ -69,12 +69,15 @@ pub struct ClassTraffic {
 }
 
 /// The root of an interface of this thread's namespace.
-pub fn root(ifindex: u32) -> Result<Root> {
-    Ok(roots()?.into_iter().find(|(index, ..)| *index == ifindex).map_or(Root::Default, |(_, root, _)| root))
+pub fn root(ifindex: u32) -> Result<RootKind> {
+    Ok(roots()?
+        .into_iter()
+        .find(|(index, ..)| *index == ifindex)
+        .map_or(RootKind::Default, |(_, root, _)| root))
 }
 
 /// The root of every interface of this thread's namespace.
-pub fn roots() -> Result<Vec<(u32, Root, Traffic)>> {
+pub fn roots() -> Result<Vec<(u32, RootKind, Traffic)>> {
     let doing = || "reading the qdiscs of a network namespace".to_string();
     let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
     let mut socket = NetlinkSocket::new();
@@ -87,10 +90,10 @@ pub fn roots() -> Result<Vec<(u32, Root, Traffic)>> {
         }
         let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
         let root = match header.handle {
-            HANDLE if kind == "htb" && is_as_created(&attributes) => Root::Limit,
-            0 => Root::Default,
-            _ if kind == "noqueue" => Root::Default,
-            handle => Root::Other(kind, handle),
+            HANDLE if kind == "htb" && is_as_created(&attributes) => RootKind::Limit,
+            0 => RootKind::Default,
+            _ if kind == "noqueue" => RootKind::Default,
+            handle => RootKind::Other(kind, handle),
         };
         roots.push((header.ifindex as u32, root, traffic(&attributes)));
     }
@@ -107,7 +110,7 @@ fn is_as_created(attributes: &tc::IterableAttrs<'_>) -> bool {
 /// Puts the qdisc on an interface, with its first leaf, which takes all there is until the filter knows better.
 pub fn create(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> {
     let doing = || format!("giving interface number {ifindex} a queue that limits");
-    let mut batch = Batch::new();
+    let mut batch = RequestBatch::new();
     let mut request =
         tc::Request::new().set_create().set_replace().op_newqdisc_do(&message(ifindex, HANDLE, ROOT));
     let glob = TcHtbGlob {
@@ -127,7 +130,7 @@ pub fn create(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> 
 /// Makes or changes classes, and the queues of those that name one.
 pub fn set(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> {
     let doing = || format!("setting the classes of interface number {ifindex}");
-    let mut batch = Batch::new();
+    let mut batch = RequestBatch::new();
     for class in classes {
         batch.push(&class_request(ifindex, &class));
         if let Some(limit) = class.queue_bytes {
@@ -137,7 +140,7 @@ pub fn set(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> {
             batch.push(&request);
         }
         if batch.len() >= REQUESTS_AT_ONCE {
-            std::mem::replace(&mut batch, Batch::new()).send(doing)?;
+            std::mem::replace(&mut batch, RequestBatch::new()).send(doing)?;
         }
     }
     batch.send(doing)
@@ -150,11 +153,11 @@ pub const CHOICE: Spot =
 /// Removes classes, which must be empty, each before the one it is below.
 pub fn remove_classes(ifindex: u32, numbers: impl Iterator<Item = u16>) -> Result<()> {
     let doing = || format!("removing classes of interface number {ifindex}");
-    let mut batch = Batch::new();
+    let mut batch = RequestBatch::new();
     for number in numbers {
         batch.push(&tc::Request::new().op_deltclass_do(&message(ifindex, HANDLE | u32::from(number), 0)));
         if batch.len() >= REQUESTS_AT_ONCE {
-            std::mem::replace(&mut batch, Batch::new()).send(doing)?;
+            std::mem::replace(&mut batch, RequestBatch::new()).send(doing)?;
         }
     }
     batch.send(doing)

@@ -91,7 +91,7 @@ const TOTAL_BYTES: u32 = (RECORDS_AT + 2 * RECORD_BYTES) as u32;
 
 /// Leaves of one kind, and the flows that they are given to.
 #[derive(Clone, Copy, Debug)]
-pub struct Group {
+pub struct LeafMemory {
     words_at: i16,
     /// Where the words of its leaves begin.
     pub leaves_at: u32,
@@ -102,16 +102,17 @@ pub struct Group {
 }
 
 /// Of packets that have a socket.
-pub const HELD: Group = Group { words_at: 0, leaves_at: LEAVES_AT, slots_at: FLOWS_AT, slots: 32_768 };
+pub const HELD: LeafMemory =
+    LeafMemory { words_at: 0, leaves_at: LEAVES_AT, slots_at: FLOWS_AT, slots: 32_768 };
 /// Of packets that have none.
-pub const PASSING: Group = Group {
+pub const PASSING: LeafMemory = LeafMemory {
     words_at: 64,
     leaves_at: LEAVES_AT + HELD_LEAVES.count as u32 * 8,
     slots_at: FLOWS_AT + HELD.slots * 8,
     slots: 4096,
 };
 
-impl Group {
+impl LeafMemory {
     /// Where one of its words is.
     pub const fn word(self, word: i16) -> i16 {
         self.words_at + word
@@ -120,7 +121,7 @@ impl Group {
 
 /// What the program counted, of all leaves or those of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct LimitCounts {
     /// New flows that found no leaf empty and share one.
     pub crowded: u64,
     /// Packets without a socket that were dropped because too much waited.
@@ -129,10 +130,10 @@ pub struct Counts {
     pub marked: u64,
 }
 
-impl Counts {
+impl LimitCounts {
     /// Both together.
-    pub fn and(self, other: Counts) -> Counts {
-        Counts {
+    pub fn and(self, other: LimitCounts) -> LimitCounts {
+        LimitCounts {
             crowded: self.crowded + other.crowded,
             passing_full: self.passing_full + other.passing_full,
             marked: self.marked + other.marked,
@@ -250,9 +251,9 @@ impl Memory {
     }
 
     /// What the program counted.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> LimitCounts {
         let read = |at: i16| self.word(at as usize).load(Ordering::Acquire);
-        Counts {
+        LimitCounts {
             crowded: read(HELD.word(CROWDED)) + read(PASSING.word(CROWDED)),
             passing_full: read(PASSING_FULL),
             marked: read(MARKED),

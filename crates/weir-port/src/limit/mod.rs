@@ -36,7 +36,7 @@ use weir_core::limit::{Class, Plan};
 use weir_core::rate::Rate;
 
 use self::find::Found;
-use self::htb::{Root, Traffic};
+use self::htb::{RootKind, Traffic};
 use self::memory::Memory;
 use self::record::{Direction, Record, Stage};
 use self::reshape::{ClassesAsked, Shape};
@@ -230,9 +230,9 @@ struct Prepared {
 /// Looks and decides, and changes nothing.
 fn prepare(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<Prepared> {
     let found = match place.netns.run(|| htb::root(place.link.ifindex))? {
-        Root::Default => None,
-        Root::Limit => Some(find::below_root(place)?),
-        Root::Other(kind, handle) => return Err(refuse(place, &kind, handle)),
+        RootKind::Default => None,
+        RootKind::Limit => Some(find::below_root(place)?),
+        RootKind::Other(kind, handle) => return Err(refuse(place, &kind, handle)),
     };
     if found.as_ref().is_some_and(|found| found.is_strange) {
         return Err(unsuitable(place, find::STRANGE));
@@ -264,7 +264,7 @@ fn lacks_nothing(place: &Place, record: &Record) -> bool {
 pub fn traffic(place: &Place) -> Result<Option<Traffic>> {
     let roots = place.netns.run(htb::roots)?;
     let ours =
-        roots.into_iter().find(|(index, root, _)| *index == place.link.ifindex && *root == Root::Limit);
+        roots.into_iter().find(|(index, root, _)| *index == place.link.ifindex && *root == RootKind::Limit);
     Ok(ours.map(|(_, _, traffic)| traffic))
 }
 

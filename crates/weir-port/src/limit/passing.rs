@@ -21,7 +21,7 @@
 use weir_core::asm::{Asm, Cond, Helper, Op, Reg, Width};
 use weir_core::limit::PASSING;
 
-use super::memory::{self, Group, PASSING_ENDS_AT};
+use super::memory::{self, LeafMemory, PASSING_ENDS_AT};
 use super::program::{SKB_WIRE_LEN, count};
 
 const ACT_SHOT: i32 = 2;
@@ -32,7 +32,7 @@ const UNMARKED: i16 = -8;
 
 /// Ends the program for a packet that would wait too long in the leaf whose word is at `R5`. `R6` is the packet, `R8` the memory; spoils
 /// `R0` to `R3`.
-pub fn bound(asm: &mut Asm, group: Group) {
+pub fn bound(asm: &mut Asm, group: LeafMemory) {
     let [forward, ahead, full, room] = [asm.label(), asm.label(), asm.label(), asm.label()];
     // R1 = served, R2 = how many leaves have something waiting.
     asm.load(Width::Double, Reg::R1, Reg::R8, memory::PASSING_SERVED_NS);

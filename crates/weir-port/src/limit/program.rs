@@ -29,7 +29,7 @@ use weir_core::limit::{HELD, HELD_BYTES_EACH, Leaves, PASSING};
 
 use super::arrivals::{SKB_TC_INDEX, STAMP_MASK, STAMP_SHIFT};
 use super::classify::{self, Filters};
-use super::memory::{self, Group, Memory};
+use super::memory::{self, LeafMemory, Memory};
 use super::passing;
 use crate::bpf::asm::{Asm, Cond, Helper, Label, Op, Reg, Width};
 use crate::bpf::program::{Hook, Program};
@@ -105,7 +105,7 @@ fn stamp(asm: &mut Asm, stamps: bool) {
 }
 
 /// Ends the program with the leaf of the flow whose key is `R7`, at time `R9`. `R6` is the packet, `R8` the memory.
-fn choose_leaf(asm: &mut Asm, group: Group, leaves: Leaves) {
+fn choose_leaf(asm: &mut Asm, group: LeafMemory, leaves: Leaves) {
     advance_clock(asm, group);
     // R1 is what leaves have been served, R9 the same and how late it may be.
     slot_of(asm, group);
@@ -190,7 +190,7 @@ fn keep_to_room(asm: &mut Asm) {
 
 /// Adds what a leaf has been served since the last packet of the group, by the lower of the rates then and now: a change of the
 /// rate may lie in between. `R1` = served, `R9` = the same and the lateness.
-pub(super) fn advance_clock(asm: &mut Asm, group: Group) {
+pub(super) fn advance_clock(asm: &mut Asm, group: LeafMemory) {
     let [forward, short, is_lower] = [asm.label(), asm.label(), asm.label()];
     asm.load(Width::Double, Reg::R1, Reg::R8, group.word(memory::LAST_NS));
     asm.store(Width::Double, Reg::R8, group.word(memory::LAST_NS), Reg::R9);
@@ -222,7 +222,7 @@ pub(super) fn advance_clock(asm: &mut Asm, group: Group) {
 }
 
 /// `R7` = the address of the slot of key `R7`.
-pub(super) fn slot_of(asm: &mut Asm, group: Group) {
+pub(super) fn slot_of(asm: &mut Asm, group: LeafMemory) {
     asm.op_imm(Op::And, Reg::R7, group.slots as i32 - 1);
     asm.op_imm(Op::Lsh, Reg::R7, 3);
     asm.op(Op::Add, Reg::R7, Reg::R8);
@@ -230,7 +230,7 @@ pub(super) fn slot_of(asm: &mut Asm, group: Group) {
 }
 
 /// `R4` = the leaf that `number` names, `R5` = the address of its word.
-pub(super) fn leaf_of(asm: &mut Asm, number: Reg, group: Group, leaves: Leaves) {
+pub(super) fn leaf_of(asm: &mut Asm, number: Reg, group: LeafMemory, leaves: Leaves) {
     asm.op(Op::Mov, Reg::R4, number);
     asm.op_imm(Op::And, Reg::R4, i32::from(leaves.count) - 1);
     asm.op(Op::Mov, Reg::R5, Reg::R4);

@@ -40,7 +40,7 @@ mod watch;
 use std::net::IpAddr;
 
 use crate::error::Result;
-use crate::forwarding::{Change, Setting};
+use crate::forwarding::{Setting, SettingChange};
 use crate::link::{self, Link};
 
 pub use watch::{Seen, Stopper, Watch};
@@ -102,7 +102,7 @@ pub type Rule = (Vec<Match>, Verdict);
 
 /// An interface whose forwarding was off before any weir switched it on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedInterface {
     family: Family,
     /// Which; `None` is all of them.
     ifindex: Option<u32>,
@@ -110,9 +110,9 @@ pub struct Opened {
     bridge: Option<Vec<[u8; 6]>>,
 }
 
-impl Opened {
+impl OpenedInterface {
     /// What this change opens, in this thread's namespace; `None` if it opens nothing.
-    pub fn by(change: &Change) -> Result<Option<Opened>> {
+    pub fn by(change: &SettingChange) -> Result<Option<OpenedInterface>> {
         let (family, ifindex) = match change.setting {
             Setting::ForwardIpv4(ifindex) => (Family::V4, Some(ifindex)),
             Setting::ForwardIpv6(ifindex) => (Family::V6, Some(ifindex)),
@@ -129,7 +129,7 @@ impl Opened {
             }
             _ => None,
         };
-        Ok(Some(Opened { family, ifindex, bridge }))
+        Ok(Some(OpenedInterface { family, ifindex, bridge }))
     }
 
     /// The rules that shut it again.
@@ -166,7 +166,7 @@ pub struct Table {
     /// The program's addresses, of those families in which there is a way out.
     pub sources: Vec<IpAddr>,
     /// What weirs opened for the ways out of this run.
-    pub opened: Vec<Opened>,
+    pub opened: Vec<OpenedInterface>,
 }
 
 impl Table {
@@ -186,7 +186,7 @@ impl Table {
                 rules.push((vec![Match::Family(family), Match::Out(self.ifindex)], Verdict::Drop));
             }
         }
-        rules.extend(self.opened.iter().flat_map(Opened::gate));
+        rules.extend(self.opened.iter().flat_map(OpenedInterface::gate));
         rules
     }
 }
@@ -198,13 +198,13 @@ mod tests {
     const UPLINK: u32 = 7;
     const OWN: u32 = 9;
 
-    fn table(opened: Vec<Opened>) -> Table {
+    fn table(opened: Vec<OpenedInterface>) -> Table {
         let sources = vec!["10.87.0.2".parse().unwrap()];
         Table { name: "weir0".into(), ifindex: OWN, sources, opened }
     }
 
-    fn opened(family: Family, ifindex: Option<u32>, bridge: Option<Vec<[u8; 6]>>) -> Opened {
-        Opened { family, ifindex, bridge }
+    fn opened(family: Family, ifindex: Option<u32>, bridge: Option<Vec<[u8; 6]>>) -> OpenedInterface {
+        OpenedInterface { family, ifindex, bridge }
     }
 
     /// A packet at the forward hook.
