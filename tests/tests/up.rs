@@ -18,6 +18,9 @@ use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 const PATIENCE: Duration = Duration::from_secs(40);
 const SECONDS: f64 = 3.0;
 
+/// With one worker, and with two that a link joins.
+const WORKERS: [&str; 2] = ["1", "2"];
+
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_slow_port_of_a_bridge_holds_nothing_for_the_others),
@@ -53,11 +56,18 @@ ports = ["p0", "p1", "p2", "p3"]
 
 /// On pairs of 16 queues: each flow has one of its own while there are enough.
 fn a_slow_port_of_a_bridge_holds_nothing_for_the_others() -> Result<()> {
+    WORKERS.iter().try_for_each(|workers| {
+        slow_port_beside_quick_ones(workers).with_context(|| format!("{workers} workers"))
+    })
+}
+
+fn slow_port_beside_quick_ones(workers: &str) -> Result<()> {
+    // Made anew each time: hosts that know each other ask for nobody, and a bridge that has heard nobody floods.
     let hosts = Hosts::new(4, Some(16))?;
     for host in 0..4 {
         hosts.address(host, &format!("10.99.1.{}/24", host + 1))?;
     }
-    let up = hosts.up(BRIDGE_OF_FOUR)?;
+    let up = hosts.up_with(BRIDGE_OF_FOUR, &["--workers", workers])?;
     let quick = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 4, SECONDS);
     let slow =
         Load { first_port: 6001, ..Load::new(&hosts.hosts[2], &hosts.hosts[3], "10.99.1.4", 4, SECONDS) };
@@ -67,6 +77,7 @@ fn a_slow_port_of_a_bridge_holds_nothing_for_the_others() -> Result<()> {
     let flood = Flood::start(&quick)?;
     let ping = Ping::start(&hosts.hosts[2], "10.99.1.1", Duration::from_secs_f64(SECONDS))?;
     let rate = measure_rate(&flood, &quick)?;
+    up.check().context("under load")?;
     let flows = flood.finish(PATIENCE)?;
     require_lossless(&flows, &quick)?;
     for (flood, load) in slow_floods.into_iter().zip([&slow, &also_slow]) {
@@ -115,8 +126,8 @@ port = "e1b"
 address = ["10.99.2.1/24", "fd99:2::1/64"]
 "#;
 
-/// Two hosts in two networks, on pairs as container runtimes make them.
-fn bed() -> Result<(Hosts, Up)> {
+/// Two hosts in two networks, on pairs as container runtimes make them, and so many workers between them.
+fn bed(workers: &str) -> Result<(Hosts, Up)> {
     let hosts = Hosts::new(2, None)?;
     for (host, net) in [(0, 1), (1, 2)] {
         hosts.address(host, &format!("10.99.{net}.2/24"))?;
@@ -124,12 +135,18 @@ fn bed() -> Result<(Hosts, Up)> {
         hosts.hosts[host].ip(&format!("route add default via 10.99.{net}.1"))?;
         hosts.hosts[host].ip(&format!("-6 route add default via fd99:{net}::1"))?;
     }
-    let up = hosts.up(BED)?;
+    let up = hosts.up_with(BED, &["--workers", workers])?;
     Ok((hosts, up))
 }
 
 fn the_published_bed_carries_floods_without_loss() -> Result<()> {
-    let (hosts, up) = bed()?;
+    WORKERS
+        .iter()
+        .try_for_each(|workers| bed_under_floods(workers).with_context(|| format!("{workers} workers")))
+}
+
+fn bed_under_floods(workers: &str) -> Result<()> {
+    let (hosts, up) = bed(workers)?;
     for (address, clients) in [("10.99.2.2", 3), ("fd99:2::2", 2)] {
         // Whole datagrams, so that a frame is one: iperf's own length is cut in two by IPv6.
         let payload_bytes = if address.contains(':') { 1450 } else { PAYLOAD_BYTES };
@@ -137,6 +154,7 @@ fn the_published_bed_carries_floods_without_loss() -> Result<()> {
             Load { payload_bytes, ..Load::new(&hosts.hosts[0], &hosts.hosts[1], address, clients, SECONDS) };
         let flood = Flood::start(&load)?;
         let rate = measure_rate(&flood, &load)?;
+        up.check().context("under load")?;
         let flows = flood.finish(PATIENCE)?;
         require_lossless(&flows, &load).context(address)?;
         require_rate(&flows, rate, Demand { jain_min: 0.0, ..Demand::of_rate(100e6) })?;
@@ -146,6 +164,8 @@ fn the_published_bed_carries_floods_without_loss() -> Result<()> {
     let router = stat["stages"].as_array().context("stages")?.iter().find(|stage| stage["kind"] == "router");
     let router = router.context("a router")?;
     ensure!(router["counts"]["neighbours"].as_u64().context("neighbours")? >= 2, "{router}");
+    let handled = up.handled()?;
+    ensure!(handled.len().to_string() == workers && !handled.contains(&0), "{handled:?}");
     let said = up.down()?;
     ensure!(said.stdout.contains("ended: topology") && said.stdout.contains("dropped"), "{}", said.stdout);
     Ok(())
@@ -287,7 +307,13 @@ fn ten_wires_on_two_workers() -> Result<()> {
 }
 
 fn a_port_that_goes_down_comes_back() -> Result<()> {
-    let (hosts, up) = bed()?;
+    WORKERS
+        .iter()
+        .try_for_each(|workers| port_down_and_up(workers).with_context(|| format!("{workers} workers")))
+}
+
+fn port_down_and_up(workers: &str) -> Result<()> {
+    let (hosts, up) = bed(workers)?;
     let answered = |what: &str| -> Result<()> {
         wait_until(what, PATIENCE, || {
             let mut command = hosts.hosts[0].command("ping");
@@ -332,10 +358,13 @@ fn killed_everything_is_as_before() -> Result<()> {
         Ok(seen)
     };
     let before = look()?;
-    let up = hosts.up(BRIDGE_OF_FOUR)?;
-    ensure!(look()? != before, "nothing was changed");
-    up.kill()?;
-    wait_until("everything is as before", PATIENCE, || Ok(look()? == before))
+    for workers in WORKERS {
+        let up = hosts.up_with(BRIDGE_OF_FOUR, &["--workers", workers])?;
+        ensure!(look()? != before, "nothing was changed");
+        up.kill()?;
+        wait_until("everything is as before", PATIENCE, || Ok(look()? == before))?;
+    }
+    Ok(())
 }
 
 fn two_of_one_name_and_two_of_one_port() -> Result<()> {

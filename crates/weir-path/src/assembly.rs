@@ -1,9 +1,9 @@
 //! A worker put together from a plan: which ports it owns, and where each of them, and each port of a stage, leads.
 //!
-//! Rule: an egress queue is with the worker whose ports feed it. So a worker has those of all its ports; of two workers of a wire, each has
-//! the egress queue of the other's port.
+//! Rule: an egress queue is with the owner of its port, and what links to another worker lead to is reached over a ring. Of two workers of
+//! a wire each has the egress queue of the other's port, which its own feeds.
 //!
-//! Owner: the caller, until it has the worker. Limits: the one link that may join ports of two workers is a wire's.
+//! Owner: the caller, until it has the worker.
 
 use std::fmt;
 
@@ -12,16 +12,18 @@ use weir_core::shaper::tbf::TbfError;
 
 use crate::between::{Between, Way};
 use crate::crossing::Crossing;
+use crate::departures::{Crosses, Departures, number_of};
 use crate::egress::Egress;
 use crate::end::{End, Gone};
 use crate::exit::Exit;
 use crate::frames::Frames;
 use crate::intake::{Intake, QUANTUM_BYTES};
+use crate::landings::Landings;
 use crate::owners::Portion;
 use crate::plan::{Attachment, Plan};
 use crate::port::{ReceiveQueues, TransmitRing};
 use crate::stage::Stage;
-use crate::worker::Worker;
+use crate::worker::{Feeding, Worker};
 
 /// What a worker may use.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +38,16 @@ pub struct Shares {
     pub seed: u64,
 }
 
+/// How a worker reaches the others.
+pub enum Others {
+    /// No link leads to any.
+    Nobody,
+    /// It has one end of a wire.
+    Wire(Box<Crossing>),
+    /// Links lead to them.
+    Topology(Box<(Departures, Landings)>),
+}
+
 /// Why a worker cannot be made of a plan.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PlanError {
@@ -45,7 +57,7 @@ pub enum PlanError {
     Router(String, RouterError),
     /// A port is joined to nothing.
     Unattached(String),
-    /// A link joins what two workers own, and it is no wire.
+    /// A link joins what two workers own who cannot reach each other.
     Apart,
 }
 
@@ -55,7 +67,7 @@ impl fmt::Display for PlanError {
             PlanError::Limits(port, error) => write!(f, "the limit of what leaves by {port}: {error}"),
             PlanError::Router(router, error) => write!(f, "router {router}: {error}"),
             PlanError::Unattached(what) => write!(f, "{what} is joined to nothing"),
-            PlanError::Apart => f.write_str("a link other than a wire's joins what two workers own"),
+            PlanError::Apart => f.write_str("a link joins what two workers own who cannot reach each other"),
         }
     }
 }
@@ -63,8 +75,8 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
-    /// A worker that owns its portion of a plan: these ports, each with its place there, in order, and the stages; of one end of a wire its
-    /// side of the crossing. Ports of its portion that are missing are not there yet.
+    /// A worker that owns its portion of a plan: these ports, each with its place there, in order, and the stages. Ports of its portion that
+    /// are missing are not there yet.
     ///
     /// # Errors
     /// If the plan cannot be carried out so.
@@ -72,31 +84,44 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         portion: Portion,
         ports: Vec<(usize, P)>,
         frames: Frames,
-        crossing: Option<Crossing>,
+        others: Others,
         shares: Shares,
         now_ns: u64,
     ) -> Result<Worker<P>, PlanError> {
         let Shares { held_packets_max, poll_budget_max, queues_gone, seed } = shares;
         let Portion { plan, owners, worker } = portion;
         let is_apart = |&[one, other]: &[Attachment; 2]| owners.of(one) != owners.of(other);
-        if plan.links.iter().any(is_apart) && crossing.is_none() {
+        if plan.links.iter().any(is_apart) && matches!(others, Others::Nobody) {
             return Err(PlanError::Apart);
         }
+        let (crossing, over, mut landings) = match others {
+            Others::Nobody => (None, None, None),
+            Others::Wire(crossing) => (Some(*crossing), None, None),
+            Others::Topology(joint) => (None, Some(joint.0), Some(joint.1)),
+        };
         let is_here = |index: usize| ports.iter().any(|(here, _)| *here == index);
-        let portion: Vec<_> = (0..plan.ports.len()).filter(|&port| owners.ports[port] == worker).collect();
-        let absent: Vec<_> = portion.iter().copied().filter(|&port| !is_here(port)).collect();
+        let own: Vec<_> = (0..plan.ports.len()).filter(|&port| owners.ports[port] == worker).collect();
+        let absent: Vec<_> = own.iter().copied().filter(|&port| !is_here(port)).collect();
         let mut receive_queues = vec![0; plan.ports.len()];
         ports.iter().for_each(|(index, port)| receive_queues[*index] = port.queues());
         absent.iter().for_each(|&index| receive_queues[index] = queues_gone);
-        let fed = fed_by(plan, portion.into_iter());
+        let fed = match &landings {
+            None => fed_by(plan, own.into_iter()),
+            Some(landings) => {
+                receive_queues = landings.receive_queues().to_vec();
+                let mut fed = fed_by(plan, 0..plan.ports.len());
+                fed.retain(|(out, _)| owners.ports[*out] == worker);
+                fed
+            }
+        };
         let mut egress = Egress::new(&receive_queues, !plan.stages.is_empty());
         for &(out, ref feeders) in &fed {
             let queues: usize = feeders.iter().map(|&port| receive_queues[port]).sum();
-            let packets_max = if plan.stages.is_empty() {
+            let packets_max = if plan.stages.is_empty() && landings.is_none() {
                 // The last poll before the bound may overshoot it, and what all queues have on offer may come in without a poll.
                 held_packets_max as usize + (queues + 1) * poll_budget_max as usize
             } else {
-                // A stage may make packets.
+                // A stage may make packets, and others hand over what was polled before they saw that there is no room.
                 frames.memory().frames() as usize
             };
             let planned = &plan.ports[out];
@@ -106,7 +131,21 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         }
         let owned = |&number: &usize| owners.stages[number] == worker;
         let owned: Vec<_> = (0..plan.stages.len()).filter(owned).collect();
-        let way = |from: Attachment| way_of(plan, &egress, &owned, from);
+        let here = |at: Attachment| match at {
+            Attachment::Stage(stage, port) => Some(Way::Stage(owned.binary_search(&stage).ok()?, port)),
+            Attachment::Port(port) => egress.of_port(port).map(Way::Egress),
+        };
+        let way = |from: Attachment| {
+            let to = plan.far_end(from).and_then(|to| match owners.of(to) {
+                owner if owner == worker || over.is_none() => here(to),
+                owner => number_of(&plan.links, to).map(|number| Way::Over(owner, number)),
+            });
+            to.ok_or_else(|| unattached(plan, from))
+        };
+        if let Some(landings) = &mut landings {
+            let ends = plan.links.iter().flatten();
+            landings.set_ways(ends.map(|&at| here(at).filter(|_| owners.of(at) == worker)).collect());
+        }
         let mut stages = Vec::new();
         for &number in &owned {
             let planned = &plan.stages[number];
@@ -118,19 +157,27 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         let intake = |index: usize, queues: usize| {
             let reach = fed.iter().enumerate().filter(|(_, (_, feeders))| feeders.contains(&index));
             let reach = reach.map(|(queue, _)| queue).collect();
+            let crosses = match &over {
+                Some(_) => Crosses::of(portion, index, egress.flow_of(index as u16, 0)),
+                None => Crosses::default(),
+            };
             let way = way(Attachment::Port(index))?;
-            Ok(Intake::new(index as u16, queues, way, reach, poll_budget_max, &egress, now_ns))
+            let ways = (reach, crosses);
+            Ok(Intake::new(index as u16, queues, way, ways, poll_budget_max, &egress, now_ns))
         };
         let mut ends = Vec::new();
         for (index, port) in ports {
             let intake = intake(index, port.queues())?;
-            ends.push(End { index, port, intake, exit: Exit::default(), packet_bytes_max: 0 });
+            ends.push(End { index, port, intake, exit: Exit::default() });
         }
         let mut gone = Vec::new();
         for index in absent {
             gone.push(Gone { index, intake: intake(index, 0)?, exit: Exit::default() });
         }
-        let mut worker = Worker::of(ends, gone, Between::new(frames, egress, stages), crossing);
+        let feeders = fed.into_iter().map(|(_, feeders)| feeders).collect();
+        let feeding = Feeding { feeders, packet_bytes_max: vec![0; plan.ports.len()] };
+        let between = Between::new(frames, egress, stages, over);
+        let mut worker = Worker::of((ends, gone), between, feeding, (crossing, landings));
         for (index, planned) in plan.ports.iter().enumerate() {
             if let Some(classes) = &planned.classes {
                 worker.set_classes(index, classes, now_ns);
@@ -152,19 +199,10 @@ fn fed_by(plan: &Plan, ports: impl Iterator<Item = usize>) -> Vec<(usize, Vec<us
     fed
 }
 
-/// Where an attachment leads, in a worker that has these stages.
-fn way_of(plan: &Plan, egress: &Egress, stages: &[usize], from: Attachment) -> Result<Way, PlanError> {
-    let to = match plan.far_end(from) {
-        Some(Attachment::Stage(stage, port)) => {
-            stages.binary_search(&stage).ok().map(|place| Way::Stage(place, port))
-        }
-        Some(Attachment::Port(port)) => egress.of_port(port).map(Way::Egress),
-        None => None,
-    };
-    to.ok_or_else(|| {
-        PlanError::Unattached(match from {
-            Attachment::Port(port) => plan.ports[port].interface.clone(),
-            Attachment::Stage(stage, port) => format!("port {port} of {}", plan.stages[stage].name),
-        })
+/// That an attachment leads nowhere.
+fn unattached(plan: &Plan, from: Attachment) -> PlanError {
+    PlanError::Unattached(match from {
+        Attachment::Port(port) => plan.ports[port].interface.clone(),
+        Attachment::Stage(stage, port) => format!("port {port} of {}", plan.stages[stage].name),
     })
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! intake --way--> egress queue                         a wire: nothing between
 //!        --way--> stage --way--> stage --way--> egress queue
+//!                       --way--> another worker, which has what the link leads to
 //! ```
 //!
 //! Rule: a packet that is taken in moves on until it waits in an egress queue, is kept by a router, or ends. Stages never wait, so what
@@ -17,7 +18,8 @@ use std::collections::VecDeque;
 
 use weir_core::drops::Count;
 
-use crate::egress::Egress;
+use crate::departures::Departures;
+use crate::egress::{Egress, Landed};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::place::{NOWHERE, Place};
@@ -30,19 +32,21 @@ pub enum Way {
     Egress(usize),
     /// To a stage, by its place in the worker, at this port of it.
     Stage(usize, u16),
+    /// To another worker, and the number of the attachment there.
+    Over(usize, u32),
 }
 
 impl Way {
     /// Whether packets of one receive queue may wait in several egress queues.
     pub fn mixes(self) -> bool {
-        matches!(self, Way::Stage(..))
+        !matches!(self, Way::Egress(_))
     }
 
     /// Where packets wait that go by it, as far as is known before they are looked at.
     pub fn place(self, egress: &Egress) -> Place {
         match self {
             Way::Egress(queue) => egress.default_place(queue),
-            Way::Stage(..) => NOWHERE,
+            Way::Stage(..) | Way::Over(..) => NOWHERE,
         }
     }
 }
@@ -53,6 +57,8 @@ pub struct Between {
     pub frames: Frames,
     /// Where packets wait.
     pub egress: Egress,
+    /// The ways to other workers, if links lead there.
+    pub over: Option<Departures>,
     stages: Vec<StageAt>,
     /// Ports of stages before which packets wait, in the order in which they came there.
     turns: VecDeque<(usize, u16)>,
@@ -69,14 +75,19 @@ struct StageAt {
 }
 
 impl Between {
-    /// Stages with the ways that their ports lead, and egress queues.
-    pub fn new(frames: Frames, egress: Egress, stages: Vec<(Stage, Vec<Way>)>) -> Between {
+    /// Stages with the ways that their ports lead, egress queues, and the ways to other workers.
+    pub fn new(
+        frames: Frames,
+        egress: Egress,
+        stages: Vec<(Stage, Vec<Way>)>,
+        over: Option<Departures>,
+    ) -> Between {
         let stages = stages.into_iter().map(|(stage, ways)| StageAt {
             stage,
             arrived: ways.iter().map(|_| Vec::new()).collect(),
             ways: ways.into(),
         });
-        Between { frames, egress, stages: stages.collect(), turns: VecDeque::new(), sent: Sent::new() }
+        Between { frames, egress, over, stages: stages.collect(), turns: VecDeque::new(), sent: Sent::new() }
     }
 
     /// The stages.
@@ -91,28 +102,32 @@ impl Between {
         kept
     }
 
-    /// Makes the stage that a way leads to forget who came by it.
+    /// Makes the stage that a way leads to forget who came by it, at whatever worker.
     pub fn forget(&mut self, way: Way) {
-        if let Way::Stage(stage, port) = way {
-            self.stages[stage].stage.forget(port);
+        match way {
+            Way::Stage(stage, port) => self.stages[stage].stage.forget(port),
+            Way::Over(worker, to) => {
+                self.over.as_mut().expect("links lead to others").forget(worker, to);
+            }
+            Way::Egress(_) => {}
         }
     }
 
-    /// Moves packets on, and leaves none; `landed` is told each place that one came to, and whether it is full now.
+    /// Moves packets on, and leaves none; `landed` is told each place that one came to.
     pub fn take(
         &mut self,
         way: Way,
         received: &mut Vec<PathPacket>,
         now_ns: u64,
-        mut landed: impl FnMut(Place, bool),
+        mut landed: impl FnMut(Landed),
     ) {
         match way {
             Way::Egress(queue) => {
                 for packet in received.drain(..) {
-                    let (place, fills) = self.egress.enqueue(queue, packet, &mut self.frames);
-                    landed(place, fills);
+                    landed(self.egress.enqueue(queue, packet, &mut self.frames));
                 }
             }
+            Way::Over(worker, to) => received.drain(..).for_each(|packet| self.hand(worker, to, packet)),
             Way::Stage(stage, port) => {
                 if !received.is_empty() {
                     self.stages[stage].arrived[usize::from(port)].append(received);
@@ -130,14 +145,19 @@ impl Between {
             let mut around = Around { frames: &mut self.frames, sent: &mut self.sent, now_ns };
             let stage_ns = self.stages[number].stage.poll(&mut around);
             next_ns = [next_ns, stage_ns].into_iter().flatten().min();
-            self.pass_on(number, &mut |_, _| {});
-            self.serve(now_ns, &mut |_, _| {});
+            self.pass_on(number, &mut |_| {});
+            self.serve(now_ns, &mut |_| {});
         }
         next_ns
     }
 
+    /// Hands a packet over to another worker.
+    fn hand(&mut self, worker: usize, to: u32, packet: PathPacket) {
+        self.over.as_mut().expect("links lead to others").hand(worker, to, packet);
+    }
+
     /// Lets stages decide until nothing waits before any.
-    fn serve(&mut self, now_ns: u64, landed: &mut impl FnMut(Place, bool)) {
+    fn serve(&mut self, now_ns: u64, landed: &mut impl FnMut(Landed)) {
         while let Some((number, port)) = self.turns.pop_front() {
             let StageAt { stage, arrived, .. } = &mut self.stages[number];
             let mut around = Around { frames: &mut self.frames, sent: &mut self.sent, now_ns };
@@ -147,13 +167,13 @@ impl Between {
     }
 
     /// Moves what left a stage to where its ports lead.
-    fn pass_on(&mut self, number: usize, landed: &mut impl FnMut(Place, bool)) {
+    fn pass_on(&mut self, number: usize, landed: &mut impl FnMut(Landed)) {
         while let Some((port, packet)) = self.sent.pop_front() {
             match self.stages[number].ways[usize::from(port)] {
                 Way::Egress(queue) => {
-                    let (place, fills) = self.egress.enqueue(queue, packet, &mut self.frames);
-                    landed(place, fills);
+                    landed(self.egress.enqueue(queue, packet, &mut self.frames));
                 }
+                Way::Over(worker, to) => self.hand(worker, to, packet),
                 Way::Stage(next, port) => {
                     let waiting = &mut self.stages[next].arrived[usize::from(port)];
                     if waiting.is_empty() {

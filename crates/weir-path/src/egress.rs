@@ -68,6 +68,17 @@ impl EgressQueue {
     }
 }
 
+/// Where a packet came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Landed {
+    /// The place.
+    pub place: Place,
+    /// Whether it is full now.
+    pub fills: bool,
+    /// The flow: the packet's receive queue, by its number among those of all ports.
+    pub flow: usize,
+}
+
 /// The egress queues of a worker.
 pub struct Egress {
     queues: Vec<EgressQueue>,
@@ -185,13 +196,19 @@ impl Egress {
         }
     }
 
+    /// The flow of a receive queue of a port.
+    #[inline]
+    pub fn flow_of(&self, port: u16, queue: u16) -> usize {
+        self.first_flow[usize::from(port)] + usize::from(queue)
+    }
+
     /// Puts a packet into its class; which place that is, and whether it is full now. What the class refuses ends here.
     #[inline]
-    pub fn enqueue(&mut self, egress: usize, mut packet: PathPacket, frames: &mut Frames) -> (Place, bool) {
-        if self.queues[egress].is_closed {
-            return (self.refuse(egress, packet, frames), false);
-        }
+    pub fn enqueue(&mut self, egress: usize, mut packet: PathPacket, frames: &mut Frames) -> Landed {
         let flow = self.flow(&packet.meta);
+        if self.queues[egress].is_closed {
+            return Landed { place: self.refuse(egress, packet, frames), fills: false, flow };
+        }
         let EgressQueue { shaping, counts, .. } = &mut self.queues[egress];
         let bytes = packet.bytes(frames.pool.memory());
         let class = shaping.class_of(packet.meta.port, bytes);
@@ -206,7 +223,7 @@ impl Egress {
         }
         counts.held_max = counts.held_max.max(shaping.held().packets);
         let place = Place { egress, class };
-        (place, !self.has_room(place))
+        Landed { place, fills: !self.has_room(place), flow }
     }
 
     /// Drops a packet whose port is gone; where it would have waited.
@@ -238,7 +255,12 @@ impl Egress {
     /// Whether nothing of a receive queue waits in the class of a place.
     #[inline]
     pub fn has_none(&self, place: Place, port: u16, queue: usize) -> bool {
-        let flow = self.first_flow[usize::from(port)] + queue;
+        self.has_none_of(place, self.first_flow[usize::from(port)] + queue)
+    }
+
+    /// Whether nothing of a flow waits in the class of a place.
+    #[inline]
+    pub fn has_none_of(&self, place: Place, flow: usize) -> bool {
         self.queues.get(place.egress).is_none_or(|egress| egress.shaping.has_none(place.class, flow))
     }
 

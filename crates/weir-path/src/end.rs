@@ -15,8 +15,6 @@ pub struct End<P> {
     pub intake: Intake,
     /// What goes out here.
     pub exit: Exit,
-    /// The longest packet that comes in here, in bytes.
-    pub packet_bytes_max: u64,
 }
 
 /// What there is of a port that is gone, or not there yet: its books, and its place.

@@ -50,7 +50,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         let Gone { mut intake, exit, .. } = self.gone.remove(at);
         intake.begin_anew(port.queues(), &self.between.egress, now_ns);
         let after = self.ends.partition_point(|end| end.index < index);
-        self.ends.insert(after, End { index, port, intake, exit, packet_bytes_max: 0 });
+        self.ends.insert(after, End { index, port, intake, exit });
         if let Some(queue) = self.between.egress.of_port(index) {
             self.between.egress.open(queue);
         }

@@ -16,13 +16,17 @@
 //! is the rule. Where a stage decides, the next packets of a queue may go elsewhere than its last, so a queue waits for a place only while
 //! packets of its own wait there: a port that takes nothing holds no queue that has nothing for it.
 //!
+//! Where packets go on at another worker the places are that one's, which tells by its board whether some of a queue wait in a full one
+//! ([`crate::board`]).
+//!
 //! Owner: the worker that owns the port.
 
 use weir_core::packet::Meta;
 use weir_core::poll_order::PollOrder;
 
 use crate::between::{Between, Way};
-use crate::egress::Egress;
+use crate::departures::{Crosses, Departures};
+use crate::egress::{Egress, Landed};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::place::{Gate, Place};
@@ -30,6 +34,8 @@ use crate::port::{POLL_PACKETS_MAX, ReceiveQueues};
 
 /// The quantum of the classes' fair queues: a longest Ethernet frame with a VLAN tag.
 pub const QUANTUM_BYTES: u32 = 1518;
+/// How many groups there are for places at other workers, which share them where they are more.
+const GROUPS_OVER: usize = 64;
 
 /// One port's way in.
 pub struct Intake {
@@ -38,6 +44,10 @@ pub struct Intake {
     way: Way,
     /// The egress queues that its packets may come to.
     reach: Box<[usize]>,
+    /// What other workers have to do with its packets.
+    crosses: Crosses,
+    /// How many queues with packets were not polled because of others: closed gates, and whether too much is under way.
+    kept_out: [usize; 2],
     order: PollOrder,
     /// For each queue what it waits for.
     gates: Box<[Gate]>,
@@ -58,7 +68,7 @@ impl Intake {
         port: u16,
         queues: usize,
         way: Way,
-        reach: Box<[usize]>,
+        (reach, crosses): (Box<[usize]>, Crosses),
         poll_budget_max: u32,
         egress: &Egress,
         now_ns: u64,
@@ -68,6 +78,8 @@ impl Intake {
             port,
             way,
             reach,
+            crosses,
+            kept_out: [0; 2],
             order: PollOrder::new(queues, POLL_PACKETS_MAX * QUANTUM_BYTES, now_ns),
             gates: vec![Gate::new(place); queues].into_boxed_slice(),
             blocked: Vec::with_capacity(queues),
@@ -81,11 +93,12 @@ impl Intake {
 
     /// Begins anew with so many queues, of which nothing is known: the port is another.
     pub(crate) fn begin_anew(&mut self, queues: usize, egress: &Egress, now_ns: u64) {
-        let (port, way, reach) = (self.port, self.way, std::mem::take(&mut self.reach));
+        let (port, way) = (self.port, self.way);
+        let ways = (std::mem::take(&mut self.reach), std::mem::take(&mut self.crosses));
         let empty_before = [self.empty_polls(), self.empty_wakes()];
         *self = Intake {
             empty_before,
-            ..Intake::new(port, queues, way, reach, self.poll_budget_max, egress, now_ns)
+            ..Intake::new(port, queues, way, ways, self.poll_budget_max, egress, now_ns)
         };
         self.follow(egress, None, &[]);
     }
@@ -99,7 +112,7 @@ impl Intake {
     /// now that waited there.
     pub(crate) fn follow(&mut self, egress: &Egress, changed: Option<usize>, moved: &[Option<Place>]) {
         let otherwise = self.way.place(egress);
-        self.order.make_room(egress.places().count());
+        self.order.make_room(egress.places().count() + GROUPS_OVER);
         for (queue, gate) in self.gates.iter_mut().enumerate() {
             if changed.is_some() && gate.places().iter().any(|place| Some(place.egress) == changed) {
                 *gate = Gate::new(moved.get(queue).copied().flatten().unwrap_or(otherwise));
@@ -109,8 +122,9 @@ impl Intake {
     }
 
     /// Makes a poll bring an eighth of the least credit or less at a time, and a queue as much a round.
-    pub fn tune(&mut self, port: &mut impl ReceiveQueues, egress: &Egress) {
+    pub fn tune(&mut self, port: &mut impl ReceiveQueues, egress: &Egress, over: Option<&Departures>) {
         let limits = self.reach.iter().map(|&queue| egress.queues()[queue].shaping.limit_bytes_min());
+        let limits = limits.chain(over.map(|over| over.credit_bytes(&self.crosses)));
         let share = limits.min().unwrap_or(u64::MAX) / (8 * u64::from(QUANTUM_BYTES));
         self.poll_budget = port.set_poll_budget(share.clamp(4, u64::from(self.poll_budget_max)) as u32);
         self.order.set_quantum_bytes(self.poll_budget * QUANTUM_BYTES);
@@ -124,7 +138,8 @@ impl Intake {
     /// Whether a packet that came now would be taken, as far as is known.
     pub fn has_room(&self, between: &Between) -> bool {
         let Between { egress, frames, .. } = between;
-        has_frames(frames) && self.reach.iter().any(|&queue| egress.has_room(egress.default_place(queue)))
+        let has_room = |&queue: &usize| egress.has_room(egress.default_place(queue));
+        has_frames(frames) && (self.reach.iter().any(has_room) || !self.crosses.is_empty())
     }
 
     /// The egress queues that its packets may come to.
@@ -136,7 +151,8 @@ impl Intake {
     /// a word.
     pub fn is_starved(&self, between: &Between) -> bool {
         let Between { egress, frames, .. } = between;
-        let mut waited_for = self.order.groups_with_work().map(|number| egress.places().place(number));
+        let mut waited_for =
+            self.order.groups_with_work().map(|number| egress.places().place_or_none(number));
         self.order.has_work() && (!has_frames(frames) || waited_for.any(|place| egress.is_at_bound(place)))
     }
 
@@ -151,32 +167,54 @@ impl Intake {
         let mut moved = 0;
         while has_frames(&between.frames) {
             let (gates, egress, number) = (&self.gates, &between.egress, self.port);
-            let mixes = self.way.mixes();
+            let (mixes, crosses, over) = (self.way.mixes(), &self.crosses, &between.over);
             let quiet = self.order.next_quiet(|queue| {
-                gates[queue].places().iter().all(|&place| {
-                    let has_none = || mixes && egress.has_none(place, number, queue);
-                    egress.has_room(place) || egress.has_door(place, number, queue) || has_none()
-                })
+                admits(crosses, over, queue)
+                    && gates[queue].places().iter().all(|&place| {
+                        let has_none = || mixes && egress.has_none(place, number, queue);
+                        egress.has_room(place) || egress.has_door(place, number, queue) || has_none()
+                    })
             });
-            let Some(queue) = quiet.or_else(|| self.next_active(egress)) else { break };
+            let Some(queue) = quiet.or_else(|| self.next_active(egress, over)) else { break };
             moved += self.poll(queue, port, between, now_ns);
         }
+        self.kept_out = self.count_kept_out(between.over.as_ref());
         self.note_blocked(between);
         moved
     }
 
     /// The queue whose turn it is of those that wait for places with room. Whether there is one is asked first: many queues may wait for
     /// one place.
-    fn next_active(&mut self, egress: &Egress) -> Option<usize> {
+    fn next_active(&mut self, egress: &Egress, over: &Option<Departures>) -> Option<usize> {
         let (gates, number, mixes) = (&self.gates, self.port, self.way.mixes());
-        let has_room = |group: usize| egress.has_room(egress.places().place(group));
+        let crosses = &self.crosses;
+        let has_room = |group: usize| egress.has_room(egress.places().place_or_none(group));
         if !mixes && !self.order.groups_with_work().any(has_room) {
             return None;
         }
         self.order.next_active(|queue| {
             let may = |&place| egress.has_room(place) || mixes && egress.has_none(place, number, queue);
-            gates[queue].places().iter().all(may)
+            admits(crosses, over, queue) && gates[queue].places().iter().all(may)
         })
+    }
+
+    /// How many queues with packets others keep from being polled, by closed gates, and whether too much is under way to them.
+    fn count_kept_out(&self, over: Option<&Departures>) -> [usize; 2] {
+        let Some(over) = over.filter(|_| !self.crosses.is_empty() && self.order.has_work()) else {
+            return [0; 2];
+        };
+        let is_closed = |&queue: &usize| !self.order.is_quiet(queue) && over.is_closed(&self.crosses, queue);
+        [(0..self.gates.len()).filter(is_closed).count(), usize::from(!over.has_credit(&self.crosses))]
+    }
+
+    /// Which things it waits for that other workers have: gates, or that packets land.
+    pub(crate) fn waits_over(&self) -> [bool; 2] {
+        self.kept_out.map(|count| count > 0)
+    }
+
+    /// Whether others let it poll more than when it last looked: the last look before parking.
+    pub(crate) fn is_let_in(&self, over: Option<&Departures>) -> bool {
+        self.waits_over() != [false; 2] && self.count_kept_out(over) != self.kept_out
     }
 
     /// Notes which places keep a queue with packets from being polled.
@@ -184,7 +222,7 @@ impl Intake {
         self.blocked.clear();
         let Between { egress, frames, .. } = between;
         let is_stuck = !has_frames(frames);
-        let waited_for = self.order.groups_with_work().map(|number| egress.places().place(number));
+        let waited_for = self.order.groups_with_work().map(|number| egress.places().place_or_none(number));
         self.blocked.extend(waited_for.filter(|&place| is_stuck || !egress.has_room(place)));
     }
 
@@ -236,8 +274,18 @@ impl Intake {
         }
         let gate = &mut self.gates[queue];
         gate.begin();
-        between.take(self.way, &mut self.received, now_ns, |place, fills| gate.note(place, fills));
-        self.order.set_group(queue, between.egress.places().number(gate.first()));
+        let mut is_here = self.crosses.is_empty();
+        between.take(self.way, &mut self.received, now_ns, |Landed { place, fills, .. }| {
+            is_here = true;
+            gate.note(place, fills);
+        });
+        let places = between.egress.places();
+        let there = between.over.as_ref().filter(|_| !is_here);
+        let group = match there.and_then(|over| over.place(&self.crosses, queue)) {
+            Some(place) => places.count() + place % GROUPS_OVER,
+            None => places.number(gate.first()),
+        };
+        self.order.set_group(queue, group);
     }
 
     /// When to look at the queues again if nothing is announced.
@@ -254,6 +302,12 @@ impl Intake {
     pub fn empty_wakes(&self) -> u64 {
         self.empty_before[1] + self.order.empty_wakes()
     }
+}
+
+/// Whether other workers let a queue be polled.
+#[inline]
+fn admits(crosses: &Crosses, over: &Option<Departures>, queue: usize) -> bool {
+    crosses.is_empty() || over.as_ref().is_some_and(|over| over.admits(crosses, queue))
 }
 
 /// Whether there are frames for all that a poll may bring, and for offering as many again.

@@ -3,22 +3,26 @@
 //! of [`port`]; the one system call besides is that by which the hand-off of `weir-ring` wakes another worker.
 //!
 //! In the order a packet meets them: it comes in at a port by an [`intake`], waits in the classes of a [`shaping`] until these admit it,
-//! crosses over to another [`worker`] if that has the far end ([`crossing`]), and goes out by an [`exit`]. [`packet`] is what moves, in
+//! crosses over to another [`worker`] if that has the far end ([`crossing`]; of what is no wire [`departures`] and [`landings`]), and goes
+//! out by an [`exit`]. [`packet`] is what moves, in
 //! the [`frames`] of a worker; [`end`] is all there is at one port; [`worker`] has the pass whose lines are these stations. [`owners`] deals
 //! ports and stages to workers.
 
 pub mod assembly;
 pub mod backoff;
 pub mod between;
+pub mod board;
 pub mod carrier;
 pub mod classes;
 pub mod crossing;
+pub mod departures;
 pub mod egress;
 pub mod end;
 pub mod exit;
 pub mod frames;
 pub mod gone;
 pub mod intake;
+pub mod landings;
 pub mod owners;
 pub mod packet;
 pub mod place;

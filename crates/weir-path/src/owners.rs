@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! a wire          with two workers each end has one, and packets cross between them (`crossing.rs`)
-//! anything else   falls into parts that no link joins; each part is one worker's as a whole
+//! anything else   falls into parts that no link joins; each part is one worker's as a whole, while there are enough
 //! ```
 //!
 //! Rule: the parts are dealt the largest first, each to the worker with the fewest ports, so none has more than the others by more than
-//! one part. Where there are no more workers than parts, every worker has one.
+//! one part. Where there are more workers than parts, the parts with stages have several: each of these has as many of its ports, in the
+//! order of the plan, and a stage is with most of what it is joined to.
 //!
 //! Pure: the same plan is dealt the same way each time. Owner: the caller.
 
@@ -48,6 +49,12 @@ impl Owners {
         let mut parts = parts(plan);
         // Those as large as others stay in the order of the plan.
         parts.sort_by_key(|part| std::cmp::Reverse(part.ports.len()));
+        // What has no ports moves little, and is the first worker's where there are more.
+        let with_ports = parts.partition_point(|part| !part.ports.is_empty());
+        if with_ports < workers {
+            owners.split(plan, &parts[..with_ports], workers);
+            return owners;
+        }
         let mut dealt = vec![0; workers];
         for part in parts {
             let owner = (0..workers).min_by_key(|&worker| dealt[worker]).unwrap_or(0);
@@ -56,6 +63,56 @@ impl Owners {
             part.stages.into_iter().for_each(|stage| owners.stages[stage] = owner);
         }
         owners
+    }
+
+    /// Deals parts to more workers than there are parts.
+    fn split(&mut self, plan: &Plan, parts: &[Joined], workers: usize) {
+        let mut shares = vec![1; parts.len()];
+        for _ in parts.len()..workers {
+            // Who has the most ports for each of its workers gets one more.
+            let most = (0..parts.len()).filter(|&part| parts[part].workers_max() > shares[part]);
+            let most =
+                most.max_by_key(|&part| (parts[part].ports.len() / shares[part], std::cmp::Reverse(part)));
+            most.into_iter().for_each(|part| shares[part] += 1);
+        }
+        let mut first = 0;
+        for (part, share) in parts.iter().zip(shares) {
+            let count = part.ports.len().max(1);
+            let owner = |at: usize| first + at * share / count;
+            part.ports.iter().enumerate().for_each(|(at, &port)| self.ports[port] = owner(at));
+            self.home(plan, part, first..first + share);
+            first += share;
+        }
+    }
+
+    /// Deals the stages of a part to its workers: each to that which has most of what it is joined to.
+    fn home(&mut self, plan: &Plan, part: &Joined, workers: std::ops::Range<usize>) {
+        let mut homeless = part.stages.clone();
+        while !homeless.is_empty() {
+            let votes = |stage: usize, homeless: &[usize]| -> Vec<usize> {
+                let mut votes = vec![0; workers.len()];
+                for port in 0..plan.stages[stage].kind.ports() {
+                    match plan.far_end(Attachment::Stage(stage, port)) {
+                        Some(Attachment::Stage(other, _)) if homeless.contains(&other) => {}
+                        Some(at) => votes[self.of(at) - workers.start] += 1,
+                        None => {}
+                    }
+                }
+                votes
+            };
+            let most = |stage: &usize| {
+                let votes = votes(*stage, &homeless);
+                let most = (0..votes.len()).max_by_key(|&worker| (votes[worker], std::cmp::Reverse(worker)));
+                most.filter(|&worker| votes[worker] > 0).map(|worker| (*stage, workers.start + worker))
+            };
+            // Those joined to something that has a home get one in this round, the others after them.
+            let mut homes: Vec<_> = homeless.iter().filter_map(most).collect();
+            if homes.is_empty() {
+                homes.push((homeless[0], workers.start));
+            }
+            homes.iter().for_each(|&(stage, owner)| self.stages[stage] = owner);
+            homeless.retain(|stage| homes.iter().all(|(homed, _)| homed != stage));
+        }
     }
 
     /// The owner of what an attachment is of.
@@ -73,9 +130,9 @@ impl Plan {
         self.ports.len() == 2 && self.stages.is_empty() && self.links.len() == 1
     }
 
-    /// How many workers may have something of it: two have a wire, every other worker a part that no link joins to others.
+    /// How many workers may have something of it: two have a wire; of many ports that stages join, each may have a worker.
     pub fn workers_max(&self) -> usize {
-        if self.is_wire() { 2 } else { parts(self).iter().filter(|part| !part.ports.is_empty()).count() }
+        if self.is_wire() { 2 } else { parts(self).iter().map(Joined::workers_max).sum() }
     }
 }
 
@@ -84,6 +141,13 @@ impl Plan {
 struct Joined {
     ports: Vec<usize>,
     stages: Vec<usize>,
+}
+
+impl Joined {
+    /// How many workers it can have.
+    fn workers_max(&self) -> usize {
+        if self.stages.is_empty() { 1 } else { self.ports.len() }
+    }
 }
 
 /// The parts that no link joins, each with its ports and stages in the order of the plan.
@@ -168,9 +232,33 @@ mod tests {
         let plan = plan(7, 2, &links);
         let owners = Owners::deal(&plan, 2);
         assert_eq!((&owners.ports[..], &owners.stages[..]), (&[1, 1, 0, 0, 0, 1, 1][..], &[0, 0][..]));
-        assert_eq!(plan.workers_max(), 3);
+        assert_eq!(plan.workers_max(), 5);
         let crosses = |[one, other]: &[Attachment; 2]| owners.of(*one) != owners.of(*other);
         assert!(!plan.links.iter().any(crosses));
         assert_eq!(Owners::deal(&plan, 1), Owners::alone(&plan));
+        // With more workers than parts the largest has several.
+        let owners = Owners::deal(&plan, 4);
+        assert_eq!((&owners.ports[..], &owners.stages[..]), (&[2, 2, 0, 0, 1, 3, 3][..], &[0, 0][..]));
+    }
+
+    #[test]
+    fn a_stage_is_with_most_of_what_it_joins() {
+        use Attachment::{Port, Stage};
+        let lan: Vec<_> = (0..4).map(|port| [Port(port), Stage(0, port as u16)]).collect();
+        let owners = Owners::deal(&plan(4, 1, &lan), 2);
+        assert_eq!((&owners.ports[..], &owners.stages[..]), (&[0, 0, 1, 1][..], &[0][..]));
+        // Bridge, router, bridge: the one in the middle goes with the first.
+        let bed = [
+            [Port(0), Stage(0, 0)],
+            [Stage(0, 1), Stage(1, 0)],
+            [Stage(1, 1), Stage(2, 0)],
+            [Stage(2, 1), Port(1)],
+        ];
+        let owners = Owners::deal(&plan(2, 3, &bed), 2);
+        assert_eq!((&owners.ports[..], &owners.stages[..]), (&[0, 1][..], &[0, 0, 1][..]));
+        assert_eq!(plan(2, 3, &bed).workers_max(), 2);
+        // A bridge that nothing comes to takes no worker.
+        let owners = Owners::deal(&plan(2, 4, &bed), 2);
+        assert_eq!((&owners.ports[..], &owners.stages[..]), (&[0, 1][..], &[0, 0, 1, 0][..]));
     }
 }

@@ -59,10 +59,10 @@ impl Places {
         first + if place.class == FREE { 0 } else { place.class + 1 }
     }
 
-    /// The place of a number.
+    /// The place of a number, if it is here.
     #[inline]
-    pub fn place(&self, number: usize) -> Place {
-        self.places[number]
+    pub fn place_or_none(&self, number: usize) -> Place {
+        self.places.get(number).copied().unwrap_or(NOWHERE)
     }
 }
 
@@ -97,6 +97,11 @@ impl Gate {
         }
     }
 
+    /// Whether it waits for what was filled.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
     /// The places.
     #[inline]
     pub fn places(&self) -> &[Place] {
@@ -125,7 +130,7 @@ mod tests {
             [NOWHERE, place(0, FREE), place(0, 0), place(1, FREE), place(1, 0), place(1, 1), place(1, 2)];
         assert_eq!(places.count(), all.len());
         for (number, &place) in all.iter().enumerate() {
-            assert_eq!((places.number(place), places.place(number)), (number, place));
+            assert_eq!((places.number(place), places.place_or_none(number)), (number, place));
         }
     }
 

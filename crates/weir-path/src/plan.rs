@@ -94,24 +94,33 @@ impl Plan {
 
     /// The ports by which packets may leave that came in by `port`: by this one too, if a router can send them back.
     pub fn reached_from(&self, port: usize) -> Vec<usize> {
-        let mut reached = Vec::new();
-        let mut seen = Vec::new();
-        let mut next: Vec<Attachment> = self.far_end(Attachment::Port(port)).into_iter().collect();
-        while let Some(at) = next.pop() {
-            match at {
-                Attachment::Port(out) if !reached.contains(&out) => reached.push(out),
-                Attachment::Stage(stage, entry) if !seen.contains(&at) => {
-                    seen.push(at);
-                    let kind = &self.stages[stage].kind;
-                    let returns = matches!(kind, StageKind::Router(_));
-                    let out = (0..kind.ports()).filter(|&out| out != entry || returns);
-                    next.extend(out.filter_map(|out| self.far_end(Attachment::Stage(stage, out))));
-                }
-                _ => {}
-            }
-        }
+        let reached = self.hops_from(port).into_iter().filter_map(|[_, to]| match to {
+            Attachment::Port(out) => Some(out),
+            Attachment::Stage(..) => None,
+        });
+        let mut reached: Vec<_> = reached.collect();
         reached.sort_unstable();
         reached
+    }
+
+    /// The links that packets may take which came in by `port`, each from where they leave to where they come to, and once.
+    pub fn hops_from(&self, port: usize) -> Vec<[Attachment; 2]> {
+        let mut hops: Vec<[Attachment; 2]> = Vec::new();
+        let mut next = vec![Attachment::Port(port)];
+        while let Some(from) = next.pop() {
+            let Some(to) = self.far_end(from) else { continue };
+            if hops.contains(&[from, to]) {
+                continue;
+            }
+            hops.push([from, to]);
+            if let Attachment::Stage(stage, entry) = to {
+                let kind = &self.stages[stage].kind;
+                let returns = matches!(kind, StageKind::Router(_));
+                let out = (0..kind.ports()).filter(|&out| out != entry || returns);
+                next.extend(out.map(|out| Attachment::Stage(stage, out)));
+            }
+        }
+        hops
     }
 }
 

@@ -4,10 +4,12 @@
 //! port A --intake--> [stages] --> egress queue of B --release--> exit B                        and so for every port
 //! a wire of two workers:
 //! port A --intake--> egress queue of B --release--> crossing ~~> the other worker: exit B
+//! a topology of several:
+//! port A --intake--> [stages] ~~ring~~> the other worker: [stages] --> egress queue of B --release--> exit B
 //! ```
 //!
-//! A worker owns parts of a plan that no link joins to others (`owners.rs`), or one end of a wire and its side of the crossing to the worker
-//! of the other. Each port is touched by its owner alone.
+//! A worker owns ports and stages of a plan (`owners.rs`), and the egress queues of these ports; or one end of a wire, and its side of the
+//! crossing to the worker of the other. Each port, stage and egress queue is touched by its owner alone.
 //!
 //! Rule (invariant 6): the work of a pass is bounded. Conservation (invariant 1), for each egress queue: accepted = delivered + dropped +
 //! held, and held is counted where packets are: in the classes, crossing, with the device.
@@ -25,9 +27,11 @@ use crate::backoff::Backoff;
 use crate::between::Between;
 use crate::classes::Classes;
 use crate::crossing::Crossing;
+use crate::departures::Departures;
 use crate::egress::EgressQueue;
 use crate::end::{End, Gone};
 use crate::frames::Frames;
+use crate::landings::Landings;
 use crate::place::Place;
 use crate::port::{ReceiveQueues, TransmitRing};
 use crate::shaping::Release;
@@ -60,23 +64,33 @@ pub struct Worker<P> {
     /// Ports that are not here, in order like those that are (`gone.rs`).
     pub(crate) gone: Vec<Gone>,
     pub(crate) between: Between,
+    feeding: Feeding,
     crossing: Option<Crossing>,
+    landings: Option<Landings>,
     /// What this worker waits for that the other has.
     backoff: Backoff,
     /// The places that are waited for, to be put together in a pass.
     waited_for: Vec<Place>,
 }
 
+/// Who feeds the egress queues of a worker.
+pub(crate) struct Feeding {
+    /// For each egress queue the ports.
+    pub feeders: Vec<Vec<usize>>,
+    /// For each port of the plan the longest packet that comes in there, in bytes.
+    pub packet_bytes_max: Vec<u64>,
+}
+
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
-    /// Of ports, what lies between, and for one end of a wire the crossing to the worker of the other.
+    /// Of ports, those that are here and those that are not, what lies between, who feeds that, and how others are reached.
     pub(crate) fn of(
-        ends: Vec<End<P>>,
-        gone: Vec<Gone>,
+        (ends, gone): (Vec<End<P>>, Vec<Gone>),
         between: Between,
-        crossing: Option<Crossing>,
+        feeding: Feeding,
+        (crossing, landings): (Option<Crossing>, Option<Landings>),
     ) -> Worker<P> {
-        let mut worker =
-            Worker { ends, gone, between, crossing, backoff: Backoff::default(), waited_for: Vec::new() };
+        let (backoff, waited_for) = (Backoff::default(), Vec::new());
+        let mut worker = Worker { ends, gone, between, feeding, crossing, landings, backoff, waited_for };
         worker.follow(None, &[]);
         worker.tune();
         let gone: Vec<_> = worker.gone.iter().map(|gone| gone.index).collect();
@@ -91,6 +105,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn pass(&mut self, now_ns: u64) -> io::Result<Pass> {
         let mut pass = Pass::default();
         let is_starved = self.take_in(&mut pass, now_ns);
+        self.hand_over()?;
         self.deliver(&mut pass, now_ns)?;
         if is_starved {
             // Neither the device nor the other worker says when it has given frames back.
@@ -105,14 +120,18 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// As of [`Worker::pass`].
     pub fn drain(&mut self, now_ns: u64) -> io::Result<Pass> {
         let mut pass = Pass::default();
+        if let Some(over) = &self.between.over {
+            over.stop();
+        }
         self.deliver(&mut pass, now_ns)?;
         Ok(pass)
     }
 
     fn deliver(&mut self, pass: &mut Pass, now_ns: u64) -> io::Result<()> {
         self.complete();
-        self.arrive(pass);
+        self.arrive(pass, now_ns);
         pass.wake(self.between.poll(now_ns));
+        self.hand_over()?;
         self.release(pass, now_ns)?;
         self.flush(pass, now_ns)
     }
@@ -122,6 +141,12 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.note_departing();
         let mut is_starved = false;
         self.waited_for.clear();
+        if let (Some(landings), Some(over)) = (&mut self.landings, &self.between.over) {
+            let has_opened = landings.open(&self.between.egress);
+            over.tell([has_opened, false]);
+            self.waited_for.extend(landings.blocked());
+            is_starved |= landings.blocked().any(|place| self.between.egress.is_at_bound(place));
+        }
         for End { port, intake, .. } in &mut self.ends {
             pass.moved += intake.take_in(port, &mut self.between, now_ns);
             is_starved |= intake.is_starved(&self.between);
@@ -157,11 +182,26 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         }
     }
 
-    /// Takes what the other worker has handed over.
-    fn arrive(&mut self, pass: &mut Pass) {
+    /// Takes what other workers have handed over.
+    fn arrive(&mut self, pass: &mut Pass, now_ns: u64) {
+        if let Some(landings) = &mut self.landings {
+            pass.moved += landings.land(&mut self.between, now_ns);
+        }
         if let (Some(crossing), [End { port, exit, .. }]) = (&mut self.crossing, &mut self.ends[..]) {
             pass.moved += crossing.take(|packet| exit.put(packet, port, &mut self.between.frames));
         }
+    }
+
+    /// Publishes what others are to have, and then what of theirs was worked on.
+    fn hand_over(&mut self) -> io::Result<()> {
+        if let (Some(over), Some(landings)) = (&mut self.between.over, &mut self.landings) {
+            over.flush().map_err(|gone| {
+                io::Error::other(format!("handing packets over to another worker: {gone}"))
+            })?;
+            let has_landed = landings.tell_landed();
+            over.tell([false, has_landed]);
+        }
+        Ok(())
     }
 
     /// Lets out what the classes admit: to the exit of the port, or to the worker that has it.
@@ -218,6 +258,12 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn park(&mut self, wait: impl FnOnce(Option<BorrowedFd<'_>>) -> io::Result<()>) -> io::Result<bool> {
         let ends = &self.ends;
         let is_announced = || ends.iter().any(|end| end.intake.is_announced(&end.port));
+        if let (Some(landings), Some(over)) = (&mut self.landings, &self.between.over) {
+            let wanted = ends.iter().map(|end| end.intake.waits_over());
+            over.wait_for(wanted.fold([false; 2], |all, one| [all[0] | one[0], all[1] | one[1]]));
+            let is_let_in = || ends.iter().any(|end| end.intake.is_let_in(Some(over)));
+            return landings.park(|| is_announced() || is_let_in(), |kicked| wait(Some(kicked)));
+        }
         match &mut self.crossing {
             Some(crossing) => crossing.park(is_announced, |kicked| wait(Some(kicked))),
             None if is_announced() => Ok(false),
@@ -234,12 +280,14 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         }
         is_dry
             && self.crossing.as_ref().is_none_or(Crossing::is_done)
+            && !self.between.over.as_ref().is_some_and(Departures::may_come)
             && self.ends.iter().all(|end| end.port.in_flight().packets == 0)
     }
 
-    /// Tells the other worker, if there is one, not to wait for this one, which ends.
+    /// Tells the other workers, if there are any, not to wait for this one, which ends.
     pub fn abandon(&self) {
         self.crossing.iter().for_each(Crossing::tell_dry);
+        self.between.over.iter().for_each(Departures::leave);
     }
 
     /// Changes the limits of what leaves by a port, if its egress queue is here; nothing that waits is touched.
@@ -271,6 +319,9 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             moved.push((meta.port, meta.queue, Place { egress: changed, class }));
         });
         egress.number_places();
+        if let Some(landings) = &mut self.landings {
+            landings.follow(&self.between.egress, changed, &moved);
+        }
         self.follow(Some(changed), &moved);
         self.tune();
     }
@@ -287,19 +338,22 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
 
     /// Makes polls as small as the least credit asks for, of those that they may use up.
     pub fn tune(&mut self) {
+        let Between { egress, over, .. } = &self.between;
+        if let Some(over) = over {
+            let credit = egress.queues().iter().map(|queue| (queue.port, queue.shaping.limit_bytes_min()));
+            credit.for_each(|(port, bytes)| over.board().set_credit_bytes(port, bytes));
+        }
         for End { port, intake, .. } in &mut self.ends {
-            intake.tune(port, &self.between.egress);
+            intake.tune(port, egress, over.as_ref());
         }
     }
 
-    /// Notes how long packets are that come in by a port from now on.
+    /// Notes how long packets are that come in by a port, of whatever worker, from now on.
     pub fn set_packet_bytes_max(&mut self, port: usize, bytes: u64, now_ns: u64) {
-        if let Some(end) = end_of(&mut self.ends, port) {
-            end.packet_bytes_max = bytes;
-        }
-        for queue in 0..self.between.egress.queues().len() {
-            let feeders = self.ends.iter().filter(|end| end.intake.reach().contains(&queue));
-            let longest = feeders.map(|end| end.packet_bytes_max).max().unwrap_or(0);
+        let Feeding { feeders, packet_bytes_max } = &mut self.feeding;
+        packet_bytes_max[port] = bytes;
+        for (queue, feeders) in feeders.iter().enumerate().filter(|(_, feeders)| feeders.contains(&port)) {
+            let longest = feeders.iter().map(|&feeder| packet_bytes_max[feeder]).max().unwrap_or(0);
             self.between.egress.queue_mut(queue).shaping.set_packet_bytes_max(longest, now_ns);
         }
     }
@@ -338,6 +392,11 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// Its frames.
     pub fn frames(&self) -> &Frames {
         &self.between.frames
+    }
+
+    /// Where packets of other workers come to, if links lead there.
+    pub fn landings(&self) -> Option<&Landings> {
+        self.landings.as_ref()
     }
 
     /// Its side of the crossing.

@@ -221,6 +221,11 @@ impl<T: Send> Outlet<T> {
         Ok(count)
     }
 
+    /// Makes the worker look, and wakes it if it is parked, for something else than elements.
+    pub fn nudge(&self) {
+        self.notice.raise();
+    }
+
     /// How many elements are staged.
     #[inline]
     pub fn staged(&self) -> usize {
@@ -308,6 +313,11 @@ impl<T: Send> Inbox<T> {
             }
             news || pending.bits() != 0 || other_work()
         })
+    }
+
+    /// Whether anyone has called this worker since it last said that it will block.
+    pub fn is_called(&self) -> bool {
+        self.pending.bits() != 0
     }
 
     /// How many elements the last drain left with the other workers, at least: it has seen them, and more may have come.

@@ -96,7 +96,17 @@ impl Crew {
         // A direction's egress queue is with the worker where it starts.
         let exit = self.kind().exit_of(direction);
         self.owner(direction).send(Request::SetLimits(exit, change, reply));
-        received(&answer)?
+        received(&answer)??;
+        self.tune();
+        Ok(())
+    }
+
+    /// Tells all workers that others may have another credit now.
+    fn tune(&self) {
+        for worker in self.mailboxes.iter().filter(|_| self.mailboxes.len() > 1) {
+            // One that has ended has nothing to tune.
+            let _ = worker.send(Request::Tune);
+        }
     }
 
     /// Shapes all directions by these classes.
@@ -106,6 +116,7 @@ impl Crew {
             worker.send(Request::SetClasses(Arc::clone(classes), reply));
             received(&answer)?;
         }
+        self.tune();
         Ok(())
     }
 
@@ -114,8 +125,13 @@ impl Crew {
         self.owner(port).send(if up { Request::Retake(port) } else { Request::NoteDown(port) })
     }
 
-    /// Tells that the interface of a port, or its other end, has changed what a worker knows of it.
+    /// Tells that the interface of a port, or its other end, has changed what workers know of it; false if its worker has ended.
     pub fn follow(&self, port: usize, pair: Pair) -> bool {
+        let owner = self.constants.owners.ports[port];
+        for (_, worker) in self.mailboxes.iter().enumerate().filter(|(at, _)| *at != owner) {
+            // One that has ended need not know.
+            let _ = worker.send(Request::Follow(port, Box::new(pair.clone())));
+        }
         self.owner(port).send(Request::Follow(port, Box::new(pair)))
     }
 

@@ -7,18 +7,20 @@
 //! bring beyond that, and what may lie free with another worker ([`weir_ring::pool`]). So a frame is there for each packet that a poll
 //! may bring.
 //!
-//! Limits: a part of a topology that links join is one worker's; a wire alone may have two, one for each end.
+//! Where links join what several workers own, what may be under way between these is kept free as well.
 
 use std::io;
 use std::sync::Arc;
 
 use weir_core::shaper::tbf::TbfConfig;
-use weir_path::assembly::Shares;
+use weir_path::assembly::{Others, Shares};
 use weir_path::crossing::Crossing;
+use weir_path::departures::UNDER_WAY_MAX;
 use weir_path::frames::Frames;
+use weir_path::landings;
 use weir_path::owners::{Owners, Portion};
 use weir_path::plan::{Attachment, Plan, PortPlan};
-use weir_path::port::POLL_PACKETS_MAX;
+use weir_path::port::{POLL_PACKETS_MAX, ReceiveQueues};
 use weir_path::worker::Worker;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
@@ -28,12 +30,13 @@ use weir_port::undo::Keeper;
 use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, PortError};
+use weir_ring::handoff::InboxError;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::{CACHE_FRAMES, Pool};
 
 use crate::classes::Classes;
 use crate::look_over;
-use crate::part::{Part, note_mtu};
+use crate::part::{Part, packet_bytes_max};
 use crate::path::random_seed;
 use crate::report::Constants;
 use crate::watcher::Eye;
@@ -51,7 +54,7 @@ pub struct DatapathConfig {
     pub plan: Plan,
     /// Packet memory, in bytes.
     pub memory_bytes: u64,
-    /// Workers: of a wire 1 or 2, one for each end; of a topology at most as many as it has parts that no link joins.
+    /// Workers: of a wire 1 or 2, one for each end; of a topology as many as it has ports, or fewer where some of these are wires.
     pub workers: usize,
 }
 
@@ -63,13 +66,8 @@ impl DatapathConfig {
     pub fn check(&self) -> Result<(), String> {
         let most = self.plan.workers_max();
         if self.workers > most {
-            let parts = if most == 1 {
-                "all ports of this topology are joined".into()
-            } else {
-                format!("this topology has {most} parts that nothing joins")
-            };
             return Err(format!(
-                "--workers {}: {parts}, and each is one worker's: give 1 to {most}",
+                "--workers {}: this topology has work for {most}, of which each owns ports: give 1 to {most}",
                 self.workers
             ));
         }
@@ -185,6 +183,7 @@ impl Datapath {
         let pairs = ports.iter().map(|port| port.pair().clone()).collect();
         let census = frames[0].pool.census();
         let free = (census.shared + census.cached) / if plan.stages.is_empty() { 1 } else { 2 };
+        let free = free.saturating_sub(under_way_max(plan, &owners, *workers));
         let held_packets_max =
             held_packets_max(free, ports.len(), *workers).ok_or_else(|| too_little_memory(queues, config))?;
         let directions = (0..ports.len()).map(|direction| &plan.ports[kind.exit_of(direction)]);
@@ -215,30 +214,60 @@ fn parts(
     umem: Umem,
     now_ns: u64,
 ) -> weir_port::Result<Vec<Part>> {
-    let mut crossings = Vec::new();
-    if plan.is_wire() && frames.len() > 1 {
-        let made = Crossing::new(TRANSMIT_PACKETS_MAX).map_err(io::Error::other);
-        crossings.extend(made.doing(|| "joining two workers".into())?);
-    }
+    let queues: Vec<_> = ports.iter().map(Port::queues).collect();
+    let frames_total = frames[0].memory().frames() as usize;
+    let others = others(plan, owners, frames.len(), &queues, frames_total)
+        .map_err(io::Error::other)
+        .doing(|| "joining workers".into())?;
+    let bytes: Vec<_> = ports.iter().map(|port| packet_bytes_max(port.sender())).collect();
     let mut owned: Vec<Vec<(usize, Port)>> = frames.iter().map(|_| Vec::new()).collect();
     for (index, port) in ports.into_iter().enumerate() {
         owned[owners.ports[index]].push((index, port));
     }
     let umem = Arc::new(umem);
-    let mut crossings = crossings.into_iter();
     let mut parts = Vec::new();
-    for (worker, (ports, frames)) in owned.into_iter().zip(frames).enumerate() {
-        let indexes: Vec<_> = ports.iter().map(|(index, _)| *index).collect();
+    for (worker, ((ports, frames), others)) in owned.into_iter().zip(frames).zip(others).enumerate() {
         let portion = Portion { plan, owners, worker };
-        let mut path = Worker::new(portion, ports, frames, crossings.next(), shares, now_ns)
+        let mut path = Worker::new(portion, ports, frames, others, shares, now_ns)
             .map_err(io::Error::other)
             .doing(|| "joining the ports".into())?;
-        indexes.into_iter().for_each(|index| note_mtu(&mut path, index, now_ns));
+        let of_ports = bytes.iter().enumerate();
+        of_ports.for_each(|(index, &bytes)| path.set_packet_bytes_max(index, bytes, now_ns));
         let stages = plan.stages.iter().zip(&owners.stages).filter(|(_, owner)| **owner == worker);
         let names = stages.map(|(stage, _)| stage.name.clone()).collect();
         parts.push(Part::new(path, names, Arc::clone(&umem)));
     }
+    // Each knows the others' credit only now.
+    parts.iter_mut().for_each(|part| part.path.tune());
     Ok(parts)
+}
+
+/// Whether a link joins what two workers own, and it is no wire.
+fn is_apart(plan: &Plan, owners: &Owners) -> bool {
+    !plan.is_wire() && plan.links.iter().any(|&[one, other]| owners.of(one) != owners.of(other))
+}
+
+/// How each of so many workers reaches the others.
+fn others(
+    plan: &Plan,
+    owners: &Owners,
+    workers: usize,
+    queues: &[usize],
+    frames: usize,
+) -> Result<Vec<Others>, InboxError> {
+    if plan.is_wire() && workers > 1 {
+        return Ok(Crossing::new(TRANSMIT_PACKETS_MAX)?.map(|side| Others::Wire(Box::new(side))).into());
+    }
+    if is_apart(plan, owners) {
+        let joints = landings::join(workers, queues, frames)?.into_iter();
+        return Ok(joints.map(|joint| Others::Topology(Box::new(joint))).collect());
+    }
+    Ok((0..workers).map(|_| Others::Nobody).collect())
+}
+
+/// How many packets may be under way between workers.
+fn under_way_max(plan: &Plan, owners: &Owners, workers: usize) -> u64 {
+    if is_apart(plan, owners) { (workers * (workers - 1)) as u64 * UNDER_WAY_MAX } else { 0 }
 }
 
 fn queues_of(interfaces: &[&str]) -> weir_port::Result<u32> {

@@ -48,10 +48,13 @@ impl Part {
         self.path.end_mut(index).0.port.note_down();
     }
 
-    /// Notes that an interface or its other end has another name or MTU now, or that the other end is elsewhere.
+    /// Notes that an interface, of this worker or another, or its other end has another name or MTU now, or that the other end is elsewhere.
     pub fn follow(&mut self, index: usize, pair: Pair, now_ns: u64) {
-        self.path.end_mut(index).0.port.follow(pair);
-        note_mtu(&mut self.path, index, now_ns);
+        let bytes = packet_bytes_max(&pair.sender);
+        if self.path.ends().iter().any(|end| end.index == index) {
+            self.path.end_mut(index).0.port.follow(pair);
+        }
+        self.path.set_packet_bytes_max(index, bytes, now_ns);
     }
 
     /// Owns the queues of an interface again that came up again, with other NAPI instances than before. What was received before it
@@ -99,8 +102,7 @@ impl Part {
     }
 }
 
-/// Notes how long packets are that come in at a port from now on.
-pub fn note_mtu(path: &mut Worker<Port>, index: usize, now_ns: u64) {
-    let bytes = u64::from(path.end_mut(index).0.port.sender().mtu_bytes) + ETHERNET_HEADER_BYTES;
-    path.set_packet_bytes_max(index, bytes, now_ns);
+/// How long packets are that come in at a port from this other end.
+pub fn packet_bytes_max(sender: &Link) -> u64 {
+    u64::from(sender.mtu_bytes) + ETHERNET_HEADER_BYTES
 }

@@ -8,6 +8,9 @@
 //! held      = in the classes + crossing (handed - taken) + with the device
 //! ```
 //!
+//! Between the workers of a topology a packet is in the books of no direction and no stage: what is under way is held by the worker that it
+//! is handed to.
+//!
 //! A direction is known by the port where it ends: there is one for each. The sums are exact only if all parts stand still while they
 //! report: [`crate::crew`] sees to that.
 
@@ -16,6 +19,7 @@ use weir_core::drops::{Count, DropReason};
 use weir_path::crossing::Crossing;
 use weir_path::end::End;
 use weir_path::intake::Intake;
+use weir_path::landings::Landings;
 use weir_path::owners::Owners;
 use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_path::worker::Worker;
@@ -114,6 +118,10 @@ pub struct PartReport {
     pub handed: Count,
     /// What it took from the other worker.
     pub taken: Count,
+    /// What it handed over links to each worker, if links lead to others.
+    pub passed: Vec<Count>,
+    /// What it took that came over links.
+    pub landed: Count,
     /// Free frames, of all workers.
     pub frames_free: u64,
     /// Its frames with the kernel.
@@ -134,6 +142,8 @@ impl PartReport {
         let stages = part.stage_names.iter().zip(part.path.between().stages());
         let stages = stages.map(|(name, stage)| StageStats::of(name, stage)).collect();
         let (handed, taken) = part.path.crossing().map(Crossing::counts).unwrap_or_default();
+        let passed = part.path.between().over.as_ref().map(|over| over.handed().to_vec()).unwrap_or_default();
+        let landed = part.path.landings().map(Landings::taken).unwrap_or_default();
         let frames = part.path.frames();
         let census = frames.pool.census();
         Ok(PartReport {
@@ -142,6 +152,8 @@ impl PartReport {
             stages,
             handed,
             taken,
+            passed,
+            landed,
             frames_free: census.shared + census.cached,
             frames_lent: u64::from(frames.loans.count()),
             worker: WorkerStats { now_ns, ..worker },
@@ -223,6 +235,11 @@ impl Constants {
                 stages.push(StageStats { worker: wsid, ..stage });
             }
         }
+        for (wsid, (under_way, row)) in self.handoffs(&parts).into_iter().enumerate() {
+            frames.held += under_way.packets;
+            totals.merge(&Books { accepted: under_way.into(), held: under_way.into(), ..Books::default() });
+            workstreams.push(WorkstreamStats { wsid, ..row });
+        }
         // Before it has looked for the first time the watcher tells of none.
         let mut pairs = pairs.into_iter();
         let ports = reports
@@ -233,6 +250,29 @@ impl Constants {
         let stats =
             WireStats { name: self.name.clone(), ports: names, classes, stages, frames, worker, events };
         Snapshot::of(self.kind, stats, ports, workstreams, totals)
+    }
+
+    /// What is under way to each worker from the others, and that as a workstream; none if no links lead there.
+    fn handoffs(&self, parts: &[PartReport]) -> Vec<(Count, WorkstreamStats)> {
+        let linked = parts.iter().filter(|part| !part.passed.is_empty()).enumerate();
+        let rows = linked.map(|(worker, part)| {
+            let mut handed = Count::default();
+            parts.iter().for_each(|other| handed.merge(other.passed[worker]));
+            let under_way = difference(handed, part.landed);
+            let row = WorkstreamStats {
+                wire: self.name.clone(),
+                cpu: part.worker.cpu,
+                name: "handoff".into(),
+                len: under_way.packets,
+                held: under_way.packets,
+                queued: handed.packets,
+                handled: part.landed.packets,
+                elsewhere: part.landed.packets,
+                ..WorkstreamStats::default()
+            };
+            (under_way, row)
+        });
+        rows.collect()
     }
 
     /// What the direction that ends at a port is called.
@@ -327,6 +367,8 @@ mod tests {
             stages: Vec::new(),
             handed,
             taken,
+            passed: Vec::new(),
+            landed: Count::default(),
             frames_free: 90,
             frames_lent: 3,
             worker,

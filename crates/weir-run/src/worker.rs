@@ -45,8 +45,10 @@ pub enum Request {
     NoteDown(usize),
     /// The interface of this port has come up again: own it anew.
     Retake(usize),
-    /// What this port or its other end is called, carries and where it is, has changed.
+    /// What this port, of whatever worker, or its other end is called, carries and where it is, has changed.
     Follow(usize, Box<Pair>),
+    /// What other workers have credit for has changed.
+    Tune,
     /// Deliver what is inside, then end.
     Stop,
 }
@@ -176,6 +178,7 @@ fn answer(part: &mut Part, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
                 }
             }
             Request::Follow(port, pair) => part.follow(port, *pair, now),
+            Request::Tune => part.path.tune(),
             Request::Stop => return Order::Stop,
         }
     }

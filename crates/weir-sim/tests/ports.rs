@@ -3,78 +3,24 @@
 use std::net::Ipv4Addr;
 
 use weir_core::drops::Count;
-use weir_core::net::bridge::AGEING_NS;
-use weir_core::net::route::Interface;
-use weir_core::net::router::{RouterSettings, StaticNeighbour};
-use weir_core::rate::Rate;
-use weir_core::shaper::tbf::{Limit, TbfConfig};
-use weir_path::assembly::{PlanError, Shares};
+use weir_path::assembly::{Others, PlanError, Shares};
 use weir_path::frames::Frames;
 use weir_path::owners::{Owners, Portion};
-use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
+use weir_path::plan::{Attachment, Plan};
 use weir_path::port::{POLL_PACKETS_MAX, TransmitRing};
 use weir_path::worker::Worker;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_sim::frame_port::FramePort;
+use weir_sim::plans::{
+    BROADCAST, MS, PACKET_BYTES, bed, bridge, bridged, mac, mbit, number_of, packet, port_plan, routed,
+};
 
 #[path = "ports/gone.rs"]
 mod gone;
 
 const FRAMES: u32 = 8192;
 const FRAME_BYTES: u32 = 2048;
-const MS: u64 = 1_000_000;
-const PACKET_BYTES: usize = 1000;
-const BROADCAST: [u8; 6] = [0xff; 6];
-/// Where a number is in a packet: behind the headers of Ethernet, IPv4 and UDP.
-const NUMBER_AT: usize = 42;
-
-fn mbit(rate: u64) -> TbfConfig {
-    let rate = Rate::from_bits_per_s(rate * 1_000_000).unwrap();
-    TbfConfig { rate, burst_bytes: 20_480, peak: None, limit: Limit::TimeNs(5 * MS) }
-}
-
-/// The station behind a port, and its number there.
-fn mac(port: usize, station: usize) -> [u8; 6] {
-    [2, 0, 0, 0, port as u8, station as u8]
-}
-
-/// An IPv4 packet with a number in it.
-fn packet(source: [u8; 6], destination: [u8; 6], addresses: [Ipv4Addr; 2], number: u64) -> Vec<u8> {
-    let mut bytes = vec![0; PACKET_BYTES];
-    bytes[..6].copy_from_slice(&destination);
-    bytes[6..12].copy_from_slice(&source);
-    bytes[12..14].copy_from_slice(&[8, 0]);
-    let header = &mut bytes[14..34];
-    header[0] = 0x45;
-    header[2..4].copy_from_slice(&(PACKET_BYTES as u16 - 14).to_be_bytes());
-    (header[8], header[9]) = (64, 17);
-    header[12..16].copy_from_slice(&addresses[0].octets());
-    header[16..20].copy_from_slice(&addresses[1].octets());
-    let sum = header.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum::<u32>();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-    bytes[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&number.to_be_bytes());
-    bytes
-}
-
-fn number_of(bytes: &[u8]) -> u64 {
-    u64::from_be_bytes(bytes[NUMBER_AT..NUMBER_AT + 8].try_into().unwrap())
-}
-
-/// From a station behind one port of a bridge to one behind another.
-fn bridged(from: (usize, usize), to: (usize, usize), number: u64) -> Vec<u8> {
-    packet(mac(from.0, from.1), mac(to.0, to.1), [Ipv4Addr::LOCALHOST; 2], number)
-}
-
-fn port_plan(number: usize, limits: Option<TbfConfig>) -> PortPlan {
-    PortPlan { interface: format!("port-{number}"), limits, classes: None }
-}
-
-fn bridge(name: &str, ports: u16) -> StagePlan {
-    let kind = StageKind::Bridge { ports, stations_max: 1024, ageing_ns: AGEING_NS };
-    StagePlan { name: name.into(), kind }
-}
 
 fn worker(plan: &Plan, queues: usize) -> Worker<FramePort> {
     worker_of(plan, queues, 0..plan.ports.len())
@@ -90,8 +36,15 @@ fn worker_of(plan: &Plan, queues: usize, ports: std::ops::Range<usize>) -> Worke
         queues_gone: queues,
         seed: 7,
     };
-    Worker::new(Portion { plan, owners: &Owners::alone(plan), worker: 0 }, ports, frames, None, shares, 0)
-        .unwrap()
+    Worker::new(
+        Portion { plan, owners: &Owners::alone(plan), worker: 0 },
+        ports,
+        frames,
+        Others::Nobody,
+        shares,
+        0,
+    )
+    .unwrap()
 }
 
 /// One pass; every place's books balance after it.
@@ -191,50 +144,6 @@ fn one_slow_port_holds_nothing_that_goes_elsewhere() {
     }
     let stage = worker.between().stages().next().unwrap();
     assert_eq!(stage.account().dropped.total().packets, 0);
-}
-
-/// The published bed: bridge, epair, router, epair, bridge.
-fn bed() -> Plan {
-    let interface = |last: u8, cidr: &str| Interface {
-        mac: smoltcp::wire::EthernetAddress([2, 0, 0, 1, 0, last]),
-        mtu_bytes: 1500,
-        addresses: vec![cidr.parse().unwrap()],
-    };
-    let neighbour = |interface: u16, address: &str, port: usize| StaticNeighbour {
-        interface,
-        address: address.parse().unwrap(),
-        mac: smoltcp::wire::EthernetAddress(mac(port, 0)),
-    };
-    let router = RouterSettings {
-        interfaces: vec![interface(0, "10.0.0.1/24"), interface(1, "10.0.1.1/24")],
-        routes: Vec::new(),
-        neighbours: vec![neighbour(0, "10.0.0.2", 0), neighbour(1, "10.0.1.2", 1)],
-        neighbours_max: 64,
-        incomplete_max: 64,
-        solicits_per_second: 1000,
-        solicits_burst: 64,
-        held_max: 256,
-        waiting_max: 64,
-        errors_per_second: 1000,
-        errors_burst: 50,
-        seed: 1,
-    };
-    let router = StagePlan { name: "gw".into(), kind: StageKind::Router(Box::new(router)) };
-    Plan {
-        ports: vec![port_plan(0, None), port_plan(1, Some(mbit(100)))],
-        stages: vec![bridge("a", 2), router, bridge("b", 2)],
-        links: vec![
-            [Attachment::Port(0), Attachment::Stage(0, 0)],
-            [Attachment::Stage(0, 1), Attachment::Stage(1, 0)],
-            [Attachment::Stage(1, 1), Attachment::Stage(2, 0)],
-            [Attachment::Stage(2, 1), Attachment::Port(1)],
-        ],
-    }
-}
-
-fn routed(number: u64, destination: &str) -> Vec<u8> {
-    let addresses = ["10.0.0.2".parse().unwrap(), destination.parse().unwrap()];
-    packet(mac(0, 0), [2, 0, 0, 1, 0, 0], addresses, number)
 }
 
 #[test]
@@ -357,7 +266,7 @@ fn a_plan_with_a_loose_end_is_refused() {
         Portion { plan: &plan, owners: &Owners::alone(&plan), worker: 0 },
         ports,
         frames,
-        None,
+        Others::Nobody,
         shares,
         0,
     )

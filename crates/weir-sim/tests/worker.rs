@@ -9,7 +9,7 @@ use weir_core::drops::DropReason;
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::Rule;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
-use weir_path::assembly::Shares;
+use weir_path::assembly::{Others, Shares};
 use weir_path::classes::{ClassConfig, Classes, Kind, LeafRules};
 use weir_path::crossing::Crossing;
 use weir_path::frames::Frames;
@@ -67,7 +67,7 @@ impl Bench {
             Portion { plan: &plan(limits), owners: &Owners::alone(&plan(limits)), worker: 0 },
             ports,
             frames,
-            None,
+            Others::Nobody,
             shares(held_max),
             0,
         )
@@ -286,7 +286,8 @@ fn a_worker_hands_over_no_more_than_the_other_has_room_for() {
         .map(|(index, (pool, crossing))| {
             let ports = vec![(index, port(&inside))];
             let portion = Portion { plan: &plan(None), owners: &Owners::deal(&plan(None), 2), worker: index };
-            Worker::new(portion, ports, Frames::new(pool), Some(crossing), shares(3_000), 0).unwrap()
+            Worker::new(portion, ports, Frames::new(pool), Others::Wire(Box::new(crossing)), shares(3_000), 0)
+                .unwrap()
         })
         .collect();
     workers[1].end_mut(1).0.port.set_stuck(true);

@@ -33,7 +33,8 @@ it. To change a file that is up: weir down, then weir up. Under systemd it
 says when it is up (Type=notify) and feeds the watchdog while its workers
 answer.
 With --workers what no link joins to the rest, such as each wire of many, is
-one worker's, the largest first; `weir stat` shows which has a port."))]
+one worker's while there are as many; otherwise ports that a bridge or router
+joins are shared out. `weir stat` shows which worker has a port."))]
 pub struct Arguments {
     /// The file
     file: PathBuf,

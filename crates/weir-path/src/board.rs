@@ -1,0 +1,146 @@
+//! What the workers of one topology tell each other beside packets: a board for each, on which it alone writes.
+//!
+//! ```text
+//! gate of a receive queue   the place here that its packets came to last, and whether some wait in one that is full
+//! handed, landed            packets that went from here to another worker; that came from there and were worked on
+//! credit of a port          the least that a class of its egress queue may hold, in bytes
+//! ```
+//!
+//! Rule: a word is written when it changes, and read when a queue is to be polled. One that is old lets a poll too many in, for which
+//! there are slots and frames, or keeps one out; whoever sleeps for it is woken ([`weir_ring::hungry`]).
+//!
+//! Ordering: words of credit order nothing. `handed` is published before the packets are, `landed` after all that these caused was
+//! published as handed. B1 (landed, released) <-> A1: whoever has read all that landed, and then as much as handed, has seen nothing
+//! under way; B2 (ending, released) <-> A2: nor will anything be, of those that take nothing in any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use weir_ring::hungry::Hungry;
+
+/// What may be waited for at another worker: a gate that opens.
+pub const OPENED: usize = 0;
+/// What may be waited for at another worker: packets that land.
+pub const LANDED: usize = 1;
+
+/// The bit of a gate that is closed; below it is the number of a place.
+const CLOSED: u32 = 1 << 31;
+
+/// What one worker tells.
+pub struct Board {
+    gates: Box<[AtomicU32]>,
+    handed: Box<[AtomicU64]>,
+    landed: Box<[AtomicU64]>,
+    credit_bytes: Box<[AtomicU64]>,
+    ending: AtomicU8,
+    /// Who waits for what this worker does.
+    pub(crate) hungry: Hungry<2>,
+}
+
+/// How far a worker has come to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Ending {
+    /// It takes packets in.
+    Not,
+    /// It takes nothing in any more.
+    Stopped,
+    /// It does nothing any more.
+    Gone,
+}
+
+impl Board {
+    /// Boards of so many workers, over so many receive queues and ports.
+    pub(crate) fn all(workers: usize, receive_queues: usize, ports: usize) -> Arc<[Board]> {
+        let words = |count: usize, word: u64| (0..count).map(|_| AtomicU64::new(word)).collect();
+        let board = |_| Board {
+            gates: (0..receive_queues).map(|_| AtomicU32::new(0)).collect(),
+            handed: words(workers, 0),
+            landed: words(workers, 0),
+            credit_bytes: words(ports, u64::MAX),
+            ending: AtomicU8::new(Ending::Not as u8),
+            hungry: Hungry::new(),
+        };
+        (0..workers).map(board).collect()
+    }
+
+    /// Whether packets of a receive queue wait here in a place that is full.
+    #[inline]
+    pub(crate) fn is_closed(&self, flow: usize) -> bool {
+        self.gates[flow].load(Ordering::Relaxed) & CLOSED != 0
+    }
+
+    /// The number of the place here that packets of a receive queue came to last; 0 for none.
+    pub(crate) fn place(&self, flow: usize) -> usize {
+        (self.gates[flow].load(Ordering::Relaxed) & !CLOSED) as usize
+    }
+
+    /// Tells of the gate of a receive queue.
+    pub(crate) fn set_gate(&self, flow: usize, place: usize, is_closed: bool) {
+        let word = place as u32 | if is_closed { CLOSED } else { 0 };
+        if self.gates[flow].load(Ordering::Relaxed) != word {
+            self.gates[flow].store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Packets handed from here to a worker.
+    pub(crate) fn handed(&self, to: usize) -> u64 {
+        self.handed[to].load(Ordering::Acquire)
+    }
+
+    /// Tells how many packets were handed to a worker, before that can see them.
+    pub(crate) fn set_handed(&self, to: usize, packets: u64) {
+        if self.handed[to].load(Ordering::Relaxed) != packets {
+            self.handed[to].store(packets, Ordering::Release);
+        }
+    }
+
+    /// Packets from a worker that were worked on here.
+    pub(crate) fn landed(&self, from: usize) -> u64 {
+        // A1, from B1.
+        self.landed[from].load(Ordering::Acquire)
+    }
+
+    /// Tells how many packets from a worker were worked on, after what they caused was told as handed; whether that is news.
+    pub(crate) fn set_landed(&self, from: usize, packets: u64) -> bool {
+        let is_new = self.landed[from].load(Ordering::Relaxed) != packets;
+        if is_new {
+            // B1, to A1.
+            self.landed[from].store(packets, Ordering::Release);
+        }
+        is_new
+    }
+
+    /// The least credit of what leaves by a port whose egress queue is here.
+    pub(crate) fn credit_bytes(&self, port: usize) -> u64 {
+        self.credit_bytes[port].load(Ordering::Relaxed)
+    }
+
+    /// Tells it.
+    pub(crate) fn set_credit_bytes(&self, port: usize, bytes: u64) {
+        self.credit_bytes[port].store(bytes, Ordering::Relaxed);
+    }
+
+    /// Tells how far this worker has come to an end.
+    pub(crate) fn end(&self, ending: Ending) {
+        // B2, to A2.
+        self.ending.store(ending as u8, Ordering::Release);
+    }
+}
+
+/// Whether packets may still come from another worker: not when all have stopped and nothing is under way, nor from one that has gone.
+pub(crate) fn may_come(boards: &[Board]) -> bool {
+    // A2, from B2.
+    let ending = |board: &Board| board.ending.load(Ordering::Acquire);
+    if boards.iter().any(|board| ending(board) == Ending::Gone as u8) {
+        return false;
+    }
+    if boards.iter().any(|board| ending(board) == Ending::Not as u8) {
+        return true;
+    }
+    let sum = |of: fn(&Board, usize) -> u64| -> u64 {
+        boards.iter().flat_map(|board| (0..boards.len()).map(move |other| of(board, other))).sum()
+    };
+    let landed = sum(Board::landed);
+    // What landed before was handed before.
+    landed != sum(Board::handed)
+}

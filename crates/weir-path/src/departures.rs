@@ -1,0 +1,213 @@
+//! The way from a worker to the others of its topology: what it hands over, and what it may bring in for them.
+//!
+//! ```text
+//! port --poll, if every gate on its way is open--> link --ring--> the worker that has the stage or the egress queue behind it
+//! ```
+//!
+//! Rule: a ring has a slot for every frame, so handing over cannot fail. Under way from one worker to another are at most
+//! [`UNDER_WAY_MAX`] packets before no more are polled for that way, and one poll of each queue and what stages make beyond that.
+//!
+//! Order: one ring from each worker to each other, first in, first out. A receive queue's packets take the same way.
+//!
+//! Owner: one worker. Limits: 64 workers.
+
+use std::sync::Arc;
+
+use weir_core::drops::Count;
+use weir_ring::handoff::{Abandoned, BURST, Outlet};
+
+use crate::board::{self, Board, Ending, LANDED, OPENED};
+use crate::owners::Portion;
+use crate::packet::PathPacket;
+use crate::plan::Attachment;
+
+/// How many packets are under way from one worker to another before no more are polled for it.
+pub const UNDER_WAY_MAX: u64 = 512;
+
+/// A packet on its way to another worker.
+pub struct Crosser {
+    /// The attachment that it comes to, by its number in the plan ([`number_of`]).
+    pub(crate) to: u32,
+    /// The packet; none if who sent by that link is gone, and to be forgotten.
+    pub(crate) packet: Option<PathPacket>,
+}
+
+/// The ways to the other workers.
+pub struct Departures {
+    worker: usize,
+    outlets: Vec<Option<Outlet<Crosser>>>,
+    boards: Arc<[Board]>,
+    handed: Vec<Count>,
+}
+
+/// What other workers have to do with the packets of a port.
+#[derive(Debug, Default)]
+pub struct Crosses {
+    /// Those in whose egress queues they may wait, if any of them crosses over.
+    places: Box<[usize]>,
+    /// Where they cross over, from one and to another.
+    pairs: Box<[(usize, usize)]>,
+    /// The ports by which they may leave that others own.
+    ports: Box<[(usize, usize)]>,
+    /// The number of the port's first receive queue among all.
+    first_flow: usize,
+}
+
+/// The number of an attachment, by the link that it is an end of.
+pub(crate) fn number_of(links: &[[Attachment; 2]], at: Attachment) -> Option<u32> {
+    links.iter().flatten().position(|&end| end == at).map(|number| number as u32)
+}
+
+impl Crosses {
+    /// Of the packets of a port, whose first receive queue has this number.
+    pub(crate) fn of(portion: Portion, port: usize, first_flow: usize) -> Crosses {
+        let Portion { plan, owners, worker } = portion;
+        let hops = plan.hops_from(port);
+        let mut pairs: Vec<_> = hops.iter().map(|&[from, to]| (owners.of(from), owners.of(to))).collect();
+        pairs.retain(|(from, to)| from != to);
+        if pairs.is_empty() {
+            return Crosses { first_flow, ..Crosses::default() };
+        }
+        let reached = plan.reached_from(port);
+        let mut places: Vec<_> = reached.iter().map(|&out| owners.ports[out]).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        places.sort_unstable();
+        places.dedup();
+        let ports = reached.iter().map(|&out| (owners.ports[out], out)).filter(|(owner, _)| *owner != worker);
+        Crosses { places: places.into(), pairs: pairs.into(), ports: ports.collect(), first_flow }
+    }
+
+    /// Whether none of its packets crosses over.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+}
+
+impl Departures {
+    pub(crate) fn new(
+        worker: usize,
+        outlets: Vec<Option<Outlet<Crosser>>>,
+        boards: Arc<[Board]>,
+    ) -> Departures {
+        let handed = vec![Count::default(); boards.len()];
+        Departures { worker, outlets, boards, handed }
+    }
+
+    /// Hands a packet over, with the next [`Departures::flush`].
+    pub(crate) fn hand(&mut self, worker: usize, to: u32, packet: PathPacket) {
+        self.handed[worker].add(packet.len_bytes.into());
+        self.stage(worker, Crosser { to, packet: Some(packet) });
+    }
+
+    /// Makes the stage behind a link forget who came by it, with the next [`Departures::flush`] and in order with packets.
+    pub(crate) fn forget(&mut self, worker: usize, to: u32) {
+        self.stage(worker, Crosser { to, packet: None });
+    }
+
+    fn stage(&mut self, worker: usize, crosser: Crosser) {
+        let outlet = self.outlets[worker].as_mut().expect("nothing crosses from a worker to itself");
+        if outlet.staged() == BURST {
+            // What is staged is published first.
+            self.boards[self.worker].set_handed(worker, self.handed[worker].packets);
+        }
+        let is_staged = outlet.stage(crosser).is_ok();
+        assert!(is_staged, "a ring has a slot for every frame, and no worker goes before all have stopped");
+    }
+
+    /// Publishes what was handed over, and wakes whoever sleeps.
+    ///
+    /// # Errors
+    /// If one of the others has gone.
+    pub(crate) fn flush(&mut self) -> Result<(), Abandoned> {
+        for (worker, outlet) in self.outlets.iter_mut().enumerate() {
+            if let Some(outlet) = outlet.as_mut().filter(|outlet| outlet.staged() > 0) {
+                self.boards[self.worker].set_handed(worker, self.handed[worker].packets);
+                outlet.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a receive queue of a port may be polled, as far as others are concerned.
+    #[inline]
+    pub(crate) fn admits(&self, crosses: &Crosses, queue: usize) -> bool {
+        self.has_credit(crosses) && !self.is_closed(crosses, queue)
+    }
+
+    /// Whether packets of a receive queue wait in a full place that they came to over a ring.
+    pub(crate) fn is_closed(&self, crosses: &Crosses, queue: usize) -> bool {
+        let flow = crosses.first_flow + queue;
+        crosses.places.iter().any(|&worker| self.boards[worker].is_closed(flow))
+    }
+
+    /// Whether on none of the ways of a port's packets too many are under way.
+    pub(crate) fn has_credit(&self, crosses: &Crosses) -> bool {
+        crosses.pairs.iter().all(|&(from, to)| {
+            let handed =
+                if from == self.worker { self.handed[to].packets } else { self.boards[from].handed(to) };
+            handed.saturating_sub(self.boards[to].landed(from)) < UNDER_WAY_MAX
+        })
+    }
+
+    /// A number for the place at another worker that packets of a receive queue came to last, if they came to one.
+    pub(crate) fn place(&self, crosses: &Crosses, queue: usize) -> Option<usize> {
+        let flow = crosses.first_flow + queue;
+        let places = crosses.places.iter().map(|&worker| (worker, self.boards[worker].place(flow)));
+        places
+            .filter(|(_, place)| *place > 0)
+            .map(|(worker, place)| place * self.boards.len() + worker)
+            .next()
+    }
+
+    /// The least credit of what leaves by ports of others.
+    pub(crate) fn credit_bytes(&self, crosses: &Crosses) -> u64 {
+        let credit = crosses.ports.iter().map(|&(owner, port)| self.boards[owner].credit_bytes(port));
+        credit.min().unwrap_or(u64::MAX)
+    }
+
+    /// Says that this worker will park and wait for these things, of any other; after that it must look for them once more.
+    pub(crate) fn wait_for(&self, is_wanted: [bool; 2]) {
+        for kind in [OPENED, LANDED].into_iter().filter(|&kind| is_wanted[kind]) {
+            let others = self.boards.iter().enumerate().filter(|(other, _)| *other != self.worker);
+            others.for_each(|(_, board)| board.hungry.set(self.worker, kind));
+        }
+    }
+
+    /// Wakes whoever waits for one of these things, which have happened and are published.
+    pub(crate) fn tell(&self, has_happened: [bool; 2]) {
+        let mut told = self.boards[self.worker].hungry.take(self.worker, has_happened);
+        while told != 0 {
+            if let Some(Some(outlet)) = self.outlets.get(told.trailing_zeros() as usize) {
+                outlet.nudge();
+            }
+            told &= told - 1;
+        }
+    }
+
+    /// What this worker tells.
+    pub(crate) fn board(&self) -> &Board {
+        &self.boards[self.worker]
+    }
+
+    /// Whether anything may still come from the others.
+    pub(crate) fn may_come(&self) -> bool {
+        board::may_come(&self.boards)
+    }
+
+    /// Tells that this worker takes nothing in any more, and wakes those that wait for that.
+    pub(crate) fn stop(&self) {
+        self.board().end(Ending::Stopped);
+    }
+
+    /// Tells that this worker does nothing any more.
+    pub(crate) fn leave(&self) {
+        self.board().end(Ending::Gone);
+    }
+
+    /// What was handed to each worker.
+    pub fn handed(&self) -> &[Count] {
+        &self.handed
+    }
+}
