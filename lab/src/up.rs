@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -48,7 +49,10 @@ impl Up {
     /// The same, with these arguments.
     pub fn start_with(binary: &Path, namespace: &Namespace, file: &str, arguments: &[&str]) -> Result<Up> {
         let name = namespace.name().to_string();
-        let path = std::env::temp_dir().join(format!("{name}.toml"));
+        // Of two of one name each has a file of its own, which goes with it.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let path =
+            std::env::temp_dir().join(format!("{name}-{}.toml", STARTED.fetch_add(1, Ordering::Relaxed)));
         std::fs::write(&path, format!("name = \"{name}\"\n{file}"))?;
         let file = Written(path);
         let mut command = namespace.command(binary);
