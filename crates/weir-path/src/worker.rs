@@ -399,6 +399,11 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.landings.as_ref()
     }
 
+    /// Its frames, to be given to a port that is about to be its own.
+    pub fn frames_mut(&mut self) -> &mut Frames {
+        &mut self.between.frames
+    }
+
     /// Its side of the crossing.
     pub fn crossing(&self) -> Option<&Crossing> {
         self.crossing.as_ref()

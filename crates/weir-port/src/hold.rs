@@ -224,6 +224,12 @@ impl Hold {
         let _ = std::fs::remove_file(&self.path);
     }
 
+    /// Whether it is on a thing of the interface of this number in this namespace.
+    pub fn is_of(&self, (namespace, ifindex): (u64, u32)) -> bool {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(&format!("{namespace}-{ifindex}-")))
+    }
+
     /// The same hold once more: it ends when both are dropped.
     pub fn try_clone(&self) -> io::Result<Hold> {
         Ok(Hold { file: self.file.try_clone()?, path: self.path.clone() })

@@ -32,6 +32,7 @@ mod netlink;
 pub mod netns;
 pub mod ownership;
 pub mod port;
+pub mod prepared;
 pub mod probe;
 pub mod process;
 pub mod qdisc;

@@ -126,21 +126,29 @@ impl Ownership {
         self.sockets.clear();
     }
 
-    /// Owns the instances that there are: a poller for each queue, and the kernel leaves the queues to them. Each is handed to
-    /// `give`, and then the queues are directed to their sockets.
-    pub(crate) fn take(&mut self, mut give: impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
+    /// Owns the instances that there are: a poller for each queue, and the kernel leaves the queues to them. Until
+    /// [`Ownership::direct`] is called, which is to be soon, senders are kept off.
+    pub(crate) fn begin(&mut self) -> Result<Vec<Poller>> {
         self.ids = napi::instances(self.pair.port.ifindex)?;
         napi::check_instances(&self.pair.port, &self.ids)?;
         self.announcements.set_priming(true);
-        let taken = self.take_from_softirq(&mut give);
-        self.announcements.set_priming(false);
-        taken
+        self.pollers().inspect_err(|_| self.announcements.set_priming(false))
     }
 
-    fn take_from_softirq(&self, give: &mut impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
-        for (queue, poller) in self.pollers()?.into_iter().enumerate() {
-            give(queue, poller)?;
-        }
+    /// Hands each poller to `give`, directs the queues to their sockets, and lets the senders send.
+    pub(crate) fn direct(
+        &self,
+        pollers: Vec<Poller>,
+        mut give: impl FnMut(usize, Poller) -> Result<()>,
+    ) -> Result<()> {
+        let mut handed = pollers.into_iter().enumerate();
+        let directed = handed.try_for_each(|(queue, poller)| give(queue, poller));
+        let directed = directed.and_then(|()| self.direct_queues());
+        self.announcements.set_priming(false);
+        directed
+    }
+
+    fn direct_queues(&self) -> Result<()> {
         for (queue, socket) in (0..).zip(&self.sockets) {
             self.directions
                 .update(queue, socket.as_raw_fd() as u32)
@@ -193,7 +201,8 @@ impl Ownership {
     pub fn retake(&mut self, give: impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
         // It may have been renamed.
         self.pair.port = Link::by_index(self.pair.port.ifindex)?;
-        self.take(give)?;
+        let pollers = self.begin()?;
+        self.direct(pollers, give)?;
         // Senders may have been stopped, and announced before this.
         (0..self.sockets.len()).for_each(|queue| self.announcements.set_pending(queue));
         self.note_up()

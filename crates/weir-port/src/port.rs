@@ -14,7 +14,6 @@
 //! refuses XDP on a veth whose peer's MTU would allow one.
 
 use std::io;
-use std::sync::Arc;
 
 use weir_core::drops::Count;
 use weir_path::carrier::Carrier;
@@ -22,24 +21,21 @@ use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
 use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
 
-use crate::bpf::doorbell::{Announcements, Bell, Doorbell};
-use crate::bpf::map::Map;
-use crate::bpf::{program, redirect};
+use crate::bpf::doorbell::{Announcements, Bell};
+use crate::bpf::program;
 use crate::error::{Doing, PortError, Result};
-use crate::hold::{Hold, Thing};
+use crate::holder;
 use crate::link::Link;
 use crate::napi::{self, Poller};
-use crate::netns::NetNs;
 use crate::ownership::{Lost, Ownership};
+use crate::prepared::PreparedPort;
 use crate::qdisc::RootQdisc;
 use crate::queue::Queue;
-use crate::release::Means;
 use crate::transmission::Transmission;
-use crate::undo::{Keeper, Undo};
+use crate::undo::Keeper;
 use crate::view::Pair;
-use crate::xsk::socket::{RingSizes, XskSocket};
+use crate::xsk::socket::RingSizes;
 use crate::xsk::umem::Umem;
-use crate::{holder, sending};
 
 /// The longest payload of an Ethernet frame that XDP on a veth allows, in bytes: a page less headroom, the kernel's own
 /// `struct skb_shared_info` and the Ethernet header (kernel `drivers/net/veth.c:veth_xdp_set`).
@@ -47,7 +43,7 @@ pub const MTU_BYTES_MAX: u32 = 3506;
 /// Ethernet header and one VLAN tag, which come on top of the MTU.
 const HEADER_BYTES_MAX: u32 = 18;
 /// Twice the budget would do; a transmit ring holds what a slow receiver has not taken yet.
-const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: TRANSMIT_PACKETS_MAX };
+pub(crate) const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: TRANSMIT_PACKETS_MAX };
 /// The most packets that may be on the transmit ring or with the device.
 pub const TRANSMIT_PACKETS_MAX: u32 = 1024;
 
@@ -59,11 +55,13 @@ pub fn owner_of(queue: usize, owners: usize) -> usize {
 /// An interface that packets enter and leave by.
 pub struct Port {
     /// The program that directs packets to the sockets; taken off when dropped. The one at the other end is the pair's.
-    redirect: Option<program::Link>,
-    ownership: Ownership,
-    queues: Vec<Queue>,
+    pub(crate) redirect: Option<program::Link>,
+    pub(crate) ownership: Ownership,
+    pub(crate) queues: Vec<Queue>,
     /// By queue, as many as packets are transmitted by.
-    transmissions: Vec<Transmission>,
+    pub(crate) transmissions: Vec<Transmission>,
+    /// As whom it borrows frames.
+    pub(crate) borrower: u16,
 }
 
 impl Port {
@@ -73,69 +71,12 @@ impl Port {
     pub fn open(
         name: &str,
         poll_budget: u32,
-        umem: &mut Umem,
+        umem: &Umem,
         frames: &mut [Frames],
         bells: &[&Bell],
         keeper: &mut dyn Keeper,
     ) -> Result<Port> {
-        let link = Link::by_name(name)?;
-        let netns = NetNs::current()?;
-        if let Some(owner) = keeper.owner() {
-            let hold = Hold::alone(&Thing::receive(&netns, &link), &owner, &mut |text| keeper.say(text))?;
-            keeper.record(&netns, Undo::Hold, Some(hold))?;
-        }
-        // It may have been somebody's until just now.
-        let link = Link::by_name(name)?;
-        let (sender_netns, sender) = link.peer()?;
-        check_suitable(&link, &sender)?;
-        if !keeper.deletes(&netns, link.ifindex) {
-            Means::new().check(&link)?;
-        }
-        let before = sending::arrange(&sender_netns, &sender, keeper)?;
-        sending::hold_packets(&netns, &link, keeper)?;
-
-        let mut sockets = Vec::new();
-        for queue in 0..link.rx_queues {
-            let socket = XskSocket::bind(umem, link.ifindex, queue, RINGS)
-                .map_err(|error| match error.raw_os_error() {
-                    Some(libc::EBUSY) => io::Error::other("another program has one there: stop it"),
-                    _ => error,
-                })
-                .doing(|| format!("binding an AF_XDP socket to {name} queue {queue}"))?;
-            sockets.push(socket);
-        }
-        let map = Map::xskmap(link.rx_queues).doing(|| "making the map of AF_XDP sockets".into())?;
-        let redirect = redirect::load(&map)
-            .and_then(|program| program.attach(link.ifindex))
-            .doing(|| format!("attaching the XDP program to {name}"))?;
-        // Owning them is what must be undone, and before the qdiscs are, which hold what waits for it.
-        let deferral =
-            napi::deferrals(link.ifindex)?.first().map(|(_, deferral)| *deferral).unwrap_or_default();
-        keeper.record(&netns, Undo::Queues { ifindex: link.ifindex, before: deferral }, None)?;
-        let announcements = Announcements::new(sender.tx_queues as usize)
-            .doing(|| "sharing memory with the doorbell".into())?;
-        let doorbell = sender_netns.run(|| {
-            let load = || -> io::Result<Doorbell> {
-                let doorbell = Doorbell::load(bells, &announcements)?;
-                doorbell.put_first(sender.ifindex)?;
-                Ok(doorbell)
-            };
-            load().doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
-        })?;
-        let fds = sockets.iter().map(|socket| Arc::clone(socket.fd())).collect();
-        let (sender_netns, doorbell) = (Arc::new(sender_netns), Arc::new(doorbell));
-        let pair = Pair { port: link, sender_netns, sender, before, doorbell };
-        let mut ownership = Ownership::new(pair, announcements, map, fds);
-        let mut queues = Vec::new();
-        let mut sockets = sockets.into_iter();
-        let shared = Arc::clone(ownership.announcements());
-        ownership.take(|number, poller| {
-            let socket = sockets.next().expect("a socket for each queue");
-            queues.push(Queue::new(number, socket, poller, poll_budget, Arc::clone(&shared)));
-            offer(&mut queues, number, frames, name)
-        })?;
-        let transmissions = vec![Transmission::new(umem.memory(), RINGS.transmit)];
-        Ok(Port { redirect: Some(redirect), ownership, queues, transmissions })
+        PreparedPort::new(name, poll_budget, umem, 0, bells, keeper)?.finish(frames)
     }
 
     /// Notes that the interface went down: what the kernel loses from now on until [`Port::retake`] or [`Port::note_up`] is no fault.
@@ -195,6 +136,11 @@ impl Port {
         self.ownership.sender_queue()
     }
 
+    /// As whom its sockets borrow frames.
+    pub fn borrower(&self) -> u16 {
+        self.borrower
+    }
+
     /// The queues, for their owners, and what is needed to own them again meanwhile.
     pub fn split(&mut self) -> (&mut [Queue], &mut Ownership) {
         (&mut self.queues, &mut self.ownership)
@@ -220,9 +166,9 @@ impl Port {
 
     /// Transmits by way of all queues from now on; how many those are.
     pub fn spread_transmission(&mut self, frames: &Frames) -> usize {
-        let memory = frames.pool.memory();
+        let (memory, borrower) = (frames.pool.memory(), self.borrower);
         let queues = self.queues.len().min(self.link().tx_queues as usize);
-        self.transmissions.resize_with(queues.max(1), || Transmission::new(memory, RINGS.transmit));
+        self.transmissions.resize_with(queues.max(1), || Transmission::new(memory, RINGS.transmit, borrower));
         self.transmissions.len()
     }
 
@@ -354,7 +300,7 @@ impl Drop for Port {
     }
 }
 
-fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
+pub(crate) fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
     let refuse = |why: String| Err(PortError::Unsuitable { name: link.name.clone(), why });
     if link.master.is_some() {
         return refuse(format!(
@@ -400,7 +346,7 @@ fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
 }
 
 /// Fills up the offer of a queue before anything is directed to it.
-fn offer(queues: &mut [Queue], number: usize, frames: &mut [Frames], name: &str) -> Result<()> {
+pub(crate) fn offer(queues: &mut [Queue], number: usize, frames: &mut [Frames], name: &str) -> Result<()> {
     let owners = frames.len();
     let queue = &mut queues[number];
     if queue.offer_for_any_poll(&mut frames[owner_of(number, owners)]) {

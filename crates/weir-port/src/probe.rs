@@ -178,7 +178,7 @@ fn af_xdp(pair: &Pair) -> Result<()> {
     let bind = || -> io::Result<()> {
         let memory = FrameMemory::new(64, 4096).map_err(io::Error::other)?;
         // Not at the receiver, whose queue is needed again before the kernel has quite freed it.
-        XskSocket::bind(&mut Umem::new(Arc::new(memory)), pair.sender.ifindex, 0, SIZES).map(drop)
+        XskSocket::bind(&Umem::new(Arc::new(memory)), pair.sender.ifindex, 0, SIZES).map(drop)
     };
     bind().doing(|| "binding an AF_XDP socket to a veth (CONFIG_XDP_SOCKETS)".into())
 }

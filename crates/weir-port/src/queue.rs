@@ -28,6 +28,8 @@ pub struct Queue {
     poll_budget: u32,
     /// What that may be set to.
     poll_budget_max: u32,
+    /// As whom its socket borrows frames.
+    borrower: u16,
     announcements: Arc<Announcements>,
     waiting: Waiting,
 }
@@ -38,12 +40,23 @@ impl Queue {
         socket: XskSocket,
         poller: Poller,
         poll_budget: u32,
+        borrower: u16,
         announcements: Arc<Announcements>,
     ) -> Queue {
         let poll_budget_max = poll_budget.min(napi::BUDGET);
         let poll_budget = poller.set_budget(poll_budget_max);
         let waiting = Waiting::new(announcements.let_in(number));
-        Queue { number, socket, poller, on_offer: 0, poll_budget, poll_budget_max, announcements, waiting }
+        Queue {
+            number,
+            socket,
+            poller,
+            on_offer: 0,
+            poll_budget,
+            poll_budget_max,
+            borrower,
+            announcements,
+            waiting,
+        }
     }
 
     /// Its number at the port.
@@ -89,7 +102,7 @@ impl Queue {
         let frame_bytes = u64::from(frames.pool.memory().frame_size_bytes());
         while self.on_offer < count {
             let Some(frame) = frames.pool.take() else { break };
-            self.socket.fill.push(u64::from(frames.loans.lend(frame)) * frame_bytes);
+            self.socket.fill.push(u64::from(frames.loans.lend(frame, self.borrower)) * frame_bytes);
             self.on_offer += 1;
         }
         self.socket.fill.publish();

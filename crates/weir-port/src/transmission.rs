@@ -84,6 +84,8 @@ pub(crate) struct Transmission {
     frame_bytes: u64,
     /// How long the ring is.
     ring: u32,
+    /// As whom its socket borrows frames.
+    borrower: u16,
     /// How many were put, modulo 2^32.
     next: u32,
 }
@@ -98,10 +100,10 @@ struct InFlight {
 
 impl Transmission {
     /// For the frames of a memory and a ring of so many entries, a power of two.
-    pub(crate) fn new(memory: &FrameMemory, ring: u32) -> Transmission {
+    pub(crate) fn new(memory: &FrameMemory, ring: u32, borrower: u16) -> Transmission {
         let in_flight = vec![InFlight::default(); memory.frames() as usize].into_boxed_slice();
         let frame_bytes = u64::from(memory.frame_size_bytes());
-        Transmission { in_flight, packets: 0, bytes: 0, frame_bytes, ring, next: 0 }
+        Transmission { in_flight, packets: 0, bytes: 0, frame_bytes, ring, borrower, next: 0 }
     }
 
     pub(crate) fn room(&self) -> u32 {
@@ -113,7 +115,7 @@ impl Transmission {
     }
 
     pub(crate) fn put(&mut self, packet: PathPacket, rings: &mut impl TransmitRings, frames: &mut Frames) {
-        let index = frames.loans.lend(packet.frame);
+        let index = frames.loans.lend(packet.frame, self.borrower);
         self.in_flight[index as usize] =
             InFlight { len_bytes: packet.len_bytes.into(), place: self.next, refused: false };
         self.packets += 1;

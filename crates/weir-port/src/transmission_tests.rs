@@ -144,7 +144,7 @@ impl TransmitRings for Kernel {
 fn fates_reported(kernel: &mut Kernel, packets: u32, burst: u32) -> Vec<(u32, Completion)> {
     let pool = Pool::new(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap());
     let mut frames = Frames::new(pool);
-    let mut transmission = Transmission::new(&Arc::clone(frames.pool.memory()), RING);
+    let mut transmission = Transmission::new(&Arc::clone(frames.pool.memory()), RING, 0);
     let mut reported = Vec::new();
     let mut put = 0;
     for _ in 0..10_000 {

@@ -106,6 +106,18 @@ impl Undo {
         if may_be { Ok(()) } else { Err(io::Error::other(format!("{self:?} is none of Weir's changes"))) }
     }
 
+    /// The interface that it is about, if it is about one alone.
+    fn ifindex(&self) -> Option<u32> {
+        match self {
+            Undo::Queues { ifindex, .. }
+            | Undo::Qdisc { ifindex, .. }
+            | Undo::TxChecksum { ifindex }
+            | Undo::TagInsertion { ifindex, .. }
+            | Undo::Link { ifindex, .. } => Some(*ifindex),
+            Undo::Hold | Undo::NftTable { .. } | Undo::Setting { .. } | Undo::File { .. } => None,
+        }
+    }
+
     /// In this thread's namespace.
     fn apply(&self, means: &mut Means) -> Result<()> {
         match self {
@@ -172,6 +184,14 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether it is of one of these interfaces, each given by its namespace and number.
+    pub fn is_of(&self, interfaces: &[(u64, u32)]) -> bool {
+        interfaces.iter().any(|&interface| {
+            let of = self.undo.ifindex().map(|ifindex| (self.netns.inode(), ifindex));
+            of == Some(interface) || self.hold.as_ref().is_some_and(|hold| hold.is_of(interface))
+        })
+    }
+
     /// Says to whoever waits for the thing that it is being put back.
     pub fn note_undone(&self) {
         if self.undo == Undo::Hold {
@@ -215,6 +235,10 @@ impl Record {
 pub trait Keeper {
     /// Remembers `undo` for a namespace; returns when a crash from here on would be put right.
     fn record(&mut self, netns: &NetNs, undo: Undo, hold: Option<Hold>) -> Result<()>;
+
+    /// Puts back what was recorded of these interfaces, each given by its namespace and number, and forgets it: they are gone, or elsewhere.
+    /// What cannot be put back now stays recorded.
+    fn put_back(&mut self, interfaces: &[(u64, u32)]) -> Result<()>;
 
     /// Who holds what is changed; none where that is nobody else's.
     fn owner(&self) -> Option<Owner>;

@@ -1,5 +1,6 @@
 //! The ledger of frames lent to the kernel through one socket, and the check of what comes back.
-//! One ledger for each AF_XDP socket (or other kernel queue), owned by the worker that owns the socket.
+//! One ledger for all AF_XDP sockets (or other kernel queues) of a worker, who owns it; each has a number as a borrower, or shares one with
+//! those that are closed together.
 //!
 //! Rule: the kernel may give back exactly the frames it was lent through this ledger, each once. Bit `i` of
 //! `lent` is set while frame `i` is with the kernel; an index out of range or whose bit is clear is
@@ -48,6 +49,8 @@ impl std::error::Error for ReclaimError {}
 #[derive(Debug)]
 pub struct Loans {
     lent: Box<[u64]>,
+    /// Of each frame, whom it was lent to last.
+    borrowers: Box<[u16]>,
     count: u32,
     frames: u32,
     memory: std::sync::Arc<FrameMemory>,
@@ -58,18 +61,19 @@ impl Loans {
     pub fn new(memory: std::sync::Arc<FrameMemory>) -> Loans {
         let frames = memory.frames();
         let lent = vec![0; frames.div_ceil(64) as usize].into_boxed_slice();
-        Loans { lent, count: 0, frames, memory }
+        Loans { lent, borrowers: vec![0; frames as usize].into(), count: 0, frames, memory }
     }
 
-    /// Gives `frame` to the kernel; returns its index, from which the descriptor's address is made.
+    /// Gives `frame` to the kernel, by a socket of this borrower; returns its index, from which the descriptor's address is made.
     ///
     /// # Panics
     /// If the frame is another memory's.
-    pub fn lend(&mut self, frame: Frame) -> u32 {
+    pub fn lend(&mut self, frame: Frame, borrower: u16) -> u32 {
         let index = self.memory.index_of(&frame);
         let (word, bit) = place(index);
         debug_assert_eq!(self.lent[word] & bit, 0, "two handles of frame {index}");
         self.lent[word] |= bit;
+        self.borrowers[index as usize] = borrower;
         self.count += 1;
         index
     }
@@ -102,13 +106,18 @@ impl Loans {
         self.count
     }
 
-    /// Takes back every frame that is still with the kernel, in order of index.
+    /// Takes back every frame of a borrower that is still with the kernel, in order of index.
     ///
     /// # Safety
-    /// The kernel has let go of the memory: the socket is closed and no transfer is under way.
-    pub unsafe fn recall(&mut self) -> impl Iterator<Item = Frame> + '_ {
-        // SAFETY: the kernel has let go of all of them, as the caller says.
-        (0..self.frames).filter_map(|index| unsafe { self.reclaim(index) }.ok())
+    /// The kernel has let go of them: the borrower's sockets are closed and no transfer into the memory is under way.
+    pub unsafe fn recall(&mut self, borrower: u16) -> impl Iterator<Item = Frame> + '_ {
+        (0..self.frames).filter_map(move |index| {
+            if self.borrowers[index as usize] != borrower {
+                return None;
+            }
+            // SAFETY: the kernel has let go of all that this borrower had, as the caller says.
+            unsafe { self.reclaim(index) }.ok()
+        })
     }
 }
 
@@ -135,7 +144,7 @@ mod tests {
     fn the_kernel_gives_back_what_it_was_lent_once() {
         let mut pool = pool(100);
         let mut loans = Loans::new(pool.memory().clone());
-        let index = loans.lend(pool.take().unwrap());
+        let index = loans.lend(pool.take().unwrap(), 0);
         assert_eq!(loans.count(), 1);
         let frame = reclaim(&mut loans, index).unwrap();
         assert_eq!(pool.memory().index_of(&frame), index);
@@ -163,9 +172,21 @@ mod tests {
     fn a_ledger_refuses_what_another_lent() {
         let mut pool = pool(2);
         let (mut left, mut right) = (Loans::new(pool.memory().clone()), Loans::new(pool.memory().clone()));
-        let index = left.lend(pool.take().unwrap());
+        let index = left.lend(pool.take().unwrap(), 0);
         assert!(reclaim(&mut right, index).is_err());
         pool.give(reclaim(&mut left, index).unwrap());
+    }
+
+    #[test]
+    fn a_borrower_that_is_gone_takes_no_frames_along_and_no_others_are_taken() {
+        let mut pool = pool(130);
+        let mut loans = Loans::new(pool.memory().clone());
+        let lent: Vec<_> = (0..130).map(|number| loans.lend(pool.take().unwrap(), number % 3)).collect();
+        // SAFETY: no kernel was ever told of this memory.
+        let back: Vec<_> = unsafe { loans.recall(1) }.collect();
+        assert_eq!((back.len(), loans.count()), (43, 87));
+        assert!(reclaim(&mut loans, lent[1]).is_err() && reclaim(&mut loans, lent[2]).is_ok());
+        pool.give_all(back);
     }
 
     #[test]
@@ -173,11 +194,11 @@ mod tests {
         let mut pool = pool(130);
         let mut loans = Loans::new(pool.memory().clone());
         while let Some(frame) = pool.take() {
-            loans.lend(frame);
+            loans.lend(frame, 0);
         }
         assert_eq!(loans.count(), 130);
         // SAFETY: no kernel was ever told of this memory.
-        for frame in unsafe { loans.recall() } {
+        for frame in unsafe { loans.recall(0) } {
             pool.give(frame);
         }
         assert_eq!((loans.count(), pool.available()), (0, 130));

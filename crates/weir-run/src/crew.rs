@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use weir_port::prepared::PreparedPort;
 use weir_port::view::Pair;
 
 use crate::classes::Classes;
@@ -133,6 +134,28 @@ impl Crew {
             let _ = worker.send(Request::Follow(port, Box::new(pair.clone())));
         }
         self.owner(port).send(Request::Follow(port, Box::new(pair)))
+    }
+
+    /// Takes a port out whose interface is gone, and closes it; whether it was there.
+    pub fn close_port(&self, port: usize) -> bool {
+        let (reply, answer) = channel();
+        let owner = self.owner(port);
+        owner.send(Request::TakePort(port, reply));
+        let Ok(Some(closed)) = received(&answer) else { return false };
+        let borrower = closed.borrower();
+        // It takes its time, in which nobody waits for the worker.
+        drop(closed);
+        owner.send(Request::PortClosed(borrower))
+    }
+
+    /// Gives a port in whose interface is there, or there again.
+    ///
+    /// # Errors
+    /// Why its worker does not take it.
+    pub fn give_port(&self, port: usize, prepared: PreparedPort) -> Result<(), String> {
+        let (reply, answer) = channel();
+        self.owner(port).send(Request::GivePort(port, Box::new(prepared), reply));
+        received(&answer)?
     }
 
     /// Makes all workers deliver what is inside, and end.

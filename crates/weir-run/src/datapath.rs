@@ -25,6 +25,7 @@ use weir_path::worker::Worker;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
 use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
+use weir_port::prepared::PreparedPort;
 use weir_port::probe;
 use weir_port::undo::Keeper;
 use weir_port::view::Pair;
@@ -133,8 +134,47 @@ pub struct Datapath {
     pub constants: Constants,
     /// Its interfaces with their other ends, in the order of the plan, to be watched.
     pub pairs: Vec<Pair>,
+    /// What takes ports over that come back.
+    pub opener: Opener,
     /// What its user may not expect, a sentence each.
     pub warnings: Vec<String>,
+}
+
+/// Takes ports over while a datapath is up: those whose interfaces vanished, and are there again.
+pub struct Opener {
+    /// The plan's interfaces.
+    interfaces: Vec<String>,
+    /// How many queues each may have.
+    queues_max: Vec<u32>,
+    /// What rings for each.
+    bells: Vec<Arc<Bell>>,
+    poll_budget_max: u32,
+    umem: Arc<Umem>,
+}
+
+impl Opener {
+    /// The interface of a port.
+    pub fn interface(&self, port: usize) -> &str {
+        &self.interfaces[port]
+    }
+
+    /// Prepares a port as it was at first. What is to be put back is recorded with the keeper.
+    ///
+    /// # Errors
+    /// If its interface is not fit for it.
+    pub fn prepare(&self, port: usize, keeper: &mut dyn Keeper) -> weir_port::Result<PreparedPort> {
+        let name = self.interface(port);
+        let (queues, queues_max) = (Link::by_name(name)?.rx_queues, self.queues_max[port]);
+        if queues > queues_max {
+            return Err(PortError::Unsuitable {
+                name: name.into(),
+                why: format!(
+                    "has {queues} queues, and there is memory for {queues_max}: make it with fewer, or start the topology again"
+                ),
+            });
+        }
+        PreparedPort::new(name, self.poll_budget_max, &self.umem, port as u16, &[&self.bells[port]], keeper)
+    }
 }
 
 impl Datapath {
@@ -167,16 +207,24 @@ impl Datapath {
         let interfaces: Vec<_> = plan.ports.iter().map(|port| port.interface.as_str()).collect();
         let has_classes = plan.ports.iter().any(|port| port.classes.is_some());
         let mut warnings = look_over::interfaces(&interfaces, kind, has_classes)?;
-        let mut umem = Umem::new(Arc::clone(frames[0].pool.memory()));
+        let umem = Arc::new(Umem::new(Arc::clone(frames[0].pool.memory())));
         let queues = queues_of(&interfaces)?;
         let poll_budget_max = poll_budget_max(frames_total, queues, !plan.stages.is_empty())
             .ok_or_else(|| too_little_memory(queues, config))?;
         let owners = Owners::deal(plan, *workers);
+        let mut opener = Opener {
+            interfaces: interfaces.iter().map(ToString::to_string).collect(),
+            queues_max: vec![u32::MAX; interfaces.len()],
+            bells: owners.ports.iter().map(|&owner| Arc::clone(&bells[owner])).collect(),
+            poll_budget_max,
+            umem: Arc::clone(&umem),
+        };
         let mut ports = Vec::new();
-        for (index, name) in interfaces.iter().enumerate() {
-            let owner = owners.ports[index];
+        for (index, &owner) in owners.ports.iter().enumerate() {
             let frames = std::slice::from_mut(&mut frames[owner]);
-            ports.push(Port::open(name, poll_budget_max, &mut umem, frames, &[&bells[owner]], keeper)?);
+            let port = opener.prepare(index, keeper)?.finish(frames)?;
+            opener.queues_max[index] = port.link().rx_queues;
+            ports.push(port);
         }
         let ends: Vec<_> = ports.iter().map(|port| (port.link(), port.sender())).collect();
         warnings.extend(look_over::mtus(&ends, &look_over::joined(plan)));
@@ -200,7 +248,7 @@ impl Datapath {
             since_ns: now_ns,
             eye,
         };
-        Ok(Datapath { parts, constants, pairs, warnings })
+        Ok(Datapath { parts, constants, pairs, opener, warnings })
     }
 }
 
@@ -211,7 +259,7 @@ fn parts(
     ports: Vec<Port>,
     shares: Shares,
     frames: Vec<Frames>,
-    umem: Umem,
+    umem: Arc<Umem>,
     now_ns: u64,
 ) -> weir_port::Result<Vec<Part>> {
     let queues: Vec<_> = ports.iter().map(Port::queues).collect();
@@ -224,7 +272,6 @@ fn parts(
     for (index, port) in ports.into_iter().enumerate() {
         owned[owners.ports[index]].push((index, port));
     }
-    let umem = Arc::new(umem);
     let mut parts = Vec::new();
     for (worker, ((ports, frames), others)) in owned.into_iter().zip(frames).zip(others).enumerate() {
         let portion = Portion { plan, owners, worker };

@@ -5,7 +5,8 @@
 //! the other:
 //!
 //! ```text
-//! requests   {"undo": {"qdisc": {...}}, "hold": "/run/weir/holds/..."} + 2 descriptors   ->  "kept"
+//! requests   {"record": {"undo": {"qdisc": {...}}, "hold": "/run/weir/holds/..."}} + 2 descriptors   ->  "kept"
+//!            {"put-back": {"interfaces": [[NAMESPACE, NUMBER], ...]}}, of one that is gone        ->  "kept"
 //!            end of messages                                                            ->  "done", or what is still to be done
 //! notes                                                                                 <-  {"deserted": NAMESPACE}
 //! ```
@@ -29,7 +30,7 @@ mod guard;
 mod journal;
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -50,9 +51,12 @@ const ANSWER_NS_MAX: u64 = 2_000_000_000;
 
 /// What the main process says.
 #[derive(Serialize, Deserialize)]
-struct Request {
-    undo: Undo,
-    hold: Option<PathBuf>,
+#[serde(rename_all = "kebab-case")]
+enum Request {
+    /// Keep this.
+    Record { undo: Undo, hold: Option<PathBuf> },
+    /// Put back what was recorded of these interfaces.
+    PutBack { interfaces: Vec<(u64, u32)> },
 }
 
 /// What the guardian answers.
@@ -171,10 +175,15 @@ impl Guardian {
     }
 
     fn tell(&self, netns: &NetNs, undo: &Undo, hold: Option<&Hold>) -> io::Result<()> {
-        let request = Request { undo: undo.clone(), hold: hold.map(|hold| hold.path().to_path_buf()) };
+        let request =
+            Request::Record { undo: undo.clone(), hold: hold.map(|hold| hold.path().to_path_buf()) };
         let mut descriptors = vec![netns.as_fd()];
         descriptors.extend(hold.map(|hold| hold.file().as_fd()));
-        self.requests.send(&serde_json::to_vec(&request)?, &descriptors)?;
+        self.ask(&request, &descriptors)
+    }
+
+    fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.requests.send(&serde_json::to_vec(request)?, descriptors)?;
         if !self.requests.is_readable(ANSWER_NS_MAX)? {
             self.proceed();
             if !self.requests.is_readable(ANSWER_NS_MAX)? {
@@ -199,6 +208,13 @@ impl Keeper for Guardian {
             self.names.push((netns.inode(), link.name));
         }
         self.records.push(Record { netns: netns.try_clone()?, undo, hold });
+        Ok(())
+    }
+
+    fn put_back(&mut self, interfaces: &[(u64, u32)]) -> weir_port::Result<()> {
+        let request = Request::PutBack { interfaces: interfaces.to_vec() };
+        self.ask(&request, &[]).doing(|| "telling the guardian to put back what was a port's".into())?;
+        self.records.retain(|record| !record.is_of(interfaces));
         Ok(())
     }
 
@@ -234,10 +250,13 @@ impl Watch {
 }
 
 /// A record as it arrives, checked.
-fn read_request(bytes: &[u8], mut descriptors: Vec<std::os::fd::OwnedFd>) -> weir_port::Result<Record> {
+fn read_record(
+    undo: Undo,
+    hold: Option<PathBuf>,
+    mut descriptors: Vec<OwnedFd>,
+) -> weir_port::Result<Record> {
     let doing = || "reading a record".to_string();
-    let request: Request = serde_json::from_slice(bytes).map_err(io::Error::from).doing(doing)?;
-    let hold = match (request.hold, descriptors.len()) {
+    let hold = match (hold, descriptors.len()) {
         (Some(path), 2) => {
             let file = descriptors.pop().ok_or(io::ErrorKind::InvalidData).doing(doing)?;
             Some(Hold::from_parts(file.into(), path).doing(doing)?)
@@ -246,6 +265,6 @@ fn read_request(bytes: &[u8], mut descriptors: Vec<std::os::fd::OwnedFd>) -> wei
         _ => return Err(PortError::Kernel { doing: doing(), source: io::ErrorKind::InvalidData.into() }),
     };
     let namespace = descriptors.pop().ok_or(io::ErrorKind::InvalidData).doing(doing)?;
-    request.undo.check().doing(doing)?;
-    Ok(Record { netns: NetNs::from_fd(namespace)?, undo: request.undo, hold })
+    undo.check().doing(doing)?;
+    Ok(Record { netns: NetNs::from_fd(namespace)?, undo, hold })
 }

@@ -17,7 +17,7 @@
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
 use weir_path::crossing::Crossing;
-use weir_path::end::End;
+use weir_path::end::{End, Gone};
 use weir_path::intake::Intake;
 use weir_path::landings::Landings;
 use weir_path::owners::Owners;
@@ -94,16 +94,29 @@ fn of_egress(path: &Worker<Port>, number: usize, now_ns: u64) -> DirectionReport
     }
 }
 
-/// What is told of a port, as it is now.
-fn of_end(end: &mut End<Port>) -> weir_port::Result<PortReport> {
+/// What is told of a port, as it is now; `before` was told of it before it was gone for some time, if it was.
+fn of_end(end: &mut End<Port>, before: Option<&PortStats>) -> weir_port::Result<PortReport> {
     let End { index, port, exit, .. } = end;
+    let now = port_stats(port)?;
     Ok(PortReport {
         index: *index,
         departed: exit.account().clone(),
         departing: port.in_flight(),
         transmit_busy: exit.busy(),
-        port: port_stats(port)?,
+        port: before.map_or_else(|| now.clone(), |before| now.clone().after(before)),
     })
+}
+
+/// What is told of a port that is gone, of which `last` was told last.
+fn of_gone(gone: &Gone, last: &PortStats) -> PortReport {
+    let Gone { index, exit, .. } = gone;
+    PortReport {
+        index: *index,
+        departed: exit.account().clone(),
+        departing: Count::default(),
+        transmit_busy: exit.busy(),
+        port: PortStats { queues: 0, forwarded_bytes: 0, is_gone: true, ..last.clone() },
+    }
 }
 
 /// One worker's counters.
@@ -135,8 +148,11 @@ impl PartReport {
     pub fn new(part: &mut Part, worker: WorkerStats, now_ns: u64) -> weir_port::Result<PartReport> {
         part.path.complete();
         let indexes: Vec<_> = part.path.ends().iter().map(|end| end.index).collect();
-        let ports = indexes.into_iter().map(|index| of_end(part.path.end_mut(index).0));
-        let ports = ports.collect::<Result<_, _>>()?;
+        let there =
+            indexes.into_iter().map(|index| of_end(part.path.end_mut(index).0, part.left.get(&index)));
+        let mut ports = there.collect::<Result<Vec<_>, _>>()?;
+        let last = |gone: &Gone| part.left.get(&gone.index).cloned().unwrap_or_default();
+        ports.extend(part.path.gone().iter().map(|gone| of_gone(gone, &last(gone))));
         let queues = 0..part.path.between().egress.queues().len();
         let directions = queues.map(|number| of_egress(&part.path, number, now_ns)).collect();
         let stages = part.stage_names.iter().zip(part.path.between().stages());
@@ -198,6 +214,11 @@ impl Constants {
         reports.sort_by_key(|(_, report)| report.index);
         // In the order in which they are counted, which is not that of the ports where they end.
         directions.sort_by_key(|(.., direction)| self.kind.exit_of(direction.exit));
+        let called = |report: &PortReport| match report.port.name.is_empty() {
+            true => self.ports[report.index].clone(),
+            false => report.port.name.clone(),
+        };
+        reports.iter_mut().for_each(|(_, report)| report.port.name = called(report));
         let names: Vec<_> = reports.iter().map(|(_, report)| report.port.name.clone()).collect();
         let mut totals = Books::default();
         let (mut classes, mut workstreams, mut stages) = (Vec::new(), Vec::new(), Vec::new());
@@ -288,6 +309,7 @@ impl Constants {
 fn with_devices(worker: usize, report: PortReport, [device, sender]: &[Device; 2]) -> PortStats {
     let PortReport { departed, port, .. } = report;
     let mut device = DeviceStats::of(device);
+    let state = if port.is_gone { "gone".into() } else { device.state.clone() };
     // What is in the books has its reason there.
     let refused = departed.dropped.get(DropReason::DeviceRefused).packets;
     device.explain(port.kernel_dropped + port.lost_while_down, refused);
@@ -295,6 +317,7 @@ fn with_devices(worker: usize, report: PortReport, [device, sender]: &[Device; 2
         sender_queue_packets: sender.backlog,
         sender_queue_dropped: sender.counts.dropped.queue,
         worker,
+        state,
         device,
         sender_device: DeviceStats::of(sender),
         ..port
@@ -305,7 +328,11 @@ fn difference(more: Count, less: Count) -> Count {
     Count { packets: more.packets - less.packets, bytes: more.bytes - less.bytes }
 }
 
-fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
+/// What a port and the kernel count at it.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
     let lost = port.lost()?;
     Ok(PortStats {
         name: port.link().name.clone(),
@@ -313,6 +340,8 @@ fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
         queues: port.queues(),
         poller: port.poller_name().into(),
         worker: 0,
+        is_gone: false,
+        state: String::new(),
         sender_queue_packets: 0,
         sender_queue_dropped: 0,
         forwarded_bytes: port.announcements().forwarded_waiting_bytes(),

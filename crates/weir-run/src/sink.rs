@@ -179,14 +179,14 @@ impl Sink {
             .into_iter()
             .map(|pool| Frames { loans: Loans::new(Arc::clone(pool.memory())), pool })
             .collect();
-        let mut umem = Umem::new(Arc::clone(frames[0].pool.memory()));
+        let umem = Umem::new(Arc::clone(frames[0].pool.memory()));
         let owners = workers.min(queues as usize);
         let bells = (0..owners)
             .map(|_| Bell::new())
             .collect::<std::io::Result<Vec<_>>>()
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
         let rung: Vec<&Bell> = bells.iter().collect();
-        let port = Port::open(name, napi::BUDGET, &mut umem, &mut frames[..owners], &rung, keeper)?;
+        let port = Port::open(name, napi::BUDGET, &umem, &mut frames[..owners], &rung, keeper)?;
         Ok(Sink { port, frames, bells, configuration, _umem: umem })
     }
 

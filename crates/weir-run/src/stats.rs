@@ -211,6 +211,9 @@ impl Snapshot {
                 port.name, port.kernel_dropped
             ));
         }
+        for port in self.ports.iter().filter(|port| port.state == "gone") {
+            faults.push(format!("{}: the interface is gone, and what is bound for it is dropped", port.name));
+        }
         for port in &self.ports {
             faults.extend(port.device.faults(false));
             faults.extend(port.sender_device.faults(true));
@@ -290,6 +293,17 @@ mod tests {
         let mut snapshot = named(Kind::Topology, "office", &["a", "b", "c"]);
         snapshot.topologies[0].frames.total = 1;
         assert_eq!(snapshot.check(), ["office: of 1 frames, 0 are free, 0 lent and 0 held"]);
+    }
+
+    #[test]
+    fn a_port_that_is_gone_is_a_fault() {
+        let mut snapshot = named(Kind::Topology, "office", &["a", "b"]);
+        snapshot.ports[0].state = "gone".into();
+        let faults = snapshot.check();
+        assert!(
+            matches!(&faults[..], [fault] if fault.starts_with("a: the interface is gone")),
+            "{faults:?}"
+        );
     }
 
     #[test]

@@ -10,33 +10,39 @@
 //! because they can be lost; what is looked at decides. Down and up alone are read from the messages, one by one, because an interface
 //! that was down for a moment has lost its NAPI instances.
 //!
+//! A port of a topology whose interface vanishes is closed, and taken over again when an interface of its name is there (`coming.rs`); all
+//! others carry on. A wire ends, because its other end is useless then.
+//!
 //! Owner: one thread; others ask it by [`Eye`]. It records what must be put back where an end has moved to.
 //!
-//! Limits: an interface of its own that moves ends the datapath, as its sockets do not go along. A fight with a program that keeps changing
+//! Limits: an interface of its own that moves is gone, as its sockets do not go along. A fight with a program that keeps changing
 //! something back is fought for ever, and each round said.
 
+mod coming;
 mod eye;
 pub mod ledger;
 mod mending;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use weir_port::link::Link;
 use weir_port::monitor::{Fares, LinkEvent, Monitor, State, Stir};
-use weir_port::napi::Deferral;
 use weir_port::netns::NetNs;
-use weir_port::undo::{Keeper, Undo};
+use weir_port::undo::Keeper;
 use weir_port::view::{Pair, View};
 use weir_port::{Doing, confinement, sending, sys};
 
+use self::coming::Missing;
 use self::eye::Request;
 pub use self::eye::{Device, Devices, Eye, Lens};
 use self::ledger::{Drops, Event, Ledger};
 use self::verdict::Verdict;
 use crate::clock::now_ns;
 use crate::crew::Crew;
+use crate::datapath::{Kind, Opener};
 
 /// Of so many pairs a look costs next to nothing; of twice as many there are half as many.
 const PAIRS_AT_ONCE: u64 = 16;
@@ -65,18 +71,21 @@ pub fn start<K: Keeper + Send + 'static>(
     lens: Lens,
     pairs: Vec<Pair>,
     crew: Crew,
+    opener: Opener,
     keeper: Arc<Mutex<K>>,
     tell: impl Fn(News) -> bool + Send + 'static,
 ) -> weir_port::Result<JoinHandle<()>> {
     let watcher = Watcher {
         lens,
         crew,
+        opener,
         fares: pairs.iter().map(|pair| Fares::new(pair.port.ifindex)).collect(),
+        missing: BTreeMap::new(),
         monitor: Monitor::new()?,
         stir: Stir::new()?,
         ledger: Ledger::new(2 * pairs.len()),
         views: vec![None; 2 * pairs.len()],
-        pairs,
+        pairs: pairs.into_iter().map(Some).collect(),
         failures: 0,
         is_over: false,
         tell: Box::new(tell),
@@ -96,9 +105,13 @@ type Records = Mutex<dyn Keeper>;
 
 struct Watcher {
     lens: Lens,
-    pairs: Vec<Pair>,
+    /// By port; none of one that is gone.
+    pairs: Vec<Option<Pair>>,
     crew: Crew,
+    opener: Opener,
     fares: Vec<Fares>,
+    /// The ports that are gone, or not there yet.
+    missing: BTreeMap<usize, Missing>,
     monitor: Monitor,
     stir: Stir,
     ledger: Ledger,
@@ -121,7 +134,8 @@ impl Drop for Watcher {
 
 impl Watcher {
     fn run(mut self, records: &Records) {
-        let at_start = self.pairs.iter().filter_map(|pair| LinkEvent::now(pair.port.ifindex).ok()).collect();
+        let at_start = self.pairs.iter().flatten();
+        let at_start = at_start.filter_map(|pair| LinkEvent::now(pair.port.ifindex).ok()).collect();
         self.hear(Some(at_start), records);
         let mut next_ns = now_ns();
         loop {
@@ -129,12 +143,16 @@ impl Watcher {
             while let Some(request) = self.lens.request() {
                 match request {
                     Request::Look(reply) => asked.push(reply),
+                    Request::Desert(namespace, reply) => {
+                        let _ = reply.send(self.desert(namespace, records));
+                    }
                     Request::Stop => return,
                 }
             }
             let heard = self.listen(records);
             if heard || !asked.is_empty() || now_ns() >= next_ns {
                 self.round(records);
+                self.seek(records);
                 let pause_ns = if self.ledger.is_open() { LOOK_SOON_NS } else { LOOK_NS };
                 next_ns = now_ns() + pause_ns * (self.pairs.len() as u64).div_ceil(PAIRS_AT_ONCE);
             }
@@ -158,8 +176,9 @@ impl Watcher {
         {
             let Ok(events) = self.monitor.wait() else { break };
             heard |= self.hear(events, records);
+            self.seek(records);
         }
-        let ifindexes = self.pairs.iter().flat_map(|pair| [pair.port.ifindex, pair.sender.ifindex]);
+        let ifindexes = self.pairs.iter().flatten().flat_map(|pair| [pair.port.ifindex, pair.sender.ifindex]);
         heard | self.stir.has_heard_of(&ifindexes.collect::<Vec<_>>()).unwrap_or(false)
     }
 
@@ -167,12 +186,19 @@ impl Watcher {
     fn hear(&mut self, heard: Option<Vec<LinkEvent>>, records: &Records) -> bool {
         let mut any = false;
         for pair in 0..self.pairs.len() {
+            if self.pairs[pair].is_none() {
+                continue;
+            }
             let changes = self.fares[pair].changes(heard.as_deref());
             // Of one that cannot be looked at nothing more will be heard either.
             for (before, state) in changes.unwrap_or(vec![(State::Down, State::Gone)]) {
                 any = true;
                 match (before, state) {
-                    (_, State::Gone) => return self.gone(pair, records),
+                    (_, State::Gone) if self.crew.kind() == Kind::Wire => return self.gone(pair, records),
+                    (_, State::Gone) => {
+                        self.lose(pair, records);
+                        break;
+                    }
                     (_, State::Down) => drop(self.crew.note_interface(pair, false)),
                     (State::Down, _) => drop(self.crew.note_interface(pair, true)),
                     _ => {}
@@ -180,7 +206,8 @@ impl Watcher {
                 if matches!((before, state), (State::Up, State::Down | State::NoCarrier)) {
                     self.ledger.note(Event::Down, self.waiting(2 * pair + SENDER), now_ns());
                 }
-                (self.tell)(News::Interface(self.pairs[pair].port.name.clone(), state));
+                let name = self.pairs[pair].as_ref().map(|known| known.port.name.clone());
+                (self.tell)(News::Interface(name.unwrap_or_default(), state));
             }
         }
         any
@@ -192,26 +219,19 @@ impl Watcher {
         queue.filter(|queue| queue.is_ours).map_or(0, |queue| queue.counters.backlog)
     }
 
-    /// One of its own interfaces is not here any more. If it is elsewhere, senders into it are to be let go there.
+    /// One of a wire's interfaces is not here any more. If it is elsewhere, senders into it are to be let go there.
     fn gone(&mut self, pair: usize, records: &Records) -> bool {
         if std::mem::replace(&mut self.is_over, true) {
             return true;
         }
-        let Pair { port, sender_netns, sender, .. } = &self.pairs[pair];
-        let elsewhere = sender_netns.run(|| Link::by_index(sender.ifindex)?.peer());
-        let noun = self.crew.kind().noun();
-        let news = match elsewhere {
-            Ok((netns, link)) => {
-                // What cannot be told to the keeper is no worse than an interface that is gone.
-                let undo = Undo::Queues { ifindex: link.ifindex, before: Deferral::default() };
-                let _ = locked(records).record(&netns, undo, None);
-                News::Ended(format!(
-                    "interface {} was moved to another network namespace while the {noun} was up; everything else is as before: \
-                     start the {noun} again where it is",
-                    port.name
-                ))
-            }
-            Err(_) => News::Interface(port.name.clone(), State::Gone),
+        let Some(pair) = &self.pairs[pair] else { return true };
+        let name = pair.port.name.clone();
+        let news = match self::coming::let_go_elsewhere(pair, records) {
+            Some(_) => News::Ended(format!(
+                "interface {name} was moved to another network namespace while the wire was up; everything else is as before: \
+                 start the wire again where it is"
+            )),
+            None => News::Interface(name, State::Gone),
         };
         (self.tell)(news);
         true
@@ -227,8 +247,10 @@ impl Watcher {
             self.note(finding, &waiting);
         }
         let seen: Vec<_> = self.views.iter().map(|view| view.as_ref().map(drops_of)).collect();
-        let is_well =
-            self.views.iter().all(|view| view.as_ref().is_some_and(|v| state_of(&v.link) == State::Up));
+        // What is gone is no event that goes on.
+        let mut there = (0..self.views.len()).filter(|device| self.pairs[device / 2].is_some());
+        let is_up = |view: &Option<View>| view.as_ref().is_some_and(|v| state_of(&v.link) == State::Up);
+        let is_well = there.all(|device| is_up(&self.views[device]));
         self.ledger.look(&seen, is_well, now_ns());
         let mut fault = None;
         for finding in findings {
@@ -247,7 +269,7 @@ impl Watcher {
     /// Looks at a pair; where its other end is now. While that moves, or a namespace ends, it is nowhere.
     fn look_at(&mut self, pair: usize) -> Option<Arc<NetNs>> {
         // What cannot be looked at now is looked at again soon.
-        let port = View::of(self.pairs[pair].port.ifindex).unwrap_or(None);
+        let port = View::of(self.pairs[pair].as_ref()?.port.ifindex).unwrap_or(None);
         let (place, sender) = port.as_ref().and_then(|port| self.find_sender(pair, &port.link)).unzip();
         self.views[2 * pair] = port;
         self.views[2 * pair + SENDER] = sender;
@@ -256,7 +278,7 @@ impl Watcher {
 
     /// What is to be done about a pair of which both ends were seen.
     fn judge(&self, pair: usize, place: Arc<NetNs>) -> Option<Finding> {
-        let known = &self.pairs[pair];
+        let known = self.pairs[pair].as_ref()?;
         let (port, sender) = (self.views[2 * pair].as_ref()?, self.views[2 * pair + SENDER].as_ref()?);
         let has_moved = !Arc::ptr_eq(&place, &known.sender_netns);
         let is_first = known.doorbell.is_first(&sender.egress_programs);
@@ -293,7 +315,7 @@ impl Watcher {
 
     /// The other end of a pair, wherever it is now.
     fn find_sender(&self, pair: usize, port: &Link) -> Option<(Arc<NetNs>, View)> {
-        let Pair { port: known, sender_netns, .. } = &self.pairs[pair];
+        let Pair { port: known, sender_netns, .. } = self.pairs[pair].as_ref()?;
         let place = |link: &Link| (link.peer_netns_id, link.peer_ifindex);
         let netns = match place(known) == place(port) {
             true => Arc::clone(sender_netns),
@@ -312,7 +334,7 @@ impl Watcher {
         };
         let views = [port.clone(), sender.clone()];
         let links = views.each_ref().map(|view| view.link.clone());
-        let Pair { before, doorbell, .. } = self.pairs[pair].clone();
+        let Some(Pair { before, doorbell, .. }) = self.pairs[pair].clone() else { return Ok(()) };
         let mut said = Vec::new();
         let mut is_news = has_moved;
         if has_moved {
@@ -350,7 +372,7 @@ impl Watcher {
         if is_news {
             self.crew.follow(pair, now.clone());
         }
-        self.pairs[pair] = now;
+        self.pairs[pair] = Some(now);
         for text in said {
             (self.tell)(News::Said(text));
         }
@@ -366,10 +388,13 @@ impl Watcher {
     /// Lays out what was seen for whoever asks.
     fn show(&self) {
         let device = |index: usize| {
-            let pair = &self.pairs[index / 2];
+            let pair = self.pairs[index / 2].as_ref();
             let view = self.views[index].as_ref();
+            let link = pair.map(|pair| if index % 2 == SENDER { &pair.sender } else { &pair.port });
+            // Of one that is gone the port alone has a name.
+            let otherwise = if index % 2 == SENDER { "" } else { self.opener.interface(index / 2) };
             Device {
-                name: if index % 2 == SENDER { &pair.sender } else { &pair.port }.name.clone(),
+                name: link.map_or(otherwise, |link| &link.name).into(),
                 state: view.map(|view| state_of(&view.link)),
                 counts: self.ledger.counts(index),
                 backlog: view.map_or(0, |view| view.queue.counters.backlog),

@@ -17,6 +17,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use weir_core::shaper::tbf::TbfConfig;
 use weir_port::bpf::doorbell::Bell;
+use weir_port::port::Port;
+use weir_port::prepared::PreparedPort;
 use weir_port::view::Pair;
 use weir_port::{Doing, sys};
 
@@ -49,6 +51,12 @@ pub enum Request {
     Follow(usize, Box<Pair>),
     /// What other workers have credit for has changed.
     Tune,
+    /// The interface of this port is gone: hand the port out, to be closed.
+    TakePort(usize, Sender<Option<Box<Port>>>),
+    /// The port that borrowed frames as this is closed.
+    PortClosed(u16),
+    /// The interface of this port is there, or there again.
+    GivePort(usize, Box<PreparedPort>, Sender<Result<(), String>>),
     /// Deliver what is inside, then end.
     Stop,
 }
@@ -179,6 +187,13 @@ fn answer(part: &mut Part, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
             }
             Request::Follow(port, pair) => part.follow(port, *pair, now),
             Request::Tune => part.path.tune(),
+            Request::TakePort(port, reply) => {
+                let _ = reply.send(part.take_port(port, now).map(Box::new));
+            }
+            Request::PortClosed(borrower) => part.note_closed(borrower),
+            Request::GivePort(port, prepared, reply) => {
+                let _ = reply.send(part.give_port(port, *prepared, now));
+            }
             Request::Stop => return Order::Stop,
         }
     }

@@ -117,13 +117,18 @@ impl Guarded {
         }
     }
 
-    /// Makes an event of the guardian's trouble, once.
+    /// Makes events of the guardian's trouble.
     pub fn watch_guardian(&self) -> io::Result<()> {
         if let Some(watch) = self.guardian().watch() {
             let events = self.events();
             spawn("weir-guard", move || {
                 // At the end it ends too, with nobody left to tell.
-                let _ = events.send(Event::Trouble(watch.wait()));
+                loop {
+                    let trouble = watch.wait();
+                    if events.send(Event::Trouble(trouble)).is_err() || trouble == Trouble::Unguarded {
+                        return;
+                    }
+                }
             })?;
         }
         Ok(())

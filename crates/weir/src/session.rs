@@ -64,6 +64,11 @@ impl Session {
         self.running.crew.kind()
     }
 
+    /// Gives up the ports whose other ends are in a namespace that nobody but weir keeps; whether it can go on without.
+    pub fn desert(&self, namespace: u64) -> bool {
+        self.running.eye.desert(namespace)
+    }
+
     /// Copies of all counters.
     pub fn stat(&self) -> Result<Snapshot, String> {
         self.running.crew.stat()
@@ -106,7 +111,7 @@ impl Running {
             .collect::<io::Result<_>>()
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
         let opened = Datapath::open(config, &bells, &mut *guardian, eye.clone(), now_ns());
-        let Datapath { parts, constants, pairs, warnings } = opened?;
+        let Datapath { parts, constants, pairs, opener, warnings } = opened?;
         drop(guardian);
         for warning in warnings {
             output::warn(warning);
@@ -115,7 +120,7 @@ impl Running {
         guarded.watch_guardian()?;
         let news = guarded.events();
         let tell = move |told| news.send(Event::News(told)).is_ok();
-        let watcher = watcher::start(lens, pairs, crew.clone(), guarded.shared(), tell)?;
+        let watcher = watcher::start(lens, pairs, crew.clone(), opener, guarded.shared(), tell)?;
         let mut workers = Vec::new();
         for (((part, bell), inbox), &core) in parts.into_iter().zip(bells).zip(inboxes).zip(cores) {
             let ended = guarded.events();

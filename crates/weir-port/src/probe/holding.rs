@@ -72,14 +72,14 @@ impl Trial {
             .map_err(std::io::Error::other)
             .doing(|| "taking packet memory".into())?;
         let pool = Pool::new(memory);
-        let mut umem = Umem::new(Arc::clone(pool.memory()));
+        let umem = Umem::new(Arc::clone(pool.memory()));
         let mut frames = Frames::new(pool);
         let bell = Bell::new().doing(|| "making a doorbell".into())?;
         let sender = Sender::new(&pair.sender)?;
         let port = Port::open(
             &pair.receiver.name,
             napi::BUDGET,
-            &mut umem,
+            &umem,
             std::slice::from_mut(&mut frames),
             &[&bell],
             &mut Forget,

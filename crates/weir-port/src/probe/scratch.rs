@@ -124,6 +124,10 @@ impl Keeper for Forget {
         Ok(())
     }
 
+    fn put_back(&mut self, _interfaces: &[(u64, u32)]) -> Result<()> {
+        Ok(())
+    }
+
     fn owner(&self) -> Option<Owner> {
         None
     }

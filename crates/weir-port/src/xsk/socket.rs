@@ -76,12 +76,8 @@ pub struct XskSocket {
 
 impl XskSocket {
     /// Binds a socket to `queue` of an interface of this thread's namespace.
-    pub fn bind(umem: &mut Umem, ifindex: u32, queue: u32, sizes: RingSizes) -> io::Result<XskSocket> {
-        let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
-        let shared_fd = umem.shared_fd();
-        if shared_fd.is_none() {
-            umem.register(fd.as_fd())?;
-        }
+    pub fn bind(umem: &Umem, ifindex: u32, queue: u32, sizes: RingSizes) -> io::Result<XskSocket> {
+        let fd = Arc::new(sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?);
         let set = |name, value: u32| sys::setsockopt(fd.as_fd(), libc::SOL_XDP, name, &value);
         set(libc::XDP_UMEM_FILL_RING, sizes.receive)?;
         set(libc::XDP_UMEM_COMPLETION_RING, sizes.transmit)?;
@@ -108,18 +104,31 @@ impl XskSocket {
         let rx = Consumer::map(socket, libc::XDP_PGOFF_RX_RING, offsets.rx, sizes.receive)?;
         let tx = Producer::map(socket, libc::XDP_PGOFF_TX_RING, offsets.tx, sizes.transmit)?;
 
-        let address = libc::sockaddr_xdp {
+        let address = |shared: Option<&OwnedFd>| libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
-            sxdp_flags: if shared_fd.is_some() { libc::XDP_SHARED_UMEM } else { libc::XDP_USE_NEED_WAKEUP },
+            sxdp_flags: if shared.is_some() { libc::XDP_SHARED_UMEM } else { libc::XDP_USE_NEED_WAKEUP },
             sxdp_ifindex: ifindex,
             sxdp_queue_id: queue,
-            sxdp_shared_umem_fd: shared_fd.unwrap_or(0) as u32,
+            sxdp_shared_umem_fd: shared.map_or(0, |member| member.as_raw_fd() as u32),
         };
-        bind_when_free(socket, &address)?;
-        if shared_fd.is_none() {
-            umem.set_first(socket)?;
+        let mut is_bound = false;
+        for member in umem.members() {
+            match bind_when_free(socket, &address(Some(&member))) {
+                // That one is bound no more: its interface is gone.
+                Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
+                result => {
+                    result?;
+                    is_bound = true;
+                    break;
+                }
+            }
         }
-        Ok(XskSocket { fd: Arc::new(fd), fill, rx, tx, completion })
+        if !is_bound {
+            umem.register(socket)?;
+            bind_when_free(socket, &address(None))?;
+        }
+        umem.add(&fd);
+        Ok(XskSocket { fd, fill, rx, tx, completion })
     }
 
     /// Asks the kernel to transmit what has been published on the transmit ring: one call, one batch.

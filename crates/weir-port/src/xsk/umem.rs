@@ -1,13 +1,14 @@
 //! The packet memory as the kernel knows it (UMEM): registered once, shared by the sockets of all queues and ports.
 //!
-//! The memory is registered on the first socket that is bound; every other socket is bound by naming that one
-//! (`XDP_SHARED_UMEM`). The first socket's descriptor is therefore kept for as long as the memory.
+//! The memory is registered on the first socket that is bound; every other socket is bound by naming one that is
+//! (`XDP_SHARED_UMEM`). A socket whose interface has gone is bound no more, so which to name is tried; when none is left, the memory is
+//! registered anew.
 //!
 //! Source: `Documentation/networking/af_xdp.rst`, "XDP_SHARED_UMEM bind flag"; kernel `net/xdp/xsk.c:xsk_bind`.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use weir_ring::memory::FrameMemory;
 
@@ -30,13 +31,14 @@ struct Registration {
 /// Packet memory that sockets can be bound to.
 pub struct Umem {
     memory: Arc<FrameMemory>,
-    first: Option<OwnedFd>,
+    /// The sockets that were bound, those that were closed among them.
+    members: Mutex<Vec<Weak<OwnedFd>>>,
 }
 
 impl Umem {
     /// Memory that no socket is bound to yet. The kernel wants frames of 2048 or 4096 bytes.
     pub fn new(memory: Arc<FrameMemory>) -> Umem {
-        Umem { memory, first: None }
+        Umem { memory, members: Mutex::default() }
     }
 
     /// The memory itself.
@@ -49,12 +51,19 @@ impl Umem {
         self.memory.frame_size_bytes() - HEADROOM_BYTES
     }
 
-    /// The descriptor that a further socket names to share this memory, if there is a first one.
-    pub(super) fn shared_fd(&self) -> Option<RawFd> {
-        self.first.as_ref().map(AsRawFd::as_raw_fd)
+    /// The sockets that were bound and are open.
+    pub(super) fn members(&self) -> Vec<Arc<OwnedFd>> {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|member| member.strong_count() > 0);
+        members.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Registers the memory on a socket, which is going to be the first.
+    /// Notes that a socket is bound.
+    pub(super) fn add(&self, socket: &Arc<OwnedFd>) {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(socket));
+    }
+
+    /// Registers the memory on a socket, which none that is bound shares it with.
     pub(super) fn register(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let registration = Registration {
             address: self.memory.base_ptr().addr() as u64,
@@ -76,17 +85,5 @@ impl Umem {
         // SAFETY: the range is the memory's own mapping, which lives as long as `self`; the advice changes nothing in this
         // process, and a child that forks from it makes only system calls until it executes something else.
         sys::check(unsafe { libc::madvise(base.cast(), length, libc::MADV_DONTFORK) }).map(drop)
-    }
-
-    /// Remembers the first bound socket.
-    pub(super) fn set_first(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.first = Some(socket.try_clone_to_owned()?);
-        Ok(())
-    }
-}
-
-impl AsFd for Umem {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.first.as_ref().expect("a socket is bound").as_fd()
     }
 }

@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
+use weir_port::Doing;
 use weir_port::channel::Channel;
 use weir_port::confinement;
 use weir_port::release::Means;
@@ -18,7 +19,7 @@ use weir_port::sys;
 use weir_port::undo::Record;
 use weir_port::witness::Witness;
 
-use super::{Answer, Note, journal, read_request};
+use super::{Answer, Note, Request, journal, read_record};
 use crate::clock::now_ns;
 
 /// How often it looks after the main process and the namespaces.
@@ -44,7 +45,7 @@ pub fn guard(watch_namespaces: bool) -> bool {
     let [requests, notes] = [0, 1].map(|fd| Channel::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }));
     let mut means = Means::new();
     let mut main = Main::new();
-    let records = keep(&requests, &notes, &mut main, watch_namespaces);
+    let records = keep(&requests, &notes, &mut main, &mut means, watch_namespaces);
     records.iter().for_each(Record::note_undone);
     drop(spare);
     let mut is_late = false;
@@ -71,7 +72,13 @@ fn encoded<T: serde::Serialize>(message: &T) -> Vec<u8> {
 }
 
 /// Answers requests until they end.
-fn keep(requests: &Channel, notes: &Channel, main: &mut Main, watch_namespaces: bool) -> Vec<Record> {
+fn keep(
+    requests: &Channel,
+    notes: &Channel,
+    main: &mut Main,
+    means: &mut Means,
+    watch_namespaces: bool,
+) -> Vec<Record> {
     let mut records: Vec<Record> = Vec::new();
     let mut witnesses: Vec<(u64, Witness)> = Vec::new();
     let mut looked_ns = now_ns();
@@ -81,7 +88,12 @@ fn keep(requests: &Channel, notes: &Channel, main: &mut Main, watch_namespaces: 
             Ok(true) => {
                 let Ok(Some((bytes, descriptors))) = requests.receive() else { return records };
                 let answer = match read_request(&bytes, descriptors) {
-                    Ok(record) => {
+                    Ok(Read::PutBack(interfaces)) => {
+                        put_back_of(&interfaces, &mut records, means);
+                        witnesses.retain(|(inode, _)| is_of_any(&records, *inode));
+                        Answer::Kept
+                    }
+                    Ok(Read::Record(record)) => {
                         if watch_namespaces
                             && witnesses.iter().all(|(inode, _)| *inode != record.netns.inode())
                         {
@@ -114,6 +126,35 @@ fn keep(requests: &Channel, notes: &Channel, main: &mut Main, watch_namespaces: 
             is_kept
         });
     }
+}
+
+/// What came as a request.
+enum Read {
+    Record(Record),
+    PutBack(Vec<(u64, u32)>),
+}
+
+fn read_request(bytes: &[u8], descriptors: Vec<OwnedFd>) -> weir_port::Result<Read> {
+    let request = serde_json::from_slice(bytes).map_err(io::Error::from);
+    Ok(match request.doing(|| "reading a request".into())? {
+        Request::PutBack { interfaces } => Read::PutBack(interfaces),
+        Request::Record { undo, hold } => Read::Record(read_record(undo, hold, descriptors)?),
+    })
+}
+
+/// Undoes what is of these interfaces, which are gone, in reverse order; what fails stays, to be undone with all others.
+fn put_back_of(interfaces: &[(u64, u32)], records: &mut Vec<Record>, means: &mut Means) {
+    for at in (0..records.len()).rev() {
+        if records[at].is_of(interfaces) && records[at].put_back(means).is_ok() {
+            records.remove(at);
+        }
+    }
+    // Whoever has one of them next finds no program there.
+    means.end();
+}
+
+fn is_of_any(records: &[Record], namespace: u64) -> bool {
+    records.iter().any(|record| record.netns.inode() == namespace)
 }
 
 /// Undoes in reverse order, and again what failed, until all is done; whether it is. `tell` is told once of what fails for long, and says

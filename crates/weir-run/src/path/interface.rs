@@ -95,13 +95,13 @@ impl Interface {
             .map_err(std::io::Error::other)
             .doing(|| "taking packet memory".into())?;
         let pool = Pool::new(memory);
-        let mut umem = Umem::new(Arc::clone(pool.memory()));
+        let umem = Umem::new(Arc::clone(pool.memory()));
         let loans = Loans::new(Arc::clone(pool.memory()));
         let mut frames = Frames { pool, loans };
         let bell =
             Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
         let port =
-            Port::open(name, napi::BUDGET, &mut umem, std::slice::from_mut(&mut frames), &[&bell], keeper)?;
+            Port::open(name, napi::BUDGET, &umem, std::slice::from_mut(&mut frames), &[&bell], keeper)?;
         let watch = Watch::new(port.link().ifindex)?;
         Ok(Interface {
             port,

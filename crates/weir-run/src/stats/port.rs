@@ -22,6 +22,11 @@ pub struct PortStats {
     pub poller: String,
     /// The worker that owns it.
     pub worker: usize,
+    /// As that of its device; `gone` while the interface is not there, or not taken over yet.
+    pub state: String,
+    /// Whether it is gone.
+    #[serde(skip)]
+    pub is_gone: bool,
     /// Packets that wait in the senders' qdisc.
     pub sender_queue_packets: u64,
     /// Packets that qdisc dropped since the wire came up.
@@ -38,6 +43,19 @@ pub struct PortStats {
     pub device: DeviceStats,
     /// Its other end as a device.
     pub sender_device: DeviceStats,
+}
+
+impl PortStats {
+    /// The same with what was counted before the interface was gone.
+    pub fn after(mut self, before: &PortStats) -> PortStats {
+        self.forwarded_dropped += before.forwarded_dropped;
+        self.kernel_dropped += before.kernel_dropped;
+        self.lost_while_down += before.lost_while_down;
+        if self.name.is_empty() {
+            (self.name, self.sender) = (before.name.clone(), before.sender.clone());
+        }
+        self
+    }
 }
 
 /// A device: how it fares, and what the kernel dropped there since the wire came up.

@@ -45,6 +45,9 @@ pub struct Devices {
 pub(super) enum Request {
     /// To look, and say when it has.
     Look(Sender<()>),
+    /// To give up the ports whose other ends are in the namespace of this number, which is kept by weir alone, and say whether there
+    /// are any.
+    Desert(u64, Sender<bool>),
     /// To end.
     Stop,
 }
@@ -81,6 +84,12 @@ impl Eye {
             let _ = answer.recv_timeout(PATIENCE);
         }
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has it give up the ports whose other ends are in the namespace of this number; whether there are any, and the rest can go on.
+    pub fn desert(&self, namespace: u64) -> bool {
+        let (reply, answer) = channel();
+        self.send(Request::Desert(namespace, reply)) && answer.recv().unwrap_or(false)
     }
 
     /// Ends the watcher.

@@ -37,6 +37,8 @@ pub enum Event {
     Renamed,
     /// It moved to another namespace.
     Moved,
+    /// It vanished, or came back.
+    Gone,
 }
 
 impl Event {
@@ -51,6 +53,7 @@ impl Event {
             Event::Mtu => "mtu",
             Event::Renamed => "renamed",
             Event::Moved => "moved",
+            Event::Gone => "gone",
         }
     }
 }
@@ -124,6 +127,11 @@ impl Ledger {
         stats.times += 1;
         stats.waiting += waiting;
         self.open = Some((event, now_ns + SETTLE_NS));
+    }
+
+    /// A device is another one from now on, whose counters begin with what they show next.
+    pub fn begin_anew(&mut self, device: usize) {
+        self.counts[device].last = None;
     }
 
     /// Takes what the counters of each device show now; of one that could not be looked at, nothing. `is_well` says whether all are up.

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use weir_port::monitor::State;
 use weir_port::signals::{Received, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use weir_run::datapath::DatapathConfig;
+use weir_run::guardian::Trouble;
 use weir_run::stats::Snapshot;
 use weir_run::watcher::News;
 
@@ -56,6 +57,7 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
         };
         match event {
             Event::Signal(Received { signal: SIGTSTP, .. }) => guarded::say_unstoppable(),
+            Event::Trouble(Trouble::Deserted(namespace)) if session.desert(namespace) => {}
             Event::Trouble(trouble) => {
                 let why = session.guarded.explain(trouble);
                 // What is wrong on the way out is only more of the same.

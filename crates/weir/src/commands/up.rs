@@ -28,9 +28,10 @@ Ports are veths of this network namespace; their other ends are where
 programs are. MTUs go up to 3506 bytes. A bridge floods what it does not
 know, passes VLAN tags through and runs no spanning tree. A router answers
 ping, sends ICMP errors, and keeps a packet for 3 s while it asks for its
-neighbour. An interface that is down is waited for; one that vanishes ends
-it. To change a file that is up: weir down, then weir up. Under systemd it
-says when it is up (Type=notify) and feeds the watchdog while its workers
+neighbour. An interface that is down is waited for; one that vanishes
+is a port again when it is there, and what is bound for it meanwhile is
+dropped; a single wire ends. To change a file that is up: weir down, then
+weir up. Under systemd it says when it is up (Type=notify) and feeds the watchdog while its workers
 answer.
 With --workers what no link joins to the rest, such as each wire of many, is
 one worker's while there are as many; otherwise ports that a bridge or router

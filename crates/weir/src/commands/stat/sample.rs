@@ -134,6 +134,8 @@ fn port(name: &str, sender: &str) -> PortStats {
         queues: 1,
         poller: "socket".into(),
         worker: 0,
+        state: "up".into(),
+        is_gone: false,
         sender_queue_packets: 0,
         sender_queue_dropped: 0,
         forwarded_bytes: 0,

@@ -130,8 +130,10 @@ fn port_table(ports: &[PortStats]) -> Table {
 fn device_table(ports: &[PortStats]) -> Table {
     let mut table =
         Table::new(2, &["device", "state", "dropped coming in", "going out", "by its queue", "unexplained"]);
+    let devices = ports.iter().flat_map(|port| [&port.device, &port.sender_device]);
+    // The other end of what is gone is not known.
     for DeviceStats { name, state, rx_dropped, tx_dropped, queue_dropped, unexplained } in
-        ports.iter().flat_map(|port| [&port.device, &port.sender_device])
+        devices.filter(|device| !device.name.is_empty())
     {
         let style = if state == "up" { Style::Plain } else { Style::Notice };
         table.row(vec![

@@ -1,0 +1,135 @@
+//! A port that is about to be: all is made that takes long, so that its worker, which others wait for, has little left to do.
+//!
+//! ```text
+//! anybody     holds, queues at both ends, sockets, programs, pollers        PreparedPort::new
+//! its worker  frames on offer, queues directed to their sockets             PreparedPort::finish
+//! ```
+//!
+//! Rule: senders are kept off from the end of the one to the end of the other, so nothing comes for which no frames are on offer.
+//!
+//! Owner: whoever prepares it, until it is handed over. Dropped it leaves nothing but what was recorded with the keeper.
+
+use std::io;
+use std::sync::Arc;
+
+use weir_path::frames::Frames;
+
+use crate::bpf::doorbell::{Announcements, Bell, Doorbell};
+use crate::bpf::map::Map;
+use crate::bpf::{program, redirect};
+use crate::error::{Doing, Result};
+use crate::hold::{Hold, Thing};
+use crate::link::Link;
+use crate::napi::{self, Poller};
+use crate::netns::NetNs;
+use crate::ownership::Ownership;
+use crate::port::{Port, RINGS, check_suitable, offer};
+use crate::queue::Queue;
+use crate::release::Means;
+use crate::sending;
+use crate::transmission::Transmission;
+use crate::undo::{Keeper, Undo};
+use crate::view::Pair;
+use crate::xsk::socket::XskSocket;
+use crate::xsk::umem::Umem;
+
+/// See the head of the file.
+pub struct PreparedPort {
+    redirect: program::Link,
+    ownership: Ownership,
+    sockets: Vec<XskSocket>,
+    pollers: Vec<Poller>,
+    poll_budget: u32,
+    borrower: u16,
+}
+
+impl PreparedPort {
+    /// Prepares an interface of this thread's namespace, as [`Port::open`] says; its sockets borrow frames as `borrower`.
+    ///
+    /// # Errors
+    /// If it cannot be a port.
+    pub fn new(
+        name: &str,
+        poll_budget: u32,
+        umem: &Umem,
+        borrower: u16,
+        bells: &[&Bell],
+        keeper: &mut dyn Keeper,
+    ) -> Result<PreparedPort> {
+        let link = Link::by_name(name)?;
+        let netns = NetNs::current()?;
+        if let Some(owner) = keeper.owner() {
+            let hold = Hold::alone(&Thing::receive(&netns, &link), &owner, &mut |text| keeper.say(text))?;
+            keeper.record(&netns, Undo::Hold, Some(hold))?;
+        }
+        // It may have been somebody's until just now.
+        let link = Link::by_name(name)?;
+        let (sender_netns, sender) = link.peer()?;
+        check_suitable(&link, &sender)?;
+        if !keeper.deletes(&netns, link.ifindex) {
+            Means::new().check(&link)?;
+        }
+        let before = sending::arrange(&sender_netns, &sender, keeper)?;
+        sending::hold_packets(&netns, &link, keeper)?;
+
+        let mut sockets = Vec::new();
+        for queue in 0..link.rx_queues {
+            let socket = XskSocket::bind(umem, link.ifindex, queue, RINGS)
+                .map_err(|error| match error.raw_os_error() {
+                    Some(libc::EBUSY) => io::Error::other("another program has one there: stop it"),
+                    _ => error,
+                })
+                .doing(|| format!("binding an AF_XDP socket to {name} queue {queue}"))?;
+            sockets.push(socket);
+        }
+        let map = Map::xskmap(link.rx_queues).doing(|| "making the map of AF_XDP sockets".into())?;
+        let redirect = redirect::load(&map)
+            .and_then(|program| program.attach(link.ifindex))
+            .doing(|| format!("attaching the XDP program to {name}"))?;
+        // Owning them is what must be undone, and before the qdiscs are, which hold what waits for it.
+        let deferral =
+            napi::deferrals(link.ifindex)?.first().map(|(_, deferral)| *deferral).unwrap_or_default();
+        keeper.record(&netns, Undo::Queues { ifindex: link.ifindex, before: deferral }, None)?;
+        let announcements = Announcements::new(sender.tx_queues as usize)
+            .doing(|| "sharing memory with the doorbell".into())?;
+        let doorbell = sender_netns.run(|| {
+            let load = || -> io::Result<Doorbell> {
+                let doorbell = Doorbell::load(bells, &announcements)?;
+                doorbell.put_first(sender.ifindex)?;
+                Ok(doorbell)
+            };
+            load().doing(|| format!("attaching the doorbell to {} (tcx, Linux 6.6 or newer)", sender.name))
+        })?;
+        let fds = sockets.iter().map(|socket| Arc::clone(socket.fd())).collect();
+        let (sender_netns, doorbell) = (Arc::new(sender_netns), Arc::new(doorbell));
+        let pair = Pair { port: link, sender_netns, sender, before, doorbell };
+        let mut ownership = Ownership::new(pair, announcements, map, fds);
+        let pollers = ownership.begin()?;
+        Ok(PreparedPort { redirect, ownership, sockets, pollers, poll_budget, borrower })
+    }
+
+    /// The interface and its other end.
+    pub fn pair(&self) -> &Pair {
+        self.ownership.pair()
+    }
+
+    /// The port, with frames on offer.
+    ///
+    /// # Errors
+    /// If there are too few.
+    pub fn finish(self, frames: &mut [Frames]) -> Result<Port> {
+        let PreparedPort { redirect, ownership, sockets, pollers, poll_budget, borrower } = self;
+        let name = ownership.link().name.clone();
+        let mut queues = Vec::new();
+        let mut sockets = sockets.into_iter();
+        ownership.direct(pollers, |number, poller| {
+            let socket = sockets.next().expect("a socket for each queue");
+            let shared = Arc::clone(ownership.announcements());
+            queues.push(Queue::new(number, socket, poller, poll_budget, borrower, shared));
+            offer(&mut queues, number, frames, &name)
+        })?;
+        let memory = frames[0].memory();
+        let transmissions = vec![Transmission::new(memory, RINGS.transmit, borrower)];
+        Ok(Port { redirect: Some(redirect), ownership, queues, transmissions, borrower })
+    }
+}

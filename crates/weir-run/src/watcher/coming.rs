@@ -1,0 +1,184 @@
+//! Ports of a topology that go and come: each is closed when its interface is gone, and taken over again when one of its name is there.
+//!
+//! ```text
+//! gone:   worker hands the port out -> closed -> frames go back -> what was changed is put back and forgotten
+//! there:  up, with a carrier -> prepared (slow, on this thread) -> worker takes it in
+//! ```
+//!
+//! Rule: the worker, which all other ports wait for, does none of what takes long. What is prepared and not taken leaves nothing behind.
+//!
+//! An interface whose other end is in a namespace that nobody but weir keeps is given up, so that the kernel removes both: a container
+//! that has ended. It is not taken again under the same number.
+//!
+//! Owner: the watcher's thread. Limits: an interface that is there and not fit is said once and tried each second.
+
+use weir_port::link::Link;
+use weir_port::monitor::{Fares, LinkEvent};
+use weir_port::napi::Deferral;
+use weir_port::netns::NetNs;
+use weir_port::undo::Undo;
+use weir_port::view::Pair;
+
+use super::ledger::Event;
+use super::{News, Records, SENDER, Watcher, locked};
+use crate::clock::now_ns;
+
+/// How long to wait after an attempt that failed, in nanoseconds.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// A port that is not there.
+#[derive(Debug, Default)]
+pub(super) struct Missing {
+    /// The interface that was given up, and is about to go.
+    given_up: Option<u32>,
+    /// What was said last of one that is not fit.
+    told: String,
+    /// Not to be tried before this time.
+    not_before_ns: u64,
+}
+
+impl Watcher {
+    /// The interface of a port is gone.
+    pub(super) fn lose(&mut self, port: usize, records: &Records) {
+        let Some(pair) = self.pairs[port].as_ref() else { return };
+        let name = pair.port.name.clone();
+        let elsewhere = let_go_elsewhere(pair, records);
+        let moved = if elsewhere.is_some() { ", in another network namespace" } else { "" };
+        self.close(port, elsewhere, records);
+        self.missing.insert(port, Missing::default());
+        self.say(format!(
+            "interface {name} is gone{moved}: what is bound for it is dropped, and it is a port again when it is there"
+        ));
+    }
+
+    /// Gives up the ports whose other ends are in a namespace; whether there are any.
+    pub(super) fn desert(&mut self, namespace: u64, records: &Records) -> bool {
+        let is_home = NetNs::current().is_ok_and(|home| home.inode() == namespace);
+        if is_home || self.crew.kind() == crate::datapath::Kind::Wire {
+            return false;
+        }
+        let mut any = false;
+        for port in 0..self.pairs.len() {
+            let Some(pair) = self.pairs[port].as_ref() else { continue };
+            if pair.sender_netns.inode() != namespace {
+                continue;
+            }
+            any = true;
+            let (name, ifindex) = (pair.port.name.clone(), pair.port.ifindex);
+            self.close(port, None, records);
+            self.missing.insert(port, Missing { given_up: Some(ifindex), ..Missing::default() });
+            self.say(format!(
+                "the network namespace behind {name} was deleted: what is bound for it is dropped, and it is a port again when it is there"
+            ));
+        }
+        any
+    }
+
+    /// Has the worker of a port let it go, and puts back what was changed for it, also where it is now.
+    fn close(&mut self, port: usize, elsewhere: Option<(u64, u32)>, records: &Records) {
+        let waiting = self.waiting(2 * port + SENDER);
+        self.ledger.note(Event::Gone, waiting, now_ns());
+        self.crew.close_port(port);
+        let Some(Pair { port: link, sender_netns, sender, .. }) = self.pairs[port].take() else { return };
+        for device in [2 * port, 2 * port + SENDER] {
+            self.views[device] = None;
+            self.ledger.begin_anew(device);
+        }
+        let mut interfaces = vec![(sender_netns.inode(), sender.ifindex)];
+        interfaces.extend(NetNs::current().map(|home| (home.inode(), link.ifindex)));
+        interfaces.extend(elsewhere);
+        self.forget(&interfaces, records);
+    }
+
+    fn forget(&self, interfaces: &[(u64, u32)], records: &Records) {
+        if let Err(error) = locked(records).put_back(interfaces) {
+            self.say(error.to_string());
+        }
+    }
+
+    /// Takes over what is there of the ports that are missing.
+    pub(super) fn seek(&mut self, records: &Records) {
+        let now = now_ns();
+        let due = self.missing.iter().filter(|(_, missing)| now >= missing.not_before_ns);
+        let due: Vec<_> = due.map(|(&port, missing)| (port, missing.given_up)).collect();
+        for (port, given_up) in due {
+            if self.is_over {
+                return;
+            }
+            let Ok(link) = Link::by_name(self.opener.interface(port)) else { continue };
+            // One end is made before the other, and both before they are up.
+            if link.up && link.has_carrier && given_up != Some(link.ifindex) {
+                self.take(port, &link, records);
+            }
+        }
+    }
+
+    fn take(&mut self, port: usize, link: &Link, records: &Records) {
+        // It may vanish meanwhile, and nobody could say then where its other end was.
+        let peer = link.peer();
+        let far = peer.as_ref().ok().map(|(netns, sender)| (netns.inode(), sender.ifindex));
+        let taken = match (self.joins_its_own(link), peer) {
+            (Some(other), _) => {
+                Err(format!("{} is the other end of {other}, which is a port too", link.name))
+            }
+            (None, Err(error)) => Err(error.to_string()),
+            (None, Ok(_)) => self.prepare(port, records),
+        };
+        match taken {
+            Ok(pair) => {
+                let name = pair.port.name.clone();
+                // All workers reckon with the length of its packets.
+                self.crew.follow(port, pair.clone());
+                self.fares[port] = Fares::new(pair.port.ifindex);
+                let is_now = LinkEvent::now(pair.port.ifindex);
+                self.pairs[port] = Some(pair);
+                self.missing.remove(&port);
+                self.ledger.note(Event::Gone, 0, now_ns());
+                self.say(format!("interface {name} is there, and a port"));
+                // It may have gone down meanwhile, or away.
+                self.hear(Some(is_now.into_iter().collect()), records);
+            }
+            Err(why) => {
+                let mut interfaces: Vec<_> = far.into_iter().collect();
+                interfaces.extend(NetNs::current().map(|home| (home.inode(), link.ifindex)));
+                self.forget(&interfaces, records);
+                let Some(missing) = self.missing.get_mut(&port) else { return };
+                missing.not_before_ns = now_ns() + RETRY_NS;
+                // One that vanished meanwhile is looked for, and not spoken of.
+                let is_there = Link::by_index(link.ifindex).is_ok();
+                if is_there && std::mem::replace(&mut missing.told, why.clone()) != why {
+                    self.say(format!("it is not a port yet: {why}"));
+                }
+            }
+        }
+    }
+
+    /// Prepares a port and gives it to its worker.
+    fn prepare(&self, port: usize, records: &Records) -> Result<Pair, String> {
+        let prepared = self.opener.prepare(port, &mut *locked(records)).map_err(|error| error.to_string())?;
+        let pair = prepared.pair().clone();
+        self.crew.give_port(port, prepared)?;
+        Ok(pair)
+    }
+
+    /// The port whose other end an interface is.
+    fn joins_its_own(&self, link: &Link) -> Option<String> {
+        let other = link.peer_ifindex.filter(|_| link.peer_netns_id.is_none())?;
+        let pair = self.pairs.iter().flatten().find(|pair| pair.port.ifindex == other)?;
+        Some(pair.port.name.clone())
+    }
+
+    fn say(&self, text: String) {
+        (self.tell)(News::Said(text));
+    }
+}
+
+/// If an interface that is gone is elsewhere, senders into it are let go there when what was changed is put back: its namespace and number
+/// there.
+pub(super) fn let_go_elsewhere(pair: &Pair, records: &Records) -> Option<(u64, u32)> {
+    let (netns, link) = pair.sender_netns.run(|| Link::by_index(pair.sender.ifindex)?.peer()).ok()?;
+    // What cannot be told to the keeper is no worse than an interface that is gone.
+    let undo = Undo::Queues { ifindex: link.ifindex, before: Deferral::default() };
+    let _ = locked(records).record(&netns, undo, None);
+    Some((netns.inode(), link.ifindex))
+}

@@ -1,0 +1,265 @@
+//! Interfaces of a topology that vanish, and come back, while all others carry packets.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use weir_lab::bed::{End, Namespace, veth};
+use weir_lab::clock::wait_until;
+use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::{Process, run};
+use weir_tests::rig::require_lossless;
+use weir_tests::topology::{Hosts, Up};
+use weir_tests::{at_length, harness, privileged};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The port that goes.
+const LAST: usize = 2;
+/// So that no flow waits behind another's.
+const QUEUES: u32 = 8;
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(a_pair_that_is_deleted_is_gone_and_comes_back),
+        privileged!(a_container_that_ends_takes_nothing_along),
+        privileged!(containers_that_restart_in_a_loop_disturb_nobody),
+        privileged!(a_port_that_moves_away_and_back),
+        privileged!(killed_while_a_port_is_gone),
+        privileged!(down_while_a_port_is_gone),
+        privileged!(a_wire_ends_as_ever),
+    ])
+}
+
+/// A bridge of three hosts, of which the last has little.
+const BRIDGE: &str = r#"
+[[port]]
+interface = "p0"
+rate = "200mbit"
+[[port]]
+interface = "p1"
+rate = "200mbit"
+[[port]]
+interface = "p2"
+rate = "1mbit"
+[[bridge]]
+name = "lan"
+ports = ["p0", "p1", "p2"]
+"#;
+
+fn hosts() -> Result<Hosts> {
+    let hosts = Hosts::new(3, Some(QUEUES))?;
+    for host in 0..3 {
+        hosts.address(host, &format!("10.99.1.{}/24", host + 1))?;
+    }
+    Ok(hosts)
+}
+
+/// Makes the pair of the last port again.
+fn plug_in(hosts: &Hosts) -> Result<()> {
+    let (host, middle) = (&hosts.hosts[LAST], &hosts.middle);
+    veth(
+        LAST as u8 + 1,
+        End { namespace: host, name: "veth0" },
+        End { namespace: middle, name: "p2" },
+        QUEUES,
+    )?;
+    hosts.address(LAST, "10.99.1.3/24")
+}
+
+fn port(up: &Up, port: usize) -> Result<Value> {
+    let done = up.weir(&["stat", &up.name, "--json"])?.success()?;
+    let all: Value = serde_json::from_str(&done.stdout)?;
+    Ok(all["ports"][port].clone())
+}
+
+fn wait_for_state(up: &Up, state: &str) -> Result<()> {
+    wait_until(&format!("p2 is {state}"), PATIENCE, || Ok(port(up, LAST)?["state"] == state))
+        .with_context(|| format!("weir said: {}", up.daemon.stderr()))
+}
+
+fn answers(hosts: &Hosts, address: &str) -> Result<()> {
+    wait_until(&format!("{address} answers"), PATIENCE, || {
+        let mut command = hosts.hosts[0].command("ping");
+        Ok(run(command.args(["-c", "1", "-W", "1", address]), PATIENCE)?.success().is_ok())
+    })
+}
+
+/// Packets for the last port, more than it takes, from the first host; nobody receives them.
+fn flood_last(hosts: &Hosts) -> Result<Process> {
+    let mut command = hosts.hosts[0].command("iperf");
+    Process::spawn(command.args(["-u", "-c", "10.99.1.3", "-p", "9", "-b", "20m", "-t", "600"]))
+}
+
+fn a_pair_that_is_deleted_is_gone_and_comes_back() -> Result<()> {
+    let hosts = hosts()?;
+    let up = hosts.up(BRIDGE)?;
+    answers(&hosts, "10.99.1.3")?;
+    let bound_for_it = flood_last(&hosts)?;
+    let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 6.0);
+    let flood = Flood::start(&load)?;
+    wait_until("packets wait for p2", PATIENCE, || {
+        Ok(up.stat()?["classes"][LAST]["held_packets"].as_u64().is_none_or(|held| held > 0))
+    })?;
+    hosts.middle.ip("link del p2")?;
+    wait_for_state(&up, "gone")?;
+    let refused = up.weir(&["stat", &up.name, "--check"])?;
+    let said = format!("{}{}", refused.stdout, refused.stderr);
+    ensure!(refused.success().is_err() && said.contains("p2: the interface is gone"), "{said}");
+    ensure!(said.lines().filter(|line| line.contains("p2")).count() == said.lines().count(), "{said}");
+    plug_in(&hosts)?;
+    wait_for_state(&up, "up")?;
+    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    drop(bound_for_it);
+    answers(&hosts, "10.99.1.3")?;
+    up.check()?;
+    let stat = up.stat()?;
+    let dropped = stat["classes"].to_string();
+    ensure!(dropped.contains("port-gone"), "{dropped}");
+    ensure!(stat["events"]["gone"]["times"] == 2, "{}", stat["events"]);
+    // Limited as before.
+    ensure!(stat["classes"][LAST]["rate_bits_per_s"] == 1_000_000, "{}", stat["classes"][LAST]);
+    up.down()?;
+    Ok(())
+}
+
+fn a_container_that_ends_takes_nothing_along() -> Result<()> {
+    let mut hosts = hosts()?;
+    let up = hosts.up(BRIDGE)?;
+    answers(&hosts, "10.99.1.3")?;
+    drop(hosts.hosts.pop());
+    wait_for_state(&up, "gone")?;
+    wait_until("the kernel has removed the pair", PATIENCE, || {
+        Ok(!hosts.middle.ip("-o link show")?.contains("p2"))
+    })
+    .with_context(|| format!("weir said: {}", up.daemon.stderr()))?;
+    answers(&hosts, "10.99.1.2")?;
+    hosts.hosts.push(Namespace::new("again")?);
+    plug_in(&hosts)?;
+    wait_for_state(&up, "up")?;
+    answers(&hosts, "10.99.1.3")?;
+    up.check()?;
+    up.down()?;
+    Ok(())
+}
+
+fn containers_that_restart_in_a_loop_disturb_nobody() -> Result<()> {
+    let times = at_length(5, 20);
+    let hosts = hosts()?;
+    let up = hosts.up(BRIDGE)?;
+    let bound_for_it = flood_last(&hosts)?;
+    let seconds = times as f64;
+    let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, seconds);
+    let flood = Flood::start(&load)?;
+    let descriptors = |what: &str| -> Result<usize> {
+        std::fs::read_dir(format!("/proc/{}/fd", up.daemon.id()))
+            .map(Iterator::count)
+            .context(what.to_string())
+    };
+    let before = descriptors("before")?;
+    for time in 0..times {
+        hosts.middle.ip("link del p2")?;
+        plug_in(&hosts)?;
+        // Half of them vanish while they are taken over.
+        if time % 2 == 0 {
+            wait_for_state(&up, "up")?;
+        }
+    }
+    wait_for_state(&up, "up")?;
+    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    drop(bound_for_it);
+    answers(&hosts, "10.99.1.3")?;
+    up.check()?;
+    wait_until("it has as many descriptors as before", PATIENCE, || Ok(descriptors("after")? <= before))?;
+    up.down()?;
+    Ok(())
+}
+
+fn a_port_that_moves_away_and_back() -> Result<()> {
+    let hosts = hosts()?;
+    let up = hosts.up(BRIDGE)?;
+    answers(&hosts, "10.99.1.3")?;
+    let elsewhere = Namespace::new("elsewhere")?;
+    hosts.middle.ip(&format!("link set p2 netns {}", elsewhere.name()))?;
+    wait_for_state(&up, "gone")?;
+    answers(&hosts, "10.99.1.2")?;
+    // Whoever sends into it there is held no longer.
+    elsewhere.ip("link set p2 up")?;
+    elsewhere.ip("addr add 10.99.1.9/24 dev p2")?;
+    wait_until("it answers where it is", PATIENCE, || {
+        let mut command = hosts.hosts[LAST].command("ping");
+        Ok(run(command.args(["-c", "1", "-W", "1", "10.99.1.9"]), PATIENCE)?.success().is_ok())
+    })?;
+    elsewhere.ip(&format!("link set p2 netns {}", hosts.middle.name()))?;
+    hosts.middle.ip("link set p2 up")?;
+    wait_for_state(&up, "up")?;
+    answers(&hosts, "10.99.1.3")?;
+    up.check()?;
+    up.down()?;
+    Ok(())
+}
+
+/// What is changed at the ports and their other ends, but for the last.
+fn look(hosts: &Hosts) -> Result<String> {
+    let mut seen = String::new();
+    let far = hosts.hosts[..LAST].iter().map(|host| (host, "veth0".to_string()));
+    for (namespace, device) in far.chain((0..LAST).map(|port| (&hosts.middle, format!("p{port}")))) {
+        seen += &namespace.tc(&format!("qdisc show dev {device}"))?;
+        seen += &namespace.tc(&format!("filter show dev {device} ingress"))?;
+        let links: Value = serde_json::from_str(&namespace.ip(&format!("-d -j link show dev {device}"))?)?;
+        seen += &format!("{} {} {}\n", links[0]["mtu"], links[0]["xdp"], links[0]["promiscuity"]);
+    }
+    Ok(seen)
+}
+
+/// What is in the folder of holds of the namespaces of these hosts; a namespace before them with the same number may have left some.
+fn holds(hosts: &Hosts) -> Result<Vec<String>> {
+    let inode = |namespace: &Namespace| -> Result<String> {
+        use std::os::unix::fs::MetadataExt;
+        Ok(std::fs::metadata(format!("/run/netns/{}", namespace.name()))?.ino().to_string())
+    };
+    let inodes = hosts.hosts.iter().chain([&hosts.middle]).map(inode).collect::<Result<Vec<_>>>()?;
+    let Ok(entries) = std::fs::read_dir("/run/weir/holds") else { return Ok(Vec::new()) };
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let of_these = |name: &String| inodes.iter().any(|inode| name.starts_with(&format!("{inode}-")));
+    let mut names: Vec<_> = names.filter(of_these).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn killed_while_a_port_is_gone() -> Result<()> {
+    let hosts = hosts()?;
+    let (before, held_before) = (look(&hosts)?, holds(&hosts)?);
+    let up = hosts.up(BRIDGE)?;
+    ensure!(look(&hosts)? != before, "nothing was changed");
+    hosts.middle.ip("link del p2")?;
+    wait_for_state(&up, "gone")?;
+    up.kill()?;
+    wait_until("everything is as before", PATIENCE, || Ok(look(&hosts)? == before))?;
+    wait_until("no hold is left", PATIENCE, || Ok(holds(&hosts)? == held_before))
+}
+
+fn down_while_a_port_is_gone() -> Result<()> {
+    let hosts = hosts()?;
+    let (before, held_before) = (look(&hosts)?, holds(&hosts)?);
+    let up = hosts.up(BRIDGE)?;
+    hosts.middle.ip("link del p2")?;
+    wait_for_state(&up, "gone")?;
+    let said = up.down()?;
+    ensure!(said.stdout.contains("ended: topology"), "{}", said.stdout);
+    ensure!(look(&hosts)? == before, "not all is as before");
+    ensure!(holds(&hosts)? == held_before, "{:?} are left", holds(&hosts)?);
+    Ok(())
+}
+
+fn a_wire_ends_as_ever() -> Result<()> {
+    let hosts = Hosts::new(2, None)?;
+    let mut up = hosts.up(
+        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[wire]]\nports = [\"p0\", \"p1\"]\n",
+    )?;
+    hosts.middle.ip("link del p1")?;
+    wait_until("it ends", PATIENCE, || Ok(!up.daemon.is_running()?))?;
+    let said = up.daemon.stderr();
+    ensure!(said.contains("interface p1 vanished while the wire was up"), "{said}");
+    Ok(())
+}
