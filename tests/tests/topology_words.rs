@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     harness::main(&[
         plain!(invalid_files_are_refused_with_their_place),
         plain!(what_is_no_file_is_one_sentence),
-        plain!(a_file_of_ports_is_read_but_not_applied),
+        plain!(a_file_of_ports_is_applied_to_what_is_up),
         plain!(nothing_is_applied_without_root),
         privileged!(invalid_files_touch_nothing),
         privileged!(what_cannot_be_is_said_before_anything_is_touched),
@@ -92,8 +92,8 @@ fn what_is_no_file_is_one_sentence() -> Result<()> {
     Ok(())
 }
 
-/// The examples are right; a command that ends once limits are set cannot carry packets.
-fn a_file_of_ports_is_read_but_not_applied() -> Result<()> {
+/// The examples are right; ports change only where they are up.
+fn a_file_of_ports_is_applied_to_what_is_up() -> Result<()> {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     for (name, has) in [("bridge.toml", "2 ports, 1 bridge"), ("router.toml", "5 ports, 2 bridges, 1 router")]
     {
@@ -107,8 +107,12 @@ fn a_file_of_ports_is_read_but_not_applied() -> Result<()> {
             done.stdout
         );
         let done = weir("apply")?;
-        ensure!(done.status.code() == Some(2) && done.stderr.lines().count() == 1, "{}", done.stderr);
-        ensure!(done.stderr.contains(&format!("use `weir up {name}`")), "{}", done.stderr);
+        ensure!(done.status.code() == Some(1) && done.stderr.lines().count() == 1, "{}", done.stderr);
+        ensure!(
+            done.stderr.contains(&format!("is not up, so its ports cannot change: `weir up {name}` runs it")),
+            "{}",
+            done.stderr
+        );
     }
     Ok(())
 }

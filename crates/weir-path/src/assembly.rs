@@ -180,7 +180,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         let mut worker = Worker::of((ends, gone), between, feeding, (crossing, landings));
         for (index, planned) in plan.ports.iter().enumerate() {
             if let Some(classes) = &planned.classes {
-                worker.set_classes(index, classes, now_ns);
+                worker.set_classes(index, Some(classes), now_ns);
             }
         }
         Ok(worker)

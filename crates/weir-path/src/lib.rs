@@ -28,6 +28,7 @@ pub mod packet;
 pub mod place;
 pub mod plan;
 pub mod port;
+pub mod shape;
 pub mod shaping;
 pub mod stage;
 pub mod worker;

@@ -150,6 +150,11 @@ impl Shaping {
         self.limits.as_ref()
     }
 
+    /// The classes, if there are any.
+    pub fn classes(&self) -> Option<&Arc<Classes>> {
+        self.tree.as_ref().map(|tree| &tree.classes)
+    }
+
     /// The class of a packet that came in by a port, which filters know by its number.
     #[inline]
     pub fn class_of(&self, port: u16, frame: &[u8]) -> usize {

@@ -34,6 +34,7 @@ use crate::frames::Frames;
 use crate::landings::Landings;
 use crate::place::Place;
 use crate::port::{ReceiveQueues, TransmitRing};
+use crate::shape::PortShape;
 use crate::shaping::Release;
 
 /// The result of a pass.
@@ -307,15 +308,57 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Ok(())
     }
 
-    /// Shapes what leaves by a port by these classes from now on, if its egress queue is here; nothing that waits is lost, and no flow
-    /// reordered.
-    pub fn set_classes(&mut self, port: usize, classes: &Arc<Classes>, now_ns: u64) {
+    /// How what leaves by each port is shaped, of those whose egress queues are here.
+    pub fn shapes(&self) -> Vec<PortShape> {
+        let queues = self.between.egress.queues().iter().map(|queue| PortShape {
+            port: queue.port,
+            limits: queue.shaping.limits().copied(),
+            classes: queue.shaping.classes().cloned(),
+        });
+        queues.collect()
+    }
+
+    /// Whether what leaves by these ports can be shaped so, of those whose egress queues are here.
+    ///
+    /// # Errors
+    /// The first port that cannot, and why.
+    pub fn check_shapes(&self, shapes: &[PortShape]) -> Result<(), (usize, String)> {
+        shapes.iter().try_for_each(|PortShape { port, limits, classes }| {
+            let fits = |queue: &EgressQueue| queue.shaping.check(limits.as_ref(), classes.as_deref());
+            self.egress(*port).map_or(Ok(()), fits).map_err(|why| (*port, why))
+        })
+    }
+
+    /// Shapes what leaves by these ports so from now on, of those whose egress queues are here: all of them or none. Nothing that waits is
+    /// lost, and no flow reordered.
+    ///
+    /// # Errors
+    /// As of [`Worker::check_shapes`]; nothing has changed then.
+    pub fn reshape(&mut self, shapes: &[PortShape], now_ns: u64) -> Result<(), (usize, String)> {
+        self.check_shapes(shapes)?;
+        for PortShape { port, limits, classes } in shapes {
+            self.set_limits(*port, *limits, now_ns).expect("the limits were checked");
+            let is_same = match (self.egress(*port).and_then(|queue| queue.shaping.classes()), classes) {
+                (Some(before), Some(after)) => Arc::ptr_eq(before, after),
+                (None, None) => true,
+                _ => false,
+            };
+            if !is_same {
+                self.set_classes(*port, classes.as_ref(), now_ns);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shapes what leaves by a port by these classes from now on, or by its limits alone, if its egress queue is here; nothing that waits is
+    /// lost, and no flow reordered.
+    pub fn set_classes(&mut self, port: usize, classes: Option<&Arc<Classes>>, now_ns: u64) {
         let Some(changed) = self.between.egress.of_port(port) else { return };
         let Between { egress, frames, .. } = &mut self.between;
         egress.end_blocked(changed, now_ns);
         let mut moved = Vec::new();
         let shaping = &mut egress.queue_mut(changed).shaping;
-        shaping.set_classes(Arc::clone(classes), &mut frames.pool, now_ns, |meta, class| {
+        shaping.set_classes(classes.cloned(), &mut frames.pool, now_ns, |meta, class| {
             moved.push((meta.port, meta.queue, Place { egress: changed, class }));
         });
         egress.number_places();

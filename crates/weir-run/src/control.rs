@@ -4,9 +4,11 @@
 //! (`control/admission.rs`): anybody may read counters, only root may change anything. One JSON object a line, one line in answer:
 //!
 //! ```text
-//! "stat"                                                   -> {"version": 2, "ok": {"wires": [...], ...}}
-//! {"set": {"direction": 0, "rate_bits_per_s": 100000000}}  -> {"version": 2, "ok": null}  or  {"version": 2, "error": "..."}
+//! "stat"                                                   -> {"version": 3, "ok": {"wires": [...], ...}}
+//! {"set": {"direction": 0, "rate_bits_per_s": 100000000}}  -> {"version": 3, "ok": null}  or  {"version": 3, "error": "..."}
 //! {"set-classes": {"file": "office.toml", "text": "..."}}  -> the same
+//! "show"                                                   -> {"version": 3, "ok": {"file": "...", "ports": [...]}}
+//! {"apply": {"text": "...", "is_trial": false}}            -> {"version": 3, "ok": [{"interface": "...", "change": ...}, ...]}
 //! "stop"                                                   -> the same, and soon after it nobody listens any more
 //! ```
 //!
@@ -17,6 +19,7 @@
 //! Here is the protocol and the side that asks; `control/server.rs` answers.
 
 mod admission;
+mod changes;
 mod server;
 
 use std::io::{self, Read, Write};
@@ -35,6 +38,7 @@ use crate::crew::Crew;
 use crate::limits::SetLimits;
 use crate::stats::Snapshot;
 
+pub use changes::{AppliedPort, Running, RunningPort};
 pub use server::Control;
 
 /// Where the sockets are.
@@ -42,7 +46,7 @@ pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
 /// The longest classes file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 /// The version of requests and answers. It grows when a request gets a new meaning or a new field.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// How long a wire may take to answer.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// Far more than the counters of the largest wire.
@@ -58,6 +62,10 @@ pub enum Command {
     Set(SetLimits),
     /// A live change of classes.
     SetClasses(SetClasses),
+    /// What runs, as a file.
+    Show,
+    /// A live change to what a file says, of all ports at once.
+    Apply(ApplyFile),
     /// Deliver what is inside, put everything back, and end.
     Stop,
 }
@@ -70,6 +78,16 @@ pub struct SetClasses {
     pub file: String,
     /// All of it.
     pub text: String,
+}
+
+/// A topology file with everything in it, as it is to become.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApplyFile {
+    /// All of it.
+    pub text: String,
+    /// Whether it is only checked, and said what would change.
+    pub is_trial: bool,
 }
 
 /// Asks the wire that listens at `path`.
@@ -153,6 +171,22 @@ pub fn understood(line: &[u8]) -> Result<Value, Refusal> {
             None => Err(Refusal::Unclear("neither an answer nor an error".into())),
         },
     }
+}
+
+/// What the wire or topology of this name runs.
+pub fn running(name: &str) -> Result<Running, String> {
+    let path = Control::path_of(name);
+    serde_json::from_value(ask(&path, &Command::Show)?).map_err(|error| not_told(&path, &error))
+}
+
+/// Makes the topology of this name what a file says, or only says what would change: port by port.
+pub fn apply(name: &str, file: ApplyFile) -> Result<Vec<AppliedPort>, String> {
+    let path = Control::path_of(name);
+    serde_json::from_value(ask(&path, &Command::Apply(file))?).map_err(|error| not_told(&path, &error))
+}
+
+fn not_told(path: &Path, error: &serde_json::Error) -> String {
+    format!("{}: it answered something else: {error}", path.display())
 }
 
 /// The names of the wires that are up, and of those that were killed and are not mended.

@@ -4,19 +4,20 @@
 //! workers get the requests to stand still in the same order, or two that ask at once would make each wait for the other. One
 //! that is busy taking its queues over is asked again, ever less often, and never makes the others wait for it for long.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use weir_path::plan::Plan;
+use weir_path::shape::PortShape;
 use weir_port::prepared::PreparedPort;
 use weir_port::view::Pair;
 
-use crate::classes::Classes;
 use crate::datapath::Kind;
 use crate::report::{Constants, PartReport};
 use crate::standstill::{Missed, Standstill};
 use crate::stats::Snapshot;
-use crate::worker::{Change, Mailbox, Request};
+use crate::worker::{Mailbox, Request, Reshape};
 
 /// What whoever asked is told when a worker has ended.
 const GOING_DOWN: &str = "the wire is going down";
@@ -39,6 +40,11 @@ impl Crew {
         Crew { mailboxes, order: Arc::default(), constants }
     }
 
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.constants.name
+    }
+
     /// What it is that they carry.
     pub fn kind(&self) -> Kind {
         self.constants.kind
@@ -56,10 +62,15 @@ impl Crew {
 
     /// Copies of all counters.
     pub fn stat(&self) -> Result<Snapshot, String> {
+        self.together(|| self.parts()).map(|parts| self.constants.snapshot(parts))
+    }
+
+    /// What `ask` comes to, which asks all workers to stand still together and says if one missed it.
+    fn together<T>(&self, ask: impl Fn() -> Result<Option<T>, String>) -> Result<T, String> {
         let mut pause = PAUSE_FIRST;
         for _ in 0..PAUSES {
-            if let Some(parts) = self.ask_all()? {
-                return Ok(self.constants.snapshot(parts));
+            if let Some(told) = ask()? {
+                return Ok(told);
             }
             std::thread::sleep(pause);
             pause *= 2;
@@ -68,18 +79,21 @@ impl Crew {
         Err(format!("a worker of the {noun} is busy taking its interface over: ask again in a moment"))
     }
 
-    /// What all workers tell, if they stood still together.
-    fn ask_all(&self) -> Result<Option<Vec<PartReport>>, String> {
-        let together = Arc::new(Standstill::new(self.mailboxes.len()));
+    /// Asks all workers to stand still together; where each answers.
+    fn ask<T>(&self, request: impl Fn(Sender<T>) -> Request) -> Vec<Receiver<T>> {
         let ask = |worker: &Mailbox| {
             let (reply, answer) = channel();
-            worker.send(Request::Stat(reply, Arc::clone(&together)));
+            worker.send(request(reply));
             answer
         };
-        let answers: Vec<Receiver<_>> = {
-            let _order = self.order.lock().expect("nobody panics while asking");
-            self.mailboxes.iter().map(ask).collect()
-        };
+        let _order = self.order.lock().expect("nobody panics while asking");
+        self.mailboxes.iter().map(ask).collect()
+    }
+
+    /// What all workers tell, if they stood still together.
+    fn parts(&self) -> Result<Option<Vec<PartReport>>, String> {
+        let together = Arc::new(Standstill::new(self.mailboxes.len()));
+        let answers = self.ask(|reply| Request::Stat(reply, Arc::clone(&together)));
         let mut parts = Vec::new();
         let mut is_whole = true;
         for answer in &answers {
@@ -91,17 +105,6 @@ impl Crew {
         Ok(is_whole.then_some(parts))
     }
 
-    /// Changes the limits of a direction, one of as many as there are ports.
-    pub fn set_limits(&self, direction: usize, change: Change) -> Result<(), String> {
-        let (reply, answer) = channel();
-        // A direction's egress queue is with the worker where it starts.
-        let exit = self.kind().exit_of(direction);
-        self.owner(direction).send(Request::SetLimits(exit, change, reply));
-        received(&answer)??;
-        self.tune();
-        Ok(())
-    }
-
     /// Tells all workers that others may have another credit now.
     fn tune(&self) {
         for worker in self.mailboxes.iter().filter(|_| self.mailboxes.len() > 1) {
@@ -110,15 +113,44 @@ impl Crew {
         }
     }
 
-    /// Shapes all directions by these classes.
-    pub fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), String> {
+    /// What it carries, as it is now.
+    pub fn plan(&self) -> Result<Plan, String> {
+        let mut plan = Plan::clone(&self.constants.plan);
         for worker in &self.mailboxes {
             let (reply, answer) = channel();
-            worker.send(Request::SetClasses(Arc::clone(classes), reply));
-            received(&answer)?;
+            worker.send(Request::Shapes(reply));
+            for PortShape { port, limits, classes } in received(&answer)? {
+                let planned = &mut plan.ports[port];
+                (planned.limits, planned.classes) = (limits, classes);
+            }
         }
-        self.tune();
-        Ok(())
+        Ok(plan)
+    }
+
+    /// What the tables of its file call its ports.
+    pub fn port_names(&self) -> &[String] {
+        &self.constants.port_names
+    }
+
+    /// Shapes what leaves by these ports so from now on, all of them or none; or only checks whether it could.
+    pub fn reshape(&self, shapes: &[PortShape], is_trial: bool) -> Result<(), String> {
+        let reshaped = self.together(|| {
+            let reshape = Arc::new(Reshape::new(shapes.to_vec(), is_trial, self.mailboxes.len()));
+            let answers = self.ask(|reply| Request::Reshape(Arc::clone(&reshape), reply));
+            for answer in &answers {
+                if received(answer)? == Err(Missed) {
+                    return Ok(None);
+                }
+            }
+            match reshape.refused() {
+                Some((port, why)) => Err(format!("what leaves by {}: {why}", self.ports()[port])),
+                None => Ok(Some(())),
+            }
+        });
+        if reshaped.is_ok() && !is_trial {
+            self.tune();
+        }
+        reshaped
     }
 
     /// Tells that the interface of a port went down or came up; false if its worker has ended.
@@ -192,6 +224,8 @@ mod tests {
             kind: Kind::Wire,
             ports: ["a", "b"].map(String::from).into(),
             owners: Owners { ports: vec![0, 1], stages: Vec::new() },
+            plan: Arc::default(),
+            port_names: Vec::new(),
             frames_total: 0,
             since_ns: 0,
             eye: Eye::new().unwrap().0,

@@ -53,6 +53,8 @@ pub struct DatapathConfig {
     pub name: String,
     /// Its ports, and what joins them.
     pub plan: Plan,
+    /// What its file calls its ports, where that is not their interfaces.
+    pub port_names: Vec<String>,
     /// Packet memory, in bytes.
     pub memory_bytes: u64,
     /// Workers: of a wire 1 or 2, one for each end; of a topology as many as it has ports, or fewer where some of these are wires.
@@ -238,11 +240,17 @@ impl Datapath {
         warnings.extend(look_over::limits(directions, held_packets_max));
         let shares = Shares { held_packets_max, poll_budget_max, queues_gone: 0, seed: random_seed() };
         let parts = parts(plan, &owners, ports, shares, frames, umem, now_ns)?;
-        let names = plan.ports.iter().map(|port| port.interface.clone()).collect();
+        let names: Vec<_> = plan.ports.iter().map(|port| port.interface.clone()).collect();
         let constants = Constants {
             name: config.name.clone(),
             kind,
+            port_names: if config.port_names.is_empty() {
+                Vec::clone(&names)
+            } else {
+                config.port_names.clone()
+            },
             ports: names,
+            plan: Arc::new(plan.clone()),
             owners,
             frames_total,
             since_ns: now_ns,

@@ -13,11 +13,20 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
 
 /// Words as a sentence lists them: `a, b and c`; of many the first few.
 pub fn and(words: &[&str]) -> String {
+    listed(words, "and")
+}
+
+/// Words to choose from: `a, b or c`; of many the first few.
+pub fn or(words: &[&str]) -> String {
+    listed(words, "or")
+}
+
+fn listed(words: &[&str], last_of: &str) -> String {
     const SHOWN_MAX: usize = 8;
     match words {
         [] => "none".into(),
         [only] => (*only).into(),
-        [first @ .., last] if words.len() <= SHOWN_MAX => format!("{} and {last}", first.join(", ")),
+        [first @ .., last] if words.len() <= SHOWN_MAX => format!("{} {last_of} {last}", first.join(", ")),
         _ => format!("{} and {} more", words[..SHOWN_MAX].join(", "), words.len() - SHOWN_MAX),
     }
 }

@@ -8,8 +8,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weir_core::shaper::tbf::TbfConfig;
-use weir_path::classes::Classes;
 use weir_path::end::End;
 use weir_path::worker::Worker;
 use weir_port::link::Link;
@@ -143,23 +141,6 @@ impl Part {
         self.path.collect(index, now_ns);
         let (End { port, .. }, frames) = self.path.end_mut(index);
         port.retake(frames)
-    }
-
-    /// Changes the limits of what leaves by a port, computed from the present ones; nothing that waits is touched.
-    pub fn set_limits(
-        &mut self,
-        port: usize,
-        change: impl FnOnce(Option<TbfConfig>) -> Result<Option<TbfConfig>, String>,
-        now_ns: u64,
-    ) -> Result<(), String> {
-        let before = self.path.egress(port).and_then(|queue| queue.shaping.limits().copied());
-        self.path.set_limits(port, change(before)?, now_ns).map_err(|error| error.to_string())
-    }
-
-    /// Shapes all that leaves from here by these classes from now on; nothing that waits is lost.
-    pub fn set_classes(&mut self, classes: &Arc<Classes>, now_ns: u64) {
-        let ports: Vec<_> = self.path.between().egress.queues().iter().map(|queue| queue.port).collect();
-        ports.into_iter().for_each(|port| self.path.set_classes(port, classes, now_ns));
     }
 }
 

@@ -14,6 +14,8 @@
 //! A direction is known by the port where it ends: there is one for each. The sums are exact only if all parts stand still while they
 //! report: [`crate::crew`] sees to that.
 
+use std::sync::Arc;
+
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
 use weir_path::crossing::Crossing;
@@ -21,6 +23,7 @@ use weir_path::end::{End, Gone};
 use weir_path::intake::Intake;
 use weir_path::landings::Landings;
 use weir_path::owners::Owners;
+use weir_path::plan::Plan;
 use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_path::worker::Worker;
 use weir_port::port::Port;
@@ -188,6 +191,10 @@ pub struct Constants {
     pub ports: Vec<String>,
     /// Which worker owns what of it.
     pub owners: Owners,
+    /// What it came up as.
+    pub plan: Arc<Plan>,
+    /// What the tables of its file call its ports.
+    pub port_names: Vec<String>,
     /// Frames of packet memory.
     pub frames_total: u64,
     /// When it came up.
@@ -405,13 +412,16 @@ mod tests {
     }
 
     fn snapshot(kind: Kind, names: &[&str], frames_total: u64, parts: Vec<PartReport>) -> Snapshot {
-        let ports = names.iter().map(|name| name.to_string()).collect();
+        let ports: Vec<String> = names.iter().map(|name| name.to_string()).collect();
         let eye = Eye::new().unwrap().0;
+        let (plan, port_names) = (Arc::default(), ports.clone());
         let constants = Constants {
             name: "office".into(),
             kind,
             ports,
             owners: Owners::default(),
+            plan,
+            port_names,
             frames_total,
             since_ns: 0,
             eye,

@@ -1,8 +1,8 @@
-//! A place where the workers of a datapath stand still, so that their counters are copied as of one moment.
+//! A place where the workers of a datapath stand still, so that their counters are copied as of one moment, or all of them change at once.
 //!
-//! Rule: nobody copies before all have come, and nobody goes on before all have copied. Who has come has packets to move: where
-//! another does not come soon, because it takes its queues over or has just ended, all go on, nothing is copied, and whoever asked
-//! asks again (`crew.rs`).
+//! Rule: nobody copies before all have come, and nobody goes on before all have copied. A change is checked by all before the first
+//! changes. Who has come has packets to move: where another does not come soon, because it takes its queues over or has just ended, all
+//! go on, nothing is copied or changed, and whoever asked asks again (`crew.rs`).
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
@@ -40,6 +40,12 @@ impl Standstill {
         let copied = copy();
         self.meet(2 * self.workers)?;
         Ok(copied)
+    }
+
+    /// Waits after a copy until all have done what that led to. Whether a copy was made is the same for all; one that is slow here is not
+    /// waited for, and does it all the same.
+    pub fn leave_together(&self) {
+        let _ = self.meet(3 * self.workers);
     }
 
     fn meet(&self, arrivals: usize) -> Result<(), Missed> {
@@ -88,6 +94,26 @@ mod tests {
                     });
                 }
             });
+        }
+    }
+
+    #[test]
+    fn nobody_changes_before_all_have_checked() {
+        for _ in 0..200 {
+            let together = Standstill::new(3);
+            let (checked, changed) = (AtomicU32::new(0), AtomicU32::new(0));
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        if together.copy(|| checked.fetch_add(1, Ordering::SeqCst)).is_ok() {
+                            assert_eq!(checked.load(Ordering::SeqCst), 3);
+                            changed.fetch_add(1, Ordering::SeqCst);
+                            together.leave_together();
+                        }
+                    });
+                }
+            });
+            assert!([0, 3].contains(&changed.load(Ordering::SeqCst)), "all or none");
         }
     }
 

@@ -12,17 +12,16 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use weir_core::shaper::tbf::TbfConfig;
+use weir_path::shape::PortShape;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::port::Port;
 use weir_port::prepared::PreparedPort;
 use weir_port::view::Pair;
 use weir_port::{Doing, sys};
 
-use crate::classes::Classes;
 use crate::clock::now_ns;
 use crate::idle::{Idle, Rest, wake_cost_ns};
 use crate::part::Part;
@@ -39,10 +38,10 @@ const DRAIN_NS_CUT: u64 = 50_000_000;
 pub enum Request {
     /// Copies of the counters, while all workers of the datapath stand still.
     Stat(Sender<Result<Result<PartReport, String>, Missed>>, Arc<Standstill>),
-    /// New limits for one direction, computed from the present ones.
-    SetLimits(usize, Change, Sender<Result<(), String>>),
-    /// Classes for all directions, which take effect at once.
-    SetClasses(Arc<Classes>, Sender<()>),
+    /// How what leaves by each port is shaped, of those whose egress queues are with this worker.
+    Shapes(Sender<Vec<PortShape>>),
+    /// Shape what leaves by ports otherwise, all workers together.
+    Reshape(Arc<Reshape>, Sender<Result<(), Missed>>),
     /// The interface of this port went down.
     NoteDown(usize),
     /// The interface of this port has come up again: own it anew.
@@ -61,8 +60,46 @@ pub enum Request {
     Stop,
 }
 
-/// How a direction's limits are to change.
-pub type Change = Box<dyn FnOnce(Option<TbfConfig>) -> Result<Option<TbfConfig>, String> + Send>;
+/// A change of how what leaves by ports is shaped. All workers get the same, each changes what is its own, and all or none do.
+pub struct Reshape {
+    shapes: Vec<PortShape>,
+    /// Whether it is only checked.
+    is_trial: bool,
+    together: Standstill,
+    refused: Mutex<Option<(usize, String)>>,
+}
+
+impl Reshape {
+    /// A change for so many workers.
+    pub fn new(shapes: Vec<PortShape>, is_trial: bool, workers: usize) -> Reshape {
+        Reshape { shapes, is_trial, together: Standstill::new(workers), refused: Mutex::default() }
+    }
+
+    /// This worker's share of it, between two passes.
+    fn carry_out(&self, part: &mut Part, now_ns: u64) -> Result<(), Missed> {
+        self.together.copy(|| {
+            if let Err(why) = part.path.check_shapes(&self.shapes) {
+                self.lock().get_or_insert(why);
+            }
+        })?;
+        // All have checked, and all know of a refusal.
+        let is_refused = self.lock().is_some();
+        if !self.is_trial && !is_refused {
+            part.path.reshape(&self.shapes, now_ns).expect("it was checked, and nothing has changed since");
+        }
+        self.together.leave_together();
+        Ok(())
+    }
+
+    /// The first port that cannot be so, and why; known when all workers have answered.
+    pub fn refused(&self) -> Option<(usize, String)> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(usize, String)>> {
+        self.refused.lock().expect("nobody panics while refusing")
+    }
+}
 
 /// The way to a worker: put a request in its mailbox and wake it.
 #[derive(Clone)]
@@ -172,12 +209,11 @@ fn answer(part: &mut Part, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
                 let copy = || PartReport::new(part, stats, now).map_err(|error| error.to_string());
                 let _ = reply.send(together.copy(copy));
             }
-            Request::SetLimits(direction, change, reply) => {
-                let _ = reply.send(part.set_limits(direction, change, now));
+            Request::Shapes(reply) => {
+                let _ = reply.send(part.path.shapes());
             }
-            Request::SetClasses(classes, reply) => {
-                part.set_classes(&classes, now);
-                let _ = reply.send(());
+            Request::Reshape(reshape, reply) => {
+                let _ = reply.send(reshape.carry_out(part, now));
             }
             Request::NoteDown(port) => part.note_down(port),
             Request::Retake(port) => {

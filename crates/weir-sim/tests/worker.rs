@@ -249,7 +249,7 @@ fn classes_change_under_load_and_nothing_is_lost_or_overtakes() {
             let changed = bench.worker.set_limits(1, Some(limits(10_000 + change * 500)), now_ns);
             changed.unwrap();
         } else {
-            bench.worker.set_classes(1, &trees[change as usize % 3], now_ns);
+            bench.worker.set_classes(1, Some(&trees[change as usize % 3]), now_ns);
         }
         bench.now_ns += MS;
     }

@@ -122,7 +122,7 @@ fn shape(classes: Classes, frame: &[u8]) {
     let size = Size { flows: 2, packets_max: 64, quantum_bytes: 1518 };
     let mut shaping = Shaping::new(size, None, 0).expect("no limits");
     POOL.with_borrow_mut(|pool| {
-        shaping.set_classes(Arc::new(classes), pool, 1, |_, _| panic!("nothing waits"))
+        shaping.set_classes(Some(Arc::new(classes)), pool, 1, |_, _| panic!("nothing waits"))
     });
     let class = shaping.class_of(0, frame);
     assert!(class == FREE || class < shaping.classes_max());

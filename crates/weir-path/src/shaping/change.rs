@@ -1,8 +1,10 @@
 //! How a direction's classes are changed while packets wait in them.
 //!
-//! In this order: packets are taken out of the old classes, each flow's in its order; the tree is changed, or made; books of
-//! classes that are gone are kept; packets are put where the new filters say. It takes some microseconds a class and less a
-//! packet, during which the worker does nothing else.
+//! In this order: packets are taken out of the old classes, each flow's in its order; the tree is changed, or made, or gives way to one
+//! class; books of classes that are gone are kept; packets are put where the new filters say. It takes some microseconds a class and
+//! less a packet, during which the worker does nothing else.
+//!
+//! [`Shaping::check`] says beforehand what could not be kept, so that a change of several ports is made whole or not at all.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +17,8 @@ use weir_core::shaper::backlog::Refused;
 use weir_core::shaper::cbq::{Cbq, CbqConfig, CbqMeter, EWMA_LOG, EWMA_LOG_MAX};
 use weir_core::shaper::class::Class;
 use weir_core::shaper::htb::{Htb, HtbConfig, HtbMeter};
-use weir_core::shaper::tree::{LeafConfig, Meter, Tree, TreeSize};
+use weir_core::shaper::tbf::TbfConfig;
+use weir_core::shaper::tree::{DEPTH_MAX, LeafConfig, Meter, PRIORITIES, Tree, TreeError, TreeSize};
 use weir_ring::pool::Pool;
 
 use super::{Shaping, Sharing, class_size};
@@ -69,16 +72,59 @@ fn cbq(class: &ClassConfig, mtu_bytes: u64) -> CbqConfig {
 }
 
 impl Shaping {
-    /// Shapes by these classes from now on; nothing that waits is lost or reordered within its flow. Tells where each packet
-    /// came from, and its new class.
+    /// Whether these limits and classes can be kept, where packets are as long as they are here.
+    ///
+    /// # Errors
+    /// What cannot be kept.
+    pub fn check(&self, limits: Option<&TbfConfig>, classes: Option<&Classes>) -> Result<(), String> {
+        limits.map_or(Ok(()), TbfConfig::check).map_err(|error| error.to_string())?;
+        let Some(Classes { kind, classes, .. }) = classes else { return Ok(()) };
+        for (place, class) in classes.iter().enumerate() {
+            let meter = match kind {
+                Kind::Htb => htb(class, self.packet_bytes_max).check().map_err(|error| error.to_string()),
+                Kind::Cbq => cbq(class, self.packet_bytes_max).check().map_err(|error| error.to_string()),
+            };
+            let fits = check_place(classes, place).map_err(|error| error.to_string());
+            meter.and(fits).map_err(|why| format!("class \"{}\": {why}", class.name))?;
+        }
+        Ok(())
+    }
+
+    /// Shapes by these classes from now on, or by the limits alone; nothing that waits is lost or reordered within its flow. Tells where
+    /// each packet came from, and its new class.
     pub fn set_classes(
         &mut self,
-        classes: Arc<Classes>,
+        classes: Option<Arc<Classes>>,
         pool: &mut Pool,
         now_ns: u64,
         mut each: impl FnMut(&Meta, usize),
     ) {
         let waiting = self.take_all();
+        match classes {
+            Some(classes) => self.share(classes, now_ns),
+            None => self.end_sharing(now_ns),
+        }
+        self.set_link(now_ns);
+        self.set_gather();
+        self.put_all(waiting, pool, &mut each);
+    }
+
+    /// Makes the shaper, in which nothing waits, one class.
+    fn end_sharing(&mut self, now_ns: u64) {
+        if self.tree.is_none() {
+            return;
+        }
+        self.retire_shaper();
+        if let Some(free) = self.tree.take() {
+            self.retired.merge(free.free.account());
+        }
+        let class = Class::new(class_size(self.size), self.limits, now_ns);
+        self.shaper = Shaper::Class(Box::new(class.expect("limits are checked before they are taken")));
+        self.packets_share = self.size.packets_max as u64;
+    }
+
+    /// Makes the shaper, in which nothing waits, the tree of these classes.
+    fn share(&mut self, classes: Arc<Classes>, now_ns: u64) {
         let old = match (&self.tree, &self.shaper, classes.kind) {
             (Some(tree), Shaper::Htb(_), Kind::Htb) | (Some(tree), Shaper::Cbq(_), Kind::Cbq) => {
                 Old::of(&tree.classes, &tree.numbers)
@@ -113,9 +159,6 @@ impl Shaping {
         let leaves = leaves.iter().flatten().count() + 1;
         self.packets_share = (self.size.packets_max / leaves).max(1) as u64;
         self.tree = Some(Sharing { classes, numbers, free, free_is_next: false });
-        self.set_link(now_ns);
-        self.set_gather();
-        self.put_all(waiting, pool, &mut each);
     }
 
     /// What the leaf of a class is made with; none for an inner class.
@@ -227,6 +270,31 @@ impl Shaping {
             }
         }
     }
+}
+
+/// Whether a class of a list can be where it stands.
+fn check_place(classes: &[ClassConfig], place: usize) -> Result<(), TreeError> {
+    let ClassConfig { parent, quantum_bytes, leaf, .. } = &classes[place];
+    if *quantum_bytes == 0 {
+        return Err(TreeError::Quantum);
+    }
+    if leaf.is_some_and(|leaf| usize::from(leaf.priority) >= PRIORITIES) {
+        return Err(TreeError::Priority);
+    }
+    let (mut depth, mut next) = (0, *parent);
+    while let Some(above) = next {
+        // Each stands behind its parent, so the row ends.
+        let above = classes.get(above).filter(|_| above < place).ok_or(TreeError::NoSuchClass)?;
+        if above.leaf.is_some() {
+            return Err(TreeError::ParentIsLeaf);
+        }
+        depth += 1;
+        if depth > DEPTH_MAX {
+            return Err(TreeError::TooDeep);
+        }
+        next = above.parent;
+    }
+    Ok(())
 }
 
 /// The classes there were, by name.

@@ -109,7 +109,7 @@ proptest! {
                 }
                 Step::Change(file) => {
                     let before = shaping.held();
-                    shaping.set_classes(Arc::clone(&files[file]), &mut pool, now_ns, |_, _| ());
+                    shaping.set_classes(Some(Arc::clone(&files[file])), &mut pool, now_ns, |_, _| ());
                     prop_assert_eq!(shaping.held(), before);
                 }
             }
@@ -129,7 +129,7 @@ fn a_class_that_stays_keeps_its_bucket_its_books_and_its_number() {
     let mut pool = pool();
     let [first, other, ..] = files();
     let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
-    shaping.set_classes(Arc::clone(&first), &mut pool, 0, |_, _| ());
+    shaping.set_classes(Some(Arc::clone(&first)), &mut pool, 0, |_, _| ());
     let (b, delivered) = (shaping.default_class(), |shaping: &Shaping| {
         shaping.rows(0).iter().find(|row| row.name == "b").unwrap().account.delivered.packets
     });
@@ -149,7 +149,7 @@ fn a_class_that_stays_keeps_its_bucket_its_books_and_its_number() {
     let burst = drain(&mut shaping, &mut pool);
     assert!((180..210).contains(&burst), "{burst}");
     for file in [&other, &first, &other] {
-        shaping.set_classes(Arc::clone(file), &mut pool, 0, |_, _| ());
+        shaping.set_classes(Some(Arc::clone(file)), &mut pool, 0, |_, _| ());
         assert_eq!((shaping.default_class(), delivered(&shaping)), (b, burst));
         assert_eq!(drain(&mut shaping, &mut pool), 0, "a change is no second burst");
     }
@@ -166,7 +166,7 @@ fn a_class_that_stays_keeps_its_bucket_its_books_and_its_number() {
 fn what_is_free_passes_a_full_class_and_takes_turns_with_the_rest() {
     let mut pool = pool();
     let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
-    shaping.set_classes(Arc::clone(&files()[1]), &mut pool, 0, |_, _| ());
+    shaping.set_classes(Some(Arc::clone(&files()[1])), &mut pool, 0, |_, _| ());
     for number in 0..63 {
         take_in(&mut shaping, &mut pool, 5, number, 0);
     }
@@ -219,7 +219,7 @@ fn a_burst_is_the_same_for_long_packets() {
             let mut shaping = Shaping::new(SIZE, limits, 0).unwrap();
             let note = |shaping: &mut Shaping| shaping.set_packet_bytes_max(LONG_BYTES.into(), 0);
             is_known_first.then(|| note(&mut shaping));
-            shaping.set_classes(classes(&text), &mut pool, 0, |_, _| ());
+            shaping.set_classes(Some(classes(&text)), &mut pool, 0, |_, _| ());
             (!is_known_first).then(|| note(&mut shaping));
             for number in 0..40 {
                 let mut packet = packet(&mut pool, 1, number, 0, 0);
@@ -248,7 +248,7 @@ fn codel_knows_how_long_packets_are() {
     for (standing, is_dropped) in [(1, false), (2, true)] {
         let mut pool = Pool::new(FrameMemory::new(300, 4096).unwrap());
         let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
-        shaping.set_classes(classes(text), &mut pool, 0, |_, _| ());
+        shaping.set_classes(Some(classes(text)), &mut pool, 0, |_, _| ());
         shaping.set_packet_bytes_max(LONG_BYTES.into(), 0);
         let mut dropped = 0;
         for number in 0..50 {

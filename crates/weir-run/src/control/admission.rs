@@ -1,6 +1,6 @@
 //! Who may come to the control socket, what for, and how many at once.
 //!
-//! Rule: root may change a wire, everybody may read its counters. Root always finds a place, and no user can take those of the
+//! Rule: root may change a wire and see its file, everybody may read its counters. Root always finds a place, and no user can take those of the
 //! others. What root may keep a worker busy with others may not: all of them together are told counters that are up to
 //! [`FRESH_NS`] old, so that workers stand still for their sake a few times a second at most, however often they ask.
 //!
@@ -35,7 +35,9 @@ pub fn admits(present: impl Iterator<Item = u32>, user: u32) -> bool {
 pub fn allows(command: &Command, user: u32) -> bool {
     match command {
         Command::Stat => true,
-        Command::Set(_) | Command::SetClasses(_) | Command::Stop => user == ROOT,
+        Command::Show | Command::Set(_) | Command::SetClasses(_) | Command::Apply(_) | Command::Stop => {
+            user == ROOT
+        }
     }
 }
 

@@ -11,7 +11,6 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -19,11 +18,9 @@ use weir_port::lock::Lock;
 use weir_port::{directory, sys};
 
 use super::admission::{ROOT, Recent, admits, allows};
-use super::{Command, DIRECTORY, FILE_BYTES_MAX, SetClasses, VERSION};
-use crate::classes;
+use super::{Command, DIRECTORY, FILE_BYTES_MAX, VERSION, changes};
 use crate::clock::now_ns;
 use crate::crew::Crew;
-use crate::datapath::Kind;
 
 /// How long a client may take to ask, and to read the answer.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -234,34 +231,11 @@ fn perform(
             stop();
             Ok("null".into())
         }
-        Command::Set(set) => {
-            check_direction(set.direction, crew.kind(), crew.ports().len())?;
-            crew.set_limits(set.direction, Box::new(move |present| set.apply(present)))?;
-            Ok("null".into())
-        }
-        Command::SetClasses(SetClasses { file, text }) => {
-            // Read on this thread: the workers have packets to move.
-            let (Kind::Wire, [first, second]) = (crew.kind(), crew.ports()) else {
-                return Err("a topology has classes for each port, in its own file: change them there".into());
-            };
-            let classes = classes::read(&file, &text, [first.as_str(), second.as_str()])?;
-            crew.set_classes(&Arc::new(classes))?;
-            Ok("null".into())
-        }
+        Command::Show => changes::running(crew),
+        Command::Set(set) => changes::set(crew, &set),
+        Command::SetClasses(classes) => changes::set_classes(crew, &classes),
+        Command::Apply(file) => changes::apply(crew, &file),
     }
-}
-
-/// Whether there is such a direction; there is one for each port.
-fn check_direction(direction: usize, kind: Kind, ports: usize) -> Result<(), String> {
-    if direction < ports {
-        return Ok(());
-    }
-    Err(match kind {
-        Kind::Wire => format!("there is no direction {direction}: 0 is there, 1 is back"),
-        Kind::Topology => {
-            format!("there is no direction {direction}: the {ports} ports have one each, from 0 on")
-        }
-    })
 }
 
 /// Whether a wire listens there. One that was just killed still seems to, until the kernel has taken its sockets apart; it gets some

@@ -83,15 +83,3 @@ fn what_is_no_request_is_answered_so() {
     drop(theirs);
     assert!(!client.goes_on(&mut |_, _| panic!("nobody asked")), "it has gone");
 }
-
-#[test]
-fn there_is_a_direction_for_each_port() {
-    let check = |direction, kind, ports| {
-        check_direction(direction, kind, ports).unwrap_or_else(|why| panic!("{why}"))
-    };
-    (0..2).for_each(|direction| check(direction, Kind::Wire, 2));
-    (0..3).for_each(|direction| check(direction, Kind::Topology, 3));
-    let why = |kind, ports| check_direction(3, kind, ports).unwrap_err();
-    assert_eq!(why(Kind::Wire, 2), "there is no direction 3: 0 is there, 1 is back");
-    assert_eq!(why(Kind::Topology, 3), "there is no direction 3: the 3 ports have one each, from 0 on");
-}

@@ -166,7 +166,7 @@ fn a_change_that_is_not_known_is_refused_and_the_version_named() {
     assert!(serde_json::from_str::<Command>(r#"{"set": {"direction": 0, "colour": 1}}"#).is_err());
     let old = json!({"error": "not a request: unknown field `colour`"});
     let why = refused(&old);
-    assert!(why.contains("another version of weir (its protocol is 1, this one's 2)"), "{why}");
+    assert!(why.contains("another version of weir (its protocol is 1, this one's 3)"), "{why}");
     let same = json!({"error": "not a request: really", "version": VERSION});
     assert_eq!(refused(&same), "not a request: really");
     assert_eq!(refused(&json!({"error": "a rate of 0 passes nothing"})), "a rate of 0 passes nothing");

@@ -1,12 +1,14 @@
-//! What would change: one limit as it is, beside what a file wants of it.
+//! What would change: one limit as it is, beside what a file wants of it; and so a running plan ([`plan`]).
 //!
 //! Rule: two that behave alike are alike, whatever the order in which a file names their classes. Nothing here looks at the machine, so
 //! what is shown is what is done.
 
-use std::collections::BTreeMap;
+pub mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use weir_core::classify::{Conditions, Target};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
@@ -26,7 +28,7 @@ pub struct LimitNow<'a> {
 }
 
 /// What becomes of one limit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitChange {
     /// In a word.
     pub action: Action,
@@ -35,7 +37,7 @@ pub struct LimitChange {
 }
 
 /// The ways in which a limit changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// There is none yet.
@@ -49,7 +51,7 @@ pub enum Action {
 }
 
 /// One value that changes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueChange {
     /// What it is.
     pub what: String,
@@ -62,14 +64,7 @@ pub struct ValueChange {
 /// What changes where a limit is to be as `asked`; `None` if it is so already.
 pub fn compare(now: Option<LimitNow>, asked: &Asked) -> Option<LimitChange> {
     let before = now.map(|now| values(&Asked::of(now.record))).unwrap_or_default();
-    let after = values(asked);
-    let keys: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let changes = keys.into_iter().filter(|key| before.get(key) != after.get(key)).map(|key| ValueChange {
-        what: key.text.clone(),
-        before: before.get(key).map(Value::to_string),
-        after: after.get(key).map(Value::to_string),
-    });
-    let values: Vec<_> = changes.collect();
+    let values = changed(&before, &values(asked));
     let action = match now {
         None => Action::Set,
         Some(_) if !values.is_empty() => Action::Change,
@@ -78,6 +73,17 @@ pub fn compare(now: Option<LimitNow>, asked: &Asked) -> Option<LimitChange> {
         Some(_) => return None,
     };
     Some(LimitChange { action, values })
+}
+
+/// What is other, from what to what.
+fn changed(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>) -> Vec<ValueChange> {
+    let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let changes = keys.into_iter().filter(|key| before.get(key) != after.get(key)).map(|key| ValueChange {
+        what: key.text.clone(),
+        before: before.get(key).map(Value::to_string),
+        after: after.get(key).map(Value::to_string),
+    });
+    changes.collect()
 }
 
 impl LimitChange {
@@ -172,19 +178,23 @@ fn values(asked: &Asked) -> BTreeMap<Key, Value> {
 
 /// A class in words: `100mbit to 150mbit below link, burst 100kb, priority 1`.
 fn class_text(classes: &ClassesAsked, class: &ClassAsked) -> String {
-    let ClassAsked { parent, rate, ceil, burst_bytes, cburst_bytes, priority, .. } = class;
+    let &ClassAsked { parent, rate, ceil, burst_bytes, cburst_bytes, priority, .. } = class;
+    let parent = parent.and_then(|place| classes.classes.get(place)).map(|parent| parent.name.as_str());
+    class_head(parent, [rate, ceil], [burst_bytes, cburst_bytes], priority)
+}
+
+/// What every class has in words, but for what is so by default: its parent, rate and ceiling, the burst of each, and priority.
+fn class_head(parent: Option<&str>, [rate, ceil]: [Rate; 2], bursts: [u64; 2], priority: u8) -> String {
     let mut text = if ceil == rate { rate.to_string() } else { format!("{rate} to {ceil}") };
-    if let Some(parent) = parent.and_then(|place| classes.classes.get(place)) {
-        text += &format!(" below {}", parent.name);
+    if let Some(parent) = parent {
+        text += &format!(" below {parent}");
     }
-    let is_default = |rate: Rate, bytes| crate::limits::burst_bytes_default(rate) == bytes;
-    if !is_default(*rate, *burst_bytes) {
-        text += &format!(" burst {}", size_text(*burst_bytes));
+    for (what, rate, bytes) in [("burst", rate, bursts[0]), ("cburst", ceil, bursts[1])] {
+        if crate::limits::burst_bytes_default(rate) != bytes {
+            text += &format!(" {what} {}", size_text(bytes));
+        }
     }
-    if !is_default(*ceil, *cburst_bytes) {
-        text += &format!(" cburst {}", size_text(*cburst_bytes));
-    }
-    if *priority > 0 {
+    if priority > 0 {
         text += &format!(" priority {priority}");
     }
     text

@@ -1,10 +1,12 @@
-//! `weir apply`: brings the limits of a topology file about, all or none.
+//! `weir apply`: brings a topology file about, all of it or nothing: its limits in place, and what its ports are to be that `weir up` runs.
 //!
 //! ```text
 //! read      the file, all of it                                                       what is wrong: nothing is touched
+//! ask       whoever runs its ports what would change (`apply/ports.rs`)               what cannot change live: nothing is touched
 //! find      the interfaces, and hold both ends of each                                what is missing: nothing is touched
 //! compare   each limit with what is there, as setting it would look at it first       what is refused: nothing is touched
 //! set       one after the other                                                       what fails: those before are put back
+//! change    all ports that run, in one step                                           what fails: the limits are put back
 //! ```
 //!
 //! Rule: what no table of the file names is not touched. Killed half-way, it leaves limits that are set and perhaps one that is half made,
@@ -12,6 +14,8 @@
 //!
 //! Owner: the kernel, under the holds of all ends, so that two commands come one after the other. Limits: a file is as wide as a network
 //! namespace and what can be reached from it by a pair or a process.
+
+mod ports;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,19 +33,24 @@ use weir_run::limits::burst_bytes_default;
 use weir_run::topology::diff::{LimitChange, LimitNow, compare};
 use weir_run::topology::{LimitWanted, Topology};
 
+use self::ports::Ports;
 use super::limit::say_what_is_not_expected;
 use super::ways::{Target, Ways};
 use crate::{Failure, Outcome, human, output, text};
 
-/// Set the limits of a file, as they are there, under load and without loss: all of them or none.
+/// Make limits, and ports that are up, what a file says, under load and without loss: all of it or nothing.
 ///
 /// It says what it sets (+) and changes (~), and does no more than that: what the file does not name stays, and a second time nothing is
 /// left to do. What can be known first is: interfaces that are missing, queues of others, classes that do not fit. If one limit fails all
 /// the same, those before it are put back as they were.
+///
+/// Ports must be up: `weir up` of the file before. What leaves by them changes live: rates, bursts, queues, classes and filters, of all ports
+/// at once. What waits stays, and no flow is reordered. For other ports, bridges, routers or links run `weir down` and `weir up`.
 #[derive(clap::Args)]
 #[command(after_help = concat!("Examples:
   weir apply weir.toml --dry-run     what it would do
   weir apply weir.toml
+  weir apply gateway.toml            after `weir up gateway.toml`, and an edit
   weir down weir.toml                remove its limits
   weir show > weir.toml              the limits that there are, as a file
 
@@ -60,30 +69,28 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
     let topology = read(&arguments.file)?;
-    if topology.plan.is_some() {
-        let file = arguments.file.display();
-        return Err(Failure::usage(format!(
-            "{file} has ports, which `weir apply` cannot carry, as it ends when the limits are set: use `weir up {file}`"
-        )));
-    }
+    let ports = Ports::check(&topology, &arguments.file)?;
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: format!("applying {}", arguments.file.display()) }.into());
     }
-    bring_about(&topology, arguments.dry_run, !arguments.json, |tasks, skipped| match arguments.json {
-        true => output::print_line(to_json(arguments, tasks, skipped)),
-        false => output::print_line(sum(arguments, tasks)),
+    bring_about(&topology, &ports, arguments.dry_run, !arguments.json, |tasks, skipped| {
+        match arguments.json {
+            true => output::print_line(to_json(arguments, &ports, tasks, skipped)),
+            false => output::print_line(sum(arguments, &ports, tasks)),
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Sets the limits in place of a file, and says which those are.
 pub fn set(topology: &Topology) -> Result<(), Failure> {
-    bring_about(topology, false, true, |_, _| Ok(()))
+    bring_about(topology, &Ports::default(), false, true, |_, _| Ok(()))
 }
 
-/// Finds, holds, compares and, unless it is a `dry_run`, sets; `told` is called at the end with what there was to do.
+/// Finds, holds, compares and, unless it is a `dry_run`, sets and changes; `told` is called at the end with what there was to do.
 fn bring_about(
     topology: &Topology,
+    ports: &Ports,
     dry_run: bool,
     is_shown: bool,
     told: impl FnOnce(&[Task], &[&LimitWanted]) -> Result<(), Failure>,
@@ -97,10 +104,11 @@ fn bring_about(
     };
     let tasks = tasks(topology, &found)?;
     if is_shown {
+        ports.show()?;
         show(&tasks, &skipped)?;
     }
     if !dry_run {
-        carry_out(&tasks)?;
+        carry_out(&tasks, ports)?;
     }
     told(&tasks, &skipped)
 }
@@ -183,8 +191,8 @@ fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<V
     if told.is_empty() { Ok(tasks) } else { Err(told.join("\nweir: ").into()) }
 }
 
-/// Sets all that changes, or puts back what was set.
-fn carry_out(tasks: &[Task]) -> Result<(), Failure> {
+/// Sets all that changes, then changes the ports; or puts back what was set.
+fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
     let changing: Vec<_> = tasks.iter().filter(|task| task.change.is_some()).collect();
     let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
     for (done, task) in changing.iter().enumerate() {
@@ -201,7 +209,10 @@ fn carry_out(tasks: &[Task]) -> Result<(), Failure> {
             Err(error) => return Err(put_back(&changing[..=done], &format!("{}: {error}", task.at))),
         }
     }
-    Ok(())
+    ports.apply().map_err(|failure| match changing.is_empty() {
+        true => failure,
+        false => put_back(&changing, &failure.message),
+    })
 }
 
 /// Puts limits back as they were, the last first; why, and what became of it.
@@ -247,19 +258,26 @@ fn show(tasks: &[Task], skipped: &[&LimitWanted]) -> Result<(), Failure> {
 }
 
 /// All in a line.
-fn sum(arguments: &Arguments, tasks: &[Task]) -> String {
+fn sum(arguments: &Arguments, ports: &Ports, tasks: &[Task]) -> String {
     let file = arguments.file.display();
+    let (all_ports, changed_ports) = ports.counts();
     let set = tasks.iter().filter(|task| task.change.is_some() && task.before.is_none()).count();
-    let changed = tasks.iter().filter(|task| task.change.is_some()).count() - set;
-    let same = tasks.len() - set - changed;
+    let changed = tasks.iter().filter(|task| task.change.is_some()).count() - set + changed_ports;
+    let same = all_ports + tasks.len() - set - changed;
     match (set + changed, arguments.dry_run) {
-        (0, _) => format!("nothing to change: {} as {file} says", human::plural(same as u64, "limit")),
+        (0, _) => {
+            let things = [(all_ports, "port"), (tasks.len(), "limit")];
+            let there =
+                things.iter().filter(|(number, what)| *number > 0 || (all_ports == 0 && *what == "limit"));
+            let there: Vec<_> = there.map(|(number, what)| human::plural(*number as u64, what)).collect();
+            format!("nothing to change: {} as {file} says", there.join(" and "))
+        }
         (_, true) => format!("nothing done: {set} to set, {changed} to change, {same} as {file} says"),
         (_, false) => format!("applied: {set} set, {changed} changed, {same} as before"),
     }
 }
 
-fn to_json(arguments: &Arguments, tasks: &[Task], skipped: &[&LimitWanted]) -> Value {
+fn to_json(arguments: &Arguments, ports: &Ports, tasks: &[Task], skipped: &[&LimitWanted]) -> Value {
     let limit = |task: &Task| {
         json!({
             "at": task.at,
@@ -273,6 +291,7 @@ fn to_json(arguments: &Arguments, tasks: &[Task], skipped: &[&LimitWanted]) -> V
     json!({
         "file": arguments.file.display().to_string(),
         "dry_run": arguments.dry_run,
+        "ports": ports.to_json(),
         "limits": tasks.iter().map(limit).collect::<Vec<_>>(),
         "skipped": skipped.iter().map(|wanted| target(wanted).label()).collect::<Vec<_>>(),
     })

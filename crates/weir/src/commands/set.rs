@@ -1,4 +1,4 @@
-//! `weir set`: changes a wire, or a limit in place, while it carries traffic.
+//! `weir set`: changes a wire, a port of a topology, or a limit in place, while it carries traffic.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,14 +9,19 @@ use weir_port::limit::Asked;
 use weir_port::limit::find::Seen;
 use weir_port::limit::record::{Direction, Record};
 use weir_run::classes;
-use weir_run::control::{self, Command, Control, SetClasses, ask};
+use weir_run::control::{self, Command, Control, Running, SetClasses, ask};
+use weir_run::datapath::Kind;
 use weir_run::limits::SetLimits;
+use weir_run::nearest::{and, did_you_mean, or};
 use weir_run::stats::{ClassStats, Snapshot};
 
 use super::wire::LimitArguments;
 use crate::{Failure, Outcome, names, output, text};
 
-/// Change the limits of a wire that is up, or of a limit in place; nothing is lost and nothing reordered.
+/// Change the limits of a wire or a topology that is up, or of a limit in place; nothing is lost and nothing reordered.
+///
+/// Of a topology it changes one port, of which it limits what leaves by it. What waits stays, and goes on at the new rate. The file of a
+/// topology is left as it is: `weir show NAME` prints what runs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir set veth-a --rate 100mbit
@@ -24,11 +29,15 @@ use crate::{Failure, Outcome, names, output, text};
   weir set veth-a --rate-back 20mbit        from B to A alone
   weir set run-4711 --rate 5mbit            a program's, while it runs
   weir set veth-a --classes office.toml     those of the same name stay
+  weir set gateway --port uplink --rate 50mbit   what leaves by a port
 
 One line says what was changed, from what to what.")]
 pub struct Arguments {
-    /// The name of the wire, the limit or the run, as `weir stat` shows it
+    /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it
     wire: String,
+    /// The port of a topology, by its interface or its name in the file
+    #[arg(long, value_name = "IFACE")]
+    port: Option<String>,
     #[command(flatten)]
     limit: LimitArguments,
     /// The new limit of the direction back; without it --rate is for both
@@ -38,7 +47,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { wire, limit, rate_back } = arguments;
+    let Arguments { wire, port, limit, rate_back } = arguments;
     text::check_limit_name(wire)?;
     if let Some(burst_bytes) = limit.burst {
         text::check_burst(burst_bytes)?;
@@ -46,16 +55,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
     // As when a wire is made: what is said of no direction in particular is for both.
     let both =
         limit.rate.is_some() || (rate_back.is_none() && (limit.burst.is_some() || limit.queue.is_some()));
-    let changes: Vec<_> = [(0, limit.rate, both), (1, rate_back.or(limit.rate), both || rate_back.is_some())]
-        .into_iter()
-        .filter(|(_, _, wanted)| *wanted)
-        .map(|(direction, rate, _)| SetLimits {
-            direction,
-            rate_bits_per_s: rate.map(Rate::bits_per_s),
-            burst_bytes: limit.burst,
-            queue_ns: limit.queue,
-        })
-        .collect();
+    let change = |direction, rate: Option<Rate>| SetLimits {
+        direction,
+        rate_bits_per_s: rate.map(Rate::bits_per_s),
+        burst_bytes: limit.burst,
+        queue_ns: limit.queue,
+    };
+    let mut changes = Vec::new();
+    changes.extend(both.then(|| change(0, limit.rate)));
+    changes.extend((both || rate_back.is_some()).then(|| change(1, rate_back.or(limit.rate))));
     if changes.is_empty() && limit.classes.is_none() {
         return Err(Failure::usage(
             "nothing to change: give --rate, --rate-back, --burst, --queue or --classes",
@@ -64,23 +72,26 @@ pub fn run(arguments: &Arguments) -> Outcome {
     // A wire listens; a limit has nobody who could.
     if !Control::path_of(wire).exists() {
         let limits = super::stat::limits(Some(wire))?;
-        return match limits.is_empty() {
-            true => Err(names::unknown(wire).into()),
-            false => set_in_place(&limits, arguments),
+        return match (limits.is_empty(), port) {
+            (true, _) => Err(names::unknown(wire).into()),
+            (false, None) => set_in_place(&limits, arguments),
+            (false, Some(_)) => {
+                Err(Failure::usage(format!("--port is for topologies, and {wire} is a limit in place")))
+            }
         };
     }
     // One of another version may count in another way, and yet be changed.
     let before = control::stat(wire);
-    if before.as_ref().is_ok_and(|snapshot| !snapshot.topologies.is_empty()) {
-        return Err(Failure::usage(format!(
-            "`weir set` changes wires and limits in place, and {wire} is a topology: change its file"
-        )));
+    let is_topology = before.as_ref().is_ok_and(|snapshot| !snapshot.topologies.is_empty());
+    if is_topology || port.is_some() {
+        let direction = direction(arguments, is_topology)?;
+        changes = vec![change(direction, limit.rate)];
     }
     if limit.queue.is_some() {
-        let shares = |class: &ClassStats| !class.classes.is_empty();
-        let has_classes = limit.classes.is_some()
-            || before.clone()?.wires.iter().any(|wire| wire.classes.iter().any(shares));
-        text::check_queue(limit.queue, has_classes)?;
+        let before = before.clone()?;
+        let directions = changes.iter().filter_map(|change| directions(&before).nth(change.direction));
+        let has_classes = directions.into_iter().any(|direction| !direction.classes.is_empty());
+        text::check_queue(limit.queue, has_classes || limit.classes.is_some())?;
     }
     let classes = match &limit.classes {
         Some(file) => Some(read_classes(&before.clone()?, file)?),
@@ -93,17 +104,55 @@ pub fn run(arguments: &Arguments) -> Outcome {
         ask(&Control::path_of(wire), &Command::SetClasses(classes))?;
     }
     let ways = |snapshot: &Snapshot| -> Vec<Way> {
-        let classes = snapshot.wires.iter().flat_map(|wire| &wire.classes);
-        classes.map(|class| Way::of_wire(class, limit.queue.is_some())).collect()
+        directions(snapshot).map(|class| Way::of_wire(class, limit.queue.is_some())).collect()
     };
     let [before, after] =
         [before, control::stat(wire)].map(|told| told.map_or(Vec::new(), |told| ways(&told)));
-    output::print_line(line("wire", wire, &before, &after, limit.classes.as_deref()))?;
+    let kind = if is_topology { Kind::Topology } else { Kind::Wire };
+    output::print_line(line(kind.noun(), wire, &before, &after, limit.classes.as_deref()))?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// The directions of a wire or a topology, in the order in which they are counted.
+fn directions(snapshot: &Snapshot) -> impl Iterator<Item = &ClassStats> {
+    snapshot.wires.iter().chain(&snapshot.topologies).flat_map(|path| &path.classes)
+}
+
+/// The direction that leaves by the port that was named.
+fn direction(
+    Arguments { wire, port, limit, rate_back }: &Arguments,
+    is_topology: bool,
+) -> Result<usize, Failure> {
+    let Running { ports, .. } = control::running(wire)?;
+    let interfaces: Vec<_> = ports.iter().map(|port| port.interface.as_str()).collect();
+    let Some(wanted) = port else {
+        return Err(Failure::usage(format!(
+            "{wire} is a topology, of which one port is set: give --port with {}, or change its file and `weir apply` it",
+            or(&interfaces)
+        )));
+    };
+    let used = [("--rate-back", rate_back.is_some()), ("--classes", limit.classes.is_some())];
+    if let Some((option, _)) = used.iter().find(|(_, is_used)| *is_used) {
+        return Err(Failure::usage(format!(
+            "{option} is not for one port: --rate limits what leaves by it, and its classes are in the file that `weir apply` takes"
+        )));
+    }
+    let by_name = ports.iter().position(|port| port.name == *wanted);
+    let place = by_name.or_else(|| interfaces.iter().position(|interface| interface == wanted));
+    let Some(place) = place else {
+        let known = ports.iter().map(|port| port.name.as_str()).chain(interfaces.iter().copied());
+        return Err(Failure::usage(format!(
+            "{wire} has no port {wanted}: its ports are {}{}",
+            and(&interfaces),
+            did_you_mean(wanted, known)
+        )));
+    };
+    // A wire counts its two directions by where they start.
+    Ok(if is_topology { place } else { Kind::Wire.exit_of(place) })
+}
+
 /// Changes the limits of one name, each way that there is one.
-fn set_in_place(limits: &[Seen], Arguments { wire, limit, rate_back }: &Arguments) -> Outcome {
+fn set_in_place(limits: &[Seen], Arguments { wire, limit, rate_back, .. }: &Arguments) -> Outcome {
     if limit.queue.is_some() {
         return Err(Failure::usage(format!("--queue is for wires, and {wire} is a limit in place")));
     }

@@ -1,4 +1,6 @@
-//! `weir show`: the limits in place that there are, as a topology file.
+//! `weir show`: the limits in place that there are, or what is up, as a topology file.
+//!
+//! Rule: what is printed is read again as what there is, so that applying it changes nothing.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -7,20 +9,26 @@ use weir_port::error::PortError;
 use weir_port::limit::find::Seen;
 use weir_port::limit::record::{Direction, Stage};
 use weir_port::netns::NetNs;
+use weir_run::control::{self, Control};
+use weir_run::limits::is_path_name;
 use weir_run::nearest::did_you_mean;
 use weir_run::topology::write::{LimitPlace, write};
 
-use crate::{Outcome, output};
+use crate::{Failure, Outcome, output};
 
-/// Show the limits in place that there are as a file, which `weir apply` takes and by which it changes nothing.
+/// Show the limits in place that there are, or a topology that is up, as a file, which `weir apply` takes and by which it changes nothing.
+///
+/// Of a topology, or a wire, it is what runs now, also after `weir set` and `weir apply`. Classes stand in it, and the MACs that routers
+/// have.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir show > weir.toml
   weir show veth-a office      those of these interfaces or names
+  weir show gateway > now.toml what `weir up` runs under this name
 
 What a file cannot say (a limit that is open to be removed, half made, or out of sight from here) is a comment in it.")]
 pub struct Arguments {
-    /// Interfaces as `weir limit` takes them, or names of limits
+    /// Interfaces as `weir limit` takes them, or names of limits; or the name of one topology that is up
     #[arg(value_name = "DEV")]
     devices: Vec<String>,
 }
@@ -29,6 +37,13 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: "looking at limits".into() }.into());
+    }
+    if let [name] = &arguments.devices[..]
+        && is_path_name(name)
+        && Control::path_of(name).exists()
+    {
+        output::print(format_args!("{}", control::running(name)?.file))?;
+        return Ok(ExitCode::SUCCESS);
     }
     let seen = super::stat::limits(None)?;
     let mut places: Vec<LimitPlace> = Vec::new();
@@ -46,6 +61,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
         if !places.iter().any(|place| is_called(place, word)) {
             let known: BTreeSet<_> =
                 places.iter().flat_map(|place| [place.device.as_str(), &place.record.name]).collect();
+            if is_path_name(word) && Control::path_of(word).exists() {
+                return Err(Failure::usage(format!(
+                    "{word} is up, which is a file of its own: `weir show {word}`"
+                )));
+            }
             return Err(format!(
                 "there is no limit of {word} that a file could say: `weir stat` lists those there are{}",
                 did_you_mean(word, known)

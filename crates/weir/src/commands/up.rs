@@ -20,6 +20,7 @@ use crate::{Failure, Outcome, human};
 #[command(after_help = concat!("Examples:
   weir check office.toml && sudo weir up office.toml
   weir stat office                   in another terminal: what it does
+  weir apply office.toml             change it, after an edit
   weir down office.toml              end it
   systemctl start weir@office        as a service: examples/weir@.service
 
@@ -30,8 +31,9 @@ know, passes VLAN tags through and runs no spanning tree. A router answers
 ping, sends ICMP errors, and keeps a packet for 3 s while it asks for its
 neighbour. An interface that is down is waited for; one that vanishes
 is a port again when it is there, and what is bound for it meanwhile is
-dropped; a single wire ends. To change a file that is up: weir down, then
-weir up. Under systemd it says when it is up (Type=notify) and feeds the watchdog while its workers
+dropped; a single wire ends. `weir apply FILE` changes what leaves by the
+ports of a file that is up; anything else needs weir down, then weir up.
+Under systemd it says when it is up (Type=notify) and feeds the watchdog while its workers
 answer.
 With --workers what no link joins to the rest, such as each wire of many, is
 one worker's while there are as many; otherwise ports that a bridge or router
@@ -56,7 +58,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return Err(PortError::NotRoot { doing: format!("running {file}") }.into());
     }
     let (memory_bytes, cores) = arguments.machine.check(plan.ports.len())?;
-    let config = DatapathConfig { name: topology.name.clone(), plan, memory_bytes, workers: cores.len() };
+    let port_names = topology.ports.iter().map(|port| port.name.clone()).collect();
+    let config =
+        DatapathConfig { name: topology.name.clone(), plan, port_names, memory_bytes, workers: cores.len() };
     config.check().map_err(Failure::usage)?;
     apply::set(&topology)?;
     let counts = topology.counts().into_iter().filter(|(number, _)| *number > 0);

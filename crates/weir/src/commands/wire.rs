@@ -156,6 +156,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         text::limits(rate_back.or(limit.rate), limit.burst, limit.queue)?,
     ];
     let plan = wire_plan([first.clone(), second.clone()], limits, classes);
-    let config = DatapathConfig { name: name.clone(), plan, memory_bytes, workers: cores.len() };
+    let config = DatapathConfig {
+        name: name.clone(),
+        plan,
+        port_names: Vec::new(),
+        memory_bytes,
+        workers: cores.len(),
+    };
     carry(&config, &cores, &format!("wire {name} joins {first} and {second}"))
 }

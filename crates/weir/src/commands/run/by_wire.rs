@@ -63,7 +63,13 @@ impl Prepared {
         let read = |(name, text): &(String, String)| classes::read(name, text, enclosure::PORTS);
         let classes = file.map(read).transpose().map_err(Failure::usage)?.map(Arc::new);
         let plan = wire_plan(enclosure::PORTS.map(String::from), limits, classes);
-        let config = DatapathConfig { name: name.into(), plan, memory_bytes, workers: cores.len() };
+        let config = DatapathConfig {
+            name: name.into(),
+            plan,
+            port_names: Vec::new(),
+            memory_bytes,
+            workers: cores.len(),
+        };
         Ok(Prepared { config, rate: *rate, cores })
     }
 

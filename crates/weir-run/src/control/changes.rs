@@ -1,0 +1,137 @@
+//! What is changed of a running wire or topology on request, and what it is as a file.
+//!
+//! Rule: everything is checked before anything changes, here as far as values tell and then by all workers ([`Crew::reshape`]). One thread
+//! makes all changes, so what is computed from the present values holds until it is made.
+//!
+//! Owner: the thread that serves the control socket.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use weir_path::plan::PortPlan;
+use weir_path::shape::PortShape;
+
+use super::{ApplyFile, SetClasses};
+use crate::classes;
+use crate::crew::Crew;
+use crate::datapath::Kind;
+use crate::limits::SetLimits;
+use crate::topology::diff::LimitChange;
+use crate::topology::diff::plan::{Named, compare_plans};
+use crate::topology::{self, write};
+
+/// What runs, as a file and in names.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Running {
+    /// The file that it came to.
+    pub file: String,
+    /// Its ports, in their order.
+    pub ports: Vec<RunningPort>,
+}
+
+/// A port of what runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunningPort {
+    /// What the file's other tables call it.
+    pub name: String,
+    /// Its interface.
+    pub interface: String,
+}
+
+/// A port of a file that is applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedPort {
+    /// Its interface.
+    pub interface: String,
+    /// What changes; nothing where it is so already.
+    pub change: Option<LimitChange>,
+}
+
+/// What runs, as JSON of [`Running`].
+pub fn running(crew: &Crew) -> Result<String, String> {
+    let plan = crew.plan()?;
+    let names = crew.port_names();
+    let called: Vec<_> = names.iter().map(String::as_str).collect();
+    let file = write::plan::write(crew.name(), &called, &plan);
+    let port = |(name, port): (&String, &PortPlan)| RunningPort {
+        name: name.clone(),
+        interface: port.interface.clone(),
+    };
+    let running = Running { file, ports: names.iter().zip(&plan.ports).map(port).collect() };
+    serde_json::to_string(&running).map_err(|error| error.to_string())
+}
+
+/// Changes the limits of a direction, one of as many as there are ports.
+pub fn set(crew: &Crew, set: &SetLimits) -> Result<String, String> {
+    check_direction(set.direction, crew.kind(), crew.ports().len())?;
+    let port = crew.kind().exit_of(set.direction);
+    let PortPlan { limits, classes, .. } = crew.plan()?.ports.swap_remove(port);
+    crew.reshape(&[PortShape { port, limits: set.apply(limits)?, classes }], false)?;
+    Ok("null".into())
+}
+
+/// Shapes both directions of a wire by the classes of a file.
+pub fn set_classes(crew: &Crew, SetClasses { file, text }: &SetClasses) -> Result<String, String> {
+    let (Kind::Wire, [first, second]) = (crew.kind(), crew.ports()) else {
+        return Err(
+            "a topology has classes for each port, in its own file: change them there, and `weir apply` it"
+                .into(),
+        );
+    };
+    // Read on this thread: the workers have packets to move.
+    let classes = Some(Arc::new(classes::read(file, text, [first.as_str(), second.as_str()])?));
+    let ports = crew.plan()?.ports;
+    let shape =
+        |(port, of): (usize, &PortPlan)| PortShape { port, limits: of.limits, classes: classes.clone() };
+    crew.reshape(&ports.iter().enumerate().map(shape).collect::<Vec<_>>(), false)?;
+    Ok("null".into())
+}
+
+/// Makes what runs what a file says, all of it or nothing; what changes, for each port.
+pub fn apply(crew: &Crew, ApplyFile { text, is_trial }: &ApplyFile) -> Result<String, String> {
+    let wanted = topology::read(crew.name(), text, "", |path| Err(format!("{path} is not handed over")))
+        .map_err(|told| told.join("\n"))?;
+    let (Some(plan), true) = (&wanted.plan, wanted.name == crew.name()) else {
+        return Err(format!("that file is of no {} {}", crew.kind().noun(), crew.name()));
+    };
+    let running = crew.plan()?;
+    let names: Vec<_> = wanted.ports.iter().map(|port| port.name.clone()).collect();
+    let live =
+        compare_plans(Named { names: crew.port_names(), plan: &running }, Named { names: &names, plan })?;
+    crew.reshape(&live.shapes, *is_trial)?;
+    let ports = running.ports.into_iter().zip(live.changes);
+    let ports: Vec<_> =
+        ports.map(|(port, change)| AppliedPort { interface: port.interface, change }).collect();
+    Ok(json!(ports).to_string())
+}
+
+/// Whether there is such a direction; there is one for each port.
+fn check_direction(direction: usize, kind: Kind, ports: usize) -> Result<(), String> {
+    if direction < ports {
+        return Ok(());
+    }
+    Err(match kind {
+        Kind::Wire => format!("there is no direction {direction}: 0 is there, 1 is back"),
+        Kind::Topology => {
+            format!("there is no direction {direction}: the {ports} ports have one each, from 0 on")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_direction_for_each_port() {
+        let check = |direction, kind, ports| {
+            check_direction(direction, kind, ports).unwrap_or_else(|why| panic!("{why}"))
+        };
+        (0..2).for_each(|direction| check(direction, Kind::Wire, 2));
+        (0..3).for_each(|direction| check(direction, Kind::Topology, 3));
+        let why = |kind, ports| check_direction(3, kind, ports).unwrap_err();
+        assert_eq!(why(Kind::Wire, 2), "there is no direction 3: 0 is there, 1 is back");
+        assert_eq!(why(Kind::Topology, 3), "there is no direction 3: the 3 ports have one each, from 0 on");
+    }
+}

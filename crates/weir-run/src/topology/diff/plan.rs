@@ -1,0 +1,275 @@
+//! What would change: a plan as it runs, beside the one that a file wants.
+//!
+//! Rule: live changes what shapes that which leaves by a port: rate, burst, queue, classes and filters. Everything else is built when it
+//! comes up, and what a file wants other of that is told, all at once. What only stands in another order is the same: ports are matched by
+//! their interfaces, stages by their names, and the ports of a bridge are one like another.
+//!
+//! Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weir_core::classify::{Classifier, Target};
+use weir_core::rate::Rate;
+use weir_core::shaper::backlog::WhenFull;
+use weir_core::units::{size_text, time_text};
+use weir_path::classes::{ClassConfig, Classes, FREE, Kind};
+use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
+use weir_path::shape::PortShape;
+
+use super::{Action, Key, LimitChange, Value, changed, class_head};
+use crate::classes::{quantum_bytes_default, queue_ns_default};
+
+/// A plan, and what its file calls its ports.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'a> {
+    /// By place.
+    pub names: &'a [String],
+    /// The plan.
+    pub plan: &'a Plan,
+}
+
+/// What changes while it runs.
+#[derive(Debug)]
+pub struct Live {
+    /// For each port that runs, in its order, what changes; nothing where it is so.
+    pub changes: Vec<Option<LimitChange>>,
+    /// What the ports that change are to become.
+    pub shapes: Vec<PortShape>,
+}
+
+/// What changes where `now` is to become `wanted`.
+///
+/// # Errors
+/// What cannot change while it runs: one sentence that names all of it.
+pub fn compare_plans(now: Named, wanted: Named) -> Result<Live, String> {
+    let told = built_otherwise(now, wanted);
+    if !told.is_empty() {
+        return Err(format!(
+            "only what leaves by ports changes live, their limits, classes and filters; for the rest run `weir down` and `weir up`: {}",
+            told.join("; ")
+        ));
+    }
+    let place_of = |interface: &str| now.plan.ports.iter().position(|port| port.interface == interface);
+    // The place that each port of the wanted plan has in the one that runs.
+    let places: Vec<_> = wanted.plan.ports.iter().filter_map(|port| place_of(&port.interface)).collect();
+    let mut live = Live { changes: vec![None; now.plan.ports.len()], shapes: Vec::new() };
+    for (port, &place) in wanted.plan.ports.iter().zip(&places) {
+        let before = &now.plan.ports[place];
+        let classes = port.classes.as_ref().map(|classes| renumbered(classes, &places)).transpose()?;
+        let after = PortPlan { classes, ..port.clone() };
+        let (are, are_to_be) = (values(before), values(&after));
+        let values = changed(&are, &are_to_be);
+        if values.is_empty() {
+            continue;
+        }
+        let is_of_classes = |(key, _): &(&Key, &Value)| key.rank >= CLASSES_RANK;
+        let has_same_classes = are.iter().filter(is_of_classes).eq(are_to_be.iter().filter(is_of_classes));
+        let classes = if has_same_classes { before.classes.clone() } else { after.classes };
+        live.changes[place] = Some(LimitChange { action: Action::Change, values });
+        live.shapes.push(PortShape { port: place, limits: after.limits, classes });
+    }
+    live.shapes.sort_by_key(|shape| shape.port);
+    Ok(live)
+}
+
+/// Classes whose filters know the ports by other numbers.
+fn renumbered(classes: &Arc<Classes>, places: &[usize]) -> Result<Arc<Classes>, String> {
+    let mut rules = classes.classifier.rules().to_vec();
+    for rule in &mut rules {
+        let number = &mut rule.conditions.interface;
+        *number = number.map(|port| places.get(usize::from(port)).map_or(port, |&place| place as u16));
+    }
+    let classifier = Classifier::new(rules, classes.classifier.otherwise());
+    let classifier = classifier.map_err(|fault| fault.to_string())?;
+    Ok(Arc::new(Classes { classifier, ..Classes::clone(classes) }))
+}
+
+/// All that is built otherwise, a few words each.
+fn built_otherwise(now: Named, wanted: Named) -> Vec<String> {
+    let mut told = Vec::new();
+    let ports = [now, wanted].map(|of| {
+        let ports = of.plan.ports.iter().zip(of.names);
+        ports.map(|(port, name)| (port.interface.as_str(), name.as_str())).collect::<BTreeMap<_, _>>()
+    });
+    told.extend(keys(&ports).filter_map(|interface| {
+        match [&ports[0], &ports[1]].map(|ports| ports.get(interface)) {
+            [Some(before), Some(after)] if before != after => {
+                Some(format!("port {interface} is called {after:?} and not {before:?}"))
+            }
+            [Some(_), None] => Some(format!("port {interface} goes")),
+            [None, Some(_)] => Some(format!("port {interface} comes")),
+            _ => None,
+        }
+    }));
+    let stages = [now, wanted].map(|of| {
+        let stages = of.plan.stages.iter().map(|stage| (stage.name.as_str(), stage));
+        stages.collect::<BTreeMap<_, _>>()
+    });
+    for name in keys(&stages) {
+        match [&stages[0], &stages[1]].map(|stages| stages.get(name)) {
+            [Some(before), Some(after)] => told.extend(stage_otherwise(before, after)),
+            [Some(gone), None] => told.push(format!("{} goes", stage_text(gone))),
+            [None, Some(new)] => told.push(format!("{} comes", stage_text(new))),
+            [None, None] => {}
+        }
+    }
+    // Links of what comes and goes are no news.
+    if told.is_empty() {
+        let [mut gone, mut new] = [now, wanted].map(|of| links(of.plan));
+        gone.retain(|link| match new.iter().position(|other| other == link) {
+            Some(place) => {
+                new.swap_remove(place);
+                false
+            }
+            None => true,
+        });
+        new.sort();
+        let text = |links: Vec<[String; 2]>, what: &'static str| {
+            links.into_iter().map(move |[one, other]| format!("{one} {what} joined to {other}"))
+        };
+        told.extend(text(gone, "is no more").chain(text(new, "is newly")));
+    }
+    told
+}
+
+/// The keys of both, each once.
+fn keys<'a, V>(both: &[BTreeMap<&'a str, V>; 2]) -> impl Iterator<Item = &'a str> + use<'a, V> {
+    let all: std::collections::BTreeSet<_> = both.iter().flat_map(|map| map.keys().copied()).collect();
+    all.into_iter()
+}
+
+fn stage_otherwise(before: &StagePlan, after: &StagePlan) -> Option<String> {
+    let name = stage_text(before);
+    match (&before.kind, &after.kind) {
+        (
+            StageKind::Bridge { stations_max, ageing_ns, .. },
+            StageKind::Bridge { stations_max: stations_after, ageing_ns: ageing_after, .. },
+        ) => {
+            let mut what = Vec::new();
+            if stations_max != stations_after {
+                what.push(format!("stations_max {stations_max} -> {stations_after}"));
+            }
+            if ageing_ns != ageing_after {
+                what.push(format!("ageing {} -> {}", time_text(*ageing_ns), time_text(*ageing_after)));
+            }
+            (!what.is_empty()).then(|| format!("{name}: {}", what.join(", ")))
+        }
+        (StageKind::Router(before), StageKind::Router(after)) => {
+            let what = [
+                ("interfaces", before.interfaces != after.interfaces),
+                ("routes", before.routes != after.routes),
+                ("neighbours", before.neighbours != after.neighbours),
+            ];
+            let what: Vec<_> = what.iter().filter(|(_, is_other)| *is_other).map(|(what, _)| *what).collect();
+            (!what.is_empty()).then(|| format!("{name} has other {}", what.join(", ")))
+        }
+        _ => Some(format!("{name} becomes a {}", stage_text(after))),
+    }
+}
+
+fn stage_text(stage: &StagePlan) -> String {
+    match stage.kind {
+        StageKind::Bridge { .. } => format!("bridge {}", stage.name),
+        StageKind::Router(_) => format!("router {}", stage.name),
+    }
+}
+
+/// The links, by what they join; in order, and each with its ends in order.
+fn links(plan: &Plan) -> Vec<[String; 2]> {
+    let text = |at: Attachment| match at {
+        Attachment::Port(port) => {
+            plan.ports.get(port).map_or(String::new(), |port| format!("port {}", port.interface))
+        }
+        Attachment::Stage(stage, number) => match plan.stages.get(stage) {
+            Some(stage) if matches!(stage.kind, StageKind::Router(_)) => {
+                format!("interface {} of {}", number + 1, stage_text(stage))
+            }
+            stage => stage.map_or(String::new(), stage_text),
+        },
+    };
+    let mut links: Vec<_> = plan
+        .links
+        .iter()
+        .map(|link| {
+            let mut ends = link.map(text);
+            ends.sort();
+            ends
+        })
+        .collect();
+    links.sort();
+    links
+}
+
+/// Values of classes have this rank or one after it.
+const CLASSES_RANK: u8 = 3;
+
+fn values(port: &PortPlan) -> BTreeMap<Key, Value> {
+    let mut values = BTreeMap::new();
+    let mut add = |rank, text: &str, value: Value| values.insert(Key { rank, text: text.into() }, value);
+    if let Some(limits) = &port.limits {
+        add(1, "rate", Value::Text(limits.rate.to_string()));
+        add(2, "burst", Value::Text(size_text(limits.burst_bytes)));
+        // With classes each has its own.
+        if port.classes.is_none() {
+            add(2, "queue", Value::Text(limits.limit.to_string()));
+        }
+    }
+    let Some(classes) = port.classes.as_deref() else { return values };
+    if classes.kind == Kind::Cbq {
+        add(CLASSES_RANK, "shaper", Value::Text("cbq".into()));
+    }
+    for class in &classes.classes {
+        add(4, &format!("class {}", class.name), Value::Text(class_text(classes, class)));
+    }
+    let name = |target| match target {
+        Target::Class(place) => {
+            classes.classes.get(usize::from(place)).map_or("", |class| &class.name).to_string()
+        }
+        Target::Free => FREE.into(),
+    };
+    let rules = classes.classifier.rules().iter();
+    let rules: Vec<_> = rules.map(|rule| (rule.conditions.clone(), name(rule.target))).collect();
+    if !rules.is_empty() {
+        add(5, "filters", Value::Filters(rules));
+    }
+    add(6, "default", Value::Text(name(classes.classifier.otherwise())));
+    values
+}
+
+/// A class in words, as one in place, and what only a path knows: `100mbit to 150mbit below link, full ecn`.
+fn class_text(classes: &Classes, class: &ClassConfig) -> String {
+    let ClassConfig { parent, rate, leaf, bounded, quantum_bytes, .. } = class;
+    let parent = parent.and_then(|place| classes.classes.get(place)).map(|parent| parent.name.as_str());
+    // The ceiling of CBQ is what follows from the others.
+    let ceil: Rate = if classes.kind == Kind::Cbq { *rate } else { class.ceil };
+    let cburst_bytes = match classes.kind {
+        Kind::Cbq => crate::limits::burst_bytes_default(ceil),
+        Kind::Htb => class.cburst_bytes,
+    };
+    let priority = leaf.map_or(0, |leaf| leaf.priority);
+    let mut text = class_head(parent, [*rate, ceil], [class.burst_bytes, cburst_bytes], priority);
+    if *bounded {
+        text += " bounded";
+    }
+    if *quantum_bytes != quantum_bytes_default(*rate) {
+        text += &format!(" quantum {}", size_text(u64::from(*quantum_bytes)));
+    }
+    let Some(leaf) = leaf else { return text };
+    match leaf.rule.when_full {
+        WhenFull::Block => {}
+        WhenFull::Ecn(_) => text += " full ecn",
+        WhenFull::Drop(_) => text += " full drop",
+    }
+    if let Some(time_ns) = leaf.rule.max_wait_ns {
+        text += &format!(" max_wait {}", time_text(time_ns));
+    }
+    if leaf.queue_ns != queue_ns_default(leaf.rule.when_full) {
+        text += &format!(" queue {}", time_text(leaf.queue_ns));
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,71 @@
+//! The ports of a file that is applied: what `weir up` runs of it becomes what the file says, in one step between two passes of its workers.
+//!
+//! Rule: whoever runs it compares and checks, once before anything is touched and once more when it changes; here is only asked and shown.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use weir_run::control::{self, AppliedPort, ApplyFile, Control};
+use weir_run::topology::Topology;
+use weir_run::topology::write::plan::write;
+
+use crate::{Failure, output};
+
+/// What is to become of the ports that run; of none where the file has none.
+#[derive(Default)]
+pub struct Ports {
+    name: String,
+    /// The file with everything in it that it names.
+    text: String,
+    /// By port, in the order in which they run.
+    each: Vec<AppliedPort>,
+}
+
+impl Ports {
+    /// Asks whoever runs the file's ports what would change, and whether it can.
+    pub fn check(topology: &Topology, file: &Path) -> Result<Ports, Failure> {
+        let Some(plan) = &topology.plan else { return Ok(Ports::default()) };
+        let name = topology.name.clone();
+        if !control::is_up(&Control::path_of(&name)) {
+            return Err(format!(
+                "topology {name} is not up, so its ports cannot change: `weir up {}` runs it",
+                file.display()
+            )
+            .into());
+        }
+        // With its classes in it, and the MACs that this machine's routers have.
+        let names: Vec<_> = topology.ports.iter().map(|port| port.name.as_str()).collect();
+        let text = write(&name, &names, plan);
+        let each = control::apply(&name, ApplyFile { text: text.clone(), is_trial: true })
+            .map_err(|why| format!("{}: {why}", file.display()))?;
+        Ok(Ports { name, text, each })
+    }
+
+    /// How many there are, and how many of them change.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.each.len(), self.each.iter().filter(|port| port.change.is_some()).count())
+    }
+
+    /// Says what changes, a line for each port.
+    pub fn show(&self) -> Result<(), Failure> {
+        for AppliedPort { interface, change } in &self.each {
+            if let Some(change) = change {
+                output::print_line(format_args!("{} port {interface}: {change}", change.sign()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes all that changes, or nothing.
+    pub fn apply(&self) -> Result<(), Failure> {
+        if self.counts().1 > 0 {
+            control::apply(&self.name, ApplyFile { text: self.text.clone(), is_trial: false })?;
+        }
+        Ok(())
+    }
+
+    /// By port, as JSON.
+    pub fn to_json(&self) -> Value {
+        json!(self.each)
+    }
+}
