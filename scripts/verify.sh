@@ -86,6 +86,12 @@ limits() {
             scripts/awake.sh cargo test -p weir-tests --test limit --test limit_classes --test limit_matrix --test limit_places --test limit_tree --test topology
 }
 
+topologies() {
+    cargo build --release -p weir-cli -p weir-lab &&
+        WEIR_ROUNDS=1 WEIR_BIN="$(realpath "$target")/release/weir" \
+            scripts/awake.sh cargo test -p weir-tests --test up --test apply_topology --test port_gone --test bed
+}
+
 properties() {
     local seed=${VERIFY_SEED:-$(date +%s)}
     echo "verify: PROPTEST_RNG_SEED=$seed" >&2
@@ -99,6 +105,7 @@ step thread-sanitizer "order made by fences alone" sanitizer thread
 step address-sanitizer "code no test runs" sanitizer address
 step plain-pairs "other kernels, more processors" plain_pairs
 step limits "other kernels, more processors" limits
+step topologies "other kernels, more processors" topologies
 step debian-kernel "speed, unless KVM works here; wires, which that kernel is too old for" scripts/debian_kernel.sh
 step properties "sequences longer than they draw" properties
 step simulator "memory order; graphs of more than 6 stages" simulator
