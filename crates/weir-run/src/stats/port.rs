@@ -64,7 +64,7 @@ impl PortStats {
 pub struct DeviceStats {
     /// Its name.
     pub name: String,
-    /// `up`, `no-carrier`, `down` or `gone`.
+    /// `up`, `no-carrier`, `down`, `gone`, or `unknown` until it is looked at.
     pub state: String,
     /// Packets the device dropped that came in.
     pub rx_dropped: u64,
@@ -84,7 +84,8 @@ impl DeviceStats {
             Some(State::Up) => "up",
             Some(State::NoCarrier) => "no-carrier",
             Some(State::Down) => "down",
-            Some(State::Gone) | None => "gone",
+            Some(State::Gone) => "gone",
+            None => "unknown",
         };
         DeviceStats {
             name: device.name.clone(),
