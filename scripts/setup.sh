@@ -19,6 +19,7 @@ packages=(
 if [[ ${1:-} == --bench ]]; then
     packages+=(
         dpdk-dev    # dpdk-testpmd
+        jq          # figures of two revisions, from their reports
         libdpdk-dev # rte_ring, rte_thash
         nginx       # the web server behind the bed; Debian starts it as a service, too
         pkg-config

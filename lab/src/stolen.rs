@@ -48,6 +48,11 @@ impl Processors {
             .map(|(now, then)| now.saturating_sub(then));
         stolen as f64 / busy.max(1) as f64
     }
+
+    /// How many seconds the host took since then, of all processors together. Counted in ticks, so up to one less or more than it was.
+    pub fn stolen_seconds_since(&self, before: &Processors) -> f64 {
+        self.stolen.saturating_sub(before.stolen) as f64 / rustix::param::clock_ticks_per_second() as f64
+    }
 }
 
 #[cfg(test)]
@@ -62,6 +67,9 @@ mod tests {
         assert!((after.stolen_since(&before) - 0.35).abs() < 1e-9);
         assert_eq!(before.stolen_since(&before), 0.0);
         assert_eq!(before.stolen_since(&after), 0.0);
+        let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
+        assert!((after.stolen_seconds_since(&before) - 35.0 / ticks_per_s).abs() < 1e-9);
+        assert_eq!(before.stolen_seconds_since(&after), 0.0);
         assert!(Processors::read("cpu 1 2 3").is_none());
         assert!(Processors::now().is_ok());
     }

@@ -23,8 +23,13 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::bed::End;
+use weir_lab::stolen::Processors;
 
 use crate::raw::RawSocket;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// How often it is noted what the host has taken.
+const NOTE_EVERY_NS: u64 = 20_000_000;
 
 /// One packet: when, and how long its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +40,37 @@ pub struct Arrival {
     pub bytes: u64,
 }
 
+/// What came by an interface.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// The packets, in the order in which they left the queue.
+    pub arrivals: Vec<Arrival>,
+    /// What the processors had done, and when, each [`NOTE_EVERY_NS`] or later.
+    notes: Vec<(u64, Processors)>,
+}
+
+/// A second of a watch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Second {
+    /// The share of the rate that arrived.
+    pub share: f64,
+    /// How much time the host took in it, in seconds of all processors.
+    pub stolen_s: f64,
+}
+
+impl Second {
+    /// Whether what arrived is within `allowed`, a share, of the rate. A queue sends nothing while the host has the processor that serves
+    /// it, so what the host took may be missing.
+    pub fn is_within(&self, allowed: f64) -> bool {
+        (1.0 - allowed - self.stolen_s..=1.0 + allowed).contains(&self.share)
+    }
+}
+
 /// A watch of what comes in by an interface.
 #[derive(Debug)]
 pub struct Watch {
     is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Vec<Arrival>>>>,
+    thread: Option<JoinHandle<Result<Watched>>>,
 }
 
 impl Watch {
@@ -53,14 +84,13 @@ impl Watch {
         Ok(Watch { is_over, thread: Some(thread) })
     }
 
-    /// What came, in the order in which it left the queue: each processor has a list of what is to be received, and one may be
-    /// behind the other.
-    pub fn finish(mut self) -> Result<Vec<Arrival>> {
+    /// What came. Each processor has a list of what is to be received, and one may be behind the other; so it is sorted.
+    pub fn finish(mut self) -> Result<Watched> {
         self.is_over.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("a thread that looks")?;
-        let mut arrivals = thread.join().map_err(|_| anyhow!("the thread that looks panicked"))??;
-        arrivals.sort_by_key(|arrival| arrival.at_ns);
-        Ok(arrivals)
+        let mut watched = thread.join().map_err(|_| anyhow!("the thread that looks panicked"))??;
+        watched.arrivals.sort_by_key(|arrival| arrival.at_ns);
+        Ok(watched)
     }
 }
 
@@ -104,9 +134,9 @@ pub fn worst_window(arrivals: &[Arrival], rate_bits_per_s: f64) -> Window {
     worst
 }
 
-/// The share of the rate that arrived in each whole second, without the first fifth of one, in which programs start.
-pub fn shares_by_second(arrivals: &[Arrival], rate_bits_per_s: f64) -> Vec<f64> {
-    const SECOND_NS: u64 = 1_000_000_000;
+/// Each whole second, without the first fifth of one, in which programs start.
+pub fn seconds(watched: &Watched, rate_bits_per_s: f64) -> Vec<Second> {
+    let arrivals = &watched.arrivals;
     let Some((first, last)) = arrivals.first().zip(arrivals.last()) else { return Vec::new() };
     let start_ns = first.at_ns + SECOND_NS / 5;
     let seconds = last.at_ns.saturating_sub(start_ns) / SECOND_NS;
@@ -116,21 +146,35 @@ pub fn shares_by_second(arrivals: &[Arrival], rate_bits_per_s: f64) -> Vec<f64> 
             *bytes += arrival.bytes;
         }
     }
-    bytes.into_iter().map(|bytes| bytes as f64 * 8.0 / rate_bits_per_s).collect()
+    let second = |(start_ns, bytes)| Second {
+        share: bytes as f64 * 8.0 / rate_bits_per_s,
+        stolen_s: stolen_s(&watched.notes, start_ns, start_ns + SECOND_NS),
+    };
+    (start_ns..).step_by(SECOND_NS as usize).zip(bytes).map(second).collect()
 }
 
-fn look(socket: &RawSocket, is_over: &AtomicBool) -> Result<Vec<Arrival>> {
-    let mut arrivals = Vec::new();
+/// What the host took from the last note before `start_ns` to the first behind `end_ns`.
+fn stolen_s(notes: &[(u64, Processors)], start_ns: u64, end_ns: u64) -> f64 {
+    let before = notes.iter().rev().find(|(at_ns, _)| *at_ns <= start_ns).or(notes.first());
+    let after = notes.iter().find(|(at_ns, _)| *at_ns >= end_ns).or(notes.last());
+    before.zip(after).map_or(0.0, |((_, before), (_, after))| after.stolen_seconds_since(before))
+}
+
+fn look(socket: &RawSocket, is_over: &AtomicBool) -> Result<Watched> {
+    let mut watched = Watched::default();
     while !is_over.load(Ordering::Relaxed) {
         while let Some(arrival) = next(socket)? {
-            arrivals.push(arrival);
+            watched.arrivals.push(arrival);
+            if watched.notes.last().is_none_or(|(noted_ns, _)| arrival.at_ns >= noted_ns + NOTE_EVERY_NS) {
+                watched.notes.push((arrival.at_ns, Processors::now()?));
+            }
         }
         let mut poll = libc::pollfd { fd: socket.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd, alive for the call.
         let ready = unsafe { libc::poll(&mut poll, 1, 20) };
         ensure!(ready >= 0, "poll: {}", io::Error::last_os_error());
     }
-    Ok(arrivals)
+    Ok(watched)
 }
 
 /// The next packet that is there already, with no byte of it.
@@ -192,9 +236,23 @@ mod tests {
 
     #[test]
     fn whole_seconds_alone_are_judged() {
-        let each_ms: Vec<_> = (0..2500).map(|ms| at(ms * 1000, 1000)).collect();
-        let shares = shares_by_second(&each_ms, 8e6);
-        assert_eq!(shares.len(), 2);
-        assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.001), "{shares:?}");
+        let arrivals = (0..2500).map(|ms| at(ms * 1000, 1000)).collect();
+        let seconds = seconds(&Watched { arrivals, notes: Vec::new() }, 8e6);
+        assert_eq!(seconds.len(), 2);
+        assert!(seconds.iter().all(|second| second.is_within(0.001)), "{seconds:?}");
+    }
+
+    #[test]
+    fn what_the_host_took_of_a_second_may_be_missing_in_it() {
+        let second = |share, stolen_s| Second { share, stolen_s };
+        assert!(second(0.991, 0.0).is_within(0.01) && second(1.009, 0.5).is_within(0.01));
+        assert!(!second(0.98, 0.0).is_within(0.01) && !second(1.02, 0.5).is_within(0.01));
+        assert!(second(0.98, 0.01).is_within(0.01) && !second(0.96, 0.02).is_within(0.01));
+        let notes: Vec<_> = (0..10).map(|note| (note * 100, Processors::of(0, note))).collect();
+        let tick_s = Processors::of(0, 1).stolen_seconds_since(&Processors::of(0, 0));
+        for (start_ns, end_ns, ticks) in [(150, 350, 3.0), (200, 300, 1.0), (0, 5000, 9.0)] {
+            assert!((stolen_s(&notes, start_ns, end_ns) - ticks * tick_s).abs() < 1e-9);
+        }
+        assert_eq!(stolen_s(&[], 0, 1), 0.0);
     }
 }

@@ -144,12 +144,13 @@ impl Row {
         Ok(limits.iter().filter(is_ours).cloned().collect())
     }
 
-    /// The one limit of this name, which must have dropped nothing.
+    /// The one limit of this name, which must have dropped nothing. What the interface sent of itself while the kernel put the queue
+    /// there (`swap`: a neighbour's or a group's message) is counted and told by the command; no test's packets are sent by then.
     pub fn lossless_limit(&self, name: &str) -> Result<Value> {
         let limits = self.limits(name)?;
         let [limit] = limits.as_slice() else { anyhow::bail!("{} limits called {name}", limits.len()) };
         let dropped = limit["dropped"].as_object().context("no drops")?;
-        ensure!(dropped.values().all(|count| count == 0), "dropped: {dropped:?}");
+        ensure!(dropped.iter().all(|(reason, count)| count == 0 || reason == "swap"), "dropped: {dropped:?}");
         Ok(limit.clone())
     }
 }

@@ -81,6 +81,19 @@ impl Filters {
         self.otherwise == base || self.rules.iter().any(leads)
     }
 
+    /// Whether these say nothing that `others` do not: the same conditions, and the same class wherever these still lead to one.
+    pub fn are_within(&self, others: &Filters) -> bool {
+        let is_same = |(rule, other): (&String, &String)| {
+            rule == other
+                || rule.strip_suffix(&format!(" {NOWHERE}")).is_some_and(|conditions| {
+                    other.rsplit_once(' ').is_some_and(|(of_other, _)| of_other == conditions)
+                })
+        };
+        self.rules.len() == others.rules.len()
+            && self.rules.iter().zip(&others.rules).all(is_same)
+            && (self.otherwise == others.otherwise || self.otherwise == NOWHERE)
+    }
+
     /// Has nothing lead to classes that are gone.
     pub fn forget(&mut self, gone: &[u16]) {
         for rule in &mut self.rules {
