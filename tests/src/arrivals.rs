@@ -112,24 +112,32 @@ pub struct Window {
     pub pause_ns: u64,
 }
 
-/// The worst window of arrivals in order.
-pub fn worst_window(arrivals: &[Arrival], rate_bits_per_s: f64) -> Window {
+/// The worst window in which the host took nothing: while it has the processor between the queue and the stamp, packets are stamped late.
+pub fn worst_window(watched: &Watched, rate_bits_per_s: f64) -> Window {
     let rate_bytes_per_ns = rate_bits_per_s / 8e9;
+    let pairs = watched.notes.iter().zip(watched.notes.iter().skip(1));
+    let mut taken =
+        pairs.filter(|((_, before), (_, after))| after.stolen_seconds_since(before) > 0.0).peekable();
     let (mut worst, mut level) = (Window::default(), 0.0f64);
-    let mut last_ns = arrivals.first().map_or(0, |first| first.at_ns);
+    let mut last_ns = watched.arrivals.first().map_or(0, |first| first.at_ns);
     let (mut start_ns, mut pause_ns) = (last_ns, 0);
-    for arrival in arrivals {
+    for arrival in &watched.arrivals {
+        while taken.next_if(|(_, (until_ns, _))| *until_ns < arrival.at_ns).is_some() {}
+        let is_taken = taken.peek().is_some_and(|((from_ns, _), _)| *from_ns <= arrival.at_ns);
         let passed_ns = arrival.at_ns.saturating_sub(last_ns);
+        last_ns = arrival.at_ns;
         level -= passed_ns as f64 * rate_bytes_per_ns;
-        if level <= 0.0 {
+        if level <= 0.0 || is_taken {
             (level, start_ns, pause_ns) = (0.0, arrival.at_ns, passed_ns);
+        }
+        if is_taken {
+            continue;
         }
         pause_ns = pause_ns.max(passed_ns);
         level += arrival.bytes as f64;
         if level > worst.excess_bytes {
             worst = Window { excess_bytes: level, time_ns: arrival.at_ns.saturating_sub(start_ns), pause_ns };
         }
-        last_ns = arrival.at_ns;
     }
     worst
 }
@@ -228,10 +236,24 @@ mod tests {
     #[test]
     fn the_worst_window_is_found() {
         // 8 Mbit/s: a byte each microsecond.
-        assert_eq!(worst_window(&[at(0, 100), at(100, 100), at(200, 100)], 8e6).excess_bytes, 100.0);
-        let worst = worst_window(&[at(0, 100), at(1000, 100), at(1010, 100), at(1020, 100)], 8e6);
-        assert_eq!(worst, Window { excess_bytes: 280.0, time_ns: 20_000, pause_ns: 1_000_000 });
-        assert_eq!(worst_window(&[], 8e6), Window::default());
+        let worst = |arrivals: &[Arrival]| {
+            worst_window(&Watched { arrivals: arrivals.to_vec(), notes: Vec::new() }, 8e6)
+        };
+        assert_eq!(worst(&[at(0, 100), at(100, 100), at(200, 100)]).excess_bytes, 100.0);
+        let window = worst(&[at(0, 100), at(1000, 100), at(1010, 100), at(1020, 100)]);
+        assert_eq!(window, Window { excess_bytes: 280.0, time_ns: 20_000, pause_ns: 1_000_000 });
+        assert_eq!(worst(&[]), Window::default());
+    }
+
+    #[test]
+    fn windows_in_which_the_host_took_something_say_nothing() {
+        let arrivals: Vec<_> = (0..100).map(|time| at(time * 10, if time < 50 { 30 } else { 20 })).collect();
+        let note = |at_us: u64, stolen| (at_us * 1000, Processors::of(0, stolen));
+        let excess = |notes| worst_window(&Watched { arrivals: arrivals.clone(), notes }, 8e6).excess_bytes;
+        assert_eq!(excess(vec![note(0, 5), note(500, 5), note(1000, 5)]), 1510.0);
+        assert_eq!(excess(vec![note(0, 5), note(500, 6), note(1000, 6)]), 500.0);
+        assert_eq!(excess(vec![note(0, 5), note(500, 5), note(1000, 6)]), 1010.0);
+        assert_eq!(excess(vec![note(0, 5), note(500, 6), note(1000, 7)]), 0.0);
     }
 
     #[test]

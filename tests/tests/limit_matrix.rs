@@ -177,7 +177,7 @@ fn floods(clients: usize, between: Between, far: Far, ipv6: bool) -> Result<()> 
     ensure!(losses == losses_before, "dropped: {losses:?}, before: {losses_before:?}");
     require_lossless(&flows, &load)?;
     require_rate(&flows, rate, Demand::of_rate(RATE_BITS_PER_S))?;
-    let worst = worst_window(&watched.arrivals, RATE_BITS_PER_S);
+    let worst = worst_window(&watched, RATE_BITS_PER_S);
     let seconds = seconds(&watched, RATE_BITS_PER_S);
     println!("    {worst:?}, {seconds:.4?}");
     ensure!(!seconds.is_empty(), "the watch saw {} packets", watched.arrivals.len());
