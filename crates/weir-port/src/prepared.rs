@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use weir_path::frames::Frames;
 
-use crate::bpf::doorbell::{Announcements, Bell, Doorbell};
+use crate::bpf::doorbell::{Announcements, Bell, DoorbellProgram};
 use crate::bpf::map::Map;
 use crate::bpf::{program, redirect};
 use crate::error::{Doing, Result};
@@ -93,8 +93,8 @@ impl PreparedPort {
         let announcements = Announcements::new(sender.tx_queues as usize)
             .doing(|| "sharing memory with the doorbell".into())?;
         let doorbell = sender_netns.run(|| {
-            let load = || -> io::Result<Doorbell> {
-                let doorbell = Doorbell::load(bells, &announcements)?;
+            let load = || -> io::Result<DoorbellProgram> {
+                let doorbell = DoorbellProgram::load(bells, &announcements)?;
                 doorbell.put_first(sender.ifindex)?;
                 Ok(doorbell)
             };

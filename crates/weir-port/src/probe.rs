@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use weir_ring::memory::FrameMemory;
 
-use crate::bpf::doorbell::{Announcements, Bell, Doorbell};
+use crate::bpf::doorbell::{Announcements, Bell, DoorbellProgram};
 use crate::bpf::map::Map;
 use crate::bpf::redirect;
 use crate::error::{Doing, PortError, Result};
@@ -30,7 +30,7 @@ use crate::{ethtool, hooks, link};
 
 pub use holding::Held;
 use holding::Trial;
-use scratch::Pair;
+use scratch::ScratchPair;
 
 /// What a wire needs, or is better off with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ const NAME: &std::ffi::CStr = c"probe";
 /// namespace, the XDP program and the tcx program.
 pub fn holds_senders() -> Result<Held> {
     scratch::run(|answer| {
-        let pair = Pair::new(NAME, &NetNs::current()?)?;
+        let pair = ScratchPair::new(NAME, &NetNs::current()?)?;
         let mut trial = Trial::new(&pair)?;
         answer(trial.hold()?);
         Ok(())
@@ -90,14 +90,14 @@ pub fn holds_senders() -> Result<Held> {
 /// Tries every feature, each as far as those before it let it; the time is read from `clock_ns`.
 pub fn features(clock_ns: fn() -> u64) -> Vec<Finding> {
     let tried = scratch::run(move |answer| {
-        let pair = Pair::new(NAME, &NetNs::current()?)?;
+        let pair = ScratchPair::new(NAME, &NetNs::current()?)?;
         answer(try_all(&pair, clock_ns));
         Ok(())
     });
     tried.unwrap_or_else(|error| vec![Finding { feature: Feature::Veth, result: Err(error) }])
 }
 
-fn try_all(pair: &Pair, clock_ns: fn() -> u64) -> Vec<Finding> {
+fn try_all(pair: &ScratchPair, clock_ns: fn() -> u64) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut note = |feature, result: Result<String>| {
         let worked = result.is_ok();
@@ -157,23 +157,23 @@ fn bpf() -> Result<()> {
     make().doing(|| "making BPF maps (Linux 5.8 or newer, CONFIG_BPF_SYSCALL, CONFIG_XDP_SOCKETS)".into())
 }
 
-fn tcx(pair: &Pair) -> Result<()> {
+fn tcx(pair: &ScratchPair) -> Result<()> {
     hooks::check_tcx(pair.sender.ifindex)?;
     let attach = || -> io::Result<()> {
         // Two queues, so that the program is the longer one.
-        Doorbell::load(&[&Bell::new()?], &Announcements::new(2)?)?.put_first(pair.sender.ifindex)
+        DoorbellProgram::load(&[&Bell::new()?], &Announcements::new(2)?)?.put_first(pair.sender.ifindex)
     };
     attach().doing(|| "attaching a tcx program (Linux 6.6 or newer, CONFIG_NET_XGRESS)".into())
 }
 
-fn xdp(pair: &Pair) -> Result<()> {
+fn xdp(pair: &ScratchPair) -> Result<()> {
     let doing = || "attaching an XDP program to a veth in its driver (Linux 5.9 or newer)".to_string();
     let program = redirect::load(&Map::xskmap(1).doing(doing)?).doing(doing)?;
     let _link = program.attach(pair.receiver.ifindex).doing(doing)?;
     napi::check_instances(&pair.receiver, &napi::instances(pair.receiver.ifindex)?)
 }
 
-fn af_xdp(pair: &Pair) -> Result<()> {
+fn af_xdp(pair: &ScratchPair) -> Result<()> {
     const SIZES: RingSizes = RingSizes { receive: 64, transmit: 64 };
     let bind = || -> io::Result<()> {
         let memory = FrameMemory::new(64, 4096).map_err(io::Error::other)?;
@@ -183,14 +183,14 @@ fn af_xdp(pair: &Pair) -> Result<()> {
     bind().doing(|| "binding an AF_XDP socket to a veth (CONFIG_XDP_SOCKETS)".into())
 }
 
-fn napi_set(pair: &Pair) -> Result<()> {
+fn napi_set(pair: &ScratchPair) -> Result<()> {
     let doing = || "attaching an XDP program to a veth".to_string();
     let program = redirect::load(&Map::xskmap(1).doing(doing)?).doing(doing)?;
     let _link = program.attach(pair.receiver.ifindex).doing(doing)?;
     napi::instances(pair.receiver.ifindex)?.into_iter().try_for_each(napi::defer)
 }
 
-fn checksum(pair: &Pair) -> Result<()> {
+fn checksum(pair: &ScratchPair) -> Result<()> {
     let name = &pair.sender.name;
     ethtool::set_tx_checksum(name, false)?;
     if ethtool::tx_checksum(name)? {
@@ -206,7 +206,7 @@ fn checksum(pair: &Pair) -> Result<()> {
 /// firewall sees to it that it does not, wires poll by io_uring.
 pub fn primes_here() -> Result<bool> {
     let netns = NetNs::new()?;
-    let pair = Pair::new(c"weirprobe%d", &netns)?;
+    let pair = ScratchPair::new(c"weirprobe%d", &netns)?;
     let prime = || -> Result<bool> {
         let doing = || "attaching an XDP program to a veth".to_string();
         let program = redirect::load(&Map::xskmap(1).doing(doing)?).doing(doing)?;

@@ -174,7 +174,7 @@ impl FileIdentity {
 }
 
 /// A change, where it was made, and the hold on what was changed.
-pub struct Record {
+pub struct UndoRecord {
     /// The namespace.
     pub netns: NetNs,
     /// What to put back there.
@@ -183,7 +183,7 @@ pub struct Record {
     pub hold: Option<Hold>,
 }
 
-impl Record {
+impl UndoRecord {
     /// Whether it is of one of these interfaces, each given by its namespace and number.
     pub fn is_of(&self, interfaces: &[(u64, u32)]) -> bool {
         interfaces.iter().any(|&interface| {

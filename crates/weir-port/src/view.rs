@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::bpf::doorbell::Doorbell;
+use crate::bpf::doorbell::DoorbellProgram;
 use crate::error::{Doing, PortError, Result};
 use crate::features::{self, TagInsertion};
 use crate::link::Link;
@@ -29,7 +29,7 @@ pub struct Pair {
     /// What was on at the sender's end before the wire came.
     pub before: Before,
     /// The program there, that rings when packets come.
-    pub doorbell: Arc<Doorbell>,
+    pub doorbell: Arc<DoorbellProgram>,
 }
 
 /// One end of a pair as it is now.

@@ -41,7 +41,7 @@ use weir_port::hold::{Hold, Owner};
 use weir_port::link::Link;
 use weir_port::netns::NetNs;
 use weir_port::release::Means;
-use weir_port::undo::{Keeper, Record, Undo};
+use weir_port::undo::{Keeper, Undo, UndoRecord};
 use weir_port::{Doing, PortError};
 
 pub use guard::guard;
@@ -87,7 +87,7 @@ pub struct Guardian {
     requests: Channel,
     notes: Option<Channel>,
     /// For the case that the guardian dies first.
-    records: Vec<Record>,
+    records: Vec<UndoRecord>,
     /// Of namespaces, by number, an interface each.
     names: Vec<(u64, String)>,
     say: fn(&str),
@@ -207,7 +207,7 @@ impl Keeper for Guardian {
         {
             self.names.push((netns.inode(), link.name));
         }
-        self.records.push(Record { netns: netns.try_clone()?, undo, hold });
+        self.records.push(UndoRecord { netns: netns.try_clone()?, undo, hold });
         Ok(())
     }
 
@@ -254,7 +254,7 @@ fn read_record(
     undo: Undo,
     hold: Option<PathBuf>,
     mut descriptors: Vec<OwnedFd>,
-) -> weir_port::Result<Record> {
+) -> weir_port::Result<UndoRecord> {
     let doing = || "reading a record".to_string();
     let hold = match (hold, descriptors.len()) {
         (Some(path), 2) => {
@@ -266,5 +266,5 @@ fn read_record(
     };
     let namespace = descriptors.pop().ok_or(io::ErrorKind::InvalidData).doing(doing)?;
     undo.check().doing(doing)?;
-    Ok(Record { netns: NetNs::from_fd(namespace)?, undo, hold })
+    Ok(UndoRecord { netns: NetNs::from_fd(namespace)?, undo, hold })
 }

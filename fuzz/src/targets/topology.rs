@@ -2,7 +2,7 @@
 
 use weir_core::classify::Target;
 use weir_port::limit::Asked;
-use weir_port::limit::record::{Direction, Record, Stage};
+use weir_port::limit::record::{Direction, LimitStage, Record};
 use weir_port::limit::reshape::{ClassesAsked, Shape};
 use weir_run::limits::burst_bytes_default;
 use weir_run::topology::diff::{LimitNow, compare};
@@ -173,7 +173,7 @@ fn record(asked: &Asked) -> Record {
         rate_bits_per_s: asked.rate.expect("a rate").bits_per_s(),
         burst_bytes: asked.burst_bytes.expect("a burst"),
         packet_bytes_max: 65_536,
-        stage: Stage::Limiting,
+        stage: LimitStage::Limiting,
         steering_before: Vec::new(),
         steered_behind: Vec::new(),
         sees_arrivals: false,

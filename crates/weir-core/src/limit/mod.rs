@@ -79,7 +79,7 @@ pub struct Wanted {
 
 /// One class, as HTB takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Class {
+pub struct HtbClass {
     /// Its number below the queue's handle.
     pub number: u16,
     /// The number of the class it is below; 0 for the queue itself.
@@ -102,7 +102,7 @@ pub struct Class {
 
 /// The whole tree of one queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct HtbTree {
     wanted: Wanted,
     shared: Vec<Shared>,
     has_own_leaves: bool,
@@ -122,20 +122,24 @@ pub struct Group {
     pub passing_bytes_each: u32,
 }
 
-impl Plan {
+impl HtbTree {
     /// The tree for what is wanted.
     ///
     /// # Errors
     /// One sentence, if no such tree keeps the limit.
-    pub fn new(wanted: Wanted) -> Result<Plan, String> {
-        Plan::with_classes(wanted, Vec::new(), true)
+    pub fn new(wanted: Wanted) -> Result<HtbTree, String> {
+        HtbTree::with_classes(wanted, Vec::new(), true)
     }
 
     /// The tree with classes below it, each behind its parent, and with or without leaves of its own.
     ///
     /// # Errors
     /// One sentence, if no such tree keeps the limit.
-    pub fn with_classes(wanted: Wanted, shared: Vec<Shared>, has_own_leaves: bool) -> Result<Plan, String> {
+    pub fn with_classes(
+        wanted: Wanted,
+        shared: Vec<Shared>,
+        has_own_leaves: bool,
+    ) -> Result<HtbTree, String> {
         if wanted.rate.bits_per_s() < BITS_PER_S_MIN {
             return Err(format!(
                 "a limit in place of {} is below {}, what the kernel's queue can keep: give a higher rate, or join the interfaces \
@@ -152,11 +156,11 @@ impl Plan {
             ));
         }
         shared::check(wanted.rate, &shared)?;
-        Ok(Plan { wanted, has_own_leaves: has_own_leaves || shared.is_empty(), shared })
+        Ok(HtbTree { wanted, has_own_leaves: has_own_leaves || shared.is_empty(), shared })
     }
 
     /// The same tree with another limit, which no class's ceiling is below.
-    pub fn opened(&self, rate: Rate) -> Plan {
+    pub fn opened(&self, rate: Rate) -> HtbTree {
         let mut plan = self.clone();
         plan.wanted.rate = rate;
         plan.shared.iter_mut().for_each(|class| class.ceil = class.ceil.max(rate));
@@ -171,7 +175,7 @@ impl Plan {
     }
 
     /// The classes, each after the one it is below.
-    pub fn classes(&self) -> impl Iterator<Item = Class> + '_ {
+    pub fn classes(&self) -> impl Iterator<Item = HtbClass> + '_ {
         let own = self.own();
         let one = Leaves { count: 1, ..HELD };
         let (held, passing) = match self.has_own_leaves {
@@ -213,10 +217,10 @@ impl Plan {
         }
     }
 
-    fn root(&self) -> Class {
+    fn root(&self) -> HtbClass {
         let burst_ns = self.wanted.rate.ns_for(self.wanted.burst_bytes);
         let bytes_per_s = self.wanted.rate.bits_per_s() / 8;
-        Class {
+        HtbClass {
             number: ROOT_CLASS,
             parent: 0,
             rate_bytes_per_s: bytes_per_s,
@@ -229,13 +233,13 @@ impl Plan {
         }
     }
 
-    fn inner(&self, class: &Shared) -> Class {
+    fn inner(&self, class: &Shared) -> HtbClass {
         let parent = match class.parent {
             _ if class.base == FREE_BASE => 0,
             None => ROOT_CLASS,
             Some(base) => base + ROOT_CLASS,
         };
-        Class {
+        HtbClass {
             number: class.base + ROOT_CLASS,
             parent,
             rate_bytes_per_s: class.rate.bits_per_s().div_ceil(8),
@@ -249,12 +253,12 @@ impl Plan {
 
     fn leaves(
         &self,
-        parent: Class,
+        parent: HtbClass,
         group: Group,
         held: Leaves,
         passing_count: u16,
-    ) -> impl Iterator<Item = Class> + use<> {
-        let leaf = move |number: u16, queue_bytes: u32| Class {
+    ) -> impl Iterator<Item = HtbClass> + use<> {
+        let leaf = move |number: u16, queue_bytes: u32| HtbClass {
             number: group.base + number,
             parent: parent.number,
             rate_bytes_per_s: group.leaf_bytes_per_s,
@@ -298,9 +302,9 @@ pub fn opening(rate: Rate) -> impl Iterator<Item = Rate> {
 mod tests {
     use super::*;
 
-    fn plan(bits_per_s: u64) -> Plan {
+    fn plan(bits_per_s: u64) -> HtbTree {
         let rate = Rate::from_bits_per_s(bits_per_s).unwrap();
-        Plan::new(Wanted { rate, burst_bytes: 50_000, packet_bytes_max: 65_536 }).unwrap()
+        HtbTree::new(Wanted { rate, burst_bytes: 50_000, packet_bytes_max: 65_536 }).unwrap()
     }
 
     fn own(bits_per_s: u64) -> Group {
@@ -340,7 +344,7 @@ mod tests {
     fn a_rate_that_the_queue_cannot_keep_is_refused() {
         let rate = Rate::from_bits_per_s(BITS_PER_S_MIN - 1).unwrap();
         let wanted = Wanted { rate, burst_bytes: 20_480, packet_bytes_max: 65_536 };
-        assert!(Plan::new(wanted).unwrap_err().contains("8kbit"));
+        assert!(HtbTree::new(wanted).unwrap_err().contains("8kbit"));
     }
 
     #[test]
@@ -350,8 +354,8 @@ mod tests {
             burst_bytes: 20_480,
             packet_bytes_max: 65_536,
         };
-        assert!(Plan::new(wanted(BITS_PER_S_MAX)).is_ok());
-        assert!(Plan::new(wanted(BITS_PER_S_MAX + 1)).unwrap_err().contains("above 10tbit"));
+        assert!(HtbTree::new(wanted(BITS_PER_S_MAX)).is_ok());
+        assert!(HtbTree::new(wanted(BITS_PER_S_MAX + 1)).unwrap_err().contains("above 10tbit"));
         let rate = Rate::from_bits_per_s(8_000_000).unwrap();
         assert!(is_long_burst(rate, 1_000_001) && !is_long_burst(rate, 1_000_000));
     }

@@ -49,7 +49,7 @@ pub struct Shared {
 
 /// What a class of HTB is, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HtbClassKind {
     /// The limit, or a class of a file.
     Inner,
     /// A leaf of packets that have a socket.
@@ -59,13 +59,13 @@ pub enum Kind {
 }
 
 /// The base that a number is counted from, and what it is; `None` if it is none of a limit's.
-pub fn kind_of(number: u16) -> Option<(u16, Kind)> {
+pub fn kind_of(number: u16) -> Option<(u16, HtbClassKind)> {
     let (base, within) = (number & !(STRIDE - 1), number & (STRIDE - 1));
     let is_of = |first: u16, count: u16| (first..first + count).contains(&within);
     let kind = match within {
-        ROOT_CLASS => Kind::Inner,
-        _ if is_of(HELD.first_class, HELD.count) => Kind::Held,
-        _ if is_of(PASSING.first_class, PASSING.count) => Kind::Passing,
+        ROOT_CLASS => HtbClassKind::Inner,
+        _ if is_of(HELD.first_class, HELD.count) => HtbClassKind::Held,
+        _ if is_of(PASSING.first_class, PASSING.count) => HtbClassKind::Passing,
         _ => return None,
     };
     Some((base, kind))
@@ -137,7 +137,7 @@ pub fn has_leaves(rate: Rate) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Plan, Wanted};
+    use super::super::{HtbTree, Wanted};
     use super::*;
 
     fn rate(mbit: u64) -> Rate {
@@ -157,9 +157,9 @@ mod tests {
         }
     }
 
-    fn plan(mbit: u64, classes: Vec<Shared>) -> Result<Plan, String> {
+    fn plan(mbit: u64, classes: Vec<Shared>) -> Result<HtbTree, String> {
         let wanted = Wanted { rate: rate(mbit), burst_bytes: 50_000, packet_bytes_max: 65_536 };
-        Plan::with_classes(wanted, classes, false)
+        HtbTree::with_classes(wanted, classes, false)
     }
 
     #[test]
@@ -206,14 +206,14 @@ mod tests {
     #[test]
     fn numbers_are_those_of_their_class() {
         for (number, kind) in [
-            (0x001, Some((0, Kind::Inner))),
-            (0x100, Some((0, Kind::Held))),
-            (0x1ff, Some((0, Kind::Held))),
-            (0x20f, Some((0, Kind::Passing))),
+            (0x001, Some((0, HtbClassKind::Inner))),
+            (0x100, Some((0, HtbClassKind::Held))),
+            (0x1ff, Some((0, HtbClassKind::Held))),
+            (0x20f, Some((0, HtbClassKind::Passing))),
             (0x210, None),
             (0x0fff, None),
-            (0x1001, Some((0x1000, Kind::Inner))),
-            (0xfa0f, Some((0xf800, Kind::Passing))),
+            (0x1001, Some((0x1000, HtbClassKind::Inner))),
+            (0xfa0f, Some((0xf800, HtbClassKind::Passing))),
         ] {
             assert_eq!(kind_of(number), kind, "{number:#x}");
         }

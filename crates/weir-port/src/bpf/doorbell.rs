@@ -34,7 +34,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Slot, Width};
 use super::map::{Map, SharedWords, WakeRing};
-use super::program::{Hook, Link, Program};
+use super::program::{BpfLink, Hook, Program};
 use crate::napi::PRIMING_MARK;
 use crate::waiting::{self, LetIn};
 
@@ -200,7 +200,7 @@ impl Announcements {
 ///
 /// Owner: the port, which takes it off; the watcher, which alone puts it first again.
 #[derive(Debug)]
-pub struct Doorbell {
+pub struct DoorbellProgram {
     copies: [Program; 2],
     ids: [u32; 2],
     place: Mutex<Place>,
@@ -212,20 +212,20 @@ enum Place {
     /// Nowhere yet.
     New,
     /// This copy, as long as its link is there.
-    Attached { copy: usize, _link: Link },
+    Attached { copy: usize, _link: BpfLink },
     /// Taken off for good.
     Gone,
 }
 
-impl Doorbell {
+impl DoorbellProgram {
     /// Loads it. The bells are of the owners of the receiving queues ([`crate::port::owner_of`]).
-    pub fn load(bells: &[&Bell], announcements: &Announcements) -> io::Result<Doorbell> {
+    pub fn load(bells: &[&Bell], announcements: &Announcements) -> io::Result<DoorbellProgram> {
         let flows = if announcements.queues > 1 { Some(Map::lru_hash(FLOWS_MAX)?) } else { None };
         let code = code(bells, announcements, flows.as_ref());
         let load = || Program::load(Hook::TcxEgress, &code);
         let copies = [load()?, load()?];
         let ids = [copies[0].id()?, copies[1].id()?];
-        Ok(Doorbell { copies, ids, place: Mutex::new(Place::New) })
+        Ok(DoorbellProgram { copies, ids, place: Mutex::new(Place::New) })
     }
 
     /// Attaches it to an interface of this thread's namespace before all other programs, also if it is there already; not once it has been

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::object::{self, Kind};
+use super::object::{self, ObjectKind};
 use crate::mapping::Mapping;
 use crate::sys;
 
@@ -94,7 +94,7 @@ impl Map {
     /// The map that the kernel knows by a number.
     pub fn by_id(id: u32) -> io::Result<Map> {
         // Of what size its keys and values are is not asked: it is only mapped.
-        Ok(Map { fd: object::open(Kind::Map, id)?, key_size: 0, value_size: 0 })
+        Ok(Map { fd: object::open(ObjectKind::Map, id)?, key_size: 0, value_size: 0 })
     }
 
     /// The map from a device's receive queue to the AF_XDP socket that takes its packets.

@@ -13,7 +13,7 @@ const BPF_OBJ_GET_INFO_BY_FD: u32 = 15;
 
 /// What a number names.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum ObjectKind {
     /// A program.
     Program,
     /// A map.
@@ -21,7 +21,7 @@ pub enum Kind {
 }
 
 /// A descriptor of the program or map with number `id`.
-pub fn open(kind: Kind, id: u32) -> io::Result<OwnedFd> {
+pub fn open(kind: ObjectKind, id: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
         id: u32,
@@ -29,8 +29,8 @@ pub fn open(kind: Kind, id: u32) -> io::Result<OwnedFd> {
         open_flags: u32,
     }
     let command = match kind {
-        Kind::Program => BPF_PROG_GET_FD_BY_ID,
-        Kind::Map => BPF_MAP_GET_FD_BY_ID,
+        ObjectKind::Program => BPF_PROG_GET_FD_BY_ID,
+        ObjectKind::Map => BPF_MAP_GET_FD_BY_ID,
     };
     let mut attributes = Attributes { id, next_id: 0, open_flags: 0 };
     // SAFETY: there is no address in them.
@@ -47,7 +47,7 @@ pub fn maps_of_program(id: u32) -> io::Result<Vec<u32>> {
         map_ids: maps.as_mut_ptr().addr() as u64,
         ..Default::default()
     };
-    let program = open(Kind::Program, id)?;
+    let program = open(ObjectKind::Program, id)?;
     // SAFETY: its one address is of a live array of as many numbers as the count says.
     unsafe { read_info(&program, &mut info)? };
     Ok(maps[..maps.len().min(info.map_ids_count as usize)].to_vec())

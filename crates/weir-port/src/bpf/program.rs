@@ -109,7 +109,7 @@ pub struct Program {
 
 /// A program attached to an interface for as long as this lives.
 #[derive(Debug)]
-pub struct Link {
+pub struct BpfLink {
     _fd: OwnedFd,
 }
 
@@ -160,7 +160,7 @@ impl Program {
 
     /// Attaches the program to an interface of this thread's namespace; where there can be several, before the others, one of which
     /// might give a verdict that ends the row.
-    pub fn attach(&self, ifindex: u32) -> io::Result<Link> {
+    pub fn attach(&self, ifindex: u32) -> io::Result<BpfLink> {
         let mut attributes = LinkAttributes {
             prog_fd: self.fd.as_raw_fd() as u32,
             target_ifindex: ifindex,
@@ -174,7 +174,7 @@ impl Program {
         };
         // SAFETY: there is no address in them.
         let fd = unsafe { sys::bpf(BPF_LINK_CREATE, &mut attributes) }.and_then(sys::check_fd)?;
-        Ok(Link { _fd: fd })
+        Ok(BpfLink { _fd: fd })
     }
 }
 

@@ -28,7 +28,7 @@ use super::find;
 use super::htb::{self, RootKind};
 use super::memory::Memory;
 use super::record::Record;
-use super::steering::{self, Steering};
+use super::steering::{self, ReceiveSteering};
 use crate::error::{Doing, Result};
 use crate::link::{self, Joint, Link};
 use crate::netns::NetNs;
@@ -37,14 +37,14 @@ use crate::netns::NetNs;
 #[derive(Debug, Default)]
 pub struct Behind {
     /// Those whose other end can be seen.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<PairBehind>,
     /// The names of the near ends of those whose other end cannot.
     pub unseen: Vec<String>,
 }
 
 /// One pair by which packets of a device leave.
 #[derive(Debug)]
-pub struct Pair {
+pub struct PairBehind {
     /// The number of its near end, in the namespace of the device.
     pub ifindex: u32,
     /// The name of that.
@@ -62,7 +62,7 @@ pub fn find(place: &Place) -> Result<Behind> {
     for joint in leading_from(&joints, place.link.ifindex) {
         match far_end(&place.netns, joint.ifindex) {
             Ok(Some(far_end)) => {
-                behind.pairs.push(Pair { ifindex: joint.ifindex, name: joint.name.clone(), far_end })
+                behind.pairs.push(PairBehind { ifindex: joint.ifindex, name: joint.name.clone(), far_end })
             }
             Ok(None) => {}
             Err(_) => behind.unseen.push(joint.name.clone()),
@@ -106,7 +106,7 @@ fn far_end(netns: &NetNs, ifindex: u32) -> Result<Option<Place>> {
 impl Behind {
     /// The names of the pairs at whose other end nothing keeps the packets of a flow in order.
     pub fn unsteered(&self) -> Vec<String> {
-        let is_off = |pair: &&Pair| matches!(pair.look(Steering::is_off), Ok(Some(true)));
+        let is_off = |pair: &&PairBehind| matches!(pair.look(ReceiveSteering::is_off), Ok(Some(true)));
         self.pairs.iter().filter(is_off).map(|pair| pair.name.clone()).collect()
     }
 
@@ -122,7 +122,7 @@ impl Behind {
         let mut ours = Vec::new();
         for pair in &self.pairs {
             let is_known = before.contains(&pair.ifindex) || others.contains(&pair.ifindex);
-            let is_ours = |end: &Steering| Ok(end.is_off()? || (is_known && end.is_spread()?));
+            let is_ours = |end: &ReceiveSteering| Ok(end.is_off()? || (is_known && end.is_spread()?));
             if pair.look(is_ours)? == Some(true) {
                 ours.push(pair.ifindex);
             }
@@ -132,13 +132,13 @@ impl Behind {
 
     /// Steers those that nobody has set.
     pub(super) fn steer(&self) -> Result<()> {
-        self.pairs.iter().try_for_each(|pair| pair.look(Steering::spread).map(drop))
+        self.pairs.iter().try_for_each(|pair| pair.look(ReceiveSteering::spread).map(drop))
     }
 }
 
-impl Pair {
+impl PairBehind {
     /// Asks or changes the steering of the other end; `None` if that is gone.
-    fn look<T>(&self, work: impl Fn(&Steering) -> Result<T>) -> Result<Option<T>> {
+    fn look<T>(&self, work: impl Fn(&ReceiveSteering) -> Result<T>) -> Result<Option<T>> {
         let far_end = &self.far_end;
         let done = far_end.steering().and_then(|steering| work(&steering));
         match done {
@@ -174,7 +174,7 @@ pub(super) fn put_back(place: &Place, steered: &[u32]) -> Result<()> {
     for &ifindex in steered.iter().filter(|ifindex| !others.contains(ifindex)) {
         // One that cannot be seen any more has moved to where it is nobody's here.
         let Some(far_end) = far_end(&place.netns, ifindex).ok().flatten() else { continue };
-        Pair { ifindex, name: String::new(), far_end }.look(Steering::switch_off)?;
+        PairBehind { ifindex, name: String::new(), far_end }.look(ReceiveSteering::switch_off)?;
     }
     Ok(())
 }

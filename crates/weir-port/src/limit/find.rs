@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use weir_core::limit::ROOT_CLASS;
 use weir_core::limit::gate::{self, Node, Tokens};
-use weir_core::limit::shared::{FREE_BASE, Kind, kind_of};
+use weir_core::limit::shared::{FREE_BASE, HtbClassKind, kind_of};
 
 use super::behind::{self, Behind};
-use super::htb::{self, ClassTraffic, RootKind, Traffic};
+use super::htb::{self, ClassTraffic, QueueTraffic, RootKind};
 use super::memory::{Arrivals, LimitCounts, Memory};
-use super::record::{ClassRecord, Record, Stage};
-use super::{Place, arrivals, steering::Steering};
+use super::record::{ClassRecord, LimitStage, Record};
+use super::{Place, arrivals, steering::ReceiveSteering};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
@@ -55,7 +55,7 @@ pub fn below_root(place: &Place) -> Result<Found> {
 
 /// What holds packets that wait, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate<'a> {
+pub enum HeldBy<'a> {
     /// The limit.
     Limit(&'a str),
     /// The ceiling of a class.
@@ -64,13 +64,13 @@ pub enum Gate<'a> {
 
 /// A limit with what it did.
 #[derive(Debug)]
-pub struct Seen {
+pub struct LimitInPlace {
     /// The interface that sends.
     pub place: Place,
     /// What it is.
     pub record: Option<Record>,
     /// What the queue did and holds.
-    pub traffic: Traffic,
+    pub traffic: QueueTraffic,
     /// The same of each class.
     pub classes: Vec<ClassTraffic>,
     /// What the program counted.
@@ -85,15 +85,15 @@ pub struct Seen {
     pub is_strange: bool,
 }
 
-impl Seen {
+impl LimitInPlace {
     /// Packets that leaves had no room for: of those with a socket, and of those without.
     pub fn overflowed(&self) -> [u64; 2] {
-        [Kind::Held, Kind::Passing].map(|kind| self.leaves(None, kind).0.dropped)
+        [HtbClassKind::Held, HtbClassKind::Passing].map(|kind| self.leaves(None, kind).0.dropped)
     }
 
     /// What leaves of a kind did and hold, and how many have something waiting: those of one base, or all.
-    pub fn leaves(&self, base: Option<u16>, kind: Kind) -> (Traffic, usize) {
-        let mut sum = Traffic::default();
+    pub fn leaves(&self, base: Option<u16>, kind: HtbClassKind) -> (QueueTraffic, usize) {
+        let mut sum = QueueTraffic::default();
         let mut waiting = 0;
         for class in &self.classes {
             let is_of = |(of, what)| what == kind && base.is_none_or(|base| of == base);
@@ -111,17 +111,17 @@ impl Seen {
     }
 
     /// What a class of a file did and holds, with all below it.
-    pub fn class(&self, class: &ClassRecord) -> Traffic {
+    pub fn class(&self, class: &ClassRecord) -> QueueTraffic {
         let number = class.base + ROOT_CLASS;
         let own = self.classes.iter().find(|class| class.number == number).map(|class| class.traffic);
         let own = own.unwrap_or_default();
-        let mut sum = Traffic { packets: own.packets, bytes: own.bytes, ..Traffic::default() };
-        let mut add = |below: Traffic| {
+        let mut sum = QueueTraffic { packets: own.packets, bytes: own.bytes, ..QueueTraffic::default() };
+        let mut add = |below: QueueTraffic| {
             sum.dropped += below.dropped;
             sum.waiting += below.waiting;
             sum.waiting_bytes += below.waiting_bytes;
         };
-        for kind in [Kind::Held, Kind::Passing] {
+        for kind in [HtbClassKind::Held, HtbClassKind::Passing] {
             add(self.leaves(Some(class.base), kind).0);
         }
         let children = self.record.iter().flat_map(|record| &record.classes);
@@ -133,11 +133,11 @@ impl Seen {
 
     /// The name of what holds most of what waits in a class of a file and below it, or in the whole limit: one of the classes, by its
     /// ceiling, or the limit; `None` if nothing waits, or all of it is being sent.
-    pub fn gate(&self, class: Option<&ClassRecord>) -> Option<Gate<'_>> {
+    pub fn gate(&self, class: Option<&ClassRecord>) -> Option<HeldBy<'_>> {
         let record = self.record.as_ref()?;
         let mut waiting: HashMap<u16, u64> = HashMap::new();
         for class in &self.classes {
-            if let Some((base, Kind::Held | Kind::Passing)) = kind_of(class.number) {
+            if let Some((base, HtbClassKind::Held | HtbClassKind::Passing)) = kind_of(class.number) {
                 *waiting.entry(base).or_default() += class.traffic.waiting_bytes;
             }
         }
@@ -153,8 +153,8 @@ impl Seen {
         });
         let nodes: Vec<_> = std::iter::once((0, None)).chain(classes).map(node).collect();
         Some(match gate::gate_below(&nodes, class.map_or(0, |class| class.base))? {
-            0 => Gate::Limit(&record.name),
-            base => Gate::Class(&record.classes.iter().find(|class| class.base == base)?.name),
+            0 => HeldBy::Limit(&record.name),
+            base => HeldBy::Class(&record.classes.iter().find(|class| class.base == base)?.name),
         })
     }
 
@@ -184,7 +184,7 @@ impl Seen {
     pub fn changed_steering(&self) -> Option<Vec<String>> {
         let masks = || -> Result<Option<Vec<String>>> {
             let far_end = self.place.far_end()?;
-            far_end.map(|far| far.netns.run(|| Steering::of(&far.link.name)?.masks())).transpose()
+            far_end.map(|far| far.netns.run(|| ReceiveSteering::of(&far.link.name)?.masks())).transpose()
         };
         let before = self.record.as_ref().map(|record| record.steering_before.clone()).unwrap_or_default();
         masks().ok().flatten().filter(|masks| *masks != before)
@@ -221,14 +221,14 @@ impl Seen {
             )];
         };
         let mut faults = Vec::new();
-        if record.stage == Stage::Making {
+        if record.stage == LimitStage::Making {
             faults.push(format!(
                 "limit {} at {place} was left half made: the same command again finishes it",
                 record.name
             ));
         }
         let leaves = record.plan().map_or(0, |plan| plan.classes().count());
-        if self.classes.len() < leaves && record.stage == Stage::Limiting {
+        if self.classes.len() < leaves && record.stage == LimitStage::Limiting {
             faults.push(format!(
                 "limit {} at {place} has {} of its {leaves} classes: the same command again makes the others",
                 record.name,
@@ -263,7 +263,7 @@ impl Seen {
 }
 
 /// Every limit of the machine, as far as its namespaces can be found.
-pub fn all() -> Result<Vec<Seen>> {
+pub fn all() -> Result<Vec<LimitInPlace>> {
     let mut seen = Vec::new();
     for (_, netns) in NetNs::all()? {
         // One that cannot be entered or asked hides the others no more than one that is gone.
@@ -302,15 +302,15 @@ pub fn names() -> Vec<(Place, String)> {
 }
 
 /// A limit that is not there any more, if there is none at the other end of where its packets arrive.
-fn gone(netns: &NetNs, ifindex: u32, memory: &Memory) -> Result<Option<Seen>> {
+fn gone(netns: &NetNs, ifindex: u32, memory: &Memory) -> Result<Option<LimitInPlace>> {
     let end = Place { netns: netns.try_clone()?, link: netns.run(|| Link::by_index(ifindex))? };
     let Some(place) = end.far_end()? else { return Ok(None) };
     if super::traffic(&place)?.is_some() {
         return Ok(None);
     }
-    Ok(Some(Seen {
+    Ok(Some(LimitInPlace {
         record: memory.record(),
-        traffic: Traffic::default(),
+        traffic: QueueTraffic::default(),
         classes: Vec::new(),
         counts: memory.counts(),
         counts_of_classes: Vec::new(),
@@ -322,12 +322,12 @@ fn gone(netns: &NetNs, ifindex: u32, memory: &Memory) -> Result<Option<Seen>> {
 }
 
 /// The limit of what one interface sends, with what it did.
-pub fn seen_at(place: Place) -> Result<Option<Seen>> {
+pub fn seen_at(place: Place) -> Result<Option<LimitInPlace>> {
     let traffic = super::traffic(&place)?;
     traffic.map(|traffic| look(place.netns, place.link.ifindex, traffic)).transpose()
 }
 
-fn look(netns: NetNs, ifindex: u32, traffic: Traffic) -> Result<Seen> {
+fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic) -> Result<LimitInPlace> {
     let link = netns.run(|| Link::by_index(ifindex))?;
     let place = Place { netns, link };
     let found = match below_root(&place)? {
@@ -345,7 +345,7 @@ fn look(netns: NetNs, ifindex: u32, traffic: Traffic) -> Result<Seen> {
     let arrivals = found.memories.first().filter(|_| sees_arrivals).map(Memory::arrivals);
     let Found { record, is_strange, .. } = found;
     let gone_seen_from = None;
-    Ok(Seen {
+    Ok(LimitInPlace {
         place,
         record,
         traffic,

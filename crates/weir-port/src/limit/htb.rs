@@ -12,7 +12,7 @@ use netlink_bindings::traits::NetlinkRequest;
 use netlink_bindings::utils::chop_header;
 use netlink_socket2::NetlinkSocket;
 use weir_core::limit::gate::Tokens;
-use weir_core::limit::{Class, HELD, ROOT_CLASS};
+use weir_core::limit::{HELD, HtbClass, ROOT_CLASS};
 
 use super::filter::{Spot, content_if_gone};
 use crate::error::{Doing, Result};
@@ -44,7 +44,7 @@ pub enum RootKind {
 
 /// What a queue has done and holds, as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct QueueTraffic {
     /// Packets sent, and dropped on the way in.
     pub packets: u64,
     /// Their bytes, headers of segments included.
@@ -63,7 +63,7 @@ pub struct ClassTraffic {
     /// Its number.
     pub number: u16,
     /// What it did and holds.
-    pub traffic: Traffic,
+    pub traffic: QueueTraffic,
     /// What it may still send, as of its last packet.
     pub tokens: Tokens,
 }
@@ -77,7 +77,7 @@ pub fn root(ifindex: u32) -> Result<RootKind> {
 }
 
 /// The root of every interface of this thread's namespace.
-pub fn roots() -> Result<Vec<(u32, RootKind, Traffic)>> {
+pub fn roots() -> Result<Vec<(u32, RootKind, QueueTraffic)>> {
     let doing = || "reading the qdiscs of a network namespace".to_string();
     let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
     let mut socket = NetlinkSocket::new();
@@ -108,7 +108,7 @@ fn is_as_created(attributes: &tc::IterableAttrs<'_>) -> bool {
 }
 
 /// Puts the qdisc on an interface, with its first leaf, which takes all there is until the filter knows better.
-pub fn create(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> {
+pub fn create(ifindex: u32, classes: impl Iterator<Item = HtbClass>) -> Result<()> {
     let doing = || format!("giving interface number {ifindex} a queue that limits");
     let mut batch = RequestBatch::new();
     let mut request =
@@ -128,7 +128,7 @@ pub fn create(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> 
 }
 
 /// Makes or changes classes, and the queues of those that name one.
-pub fn set(ifindex: u32, classes: impl Iterator<Item = Class>) -> Result<()> {
+pub fn set(ifindex: u32, classes: impl Iterator<Item = HtbClass>) -> Result<()> {
     let doing = || format!("setting the classes of interface number {ifindex}");
     let mut batch = RequestBatch::new();
     for class in classes {
@@ -194,7 +194,7 @@ fn message(ifindex: u32, handle: u32, parent: u32) -> Tcmsg {
     Tcmsg { ifindex: ifindex as i32, handle, parent, ..Default::default() }
 }
 
-fn class_request(ifindex: u32, class: &Class) -> impl NetlinkRequest + use<> {
+fn class_request(ifindex: u32, class: &HtbClass) -> impl NetlinkRequest + use<> {
     let header = message(ifindex, HANDLE | u32::from(class.number), HANDLE | u32::from(class.parent));
     let mut request = tc::Request::new().set_create().set_replace().op_newtclass_do(&header);
     let speed = |bytes_per_s: u64| TcRatespec {
@@ -243,11 +243,11 @@ fn tokens(statistics: &[u8]) -> Option<Tokens> {
     None
 }
 
-fn traffic(attributes: &tc::IterableAttrs<'_>) -> Traffic {
-    let Ok(stats) = attributes.get_stats2() else { return Traffic::default() };
+fn traffic(attributes: &tc::IterableAttrs<'_>) -> QueueTraffic {
+    let Ok(stats) = attributes.get_stats2() else { return QueueTraffic::default() };
     let basic = stats.get_basic().unwrap_or_default();
     let queue = stats.get_queue().unwrap_or_default();
-    Traffic {
+    QueueTraffic {
         packets: stats.get_pkt64().unwrap_or(u64::from(basic.packets)),
         bytes: basic.bytes,
         dropped: u64::from(queue.drops),

@@ -31,16 +31,16 @@ pub mod steering;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use weir_core::limit::shared::{Kind, kind_of};
-use weir_core::limit::{Class, Plan};
+use weir_core::limit::shared::{HtbClassKind, kind_of};
+use weir_core::limit::{HtbClass, HtbTree};
 use weir_core::rate::Rate;
 
 use self::find::Found;
-use self::htb::{RootKind, Traffic};
+use self::htb::{QueueTraffic, RootKind};
 use self::memory::Memory;
-use self::record::{Direction, Record, Stage};
+use self::record::{Direction, LimitStage, Record};
 use self::reshape::{ClassesAsked, Shape};
-use self::steering::Steering;
+use self::steering::ReceiveSteering;
 use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
 use crate::ethtool;
@@ -158,8 +158,8 @@ impl Place {
         self.netns.is(&other.netns) && self.link.ifindex == other.link.ifindex
     }
 
-    fn steering(&self) -> Result<Steering> {
-        self.netns.run(|| Steering::of(&self.link.name))
+    fn steering(&self) -> Result<ReceiveSteering> {
+        self.netns.run(|| ReceiveSteering::of(&self.link.name))
     }
 }
 
@@ -174,7 +174,7 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
     match found {
         Some(Found { memories, record: Some(before), .. }) if is_there => {
             record.steered_behind = behind::update(place, &memories[0], &before)?;
-            if before.stage == Stage::Making {
+            if before.stage == LimitStage::Making {
                 // What passed while it was half made had no queue to pass.
                 memories[0].forget_bypassed();
             }
@@ -214,7 +214,7 @@ pub fn check(
     }
     let is_ordered = behind::find(place)?.unsteered().is_empty();
     Ok(record.map(|record| {
-        let is_limiting = record.stage == Stage::Limiting;
+        let is_limiting = record.stage == LimitStage::Limiting;
         (record, is_whole && is_limiting && is_ordered)
     }))
 }
@@ -224,7 +224,7 @@ struct Prepared {
     found: Option<Found>,
     is_whole: bool,
     record: Record,
-    plan: Plan,
+    plan: HtbTree,
 }
 
 /// Looks and decides, and changes nothing.
@@ -239,7 +239,7 @@ fn prepare(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
     }
     let before = found.as_ref().and_then(|found| found.record.as_ref());
     // Where somebody ended half-way, leaves may be missing, or their queues.
-    let is_whole = before.is_some_and(|before| before.stage != Stage::Making);
+    let is_whole = before.is_some_and(|before| before.stage != LimitStage::Making);
     let is_whole = is_whole && before.is_some_and(|before| lacks_nothing(place, before));
     let mut record = wanted_record(place, asked, before, burst_default)?;
     let is_there = found.as_ref().is_some_and(|found| !found.memories.is_empty());
@@ -261,7 +261,7 @@ fn lacks_nothing(place: &Place, record: &Record) -> bool {
 }
 
 /// What the limit of an interface did and holds; `None` if there is none.
-pub fn traffic(place: &Place) -> Result<Option<Traffic>> {
+pub fn traffic(place: &Place) -> Result<Option<QueueTraffic>> {
     let roots = place.netns.run(htb::roots)?;
     let ours =
         roots.into_iter().find(|(index, root, _)| *index == place.link.ifindex && *root == RootKind::Limit);
@@ -287,7 +287,7 @@ fn wanted_record(
         rate_bits_per_s: rate.bits_per_s(),
         burst_bytes: asked.burst_bytes.or(burst_kept).unwrap_or_else(|| burst_default(rate)),
         packet_bytes_max: place.link.gso_bytes_max.max(place.link.mtu_bytes + 18),
-        stage: Stage::Making,
+        stage: LimitStage::Making,
         steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
         steered_behind: before.map(|before| before.steered_behind.clone()).unwrap_or_default(),
         sees_arrivals: before.is_some_and(|before| before.sees_arrivals),
@@ -299,7 +299,7 @@ fn wanted_record(
 }
 
 /// Makes a limit where there is none; the result is the record with what that cost.
-fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<Record> {
+fn make(place: &Place, plan: &HtbTree, mut record: Record) -> Result<Record> {
     let far_end = place.far_end()?;
     check_order(place, far_end.as_ref())?;
     let steering = far_end.as_ref().map(Place::steering).transpose()?;
@@ -338,7 +338,7 @@ fn make(place: &Place, plan: &Plan, mut record: Record) -> Result<Record> {
     let dropped_before = tx_dropped(place)?;
     let made = write(own, &record).and_then(|()| make_queue());
     record.lost_when_set = tx_dropped(place).unwrap_or(dropped_before).saturating_sub(dropped_before);
-    let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), Steering::spread));
+    let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), ReceiveSteering::spread));
     let made = made.and_then(|()| behind.steer());
     own.forget_bypassed();
     let made = made.and_then(|()| change(place, &memories, plan, record.clone(), true));
@@ -361,7 +361,7 @@ fn tx_dropped(place: &Place) -> Result<u64> {
 }
 
 /// Steering at the other end of a pair, as it was before any limit set it.
-fn steering_before(place: &Place, steering: &Steering) -> Result<Vec<String>> {
+fn steering_before(place: &Place, steering: &ReceiveSteering) -> Result<Vec<String>> {
     let masks = steering.masks()?;
     let is_others = steering.is_spread()? && behind::is_needed_by_others(place)?;
     Ok(if is_others { vec!["0".into(); masks.len()] } else { masks })
@@ -373,18 +373,18 @@ fn gone_from(far_end: &Place) -> Option<Record> {
 }
 
 /// Brings a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.
-fn change(place: &Place, memories: &[Memory], plan: &Plan, record: Record, is_whole: bool) -> Result<()> {
+fn change(place: &Place, memories: &[Memory], plan: &HtbTree, record: Record, is_whole: bool) -> Result<()> {
     let limiting = |stage| Record { stage, ..record.clone() };
-    write(&memories[0], &limiting(Stage::Making))?;
+    write(&memories[0], &limiting(LimitStage::Making))?;
     set_clocks(memories, plan, |clock, before| clock < before);
     place.netns.run(|| htb::set(place.link.ifindex, leaves_first(plan, is_whole)))?;
     set_clocks(memories, plan, |_, _| true);
-    write(&memories[0], &limiting(Stage::Limiting))
+    write(&memories[0], &limiting(LimitStage::Limiting))
 }
 
 /// Sets the clocks of all leaves for a plan where `is_due` by the new one and the one before. The program must never take a leaf to be
 /// served faster than it is, and uses the lower of both for the time in between.
-fn set_clocks(memories: &[Memory], plan: &Plan, is_due: impl Fn(u64, u64) -> bool) {
+fn set_clocks(memories: &[Memory], plan: &HtbTree, is_due: impl Fn(u64, u64) -> bool) {
     for group in plan.groups() {
         let memory = memories.iter().find(|memory| memory.base() == group.base);
         if let Some(memory) =
@@ -396,7 +396,7 @@ fn set_clocks(memories: &[Memory], plan: &Plan, is_due: impl Fn(u64, u64) -> boo
 }
 
 /// The memory of a plan's leaves, the limit's own first; new where there is none.
-fn memories(plan: &Plan, mut there: Vec<Memory>) -> Result<Vec<Memory>> {
+fn memories(plan: &HtbTree, mut there: Vec<Memory>) -> Result<Vec<Memory>> {
     for base in std::iter::once(0).chain(plan.groups().map(|group| group.base)) {
         if !there.iter().any(|memory| memory.base() == base) {
             there.push(Memory::new(base).doing(|| "making the memory of a limit".into())?);
@@ -421,9 +421,10 @@ fn load(place: &Place, memories: &[Memory], record: &Record) -> Result<Program> 
 
 /// The classes for a tree that is there, each before the one it borrows from, whose rate it must not pass by its own; for one that is not
 /// whole, the other way round.
-fn leaves_first(plan: &Plan, is_whole: bool) -> impl Iterator<Item = Class> {
+fn leaves_first(plan: &HtbTree, is_whole: bool) -> impl Iterator<Item = HtbClass> {
     let mut classes: Vec<_> = plan.classes().collect();
-    let is_held = |class: &Class| kind_of(class.number).is_some_and(|(_, kind)| kind == Kind::Held);
+    let is_held =
+        |class: &HtbClass| kind_of(class.number).is_some_and(|(_, kind)| kind == HtbClassKind::Held);
     classes.iter_mut().filter(|class| is_whole && is_held(class)).for_each(|class| class.queue_bytes = None);
     if is_whole {
         classes.reverse();
@@ -432,7 +433,7 @@ fn leaves_first(plan: &Plan, is_whole: bool) -> impl Iterator<Item = Class> {
 }
 
 /// A tree in which nothing waits.
-fn open_plan(plan: &Plan) -> Plan {
+fn open_plan(plan: &HtbTree) -> HtbTree {
     let rate = plan.wanted().rate;
     plan.opened(weir_core::limit::opening(rate).last().unwrap_or(rate))
 }

@@ -8,12 +8,12 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use weir_core::limit::{Plan, opening};
+use weir_core::limit::{HtbTree, opening};
 
 use super::find::Found;
-use super::htb::{self, Traffic};
+use super::htb::{self, QueueTraffic};
 use super::memory::Memory;
-use super::record::{Record, Stage};
+use super::record::{LimitStage, Record};
 use super::{Place, arrivals, behind, find, leaves_first, open_plan, tx_dropped, unsuitable};
 use crate::error::{Doing, Result};
 
@@ -74,9 +74,9 @@ fn take_off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
 fn open_and_empty(place: &Place, memory: &Memory, record: &Record, clock_ns: fn() -> u64) -> Result<bool> {
     let write =
         |record: &Record| memory.write(record).doing(|| "writing that the limit is being opened".into());
-    write(&Record { stage: Stage::Opening, ..record.clone() })?;
+    write(&Record { stage: LimitStage::Opening, ..record.clone() })?;
     let plan = record.plan().map_err(|why| unsuitable(place, &why))?;
-    let open = |plan: &Plan| place.netns.run(|| htb::set(place.link.ifindex, leaves_first(plan, true)));
+    let open = |plan: &HtbTree| place.netns.run(|| htb::set(place.link.ifindex, leaves_first(plan, true)));
     for rate in opening(plan.wanted().rate) {
         if traffic(place)?.waiting == 0 {
             break;
@@ -102,7 +102,7 @@ fn open_and_empty(place: &Place, memory: &Memory, record: &Record, clock_ns: fn(
     Ok(false)
 }
 
-fn traffic(place: &Place) -> Result<Traffic> {
+fn traffic(place: &Place) -> Result<QueueTraffic> {
     Ok(super::traffic(place)?.unwrap_or_default())
 }
 

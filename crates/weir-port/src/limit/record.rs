@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use weir_core::limit::shared::Shared;
-use weir_core::limit::{Plan, Wanted};
+use weir_core::limit::{HtbTree, Wanted};
 use weir_core::rate::Rate;
 
 use super::classify::Filters;
@@ -21,7 +21,7 @@ pub struct Record {
     /// The longest packet, with segmentation offloads.
     pub packet_bytes_max: u32,
     /// Whether it is whole and limits. One that is not is being made or removed, or was when somebody died.
-    pub stage: Stage,
+    pub stage: LimitStage,
     /// Receive packet steering at the other end as it was: the mask of processors of each of its queues.
     pub steering_before: Vec<String>,
     /// The pairs behind an interface that is none, by the numbers of their near ends, at whose other ends steering was off before.
@@ -83,7 +83,7 @@ pub enum Direction {
 /// How far a limit has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Stage {
+pub enum LimitStage {
     /// Being made: open, nothing waits.
     Making,
     /// Whole.
@@ -106,13 +106,13 @@ impl Record {
     ///
     /// # Errors
     /// One sentence, if there is none that keeps the limit.
-    pub fn plan(&self) -> Result<Plan, String> {
+    pub fn plan(&self) -> Result<HtbTree, String> {
         let wanted = self.wanted().ok_or("a limit of nothing: give a rate above 0")?;
         let classes = self
             .classes
             .iter()
             .map(|class| class.shared().ok_or("a class is promised nothing: set the limit again"));
-        Plan::with_classes(wanted, classes.collect::<Result<_, _>>()?, self.drains_own())
+        HtbTree::with_classes(wanted, classes.collect::<Result<_, _>>()?, self.drains_own())
     }
 
     /// Whether flows may wait in the leaves of the limit itself, from when it had no classes or now that those go.

@@ -20,14 +20,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use weir_core::classify::{Classifier, Rule, Target};
-use weir_core::limit::shared::{FREE_BASE, Kind, Shared, kind_of};
-use weir_core::limit::{Class, HELD, PASSING, Plan};
+use weir_core::limit::shared::{FREE_BASE, HtbClassKind, Shared, kind_of};
+use weir_core::limit::{HELD, HtbClass, HtbTree, PASSING};
 use weir_core::rate::Rate;
 
 use super::classify::{EARLIER_MAX, Filters};
 use super::htb::{self, ClassTraffic};
 use super::memory::Memory;
-use super::record::{ClassRecord, Record, Stage};
+use super::record::{ClassRecord, LimitStage, Record};
 use super::{Place, change, leaves_first, load, memories, set_clocks, unsuitable, write};
 use crate::error::Result;
 
@@ -208,7 +208,7 @@ fn free() -> ClassRecord {
 pub fn reshape(
     place: &Place,
     there: Vec<Memory>,
-    plan: &Plan,
+    plan: &HtbTree,
     whole: Option<&Record>,
     record: Record,
 ) -> Result<Record> {
@@ -221,16 +221,16 @@ pub fn reshape(
     }
     let memories = memories(plan, there)?;
     let program = load(place, &memories, &record)?;
-    write(&memories[0], &Record { stage: Stage::Making, ..record.clone() })?;
+    write(&memories[0], &Record { stage: LimitStage::Making, ..record.clone() })?;
     set_clocks(&memories, plan, |clock, before| clock < before || before == 0);
-    let new: Vec<Class> = plan.classes().filter(|class| !numbers.contains(&class.number)).collect();
+    let new: Vec<HtbClass> = plan.classes().filter(|class| !numbers.contains(&class.number)).collect();
     place.netns.run(|| {
         htb::set(ifindex, new.into_iter())?;
         htb::set(ifindex, leaves_first(plan, true))?;
         htb::CHOICE.attach(ifindex, &program)
     })?;
     set_clocks(&memories, plan, |_, _| true);
-    write(&memories[0], &Record { stage: Stage::Limiting, ..record.clone() })?;
+    write(&memories[0], &Record { stage: LimitStage::Limiting, ..record.clone() })?;
     drain(place, memories, record)
 }
 
@@ -308,7 +308,7 @@ fn drain(place: &Place, memories: Vec<Memory>, mut record: Record) -> Result<Rec
         htb::remove_classes(ifindex, goes.into_iter().rev())
     })?;
     change(place, &memories, &plan, record.clone(), true)?;
-    Ok(Record { stage: Stage::Limiting, ..record })
+    Ok(Record { stage: LimitStage::Limiting, ..record })
 }
 
 /// The places of a base's leaves in which nothing waits.
@@ -317,9 +317,9 @@ fn empty_leaves(base: u16, classes: &[ClassTraffic]) -> Vec<usize> {
         let (of, kind) = kind_of(class.number)?;
         let within = class.number - of;
         let place = match kind {
-            Kind::Held => within - HELD.first_class,
-            Kind::Passing => within - PASSING.first_class + HELD.count,
-            Kind::Inner => return None,
+            HtbClassKind::Held => within - HELD.first_class,
+            HtbClassKind::Passing => within - PASSING.first_class + HELD.count,
+            HtbClassKind::Inner => return None,
         };
         (of == base && class.traffic.waiting == 0).then_some(usize::from(place))
     };
@@ -354,7 +354,7 @@ mod tests {
             rate_bits_per_s: 100_000_000,
             burst_bytes: 50_000,
             packet_bytes_max: 65_536,
-            stage: Stage::Limiting,
+            stage: LimitStage::Limiting,
             sees_arrivals: false,
             made_clsact: false,
             lost_when_set: 0,

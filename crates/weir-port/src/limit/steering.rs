@@ -24,20 +24,20 @@ use crate::sys;
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 /// The steering of the receive queues of one interface.
-pub struct Steering {
+pub struct ReceiveSteering {
     /// Keeps `folder` in being.
     _view: OwnedFd,
     folder: PathBuf,
     name: String,
 }
 
-impl Steering {
+impl ReceiveSteering {
     /// Of interface `name` of this thread's namespace.
-    pub fn of(name: &str) -> Result<Steering> {
+    pub fn of(name: &str) -> Result<ReceiveSteering> {
         let view = view_of_sysfs().doing(|| "looking at the sysfs of a network namespace".into())?;
         let folder =
             PathBuf::from(format!("/proc/thread-self/fd/{}/class/net/{name}/queues", view.as_raw_fd()));
-        Ok(Steering { _view: view, folder, name: name.into() })
+        Ok(ReceiveSteering { _view: view, folder, name: name.into() })
     }
 
     /// The mask of each receive queue, in order.
@@ -60,13 +60,13 @@ impl Steering {
         Ok(!is_one && self.masks()?.iter().all(|mask| is_none(mask)))
     }
 
-    /// Switches it off, if it is as [`Steering::spread`] sets it.
+    /// Switches it off, if it is as [`ReceiveSteering::spread`] sets it.
     pub fn switch_off(&self) -> Result<()> {
         let queues = self.masks()?.len();
         if self.is_spread()? { self.set(&vec!["0".into(); queues]) } else { Ok(()) }
     }
 
-    /// Whether it is as [`Steering::spread`] sets it.
+    /// Whether it is as [`ReceiveSteering::spread`] sets it.
     pub fn is_spread(&self) -> Result<bool> {
         let mask = every_processor()?;
         Ok(self.masks()?.iter().all(|queue| digits(queue) == digits(&mask)))

@@ -22,7 +22,7 @@ use weir_path::port::ReceiveQueues;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
-use super::scratch::{FRAME_BYTES, Forget, Pair, Sender};
+use super::scratch::{FRAME_BYTES, Forget, ScratchPair, ScratchSender};
 use crate::bpf::doorbell::Bell;
 use crate::error::{Doing, PortError, Result};
 use crate::hooks;
@@ -58,7 +58,7 @@ pub struct Trial {
     // The sockets go before their memory.
     port: Port,
     frames: Frames,
-    sender: Sender,
+    sender: ScratchSender,
     arrived: u64,
     _umem: Umem,
     _bell: Bell,
@@ -66,7 +66,7 @@ pub struct Trial {
 
 impl Trial {
     /// Both ends of `pair` must be in this thread's namespace.
-    pub fn new(pair: &Pair) -> Result<Trial> {
+    pub fn new(pair: &ScratchPair) -> Result<Trial> {
         hooks::check_tcx(pair.sender.ifindex)?;
         let memory = FrameMemory::new(FRAMES, MEMORY_FRAME_BYTES)
             .map_err(std::io::Error::other)
@@ -75,7 +75,7 @@ impl Trial {
         let umem = Umem::new(Arc::clone(pool.memory()));
         let mut frames = Frames::new(pool);
         let bell = Bell::new().doing(|| "making a doorbell".into())?;
-        let sender = Sender::new(&pair.sender)?;
+        let sender = ScratchSender::new(&pair.sender)?;
         let port = Port::open(
             &pair.receiver.name,
             napi::BUDGET,

@@ -2,7 +2,7 @@
 
 use weir_core::rate::Rate;
 
-use super::scratch::{self, Pair};
+use super::scratch::{self, ScratchPair};
 use crate::error::{PortError, Result};
 use crate::limit::off::{self, Off};
 use crate::limit::record::Direction;
@@ -16,7 +16,7 @@ pub fn limits_in_place(clock_ns: fn() -> u64) -> Result<()> {
     scratch::run(move |answer| {
         // Kept open, so that it can be found: no process is in it.
         let far_netns = NetNs::new()?;
-        let pair = Pair::new(c"weir%d", &far_netns)?;
+        let pair = ScratchPair::new(c"weir%d", &far_netns)?;
         let place = Place { netns: NetNs::current()?, link: pair.receiver };
         for bits_per_s in [10_000_000, 20_000_000] {
             let asked = Asked {

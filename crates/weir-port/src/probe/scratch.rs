@@ -18,7 +18,7 @@ use crate::sys;
 use crate::undo::{Keeper, Undo};
 use crate::veth::{self, End};
 
-/// A frame's length that nothing but [`Sender`] sends: interfaces that come up have things of their own to say.
+/// A frame's length that nothing but [`ScratchSender`] sends: interfaces that come up have things of their own to say.
 pub const FRAME_BYTES: u32 = 61;
 /// For local experiments (IEEE 802): no protocol of the kernel's answers to it.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
@@ -43,17 +43,17 @@ pub fn run<T: Send + 'static>(work: impl FnOnce(&dyn Fn(T)) -> Result<()> + Send
 }
 
 /// A veth pair, both ends up.
-pub struct Pair {
+pub struct ScratchPair {
     /// Where packets arrive, in this thread's namespace.
     pub receiver: Link,
     /// Where packets are sent.
     pub sender: Link,
 }
 
-impl Pair {
+impl ScratchPair {
     /// A pair of which one end is in this thread's namespace and called `receiver`, `%d` becoming a free number, and the
     /// other in `sender_netns`.
-    pub fn new(receiver: &CStr, sender_netns: &NetNs) -> Result<Pair> {
+    pub fn new(receiver: &CStr, sender_netns: &NetNs) -> Result<ScratchPair> {
         let receiver_netns = NetNs::current()?;
         // From the sender's side, whose name is known, so that the other is found by way of it.
         let (sender, receiver) = sender_netns.run(|| {
@@ -64,20 +64,20 @@ impl Pair {
             Ok((Link::by_index(sender.ifindex)?, receiver.ifindex))
         })?;
         link::set_up(receiver, true)?;
-        Ok(Pair { receiver: Link::by_index(receiver)?, sender })
+        Ok(ScratchPair { receiver: Link::by_index(receiver)?, sender })
     }
 }
 
 /// Sends frames of [`FRAME_BYTES`] without ever waiting.
-pub struct Sender {
+pub struct ScratchSender {
     socket: OwnedFd,
     frame: Vec<u8>,
     address: libc::sockaddr_ll,
 }
 
-impl Sender {
+impl ScratchSender {
     /// By an interface of this thread's namespace.
-    pub fn new(link: &Link) -> Result<Sender> {
+    pub fn new(link: &Link) -> Result<ScratchSender> {
         let open = || -> io::Result<OwnedFd> {
             let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
             // Above what all frames of a burst are charged, so that it is the device that says no.
@@ -96,7 +96,7 @@ impl Sender {
             sll_halen: 6,
             sll_addr: [0xff; 8],
         };
-        Ok(Sender { socket, frame, address })
+        Ok(ScratchSender { socket, frame, address })
     }
 
     /// Sends one; an error if it was not accepted.

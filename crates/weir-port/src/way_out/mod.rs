@@ -43,7 +43,7 @@ use crate::error::Result;
 use crate::forwarding::{Setting, SettingChange};
 use crate::link::{self, Link};
 
-pub use watch::{Seen, Stopper, Watch};
+pub use watch::{Stopper, TableEvent, Watch};
 
 /// What the names of all runs' interfaces begin with.
 pub const NAME_PREFIX: &str = "weir";

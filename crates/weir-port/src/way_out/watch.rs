@@ -26,7 +26,7 @@ const NFNLGRP_NFTABLES_MASK: u32 = 1 << 6;
 
 /// What came of a change of the ruleset.
 #[derive(Debug)]
-pub enum Seen {
+pub enum TableEvent {
     /// The table was gone, or rules of it, and is back.
     PutBack,
     /// It was gone and cannot be put back.
@@ -49,7 +49,7 @@ pub struct Watch {
 pub struct Stopper(Arc<OwnedFd>);
 
 impl Stopper {
-    /// It returns [`Seen::Stopped`] soon.
+    /// It returns [`TableEvent::Stopped`] soon.
     pub fn stop(&self) {
         sys::signal_eventfd(&self.0);
     }
@@ -74,7 +74,7 @@ impl Watch {
     }
 
     /// Waits until there is something to tell.
-    pub fn wait(&mut self) -> Seen {
+    pub fn wait(&mut self) -> TableEvent {
         loop {
             let timeout_ns = self.has_failed.then_some(AGAIN_NS);
             let mut fds = [self.changes.as_raw_fd(), self.stop.as_raw_fd()].map(sys::poll_in);
@@ -84,7 +84,7 @@ impl Watch {
             let _ = sys::poll_readable(&mut [sys::poll_in(self.stop.as_raw_fd())], Some(BETWEEN_NS));
             let stopped = sys::poll_readable(&mut [sys::poll_in(self.stop.as_raw_fd())], Some(0));
             if stopped.is_ok_and(|count| count > 0) {
-                return Seen::Stopped;
+                return TableEvent::Stopped;
             }
             monitor::drain(&self.changes);
             let (host, table) = (&self.host, &self.table);
@@ -96,9 +96,11 @@ impl Watch {
                 Ok(false) => self.has_failed = false,
                 Ok(true) => {
                     self.has_failed = false;
-                    return Seen::PutBack;
+                    return TableEvent::PutBack;
                 }
-                Err(error) if !std::mem::replace(&mut self.has_failed, true) => return Seen::Failed(error),
+                Err(error) if !std::mem::replace(&mut self.has_failed, true) => {
+                    return TableEvent::Failed(error);
+                }
                 Err(_) => {}
             }
         }

@@ -75,7 +75,7 @@ impl<T: Entry> Shared<T> {
 }
 
 /// The half of a ring that we fill: fill and transmit.
-pub struct Producer<T> {
+pub struct XskProducer<T> {
     shared: Shared<T>,
     next: u32,
     published: u32,
@@ -83,13 +83,18 @@ pub struct Producer<T> {
     taken: u32,
 }
 
-impl<T: Entry> Producer<T> {
+impl<T: Entry> XskProducer<T> {
     /// Maps a ring of `size` entries.
-    pub fn map(fd: BorrowedFd<'_>, page_offset: i64, offsets: Offsets, size: u32) -> io::Result<Producer<T>> {
+    pub fn map(
+        fd: BorrowedFd<'_>,
+        page_offset: i64,
+        offsets: Offsets,
+        size: u32,
+    ) -> io::Result<XskProducer<T>> {
         let shared = Shared::map(fd, page_offset, offsets, size)?;
         let next = shared.producer().load(Ordering::Relaxed);
         let taken = next.wrapping_sub(size);
-        Ok(Producer { shared, next, published: next, taken })
+        Ok(XskProducer { shared, next, published: next, taken })
     }
 
     /// How many entries, published or not, the kernel has not taken yet, as far as it has said.
@@ -132,21 +137,26 @@ impl<T: Entry> Producer<T> {
 }
 
 /// The half of a ring that we empty: receive and completion.
-pub struct Consumer<T> {
+pub struct XskConsumer<T> {
     shared: Shared<T>,
     next: u32,
     end: u32,
 }
 
-impl<T: Entry> Consumer<T> {
+impl<T: Entry> XskConsumer<T> {
     /// Maps a ring of `size` entries.
-    pub fn map(fd: BorrowedFd<'_>, page_offset: i64, offsets: Offsets, size: u32) -> io::Result<Consumer<T>> {
+    pub fn map(
+        fd: BorrowedFd<'_>,
+        page_offset: i64,
+        offsets: Offsets,
+        size: u32,
+    ) -> io::Result<XskConsumer<T>> {
         let shared = Shared::map(fd, page_offset, offsets, size)?;
         let next = shared.consumer().load(Ordering::Relaxed);
-        Ok(Consumer { shared, next, end: next })
+        Ok(XskConsumer { shared, next, end: next })
     }
 
-    /// Takes the next entry; the slot is given back by [`Consumer::release`].
+    /// Takes the next entry; the slot is given back by [`XskConsumer::release`].
     pub fn pop(&mut self) -> Option<T> {
         if self.next == self.end {
             // A0: the entries up to this counter are visible.

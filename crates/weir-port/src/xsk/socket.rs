@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use weir_path::port::Transmit;
 
-use super::ring::{Consumer, Descriptor, Offsets, Producer};
+use super::ring::{Descriptor, Offsets, XskConsumer, XskProducer};
 use super::umem::Umem;
 use crate::sys;
 
@@ -65,13 +65,13 @@ pub struct RingSizes {
 pub struct XskSocket {
     fd: Arc<OwnedFd>,
     /// Frames offered for reception.
-    pub fill: Producer<u64>,
+    pub fill: XskProducer<u64>,
     /// Packets received.
-    pub rx: Consumer<Descriptor>,
+    pub rx: XskConsumer<Descriptor>,
     /// Packets to transmit.
-    pub tx: Producer<Descriptor>,
+    pub tx: XskProducer<Descriptor>,
     /// Frames whose transmission has ended.
-    pub completion: Consumer<u64>,
+    pub completion: XskConsumer<u64>,
 }
 
 impl XskSocket {
@@ -94,15 +94,16 @@ impl XskSocket {
             return Err(io::Error::other("XDP_MMAP_OFFSETS has an unknown layout (a kernel before 5.4)"));
         }
         let socket = fd.as_fd();
-        let fill = Producer::map(socket, libc::XDP_UMEM_PGOFF_FILL_RING as i64, offsets.fill, sizes.receive)?;
-        let completion = Consumer::map(
+        let fill =
+            XskProducer::map(socket, libc::XDP_UMEM_PGOFF_FILL_RING as i64, offsets.fill, sizes.receive)?;
+        let completion = XskConsumer::map(
             socket,
             libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64,
             offsets.completion,
             sizes.transmit,
         )?;
-        let rx = Consumer::map(socket, libc::XDP_PGOFF_RX_RING, offsets.rx, sizes.receive)?;
-        let tx = Producer::map(socket, libc::XDP_PGOFF_TX_RING, offsets.tx, sizes.transmit)?;
+        let rx = XskConsumer::map(socket, libc::XDP_PGOFF_RX_RING, offsets.rx, sizes.receive)?;
+        let tx = XskProducer::map(socket, libc::XDP_PGOFF_TX_RING, offsets.tx, sizes.transmit)?;
 
         let address = |shared: Option<&OwnedFd>| libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,

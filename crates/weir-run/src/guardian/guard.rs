@@ -16,7 +16,7 @@ use weir_port::channel::Channel;
 use weir_port::confinement;
 use weir_port::release::Means;
 use weir_port::sys;
-use weir_port::undo::Record;
+use weir_port::undo::UndoRecord;
 use weir_port::witness::Witness;
 
 use super::{Answer, Note, Request, journal, read_record};
@@ -46,7 +46,7 @@ pub fn guard(watch_namespaces: bool) -> bool {
     let mut means = Means::new();
     let mut main = Main::new();
     let records = keep(&requests, &notes, &mut main, &mut means, watch_namespaces);
-    records.iter().for_each(Record::note_undone);
+    records.iter().for_each(UndoRecord::note_undone);
     drop(spare);
     let mut is_late = false;
     let is_done = put_back(records, &mut means, &mut |faults| {
@@ -78,8 +78,8 @@ fn keep(
     main: &mut Main,
     means: &mut Means,
     watch_namespaces: bool,
-) -> Vec<Record> {
-    let mut records: Vec<Record> = Vec::new();
+) -> Vec<UndoRecord> {
+    let mut records: Vec<UndoRecord> = Vec::new();
     let mut witnesses: Vec<(u64, Witness)> = Vec::new();
     let mut looked_ns = now_ns();
     loop {
@@ -130,7 +130,7 @@ fn keep(
 
 /// What came as a request.
 enum Read {
-    Record(Record),
+    Record(UndoRecord),
     PutBack(Vec<(u64, u32)>),
 }
 
@@ -143,7 +143,7 @@ fn read_request(bytes: &[u8], descriptors: Vec<OwnedFd>) -> weir_port::Result<Re
 }
 
 /// Undoes what is of these interfaces, which are gone, in reverse order; what fails stays, to be undone with all others.
-fn put_back_of(interfaces: &[(u64, u32)], records: &mut Vec<Record>, means: &mut Means) {
+fn put_back_of(interfaces: &[(u64, u32)], records: &mut Vec<UndoRecord>, means: &mut Means) {
     for at in (0..records.len()).rev() {
         if records[at].is_of(interfaces) && records[at].put_back(means).is_ok() {
             records.remove(at);
@@ -153,18 +153,18 @@ fn put_back_of(interfaces: &[(u64, u32)], records: &mut Vec<Record>, means: &mut
     means.end();
 }
 
-fn is_of_any(records: &[Record], namespace: u64) -> bool {
+fn is_of_any(records: &[UndoRecord], namespace: u64) -> bool {
     records.iter().any(|record| record.netns.inode() == namespace)
 }
 
 /// Undoes in reverse order, and again what failed, until all is done; whether it is. `tell` is told once of what fails for long, and says
 /// whether to go on.
 pub(super) fn put_back(
-    records: Vec<Record>,
+    records: Vec<UndoRecord>,
     means: &mut Means,
     tell: &mut dyn FnMut(&[String]) -> bool,
 ) -> bool {
-    let mut left: Vec<Record> = records.into_iter().rev().collect();
+    let mut left: Vec<UndoRecord> = records.into_iter().rev().collect();
     let began_ns = now_ns();
     let mut pause_ns = PAUSE_NS_MIN;
     let mut is_told = false;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 use weir_core::limit::shared::promised_below;
-use weir_core::limit::{Plan, Wanted};
+use weir_core::limit::{HtbTree, Wanted};
 use weir_core::rate::Rate;
 use weir_port::limit::reshape::ClassesAsked;
 use weir_port::link::kernel_name;
@@ -107,7 +107,7 @@ impl TopologyReader<'_> {
         let rate = text.as_ref().parse::<Rate>();
         let wanted = |rate| Wanted { rate, burst_bytes: FRAME_BYTES, packet_bytes_max: PACKET_BYTES_MAX };
         let fits =
-            rate.map_err(|error| error.to_string()).and_then(|rate| Plan::new(wanted(rate)).map(|_| rate));
+            rate.map_err(|error| error.to_string()).and_then(|rate| HtbTree::new(wanted(rate)).map(|_| rate));
         fits.map_err(|why| self.tell(text.span(), why)).ok()
     }
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use weir_port::limit::Asked;
-use weir_port::limit::record::{Direction, Record, Stage};
+use weir_port::limit::record::{Direction, LimitStage, Record};
 use weir_port::limit::reshape::Shape;
 
 use super::diff::{Action, LimitNow, compare};
@@ -46,7 +46,7 @@ fn record(asked: &Asked, before: Option<&Record>) -> Record {
         rate_bits_per_s: asked.rate.unwrap().bits_per_s(),
         burst_bytes: asked.burst_bytes.unwrap(),
         packet_bytes_max: 65_536,
-        stage: Stage::Limiting,
+        stage: LimitStage::Limiting,
         steering_before: Vec::new(),
         steered_behind: Vec::new(),
         sees_arrivals: false,

@@ -2,7 +2,7 @@
 //!
 //! Owner: none; the watcher's thread calls. Limits: what waited in a queue that was replaced is lost before anybody looks.
 
-use weir_port::bpf::doorbell::Doorbell;
+use weir_port::bpf::doorbell::DoorbellProgram;
 use weir_port::link::Link;
 use weir_port::netns::NetNs;
 use weir_port::view::View;
@@ -37,7 +37,7 @@ pub(super) fn put_right(
 }
 
 /// Puts the program that rings before all others of an interface of `netns`; what is said of it.
-pub(super) fn put_first(doorbell: &Doorbell, netns: &NetNs, seen: &View) -> weir_port::Result<String> {
+pub(super) fn put_first(doorbell: &DoorbellProgram, netns: &NetNs, seen: &View) -> weir_port::Result<String> {
     let link = &seen.link;
     let attach = || {
         doorbell

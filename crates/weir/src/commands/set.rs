@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_port::limit::Asked;
-use weir_port::limit::find::Seen;
+use weir_port::limit::find::LimitInPlace;
 use weir_port::limit::record::{Direction, Record};
 use weir_run::classes;
 use weir_run::control::{self, Command, Control, Running, SetClasses, ask};
@@ -152,7 +152,7 @@ fn direction(
 }
 
 /// Changes the limits of one name, each way that there is one.
-fn set_in_place(limits: &[Seen], Arguments { wire, limit, rate_back, .. }: &Arguments) -> Outcome {
+fn set_in_place(limits: &[LimitInPlace], Arguments { wire, limit, rate_back, .. }: &Arguments) -> Outcome {
     if limit.queue.is_some() {
         return Err(Failure::usage(format!("--queue is for wires, and {wire} is a limit in place")));
     }
@@ -208,7 +208,7 @@ impl Way {
         }
     }
 
-    fn of_limit(seen: &Seen, record: &Record) -> Way {
+    fn of_limit(seen: &LimitInPlace, record: &Record) -> Way {
         Way {
             name: seen.place.describe(),
             rate: rate_text(Some(record.rate_bits_per_s)),

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use weir_port::error::PortError;
-use weir_port::limit::find::Seen;
-use weir_port::limit::record::{Direction, Stage};
+use weir_port::limit::find::LimitInPlace;
+use weir_port::limit::record::{Direction, LimitStage};
 use weir_port::netns::NetNs;
 use weir_run::control::{self, Control};
 use weir_run::limits::is_path_name;
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// How a file names where a limit is, or in words why it cannot.
-fn place(seen: &Seen) -> Result<LimitPlace<'_>, String> {
+fn place(seen: &LimitInPlace) -> Result<LimitPlace<'_>, String> {
     let at = seen.place.describe();
     let Some(record) = &seen.record else {
         return Err(format!("the limit at {at}, which is half made or of another weir"));
@@ -94,7 +94,7 @@ fn place(seen: &Seen) -> Result<LimitPlace<'_>, String> {
     if seen.gone_seen_from.is_some() {
         return Err(format!("limit {name}, which is gone from {at}"));
     }
-    if record.stage == Stage::Opening {
+    if record.stage == LimitStage::Opening {
         return Err(format!("limit {name} at {at}, which is open, to be removed"));
     }
     let here = NetNs::current().map_err(|error| error.to_string())?;

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use weir_port::limit::find::Seen;
+use weir_port::limit::find::LimitInPlace;
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
 use weir_run::clock::now_ns;
@@ -151,7 +151,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
         return Ok(status);
     }
     let mut faults = snapshot.check();
-    faults.extend(limits.iter().flat_map(Seen::faults));
+    faults.extend(limits.iter().flat_map(LimitInPlace::faults));
     for fault in &faults {
         output::say(format_args!("weir: {fault}"));
     }

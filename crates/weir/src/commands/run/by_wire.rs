@@ -19,7 +19,7 @@ use weir_run::guardian::Guardian;
 use weir_run::stats::{ClassStats, Snapshot};
 
 use super::Arguments;
-use super::gate::{self, Gate};
+use super::gate::{self, GateKeeper};
 use super::rest::Rest;
 use super::way::{Blind, HEARD, Totals, Way};
 use crate::commands::drops;
@@ -38,7 +38,7 @@ pub struct Prepared {
 /// A run by a wire.
 pub struct ByWire {
     session: Session,
-    gate: Option<Gate>,
+    gate: Option<GateKeeper>,
     netns: NetNs,
     qdisc: RootQdisc,
     /// What the qdisc had handed on, and Weir not taken in, before the program started: what was sent before Weir was there.

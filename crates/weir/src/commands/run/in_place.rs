@@ -5,8 +5,8 @@
 
 use weir_core::rate::Rate;
 use weir_port::enclosure::{self, Limited, Refusal};
-use weir_port::limit::find::{self, Seen};
-use weir_port::limit::htb::Traffic;
+use weir_port::limit::find::{self, LimitInPlace};
+use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::memory::Memory;
 use weir_port::limit::record::Direction;
 use weir_port::limit::reshape::ClassesAsked;
@@ -23,7 +23,7 @@ use weir_run::limits::burst_bytes_default;
 use weir_run::watcher::News;
 
 use super::Arguments;
-use super::gate::{self, Gate};
+use super::gate::{self, GateKeeper};
 use super::rest::Rest;
 use super::way::{Blind, HEARD, Totals, Way};
 use crate::commands::drops::Drops;
@@ -34,7 +34,7 @@ use crate::{Failure, human, output};
 /// A run limited in place.
 pub struct InPlace {
     guarded: Guarded,
-    gate: Option<Gate>,
+    gate: Option<GateKeeper>,
     ends: Limited,
     /// Of what the program sends; it tells the limit also when somebody has changed it.
     memory: Memory,
@@ -107,7 +107,7 @@ fn limit_both(
 }
 
 impl InPlace {
-    fn parts(guarded: &Guarded, ends: &mut Limited) -> Result<(Option<Gate>, Memory, u64), Failure> {
+    fn parts(guarded: &Guarded, ends: &mut Limited) -> Result<(Option<GateKeeper>, Memory, u64), Failure> {
         guarded.watch_guardian()?;
         watch_interface(guarded, ends.host.link.ifindex, &ends.host.link.name)?;
         let found = find::at(&ends.program)?.and_then(|found| found.memories.into_iter().next());
@@ -116,7 +116,7 @@ impl InPlace {
         Ok((gate, memory, dropped_by_devices(ends)))
     }
 
-    fn traffic(place: &Place) -> Option<Traffic> {
+    fn traffic(place: &Place) -> Option<QueueTraffic> {
         limit::traffic(place).ok().flatten()
     }
 }
@@ -210,13 +210,13 @@ impl Way for InPlace {
     }
 }
 
-fn seen(place: &Place) -> Option<Seen> {
+fn seen(place: &Place) -> Option<LimitInPlace> {
     let netns = place.netns.try_clone().ok()?;
     find::seen_at(Place { netns, link: place.link.clone() }).ok().flatten()
 }
 
 /// By the queues' rules, and by the devices.
-fn drops(limits: &[&Option<Seen>], by_devices: u64) -> Drops {
+fn drops(limits: &[&Option<LimitInPlace>], by_devices: u64) -> Drops {
     let mut drops = Drops::from([("kernel".to_string(), by_devices)]);
     for seen in limits.iter().filter_map(|seen| seen.as_ref()) {
         for (reason, packets) in seen.dropped() {

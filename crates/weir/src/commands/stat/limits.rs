@@ -6,17 +6,17 @@
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
-use weir_core::limit::shared::{FREE_BASE, Kind, kind_of};
+use weir_core::limit::shared::{FREE_BASE, HtbClassKind, kind_of};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
-use weir_port::limit::find::{self, Gate, Seen};
-use weir_port::limit::record::{ClassRecord, Direction, Record, Stage};
+use weir_port::limit::find::{self, HeldBy, LimitInPlace};
+use weir_port::limit::record::{ClassRecord, Direction, LimitStage, Record};
 use weir_port::senders::{self, Sender};
 
 use crate::human;
 
 /// The limits of the machine, or those of one name.
-pub fn read(name: Option<&str>) -> Result<Vec<Seen>, String> {
+pub fn read(name: Option<&str>) -> Result<Vec<LimitInPlace>, String> {
     // Others may not ask what program a queue has.
     if !weir_port::sys::is_root() {
         return Ok(Vec::new());
@@ -27,14 +27,14 @@ pub fn read(name: Option<&str>) -> Result<Vec<Seen>, String> {
     Ok(all)
 }
 
-fn key(seen: &Seen) -> (&str, bool, &str) {
+fn key(seen: &LimitInPlace) -> (&str, bool, &str) {
     let record = seen.record.as_ref();
     let is_back = record.is_some_and(|record| record.direction == Direction::Back);
     (record.map_or("", |record| &record.name), is_back, &seen.place.link.name)
 }
 
 /// For programs.
-pub fn to_json(seen: &Seen) -> Value {
+pub fn to_json(seen: &LimitInPlace) -> Value {
     let record = seen.record.as_ref();
     let arrivals = seen.arrivals;
     let rate = record.and_then(rate_of);
@@ -64,7 +64,7 @@ pub fn to_json(seen: &Seen) -> Value {
         "dropped": seen.dropped().into_iter().map(|(reason, packets)| (reason.to_string(), packets.into())).collect::<Map<_, _>>(),
         "marked": seen.counts.marked,
         "crowded": seen.counts.crowded,
-        "leaves": [leaves(seen, "held", Kind::Held), leaves(seen, "passing", Kind::Passing)],
+        "leaves": [leaves(seen, "held", HtbClassKind::Held), leaves(seen, "passing", HtbClassKind::Passing)],
         "classes": seen.record.iter().flat_map(|record| &record.classes).map(|of| class(seen, of)).collect::<Vec<_>>(),
         "changed": changed(seen),
         "faults": seen.faults(),
@@ -72,7 +72,7 @@ pub fn to_json(seen: &Seen) -> Value {
 }
 
 /// What was changed beside the queue.
-fn changed(seen: &Seen) -> Option<Value> {
+fn changed(seen: &LimitInPlace) -> Option<Value> {
     let before = seen.record.as_ref().map(|record| &record.steering_before);
     let behind = seen.steered_behind();
     match seen.changed_steering() {
@@ -83,11 +83,11 @@ fn changed(seen: &Seen) -> Option<Value> {
 
 /// The rate that holds: of a limit that is open, none does.
 fn rate_of(record: &Record) -> Option<Rate> {
-    Rate::from_bits_per_s(record.rate_bits_per_s).filter(|_| record.stage != Stage::Opening)
+    Rate::from_bits_per_s(record.rate_bits_per_s).filter(|_| record.stage != LimitStage::Opening)
 }
 
 /// Who is held at this moment; `None` where that cannot be told.
-fn senders(seen: &Seen) -> Option<Vec<Sender>> {
+fn senders(seen: &LimitInPlace) -> Option<Vec<Sender>> {
     if seen.traffic.waiting == 0 {
         return Some(Vec::new());
     }
@@ -103,7 +103,7 @@ fn sender(sender: &Sender) -> Value {
     })
 }
 
-fn leaves(seen: &Seen, name: &str, kind: Kind) -> Value {
+fn leaves(seen: &LimitInPlace, name: &str, kind: HtbClassKind) -> Value {
     let (sum, waiting) = seen.leaves(None, kind);
     json!({
         "name": name,
@@ -117,11 +117,11 @@ fn leaves(seen: &Seen, name: &str, kind: Kind) -> Value {
 }
 
 /// How many leaves of a kind there are.
-fn count(seen: &Seen, kind: Kind) -> usize {
+fn count(seen: &LimitInPlace, kind: HtbClassKind) -> usize {
     seen.classes.iter().filter(|class| kind_of(class.number).is_some_and(|(_, of)| of == kind)).count()
 }
 
-fn class(seen: &Seen, class: &ClassRecord) -> Value {
+fn class(seen: &LimitInPlace, class: &ClassRecord) -> Value {
     let traffic = seen.class(class);
     let classes = seen.record.as_ref().map_or(&[][..], |record| &record.classes);
     let parent = classes.iter().find(|parent| Some(parent.base) == class.parent);
@@ -140,17 +140,17 @@ fn class(seen: &Seen, class: &ClassRecord) -> Value {
     })
 }
 
-fn gate_name(gate: Gate<'_>) -> &str {
+fn gate_name(gate: HeldBy<'_>) -> &str {
     match gate {
-        Gate::Limit(name) | Gate::Class(name) => name,
+        HeldBy::Limit(name) | HeldBy::Class(name) => name,
     }
 }
 
 /// What packets wait for, in words.
-fn waits_for(gate: Option<Gate<'_>>) -> String {
+fn waits_for(gate: Option<HeldBy<'_>>) -> String {
     match gate {
-        Some(Gate::Limit(name)) => format!(", waits for limit {name}"),
-        Some(Gate::Class(name)) => format!(", waits for class {name}'s ceiling"),
+        Some(HeldBy::Limit(name)) => format!(", waits for limit {name}"),
+        Some(HeldBy::Class(name)) => format!(", waits for class {name}'s ceiling"),
         None => String::new(),
     }
 }
@@ -161,11 +161,11 @@ fn limited(class: &ClassRecord) -> bool {
 }
 
 /// A class as a line: what it may have, did and holds.
-fn line(seen: &Seen, class: &ClassRecord) -> String {
+fn line(seen: &LimitInPlace, class: &ClassRecord) -> String {
     let rate =
         |bits_per_s| Rate::from_bits_per_s(bits_per_s).map_or_else(String::new, |rate| rate.to_string());
     let traffic = seen.class(class);
-    let is_open = seen.record.as_ref().is_some_and(|record| record.stage == Stage::Opening);
+    let is_open = seen.record.as_ref().is_some_and(|record| record.stage == LimitStage::Opening);
     let limits = match limited(class) {
         _ if is_open => "open".into(),
         true => format!("{} to {}", rate(class.rate_bits_per_s), rate(class.ceil_bits_per_s)),
@@ -185,7 +185,7 @@ fn line(seen: &Seen, class: &ClassRecord) -> String {
 }
 
 /// For people.
-pub fn render(seen: &Seen) -> String {
+pub fn render(seen: &LimitInPlace) -> String {
     let mut text = String::new();
     let place = seen.place.describe();
     let Some(record) = &seen.record else {
@@ -202,9 +202,9 @@ pub fn render(seen: &Seen) -> String {
         .map_or_else(|| "nothing".into(), |rate| rate.to_string());
     let burst = size_text(record.burst_bytes);
     let does = match record.stage {
-        Stage::Limiting => format!("{place} sends at most {rate}, burst {burst}"),
-        Stage::Making => format!("{place} sends at most {rate}, burst {burst}, half made"),
-        Stage::Opening => {
+        LimitStage::Limiting => format!("{place} sends at most {rate}, burst {burst}"),
+        LimitStage::Making => format!("{place} sends at most {rate}, burst {burst}, half made"),
+        LimitStage::Opening => {
             format!("{place} is open, to be removed: nothing is limited, and --off again removes the queue")
         }
     };
@@ -229,7 +229,9 @@ pub fn render(seen: &Seen) -> String {
     for class in &record.classes {
         let _ = writeln!(text, "{}", line(seen, class));
     }
-    for (name, kind) in [("with a socket, held", Kind::Held), ("without one, passing", Kind::Passing)] {
+    for (name, kind) in
+        [("with a socket, held", HtbClassKind::Held), ("without one, passing", HtbClassKind::Passing)]
+    {
         let (sum, busy) = seen.leaves(None, kind);
         let _ = writeln!(
             text,
