@@ -24,7 +24,7 @@ use anyhow::{Context, Result, ensure};
 use floors::Floors;
 use weir_core::packet::{Meta, Packet};
 use weir_core::rate::Rate;
-use weir_core::shaper::backlog::{Dequeue, Rule};
+use weir_core::shaper::backlog::{Dequeue, QueueRule};
 use weir_core::shaper::htb::{Htb, HtbConfig, HtbMeter};
 use weir_core::shaper::tree::{LeafConfig, TreeSize};
 use weir_lab::bed::{self, End, Namespace};
@@ -240,7 +240,7 @@ fn weir() -> Result<f64> {
         flows: 1,
         flow_quantum_bytes: 1514,
         limit_bytes: 100_000,
-        rule: Rule::default(),
+        rule: QueueRule::default(),
     };
     let mut add = |parent, config: HtbConfig, leaf| -> Result<usize> {
         Ok(htb.add(parent, HtbMeter::new(config, 0)?, 1514, leaf, 0)?)

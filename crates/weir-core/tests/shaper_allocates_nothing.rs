@@ -10,7 +10,7 @@ use weir_core::{
     rate::Rate,
     shaper::{
         Shaper,
-        backlog::{Dequeue, Rule, WhenFull},
+        backlog::{Dequeue, FullPolicy, QueueRule},
         cbq::{Cbq, CbqConfig, CbqMeter, EWMA_LOG},
         class::{Class, ClassSize},
         codel::CodelConfig,
@@ -66,7 +66,7 @@ fn rate(mbit: u64) -> Rate {
 fn shapers() -> Vec<(Shaper<Plain>, &'static [usize])> {
     let (quantum_bytes, limit_bytes, mtu_bytes) = (1514, 20_000, 1514);
     let codel = CodelConfig { target_ns: 100_000, interval_ns: 1_000_000, mtu_bytes };
-    let rule = Rule { when_full: WhenFull::Drop(codel), max_wait_ns: Some(30_000_000) };
+    let rule = QueueRule { when_full: FullPolicy::Drop(codel), max_wait_ns: Some(30_000_000) };
     let size = ClassSize { flows: 8, packets_max: 500, quantum_bytes, poll_budget_bytes: 0 };
     let limits =
         TbfConfig { rate: rate(10), burst_bytes: 3000, peak: None, limit: Limit::Bytes(limit_bytes) };

@@ -6,7 +6,7 @@
 
 use weir_core::classify::Classifier;
 use weir_core::rate::Rate;
-use weir_core::shaper::backlog::Rule;
+use weir_core::shaper::backlog::QueueRule;
 
 /// The name that stands for no class: past all limits.
 pub const FREE: &str = "free";
@@ -69,5 +69,5 @@ pub struct LeafRules {
     /// How much may wait, as a time at the ceiling.
     pub queue_ns: u64,
     /// What happens when that much does.
-    pub rule: Rule,
+    pub rule: QueueRule,
 }

@@ -28,7 +28,7 @@ use weir_core::account::Account;
 use weir_core::classify::{Target, headers::Headers};
 use weir_core::drops::Count;
 use weir_core::shaper::Shaper;
-use weir_core::shaper::backlog::{Backlog, Dequeue, Refused, WhenFull};
+use weir_core::shaper::backlog::{Backlog, Dequeue, FullPolicy, Refused};
 use weir_core::shaper::blocked::Blocked;
 use weir_core::shaper::class::{Class, ClassSize};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
@@ -172,7 +172,7 @@ impl Shaping {
 
     /// Whether packets of a class may be marked as having met congestion.
     pub fn marks(&self, class: usize) -> bool {
-        self.backlog(class).is_some_and(|backlog| matches!(backlog.rule().when_full, WhenFull::Ecn(_)))
+        self.backlog(class).is_some_and(|backlog| matches!(backlog.rule().when_full, FullPolicy::Ecn(_)))
     }
 
     /// Takes a packet of a flow in.

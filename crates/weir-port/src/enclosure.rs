@@ -32,8 +32,8 @@ use crate::netns::NetNs;
 use crate::subnet::{PairSubnet, Side, is_way_out};
 use crate::sysctl;
 use crate::undo::{Keeper, Undo};
-use crate::veth::{self, End};
-use crate::way_out::{OpenedInterface, Table, nftables};
+use crate::veth::{self, VethEnd};
+use crate::way_out::{NftTable, OpenedInterface, nftables};
 
 /// The wire's interfaces: first the one where the program's packets come in.
 pub const PORTS: [&str; 2] = ["program", "host"];
@@ -47,7 +47,7 @@ pub struct Enclosure {
     /// Its namespace.
     pub program: NetNs,
     /// The table of its way out, in the host's namespace, where there is one.
-    pub way_out: Option<Table>,
+    pub way_out: Option<NftTable>,
 }
 
 /// What is known before anything is made.
@@ -75,7 +75,7 @@ impl Site {
         program: &NetNs,
         eth0: &Link,
         keeper: &mut dyn Keeper,
-    ) -> Result<Option<Table>> {
+    ) -> Result<Option<NftTable>> {
         let subnet = &self.subnet;
         let ipv6 = host.run(|| Ok(has_ipv6(outer)))? && program.run(|| Ok(has_ipv6(eth0)))?;
         host.run(|| settle(outer, subnet, Side::Host, ipv6))?;
@@ -98,8 +98,13 @@ pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<Enclosure> {
     let program = NetNs::new()?;
     let site = Site::choose(host)?;
     let pair = |name, far_name, side, netns, queues| {
-        let near = End { name, address: None };
-        veth::create(&near, &End { name: far_name, address: Some(site.subnet.ethernet(side)) }, netns, queues)
+        let near = VethEnd { name, address: None };
+        veth::create(
+            &near,
+            &VethEnd { name: far_name, address: Some(site.subnet.ethernet(side)) },
+            netns,
+            queues,
+        )
     };
     let (near_program, eth0) = pair(c"program", c"eth0", Side::Program, &program, QUEUES_PROGRAM)?;
     let (near_host, outer) = pair(c"host", c"weir%d", Side::Host, host, QUEUES_HOST)?;
@@ -120,21 +125,21 @@ pub struct Limited {
     /// The host's end.
     pub host: Place,
     /// The table of the way out, in the host's namespace, where there is one.
-    pub way_out: Option<Table>,
+    pub way_out: Option<NftTable>,
 }
 
 /// Why there is none.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum EnclosureError {
     /// The network could not be made.
     Network(PortError),
     /// Its ends could not be limited; it is gone.
     Limit(PortError),
 }
 
-impl From<PortError> for Refusal {
-    fn from(error: PortError) -> Refusal {
-        Refusal::Network(error)
+impl From<PortError> for EnclosureError {
+    fn from(error: PortError) -> EnclosureError {
+        EnclosureError::Network(error)
     }
 }
 
@@ -142,11 +147,11 @@ impl From<PortError> for Refusal {
 pub fn make_limited(
     keeper: &mut dyn Keeper,
     limit: impl FnOnce(&Limited) -> Result<()>,
-) -> std::result::Result<Limited, Refusal> {
+) -> std::result::Result<Limited, EnclosureError> {
     let host = NetNs::current()?;
     let program = NetNs::new()?;
     let site = Site::choose(&host)?;
-    let end = |name, side| End { name, address: Some(site.subnet.ethernet(side)) };
+    let end = |name, side| VethEnd { name, address: Some(site.subnet.ethernet(side)) };
     // The far end is the one that may have a number in its name, and one queue keeps the order of what several processors pass on.
     let make = || veth::create(&end(c"eth0", Side::Program), &end(c"weir%d", Side::Host), &host, 1);
     let (eth0, outer) = program.run(make)?;
@@ -155,7 +160,7 @@ pub fn make_limited(
     let mut limited = Limited { program, host, way_out: None };
     if let Err(error) = limit(&limited) {
         limited.host.netns.run(|| link::delete(limited.host.link.ifindex))?;
-        return Err(Refusal::Limit(error));
+        return Err(EnclosureError::Limit(error));
     }
     let (program, host) = (&limited.program, &limited.host);
     limited.way_out = site.connect(&host.netns, &host.link, &program.netns, &program.link, keeper)?;
@@ -195,7 +200,7 @@ fn open_way_out(
     routes: &[KernelRoute],
     sources: impl Iterator<Item = IpAddr>,
     keeper: &mut dyn Keeper,
-) -> Result<Option<Table>> {
+) -> Result<Option<NftTable>> {
     let interfaces = |ipv6: bool| -> Vec<u32> {
         let ways = routes.iter().filter(|route| is_way_out(&route.to) && route.to.address.is_ipv6() == ipv6);
         let numbers: BTreeSet<u32> = ways.flat_map(|route| route.interfaces.iter().copied()).collect();
@@ -219,7 +224,7 @@ fn open_way_out(
         let changes = forwarding::plan(&out[0], &out[1], before);
         let opened =
             changes.iter().map(OpenedInterface::by).filter_map(Result::transpose).collect::<Result<_>>()?;
-        let table = Table { name: outer.name.clone(), ifindex: outer.ifindex, sources, opened };
+        let table = NftTable { name: outer.name.clone(), ifindex: outer.ifindex, sources, opened };
         nftables::remove_left_behind()?;
         // The gate is shut before anything is opened.
         nftables::install(&table)?;

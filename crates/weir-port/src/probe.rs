@@ -23,7 +23,7 @@ use crate::bpf::redirect;
 use crate::error::{Doing, PortError, Result};
 use crate::napi::{self, Priming};
 use crate::netns::NetNs;
-use crate::way_out::{Table, nftables};
+use crate::way_out::{NftTable, nftables};
 use crate::xsk::socket::{RingSizes, XskSocket};
 use crate::xsk::umem::Umem;
 use crate::{ethtool, hooks, link};
@@ -222,7 +222,7 @@ pub fn primes_here() -> Result<bool> {
 /// Masquerades for addresses that nobody has (RFC 5737, RFC 3849), in this thread's namespace, with which it goes.
 fn nftables() -> Result<()> {
     let sources = [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-    nftables::install(&Table {
+    nftables::install(&NftTable {
         name: "weir-probe".into(),
         ifindex: 1,
         sources: sources.into(),

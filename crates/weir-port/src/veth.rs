@@ -23,7 +23,7 @@ const VETH_INFO_PEER: u16 = 1;
 const IFLA_NET_NS_FD: u16 = 28;
 
 /// An end to make.
-pub struct End<'a> {
+pub struct VethEnd<'a> {
     /// Its name; `%d` in it becomes the first number that is free.
     pub name: &'a CStr,
     /// Its Ethernet address; any will do if none is given.
@@ -32,7 +32,7 @@ pub struct End<'a> {
 
 /// Makes a pair with `queues` queues each way at both ends, `near` in this thread's namespace and `far` in `far_netns`. Both
 /// are down. Gives what is known of both.
-pub fn create(near: &End<'_>, far: &End<'_>, far_netns: &NetNs, queues: u32) -> Result<(Link, Link)> {
+pub fn create(near: &VethEnd<'_>, far: &VethEnd<'_>, far_netns: &NetNs, queues: u32) -> Result<(Link, Link)> {
     let mut request = rt_link::Request::new().set_create().set_excl().op_newlink_do(&Ifinfomsg::default());
     let mut info = describe(request.encode(), near, queues).nested_linkinfo().push_kind(c"veth");
     let message = info.as_vec_mut();
@@ -52,7 +52,7 @@ pub fn create(near: &End<'_>, far: &End<'_>, far_netns: &NetNs, queues: u32) -> 
     Ok((link, peer))
 }
 
-fn describe<P: Pusher>(attributes: PushLinkAttrs<P>, end: &End<'_>, queues: u32) -> PushLinkAttrs<P> {
+fn describe<P: Pusher>(attributes: PushLinkAttrs<P>, end: &VethEnd<'_>, queues: u32) -> PushLinkAttrs<P> {
     let attributes = attributes.push_ifname(end.name).push_num_tx_queues(queues).push_num_rx_queues(queues);
     match end.address {
         Some(address) => attributes.push_address(&address),

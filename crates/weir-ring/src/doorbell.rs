@@ -50,7 +50,7 @@ use crate::sync::{Arc, Counter, Line};
 /// What a worker is doing, as far as its producers care.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum State {
+pub enum DoorbellState {
     /// It works, and will look at everything before it parks.
     Running = 0,
     /// It has nothing to do and looks again and again: a hand-off costs it no wake-up.
@@ -63,14 +63,14 @@ pub enum State {
     Notified = 4,
 }
 
-impl State {
-    fn from_word(word: u32) -> State {
+impl DoorbellState {
+    fn from_word(word: u32) -> DoorbellState {
         match word {
-            0 => State::Running,
-            1 => State::Spinning,
-            2 => State::Parking,
-            3 => State::Parked,
-            _ => State::Notified,
+            0 => DoorbellState::Running,
+            1 => DoorbellState::Spinning,
+            2 => DoorbellState::Parking,
+            3 => DoorbellState::Parked,
+            _ => DoorbellState::Notified,
         }
     }
 }
@@ -147,7 +147,7 @@ impl Doorbell {
 
     fn with(fences: Fences) -> std::io::Result<Doorbell> {
         let shared = Shared {
-            state: Line(AtomicU32::new(State::Running as u32)),
+            state: Line(AtomicU32::new(DoorbellState::Running as u32)),
             bell: Bell::new()?,
             fences,
             kicks_sent: Line(Counter::default()),
@@ -163,19 +163,19 @@ impl Doorbell {
 
     /// Says that the worker has work.
     pub fn running(&mut self) {
-        self.become_awake(State::Running);
+        self.become_awake(DoorbellState::Running);
     }
 
     /// Says that the worker has none and keeps looking.
     pub fn spinning(&mut self) {
-        self.become_awake(State::Spinning);
+        self.become_awake(DoorbellState::Spinning);
     }
 
     /// Says that the worker will block, and re-checks with `has_work` that nothing came meanwhile: it must look at
     /// *every* input and timer. `None` if there is work (or a producer says so).
     pub fn park(&mut self, has_work: impl FnOnce() -> bool) -> Option<Parked<'_>> {
         let (state, counts) = (&self.shared.state.0, &self.shared.parked.0);
-        let (parking, parked) = (State::Parking as u32, State::Parked as u32);
+        let (parking, parked) = (DoorbellState::Parking as u32, DoorbellState::Parked as u32);
         counts.parks.add(1);
         state.store(parking, Ordering::Relaxed);
         // F2: the state is visible before the re-check reads what producers published (F1 in `Ringer::published`).
@@ -189,7 +189,7 @@ impl Doorbell {
         }
         // An exchange, as a store knows no order with a notice that it does not see. Whoever stopped us has not kicked, so
         // there is nothing to take back. A7, from R7.
-        if state.swap(State::Running as u32, Ordering::Acquire) == State::Notified as u32 {
+        if state.swap(DoorbellState::Running as u32, Ordering::Acquire) == DoorbellState::Notified as u32 {
             counts.kicks_spared.add(1);
         }
         None
@@ -200,7 +200,7 @@ impl Doorbell {
         self.shared.counts()
     }
 
-    fn become_awake(&mut self, awake: State) {
+    fn become_awake(&mut self, awake: DoorbellState) {
         let state = &self.shared.state.0;
         // Relaxed: only this worker changes an awake state; a store only if it differs, as producers share the line.
         if state.load(Ordering::Relaxed) != awake as u32 {
@@ -211,7 +211,7 @@ impl Doorbell {
     /// Leaves `PARKED` or `NOTIFIED` for `RUNNING`.
     fn leave(&mut self) {
         let state = &self.shared.state.0;
-        let (parked, running) = (State::Parked as u32, State::Running as u32);
+        let (parked, running) = (DoorbellState::Parked as u32, DoorbellState::Running as u32);
         // A7, from R7.
         let notified = state.compare_exchange(parked, running, Ordering::Relaxed, Ordering::Acquire).is_err();
         if notified {
@@ -235,7 +235,7 @@ impl Parked<'_> {
         loop {
             doorbell.rings_owed -= doorbell.shared.bell.wait() as i64;
             // Relaxed: the ring of the bell came after the exchange that set the state.
-            if doorbell.shared.state.0.load(Ordering::Relaxed) == State::Notified as u32 {
+            if doorbell.shared.state.0.load(Ordering::Relaxed) == DoorbellState::Notified as u32 {
                 return;
             }
             // The late ring of a kick that an earlier park had already seen.
@@ -279,8 +279,8 @@ impl Ringer {
     }
 
     /// What the worker is doing: a hint, old when it is read.
-    pub fn state(&self) -> State {
-        State::from_word(self.shared.state.0.load(Ordering::Relaxed))
+    pub fn state(&self) -> DoorbellState {
+        DoorbellState::from_word(self.shared.state.0.load(Ordering::Relaxed))
     }
 
     /// What has been counted so far.
@@ -297,11 +297,11 @@ impl Shared {
             // R7, to A7.
             match self.state.0.compare_exchange(
                 seen,
-                State::Notified as u32,
+                DoorbellState::Notified as u32,
                 Ordering::Release,
                 Ordering::Relaxed,
             ) {
-                Ok(_) if seen == State::Parked as u32 => {
+                Ok(_) if seen == DoorbellState::Parked as u32 => {
                     self.kicks_sent.0.add_shared();
                     self.bell.ring();
                     return true;
@@ -328,7 +328,7 @@ impl Shared {
 
 #[inline]
 fn may_block(word: u32) -> bool {
-    word == State::Parking as u32 || word == State::Parked as u32
+    word == DoorbellState::Parking as u32 || word == DoorbellState::Parked as u32
 }
 
 #[cfg(all(test, not(loom)))]
@@ -342,7 +342,7 @@ mod tests {
         let ringer = doorbell.ringer();
         assert!(!ringer.published());
         doorbell.spinning();
-        assert_eq!(ringer.state(), State::Spinning);
+        assert_eq!(ringer.state(), DoorbellState::Spinning);
         assert!(!ringer.published());
         doorbell.running();
         assert_eq!(doorbell.counts(), DoorbellCounts::default());
@@ -357,7 +357,7 @@ mod tests {
         assert!(!second.published());
         assert!(!first.published());
         parked.block();
-        assert_eq!(first.state(), State::Running);
+        assert_eq!(first.state(), DoorbellState::Running);
         let counts = DoorbellCounts { parks: 1, blocks: 1, kicks_sent: 1, ..DoorbellCounts::default() };
         assert_eq!(doorbell.counts(), counts);
     }
@@ -367,12 +367,12 @@ mod tests {
         let mut doorbell = Doorbell::new().unwrap();
         let ringer = doorbell.ringer();
         assert!(doorbell.park(|| true).is_none());
-        assert_eq!(ringer.state(), State::Running);
+        assert_eq!(ringer.state(), DoorbellState::Running);
         // A producer that comes during the re-check stops the worker, whether the re-check saw what it published or not,
         // and without a kick that would wake the next park.
         for sees_it in [true, false] {
             let parked = doorbell.park(|| {
-                assert_eq!(ringer.state(), State::Parking);
+                assert_eq!(ringer.state(), DoorbellState::Parking);
                 assert!(!ringer.published());
                 sees_it
             });
@@ -403,7 +403,7 @@ mod tests {
         let ringer = doorbell.ringer();
         // The producer has won the exchange but not rung yet when the worker finds work by itself.
         let parked = doorbell.park(|| false).unwrap();
-        parked.doorbell.shared.state.0.store(State::Notified as u32, Ordering::Relaxed);
+        parked.doorbell.shared.state.0.store(DoorbellState::Notified as u32, Ordering::Relaxed);
         drop(parked);
         assert_eq!((doorbell.rings_owed, doorbell.counts().kicks_redundant), (1, 1));
         let late = Arc::clone(&doorbell.shared);

@@ -52,7 +52,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::tree::DEPTH_MAX;
 
 use crate::nearest::did_you_mean;
-use crate::source::Source;
+use crate::source::SourceText;
 pub(crate) use class::{quantum_bytes_default, queue_ns_default};
 pub use filters::Interfaces;
 use filters::Rules;
@@ -69,13 +69,13 @@ pub const CLASSES_MAX: usize = RULES_MAX;
 /// # Errors
 /// What is wrong, where, and what to do.
 pub fn read<'a>(name: &str, text: &str, interfaces: impl Into<Interfaces<'a>>) -> Result<Classes, String> {
-    let source = Source { name, text };
+    let source = SourceText { name, text };
     Reader::new(source, &file::read(source)?)?.read(&interfaces.into())
 }
 
 /// The work of reading: the file as it is written, and who is whose child.
 struct Reader<'a> {
-    source: Source<'a>,
+    source: SourceText<'a>,
     file: &'a file::File,
     kind: Kind,
     /// Place in the file by name.
@@ -86,7 +86,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(source: Source<'a>, file: &'a file::File) -> Result<Reader<'a>, String> {
+    fn new(source: SourceText<'a>, file: &'a file::File) -> Result<Reader<'a>, String> {
         let kind = match &file.shaper {
             None => Kind::Htb,
             Some(shaper) => match shaper.as_ref().as_str() {

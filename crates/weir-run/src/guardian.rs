@@ -122,8 +122,8 @@ impl Guardian {
     }
 
     /// To wait for trouble by, on a thread of its own; once.
-    pub fn watch(&mut self) -> Option<Watch> {
-        self.notes.take().map(|notes| Watch { notes })
+    pub fn watch(&mut self) -> Option<Notices> {
+        self.notes.take().map(|notes| Notices { notes })
     }
 
     /// An interface that was changed in the namespace of this number, as it was called then.
@@ -233,11 +233,11 @@ impl Keeper for Guardian {
 }
 
 /// Waits for trouble.
-pub struct Watch {
+pub struct Notices {
     notes: Channel,
 }
 
-impl Watch {
+impl Notices {
     /// Returns when there is some.
     pub fn wait(&self) -> Trouble {
         loop {

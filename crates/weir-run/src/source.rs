@@ -18,14 +18,14 @@ const SHOWN_MAX: usize = 120;
 
 /// A file's name and text.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct SourceText<'a> {
     /// What to call it.
     pub name: &'a str,
     /// All of it.
     pub text: &'a str,
 }
 
-impl Source<'_> {
+impl SourceText<'_> {
     /// Tells what is wrong at a place, in bytes of the text.
     pub fn tell(&self, at: Range<usize>, what: impl std::fmt::Display) -> String {
         let (line, start) = self.line_of(at.start);
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_place_is_told_with_its_line() {
-        let source = Source { name: "f.toml", text: "a = 1\n\u{e9}\u{e9} = \"x\" # c\n" };
+        let source = SourceText { name: "f.toml", text: "a = 1\n\u{e9}\u{e9} = \"x\" # c\n" };
         let at = source.text.find("\"x\"").unwrap();
         assert_eq!(
             source.tell(at..at + 3, "no"),
@@ -103,6 +103,6 @@ mod tests {
         );
         assert_eq!(source.tell(0..100, "all"), "f.toml:1:1: all\n  1 | a = 1\n    | ^^^^^");
         assert_eq!(source.tell(999..1000, "end"), "f.toml:3:1: end\n  3 | \n    | ^");
-        assert_eq!(Source { name: "-", text: "" }.tell(0..0, "empty"), "-:1:1: empty\n  1 | \n    | ^");
+        assert_eq!(SourceText { name: "-", text: "" }.tell(0..0, "empty"), "-:1:1: empty\n  1 | \n    | ^");
     }
 }

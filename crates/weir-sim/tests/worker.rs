@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weir_core::classify::{Classifier, Target};
 use weir_core::drops::DropReason;
 use weir_core::rate::Rate;
-use weir_core::shaper::backlog::Rule;
+use weir_core::shaper::backlog::QueueRule;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_path::assembly::{Others, Shares};
 use weir_path::classes::{ClassConfig, Classes, Kind, LeafRules};
@@ -224,7 +224,7 @@ fn class(name: &str, rate: &str) -> ClassConfig {
         cburst_bytes: 20_480,
         bounded: false,
         quantum_bytes: 1514,
-        leaf: Some(LeafRules { priority: 0, queue_ns: 5 * MS, rule: Rule::default() }),
+        leaf: Some(LeafRules { priority: 0, queue_ns: 5 * MS, rule: QueueRule::default() }),
     }
 }
 

@@ -18,7 +18,7 @@ use weir_run::watcher::News;
 use crate::{Failure, output};
 
 /// What can end a session or concerns it.
-pub enum Event {
+pub enum SessionEvent {
     /// A signal arrived.
     Signal(Received),
     /// The worker ended by itself.
@@ -103,8 +103,8 @@ pub fn give_up(guardian: Guardian, failure: Failure) -> Failure {
 /// A guardian that is watched, and the events of whoever has it.
 pub struct Guarded {
     guardian: Arc<Mutex<Guardian>>,
-    events: Receiver<Event>,
-    sender: Sender<Event>,
+    events: Receiver<SessionEvent>,
+    sender: Sender<SessionEvent>,
 }
 
 impl Guarded {
@@ -125,7 +125,7 @@ impl Guarded {
                 // At the end it ends too, with nobody left to tell.
                 loop {
                     let trouble = watch.wait();
-                    if events.send(Event::Trouble(trouble)).is_err() || trouble == Trouble::Unguarded {
+                    if events.send(SessionEvent::Trouble(trouble)).is_err() || trouble == Trouble::Unguarded {
                         return;
                     }
                 }
@@ -145,17 +145,17 @@ impl Guarded {
     }
 
     /// Where events can be sent to.
-    pub fn events(&self) -> Sender<Event> {
+    pub fn events(&self) -> Sender<SessionEvent> {
         self.sender.clone()
     }
 
     /// Waits for the next event.
-    pub fn next_event(&self) -> Event {
+    pub fn next_event(&self) -> SessionEvent {
         self.events.recv().expect("this holds a sender of its own events")
     }
 
     /// The next event, if there is one within this time.
-    pub fn next_event_within(&self, time: Duration) -> Option<Event> {
+    pub fn next_event_within(&self, time: Duration) -> Option<SessionEvent> {
         self.events.recv_timeout(time).ok()
     }
 
@@ -183,11 +183,11 @@ impl Guarded {
     }
 }
 
-fn watch_signals(signals: &[i32], events: Sender<Event>) -> io::Result<()> {
+fn watch_signals(signals: &[i32], events: Sender<SessionEvent>) -> io::Result<()> {
     let signals = Signals::block(signals)?;
     spawn("weir-signals", move || {
         while let Ok(received) = signals.wait() {
-            if events.send(Event::Signal(received)).is_err() {
+            if events.send(SessionEvent::Signal(received)).is_err() {
                 return;
             }
         }

@@ -20,7 +20,7 @@ use weir_run::stats::Snapshot;
 use weir_run::watcher::{self, Eye};
 use weir_run::worker::{self, Ended, Mailbox};
 
-use crate::guarded::{Event, Guarded, spawn};
+use crate::guarded::{Guarded, SessionEvent, spawn};
 use crate::{Failure, output};
 
 /// Packet memory of a datapath, in bytes, unless another amount is asked for.
@@ -119,7 +119,7 @@ impl Running {
         let crew = Crew::new(mailboxes, constants);
         guarded.watch_guardian()?;
         let news = guarded.events();
-        let tell = move |told| news.send(Event::News(told)).is_ok();
+        let tell = move |told| news.send(SessionEvent::News(told)).is_ok();
         let watcher = watcher::start(lens, pairs, crew.clone(), opener, guarded.shared(), tell)?;
         let mut workers = Vec::new();
         for (((part, bell), inbox), &core) in parts.into_iter().zip(bells).zip(inboxes).zip(cores) {
@@ -132,7 +132,7 @@ impl Running {
         let answering = crew.clone();
         let asked = guarded.events();
         // One that has ended already has nobody to tell.
-        let stop = move || drop(asked.send(Event::AskedToEnd));
+        let stop = move || drop(asked.send(SessionEvent::AskedToEnd));
         spawn("weir-control", move || control.serve(&answering, stop))?;
         Ok(Running { watcher, eye, workers, crew })
     }
@@ -155,12 +155,12 @@ fn last_words(ended: Vec<std::thread::Result<io::Result<Ended>>>, crew: &Crew) -
 }
 
 /// Tells of a worker's end, however it comes.
-struct Ending(Sender<Event>);
+struct Ending(Sender<SessionEvent>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
         // The main thread may have stopped listening; then it is waiting for this thread anyway.
-        let _ = self.0.send(Event::WorkerEnded);
+        let _ = self.0.send(SessionEvent::WorkerEnded);
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
             let _ended = Ending(sender);
             panic!("this panic is part of a test");
         });
-        assert!(matches!(events.recv(), Ok(Event::WorkerEnded)));
+        assert!(matches!(events.recv(), Ok(SessionEvent::WorkerEnded)));
         assert!(worker.join().is_err());
     }
 }

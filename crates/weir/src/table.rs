@@ -30,16 +30,16 @@ pub fn paint(text: &str, style: Style, colour: bool) -> String {
 }
 
 /// Columns, headings and rows.
-pub struct Table {
+pub struct TextTable {
     headings: Vec<&'static str>,
     words: usize,
     rows: Vec<Vec<(String, Style)>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table of which the first `words` columns hold words and the others figures. Without any heading it has no such line.
-    pub fn new(words: usize, headings: &[&'static str]) -> Table {
-        Table { headings: headings.to_vec(), words, rows: Vec::new() }
+    pub fn new(words: usize, headings: &[&'static str]) -> TextTable {
+        TextTable { headings: headings.to_vec(), words, rows: Vec::new() }
     }
 
     /// Adds a row of as many cells as there are headings.
@@ -84,8 +84,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn sample() -> Table {
-        let mut table = Table::new(1, &["name", "packets", ""]);
+    fn sample() -> TextTable {
+        let mut table = TextTable::new(1, &["name", "packets", ""]);
         let plain = |text: &str| (text.to_string(), Style::Plain);
         table.row(vec![plain("a"), plain("1,234"), plain("1 MB")]);
         table.row(vec![plain("a longer name"), ("7".into(), Style::Fault), plain("")]);

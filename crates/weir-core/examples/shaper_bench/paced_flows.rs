@@ -12,7 +12,7 @@ use weir_core::drops::Count;
 use weir_core::packet::{Meta, Packet};
 use weir_core::rate::Rate;
 use weir_core::shaper::delay::DelayHistogram;
-use weir_core::shaper::fq::{Fq, FqConfig, Rest};
+use weir_core::shaper::fq::{AfterBurst, Fq, FqConfig};
 use weir_simd::prefetch::prefetch;
 
 pub const BURST: usize = 64;
@@ -172,9 +172,9 @@ impl PacedFlows for Weir {
             flows.push(flow);
         });
         match rest {
-            Rest::Due => now_ns,
-            Rest::NotBefore(ready_ns) => ready_ns,
-            Rest::Empty => now_ns + 1,
+            AfterBurst::Due => now_ns,
+            AfterBurst::NotBefore(ready_ns) => ready_ns,
+            AfterBurst::Empty => now_ns + 1,
         }
     }
 }

@@ -59,7 +59,7 @@ pub const REQUESTS_MAX: u8 = 3;
 
 /// What is known of a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NeighbourState {
     /// No address yet; asked for.
     Incomplete,
     /// The address was confirmed lately.
@@ -171,7 +171,7 @@ impl<P: Packet> Neighbours<P> {
         else {
             return false;
         };
-        self.settle(at, mac, State::Permanent, now_ns)
+        self.settle(at, mac, NeighbourState::Permanent, now_ns)
     }
 
     /// The addresses at the front of a packet for `station`, if it may go at once and nothing else is to be done: what
@@ -192,9 +192,9 @@ impl<P: Packet> Neighbours<P> {
     fn ready_at(&self, at: u32, now_ns: u64) -> Option<&[u8; 12]> {
         let entry = self.places.entries.get(at as usize)?;
         let trusted = match entry.state {
-            State::Permanent | State::Probe => true,
-            State::Reachable => now_ns.saturating_sub(entry.confirmed_ns) < REACHABLE_NS,
-            State::Stale | State::Incomplete | State::Failed => false,
+            NeighbourState::Permanent | NeighbourState::Probe => true,
+            NeighbourState::Reachable => now_ns.saturating_sub(entry.confirmed_ns) < REACHABLE_NS,
+            NeighbourState::Stale | NeighbourState::Incomplete | NeighbourState::Failed => false,
         };
         (trusted && entry.promised == 0).then_some(&entry.front)
     }
@@ -207,7 +207,9 @@ impl<P: Packet> Neighbours<P> {
         let at = match self.places.find(station) {
             Some(at) => {
                 let entry = &mut self.places.entries[at as usize];
-                if entry.promised == 0 && matches!(entry.state, State::Reachable | State::Stale) {
+                if entry.promised == 0
+                    && matches!(entry.state, NeighbourState::Reachable | NeighbourState::Stale)
+                {
                     let front = entry.front;
                     // With no room to ask, the next packet tries again.
                     self.probe(at);
@@ -221,7 +223,7 @@ impl<P: Packet> Neighbours<P> {
             },
         };
         let entry = &mut self.places.entries[at as usize];
-        if entry.state == State::Failed {
+        if entry.state == NeighbourState::Failed {
             return Resolved::Drop(DropReason::NoNeighbour);
         }
         if entry.promised == self.waiting_max || self.room_packets == 0 {
@@ -256,13 +258,13 @@ impl<P: Packet> Neighbours<P> {
                 self.held_bytes -= u64::from(packet.len_bytes());
                 self.held_packets -= 1;
                 return Some(match entry.state {
-                    State::Failed => Released::Unreachable(packet),
+                    NeighbourState::Failed => Released::Unreachable(packet),
                     _ => Released::Send(packet, entry.station.interface, entry.front),
                 });
             }
             self.released.pop_front();
             self.room_packets += usize::from(std::mem::take(&mut entry.promised));
-            if entry.state == State::Failed {
+            if entry.state == NeighbourState::Failed {
                 self.places.forget(at);
             }
         }
@@ -272,9 +274,12 @@ impl<P: Packet> Neighbours<P> {
     /// A station answered what it was asked: confirms an entry, makes none (RFC 4861 section 7.2.5).
     pub(super) fn answered(&mut self, station: Station, mac: [u8; 6], now_ns: u64) {
         if let Some(at) = self.places.find(station)
-            && !matches!(self.places.entries[at as usize].state, State::Permanent | State::Failed)
+            && !matches!(
+                self.places.entries[at as usize].state,
+                NeighbourState::Permanent | NeighbourState::Failed
+            )
         {
-            self.settle(at, mac, State::Reachable, now_ns);
+            self.settle(at, mac, NeighbourState::Reachable, now_ns);
         }
     }
 
@@ -286,16 +291,16 @@ impl<P: Packet> Neighbours<P> {
         };
         let entry = &self.places.entries[at as usize];
         let changed = entry.front[..6] != mac;
-        if entry.state == State::Incomplete
-            || changed && !matches!(entry.state, State::Permanent | State::Failed)
+        if entry.state == NeighbourState::Incomplete
+            || changed && !matches!(entry.state, NeighbourState::Permanent | NeighbourState::Failed)
         {
-            self.settle(at, mac, State::Stale, now_ns);
+            self.settle(at, mac, NeighbourState::Stale, now_ns);
         }
     }
 
     /// The next question to put, if any is due: to those that are known first.
     pub(super) fn next_request(&mut self, now_ns: u64) -> Option<Request> {
-        for state in [State::Probe, State::Incomplete] {
+        for state in [NeighbourState::Probe, NeighbourState::Incomplete] {
             while let Some((due_ns, at)) = self.questions(state).pop(now_ns) {
                 if !self.is_due(at, state, due_ns) {
                     continue;
@@ -312,7 +317,7 @@ impl<P: Packet> Neighbours<P> {
     /// Says that a question was not put. One to a neighbour that is known does not count.
     pub(super) fn note_unasked(&mut self, request: Request) {
         if let Some(at) = self.places.find(Station::new(request.interface, request.target))
-            && self.places.entries[at as usize].state == State::Probe
+            && self.places.entries[at as usize].state == NeighbourState::Probe
         {
             self.places.entries[at as usize].requests -= 1;
         }
@@ -343,7 +348,7 @@ impl<P: Packet> Neighbours<P> {
     pub(super) fn forget(&mut self, interface: u16) {
         for at in 0..self.places.entries.len() {
             let entry = &self.places.entries[at];
-            let is_learned = matches!(entry.state, State::Reachable | State::Stale);
+            let is_learned = matches!(entry.state, NeighbourState::Reachable | NeighbourState::Stale);
             if is_learned && entry.station.interface == interface && entry.promised == 0 {
                 self.places.forget(at as u32);
             }
@@ -351,14 +356,14 @@ impl<P: Packet> Neighbours<P> {
     }
 
     /// What is known of a station.
-    pub(super) fn state(&self, station: Station) -> Option<State> {
+    pub(super) fn state(&self, station: Station) -> Option<NeighbourState> {
         self.places.find(station).map(|at| self.places.entries[at as usize].state)
     }
 
     /// The addresses at the front of a frame for `station`, if they are known; nothing is asked.
     pub(super) fn front(&self, station: Station) -> Option<[u8; 12]> {
         let entry = &self.places.entries[self.places.find(station)? as usize];
-        (!matches!(entry.state, State::Incomplete | State::Failed)).then_some(entry.front)
+        (!matches!(entry.state, NeighbourState::Incomplete | NeighbourState::Failed)).then_some(entry.front)
     }
 
     /// A new entry, INCOMPLETE and to be asked for.
@@ -375,7 +380,7 @@ impl<P: Packet> Neighbours<P> {
     }
 
     /// Gives an entry its address, and lets its packets go. False if there is no place for one more that is known.
-    fn settle(&mut self, at: u32, mac: [u8; 6], state: State, now_ns: u64) -> bool {
+    fn settle(&mut self, at: u32, mac: [u8; 6], state: NeighbourState, now_ns: u64) -> bool {
         let was_known = self.places.entries[at as usize].is_known();
         if !was_known && !self.places.make_room(now_ns) {
             return false;
@@ -395,13 +400,13 @@ impl<P: Packet> Neighbours<P> {
         let entries = &self.places.entries;
         if self.probes.has_room(|due_ns, at| entries[at as usize].due_ns == due_ns) {
             let entry = &mut self.places.entries[at as usize];
-            (entry.state, entry.requests) = (State::Probe, 0);
+            (entry.state, entry.requests) = (NeighbourState::Probe, 0);
             self.probes.push(at);
         }
     }
 
     /// Whether an entry noted in this state is still to be asked; `due_ns` is its time if it was asked before.
-    fn is_due(&self, at: u32, state: State, due_ns: Option<u64>) -> bool {
+    fn is_due(&self, at: u32, state: NeighbourState, due_ns: Option<u64>) -> bool {
         let entry = &self.places.entries[at as usize];
         // What was created and answered within a burst needs no question.
         entry.state == state && due_ns.unwrap_or(NEVER) == entry.due_ns
@@ -416,15 +421,15 @@ impl<P: Packet> Neighbours<P> {
         entry.requests += 1;
         entry.due_ns = now_ns + RETRANS_NS;
         let (due_ns, state) = (entry.due_ns, entry.state);
-        let mac = entry.front.first_chunk().copied().filter(|_| state == State::Probe);
+        let mac = entry.front.first_chunk().copied().filter(|_| state == NeighbourState::Probe);
         let request = Request { interface: entry.station.interface, target: entry.station.ip(), mac };
         self.questions(state).again(due_ns, at);
         Some(request)
     }
 
     /// Those to entries in this state.
-    fn questions(&mut self, state: State) -> &mut Questions {
-        if state == State::Probe { &mut self.probes } else { &mut self.solicits }
+    fn questions(&mut self, state: NeighbourState) -> &mut Questions {
+        if state == NeighbourState::Probe { &mut self.probes } else { &mut self.solicits }
     }
 
     /// It does not answer: those that wait are dropped, and there is nothing to remember.
@@ -433,12 +438,12 @@ impl<P: Packet> Neighbours<P> {
         entry.due_ns = NEVER;
         match entry.state {
             _ if entry.promised == 0 => self.places.forget(at),
-            State::Incomplete => {
-                entry.state = State::Failed;
+            NeighbourState::Incomplete => {
+                entry.state = NeighbourState::Failed;
                 self.released.push_back(at);
             }
             // What waited for its first answer has not been taken yet.
-            _ => entry.state = State::Stale,
+            _ => entry.state = NeighbourState::Stale,
         }
     }
 }

@@ -91,7 +91,7 @@ fn three_requests_without_an_answer_drop_what_waits() {
         assert_eq!(neighbours.release(), None);
     }
     assert_eq!(requests(&mut neighbours, 3 * S), []);
-    assert_eq!(neighbours.state(station(2)), Some(State::Failed));
+    assert_eq!(neighbours.state(station(2)), Some(NeighbourState::Failed));
     assert_eq!(offer(&mut neighbours, 2, 1, 3 * S), Resolved::Drop(DropReason::NoNeighbour));
     assert_eq!(neighbours.release(), Some(Released::Unreachable(Pkt(0))));
     assert_eq!(neighbours.release(), None);
@@ -108,11 +108,11 @@ fn an_old_address_is_used_while_it_is_probed() {
     while neighbours.release().is_some() {}
     let old_ns = REACHABLE_NS;
     assert_eq!(offer(&mut neighbours, 2, 1, old_ns), Resolved::Send(FRONT));
-    assert_eq!(neighbours.state(station(2)), Some(State::Probe));
+    assert_eq!(neighbours.state(station(2)), Some(NeighbourState::Probe));
     assert_eq!(requests(&mut neighbours, old_ns)[0].mac, Some(THEIRS), "asked directly");
     assert_eq!(requests(&mut neighbours, old_ns + S).len(), 1);
     neighbours.answered(station(2), THEIRS, old_ns + S);
-    assert_eq!(neighbours.state(station(2)), Some(State::Reachable));
+    assert_eq!(neighbours.state(station(2)), Some(NeighbourState::Reachable));
     // And again, without an answer.
     let old_ns = 3 * REACHABLE_NS;
     offer(&mut neighbours, 2, 2, old_ns);
@@ -128,7 +128,7 @@ fn what_was_not_asked_for_is_not_trusted_and_a_static_entry_never_changes() {
     neighbours.answered(station(2), THEIRS, 0);
     assert_eq!(neighbours.state(station(2)), None, "nobody asked");
     neighbours.heard(station(2), THEIRS, OWN, 0);
-    assert_eq!(neighbours.state(station(2)), Some(State::Stale));
+    assert_eq!(neighbours.state(station(2)), Some(NeighbourState::Stale));
     assert!(neighbours.add_permanent(station(3), THEIRS, OWN, 0));
     neighbours.heard(station(3), [6; 6], OWN, 0);
     neighbours.answered(station(3), [6; 6], 0);
@@ -146,7 +146,7 @@ fn a_full_table_lets_idle_entries_give_way_and_others_stay() {
     neighbours.heard(station(3), THEIRS, OWN, IDLE_NS);
     assert_eq!(
         [1, 2, 3].map(|last| neighbours.state(station(last))),
-        [Some(State::Permanent), None, Some(State::Stale)]
+        [Some(NeighbourState::Permanent), None, Some(NeighbourState::Stale)]
     );
     // What carries packets is asked, and stays while it is.
     let now_ns = 2 * IDLE_NS;
@@ -155,9 +155,9 @@ fn a_full_table_lets_idle_entries_give_way_and_others_stay() {
     requests(&mut neighbours, now_ns);
     neighbours.answered(station(3), THEIRS, now_ns);
     neighbours.heard(station(2), THEIRS, OWN, now_ns + REACHABLE_NS + IDLE_NS - 1);
-    assert_eq!([2, 3].map(|last| neighbours.state(station(last))), [None, Some(State::Reachable)]);
+    assert_eq!([2, 3].map(|last| neighbours.state(station(last))), [None, Some(NeighbourState::Reachable)]);
     neighbours.heard(station(2), THEIRS, OWN, now_ns + REACHABLE_NS + IDLE_NS);
-    assert_eq!([2, 3].map(|last| neighbours.state(station(last))), [Some(State::Stale), None]);
+    assert_eq!([2, 3].map(|last| neighbours.state(station(last))), [Some(NeighbourState::Stale), None]);
 }
 
 #[test]
@@ -170,7 +170,11 @@ fn unknown_addresses_have_places_of_their_own() {
     }
     assert_eq!((neighbours.taken(), neighbours.solicits_limited()), ([1, 2], 1));
     assert_eq!(requests(&mut neighbours, 2 * IDLE_NS).len(), 2);
-    assert_eq!(neighbours.state(station(1)), Some(State::Stale), "idle, but none of these took its place");
+    assert_eq!(
+        neighbours.state(station(1)),
+        Some(NeighbourState::Stale),
+        "idle, but none of these took its place"
+    );
     // An answer is another matter: whoever gives it exists.
     neighbours.answered(station(2), THEIRS, 2 * IDLE_NS);
     assert_eq!((neighbours.taken(), neighbours.state(station(1))), ([1, 1], None));
@@ -211,7 +215,7 @@ fn a_probe_that_could_not_be_put_does_not_count() {
         }
         while neighbours.release().is_some() {}
     }
-    assert_eq!(neighbours.state(station(1)), Some(State::Probe));
+    assert_eq!(neighbours.state(station(1)), Some(NeighbourState::Probe));
     assert_eq!(neighbours.state(station(2)), None, "nobody knows whether it exists");
     for second in 10..14 {
         requests(&mut neighbours, second * S);
@@ -313,8 +317,8 @@ proptest! {
             for last in 0..6 {
                 let (mac, confirmed_ns) = told[usize::from(last)];
                 let trusted = match neighbours.state(station(last)) {
-                    Some(State::Probe | State::Permanent) => true,
-                    Some(State::Reachable) => now_ns - confirmed_ns < REACHABLE_NS,
+                    Some(NeighbourState::Probe | NeighbourState::Permanent) => true,
+                    Some(NeighbourState::Reachable) => now_ns - confirmed_ns < REACHABLE_NS,
                     _ => false,
                 };
                 let front = [mac, OWN].concat();
@@ -342,6 +346,6 @@ fn an_interface_that_is_gone_has_no_neighbours_but_those_that_are_configured() {
     neighbours.forget(0);
     assert_eq!(neighbours.taken(), [1, 0]);
     assert_eq!([station(1), station(2), station(9), elsewhere].map(|who| neighbours.state(who)), [None; 4]);
-    assert_eq!(neighbours.state(permanent), Some(State::Permanent));
+    assert_eq!(neighbours.state(permanent), Some(NeighbourState::Permanent));
     assert!(matches!(offer(&mut neighbours, 2, 0, S), Resolved::Wait(_)), "it is asked for anew");
 }

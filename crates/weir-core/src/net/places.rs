@@ -16,7 +16,7 @@
 use std::net::IpAddr;
 
 use super::near::{NOBODY, Near};
-use super::neighbour::{REACHABLE_NS, State};
+use super::neighbour::{NeighbourState, REACHABLE_NS};
 use super::station::Station;
 use super::table::Table;
 use crate::shaper::slab::Fifo;
@@ -51,7 +51,7 @@ pub(super) struct Places {
 pub(super) struct Entry {
     /// The destination's address and ours, as a frame begins.
     pub(super) front: [u8; 12],
-    pub(super) state: State,
+    pub(super) state: NeighbourState,
     pub(super) requests: u8,
     pub(super) promised: u16,
     pub(super) station: Station,
@@ -64,7 +64,7 @@ impl Places {
     pub(super) fn new(near: Box<[Near]>, known_max: usize, incomplete_max: usize, seed: u64) -> Places {
         let entry = |_| Entry {
             front: [0; 12],
-            state: State::Failed,
+            state: NeighbourState::Failed,
             requests: 0,
             promised: 0,
             station: Station::v4(0, [0; 4]),
@@ -125,7 +125,7 @@ impl Places {
         let at = self.create(station, own)?;
         self.known += 1;
         let entry = &mut self.entries[at as usize];
-        (entry.state, entry.confirmed_ns) = (State::Stale, now_ns);
+        (entry.state, entry.confirmed_ns) = (NeighbourState::Stale, now_ns);
         Some(at)
     }
 
@@ -143,7 +143,7 @@ impl Places {
     }
 
     /// An entry's new state. For one that becomes known there must be a place.
-    pub(super) fn set_state(&mut self, at: u32, state: State) {
+    pub(super) fn set_state(&mut self, at: u32, state: NeighbourState) {
         let entry = &mut self.entries[at as usize];
         let was_known = entry.is_known();
         entry.state = state;
@@ -157,7 +157,7 @@ impl Places {
         let entry = &mut self.entries[at as usize];
         debug_assert!(entry.waiting.is_empty() && entry.promised == 0, "no packet is forgotten");
         *(if entry.is_known() { &mut self.known } else { &mut self.incomplete }) -= 1;
-        (entry.state, entry.due_ns) = (State::Failed, NEVER);
+        (entry.state, entry.due_ns) = (NeighbourState::Failed, NEVER);
         let station = entry.station;
         self.table.remove(station);
         self.note_near(station, NOBODY);
@@ -172,7 +172,7 @@ impl Places {
         let entry = &mut self.entries[at as usize];
         entry.front = [0; 12];
         entry.front[6..].copy_from_slice(&own);
-        (entry.state, entry.station) = (State::Incomplete, station);
+        (entry.state, entry.station) = (NeighbourState::Incomplete, station);
         (entry.requests, entry.promised, entry.due_ns) = (0, 0, NEVER);
         Some(at)
     }
@@ -188,14 +188,14 @@ impl Places {
 
 impl Entry {
     pub(super) fn is_known(&self) -> bool {
-        !matches!(self.state, State::Incomplete | State::Failed)
+        !matches!(self.state, NeighbourState::Incomplete | NeighbourState::Failed)
     }
 
     /// Whether it may give way: no packet went to it for [`IDLE_NS`], or it would be in PROBE.
     fn is_idle(&self, now_ns: u64) -> bool {
         let stays_ns = match self.state {
-            State::Stale => IDLE_NS,
-            State::Reachable => REACHABLE_NS + IDLE_NS,
+            NeighbourState::Stale => IDLE_NS,
+            NeighbourState::Reachable => REACHABLE_NS + IDLE_NS,
             _ => return false,
         };
         self.promised == 0 && now_ns.saturating_sub(self.confirmed_ns) >= stays_ns

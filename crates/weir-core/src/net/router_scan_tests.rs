@@ -148,7 +148,7 @@ fn scan(is_v6: bool, is_at_once: bool, seed: u64, place: usize) {
     let first = run.packet(run.neighbour(), 9);
     assert!(matches!(run.show(0, vec![first])[..], [Verdict::Hold(_)]));
     run.settle();
-    assert_eq!(run.router.neighbour(1, run.neighbour()), Some(State::Reachable));
+    assert_eq!(run.router.neighbour(1, run.neighbour()), Some(NeighbourState::Reachable));
     let others: Vec<_> = (100..).take(KNOWN_MAX - 1).map(|last| run.introduce(last)).collect();
     assert_eq!(run.router.neighbours_taken(), [KNOWN_MAX, 0]);
 
@@ -185,9 +185,9 @@ fn scan(is_v6: bool, is_at_once: bool, seed: u64, place: usize) {
     let asked = run.asked - asked_before;
     assert!(asked > 0 && asked <= 3 * (BURST + PER_SECOND * SECONDS), "{asked} questions");
     assert!(run.probed > 0, "the flow's neighbour was asked again");
-    assert_eq!(run.router.neighbour(1, run.neighbour()), Some(State::Reachable));
+    assert_eq!(run.router.neighbour(1, run.neighbour()), Some(NeighbourState::Reachable));
     for other in others {
-        assert_eq!(run.router.neighbour(1, other), Some(State::Stale), "{other} gave way");
+        assert_eq!(run.router.neighbour(1, other), Some(NeighbourState::Stale), "{other} gave way");
     }
     assert!(run.router.counts().solicits_limited > 0);
     let dropped = |reason| run.account.dropped.get(reason).packets;

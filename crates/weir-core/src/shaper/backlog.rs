@@ -38,17 +38,17 @@ use crate::{
 
 /// What becomes of packets when a class is full, or has been for long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct QueueRule {
     /// What happens at the limit.
-    pub when_full: WhenFull,
+    pub when_full: FullPolicy,
     /// The longest a packet may wait before it is dropped; for ever if absent.
     pub max_wait_ns: Option<u64>,
 }
 
-impl Rule {
+impl QueueRule {
     /// The same rule where packets have `mtu_bytes` at most.
-    pub fn for_packets_of(mut self, mtu_bytes: u64) -> Rule {
-        if let WhenFull::Ecn(codel) | WhenFull::Drop(codel) = &mut self.when_full {
+    pub fn for_packets_of(mut self, mtu_bytes: u64) -> QueueRule {
+        if let FullPolicy::Ecn(codel) | FullPolicy::Drop(codel) = &mut self.when_full {
             codel.mtu_bytes = mtu_bytes;
         }
         self
@@ -57,7 +57,7 @@ impl Rule {
 
 /// What happens at the limit; see the table of the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenFull {
+pub enum FullPolicy {
     /// Hold the senders.
     #[default]
     Block,
@@ -67,10 +67,10 @@ pub enum WhenFull {
     Drop(CodelConfig),
 }
 
-impl WhenFull {
+impl FullPolicy {
     /// Whether packets are dropped because there are too many; otherwise their senders are held.
     pub fn drops(&self) -> bool {
-        matches!(self, WhenFull::Drop(_))
+        matches!(self, FullPolicy::Drop(_))
     }
 }
 
@@ -100,7 +100,7 @@ pub enum Dequeue<P> {
 #[derive(Debug)]
 pub struct Backlog {
     queue: Drr,
-    rule: Rule,
+    rule: QueueRule,
     /// One for each flow where the rule needs it, else none.
     codel: Vec<Codel>,
     limit_bytes: u64,
@@ -119,11 +119,11 @@ impl Backlog {
         quantum_bytes: u32,
         poll_budget_bytes: u64,
         limit_bytes: u64,
-        rule: Rule,
+        rule: QueueRule,
     ) -> Backlog {
         let mut backlog = Backlog {
             queue: Drr::new(flows, quantum_bytes),
-            rule: Rule::default(),
+            rule: QueueRule::default(),
             codel: Vec::new(),
             limit_bytes,
             poll_budget_bytes,
@@ -139,8 +139,8 @@ impl Backlog {
     /// How many more bytes an intake may bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
         match self.rule.when_full {
-            WhenFull::Block | WhenFull::Ecn(_) => self.limit_bytes().saturating_sub(self.held().bytes),
-            WhenFull::Drop(_) => u64::MAX,
+            FullPolicy::Block | FullPolicy::Ecn(_) => self.limit_bytes().saturating_sub(self.held().bytes),
+            FullPolicy::Drop(_) => u64::MAX,
         }
     }
 
@@ -211,14 +211,14 @@ impl Backlog {
     }
 
     /// Changes the rule from now on; what waits stays.
-    pub fn set_rule(&mut self, rule: Rule) {
-        let flows = if rule.when_full == WhenFull::Block { 0 } else { self.queue.flows() };
+    pub fn set_rule(&mut self, rule: QueueRule) {
+        let flows = if rule.when_full == FullPolicy::Block { 0 } else { self.queue.flows() };
         self.codel.resize(flows, Codel::default());
         self.rule = rule;
     }
 
     /// The rule as it is now.
-    pub fn rule(&self) -> &Rule {
+    pub fn rule(&self) -> &QueueRule {
         &self.rule
     }
 
@@ -276,7 +276,7 @@ impl Backlog {
     /// Applies the rule to the packet that leaves next: marks it where that will do, else says why to drop
     /// it.
     fn drop_or_mark_head<P: Packet>(&mut self, slab: &mut Slab<P>, now_ns: u64) -> Option<DropReason> {
-        if self.rule == Rule::default() {
+        if self.rule == QueueRule::default() {
             return None;
         }
         let (flow, fifo) = self.queue.head()?;
@@ -287,9 +287,9 @@ impl Backlog {
             return Some(DropReason::MaxWait);
         }
         let (config, may_mark) = match &self.rule.when_full {
-            WhenFull::Block => return None,
-            WhenFull::Ecn(config) => (config, true),
-            WhenFull::Drop(config) => (config, false),
+            FullPolicy::Block => return None,
+            FullPolicy::Ecn(config) => (config, true),
+            FullPolicy::Drop(config) => (config, false),
         };
         if !self.codel[flow].must_signal(config, now_ns, delay_ns, held_bytes) {
             return None;

@@ -47,7 +47,7 @@
 
 use std::fmt;
 
-use super::tree::{Meter, Mode, Tree, TreeError};
+use super::tree::{ClassMode, Meter, Tree, TreeError};
 use crate::{
     packet::Packet,
     rate::{NS_PER_S, Rate},
@@ -199,11 +199,11 @@ impl CbqMeter {
 
 impl Meter for CbqMeter {
     #[inline]
-    fn mode(&self, now_ns: u64) -> (Mode, u64) {
+    fn mode(&self, now_ns: u64) -> (ClassMode, u64) {
         match (self.under_ns <= now_ns, self.config.bounded) {
-            (true, _) => (Mode::CanSend, now_ns),
-            (false, false) => (Mode::MayBorrow, self.under_ns),
-            (false, true) => (Mode::CantSend, self.under_ns),
+            (true, _) => (ClassMode::CanSend, now_ns),
+            (false, false) => (ClassMode::MayBorrow, self.under_ns),
+            (false, true) => (ClassMode::CantSend, self.under_ns),
         }
     }
 

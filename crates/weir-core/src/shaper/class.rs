@@ -10,7 +10,7 @@
 //! room is then bounded by the slots alone.
 
 use super::{
-    backlog::{Backlog, Dequeue, Refused, Rule},
+    backlog::{Backlog, Dequeue, QueueRule, Refused},
     blocked::Blocked,
     delay::DelayHistogram,
     slab::Slab,
@@ -53,7 +53,7 @@ impl<P: Packet> Class<P> {
                 size.quantum_bytes,
                 size.poll_budget_bytes,
                 u64::MAX,
-                Rule::default(),
+                QueueRule::default(),
             ),
             tbf: None,
         };
@@ -121,7 +121,7 @@ impl<P: Packet> Class<P> {
     }
 
     /// Changes the rule for a full class from now on; nothing that waits is touched.
-    pub fn set_rule(&mut self, rule: Rule) {
+    pub fn set_rule(&mut self, rule: QueueRule) {
         self.backlog.set_rule(rule);
     }
 
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_packet_that_waited_too_long_is_dropped_even_while_the_limit_holds() {
         let mut class = Class::new(SIZE, Some(TbfConfig { burst_bytes: 0, ..limits(1_000_000) }), 0).unwrap();
-        class.set_rule(Rule { max_wait_ns: Some(1_000_000), ..Rule::default() });
+        class.set_rule(QueueRule { max_wait_ns: Some(1_000_000), ..QueueRule::default() });
         for (number, arrival_ns) in [(0, 0), (1, 0), (2, 900_000)] {
             class.enqueue(0, packet(1250, number, arrival_ns)).unwrap();
         }

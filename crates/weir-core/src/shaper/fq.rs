@@ -81,7 +81,7 @@ pub struct FqConfig {
 
 /// What is left after a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum AfterBurst {
     /// Flows whose time has come: ask again.
     Due,
     /// Packets wait, and none is admitted before this time.
@@ -256,7 +256,7 @@ impl<P: Packet> Fq<P> {
         let rest = self.dequeue_burst(now_ns, 1, |flow, packet| one = Some((flow, packet)));
         match (one, rest) {
             (Some((flow, packet)), _) => Dequeue::Packet(flow, packet),
-            (None, Rest::NotBefore(ready_ns)) => Dequeue::NotBefore(ready_ns),
+            (None, AfterBurst::NotBefore(ready_ns)) => Dequeue::NotBefore(ready_ns),
             (None, _) => Dequeue::Empty,
         }
     }
@@ -264,7 +264,12 @@ impl<P: Packet> Fq<P> {
     /// The next packets whose time has come, `packets_max` at most, given to `out` with their flows in the order in which they
     /// leave, and booked at once.
     #[inline]
-    pub fn dequeue_burst(&mut self, now_ns: u64, packets_max: usize, mut out: impl FnMut(usize, P)) -> Rest {
+    pub fn dequeue_burst(
+        &mut self,
+        now_ns: u64,
+        packets_max: usize,
+        mut out: impl FnMut(usize, P),
+    ) -> AfterBurst {
         let now = Now::new(now_ns, self.begin_ns, self.slack);
         self.asked = now.ticks;
         let mut sent = Count::default();
@@ -344,18 +349,18 @@ impl<P: Packet> Fq<P> {
     }
 
     #[inline]
-    fn rest(&self, now: Ticks) -> Rest {
+    fn rest(&self, now: Ticks) -> AfterBurst {
         if self.new_flows.head != NONE
             || self.round != NONE
             || self.old_flows.head != NONE
             || !self.due.is_empty()
         {
-            return Rest::Due;
+            return AfterBurst::Due;
         }
         match self.wheel.next() {
-            Some(next) if next <= now => Rest::Due,
-            Some(next) => Rest::NotBefore(self.begin_ns.saturating_add(next >> TICK_SHIFT)),
-            None => Rest::Empty,
+            Some(next) if next <= now => AfterBurst::Due,
+            Some(next) => AfterBurst::NotBefore(self.begin_ns.saturating_add(next >> TICK_SHIFT)),
+            None => AfterBurst::Empty,
         }
     }
 

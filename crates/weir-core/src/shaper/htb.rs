@@ -33,7 +33,7 @@ use std::fmt;
 
 use super::{
     token_bucket::{BURST_BYTES_MAX, TokenBucket},
-    tree::{Meter, Mode, Tree, TreeError},
+    tree::{ClassMode, Meter, Tree, TreeError},
 };
 use crate::{packet::Packet, rate::Rate, units::size_text};
 
@@ -185,13 +185,13 @@ impl HtbMeter {
 
 impl Meter for HtbMeter {
     #[inline]
-    fn mode(&self, now_ns: u64) -> (Mode, u64) {
+    fn mode(&self, now_ns: u64) -> (ClassMode, u64) {
         let ceil_ns = self.ceil.ready_at(0, now_ns);
         if ceil_ns > now_ns {
-            return (Mode::CantSend, ceil_ns);
+            return (ClassMode::CantSend, ceil_ns);
         }
         let rate_ns = self.rate.ready_at(0, now_ns);
-        if rate_ns > now_ns { (Mode::MayBorrow, rate_ns) } else { (Mode::CanSend, now_ns) }
+        if rate_ns > now_ns { (ClassMode::MayBorrow, rate_ns) } else { (ClassMode::CanSend, now_ns) }
     }
 
     #[inline]

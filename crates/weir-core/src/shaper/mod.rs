@@ -132,7 +132,7 @@ mod test_packet;
 #[cfg(test)]
 mod tests {
     use super::{
-        backlog::Rule,
+        backlog::QueueRule,
         cbq::{Cbq, CbqConfig, CbqMeter},
         class::{Class, ClassSize},
         fq::{Fq, FqConfig},
@@ -154,7 +154,7 @@ mod tests {
         let pace = Some(rate);
         let config = FqConfig { flows: 4, packets_max: 100, quantum_bytes, pace, slack_ns: 0, limit_bytes };
         let tree_size = TreeSize { classes_max: 3, packets_max: 100, poll_budget_bytes: 0 };
-        let (flow_quantum_bytes, rule) = (quantum_bytes, Rule::default());
+        let (flow_quantum_bytes, rule) = (quantum_bytes, QueueRule::default());
         let leaf = LeafConfig { priority: 0, flows: 4, flow_quantum_bytes, limit_bytes, rule };
         let (burst_bytes, cburst_bytes) = (mtu_bytes, mtu_bytes);
         let config_htb = HtbConfig { rate, ceil: rate, burst_bytes, cburst_bytes, mtu_bytes };

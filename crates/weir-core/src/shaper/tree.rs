@@ -1,7 +1,7 @@
 //! Link sharing: a tree of classes in which leaves send on their own account, or borrow what their ancestors
 //! have over.
 //!
-//! Each class has a [`Meter`], which tells its [`Mode`]. A leaf may send if it, or an ancestor reached from
+//! Each class has a [`Meter`], which tells its [`ClassMode`]. A leaf may send if it, or an ancestor reached from
 //! it through classes that may borrow, can send; that class is the *lender*. Lenders lowest in the tree go
 //! first, so
 //!
@@ -42,7 +42,7 @@ use events::Event;
 use rings::Ring;
 
 use super::{
-    backlog::{Backlog, Dequeue, Refused, Rule},
+    backlog::{Backlog, Dequeue, QueueRule, Refused},
     blocked::Blocked,
     buckets::{Buckets, NONE},
     slab::Slab,
@@ -75,7 +75,7 @@ const LEVELS: usize = DEPTH_MAX + 2;
 
 /// What a class may do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum ClassMode {
     /// Send, and lend to descendants.
     CanSend,
     /// Nothing on its own account, but borrow from its parent.
@@ -87,7 +87,7 @@ pub enum Mode {
 /// What a class is allowed, and how much of it is used.
 pub trait Meter {
     /// The mode, and unless that is `CanSend` when it must be looked at again.
-    fn mode(&self, now_ns: u64) -> (Mode, u64);
+    fn mode(&self, now_ns: u64) -> (ClassMode, u64);
     /// Charges a packet that left through the class. `own` tells that the lender is the class or below it:
     /// the packet is part of what the class itself is allowed. Returns whether ancestors are charged too.
     fn charge(&mut self, len_bytes: u32, own: bool, now_ns: u64) -> bool;
@@ -116,7 +116,7 @@ pub struct LeafConfig {
     /// How many bytes may wait.
     pub limit_bytes: u64,
     /// What happens when they do.
-    pub rule: Rule,
+    pub rule: QueueRule,
 }
 
 /// A tree, or several: any class without a parent is a root.
@@ -142,7 +142,7 @@ pub struct Tree<P, M> {
 #[derive(Debug)]
 struct Node<M> {
     meter: M,
-    mode: Mode,
+    mode: ClassMode,
     parent: u32,
     level: u8,
     /// Bits for priorities: see the rings module.
@@ -222,7 +222,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         }
         self.nodes[index] = Some(Node {
             meter,
-            mode: Mode::CanSend,
+            mode: ClassMode::CanSend,
             parent: parent.map_or(NONE, |parent| parent as u32),
             level: if leaf.is_some() { 0 } else { inner_level },
             waiting: 0,

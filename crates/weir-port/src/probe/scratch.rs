@@ -16,7 +16,7 @@ use crate::link::{self, Link};
 use crate::netns::NetNs;
 use crate::sys;
 use crate::undo::{Keeper, Undo};
-use crate::veth::{self, End};
+use crate::veth::{self, VethEnd};
 
 /// A frame's length that nothing but [`ScratchSender`] sends: interfaces that come up have things of their own to say.
 pub const FRAME_BYTES: u32 = 61;
@@ -57,8 +57,8 @@ impl ScratchPair {
         let receiver_netns = NetNs::current()?;
         // From the sender's side, whose name is known, so that the other is found by way of it.
         let (sender, receiver) = sender_netns.run(|| {
-            let near = End { name: c"sender", address: None };
-            let far = End { name: receiver, address: None };
+            let near = VethEnd { name: c"sender", address: None };
+            let far = VethEnd { name: receiver, address: None };
             let (sender, receiver) = veth::create(&near, &far, &receiver_netns, 1)?;
             link::set_up(sender.ifindex, true)?;
             Ok((Link::by_index(sender.ifindex)?, receiver.ifindex))

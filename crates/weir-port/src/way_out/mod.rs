@@ -43,7 +43,7 @@ use crate::error::Result;
 use crate::forwarding::{Setting, SettingChange};
 use crate::link::{self, Link};
 
-pub use watch::{Stopper, TableEvent, Watch};
+pub use watch::{Stopper, TableEvent, TableWatch};
 
 /// What the names of all runs' interfaces begin with.
 pub const NAME_PREFIX: &str = "weir";
@@ -88,7 +88,7 @@ pub enum Match {
 
 /// What a rule does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum NftVerdict {
     /// The chain has no more to say of it.
     Accept,
     /// It is counted and dropped.
@@ -98,7 +98,7 @@ pub enum Verdict {
 }
 
 /// A rule: what matches all, is done with as the verdict says.
-pub type Rule = (Vec<Match>, Verdict);
+pub type NftRule = (Vec<Match>, NftVerdict);
 
 /// An interface whose forwarding was off before any weir switched it on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,32 +133,32 @@ impl OpenedInterface {
     }
 
     /// The rules that shut it again.
-    fn gate(&self) -> Vec<Rule> {
+    fn gate(&self) -> Vec<NftRule> {
         let family = Match::Family(self.family);
         let Some(ifindex) = self.ifindex else {
             let bridged = vec![family.clone(), Match::InKind(BRIDGE), Match::OutKind(BRIDGE)];
             return vec![
-                (vec![Match::InNamed(NAME_PREFIX)], Verdict::Accept),
-                (bridged, Verdict::Accept),
-                (vec![family], Verdict::Drop),
+                (vec![Match::InNamed(NAME_PREFIX)], NftVerdict::Accept),
+                (bridged, NftVerdict::Accept),
+                (vec![family], NftVerdict::Drop),
             ];
         };
         let Some(addresses) = &self.bridge else {
-            return vec![(vec![family, Match::In(ifindex)], Verdict::Drop)];
+            return vec![(vec![family, Match::In(ifindex)], NftVerdict::Drop)];
         };
         let within = |own: &[u8; 6]| {
             vec![family.clone(), Match::In(ifindex), Match::Out(ifindex), Match::EtherTo(*own)]
         };
         let mut rules =
-            vec![(vec![family.clone(), Match::In(ifindex), Match::NotOut(ifindex)], Verdict::Drop)];
-        rules.extend(addresses.iter().map(|own| (within(own), Verdict::Drop)));
+            vec![(vec![family.clone(), Match::In(ifindex), Match::NotOut(ifindex)], NftVerdict::Drop)];
+        rules.extend(addresses.iter().map(|own| (within(own), NftVerdict::Drop)));
         rules
     }
 }
 
 /// What a run's table says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct NftTable {
     /// Its name, which is that of the run's interface at the host.
     pub name: String,
     /// That interface's number.
@@ -169,21 +169,21 @@ pub struct Table {
     pub opened: Vec<OpenedInterface>,
 }
 
-impl Table {
+impl NftTable {
     /// The rules of the chain at postrouting.
-    fn masquerading(&self) -> Vec<Rule> {
-        self.sources.iter().map(|source| (vec![Match::Source(*source)], Verdict::Masquerade)).collect()
+    fn masquerading(&self) -> Vec<NftRule> {
+        self.sources.iter().map(|source| (vec![Match::Source(*source)], NftVerdict::Masquerade)).collect()
     }
 
     /// The rules of the chain at forward; none where there is no such chain.
-    fn gate(&self) -> Vec<Rule> {
+    fn gate(&self) -> Vec<NftRule> {
         let mut rules = Vec::new();
         if !self.opened.is_empty() {
-            rules.push((vec![Match::OutNamed(NAME_PREFIX), Match::Answer], Verdict::Accept));
+            rules.push((vec![Match::OutNamed(NAME_PREFIX), Match::Answer], NftVerdict::Accept));
         }
         for family in [Family::V4, Family::V6] {
             if self.opened.iter().any(|opened| opened.family == family) {
-                rules.push((vec![Match::Family(family), Match::Out(self.ifindex)], Verdict::Drop));
+                rules.push((vec![Match::Family(family), Match::Out(self.ifindex)], NftVerdict::Drop));
             }
         }
         rules.extend(self.opened.iter().flat_map(OpenedInterface::gate));
@@ -198,9 +198,9 @@ mod tests {
     const UPLINK: u32 = 7;
     const OWN: u32 = 9;
 
-    fn table(opened: Vec<OpenedInterface>) -> Table {
+    fn table(opened: Vec<OpenedInterface>) -> NftTable {
         let sources = vec!["10.87.0.2".parse().unwrap()];
-        Table { name: "weir0".into(), ifindex: OWN, sources, opened }
+        NftTable { name: "weir0".into(), ifindex: OWN, sources, opened }
     }
 
     fn opened(family: Family, ifindex: Option<u32>, bridge: Option<Vec<[u8; 6]>>) -> OpenedInterface {
@@ -217,7 +217,7 @@ mod tests {
         is_answer: bool,
     }
 
-    fn passes(table: &Table, packet: Packet) -> bool {
+    fn passes(table: &NftTable, packet: Packet) -> bool {
         let holds = |asked: &Match| match asked {
             Match::Family(family) => *family == packet.family,
             Match::In(ifindex) => *ifindex == packet.from.0,
@@ -233,7 +233,7 @@ mod tests {
         };
         let gate = table.gate();
         let decides = gate.iter().find(|(matches, _)| matches.iter().all(holds));
-        decides.is_none_or(|(_, verdict)| *verdict == Verdict::Accept)
+        decides.is_none_or(|(_, verdict)| *verdict == NftVerdict::Accept)
     }
 
     const HOST: [u8; 6] = [2, 0, 0, 0, 0, 1];

@@ -1,4 +1,4 @@
-//! A run's table in the kernel: written as [`Table`] says, found again, removed.
+//! A run's table in the kernel: written as [`NftTable`] says, found again, removed.
 //!
 //! It is named after the run's interface, so a table that has the name of a new interface was left behind, by a run whose guardian
 //! was killed too, and is replaced; one without an interface of its name is left behind too, and removed. The comment tells it from
@@ -18,7 +18,7 @@ use netlink_bindings::nftables::{
 use netlink_bindings::traits::Pusher;
 use netlink_socket2::NetlinkSocket;
 
-use super::{Family, Match, Rule, Table, Verdict};
+use super::{Family, Match, NftRule, NftTable, NftVerdict};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netlink::{explained, is_code};
@@ -35,7 +35,7 @@ const REGISTER: u32 = Registers::Reg1 as u32;
 const ANSWERS: u32 = 1 << 1 | 1 << 2;
 
 /// Writes the table into this thread's namespace, in place of one of ours that has its name.
-pub fn install(table: &Table) -> Result<()> {
+pub fn install(table: &NftTable) -> Result<()> {
     let name = table.name.as_bytes();
     let left_behind = tables()?.contains(&table.name);
     let (masquerading, gate) = (table.masquerading(), table.gate());
@@ -58,7 +58,7 @@ pub fn install(table: &Table) -> Result<()> {
 }
 
 /// Whether the table is there, ours, with as many rules as it was given.
-pub fn is_whole(table: &Table) -> Result<bool> {
+pub fn is_whole(table: &NftTable) -> Result<bool> {
     if !tables()?.contains(&table.name) {
         return Ok(false);
     }
@@ -142,14 +142,14 @@ fn push_chain(
     chain.nested_hook().push_num(hook as u32).push_priority(priority);
 }
 
-fn push_rule(batch: &mut Chained<'static>, table: &[u8], chain: &CStr, (matches, verdict): &Rule) {
+fn push_rule(batch: &mut Chained<'static>, table: &[u8], chain: &CStr, (matches, verdict): &NftRule) {
     let mut rule = batch.request().set_create().set_append().op_newrule_do(&header());
     let rule = rule.encode().push_table_bytes(table).push_chain(chain);
     let expressions = matches.iter().fold(rule.nested_expressions(), asks);
     match verdict {
-        Verdict::Masquerade => drop(expressions.nested_elem().push_name(c"masq")),
-        Verdict::Accept => decides(expressions, VerdictCode::Accept),
-        Verdict::Drop => {
+        NftVerdict::Masquerade => drop(expressions.nested_elem().push_name(c"masq")),
+        NftVerdict::Accept => decides(expressions, VerdictCode::Accept),
+        NftVerdict::Drop => {
             let counted = expressions.nested_elem().nested_data_counter().end_nested().end_nested();
             decides(counted, VerdictCode::Drop);
         }

@@ -11,7 +11,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{Table, nftables};
+use super::{NftTable, nftables};
 use crate::error::{Doing, Result};
 use crate::monitor;
 use crate::netns::NetNs;
@@ -36,15 +36,15 @@ pub enum TableEvent {
 }
 
 /// See the head of the file.
-pub struct Watch {
+pub struct TableWatch {
     host: NetNs,
-    table: Table,
+    table: NftTable,
     changes: OwnedFd,
     stop: Arc<OwnedFd>,
     has_failed: bool,
 }
 
-/// Stops a [`Watch`].
+/// Stops a [`TableWatch`].
 #[derive(Clone)]
 pub struct Stopper(Arc<OwnedFd>);
 
@@ -55,12 +55,12 @@ impl Stopper {
     }
 }
 
-impl Watch {
+impl TableWatch {
     /// Of the table as it stands in `host`.
-    pub fn new(host: NetNs, table: Table) -> Result<Watch> {
+    pub fn new(host: NetNs, table: NftTable) -> Result<TableWatch> {
         let changes = host.run(|| monitor::listen(libc::NETLINK_NETFILTER, NFNLGRP_NFTABLES_MASK))?;
         let stop = sys::eventfd().doing(|| "making an event counter".into())?;
-        Ok(Watch { host, table, changes, stop: Arc::new(stop), has_failed: false })
+        Ok(TableWatch { host, table, changes, stop: Arc::new(stop), has_failed: false })
     }
 
     /// Its end for whoever stops it.

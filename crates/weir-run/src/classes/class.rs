@@ -10,7 +10,7 @@
 
 use toml::Spanned;
 use weir_core::rate::Rate;
-use weir_core::shaper::backlog::{Rule, WhenFull};
+use weir_core::shaper::backlog::{FullPolicy, QueueRule};
 use weir_core::shaper::codel::CodelConfig;
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 use weir_core::shaper::tree::PRIORITIES;
@@ -77,7 +77,7 @@ impl Reader<'_> {
         })
     }
 
-    fn refuse_of_the_other_kind(&self, class: &file::Class) -> Result<(), String> {
+    fn refuse_of_the_other_kind(&self, class: &file::ClassTable) -> Result<(), String> {
         let (wrong, why) = match self.kind {
             Kind::Htb => (
                 class.bounded.as_ref().map(Spanned::span),
@@ -91,7 +91,7 @@ impl Reader<'_> {
         wrong.map_or(Ok(()), |span| Err(self.source.tell(span, why)))
     }
 
-    fn refuse_of_leaves(&self, class: &file::Class) -> Result<(), String> {
+    fn refuse_of_leaves(&self, class: &file::ClassTable) -> Result<(), String> {
         let texts = [("full", &class.full), ("max_wait", &class.max_wait), ("queue", &class.queue)];
         let text = texts.into_iter().find_map(|(key, text)| Some((key, text.as_ref()?.span())));
         let wrong = text.or_else(|| Some(("priority", class.priority.as_ref()?.span())));
@@ -101,7 +101,7 @@ impl Reader<'_> {
         Err(self.source.tell(span, why))
     }
 
-    fn leaf_rules(&self, class: &file::Class) -> Result<LeafRules, String> {
+    fn leaf_rules(&self, class: &file::ClassTable) -> Result<LeafRules, String> {
         let priority = match &class.priority {
             None => 0,
             Some(priority) => u8::try_from(*priority.as_ref())
@@ -118,9 +118,9 @@ impl Reader<'_> {
         // For which packets, a direction knows when it shapes by this.
         let codel = CodelConfig::default();
         let when_full = match class.full.as_ref().map(|full| (full, full.as_ref().as_str())) {
-            None | Some((_, "block")) => WhenFull::Block,
-            Some((_, "ecn")) => WhenFull::Ecn(codel),
-            Some((_, "drop")) => WhenFull::Drop(codel),
+            None | Some((_, "block")) => FullPolicy::Block,
+            Some((_, "ecn")) => FullPolicy::Ecn(codel),
+            Some((_, "drop")) => FullPolicy::Drop(codel),
             Some((full, other)) => {
                 let near = did_you_mean(other, ["block", "ecn", "drop"]);
                 let why = format!("a full class does one of \"block\", \"ecn\" and \"drop\"{near}");
@@ -130,7 +130,7 @@ impl Reader<'_> {
         Ok(LeafRules {
             priority,
             queue_ns: time(&class.queue)?.unwrap_or_else(|| queue_ns_default(when_full)),
-            rule: Rule { when_full, max_wait_ns: time(&class.max_wait)? },
+            rule: QueueRule { when_full, max_wait_ns: time(&class.max_wait)? },
         })
     }
 
@@ -157,7 +157,7 @@ impl Reader<'_> {
         Err(self.source.tell(text.span(), why))
     }
 
-    fn quantum(&self, class: &file::Class, rate: Rate) -> Result<u32, String> {
+    fn quantum(&self, class: &file::ClassTable, rate: Rate) -> Result<u32, String> {
         let Some(text) = &class.quantum else { return Ok(quantum_bytes_default(rate)) };
         let bytes = self.value(text, parse_size_bytes)?;
         u32::try_from(bytes).ok().filter(|_| (FRAME_BYTES..=1 << 30).contains(&bytes)).ok_or_else(|| {
@@ -174,9 +174,9 @@ pub(crate) fn quantum_bytes_default(rate: Rate) -> u32 {
 }
 
 /// How much may wait in a leaf, as a time at its ceiling.
-pub(crate) fn queue_ns_default(when_full: WhenFull) -> u64 {
+pub(crate) fn queue_ns_default(when_full: FullPolicy) -> u64 {
     match when_full {
-        WhenFull::Block => QUEUE_NS_DEFAULT,
-        WhenFull::Ecn(codel) | WhenFull::Drop(codel) => QUEUE_TARGETS * codel.target_ns,
+        FullPolicy::Block => QUEUE_NS_DEFAULT,
+        FullPolicy::Ecn(codel) | FullPolicy::Drop(codel) => QUEUE_TARGETS * codel.target_ns,
     }
 }

@@ -12,7 +12,7 @@ use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::source::Source;
+use crate::source::SourceText;
 
 /// The file.
 #[derive(Debug, Deserialize)]
@@ -27,7 +27,7 @@ pub struct File {
     pub default: Option<Spanned<String>>,
     /// `[[class]]`.
     #[serde(default)]
-    pub class: Vec<Class>,
+    pub class: Vec<ClassTable>,
     /// `[[filter]]`, in order.
     #[serde(default)]
     pub filter: Vec<Filter>,
@@ -36,7 +36,7 @@ pub struct File {
 /// `[[class]]`.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Class {
+pub struct ClassTable {
     /// What it is called.
     #[schemars(with = "String")]
     pub name: Spanned<String>,
@@ -140,7 +140,7 @@ impl Words {
 }
 
 /// Reads the tables.
-pub fn read(source: Source) -> Result<File, String> {
+pub fn read(source: SourceText) -> Result<File, String> {
     toml::from_str(source.text)
         .map_err(|error: toml::de::Error| source.explain(&error, error.span().unwrap_or(0..0)))
 }

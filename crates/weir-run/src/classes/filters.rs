@@ -10,7 +10,7 @@ use weir_core::classify::{Classifier, Conditions, RULES_MAX, Rule, RuleFault, Su
 use super::FREE;
 use super::file::{Filter, Words};
 use crate::nearest::{and, did_you_mean};
-use crate::source::Source;
+use crate::source::SourceText;
 
 /// Transports by name, beside their numbers.
 const PROTOCOLS: [(&str, u8); 10] = [
@@ -75,7 +75,7 @@ pub struct Rules {
 impl Rules {
     /// Reads the filters. `class_of` finds a leaf by its name, or says why not.
     pub fn read(
-        source: Source,
+        source: SourceText,
         filters: &[Filter],
         interfaces: &Interfaces,
         class_of: impl Fn(&Spanned<String>) -> Result<u16, String>,
@@ -102,7 +102,7 @@ impl Rules {
     }
 
     /// The classifier, and what to warn of.
-    pub fn classifier(self, source: Source, otherwise: Target) -> (Classifier, Vec<String>) {
+    pub fn classifier(self, source: SourceText, otherwise: Target) -> (Classifier, Vec<String>) {
         let classifier = Classifier::new(self.rules, otherwise).expect("there are at most RULES_MAX");
         let warnings = classifier.faults().into_iter().map(|fault| match fault {
             RuleFault::Impossible { rule, why } => source.tell(
@@ -123,7 +123,7 @@ impl Rules {
     }
 }
 
-fn interface(source: Source, filter: &Filter, interfaces: &Interfaces) -> Result<Option<u16>, String> {
+fn interface(source: SourceText, filter: &Filter, interfaces: &Interfaces) -> Result<Option<u16>, String> {
     let Some(name) = &filter.interface else { return Ok(None) };
     let number = interfaces.number(name.as_ref()).ok_or_else(|| {
         let near = did_you_mean(name.as_ref(), interfaces.names.iter().map(|(name, _)| *name));
@@ -133,7 +133,7 @@ fn interface(source: Source, filter: &Filter, interfaces: &Interfaces) -> Result
 }
 
 /// Every combination of what the filter lists.
-fn conditions(source: Source, filter: &Filter) -> Result<Vec<Conditions>, String> {
+fn conditions(source: SourceText, filter: &Filter) -> Result<Vec<Conditions>, String> {
     let mut all = vec![Conditions::default()];
     combine(&mut all, source, &filter.from, subnet, |conditions, subnet| conditions.from = Some(subnet))?;
     combine(&mut all, source, &filter.to, subnet, |conditions, subnet| conditions.to = Some(subnet))?;
@@ -152,7 +152,7 @@ fn conditions(source: Source, filter: &Filter) -> Result<Vec<Conditions>, String
 
 fn combine<T: Clone>(
     all: &mut Vec<Conditions>,
-    source: Source,
+    source: SourceText,
     words: &Option<Spanned<Words>>,
     read: fn(&str) -> Result<T, String>,
     set: impl Fn(&mut Conditions, T),

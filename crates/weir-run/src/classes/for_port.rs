@@ -8,20 +8,20 @@
 use weir_core::classify::Target;
 
 use super::{Classes, Interfaces, Reader, file};
-use crate::source::Source;
+use crate::source::SourceText;
 
 /// Reads and checks a file called `name`.
 ///
 /// # Errors
 /// What is wrong, where, and what to do.
 pub(crate) fn read_for_port(name: &str, text: &str, interfaces: &Interfaces) -> Result<Classes, Vec<String>> {
-    let source = Source { name, text };
+    let source = SourceText { name, text };
     of_tables_for_port(source, &file::read(source).map_err(|told| vec![told])?, interfaces)
 }
 
 /// The same of tables that have been read.
 pub(crate) fn of_tables_for_port(
-    source: Source,
+    source: SourceText,
     file: &file::File,
     interfaces: &Interfaces,
 ) -> Result<Classes, Vec<String>> {

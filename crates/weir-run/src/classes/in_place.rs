@@ -13,7 +13,7 @@ use weir_core::units::time_text;
 use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 
 use super::{ClassConfig, Classes, Interfaces, Reader, file};
-use crate::source::Source;
+use crate::source::SourceText;
 
 /// What does all that a limit in place cannot.
 const CURE: &str = "join the interfaces with `weir wire`, which can";
@@ -35,7 +35,7 @@ struct Obstacle {
 }
 
 impl Obstacle {
-    fn told(&self, source: Source) -> NotInPlace {
+    fn told(&self, source: SourceText) -> NotInPlace {
         let Obstacle { at, why, cure } = self;
         let (line, _) = source.line_of(at.start);
         NotInPlace {
@@ -56,12 +56,12 @@ impl From<String> for NotInPlace {
 /// # Errors
 /// What is wrong, where, and what to do.
 pub fn read_in_place(name: &str, text: &str) -> Result<Classes, NotInPlace> {
-    let source = Source { name, text };
+    let source = SourceText { name, text };
     of_tables_in_place(source, &file::read(source)?)
 }
 
 /// The same of tables that have been read.
-pub(crate) fn of_tables_in_place(source: Source, file: &file::File) -> Result<Classes, NotInPlace> {
+pub(crate) fn of_tables_in_place(source: SourceText, file: &file::File) -> Result<Classes, NotInPlace> {
     refuse(file).map_err(|obstacle| obstacle.told(source))?;
     let reader = Reader::new(source, file)?;
     let classes = reader.read(&Interfaces::default())?;

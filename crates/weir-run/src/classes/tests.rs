@@ -1,7 +1,7 @@
 //! What a file comes to, and what is said of one that is wrong, word for word.
 
 use weir_core::classify::headers::{Headers, Ip};
-use weir_core::shaper::backlog::WhenFull;
+use weir_core::shaper::backlog::FullPolicy;
 
 use super::*;
 
@@ -68,7 +68,7 @@ class = "free"
     assert_eq!((voice.ceil, voice.burst_bytes), ("20mbit".parse().unwrap(), 4096));
     let rules = voice.leaf.unwrap();
     assert_eq!((rules.priority, rules.queue_ns, rules.rule.max_wait_ns), (1, 2_000_000, Some(50_000_000)));
-    assert!(matches!(rules.rule.when_full, WhenFull::Ecn(_)));
+    assert!(matches!(rules.rule.when_full, FullPolicy::Ecn(_)));
     assert_eq!(bulk.leaf.unwrap().queue_ns, 5_000_000);
 
     let packet = |destination: &str, dscp| {

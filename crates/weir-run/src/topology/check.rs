@@ -20,7 +20,7 @@ use super::stages::Stages;
 use super::tables::TopologyFile;
 use super::{PortPlace, Topology};
 use crate::limits::{PATH_NAME_IS, check_burst, is_path_name};
-use crate::source::Source;
+use crate::source::SourceText;
 
 /// Asked for a classes file by the path that stands in the file: what to call it, and all of it; or in words why not.
 pub(super) type Open<'a> = dyn FnMut(&str) -> Result<(String, String), String> + 'a;
@@ -36,7 +36,7 @@ pub fn read(
     machine_id: &str,
     mut open: impl FnMut(&str) -> Result<(String, String), String>,
 ) -> Result<Topology, Vec<String>> {
-    let source = Source { name, text };
+    let source = SourceText { name, text };
     let (file, told) = file::tables(source);
     let mut reader = TopologyReader { source, told, warnings: Vec::new() };
     let is_path = file.has_path();
@@ -63,7 +63,7 @@ pub fn read(
 
 /// The work of reading: what was told so far.
 pub(super) struct TopologyReader<'a> {
-    pub(super) source: Source<'a>,
+    pub(super) source: SourceText<'a>,
     pub(super) told: Vec<Told>,
     pub(super) warnings: Vec<String>,
 }

@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::check::{Open, TopologyReader};
 use super::file::Told;
 use crate::classes::{Classes, file};
-use crate::source::Source;
+use crate::source::SourceText;
 
 /// What a table says of classes.
 pub(super) struct ClassTables<'a> {
@@ -20,7 +20,7 @@ pub(super) struct ClassTables<'a> {
     pub classes_file: &'a Option<Spanned<String>>,
     pub shaper: &'a Option<Spanned<String>>,
     pub default: &'a Option<Spanned<String>>,
-    pub class: &'a [file::Class],
+    pub class: &'a [file::ClassTable],
     pub filter: &'a [file::Filter],
 }
 
@@ -47,7 +47,7 @@ impl TopologyReader<'_> {
         tables: &ClassTables,
         open: &mut Open,
         of_file: impl Fn(&str, &str) -> Result<Classes, Vec<String>>,
-        of_tables: impl Fn(Source, &file::File) -> Result<Classes, Vec<String>>,
+        of_tables: impl Fn(SourceText, &file::File) -> Result<Classes, Vec<String>>,
     ) -> Option<(Classes, Range<usize>)> {
         let (read, called) = match (tables.classes_file, tables.here()) {
             (None, None) => return None,

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::tables::{BridgeTable, LimitTable, PortTable, RouterTable, TopologyFile};
 use crate::nearest::did_you_mean;
-use crate::source::Source;
+use crate::source::SourceText;
 
 /// What is done by a command, and not by a file.
 const COMMANDS: [&str; 3] = ["run", "gen", "sink"];
@@ -57,13 +57,13 @@ pub struct Told {
 
 impl Told {
     /// What is wrong at a place of a file.
-    pub(super) fn new(source: Source, at: Range<usize>, what: impl std::fmt::Display) -> Told {
+    pub(super) fn new(source: SourceText, at: Range<usize>, what: impl std::fmt::Display) -> Told {
         Told { at: at.start, what: source.tell(at, what) }
     }
 }
 
 /// Reads the tables, those that can be, and tells what is wrong with the others.
-pub(super) fn tables(source: Source) -> (TopologyFile, Vec<Told>) {
+pub(super) fn tables(source: SourceText) -> (TopologyFile, Vec<Told>) {
     let mut file = TopologyFile::default();
     let mut taker = Taker { source, told: Vec::new(), is_partial: false };
     let root = match DeTable::parse(source.text) {
@@ -91,7 +91,7 @@ pub(super) fn tables(source: Source) -> (TopologyFile, Vec<Told>) {
 
 /// The work of taking apart: what was told so far.
 struct Taker<'a> {
-    source: Source<'a>,
+    source: SourceText<'a>,
     told: Vec<Told>,
     is_partial: bool,
 }
@@ -149,7 +149,7 @@ impl Taker<'_> {
 }
 
 /// What the reader of TOML has to say, at `otherwise` where it does not say where.
-fn explained(source: Source, otherwise: Range<usize>, error: &toml::de::Error) -> Told {
+fn explained(source: SourceText, otherwise: Range<usize>, error: &toml::de::Error) -> Told {
     let at = error.span().unwrap_or(otherwise);
     Told { at: at.start, what: source.explain(error, at) }
 }

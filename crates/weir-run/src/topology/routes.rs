@@ -17,7 +17,7 @@ use weir_core::net::router::{RouterSettings, StaticNeighbour};
 use super::check::TopologyReader;
 use super::mac;
 use super::routers::{HostPart, at_port, check_station, host_part, prefix_len};
-use super::tables::{NeighbourTable, RouteTable, RouterTable};
+use super::tables::{NeighbourTable, RouterTable, StaticRouteTable};
 use crate::nearest::{and, did_you_mean};
 
 const DEFAULT: &str = "default";
@@ -52,7 +52,12 @@ impl TopologyReader<'_> {
     }
 
     /// A route, or `None` and what is wrong with it.
-    fn route(&mut self, table: &RouterTable, route: &RouteTable, interfaces: &[Interface]) -> Option<Route> {
+    fn route(
+        &mut self,
+        table: &RouterTable,
+        route: &StaticRouteTable,
+        interfaces: &[Interface],
+    ) -> Option<Route> {
         let gateway = match &route.via {
             Some(via) => Some(self.station(table, via, route.port.as_ref(), interfaces, "10.0.0.254")?),
             None => None,

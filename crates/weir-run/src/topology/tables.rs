@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::classes::file::{Class, Filter};
+use crate::classes::file::{ClassTable, Filter};
 
 /// A list of texts, each with its place.
 pub type Texts = Spanned<Vec<Spanned<String>>>;
@@ -88,7 +88,7 @@ pub struct LimitTable {
     pub default: Option<Spanned<String>>,
     /// `[[limit.class]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub class: Vec<Class>,
+    pub class: Vec<ClassTable>,
     /// `[[limit.filter]]`, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<Filter>,
@@ -134,7 +134,7 @@ pub struct PortTable {
     pub default: Option<Spanned<String>>,
     /// `[[port.class]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub class: Vec<Class>,
+    pub class: Vec<ClassTable>,
     /// `[[port.filter]]`, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<Filter>,
@@ -196,7 +196,7 @@ pub struct RouterTable {
     pub interface: Vec<InterfaceTable>,
     /// `[[router.route]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub route: Vec<RouteTable>,
+    pub route: Vec<StaticRouteTable>,
     /// `[[router.neighbour]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub neighbour: Vec<NeighbourTable>,
@@ -225,7 +225,7 @@ pub struct InterfaceTable {
 /// `[[router.route]]`.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RouteTable {
+pub struct StaticRouteTable {
     /// Where it leads: a network, or `default`.
     #[schemars(with = "String")]
     pub to: Spanned<String>,

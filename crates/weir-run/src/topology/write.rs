@@ -14,7 +14,7 @@ use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 
 use super::tables::{LimitTable, TopologyFile};
 use crate::classes::FREE;
-use crate::classes::file::{Class, Filter, Words};
+use crate::classes::file::{ClassTable, Filter, Words};
 use crate::limits::{burst_bytes_default, is_name};
 
 /// A limit, and how a file names its interface.
@@ -122,9 +122,9 @@ fn name_of(classes: &ClassesAsked, target: Target) -> String {
     }
 }
 
-fn class_table(classes: &ClassesAsked, class: &ClassAsked) -> Class {
+fn class_table(classes: &ClassesAsked, class: &ClassAsked) -> ClassTable {
     let burst = |rate, bytes| (burst_bytes_default(rate) != bytes).then(|| spanned(size_text(bytes)));
-    Class {
+    ClassTable {
         name: spanned(class.name.clone()),
         parent: class.parent.map(|place| spanned(classes.classes[place].name.clone())),
         rate: spanned(class.rate.to_string()),

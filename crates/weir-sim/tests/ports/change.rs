@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_core::classify::{Classifier, Target};
 use weir_core::rate::Rate;
-use weir_core::shaper::backlog::Rule;
+use weir_core::shaper::backlog::QueueRule;
 use weir_core::shaper::tbf::TbfConfig;
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 use weir_path::classes::{ClassConfig, Classes, Kind, LeafRules};
@@ -25,7 +25,7 @@ fn tree(kind: Kind, names: &[&str], mbit: u64) -> Arc<Classes> {
         cburst_bytes: 20_480,
         bounded: false,
         quantum_bytes: 1514,
-        leaf: Some(LeafRules { priority: 0, queue_ns: 5 * MS, rule: Rule::default() }),
+        leaf: Some(LeafRules { priority: 0, queue_ns: 5 * MS, rule: QueueRule::default() }),
     };
     Arc::new(Classes {
         kind,

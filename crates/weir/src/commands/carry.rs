@@ -18,7 +18,7 @@ use weir_run::stats::Snapshot;
 use weir_run::watcher::News;
 
 use crate::commands::drops;
-use crate::guarded::{self, Event, Namespaces};
+use crate::guarded::{self, Namespaces, SessionEvent};
 use crate::notify::Notify;
 use crate::session::Session;
 use crate::{Outcome, human, output};
@@ -56,24 +56,24 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
             None => session.guarded.next_event(),
         };
         match event {
-            Event::Signal(Received { signal: SIGTSTP, .. }) => guarded::say_unstoppable(),
-            Event::Trouble(Trouble::Deserted(namespace)) if session.desert(namespace) => {}
-            Event::Trouble(trouble) => {
+            SessionEvent::Signal(Received { signal: SIGTSTP, .. }) => guarded::say_unstoppable(),
+            SessionEvent::Trouble(Trouble::Deserted(namespace)) if session.desert(namespace) => {}
+            SessionEvent::Trouble(trouble) => {
                 let why = session.guarded.explain(trouble);
                 // What is wrong on the way out is only more of the same.
                 let _ = session.finish();
                 return Err(why.into());
             }
-            Event::Signal(_) | Event::AskedToEnd | Event::ProgramEnded => {
+            SessionEvent::Signal(_) | SessionEvent::AskedToEnd | SessionEvent::ProgramEnded => {
                 let last = session.finish()?;
                 output::print_line(last_line(&last))?;
                 return Ok(ExitCode::SUCCESS);
             }
-            Event::WorkerEnded => {
+            SessionEvent::WorkerEnded => {
                 session.finish()?;
                 return Err("the worker ended by itself".into());
             }
-            Event::News(News::Interface(interface, State::Gone)) => {
+            SessionEvent::News(News::Interface(interface, State::Gone)) => {
                 let noun = session.kind().noun();
                 // What the vanished interface's sockets say on the way out is only more of the same.
                 let _ = session.finish();
@@ -82,9 +82,9 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
                 )
                 .into());
             }
-            Event::News(News::Interface(interface, state)) => output::say_state(&interface, state),
-            Event::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
-            Event::News(News::Ended(why)) => {
+            SessionEvent::News(News::Interface(interface, state)) => output::say_state(&interface, state),
+            SessionEvent::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
+            SessionEvent::News(News::Ended(why)) => {
                 // What else goes wrong on the way out is said there, or only more of the same.
                 if let Ok(last) = session.finish() {
                     output::print_line(last_line(&last))?;

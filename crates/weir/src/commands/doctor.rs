@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::output::{colour, written};
-use crate::table::{Style, Table};
+use crate::table::{Style, TextTable};
 use crate::{Outcome, human};
 
 /// Find out what this kernel and machine can do, by doing it, and what to change; exit 1 if wires cannot run here.
@@ -125,7 +125,7 @@ fn can_limit(checks: &[Check]) -> bool {
 }
 
 fn render(checks: &[Check], colour: bool) -> String {
-    let mut table = Table::new(3, &["", "", ""]);
+    let mut table = TextTable::new(3, &["", "", ""]);
     for check in checks {
         let what = match &check.fix {
             Some(fix) => format!("{}; {fix}", check.what),

@@ -10,11 +10,11 @@ use crate::human::count;
 pub const NONE: &str = "none";
 
 /// Packets that were dropped, by what they were dropped for.
-pub type Drops = BTreeMap<String, u64>;
+pub type DropsByReason = BTreeMap<String, u64>;
 
 /// What a wire dropped: by its rules, by the kernel before it had them, or `forwarded` ones of which too much waited.
-pub fn of(last: &Snapshot) -> Drops {
-    let mut reasons = Drops::new();
+pub fn of(last: &Snapshot) -> DropsByReason {
+    let mut reasons = DropsByReason::new();
     for (reason, amount) in &last.totals.dropped {
         *reasons.entry(reason.clone()).or_default() += amount.packets;
     }
@@ -27,7 +27,7 @@ pub fn of(last: &Snapshot) -> Drops {
 }
 
 /// [`NONE`], or how many packets and why.
-pub fn text(drops: &Drops) -> String {
+pub fn text(drops: &DropsByReason) -> String {
     let parts: Vec<_> = drops
         .iter()
         .filter(|(_, packets)| **packets > 0)

@@ -30,7 +30,7 @@ use weir_run::clock::now_ns;
 use weir_run::watcher::News;
 
 use super::wire::MachineArguments;
-use crate::guarded::{self, Event, Guarded};
+use crate::guarded::{self, Guarded, SessionEvent};
 use crate::{Failure, Outcome, output, text};
 
 /// Run a program behind a limit; when it sends faster than that, its sends wait, and nothing is lost.
@@ -136,7 +136,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let supervised = supervise(way.guarded(), &process);
     let rest = match supervised {
         Ok(()) => rest::wait(&*way),
-        Err(_) => rest::Rest::default(),
+        Err(_) => rest::Remainder::default(),
     };
     let elapsed_ns = now_ns() - start_ns;
     let status = process.status();
@@ -152,32 +152,32 @@ fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
     let waiting = std::thread::Builder::new().name("weir-program".into()).spawn(move || {
         waiter.wait();
         // The run may be over, with nobody left to tell.
-        let _ = events.send(Event::ProgramEnded);
+        let _ = events.send(SessionEvent::ProgramEnded);
     });
     let lost = match waiting {
         Ok(_) => loop {
             match guarded.next_event() {
-                Event::ProgramEnded => return Ok(()),
-                Event::Signal(Received { signal: SIGTSTP, .. }) => {
+                SessionEvent::ProgramEnded => return Ok(()),
+                SessionEvent::Signal(Received { signal: SIGTSTP, .. }) => {
                     // The terminal has stopped it, in our process group, and nobody else would bring it back.
                     process.signal(SIGCONT);
                     guarded::say_unstoppable();
                 }
-                Event::Signal(received) => {
+                SessionEvent::Signal(received) => {
                     if !(received.by_kernel && FROM_TERMINAL.contains(&received.signal)) {
                         process.signal(received.signal);
                     }
                 }
                 // As a signal to end it would.
-                Event::AskedToEnd => process.signal(SIGTERM),
-                Event::Trouble(trouble) => break guarded.explain(trouble),
-                Event::WorkerEnded => break "the worker ended by itself".to_string(),
-                Event::News(News::Interface(port, State::Gone)) => {
+                SessionEvent::AskedToEnd => process.signal(SIGTERM),
+                SessionEvent::Trouble(trouble) => break guarded.explain(trouble),
+                SessionEvent::WorkerEnded => break "the worker ended by itself".to_string(),
+                SessionEvent::News(News::Interface(port, State::Gone)) => {
                     break format!("the interface of the {port} vanished");
                 }
-                Event::News(News::Ended(why)) => break why,
-                Event::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
-                Event::News(News::Interface(..)) => {}
+                SessionEvent::News(News::Ended(why)) => break why,
+                SessionEvent::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
+                SessionEvent::News(News::Interface(..)) => {}
             }
         },
         Err(error) => format!("no thread: {error}"),

@@ -33,9 +33,9 @@ impl Packet for EcnPacket {
 }
 
 /// A queue that stands for 20 ms during a second, one packet each ms: (marked, dropped, sent).
-fn stand(when_full: WhenFull, understands: bool) -> (u64, u64, u64) {
+fn stand(when_full: FullPolicy, understands: bool) -> (u64, u64, u64) {
     let mut slab = Slab::new(100);
-    let mut backlog = Backlog::new(1, 1514, 0, u64::MAX, Rule { when_full, max_wait_ns: None });
+    let mut backlog = Backlog::new(1, 1514, 0, u64::MAX, QueueRule { when_full, max_wait_ns: None });
     let (mut marked, mut dropped, mut sent) = (0, 0, 0);
     for now_ms in 0..1000 {
         let meta = Meta { arrival_ns: now_ms * MS, ..Meta::default() };
@@ -68,17 +68,17 @@ fn a_standing_queue_is_marked_or_dropped_as_its_rule_says() {
         signals += 1;
         due_ms += 100.0 / (signals as f64).sqrt();
     }
-    assert_eq!(stand(WhenFull::Block, true), (0, 0, 980));
-    assert_eq!(stand(WhenFull::Ecn(config), true), (signals, 0, 980));
-    assert_eq!(stand(WhenFull::Ecn(config), false), (0, 0, 980), "what cannot be marked is not lost");
-    assert_eq!(stand(WhenFull::Drop(config), true), (0, signals, 980 - signals));
+    assert_eq!(stand(FullPolicy::Block, true), (0, 0, 980));
+    assert_eq!(stand(FullPolicy::Ecn(config), true), (signals, 0, 980));
+    assert_eq!(stand(FullPolicy::Ecn(config), false), (0, 0, 980), "what cannot be marked is not lost");
+    assert_eq!(stand(FullPolicy::Drop(config), true), (0, signals, 980 - signals));
 }
 
 #[test]
 fn a_full_class_with_marks_holds_its_feeders_and_drops_nothing() {
     let (mut slab, limit_bytes) = (Slab::new(1000), 100_000);
-    let when_full = WhenFull::Ecn(CodelConfig::default());
-    let mut backlog = Backlog::new(2, 1514, 0, limit_bytes, Rule { when_full, max_wait_ns: None });
+    let when_full = FullPolicy::Ecn(CodelConfig::default());
+    let mut backlog = Backlog::new(2, 1514, 0, limit_bytes, QueueRule { when_full, max_wait_ns: None });
     let mut number = 0;
     while backlog.room_bytes() > 0 {
         backlog.enqueue(&mut slab, 0, TestPacket::new(LEN_BYTES, number, 0)).unwrap();
@@ -93,8 +93,8 @@ fn a_full_class_with_marks_holds_its_feeders_and_drops_nothing() {
 #[test]
 fn a_full_class_that_drops_spares_the_quiet_flow() {
     let (mut slab, limit_bytes) = (Slab::new(1000), 100_000);
-    let when_full = WhenFull::Drop(CodelConfig::default());
-    let mut backlog = Backlog::new(2, 1514, 0, limit_bytes, Rule { when_full, max_wait_ns: None });
+    let when_full = FullPolicy::Drop(CodelConfig::default());
+    let mut backlog = Backlog::new(2, 1514, 0, limit_bytes, QueueRule { when_full, max_wait_ns: None });
     assert_eq!(backlog.room_bytes(), u64::MAX, "its feeders are never held");
     let mut enqueue = |flow, number| {
         let refused = backlog.enqueue(&mut slab, flow, TestPacket::new(LEN_BYTES, number, 0)).is_err();
@@ -111,16 +111,16 @@ fn a_full_class_that_drops_spares_the_quiet_flow() {
 #[test]
 fn a_rule_changed_under_load_touches_nothing_that_waits() {
     let mut slab = Slab::new(10);
-    let mut backlog = Backlog::new(4, LEN_BYTES, 0, u64::MAX, Rule::default());
+    let mut backlog = Backlog::new(4, LEN_BYTES, 0, u64::MAX, QueueRule::default());
     for number in 0..8 {
         backlog.enqueue(&mut slab, number % 4, TestPacket::new(LEN_BYTES, number, 0)).unwrap();
     }
     for (number, when_full) in
-        [WhenFull::Drop(CodelConfig::default()), WhenFull::Block, WhenFull::Ecn(CodelConfig::default())]
+        [FullPolicy::Drop(CodelConfig::default()), FullPolicy::Block, FullPolicy::Ecn(CodelConfig::default())]
             .into_iter()
             .enumerate()
     {
-        backlog.set_rule(Rule { when_full, max_wait_ns: None });
+        backlog.set_rule(QueueRule { when_full, max_wait_ns: None });
         assert_eq!(
             backlog.dequeue(&mut slab, 0),
             Dequeue::Packet(number, TestPacket::new(LEN_BYTES, number, 0))
@@ -139,10 +139,10 @@ proptest! {
         max_wait_ms in prop::option::of(1u64..50),
     ) {
         let config = CodelConfig { target_ns: MS, interval_ns: 10 * MS, mtu_bytes: 1514 };
-        let when_full = [WhenFull::Block, WhenFull::Ecn(config), WhenFull::Drop(config)][rule];
+        let when_full = [FullPolicy::Block, FullPolicy::Ecn(config), FullPolicy::Drop(config)][rule];
         let limit_bytes = limit_packets * u64::from(LEN_BYTES);
         let mut slab = Slab::new(200);
-        let rule = Rule { when_full, max_wait_ns: max_wait_ms.map(|ms| ms * MS) };
+        let rule = QueueRule { when_full, max_wait_ns: max_wait_ms.map(|ms| ms * MS) };
         let mut backlog = Backlog::new(8, 1514, 0, limit_bytes, rule);
         let mut last = [None; 8];
         for (number, &(flow, operation)) in operations.iter().enumerate() {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::shaper::{
-    backlog::{Dequeue, Rule},
+    backlog::{Dequeue, QueueRule},
     test_packet::TestPacket,
     tree::{LeafConfig, TreeSize},
 };
@@ -59,7 +59,7 @@ impl Link {
             flows: 1,
             flow_quantum_bytes: MTU_BYTES as u32,
             limit_bytes: 20_000,
-            rule: Rule::default(),
+            rule: QueueRule::default(),
         });
         let meter = CbqMeter::new(config, self.now_ns).unwrap();
         let class = self.cbq.add(parent, meter, quantum_bytes, leaf, self.now_ns).unwrap();
@@ -233,10 +233,10 @@ proptest! {
         let (mut now_ns, mut out) = (0u64, Vec::new());
         for &(len_bytes, late_ns) in &packets {
             let (mode, until_ns) = meter.mode(now_ns);
-            if mode != Mode::CanSend {
-                prop_assert_eq!(mode, Mode::CantSend);
+            if mode != ClassMode::CanSend {
+                prop_assert_eq!(mode, ClassMode::CantSend);
                 now_ns = until_ns;
-                prop_assert_eq!(meter.mode(now_ns).0, Mode::CanSend);
+                prop_assert_eq!(meter.mode(now_ns).0, ClassMode::CanSend);
             }
             now_ns += late_ns.unwrap_or(0);
             meter.charge(len_bytes, true, now_ns);
@@ -279,7 +279,7 @@ proptest! {
         for &(gap_ns, send) in &steps {
             now_ns += gap_ns;
             meter.set_config(config(1000), config(1000).rate, now_ns);
-            if send && other.mode(now_ns).0 == Mode::CanSend {
+            if send && other.mode(now_ns).0 == ClassMode::CanSend {
                 meter.charge(500, true, now_ns);
                 other.charge(500, true, now_ns);
             }

@@ -342,11 +342,11 @@ proptest! {
             }
             prop_assert_eq!(&of_single, &of_burst);
             prop_assert!(of_burst.len() <= size);
-            prop_assert!(of_burst.len() == size || rest != Rest::Due);
-            if let Rest::NotBefore(next_ns) = rest {
+            prop_assert!(of_burst.len() == size || rest != AfterBurst::Due);
+            if let AfterBurst::NotBefore(next_ns) = rest {
                 prop_assert!(next_ns > now_ns);
             }
-            prop_assert_eq!(rest == Rest::Empty, burst.held().packets == 0 && rest != Rest::Due);
+            prop_assert_eq!(rest == AfterBurst::Empty, burst.held().packets == 0 && rest != AfterBurst::Due);
             prop_assert_eq!((single.account(), single.held(), single.delay()), (burst.account(), burst.held(), burst.delay()));
             prop_assert!(burst.account().balances(burst.held()));
             now_ns += gap_ns;

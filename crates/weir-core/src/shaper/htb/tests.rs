@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     rate::NS_PER_S,
     shaper::{
-        backlog::{Dequeue, Rule},
+        backlog::{Dequeue, QueueRule},
         test_packet::TestPacket,
         tree::{LeafConfig, TreeSize},
     },
@@ -52,7 +52,7 @@ impl Bed {
             flows: 2,
             flow_quantum_bytes: MTU_BYTES as u32,
             limit_bytes: 20_000,
-            rule: Rule::default(),
+            rule: QueueRule::default(),
         });
         self.tree.add(parent, meter, config.default_quantum_bytes(), leaf, self.now_ns).unwrap()
     }

@@ -7,7 +7,7 @@
 //!
 //! An event is in a bucket's list, linked both ways through the classes.
 
-use super::{Meter, Mode, Tree};
+use super::{ClassMode, Meter, Tree};
 use crate::{packet::Packet, shaper::buckets::NONE};
 
 /// When a class is looked at again, and its place in the queue of times.
@@ -42,7 +42,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         if mode != node.mode {
             self.set_mode(class, mode);
         }
-        if mode != Mode::CanSend {
+        if mode != ClassMode::CanSend {
             self.set_event(class, until_ns);
         }
     }

@@ -23,7 +23,7 @@
 //! leads to a waiting leaf through members; that leaf cannot be one that can send, so it borrows, so its
 //! parent is active; that one, unless it is the lender, cannot be one that can send either; and so on up.
 
-use super::{Link, Meter, Mode, Node, PRIORITIES, Tree};
+use super::{ClassMode, Link, Meter, Node, PRIORITIES, Tree};
 use crate::{packet::Packet, shaper::buckets::NONE};
 
 /// Which of a class's two sets of links.
@@ -52,14 +52,14 @@ impl<P: Packet, M: Meter> Tree<P, M> {
 
     /// Gives a class another mode and so another place.
     #[inline]
-    pub(super) fn set_mode(&mut self, class: u32, mode: Mode) {
+    pub(super) fn set_mode(&mut self, class: u32, mode: ClassMode) {
         let &Node { mode: before, waiting, active, .. } = self.node(class);
         self.leave(class, active);
-        if mode == Mode::CantSend {
+        if mode == ClassMode::CantSend {
             self.leave_feed(class, waiting);
         }
         self.node_mut(class).mode = mode;
-        if before == Mode::CantSend {
+        if before == ClassMode::CantSend {
             self.join_feed(class, waiting);
         }
         self.join(class, active);
@@ -69,14 +69,14 @@ impl<P: Packet, M: Meter> Tree<P, M> {
     /// feed.
     fn wait(&mut self, class: u32, priorities: u8) {
         self.node_mut(class).waiting |= priorities;
-        if self.node(class).mode != Mode::CantSend {
+        if self.node(class).mode != ClassMode::CantSend {
             self.join_feed(class, priorities);
         }
     }
 
     fn stop_waiting(&mut self, class: u32, priorities: u8) {
         self.node_mut(class).waiting &= !priorities;
-        if self.node(class).mode != Mode::CantSend {
+        if self.node(class).mode != ClassMode::CantSend {
             self.leave_feed(class, priorities);
         }
     }
@@ -134,7 +134,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         let &Node { mode, parent, level, .. } = self.node(class);
         let level = usize::from(level);
         match mode {
-            Mode::MayBorrow if parent != NONE => {
+            ClassMode::MayBorrow if parent != NONE => {
                 let mut first = 0;
                 let borrowers = &mut self.node_mut(parent).borrowers;
                 for priority in bits(priorities) {
@@ -145,7 +145,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
                     self.act(parent, first);
                 }
             }
-            Mode::CanSend if priorities != 0 => {
+            ClassMode::CanSend if priorities != 0 => {
                 for priority in bits(priorities) {
                     self.rows[level][priority] =
                         self.ring_insert(Ring::Row, self.rows[level][priority], class, priority);
@@ -162,7 +162,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         let &Node { mode, parent, level, .. } = self.node(class);
         let level = usize::from(level);
         match mode {
-            Mode::MayBorrow if parent != NONE => {
+            ClassMode::MayBorrow if parent != NONE => {
                 let mut last = 0;
                 let borrowers = &mut self.node_mut(parent).borrowers;
                 for priority in bits(priorities) {
@@ -173,7 +173,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
                     self.stop_acting(parent, last);
                 }
             }
-            Mode::CanSend if priorities != 0 => {
+            ClassMode::CanSend if priorities != 0 => {
                 for priority in bits(priorities) {
                     let turn = self.ring_remove(Ring::Row, self.rows[level][priority], class, priority);
                     self.rows[level][priority] = turn;

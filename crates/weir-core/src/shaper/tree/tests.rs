@@ -8,12 +8,12 @@ use crate::shaper::test_packet::TestPacket;
 /// A meter that says what it is told to, until it is told otherwise.
 #[derive(Debug)]
 struct Fixed {
-    mode: Mode,
+    mode: ClassMode,
     charged_bytes: u64,
 }
 
 impl Meter for Fixed {
-    fn mode(&self, now_ns: u64) -> (Mode, u64) {
+    fn mode(&self, now_ns: u64) -> (ClassMode, u64) {
         (self.mode, now_ns + 1_000_000)
     }
     fn charge(&mut self, len_bytes: u32, _own: bool, _now_ns: u64) -> bool {
@@ -22,12 +22,18 @@ impl Meter for Fixed {
     }
 }
 
-fn meter(mode: Mode) -> Fixed {
+fn meter(mode: ClassMode) -> Fixed {
     Fixed { mode, charged_bytes: 0 }
 }
 
 fn leaf(priority: u8) -> LeafConfig {
-    LeafConfig { priority, flows: 2, flow_quantum_bytes: 1514, limit_bytes: u64::MAX, rule: Rule::default() }
+    LeafConfig {
+        priority,
+        flows: 2,
+        flow_quantum_bytes: 1514,
+        limit_bytes: u64::MAX,
+        rule: QueueRule::default(),
+    }
 }
 
 fn tree() -> Tree<TestPacket, Fixed> {
@@ -44,7 +50,7 @@ fn tree() -> Tree<TestPacket, Fixed> {
 /// ```
 fn forest() -> Tree<TestPacket, Fixed> {
     let mut tree = tree();
-    let mut add = |parent, leaf| tree.add(parent, meter(Mode::CanSend), 1514, leaf, 0).unwrap();
+    let mut add = |parent, leaf| tree.add(parent, meter(ClassMode::CanSend), 1514, leaf, 0).unwrap();
     assert_eq!([add(None, None), add(Some(0), None), add(Some(0), None), add(Some(2), None)], [0, 1, 2, 3]);
     for (parent, priority) in [(1, 0), (1, 1), (3, 0), (3, 1), (2, 0), (0, 1)] {
         add(Some(parent), Some(leaf(priority)));
@@ -81,11 +87,11 @@ pub(in crate::shaper) fn check<M>(tree: &Tree<TestPacket, M>) {
             let bit = 1 << priority;
             let feed = ring(tree, Ring::Feed, this.feeds[priority], priority);
             let members = that(&|child| {
-                child.parent == class && child.mode != Mode::CantSend && child.waiting & bit != 0
+                child.parent == class && child.mode != ClassMode::CantSend && child.waiting & bit != 0
             });
             assert_eq!(feed, members, "feed of class {class} at priority {priority}");
             let borrowers = that(&|child| {
-                child.parent == class && child.mode == Mode::MayBorrow && child.active & bit != 0
+                child.parent == class && child.mode == ClassMode::MayBorrow && child.active & bit != 0
             });
             assert_eq!(usize::from(this.borrowers[priority]), borrowers.len(), "borrowers of class {class}");
             waiting |= u8::from(!feed.is_empty()) << priority;
@@ -99,7 +105,7 @@ pub(in crate::shaper) fn check<M>(tree: &Tree<TestPacket, M>) {
         }
         assert_eq!((this.waiting, this.active), (waiting, active), "masks of class {class}");
         assert!(
-            this.mode == Mode::CanSend || this.event.is_some(),
+            this.mode == ClassMode::CanSend || this.event.is_some(),
             "class {class} would never be looked at again"
         );
         assert!(this.deficits.iter().all(|deficit| *deficit <= this.quantum_bytes));
@@ -109,7 +115,7 @@ pub(in crate::shaper) fn check<M>(tree: &Tree<TestPacket, M>) {
             let classes = ring(tree, Ring::Row, turn, priority);
             let members = that(&|class| {
                 usize::from(class.level) == level
-                    && class.mode == Mode::CanSend
+                    && class.mode == ClassMode::CanSend
                     && class.active & 1 << priority != 0
             });
             assert_eq!(classes, members, "row of level {level} at priority {priority}");
@@ -128,8 +134,8 @@ fn eligible(tree: &Tree<TestPacket, Fixed>) -> Vec<usize> {
         let mut class = leaf as u32;
         loop {
             match (node(class).mode, node(class).parent) {
-                (Mode::CanSend, _) => return Some(node(class).level),
-                (Mode::MayBorrow, parent) if parent != NONE => class = parent,
+                (ClassMode::CanSend, _) => return Some(node(class).level),
+                (ClassMode::MayBorrow, parent) if parent != NONE => class = parent,
                 _ => return None,
             }
         }
@@ -147,14 +153,14 @@ fn eligible(tree: &Tree<TestPacket, Fixed>) -> Vec<usize> {
 enum Operation {
     Enqueue(usize),
     Dequeue,
-    SetMode(usize, Mode),
+    SetMode(usize, ClassMode),
     SetPriority(usize, u8),
     Drop(usize),
     Wait,
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let mode = prop::sample::select(vec![Mode::CanSend, Mode::MayBorrow, Mode::CantSend]);
+    let mode = prop::sample::select(vec![ClassMode::CanSend, ClassMode::MayBorrow, ClassMode::CantSend]);
     prop_oneof![
         4 => (4usize..10).prop_map(Operation::Enqueue),
         4 => Just(Operation::Dequeue),
@@ -210,10 +216,13 @@ fn turns_follow_quanta_at_every_level() {
     let mut tree = tree();
     let mut add =
         |parent, mode, quantum_bytes, leaf| tree.add(parent, meter(mode), quantum_bytes, leaf, 0).unwrap();
-    let root = add(None, Mode::CanSend, 1514, None);
-    let (a, b) = (add(Some(root), Mode::MayBorrow, 3000, None), add(Some(root), Mode::MayBorrow, 1000, None));
+    let root = add(None, ClassMode::CanSend, 1514, None);
+    let (a, b) = (
+        add(Some(root), ClassMode::MayBorrow, 3000, None),
+        add(Some(root), ClassMode::MayBorrow, 1000, None),
+    );
     let leaves = [(a, 2000), (a, 1000), (b, 5000), (b, 5000)]
-        .map(|(parent, quantum_bytes)| add(Some(parent), Mode::MayBorrow, quantum_bytes, Some(leaf(0))));
+        .map(|(parent, quantum_bytes)| add(Some(parent), ClassMode::MayBorrow, quantum_bytes, Some(leaf(0))));
     let mut sent = [0u32; 4];
     for number in 0..6000 {
         for &class in &leaves {
@@ -236,13 +245,14 @@ fn turns_follow_quanta_at_every_level() {
 #[test]
 fn what_cannot_be_added_or_removed_is_refused() {
     let mut tree = tree();
-    let mut add = |parent, leaf: Option<LeafConfig>| tree.add(parent, meter(Mode::CanSend), 1514, leaf, 0);
+    let mut add =
+        |parent, leaf: Option<LeafConfig>| tree.add(parent, meter(ClassMode::CanSend), 1514, leaf, 0);
     let root = add(None, None).unwrap();
     assert_eq!(add(Some(9), None), Err(TreeError::NoSuchClass));
     assert_eq!(add(Some(root), Some(leaf(8))), Err(TreeError::Priority));
     let child = add(Some(root), Some(leaf(0))).unwrap();
     assert_eq!(add(Some(child), None), Err(TreeError::ParentIsLeaf));
-    assert_eq!(tree.add(None, meter(Mode::CanSend), 0, None, 0), Err(TreeError::Quantum));
+    assert_eq!(tree.add(None, meter(ClassMode::CanSend), 0, None, 0), Err(TreeError::Quantum));
     assert_eq!(tree.remove(root), Err(TreeError::HasChildren));
     tree.enqueue(child, 0, TestPacket::new(60, 0, 0)).unwrap();
     assert_eq!(tree.remove(child), Err(TreeError::NotEmpty));
@@ -256,15 +266,15 @@ fn what_cannot_be_added_or_removed_is_refused() {
         Tree::<TestPacket, Fixed>::new(TreeSize { classes_max: 70, packets_max: 1, poll_budget_bytes: 0 }, 0);
     let mut parent = None;
     let error = loop {
-        match deep.add(parent, meter(Mode::MayBorrow), 1514, None, 0) {
+        match deep.add(parent, meter(ClassMode::MayBorrow), 1514, None, 0) {
             Ok(class) => parent = Some(class),
             Err(error) => break error,
         }
     };
     assert_eq!(error, TreeError::TooDeep);
     assert_eq!(deep.classes().count(), DEPTH_MAX + 1);
-    deep.add(parent, meter(Mode::MayBorrow), 1514, Some(leaf(0)), 0).expect("a leaf below the deepest");
-    let full = (0..70).find_map(|_| deep.add(None, meter(Mode::CanSend), 1514, None, 0).err());
+    deep.add(parent, meter(ClassMode::MayBorrow), 1514, Some(leaf(0)), 0).expect("a leaf below the deepest");
+    let full = (0..70).find_map(|_| deep.add(None, meter(ClassMode::CanSend), 1514, None, 0).err());
     assert_eq!(full, Some(TreeError::TooManyClasses));
 }
 
@@ -293,7 +303,8 @@ fn packets_that_move_keep_their_order_and_are_on_one_classs_books() {
     let mut tree = forest();
     assert!(tree.classes().count() < 20, "there was room for 20");
     tree.make_room(25);
-    let mut added = (0..25).map(|_| tree.add(None, meter(Mode::CanSend), 1514, Some(leaf(0)), 0).unwrap());
+    let mut added =
+        (0..25).map(|_| tree.add(None, meter(ClassMode::CanSend), 1514, Some(leaf(0)), 0).unwrap());
     let other = added.by_ref().last().unwrap();
     for number in 0..10 {
         tree.enqueue(4, 0, TestPacket::new(100, number, 0)).unwrap();
@@ -319,12 +330,12 @@ fn packets_that_move_keep_their_order_and_are_on_one_classs_books() {
 #[test]
 fn a_change_made_with_an_older_clock_is_not_missed() {
     let mut tree = tree();
-    let class = tree.add(None, meter(Mode::CanSend), 1514, Some(leaf(0)), 0).unwrap();
+    let class = tree.add(None, meter(ClassMode::CanSend), 1514, Some(leaf(0)), 0).unwrap();
     tree.enqueue(class, 0, TestPacket::new(60, 0, 0)).unwrap();
-    tree.change(class, 1514, 0, |meter| meter.mode = Mode::CantSend).unwrap();
+    tree.change(class, 1514, 0, |meter| meter.mode = ClassMode::CantSend).unwrap();
     let now_ns = 5_000_000;
     assert!(matches!(tree.dequeue(now_ns), Dequeue::NotBefore(ready_ns) if ready_ns > now_ns));
     // Its event is at 1 ms, which has passed.
-    tree.change(class, 1514, 0, |meter| meter.mode = Mode::MayBorrow).unwrap();
+    tree.change(class, 1514, 0, |meter| meter.mode = ClassMode::MayBorrow).unwrap();
     assert!(matches!(tree.dequeue(now_ns), Dequeue::NotBefore(ready_ns) if ready_ns > now_ns));
 }

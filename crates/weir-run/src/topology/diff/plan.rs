@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use weir_core::classify::{Classifier, Target};
 use weir_core::rate::Rate;
-use weir_core::shaper::backlog::WhenFull;
+use weir_core::shaper::backlog::FullPolicy;
 use weir_core::units::{size_text, time_text};
 use weir_path::classes::{ClassConfig, Classes, FREE, Kind};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
@@ -257,9 +257,9 @@ fn class_text(classes: &Classes, class: &ClassConfig) -> String {
     }
     let Some(leaf) = leaf else { return text };
     match leaf.rule.when_full {
-        WhenFull::Block => {}
-        WhenFull::Ecn(_) => text += " full ecn",
-        WhenFull::Drop(_) => text += " full drop",
+        FullPolicy::Block => {}
+        FullPolicy::Ecn(_) => text += " full ecn",
+        FullPolicy::Drop(_) => text += " full drop",
     }
     if let Some(time_ns) = leaf.rule.max_wait_ns {
         text += &format!(" max_wait {}", time_text(time_ns));

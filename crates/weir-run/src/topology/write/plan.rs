@@ -14,7 +14,7 @@ use weir_core::classify::Target;
 use weir_core::net::bridge::AGEING_NS;
 use weir_core::net::router::RouterSettings;
 use weir_core::rate::Rate;
-use weir_core::shaper::backlog::WhenFull;
+use weir_core::shaper::backlog::FullPolicy;
 use weir_core::shaper::tbf::Limit;
 use weir_core::units::{size_text, time_text};
 use weir_path::classes::{ClassConfig, Classes, FREE, Kind};
@@ -26,11 +26,11 @@ use super::super::routers::MTU_DEFAULT;
 use super::super::routes::nearest;
 use super::super::stages::STATIONS_DEFAULT;
 use super::super::tables::{
-    BridgeTable, EpairTable, InterfaceTable, NeighbourTable, PortTable, RouteTable, RouterTable,
+    BridgeTable, EpairTable, InterfaceTable, NeighbourTable, PortTable, RouterTable, StaticRouteTable,
     TopologyFile, WireTable,
 };
 use super::{filter_tables, spanned, text};
-use crate::classes::file::Class;
+use crate::classes::file::ClassTable;
 use crate::classes::{quantum_bytes_default, queue_ns_default};
 use crate::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
 
@@ -125,16 +125,16 @@ fn name_of(classes: &Classes, target: Target) -> String {
     class.map_or(FREE, |class| &class.name).into()
 }
 
-fn class_table(classes: &Classes, class: &ClassConfig) -> Class {
+fn class_table(classes: &Classes, class: &ClassConfig) -> ClassTable {
     let is_htb = classes.kind == Kind::Htb;
     let leaf = class.leaf;
     let full = leaf.and_then(|leaf| match leaf.rule.when_full {
-        WhenFull::Block => None,
-        WhenFull::Ecn(_) => Some("ecn"),
-        WhenFull::Drop(_) => Some("drop"),
+        FullPolicy::Block => None,
+        FullPolicy::Ecn(_) => Some("ecn"),
+        FullPolicy::Drop(_) => Some("drop"),
     });
     let queue = leaf.filter(|leaf| leaf.queue_ns != queue_ns_default(leaf.rule.when_full));
-    Class {
+    ClassTable {
         name: spanned(class.name.clone()),
         parent: class.parent.map(|place| spanned(classes.classes[place].name.clone())),
         rate: spanned(class.rate.to_string()),
@@ -182,7 +182,7 @@ fn router_table(name: Spanned<String>, router: &RouterSettings, at: &[String]) -
         mac: Some(mac_text(interface.mac)),
         mtu: (interface.mtu_bytes != MTU_DEFAULT).then(|| spanned(interface.mtu_bytes.into())),
     });
-    let routes = router.routes.iter().map(|route| RouteTable {
+    let routes = router.routes.iter().map(|route| StaticRouteTable {
         to: spanned(match route.destination.prefix_len() {
             0 if route.gateway.is_some() => "default".into(),
             _ => route.destination.to_string(),

@@ -20,8 +20,8 @@ use weir_run::stats::{ClassStats, Snapshot};
 
 use super::Arguments;
 use super::gate::{self, GateKeeper};
-use super::rest::Rest;
-use super::way::{Blind, HEARD, Totals, Way};
+use super::rest::Remainder;
+use super::way::{Blind, HEARD, RunNetwork, Totals};
 use crate::commands::drops;
 use crate::guarded::{self, Guarded};
 use crate::session::Session;
@@ -112,7 +112,7 @@ fn look_before(session: &Session, netns: &NetNs) -> Result<(RootQdisc, u32), Fai
     Ok((qdisc, sent.wrapping_sub(taken as u32)))
 }
 
-impl Way for ByWire {
+impl RunNetwork for ByWire {
     fn guarded(&self) -> &Guarded {
         &self.session.guarded
     }
@@ -121,7 +121,7 @@ impl Way for ByWire {
         &self.netns
     }
 
-    fn look(&self) -> Result<Rest, Blind> {
+    fn look(&self) -> Result<Remainder, Blind> {
         let blind = |error: &str| match Crew::is_going_down(error) {
             true => Blind::ForGood,
             false => Blind::ForNow,
@@ -133,7 +133,7 @@ impl Way for ByWire {
         let books = &there.books;
         let gone = books.accepted.packets + port.kernel_dropped + port.lost_while_down;
         let in_ring = queue.sent.wrapping_sub(self.apart).wrapping_sub(gone as u32);
-        Ok(Rest {
+        Ok(Remainder {
             queued: queue.backlog,
             // Beyond that it is less than nothing.
             in_ring: if in_ring > u32::MAX / 2 { 0 } else { in_ring.into() },

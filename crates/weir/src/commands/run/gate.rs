@@ -6,7 +6,7 @@ use std::io;
 use std::thread::JoinHandle;
 
 use weir_port::netns::NetNs;
-use weir_port::way_out::{Stopper, Table, TableEvent, Watch};
+use weir_port::way_out::{NftTable, Stopper, TableEvent, TableWatch};
 
 use crate::{Failure, guarded, output};
 
@@ -17,16 +17,16 @@ pub struct GateKeeper {
 }
 
 /// Keeps the table of a way out, where there is one.
-pub fn keep(host: NetNs, way_out: Option<Table>) -> Result<Option<GateKeeper>, Failure> {
+pub fn keep(host: NetNs, way_out: Option<NftTable>) -> Result<Option<GateKeeper>, Failure> {
     let Some(table) = way_out else { return Ok(None) };
-    let watch = Watch::new(host, table)?;
+    let watch = TableWatch::new(host, table)?;
     let stopper = watch.stopper();
     let thread = guarded::spawn("weir-gate", move || watch_over(watch))
         .map_err(|error: io::Error| format!("no thread to watch the ruleset by: {error}"))?;
     Ok(Some(GateKeeper { stopper, thread: Some(thread) }))
 }
 
-fn watch_over(mut watch: Watch) {
+fn watch_over(mut watch: TableWatch) {
     let name = watch.name().to_string();
     loop {
         match watch.wait() {

@@ -4,7 +4,7 @@
 //! has ended. The limits are found by name like any other (`weir stat`, `weir set`), and go with the pair.
 
 use weir_core::rate::Rate;
-use weir_port::enclosure::{self, Limited, Refusal};
+use weir_port::enclosure::{self, EnclosureError, Limited};
 use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::memory::Memory;
@@ -24,11 +24,11 @@ use weir_run::watcher::News;
 
 use super::Arguments;
 use super::gate::{self, GateKeeper};
-use super::rest::Rest;
-use super::way::{Blind, HEARD, Totals, Way};
-use crate::commands::drops::Drops;
+use super::rest::Remainder;
+use super::way::{Blind, HEARD, RunNetwork, Totals};
+use crate::commands::drops::DropsByReason;
 use crate::commands::stat;
-use crate::guarded::{self, Event, Guarded, spawn};
+use crate::guarded::{self, Guarded, SessionEvent, spawn};
 use crate::{Failure, human, output};
 
 /// A run limited in place.
@@ -70,8 +70,8 @@ pub fn open(
     let limit = |ends: &Limited| limit_both(ends, arguments, name, classes.as_ref());
     let mut ends = match enclosure::make_limited(&mut guardian, limit) {
         Ok(ends) => ends,
-        Err(Refusal::Limit(error)) => return Ok(Opened::Refused(guardian, error.to_string())),
-        Err(Refusal::Network(error)) => return Err(guarded::give_up(guardian, error.into())),
+        Err(EnclosureError::Limit(error)) => return Ok(Opened::Refused(guardian, error.to_string())),
+        Err(EnclosureError::Network(error)) => return Err(guarded::give_up(guardian, error.into())),
     };
     let guarded = Guarded::start(guardian, &HEARD)?;
     match InPlace::parts(&guarded, &mut ends) {
@@ -135,7 +135,8 @@ fn watch_interface(guarded: &Guarded, ifindex: u32, name: &str) -> Result<(), Fa
             };
             if is_gone {
                 // At the end of the run nobody listens any more.
-                let _ = events.send(Event::News(News::Ended(format!("its interface {name} vanished"))));
+                let _ =
+                    events.send(SessionEvent::News(News::Ended(format!("its interface {name} vanished"))));
                 return;
             }
         }
@@ -153,7 +154,7 @@ fn dropped_by_devices(ends: &Limited) -> u64 {
     dropped(&ends.program) + dropped(&ends.host)
 }
 
-impl Way for InPlace {
+impl RunNetwork for InPlace {
     fn guarded(&self) -> &Guarded {
         &self.guarded
     }
@@ -162,16 +163,16 @@ impl Way for InPlace {
         &self.ends.program.netns
     }
 
-    fn look(&self) -> Result<Rest, Blind> {
+    fn look(&self) -> Result<Remainder, Blind> {
         let tcp = unsent::by_closed_sockets(self.netns()).map_err(|_| Blind::ForNow)?;
         // A queue that the program took away holds nothing.
         let traffic = Self::traffic(&self.ends.program).unwrap_or_default();
-        Ok(Rest {
+        Ok(Remainder {
             queued: traffic.waiting,
             accepted: traffic.packets,
             delivered: traffic.packets,
             tcp,
-            ..Rest::default()
+            ..Remainder::default()
         })
     }
 
@@ -216,8 +217,8 @@ fn seen(place: &Place) -> Option<LimitInPlace> {
 }
 
 /// By the queues' rules, and by the devices.
-fn drops(limits: &[&Option<LimitInPlace>], by_devices: u64) -> Drops {
-    let mut drops = Drops::from([("kernel".to_string(), by_devices)]);
+fn drops(limits: &[&Option<LimitInPlace>], by_devices: u64) -> DropsByReason {
+    let mut drops = DropsByReason::from([("kernel".to_string(), by_devices)]);
     for seen in limits.iter().filter_map(|seen| seen.as_ref()) {
         for (reason, packets) in seen.dropped() {
             *drops.entry(reason.into()).or_default() += packets;

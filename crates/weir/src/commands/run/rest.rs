@@ -8,7 +8,7 @@
 //! needs at the limit, and 2 s; it ends too when nothing was delivered for 2 s (or two packets' time, if that is more), when
 //! the network fails, and by a signal.
 //!
-//! Owner: the main thread. Source: the counters of the [`Way`], [`weir_port::unsent`].
+//! Owner: the main thread. Source: the counters of the [`RunNetwork`], [`weir_port::unsent`].
 //!
 //! Limits: segments that the kernel has not cut yet count as one packet.
 
@@ -20,8 +20,8 @@ use weir_port::unsent::Unsent;
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
 
-use super::way::{Blind, Way};
-use crate::guarded::Event;
+use super::way::{Blind, RunNetwork};
+use crate::guarded::SessionEvent;
 use crate::human::{bytes, plural};
 use crate::output;
 
@@ -35,7 +35,7 @@ const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// What the network of a program still holds of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rest {
+pub struct Remainder {
     /// Packets in the sender's qdisc.
     pub queued: u64,
     /// Packets in the ring between it and Weir.
@@ -52,7 +52,7 @@ pub struct Rest {
 
 /// Looks again where a look fails, because a wire that takes its interface over cannot be asked just then; not once the
 /// network is going down, and not after `until_ns`.
-fn look_until(way: &dyn Way, until_ns: u64) -> Option<Rest> {
+fn look_until(way: &dyn RunNetwork, until_ns: u64) -> Option<Remainder> {
     loop {
         match way.look() {
             Ok(rest) => return Some(rest),
@@ -63,7 +63,7 @@ fn look_until(way: &dyn Way, until_ns: u64) -> Option<Rest> {
     }
 }
 
-impl Rest {
+impl Remainder {
     fn is_nothing(&self) -> bool {
         self.queued == 0 && self.held == 0 && self.tcp.sockets == 0
     }
@@ -100,10 +100,10 @@ fn time_ns(bytes: u64, rate_bits_per_s: u64) -> u64 {
 }
 
 /// Waits until what the program sent has left; what has not when the wait ends.
-pub fn wait(way: &dyn Way) -> Rest {
+pub fn wait(way: &dyn RunNetwork) -> Remainder {
     let rate = way.slowest();
     let start_ns = now_ns();
-    let Some(first) = look_until(way, start_ns + STALL_NS) else { return Rest::default() };
+    let Some(first) = look_until(way, start_ns + STALL_NS) else { return Remainder::default() };
     let bound_ns = first.needs_ns(rate).saturating_mul(2).saturating_add(STALL_NS);
     let stall_ns = STALL_NS.max(time_ns(2 * FRAME_BYTES, rate));
     let mut before = first;
@@ -111,10 +111,13 @@ pub fn wait(way: &dyn Way) -> Rest {
     let mut said = false;
     loop {
         match way.guarded().next_event_within(LOOK_EVERY) {
-            Some(Event::Signal(received)) if ENDING.contains(&received.signal) => {
+            Some(SessionEvent::Signal(received)) if ENDING.contains(&received.signal) => {
                 return way.look().unwrap_or(before);
             }
-            Some(Event::WorkerEnded | Event::News(News::Interface(_, State::Gone) | News::Ended(_))) => {
+            Some(
+                SessionEvent::WorkerEnded
+                | SessionEvent::News(News::Interface(_, State::Gone) | News::Ended(_)),
+            ) => {
                 return before;
             }
             _ => {}
@@ -122,7 +125,7 @@ pub fn wait(way: &dyn Way) -> Rest {
         let Some(now) = look_until(way, now_ns() + STALL_NS) else { return before };
         if now.is_nothing() && before.is_nothing() && now.accepted == before.accepted {
             // Nobody has lost what is nowhere.
-            return Rest { in_ring: 0, ..now };
+            return Remainder { in_ring: 0, ..now };
         }
         let time_ns = now_ns();
         if now.delivered != before.delivered {
@@ -145,10 +148,14 @@ mod tests {
 
     #[test]
     fn the_time_needed_is_that_of_the_longest_packets() {
-        let rest =
-            Rest { queued: 99, held: 1, tcp: Unsent { sockets: 1, bytes: 100_000 }, ..Rest::default() };
+        let rest = Remainder {
+            queued: 99,
+            held: 1,
+            tcp: Unsent { sockets: 1, bytes: 100_000 },
+            ..Remainder::default()
+        };
         assert_eq!(rest.needs_ns(1_000_000), (100 * 1514 + 100_000) * 8_000);
         assert!(!rest.is_nothing());
-        assert!(Rest::default().is_nothing());
+        assert!(Remainder::default().is_nothing());
     }
 }

@@ -3,13 +3,13 @@
 use weir_core::rate::Rate;
 use weir_port::unsent::Unsent;
 
-use super::rest::Rest;
+use super::rest::Remainder;
 use super::way::Totals;
 use crate::commands::drops;
 use crate::human::{bytes, count, duration, plural};
 
 /// Sums a run up, by the last limit, which may not be the first: what the program sent, at which rate over all its time, and whether anything was lost.
-pub fn line(limit: Rate, totals: &Totals, rest: &Rest, elapsed_ns: u64) -> String {
+pub fn line(limit: Rate, totals: &Totals, rest: &Remainder, elapsed_ns: u64) -> String {
     let limit = totals.limit.unwrap_or(limit);
     let Some(sent) = totals.sent else { return format!("{limit}: nothing was counted") };
     let blocked = totals.blocked_ns.map_or("for an unknown time".into(), duration);
@@ -52,7 +52,7 @@ mod tests {
     use weir_run::books::Amount;
 
     use super::*;
-    use crate::commands::drops::Drops;
+    use crate::commands::drops::DropsByReason;
 
     fn totals(drops: bool) -> Totals {
         let dropped =
@@ -63,14 +63,14 @@ mod tests {
             accepted: 81_380,
             received: 1_100,
             blocked_ns: Some(4_900_000_000),
-            dropped: if drops { dropped.into() } else { Drops::new() },
+            dropped: if drops { dropped.into() } else { DropsByReason::new() },
         }
     }
 
     #[test]
     fn a_run_in_one_line() {
         let limit: Rate = "200mbit".parse().unwrap();
-        let none = Rest::default();
+        let none = Remainder::default();
         assert_eq!(
             line(limit, &totals(false), &none, 5_000_000_000),
             "200mbit: sent 81,380 packets (122 MB) at 195.3mbit for 5.00 s, received 1,100, senders blocked 4.90 s, \

@@ -6,9 +6,9 @@ use weir_port::signals::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIG
 use weir_run::books::Amount;
 use weir_run::classes::{self, Classes};
 
-use super::rest::Rest;
+use super::rest::Remainder;
 use super::{Arguments, by_wire, in_place};
-use crate::commands::drops::Drops;
+use crate::commands::drops::DropsByReason;
 use crate::guarded::{self, Guarded, Namespaces};
 use crate::{Failure, output, text};
 
@@ -16,13 +16,13 @@ use crate::{Failure, output, text};
 pub const HEARD: [i32; 8] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP];
 
 /// A program's network, limited.
-pub trait Way {
+pub trait RunNetwork {
     /// What puts everything back, and what happens.
     fn guarded(&self) -> &Guarded;
     /// The program's namespace.
     fn netns(&self) -> &NetNs;
     /// What the network still holds of what the program sent.
-    fn look(&self) -> Result<Rest, Blind>;
+    fn look(&self) -> Result<Remainder, Blind>;
     /// The lowest limit that what the program sent may be under, in bits per second.
     fn slowest(&self) -> u64;
     /// Ends it, with all that is in it; what it did.
@@ -52,11 +52,11 @@ pub struct Totals {
     /// How long senders were held.
     pub blocked_ns: Option<u64>,
     /// What was dropped, both ways.
-    pub dropped: Drops,
+    pub dropped: DropsByReason,
 }
 
 /// Makes the network: limited in place if that can be, and by a wire otherwise, which is said.
-pub fn open(arguments: &Arguments, name: &str) -> Result<Box<dyn Way>, Failure> {
+pub fn open(arguments: &Arguments, name: &str) -> Result<Box<dyn RunNetwork>, Failure> {
     text::check_queue(arguments.queue, arguments.classes.is_some())?;
     let file = arguments.classes.as_deref().map(text::classes_file).transpose()?;
     // A wire can do all, so what is wrong for one is wrong.

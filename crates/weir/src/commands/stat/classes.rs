@@ -5,10 +5,10 @@ use weir_core::rate::Rate;
 use weir_run::stats::{ClassStats, TreeClassStats};
 
 use crate::human;
-use crate::table::{Style, Table};
+use crate::table::{Style, TextTable};
 
 /// All classes of a wire; none if it has no classes file.
-pub fn table(directions: &[ClassStats]) -> Option<Table> {
+pub fn table(directions: &[ClassStats]) -> Option<TextTable> {
     let headings = [
         "direction",
         "class",
@@ -24,7 +24,7 @@ pub fn table(directions: &[ClassStats]) -> Option<Table> {
         "delay p50",
         "p99",
     ];
-    let mut table = Table::new(2, &headings);
+    let mut table = TextTable::new(2, &headings);
     for direction in directions {
         let roots = direction.classes.iter().filter(|class| class.parent.is_none());
         roots.for_each(|root| below(direction, root, 0, &mut table));
@@ -33,7 +33,7 @@ pub fn table(directions: &[ClassStats]) -> Option<Table> {
 }
 
 /// A class and those below it. There is no cycle, because each class stands behind its parent.
-fn below(direction: &ClassStats, class: &TreeClassStats, depth: usize, table: &mut Table) {
+fn below(direction: &ClassStats, class: &TreeClassStats, depth: usize, table: &mut TextTable) {
     table.row(cells(&direction.name, class, depth));
     let children = direction.classes.iter().filter(|child| child.parent.as_ref() == Some(&class.name));
     children.for_each(|child| below(direction, child, depth + 1, table));

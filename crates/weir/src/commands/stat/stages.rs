@@ -4,20 +4,20 @@ use weir_run::books::Amount;
 use weir_run::stats::StageStats;
 
 use crate::human;
-use crate::table::{Style, Table};
+use crate::table::{Style, TextTable};
 
 /// What passed each, and what it did besides; none without any.
-pub fn tables(stages: &[StageStats]) -> Vec<Table> {
+pub fn tables(stages: &[StageStats]) -> Vec<TextTable> {
     if stages.is_empty() {
         return Vec::new();
     }
     let plain = |text: String| (text, Style::Plain);
-    let mut passed = Table::new(
+    let mut passed = TextTable::new(
         2,
         &["stage", "kind", "accepted", "of them made", "delivered", "of them its own", "held", "dropped"],
     );
-    let mut dropped = Table::new(2, &["stage", "dropped because of", "packets", "bytes"]);
-    let mut counts = Table::new(2, &["stage", "counter", "count"]);
+    let mut dropped = TextTable::new(2, &["stage", "dropped because of", "packets", "bytes"]);
+    let mut counts = TextTable::new(2, &["stage", "counter", "count"]);
     let (mut has_drops, mut has_counts) = (false, false);
     for stage in stages {
         let books = &stage.books;

@@ -7,7 +7,7 @@ use weir_run::datapath::Kind;
 use weir_run::stats::{ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, WireStats};
 
 use crate::human;
-use crate::table::{Style, Table, paint};
+use crate::table::{Style, TextTable, paint};
 
 /// Everything that is up.
 pub fn render(snapshot: &Snapshot, colour: bool) -> String {
@@ -51,8 +51,8 @@ fn unwanted(number: u64) -> (String, Style) {
     (human::count(number), if number == 0 { Style::Plain } else { Style::Fault })
 }
 
-fn limits_and_books(classes: &[ClassStats]) -> Table {
-    let mut table = Table::new(
+fn limits_and_books(classes: &[ClassStats]) -> TextTable {
+    let mut table = TextTable::new(
         1,
         &["direction", "rate", "burst", "queue", "accepted", "", "delivered", "", "held", "dropped"],
     );
@@ -77,8 +77,8 @@ fn limits_and_books(classes: &[ClassStats]) -> Table {
 }
 
 /// What was dropped and why, if anything was.
-fn reasons(classes: &[ClassStats]) -> Option<Table> {
-    let mut table = Table::new(2, &["direction", "dropped because of", "packets", "bytes"]);
+fn reasons(classes: &[ClassStats]) -> Option<TextTable> {
+    let mut table = TextTable::new(2, &["direction", "dropped because of", "packets", "bytes"]);
     for class in classes {
         for (reason, &Amount { packets, bytes }) in &class.books.dropped {
             let bytes = human::bytes(bytes);
@@ -88,9 +88,9 @@ fn reasons(classes: &[ClassStats]) -> Option<Table> {
     classes.iter().any(|class| !class.books.dropped.is_empty()).then_some(table)
 }
 
-fn waits(classes: &[ClassStats], uptime_ns: u64) -> Table {
+fn waits(classes: &[ClassStats], uptime_ns: u64) -> TextTable {
     let mut table =
-        Table::new(1, &["direction", "senders blocked", "of the time", "delay p50", "p99", "longest"]);
+        TextTable::new(1, &["direction", "senders blocked", "of the time", "delay p50", "p99", "longest"]);
     for class in classes {
         let style = if class.blocked_ns > 0 { Style::Notice } else { Style::Plain };
         table.row(vec![
@@ -105,12 +105,12 @@ fn waits(classes: &[ClassStats], uptime_ns: u64) -> Table {
     table
 }
 
-fn port_table(ports: &[PortStats]) -> Table {
+fn port_table(ports: &[PortStats]) -> TextTable {
     let has_several = ports.iter().any(|port| port.worker > 0);
     let counted =
         ["queues", "sender's queue", "dropped there", "lost by the kernel", "while down"].into_iter();
     let names = ["port", "sender", "polled by"].into_iter().chain(has_several.then_some("worker"));
-    let mut table = Table::new(3, &names.chain(counted).collect::<Vec<_>>());
+    let mut table = TextTable::new(3, &names.chain(counted).collect::<Vec<_>>());
     for port in ports {
         let worker = has_several.then(|| plain(port.worker.to_string()));
         let names = [plain(&port.name), plain(&port.sender), plain(&port.poller)].into_iter().chain(worker);
@@ -127,9 +127,11 @@ fn port_table(ports: &[PortStats]) -> Table {
 }
 
 /// The devices of these ports: how they fare and what the kernel dropped there.
-fn device_table(ports: &[PortStats]) -> Table {
-    let mut table =
-        Table::new(2, &["device", "state", "dropped coming in", "going out", "by its queue", "unexplained"]);
+fn device_table(ports: &[PortStats]) -> TextTable {
+    let mut table = TextTable::new(
+        2,
+        &["device", "state", "dropped coming in", "going out", "by its queue", "unexplained"],
+    );
     let devices = ports.iter().flat_map(|port| [&port.device, &port.sender_device]);
     // The other end of what is gone is not known.
     for DeviceStats { name, state, rx_dropped, tx_dropped, queue_dropped, unexplained } in
@@ -149,9 +151,9 @@ fn device_table(ports: &[PortStats]) -> Table {
 }
 
 /// What happened to the interfaces.
-fn event_table(wire: &WireStats) -> Table {
+fn event_table(wire: &WireStats) -> TextTable {
     let mut table =
-        Table::new(1, &["event", "times", "dropped meanwhile", "waited in a queue that was emptied"]);
+        TextTable::new(1, &["event", "times", "dropped meanwhile", "waited in a queue that was emptied"]);
     for (event, stats) in &wire.events {
         table.row(vec![
             plain(event),
