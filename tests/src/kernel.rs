@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -98,6 +99,18 @@ fn list(folder: &Path, files: &mut BTreeSet<String>) {
             files.insert(path.display().to_string());
         }
     }
+}
+
+/// The files of holds on what is of these namespaces; a namespace before them with the same number may have left some.
+pub fn holds(namespaces: &[&Namespace]) -> Result<Vec<String>> {
+    let inode = |namespace: &&Namespace| Ok(fs::metadata(format!("/run/netns/{}", namespace.name()))?.ino());
+    let inodes = namespaces.iter().map(inode).collect::<Result<Vec<_>>>()?;
+    let entries = fs::read_dir("/run/weir/holds").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let of_these = |name: &String| inodes.iter().any(|inode| name.starts_with(&format!("{inode}-")));
+    let mut names: Vec<_> = names.filter(of_these).collect();
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// The ids of the programs that the kernel holds, for whomever.

@@ -11,7 +11,7 @@ use weir_lab::process::{Process, Signal, run};
 use weir_tests::guardian;
 use weir_tests::harness;
 use weir_tests::host::Host;
-use weir_tests::kernel::{belongings, require_same, traces};
+use weir_tests::kernel::{belongings, holds, require_same, traces};
 use weir_tests::pair::{LIMIT, Pair};
 use weir_tests::privileged;
 use weir_tests::rig::Rig;
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         privileged!(a_generator_at_a_sender_that_moved_leaves_the_wires_queue),
         privileged!(two_generators_on_one_pair_share_its_queues),
         privileged!(a_second_wire_is_told_whose_the_interface_is),
+        privileged!(commands_that_are_refused_leave_no_hold),
         privileged!(a_wire_waits_for_the_guardian_of_a_killed_one),
         privileged!(a_wire_that_is_killed_and_started_at_once_stays_whole),
         privileged!(a_rule_that_somebody_wrote_is_not_obeyed),
@@ -132,6 +133,35 @@ fn a_second_wire_is_told_whose_the_interface_is() -> Result<()> {
     );
     require_whole(&rig)?;
     wire.stop().map(drop)
+}
+
+/// They want both ends of a pair, and get some of that before they come to what the wire has.
+fn commands_that_are_refused_leave_no_hold() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let namespaces = [&rig.left, &rig.middle, &rig.right];
+    let none = holds(&namespaces)?;
+    let wire = rig.wire(&["--rate", "200mbit"])?;
+    let of_the_wire = holds(&namespaces)?;
+    ensure!(of_the_wire.len() > none.len(), "a wire holds nothing");
+    let wanted =
+        [(&rig.left, "mend veth0"), (&rig.middle, "limit wa --rate 10mbit"), (&rig.middle, "wire wb wa")];
+    for (namespace, words) in wanted {
+        let mut command = namespace.command(weir_tests::weir_binary()?);
+        let done = run(command.args(words.split(' ')), A_MOMENT)?;
+        ensure!(done.status.code() == Some(1), "`weir {words}` ended with {}: {}", done.status, done.stderr);
+        let expected = format!("is held by process {}", wire.id());
+        ensure!(done.stderr.contains(&expected), "`{expected}` is not in: {}", done.stderr);
+        require_equal(words, &holds(&namespaces)?, &of_the_wire)?;
+    }
+    require_whole(&rig)?;
+    wire.check()?;
+    wire.stop()?;
+    require_equal("the wire", &holds(&namespaces)?, &none)
+}
+
+fn require_equal(after: &str, are: &[String], were: &[String]) -> Result<()> {
+    ensure!(are == were, "holds after {after}: {are:?}, before: {were:?}");
+    Ok(())
 }
 
 fn a_wire_waits_for_the_guardian_of_a_killed_one() -> Result<()> {

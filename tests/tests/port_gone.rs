@@ -11,7 +11,7 @@ use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Process, run};
 use weir_tests::rig::require_lossless;
 use weir_tests::topology::{Hosts, Up};
-use weir_tests::{at_length, harness, privileged};
+use weir_tests::{at_length, harness, kernel, privileged};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The port that goes.
@@ -212,19 +212,9 @@ fn look(hosts: &Hosts) -> Result<String> {
     Ok(seen)
 }
 
-/// What is in the folder of holds of the namespaces of these hosts; a namespace before them with the same number may have left some.
+/// The holds on what is these hosts'.
 fn holds(hosts: &Hosts) -> Result<Vec<String>> {
-    let inode = |namespace: &Namespace| -> Result<String> {
-        use std::os::unix::fs::MetadataExt;
-        Ok(std::fs::metadata(format!("/run/netns/{}", namespace.name()))?.ino().to_string())
-    };
-    let inodes = hosts.hosts.iter().chain([&hosts.middle]).map(inode).collect::<Result<Vec<_>>>()?;
-    let Ok(entries) = std::fs::read_dir("/run/weir/holds") else { return Ok(Vec::new()) };
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let of_these = |name: &String| inodes.iter().any(|inode| name.starts_with(&format!("{inode}-")));
-    let mut names: Vec<_> = names.filter(of_these).collect();
-    names.sort_unstable();
-    Ok(names)
+    kernel::holds(&hosts.hosts.iter().chain([&hosts.middle]).collect::<Vec<_>>())
 }
 
 fn killed_while_a_port_is_gone() -> Result<()> {

@@ -15,7 +15,8 @@
 //! ([`Hold::file`]) lives until both have closed it.
 //!
 //! Owner: the guardian, from before the change to after the last undo. A file that nobody has locked was left behind by a weir that
-//! was killed together with its guardian; what was before is still in it, and the next holder goes on from there.
+//! was killed together with its guardian; what was before is still in it, and the next holder goes on from there. A hold that is
+//! dropped before it was handed on ([`Hold::hand_on`]), as when the next thing cannot be had, leaves no file unless there was one.
 //!
 //! Limits: process numbers are those of one PID namespace, files those of one `/run`.
 
@@ -136,6 +137,8 @@ struct Note<T> {
 pub struct Hold {
     file: File,
     path: PathBuf,
+    /// Whether nobody needs what is in the file once this is dropped.
+    is_new: bool,
 }
 
 impl Hold {
@@ -146,11 +149,12 @@ impl Hold {
     /// If a living process holds it, or whoever puts it back takes too long.
     pub fn alone(thing: &Thing, owner: &Owner, say: &mut dyn FnMut(&str)) -> Result<Hold> {
         let doing = || doing(thing);
-        let hold = wait_for(thing, say, || {
+        let mut hold = wait_for(thing, say, || {
             let locked = Hold::try_lock(thing, libc::LOCK_EX).doing(doing)?;
-            Ok(locked.ok_or_else(|| Hold::read::<Value>(thing).map(|note| note.owner)))
+            Ok(locked.ok_or_else(|| Hold::owner_of(thing)))
         })?;
         let before = hold.noted::<Value>().map_or(Value::Null, |left_behind| left_behind.before);
+        hold.is_new |= before.is_null();
         hold.note(&Note { owner: owner.clone(), before }).doing(doing)?;
         Ok(hold)
     }
@@ -165,21 +169,23 @@ impl Hold {
         look: impl FnOnce() -> Result<T>,
     ) -> Result<(Hold, T, bool)> {
         let doing = || doing(thing);
-        let (hold, note) = wait_for(thing, say, || {
+        let (mut hold, note) = wait_for(thing, say, || {
             if let Some(hold) = Hold::try_lock(thing, libc::LOCK_EX).doing(doing)? {
                 return Ok(Ok((hold, None)));
             }
-            let note = Hold::read::<T>(thing);
-            let hold = Hold::try_lock(thing, libc::LOCK_SH).doing(doing)?;
-            Ok(match (hold, note) {
-                (Some(hold), Some(note)) => Ok((hold, Some(note))),
-                (_, note) => Err(note.map(|note| note.owner)),
+            let shared = Hold::try_lock(thing, libc::LOCK_SH).doing(doing)?;
+            // Of the file that is locked: one who had it alone may have deleted the one before.
+            Ok(match shared.map(|hold| (hold.noted::<T>(), hold)) {
+                Some((Some(note), hold)) => Ok((hold, Some(note))),
+                _ => Err(Hold::owner_of(thing)),
             })
         })?;
         if let Some(note) = note {
             return Ok((hold, note.before, false));
         }
-        let before = hold.noted::<T>().map_or_else(look, |left_behind| Ok(left_behind.before))?;
+        let left_behind = hold.noted::<T>();
+        hold.is_new = left_behind.is_none();
+        let before = left_behind.map_or_else(look, |left_behind| Ok(left_behind.before))?;
         let note = Note { owner: owner.clone(), before };
         hold.note(&note).doing(doing)?;
         try_flock(&hold.file, libc::LOCK_SH).doing(doing)?;
@@ -219,8 +225,18 @@ impl Hold {
     }
 
     /// Lets go for good, and leaves nothing behind. Only who holds it alone, or [is the last](Hold::is_last), may.
-    pub fn finish(self) {
-        // While it is still locked. Left behind, it is found and locked by the next.
+    pub fn finish(mut self) {
+        self.is_new = false;
+        self.remove();
+    }
+
+    /// Somebody will put back what was before, and [finish](Hold::finish) it.
+    pub fn hand_on(&mut self) {
+        self.is_new = false;
+    }
+
+    /// While it is still locked. Left behind, it is found and locked by the next.
+    fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
 
@@ -228,11 +244,6 @@ impl Hold {
     pub fn is_of(&self, (namespace, ifindex): (u64, u32)) -> bool {
         let name = self.path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with(&format!("{namespace}-{ifindex}-")))
-    }
-
-    /// The same hold once more: it ends when both are dropped.
-    pub fn try_clone(&self) -> io::Result<Hold> {
-        Ok(Hold { file: self.file.try_clone()?, path: self.path.clone() })
     }
 
     /// To hand it on to another process, with [`Hold::path`].
@@ -255,7 +266,7 @@ impl Hold {
         let is_same = std::fs::symlink_metadata(&path)
             .is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino()));
         if is_hold && is_same {
-            return Ok(Hold { file, path });
+            return Ok(Hold { file, path, is_new: false });
         }
         Err(io::Error::new(ErrorKind::InvalidInput, format!("{} is not a hold", path.display())))
     }
@@ -277,9 +288,14 @@ impl Hold {
             let is_same = std::fs::symlink_metadata(&path)
                 .is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino()));
             if is_same {
-                return Ok(Some(Hold { file, path }));
+                return Ok(Some(Hold { file, path, is_new: own.len() == 0 }));
             }
         }
+    }
+
+    /// Who has a thing, if that can be read.
+    fn owner_of(thing: &Thing) -> Option<Owner> {
+        Hold::read::<Value>(thing).map(|note| note.owner)
     }
 
     /// What stands in a thing's file, whoever has it.
@@ -299,9 +315,17 @@ impl Hold {
         let written = self.file.write_all_at(&bytes, 0).and_then(|()| self.file.set_len(bytes.len() as u64));
         if written.is_err() {
             // What is half written says nothing to anybody.
-            let _ = std::fs::remove_file(&self.path);
+            let _ = self.file.set_len(0);
         }
         written
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.is_new && self.is_last() {
+            self.remove();
+        }
     }
 }
 
@@ -319,21 +343,12 @@ pub fn ends(ends: &[(&NetNs, &Link)], say: &mut dyn FnMut(&str)) -> Result<Ends>
     things.sort_unstable_by(|one, other| one.file.cmp(&other.file));
     things.dedup_by(|one, other| one.file == other.file);
     let holds = things.iter().map(|thing| Hold::alone(thing, &owner, say)).collect::<Result<_>>()?;
-    Ok(Ends(holds))
+    Ok(Ends { _holds: holds })
 }
 
 /// Ends that are held by this process alone, until dropped.
-pub struct Ends(Vec<Hold>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        for hold in self.0.drain(..) {
-            // Otherwise it still tells what is to be put back.
-            if hold.noted::<()>().is_some() {
-                hold.finish();
-            }
-        }
-    }
+pub struct Ends {
+    _holds: Vec<Hold>,
 }
 
 /// The names of the things of a namespace that are noted, held or left behind.

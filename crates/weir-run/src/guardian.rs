@@ -200,8 +200,9 @@ impl Guardian {
 }
 
 impl Keeper for Guardian {
-    fn record(&mut self, netns: &NetNs, undo: Undo, hold: Option<Hold>) -> weir_port::Result<()> {
+    fn record(&mut self, netns: &NetNs, undo: Undo, mut hold: Option<Hold>) -> weir_port::Result<()> {
         self.tell(netns, &undo, hold.as_ref()).doing(|| "telling the guardian what to put back".into())?;
+        hold.iter_mut().for_each(Hold::hand_on);
         if let Undo::Qdisc { ifindex, .. } = undo
             && let Ok(link) = netns.run(|| Link::by_index(ifindex))
         {

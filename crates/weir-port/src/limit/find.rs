@@ -19,7 +19,7 @@ use crate::netns::NetNs;
 pub struct Found {
     /// What its program works on, the limit's own first; none if there is no such program.
     pub memories: Vec<Memory>,
-    /// What it is; `None` if that cannot be read.
+    /// What it is, out of the first of them; `None` if that cannot be read.
     pub record: Option<Record>,
     /// Whether its program is not one that this version makes, so that nothing is known of what waits.
     pub is_strange: bool,

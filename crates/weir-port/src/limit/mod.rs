@@ -170,9 +170,8 @@ impl Place {
 /// One sentence; then nothing is left of a limit that was to be made, and one that was to be changed is as it was or as asked for.
 pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<(Done, Record)> {
     let Prepared { found, is_whole, mut record, plan } = prepare(place, asked, burst_default)?;
-    let is_there = found.as_ref().is_some_and(|found| !found.memories.is_empty());
     match found {
-        Some(Found { memories, record: Some(before), .. }) if is_there => {
+        Some(Found { memories, record: Some(before), .. }) => {
             record.steered_behind = behind::update(place, &memories[0], &before)?;
             if before.stage == LimitStage::Making {
                 // What passed while it was half made had no queue to pass.
@@ -207,8 +206,7 @@ pub fn check(
     burst_default: impl Fn(Rate) -> u64,
 ) -> Result<Option<(Record, bool)>> {
     let Prepared { found, is_whole, .. } = prepare(place, asked, burst_default)?;
-    let is_there = found.as_ref().is_some_and(|found| !found.memories.is_empty());
-    let record = found.and_then(|found| found.record).filter(|_| is_there);
+    let record = found.and_then(|found| found.record);
     if record.is_none() {
         check_order(place, place.far_end()?.as_ref())?;
     }
@@ -242,10 +240,8 @@ fn prepare(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
     let is_whole = before.is_some_and(|before| before.stage != LimitStage::Making);
     let is_whole = is_whole && before.is_some_and(|before| lacks_nothing(place, before));
     let mut record = wanted_record(place, asked, before, burst_default)?;
-    let is_there = found.as_ref().is_some_and(|found| !found.memories.is_empty());
-    let shaped_before = before.filter(|_| is_there);
-    if let Some(classes) = asked.classes.as_ref().filter(|_| asked.reshapes(shaped_before)) {
-        let shape = Shape::new(classes, shaped_before).map_err(|why| unsuitable(place, &why))?;
+    if let Some(classes) = asked.classes.as_ref().filter(|_| asked.reshapes(before)) {
+        let shape = Shape::new(classes, before).map_err(|why| unsuitable(place, &why))?;
         (record.classes, record.filters) = (shape.classes, shape.filters);
     }
     let plan = record.plan().map_err(|why| unsuitable(place, &format!("cannot be limited: {why}")))?;
