@@ -25,7 +25,7 @@ use crate::address::{self, KernelRoute, Prefix};
 use crate::error::{PortError, Result};
 use crate::forwarding::{self, Setting, SettingChange};
 use crate::hold::{Hold, Thing};
-use crate::limit::Place;
+use crate::limit::NetnsInterface;
 use crate::link::{self, Link};
 use crate::lock::Lock;
 use crate::netns::NetNs;
@@ -121,9 +121,9 @@ pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<Enclosure> {
 /// A program's namespace, and the ends of its pair, both limited.
 pub struct Limited {
     /// The program's `eth0`, in its namespace.
-    pub program: Place,
+    pub program: NetnsInterface,
     /// The host's end.
-    pub host: Place,
+    pub host: NetnsInterface,
     /// The table of the way out, in the host's namespace, where there is one.
     pub way_out: Option<NftTable>,
 }
@@ -156,7 +156,8 @@ pub fn make_limited(
     let make = || veth::create(&end(c"eth0", Side::Program), &end(c"weir%d", Side::Host), &host, 1);
     let (eth0, outer) = program.run(make)?;
     keeper.record(&host, Undo::Link { ifindex: outer.ifindex, name: outer.name.clone() }, None)?;
-    let (program, host) = (Place { netns: program, link: eth0 }, Place { netns: host, link: outer });
+    let (program, host) =
+        (NetnsInterface { netns: program, link: eth0 }, NetnsInterface { netns: host, link: outer });
     let mut limited = Limited { program, host, way_out: None };
     if let Err(error) = limit(&limited) {
         limited.host.netns.run(|| link::delete(limited.host.link.ifindex))?;

@@ -25,21 +25,21 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(commands::run::Arguments),
-    Wire(commands::wire::Arguments),
-    Limit(commands::limit::Arguments),
-    Lab(commands::lab::Arguments),
-    Set(commands::set::Arguments),
-    Check(commands::check::Arguments),
-    Apply(commands::apply::Arguments),
-    Up(commands::up::Arguments),
-    Down(commands::down::Arguments),
-    Show(commands::show::Arguments),
-    Stat(commands::stat::Arguments),
-    Doctor(commands::doctor::Arguments),
-    Mend(commands::mend::Arguments),
-    Gen(commands::r#gen::Arguments),
-    Sink(commands::sink::Arguments),
+    Run(commands::run::RunArguments),
+    Wire(commands::wire::WireArguments),
+    Limit(commands::limit::LimitArguments),
+    Lab(commands::lab::LabArguments),
+    Set(commands::set::SetArguments),
+    Check(commands::check::CheckArguments),
+    Apply(commands::apply::ApplyArguments),
+    Up(commands::up::UpArguments),
+    Down(commands::down::DownArguments),
+    Show(commands::show::ShowArguments),
+    Stat(commands::stat::StatArguments),
+    Doctor(commands::doctor::DoctorArguments),
+    Mend(commands::mend::MendArguments),
+    Gen(commands::r#gen::GenArguments),
+    Sink(commands::sink::SinkArguments),
     /// What the main process starts to clean up after it.
     #[command(hide = true)]
     Guardian {

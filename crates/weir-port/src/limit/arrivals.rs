@@ -23,7 +23,7 @@ use std::os::fd::AsFd;
 use netlink_bindings::tc::{self, Tcmsg};
 use netlink_socket2::NetlinkSocket;
 
-use super::Place;
+use super::NetnsInterface;
 use super::filter::{Spot, content_if_gone};
 use super::memory::{self, Memory};
 use crate::bpf::asm::{Asm, Cond, Helper, Op, Reg, Width};
@@ -54,7 +54,7 @@ const EGRESS: u32 = 0xffff_fff3;
 const INGRESS: Spot = Spot { parent: 0xffff_fff2, priority: 0x7769, name: c"weir-arrivals", class: None };
 
 /// Attaches the program to the end where packets arrive; whether clsact was made for that.
-pub fn watch(place: &Place, memory: &Memory) -> Result<bool> {
+pub fn watch(place: &NetnsInterface, memory: &Memory) -> Result<bool> {
     let program =
         load(memory.map()).doing(|| "loading the program that sees what arrives (Linux 5.12)".into())?;
     let ifindex = place.link.ifindex;
@@ -70,7 +70,7 @@ pub fn watch(place: &Place, memory: &Memory) -> Result<bool> {
 }
 
 /// Takes the program off; clsact too if that `is_made` by us and nobody uses it.
-pub fn unwatch(place: &Place, is_made: bool) -> Result<()> {
+pub fn unwatch(place: &NetnsInterface, is_made: bool) -> Result<()> {
     let ifindex = place.link.ifindex;
     place.netns.run(|| {
         INGRESS.detach(ifindex)?;
@@ -83,7 +83,7 @@ pub fn unwatch(place: &Place, is_made: bool) -> Result<()> {
 }
 
 /// The memory of the limit whose packets arrive at an end; of a limit that may be gone.
-pub fn at(place: &Place) -> Result<Option<Memory>> {
+pub fn at(place: &NetnsInterface) -> Result<Option<Memory>> {
     place.netns.run(|| memory_at(place.link.ifindex))
 }
 

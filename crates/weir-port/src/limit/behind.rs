@@ -23,7 +23,7 @@
 
 use std::collections::HashSet;
 
-use super::Place;
+use super::NetnsInterface;
 use super::find;
 use super::htb::{self, RootKind};
 use super::memory::Memory;
@@ -49,11 +49,11 @@ pub struct PairBehind {
     pub ifindex: u32,
     /// The name of that.
     pub name: String,
-    far_end: Place,
+    far_end: NetnsInterface,
 }
 
 /// The pairs behind a device; none if it is one itself.
-pub fn find(place: &Place) -> Result<Behind> {
+pub fn find(place: &NetnsInterface) -> Result<Behind> {
     let mut behind = Behind::default();
     if place.link.kind == "veth" {
         return Ok(behind);
@@ -92,10 +92,10 @@ fn leading_from(joints: &[Joint], from: u32) -> Vec<&Joint> {
 }
 
 /// The other end of the pair that has interface `ifindex` as its near end; `None` if it is gone.
-fn far_end(netns: &NetNs, ifindex: u32) -> Result<Option<Place>> {
+fn far_end(netns: &NetNs, ifindex: u32) -> Result<Option<NetnsInterface>> {
     let look = || {
         let link = netns.run(|| Link::by_index(ifindex))?;
-        Place { netns: netns.try_clone()?, link }.far_end()
+        NetnsInterface { netns: netns.try_clone()?, link }.far_end()
     };
     match look() {
         Err(error) if error.is_no_interface() => Ok(None),
@@ -117,7 +117,7 @@ impl Behind {
     }
 
     /// Those that a limit at `place` steers, or shares with another that does; it steered those of `before`.
-    pub(super) fn to_steer(&self, place: &Place, before: &[u32]) -> Result<Vec<u32>> {
+    pub(super) fn to_steer(&self, place: &NetnsInterface, before: &[u32]) -> Result<Vec<u32>> {
         let others = steered_by_others(place)?;
         let mut ours = Vec::new();
         for pair in &self.pairs {
@@ -149,7 +149,7 @@ impl PairBehind {
 }
 
 /// Brings what a limit has steered to what is behind its device now. The record says so before anything is changed.
-pub(super) fn update(place: &Place, memory: &Memory, before: &Record) -> Result<Vec<u32>> {
+pub(super) fn update(place: &NetnsInterface, memory: &Memory, before: &Record) -> Result<Vec<u32>> {
     let behind = find(place)?;
     let steered = behind.to_steer(place, &before.steered_behind)?;
     let left = before.steered_behind.iter().copied();
@@ -166,7 +166,7 @@ pub(super) fn update(place: &Place, memory: &Memory, before: &Record) -> Result<
 }
 
 /// Switches steering off that a limit has switched on, where no other limit needs it.
-pub(super) fn put_back(place: &Place, steered: &[u32]) -> Result<()> {
+pub(super) fn put_back(place: &NetnsInterface, steered: &[u32]) -> Result<()> {
     if steered.is_empty() {
         return Ok(());
     }
@@ -180,7 +180,7 @@ pub(super) fn put_back(place: &Place, steered: &[u32]) -> Result<()> {
 }
 
 /// The pairs, by the numbers of their near ends, at whose other ends limits of other interfaces of the namespace have steered.
-fn steered_by_others(place: &Place) -> Result<HashSet<u32>> {
+fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
     let roots = place.netns.run(htb::roots)?;
     let mut steered = HashSet::new();
     for (ifindex, root, _) in roots {
@@ -189,7 +189,7 @@ fn steered_by_others(place: &Place) -> Result<HashSet<u32>> {
         }
         // One that goes meanwhile needs nothing.
         let Ok(link) = place.netns.run(|| Link::by_index(ifindex)) else { continue };
-        let other = find::below_root(&Place { netns: place.netns.try_clone()?, link }).ok();
+        let other = find::below_root(&NetnsInterface { netns: place.netns.try_clone()?, link }).ok();
         let Some(record) = other.and_then(|found| found.record) else { continue };
         let before = &record.steering_before;
         if !before.is_empty() && before.iter().all(|mask| steering::is_none(mask)) {
@@ -201,7 +201,7 @@ fn steered_by_others(place: &Place) -> Result<HashSet<u32>> {
 }
 
 /// Whether a limit of another interface has steered the other end of a pair whose end this is.
-pub(super) fn is_needed_by_others(place: &Place) -> Result<bool> {
+pub(super) fn is_needed_by_others(place: &NetnsInterface) -> Result<bool> {
     Ok(steered_by_others(place)?.contains(&place.link.ifindex))
 }
 

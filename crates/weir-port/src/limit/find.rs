@@ -10,7 +10,7 @@ use super::behind::{self, Behind};
 use super::htb::{self, ClassTraffic, QueueTraffic, RootKind};
 use super::memory::{Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, LimitStage, Record};
-use super::{Place, arrivals, steering::ReceiveSteering};
+use super::{NetnsInterface, arrivals, steering::ReceiveSteering};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
@@ -30,7 +30,7 @@ pub const STRANGE: &str = "has a limit whose program this version of weir does n
      `weir limit --off --now`, which loses what waits";
 
 /// The limit of what an interface sends.
-pub fn at(place: &Place) -> Result<Option<Found>> {
+pub fn at(place: &NetnsInterface) -> Result<Option<Found>> {
     match place.netns.run(|| htb::root(place.link.ifindex))? {
         RootKind::Limit => below_root(place).map(Some),
         _ => Ok(None),
@@ -39,7 +39,7 @@ pub fn at(place: &Place) -> Result<Option<Found>> {
 
 /// The same of an interface whose root is known to be a limit's: the kernel lists all queues of a namespace to tell one root, so who looks at
 /// many does that once.
-pub fn below_root(place: &Place) -> Result<Found> {
+pub fn below_root(place: &NetnsInterface) -> Result<Found> {
     let ifindex = place.link.ifindex;
     place.netns.run(|| {
         let program = htb::CHOICE.program_id(ifindex)?;
@@ -66,7 +66,7 @@ pub enum HeldBy<'a> {
 #[derive(Debug)]
 pub struct LimitInPlace {
     /// The interface that sends.
-    pub place: Place,
+    pub place: NetnsInterface,
     /// What it is.
     pub record: Option<Record>,
     /// What the queue did and holds.
@@ -284,14 +284,14 @@ pub fn all() -> Result<Vec<LimitInPlace>> {
 }
 
 /// Where there are limits, and what they are called, as far as the machine's namespaces can be found.
-pub fn names() -> Vec<(Place, String)> {
+pub fn names() -> Vec<(NetnsInterface, String)> {
     let mut names = Vec::new();
     for (_, netns) in NetNs::all().unwrap_or_default() {
         let roots = netns.run(htb::roots).unwrap_or_default();
         for (ifindex, ..) in roots.into_iter().filter(|(_, root, _)| *root == RootKind::Limit) {
-            let named = || -> Result<Option<(Place, String)>> {
+            let named = || -> Result<Option<(NetnsInterface, String)>> {
                 let link = netns.run(|| Link::by_index(ifindex))?;
-                let place = Place { netns: netns.try_clone()?, link };
+                let place = NetnsInterface { netns: netns.try_clone()?, link };
                 let record = below_root(&place)?.record;
                 Ok(record.map(|record| (place, record.name)))
             };
@@ -303,7 +303,7 @@ pub fn names() -> Vec<(Place, String)> {
 
 /// A limit that is not there any more, if there is none at the other end of where its packets arrive.
 fn gone(netns: &NetNs, ifindex: u32, memory: &Memory) -> Result<Option<LimitInPlace>> {
-    let end = Place { netns: netns.try_clone()?, link: netns.run(|| Link::by_index(ifindex))? };
+    let end = NetnsInterface { netns: netns.try_clone()?, link: netns.run(|| Link::by_index(ifindex))? };
     let Some(place) = end.far_end()? else { return Ok(None) };
     if super::traffic(&place)?.is_some() {
         return Ok(None);
@@ -322,14 +322,14 @@ fn gone(netns: &NetNs, ifindex: u32, memory: &Memory) -> Result<Option<LimitInPl
 }
 
 /// The limit of what one interface sends, with what it did.
-pub fn seen_at(place: Place) -> Result<Option<LimitInPlace>> {
+pub fn seen_at(place: NetnsInterface) -> Result<Option<LimitInPlace>> {
     let traffic = super::traffic(&place)?;
     traffic.map(|traffic| look(place.netns, place.link.ifindex, traffic)).transpose()
 }
 
 fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic) -> Result<LimitInPlace> {
     let link = netns.run(|| Link::by_index(ifindex))?;
-    let place = Place { netns, link };
+    let place = NetnsInterface { netns, link };
     let found = match below_root(&place)? {
         // Half made, or gone since its root was listed.
         found if found.memories.is_empty() => {

@@ -49,7 +49,7 @@ use crate::netns::NetNs;
 
 /// An interface, where it is.
 #[derive(Debug)]
-pub struct Place {
+pub struct NetnsInterface {
     /// Its namespace.
     pub netns: NetNs,
     /// The interface.
@@ -99,14 +99,14 @@ pub enum Done {
     Changed,
 }
 
-impl Place {
+impl NetnsInterface {
     /// The interface called `name` in this thread's namespace.
-    pub fn here(name: &str) -> Result<Place> {
-        Ok(Place { netns: NetNs::current()?, link: Link::by_name(name)? })
+    pub fn here(name: &str) -> Result<NetnsInterface> {
+        Ok(NetnsInterface { netns: NetNs::current()?, link: Link::by_name(name)? })
     }
 
     /// The interface called `name` in the namespace of a process.
-    pub fn of_process(pid: u32, name: &str) -> Result<Place> {
+    pub fn of_process(pid: u32, name: &str) -> Result<NetnsInterface> {
         let netns =
             NetNs::open(&PathBuf::from(format!("/proc/{pid}/ns/net"))).map_err(|error| match error {
                 PortError::Kernel { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
@@ -124,20 +124,20 @@ impl Place {
             },
             error => error,
         })?;
-        Ok(Place { netns, link })
+        Ok(NetnsInterface { netns, link })
     }
 
     /// The other end, where it is a pair's.
-    pub fn far_end(&self) -> Result<Option<Place>> {
+    pub fn far_end(&self) -> Result<Option<NetnsInterface>> {
         if self.link.kind != "veth" {
             return Ok(None);
         }
         let (netns, link) = self.netns.run(|| self.link.peer())?;
-        Ok(Some(Place { netns, link }))
+        Ok(Some(NetnsInterface { netns, link }))
     }
 
     /// Whether this is a pair's end inside a container, as seen from there: the other end, `far`, is where the first process is.
-    pub fn is_inside_of(&self, far: &Place) -> bool {
+    pub fn is_inside_of(&self, far: &NetnsInterface) -> bool {
         let first = NetNs::open(Path::new("/proc/1/ns/net"));
         first.is_ok_and(|first| first.is(&far.netns) && !first.is(&self.netns))
     }
@@ -154,7 +154,7 @@ impl Place {
     }
 
     /// Whether both are the same interface.
-    pub fn is(&self, other: &Place) -> bool {
+    pub fn is(&self, other: &NetnsInterface) -> bool {
         self.netns.is(&other.netns) && self.link.ifindex == other.link.ifindex
     }
 
@@ -168,7 +168,11 @@ impl Place {
 ///
 /// # Errors
 /// One sentence; then nothing is left of a limit that was to be made, and one that was to be changed is as it was or as asked for.
-pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<(Done, Record)> {
+pub fn set(
+    place: &NetnsInterface,
+    asked: &Asked,
+    burst_default: impl Fn(Rate) -> u64,
+) -> Result<(Done, Record)> {
     let Prepared { found, is_whole, mut record, plan } = prepare(place, asked, burst_default)?;
     match found {
         Some(Found { memories, record: Some(before), .. }) => {
@@ -201,7 +205,7 @@ pub fn set(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
 /// # Errors
 /// The sentence of [`set`].
 pub fn check(
-    place: &Place,
+    place: &NetnsInterface,
     asked: &Asked,
     burst_default: impl Fn(Rate) -> u64,
 ) -> Result<Option<(Record, bool)>> {
@@ -226,7 +230,7 @@ struct Prepared {
 }
 
 /// Looks and decides, and changes nothing.
-fn prepare(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<Prepared> {
+fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<Prepared> {
     let found = match place.netns.run(|| htb::root(place.link.ifindex))? {
         RootKind::Default => None,
         RootKind::Limit => Some(find::below_root(place)?),
@@ -250,14 +254,14 @@ fn prepare(place: &Place, asked: &Asked, burst_default: impl Fn(Rate) -> u64) ->
 }
 
 /// Whether all classes of a limit are there. Who is root where the interface is may have removed some.
-fn lacks_nothing(place: &Place, record: &Record) -> bool {
+fn lacks_nothing(place: &NetnsInterface, record: &Record) -> bool {
     let there = place.netns.run(|| htb::classes(place.link.ifindex)).unwrap_or_default();
     let numbers: HashSet<_> = there.iter().map(|class| class.number).collect();
     record.plan().is_ok_and(|plan| plan.classes().all(|class| numbers.contains(&class.number)))
 }
 
 /// What the limit of an interface did and holds; `None` if there is none.
-pub fn traffic(place: &Place) -> Result<Option<QueueTraffic>> {
+pub fn traffic(place: &NetnsInterface) -> Result<Option<QueueTraffic>> {
     let roots = place.netns.run(htb::roots)?;
     let ours =
         roots.into_iter().find(|(index, root, _)| *index == place.link.ifindex && *root == RootKind::Limit);
@@ -265,7 +269,7 @@ pub fn traffic(place: &Place) -> Result<Option<QueueTraffic>> {
 }
 
 fn wanted_record(
-    place: &Place,
+    place: &NetnsInterface,
     asked: &Asked,
     before: Option<&Record>,
     burst_default: impl Fn(Rate) -> u64,
@@ -295,10 +299,10 @@ fn wanted_record(
 }
 
 /// Makes a limit where there is none; the result is the record with what that cost.
-fn make(place: &Place, plan: &HtbTree, mut record: Record) -> Result<Record> {
+fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Record> {
     let far_end = place.far_end()?;
     check_order(place, far_end.as_ref())?;
-    let steering = far_end.as_ref().map(Place::steering).transpose()?;
+    let steering = far_end.as_ref().map(NetnsInterface::steering).transpose()?;
     let behind = behind::find(place)?;
     // What was changed for a limit that somebody took away was changed before this one.
     let gone = far_end.as_ref().and_then(gone_from);
@@ -352,24 +356,30 @@ fn make(place: &Place, plan: &HtbTree, mut record: Record) -> Result<Record> {
 }
 
 /// Packets that a device counts as dropped, among them those that came while the kernel swapped its queue.
-fn tx_dropped(place: &Place) -> Result<u64> {
+fn tx_dropped(place: &NetnsInterface) -> Result<u64> {
     Ok(place.netns.run(|| Link::by_index(place.link.ifindex))?.tx_dropped)
 }
 
 /// Steering at the other end of a pair, as it was before any limit set it.
-fn steering_before(place: &Place, steering: &ReceiveSteering) -> Result<Vec<String>> {
+fn steering_before(place: &NetnsInterface, steering: &ReceiveSteering) -> Result<Vec<String>> {
     let masks = steering.masks()?;
     let is_others = steering.is_spread()? && behind::is_needed_by_others(place)?;
     Ok(if is_others { vec!["0".into(); masks.len()] } else { masks })
 }
 
 /// What a limit was whose packets arrived at an end, and which is not there any more.
-fn gone_from(far_end: &Place) -> Option<Record> {
+fn gone_from(far_end: &NetnsInterface) -> Option<Record> {
     arrivals::at(far_end).ok().flatten().and_then(|memory| memory.record())
 }
 
 /// Brings a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.
-fn change(place: &Place, memories: &[Memory], plan: &HtbTree, record: Record, is_whole: bool) -> Result<()> {
+fn change(
+    place: &NetnsInterface,
+    memories: &[Memory],
+    plan: &HtbTree,
+    record: Record,
+    is_whole: bool,
+) -> Result<()> {
     let limiting = |stage| Record { stage, ..record.clone() };
     write(&memories[0], &limiting(LimitStage::Making))?;
     set_clocks(memories, plan, |clock, before| clock < before);
@@ -402,7 +412,7 @@ fn memories(plan: &HtbTree, mut there: Vec<Memory>) -> Result<Vec<Memory>> {
     Ok(there)
 }
 
-fn load(place: &Place, memories: &[Memory], record: &Record) -> Result<Program> {
+fn load(place: &NetnsInterface, memories: &[Memory], record: &Record) -> Result<Program> {
     let link_header_bytes = place.link.link_header_bytes as i32;
     let loaded = program::load(memories, &record.filters, link_header_bytes, record.sees_arrivals);
     if loaded.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ArgumentListTooLong) {
@@ -436,7 +446,7 @@ fn open_plan(plan: &HtbTree) -> HtbTree {
 
 /// Where the far end of a pair has NAPI, the pair's ring refuses packets; a queue above several possible transmit queues then
 /// brings some back out of order (kernel `sch_generic.c:dev_requeue_skb`).
-fn check_order(place: &Place, far_end: Option<&Place>) -> Result<()> {
+fn check_order(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Result<()> {
     let Some(far_end) = far_end.filter(|_| place.link.tx_queues_max > 1) else { return Ok(()) };
     let has_xdp = far_end.link.xdp_program.is_some();
     let joins = far_end.netns.run(|| ethtool::receive_offload(&far_end.link.name))?
@@ -461,7 +471,7 @@ fn check_order(place: &Place, far_end: Option<&Place>) -> Result<()> {
     ))
 }
 
-fn refuse(place: &Place, kind: &str, handle: u32) -> PortError {
+fn refuse(place: &NetnsInterface, kind: &str, handle: u32) -> PortError {
     const WIRE: u32 = 0x7765_0000;
     let place_text = place.describe();
     let name = &place.link.name;
@@ -478,7 +488,7 @@ fn refuse(place: &Place, kind: &str, handle: u32) -> PortError {
     }
 }
 
-fn unsuitable(place: &Place, why: &str) -> PortError {
+fn unsuitable(place: &NetnsInterface, why: &str) -> PortError {
     PortError::Unsuitable { name: place.describe(), why: why.into() }
 }
 

@@ -14,7 +14,7 @@ use super::find::Found;
 use super::htb::{self, QueueTraffic};
 use super::memory::Memory;
 use super::record::{LimitStage, Record};
-use super::{Place, arrivals, behind, find, leaves_first, open_plan, tx_dropped, unsuitable};
+use super::{NetnsInterface, arrivals, behind, find, leaves_first, open_plan, tx_dropped, unsuitable};
 use crate::error::{Doing, Result};
 
 /// How long a step lasts at most.
@@ -41,12 +41,12 @@ pub enum Off {
 }
 
 /// Removes the limit of what an interface sends; `now` without regard for what waits.
-pub fn off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
+pub fn off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
     // The kernel says in several ways that there is no such interface.
     take_off(place, now, clock_ns).or_else(|error| if place.is_gone() { Ok(Off::Gone) } else { Err(error) })
 }
 
-fn take_off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
+fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
     let Some(Found { memories, record, is_strange }) = find::at(place)? else { return forget(place) };
     if is_strange && !now {
         return Err(unsuitable(place, find::STRANGE));
@@ -71,7 +71,12 @@ fn take_off(place: &Place, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
 }
 
 /// True in a moment in which nothing waits and nothing is sent.
-fn open_and_empty(place: &Place, memory: &Memory, record: &Record, clock_ns: fn() -> u64) -> Result<bool> {
+fn open_and_empty(
+    place: &NetnsInterface,
+    memory: &Memory,
+    record: &Record,
+    clock_ns: fn() -> u64,
+) -> Result<bool> {
     let write =
         |record: &Record| memory.write(record).doing(|| "writing that the limit is being opened".into());
     write(&Record { stage: LimitStage::Opening, ..record.clone() })?;
@@ -102,12 +107,12 @@ fn open_and_empty(place: &Place, memory: &Memory, record: &Record, clock_ns: fn(
     Ok(false)
 }
 
-fn traffic(place: &Place) -> Result<QueueTraffic> {
+fn traffic(place: &NetnsInterface) -> Result<QueueTraffic> {
     Ok(super::traffic(place)?.unwrap_or_default())
 }
 
 /// Puts back what is left of a limit that somebody took away.
-fn forget(place: &Place) -> Result<Off> {
+fn forget(place: &NetnsInterface) -> Result<Off> {
     // Where the other end cannot be seen nothing of it can be put back either.
     let Some(far_end) = place.far_end().ok().flatten() else { return Ok(Off::None) };
     let Some(memory) = arrivals::at(&far_end)? else { return Ok(Off::None) };
@@ -120,7 +125,7 @@ fn forget(place: &Place) -> Result<Off> {
 }
 
 /// Puts back what the limit changed beside the queue, unless somebody changed it again.
-fn put_back(place: &Place, record: &Record) -> Result<()> {
+fn put_back(place: &NetnsInterface, record: &Record) -> Result<()> {
     behind::put_back(place, &record.steered_behind)?;
     let is_changed = record.sees_arrivals || !record.steering_before.is_empty();
     let Some(far_end) = (if is_changed { place.far_end()? } else { None }) else { return Ok(()) };

@@ -28,7 +28,7 @@ use super::classify::{EARLIER_MAX, Filters};
 use super::htb::{self, ClassTraffic};
 use super::memory::Memory;
 use super::record::{ClassRecord, LimitStage, Record};
-use super::{Place, change, leaves_first, load, memories, set_clocks, unsuitable, write};
+use super::{NetnsInterface, change, leaves_first, load, memories, set_clocks, unsuitable, write};
 use crate::error::Result;
 
 /// How often and how many times leaves are looked at.
@@ -206,7 +206,7 @@ fn free() -> ClassRecord {
 /// # Errors
 /// One sentence; what was there before goes on, or is said to be half made and finished by the same command.
 pub fn reshape(
-    place: &Place,
+    place: &NetnsInterface,
     there: Vec<Memory>,
     plan: &HtbTree,
     whole: Option<&Record>,
@@ -235,7 +235,7 @@ pub fn reshape(
 }
 
 /// Lets flows that go elsewhere leave their leaves, and removes what goes. Gives up after a second; the record says what is left.
-fn drain(place: &Place, memories: Vec<Memory>, mut record: Record) -> Result<Record> {
+fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> Result<Record> {
     let ifindex = place.link.ifindex;
     // Leaves in which a flow may wait by filters before.
     let mut waiting: HashSet<(u16, usize)> = HashSet::new();

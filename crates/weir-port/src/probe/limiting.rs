@@ -6,7 +6,7 @@ use super::scratch::{self, ScratchPair};
 use crate::error::{PortError, Result};
 use crate::limit::off::{self, Off};
 use crate::limit::record::Direction;
-use crate::limit::{self, Asked, Place, find};
+use crate::limit::{self, Asked, NetnsInterface, find};
 use crate::netns::NetNs;
 
 const BURST_BYTES: u64 = 20_480;
@@ -17,7 +17,7 @@ pub fn limits_in_place(clock_ns: fn() -> u64) -> Result<()> {
         // Kept open, so that it can be found: no process is in it.
         let far_netns = NetNs::new()?;
         let pair = ScratchPair::new(c"weir%d", &far_netns)?;
-        let place = Place { netns: NetNs::current()?, link: pair.receiver };
+        let place = NetnsInterface { netns: NetNs::current()?, link: pair.receiver };
         for bits_per_s in [10_000_000, 20_000_000] {
             let asked = Asked {
                 name: "probe".into(),
@@ -28,7 +28,7 @@ pub fn limits_in_place(clock_ns: fn() -> u64) -> Result<()> {
             };
             limit::set(&place, &asked, |_| BURST_BYTES)?;
         }
-        let place_again = Place { netns: place.netns.try_clone()?, link: place.link.clone() };
+        let place_again = NetnsInterface { netns: place.netns.try_clone()?, link: place.link.clone() };
         let faults = find::seen_at(place_again)?.map(|seen| seen.faults());
         let removed = off::off(&place, true, clock_ns)?;
         if faults.is_none_or(|faults| !faults.is_empty()) || !matches!(removed, Off::Removed { .. }) {

@@ -26,7 +26,7 @@ use weir_port::hold;
 use weir_port::limit::find;
 use weir_port::limit::off::{self, Off};
 use weir_port::limit::record::{Direction, Record};
-use weir_port::limit::{Asked, Place};
+use weir_port::limit::{Asked, NetnsInterface};
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_run::clock::now_ns;
 use weir_run::limits::burst_bytes_default;
@@ -35,7 +35,7 @@ use weir_run::topology::{LimitWanted, Topology};
 
 use self::ports::Ports;
 use super::limit::say_what_is_not_expected;
-use super::ways::{Target, Ways};
+use super::ways::{LimitTarget, Ways};
 use crate::{Failure, Outcome, human, output, text};
 
 /// Make limits, and ports that are up, what a file says, under load and without loss: all of it or nothing.
@@ -55,7 +55,7 @@ use crate::{Failure, Outcome, human, output, text};
   weir show > weir.toml              the limits that there are, as a file
 
 ", include_str!("file-help.txt")))]
-pub struct Arguments {
+pub struct ApplyArguments {
     /// The file
     file: PathBuf,
     /// Say what would be done, and do nothing
@@ -67,7 +67,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &ApplyArguments) -> Outcome {
     let topology = read(&arguments.file)?;
     let ports = Ports::check(&topology, &arguments.file)?;
     if !weir_port::sys::is_root() {
@@ -119,14 +119,14 @@ pub fn read(file: &std::path::Path) -> Result<Topology, Failure> {
 }
 
 /// The interface that a table names.
-pub fn target(wanted: &LimitWanted) -> Target<'_> {
-    Target { pid: wanted.pid, device: &wanted.device }
+pub fn target(wanted: &LimitWanted) -> LimitTarget<'_> {
+    LimitTarget { pid: wanted.pid, device: &wanted.device }
 }
 
 /// One limit that is to be as the file says.
 struct Task<'a> {
     at: &'a str,
-    place: &'a Place,
+    place: &'a NetnsInterface,
     asked: Asked,
     before: Option<Record>,
     /// None where it is so.
@@ -258,7 +258,7 @@ fn show(tasks: &[Task], skipped: &[&LimitWanted]) -> Result<(), Failure> {
 }
 
 /// All in a line.
-fn sum(arguments: &Arguments, ports: &Ports, tasks: &[Task]) -> String {
+fn sum(arguments: &ApplyArguments, ports: &Ports, tasks: &[Task]) -> String {
     let file = arguments.file.display();
     let (all_ports, changed_ports) = ports.counts();
     let set = tasks.iter().filter(|task| task.change.is_some() && task.before.is_none()).count();
@@ -277,7 +277,7 @@ fn sum(arguments: &Arguments, ports: &Ports, tasks: &[Task]) -> String {
     }
 }
 
-fn to_json(arguments: &Arguments, ports: &Ports, tasks: &[Task], skipped: &[&LimitWanted]) -> Value {
+fn to_json(arguments: &ApplyArguments, ports: &Ports, tasks: &[Task], skipped: &[&LimitWanted]) -> Value {
     let limit = |task: &Task| {
         json!({
             "at": task.at,

@@ -17,7 +17,7 @@ use crate::{Outcome, human, output, text};
 ", include_str!("path-help.txt"), "
 Whether the interfaces are there, `weir apply --dry-run` says of limits,
 and `weir up` of ports."))]
-pub struct Arguments {
+pub struct CheckArguments {
     /// The file
     #[arg(required_unless_present = "schema")]
     file: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &CheckArguments) -> Outcome {
     let Some(file) = arguments.file.as_ref().filter(|_| !arguments.schema) else {
         let schema = serde_json::to_string_pretty(&topology::schema()).map_err(|error| error.to_string())?;
         output::print_line(schema)?;

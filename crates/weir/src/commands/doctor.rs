@@ -19,7 +19,7 @@ use crate::{Outcome, human};
 ///
 /// Takes a second or two. What it makes is in a network namespace of its own and gone afterwards.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct DoctorArguments {
     /// As one JSON object
     #[arg(long)]
     json: bool,
@@ -91,7 +91,7 @@ impl Check {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &DoctorArguments) -> Outcome {
     let mut checks = kernel::checks();
     checks.extend(machine::checks());
     let can_run = can_run(&checks);
@@ -99,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(if can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(arguments: &Arguments, checks: &[Check], can_run: bool) -> io::Result<()> {
+fn print(arguments: &DoctorArguments, checks: &[Check], can_run: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if arguments.json {
         let can_limit = can_limit(checks);

@@ -25,13 +25,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 What is inside the ports of a file that is up is delivered, then they are put back as they were. Each limit is raised until nothing waits, then taken off while nothing is sent, so that nothing is lost. One that is not there is
 no failure; one that cannot go is said, and the others go.")]
-pub struct Arguments {
+pub struct DownArguments {
     /// The file
     file: PathBuf,
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &DownArguments) -> Outcome {
     let topology = read(&arguments.file)?;
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: "removing limits".into() }.into());

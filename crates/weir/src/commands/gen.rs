@@ -38,7 +38,7 @@ const FLOWS_DEFAULT_MAX: u64 = 2000;
 
 In pkt-gen's words: -l is --size, -s --src, -d --dst, -S --src-mac, -D
 --dst-mac, -R --rate, -n --count, -p --workers")]
-pub struct Arguments {
+pub struct GenArguments {
     /// The interface to send on; without one, in memory
     #[arg(value_name = "INTERFACE")]
     interface: Option<String>,
@@ -116,7 +116,7 @@ fn packet_rate(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "write packets a second, such as 500pps, 100kpps or 1mpps".into())
 }
 
-impl Arguments {
+impl GenArguments {
     fn traffic(&self) -> Traffic {
         let mut traffic = Traffic {
             size_bytes: self.size,
@@ -141,7 +141,7 @@ impl Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &GenArguments) -> Outcome {
     let Some(interface) = &arguments.interface else { return in_memory(arguments) };
     let in_memory = [
         ("--workers", arguments.workers.is_some()),
@@ -157,7 +157,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     on_interface(arguments, interface)
 }
 
-fn in_memory(arguments: &Arguments) -> Outcome {
+fn in_memory(arguments: &GenArguments) -> Outcome {
     let workers = arguments.workers.unwrap_or(1);
     text::check_workers(workers, WORKERS_MAX)?;
     let mut ticker = Ticker::new(arguments.json)?;
@@ -185,7 +185,7 @@ fn in_memory(arguments: &Arguments) -> Outcome {
 }
 
 /// Of each worker a generator, and a sink for the worker before it.
-fn links(arguments: &Arguments, workers: usize) -> PathSpec {
+fn links(arguments: &GenArguments, workers: usize) -> PathSpec {
     let traffic = arguments.traffic();
     let mut spec = PathSpec {
         workers,
@@ -214,7 +214,7 @@ fn links(arguments: &Arguments, workers: usize) -> PathSpec {
     spec
 }
 
-fn bed(arguments: &Arguments, workers: usize) -> Result<PathSpec, Failure> {
+fn bed(arguments: &GenArguments, workers: usize) -> Result<PathSpec, Failure> {
     if workers > 2 {
         return Err(Failure::usage(format!(
             "--workers {workers}: the bed has one epair to cross between workers, so give 1 or 2"
@@ -239,7 +239,7 @@ fn bed(arguments: &Arguments, workers: usize) -> Result<PathSpec, Failure> {
     Ok(spec)
 }
 
-fn on_interface(arguments: &Arguments, name: &str) -> Outcome {
+fn on_interface(arguments: &GenArguments, name: &str) -> Outcome {
     let traffic = arguments.traffic();
     let spec = GenSpec { traffic, packets_per_s: arguments.rate, until: arguments.until() };
     let mut generator = Gen::new(&spec).map_err(Failure::usage)?;

@@ -10,12 +10,12 @@ use weir_port::limit::behind;
 use weir_port::limit::find;
 use weir_port::limit::off::{self, Off};
 use weir_port::limit::record::{Direction, Record};
-use weir_port::limit::{Asked, Done, Place};
+use weir_port::limit::{Asked, Done, NetnsInterface};
 use weir_run::classes;
 use weir_run::clock::now_ns;
 use weir_run::limits::{burst_bytes_default, burst_warnings};
 
-use super::ways::{Target, Ways};
+use super::ways::{LimitTarget, Ways};
 use crate::{Failure, Outcome, human, output, text};
 
 /// Limit an interface where it stands; programs that send are held back and lose nothing.
@@ -39,7 +39,7 @@ use crate::{Failure, Outcome, human, output, text};
 
 `weir wire --help` explains classes files. In place HTB shares what classes leave by flows, one turn each, and does without
 cbq, full, max_wait, queue, quantum and interface: a file that has them is refused.")]
-pub struct Arguments {
+pub struct LimitArguments {
     /// The interface: the host's end of a pair, or the one that sends
     #[arg(value_name = "DEV", required_unless_present = "pid", conflicts_with_all = ["pid", "device"])]
     interface: Option<String>,
@@ -73,13 +73,15 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { rate, rate_back, burst, classes, .. } = arguments;
+pub fn run(arguments: &LimitArguments) -> Outcome {
+    let LimitArguments { rate, rate_back, burst, classes, .. } = arguments;
     if let Some(burst_bytes) = burst {
         text::check_burst(*burst_bytes)?;
     }
-    let target =
-        Target { pid: arguments.pid, device: arguments.interface.as_deref().unwrap_or(&arguments.device) };
+    let target = LimitTarget {
+        pid: arguments.pid,
+        device: arguments.interface.as_deref().unwrap_or(&arguments.device),
+    };
     arguments.name.as_deref().map_or(Ok(()), text::check_limit_name)?;
     if !arguments.off && rate.is_none() && rate_back.is_none() && burst.is_none() && classes.is_none() {
         return Err(Failure::usage(
@@ -116,7 +118,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// Changes the limit of one interface, which nobody else changes meanwhile; what it is then.
-pub fn hold_and_change(place: &Place, asked: &Asked) -> Result<Record, Failure> {
+pub fn hold_and_change(place: &NetnsInterface, asked: &Asked) -> Result<Record, Failure> {
     let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
     let _ends = hold::ends(&[(&place.netns, &place.link)], say)?;
     let (_, record) = weir_port::limit::set(place, asked, burst_bytes_default)?;
@@ -125,7 +127,7 @@ pub fn hold_and_change(place: &Place, asked: &Asked) -> Result<Record, Failure> 
     Ok(record)
 }
 
-fn set(place: &Place, asked: &Asked) -> Result<(), Failure> {
+fn set(place: &NetnsInterface, asked: &Asked) -> Result<(), Failure> {
     let (done, record) = weir_port::limit::set(place, asked, burst_bytes_default)?;
     let verb = match done {
         Done::Made => "limited",
@@ -170,7 +172,7 @@ fn set(place: &Place, asked: &Asked) -> Result<(), Failure> {
 }
 
 /// Says of a limit that is set what its user may not expect.
-pub fn say_what_is_not_expected(place: &Place, done: Done, record: &Record) {
+pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Record) {
     if done == Done::Made && record.lost_when_set > 0 {
         output::warn(format_args!(
             "{}: {} lost, which came while the kernel swapped the queue",
@@ -183,7 +185,7 @@ pub fn say_what_is_not_expected(place: &Place, done: Done, record: &Record) {
 }
 
 /// Which flows still go by the classes that were there before.
-fn say_what_stays(place: &Place, record: &Record) {
+fn say_what_stays(place: &NetnsInterface, record: &Record) {
     if record.filters.len() > 1 {
         let going = record.classes.iter().filter(|class| class.is_going);
         let going: Vec<_> = going.map(|class| class.name.as_str()).collect();
@@ -205,7 +207,7 @@ fn warn_of_burst(record: &Record) {
 }
 
 /// Of pairs behind a bridge or another device, whose steering could not be set.
-fn warn_of_unseen(place: &Place) {
+fn warn_of_unseen(place: &NetnsInterface) {
     let unseen = behind::find(place).map(|behind| behind.unseen).unwrap_or_default();
     if !unseen.is_empty() {
         output::warn(format_args!(
@@ -239,7 +241,7 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
 
 /// Removes the limit of one interface, which nobody else changes meanwhile, and says what became of it: whether it is gone as it should be;
 /// `None`, and nothing said, if there was none.
-pub fn remove_one(place: &Place, now: bool) -> Result<Option<bool>, Failure> {
+pub fn remove_one(place: &NetnsInterface, now: bool) -> Result<Option<bool>, Failure> {
     match off::off(place, now, now_ns)? {
         Off::None => return Ok(None),
         Off::Removed { lost: 0 } => {

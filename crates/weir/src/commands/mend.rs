@@ -17,14 +17,14 @@ use crate::{Failure, Outcome, output};
   weir mend veth-a veth-b
   ip netns exec NAME weir mend eth0     from the other end
   weir mend                             forwarding of this host, after `weir run`, and control sockets")]
-pub struct Arguments {
+pub struct MendArguments {
     /// Interfaces of this network namespace, whose pairs are mended
     #[arg(value_name = "INTERFACE")]
     interfaces: Vec<String>,
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &MendArguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: "mending what weir changed".into() }.into());
     }

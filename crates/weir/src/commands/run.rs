@@ -75,7 +75,7 @@ Good to know:
   Then its network ends, also for children of it that go on: what they send
   while it ends is lost and nowhere counted. When weir is killed, CMD is
   killed.")]
-pub struct Arguments {
+pub struct RunArguments {
     /// Limit of what CMD sends and of what it receives, in tc's units, such as 200mbit
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate: Rate,
@@ -108,7 +108,7 @@ pub struct Arguments {
 const FROM_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &RunArguments) -> Outcome {
     let name = arguments.name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
     text::check_name(&name)?;
     if let Some(burst_bytes) = arguments.burst {

@@ -32,7 +32,7 @@ use crate::{Failure, Outcome, names, output, text};
   weir set gateway --port uplink --rate 50mbit   what leaves by a port
 
 One line says what was changed, from what to what.")]
-pub struct Arguments {
+pub struct SetArguments {
     /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it
     wire: String,
     /// The port of a topology, by its interface or its name in the file
@@ -46,8 +46,8 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { wire, port, limit, rate_back } = arguments;
+pub fn run(arguments: &SetArguments) -> Outcome {
+    let SetArguments { wire, port, limit, rate_back } = arguments;
     text::check_limit_name(wire)?;
     if let Some(burst_bytes) = limit.burst {
         text::check_burst(burst_bytes)?;
@@ -120,7 +120,7 @@ fn directions(snapshot: &Snapshot) -> impl Iterator<Item = &ClassStats> {
 
 /// The direction that leaves by the port that was named.
 fn direction(
-    Arguments { wire, port, limit, rate_back }: &Arguments,
+    SetArguments { wire, port, limit, rate_back }: &SetArguments,
     is_topology: bool,
 ) -> Result<usize, Failure> {
     let Running { ports, .. } = control::running(wire)?;
@@ -152,7 +152,10 @@ fn direction(
 }
 
 /// Changes the limits of one name, each way that there is one.
-fn set_in_place(limits: &[LimitInPlace], Arguments { wire, limit, rate_back, .. }: &Arguments) -> Outcome {
+fn set_in_place(
+    limits: &[LimitInPlace],
+    SetArguments { wire, limit, rate_back, .. }: &SetArguments,
+) -> Outcome {
     if limit.queue.is_some() {
         return Err(Failure::usage(format!("--queue is for wires, and {wire} is a limit in place")));
     }

@@ -27,14 +27,14 @@ use crate::{Failure, Outcome, output};
   weir show gateway > now.toml what `weir up` runs under this name
 
 What a file cannot say (a limit that is open to be removed, half made, or out of sight from here) is a comment in it.")]
-pub struct Arguments {
+pub struct ShowArguments {
     /// Interfaces as `weir limit` takes them, or names of limits; or the name of one topology that is up
     #[arg(value_name = "DEV")]
     devices: Vec<String>,
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &ShowArguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: "looking at limits".into() }.into());
     }

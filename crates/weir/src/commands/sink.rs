@@ -58,7 +58,7 @@ Settings of netisr (--set), the default first:
 In pkt-gen's words: -f rx; -n is --count, -p --workers
 
 `weir sink --help` explains the columns of -Q.", after_long_help = include_str!("sink-help.txt"))]
-pub struct Arguments {
+pub struct SinkArguments {
     /// The interface to receive on
     #[arg(value_name = "INTERFACE")]
     interface: String,
@@ -88,7 +88,7 @@ pub struct Arguments {
 const MAXTHREADS: &str = "maxthreads";
 
 /// What `--workers` and `--set` come to on a machine with so many cores.
-fn configuration(arguments: &Arguments, cores: usize) -> Result<Configuration, Failure> {
+fn configuration(arguments: &SinkArguments, cores: usize) -> Result<Configuration, Failure> {
     let mut settings = Settings::new(handlers::protocols());
     let mut is_set = false;
     for (key, text) in &arguments.set {
@@ -111,8 +111,8 @@ fn refused(error: SettingError) -> Failure {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { interface, .. } = arguments;
+pub fn run(arguments: &SinkArguments) -> Outcome {
+    let SinkArguments { interface, .. } = arguments;
     let configuration = configuration(arguments, allowed_cores().len())?;
     let workers = configuration.workers;
     let mut ticker = Ticker::new(arguments.json)?;

@@ -41,7 +41,7 @@ const HEADER_EVERY: u64 = 20;
   weir stat -Q                the tables of `netstat -Q`
 
 `weir stat --help` explains the columns.", after_long_help = include_str!("stat-help.txt"))]
-pub struct Arguments {
+pub struct StatArguments {
     /// One wire, topology, limit or run only
     wire: Option<String>,
     /// As one JSON object; with -i one object a line
@@ -67,7 +67,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &StatArguments) -> Outcome {
     arguments.wire.as_deref().map_or(Ok(()), crate::text::check_limit_name)?;
     let result = match arguments.interval {
         Some(interval) => watch(arguments, interval),
@@ -92,7 +92,7 @@ impl From<io::Error> for Fault {
 }
 
 /// The counters that were asked for. A wire that does not answer is said, and does not hide the others: false.
-fn read(arguments: &Arguments) -> Result<(Snapshot, bool), Fault> {
+fn read(arguments: &StatArguments) -> Result<(Snapshot, bool), Fault> {
     let Some(wire) = &arguments.wire else {
         let (snapshot, faults) = control::stat_all();
         if let ([fault, ..], true) = (faults.as_slice(), snapshot.is_empty()) {
@@ -108,7 +108,7 @@ fn read(arguments: &Arguments) -> Result<(Snapshot, bool), Fault> {
     Ok((told.map_err(|error| Fault::Other(error.into()))?, true))
 }
 
-fn show(arguments: &Arguments) -> Result<ExitCode, Fault> {
+fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     let limits = limits::read(arguments.wire.as_deref()).map_err(|error| Fault::Other(error.into()))?;
     let (snapshot, is_all) = match read(arguments) {
         // The name is a limit's.
@@ -196,7 +196,7 @@ fn proof(totals: &Books) -> String {
 }
 
 /// A line an interval until a signal, the end of the last wire, or so many lines as were asked for.
-fn watch(arguments: &Arguments, interval: Duration) -> Result<ExitCode, Fault> {
+fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Fault> {
     let signals = signals()?;
     let (mut before, _) = read(arguments)?;
     let mut out = io::stdout().lock();

@@ -38,7 +38,7 @@ answer.
 With --workers what no link joins to the rest, such as each wire of many, is
 one worker's while there are as many; otherwise ports that a bridge or router
 joins are shared out. `weir stat` shows which worker has a port."))]
-pub struct Arguments {
+pub struct UpArguments {
     /// The file
     file: PathBuf,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &UpArguments) -> Outcome {
     let topology = apply::read(&arguments.file)?;
     let file = arguments.file.display();
     let Some(plan) = topology.plan.clone() else {

@@ -1,7 +1,7 @@
 //! An interface as a user names it, and the interfaces by which packets go there and back: where the limits of both ways stand.
 
 use weir_port::error::PortError;
-use weir_port::limit::Place;
+use weir_port::limit::NetnsInterface;
 use weir_port::link::{Link, joints};
 use weir_port::netns::NetNs;
 use weir_run::nearest::did_you_mean;
@@ -10,24 +10,24 @@ use crate::Failure;
 
 /// An interface of this namespace, or of a process's.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub struct LimitTarget<'a> {
     /// The process.
     pub pid: Option<u32>,
     /// The interface.
     pub device: &'a str,
 }
 
-impl Target<'_> {
+impl LimitTarget<'_> {
     /// The interfaces that send; the one back may be missing unless it `needs_back`.
     pub fn ways(&self, needs_back: bool) -> Result<Ways, Failure> {
         let name = self.device;
         if let Some(pid) = self.pid {
-            let there = Place::of_process(pid, name)?;
+            let there = NetnsInterface::of_process(pid, name)?;
             // Needed for the way back alone; the kernel may not tell where it is.
             let back = if needs_back { there.far_end()? } else { there.far_end().ok().flatten() };
             return Ok(Ways { there, back });
         }
-        let place = Place::here(name)?;
+        let place = NetnsInterface::here(name)?;
         let far_end = place.far_end().map_err(|error| match place.link.peer_netns_id {
             Some(_) => Failure::from(format!(
                 "{name} is one end of a pair whose other end cannot be seen from here, as inside a container ({error}): limit it from \
@@ -82,18 +82,18 @@ impl Target<'_> {
 #[derive(Debug)]
 pub struct Ways {
     /// The one by which the programs behind the interface send.
-    pub there: Place,
-    back: Option<Place>,
+    pub there: NetnsInterface,
+    back: Option<NetnsInterface>,
 }
 
 impl Ways {
     /// Both of them.
-    pub fn ends(&self) -> impl Iterator<Item = &Place> {
+    pub fn ends(&self) -> impl Iterator<Item = &NetnsInterface> {
         std::iter::once(&self.there).chain(&self.back)
     }
 
     /// The one by which is sent to them; `asked` is what somebody wrote who wants it.
-    pub fn back(&self, target: Target, asked: &str) -> Result<&Place, Failure> {
+    pub fn back(&self, target: LimitTarget, asked: &str) -> Result<&NetnsInterface, Failure> {
         self.back.as_ref().ok_or_else(|| {
             Failure::usage(format!(
                 "{asked} is for a pair: what is sent to {} passes no queue of it that could hold",
@@ -106,11 +106,11 @@ impl Ways {
     /// same, and none that is to be.
     pub fn default_name(
         &self,
-        target: Target,
-        named: &[(Place, String)],
+        target: LimitTarget,
+        named: &[(NetnsInterface, String)],
         is_wanted: impl Fn(&str) -> bool,
     ) -> String {
-        let is_of_ours = |place: &Place| self.ends().any(|end| end.is(place));
+        let is_of_ours = |place: &NetnsInterface| self.ends().any(|end| end.is(place));
         if let Some((_, name)) = named.iter().find(|(place, _)| is_of_ours(place)) {
             return name.clone();
         }

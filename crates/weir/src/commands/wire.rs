@@ -24,7 +24,7 @@ use crate::{Failure, Outcome, text};
   weir set veth-a --rate 100mbit            change the limit under traffic
 
 `weir wire --help` explains classes files.", after_long_help = include_str!("wire-help.txt"))]
-pub struct Arguments {
+pub struct WireArguments {
     /// The interface that packets enter by in the first direction
     #[arg(value_name = "A")]
     first: String,
@@ -138,8 +138,8 @@ fn list(numbers: &[usize]) -> String {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
-    let Arguments { first, second, limit, rate_back, name, machine } = arguments;
+pub fn run(arguments: &WireArguments) -> Outcome {
+    let WireArguments { first, second, limit, rate_back, name, machine } = arguments;
     if first == second {
         return Err(Failure::usage(format!("a wire joins two interfaces, and both are {first}")));
     }

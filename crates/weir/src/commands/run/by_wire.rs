@@ -18,7 +18,7 @@ use weir_run::datapath::{DatapathConfig, wire_plan};
 use weir_run::guardian::Guardian;
 use weir_run::stats::{ClassStats, Snapshot};
 
-use super::Arguments;
+use super::RunArguments;
 use super::gate::{self, GateKeeper};
 use super::rest::Remainder;
 use super::way::{Blind, HEARD, RunNetwork, Totals};
@@ -50,11 +50,11 @@ pub struct ByWire {
 impl Prepared {
     /// Reads and checks everything that a wire would need.
     pub fn new(
-        arguments: &Arguments,
+        arguments: &RunArguments,
         name: &str,
         file: Option<&(String, String)>,
     ) -> Result<Prepared, Failure> {
-        let Arguments { rate, rate_back, burst, queue, machine, .. } = arguments;
+        let RunArguments { rate, rate_back, burst, queue, machine, .. } = arguments;
         let (memory_bytes, cores) = machine.check(2)?;
         let limits = [
             text::limits(Some(*rate), *burst, *queue)?,

@@ -10,7 +10,7 @@ use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::memory::Memory;
 use weir_port::limit::record::Direction;
 use weir_port::limit::reshape::ClassesAsked;
-use weir_port::limit::{self, Asked, Place};
+use weir_port::limit::{self, Asked, NetnsInterface};
 use weir_port::link::Link;
 use weir_port::monitor::{LinkEvent, Monitor};
 use weir_port::netns::NetNs;
@@ -22,7 +22,7 @@ use weir_run::guardian::Guardian;
 use weir_run::limits::burst_bytes_default;
 use weir_run::watcher::News;
 
-use super::Arguments;
+use super::RunArguments;
 use super::gate::{self, GateKeeper};
 use super::rest::Remainder;
 use super::way::{Blind, HEARD, RunNetwork, Totals};
@@ -54,7 +54,7 @@ pub enum Opened {
 /// Makes the network and limits it.
 pub fn open(
     mut guardian: Guardian,
-    arguments: &Arguments,
+    arguments: &RunArguments,
     name: &str,
     classes: Option<&Classes>,
 ) -> Result<Opened, Failure> {
@@ -90,11 +90,11 @@ pub fn open(
 /// Nobody else knows of the ends yet, so nobody is in the way.
 fn limit_both(
     ends: &Limited,
-    arguments: &Arguments,
+    arguments: &RunArguments,
     name: &str,
     classes: Option<&ClassesAsked>,
 ) -> weir_port::Result<()> {
-    let Arguments { rate, rate_back, burst, .. } = arguments;
+    let RunArguments { rate, rate_back, burst, .. } = arguments;
     let back = rate_back.unwrap_or(*rate);
     for (place, direction, rate) in
         [(&ends.program, Direction::There, *rate), (&ends.host, Direction::Back, back)]
@@ -116,7 +116,7 @@ impl InPlace {
         Ok((gate, memory, dropped_by_devices(ends)))
     }
 
-    fn traffic(place: &Place) -> Option<QueueTraffic> {
+    fn traffic(place: &NetnsInterface) -> Option<QueueTraffic> {
         limit::traffic(place).ok().flatten()
     }
 }
@@ -147,7 +147,7 @@ fn watch_interface(guarded: &Guarded, ifindex: u32, name: &str) -> Result<(), Fa
 
 /// What was dropped between the two ends, behind either queue.
 fn dropped_by_devices(ends: &Limited) -> u64 {
-    let dropped = |place: &Place| {
+    let dropped = |place: &NetnsInterface| {
         let link = place.netns.run(|| Link::by_index(place.link.ifindex));
         link.map_or(0, |link| link.tx_dropped)
     };
@@ -211,9 +211,9 @@ impl RunNetwork for InPlace {
     }
 }
 
-fn seen(place: &Place) -> Option<LimitInPlace> {
+fn seen(place: &NetnsInterface) -> Option<LimitInPlace> {
     let netns = place.netns.try_clone().ok()?;
-    find::seen_at(Place { netns, link: place.link.clone() }).ok().flatten()
+    find::seen_at(NetnsInterface { netns, link: place.link.clone() }).ok().flatten()
 }
 
 /// By the queues' rules, and by the devices.

@@ -7,7 +7,7 @@ use weir_run::books::Amount;
 use weir_run::classes::{self, Classes};
 
 use super::rest::Remainder;
-use super::{Arguments, by_wire, in_place};
+use super::{RunArguments, by_wire, in_place};
 use crate::commands::drops::DropsByReason;
 use crate::guarded::{self, Guarded, Namespaces};
 use crate::{Failure, output, text};
@@ -56,7 +56,7 @@ pub struct Totals {
 }
 
 /// Makes the network: limited in place if that can be, and by a wire otherwise, which is said.
-pub fn open(arguments: &Arguments, name: &str) -> Result<Box<dyn RunNetwork>, Failure> {
+pub fn open(arguments: &RunArguments, name: &str) -> Result<Box<dyn RunNetwork>, Failure> {
     text::check_queue(arguments.queue, arguments.classes.is_some())?;
     let file = arguments.classes.as_deref().map(text::classes_file).transpose()?;
     // A wire can do all, so what is wrong for one is wrong.
@@ -86,7 +86,7 @@ fn classes_in_place(file: Option<&(String, String)>) -> Result<Option<Classes>, 
 }
 
 /// Whether the kernel's own queue can do what is asked for; if not, why.
-pub fn can_limit_in_place(arguments: &Arguments) -> Result<(), String> {
+pub fn can_limit_in_place(arguments: &RunArguments) -> Result<(), String> {
     match arguments.queue.map(|_| "--queue").or(arguments.machine.first_given()) {
         Some(option) => Err(format!("{option} is not for a limit in place")),
         None => Ok(()),
