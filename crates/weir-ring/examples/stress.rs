@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use weir_ring::doorbell::DoorbellCounts;
 use weir_ring::handoff::{Inbox, InboxSize, Outlet, Source, inbox};
-use weir_ring::inject::{Injector, Refused};
+use weir_ring::inject::{Injector, PushError};
 use weir_ring::memory::{Frame, FrameMemory};
 use weir_ring::pool::Pool;
 use weir_ring::preempt;
@@ -84,7 +84,7 @@ impl Way {
             Way::Injector(injector, stage) => {
                 // A batch of one goes by the other interface, which has steps of its own.
                 if stage.len() == 1 {
-                    let Err(Refused::Full(frame) | Refused::Abandoned(frame)) =
+                    let Err(PushError::Full(frame) | PushError::Abandoned(frame)) =
                         injector.push(stage.remove(0))
                     else {
                         return;

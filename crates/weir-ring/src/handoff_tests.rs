@@ -62,7 +62,7 @@ fn a_dead_worker_is_seen_and_nothing_it_held_is_lost() {
     drop(inbox);
     assert_eq!(outlet.flush(), Err(Abandoned));
     assert_eq!(std::iter::from_fn(|| outlet.take_back()).collect::<Vec<_>>(), [6, 7, 8]);
-    assert_eq!(injector.push(1), Err(inject::Refused::Abandoned(1)));
+    assert_eq!(injector.push(1), Err(inject::PushError::Abandoned(1)));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_full_injection_ring_gives_the_element_back() {
     let (mut inbox, _outlets) = small(0);
     let injector = inbox.injector();
     (0..16).for_each(|number| injector.push(number).unwrap());
-    assert_eq!(injector.push(16), Err(inject::Refused::Full(16)));
+    assert_eq!(injector.push(16), Err(inject::PushError::Full(16)));
     assert_eq!(inbox.drain(|_, _| ()), 16);
     injector.push(17).unwrap();
 }

@@ -24,7 +24,7 @@ use crate::sync::{Arc, Line};
 
 /// Why an element was not taken; it comes back.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Refused<T> {
+pub enum PushError<T> {
     /// There is no room now.
     Full(T),
     /// The worker has gone, and there never will be.
@@ -78,11 +78,11 @@ impl<T: Send> Injector<T> {
     ///
     /// # Errors
     /// The item, if there is no room or no worker.
-    pub fn push(&self, item: T) -> Result<(), Refused<T>> {
+    pub fn push(&self, item: T) -> Result<(), PushError<T>> {
         if self.is_abandoned() {
-            return Err(Refused::Abandoned(item));
+            return Err(PushError::Abandoned(item));
         }
-        let Some((index, _)) = self.reserve(1) else { return Err(Refused::Full(item)) };
+        let Some((index, _)) = self.reserve(1) else { return Err(PushError::Full(item)) };
         let item = std::mem::ManuallyDrop::new(item);
         // SAFETY: the slot is reserved for us, and empty by A5; `item` is not dropped here.
         unsafe { self.shared.slots.fill(index, &*item, 1) };

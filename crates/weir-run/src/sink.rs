@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use weir_core::account::Account;
 use weir_core::dispatch::handlers::Handlers;
-use weir_core::dispatch::netstat::{Snapshot, WorkstreamRow};
+use weir_core::dispatch::netstat::{NetstatTables, WorkstreamRow};
 use weir_core::dispatch::settings::Configuration;
 use weir_core::drops::{Count, DropCounts};
 use weir_path::frames::Frames;
@@ -45,7 +45,7 @@ use weir_port::undo::Keeper;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, sys};
 use weir_ring::handoff;
-use weir_ring::inject::{Injector, Refused};
+use weir_ring::inject::{Injector, PushError};
 use weir_ring::loans::Loans;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
@@ -112,7 +112,7 @@ pub struct Summary {
     /// Worker by worker.
     pub workers: Vec<WorkerSummary>,
     /// netisr's tables.
-    pub tables: Snapshot,
+    pub tables: NetstatTables,
     /// What came, and what became of it.
     pub account: Account,
     /// What is inside, counted in the queues themselves.
@@ -338,7 +338,7 @@ impl Watched<'_> {
         for (injector, pollers) in self.injectors.iter().zip(pollers) {
             let mut message = Message::Pollers(pollers);
             // One that has no room has words to take first; one that is gone has ended, which the caller finds.
-            while let Err(Refused::Full(back)) = injector.push(message) {
+            while let Err(PushError::Full(back)) = injector.push(message) {
                 message = back;
                 thread::sleep(LOOK);
             }
@@ -419,7 +419,7 @@ fn summarise(configuration: &Configuration, queues: usize, cores: &[usize], ende
     account.dropped = dropped;
     let rows = workers.iter().flat_map(|worker| worker.rows.clone()).collect();
     Summary {
-        tables: Snapshot::new(configuration, rows),
+        tables: NetstatTables::new(configuration, rows),
         sequences: sequences.expect("there is a worker"),
         workers,
         account,

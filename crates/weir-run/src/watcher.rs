@@ -3,7 +3,7 @@
 //! ```text
 //! heard of a change, or a second has passed, or somebody asks
 //!      -> look at two ends a pair -> ledger: what was dropped, and by which event     (watcher/ledger.rs)
-//!                                 -> verdict: follow, put right, or end it            (watcher/verdict.rs)
+//!                                 -> remedy: follow, put right, or end it            (watcher/remedy.rs)
 //! ```
 //!
 //! Rule: what can be put right is, and is said; what cannot ends the datapath in one sentence. The kernel's messages only tell when to look,
@@ -22,7 +22,7 @@ mod coming;
 mod eye;
 pub mod ledger;
 mod mending;
-mod verdict;
+mod remedy;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,8 +38,8 @@ use weir_port::{Doing, confinement, sending, sys};
 use self::coming::Missing;
 use self::eye::Request;
 pub use self::eye::{Device, Devices, Eye, Lens};
-use self::ledger::{Drops, Event, Ledger};
-use self::verdict::Verdict;
+use self::ledger::{Drops, InterfaceEvent, Ledger};
+use self::remedy::Remedy;
 use crate::clock::now_ns;
 use crate::crew::Crew;
 use crate::datapath::{Kind, Opener};
@@ -204,7 +204,7 @@ impl Watcher {
                     _ => {}
                 }
                 if matches!((before, state), (State::Up, State::Down | State::NoCarrier)) {
-                    self.ledger.note(Event::Down, self.waiting(2 * pair + SENDER), now_ns());
+                    self.ledger.note(InterfaceEvent::Down, self.waiting(2 * pair + SENDER), now_ns());
                 }
                 let name = self.pairs[pair].as_ref().map(|known| known.port.name.clone());
                 (self.tell)(News::Interface(name.unwrap_or_default(), state));
@@ -283,31 +283,31 @@ impl Watcher {
         let has_moved = !Arc::ptr_eq(&place, &known.sender_netns);
         let is_first = known.doorbell.is_first(&sender.egress_programs);
         let kind = self.crew.kind();
-        let verdicts = [
-            verdict::of_port(kind, &known.port, port),
-            verdict::of_sender(kind, &known.sender, sender, is_first),
+        let remedies = [
+            remedy::of_port(kind, &known.port, port),
+            remedy::of_sender(kind, &known.sender, sender, is_first),
         ];
-        Some(Finding { pair, place, has_moved, verdicts })
+        Some(Finding { pair, place, has_moved, remedies })
     }
 
     /// Notes what has happened, before what was dropped is booked. A move explains all that comes with it.
     fn note(&mut self, finding: &Finding, waiting: &[u64]) {
-        let Finding { pair, has_moved, verdicts, .. } = finding;
+        let Finding { pair, has_moved, remedies, .. } = finding;
         let now = now_ns();
         if *has_moved {
-            return self.ledger.note(Event::Moved, waiting[2 * pair + SENDER], now);
+            return self.ledger.note(InterfaceEvent::Moved, waiting[2 * pair + SENDER], now);
         }
-        for (end, verdicts) in verdicts.iter().enumerate() {
-            for verdict in verdicts {
-                match verdict {
-                    Verdict::Follow(event, _) => self.ledger.note(*event, 0, now),
-                    Verdict::FillChecksums => self.ledger.note(Event::ChecksumOffload, 0, now),
-                    Verdict::TagFrames => self.ledger.note(Event::TagInsertion, 0, now),
-                    Verdict::PutProgramFirst => self.ledger.note(Event::ProgramBefore, 0, now),
-                    Verdict::PutQueueBack => {
-                        self.ledger.note(Event::QueueReplaced, waiting[2 * pair + end], now);
+        for (end, remedies) in remedies.iter().enumerate() {
+            for remedy in remedies {
+                match remedy {
+                    Remedy::Follow(event, _) => self.ledger.note(*event, 0, now),
+                    Remedy::FillChecksums => self.ledger.note(InterfaceEvent::ChecksumOffload, 0, now),
+                    Remedy::TagFrames => self.ledger.note(InterfaceEvent::TagInsertion, 0, now),
+                    Remedy::PutProgramFirst => self.ledger.note(InterfaceEvent::ProgramBefore, 0, now),
+                    Remedy::PutQueueBack => {
+                        self.ledger.note(InterfaceEvent::QueueReplaced, waiting[2 * pair + end], now);
                     }
-                    Verdict::End(_) => {}
+                    Remedy::End(_) => {}
                 }
             }
         }
@@ -328,7 +328,7 @@ impl Watcher {
 
     /// Does what is to be done about a pair.
     fn act(&mut self, finding: Finding, records: &Records) -> weir_port::Result<()> {
-        let Finding { pair, place, has_moved, verdicts } = finding;
+        let Finding { pair, place, has_moved, remedies } = finding;
         let (Some(port), Some(sender)) = (&self.views[2 * pair], &self.views[2 * pair + SENDER]) else {
             return Ok(());
         };
@@ -345,19 +345,19 @@ impl Watcher {
             ));
         }
         let home = NetNs::current()?;
-        for (end, (netns, verdicts)) in [&home, &*place].into_iter().zip(verdicts).enumerate() {
+        for (end, (netns, remedies)) in [&home, &*place].into_iter().zip(remedies).enumerate() {
             let is_arranged = has_moved && end == SENDER;
-            for verdict in verdicts {
-                match verdict {
-                    Verdict::Follow(_, text) => {
+            for remedy in remedies {
+                match remedy {
+                    Remedy::Follow(_, text) => {
                         is_news = true;
                         said.push(text);
                     }
-                    Verdict::End(why) => {
+                    Remedy::End(why) => {
                         self.end(why);
                         return Ok(());
                     }
-                    Verdict::PutProgramFirst => {
+                    Remedy::PutProgramFirst => {
                         said.push(mending::put_first(&doorbell, netns, &views[end])?);
                     }
                     _ if is_arranged => {}
@@ -413,7 +413,7 @@ struct Finding {
     /// Whether that is another place than before.
     has_moved: bool,
     /// Of the port, and of its other end.
-    verdicts: [Vec<Verdict>; 2],
+    remedies: [Vec<Remedy>; 2],
 }
 
 /// Whoever panicked with it had nothing half done.

@@ -110,10 +110,10 @@ pub struct Mailbox {
 
 impl Mailbox {
     /// A mailbox and the worker's end of it.
-    pub fn new() -> io::Result<(Mailbox, Inbox)> {
+    pub fn new() -> io::Result<(Mailbox, Requests)> {
         let (requests, inbox) = channel();
         let event = Arc::new(sys::eventfd()?);
-        Ok((Mailbox { requests, event: Arc::clone(&event) }, Inbox { requests: inbox, event }))
+        Ok((Mailbox { requests, event: Arc::clone(&event) }, Requests { requests: inbox, event }))
     }
 
     /// Sends a request; false if the worker has ended.
@@ -125,13 +125,13 @@ impl Mailbox {
 }
 
 /// The worker's end of its mailbox.
-pub struct Inbox {
+pub struct Requests {
     requests: Receiver<Request>,
     event: Arc<OwnedFd>,
 }
 
 #[cfg(test)]
-impl Inbox {
+impl Requests {
     /// Waits for the next request.
     pub fn next(&self) -> Option<Request> {
         self.requests.recv().ok()
@@ -149,7 +149,7 @@ pub struct Ended {
 }
 
 /// Runs a part of a datapath on this thread until it is told to stop or the kernel fails it.
-pub fn run(mut part: Part, bell: &Bell, inbox: &Inbox, core: usize) -> io::Result<Ended> {
+pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize) -> io::Result<Ended> {
     pin(core)?;
     precise_sleep();
     prefer();
@@ -201,7 +201,7 @@ enum Order {
     Fail(String),
 }
 
-fn answer(part: &mut Part, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order {
+fn answer(part: &mut Part, inbox: &Requests, stats: WorkerStats, now: u64) -> Order {
     while let Ok(request) = inbox.requests.try_recv() {
         // Whoever asked may have gone; then nobody misses the answer.
         match request {
@@ -238,7 +238,7 @@ fn answer(part: &mut Part, inbox: &Inbox, stats: WorkerStats, now: u64) -> Order
 
 fn sleep(
     bell: &Bell,
-    inbox: &Inbox,
+    inbox: &Requests,
     kicked: Option<BorrowedFd<'_>>,
     until_ns: Option<u64>,
 ) -> io::Result<()> {

@@ -125,7 +125,7 @@ impl WorkstreamStats {
 }
 
 /// The three tables of `netstat -Q`, on a machine with so many CPUs.
-pub fn tables(workstreams: &[WorkstreamStats], cpus: usize) -> netstat::Snapshot {
+pub fn tables(workstreams: &[WorkstreamStats], cpus: usize) -> netstat::NetstatTables {
     let protocol = |stats: &WorkstreamStats| ProtocolRow {
         name: stats.name.clone(),
         number: ETHER,
@@ -136,7 +136,7 @@ pub fn tables(workstreams: &[WorkstreamStats], cpus: usize) -> netstat::Snapshot
         when_full: WhenFull::Block,
     };
     let limits = || workstreams.iter().map(|stats| stats.qlimit as usize);
-    netstat::Snapshot {
+    netstat::NetstatTables {
         threads: (workstreams.iter().map(|stats| stats.wsid.saturating_add(1)).max().unwrap_or(0), cpus),
         qlimit: (limits().min().unwrap_or(0), limits().max().unwrap_or(0)),
         dispatch: Mode::Direct,

@@ -17,7 +17,7 @@ use super::settings::Configuration;
 
 /// Everything the tables show.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct NetstatTables {
     /// Workers running, and the most there may be.
     pub threads: (usize, usize),
     /// `defaultqlimit` and `maxqlimit`.
@@ -83,7 +83,7 @@ pub struct WorkstreamRow {
 }
 
 /// All three tables.
-impl fmt::Display for Snapshot {
+impl fmt::Display for NetstatTables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.configuration(f)?;
         self.protocols(f)?;
@@ -91,9 +91,9 @@ impl fmt::Display for Snapshot {
     }
 }
 
-impl Snapshot {
+impl NetstatTables {
     /// The tables of `configuration`, with the rows of its workstreams.
-    pub fn new(configuration: &Configuration, workstreams: Vec<WorkstreamRow>) -> Snapshot {
+    pub fn new(configuration: &Configuration, workstreams: Vec<WorkstreamRow>) -> NetstatTables {
         let protocols = configuration.registry.ids().map(|id| {
             let registered = configuration.registry.get(id);
             let protocol = &registered.protocol;
@@ -107,7 +107,7 @@ impl Snapshot {
                 when_full: protocol.when_full,
             }
         });
-        Snapshot {
+        NetstatTables {
             threads: (configuration.workers, configuration.workers_max),
             qlimit: (configuration.defaultqlimit, configuration.maxqlimit),
             dispatch: configuration.dispatch,
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     /// The state behind the IPsec report's first table, with what this path adds.
-    fn seed() -> Snapshot {
+    fn seed() -> NetstatTables {
         let protocol = |name: &str, number, qlimit, policy, mode| ProtocolRow {
             name: name.into(),
             number,
@@ -207,7 +207,7 @@ mod tests {
             handled,
             ..WorkstreamRow::default()
         };
-        Snapshot {
+        NetstatTables {
             threads: (1, 1),
             qlimit: (256, 10240),
             dispatch: Mode::Direct,
@@ -261,7 +261,7 @@ WSID CPU   Name     Len WMark   Disp'd  HDisp'd   QDrops   Queued  Handled     H
         settings.set("dispatch", "hybrid", None).unwrap();
         settings.set("proto.esp.full", "ecn", None).unwrap();
         settings.set("proto.esp.qlimit", "8192", None).unwrap();
-        let snapshot = Snapshot::new(&settings.finish(8).unwrap(), seed().workstreams);
+        let snapshot = NetstatTables::new(&settings.finish(8).unwrap(), seed().workstreams);
         let text = snapshot.to_string();
         let has = |line: &str| assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         has("Thread count                         2            8");

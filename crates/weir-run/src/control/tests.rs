@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::watcher::ledger::Event;
+use crate::watcher::ledger::InterfaceEvent;
 
 /// What a wire of version 1 answered to `"stat"`, as it was recorded.
 const ANSWER_1: &str = include_str!("answer-1.json");
@@ -57,7 +57,7 @@ fn told(answer: &Value) -> Result<Snapshot, String> {
 fn names_of_a_later_version_are_kept_as_they_are() {
     let snapshot = told(&later("later")).unwrap();
     let wire = &snapshot.wires[0];
-    assert_eq!(wire.events.keys().collect::<Vec<_>>(), [Event::Down.name(), "meteor"]);
+    assert_eq!(wire.events.keys().collect::<Vec<_>>(), [InterfaceEvent::Down.name(), "meteor"]);
     assert_eq!((wire.events["meteor"].times, wire.events["meteor"].dropped), (1, 7));
     assert_eq!(wire.classes[0].books.dropped["solar-wind"].packets, 5);
     assert_eq!(

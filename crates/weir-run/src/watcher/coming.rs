@@ -19,7 +19,7 @@ use weir_port::netns::NetNs;
 use weir_port::undo::Undo;
 use weir_port::view::Pair;
 
-use super::ledger::Event;
+use super::ledger::InterfaceEvent;
 use super::{News, Records, SENDER, Watcher, locked};
 use crate::clock::now_ns;
 
@@ -77,7 +77,7 @@ impl Watcher {
     /// Has the worker of a port let it go, and puts back what was changed for it, also where it is now.
     fn close(&mut self, port: usize, elsewhere: Option<(u64, u32)>, records: &Records) {
         let waiting = self.waiting(2 * port + SENDER);
-        self.ledger.note(Event::Gone, waiting, now_ns());
+        self.ledger.note(InterfaceEvent::Gone, waiting, now_ns());
         self.crew.close_port(port);
         let Some(Pair { port: link, sender_netns, sender, .. }) = self.pairs[port].take() else { return };
         for device in [2 * port, 2 * port + SENDER] {
@@ -133,7 +133,7 @@ impl Watcher {
                 let is_now = LinkEvent::now(pair.port.ifindex);
                 self.pairs[port] = Some(pair);
                 self.missing.remove(&port);
-                self.ledger.note(Event::Gone, 0, now_ns());
+                self.ledger.note(InterfaceEvent::Gone, 0, now_ns());
                 self.say(format!("interface {name} is there, and a port"));
                 // It may have gone down meanwhile, or away.
                 self.hear(Some(is_now.into_iter().collect()), records);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use weir_port::monitor::State;
 use weir_port::sys;
 
-use super::ledger::{Counts, Event, EventStats};
+use super::ledger::{Counts, EventStats, InterfaceEvent};
 
 /// How long whoever asks waits for a look before it is told of the last one.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub struct Devices {
     /// By port: itself, and its other end; none before the first look.
     pub pairs: Vec<[Device; 2]>,
     /// What happened to them.
-    pub events: BTreeMap<Event, EventStats>,
+    pub events: BTreeMap<InterfaceEvent, EventStats>,
 }
 
 /// What a watcher is asked.

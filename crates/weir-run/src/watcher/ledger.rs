@@ -20,7 +20,7 @@ pub const SETTLE_NS: u64 = 500_000_000;
 
 /// What happens to interfaces while a wire is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Event {
+pub enum InterfaceEvent {
     /// One was down, or its other end.
     Down,
     /// Its queue was replaced or removed.
@@ -41,19 +41,19 @@ pub enum Event {
     Gone,
 }
 
-impl Event {
+impl InterfaceEvent {
     /// Its name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
-            Event::Down => "down",
-            Event::QueueReplaced => "queue-replaced",
-            Event::ChecksumOffload => "checksum-offload",
-            Event::TagInsertion => "tag-insertion",
-            Event::ProgramBefore => "program-before",
-            Event::Mtu => "mtu",
-            Event::Renamed => "renamed",
-            Event::Moved => "moved",
-            Event::Gone => "gone",
+            InterfaceEvent::Down => "down",
+            InterfaceEvent::QueueReplaced => "queue-replaced",
+            InterfaceEvent::ChecksumOffload => "checksum-offload",
+            InterfaceEvent::TagInsertion => "tag-insertion",
+            InterfaceEvent::ProgramBefore => "program-before",
+            InterfaceEvent::Mtu => "mtu",
+            InterfaceEvent::Renamed => "renamed",
+            InterfaceEvent::Moved => "moved",
+            InterfaceEvent::Gone => "gone",
         }
     }
 }
@@ -110,9 +110,9 @@ pub struct Counts {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     counts: Vec<Counts>,
-    events: BTreeMap<Event, EventStats>,
+    events: BTreeMap<InterfaceEvent, EventStats>,
     /// The event that is not over, and when it will be.
-    open: Option<(Event, u64)>,
+    open: Option<(InterfaceEvent, u64)>,
 }
 
 impl Ledger {
@@ -122,7 +122,7 @@ impl Ledger {
     }
 
     /// Notes that something happened; `waiting` packets were lost with a queue at most. To be told before the look that saw it.
-    pub fn note(&mut self, event: Event, waiting: u64, now_ns: u64) {
+    pub fn note(&mut self, event: InterfaceEvent, waiting: u64, now_ns: u64) {
         let stats = self.events.entry(event).or_default();
         stats.times += 1;
         stats.waiting += waiting;
@@ -137,7 +137,7 @@ impl Ledger {
     /// Takes what the counters of each device show now; of one that could not be looked at, nothing. `is_well` says whether all are up.
     pub fn look(&mut self, seen: &[Option<Drops>], is_well: bool, now_ns: u64) {
         if !is_well {
-            let event = self.open.map_or(Event::Down, |(event, _)| event);
+            let event = self.open.map_or(InterfaceEvent::Down, |(event, _)| event);
             self.events.entry(event).or_default();
             self.open = Some((event, now_ns + SETTLE_NS));
         }
@@ -167,7 +167,7 @@ impl Ledger {
     }
 
     /// The events so far.
-    pub fn events(&self) -> &BTreeMap<Event, EventStats> {
+    pub fn events(&self) -> &BTreeMap<InterfaceEvent, EventStats> {
         &self.events
     }
 }
@@ -195,7 +195,7 @@ mod tests {
     fn an_event_explains_what_was_dropped_up_to_its_end() {
         let mut ledger = Ledger::new(1);
         ledger.look(&tx(0), true, 0);
-        ledger.note(Event::Down, 0, S);
+        ledger.note(InterfaceEvent::Down, 0, S);
         ledger.look(&tx(5), false, S);
         ledger.look(&tx(25), false, 2 * S);
         // Up again, but only just.
@@ -203,7 +203,7 @@ mod tests {
         ledger.look(&tx(28), true, 2 * S + SETTLE_NS);
         assert!(!ledger.is_open());
         ledger.look(&tx(29), true, 3 * S);
-        assert_eq!(ledger.events()[&Event::Down], EventStats { times: 1, dropped: 28, waiting: 0 });
+        assert_eq!(ledger.events()[&InterfaceEvent::Down], EventStats { times: 1, dropped: 28, waiting: 0 });
         assert_eq!(ledger.counts(0).unexplained.tx, 1, "the last one alone");
         assert_eq!(ledger.counts(0).dropped.tx, 29);
     }
@@ -213,9 +213,12 @@ mod tests {
         let queue = |queue| [Some(Drops { queue, ..Drops::default() })];
         let mut ledger = Ledger::new(1);
         ledger.look(&queue(10), true, 0);
-        ledger.note(Event::QueueReplaced, 64, S);
+        ledger.note(InterfaceEvent::QueueReplaced, 64, S);
         ledger.look(&queue(4), true, S);
-        assert_eq!(ledger.events()[&Event::QueueReplaced], EventStats { times: 1, dropped: 4, waiting: 64 });
+        assert_eq!(
+            ledger.events()[&InterfaceEvent::QueueReplaced],
+            EventStats { times: 1, dropped: 4, waiting: 64 }
+        );
         assert_eq!(ledger.counts(0).unexplained, Drops::default());
     }
 
@@ -225,7 +228,7 @@ mod tests {
         ledger.look(&tx(0), true, 0);
         ledger.look(&[None], false, S);
         ledger.look(&tx(7), true, S + 1);
-        assert_eq!(ledger.events()[&Event::Down].dropped, 7);
+        assert_eq!(ledger.events()[&InterfaceEvent::Down].dropped, 7);
     }
 
     #[test]
@@ -233,12 +236,12 @@ mod tests {
         let mut ledger = Ledger::new(6);
         let seen = |tx| vec![Some(Drops { tx, ..Drops::default() }); 6];
         ledger.look(&seen(0), true, 0);
-        ledger.note(Event::Down, 0, S);
+        ledger.note(InterfaceEvent::Down, 0, S);
         ledger.look(&seen(1), false, S);
         let mut last = seen(1);
         last[5] = Some(Drops { tx: 4, ..Drops::default() });
         ledger.look(&last, true, 2 * S);
-        assert_eq!(ledger.events()[&Event::Down].dropped, 6 + 3);
+        assert_eq!(ledger.events()[&InterfaceEvent::Down].dropped, 6 + 3);
         last[2] = Some(Drops { tx: 3, ..Drops::default() });
         ledger.look(&last, true, 3 * S);
         let unexplained = (0..6).map(|device| ledger.counts(device).unexplained.tx).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Putting right what a verdict says, at an end of a pair, and how it is said.
+//! Putting right what a remedy says, at an end of a pair, and how it is said.
 //!
 //! Owner: none; the watcher's thread calls. Limits: what waited in a queue that was replaced is lost before anybody looks.
 
@@ -8,31 +8,31 @@ use weir_port::netns::NetNs;
 use weir_port::view::View;
 use weir_port::{Doing, ethtool, features, qdisc};
 
-use super::verdict::Verdict;
+use super::remedy::Remedy;
 use crate::datapath::Kind;
 
 /// Does what can be done about an interface of `netns` by its settings alone; what is said of it, if it is any of that.
 pub(super) fn put_right(
-    verdict: &Verdict,
+    remedy: &Remedy,
     kind: Kind,
     netns: &NetNs,
     seen: &View,
 ) -> weir_port::Result<Option<String>> {
     let (link, noun) = (&seen.link, kind.noun());
-    Ok(match verdict {
-        Verdict::FillChecksums => {
+    Ok(match remedy {
+        Remedy::FillChecksums => {
             netns.run(|| ethtool::set_tx_checksum(&link.name, false))?;
             Some(checksums_filled(noun, link))
         }
-        Verdict::TagFrames => {
+        Remedy::TagFrames => {
             netns.run(|| features::switch(link.ifindex, &seen.tag_insertions, false))?;
             Some(frames_tagged(noun, link))
         }
-        Verdict::PutQueueBack => {
+        Remedy::PutQueueBack => {
             netns.run(|| qdisc::install(link))?;
             Some(queue_put_back(link, &seen.queue.kind))
         }
-        Verdict::Follow(..) | Verdict::PutProgramFirst | Verdict::End(_) => None,
+        Remedy::Follow(..) | Remedy::PutProgramFirst | Remedy::End(_) => None,
     })
 }
 

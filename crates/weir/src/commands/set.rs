@@ -15,7 +15,7 @@ use weir_run::limits::SetLimits;
 use weir_run::nearest::{and, did_you_mean, or};
 use weir_run::stats::{ClassStats, Snapshot};
 
-use super::wire::LimitArguments;
+use super::wire::RateArguments;
 use crate::{Failure, Outcome, names, output, text};
 
 /// Change the limits of a wire or a topology that is up, or of a limit in place; nothing is lost and nothing reordered.
@@ -39,7 +39,7 @@ pub struct SetArguments {
     #[arg(long, value_name = "IFACE")]
     port: Option<String>,
     #[command(flatten)]
-    limit: LimitArguments,
+    limit: RateArguments,
     /// The new limit of the direction back; without it --rate is for both
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,

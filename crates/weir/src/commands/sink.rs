@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use weir_core::dispatch::handlers;
-use weir_core::dispatch::netstat::{Snapshot, WorkstreamRow};
+use weir_core::dispatch::netstat::{NetstatTables, WorkstreamRow};
 use weir_core::dispatch::protocol::Mode;
 use weir_core::dispatch::settings::{Configuration, SettingError, Settings, pair};
 use weir_core::steer::rss::WORKERS_MAX;
@@ -255,7 +255,7 @@ fn summary_json(summary: &Summary, seen: &SequenceCounts, times: Times) -> Value
 }
 
 /// netisr's three tables.
-fn tables_json(tables: &Snapshot) -> Value {
+fn tables_json(tables: &NetstatTables) -> Value {
     let protocols = tables.protocols.iter().map(|row| {
         json!({
             "name": row.name,

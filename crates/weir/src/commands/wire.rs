@@ -32,7 +32,7 @@ pub struct WireArguments {
     #[arg(value_name = "B")]
     second: String,
     #[command(flatten)]
-    limit: LimitArguments,
+    limit: RateArguments,
     /// Limit from B to A, if it is another than from A to B
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,
@@ -45,7 +45,7 @@ pub struct WireArguments {
 
 /// The options of a limit, which several commands take.
 #[derive(clap::Args)]
-pub struct LimitArguments {
+pub struct RateArguments {
     /// Limit of each direction in tc's units, such as 200mbit
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     pub rate: Option<Rate>,

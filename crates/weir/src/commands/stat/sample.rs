@@ -3,7 +3,7 @@
 use weir_run::books::{Amount, Books};
 use weir_run::datapath::Kind;
 use weir_run::stats::{ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
-use weir_run::watcher::ledger::{Event, EventStats};
+use weir_run::watcher::ledger::{EventStats, InterfaceEvent};
 use weir_run::workstreams::WorkstreamStats;
 
 const S: u64 = 1_000_000_000;
@@ -44,7 +44,8 @@ pub fn snapshot() -> Snapshot {
     let wa = PortStats { queues: 128, sender_queue_packets: 1_024, ..port("wa", "veth0") };
     let frames = FrameStats { total: 16_384, free: 7_744, lent: 8_328, held: 312 };
     let mut wire = wire("wa", &["wa", "wb"], vec![there, back], frames);
-    wire.events = [(Event::Down.name().into(), EventStats { times: 2, dropped: 17, waiting: 300 })].into();
+    wire.events =
+        [(InterfaceEvent::Down.name().into(), EventStats { times: 2, dropped: 17, waiting: 300 })].into();
     one(Kind::Wire, wire, vec![wa, wb])
 }
 

@@ -1,14 +1,14 @@
 //! What is to be done about an end of a pair that is not as a datapath left it.
 //!
 //! ```text
-//! seen                                            verdict
+//! seen                                            remedy
 //! another name, another MTU                       follow it
 //! checksums or tags left to the device,
 //! another queue, a program before weir's          put it right
 //! other queues, programs taken off, no room       the datapath ends, in a sentence
 //! ```
 //!
-//! Rule: a verdict depends on what was known and what is seen, and on nothing else. Only what a datapath needs is judged.
+//! Rule: a remedy depends on what was known and what is seen, and on nothing else. Only what a datapath needs is judged.
 //!
 //! Owner: none, these are functions; [`crate::watcher`] looks, and does what they say. Limits: what changed and changed back between
 //! two looks is not seen, and leaves nothing to do.
@@ -18,13 +18,13 @@ use weir_port::port::MTU_BYTES_MAX;
 use weir_port::view::View;
 
 use crate::datapath::Kind;
-use crate::watcher::ledger::Event;
+use crate::watcher::ledger::InterfaceEvent;
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Remedy {
     /// Whoever has the port must know what is seen; said like this.
-    Follow(Event, String),
+    Follow(InterfaceEvent, String),
     /// Checksums must be filled in before packets leave.
     FillChecksums,
     /// VLAN tags must be written into the frame.
@@ -38,60 +38,63 @@ pub enum Verdict {
 }
 
 /// Of the end that is a port of this kind of datapath.
-pub fn of_port(kind: Kind, known: &Link, now: &View) -> Vec<Verdict> {
+pub fn of_port(kind: Kind, known: &Link, now: &View) -> Vec<Remedy> {
     let noun = kind.noun();
-    let mut verdicts = follow(known, &now.link);
+    let mut remedies = follow(known, &now.link);
     let name = &now.link.name;
     if now.link.rx_queues != known.rx_queues {
-        verdicts.push(queues_changed(noun, name, "receives", known.rx_queues, now.link.rx_queues));
+        remedies.push(queues_changed(noun, name, "receives", known.rx_queues, now.link.rx_queues));
     }
     if now.link.up && now.link.xdp_program.is_none() {
-        verdicts.push(Verdict::End(format!(
+        remedies.push(Remedy::End(format!(
             "somebody took weir's XDP program off {name}: start the {noun} again"
         )));
     }
-    verdicts.extend((!now.queue.is_ours).then_some(Verdict::PutQueueBack));
-    verdicts
+    remedies.extend((!now.queue.is_ours).then_some(Remedy::PutQueueBack));
+    remedies
 }
 
 /// Of the other end, where programs send; `is_first` is whether weir's program runs before all others there.
-pub fn of_sender(kind: Kind, known: &Link, now: &View, is_first: bool) -> Vec<Verdict> {
+pub fn of_sender(kind: Kind, known: &Link, now: &View, is_first: bool) -> Vec<Remedy> {
     let noun = kind.noun();
-    let mut verdicts = follow(known, &now.link);
+    let mut remedies = follow(known, &now.link);
     let name = &now.link.name;
     if now.link.mtu_bytes > MTU_BYTES_MAX {
-        verdicts.push(Verdict::End(format!(
+        remedies.push(Remedy::End(format!(
             "{name} was given an MTU of {}, and weir carries packets of {MTU_BYTES_MAX} bytes at most: `ip link set {name} mtu \
              {MTU_BYTES_MAX}` or less in its namespace, then start the {noun} again",
             now.link.mtu_bytes
         )));
     }
     if now.link.tx_queues != known.tx_queues {
-        verdicts.push(queues_changed(noun, name, "sends", known.tx_queues, now.link.tx_queues));
+        remedies.push(queues_changed(noun, name, "sends", known.tx_queues, now.link.tx_queues));
     }
-    verdicts.extend(now.tx_checksum.then_some(Verdict::FillChecksums));
-    verdicts.extend((!now.tag_insertions.is_empty()).then_some(Verdict::TagFrames));
-    verdicts.extend((!now.queue.is_ours).then_some(Verdict::PutQueueBack));
-    verdicts.extend((!is_first).then_some(Verdict::PutProgramFirst));
-    verdicts
+    remedies.extend(now.tx_checksum.then_some(Remedy::FillChecksums));
+    remedies.extend((!now.tag_insertions.is_empty()).then_some(Remedy::TagFrames));
+    remedies.extend((!now.queue.is_ours).then_some(Remedy::PutQueueBack));
+    remedies.extend((!is_first).then_some(Remedy::PutProgramFirst));
+    remedies
 }
 
-fn follow(known: &Link, now: &Link) -> Vec<Verdict> {
-    let mut verdicts = Vec::new();
+fn follow(known: &Link, now: &Link) -> Vec<Remedy> {
+    let mut remedies = Vec::new();
     if known.name != now.name {
-        verdicts.push(Verdict::Follow(Event::Renamed, format!("{} is called {} now", known.name, now.name)));
+        remedies.push(Remedy::Follow(
+            InterfaceEvent::Renamed,
+            format!("{} is called {} now", known.name, now.name),
+        ));
     }
     if known.mtu_bytes != now.mtu_bytes {
-        verdicts.push(Verdict::Follow(
-            Event::Mtu,
+        remedies.push(Remedy::Follow(
+            InterfaceEvent::Mtu,
             format!("the MTU of {} is {} now, and was {}", now.name, now.mtu_bytes, known.mtu_bytes),
         ));
     }
-    verdicts
+    remedies
 }
 
-fn queues_changed(noun: &str, name: &str, does: &str, before: u32, now: u32) -> Verdict {
-    Verdict::End(format!(
+fn queues_changed(noun: &str, name: &str, does: &str, before: u32, now: u32) -> Remedy {
+    Remedy::End(format!(
         "{name} {does} on {now} queues now, and the {noun} was made for {before}: start it again, or take the change back first \
          (`ethtool -L {name}`)"
     ))
@@ -133,10 +136,10 @@ mod tests {
     fn names_and_mtus_are_followed() {
         let now = view(Link { name: "wan".into(), mtu_bytes: 1400, ..link() });
         let expected = [
-            (Event::Renamed, "eth0 is called wan now"),
-            (Event::Mtu, "the MTU of wan is 1400 now, and was 1500"),
+            (InterfaceEvent::Renamed, "eth0 is called wan now"),
+            (InterfaceEvent::Mtu, "the MTU of wan is 1400 now, and was 1500"),
         ];
-        let expected = expected.map(|(event, text)| Verdict::Follow(event, text.into()));
+        let expected = expected.map(|(event, text)| Remedy::Follow(event, text.into()));
         assert_eq!(of_port(Kind::Wire, &link(), &now), expected);
         assert_eq!(of_sender(Kind::Wire, &link(), &now, true), expected);
     }
@@ -144,12 +147,10 @@ mod tests {
     #[test]
     fn a_large_mtu_ends_the_wire_where_packets_come_from_alone() {
         let now = view(Link { mtu_bytes: 9000, ..link() });
-        assert!(
-            of_port(Kind::Wire, &link(), &now).iter().all(|verdict| matches!(verdict, Verdict::Follow(..)))
-        );
+        assert!(of_port(Kind::Wire, &link(), &now).iter().all(|remedy| matches!(remedy, Remedy::Follow(..))));
         let ends = of_sender(Kind::Wire, &link(), &now, true);
         assert!(
-            matches!(&ends[1], Verdict::End(why) if why.contains("9000") && why.contains("3506")),
+            matches!(&ends[1], Remedy::End(why) if why.contains("9000") && why.contains("3506")),
             "{ends:?}"
         );
     }
@@ -160,10 +161,10 @@ mod tests {
         let now = View { tx_checksum: true, tag_insertions, queue: Root::default(), ..view(link()) };
         assert_eq!(
             of_sender(Kind::Wire, &link(), &now, false),
-            [Verdict::FillChecksums, Verdict::TagFrames, Verdict::PutQueueBack, Verdict::PutProgramFirst]
+            [Remedy::FillChecksums, Remedy::TagFrames, Remedy::PutQueueBack, Remedy::PutProgramFirst]
         );
         // What the wire itself sends has its checksums, and its tags in the frame.
-        assert_eq!(of_port(Kind::Wire, &link(), &now), [Verdict::PutQueueBack]);
+        assert_eq!(of_port(Kind::Wire, &link(), &now), [Remedy::PutQueueBack]);
     }
 
     #[test]
@@ -172,18 +173,18 @@ mod tests {
         assert_eq!(of_port(Kind::Wire, &link(), &fewer), []);
         let ends = of_sender(Kind::Wire, &link(), &fewer, true);
         assert!(
-            matches!(&ends[..], [Verdict::End(why)] if why.contains("eth0 sends on 2 queues")),
+            matches!(&ends[..], [Remedy::End(why)] if why.contains("eth0 sends on 2 queues")),
             "{ends:?}"
         );
         let more = view(Link { rx_queues: 5, ..link() });
         assert_eq!(of_sender(Kind::Wire, &link(), &more, true), []);
-        assert!(matches!(&of_port(Kind::Wire, &link(), &more)[..], [Verdict::End(_)]));
+        assert!(matches!(&of_port(Kind::Wire, &link(), &more)[..], [Remedy::End(_)]));
     }
 
     #[test]
     fn a_program_that_was_taken_off_ends_the_wire() {
         let off = Link { xdp_program: None, ..link() };
-        assert!(matches!(&of_port(Kind::Wire, &link(), &view(off.clone()))[..], [Verdict::End(_)]));
+        assert!(matches!(&of_port(Kind::Wire, &link(), &view(off.clone()))[..], [Remedy::End(_)]));
         assert_eq!(
             of_port(Kind::Wire, &link(), &view(Link { up: false, ..off })),
             [],
