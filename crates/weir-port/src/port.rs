@@ -55,7 +55,7 @@ pub fn owner_of(queue: usize, owners: usize) -> usize {
 /// An interface that packets enter and leave by.
 pub struct Port {
     /// The program that directs packets to the sockets; taken off when dropped. The one at the other end is the pair's.
-    pub(crate) redirect: Option<program::Link>,
+    pub(crate) redirect: Option<program::BpfLink>,
     pub(crate) ownership: Ownership,
     pub(crate) queues: Vec<Queue>,
     /// By queue, as many as packets are transmitted by.

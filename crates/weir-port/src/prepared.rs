@@ -35,7 +35,7 @@ use crate::xsk::umem::Umem;
 
 /// See the head of the file.
 pub struct PreparedPort {
-    redirect: program::Link,
+    redirect: program::BpfLink,
     ownership: Ownership,
     sockets: Vec<XskSocket>,
     pollers: Vec<Poller>,

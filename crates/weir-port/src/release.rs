@@ -47,7 +47,7 @@ pub struct Means {
     pass: io::Result<Program>,
     once: Result<Once>,
     /// Programs that pass everything, until the end.
-    passing: Vec<program::Link>,
+    passing: Vec<program::BpfLink>,
 }
 
 impl Default for Means {
@@ -130,7 +130,7 @@ fn kick(ifindex: u32) -> Result<()> {
     })
 }
 
-fn attach_when_free(program: &Program, ifindex: u32) -> io::Result<Option<program::Link>> {
+fn attach_when_free(program: &Program, ifindex: u32) -> io::Result<Option<program::BpfLink>> {
     for _ in 0..TRIES {
         match program.attach(ifindex) {
             Ok(attached) => return Ok(Some(attached)),

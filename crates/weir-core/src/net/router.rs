@@ -49,7 +49,7 @@ use super::fragment::fit;
 use super::icmp::Fault;
 use super::limit::Limiter;
 use super::near::Near;
-use super::neighbour::{Bounds, NeighbourId, Neighbours, Released, Resolved, State};
+use super::neighbour::{Bounds, NeighbourId, NeighbourState, Neighbours, Released, Resolved};
 use super::outbox::Outbox;
 use super::resolve::link_local;
 use super::route::{Interface, NextHop, RouteTable};
@@ -272,7 +272,7 @@ impl<P: Packet> Router<P> {
     }
 
     /// What is known of a neighbour.
-    pub fn neighbour(&self, interface: u16, address: IpAddr) -> Option<State> {
+    pub fn neighbour(&self, interface: u16, address: IpAddr) -> Option<NeighbourState> {
         self.neighbours.state(Station::new(interface, address))
     }
 

@@ -1,7 +1,7 @@
 //! Ports that vanish while others flood them, and come back.
 
 use weir_core::drops::DropReason;
-use weir_core::net::neighbour::State;
+use weir_core::net::neighbour::NeighbourState;
 
 use super::*;
 
@@ -170,7 +170,7 @@ fn a_router_asks_anew_for_who_is_behind_a_port_that_came_back() {
         let address = "10.0.1.9".parse().unwrap();
         worker.between().stages().find_map(|stage| stage.router()?.neighbour(1, address))
     };
-    assert_eq!(known(&worker), Some(State::Stale));
+    assert_eq!(known(&worker), Some(NeighbourState::Stale));
     worker.take_port(1, 2 * MS).expect("it is here");
     assert_eq!(known(&worker), None);
     worker.end_mut(0).0.port.send(0, routed(1, "10.0.1.9"));
