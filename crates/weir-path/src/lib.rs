@@ -6,7 +6,7 @@
 //! crosses over to another [`worker`] if that has the far end ([`crossing`]; of what is no wire [`departures`] and [`landings`]), and goes
 //! out by an [`exit`]. [`packet`] is what moves, in
 //! the [`frames`] of a worker; [`end`] is all there is at one port; [`worker`] has the pass whose lines are these stations. [`owners`] deals
-//! ports and stages to workers.
+//! ports and stages to workers. [`traffic`] is a port's in memory.
 
 pub mod assembly;
 pub mod backoff;
@@ -31,4 +31,5 @@ pub mod port;
 pub mod shape;
 pub mod shaping;
 pub mod stage;
+pub mod traffic;
 pub mod worker;

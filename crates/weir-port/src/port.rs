@@ -164,17 +164,12 @@ impl Port {
         self.queues[0].poller_name()
     }
 
-    /// Transmits by way of all queues from now on; how many those are.
+    /// Transmits by way of all queues from now on, a packet by that with the number of the receive queue it came in by; how many those are.
     pub fn spread_transmission(&mut self, frames: &Frames) -> usize {
         let (memory, borrower) = (frames.pool.memory(), self.borrower);
         let queues = self.queues.len().min(self.link().tx_queues as usize);
         self.transmissions.resize_with(queues.max(1), || Transmission::new(memory, RINGS.transmit, borrower));
         self.transmissions.len()
-    }
-
-    /// Puts a packet on the transmit ring of a queue; there must be room.
-    pub fn transmit_by(&mut self, queue: usize, packet: PathPacket, frames: &mut Frames) {
-        self.transmissions[queue].put(packet, self.queues[queue].socket_mut(), frames);
     }
 
     /// What the kernel lost at this port.
@@ -236,7 +231,11 @@ impl TransmitRing for Port {
     }
 
     fn put(&mut self, packet: PathPacket, frames: &mut Frames) {
-        self.transmit_by(0, packet, frames);
+        let queue = match self.transmissions.len() {
+            1 => 0,
+            queues => usize::from(packet.meta.queue) % queues,
+        };
+        self.transmissions[queue].put(packet, self.queues[queue].socket_mut(), frames);
     }
 
     fn flush(&mut self, carrier: &mut Carrier, now_ns: u64) -> io::Result<Transmit> {

@@ -3,7 +3,7 @@
 //! A [`datapath`] is ports joined by the path of `weir-path`, under limits or the tree of a [`classes`] file; a wire is the one of two
 //! ports. A [`worker`] is the thread that drives its [`part`] of it, [`idle`] what that thread does with nothing to do. [`crew`] is how everyone else reaches
 //! the workers: [`control`] on a socket, with the numbers of [`stats`] that [`report`] adds up. [`guardian`] puts the machine back
-//! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a datapath needs them. [`sink`] receives on an interface with several workers, and [`path`] is packets
+//! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a datapath needs them. [`sink`] receives on an interface with several workers, [`generate`] sends on one, and [`path`] is packets
 //! that never leave memory.
 
 pub mod books;
@@ -12,6 +12,9 @@ pub mod clock;
 pub mod control;
 pub mod crew;
 pub mod datapath;
+mod drive;
+mod either_port;
+pub mod generate;
 pub mod guardian;
 pub mod idle;
 pub mod limits;
@@ -20,6 +23,7 @@ pub mod nearest;
 pub mod part;
 pub mod path;
 pub mod report;
+pub mod seed;
 pub mod sink;
 mod source;
 mod standstill;

@@ -53,10 +53,10 @@ use weir_ring::pool::Pool;
 use crate::clock::now_ns;
 use crate::idle::wake_cost_ns;
 use crate::path::run::DRAIN_NS_MAX;
-use crate::path::sequence::Sequences;
 use crate::path::shared::Shared;
 use hands::Hands;
 use ways::{Message, Ways, Words};
+use weir_path::traffic::sequence::Sequences;
 use worker::{Ended, Intake, Worker};
 
 const FRAME_BYTES: u32 = 4096;

@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use weir_path::traffic::flows::{Endpoints, Traffic};
 use weir_port::link::kernel_name;
-use weir_run::path::flows::{Endpoints, Traffic};
 
 use crate::draw::Draw;
 

@@ -17,10 +17,10 @@ use anyhow::{Result, ensure};
 use weir_core::net::bridge::{AGEING_NS, Bridge, Egress};
 use weir_core::net::router::{Router, Verdict};
 use weir_core::packet::{Carried, Meta, Packet as CorePacket};
-use weir_run::path::flows::Flows;
-use weir_run::path::random_seed;
-use weir_run::path::sequence::Sequences;
+use weir_path::traffic::flows::Flows;
+use weir_path::traffic::sequence::Sequences;
 use weir_run::path::testbed::{FLOWS, GENERATOR, JAIL_0, JAIL_1, SINK, SIZE_BYTES, jail, traffic};
+use weir_run::seed::random_seed;
 
 use super::design::{BURST, LINK_PACKETS, Packet};
 

@@ -5,7 +5,7 @@
 
 use anyhow::{Result, ensure};
 use weir_core::dispatch::protocol::Mode;
-use weir_run::path::r#gen::Until;
+use weir_path::traffic::generator::Until;
 use weir_run::path::run::run;
 use weir_run::path::testbed::{testbed, two_links};
 

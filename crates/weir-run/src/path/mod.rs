@@ -3,8 +3,7 @@
 //! In reading order: [`spec`] is what a path is to be, and all that can be wrong with it; [`packet`] what moves; [`store`] where
 //! packets begin and end, with their books; [`links`] how they get from node to node, on one worker or between two; [`node`]
 //! what nodes do with a burst; [`worker`] one bounded pass over them; [`shared`] what workers tell each other; [`run`] the
-//! threads; [`summary`] the proof at the end. [`gen`](mod@gen) generates the [`flows`] whose packets a sink checks by [`sequence`].
-//! [`testbed`] is the published bed of bridge, router and bridge. [`interface`] generates on a real interface.
+//! threads; [`summary`] the proof at the end. [`testbed`] is the published bed of bridge, router and bridge.
 //!
 //! The hot path is a burst's, not a packet's. netisr's workstream ([`weir_core::dispatch::workstream`]) decides, counts and hands
 //! over packet by packet, and so would take from bridges and routers the bursts that make them fast. Its rules are kept for
@@ -13,14 +12,11 @@
 //!
 //! Owner: a [`Path`] its caller, until [`run`] gives each worker to a thread of its own.
 
-pub mod flows;
-pub mod r#gen;
-pub mod interface;
 pub mod links;
 pub mod node;
 pub mod packet;
 pub mod run;
-pub mod sequence;
+
 pub mod shared;
 pub mod spec;
 pub mod store;
@@ -38,14 +34,15 @@ use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_ring::spsc::RETURN_SHARE;
 
-use r#gen::Gen;
 use links::{Links, Message, Owner, Place, Way};
 use node::{Kind, Node};
-use sequence::Sequences;
 use shared::Shared;
 use spec::{FRAME_BYTES, FRAMES_PER_WORKER, KindSpec, NodeSpec, PathError, PathSpec};
 use store::Store;
 use summary::Summary;
+use weir_path::traffic::flows::Flows;
+use weir_path::traffic::generator::Gen;
+use weir_path::traffic::sequence::Sequences;
 use worker::Worker;
 
 /// Words from outside that may be under way to a worker.
@@ -253,11 +250,13 @@ fn make_node<'m>(
     let ways = ways_of(spec, number);
     let kind = match &node.kind {
         KindSpec::Gen(spec) => {
-            Kind::Gen(Gen::new(spec).map_err(|error| PathError::Traffic { node: name(), error })?)
+            let flows = Flows::new(&spec.traffic);
+            let flows = flows.map_err(|error| PathError::Traffic { node: name(), error })?;
+            Kind::Gen(Gen::new(spec.packets_per_s, spec.until), flows)
         }
         KindSpec::Sink { flows } => Kind::Sink(Sequences::new(*flows)),
         KindSpec::Bridge { stations_max, stations } => {
-            let mut bridge = Bridge::new(*stations_max, AGEING_NS, random_seed());
+            let mut bridge = Bridge::new(*stations_max, AGEING_NS, crate::seed::random_seed());
             (0..ways.len() as u16).for_each(|port| bridge.add_port(port));
             for (mac, port) in stations {
                 // What hearing it does: a frame from it to nobody.
@@ -271,14 +270,8 @@ fn make_node<'m>(
             Kind::Router(Box::new(router.map_err(|error| PathError::Router { node: name(), error })?))
         }
     };
-    let reach = if matches!(kind, Kind::Gen(_)) { reach_of(spec, number) } else { Box::default() };
+    let reach = if matches!(kind, Kind::Gen(..)) { reach_of(spec, number) } else { Box::default() };
     Ok(Node { number, kind, ways, reach, wants: None })
-}
-
-/// A number that nobody outside can know, so that nobody can prepare addresses that collide.
-pub fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
 }
 
 #[cfg(test)]

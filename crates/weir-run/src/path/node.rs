@@ -6,7 +6,7 @@
 //! | node | ports | a packet that comes in |
 //! |---|---|---|
 //! | generator | 1 | is delivered: what others flood is not for it |
-//! | sink | 1 | is checked ([`super::sequence`]) and delivered |
+//! | sink | 1 | is checked ([`weir_path::traffic::sequence`]) and delivered |
 //! | bridge | up to 64 | is forwarded or flooded; copies need frames, and are dropped as `no-frame` without |
 //! | router | one for each interface | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame, and what it cuts is dropped as `no-frame` without |
 //!
@@ -19,17 +19,18 @@ use weir_core::net::bridge::{Bridge, Egress, PortSet};
 use weir_core::net::router::{Router, Verdict};
 use weir_core::packet::{Carried, Meta};
 
-use super::r#gen::Gen;
 use super::links::{BURST, Links, Owner, Way};
 use super::packet::PathPacket;
-use super::sequence::Sequences;
 use super::shared::{Shared, Want};
 use super::store::Store;
+use weir_path::traffic::flows::Flows;
+use weir_path::traffic::generator::Gen;
+use weir_path::traffic::sequence::Sequences;
 
 /// What a node is.
 pub enum Kind<'m> {
     /// A generator.
-    Gen(Gen),
+    Gen(Gen, Flows),
     /// A sink.
     Sink(Sequences),
     /// A learning bridge.
@@ -68,7 +69,7 @@ impl<'m> Node<'m> {
             // At the end of the queue's memory the burst is in two pieces.
             let burst = count.min(queue.as_slices().0.len());
             match &mut self.kind {
-                Kind::Gen(_) => store.deliver(queue, burst),
+                Kind::Gen(..) => store.deliver(queue, burst),
                 Kind::Sink(sequences) => {
                     sequences.note_all(queue.as_slices().0[..burst].iter().map(AsRef::as_ref));
                     store.deliver(queue, burst);
@@ -93,7 +94,7 @@ impl<'m> Node<'m> {
         shared: &Shared,
         now_ns: u64,
     ) -> usize {
-        let Kind::Gen(generator) = &mut self.kind else { return 0 };
+        let Kind::Gen(generator, flows) = &mut self.kind else { return 0 };
         if shared.is_stopping() {
             generator.stop();
         }
@@ -110,9 +111,9 @@ impl<'m> Node<'m> {
         if room < due {
             self.wants = Some(Want::Frames);
         }
-        let (len_bytes, way) = (generator.flows.size_bytes(), self.ways[0]);
+        let (len_bytes, way) = (flows.size_bytes(), self.ways[0]);
         let meta = Meta { arrival_ns: now_ns, ..Meta::default() };
-        let (count, flows) = (due.min(room), &mut generator.flows);
+        let count = due.min(room);
         let write = |frame: &mut [u8]| flows.write_next(frame);
         let sent = match way.owner {
             Owner::Own(place) => {
@@ -146,7 +147,7 @@ impl<'m> Node<'m> {
     pub fn poll(&mut self, links: &mut Links<'m>, store: &mut Store<'m>, now_ns: u64) -> Option<u64> {
         match &mut self.kind {
             // Without credit it waits for that and not for a time.
-            Kind::Gen(generator) => generator.next_ns().filter(|_| self.wants.is_none()),
+            Kind::Gen(generator, _) => generator.next_ns().filter(|_| self.wants.is_none()),
             Kind::Sink(_) | Kind::Bridge(_) => None,
             Kind::Router(router) => {
                 let next_ns = router.poll(now_ns);

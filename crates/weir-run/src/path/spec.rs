@@ -14,9 +14,9 @@ use weir_ring::handoff::{InboxError, SOURCES_MAX};
 use weir_ring::memory::MemoryError;
 use weir_ring::spsc::{self, CapacityError};
 
-use super::flows::{SIZE_BYTES_MAX, TrafficError};
-use super::r#gen::GenSpec;
 use super::links::BURST;
+use weir_path::traffic::flows::{SIZE_BYTES_MAX, TrafficError};
+use weir_path::traffic::generator::GenSpec;
 
 /// Frames that each worker needs: what its pool may keep for itself, a burst on its way, and a burst of copies.
 pub const FRAMES_PER_WORKER: u32 = 4 * BURST as u32;

@@ -7,7 +7,7 @@ use weir_ring::doorbell::DoorbellCounts;
 use weir_ring::handoff::OutletCounts;
 use weir_ring::pool::Census;
 
-use super::sequence::SequenceCounts;
+use weir_path::traffic::sequence::SequenceCounts;
 
 /// One worker.
 #[derive(Clone, Debug)]

@@ -18,9 +18,9 @@ use weir_core::dispatch::protocol::Mode;
 use weir_core::net::route::Interface;
 use weir_core::net::router::{RouterSettings, StaticNeighbour};
 
-use super::flows::Traffic;
-use super::r#gen::{GenSpec, Until};
 use super::spec::{KindSpec, LinkSpec, NodeSpec, PathSpec};
+use weir_path::traffic::flows::Traffic;
+use weir_path::traffic::generator::{GenSpec, Until};
 
 /// Flows of the bed.
 pub const FLOWS: u32 = 2000;
@@ -124,6 +124,6 @@ pub fn jail() -> RouterSettings {
         waiting_max: 64,
         errors_per_second: 1000,
         errors_burst: 50,
-        seed: super::random_seed(),
+        seed: crate::seed::random_seed(),
     }
 }

@@ -9,12 +9,12 @@ use weir_core::drops::DropReason;
 use weir_core::net::route::Interface;
 use weir_core::net::router::{RouterSettings, StaticNeighbour};
 
-use super::flows::Traffic;
-use super::r#gen::{GenSpec, Until};
 use super::spec::{KindSpec, LinkSpec, NodeSpec, PathError, PathSpec};
 use super::summary::Summary;
 use super::testbed::{testbed, two_links};
 use super::{Path, PathMemory};
+use weir_path::traffic::flows::Traffic;
+use weir_path::traffic::generator::{GenSpec, Until};
 
 /// Cores enough for every test.
 const CORES: usize = 64;

@@ -5,12 +5,12 @@ use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
 use super::Path;
-use super::r#gen::Until;
 use super::run::{run, run_path};
 use super::spec::{FRAME_BYTES, KindSpec, PathError, PathSpec};
 use super::testbed::testbed;
 use super::tests::{generator, link, node};
 use crate::clock::now_ns;
+use weir_path::traffic::generator::Until;
 
 fn has_two_cores() -> bool {
     weir_port::sys::allowed_cores().len() >= 2

@@ -23,10 +23,10 @@ use weir_ring::handoff::Inbox;
 
 use super::links::{BURST, Links, Message};
 use super::node::{Kind, Node};
-use super::sequence::SequenceCounts;
 use super::shared::{Shared, Told};
 use super::store::Store;
 use super::summary::WorkerSummary;
+use weir_path::traffic::sequence::SequenceCounts;
 
 /// What a pass came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl<'m> Worker<'m> {
 
     fn tell(&mut self) {
         let account = self.store.account();
-        let generates = |node: &Node| matches!(&node.kind, Kind::Gen(generator) if !generator.is_done());
+        let generates = |node: &Node| matches!(&node.kind, Kind::Gen(generator, _) if !generator.is_done());
         self.shared.tell(
             self.number,
             &Told {

@@ -18,7 +18,7 @@ use weir_ring::memory::FrameMemory;
 use weir_simd::prefetch::prefetch;
 
 use super::ways::Ways;
-use crate::path::sequence::Sequences;
+use weir_path::traffic::sequence::Sequences;
 
 /// See the head of the file.
 pub struct Hands {

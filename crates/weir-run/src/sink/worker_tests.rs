@@ -13,8 +13,8 @@ use weir_ring::pool::Pool;
 
 use super::super::ways::{Ways, Words};
 use super::*;
-use crate::path::flows::{Flows, Traffic};
-use crate::path::sequence::Sequences;
+use weir_path::traffic::flows::{Flows, Traffic};
+use weir_path::traffic::sequence::Sequences;
 
 const FRAMES: u32 = 1024;
 const FLOWS: u32 = 50;

@@ -8,9 +8,9 @@ use smoltcp::wire::EthernetAddress;
 use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::{Count, DropReason};
 use weir_core::steer::rss::WORKERS_MAX;
-use weir_run::path::flows::{Endpoints, SIZE_BYTES_MAX, SIZE_BYTES_MIN, Traffic};
-use weir_run::path::r#gen::{Gen, GenSpec, Until};
-use weir_run::path::interface::{Event, Interface, Sent};
+use weir_path::traffic::flows::{Endpoints, SIZE_BYTES_MAX, SIZE_BYTES_MIN, Traffic};
+use weir_path::traffic::generator::{GenSpec, Until};
+use weir_run::generate::{Event, Generation, Sent};
 use weir_run::path::run::run as run_path;
 use weir_run::path::spec::{KindSpec, LinkSpec, NodeSpec, PathError, PathSpec};
 use weir_run::path::summary::Summary;
@@ -233,7 +233,7 @@ fn bed(arguments: &GenArguments, workers: usize) -> Result<PathSpec, Failure> {
     let flows = arguments.flows.unwrap_or(testbed::FLOWS);
     for node in &mut spec.nodes {
         if let KindSpec::Sink { flows: known } = &mut node.kind {
-            *known = flows.min(weir_run::path::flows::FLOWS_MAX);
+            *known = flows.min(weir_path::traffic::flows::FLOWS_MAX);
         }
     }
     Ok(spec)
@@ -242,11 +242,11 @@ fn bed(arguments: &GenArguments, workers: usize) -> Result<PathSpec, Failure> {
 fn on_interface(arguments: &GenArguments, name: &str) -> Outcome {
     let traffic = arguments.traffic();
     let spec = GenSpec { traffic, packets_per_s: arguments.rate, until: arguments.until() };
-    let mut generator = Gen::new(&spec).map_err(Failure::usage)?;
+    spec.traffic.check().map_err(Failure::usage)?;
     let mut ticker = Ticker::new(arguments.json)?;
     let stop = ticker.stop();
     let sent = with_interface(&stop, |keeper| {
-        let mut interface = Interface::open(name, keeper)?;
+        let mut generation = Generation::open(name, &spec, keeper)?;
         let observe = &mut |elapsed_ns, count| ticker.tick(elapsed_ns, count);
         let tell = &mut |event| match event {
             Event::Interface(state) => output::say_state(name, state),
@@ -254,17 +254,17 @@ fn on_interface(arguments: &GenArguments, name: &str) -> Outcome {
                 "weir: whoever received at {other} had gone and left the queues of {name} stopped: started them"
             )),
         };
-        Ok(interface.generate(&mut generator, observe, tell)?)
+        Ok(generation.run(observe, tell)?)
     })?;
-    let Sent { account, in_flight, is_gone } = sent;
-    let balances = account.balances(in_flight);
+    let Sent { account, held, is_gone } = sent;
+    let balances = account.balances(held);
     let elapsed_ns = ticker.finish()?.elapsed_ns;
     let text = if arguments.json {
         let object = json!({
             "sent": account.accepted.packets,
             "delivered": account.delivered.packets,
             "dropped": dropped_json(&account.dropped),
-            "held": in_flight.packets,
+            "held": held.packets,
             "elapsed_ns": elapsed_ns,
             "mpps": mpps(account.delivered.packets, elapsed_ns),
             "balances": balances,
@@ -276,7 +276,7 @@ fn on_interface(arguments: &GenArguments, name: &str) -> Outcome {
             human::plural(account.accepted.packets, "packet"),
             human::count(account.delivered.packets),
             human::count(account.dropped.total().packets),
-            human::count(in_flight.packets),
+            human::count(held.packets),
             speed(account.delivered, elapsed_ns)
         );
         text.push_str(&dropped_text(&account.dropped));
@@ -286,7 +286,8 @@ fn on_interface(arguments: &GenArguments, name: &str) -> Outcome {
     if is_gone {
         return Err(vanished(name, "what was in flight is counted as dropped, port-gone"));
     }
-    let refused = account.dropped.get(DropReason::DeviceRefused).packets;
+    let refused = [DropReason::DeviceRefused, DropReason::TooLong];
+    let refused: u64 = refused.iter().map(|&reason| account.dropped.get(reason).packets).sum();
     if refused > 0 && account.delivered.packets == 0 {
         return Err(format!(
             "{name} refused {} for good, all there were: is --size beyond the MTU of its other end?",
@@ -294,7 +295,7 @@ fn on_interface(arguments: &GenArguments, name: &str) -> Outcome {
         )
         .into());
     }
-    Ok(if balances && in_flight.packets == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if balances && held.packets == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn summary_text(summary: &Summary, as_json: bool) -> String {

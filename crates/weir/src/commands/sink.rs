@@ -9,9 +9,9 @@ use weir_core::dispatch::netstat::{NetstatTables, WorkstreamRow};
 use weir_core::dispatch::protocol::Mode;
 use weir_core::dispatch::settings::{Configuration, SettingError, Settings, pair};
 use weir_core::steer::rss::WORKERS_MAX;
+use weir_path::traffic::flows::FLOWS_MAX;
+use weir_path::traffic::sequence::SequenceCounts;
 use weir_port::sys::allowed_cores;
-use weir_run::path::flows::FLOWS_MAX;
-use weir_run::path::sequence::SequenceCounts;
 use weir_run::sink::{Sink, Steering, Summary, WorkerSummary};
 
 use crate::commands::traffic::{

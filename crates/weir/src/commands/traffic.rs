@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 use weir_core::drops::{Count, DropCounts, DropReason};
+use weir_path::traffic::sequence::SequenceCounts;
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, Signals};
 use weir_port::undo::Keeper;
 use weir_run::guardian::Trouble;
-use weir_run::path::sequence::SequenceCounts;
 
 use crate::guarded::{Namespaces, confine, explain, give_up, guardian, say_unstoppable, spawn};
 use crate::{Failure, human, output};

@@ -227,6 +227,22 @@ impl Flows {
         Ok(Flows { heads: heads.into(), flows: flows.into(), turn: 0, size_bytes })
     }
 
+    /// The same flows dealt to so many queues by their hash, as a device deals what it receives. A queue may have none.
+    pub fn deal(self, queues: usize) -> Vec<Flows> {
+        let of_queue = |queue: usize| {
+            let here = self.heads.iter().zip(&self.flows);
+            let here = here.filter(|(_, flow)| flow.hash as usize % queues == queue);
+            let (heads, flows): (Vec<_>, Vec<_>) = here.map(|(head, flow)| (*head, *flow)).unzip();
+            Flows { heads: heads.into(), flows: flows.into(), turn: 0, size_bytes: self.size_bytes }
+        };
+        (0..queues).map(of_queue).collect()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
     /// Length of every packet.
     pub fn size_bytes(&self) -> u16 {
         self.size_bytes

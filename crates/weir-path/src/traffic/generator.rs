@@ -1,4 +1,4 @@
-//! A generator: packets of some flows in turn, at a rate or as fast as there is credit.
+//! When a generator's packets are due: at a rate, or as fast as there is credit.
 //!
 //! ```text
 //! due at t = rate (t - start) - sent         at most BACKLOG_NS worth of it; what was due before is not made up for
@@ -6,9 +6,9 @@
 //!
 //! A generator without credit waits: it is the sender that the path holds back.
 //!
-//! Owner: one worker. Times are the path's clock.
+//! Owner: whoever has the generator, such as a [`super::port`]. Times are the path's clock.
 
-use super::flows::{Flows, Traffic, TrafficError};
+use super::flows::Traffic;
 
 /// When a generator is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,6 @@ const NS_PER_S: u128 = 1_000_000_000;
 /// A generator.
 #[derive(Debug)]
 pub struct Gen {
-    /// Its packets.
-    pub flows: Flows,
     packets_per_s: Option<u64>,
     until: Until,
     /// When it was first asked.
@@ -54,19 +52,8 @@ pub struct Gen {
 
 impl Gen {
     /// A generator that starts when it is first asked what is due.
-    ///
-    /// # Errors
-    /// If there can be no such traffic.
-    pub fn new(spec: &GenSpec) -> Result<Gen, TrafficError> {
-        Ok(Gen {
-            flows: Flows::new(&spec.traffic)?,
-            packets_per_s: spec.packets_per_s,
-            until: spec.until,
-            start_ns: None,
-            paced: 0,
-            sent: 0,
-            done: false,
-        })
+    pub fn new(packets_per_s: Option<u64>, until: Until) -> Gen {
+        Gen { packets_per_s, until, start_ns: None, paced: 0, sent: 0, done: false }
     }
 
     /// How many packets are due, at most `max`.
@@ -134,19 +121,9 @@ fn packets_in(ns: u64, packets_per_s: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smoltcp::wire::EthernetAddress;
 
     fn generator(packets_per_s: Option<u64>, until: Until) -> Gen {
-        let traffic = Traffic {
-            size_bytes: 60,
-            src: "10.0.0.1".parse().unwrap(),
-            dst: "10.0.0.2".parse().unwrap(),
-            src_mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
-            dst_mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
-            flows: 1,
-            first_flow: 0,
-        };
-        let mut generator = Gen::new(&GenSpec { traffic, packets_per_s, until }).unwrap();
+        let mut generator = Gen::new(packets_per_s, until);
         assert_eq!(generator.next_ns(), None, "it has not started");
         generator.due(1000, 0);
         generator

@@ -242,7 +242,7 @@ fn number_of(frame: &[u8]) -> Option<(usize, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::flows::{Flows, Traffic};
+    use crate::traffic::flows::{Flows, Traffic};
     use smoltcp::wire::EthernetAddress;
 
     fn frame_of_flow_3() -> [u8; 64] {

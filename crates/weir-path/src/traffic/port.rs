@@ -1,0 +1,210 @@
+//! A port in memory: a generator makes a packet when the port is polled, and a sink checks what is transmitted by it and ends it.
+//!
+//! ```text
+//! due (generator.rs) --announced--> poll --> packet       packet --put--> complete: checked (sequence.rs), delivered, frame back
+//! ```
+//!
+//! Rule: a generator is a sender like any other: what is not polled is not made. So it is held by what its packets would wait for, and
+//! nothing it makes is dropped for want of room. What comes to a port without a sink, such as what a bridge floods to a generator, is
+//! delivered unread.
+//!
+//! Flows are dealt to the receive queues by their hash. Queues take turns: while less is due than a poll of each would bring, only those
+//! next in turn are announced.
+//!
+//! Owner: one worker. Time is told by whoever drives it ([`MemoryPort::look`]), before each pass.
+
+use std::io;
+
+use weir_core::drops::Count;
+
+use super::flows::{Flows, TrafficError};
+use super::generator::{Gen, GenSpec};
+use super::sequence::Sequences;
+use crate::carrier::Carrier;
+use crate::frames::Frames;
+use crate::packet::PathPacket;
+use crate::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, TransmitRing};
+
+/// How many packets are put before they are completed: what leaves in a few passes.
+const TRANSMIT_PACKETS_MAX: u32 = 256;
+
+/// A port in memory.
+#[derive(Debug, Default)]
+pub struct MemoryPort {
+    source: Option<Source>,
+    sink: Option<Sequences>,
+    /// What was put and is not completed.
+    put: Vec<PathPacket>,
+    put_bytes: u64,
+}
+
+/// The half that makes packets.
+#[derive(Debug)]
+struct Source {
+    generator: Gen,
+    /// Of each receive queue.
+    flows: Vec<Flows>,
+    /// How many packets are due and not made.
+    due: usize,
+    /// The queue whose turn it is.
+    turn: usize,
+    poll_budget: u32,
+    is_open: bool,
+    made: Count,
+}
+
+impl MemoryPort {
+    /// A port with a generator of so many receive queues.
+    ///
+    /// # Errors
+    /// If there can be no such traffic.
+    pub fn generator(spec: &GenSpec, queues: usize) -> Result<MemoryPort, TrafficError> {
+        let mut flows = Flows::new(&spec.traffic)?.deal(queues);
+        flows.retain(|flows| !flows.is_empty());
+        let source = Source {
+            generator: Gen::new(spec.packets_per_s, spec.until),
+            flows,
+            due: 0,
+            turn: 0,
+            poll_budget: POLL_PACKETS_MAX,
+            is_open: true,
+            made: Count::default(),
+        };
+        Ok(MemoryPort { source: Some(source), ..MemoryPort::default() })
+    }
+
+    /// A port with a sink.
+    pub fn sink(sequences: Sequences) -> MemoryPort {
+        MemoryPort { sink: Some(sequences), ..MemoryPort::default() }
+    }
+
+    /// Learns what time it is; when the next packet is due, if none is now.
+    pub fn look(&mut self, now_ns: u64) -> Option<u64> {
+        let source = self.source.as_mut()?;
+        let most = if source.is_open { source.flows.len() * source.poll_budget as usize } else { 0 };
+        source.due = source.generator.due(now_ns, most);
+        if source.due == 0 { source.generator.next_ns() } else { None }
+    }
+
+    /// Makes the generator wait, or go on.
+    pub fn set_open(&mut self, is_open: bool) {
+        self.source.iter_mut().for_each(|source| source.is_open = is_open);
+    }
+
+    /// Makes the generator stop for good.
+    pub fn stop(&mut self) {
+        self.source.iter_mut().for_each(|source| source.generator.stop());
+    }
+
+    /// Whether nothing more will be made here.
+    pub fn is_done(&self) -> bool {
+        self.source.as_ref().is_none_or(|source| source.generator.is_done())
+    }
+
+    /// What was made here.
+    pub fn made(&self) -> Count {
+        self.source.as_ref().map_or(Count::default(), |source| source.made)
+    }
+
+    /// What came here, if this is a sink.
+    pub fn sequences(&self) -> Option<&Sequences> {
+        self.sink.as_ref()
+    }
+}
+
+impl ReceiveQueues for MemoryPort {
+    fn queues(&self) -> usize {
+        self.source.as_ref().map_or(0, |source| source.flows.len())
+    }
+
+    fn is_announced(&self, queue: usize) -> bool {
+        self.source.as_ref().is_some_and(|source| {
+            let before = (queue + source.flows.len() - source.turn) % source.flows.len();
+            source.due > before * source.poll_budget as usize
+        })
+    }
+
+    // What is due is announced as long as it is.
+    fn expect(&mut self, _: usize) {}
+
+    fn set_announced(&mut self, _: usize) {}
+
+    // Senders here are not told to go elsewhere.
+    fn set_backlog(&mut self, _: usize, _: bool) {}
+
+    fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        let Some(source) = &mut self.source else { return 0 };
+        let most = source.due.min(source.poll_budget as usize);
+        let flows = &mut source.flows[queue];
+        let len_bytes = flows.size_bytes();
+        let memory = frames.pool.memory().clone();
+        let mut made = 0;
+        while made < most {
+            let run = frames.pool.take_run(most - made);
+            if run.len() == 0 {
+                break;
+            }
+            made += run.len();
+            received.extend(run.map(|mut frame| {
+                flows.write_next(memory.bytes_mut(&mut frame));
+                PathPacket::new(frame, 0, len_bytes)
+            }));
+        }
+        if made > 0 {
+            source.turn = (queue + 1) % source.flows.len();
+        }
+        source.due -= made;
+        source.generator.note_sent(made);
+        source.made.merge(Count { packets: made as u64, bytes: made as u64 * u64::from(len_bytes) });
+        made
+    }
+
+    fn collect(&mut self, _: usize, _: &mut Frames, _: &mut Vec<PathPacket>) -> usize {
+        0
+    }
+
+    fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        self.source.iter_mut().for_each(|source| source.poll_budget = packets);
+        packets
+    }
+}
+
+impl TransmitRing for MemoryPort {
+    fn packet_bytes_max(&self) -> u32 {
+        u32::MAX
+    }
+
+    fn room(&self) -> u32 {
+        TRANSMIT_PACKETS_MAX.saturating_sub(self.put.len() as u32)
+    }
+
+    #[inline]
+    fn put(&mut self, packet: PathPacket, _: &mut Frames) {
+        self.put_bytes += u64::from(packet.len_bytes);
+        self.put.push(packet);
+    }
+
+    fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
+        Ok(Transmit::Progress)
+    }
+
+    fn has_carrier(&self) -> bool {
+        true
+    }
+
+    fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(u32, Completion)) {
+        if let Some(sequences) = &mut self.sink {
+            let memory = frames.pool.memory();
+            sequences.note_all(self.put.iter().map(|packet| packet.bytes(memory)));
+        }
+        frames.pool.give_all(self.put.drain(..).map(|packet| {
+            each(packet.len_bytes.into(), Completion::Delivered);
+            packet.frame
+        }));
+        self.put_bytes = 0;
+    }
+
+    fn in_flight(&self) -> Count {
+        Count { packets: self.put.len() as u64, bytes: self.put_bytes }
+    }
+}

@@ -1,0 +1,95 @@
+//! A port of the kernel or one in memory, for a path that joins both.
+//!
+//! Owner: one worker.
+
+use std::io;
+
+use weir_core::drops::Count;
+use weir_path::carrier::Carrier;
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
+use weir_path::traffic::port::MemoryPort;
+use weir_port::port::Port;
+
+/// A port.
+pub enum EitherPort {
+    /// The kernel's.
+    Kernel(Box<Port>),
+    /// One in memory.
+    Memory(Box<MemoryPort>),
+}
+
+/// Does the same with either.
+macro_rules! either {
+    ($port:expr, $inner:ident => $what:expr) => {
+        match $port {
+            EitherPort::Kernel($inner) => $what,
+            EitherPort::Memory($inner) => $what,
+        }
+    };
+}
+
+impl ReceiveQueues for EitherPort {
+    fn queues(&self) -> usize {
+        either!(self, port => port.queues())
+    }
+
+    fn is_announced(&self, queue: usize) -> bool {
+        either!(self, port => port.is_announced(queue))
+    }
+
+    fn expect(&mut self, queue: usize) {
+        either!(self, port => port.expect(queue));
+    }
+
+    fn set_announced(&mut self, queue: usize) {
+        either!(self, port => port.set_announced(queue));
+    }
+
+    fn set_backlog(&mut self, queue: usize, has_backlog: bool) {
+        either!(self, port => port.set_backlog(queue, has_backlog));
+    }
+
+    fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        either!(self, port => port.poll(queue, frames, received))
+    }
+
+    fn collect(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        either!(self, port => port.collect(queue, frames, received))
+    }
+
+    fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        either!(self, port => port.set_poll_budget(packets))
+    }
+}
+
+impl TransmitRing for EitherPort {
+    fn packet_bytes_max(&self) -> u32 {
+        either!(self, port => port.packet_bytes_max())
+    }
+
+    fn room(&self) -> u32 {
+        either!(self, port => port.room())
+    }
+
+    fn put(&mut self, packet: PathPacket, frames: &mut Frames) {
+        either!(self, port => port.put(packet, frames));
+    }
+
+    fn flush(&mut self, carrier: &mut Carrier, now_ns: u64) -> io::Result<Transmit> {
+        either!(self, port => port.flush(carrier, now_ns))
+    }
+
+    fn has_carrier(&self) -> bool {
+        either!(self, port => port.has_carrier())
+    }
+
+    fn complete(&mut self, frames: &mut Frames, each: impl FnMut(u32, Completion)) {
+        either!(self, port => port.complete(frames, each));
+    }
+
+    fn in_flight(&self) -> Count {
+        either!(self, port => port.in_flight())
+    }
+}

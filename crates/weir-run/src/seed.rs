@@ -1,0 +1,8 @@
+//! Numbers that nobody outside can know, so that nobody can prepare addresses that collide.
+
+use std::hash::{BuildHasher, RandomState};
+
+/// Such a number.
+pub fn random_seed() -> u64 {
+    RandomState::new().hash_one(0)
+}
