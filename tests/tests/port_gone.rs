@@ -1,4 +1,4 @@
-//! Interfaces of a topology that vanish, and come back, while all others carry packets.
+//! Interfaces of a topology that vanish, and come back, or come late, while all others carry packets.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Process, run};
 use weir_tests::rig::require_lossless;
 use weir_tests::topology::{Hosts, Up};
-use weir_tests::{at_length, harness, kernel, privileged};
+use weir_tests::{at_length, harness, kernel, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The port that goes.
@@ -28,6 +28,8 @@ fn main() -> ExitCode {
         privileged!(killed_while_a_port_is_gone),
         privileged!(down_while_a_port_is_gone),
         privileged!(a_wire_ends_as_ever),
+        privileged!(an_optional_port_is_taken_in_when_it_comes),
+        privileged!(an_interface_that_is_not_there_is_told_or_waited_for),
     ])
 }
 
@@ -251,5 +253,74 @@ fn a_wire_ends_as_ever() -> Result<()> {
     wait_until("it ends", PATIENCE, || Ok(!up.daemon.is_running()?))?;
     let said = up.daemon.stderr();
     ensure!(said.contains("interface p1 vanished while the wire was up"), "{said}");
+    Ok(())
+}
+
+/// The last port is missing from the start, with one worker and with two; it comes, goes and comes again under a flood of the others.
+fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
+    let file = BRIDGE.replacen("rate = \"1mbit\"", "rate = \"1mbit\"\noptional = true", 1);
+    for workers in ["1", "2"] {
+        let hosts = hosts()?;
+        hosts.middle.ip("link del p2")?;
+        let (before, held_before) = (look(&hosts)?, holds(&hosts)?);
+        let up = hosts.up_with(&file, &["--workers", workers])?;
+        wait_until("it is said", PATIENCE, || {
+            Ok(up.daemon.stderr().contains("there is no interface p2, which is optional"))
+        })?;
+        wait_for_state(&up, "gone")?;
+        answers(&hosts, "10.99.1.2")?;
+        let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 6.0);
+        let flood = Flood::start(&load)?;
+        for _ in 0..2 {
+            plug_in(&hosts)?;
+            wait_for_state(&up, "up")?;
+            answers(&hosts, "10.99.1.3")?;
+            hosts.middle.ip("link del p2")?;
+            wait_for_state(&up, "gone")?;
+        }
+        plug_in(&hosts)?;
+        wait_for_state(&up, "up")?;
+        require_lossless(&flood.finish(PATIENCE)?, &load)?;
+        answers(&hosts, "10.99.1.3")?;
+        up.check()?;
+        let stat = up.stat()?;
+        ensure!(stat["classes"][LAST]["rate_bits_per_s"] == 1_000_000, "{}", stat["classes"][LAST]);
+        let shown = up.weir(&["show", &up.name])?.success()?.stdout;
+        ensure!(shown.contains("optional = true"), "{shown}");
+        up.down()?;
+        hosts.middle.ip("link del p2")?;
+        ensure!(look(&hosts)? == before, "not all is as before");
+        ensure!(holds(&hosts)? == held_before, "{:?} are left", holds(&hosts)?);
+    }
+    Ok(())
+}
+
+fn an_interface_that_is_not_there_is_told_or_waited_for() -> Result<()> {
+    let hosts = hosts()?;
+    hosts.middle.ip("link del p2")?;
+    let path = std::env::temp_dir().join(format!("{}-late.toml", hosts.middle.name()));
+    std::fs::write(&path, BRIDGE)?;
+    let up = |arguments: &[&str]| -> Result<_> {
+        let mut command = hosts.middle.command(weir_binary()?);
+        command.arg("up").arg(&path).args(arguments);
+        Ok(command)
+    };
+    let told = format!("{}:9:13: there is no interface p2", path.display());
+    let refused = run(&mut up(&[])?, PATIENCE)?;
+    let said = &refused.stderr;
+    ensure!(said.lines().count() == 1 && said.contains(&told), "{said}");
+    ensure!(said.contains("optional = true") && said.contains("--wait SECONDS"), "{said}");
+    let refused = run(&mut up(&["--wait", "1"])?, PATIENCE)?;
+    let said: Vec<_> = refused.stderr.lines().collect();
+    ensure!(said.len() == 2 && said[0] == "weir: waiting up to 1 s for p2", "{said:?}");
+    ensure!(said[1].contains(&told) && said[1].contains("also after 1 s"), "{said:?}");
+    let mut daemon = Process::spawn(&mut up(&["--wait", "600"])?)?;
+    wait_until("it says that it waits", PATIENCE, || Ok(daemon.stderr().contains("for p2")))?;
+    plug_in(&hosts)?;
+    daemon.wait_for_output("ready", PATIENCE)?;
+    answers(&hosts, "10.99.1.3")?;
+    ensure!(daemon.stderr().lines().count() == 1, "{}", daemon.stderr());
+    drop(daemon);
+    std::fs::remove_file(&path)?;
     Ok(())
 }

@@ -188,7 +188,12 @@ mod tests {
     use crate::plan::{PortPlan, StageKind, StagePlan};
 
     fn plan(ports: usize, stages: usize, links: &[[Attachment; 2]]) -> Plan {
-        let port = |number| PortPlan { interface: format!("p{number}"), limits: None, classes: None };
+        let port = |number| PortPlan {
+            interface: format!("p{number}"),
+            limits: None,
+            classes: None,
+            is_optional: false,
+        };
         let kind = StageKind::Bridge { ports: 4, stations_max: 16, ageing_ns: 1 };
         let stage = |number| StagePlan { name: format!("s{number}"), kind: kind.clone() };
         Plan {

@@ -37,6 +37,8 @@ pub struct PortPlan {
     pub limits: Option<TbfConfig>,
     /// The classes that share this.
     pub classes: Option<Arc<Classes>>,
+    /// Whether it may be missing at first: it is closed until its interface is there.
+    pub is_optional: bool,
 }
 
 /// A stage.

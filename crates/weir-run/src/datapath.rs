@@ -85,7 +85,8 @@ pub fn wire_plan(
     [there, back]: [Option<TbfConfig>; 2],
     classes: Option<Arc<Classes>>,
 ) -> Plan {
-    let port = |(interface, limits)| PortPlan { interface, limits, classes: classes.clone() };
+    let port =
+        |(interface, limits)| PortPlan { interface, limits, classes: classes.clone(), is_optional: false };
     // What goes there leaves by the second.
     let ports = interfaces.into_iter().zip([back, there]).map(port).collect();
     Plan { ports, stages: Vec::new(), links: vec![[Attachment::Port(0), Attachment::Port(1)]] }
@@ -134,15 +135,15 @@ pub struct Datapath {
     pub parts: Vec<Part>,
     /// What does not change.
     pub constants: Constants,
-    /// Its interfaces with their other ends, in the order of the plan, to be watched.
-    pub pairs: Vec<Pair>,
-    /// What takes ports over that come back.
+    /// Its interfaces with their other ends, in the order of the plan, to be watched; none of an optional one that is not there.
+    pub pairs: Vec<Option<Pair>>,
+    /// What takes ports over that come, or come back.
     pub opener: Opener,
     /// What its user may not expect, a sentence each.
     pub warnings: Vec<String>,
 }
 
-/// Takes ports over while a datapath is up: those whose interfaces vanished, and are there again.
+/// Takes ports over while a datapath is up: those whose interfaces were not there at first, or vanished and are there again.
 pub struct Opener {
     /// The plan's interfaces.
     interfaces: Vec<String>,
@@ -180,7 +181,7 @@ impl Opener {
 }
 
 impl Datapath {
-    /// Takes its interfaces over, which `eye` will watch, on a kernel that holds senders, as is tried first. Each port is rung for by
+    /// Takes its interfaces over, which `eye` will watch, but for optional ones that are not there, on a kernel that holds senders, as is tried first. Each port is rung for by
     /// the bell of its worker; there is a bell for each worker.
     ///
     /// # Errors
@@ -206,31 +207,42 @@ impl Datapath {
         let frames_total = u64::from(memory.frames());
         let mut frames: Vec<Frames> =
             Pool::for_workers(memory, *workers).into_iter().map(Frames::new).collect();
-        let interfaces: Vec<_> = plan.ports.iter().map(|port| port.interface.as_str()).collect();
+        let there = plan.ports.iter().map(link_of).collect::<weir_port::Result<Vec<_>>>()?;
         let has_classes = plan.ports.iter().any(|port| port.classes.is_some());
-        let mut warnings = look_over::interfaces(&interfaces, kind, has_classes)?;
+        let links: Vec<_> = there.iter().flatten().collect();
+        let mut warnings = look_over::interfaces(&links, kind, has_classes)?;
+        let queues_gone = queues_gone(&links);
         let umem = Arc::new(Umem::new(Arc::clone(frames[0].pool.memory())));
-        let queues = queues_of(&interfaces)?;
+        let queues = there.iter().map(|link| link.as_ref().map_or(queues_gone, |link| link.rx_queues));
+        let queues = queues.fold(0, u32::saturating_add);
         let poll_budget_max = poll_budget_max(frames_total, queues, !plan.stages.is_empty())
             .ok_or_else(|| too_little_memory(queues, config))?;
         let owners = Owners::deal(plan, *workers);
         let mut opener = Opener {
-            interfaces: interfaces.iter().map(ToString::to_string).collect(),
-            queues_max: vec![u32::MAX; interfaces.len()],
+            interfaces: plan.ports.iter().map(|port| port.interface.clone()).collect(),
+            queues_max: there
+                .iter()
+                .map(|link| if link.is_some() { u32::MAX } else { queues_gone })
+                .collect(),
             bells: owners.ports.iter().map(|&owner| Arc::clone(&bells[owner])).collect(),
             poll_budget_max,
             umem: Arc::clone(&umem),
         };
         let mut ports = Vec::new();
         for (index, &owner) in owners.ports.iter().enumerate() {
+            if there[index].is_none() {
+                ports.push(None);
+                continue;
+            }
             let frames = std::slice::from_mut(&mut frames[owner]);
             let port = opener.prepare(index, keeper)?.finish(frames)?;
             opener.queues_max[index] = port.link().rx_queues;
-            ports.push(port);
+            ports.push(Some(port));
         }
-        let ends: Vec<_> = ports.iter().map(|port| (port.link(), port.sender())).collect();
+        let ends: Vec<_> =
+            ports.iter().map(|port| port.as_ref().map(|port| (port.link(), port.sender()))).collect();
         warnings.extend(look_over::mtus(&ends, &look_over::joined(plan)));
-        let pairs = ports.iter().map(|port| port.pair().clone()).collect();
+        let pairs = ports.iter().map(|port| port.as_ref().map(|port| port.pair().clone())).collect();
         let census = frames[0].pool.census();
         let free = (census.shared + census.cached) / if plan.stages.is_empty() { 1 } else { 2 };
         let free = free.saturating_sub(under_way_max(plan, &owners, *workers));
@@ -238,7 +250,8 @@ impl Datapath {
             held_packets_max(free, ports.len(), *workers).ok_or_else(|| too_little_memory(queues, config))?;
         let directions = (0..ports.len()).map(|direction| &plan.ports[kind.exit_of(direction)]);
         warnings.extend(look_over::limits(directions, held_packets_max));
-        let shares = Shares { held_packets_max, poll_budget_max, queues_gone: 0, seed: random_seed() };
+        let queues_gone = queues_gone as usize;
+        let shares = Shares { held_packets_max, poll_budget_max, queues_gone, seed: random_seed() };
         let parts = parts(plan, &owners, ports, shares, frames, umem, now_ns)?;
         let names: Vec<_> = plan.ports.iter().map(|port| port.interface.clone()).collect();
         let constants = Constants {
@@ -264,21 +277,23 @@ impl Datapath {
 fn parts(
     plan: &Plan,
     owners: &Owners,
-    ports: Vec<Port>,
+    ports: Vec<Option<Port>>,
     shares: Shares,
     frames: Vec<Frames>,
     umem: Arc<Umem>,
     now_ns: u64,
 ) -> weir_port::Result<Vec<Part>> {
-    let queues: Vec<_> = ports.iter().map(Port::queues).collect();
+    let queues: Vec<_> =
+        ports.iter().map(|port| port.as_ref().map_or(shares.queues_gone, Port::queues)).collect();
     let frames_total = frames[0].memory().frames() as usize;
     let others = others(plan, owners, frames.len(), &queues, frames_total)
         .map_err(io::Error::other)
         .doing(|| "joining workers".into())?;
-    let bytes: Vec<_> = ports.iter().map(|port| packet_bytes_max(port.sender())).collect();
+    let bytes: Vec<_> =
+        ports.iter().map(|port| port.as_ref().map(|port| packet_bytes_max(port.sender()))).collect();
     let mut owned: Vec<Vec<(usize, Port)>> = frames.iter().map(|_| Vec::new()).collect();
     for (index, port) in ports.into_iter().enumerate() {
-        owned[owners.ports[index]].push((index, port));
+        owned[owners.ports[index]].extend(port.map(|port| (index, port)));
     }
     let mut parts = Vec::new();
     for (worker, ((ports, frames), others)) in owned.into_iter().zip(frames).zip(others).enumerate() {
@@ -286,8 +301,8 @@ fn parts(
         let mut path = Worker::new(portion, ports, frames, others, shares, now_ns)
             .map_err(io::Error::other)
             .doing(|| "joining the ports".into())?;
-        let of_ports = bytes.iter().enumerate();
-        of_ports.for_each(|(index, &bytes)| path.set_packet_bytes_max(index, bytes, now_ns));
+        let of_ports = bytes.iter().enumerate().filter_map(|(index, bytes)| Some((index, (*bytes)?)));
+        of_ports.for_each(|(index, bytes)| path.set_packet_bytes_max(index, bytes, now_ns));
         let stages = plan.stages.iter().zip(&owners.stages).filter(|(_, owner)| **owner == worker);
         let names = stages.map(|(stage, _)| stage.name.clone()).collect();
         parts.push(Part::new(path, names, Arc::clone(&umem)));
@@ -325,10 +340,18 @@ fn under_way_max(plan: &Plan, owners: &Owners, workers: usize) -> u64 {
     if is_apart(plan, owners) { (workers * (workers - 1)) as u64 * UNDER_WAY_MAX } else { 0 }
 }
 
-fn queues_of(interfaces: &[&str]) -> weir_port::Result<u32> {
-    interfaces
-        .iter()
-        .try_fold(0, |queues: u32, name| Ok(queues.saturating_add(Link::by_name(name)?.rx_queues)))
+/// The interface of a port; none if it is optional and not there.
+fn link_of(port: &PortPlan) -> weir_port::Result<Option<Link>> {
+    match Link::by_name(&port.interface) {
+        Err(error) if port.is_optional && error.is_no_interface() => Ok(None),
+        link => link.map(Some),
+    }
+}
+
+/// How many queues a port may have that is not there yet: as many as that which has most of those that are, and one for each core.
+fn queues_gone(there: &[&Link]) -> u32 {
+    let cores = weir_port::sys::allowed_cores().len() as u32;
+    there.iter().map(|link| link.rx_queues).fold(cores.max(1), u32::max)
 }
 
 /// As many packets as a poll may bring, so that half of the frames can be on offer on all queues; with stages a quarter, because one poll

@@ -109,7 +109,8 @@ impl Generation {
         let queues = port.spread_transmission(&frames);
         let making = || "making a generator".to_string();
         let generator = MemoryPort::generator(spec, queues).map_err(io::Error::other).doing(making)?;
-        let port_plan = |name: &str| PortPlan { interface: name.into(), limits: None, classes: None };
+        let port_plan =
+            |name: &str| PortPlan { interface: name.into(), limits: None, classes: None, is_optional: false };
         let plan = Plan::wire([port_plan("the generator"), port_plan(name)]);
         let shares = Shares {
             // All rings may be full, and a poll waits behind them.

@@ -32,9 +32,8 @@ const PACKET_S_MAX: u64 = 1;
 ///
 /// # Errors
 /// If they cannot, or the kernel does not say what they are.
-pub fn interfaces(names: &[&str], kind: Kind, has_classes: bool) -> weir_port::Result<Vec<String>> {
-    let links = names.iter().map(|name| Link::by_name(name)).collect::<weir_port::Result<Vec<_>>>()?;
-    if let Some([first, second]) = one_pair(&links) {
+pub fn interfaces(links: &[&Link], kind: Kind, has_classes: bool) -> weir_port::Result<Vec<String>> {
+    if let Some([first, second]) = one_pair(links) {
         let instead = match kind {
             Kind::Wire => "a wire joins two pairs",
             Kind::Topology => "take one of the two out of the topology",
@@ -50,7 +49,8 @@ pub fn interfaces(names: &[&str], kind: Kind, has_classes: bool) -> weir_port::R
     let noun = kind.noun();
     let mut warnings = Vec::new();
     let waits = if has_classes { "classes and flows wait" } else { "a flow waits" };
-    let single: Vec<_> = links.iter().filter(|link| link.rx_queues == 1).map(|link| &*link.name).collect();
+    let single: Vec<_> =
+        links.iter().filter(|link| link.rx_queues == 1).map(|link| link.name.as_str()).collect();
     if let [first, second, others @ ..] = &single[..]
         && !others.is_empty()
     {
@@ -60,7 +60,7 @@ pub fn interfaces(names: &[&str], kind: Kind, has_classes: bool) -> weir_port::R
             others.len()
         ));
     }
-    for link in &links {
+    for link in links {
         if link.rx_queues == 1 && single.len() <= 2 {
             warnings.push(format!(
                 "{0} has one queue, in which {waits} behind all others: make the pair with numtxqueues 16 numrxqueues \
@@ -81,11 +81,11 @@ pub fn interfaces(names: &[&str], kind: Kind, has_classes: bool) -> weir_port::R
 }
 
 /// Two of these that are the ends of one pair.
-fn one_pair(links: &[Link]) -> Option<[&Link; 2]> {
+fn one_pair<'a>(links: &[&'a Link]) -> Option<[&'a Link; 2]> {
     let other_end = |link: &Link| link.peer_ifindex.filter(|_| link.peer_netns_id.is_none());
     links.iter().enumerate().find_map(|(place, first)| {
         let second = links[place + 1..].iter().find(|second| other_end(first) == Some(second.ifindex))?;
-        Some([first, second])
+        Some([*first, *second])
     })
 }
 
@@ -128,10 +128,11 @@ pub fn joined(plan: &Plan) -> Vec<[usize; 2]> {
         .collect()
 }
 
-/// Finds what a user may not expect of the MTUs of interfaces, each given with its other end, where the senders are. What comes in at
-/// one of two that are `joined` may go out by the other as it is.
-pub fn mtus(ends: &[(&Link, &Link)], joined: &[[usize; 2]]) -> Vec<String> {
-    let ways = joined.iter().flat_map(|&[one, other]| [(ends[one], ends[other]), (ends[other], ends[one])]);
+/// Finds what a user may not expect of the MTUs of interfaces, each that is there given with its other end, where the senders are. What
+/// comes in at one of two that are `joined` may go out by the other as it is.
+pub fn mtus(ends: &[Option<(&Link, &Link)>], joined: &[[usize; 2]]) -> Vec<String> {
+    let there = joined.iter().filter_map(|&[one, other]| Some([ends[one]?, ends[other]?]));
+    let ways = there.flat_map(|[one, other]| [(one, other), (other, one)]);
     let all = if ends.len() == 2 { "all four ends" } else { "all their ends" };
     let told = ways.filter_map(|((port, sender), (out, receiver))| {
         let way_bytes = port.mtu_bytes.min(out.mtu_bytes).min(receiver.mtu_bytes);
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     fn port(limits: Option<TbfConfig>, classes: Option<Arc<Classes>>) -> PortPlan {
-        PortPlan { interface: String::new(), limits, classes }
+        PortPlan { interface: String::new(), limits, classes, is_optional: false }
     }
 
     fn told(rates: [&str; 2], queue_ns: u64, classes: Option<&str>) -> String {
@@ -223,7 +224,7 @@ mod tests {
         let link = |name: &str, mtu_bytes| Link { name: name.into(), mtu_bytes, ..Link::default() };
         let (a, b, large) = (link("a", 1500), link("b", 1500), link("eth0", 1500));
         let small = link("eth0", 1400);
-        let of = |ends: [(&Link, &Link); 2]| mtus(&ends, &[[0, 1]]);
+        let of = |ends: [(&Link, &Link); 2]| mtus(&ends.map(Some), &[[0, 1]]);
         assert_eq!(of([(&a, &large), (&b, &large)]), Vec::<String>::new());
         let told = of([(&a, &large), (&b, &small)]);
         assert_eq!(told.len(), 1, "only packets from a to b may be too long: {told:?}");
@@ -233,10 +234,12 @@ mod tests {
         );
         let narrow = link("b", 1400);
         assert_eq!(of([(&a, &large), (&narrow, &large)]).len(), 2, "both ways through b");
-        let three = [(&a, &large), (&narrow, &large), (&b, &large)];
+        let three = [(&a, &large), (&narrow, &large), (&b, &large)].map(Some);
         let told = mtus(&three, &[[0, 1]]);
         assert_eq!(told.len(), 2, "a router may be between the others: {told:?}");
         assert!(told[0].ends_with("Give all their ends one MTU"), "{told:?}");
+        let without = [three[0], None, three[2]];
+        assert_eq!(mtus(&without, &[[0, 1]]), Vec::<String>::new(), "one is not there");
     }
 
     /// Ports 0 and 1 at one bridge, which another joins to port 2; port 3 beyond a router, 4 and 5 linked, 6 not attached.
@@ -269,9 +272,9 @@ mod tests {
             ..Link::default()
         };
         let apart = [link(1, Some(3), Some(7)), link(2, Some(9), None), link(3, Some(1), Some(7))];
-        assert!(one_pair(&apart).is_none(), "those numbers are of another namespace");
+        assert!(one_pair(&apart.each_ref()).is_none(), "those numbers are of another namespace");
         let pair = [apart[0].clone(), apart[1].clone(), link(9, Some(2), None)];
-        assert_eq!(one_pair(&pair).map(|ends| ends.map(|link| link.ifindex)), Some([2, 9]));
+        assert_eq!(one_pair(&pair.each_ref()).map(|ends| ends.map(|link| link.ifindex)), Some([2, 9]));
     }
 
     #[test]

@@ -25,6 +25,7 @@
 //! rate = "200mbit"            # the limit of what leaves by it [none]
 //! burst = "50kb"              # [2 ms at the rate, 20kb at least]
 //! queue = "5ms"               # how much may stand, as a time at the rate; with classes each has its own [5ms]
+//! # optional = true           # it may be missing at first, and is a port when it comes [false]
 //! # classes_file, default, shaper, [[port.class]], [[port.filter]]: as below [[limit]], but all that a wire can
 //!
 //! [[wire]]                    # joins two

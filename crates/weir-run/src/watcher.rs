@@ -10,8 +10,8 @@
 //! because they can be lost; what is looked at decides. Down and up alone are read from the messages, one by one, because an interface
 //! that was down for a moment has lost its NAPI instances.
 //!
-//! A port of a topology whose interface vanishes is closed, and taken over again when an interface of its name is there (`coming.rs`); all
-//! others carry on. A wire ends, because its other end is useless then.
+//! A port of a topology whose interface vanishes is closed, and taken over again when an interface of its name is there, as is one that
+//! was not there at first (`coming.rs`); all others carry on. A wire ends, because its other end is useless then.
 //!
 //! Owner: one thread; others ask it by [`Eye`]. It records what must be put back where an end has moved to.
 //!
@@ -65,11 +65,11 @@ pub enum News {
     Ended(String),
 }
 
-/// Starts to watch these pairs, of which the crew has the ports. `tell` is called with what happens, and says whether anybody listens.
+/// Starts to watch these pairs, of which the crew has the ports, and to look for those that are not there yet. `tell` is called with what happens, and says whether anybody listens.
 /// Whatever else must be put back is recorded with the keeper.
 pub fn start<K: Keeper + Send + 'static>(
     lens: Lens,
-    pairs: Vec<Pair>,
+    pairs: Vec<Option<Pair>>,
     crew: Crew,
     opener: Opener,
     keeper: Arc<Mutex<K>>,
@@ -79,13 +79,16 @@ pub fn start<K: Keeper + Send + 'static>(
         lens,
         crew,
         opener,
-        fares: pairs.iter().map(|pair| Fares::new(pair.port.ifindex)).collect(),
-        missing: BTreeMap::new(),
+        fares: pairs
+            .iter()
+            .map(|pair| Fares::new(pair.as_ref().map_or(0, |pair| pair.port.ifindex)))
+            .collect(),
+        missing: coming::missing(&pairs),
         monitor: Monitor::new()?,
         stir: Stir::new()?,
         ledger: Ledger::new(2 * pairs.len()),
         views: vec![None; 2 * pairs.len()],
-        pairs: pairs.into_iter().map(Some).collect(),
+        pairs,
         failures: 0,
         is_over: false,
         tell: Box::new(tell),
@@ -137,6 +140,7 @@ impl Watcher {
         let at_start = self.pairs.iter().flatten();
         let at_start = at_start.filter_map(|pair| LinkEvent::now(pair.port.ifindex).ok()).collect();
         self.hear(Some(at_start), records);
+        self.tell_missing();
         let mut next_ns = now_ns();
         loop {
             let mut asked = Vec::new();

@@ -62,7 +62,7 @@ pub fn bridged(from: (usize, usize), to: (usize, usize), number: u64) -> Vec<u8>
 
 /// A port, and the limit of what leaves by it.
 pub fn port_plan(number: usize, limits: Option<TbfConfig>) -> PortPlan {
-    PortPlan { interface: format!("port-{number}"), limits, classes: None }
+    PortPlan { interface: format!("port-{number}"), limits, classes: None, is_optional: false }
 }
 
 /// A bridge.

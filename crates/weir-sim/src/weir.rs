@@ -92,7 +92,8 @@ impl WeirWire {
             port.set_fault(fault);
             port
         };
-        let planned = |limits| PortPlan { interface: "modelled".into(), limits, classes: None };
+        let planned =
+            |limits| PortPlan { interface: "modelled".into(), limits, classes: None, is_optional: false };
         let plan = Plan::wire([planned(None), planned(Some(parameters.limits))]);
         let shares =
             Shares { held_packets_max: u64::from(FRAMES / 2), poll_budget_max, queues_gone: 0, seed: 0 };

@@ -50,7 +50,8 @@ fn port(inside: &Rc<RefCell<Inside>>) -> SimPort {
 
 /// What goes from the first port to the second is limited so.
 fn plan(limits: Option<TbfConfig>) -> Plan {
-    let port = |name: &str, limits| PortPlan { interface: name.into(), limits, classes: None };
+    let port =
+        |name: &str, limits| PortPlan { interface: name.into(), limits, classes: None, is_optional: false };
     Plan::wire([port("first", None), port("second", limits)])
 }
 

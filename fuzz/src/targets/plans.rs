@@ -12,6 +12,7 @@ use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_run::classes;
+use weir_run::datapath::Kind;
 use weir_run::limits::QUEUE_NS_DEFAULT;
 use weir_run::topology::write::plan::write;
 use weir_run::topology::{self, routers};
@@ -40,6 +41,10 @@ pub fn plans(bytes: &[u8]) {
         plan.stages.push(StagePlan { name: format!("{}{stage}", draw.pick(&["lan", "x", "gw."])), kind });
     }
     join(&mut draw, &mut plan);
+    // A wire needs both its ports.
+    if Kind::of(&plan) == Kind::Topology {
+        plan.ports.iter_mut().for_each(|port| port.is_optional = draw.rarely(4));
+    }
     for stage in &mut plan.stages {
         if let StageKind::Router(router) = &mut stage.kind {
             fill(&mut draw, router);
@@ -107,7 +112,12 @@ fn port(draw: &mut Draw, interface: String, names: &[String]) -> PortPlan {
         peak: None,
         limit: Limit::TimeNs(if has_classes { QUEUE_NS_DEFAULT } else { 1 + (draw.any_u64() >> 1) }),
     });
-    PortPlan { interface, limits, classes: has_classes.then(|| Arc::new(class_tree(draw, names))) }
+    PortPlan {
+        interface,
+        limits,
+        classes: has_classes.then(|| Arc::new(class_tree(draw, names))),
+        is_optional: false,
+    }
 }
 
 /// A tree whose leaves are all reached, read from a file.

@@ -19,6 +19,7 @@ use super::names::Names;
 use super::stages::Stages;
 use super::tables::TopologyFile;
 use super::{PortPlace, Topology};
+use crate::datapath::Kind;
 use crate::limits::{PATH_NAME_IS, check_burst, is_path_name};
 use crate::source::SourceText;
 
@@ -121,6 +122,20 @@ impl TopologyReader<'_> {
         name.into()
     }
 
+    /// A file of one wire needs both its ports, and ends without one.
+    fn optional_end_of_a_wire(&mut self, file: &TopologyFile, plan: &Plan) {
+        if Kind::of(plan) != Kind::Wire {
+            return;
+        }
+        for optional in file.ports.iter().filter_map(|port| port.optional.as_ref()) {
+            if *optional.as_ref() {
+                let why = "a wire of two ports needs both, and ends without one: take `optional` out, and wait for what is not there yet \
+                           with `weir up --wait SECONDS`";
+                self.tell(optional.span(), why);
+            }
+        }
+    }
+
     /// What the ports, wires, epairs, bridges and routers come to.
     fn plan(&mut self, file: &TopologyFile, identity: &Identity, open: &mut Open) -> Plan {
         let names = Names::read(self, file);
@@ -141,6 +156,8 @@ impl TopologyReader<'_> {
         }
         planned.sort_by_key(|(place, _)| *place);
         let links = self.links(file, &names, &stages);
-        Plan { ports, stages: planned.into_iter().map(|(_, stage)| stage).collect(), links }
+        let plan = Plan { ports, stages: planned.into_iter().map(|(_, stage)| stage).collect(), links };
+        self.optional_end_of_a_wire(file, &plan);
+        plan
     }
 }

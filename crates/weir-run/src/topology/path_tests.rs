@@ -46,6 +46,21 @@ const TWO: &str =
     "[[port]]\ninterface = \"veth-a\"\nname = \"a\"\n[[port]]\ninterface = \"veth-b\"\nname = \"b\"\n";
 
 #[test]
+fn a_port_may_be_missing_at_first_but_not_a_wires() {
+    let text = format!("{TWO}optional = true\n[[bridge]]\nname = \"lan\"\nports = [\"a\", \"b\"]\n");
+    let topology = parse(&text).unwrap();
+    let optional = |topology: Topology| {
+        topology.plan.unwrap().ports.iter().map(|port| port.is_optional).collect::<Vec<_>>()
+    };
+    assert_eq!(optional(again(&topology)), [false, true]);
+    assert_eq!(optional(topology), [false, true]);
+    let told = parse(&format!("{TWO}optional = true\n[[wire]]\nports = [\"a\", \"b\"]\n")).unwrap_err();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("etc/office.toml:7:12: a wire of two ports needs both"), "{}", told[0]);
+    parse(&format!("{TWO}optional = false\n[[wire]]\nports = [\"a\", \"b\"]\n")).unwrap();
+}
+
+#[test]
 fn a_wire_is_two_ports_and_a_link() {
     let text = TWO.replacen("name = \"a\"", "rate = \"200mbit\"\nqueue = \"2ms\"", 1);
     let topology = parse(&format!("{text}[[wire]]\nports = [\"b\", \"veth-a\"]\n")).unwrap();

@@ -64,6 +64,7 @@ impl TopologyReader<'_> {
             interface: interface.as_ref().clone(),
             limits,
             classes: classes.map(|(classes, _)| Arc::new(classes)),
+            is_optional: table.optional.as_ref().is_some_and(|optional| *optional.as_ref()),
         }
     }
 

@@ -120,6 +120,10 @@ pub struct PortTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["5ms"]))]
     pub queue: Option<Spanned<String>>,
+    /// Whether it may be missing at first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<bool>")]
+    pub optional: Option<Spanned<bool>>,
     /// Where its classes are.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]

@@ -1,4 +1,5 @@
-//! Ports of a topology that go and come: each is closed when its interface is gone, and taken over again when one of its name is there.
+//! Ports of a topology that go and come: each is closed when its interface is gone, and taken over when one of its name is there. An
+//! optional one may be missing from the start.
 //!
 //! ```text
 //! gone:   worker hands the port out -> closed -> frames go back -> what was changed is put back and forgotten
@@ -11,6 +12,8 @@
 //! that has ended. It is not taken again under the same number.
 //!
 //! Owner: the watcher's thread. Limits: an interface that is there and not fit is said once and tried each second.
+
+use std::collections::BTreeMap;
 
 use weir_port::link::Link;
 use weir_port::monitor::{Fares, LinkEvent};
@@ -37,7 +40,23 @@ pub(super) struct Missing {
     not_before_ns: u64,
 }
 
+/// The ports that are missing from the start.
+pub(super) fn missing(pairs: &[Option<Pair>]) -> BTreeMap<usize, Missing> {
+    let missing = pairs.iter().enumerate().filter(|(_, pair)| pair.is_none());
+    missing.map(|(port, _)| (port, Missing::default())).collect()
+}
+
 impl Watcher {
+    /// Says which ports are missing from the start.
+    pub(super) fn tell_missing(&self) {
+        for &port in self.missing.keys() {
+            self.say(format!(
+                "there is no interface {}, which is optional: what is bound for it is dropped, and it is a port when it is there",
+                self.opener.interface(port)
+            ));
+        }
+    }
+
     /// The interface of a port is gone.
     pub(super) fn lose(&mut self, port: usize, records: &Records) {
         let Some(pair) = self.pairs[port].as_ref() else { return };

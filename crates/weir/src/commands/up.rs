@@ -1,6 +1,9 @@
 //! `weir up`: carries the packets of the ports of a topology file.
 
+mod there;
+
 use std::path::PathBuf;
+use std::time::Duration;
 
 use weir_port::error::PortError;
 use weir_run::datapath::DatapathConfig;
@@ -8,7 +11,7 @@ use weir_run::datapath::DatapathConfig;
 use crate::commands::apply;
 use crate::commands::carry::carry;
 use crate::commands::wire::MachineArguments;
-use crate::{Failure, Outcome, human};
+use crate::{Failure, Outcome, human, text};
 
 /// Run a file of ports and what joins them, in the foreground: wires, bridges and routers that lose no packet.
 ///
@@ -19,6 +22,7 @@ use crate::{Failure, Outcome, human};
 #[derive(clap::Args)]
 #[command(after_help = concat!("Examples:
   weir check office.toml && sudo weir up office.toml
+  weir up office.toml --wait 30      where others make its interfaces meanwhile
   weir stat office                   in another terminal: what it does
   weir apply office.toml             change it, after an edit
   weir down office.toml              end it
@@ -29,8 +33,9 @@ Ports are veths of this network namespace; their other ends are where
 programs are. MTUs go up to 3506 bytes. A bridge floods what it does not
 know, passes VLAN tags through and runs no spanning tree. A router answers
 ping, sends ICMP errors, and keeps a packet for 3 s while it asks for its
-neighbour. An interface that is down is waited for; one that vanishes
-is a port again when it is there, and what is bound for it meanwhile is
+neighbour. An interface that is down is waited for; one that is not there is
+an error, unless its port has optional = true; one that vanishes is a port
+again when it is there, and what is bound for it meanwhile is
 dropped; a single wire ends. `weir apply FILE` changes what leaves by the
 ports of a file that is up; anything else needs weir down, then weir up.
 Under systemd it says when it is up (Type=notify) and feeds the watchdog while its workers
@@ -41,6 +46,9 @@ joins are shared out. `weir stat` shows which worker has a port."))]
 pub struct UpArguments {
     /// The file
     file: PathBuf,
+    /// Wait so long for interfaces that are not there yet, but for optional ones
+    #[arg(long, value_name = "SECONDS", value_parser = text::whole(1u64, 86_400), allow_hyphen_values = true)]
+    wait: Option<u64>,
     #[command(flatten)]
     machine: MachineArguments,
 }
@@ -62,6 +70,7 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     let config =
         DatapathConfig { name: topology.name.clone(), plan, port_names, memory_bytes, workers: cores.len() };
     config.check().map_err(Failure::usage)?;
+    there::require(&topology, arguments.wait.map(Duration::from_secs))?;
     apply::set(&topology)?;
     let counts = topology.counts().into_iter().filter(|(number, _)| *number > 0);
     let parts: Vec<_> = counts.map(|(number, thing)| human::plural(number as u64, thing)).collect();

@@ -102,6 +102,7 @@ fn port_table(port: &PortPlan, name: String, called: impl Fn(usize) -> String) -
         rate: limits.map(|limits| spanned(limits.rate.to_string())),
         burst: limits.and_then(|limits| burst(limits.rate, limits.burst_bytes)),
         queue,
+        optional: port.is_optional.then(|| spanned(true)),
         classes_file: None,
         shaper: classes.filter(|classes| classes.kind == Kind::Cbq).map(|_| spanned("cbq".into())),
         default: classes.map(|classes| spanned(name_of(classes, classes.classifier.otherwise()))),

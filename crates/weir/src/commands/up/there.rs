@@ -1,0 +1,86 @@
+//! The interfaces that `weir up` needs from the start: waited for if that is asked for, and told of where they are missing.
+//!
+//! Rule: each that is missing is told with its place in the file, and with the ways out. Optional ones are neither waited for nor told of
+//! here. Limits: what is there and not fit is told by whoever takes it over.
+
+use std::time::Duration;
+
+use weir_port::link::{Link, joints};
+use weir_port::monitor::Monitor;
+use weir_port::sys;
+use weir_run::clock::now_ns;
+use weir_run::datapath::Kind;
+use weir_run::nearest::{and, did_you_mean};
+use weir_run::topology::{PortPlace, Topology};
+
+use crate::commands::apply::target;
+use crate::{Failure, output};
+
+/// How long at most until it is looked again: no message of this namespace's interfaces tells what comes in another.
+const LOOK_NS: u64 = 250_000_000;
+
+/// Requires the interfaces of a file, which may take so long to come.
+pub fn require(topology: &Topology, wait: Option<Duration>) -> Result<(), Failure> {
+    if let Some(wait) = wait {
+        wait_for(topology, wait)?;
+    }
+    let ports = missing_ports(topology);
+    if ports.is_empty() {
+        return Ok(());
+    }
+    let late = wait.map_or(String::new(), |wait| format!(", also after {} s", wait.as_secs()));
+    // A wire of two ports needs both.
+    let is_wire = topology.plan.as_ref().is_some_and(|plan| Kind::of(plan) == Kind::Wire);
+    let without = if is_wire { "" } else { ", write optional = true below its [[port]] to start without it" };
+    let longer = if wait.is_some() { "longer " } else { "" };
+    // Where they cannot be listed this is not the place to say why.
+    let there = joints().unwrap_or_default();
+    let told = ports.into_iter().map(|(place, interface)| {
+        let meant = did_you_mean(interface, there.iter().map(|joint| joint.name.as_str()));
+        format!(
+            "{}: there is no interface {interface} in this network namespace{late}: make it{without}, or wait {longer}for it with \
+             --wait SECONDS{meant}",
+            place.at
+        )
+    });
+    Err(told.collect::<Vec<_>>().join("\nweir: ").into())
+}
+
+/// Waits until all are there, or for so long.
+fn wait_for(topology: &Topology, wait: Duration) -> Result<(), Failure> {
+    // Before the first look, so that nothing comes unheard between two.
+    let monitor = Monitor::new()?;
+    let until_ns = now_ns().saturating_add(wait.as_nanos() as u64);
+    let mut is_said = false;
+    loop {
+        let missing = missing(topology);
+        let now = now_ns();
+        if missing.is_empty() || now >= until_ns {
+            return Ok(());
+        }
+        if !std::mem::replace(&mut is_said, true) {
+            let names: Vec<_> = missing.iter().map(String::as_str).collect();
+            output::say(format_args!("weir: waiting up to {} s for {}", wait.as_secs(), and(&names)));
+        }
+        let mut fds = [sys::poll_in(monitor.fd())];
+        if sys::poll_readable(&mut fds, Some((until_ns - now).min(LOOK_NS))).is_ok_and(|count| count > 0) {
+            // Whatever it says, all is looked at again.
+            let _ = monitor.wait();
+        }
+    }
+}
+
+/// What must be there and is not, of ports and of limits.
+fn missing(topology: &Topology) -> Vec<String> {
+    let ports = missing_ports(topology).into_iter().map(|(_, interface)| interface.to_string());
+    let limits = topology.limits.iter().filter(|limit| !limit.is_optional && target(limit).is_missing());
+    ports.chain(limits.map(|limit| target(limit).label())).collect()
+}
+
+/// The ports that must be there and are not.
+fn missing_ports(topology: &Topology) -> Vec<(&PortPlace, &str)> {
+    let Some(plan) = &topology.plan else { return Vec::new() };
+    let needed = topology.ports.iter().zip(&plan.ports).filter(|(_, port)| !port.is_optional);
+    let named = needed.map(|(place, port)| (place, port.interface.as_str()));
+    named.filter(|(_, name)| Link::by_name(name).is_err_and(|error| error.is_no_interface())).collect()
+}
