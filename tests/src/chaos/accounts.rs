@@ -112,7 +112,7 @@ pub type Losses = BTreeMap<String, u64>;
 /// Those of `weir stat --json`.
 pub fn losses(stat: &Value) -> Losses {
     let dropped = stat["totals"]["dropped"].as_object().into_iter().flatten();
-    let dropped = dropped.map(|(reason, amount)| (reason.clone(), amount["packets"].as_u64()));
+    let dropped = dropped.map(|(reason, amount)| (reason.clone(), amount.as_u64()));
     let ports = stat["ports"].as_array().into_iter().flatten().filter_map(Value::as_object);
     let of_ports = ports.flat_map(|port| {
         let name = port.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -149,7 +149,7 @@ mod tests {
     fn all_losses_of_a_wire_are_found_and_what_they_grew_by() {
         let stat = |dropped: u64, lost: u64| {
             serde_json::json!({
-                "totals": {"accepted": {"packets": 9}, "dropped": {"too-long": {"packets": dropped, "bytes": 9000}}},
+                "totals": {"accepted": 9, "dropped": {"too-long": dropped}, "dropped_bytes": {"too-long": 9000}},
                 "ports": [{"name": "wa", "sender_queue_dropped": 5, "lost_while_down": lost, "sender_queue_packets": 100}],
             })
         };
