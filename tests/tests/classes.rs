@@ -278,7 +278,7 @@ fn a_program_is_run_behind_classes() -> Result<()> {
         let classes = stat["limits"][0]["classes"].as_array().context("no classes")?;
         let bits = |name| -> Result<f64> {
             let class = classes.iter().find(|class| class["name"] == name).context("no class")?;
-            Ok(class["bytes"].as_f64().context("no bytes")? * 8.0)
+            Ok(class["delivered_bytes"].as_f64().context("no bytes")? * 8.0)
         };
         Ok([bits("a")?, bits("b")?, seconds])
     };

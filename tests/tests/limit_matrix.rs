@@ -163,7 +163,7 @@ fn floods(clients: usize, between: Between, far: Far, ipv6: bool) -> Result<()> 
     let rate = measure_rate(&flood, &load)?;
     let watched = watch.finish()?;
     let limit = row.lossless_limit("wa")?;
-    require_timing!(limit["held"]["packets"].as_u64() > Some(0), "nobody is held: {limit}");
+    require_timing!(limit["held"].as_u64() > Some(0), "nobody is held: {limit}");
     let flows = flood.finish(PATIENCE)?;
     row.lossless_limit("wa")?;
     row.weir("stat wa --check")?.success()?;
@@ -264,7 +264,7 @@ fn sixty_four_streams_and_a_ping() -> Result<()> {
     server.wait_for_output("Server listening", PATIENCE)?;
     let mut command = row.left.command("iperf3");
     let mut client = Process::spawn(command.args(["-c", &to, "-P", "64", "-t", "6", "-O", "1", "-J"]))?;
-    let sent = || Ok(row.limits("wa")?[0]["bytes"].as_u64() > Some(5_000_000));
+    let sent = || Ok(row.limits("wa")?[0]["delivered_bytes"].as_u64() > Some(5_000_000));
     wait_until("the streams are under way", PATIENCE, sent)?;
     let trips = ping_beside(&row, &free)?;
     require_timing!(client.is_running()?, "the streams ended before the pings");
@@ -385,7 +385,7 @@ fn leaves_empty_themselves_whatever_is_dropped_behind() -> Result<()> {
         arrived.count
     );
     ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
-    wait_until("the queue is empty", PATIENCE, || Ok(row.lossless_limit("wa")?["held"]["packets"] == 0))?;
+    wait_until("the queue is empty", PATIENCE, || Ok(row.lossless_limit("wa")?["held"] == 0))?;
     // A leaf is empty by the clock a little later than by the kernel; each new flow then finds one of its own.
     let crowded = || -> Result<u64> { row.lossless_limit("wa")?["crowded"].as_u64().context("crowded") };
     let is_free = || -> Result<bool> {

@@ -204,7 +204,7 @@ fn limited_by_itself(row: &Row, name: &str, start: impl FnOnce() -> Result<Crowd
     let shortest = behind_first.elapsed();
     let last = sent_bytes(row, name)?;
     let longest = before_first.elapsed();
-    let held = row.lossless_limit(name)?["held"]["packets"].as_u64();
+    let held = row.lossless_limit(name)?["held"].as_u64();
     ensure!(held > Some(4), "nobody is held: {held:?}");
     let (sent, arrived) = crowd.finish_counted()?;
     ensure!(arrived.count == sent, "{sent} sent, {} arrived", arrived.count);
@@ -221,7 +221,7 @@ fn limited_by_itself(row: &Row, name: &str, start: impl FnOnce() -> Result<Crowd
 }
 
 fn sent_bytes(row: &Row, name: &str) -> Result<u64> {
-    row.lossless_limit(name)?["bytes"].as_u64().context("bytes")
+    row.lossless_limit(name)?["delivered_bytes"].as_u64().context("bytes")
 }
 
 /// A container that `runc` made and that has no capability of the network's.
@@ -299,7 +299,7 @@ fn floods_in_a_container() -> Result<()> {
     let load = Load { by: &by, ..Load::new(&row.left, &row.right, &to, 3, 4.0) };
     let flood = Flood::start(&load)?;
     let rate = measure_rate(&flood, &load)?;
-    let held = row.lossless_limit("office")?["held"]["packets"].as_u64();
+    let held = row.lossless_limit("office")?["held"].as_u64();
     ensure!(held > Some(3), "nobody is held: {held:?}");
     let flows = flood.finish(PATIENCE)?;
     row.lossless_limit("office")?;

@@ -70,7 +70,7 @@ fn the_largest_tree_is_loaded_and_leads_to_its_last_class() -> Result<()> {
             let all = limits[0]["classes"].as_array().context("no classes")?;
             let name = format!("c{}", classes - 1);
             let last = all.iter().find(|class| class["name"] == name.as_str()).context("no last class")?;
-            last["packets"].as_u64().context("no packets")
+            last["delivered"].as_u64().context("no packets")
         };
         let before = last()?;
         for _ in 0..10 {

@@ -90,11 +90,11 @@ fn it_stays_through_queues_down_and_up_and_a_new_name() -> Result<()> {
             Ok(row.left.sh(&format!("ping -q -c 1 -W 1 {to}")).is_ok())
         })
         .with_context(|| change.join(", "))?;
-        let before = row.lossless_limit("wa")?["packets"].as_u64();
+        let before = row.lossless_limit("wa")?["delivered"].as_u64();
         row.left.sh(&format!("ping -q -c 5 -i 0.02 {to}"))?;
         let limit = row.lossless_limit("wa")?;
         ensure!(
-            limit["stage"] == "limiting" && limit["packets"].as_u64() >= before.map(|b| b + 5),
+            limit["stage"] == "limiting" && limit["delivered"].as_u64() >= before.map(|b| b + 5),
             "{limit}"
         );
         row.weir("stat wa --check")?.success().with_context(|| change.join(", "))?;
@@ -118,7 +118,7 @@ fn what_passes_the_queue_by_is_counted() -> Result<()> {
     row.left.sh(&format!("ping -q -c 3 -i 0.02 {}", row.right_address(Between::Bridge)))?;
     let limit = row.lossless_limit("wa")?;
     ensure!(
-        limit["packets"].as_u64() >= Some(u64::from(FRAMES)) && limit["bypassed_packets"] == 0,
+        limit["delivered"].as_u64() >= Some(u64::from(FRAMES)) && limit["bypassed_packets"] == 0,
         "{limit}"
     );
     row.weir("stat wa --check")?.success()?;
@@ -241,7 +241,7 @@ fn who_is_held_and_for_how_long_is_told() -> Result<()> {
     wait_until("something waits on the way back", PATIENCE, || {
         let limit = &row.limits("wa")?[1];
         ensure!(limit["delay_ns"].is_null() && limit["held_ns"].is_null(), "nobody can see that: {limit}");
-        let bytes = limit["held"]["bytes"].as_u64().context("no bytes")?;
+        let bytes = limit["held_bytes"].as_u64().context("no bytes")?;
         ensure!(limit["held_over_rate_ns"] == bytes * 400, "20 Mbit/s: {limit}");
         Ok(bytes > 0 && limit["waits_for"] == "wa")
     })?;

@@ -133,8 +133,8 @@ fn classes_of_a_file_share_it_in_place() -> Result<()> {
     };
     wait_until("its packets are in their class", LIMIT, || {
         let limits = limits(&host, NAME)?;
-        ensure!(limits.len() == 2 && class(&limits[1], "marked")?["packets"] == 0, "{limits:?}");
-        Ok(class(&limits[0], "marked")?["packets"].as_u64() > Some(20))
+        ensure!(limits.len() == 2 && class(&limits[1], "marked")?["delivered"] == 0, "{limits:?}");
+        Ok(class(&limits[0], "marked")?["delivered"].as_u64() > Some(20))
     })?;
     let done = run(&mut host.weir(&["set", NAME, "--classes", other.path()]), LIMIT)?.success()?;
     ensure!(

@@ -36,7 +36,7 @@ use weir_core::shaper::tbf::{TbfConfig, TbfError};
 use crate::classes::{Classes, FRAME_BYTES};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
-pub use rows::Row;
+pub use rows::{Holder, Holders, Row};
 
 /// Where packets go that pass all limits; beyond every class of a tree.
 pub const FREE: usize = u16::MAX as usize;

@@ -25,6 +25,7 @@ use weir_path::landings::Landings;
 use weir_path::owners::Owners;
 use weir_path::plan::Plan;
 use weir_path::port::{ReceiveQueues, TransmitRing};
+use weir_path::shaping::Holder;
 use weir_path::worker::Worker;
 use weir_port::port::Port;
 
@@ -32,8 +33,8 @@ use crate::books::Books;
 use crate::datapath::Kind;
 use crate::part::Part;
 use crate::stats::{
-    ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, StageStats, TreeClassStats, WireStats,
-    WorkerStats,
+    ClassStats, DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, StageStats,
+    WireStats, WorkerStats,
 };
 use crate::watcher::{Device, Devices, Eye};
 use crate::workstreams::{Tally, WorkstreamStats};
@@ -43,13 +44,15 @@ pub struct DirectionReport {
     /// The port where it ends.
     pub exit: usize,
     /// The direction, without its name and books.
-    pub class: ClassStats,
+    pub class: DirectionStats,
     /// The books of its classes.
     pub shaped: Account,
     /// What they hold.
     pub held: Count,
     /// What they did.
     pub tally: Tally,
+    /// What holds most of what waits: in all of them, then in each.
+    pub holders: Vec<Option<Holder>>,
 }
 
 /// What is told of a port.
@@ -70,30 +73,30 @@ pub struct PortReport {
 fn of_egress(path: &Worker<Port>, number: usize, now_ns: u64) -> DirectionReport {
     let queue = &path.between().egress.queues()[number];
     let shaping = &queue.shaping;
-    let (limits, delay) = (shaping.limits(), shaping.delay());
+    let (limits, rows) = (shaping.limits(), shaping.rows(now_ns));
     // Polls are of the ports whose packets all come here.
     let feeders = path.ends().iter().map(|end| &end.intake).filter(|intake| *intake.reach() == [number]);
-    let class = ClassStats {
-        name: String::new(),
+    let class = DirectionStats {
+        place: PlaceStats { blocked_ns: Some(shaping.blocked_ns(now_ns)), ..PlaceStats::default() }
+            .with_delay(&shaping.delay()),
         rate_bits_per_s: limits.map(|limits| limits.rate.bits_per_s()),
         burst_bytes: limits.map(|limits| limits.burst_bytes),
         limit_bytes: shaping.limit_bytes(),
-        books: Books::default(),
-        blocked_ns: shaping.blocked_ns(now_ns),
-        delay_ns_p50: delay.quantile_ns(500),
-        delay_ns_p99: delay.quantile_ns(990),
-        delay_ns_max: delay.delay_ns_max(),
         empty_polls: feeders.clone().map(Intake::empty_polls).sum(),
         empty_wakes: feeders.map(Intake::empty_wakes).sum(),
         transmit_busy: 0,
-        classes: shaping.rows(now_ns).iter().map(TreeClassStats::of).collect(),
+        classes: rows.iter().map(ClassStats::of).collect(),
     };
+    let all = [shaping.holders(now_ns)];
+    let holders =
+        all.iter().chain(rows.iter().map(|row| &row.holders)).map(|holders| holders.most().cloned());
     DirectionReport {
         exit: queue.port,
         class,
         shaped: shaping.account(),
         held: shaping.held(),
         tally: Tally { intake: queue.counts(), released: shaping.released() },
+        holders: holders.collect(),
     }
 }
 
@@ -230,7 +233,7 @@ impl Constants {
         let mut totals = Books::default();
         let (mut classes, mut workstreams, mut stages) = (Vec::new(), Vec::new(), Vec::new());
         for (wsid, cpu, direction) in directions {
-            let DirectionReport { exit, class, shaped, held: waiting, tally } = direction;
+            let DirectionReport { exit, mut class, shaped, held: waiting, tally, holders } = direction;
             let (owner, to) = &reports[exit];
             let mut held = waiting;
             // One that starts with another worker is handed over to that of its port.
@@ -250,14 +253,16 @@ impl Constants {
                 wsid,
                 cpu,
                 held: held.packets,
-                blocked_ns: class.blocked_ns,
+                blocked_ns: class.place.blocked_ns.unwrap_or_default(),
                 ..WorkstreamStats::new(&name, tally, waiting)
             });
-            classes.push(ClassStats { name, books, transmit_busy: to.transmit_busy, ..class });
+            class.place = PlaceStats { name, books, ..class.place };
+            note_holders(&mut class, holders);
+            classes.push(DirectionStats { transmit_busy: to.transmit_busy, ..class });
         }
         for (wsid, part) in parts.iter_mut().enumerate() {
             for stage in part.stages.drain(..) {
-                frames.held += stage.books.held.packets;
+                frames.held += stage.place.books.held.packets;
                 totals.merge(&stage.ended());
                 workstreams.push(stage.workstream(&self.name, wsid, part.worker.cpu));
                 stages.push(StageStats { worker: wsid, ..stage });
@@ -309,6 +314,19 @@ impl Constants {
             Kind::Wire => format!("{}->{}", ports[self.kind.exit_of(exit)], ports[exit]),
             Kind::Topology => format!("->{}", ports[exit]),
         }
+    }
+}
+
+/// Notes what holds what waits in a direction and in each class of it; the direction's limit has the direction's name.
+fn note_holders(direction: &mut DirectionStats, holders: Vec<Option<Holder>>) {
+    let name = direction.place.name.clone();
+    let places = std::iter::once(&mut direction.place);
+    let places = places.chain(direction.classes.iter_mut().map(|class| &mut class.place));
+    for (place, holder) in places.zip(holders) {
+        place.waits_for = holder.map(|holder| match holder {
+            Holder::Limit => name.clone(),
+            Holder::Class(class) => class,
+        });
     }
 }
 
@@ -383,9 +401,10 @@ mod tests {
     fn direction(exit: usize) -> DirectionReport {
         let intake = EgressCounts { entered: 10, ..EgressCounts::default() };
         let released = ReleaseCounts { delayed: 9, ..ReleaseCounts::default() };
-        let class = ClassStats { rate_bits_per_s: Some(exit as u64), ..ClassStats::default() };
+        let class = DirectionStats { rate_bits_per_s: Some(exit as u64), ..DirectionStats::default() };
         let tally = Tally { intake, released };
-        DirectionReport { exit, class, shaped: account(10, 0, 0), held: packets(1), tally }
+        let holders = vec![Some(Holder::Limit)];
+        DirectionReport { exit, class, shaped: account(10, 0, 0), held: packets(1), tally, holders }
     }
 
     fn port(index: usize, name: &str, on_the_way: u64) -> PortReport {
@@ -433,7 +452,9 @@ mod tests {
 
     fn told(stats: &WireStats) -> Vec<(&str, Option<u64>, u64)> {
         let classes = stats.classes.iter();
-        classes.map(|class| (class.name.as_str(), class.rate_bits_per_s, class.books.held.packets)).collect()
+        classes
+            .map(|class| (class.place.name.as_str(), class.rate_bits_per_s, class.place.books.held.packets))
+            .collect()
     }
 
     #[test]
@@ -454,6 +475,7 @@ mod tests {
         let ports = vec![port(0, "a", 0), port(1, "b", 0)];
         let all = snapshot(Kind::Wire, &["a", "b"], 95, vec![part([0, 1].map(direction).into(), ports)]);
         assert_eq!(told(&all.wires[0]), [("a->b", Some(1), 3), ("b->a", Some(0), 3)]);
+        assert_eq!(all.wires[0].classes[1].place.waits_for.as_deref(), Some("b->a"), "its own limit");
         assert!(all.topologies.is_empty());
     }
 

@@ -8,6 +8,7 @@
 //! as it is.
 
 mod class;
+pub mod place;
 mod port;
 mod stage;
 
@@ -21,7 +22,8 @@ use crate::datapath::Kind;
 use crate::watcher::ledger::EventStats;
 use crate::workstreams::{self, WorkstreamStats};
 
-pub use class::{ClassStats, TreeClassStats};
+pub use class::{ClassStats, DirectionStats};
+pub use place::PlaceStats;
 pub use port::{DeviceStats, PortStats};
 pub use stage::StageStats;
 
@@ -34,7 +36,7 @@ pub struct WireStats {
     /// Its interfaces.
     pub ports: Vec<String>,
     /// Its directions: of a wire those there and back, of a topology what leaves by each port.
-    pub classes: Vec<ClassStats>,
+    pub classes: Vec<DirectionStats>,
     /// Its bridges and routers; a wire has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageStats>,
@@ -50,12 +52,15 @@ pub struct WireStats {
 impl WireStats {
     /// What does not add up, a sentence each.
     fn faults(&self) -> Vec<String> {
-        let directions = self.classes.iter().map(|class| (class.name.clone(), &class.books));
+        let directions = self.classes.iter().map(|class| (class.place.name.clone(), &class.place.books));
         let classes = self.classes.iter().flat_map(|direction| {
-            let of = |class: &str| format!("{} {class}", direction.name);
-            direction.classes.iter().map(move |class| (of(&class.name), &class.books))
+            let of = |class: &str| format!("{} {class}", direction.place.name);
+            direction.classes.iter().map(move |class| (of(&class.place.name), &class.place.books))
         });
-        let stages = self.stages.iter().map(|stage| (format!("{} {}", stage.kind, stage.name), &stage.books));
+        let stages = self
+            .stages
+            .iter()
+            .map(|stage| (format!("{} {}", stage.kind, stage.place.name), &stage.place.books));
         let unbalanced = directions.chain(classes).chain(stages).filter(|(_, books)| !books.balance());
         let mut faults: Vec<_> = unbalanced
             .map(|(name, books)| {
@@ -241,7 +246,7 @@ mod tests {
         let most = Amount { packets: u64::MAX, bytes: u64::MAX };
         let books = Books { accepted: most, delivered: most, held: most, ..Books::default() };
         let frames = FrameStats { total: 1, free: u64::MAX, lent: u64::MAX, held: u64::MAX };
-        let class = ClassStats { books: books.clone(), ..ClassStats::default() };
+        let class = DirectionStats { place: PlaceStats::new("", books.clone()), ..DirectionStats::default() };
         let wire = WireStats { classes: vec![class], frames, ..WireStats::default() };
         let mut snapshot = Snapshot { wires: vec![wire], totals: books, ..Snapshot::default() };
         snapshot.merge(snapshot.clone());

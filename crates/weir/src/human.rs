@@ -44,6 +44,11 @@ pub fn duration(time_ns: u64) -> String {
     if time_ns == 0 { "0 s".into() } else { three_digits(time_ns, &["ns", "us", "ms", "s"]) }
 }
 
+/// As [`duration`]; `-` where it is not known.
+pub fn time(time_ns: Option<u64>) -> String {
+    time_ns.map_or_else(|| "-".into(), duration)
+}
+
 /// A long time in its two largest units: `12s`, `2h 13m`, `3d 4h`.
 pub fn uptime(time_ns: u64) -> String {
     let seconds = time_ns / 1_000_000_000;

@@ -120,6 +120,11 @@ impl<P: Packet> Class<P> {
         self.tbf.as_ref().map(Tbf::config)
     }
 
+    /// Whether the limits admit no packet of this length now.
+    pub fn is_used_up(&self, len_bytes: u32, now_ns: u64) -> bool {
+        self.tbf.as_ref().is_some_and(|tbf| tbf.ready_at(len_bytes, now_ns) > now_ns)
+    }
+
     /// Changes the rule for a full class from now on; nothing that waits is touched.
     pub fn set_rule(&mut self, rule: QueueRule) {
         self.backlog.set_rule(rule);

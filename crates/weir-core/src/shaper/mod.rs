@@ -13,6 +13,7 @@
 use backlog::{Dequeue, Refused};
 use blocked::Blocked;
 use delay::DelayHistogram;
+use tree::WaitsFor;
 
 use crate::{
     account::Account,
@@ -118,6 +119,16 @@ impl<P: Packet> Shaper<P> {
     /// The standing delays of a class's packets; none for an inner class.
     pub fn delay(&self, class: usize) -> Option<&DelayHistogram> {
         any!(self, it => Some(it.delay()), it.leaf(class).map(|leaf| leaf.delay()))
+    }
+
+    /// What the packets of a class wait for, of which the longest have `packet_bytes_max`; `None` if they may leave now.
+    pub fn waits_for(&self, class: usize, packet_bytes_max: u32, now_ns: u64) -> Option<WaitsFor> {
+        match self {
+            Shaper::Class(one) => one.is_used_up(packet_bytes_max, now_ns).then_some(WaitsFor::Link),
+            Shaper::Fq(_) => None,
+            Shaper::Htb(tree) => tree.waits_for(class, now_ns),
+            Shaper::Cbq(tree) => tree.waits_for(class, now_ns),
+        }
     }
 
     /// What waits in all classes.

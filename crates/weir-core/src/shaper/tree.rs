@@ -58,8 +58,10 @@ use crate::{
 mod error;
 mod events;
 mod rings;
+mod waits;
 
 pub use error::TreeError;
+pub use waits::WaitsFor;
 
 /// Priorities are `0..PRIORITIES`; 0 goes first.
 pub const PRIORITIES: usize = 8;

@@ -5,6 +5,7 @@ use weir_core::drops::Count;
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::Backlog;
 use weir_core::shaper::delay::DelayHistogram;
+use weir_core::shaper::tree::WaitsFor;
 
 use super::{FREE, Shaping};
 use crate::classes;
@@ -32,6 +33,36 @@ pub struct Row {
     pub blocked_ns: u64,
     /// How long packets stood.
     pub delay: DelayHistogram,
+    /// What holds what waits.
+    pub holders: Holders,
+}
+
+/// What holds packets that wait in a place and below it: how many bytes each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holders(Vec<(Holder, u64)>);
+
+/// What holds packets that wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// The limit of the direction.
+    Limit,
+    /// What a class is allowed, by the name of that.
+    Class(String),
+}
+
+impl Holders {
+    /// What holds most of it, of several the one that came first; none where nothing waits, or all of it may leave.
+    pub fn most(&self) -> Option<&Holder> {
+        let most = self.0.iter().map(|(_, bytes)| *bytes).max()?;
+        self.0.iter().find(|(_, bytes)| *bytes == most).map(|(holder, _)| holder)
+    }
+
+    fn add(&mut self, holder: &Holder, bytes: u64) {
+        match self.0.iter_mut().find(|(of, _)| of == holder) {
+            Some((_, sum)) => *sum += bytes,
+            None => self.0.push((holder.clone(), bytes)),
+        }
+    }
 }
 
 impl Row {
@@ -60,6 +91,7 @@ impl Shaping {
             marked: 0,
             blocked_ns: 0,
             delay: DelayHistogram::default(),
+            holders: Holders::default(),
         };
         let mut rows: Vec<Row> = classes
             .iter()
@@ -73,9 +105,11 @@ impl Shaping {
         for (index, &number) in tree.numbers.iter().enumerate() {
             let Some(backlog) = self.backlog(number) else { continue };
             rows[index].limit_bytes = Some(backlog.limit_bytes());
+            let holder = self.holder(number, now_ns);
             let mut next = Some(index);
             while let Some(class) = next {
                 rows[class].add(backlog, now_ns);
+                holder.iter().for_each(|holder| rows[class].holders.add(holder, backlog.held().bytes));
                 next = classes[class].parent;
             }
         }
@@ -85,6 +119,32 @@ impl Shaping {
         }
         rows.push(free);
         rows
+    }
+
+    /// What holds what waits in all classes.
+    pub fn holders(&self, now_ns: u64) -> Holders {
+        let mut all = Holders::default();
+        for class in self.leaves() {
+            let bytes = self.backlog(class).map_or(0, |backlog| backlog.held().bytes);
+            self.holder(class, now_ns).iter().for_each(|holder| all.add(holder, bytes));
+        }
+        all
+    }
+
+    /// What holds what waits in a class in which packets can wait.
+    fn holder(&self, class: usize, now_ns: u64) -> Option<Holder> {
+        if class == FREE || self.backlog(class)?.held().packets == 0 {
+            return None;
+        }
+        let longest_bytes = u32::try_from(self.packet_bytes_max).unwrap_or(u32::MAX);
+        Some(match self.shaper.waits_for(class, longest_bytes, now_ns)? {
+            WaitsFor::Link => Holder::Limit,
+            WaitsFor::Class(number) => {
+                let tree = self.tree.as_ref()?;
+                let place = tree.numbers.iter().position(|of| *of == number)?;
+                Holder::Class(tree.classes.classes[place].name.clone())
+            }
+        })
     }
 
     /// For how long feeders were blocked: by the one class, or by the class that blocked them longest.

@@ -25,6 +25,10 @@ pub struct Found {
     pub is_strange: bool,
 }
 
+/// Dropped because the leaf of a packet with a socket was full.
+pub const HELD_FULL: &str = "held-full";
+/// Dropped because too much waited of what has no socket.
+pub const PASSING_FULL: &str = "passing-full";
 /// Why a limit whose program is not known is left alone.
 pub const STRANGE: &str = "has a limit whose program this version of weir does not know: remove it with the weir that set it, or with \
      `weir limit --off --now`, which loses what waits";
@@ -110,25 +114,31 @@ impl LimitInPlace {
         (sum, waiting)
     }
 
-    /// What a class of a file did and holds, with all below it.
-    pub fn class(&self, class: &ClassRecord) -> QueueTraffic {
+    /// What a class of a file did and holds, with all below it, and what was dropped there, by reason.
+    pub fn class(&self, class: &ClassRecord) -> (QueueTraffic, [(&'static str, u64); 2]) {
         let number = class.base + ROOT_CLASS;
         let own = self.classes.iter().find(|class| class.number == number).map(|class| class.traffic);
         let own = own.unwrap_or_default();
         let mut sum = QueueTraffic { packets: own.packets, bytes: own.bytes, ..QueueTraffic::default() };
+        let full = self.counts_of_classes.iter().find(|(base, _)| *base == class.base);
+        let mut dropped = [0, full.map_or(0, |(_, counts)| counts.passing_full)];
         let mut add = |below: QueueTraffic| {
-            sum.dropped += below.dropped;
             sum.waiting += below.waiting;
             sum.waiting_bytes += below.waiting_bytes;
         };
-        for kind in [HtbClassKind::Held, HtbClassKind::Passing] {
-            add(self.leaves(Some(class.base), kind).0);
+        for (at, kind) in [HtbClassKind::Held, HtbClassKind::Passing].into_iter().enumerate() {
+            let leaves = self.leaves(Some(class.base), kind).0;
+            dropped[at] += leaves.dropped;
+            add(leaves);
         }
         let children = self.record.iter().flat_map(|record| &record.classes);
-        children.filter(|child| child.parent == Some(class.base)).for_each(|child| add(self.class(child)));
-        let full = self.counts_of_classes.iter().find(|(base, _)| *base == class.base);
-        sum.dropped += full.map_or(0, |(_, counts)| counts.passing_full);
-        sum
+        for child in children.filter(|child| child.parent == Some(class.base)) {
+            let (below, reasons) = self.class(child);
+            add(below);
+            reasons.iter().zip(&mut dropped).for_each(|((_, packets), sum)| *sum += packets);
+        }
+        sum.dropped = dropped.iter().sum();
+        (sum, [(HELD_FULL, dropped[0]), (PASSING_FULL, dropped[1])])
     }
 
     /// The name of what holds most of what waits in a class of a file and below it, or in the whole limit: one of the classes, by its
@@ -173,8 +183,8 @@ impl LimitInPlace {
     pub fn dropped(&self) -> [(&'static str, u64); 4] {
         let [held_full, passing_overflowed] = self.overflowed();
         [
-            ("held-full", held_full),
-            ("passing-full", passing_overflowed + self.counts.passing_full),
+            (HELD_FULL, held_full),
+            (PASSING_FULL, passing_overflowed + self.counts.passing_full),
             ("priority", self.misdirected()),
             ("swap", self.record.as_ref().map_or(0, |record| record.lost_when_set)),
         ]

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use weir_core::drops::Count;
 use weir_core::packet::{Meta, Packet};
+use weir_core::rate::Rate;
 use weir_core::shaper::backlog::Dequeue;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_path::packet::{Ecn, PathPacket};
-use weir_path::shaping::{FREE, Shaping, Size};
+use weir_path::shaping::{FREE, Holder, Shaping, Size};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
@@ -269,4 +270,44 @@ fn codel_knows_how_long_packets_are() {
         }
         assert_eq!(dropped > 0, is_dropped, "{standing} packets waiting: {dropped} dropped");
     }
+}
+
+/// A class at its ceiling waits for that, classes that have used up what they share for that, and nothing for nothing.
+#[test]
+fn what_is_waited_for_is_known() {
+    let mut pool = pool();
+    let text = "default = \"free\"\n[[class]]\nname = \"all\"\nrate = \"10mbit\"\nburst = \"2kb\"\ncburst = \"2kb\"\n\
+                [[class]]\nname = \"wide\"\nparent = \"all\"\nrate = \"1mbit\"\nceil = \"10mbit\"\nburst = \"2kb\"\ncburst = \"9kb\"\n\
+                [[class]]\nname = \"narrow\"\nparent = \"all\"\nrate = \"100kbit\"\nceil = \"200kbit\"\nburst = \"2kb\"\ncburst = \"2kb\"\n\
+                [[filter]]\nto_ports = 1\nclass = \"narrow\"\n[[filter]]\nto_ports = 2\nclass = \"wide\"\n";
+    let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
+    shaping.set_classes(Some(classes(text)), &mut pool, 0, |_, _| ());
+    let waits_for = |shaping: &Shaping, name: &str| {
+        shaping.rows(0).iter().find(|row| row.name == name).unwrap().holders.most().cloned()
+    };
+    let release = |shaping: &mut Shaping, pool: &mut Pool| {
+        while let Dequeue::Packet(_, packet) = shaping.dequeue(0) {
+            pool.give(packet.frame);
+        }
+    };
+    assert_eq!((waits_for(&shaping, "all"), shaping.holders(0).most()), (None, None), "nothing waits");
+    (0..60).for_each(|number| take_in(&mut shaping, &mut pool, 1, number, 0));
+    release(&mut shaping, &mut pool);
+    let class = |name: &str| Some(Holder::Class(name.into()));
+    assert_eq!(waits_for(&shaping, "narrow"), class("narrow"));
+    assert_eq!((waits_for(&shaping, "all"), waits_for(&shaping, "wide")), (class("narrow"), None));
+    (0..120).for_each(|number| take_in(&mut shaping, &mut pool, 2, number, 0));
+    release(&mut shaping, &mut pool);
+    assert_eq!((waits_for(&shaping, "wide"), waits_for(&shaping, "narrow")), (class("all"), class("narrow")));
+    assert_eq!(shaping.holders(0).most(), class("all").as_ref(), "most of what waits");
+    let limits = TbfConfig {
+        rate: Rate::from_bits_per_s(1_000_000).unwrap(),
+        burst_bytes: 2_000,
+        limit: Limit::Bytes(100_000),
+        peak: None,
+    };
+    let mut one = Shaping::new(SIZE, Some(limits), 0).unwrap();
+    (0..30).for_each(|number| take_in(&mut one, &mut pool, 3, number, 0));
+    release(&mut one, &mut pool);
+    assert_eq!(one.holders(0).most(), Some(&Holder::Limit));
 }

@@ -59,7 +59,7 @@ fn names_of_a_later_version_are_kept_as_they_are() {
     let wire = &snapshot.wires[0];
     assert_eq!(wire.events.keys().collect::<Vec<_>>(), [InterfaceEvent::Down.name(), "meteor"]);
     assert_eq!((wire.events["meteor"].times, wire.events["meteor"].dropped), (1, 7));
-    assert_eq!(wire.classes[0].books.dropped["solar-wind"].packets, 5);
+    assert_eq!(wire.classes[0].place.books.dropped["solar-wind"].packets, 5);
     assert_eq!(
         (snapshot.ports[0].poller.as_str(), snapshot.ports[0].device.state.as_str()),
         ("telepathy", "dormant")

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use weir_core::drops::Count;
 use weir_path::stage::Stage;
 
+use super::place::PlaceStats;
 use crate::books::{Amount, Books};
 use crate::workstreams::WorkstreamStats;
 
@@ -13,15 +14,13 @@ use crate::workstreams::WorkstreamStats;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageStats {
-    /// Its name.
-    pub name: String,
+    /// The place: what came in or was made here; what went on or was for itself; what it keeps.
+    #[serde(flatten)]
+    pub place: PlaceStats,
     /// `bridge` or `router`.
     pub kind: String,
     /// The worker that owns it.
     pub worker: usize,
-    /// Its books: what came in or was made here; what went on or was for itself; what it keeps.
-    #[serde(flatten)]
-    pub books: Books,
     /// Of what it accepted, packets that it made: copies of floods, fragments, messages of its own.
     pub made: u64,
     /// Of what it delivered, packets that were for itself or were cut.
@@ -37,10 +36,9 @@ impl StageStats {
     pub fn of(name: &str, stage: &Stage) -> StageStats {
         let [made, consumed] = stage.own();
         let mut stats = StageStats {
-            name: name.into(),
+            place: PlaceStats::new(name, Books::new(stage.account(), stage.held())),
             kind: if stage.bridge().is_some() { "bridge" } else { "router" }.into(),
             worker: 0,
-            books: Books::new(stage.account(), stage.held()),
             made: made.packets,
             consumed: consumed.packets,
             consumed_bytes: consumed.bytes,
@@ -79,7 +77,7 @@ impl StageStats {
     /// The books of what ended here: what went on is in those of a direction.
     pub fn ended(&self) -> Books {
         let delivered: Amount = Count { packets: self.consumed, bytes: self.consumed_bytes }.into();
-        let mut ended = Books { delivered, ..self.books.clone() };
+        let mut ended = Books { delivered, ..self.place.books.clone() };
         ended.accepted = Amount {
             packets: u64::try_from(ended.explained(|amount| amount.packets)).unwrap_or(u64::MAX),
             bytes: u64::try_from(ended.explained(|amount| amount.bytes)).unwrap_or(u64::MAX),
@@ -89,12 +87,12 @@ impl StageStats {
 
     /// The same as a workstream.
     pub fn workstream(&self, topology: &str, wsid: usize, cpu: usize) -> WorkstreamStats {
-        let (kept, dropped) = (self.books.held.packets, self.books.dropped.values());
+        let (kept, dropped) = (self.place.books.held.packets, self.place.books.dropped.values());
         WorkstreamStats {
             wire: topology.into(),
             wsid,
             cpu,
-            name: format!("{}/{}", self.kind, self.name),
+            name: format!("{}/{}", self.kind, self.place.name),
             len: kept,
             held: kept,
             dispatched: self.consumed,

@@ -13,7 +13,7 @@ use weir_run::control::{self, Command, Control, Running, SetClasses, ask};
 use weir_run::datapath::Kind;
 use weir_run::limits::SetLimits;
 use weir_run::nearest::{and, did_you_mean, or};
-use weir_run::stats::{ClassStats, Snapshot};
+use weir_run::stats::{DirectionStats, Snapshot};
 
 use super::wire::RateArguments;
 use crate::{Failure, Outcome, names, output, text};
@@ -114,7 +114,7 @@ pub fn run(arguments: &SetArguments) -> Outcome {
 }
 
 /// The directions of a wire or a topology, in the order in which they are counted.
-fn directions(snapshot: &Snapshot) -> impl Iterator<Item = &ClassStats> {
+fn directions(snapshot: &Snapshot) -> impl Iterator<Item = &DirectionStats> {
     snapshot.wires.iter().chain(&snapshot.topologies).flat_map(|path| &path.classes)
 }
 
@@ -200,10 +200,10 @@ struct Way {
 }
 
 impl Way {
-    fn of_wire(class: &ClassStats, with_queue: bool) -> Way {
+    fn of_wire(class: &DirectionStats, with_queue: bool) -> Way {
         let size = |bytes: Option<u64>| bytes.map_or("none".into(), size_text);
         Way {
-            name: class.name.clone(),
+            name: class.place.name.clone(),
             rate: rate_text(class.rate_bits_per_s),
             burst: size(class.burst_bytes),
             // Unless it was asked for it follows the rate.

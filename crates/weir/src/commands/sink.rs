@@ -12,11 +12,12 @@ use weir_core::steer::rss::WORKERS_MAX;
 use weir_path::traffic::flows::FLOWS_MAX;
 use weir_path::traffic::sequence::SequenceCounts;
 use weir_port::sys::allowed_cores;
+use weir_run::books::Books;
 use weir_run::sink::{Sink, Steering, Summary, WorkerSummary};
+use weir_run::stats::PlaceStats;
 
 use crate::commands::traffic::{
-    Ticker, Times, dropped_json, dropped_text, faults, mpps, order, sequences_json, speed, vanished,
-    with_interface,
+    Ticker, Times, dropped_text, faults, mpps, order, sequences_json, speed, vanished, with_interface,
 };
 use crate::{Failure, Outcome, human, output, text};
 
@@ -137,7 +138,7 @@ pub fn run(arguments: &SinkArguments) -> Outcome {
     let times = ticker.finish()?;
     let seen = summary.sequences.settled();
     if arguments.json {
-        output::print_line(summary_json(&summary, &seen, times))?;
+        output::print_line(place(interface, &summary).to_json(summary_json(&summary, &seen, times)))?;
     } else {
         let tables = if arguments.queues { format!("\n{}", summary.tables) } else { String::new() };
         output::print(format_args!("{}{tables}", summary_text(&summary, &seen, times)))?;
@@ -218,6 +219,14 @@ fn handled(worker: &WorkerSummary) -> String {
     if layers.is_empty() { "nothing handled".into() } else { layers.join(", ") }
 }
 
+/// The sink as a place; as blocked as the protocol that was blocked longest.
+fn place(interface: &str, summary: &Summary) -> PlaceStats {
+    let blocked_ns = summary.tables.workstreams.iter().map(|row| row.blocked_ns).max();
+    let books = Books::new(&summary.account, summary.held);
+    PlaceStats { blocked_ns, ..PlaceStats::new(interface, books) }
+}
+
+/// What else is told of it.
 fn summary_json(summary: &Summary, seen: &SequenceCounts, times: Times) -> Value {
     let mut object = sequences_json(seen);
     object["numbered"] = json!(seen.numbered + seen.dropped);
@@ -239,9 +248,6 @@ fn summary_json(summary: &Summary, seen: &SequenceCounts, times: Times) -> Value
     object["split_flows"] = json!(summary.split_flows);
     object["received"] = json!(summary.account.accepted.packets);
     object["bytes"] = json!(summary.account.accepted.bytes);
-    object["delivered"] = json!(summary.account.delivered.packets);
-    object["dropped"] = dropped_json(&summary.account.dropped);
-    object["held"] = json!(summary.held.packets);
     object["balances"] = json!(summary.balances());
     object["kernel_lost"] = json!(summary.lost.owned);
     object["kernel_lost_while_down"] = json!(summary.lost.while_down);

@@ -16,7 +16,7 @@ use weir_run::classes;
 use weir_run::crew::Crew;
 use weir_run::datapath::{DatapathConfig, wire_plan};
 use weir_run::guardian::Guardian;
-use weir_run::stats::{ClassStats, Snapshot};
+use weir_run::stats::{DirectionStats, Snapshot};
 
 use super::RunArguments;
 use super::gate::{self, GateKeeper};
@@ -108,7 +108,7 @@ fn look_before(session: &Session, netns: &NetNs) -> Result<(RootQdisc, u32), Fai
     let qdisc = RootQdisc::new(Arc::new(netns.try_clone()?), eth0.ifindex);
     let sent = qdisc.counters()?.sent;
     let snapshot = session.stat()?;
-    let taken = there(&snapshot).map_or(0, |class| class.books.accepted.packets);
+    let taken = there(&snapshot).map_or(0, |class| class.place.books.accepted.packets);
     Ok((qdisc, sent.wrapping_sub(taken as u32)))
 }
 
@@ -130,7 +130,7 @@ impl RunNetwork for ByWire {
         let queue = self.qdisc.counters().map_err(|_| Blind::ForNow)?;
         let tcp = unsent::by_closed_sockets(&self.netns).map_err(|_| Blind::ForNow)?;
         let (there, port) = there(&snapshot).zip(snapshot.ports.first()).ok_or(Blind::ForNow)?;
-        let books = &there.books;
+        let books = &there.place.books;
         let gone = books.accepted.packets + port.kernel_dropped + port.lost_while_down;
         let in_ring = queue.sent.wrapping_sub(self.apart).wrapping_sub(gone as u32);
         Ok(Remainder {
@@ -161,7 +161,7 @@ impl RunNetwork for ByWire {
 }
 
 /// The direction of what the program sends: its end of the wire is the first.
-fn there(snapshot: &Snapshot) -> Option<&ClassStats> {
+fn there(snapshot: &Snapshot) -> Option<&DirectionStats> {
     snapshot.wires.first()?.classes.first()
 }
 
@@ -172,10 +172,10 @@ pub fn totals(last: &Snapshot) -> Totals {
     };
     Totals {
         limit: there.rate_bits_per_s.and_then(Rate::from_bits_per_s),
-        sent: Some(there.books.delivered),
-        accepted: there.books.accepted.packets,
-        received: back.books.delivered.packets,
-        blocked_ns: Some(there.blocked_ns),
+        sent: Some(there.place.books.delivered),
+        accepted: there.place.books.accepted.packets,
+        received: back.place.books.delivered.packets,
+        blocked_ns: there.place.blocked_ns,
         dropped: drops::of(last),
     }
 }

@@ -2,13 +2,13 @@
 //! its packets waiting. Children stand below their parents, set in.
 
 use weir_core::rate::Rate;
-use weir_run::stats::{ClassStats, TreeClassStats};
+use weir_run::stats::{ClassStats, DirectionStats};
 
 use crate::human;
 use crate::table::{Style, TextTable};
 
 /// All classes of a wire; none if it has no classes file.
-pub fn table(directions: &[ClassStats]) -> Option<TextTable> {
+pub fn table(directions: &[DirectionStats]) -> Option<TextTable> {
     let headings = [
         "direction",
         "class",
@@ -33,56 +33,57 @@ pub fn table(directions: &[ClassStats]) -> Option<TextTable> {
 }
 
 /// A class and those below it. There is no cycle, because each class stands behind its parent.
-fn below(direction: &ClassStats, class: &TreeClassStats, depth: usize, table: &mut TextTable) {
-    table.row(cells(&direction.name, class, depth));
-    let children = direction.classes.iter().filter(|child| child.parent.as_ref() == Some(&class.name));
+fn below(direction: &DirectionStats, class: &ClassStats, depth: usize, table: &mut TextTable) {
+    table.row(cells(&direction.place.name, class, depth));
+    let children = direction.classes.iter().filter(|child| child.parent.as_ref() == Some(&class.place.name));
     children.for_each(|child| below(direction, child, depth + 1, table));
 }
 
-fn cells(direction: &str, class: &TreeClassStats, depth: usize) -> Vec<(String, Style)> {
+fn cells(direction: &str, class: &ClassStats, depth: usize) -> Vec<(String, Style)> {
     let plain = |text: String| (text, Style::Plain);
     let notice = |text: String, number: u64| (text, if number > 0 { Style::Notice } else { Style::Plain });
     let rate = |bits_per_s: Option<u64>| {
         plain(bits_per_s.and_then(Rate::from_bits_per_s).map_or("-".into(), |rate| rate.to_string()))
     };
-    let dropped = class.books.dropped.values().map(|amount| amount.packets).sum();
+    let dropped = class.place.books.dropped.values().map(|amount| amount.packets).sum();
     vec![
         plain(direction.into()),
-        plain(format!("{}{}", "  ".repeat(depth), class.name)),
+        plain(format!("{}{}", "  ".repeat(depth), class.place.name)),
         rate(class.rate_bits_per_s),
         rate(class.ceil_bits_per_s),
         plain(class.limit_bytes.map_or("-".into(), human::bytes)),
-        plain(human::count(class.books.delivered.packets)),
-        plain(human::bytes(class.books.delivered.bytes)),
-        plain(human::count(class.books.held.packets)),
+        plain(human::count(class.place.books.delivered.packets)),
+        plain(human::bytes(class.place.books.delivered.bytes)),
+        plain(human::count(class.place.books.held.packets)),
         notice(human::count(dropped), dropped),
         plain(human::count(class.marked)),
-        notice(human::duration(class.blocked_ns), class.blocked_ns),
-        plain(human::duration(class.delay_ns_p50)),
-        plain(human::duration(class.delay_ns_p99)),
+        notice(human::time(class.place.blocked_ns), class.place.blocked_ns.unwrap_or_default()),
+        plain(human::time(class.place.delay_ns_p50)),
+        plain(human::time(class.place.delay_ns_p99)),
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use weir_run::books::{Amount, Books};
+    use weir_run::stats::PlaceStats;
 
     use super::*;
     use crate::commands::stat::sample;
 
-    fn class(name: &str, parent: Option<&str>, mbit: Option<u64>) -> TreeClassStats {
-        TreeClassStats {
-            name: name.into(),
+    fn class(name: &str, parent: Option<&str>, mbit: Option<u64>) -> ClassStats {
+        ClassStats {
+            place: PlaceStats {
+                blocked_ns: Some(0),
+                delay_ns_p50: Some(0),
+                delay_ns_p99: Some(0),
+                ..PlaceStats::new(name, Books::default())
+            },
             parent: parent.map(String::from),
             rate_bits_per_s: mbit.map(|mbit| mbit * 1_000_000),
             ceil_bits_per_s: mbit.map(|_| 200_000_000),
             limit_bytes: None,
-            books: Books::default(),
             marked: 0,
-            blocked_ns: 0,
-            delay_ns_p50: 0,
-            delay_ns_p99: 0,
-            delay_ns_max: 0,
         }
     }
 
@@ -97,10 +98,10 @@ mod tests {
         let mut bulk = class("bulk", Some("gold"), Some(40));
         bulk.limit_bytes = Some(125_000);
         bulk.marked = 17;
-        bulk.blocked_ns = 7_368_000_000_000;
-        bulk.delay_ns_p50 = 4_194_303;
-        bulk.delay_ns_p99 = 5_020_000;
-        bulk.books = Books {
+        bulk.place.blocked_ns = Some(7_368_000_000_000);
+        bulk.place.delay_ns_p50 = Some(4_194_303);
+        bulk.place.delay_ns_p99 = Some(5_020_000);
+        bulk.place.books = Books {
             accepted: Amount { packets: 1_234, bytes: 1_868_276 },
             delivered: Amount { packets: 1_200, bytes: 1_816_800 },
             held: Amount { packets: 31, bytes: 46_934 },

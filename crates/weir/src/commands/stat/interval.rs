@@ -67,16 +67,17 @@ pub fn between(before: &Snapshot, after: &Snapshot) -> Vec<Line> {
         let (input, output) = flows(wire, ports);
         let start_ns = old.map_or(wire.worker.since_ns, |(old, _)| old.worker.now_ns);
         let blocked_ns = wire.classes.iter().enumerate().map(|(index, class)| {
-            let before_ns =
-                old.and_then(|(old, _)| old.classes.get(index)).map_or(0, |class| class.blocked_ns);
-            class.blocked_ns.saturating_sub(before_ns)
+            let before_ns = old
+                .and_then(|(old, _)| old.classes.get(index))
+                .map_or(0, |class| class.place.blocked_ns.unwrap_or_default());
+            class.place.blocked_ns.unwrap_or_default().saturating_sub(before_ns)
         });
         Line {
             wire: wire.name.clone(),
             interval_ns: wire.worker.now_ns.saturating_sub(start_ns),
             input: input.since(old_input),
             output: output.since(old_output),
-            held_packets: wire.classes.iter().map(|class| class.books.held.packets).sum(),
+            held_packets: wire.classes.iter().map(|class| class.place.books.held.packets).sum(),
             blocked_ns: blocked_ns.max().unwrap_or(0),
         }
     });
@@ -91,11 +92,11 @@ fn flows(wire: &WireStats, ports: &[PortStats]) -> (Flow, Flow) {
     };
     let mut output = Flow::default();
     for class in &wire.classes {
-        input.packets += class.books.accepted.packets;
-        input.bytes += class.books.accepted.bytes;
-        output.packets += class.books.delivered.packets;
-        output.bytes += class.books.delivered.bytes;
-        for (reason, amount) in &class.books.dropped {
+        input.packets += class.place.books.accepted.packets;
+        input.bytes += class.place.books.accepted.bytes;
+        output.packets += class.place.books.delivered.packets;
+        output.bytes += class.place.books.delivered.bytes;
+        for (reason, amount) in &class.place.books.dropped {
             let is_error = ERRORS.iter().any(|error| error.name() == reason);
             *if is_error { &mut output.errors } else { &mut output.drops } += amount.packets;
         }
@@ -156,14 +157,14 @@ mod tests {
         let mut after = snapshot();
         after.wires[0].worker.now_ns += 1_000_000_000;
         let class = &mut after.wires[0].classes[0];
-        class.books.accepted.packets += 16_512;
-        class.books.accepted.bytes += 25_000_000;
-        class.books.delivered.packets += 16_500;
-        class.books.delivered.bytes += 24_981_000;
-        class.books.dropped.entry("codel".into()).or_default().packets += 4;
-        class.books.dropped.entry("too-long".into()).or_default().packets += 8;
-        class.books.held.packets = 300;
-        class.blocked_ns += 876_500_000;
+        class.place.books.accepted.packets += 16_512;
+        class.place.books.accepted.bytes += 25_000_000;
+        class.place.books.delivered.packets += 16_500;
+        class.place.books.delivered.bytes += 24_981_000;
+        class.place.books.dropped.entry("codel".into()).or_default().packets += 4;
+        class.place.books.dropped.entry("too-long".into()).or_default().packets += 8;
+        class.place.books.held.packets = 300;
+        *class.place.blocked_ns.as_mut().unwrap() += 876_500_000;
         after.ports[1].sender_queue_dropped += 5;
         after
     }

@@ -5,13 +5,16 @@
 
 use std::fmt::Write;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use weir_core::limit::shared::{FREE_BASE, HtbClassKind, kind_of};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_port::limit::find::{self, HeldBy, LimitInPlace};
+use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::record::{ClassRecord, Direction, LimitStage, Record};
 use weir_port::senders::{self, Sender};
+use weir_run::books::{Amount, Books};
+use weir_run::stats::PlaceStats;
 
 use crate::human;
 
@@ -38,37 +41,61 @@ pub fn to_json(seen: &LimitInPlace) -> Value {
     let record = seen.record.as_ref();
     let arrivals = seen.arrivals;
     let rate = record.and_then(rate_of);
-    json!({
-        "name": record.map(|record| &record.name),
-        "interface": seen.place.link.name,
-        "netns": seen.place.netns.label(),
-        "direction": record.map(|record| record.direction),
-        "stage": match seen.gone_seen_from {
-            Some(_) => json!("gone"),
-            None => json!(record.map(|record| record.stage)),
-        },
-        "rate_bits_per_s": rate.map(Rate::bits_per_s),
-        "burst_bytes": record.filter(|_| rate.is_some()).map(|record| record.burst_bytes),
-        "units": {"packets": "segments", "held": "packets before segmentation", "dropped": "packets before segmentation"},
-        "packets": seen.traffic.packets,
-        "bytes": seen.traffic.bytes,
-        "held": {"packets": seen.traffic.waiting, "bytes": seen.traffic.waiting_bytes},
-        "held_over_rate_ns": rate.map(|rate| rate.ns_for(seen.traffic.waiting_bytes)),
-        "held_ns": arrivals.map(|arrivals| arrivals.held_ns),
-        "delay_ns": arrivals.map(|arrivals| if seen.traffic.waiting > 0 { arrivals.delay_ns } else { 0 }),
-        "delay_ns_max": arrivals.map(|arrivals| arrivals.delay_ns_max),
-        "bypassed_packets": arrivals.map(|arrivals| arrivals.bypassed),
-        "bypassed_bytes": arrivals.map(|arrivals| arrivals.bypassed_bytes),
-        "waits_for": seen.gate(None).map(gate_name),
-        "senders": senders(seen).map(|senders| senders.iter().map(sender).collect::<Vec<_>>()),
-        "dropped": seen.dropped().into_iter().map(|(reason, packets)| (reason.to_string(), packets.into())).collect::<Map<_, _>>(),
-        "marked": seen.counts.marked,
-        "crowded": seen.counts.crowded,
-        "leaves": [leaves(seen, "held", HtbClassKind::Held), leaves(seen, "passing", HtbClassKind::Passing)],
-        "classes": seen.record.iter().flat_map(|record| &record.classes).map(|of| class(seen, of)).collect::<Vec<_>>(),
-        "changed": changed(seen),
-        "faults": seen.faults(),
-    })
+    let dropped = seen.dropped();
+    let place = PlaceStats {
+        waits_for: seen.gate(None).map(gate_name).map(String::from),
+        delay_ns_max: arrivals.map(|arrivals| arrivals.delay_ns_max),
+        ..place(record.map_or("", |record| &record.name), &seen.traffic, &dropped)
+    };
+    to_place(
+        &place,
+        json!({
+            "name": record.map(|record| &record.name),
+            "interface": seen.place.link.name,
+            "netns": seen.place.netns.label(),
+            "direction": record.map(|record| record.direction),
+            "stage": match seen.gone_seen_from {
+                Some(_) => json!("gone"),
+                None => json!(record.map(|record| record.stage)),
+            },
+            "rate_bits_per_s": rate.map(Rate::bits_per_s),
+            "burst_bytes": record.filter(|_| rate.is_some()).map(|record| record.burst_bytes),
+            "units": {"delivered": "segments", "held": "packets before segmentation", "dropped": "packets before segmentation"},
+            "held_over_rate_ns": rate.map(|rate| rate.ns_for(seen.traffic.waiting_bytes)),
+            "held_ns": arrivals.map(|arrivals| arrivals.held_ns),
+            "delay_ns": arrivals.map(|arrivals| if seen.traffic.waiting > 0 { arrivals.delay_ns } else { 0 }),
+            "bypassed_packets": arrivals.map(|arrivals| arrivals.bypassed),
+            "bypassed_bytes": arrivals.map(|arrivals| arrivals.bypassed_bytes),
+            "senders": senders(seen).map(|senders| senders.iter().map(sender).collect::<Vec<_>>()),
+            "marked": seen.counts.marked,
+            "crowded": seen.counts.crowded,
+            "leaves": [leaves(seen, HtbClassKind::Held), leaves(seen, HtbClassKind::Passing)],
+            "classes": seen.record.iter().flat_map(|record| &record.classes).map(|of| class(seen, of)).collect::<Vec<_>>(),
+            "changed": changed(seen),
+            "faults": seen.faults(),
+        }),
+    )
+}
+
+/// A queue of the kernel's as a place. What came in the kernel does not count, so it is the sum of what became of it.
+fn place(name: &str, traffic: &QueueTraffic, dropped: &[(&str, u64)]) -> PlaceStats {
+    let sum: u64 = dropped.iter().map(|(_, packets)| packets).sum();
+    let amount =
+        |(reason, packets): &(&str, u64)| (reason.to_string(), Amount { packets: *packets, bytes: 0 });
+    let books = Books {
+        accepted: Amount { packets: traffic.packets + traffic.waiting + sum, bytes: 0 },
+        delivered: Amount { packets: traffic.packets, bytes: traffic.bytes },
+        held: Amount { packets: traffic.waiting, bytes: traffic.waiting_bytes },
+        dropped: dropped.iter().map(amount).collect(),
+    };
+    PlaceStats::new(name, books)
+}
+
+/// As JSON, with what else is told of it; the kernel counts no bytes of what it drops.
+fn to_place(place: &PlaceStats, more: Value) -> Value {
+    let mut json = place.to_json(more);
+    (json["accepted_bytes"], json["dropped_bytes"]) = (Value::Null, Value::Null);
+    json
 }
 
 /// What was changed beside the queue.
@@ -103,17 +130,14 @@ fn sender(sender: &Sender) -> Value {
     })
 }
 
-fn leaves(seen: &LimitInPlace, name: &str, kind: HtbClassKind) -> Value {
+fn leaves(seen: &LimitInPlace, kind: HtbClassKind) -> Value {
     let (sum, waiting) = seen.leaves(None, kind);
-    json!({
-        "name": name,
-        "packets": sum.packets,
-        "bytes": sum.bytes,
-        "held": {"packets": sum.waiting, "bytes": sum.waiting_bytes},
-        "dropped": sum.dropped,
-        "leaves": count(seen, kind),
-        "leaves_waiting": waiting,
-    })
+    let (name, reason) = match kind {
+        HtbClassKind::Passing => ("passing", find::PASSING_FULL),
+        _ => ("held", find::HELD_FULL),
+    };
+    let place = place(name, &sum, &[(reason, sum.dropped)]);
+    to_place(&place, json!({"leaves": count(seen, kind), "leaves_waiting": waiting}))
 }
 
 /// How many leaves of a kind there are.
@@ -122,22 +146,21 @@ fn count(seen: &LimitInPlace, kind: HtbClassKind) -> usize {
 }
 
 fn class(seen: &LimitInPlace, class: &ClassRecord) -> Value {
-    let traffic = seen.class(class);
+    let (traffic, dropped) = seen.class(class);
     let classes = seen.record.as_ref().map_or(&[][..], |record| &record.classes);
     let parent = classes.iter().find(|parent| Some(parent.base) == class.parent);
-    json!({
-        "name": class.name,
-        "parent": parent.map(|parent| &parent.name),
-        "rate_bits_per_s": limited(class).then_some(class.rate_bits_per_s),
-        "ceil_bits_per_s": limited(class).then_some(class.ceil_bits_per_s),
-        "priority": class.priority,
-        "is_going": class.is_going,
-        "packets": traffic.packets,
-        "bytes": traffic.bytes,
-        "held": {"packets": traffic.waiting, "bytes": traffic.waiting_bytes},
-        "waits_for": seen.gate(Some(class)).map(gate_name),
-        "dropped": traffic.dropped,
-    })
+    let waits_for = seen.gate(Some(class)).map(gate_name).map(String::from);
+    let place = PlaceStats { waits_for, ..place(&class.name, &traffic, &dropped) };
+    to_place(
+        &place,
+        json!({
+            "parent": parent.map(|parent| &parent.name),
+            "rate_bits_per_s": limited(class).then_some(class.rate_bits_per_s),
+            "ceil_bits_per_s": limited(class).then_some(class.ceil_bits_per_s),
+            "priority": class.priority,
+            "is_going": class.is_going,
+        }),
+    )
 }
 
 fn gate_name(gate: HeldBy<'_>) -> &str {
@@ -164,7 +187,7 @@ fn limited(class: &ClassRecord) -> bool {
 fn line(seen: &LimitInPlace, class: &ClassRecord) -> String {
     let rate =
         |bits_per_s| Rate::from_bits_per_s(bits_per_s).map_or_else(String::new, |rate| rate.to_string());
-    let traffic = seen.class(class);
+    let (traffic, _) = seen.class(class);
     let is_open = seen.record.as_ref().is_some_and(|record| record.stage == LimitStage::Opening);
     let limits = match limited(class) {
         _ if is_open => "open".into(),

@@ -2,7 +2,9 @@
 
 use weir_run::books::{Amount, Books};
 use weir_run::datapath::Kind;
-use weir_run::stats::{ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, WireStats, WorkerStats};
+use weir_run::stats::{
+    DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, WireStats, WorkerStats,
+};
 use weir_run::watcher::ledger::{EventStats, InterfaceEvent};
 use weir_run::workstreams::WorkstreamStats;
 
@@ -10,16 +12,13 @@ const S: u64 = 1_000_000_000;
 
 /// A wire that holds its senders back, and has lost something to two rules.
 pub fn snapshot() -> Snapshot {
-    let there = ClassStats {
+    let there = DirectionStats {
         rate_bits_per_s: Some(200_000_000),
         burst_bytes: Some(20 * 1024),
         limit_bytes: Some(125_000),
-        blocked_ns: 7_368 * S,
-        delay_ns_p50: 4_194_303,
-        delay_ns_p99: 5_020_000,
-        delay_ns_max: 7_980_000,
         ..class(
             "wa->wb",
+            [7_368 * S, 4_194_303, 5_020_000, 7_980_000],
             Books {
                 accepted: Amount { packets: 1_234_567, bytes: 1_869_133_438 },
                 delivered: Amount { packets: 1_234_252, bytes: 1_868_656_528 },
@@ -28,12 +27,7 @@ pub fn snapshot() -> Snapshot {
             },
         )
     };
-    let back = ClassStats {
-        delay_ns_p50: 2_047,
-        delay_ns_p99: 16_383,
-        delay_ns_max: 310_000,
-        ..class("wb->wa", passed(12_345, 812_001))
-    };
+    let back = class("wb->wa", [0, 2_047, 16_383, 310_000], passed(12_345, 812_001));
     let mut wb = port("wb", "veth0");
     wb.poller = "io_uring".into();
     wb.sender_queue_dropped = 7;
@@ -51,7 +45,7 @@ pub fn snapshot() -> Snapshot {
 
 /// A wire that has carried little and has nothing to do.
 pub fn idle() -> Snapshot {
-    let classes = vec![class("c->d", passed(10, 840)), class("d->c", passed(10, 840))];
+    let classes = ["c->d", "d->c"].map(|name| class(name, [0; 4], passed(10, 840))).into();
     let frames = FrameStats { total: 512, free: 384, lent: 128, held: 0 };
     let office = wire("office", &["c", "d"], classes, frames);
     one(Kind::Wire, office, vec![port("c", "veth9"), port("d", "veth9")])
@@ -59,13 +53,13 @@ pub fn idle() -> Snapshot {
 
 /// A topology of three ports, of which one has a limit.
 pub fn topology() -> Snapshot {
-    let limited = ClassStats {
+    let limited = DirectionStats {
         rate_bits_per_s: Some(200_000_000),
         burst_bytes: Some(20 * 1024),
         limit_bytes: Some(125_000),
-        ..class("->a", passed(30, 2_520))
+        ..class("->a", [0; 4], passed(30, 2_520))
     };
-    let classes = vec![limited, class("->b", passed(10, 840)), class("->c", passed(0, 0))];
+    let classes = vec![limited, class("->b", [0; 4], passed(10, 840)), class("->c", [0; 4], passed(0, 0))];
     let frames = FrameStats { total: 512, free: 384, lent: 128, held: 0 };
     let lan = wire("lan", &["a", "b", "c"], classes, frames);
     one(Kind::Topology, lan, ["a", "b", "c"].map(|name| port(name, "veth7")).into())
@@ -73,17 +67,17 @@ pub fn topology() -> Snapshot {
 
 fn one(kind: Kind, wire: WireStats, ports: Vec<PortStats>) -> Snapshot {
     let mut totals = Books::default();
-    wire.classes.iter().for_each(|class| totals.merge(&class.books));
+    wire.classes.iter().for_each(|class| totals.merge(&class.place.books));
     let workstreams = wire.classes.iter().map(workstream).collect();
     Snapshot::of(kind, wire, ports, workstreams, totals)
 }
 
 /// All packets waited, and what is held waits.
-fn workstream(class: &ClassStats) -> WorkstreamStats {
-    let books = &class.books;
+fn workstream(class: &DirectionStats) -> WorkstreamStats {
+    let books = &class.place.books;
     let dropped = books.dropped.values().map(|amount| amount.packets).sum();
     WorkstreamStats {
-        name: format!("ether/{}", class.name),
+        name: format!("ether/{}", class.place.name),
         len: books.held.packets,
         held: books.held.packets,
         queue_drops: dropped,
@@ -93,7 +87,7 @@ fn workstream(class: &ClassStats) -> WorkstreamStats {
     }
 }
 
-fn wire(name: &str, ports: &[&str], classes: Vec<ClassStats>, frames: FrameStats) -> WireStats {
+fn wire(name: &str, ports: &[&str], classes: Vec<DirectionStats>, frames: FrameStats) -> WireStats {
     WireStats {
         name: name.into(),
         ports: ports.iter().map(|name| name.to_string()).collect(),
@@ -110,17 +104,15 @@ fn passed(packets: u64, bytes: u64) -> Books {
     Books { accepted: amount, delivered: amount, ..Books::default() }
 }
 
-fn class(name: &str, books: Books) -> ClassStats {
-    ClassStats {
-        name: name.into(),
+/// Without a limit; how long it blocked its senders, and how long packets stood in it: p50, p99, the longest.
+fn class(name: &str, times_ns: [u64; 4], books: Books) -> DirectionStats {
+    let [blocked_ns, delay_ns_p50, delay_ns_p99, delay_ns_max] = times_ns.map(Some);
+    let place = PlaceStats::new(name, books);
+    DirectionStats {
+        place: PlaceStats { blocked_ns, delay_ns_p50, delay_ns_p99, delay_ns_max, ..place },
         rate_bits_per_s: None,
         burst_bytes: None,
         limit_bytes: None,
-        books,
-        blocked_ns: 0,
-        delay_ns_p50: 0,
-        delay_ns_p99: 0,
-        delay_ns_max: 0,
         empty_polls: 0,
         empty_wakes: 0,
         transmit_busy: 0,

@@ -20,10 +20,10 @@ pub fn tables(stages: &[StageStats]) -> Vec<TextTable> {
     let mut counts = TextTable::new(2, &["stage", "counter", "count"]);
     let (mut has_drops, mut has_counts) = (false, false);
     for stage in stages {
-        let books = &stage.books;
+        let books = &stage.place.books;
         let drops: u64 = books.dropped.values().map(|amount| amount.packets).sum();
         passed.row(vec![
-            plain(stage.name.clone()),
+            plain(stage.place.name.clone()),
             plain(stage.kind.clone()),
             plain(human::count(books.accepted.packets)),
             plain(human::count(stage.made)),
@@ -35,7 +35,7 @@ pub fn tables(stages: &[StageStats]) -> Vec<TextTable> {
         for (reason, &Amount { packets, bytes }) in &books.dropped {
             has_drops = true;
             dropped.row(vec![
-                plain(stage.name.clone()),
+                plain(stage.place.name.clone()),
                 plain(reason.clone()),
                 plain(human::count(packets)),
                 plain(human::bytes(bytes)),
@@ -44,7 +44,7 @@ pub fn tables(stages: &[StageStats]) -> Vec<TextTable> {
         for (counter, &count) in stage.counts.iter().filter(|(_, count)| **count > 0) {
             has_counts = true;
             counts.row(vec![
-                plain(stage.name.clone()),
+                plain(stage.place.name.clone()),
                 plain(counter.replace('_', " ")),
                 plain(human::count(count)),
             ]);

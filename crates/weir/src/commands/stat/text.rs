@@ -4,7 +4,7 @@ use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_run::books::Amount;
 use weir_run::datapath::Kind;
-use weir_run::stats::{ClassStats, DeviceStats, FrameStats, PortStats, Snapshot, WireStats};
+use weir_run::stats::{DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, WireStats};
 
 use crate::human;
 use crate::table::{Style, TextTable, paint};
@@ -51,7 +51,7 @@ fn unwanted(number: u64) -> (String, Style) {
     (human::count(number), if number == 0 { Style::Plain } else { Style::Fault })
 }
 
-fn limits_and_books(classes: &[ClassStats]) -> TextTable {
+fn limits_and_books(classes: &[DirectionStats]) -> TextTable {
     let mut table = TextTable::new(
         1,
         &["direction", "rate", "burst", "queue", "accepted", "", "delivered", "", "held", "dropped"],
@@ -59,17 +59,17 @@ fn limits_and_books(classes: &[ClassStats]) -> TextTable {
     for class in classes {
         let rate = class.rate_bits_per_s.and_then(Rate::from_bits_per_s);
         let size = |bytes: Option<u64>, text: fn(u64) -> String| plain(bytes.map_or("-".into(), text));
-        let dropped = class.books.dropped.values().map(|amount| amount.packets).sum();
+        let dropped = class.place.books.dropped.values().map(|amount| amount.packets).sum();
         table.row(vec![
-            plain(&class.name),
+            plain(&class.place.name),
             plain(rate.map_or("unlimited".into(), |rate| rate.to_string())),
             size(class.burst_bytes, size_text),
             size(class.limit_bytes, human::bytes),
-            plain(human::count(class.books.accepted.packets)),
-            plain(human::bytes(class.books.accepted.bytes)),
-            plain(human::count(class.books.delivered.packets)),
-            plain(human::bytes(class.books.delivered.bytes)),
-            plain(human::count(class.books.held.packets)),
+            plain(human::count(class.place.books.accepted.packets)),
+            plain(human::bytes(class.place.books.accepted.bytes)),
+            plain(human::count(class.place.books.delivered.packets)),
+            plain(human::bytes(class.place.books.delivered.bytes)),
+            plain(human::count(class.place.books.held.packets)),
             unwanted(dropped),
         ]);
     }
@@ -77,29 +77,30 @@ fn limits_and_books(classes: &[ClassStats]) -> TextTable {
 }
 
 /// What was dropped and why, if anything was.
-fn reasons(classes: &[ClassStats]) -> Option<TextTable> {
+fn reasons(classes: &[DirectionStats]) -> Option<TextTable> {
     let mut table = TextTable::new(2, &["direction", "dropped because of", "packets", "bytes"]);
     for class in classes {
-        for (reason, &Amount { packets, bytes }) in &class.books.dropped {
+        for (reason, &Amount { packets, bytes }) in &class.place.books.dropped {
             let bytes = human::bytes(bytes);
-            table.row(vec![plain(&class.name), plain(reason), unwanted(packets), plain(bytes)]);
+            table.row(vec![plain(&class.place.name), plain(reason), unwanted(packets), plain(bytes)]);
         }
     }
-    classes.iter().any(|class| !class.books.dropped.is_empty()).then_some(table)
+    classes.iter().any(|class| !class.place.books.dropped.is_empty()).then_some(table)
 }
 
-fn waits(classes: &[ClassStats], uptime_ns: u64) -> TextTable {
+fn waits(classes: &[DirectionStats], uptime_ns: u64) -> TextTable {
     let mut table =
         TextTable::new(1, &["direction", "senders blocked", "of the time", "delay p50", "p99", "longest"]);
     for class in classes {
-        let style = if class.blocked_ns > 0 { Style::Notice } else { Style::Plain };
+        let PlaceStats { name, blocked_ns, delay_ns_p50, delay_ns_p99, delay_ns_max, .. } = &class.place;
+        let style = if blocked_ns.is_some_and(|ns| ns > 0) { Style::Notice } else { Style::Plain };
         table.row(vec![
-            plain(&class.name),
-            (human::duration(class.blocked_ns), style),
-            (human::percent(class.blocked_ns, uptime_ns), style),
-            plain(human::duration(class.delay_ns_p50)),
-            plain(human::duration(class.delay_ns_p99)),
-            plain(human::duration(class.delay_ns_max)),
+            plain(name),
+            (human::time(*blocked_ns), style),
+            (blocked_ns.map_or_else(|| "-".into(), |ns| human::percent(ns, uptime_ns)), style),
+            plain(human::time(*delay_ns_p50)),
+            plain(human::time(*delay_ns_p99)),
+            plain(human::time(*delay_ns_max)),
         ]);
     }
     table
