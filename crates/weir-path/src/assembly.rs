@@ -13,7 +13,7 @@ use weir_core::shaper::tbf::TbfError;
 use crate::between::{Between, Way};
 use crate::crossing::Crossing;
 use crate::departures::{Crosses, Departures, number_of};
-use crate::egress::Egress;
+use crate::egress::EgressQueues;
 use crate::end::{End, Gone};
 use crate::exit::Exit;
 use crate::frames::Frames;
@@ -114,7 +114,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
                 fed
             }
         };
-        let mut egress = Egress::new(&receive_queues, !plan.stages.is_empty());
+        let mut egress = EgressQueues::new(&receive_queues, !plan.stages.is_empty());
         for &(out, ref feeders) in &fed {
             let queues: usize = feeders.iter().map(|&port| receive_queues[port]).sum();
             let packets_max = if plan.stages.is_empty() && landings.is_none() {

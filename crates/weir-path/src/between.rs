@@ -19,11 +19,11 @@ use std::collections::VecDeque;
 use weir_core::drops::Count;
 
 use crate::departures::Departures;
-use crate::egress::{Egress, Landed};
+use crate::egress::{EgressQueues, Landed};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::place::{NOWHERE, Place};
-use crate::stage::{Around, Sent, Stage};
+use crate::stage::{Around, Stage, StageOutput};
 
 /// Where packets go on from a port, or from a port of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Way {
     }
 
     /// Where packets wait that go by it, as far as is known before they are looked at.
-    pub fn place(self, egress: &Egress) -> Place {
+    pub fn place(self, egress: &EgressQueues) -> Place {
         match self {
             Way::Egress(queue) => egress.default_place(queue),
             Way::Stage(..) | Way::Over(..) => NOWHERE,
@@ -56,13 +56,13 @@ pub struct Between {
     /// Where packets begin and end.
     pub frames: Frames,
     /// Where packets wait.
-    pub egress: Egress,
+    pub egress: EgressQueues,
     /// The ways to other workers, if links lead there.
     pub over: Option<Departures>,
     stages: Vec<StageAt>,
     /// Ports of stages before which packets wait, in the order in which they came there.
     turns: VecDeque<(usize, u16)>,
-    sent: Sent,
+    sent: StageOutput,
 }
 
 /// A stage and what leads to and from it.
@@ -78,7 +78,7 @@ impl Between {
     /// Stages with the ways that their ports lead, egress queues, and the ways to other workers.
     pub fn new(
         frames: Frames,
-        egress: Egress,
+        egress: EgressQueues,
         stages: Vec<(Stage, Vec<Way>)>,
         over: Option<Departures>,
     ) -> Between {
@@ -87,7 +87,14 @@ impl Between {
             arrived: ways.iter().map(|_| Vec::new()).collect(),
             ways: ways.into(),
         });
-        Between { frames, egress, over, stages: stages.collect(), turns: VecDeque::new(), sent: Sent::new() }
+        Between {
+            frames,
+            egress,
+            over,
+            stages: stages.collect(),
+            turns: VecDeque::new(),
+            sent: StageOutput::new(),
+        }
     }
 
     /// The stages.

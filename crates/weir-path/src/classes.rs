@@ -17,7 +17,7 @@ pub const FRAME_BYTES: u64 = 1514;
 #[derive(Clone, Debug)]
 pub struct Classes {
     /// Which kind of tree they make.
-    pub kind: Kind,
+    pub kind: TreeKind,
     /// The classes, each behind its parent. Targets of the classifier are places in this list.
     pub classes: Vec<ClassConfig>,
     /// Which packet belongs to which leaf.
@@ -30,7 +30,7 @@ pub struct Classes {
 
 /// The kinds of trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TreeKind {
     /// Guarantees and ceilings.
     Htb,
     /// Shares.

@@ -80,7 +80,7 @@ pub struct Landed {
 }
 
 /// The egress queues of a worker.
-pub struct Egress {
+pub struct EgressQueues {
     queues: Vec<EgressQueue>,
     /// The first flow of each port's receive queues; and how many flows there are.
     first_flow: Box<[usize]>,
@@ -92,16 +92,16 @@ pub struct Egress {
     blocked: Vec<Place>,
 }
 
-impl Egress {
+impl EgressQueues {
     /// None yet, for packets that come in by ports of so many receive queues each at the most, and from stages if there are any.
-    pub fn new(receive_queues: &[usize], has_stages: bool) -> Egress {
+    pub fn new(receive_queues: &[usize], has_stages: bool) -> EgressQueues {
         let mut flows = 0;
         let first_flow = receive_queues.iter().map(|queues| {
             let first = flows;
             flows += queues;
             first
         });
-        Egress {
+        EgressQueues {
             first_flow: first_flow.collect(),
             receive_queues: receive_queues.into(),
             flows: flows + usize::from(has_stages),

@@ -26,7 +26,7 @@ use weir_core::poll_order::PollOrder;
 
 use crate::between::{Between, Way};
 use crate::departures::{Crosses, Departures};
-use crate::egress::{Egress, Landed};
+use crate::egress::{EgressQueues, Landed};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::place::{Gate, Place};
@@ -70,7 +70,7 @@ impl Intake {
         way: Way,
         (reach, crosses): (Box<[usize]>, Crosses),
         poll_budget_max: u32,
-        egress: &Egress,
+        egress: &EgressQueues,
         now_ns: u64,
     ) -> Intake {
         let place = way.place(egress);
@@ -92,7 +92,7 @@ impl Intake {
     }
 
     /// Begins anew with so many queues, of which nothing is known: the port is another.
-    pub(crate) fn begin_anew(&mut self, queues: usize, egress: &Egress, now_ns: u64) {
+    pub(crate) fn begin_anew(&mut self, queues: usize, egress: &EgressQueues, now_ns: u64) {
         let (port, way) = (self.port, self.way);
         let ways = (std::mem::take(&mut self.reach), std::mem::take(&mut self.crosses));
         let empty_before = [self.empty_polls(), self.empty_wakes()];
@@ -110,7 +110,7 @@ impl Intake {
 
     /// Places have other numbers now. The classes of an egress queue may have changed: `moved` says for each queue where its packets wait
     /// now that waited there.
-    pub(crate) fn follow(&mut self, egress: &Egress, changed: Option<usize>, moved: &[Option<Place>]) {
+    pub(crate) fn follow(&mut self, egress: &EgressQueues, changed: Option<usize>, moved: &[Option<Place>]) {
         let otherwise = self.way.place(egress);
         self.order.make_room(egress.places().count() + GROUPS_OVER);
         for (queue, gate) in self.gates.iter_mut().enumerate() {
@@ -122,7 +122,7 @@ impl Intake {
     }
 
     /// Makes a poll bring an eighth of the least credit or less at a time, and a queue as much a round.
-    pub fn tune(&mut self, port: &mut impl ReceiveQueues, egress: &Egress, over: Option<&Departures>) {
+    pub fn tune(&mut self, port: &mut impl ReceiveQueues, egress: &EgressQueues, over: Option<&Departures>) {
         let limits = self.reach.iter().map(|&queue| egress.queues()[queue].shaping.limit_bytes_min());
         let limits = limits.chain(over.map(|over| over.credit_bytes(&self.crosses)));
         let share = limits.min().unwrap_or(u64::MAX) / (8 * u64::from(QUANTUM_BYTES));
@@ -185,7 +185,7 @@ impl Intake {
 
     /// The queue whose turn it is of those that wait for places with room. Whether there is one is asked first: many queues may wait for
     /// one place.
-    fn next_active(&mut self, egress: &Egress, over: &Option<Departures>) -> Option<usize> {
+    fn next_active(&mut self, egress: &EgressQueues, over: &Option<Departures>) -> Option<usize> {
         let (gates, number, mixes) = (&self.gates, self.port, self.way.mixes());
         let crosses = &self.crosses;
         let has_room = |group: usize| egress.has_room(egress.places().place_or_none(group));

@@ -20,7 +20,7 @@ use weir_ring::handoff::{self, Inbox, InboxError, Source};
 use crate::between::{Between, Way};
 use crate::board::Board;
 use crate::departures::{Crosser, Departures};
-use crate::egress::{Egress, Landed};
+use crate::egress::{EgressQueues, Landed};
 use crate::packet::PathPacket;
 use crate::place::{Gate, NOWHERE, Place};
 
@@ -129,7 +129,7 @@ impl Landings {
     }
 
     /// Opens the gates behind which nothing waits in a full place any more; whether there was one.
-    pub(crate) fn open(&mut self, egress: &Egress) -> bool {
+    pub(crate) fn open(&mut self, egress: &EgressQueues) -> bool {
         self.gates.open(egress)
     }
 
@@ -139,7 +139,7 @@ impl Landings {
     }
 
     /// The classes of an egress queue have changed: `moved` says of packets in which place they wait now.
-    pub(crate) fn follow(&mut self, egress: &Egress, changed: usize, moved: &[(u16, u16, Place)]) {
+    pub(crate) fn follow(&mut self, egress: &EgressQueues, changed: usize, moved: &[(u16, u16, Place)]) {
         self.gates.follow(egress, changed, moved);
     }
 
@@ -193,7 +193,7 @@ impl Gates {
     }
 
     /// Tells of the gates that something has happened to.
-    fn tell(&mut self, egress: &Egress) {
+    fn tell(&mut self, egress: &EgressQueues) {
         for flow in self.touched.drain(..) {
             let gate = &self.gates[flow];
             let number = egress.places().number(gate.first());
@@ -201,7 +201,7 @@ impl Gates {
         }
     }
 
-    fn open(&mut self, egress: &Egress) -> bool {
+    fn open(&mut self, egress: &EgressQueues) -> bool {
         let before = self.closed.len();
         let (gates, touched) = (&mut self.gates, &mut self.touched);
         self.closed.retain(|&flow| {
@@ -218,7 +218,7 @@ impl Gates {
         self.closed.len() < before
     }
 
-    fn follow(&mut self, egress: &Egress, changed: usize, moved: &[(u16, u16, Place)]) {
+    fn follow(&mut self, egress: &EgressQueues, changed: usize, moved: &[(u16, u16, Place)]) {
         for &flow in &self.closed {
             let gate = &mut self.gates[flow];
             if gate.places().iter().any(|place| place.egress == changed) {

@@ -31,7 +31,7 @@ use crate::packet::PathPacket;
 use crate::plan::StageKind;
 
 /// Packets on their way out of a stage, each with the port that it leaves by.
-pub type Sent = VecDeque<(u16, PathPacket)>;
+pub type StageOutput = VecDeque<(u16, PathPacket)>;
 
 /// A stage.
 pub struct Stage {
@@ -56,7 +56,7 @@ pub struct Around<'a> {
     /// Where packets begin and end.
     pub frames: &'a mut Frames,
     /// What leaves.
-    pub sent: &'a mut Sent,
+    pub sent: &'a mut StageOutput,
     /// The time.
     pub now_ns: u64,
 }

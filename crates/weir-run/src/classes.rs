@@ -59,7 +59,7 @@ use filters::Rules;
 pub(crate) use for_port::{of_tables_for_port, read_for_port};
 pub(crate) use in_place::of_tables_in_place;
 pub use in_place::{NotInPlace, asked, read_in_place};
-pub use weir_path::classes::{ClassConfig, Classes, FRAME_BYTES, FREE, Kind, LeafRules};
+pub use weir_path::classes::{ClassConfig, Classes, FRAME_BYTES, FREE, LeafRules, TreeKind};
 
 /// The most classes of a file: as many as there can be rules that lead to them.
 pub const CLASSES_MAX: usize = RULES_MAX;
@@ -77,7 +77,7 @@ pub fn read<'a>(name: &str, text: &str, interfaces: impl Into<Interfaces<'a>>) -
 struct Reader<'a> {
     source: SourceText<'a>,
     file: &'a file::File,
-    kind: Kind,
+    kind: TreeKind,
     /// Place in the file by name.
     places: HashMap<&'a str, usize>,
     /// For each class of the file, its parent's place in the file, and whether it is one itself.
@@ -88,10 +88,10 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(source: SourceText<'a>, file: &'a file::File) -> Result<Reader<'a>, String> {
         let kind = match &file.shaper {
-            None => Kind::Htb,
+            None => TreeKind::Htb,
             Some(shaper) => match shaper.as_ref().as_str() {
-                "htb" => Kind::Htb,
-                "cbq" => Kind::Cbq,
+                "htb" => TreeKind::Htb,
+                "cbq" => TreeKind::Cbq,
                 other => {
                     let near = did_you_mean(other, ["htb", "cbq"]);
                     return Err(
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
     fn ceilings_out_of_reach(&self, order: &[usize], classes: &[ClassConfig]) -> Vec<String> {
         let reachable = |class: &ClassConfig| class.parent.is_some() || class.ceil <= class.rate;
         let out_of_reach =
-            order.iter().zip(classes).filter(|(_, class)| self.kind == Kind::Htb && !reachable(class));
+            order.iter().zip(classes).filter(|(_, class)| self.kind == TreeKind::Htb && !reachable(class));
         out_of_reach
             .filter_map(|(&place, class)| {
                 let span = self.file.class[place].ceil.as_ref()?.span();

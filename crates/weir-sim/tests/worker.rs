@@ -10,7 +10,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::backlog::QueueRule;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_path::assembly::{Others, Shares};
-use weir_path::classes::{ClassConfig, Classes, Kind, LeafRules};
+use weir_path::classes::{ClassConfig, Classes, LeafRules, TreeKind};
 use weir_path::crossing::Crossing;
 use weir_path::frames::Frames;
 use weir_path::owners::{Owners, Portion};
@@ -240,7 +240,7 @@ fn classes_change_under_load_and_nothing_is_lost_or_overtakes() {
             warnings: Vec::new(),
         })
     };
-    let trees = [tree(Kind::Htb, &["a"]), tree(Kind::Htb, &["b", "a"]), tree(Kind::Cbq, &["a"])];
+    let trees = [tree(TreeKind::Htb, &["a"]), tree(TreeKind::Htb, &["b", "a"]), tree(TreeKind::Cbq, &["a"])];
     let mut bench = Bench::new(Some(limits(20_000)), HELD_MAX);
     for change in 0..60 {
         (0..QUEUES).for_each(|queue| bench.send(queue, 5));

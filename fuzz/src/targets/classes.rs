@@ -8,7 +8,7 @@ use weir_core::classify::headers::Headers;
 use weir_path::shaping::{FREE, Shaping, Size};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
-use weir_run::classes::{self, Classes, Kind};
+use weir_run::classes::{self, Classes, TreeKind};
 
 use crate::draw::Draw;
 use crate::frames::{self, Ends};
@@ -32,8 +32,8 @@ pub fn classes(bytes: &[u8]) {
 /// A tree as it is written, read.
 pub fn class_trees(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
-    let kind = if draw.flag() { Kind::Htb } else { Kind::Cbq };
-    let mut text = format!("shaper = \"{}\"\n", if kind == Kind::Htb { "htb" } else { "cbq" });
+    let kind = if draw.flag() { TreeKind::Htb } else { TreeKind::Cbq };
+    let mut text = format!("shaper = \"{}\"\n", if kind == TreeKind::Htb { "htb" } else { "cbq" });
     // Parent, rate and ceiling of each; and the rate of the class at its top.
     let mut written: Vec<(Option<usize>, u64, u64)> = Vec::new();
     let mut tops: Vec<u64> = Vec::new();
@@ -42,9 +42,10 @@ pub fn class_trees(bytes: &[u8]) {
         let top = parent.map(|parent| tops[parent]);
         let rate = 1 + (draw.any_u64() >> 1);
         // What has no ceiling of its own may have what the top has, and not be guaranteed more.
-        let rate = if kind == Kind::Cbq { rate.min(top.unwrap_or(rate)) } else { rate };
+        let rate = if kind == TreeKind::Cbq { rate.min(top.unwrap_or(rate)) } else { rate };
         tops.push(top.unwrap_or(rate));
-        let ceil = if kind == Kind::Htb && draw.flag() { rate.saturating_add(draw.any_u64()) } else { rate };
+        let ceil =
+            if kind == TreeKind::Htb && draw.flag() { rate.saturating_add(draw.any_u64()) } else { rate };
         text += &format!("[[class]]\nname = \"c{place}\"\nrate = \"{rate}bit\"\n");
         if ceil > rate {
             text += &format!("ceil = \"{ceil}bit\"\n");
@@ -71,7 +72,7 @@ pub fn class_trees(bytes: &[u8]) {
             parent.map(|p| format!("c{p}"))
         );
         assert_eq!((class.rate.bits_per_s(), class.leaf.is_some()), (rate, is_leaf(place)));
-        if kind == Kind::Htb {
+        if kind == TreeKind::Htb {
             assert_eq!(class.ceil.bits_per_s(), ceil);
         }
     }
@@ -89,7 +90,7 @@ pub fn class_trees(bytes: &[u8]) {
 fn look_at(classes: &Classes) {
     for (index, class) in classes.classes.iter().enumerate() {
         assert!(class.parent.is_none_or(|parent| parent < index && classes.classes[parent].leaf.is_none()));
-        assert!(class.ceil >= class.rate || classes.kind == Kind::Cbq);
+        assert!(class.ceil >= class.rate || classes.kind == TreeKind::Cbq);
         assert!(class.burst_bytes >= 1514 && class.cburst_bytes >= 1514 && class.quantum_bytes >= 1514);
         let has_child = classes.classes.iter().any(|other| other.parent == Some(index));
         assert_eq!(class.leaf.is_some(), !has_child);

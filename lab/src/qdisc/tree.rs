@@ -382,14 +382,14 @@ impl Drop for ClassesFile {
 
 #[cfg(test)]
 mod tests {
-    use weir_run::classes::{self, Kind};
+    use weir_run::classes::{self, TreeKind};
 
     use super::*;
 
     #[test]
     fn both_kinds_of_classes_file_are_kept_without_a_warning() {
         for tree in &TREES {
-            for (system, kind) in [(System::WeirHtb, Kind::Htb), (System::WeirCbq, Kind::Cbq)] {
+            for (system, kind) in [(System::WeirHtb, TreeKind::Htb), (System::WeirCbq, TreeKind::Cbq)] {
                 let text = tree.classes_file(system);
                 let classes = classes::read("lab", &text, ["wa", "wb"]).unwrap();
                 assert_eq!((classes.kind, classes.warnings), (kind, Vec::<String>::new()), "{text}");

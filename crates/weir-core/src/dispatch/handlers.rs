@@ -23,7 +23,7 @@ const ARP: u16 = 0x0806;
 
 /// Where a handler sends a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HandlerVerdict {
     /// On to another protocol.
     Dispatch(ProtoId),
     /// To whoever receives.
@@ -72,16 +72,16 @@ impl Handlers {
 
     /// What `proto` makes of a frame.
     #[inline]
-    pub fn handle(&self, proto: ProtoId, frame: &[u8]) -> Verdict {
+    pub fn handle(&self, proto: ProtoId, frame: &[u8]) -> HandlerVerdict {
         let Some((ethertype, offset)) = network_offset(frame) else {
-            return Verdict::Drop(DropReason::Malformed);
+            return HandlerVerdict::Drop(DropReason::Malformed);
         };
         if proto == self.ether {
             return match ethertype {
-                IPV4 => Verdict::Dispatch(self.ip),
-                IPV6 => Verdict::Dispatch(self.ip6),
-                ARP => Verdict::Dispatch(self.arp),
-                _ => Verdict::Drop(DropReason::NoHandler),
+                IPV4 => HandlerVerdict::Dispatch(self.ip),
+                IPV6 => HandlerVerdict::Dispatch(self.ip6),
+                ARP => HandlerVerdict::Dispatch(self.arp),
+                _ => HandlerVerdict::Drop(DropReason::NoHandler),
             };
         }
         let packet = &frame[offset..];
@@ -90,7 +90,7 @@ impl Handlers {
             proto if proto == self.ip6 => input::ipv6(packet),
             _ => input::arp(packet),
         };
-        looked_at.map_or_else(Verdict::Drop, |()| Verdict::Deliver)
+        looked_at.map_or_else(HandlerVerdict::Drop, |()| HandlerVerdict::Deliver)
     }
 }
 

@@ -35,9 +35,9 @@ struct Host(Handlers);
 impl Handler<Frame> for Host {
     fn handle(&mut self, proto: ProtoId, frame: Frame, next: &mut Next<'_, Frame>) {
         match self.0.handle(proto, &frame.bytes) {
-            Verdict::Dispatch(proto) => next.dispatch(proto, frame),
-            Verdict::Deliver => next.delivered(frame.len_bytes()),
-            Verdict::Drop(reason) => next.dropped(reason, frame.len_bytes()),
+            HandlerVerdict::Dispatch(proto) => next.dispatch(proto, frame),
+            HandlerVerdict::Deliver => next.delivered(frame.len_bytes()),
+            HandlerVerdict::Drop(reason) => next.dropped(reason, frame.len_bytes()),
         }
     }
     fn mark(&mut self, _: &mut Frame) -> bool {

@@ -22,7 +22,7 @@ use weir_core::shaper::tree::{DEPTH_MAX, LeafConfig, Meter, PRIORITIES, Tree, Tr
 use weir_ring::pool::Pool;
 
 use super::{Shaping, Sharing, class_size};
-use crate::classes::{ClassConfig, Classes, Kind};
+use crate::classes::{ClassConfig, Classes, TreeKind};
 use crate::packet::{Ecn, PathPacket};
 
 const CHECKED: &str = "the file was checked when it was read";
@@ -81,8 +81,8 @@ impl Shaping {
         let Some(Classes { kind, classes, .. }) = classes else { return Ok(()) };
         for (place, class) in classes.iter().enumerate() {
             let meter = match kind {
-                Kind::Htb => htb(class, self.packet_bytes_max).check().map_err(|error| error.to_string()),
-                Kind::Cbq => cbq(class, self.packet_bytes_max).check().map_err(|error| error.to_string()),
+                TreeKind::Htb => htb(class, self.packet_bytes_max).check().map_err(|error| error.to_string()),
+                TreeKind::Cbq => cbq(class, self.packet_bytes_max).check().map_err(|error| error.to_string()),
             };
             let fits = check_place(classes, place).map_err(|error| error.to_string());
             meter.and(fits).map_err(|why| format!("class \"{}\": {why}", class.name))?;
@@ -126,7 +126,7 @@ impl Shaping {
     /// Makes the shaper, in which nothing waits, the tree of these classes.
     fn share(&mut self, classes: Arc<Classes>, now_ns: u64) {
         let old = match (&self.tree, &self.shaper, classes.kind) {
-            (Some(tree), Shaper::Htb(_), Kind::Htb) | (Some(tree), Shaper::Cbq(_), Kind::Cbq) => {
+            (Some(tree), Shaper::Htb(_), TreeKind::Htb) | (Some(tree), Shaper::Cbq(_), TreeKind::Cbq) => {
                 Old::of(&tree.classes, &tree.numbers)
             }
             _ => {
@@ -137,8 +137,8 @@ impl Shaping {
                     poll_budget_bytes: u64::from(self.size.quantum_bytes),
                 };
                 self.shaper = match classes.kind {
-                    Kind::Htb => Shaper::Htb(Box::new(Htb::new(size, now_ns))),
-                    Kind::Cbq => Shaper::Cbq(Box::new(Cbq::new(size, now_ns))),
+                    TreeKind::Htb => Shaper::Htb(Box::new(Htb::new(size, now_ns))),
+                    TreeKind::Cbq => Shaper::Cbq(Box::new(Cbq::new(size, now_ns))),
                 };
                 Old::default()
             }

@@ -16,7 +16,7 @@ use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 use weir_core::shaper::tree::PRIORITIES;
 use weir_core::units::{UnitError, parse_size_bytes, parse_time_ns, size_text};
 
-use super::{ClassConfig, FRAME_BYTES, Kind, LeafRules, Reader, file};
+use super::{ClassConfig, FRAME_BYTES, LeafRules, Reader, TreeKind, file};
 use crate::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
 use crate::nearest::did_you_mean;
 
@@ -38,18 +38,18 @@ impl Reader<'_> {
         let bounded = class.bounded.as_ref().is_some_and(|bounded| *bounded.as_ref());
         let ceil = match (self.kind, ceil) {
             // tc-htb(8): "Defaults to the configured rate, which implies no borrowing."
-            (Kind::Htb, ceil) => ceil.unwrap_or(rate),
-            (Kind::Cbq, _) if bounded => rate,
-            (Kind::Cbq, _) => above.map_or(rate, |above| above.ceil),
+            (TreeKind::Htb, ceil) => ceil.unwrap_or(rate),
+            (TreeKind::Cbq, _) if bounded => rate,
+            (TreeKind::Cbq, _) => above.map_or(rate, |above| above.ceil),
         };
         self.refuse_of_the_other_kind(class)?;
         if ceil < rate {
             let span = class.ceil.as_ref().unwrap_or(&class.rate).span();
             let why = match self.kind {
-                Kind::Htb => {
+                TreeKind::Htb => {
                     format!("the ceiling {ceil} is below the rate {rate}; raise it to {rate} or more")
                 }
-                Kind::Cbq => format!(
+                TreeKind::Cbq => format!(
                     "the share {rate} is above the {ceil} that all classes under the same top have together; write {ceil} or less"
                 ),
             };
@@ -79,11 +79,11 @@ impl Reader<'_> {
 
     fn refuse_of_the_other_kind(&self, class: &file::ClassTable) -> Result<(), String> {
         let (wrong, why) = match self.kind {
-            Kind::Htb => (
+            TreeKind::Htb => (
                 class.bounded.as_ref().map(Spanned::span),
                 "bounded is for shaper = \"cbq\"; for htb write a ceil that is the rate",
             ),
-            Kind::Cbq => (
+            TreeKind::Cbq => (
                 class.ceil.as_ref().or(class.cburst.as_ref()).map(Spanned::span),
                 "a class of cbq has no ceiling; write bounded = true if it must not borrow",
             ),

@@ -61,7 +61,7 @@ class = "free"
     assert_eq!(classes.warnings, Vec::<String>::new());
     let names: Vec<_> = classes.classes.iter().map(|class| (class.name.as_str(), class.parent)).collect();
     assert_eq!(names, [("link", None), ("voice", Some(0)), ("bulk", Some(0))]);
-    assert_eq!((classes.kind, classes.default), (Kind::Htb, Some(2)));
+    assert_eq!((classes.kind, classes.default), (TreeKind::Htb, Some(2)));
     let [link, voice, bulk] = &classes.classes[..] else { panic!() };
     assert_eq!((link.leaf, link.ceil), (None, "200mbit".parse().unwrap()));
     assert_eq!((bulk.ceil, bulk.burst_bytes, bulk.quantum_bytes), (link.ceil, 37_500, 18_750));
@@ -100,7 +100,7 @@ fn a_tree_of_shares() {
     let text = "shaper = \"cbq\"\ndefault = \"b\"\n[[class]]\nname = \"r\"\nrate = \"10mbit\"\n[[class]]\nname = \"a\"\nparent = \"r\"\n\
                 rate = \"3mbit\"\nbounded = true\n[[class]]\nname = \"b\"\nparent = \"r\"\nrate = \"7mbit\"\n";
     let classes = read(text).unwrap();
-    assert_eq!(classes.kind, Kind::Cbq);
+    assert_eq!(classes.kind, TreeKind::Cbq);
     let ceils: Vec<_> = classes.classes.iter().map(|class| (class.bounded, class.ceil.to_string())).collect();
     assert_eq!(ceils, [(false, "10mbit".into()), (true, "3mbit".into()), (false, "10mbit".into())]);
 }

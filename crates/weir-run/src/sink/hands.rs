@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use weir_core::dispatch::handlers::{Handlers, Verdict};
+use weir_core::dispatch::handlers::{HandlerVerdict, Handlers};
 use weir_core::dispatch::protocol::ProtoId;
 use weir_core::dispatch::workstream::{Handler, Next};
 use weir_core::drops::{Count, DropReason};
@@ -46,13 +46,13 @@ impl Handler<PathPacket> for Hands {
     fn handle(&mut self, proto: ProtoId, packet: PathPacket, next: &mut Next<'_, PathPacket>) {
         let (bytes, len_bytes) = (packet.bytes(&self.memory), packet.len_bytes.into());
         match self.handlers.handle(proto, bytes) {
-            Verdict::Dispatch(proto) => return next.dispatch(proto, packet),
-            Verdict::Deliver => {
+            HandlerVerdict::Dispatch(proto) => return next.dispatch(proto, packet),
+            HandlerVerdict::Deliver => {
                 self.sequences.note(bytes);
                 self.delivered.add(len_bytes);
                 next.delivered(len_bytes);
             }
-            Verdict::Drop(reason) => next.dropped(reason, len_bytes),
+            HandlerVerdict::Drop(reason) => next.dropped(reason, len_bytes),
         }
         self.frames.pool.give(packet.frame);
     }

@@ -7,14 +7,14 @@ use weir_core::rate::Rate;
 use weir_core::shaper::backlog::QueueRule;
 use weir_core::shaper::tbf::TbfConfig;
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
-use weir_path::classes::{ClassConfig, Classes, Kind, LeafRules};
+use weir_path::classes::{ClassConfig, Classes, LeafRules, TreeKind};
 use weir_path::shape::PortShape;
 use weir_sim::prng::Prng;
 
 use super::*;
 
 /// Classes that share a port, of which the first has everything; each of so many Mbit/s.
-fn tree(kind: Kind, names: &[&str], mbit: u64) -> Arc<Classes> {
+fn tree(kind: TreeKind, names: &[&str], mbit: u64) -> Arc<Classes> {
     let rate = Rate::from_bits_per_s(mbit * 1_000_000).unwrap();
     let class = |name: &&str| ClassConfig {
         name: name.to_string(),
@@ -64,7 +64,7 @@ fn ports_change_together_or_not_at_all() {
     assert!(held.packets > 0);
     let shape = |port, limits| PortShape { port, limits: Some(limits), classes: None };
     let wrong_class = || {
-        let mut classes = Classes::clone(&tree(Kind::Htb, &["a"], 10));
+        let mut classes = Classes::clone(&tree(TreeKind::Htb, &["a"], 10));
         classes.classes[0].ceil = Rate::from_bits_per_s(1_000).unwrap();
         Some(Arc::new(classes))
     };
@@ -82,7 +82,7 @@ fn ports_change_together_or_not_at_all() {
         }
     }
     // And all at once, of which one gets classes and one loses its limit.
-    let classes = Some(tree(Kind::Htb, &["a"], 5));
+    let classes = Some(tree(TreeKind::Htb, &["a"], 5));
     let shapes = [
         shape(0, mbit(7)),
         PortShape { port: 1, limits: Some(mbit(8)), classes: classes.clone() },
@@ -103,7 +103,7 @@ fn ports_that_change_all_the_time_lose_and_reorder_nothing() {
     for seed in 0..8 {
         let mut draws = Prng::new(seed);
         let mut worker = three_ports(2);
-        let kinds = [Kind::Htb, Kind::Cbq];
+        let kinds = [TreeKind::Htb, TreeKind::Cbq];
         let (mut now_ns, mut sent) = (MS, [[0u64; 2]; 3]);
         for _ in 0..CHANGES {
             for (from, sent) in sent.iter_mut().enumerate() {

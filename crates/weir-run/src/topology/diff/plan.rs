@@ -13,7 +13,7 @@ use weir_core::classify::{Classifier, Target};
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::units::{size_text, time_text};
-use weir_path::classes::{ClassConfig, Classes, FREE, Kind};
+use weir_path::classes::{ClassConfig, Classes, FREE, TreeKind};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_path::shape::PortShape;
 
@@ -216,7 +216,7 @@ fn values(port: &PortPlan) -> BTreeMap<Key, Value> {
         }
     }
     let Some(classes) = port.classes.as_deref() else { return values };
-    if classes.kind == Kind::Cbq {
+    if classes.kind == TreeKind::Cbq {
         add(CLASSES_RANK, "shaper", Value::Text("cbq".into()));
     }
     for class in &classes.classes {
@@ -242,10 +242,10 @@ fn class_text(classes: &Classes, class: &ClassConfig) -> String {
     let ClassConfig { parent, rate, leaf, bounded, quantum_bytes, .. } = class;
     let parent = parent.and_then(|place| classes.classes.get(place)).map(|parent| parent.name.as_str());
     // The ceiling of CBQ is what follows from the others.
-    let ceil: Rate = if classes.kind == Kind::Cbq { *rate } else { class.ceil };
+    let ceil: Rate = if classes.kind == TreeKind::Cbq { *rate } else { class.ceil };
     let cburst_bytes = match classes.kind {
-        Kind::Cbq => crate::limits::burst_bytes_default(ceil),
-        Kind::Htb => class.cburst_bytes,
+        TreeKind::Cbq => crate::limits::burst_bytes_default(ceil),
+        TreeKind::Htb => class.cburst_bytes,
     };
     let priority = leaf.map_or(0, |leaf| leaf.priority);
     let mut text = class_head(parent, [*rate, ceil], [class.burst_bytes, cburst_bytes], priority);

@@ -17,7 +17,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::shaper::tbf::Limit;
 use weir_core::units::{size_text, time_text};
-use weir_path::classes::{ClassConfig, Classes, FREE, Kind};
+use weir_path::classes::{ClassConfig, Classes, FREE, TreeKind};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 
 use super::super::mac;
@@ -104,7 +104,7 @@ fn port_table(port: &PortPlan, name: String, called: impl Fn(usize) -> String) -
         queue,
         optional: port.is_optional.then(|| spanned(true)),
         classes_file: None,
-        shaper: classes.filter(|classes| classes.kind == Kind::Cbq).map(|_| spanned("cbq".into())),
+        shaper: classes.filter(|classes| classes.kind == TreeKind::Cbq).map(|_| spanned("cbq".into())),
         default: classes.map(|classes| spanned(name_of(classes, classes.classifier.otherwise()))),
         class: classes.iter().flat_map(|of| of.classes.iter().map(|class| class_table(of, class))).collect(),
         filter: classes.map_or_else(Vec::new, |classes| {
@@ -127,7 +127,7 @@ fn name_of(classes: &Classes, target: Target) -> String {
 }
 
 fn class_table(classes: &Classes, class: &ClassConfig) -> ClassTable {
-    let is_htb = classes.kind == Kind::Htb;
+    let is_htb = classes.kind == TreeKind::Htb;
     let leaf = class.leaf;
     let full = leaf.and_then(|leaf| match leaf.rule.when_full {
         FullPolicy::Block => None,
