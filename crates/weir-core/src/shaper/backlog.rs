@@ -145,6 +145,7 @@ impl Backlog {
     }
 
     /// Takes a packet in, to its flow's queue.
+    #[inline(always)]
     pub fn enqueue<P: Packet>(
         &mut self,
         slab: &mut Slab<P>,
@@ -177,6 +178,7 @@ impl Backlog {
     }
 
     /// Sends the next packet in fair order, or drops it if that is what the rule says.
+    #[inline(always)]
     pub fn dequeue<P: Packet>(&mut self, slab: &mut Slab<P>, now_ns: u64) -> Dequeue<P> {
         if let Some(reason) = self.drop_or_mark_head(slab, now_ns) {
             return self

@@ -68,11 +68,13 @@ impl<P: Packet> Class<P> {
     }
 
     /// Takes a packet in, to its flow's queue.
+    #[inline(always)]
     pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), Refused<P>> {
         self.backlog.enqueue(&mut self.slab, flow, packet)
     }
 
     /// The next packet in fair order, if the limit admits it now.
+    #[inline(always)]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
         let Some(tbf) = &mut self.tbf else {
             return self.backlog.dequeue(&mut self.slab, now_ns);

@@ -105,6 +105,7 @@ impl Drr {
     /// # Panics
     ///
     /// When there is no such flow.
+    #[inline(always)]
     pub fn enqueue<P: Packet>(&mut self, slab: &mut Slab<P>, flow: usize, packet: P) -> Result<(), P> {
         let queue = &mut self.flows[flow];
         let len_bytes = packet.len_bytes();
@@ -128,6 +129,7 @@ impl Drr {
     }
 
     /// Takes the next packet in fair order, with its flow.
+    #[inline(always)]
     pub fn dequeue<P: Packet>(&mut self, slab: &mut Slab<P>) -> Option<(usize, P)> {
         self.take(slab, true)
     }
@@ -161,6 +163,7 @@ impl Drr {
         self.waiting
     }
 
+    #[inline(always)]
     fn take<P: Packet>(&mut self, slab: &mut Slab<P>, charge: bool) -> Option<(usize, P)> {
         let flow = self.select()?;
         let queue = &mut self.flows[flow];
@@ -184,6 +187,7 @@ impl Drr {
     }
 
     /// The flow whose turn it is; it has a packet and a deficit above 0.
+    #[inline(always)]
     fn select(&mut self) -> Option<usize> {
         if self.held.packets == 0 {
             return None;

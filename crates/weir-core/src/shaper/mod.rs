@@ -70,13 +70,13 @@ impl<P: Packet> Shaper<P> {
     /// # Panics
     ///
     /// When there is no such class or flow.
-    #[inline]
+    #[inline(always)]
     pub fn enqueue(&mut self, class: usize, flow: usize, packet: P) -> Result<(), Refused<P>> {
         any!(self, it => it.enqueue(flow, packet), it.enqueue(class, flow, packet))
     }
 
     /// The next packet that may leave now.
-    #[inline]
+    #[inline(always)]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
         any!(self, it => it.dequeue(now_ns), it.dequeue(now_ns))
     }

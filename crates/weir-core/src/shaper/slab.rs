@@ -55,7 +55,7 @@ impl<P> Slab<P> {
     }
 
     /// Puts a packet at the end of a queue; gives it back when every slot is taken.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, fifo: &mut Fifo, packet: P) -> Result<(), P> {
         let Some(slot @ &mut Slot::Free { next }) = self.slots.get_mut(self.free as usize) else {
             return Err(packet);
@@ -93,7 +93,7 @@ impl<P> Slab<P> {
     }
 
     /// Takes the first packet of a queue out.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<P> {
         let slot = self.slots.get_mut(fifo.head as usize)?;
         match std::mem::replace(slot, Slot::Free { next: self.free }) {
