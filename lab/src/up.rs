@@ -98,6 +98,11 @@ impl Up {
         self.daemon.wait(COMMAND_LIMIT)?.success()
     }
 
+    /// Waits until it has ended, which somebody told it to.
+    pub fn ended(self) -> Result<()> {
+        self.daemon.wait(COMMAND_LIMIT)?.success().map(drop)
+    }
+
     /// Ends it at once.
     pub fn kill(mut self) -> Result<()> {
         self.daemon.signal(Signal::KILL)?;

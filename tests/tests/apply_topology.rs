@@ -7,7 +7,7 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -30,6 +30,8 @@ fn main() -> ExitCode {
         privileged!(what_cannot_be_changes_nothing),
         privileged!(a_port_is_set_and_shown),
         privileged!(limits_and_ports_of_one_file),
+        privileged!(what_is_up_ends_by_its_name_whatever_became_of_its_file),
+        privileged!(classes_that_are_guaranteed_more_than_their_port_are_warned_of_once),
     ])
 }
 
@@ -357,6 +359,80 @@ fn limits_and_ports_of_one_file() -> Result<()> {
     let said = apply(&hosts, &written.0, &[])?.success()?.stdout;
     ensure!(said.starts_with("nothing to change: 4 ports and 1 limit as"), "{said}");
     up.check()?;
+    up.down()?;
+    Ok(())
+}
+
+/// Its file has gone, is wrong, or has no ports any more; or is called otherwise, and then the name is told.
+fn what_is_up_ends_by_its_name_whatever_became_of_its_file() -> Result<()> {
+    let (hosts, up) = bed()?;
+    let name = up.name.clone();
+    let path = |suffix: &str| std::env::temp_dir().join(format!("{name}{suffix}.toml"));
+    let down = |file: &str| run(Command::new(weir_binary()?).args(["down", file]), PATIENCE);
+    let renamed = Written::new(&up, &format!("name = \"{name}-other\"\n{}", file([RATE; 3])))?;
+    let said = down(renamed.0.to_str().context("a path in UTF-8")?)?.success()?.stdout;
+    ensure!(said.contains(&format!("topology {name}-other is not up")), "{said}");
+    ensure!(said.contains(&format!("`weir down {name}` ends it")), "{said}");
+    up.check()?;
+    let is_ended = |up: Up, done: Finished| -> Result<()> {
+        ensure!(done.stdout == format!("ended: topology {name}\n"), "{}", done.said());
+        up.ended()
+    };
+    let gone = path("").display().to_string();
+    is_ended(up, down(&gone)?.success()?)?;
+    let again = down(&gone)?;
+    ensure!(
+        again.status.code() == Some(2)
+            && again.stderr.contains("there is no such file, and there is no wire or limit called"),
+        "{}",
+        again.said()
+    );
+    let up = hosts.up(&file([RATE; 3]))?;
+    is_ended(up, down(&name)?.success()?)?;
+    for (text, status) in
+        [("[[port]]\ninterface = 7\n", 2), ("[[limit]]\ndevice = \"none\"\nrate = \"1mbit\"\n", 0)]
+    {
+        let up = hosts.up(&file([RATE; 3]))?;
+        let edited = Written::of(&up, text)?;
+        let done = down(edited.0.to_str().context("a path in UTF-8")?)?;
+        ensure!(done.status.code() == Some(status), "{text}: {}", done.said());
+        ensure!(done.stdout.starts_with(&format!("ended: topology {name}\n")), "{text}: {}", done.said());
+        ensure!(
+            status == 0 || done.stderr.contains("so limits in place stay as they are"),
+            "{}",
+            done.said()
+        );
+        up.ended()?;
+    }
+    Ok(())
+}
+
+/// By check, apply, set and up, each once.
+fn classes_that_are_guaranteed_more_than_their_port_are_warned_of_once() -> Result<()> {
+    const TWO: &str = "default = \"x\"\n[[port.class]]\nname = \"x\"\nrate = \"20mbit\"\n[[port.class]]\nname = \"y\"\nrate = \"10mbit\"\n\
+                       [[port.filter]]\nclass = \"y\"\nto_ports = 80\n";
+    let (hosts, up) = bed()?;
+    let warned = |text: &str| text.matches("have 30mbit together, more than the limit of 20mbit").count();
+    let fits = Written::of(&up, &file([&format!("rate = \"30mbit\"\n{TWO}"), RATE, RATE]))?;
+    let done = apply(&hosts, &fits.0, &[])?.success()?;
+    ensure!(done.stderr.is_empty(), "{}", done.stderr);
+    let set = up.weir(&["set", &up.name, "--port", "p0", "--rate", "20mbit"])?.success()?;
+    ensure!(warned(&set.stderr) == 1 && set.stderr.lines().count() == 1, "{}", set.stderr);
+    drop(fits);
+    let sold = file([&format!("rate = \"20mbit\"\n{TWO}"), RATE, RATE]);
+    let written = Written::of(&up, &sold)?;
+    let path = written.0.to_str().context("a path in UTF-8")?;
+    for done in [apply(&hosts, &written.0, &[])?.success()?, up.weir(&["check", path])?.success()?] {
+        ensure!(
+            warned(&done.stderr) == 1 && done.stderr.contains(&format!("{path}:5:8: ")),
+            "{}",
+            done.stderr
+        );
+    }
+    up.check()?;
+    up.down()?;
+    let up = hosts.up(&sold)?;
+    ensure!(warned(&up.daemon.stderr()) == 1, "{}", up.daemon.stderr());
     up.down()?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::bed::Namespace;
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal, run};
+use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::{harness, privileged, weir_binary};
 
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         privileged!(an_end_that_is_cut_short_leaves_an_open_limit),
         privileged!(an_interface_that_vanishes_takes_its_limit_along),
         privileged!(a_queue_of_another_tool_is_left_alone),
+        privileged!(a_name_is_given_once),
     ])
 }
 
@@ -150,5 +152,37 @@ fn a_queue_of_another_tool_is_left_alone() -> Result<()> {
     let done = row.weir("stat veth0")?;
     ensure!(done.stderr.contains("no wire or limit called veth0"), "{}", done.stderr);
     ensure!(row.left.tc("class show dev veth0")? == before, "it was changed");
+    Ok(())
+}
+
+/// Whatever else has it: another limit, or what is up. The same limit may be given its name again.
+fn a_name_is_given_once() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    let name = format!("{}-one", row.middle.name());
+    let limit =
+        |device: &str| row.weir(&format!("limit {device} --rate 10mbit --rate-back 10mbit --name {name}"));
+    limit("wa")?.success()?;
+    limit("wa")?.success()?;
+    line(
+        &limit("wb")?,
+        2,
+        &["the limit at ", &format!("is called {name} already: give this one another name")],
+    )?;
+    ensure!(!row.right.tc("qdisc show")?.contains("htb"), "a limit was set");
+    let table = |device: &str, name: &str| {
+        format!("[[limit]]\ndevice = \"{device}\"\nrate = \"10mbit\"\nname = \"{name}\"\n")
+    };
+    let apply = |text: &str| -> Result<Finished> {
+        let file = File::new(text)?;
+        row.weir(&format!("apply {}", file.path()))
+    };
+    let refused = apply(&table("wb", &name))?;
+    line(&refused, 1, &[":2:10: the limit at ", "already"])?;
+    // One file may give each the other's name.
+    apply(&(table("wa", &format!("{name}.2")) + &table("wb", &name)))?.success()?;
+    apply(&(table("wa", &name) + &table("wb", &format!("{name}.2"))))?.success()?;
+    for device in ["wa", "wb"] {
+        row.weir(&format!("limit {device} --off"))?.success()?;
+    }
     Ok(())
 }

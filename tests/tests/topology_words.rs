@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     harness::main(&[
         plain!(invalid_files_are_refused_with_their_place),
         plain!(what_is_no_file_is_one_sentence),
+        plain!(what_a_command_does_not_do_is_told_with_what_does),
         plain!(a_file_of_ports_is_applied_to_what_is_up),
         plain!(nothing_is_applied_without_root),
         privileged!(invalid_files_touch_nothing),
@@ -93,6 +94,36 @@ fn what_is_no_file_is_one_sentence() -> Result<()> {
 }
 
 /// The examples are right; ports change only where they are up.
+/// What other commands do is told by those that do not.
+fn what_a_command_does_not_do_is_told_with_what_does() -> Result<()> {
+    let cases: [(&[&str], &[&str]); 3] = [
+        (&["up", "weir.toml", "--dry-run"], &["`weir check weir.toml`", "`weir apply weir.toml --dry-run`"]),
+        (
+            &["wire", "a", "b", "--queue", "5ms"],
+            &["--queue says for how long packets may stand at a rate", "give --rate too"],
+        ),
+        (
+            &["wire", "a", "b", "--burst", "50kb"],
+            &["--burst is how much may pass at once of a rate", "give --rate too"],
+        ),
+    ];
+    for (arguments, words) in cases {
+        let done = run(Command::new(weir_binary()?).args(arguments), PATIENCE)?;
+        let is_told = words.iter().all(|word| done.stderr.contains(word));
+        ensure!(
+            done.status.code() == Some(2) && done.stderr.lines().count() == 1 && is_told,
+            "{arguments:?}: {}",
+            done.said()
+        );
+    }
+    for command in ["wire", "up"] {
+        let help = run(Command::new(weir_binary()?).args([command, "--help"]), PATIENCE)?.success()?.stdout;
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        ensure!(help.contains("of a wire 1 or 2, one for each end; of more ports 1 to as many"), "{help}");
+    }
+    Ok(())
+}
+
 fn a_file_of_ports_is_applied_to_what_is_up() -> Result<()> {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     for (name, has) in [("bridge.toml", "2 ports, 1 bridge"), ("router.toml", "5 ports, 2 bridges, 1 router")]

@@ -73,6 +73,22 @@ pub fn read<'a>(name: &str, text: &str, interfaces: impl Into<Interfaces<'a>>) -
     Reader::new(source, &file::read(source)?)?.read(&interfaces.into())
 }
 
+/// That classes without a parent, which have these rates, are guaranteed more than the limit that they share. It is no error: the limit
+/// holds all the same, and may be low for a while.
+pub fn oversold(rate: Rate, roots_bits_per_s: impl Iterator<Item = u64>) -> Option<String> {
+    let sum = roots_bits_per_s.fold(0, u64::saturating_add);
+    let sum = Rate::from_bits_per_s(sum).filter(|sum| *sum > rate)?;
+    Some(format!(
+        "the classes without a parent have {sum} together, more than the limit of {rate}: not all can have it at once; lower theirs or \
+         raise this"
+    ))
+}
+
+/// The rates of the classes without a parent, in bits per second.
+pub fn roots_bits_per_s(classes: &Classes) -> impl Iterator<Item = u64> {
+    classes.classes.iter().filter(|class| class.parent.is_none()).map(|class| class.rate.bits_per_s())
+}
+
 /// The work of reading: the file as it is written, and who is whose child.
 struct Reader<'a> {
     source: SourceText<'a>,

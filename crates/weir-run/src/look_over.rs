@@ -6,7 +6,6 @@
 //! ```text
 //! a packet of 1514 bytes takes a second or more          rate <= 12.1 kbit/s
 //! the queue is shorter than asked for                    rate * queue > packets that fit * 1514 bytes
-//! classes do not get what they are promised              sum of the rates of those without a parent > rate
 //! ```
 //!
 //! Limits: looks at a datapath as it is opened; what `weir set` changes later is not looked over.
@@ -22,7 +21,7 @@ use weir_port::address;
 use weir_port::hooks;
 use weir_port::link::Link;
 
-use crate::classes::{Classes, FRAME_BYTES};
+use crate::classes::FRAME_BYTES;
 use crate::datapath::Kind;
 
 /// A packet that takes so long to pass was hardly meant to.
@@ -150,13 +149,9 @@ pub fn mtus(ends: &[Option<(&Link, &Link)>], joined: &[[usize; 2]]) -> Vec<Strin
 /// Finds what a user may not expect of the limits of what leaves by each of these ports, where that can hold so many packets.
 pub fn limits<'a>(ports: impl Iterator<Item = &'a PortPlan>, held_packets_max: u64) -> Vec<String> {
     let mut warnings = Vec::new();
-    for PortPlan { limits, classes, .. } in ports {
+    for PortPlan { limits, .. } in ports {
         let Some(limits) = limits else { continue };
-        let found = [
-            slow(limits.rate),
-            memory_short(limits, held_packets_max),
-            classes.as_deref().and_then(|classes| oversold(limits.rate, classes)),
-        ];
+        let found = [slow(limits.rate), memory_short(limits, held_packets_max)];
         for warning in found.into_iter().flatten() {
             // Most wires have the same limits in both directions.
             if !warnings.contains(&warning) {
@@ -187,35 +182,22 @@ fn memory_short(limits: &TbfConfig, held_packets_max: u64) -> Option<String> {
     })
 }
 
-fn oversold(rate: Rate, classes: &Classes) -> Option<String> {
-    let roots = classes.classes.iter().filter(|class| class.parent.is_none());
-    let sum = roots.fold(0_u64, |sum, class| sum.saturating_add(class.rate.bits_per_s()));
-    let sum = Rate::from_bits_per_s(sum).filter(|sum| *sum > rate)?;
-    Some(format!(
-        "the classes without a parent have {sum} together, more than the limit of {rate}: not all can have it at once"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
-    fn port(limits: Option<TbfConfig>, classes: Option<Arc<Classes>>) -> PortPlan {
-        PortPlan { interface: String::new(), limits, classes, is_optional: false }
+    fn port(limits: Option<TbfConfig>) -> PortPlan {
+        PortPlan { interface: String::new(), limits, classes: None, is_optional: false }
     }
 
-    fn told(rates: [&str; 2], queue_ns: u64, classes: Option<&str>) -> String {
+    fn told(rates: [&str; 2], queue_ns: u64) -> String {
         let limit = |rate: &str| TbfConfig {
             rate: rate.parse().unwrap(),
             burst_bytes: 20_000,
             peak: None,
             limit: Limit::TimeNs(queue_ns),
         };
-        let classes = classes.map(|text| format!("default = \"free\"\n{text}"));
-        let classes = classes.map(|text| Arc::new(crate::classes::read("f", &text, ["a", "b"]).unwrap()));
-        let ports = rates.map(|rate| port(Some(limit(rate)), classes.clone()));
+        let ports = rates.map(|rate| port(Some(limit(rate))));
         limits(ports.iter(), 100).join("\n")
     }
 
@@ -258,7 +240,7 @@ mod tests {
             [Port(5), Port(4)],
         ];
         let router = stage(StageKind::Router(Box::new(crate::path::testbed::jail())));
-        let ports = std::iter::repeat_with(|| port(None, None)).take(7).collect();
+        let ports = std::iter::repeat_with(|| port(None)).take(7).collect();
         let plan = Plan { ports, stages: vec![bridge(), bridge(), router], links };
         assert_eq!(joined(&plan), [[0, 1], [0, 2], [1, 2], [4, 5]]);
     }
@@ -291,23 +273,19 @@ mod tests {
 
     #[test]
     fn usual_limits_are_not_warned_of() {
-        let office = "[[class]]\nname = \"a\"\nrate = \"10mbit\"\n";
-        assert_eq!(told(["200mbit", "10mbit"], 5_000_000, Some(office)), "");
-        assert_eq!(limits([port(None, None)].iter(), 1), Vec::<String>::new());
+        assert_eq!(told(["200mbit", "10mbit"], 5_000_000), "");
+        assert_eq!(limits([port(None)].iter(), 1), Vec::<String>::new());
     }
 
     #[test]
     fn what_may_not_be_meant_is_told_once_for_both_directions() {
-        assert_eq!(told(["1kbit"; 2], 5_000_000, None), "at 1kbit a packet of 1514 bytes takes 12 s");
-        let long = told(["100mbit", "1mbit"], 1_000_000_000, None);
+        assert_eq!(told(["1kbit"; 2], 5_000_000), "at 1kbit a packet of 1514 bytes takes 12 s");
+        let long = told(["100mbit", "1mbit"], 1_000_000_000);
         assert!(
             long.contains("lets 100 packets wait")
                 && long.contains("(1s at 100mbit)")
                 && !long.contains('\n'),
             "{long}"
         );
-        let two = "[[class]]\nname = \"a\"\nrate = \"60mbit\"\n[[class]]\nname = \"b\"\nrate = \"60mbit\"\n";
-        let sold = told(["100mbit", "200mbit"], 1_000_000, Some(two));
-        assert!(sold.contains("120mbit together, more than the limit of 100mbit"), "{sold}");
     }
 }

@@ -91,6 +91,7 @@ use weir_path::plan::{Plan, StageKind};
 use weir_port::limit::reshape::ClassesAsked;
 
 pub use check::read;
+pub use file::name_of;
 pub use schema::schema;
 
 /// The device inside a process's namespace, unless it is said.

@@ -10,6 +10,7 @@ use weir_core::shaper::tbf::TbfConfig;
 use weir_core::units::{parse_size_bytes, parse_time_ns, size_text};
 use weir_run::classes::{self, Classes};
 use weir_run::control::FILE_BYTES_MAX;
+use weir_run::datapath::DatapathConfig;
 use weir_run::limits::{self, NAME_IS, PATH_NAME_IS, is_name, is_path_name};
 use weir_run::topology::{self, Topology};
 
@@ -90,6 +91,22 @@ pub fn warn_of(classes: &Classes) {
     classes.warnings.iter().for_each(output::warn);
 }
 
+/// Says of limits, each with the rates of the classes without a parent that share it, where these are guaranteed more; once of two that
+/// are alike.
+pub fn warn_of_oversold(shared: impl Iterator<Item = (Rate, Vec<u64>)>) {
+    let mut told =
+        shared.filter_map(|(rate, roots)| classes::oversold(rate, roots.into_iter())).collect::<Vec<_>>();
+    told.dedup();
+    told.iter().for_each(output::warn);
+}
+
+/// The same of the ports of a datapath.
+pub fn warn_of_oversold_ports(config: &DatapathConfig) {
+    let shared =
+        config.plan.ports.iter().filter_map(|port| Some((port.limits?.rate, port.classes.as_deref()?)));
+    warn_of_oversold(shared.map(|(rate, classes)| (rate, classes::roots_bits_per_s(classes).collect())));
+}
+
 /// What a classes file is called, and all of it.
 pub fn classes_file(file: &Path) -> Result<(String, String), Failure> {
     let text =
@@ -114,7 +131,7 @@ pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
 }
 
 /// All of a text file, or in words why it cannot be read.
-fn read_file(file: &Path) -> Result<String, String> {
+pub fn read_file(file: &Path) -> Result<String, String> {
     let mut text = String::new();
     let mut read = || {
         // A pipe may have no end, or nobody who writes to it; then opening it would wait for ever.
@@ -161,9 +178,15 @@ pub fn limits(
         check_burst(burst_bytes)?;
     }
     let Some(rate) = rate else {
-        return match burst_bytes.is_some() || queue_ns.is_some() {
-            true => Err(Failure::usage("--burst and --queue are a limit's: give --rate too")),
-            false => Ok(None),
+        return match (queue_ns, burst_bytes) {
+            (Some(_), _) => Err(Failure::usage(
+                "--queue says for how long packets may stand at a rate, and without one they stand only while the way out is full: give \
+                 --rate too",
+            )),
+            (None, Some(_)) => {
+                Err(Failure::usage("--burst is how much may pass at once of a rate: give --rate too"))
+            }
+            (None, None) => Ok(None),
         };
     };
     limits::direction(rate, burst_bytes, queue_ns).map(Some).map_err(Failure::usage)

@@ -138,8 +138,9 @@ impl NetnsInterface {
 
     /// Whether this is a pair's end inside a container, as seen from there: the other end, `far`, is where the first process is.
     pub fn is_inside_of(&self, far: &NetnsInterface) -> bool {
-        let first = NetNs::open(Path::new("/proc/1/ns/net"));
-        first.is_ok_and(|first| first.is(&far.netns) && !first.is(&self.netns))
+        // Who may not look at the first process may look at the kernel's first thread, which is there too.
+        let first = [1, 2].iter().find_map(|pid| NetNs::open(Path::new(&format!("/proc/{pid}/ns/net"))).ok());
+        first.is_some_and(|first| first.is(&far.netns) && !first.is(&self.netns))
     }
 
     /// Whether the interface is not there any more.

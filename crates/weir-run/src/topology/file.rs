@@ -15,6 +15,13 @@ use super::tables::{BridgeTable, LimitTable, PortTable, RouterTable, TopologyFil
 use crate::nearest::did_you_mean;
 use crate::source::SourceText;
 
+/// What a file is called as it says it, whatever else is wrong with it.
+pub fn name_of(text: &str) -> Option<String> {
+    let first = text.lines().take_while(|line| !line.trim_start().starts_with('['));
+    let table: toml::Table = first.collect::<Vec<_>>().join("\n").parse().ok()?;
+    Some(table.get(NAME)?.as_str()?.into())
+}
+
 /// What is done by a command, and not by a file.
 const COMMANDS: [&str; 3] = ["run", "gen", "sink"];
 /// The tables that there may be, each several times, and what stands in one.

@@ -173,6 +173,21 @@ fn classes_of_a_port_are_those_of_a_wire() {
 }
 
 #[test]
+fn classes_that_are_guaranteed_more_than_their_port_are_warned_of() {
+    let class = |name: &str| format!("[[port.class]]\nname = \"{name}\"\nrate = \"60mbit\"\n");
+    let port =
+        format!("interface = \"veth-b\"\nrate = \"100mbit\"\ndefault = \"x\"\n{}{}", class("x"), class("y"));
+    let text = TWO.replacen("interface = \"veth-b\"\nname = \"b\"\n", &port, 1);
+    let wire = "[[port.filter]]\nclass = \"y\"\nto_ports = 80\n[[wire]]\nports = [\"a\", \"veth-b\"]\n";
+    let told = parse(&format!("{text}{wire}")).unwrap().warnings;
+    let sentence = "etc/office.toml:6:8: the classes without a parent have 120mbit together, more than the limit of 100mbit: not all can \
+                    have it at once; lower theirs or raise this\n";
+    assert!(told.len() == 1 && told[0].starts_with(sentence), "{told:?}");
+    let fits = text.replacen("100mbit", "120mbit", 1);
+    assert_eq!(parse(&format!("{fits}{wire}")).unwrap().warnings, Vec::<String>::new());
+}
+
+#[test]
 fn networks_within_each_other_are_warned_of() {
     let text = format!(
         "{TWO}[[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"a\"\naddress = [\"10.0.0.1/24\"]\n\

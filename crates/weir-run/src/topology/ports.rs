@@ -14,7 +14,7 @@ use weir_path::plan::PortPlan;
 use super::check::{Open, TopologyReader};
 use super::class_tables::ClassTables;
 use super::tables::{PortTable, TopologyFile};
-use crate::classes::{Interfaces, of_tables_for_port, read_for_port};
+use crate::classes::{Interfaces, of_tables_for_port, oversold, read_for_port, roots_bits_per_s};
 use crate::limits;
 
 impl TopologyReader<'_> {
@@ -36,9 +36,16 @@ impl TopologyReader<'_> {
         let burst_bytes = self.burst(&table.burst);
         let queue_ns = self.value(&table.queue, parse_time_ns);
         if table.rate.is_none() {
-            for (what, text) in [("a burst", &table.burst), ("a queue", &table.queue)] {
+            let all = [
+                ("a burst is how much may pass at once of a rate", &table.burst),
+                (
+                    "a queue is for how long packets may stand at a rate, and without one they stand only while the way out is full",
+                    &table.queue,
+                ),
+            ];
+            for (what, text) in all {
                 if let Some(text) = text {
-                    let why = format!("{what} is a limit's: write its rate too, such as rate = \"200mbit\"");
+                    let why = format!("{what}: write the rate too, such as rate = \"200mbit\"");
                     self.tell(text.span(), why);
                 }
             }
@@ -60,6 +67,11 @@ impl TopologyReader<'_> {
             |name, text| read_for_port(name, text, interfaces),
             |source, tables| of_tables_for_port(source, tables, interfaces),
         );
+        if let (Some(rate), Some(text), Some((classes, _))) = (rate, &table.rate, &classes)
+            && let Some(why) = oversold(rate, roots_bits_per_s(classes))
+        {
+            self.warn(text.span(), why);
+        }
         PortPlan {
             interface: interface.as_ref().clone(),
             limits,

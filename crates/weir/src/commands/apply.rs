@@ -154,6 +154,10 @@ fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&Limi
 /// What is to be done, or a sentence for each limit that cannot be set.
 fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<Vec<Task<'a>>, Failure> {
     let named = find::names();
+    let is_named_here = |place: &NetnsInterface| {
+        let mut here = found.iter().filter(|(wanted, _)| wanted.name.is_some());
+        here.any(|(_, ways)| ways.ends().any(|end| end.is(place)))
+    };
     let is_wanted = |name: &str| topology.limits.iter().any(|limit| limit.name.as_deref() == Some(name));
     let (mut tasks, mut told) = (Vec::<Task>::new(), Vec::new());
     for (wanted, ways) in found {
@@ -167,6 +171,10 @@ fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<V
                 };
                 if let Some(other) = tasks.iter().find(|task| task.place.is(place)) {
                     return Err(format!("{} has a limit by {} already", place.describe(), other.at).into());
+                }
+                if let Some(name) = &wanted.name {
+                    // What the file names loses the name that it has.
+                    ways.check_name(name, named.iter().filter(|(place, _)| !is_named_here(place)))?;
                 }
                 let own_name = named.iter().find(|(other, _)| other.is(place)).map(|(_, name)| name.clone());
                 let name = wanted.name.clone().or(own_name);

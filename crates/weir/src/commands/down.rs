@@ -1,6 +1,9 @@
 //! `weir down`: ends what `weir up` runs of a topology file, and removes the limits that it names.
+//!
+//! Rule: what runs is found by its name, as the file says it or is called itself; so it ends also when the file has gone, was edited, or
+//! is wrong now. Limits: which limits such a file had nobody knows; they stay.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,11 +11,11 @@ use weir_port::error::PortError;
 use weir_port::hold;
 use weir_run::clock::now_ns;
 use weir_run::control::{self, Command, Control};
-use weir_run::topology::LimitWanted;
+use weir_run::topology::{LimitWanted, Topology, name_of};
 
-use super::apply::{read, target};
+use super::apply::target;
 use super::limit::remove_one;
-use crate::{Failure, Outcome, output};
+use crate::{Failure, Outcome, names, output, text};
 
 /// How long a topology may take to end.
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -22,22 +25,69 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir down weir.toml
+  weir down office                   by its name, where the file is gone
 
 What is inside the ports of a file that is up is delivered, then they are put back as they were. Each limit is raised until nothing waits, then taken off while nothing is sent, so that nothing is lost. One that is not there is
 no failure; one that cannot go is said, and the others go.")]
 pub struct DownArguments {
-    /// The file
+    /// The file, or the name of what is up
     file: PathBuf,
 }
 
 /// Runs the command.
 pub fn run(arguments: &DownArguments) -> Outcome {
-    let topology = read(&arguments.file)?;
-    if !weir_port::sys::is_root() {
-        return Err(PortError::NotRoot { doing: "removing limits".into() }.into());
+    let file = &arguments.file;
+    let failure = match text::topology(file) {
+        Ok(Ok(topology)) => return down(&topology),
+        Ok(Err(told)) => Failure::usage(told.join("\nweir: ")),
+        Err(failure) => failure,
+    };
+    let name = called(file);
+    if !control::is_up(&Control::path_of(&name)) {
+        return Err(match file.exists() {
+            true => failure,
+            false => {
+                Failure { message: format!("{}, and {}", failure.message, names::unknown(&name)), ..failure }
+            }
+        });
     }
-    if topology.plan.is_some() {
-        end(&topology.name)?;
+    require_root()?;
+    end(&name)?;
+    if !file.exists() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Failure {
+        message: format!("{}\nweir: so limits in place stay as they are", failure.message),
+        ..failure
+    })
+}
+
+fn require_root() -> Result<(), Failure> {
+    match weir_port::sys::is_root() {
+        true => Ok(()),
+        false => Err(PortError::NotRoot { doing: "ending a topology and removing limits".into() }.into()),
+    }
+}
+
+/// What a file that cannot be read, or is wrong, was called: as it still says, or as its own name.
+fn called(file: &Path) -> String {
+    let text = text::read_file(file).unwrap_or_default();
+    name_of(&text).unwrap_or_else(|| file.file_stem().unwrap_or_default().to_string_lossy().into_owned())
+}
+
+/// Ends and removes what a file says.
+fn down(topology: &Topology) -> Outcome {
+    require_root()?;
+    let name = &topology.name;
+    let is_up = control::is_up(&Control::path_of(name));
+    if topology.plan.is_some() || is_up {
+        end(name)?;
+    }
+    let others = if is_up { Vec::new() } else { others(topology) };
+    for other in others {
+        output::print_line(format_args!(
+            "{other} is up with ports that are called so: `weir down {other}` ends it, if this file was that one's"
+        ))?;
     }
     let mut status = ExitCode::SUCCESS;
     for wanted in &topology.limits {
@@ -51,6 +101,17 @@ pub fn run(arguments: &DownArguments) -> Outcome {
         }
     }
     Ok(status)
+}
+
+/// The topologies that are up and have ports of this one, by their names.
+fn others(topology: &Topology) -> Vec<String> {
+    let Some(plan) = &topology.plan else { return Vec::new() };
+    let is_of_this = |name: &String| {
+        // One that does not answer has none.
+        let running = control::running(name).map(|running| running.ports).unwrap_or_default();
+        running.iter().any(|port| plan.ports.iter().any(|of| of.interface == port.interface))
+    };
+    control::names().into_iter().filter(is_of_this).collect()
 }
 
 /// Ends the topology of this name, if it is up.

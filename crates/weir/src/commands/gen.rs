@@ -69,7 +69,7 @@ pub struct GenArguments {
     /// End after so long [default: when interrupted]
     #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]
     time: Option<u64>,
-    /// In memory: how many workers, each on a core of its own [default: 1]
+    /// In memory: how many workers, 1 to as many as there are cores [default: 1]
     #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_hyphen_values = true)]
     workers: Option<usize>,
     /// In memory: what packets go through [default: link]

@@ -96,9 +96,13 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     if arguments.off {
         return remove(&ways, arguments.now);
     }
+    let named = find::names();
     let name = match &arguments.name {
-        Some(name) => name.clone(),
-        None => ways.default_name(target, &find::names(), |_| false),
+        Some(name) => {
+            ways.check_name(name, named.iter())?;
+            name.clone()
+        }
+        None => ways.default_name(target, &named, |_| false),
     };
     let wanted = |direction, rate| Asked {
         name: name.clone(),

@@ -106,8 +106,11 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     let ways = |snapshot: &Snapshot| -> Vec<Way> {
         directions(snapshot).map(|class| Way::of_wire(class, limit.queue.is_some())).collect()
     };
-    let [before, after] =
-        [before, control::stat(wire)].map(|told| told.map_or(Vec::new(), |told| ways(&told)));
+    let after = control::stat(wire);
+    if let Ok(after) = &after {
+        text::warn_of_oversold(directions(after).filter_map(shared));
+    }
+    let [before, after] = [before, after].map(|told| told.map_or(Vec::new(), |told| ways(&told)));
     let kind = if is_topology { Kind::Topology } else { Kind::Wire };
     output::print_line(line(kind.noun(), wire, &before, &after, limit.classes.as_deref()))?;
     Ok(ExitCode::SUCCESS)
@@ -116,6 +119,15 @@ pub fn run(arguments: &SetArguments) -> Outcome {
 /// The directions of a wire or a topology, in the order in which they are counted.
 fn directions(snapshot: &Snapshot) -> impl Iterator<Item = &DirectionStats> {
     snapshot.wires.iter().chain(&snapshot.topologies).flat_map(|path| &path.classes)
+}
+
+/// The limit of a direction, and the rates of the classes without a parent that share it.
+fn shared(direction: &DirectionStats) -> Option<(Rate, Vec<u64>)> {
+    let roots = direction.classes.iter().filter(|class| class.parent.is_none());
+    Some((
+        Rate::from_bits_per_s(direction.rate_bits_per_s?)?,
+        roots.filter_map(|class| class.rate_bits_per_s).collect(),
+    ))
 }
 
 /// The direction that leaves by the port that was named.

@@ -63,7 +63,7 @@ pub struct SinkArguments {
     /// The interface to receive on
     #[arg(value_name = "INTERFACE")]
     interface: String,
-    /// How many workers, each on a core of its own; maxthreads in --set [default: 1]
+    /// How many workers, 1 to as many as there are cores; maxthreads in --set [default: 1]
     #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_hyphen_values = true)]
     workers: Option<usize>,
     /// A setting of dispatch or steering; may be given several times

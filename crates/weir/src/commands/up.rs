@@ -49,14 +49,23 @@ pub struct UpArguments {
     /// Wait so long for interfaces that are not there yet, but for optional ones
     #[arg(long, value_name = "SECONDS", value_parser = text::whole(1u64, 86_400), allow_hyphen_values = true)]
     wait: Option<u64>,
+    /// Of other commands, and looked for here
+    #[arg(long, hide = true)]
+    dry_run: bool,
     #[command(flatten)]
     machine: MachineArguments,
 }
 
 /// Runs the command.
 pub fn run(arguments: &UpArguments) -> Outcome {
-    let topology = apply::read(&arguments.file)?;
     let file = arguments.file.display();
+    if arguments.dry_run {
+        return Err(Failure::usage(format!(
+            "up has no --dry-run: `weir check {file}` tells what is wrong with the file, and `weir apply {file} --dry-run` what would change \
+             of limits, and of ports that are up"
+        )));
+    }
+    let topology = apply::read(&arguments.file)?;
     let Some(plan) = topology.plan.clone() else {
         return Err(Failure::usage(format!(
             "{file} has no [[port]], so there is nothing to carry: `weir apply {file}` sets its limits"

@@ -4,6 +4,7 @@ use weir_port::error::PortError;
 use weir_port::limit::NetnsInterface;
 use weir_port::link::{Link, joints};
 use weir_port::netns::NetNs;
+use weir_run::control::{self, Control};
 use weir_run::nearest::did_you_mean;
 
 use crate::Failure;
@@ -100,6 +101,22 @@ impl Ways {
                 target.device
             ))
         })
+    }
+
+    /// Refuses a name that another limit has, or what is up: `weir set` could tell neither. `named` are the limits that keep their names.
+    pub fn check_name<'a>(
+        &self,
+        name: &str,
+        mut named: impl Iterator<Item = &'a (NetnsInterface, String)>,
+    ) -> Result<(), Failure> {
+        let is_ours = |place: &NetnsInterface| self.ends().any(|end| end.is(place));
+        let other = named.find(|(place, other)| other == name && !is_ours(place));
+        let whose = match other {
+            Some((place, _)) => format!("the limit at {}", place.describe()),
+            None if control::is_up(&Control::path_of(name)) => "what is up, as `weir stat` shows it,".into(),
+            None => return Ok(()),
+        };
+        Err(Failure::usage(format!("{whose} is called {name} already: give this one another name")))
     }
 
     /// As the limit is called, if there is one among `named`; else by the interface, so that no other limit of the machine is called the

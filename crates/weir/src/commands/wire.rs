@@ -66,7 +66,7 @@ pub struct MachineArguments {
     /// Packet memory [default: 64mb, or 1mb for each port if that is more]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     memory: Option<u64>,
-    /// Threads that move packets, each on a core of its own: of a wire 1 or 2, one for each end [default: 1]
+    /// Threads that move packets, each on a core of its own: of a wire 1 or 2, one for each end; of more ports 1 to as many [default: 1]
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
     /// The core of each worker, such as 3 or 2,3 [default: the last ones this process may use]
@@ -163,5 +163,6 @@ pub fn run(arguments: &WireArguments) -> Outcome {
         memory_bytes,
         workers: cores.len(),
     };
+    text::warn_of_oversold_ports(&config);
     carry(&config, &cores, &format!("wire {name} joins {first} and {second}"))
 }

@@ -78,6 +78,7 @@ impl Prepared {
         // Those of both directions are the same.
         let classes = self.config.plan.ports.first().and_then(|port| port.classes.as_deref());
         classes.into_iter().for_each(text::warn_of);
+        text::warn_of_oversold_ports(&self.config);
         let enclose = |guardian: &mut Guardian| -> weir_port::Result<_> {
             let host = NetNs::current()?;
             NetNs::unshare()?;
