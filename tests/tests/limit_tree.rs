@@ -62,8 +62,14 @@ fn the_largest_tree_is_loaded_and_leads_to_its_last_class() -> Result<()> {
     let mut set = |classes: usize, turn: usize| -> Result<()> {
         let file = File::new(&tree(classes, FILTERS, turn))?;
         let begin = now();
-        row.weir(&format!("limit wa --rate 100mbit --classes {}", file.path()))?.success()?;
+        let done = row.weir(&format!("limit wa --rate 100mbit --classes {}", file.path()))?.success()?;
         took.push(begin.elapsed());
+        let is_said = done.stderr.contains(&format!("the kernel makes the leaves of {classes} classes"));
+        ensure!(
+            is_said || begin.elapsed() < Duration::from_millis(1500),
+            "not a word in {:?}",
+            begin.elapsed()
+        );
         println!("    {classes} classes in {:.1} s", begin.elapsed().as_secs_f64());
         let last = || -> Result<u64> {
             let limits = row.limits("wa")?;

@@ -5,10 +5,15 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use weir_port::monitor::State;
 
 use crate::Failure;
+
+/// What takes longer is told of.
+const LONG: Duration = Duration::from_secs(1);
 
 /// Whether to colour: on a terminal, unless its user wants none (<https://no-color.org>).
 pub fn colour() -> bool {
@@ -67,6 +72,21 @@ pub fn written(result: io::Result<()>) -> Result<(), Failure> {
 /// Says something on standard error. Where that fails there is nobody to tell.
 pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", harmless(&text.to_string()));
+}
+
+/// Does what may take long; `what` is said once if it does.
+pub fn patiently<T>(what: impl Display + Send, work: impl FnOnce() -> T) -> T {
+    let (working, is_done) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_done.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
+                say(what);
+            }
+        });
+        let done = work();
+        drop(working);
+        done
+    })
 }
 
 /// Warns of something.

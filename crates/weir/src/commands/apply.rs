@@ -34,7 +34,7 @@ use weir_run::topology::diff::{LimitChange, LimitNow, compare};
 use weir_run::topology::{LimitWanted, Topology};
 
 use self::ports::Ports;
-use super::limit::say_what_is_not_expected;
+use super::limit::{say_what_is_not_expected, set_patiently};
 use super::ways::{LimitTarget, Ways};
 use crate::{Failure, Outcome, human, output, text};
 
@@ -207,7 +207,7 @@ fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
         if signals.arrived()?.is_some() {
             return Err(put_back(&changing[..done], "it was interrupted"));
         }
-        match weir_port::limit::set(task.place, &task.asked, burst_bytes_default) {
+        match set_patiently(task.place, &task.asked) {
             Ok((done, record)) => say_what_is_not_expected(task.place, done, &record),
             // It may have come half of the way.
             Err(_) if task.place.is_gone() => {
@@ -229,9 +229,7 @@ fn put_back(tasks: &[&Task], why: &str) -> Failure {
     for task in tasks.iter().rev() {
         let done = match &task.before {
             None => off::off(task.place, false, now_ns).map(|off| off != Off::Open),
-            Some(record) => {
-                weir_port::limit::set(task.place, &Asked::of(record), burst_bytes_default).map(|_| true)
-            }
+            Some(record) => set_patiently(task.place, &Asked::of(record)).map(|_| true),
         };
         match done {
             Ok(true) => {}

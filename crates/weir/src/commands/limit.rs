@@ -121,18 +121,33 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Sets a limit, and says so if the kernel takes long, as it does for many classes.
+pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
+    let classes = asked.classes.as_ref().map_or(0, |asked| asked.classes.len());
+    let of = match classes {
+        0 => "of the limit".to_string(),
+        1 => "of a class".into(),
+        classes => format!("of {classes} classes"),
+    };
+    let what = format!(
+        "weir: {}: the kernel makes the leaves {of} one after the other, which takes it up to a minute where there are many",
+        place.describe()
+    );
+    output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))
+}
+
 /// Changes the limit of one interface, which nobody else changes meanwhile; what it is then.
 pub fn hold_and_change(place: &NetnsInterface, asked: &Asked) -> Result<Record, Failure> {
     let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
     let _ends = hold::ends(&[(&place.netns, &place.link)], say)?;
-    let (_, record) = weir_port::limit::set(place, asked, burst_bytes_default)?;
+    let (_, record) = set_patiently(place, asked)?;
     warn_of_burst(&record);
     say_what_stays(place, &record);
     Ok(record)
 }
 
 fn set(place: &NetnsInterface, asked: &Asked) -> Result<(), Failure> {
-    let (done, record) = weir_port::limit::set(place, asked, burst_bytes_default)?;
+    let (done, record) = set_patiently(place, asked)?;
     let verb = match done {
         Done::Made => "limited",
         Done::Changed => "changed",
