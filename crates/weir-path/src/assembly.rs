@@ -151,7 +151,10 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             let planned = &plan.stages[number];
             let stage = Stage::new(&planned.kind, seed ^ number as u64, now_ns);
             let stage = stage.map_err(|error| PlanError::Router(planned.name.clone(), error))?;
-            let ways = (0..planned.kind.ports()).map(|port| way(Attachment::Stage(number, port)));
+            let ways = (0..planned.kind.ports()).map(|port| match planned.kind.is_exit(port) {
+                true => way(Attachment::Stage(number, port)).map(Some),
+                false => Ok(None),
+            });
             stages.push((stage, ways.collect::<Result<_, _>>()?));
         }
         let intake = |index: usize, queues: usize| {

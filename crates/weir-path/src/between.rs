@@ -68,8 +68,8 @@ pub struct Between {
 /// A stage and what leads to and from it.
 struct StageAt {
     stage: Stage,
-    /// Where each of its ports leads.
-    ways: Box<[Way]>,
+    /// Where each of its ports leads, if packets leave by it.
+    ways: Box<[Option<Way>]>,
     /// What waits before each of its ports.
     arrived: Box<[Vec<PathPacket>]>,
 }
@@ -79,7 +79,7 @@ impl Between {
     pub fn new(
         frames: Frames,
         egress: EgressQueues,
-        stages: Vec<(Stage, Vec<Way>)>,
+        stages: Vec<(Stage, Vec<Option<Way>>)>,
         over: Option<Departures>,
     ) -> Between {
         let stages = stages.into_iter().map(|(stage, ways)| StageAt {
@@ -176,7 +176,7 @@ impl Between {
     /// Moves what left a stage to where its ports lead.
     fn pass_on(&mut self, number: usize, landed: &mut impl FnMut(Landed)) {
         while let Some((port, packet)) = self.sent.pop_front() {
-            match self.stages[number].ways[usize::from(port)] {
+            match self.stages[number].ways[usize::from(port)].expect("packets leave by ports that lead on") {
                 Way::Egress(queue) => {
                     landed(self.egress.enqueue(queue, packet, &mut self.frames));
                 }

@@ -16,6 +16,7 @@ pub mod carrier;
 pub mod classes;
 pub mod crossing;
 pub mod departures;
+pub mod dispatch;
 pub mod egress;
 pub mod end;
 pub mod exit;

@@ -16,6 +16,7 @@ use weir_core::net::router::RouterSettings;
 use weir_core::shaper::tbf::TbfConfig;
 
 use crate::classes::Classes;
+use crate::dispatch::DispatchPlan;
 
 /// A path, as it is to be.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +65,8 @@ pub enum StageKind {
     },
     /// A router, with a port for each of its interfaces.
     Router(Box<RouterSettings>),
+    /// One worker's part of what takes packets to the workers they are at home with.
+    Dispatch(DispatchPlan),
 }
 
 /// One end of a link.
@@ -117,9 +120,7 @@ impl Plan {
             hops.push([from, to]);
             if let Attachment::Stage(stage, entry) = to {
                 let kind = &self.stages[stage].kind;
-                let returns = matches!(kind, StageKind::Router(_));
-                let out = (0..kind.ports()).filter(|&out| out != entry || returns);
-                next.extend(out.map(|out| Attachment::Stage(stage, out)));
+                next.extend(kind.exits(entry).map(|out| Attachment::Stage(stage, out)));
             }
         }
         hops
@@ -132,6 +133,25 @@ impl StageKind {
         match self {
             StageKind::Bridge { ports, .. } => *ports,
             StageKind::Router(settings) => settings.interfaces.len() as u16,
+            StageKind::Dispatch(plan) => plan.ports(),
         }
+    }
+
+    /// Whether packets may leave by a port.
+    pub(crate) fn is_exit(&self, port: u16) -> bool {
+        match self {
+            StageKind::Bridge { .. } | StageKind::Router(_) => true,
+            StageKind::Dispatch(plan) => (0..plan.ports()).any(|entry| plan.exits(entry).contains(&port)),
+        }
+    }
+
+    /// The ports that packets may leave by which come in by `entry`: by this one too, if a router can send them back.
+    pub fn exits(&self, entry: u16) -> impl Iterator<Item = u16> + use<> {
+        let (exits, but) = match self {
+            StageKind::Bridge { ports, .. } => (0..*ports, Some(entry)),
+            StageKind::Router(_) => (0..self.ports(), None),
+            StageKind::Dispatch(plan) => (plan.exits(entry), None),
+        };
+        exits.filter(move |&exit| Some(exit) != but)
     }
 }

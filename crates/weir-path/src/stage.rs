@@ -1,4 +1,4 @@
-//! What stands between ports: bridges and routers, each given a burst at a time.
+//! What stands between ports: bridges, routers and dispatch, each given a burst at a time.
 //!
 //! A bridge and a router are the core's ([`weir_core::net`]); here packets are moved as they decide. Each packet of a burst goes
 //! exactly one way: on by a port of the stage, into a router's keeping, or out of the path.
@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | bridge | 2 to 64 | is forwarded or flooded; copies need frames, and are dropped as `no-frame` without |
 //! | router | one for each interface | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame |
+//! | dispatch | `dispatch.rs` | goes on to the worker that it is at home with |
 //!
 //! Conservation (invariant 1): accepted = delivered + dropped + held, where accepted is what came in by its ports and what it made
 //! itself (copies, fragments, messages of its own), delivered what it sent on or was for itself, held what it keeps.
@@ -25,6 +26,7 @@ use weir_core::net::router::{Router, RouterError, RouterSettings, Verdict};
 use weir_core::packet::Meta;
 use weir_ring::memory::{Frame, FrameMemory};
 
+use crate::dispatch::Dispatch;
 use crate::egress::OWN_PORT;
 use crate::frames::Frames;
 use crate::packet::PathPacket;
@@ -49,6 +51,7 @@ pub struct Stage {
 enum Decision {
     Bridge(Bridge),
     Router(Box<Router<PathPacket>>),
+    Dispatch(Box<Dispatch>),
 }
 
 /// What a stage moves packets with: the frames of the worker, the packets that leave it, and the time.
@@ -77,6 +80,7 @@ impl Stage {
                 let settings = RouterSettings { seed, ..(**settings).clone() };
                 Decision::Router(Box::new(Router::new(settings, now_ns)?))
             }
+            StageKind::Dispatch(plan) => Decision::Dispatch(Box::new(Dispatch::new(plan))),
         };
         Ok(Stage {
             decision,
@@ -122,6 +126,13 @@ impl Stage {
                     }
                     self.release(around);
                 }
+                Decision::Dispatch(dispatch) => {
+                    let mut exits = [0; BURST_MAX];
+                    dispatch.choose(port, &mut packets[..burst], around.frames.memory(), &mut exits);
+                    for (packet, exit) in packets.drain(..burst).zip(exits) {
+                        self.send(exit, packet, around);
+                    }
+                }
             }
         }
     }
@@ -139,6 +150,7 @@ impl Stage {
         match &mut self.decision {
             Decision::Bridge(bridge) => bridge.forget(port),
             Decision::Router(router) => router.forget(port),
+            Decision::Dispatch(_) => {}
         }
     }
 
@@ -155,7 +167,7 @@ impl Stage {
     /// What it keeps.
     pub fn held(&self) -> Count {
         match &self.decision {
-            Decision::Bridge(_) => Count::default(),
+            Decision::Bridge(_) | Decision::Dispatch(_) => Count::default(),
             Decision::Router(router) => router.held(),
         }
     }
@@ -164,15 +176,23 @@ impl Stage {
     pub fn bridge(&self) -> Option<&Bridge> {
         match &self.decision {
             Decision::Bridge(bridge) => Some(bridge),
-            Decision::Router(_) => None,
+            _ => None,
         }
     }
 
     /// The router, if it is one.
     pub fn router(&self) -> Option<&Router<PathPacket>> {
         match &self.decision {
-            Decision::Bridge(_) => None,
             Decision::Router(router) => Some(router),
+            _ => None,
+        }
+    }
+
+    /// The dispatch, if it is one.
+    pub fn dispatch(&self) -> Option<&Dispatch> {
+        match &self.decision {
+            Decision::Dispatch(dispatch) => Some(dispatch),
+            _ => None,
         }
     }
 

@@ -19,6 +19,9 @@ use weir_sim::plans::{
 };
 use weir_sim::prng::Prng;
 
+#[path = "workers/dispatch.rs"]
+mod dispatch;
+
 const FRAMES: u32 = 16_384;
 const FRAME_BYTES: u32 = 2048;
 const SEED: u64 = 20_261_123;
@@ -37,16 +40,17 @@ struct Bench {
 
 impl Bench {
     fn new(plan: &Plan, queues: usize, workers: usize, seed: u64) -> Bench {
+        let held_packets_max = u64::from(FRAMES) / (2 * plan.ports.len() as u64);
+        Bench::dealt(plan, Owners::deal(plan, workers), queues, held_packets_max, seed)
+    }
+
+    fn dealt(plan: &Plan, owners: Owners, queues: usize, held_packets_max: u64, seed: u64) -> Bench {
         println!("seed {seed}");
-        let owners = Owners::deal(plan, workers);
+        let workers = owners.ports.iter().chain(&owners.stages).max().unwrap() + 1;
         let pools = Pool::for_workers(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap(), workers);
         let joints = landings::join(workers, &vec![queues; plan.ports.len()], FRAMES as usize).unwrap();
-        let shares = Shares {
-            held_packets_max: u64::from(FRAMES) / (2 * plan.ports.len() as u64),
-            poll_budget_max: POLL_PACKETS_MAX,
-            queues_gone: queues,
-            seed: 7,
-        };
+        let shares =
+            Shares { held_packets_max, poll_budget_max: POLL_PACKETS_MAX, queues_gone: queues, seed: 7 };
         let made = pools.into_iter().zip(joints).enumerate().map(|(worker, (pool, joint))| {
             let owned = (0..plan.ports.len()).filter(|&port| owners.ports[port] == worker);
             let ports = owned.map(|port| (port, FramePort::new(queues))).collect();

@@ -74,10 +74,7 @@ pub fn look_at_plan(name: &str, ports: &[&str], plan: &Plan) {
     let all = joined.len();
     joined.sort_by_key(|attachment| key(*attachment));
     joined.dedup();
-    let of_stages = read.stages.iter().map(|stage| match &stage.kind {
-        StageKind::Bridge { ports, .. } => usize::from(*ports),
-        StageKind::Router(router) => router.interfaces.len(),
-    });
+    let of_stages = read.stages.iter().map(|stage| usize::from(stage.kind.ports()));
     assert_eq!((joined.len(), all), (all, read.ports.len() + of_stages.sum::<usize>()), "{text}");
 }
 
@@ -221,6 +218,7 @@ fn is_short(plan: &Plan, stage: usize) -> bool {
     match &plan.stages[stage].kind {
         StageKind::Bridge { ports, .. } => *ports < 2,
         StageKind::Router(router) => router.interfaces.is_empty(),
+        StageKind::Dispatch(_) => unreachable!("no file asks for one"),
     }
 }
 
@@ -236,6 +234,7 @@ fn grow(plan: &mut Plan, stage: usize) -> Attachment {
             router.interfaces.push(Interface { mac, mtu_bytes: 1500, addresses: Vec::new() });
             router.interfaces.len() as u16 - 1
         }
+        StageKind::Dispatch(_) => unreachable!("no file asks for one"),
     };
     Attachment::Stage(stage, number)
 }

@@ -38,7 +38,7 @@ fn example(name: &str) -> String {
 fn router(stage: &StagePlan) -> &weir_core::net::router::RouterSettings {
     match &stage.kind {
         StageKind::Router(router) => router,
-        StageKind::Bridge { .. } => panic!("{} is a bridge", stage.name),
+        _ => panic!("{} is no router", stage.name),
     }
 }
 

@@ -172,6 +172,7 @@ fn stage_text(stage: &StagePlan) -> String {
     match stage.kind {
         StageKind::Bridge { .. } => format!("bridge {}", stage.name),
         StageKind::Router(_) => format!("router {}", stage.name),
+        StageKind::Dispatch(_) => format!("dispatch {}", stage.name),
     }
 }
 

@@ -82,10 +82,7 @@ pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
 }
 
 fn ports_of(stage: &StagePlan) -> usize {
-    match &stage.kind {
-        StageKind::Bridge { ports, .. } => usize::from(*ports),
-        StageKind::Router(router) => router.interfaces.len(),
-    }
+    usize::from(stage.kind.ports())
 }
 
 fn port_table(port: &PortPlan, name: String, called: impl Fn(usize) -> String) -> PortTable {
@@ -167,6 +164,8 @@ fn stage_table(stage: &StagePlan, at: &[String]) -> TopologyFile {
             ageing: (*ageing_ns != AGEING_NS).then(|| spanned(time_text(*ageing_ns))),
         }),
         StageKind::Router(router) => file.routers.push(router_table(name, router, at)),
+        // No file asks for one.
+        StageKind::Dispatch(_) => {}
     }
     file
 }
