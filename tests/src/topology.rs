@@ -1,7 +1,11 @@
 //! Hosts behind ports of one namespace, and `weir up` there.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use weir_lab::bed::{End, Namespace, plain_veth, veth};
+use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::run;
 pub use weir_lab::up::Up;
 
 use crate::weir_binary;
@@ -48,4 +52,14 @@ impl Hosts {
     pub fn up_with(&self, file: &str, arguments: &[&str]) -> Result<Up> {
         Up::start_with(&weir_binary()?, &self.middle, file, arguments)
     }
+}
+
+/// Starts a flood between hosts that have heard of each other: for a neighbour that has not answered yet the kernel keeps 92 packets of
+/// 1500 bytes, and drops what comes beyond (`unres_qlen_bytes` of arp(7)).
+pub fn flood<'a>(load: &Load<'a>) -> Result<Flood<'a>> {
+    let mut command = load.from.command("ping");
+    command.args(["-n", "-q", "-c", "1", "-W", "2", load.address]);
+    // Whether it is answered is not what is tested here.
+    run(&mut command, Duration::from_secs(10))?;
+    Flood::start(load)
 }

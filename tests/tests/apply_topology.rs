@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
-use weir_lab::iperf::{Flood, Load};
+use weir_lab::iperf::{Flow, Load};
 use weir_lab::process::{Finished, run};
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
-use weir_tests::topology::{Hosts, Up};
+use weir_tests::topology::{Hosts, Up, flood};
 use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -198,8 +198,8 @@ fn random_changes_lose_and_reorder_nothing() -> Result<()> {
     let kept = Load { first_port: 6001, ..Load::new(h1, h3, "10.99.1.4", 1, seconds) };
     let there = Load::new(h0, h2, "10.99.2.2", 3, seconds);
     let back = Load::new(h2, h0, "10.99.1.2", 2, seconds);
-    let floods = [(Flood::start(&there)?, &there), (Flood::start(&back)?, &back)];
-    let kept_flood = Flood::start(&kept)?;
+    let floods = [(flood(&there)?, &there), (flood(&back)?, &back)];
+    let kept_flood = flood(&kept)?;
     let rate = std::thread::scope(|scope| -> Result<f64> {
         let rate = scope.spawn(|| measure_rate(&kept_flood, &kept));
         let mut draws = Draws(SEED);
@@ -226,11 +226,18 @@ fn random_changes_lose_and_reorder_nothing() -> Result<()> {
         rate.join().map_err(|_| anyhow!("the measurement panicked"))?
     })?;
     up.check().context("after the changes")?;
+    let lossless = |flows: &[Flow], load: &Load, which: &str| {
+        require_lossless(flows, load).with_context(|| {
+            let counted = up.weir(&["stat", &up.name]).map(|done| done.stdout).unwrap_or_default();
+            let devices = hosts.middle.ip("-s -s link show").unwrap_or_default();
+            format!("by {which}\n{counted}\n{devices}")
+        })
+    };
     for (flood, load) in floods {
-        require_lossless(&flood.finish(PATIENCE)?, load).context("by ports that changed")?;
+        lossless(&flood.finish(PATIENCE)?, load, "ports that changed")?;
     }
     let flows = kept_flood.finish(PATIENCE)?;
-    require_lossless(&flows, &kept).context("by the port that did not change")?;
+    lossless(&flows, &kept, "the port that did not change")?;
     up.check()?;
     require_rate(&flows, rate, Demand { jain_min: 0.0, ..Demand::of_rate(KEPT_BITS_PER_S) })?;
     up.down()?;

@@ -264,7 +264,8 @@ fn what_goes_is_removed_when_it_is_empty() -> Result<()> {
     let file = File::new("[[class]]\nname = \"one\"\nrate = \"50mbit\"\nceil = \"100mbit\"\n")?;
     let set = || row.weir(&format!("limit wa --classes {}", file.path()))?.success();
     let done = set()?;
-    ensure!(done.stderr.contains("never pause"), "the floods cannot have left: {}", done.stderr);
+    // Unless the host took the processors from both for as long as what waits lasts.
+    require_timing!(done.stderr.contains("never pause"), "the floods have left: {}", done.stderr);
     let flows = flood.finish(PATIENCE)?;
     require_lossless(&flows, &load)?;
     let done = set()?;

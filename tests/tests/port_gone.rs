@@ -7,10 +7,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::bed::{End, Namespace, veth};
 use weir_lab::clock::wait_until;
-use weir_lab::iperf::{Flood, Load};
+use weir_lab::iperf::Load;
 use weir_lab::process::{Process, run};
 use weir_tests::rig::require_lossless;
-use weir_tests::topology::{Hosts, Up};
+use weir_tests::topology::{Hosts, Up, flood};
 use weir_tests::{at_length, harness, kernel, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -99,7 +99,7 @@ fn a_pair_that_is_deleted_is_gone_and_comes_back() -> Result<()> {
     answers(&hosts, "10.99.1.3")?;
     let bound_for_it = flood_last(&hosts)?;
     let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 6.0);
-    let flood = Flood::start(&load)?;
+    let flood = flood(&load)?;
     wait_until("packets wait for p2", PATIENCE, || {
         Ok(up.stat()?["classes"][LAST]["held_packets"].as_u64().is_none_or(|held| held > 0))
     })?;
@@ -152,7 +152,7 @@ fn containers_that_restart_in_a_loop_disturb_nobody() -> Result<()> {
     let bound_for_it = flood_last(&hosts)?;
     let seconds = times as f64;
     let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, seconds);
-    let flood = Flood::start(&load)?;
+    let flood = flood(&load)?;
     let descriptors = |what: &str| -> Result<usize> {
         std::fs::read_dir(format!("/proc/{}/fd", up.daemon.id()))
             .map(Iterator::count)
@@ -270,7 +270,7 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
         wait_for_state(&up, "gone")?;
         answers(&hosts, "10.99.1.2")?;
         let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 6.0);
-        let flood = Flood::start(&load)?;
+        let flood = flood(&load)?;
         for _ in 0..2 {
             plug_in(&hosts)?;
             wait_for_state(&up, "up")?;

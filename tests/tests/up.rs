@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{End, Namespace, veth};
 use weir_lab::clock::{let_pass, now, wait_until};
-use weir_lab::iperf::{Flood, Load, PAYLOAD_BYTES};
+use weir_lab::iperf::{Load, PAYLOAD_BYTES};
 use weir_lab::machine::process_seconds;
 use weir_lab::ping::Ping;
 use weir_lab::process::{Process, Signal, run};
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
-use weir_tests::topology::{Hosts, Up};
+use weir_tests::topology::{Hosts, Up, flood};
 use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -73,8 +73,8 @@ fn slow_port_beside_quick_ones(workers: &str) -> Result<()> {
         Load { first_port: 6001, ..Load::new(&hosts.hosts[2], &hosts.hosts[3], "10.99.1.4", 4, SECONDS) };
     let also_slow =
         Load { first_port: 7001, ..Load::new(&hosts.hosts[0], &hosts.hosts[3], "10.99.1.4", 2, SECONDS) };
-    let slow_floods = [Flood::start(&slow)?, Flood::start(&also_slow)?];
-    let flood = Flood::start(&quick)?;
+    let slow_floods = [flood(&slow)?, flood(&also_slow)?];
+    let flood = flood(&quick)?;
     let ping = Ping::start(&hosts.hosts[2], "10.99.1.1", Duration::from_secs_f64(SECONDS))?;
     let rate = measure_rate(&flood, &quick)?;
     up.check().context("under load")?;
@@ -152,7 +152,7 @@ fn bed_under_floods(workers: &str) -> Result<()> {
         let payload_bytes = if address.contains(':') { 1450 } else { PAYLOAD_BYTES };
         let load =
             Load { payload_bytes, ..Load::new(&hosts.hosts[0], &hosts.hosts[1], address, clients, SECONDS) };
-        let flood = Flood::start(&load)?;
+        let flood = flood(&load)?;
         let rate = measure_rate(&flood, &load)?;
         up.check().context("under load")?;
         let flows = flood.finish(PATIENCE)?;
@@ -215,8 +215,8 @@ fn wires_of_one_file_share_nothing() -> Result<()> {
     let slow = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, SECONDS);
     let quick =
         Load { first_port: 6001, ..Load::new(&hosts.hosts[2], &hosts.hosts[3], "10.99.1.4", 2, SECONDS) };
-    let slow_flood = Flood::start(&slow)?;
-    let flood = Flood::start(&quick)?;
+    let slow_flood = flood(&slow)?;
+    let flood = flood(&quick)?;
     let rate = measure_rate(&flood, &quick)?;
     let flows = flood.finish(PATIENCE)?;
     require_lossless(&flows, &quick)?;
@@ -257,7 +257,7 @@ fn a_hundred_wires_in_one_process() -> Result<()> {
     let_pass(Duration::from_secs(3), |_| ())?;
     let share = (process_seconds(up.daemon.id())? - before_s) / from.elapsed().as_secs_f64();
     let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, SECONDS);
-    let flood = Flood::start(&load)?;
+    let flood = flood(&load)?;
     let times = Ping::start(&hosts.hosts[2], "10.99.2.2", Duration::from_secs_f64(SECONDS))?.finish()?;
     require_lossless(&flood.finish(PATIENCE)?, &load)?;
     up.check()?;
@@ -292,7 +292,7 @@ fn ten_wires_on_two_workers() -> Result<()> {
         let [from, to] = [2 * wire, 2 * wire + 1].map(|host| &hosts.hosts[host]);
         Load::new(from, to, &addresses[wire], 1, SECONDS)
     };
-    let floods = (0..WIRES).map(|wire| Flood::start(&load(wire))).collect::<Result<Vec<_>>>()?;
+    let floods = (0..WIRES).map(|wire| flood(&load(wire))).collect::<Result<Vec<_>>>()?;
     up.check().context("under load")?;
     for (wire, flood) in floods.into_iter().enumerate() {
         require_lossless(&flood.finish(PATIENCE)?, &load(wire)).with_context(|| format!("wire {wire}"))?;
