@@ -32,11 +32,10 @@
 //! *Link-sharing and resource management models for packet networks*, IEEE/ACM ToN 3(4), 1995, section 3 (the
 //! guideline).
 //!
-//! Limits: the kernel's HTB turns only the ring of the leaf's parent, so that one inner class may keep the
-//! rest from borrowing; this turns every ring on the way. A class that can send does so even if its ancestors
-//! cannot: the rates of children should not exceed their parent's, or the sum is kept by [`Tree::set_link`]
-//! alone. Work for each packet is proportional to the depth. Modes improve up to `2^EVENT_SHIFT` ns late. A
-//! packet's `max_wait` is looked at when its leaf's turn comes.
+//! Limits: the kernel's HTB turns only the ring of the leaf's parent, so that one inner class may keep the rest from borrowing; this turns
+//! every ring on the way. A class that can send does so even if its ancestors cannot: the rates of children should not exceed their
+//! parent's, or the sum is kept by [`Tree::set_link`] alone. Work for each packet is proportional to the depth. Modes improve up to
+//! `2^EVENT_SHIFT` ns late. A packet's `max_wait` is looked at when its leaf's turn comes.
 
 use events::Event;
 use rings::Ring;
@@ -175,7 +174,6 @@ impl<P: Packet, M: Meter> Tree<P, M> {
     /// A tree without classes.
     ///
     /// # Panics
-    ///
     /// When `classes_max` is above [`CLASSES_MAX`].
     pub fn new(size: TreeSize, now_ns: u64) -> Tree<P, M> {
         assert!(size.classes_max <= CLASSES_MAX, "{} classes", size.classes_max);
@@ -322,7 +320,6 @@ impl<P: Packet, M: Meter> Tree<P, M> {
     /// Takes a packet in, to a flow of a leaf.
     ///
     /// # Panics
-    ///
     /// When there is no such leaf or flow.
     #[inline]
     pub fn enqueue(&mut self, class: usize, flow: usize, packet: P) -> Result<(), Refused<P>> {
@@ -339,6 +336,13 @@ impl<P: Packet, M: Meter> Tree<P, M> {
     /// The packet whose turn it is, if any class may send.
     #[inline]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
+        self.dequeue_after(now_ns, |_, packet| packet.len_bytes())
+    }
+
+    /// The same where a packet stands for something else: a queue whose turn it is, and of which nobody knows what it holds. What `poll` of a
+    /// flow says that came is charged, so classes and link go into debt by one poll at most, beyond what they do by a packet.
+    #[inline]
+    pub fn dequeue_after(&mut self, now_ns: u64, poll: impl FnOnce(usize, &P) -> u32) -> Dequeue<P> {
         // An event is set past the present, so none is due until that moves; unless whoever changed a class had an
         // older clock, and then it must not be missed for good.
         if now_ns != self.looked_ns || self.row_levels == 0 {
@@ -366,9 +370,9 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         let outcome = leaf.dequeue(&mut self.slab, now_ns);
         let is_empty = leaf.held().packets == 0;
         match &outcome {
-            Dequeue::Packet(_, packet) => {
-                let len_bytes = packet.len_bytes();
-                self.held.sub(len_bytes);
+            Dequeue::Packet(flow, packet) => {
+                self.held.sub(packet.len_bytes());
+                let len_bytes = poll(*flow, packet);
                 if let Some(link) = &mut self.link {
                     link.take(len_bytes, now_ns);
                 }
@@ -416,7 +420,6 @@ impl<P: Packet, M: Meter> Tree<P, M> {
     /// Makes room for `classes` more, which takes memory.
     ///
     /// # Panics
-    ///
     /// When there would then be room for more than [`CLASSES_MAX`].
     pub fn make_room(&mut self, classes: usize) {
         let classes_max = self.classes().count() + classes;
