@@ -80,6 +80,7 @@ mod ports;
 pub mod routers;
 mod routes;
 mod schema;
+mod segments;
 pub mod stages;
 pub mod tables;
 #[cfg(test)]

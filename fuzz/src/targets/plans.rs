@@ -45,9 +45,9 @@ pub fn plans(bytes: &[u8]) {
     if Kind::of(&plan) == Kind::Topology {
         plan.ports.iter_mut().for_each(|port| port.is_optional = draw.rarely(4));
     }
-    for stage in &mut plan.stages {
+    for (place, stage) in (0..).zip(&mut plan.stages) {
         if let StageKind::Router(router) = &mut stage.kind {
-            fill(&mut draw, router);
+            fill(&mut draw, place, router);
         }
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -239,14 +239,15 @@ fn grow(plan: &mut Plan, stage: usize) -> Attachment {
     Attachment::Stage(stage, number)
 }
 
-/// Addresses, routes and neighbours of a router, whose interfaces are there.
-fn fill(draw: &mut Draw, router: &mut RouterSettings) {
-    let v4 = |number: u16, host| IpAddr::from(Ipv4Addr::new(10, (number >> 8) as u8, number as u8, host));
-    let v6 = |number: u16, host| IpAddr::from(Ipv6Addr::new(0xfd00, 0, 0, number, 0, 0, 0, host));
+/// Addresses, routes and neighbours of a router, whose interfaces are there; no other on its links has them.
+fn fill(draw: &mut Draw, place: u8, router: &mut RouterSettings) {
+    let v4 = |number: u16, host| IpAddr::from(Ipv4Addr::new(10, place, number as u8, host));
+    let v6 = |number: u16, host| IpAddr::from(Ipv6Addr::new(0xfd00, 0, place.into(), number, 0, 0, 0, host));
     for (number, interface) in (0..).zip(&mut router.interfaces) {
         let is_v6 = draw.flag();
         let mut mac = draw.array();
         mac[0] = mac[0] & 0xfe | 2;
+        mac[4..].copy_from_slice(&[place, number as u8]);
         interface.mac = EthernetAddress(mac);
         interface.mtu_bytes = 1280 + draw.u16() % (65_521 - 1280 + 1);
         interface.addresses.push(IpCidr::new(v4(number, 1).into(), 24));

@@ -156,6 +156,7 @@ impl TopologyReader<'_> {
         }
         planned.sort_by_key(|(place, _)| *place);
         let links = self.links(file, &names, &stages);
+        self.segments(file, &stages, &links);
         let plan = Plan { ports, stages: planned.into_iter().map(|(_, stage)| stage).collect(), links };
         self.optional_end_of_a_wire(file, &plan);
         plan

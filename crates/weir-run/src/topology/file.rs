@@ -37,7 +37,7 @@ const NAME: &str = "name";
 /// Tables of a kind, but for limits in place; more could hardly be meant, and are not looked at.
 pub(super) const TABLES_MAX: usize = 4096;
 /// What belongs into a table, and is easily written beside it.
-const PLACES: [(&[&str], &str); 7] = [
+const PLACES: [(&[&str], &str); 8] = [
     (
         &["class", "filter"],
         "is a limit's or a port's: write it as [[limit.KEY]] below its [[limit]], or [[port.KEY]] below its [[port]]",
@@ -51,6 +51,7 @@ const PLACES: [(&[&str], &str); 7] = [
     (&["queue", "shaper"], "is a port's: write its line below [[port]]"),
     (&["stations_max", "ageing"], "is a bridge's: write its line below [[bridge]]"),
     (&["address", "mac", "mtu"], "is a router's: write its line below [[router.interface]]"),
+    (&["workers", "core", "memory"], "is the machine's, and not the file's: give it to `weir up` as --KEY"),
 ];
 
 /// Something wrong with a file, and where that is, in bytes of it.

@@ -58,13 +58,13 @@ pub(super) fn circle(
     told
 }
 
-/// What stands for all bridges that are joined to one.
-fn root(group: &mut [usize], mut bridge: usize) -> usize {
-    while group[bridge] != bridge {
-        group[bridge] = group[group[bridge]];
-        bridge = group[bridge];
+/// What stands for all that are joined to one.
+pub(super) fn root(group: &mut [usize], mut one: usize) -> usize {
+    while group[one] != one {
+        group[one] = group[group[one]];
+        one = group[one];
     }
-    bridge
+    one
 }
 
 /// The way from one bridge to another that is joined to it: each link, and the bridge that it leads to.

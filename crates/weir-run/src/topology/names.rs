@@ -65,7 +65,10 @@ impl Names {
                 let why = format!("no interface can be called so: a name is {INTERFACE_NAME_IS}");
                 reader.tell(port.interface.span(), why);
             }
-            if let Some(first) = interfaces.insert(interface, port.interface.span()) {
+            let first = interfaces.insert(interface, port.interface.span());
+            // Called by it, and told for it.
+            let is_told = first.is_some() && port.name.is_none();
+            if let Some(first) = first {
                 let line = reader.line(&first);
                 let why = format!(
                     "the interface {interface} is the port of line {line} already: it has one; take one of the two out"
@@ -77,7 +80,9 @@ impl Names {
             }
             let name = port.called();
             called.insert(interface.to_string(), name.as_ref().clone());
-            all.push((name.as_ref().clone(), name.span(), Thing::Port(place)));
+            if !is_told {
+                all.push((name.as_ref().clone(), name.span(), Thing::Port(place)));
+            }
         }
         for (epair, table) in file.epairs.iter().enumerate() {
             let ends = [false, true].map(|is_b| (end_name(table.name.as_ref(), is_b), is_b));

@@ -170,7 +170,7 @@ impl TopologyReader<'_> {
 ///
 /// # Errors
 /// It can be no station's there, and what to write.
-fn own_address(text: &str) -> Result<IpCidr, String> {
+pub(super) fn own_address(text: &str) -> Result<IpCidr, String> {
     const EXAMPLE: &str = "write for example 10.0.0.1/24 or fd00::1/64";
     let Some((address, len)) = text.split_once('/') else {
         return Err(match text.parse::<IpAddr>() {
