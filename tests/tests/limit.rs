@@ -303,6 +303,8 @@ fn what_cannot_be_limited_is_said() -> Result<()> {
         ("limit br0 --rate-back 10mbit", 2, "--rate-back is for a pair"),
         ("limit --pid 4194305 --rate 10mbit", 1, "there is none"),
         ("limit wb --burst 20kb", 1, "give its rate"),
+        ("limit wb --rate 1mbit --queue 5ms", 2, "--queue is for wires"),
+        ("limit wb --rate 1mbit --workers 2", 2, "--workers is for wires"),
     ];
     for (arguments, status, sentence) in cases {
         let done = row.weir(arguments)?;

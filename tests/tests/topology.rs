@@ -108,6 +108,8 @@ fn a_file_is_applied_once_shown_and_taken_down() -> Result<()> {
 
     let done = apply(&row, &file)?.success()?;
     ensure!(done.stdout.contains("applied: 3 set, 0 changed, 0 as before"), "{}", done.stdout);
+    // Of both ways back.
+    ensure!(done.stderr.matches("held is who sends from").count() == 2, "{}", done.stderr);
     row.weir("stat --check")?.success()?;
     let set = limits(&row)?;
     ensure!(

@@ -70,11 +70,27 @@ pub struct LimitArguments {
     /// Take the queue off at once; what waits is lost, and counted
     #[arg(long, requires = "off")]
     now: bool,
+    /// Of wires, and looked for here
+    #[arg(long, hide = true, num_args = 0..=1)]
+    queue: Option<Option<String>>,
+    /// The same
+    #[arg(long, hide = true, num_args = 0..=1)]
+    workers: Option<Option<String>>,
 }
 
 /// Runs the command.
 pub fn run(arguments: &LimitArguments) -> Outcome {
-    let LimitArguments { rate, rate_back, burst, classes, .. } = arguments;
+    let LimitArguments { rate, rate_back, burst, classes, queue, workers, .. } = arguments;
+    if queue.is_some() {
+        return Err(Failure::usage(
+            "--queue is for wires: what waits at a limit in place stays with its senders, as much as their sockets hold: leave it out",
+        ));
+    }
+    if workers.is_some() {
+        return Err(Failure::usage(
+            "--workers is for wires: a limit in place is the kernel's own queue, which every core serves: leave it out",
+        ));
+    }
     if let Some(burst_bytes) = burst {
         text::check_burst(*burst_bytes)?;
     }
@@ -169,12 +185,7 @@ fn set(place: &NetnsInterface, asked: &Asked) -> Result<(), Failure> {
         ))?;
     }
     if record.direction == Direction::Back {
-        output::print_line(format_args!(
-            "  held is who sends from {} itself; what is sent from elsewhere has no sender here: {} of it may wait, then it is \
-             marked, and dropped",
-            place.netns.label(),
-            time_text(weir_core::limit::PASSING_NS),
-        ))?;
+        output::print_line(format_args!("  {}", whom_it_holds(place)))?;
     }
     let classes = record.classes.iter().filter(|class| !class.is_going);
     let classes: Vec<_> = classes.map(|class| class.name.as_str()).collect();
@@ -190,8 +201,21 @@ fn set(place: &NetnsInterface, asked: &Asked) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Of the way back: who sends from this side.
+fn whom_it_holds(place: &NetnsInterface) -> String {
+    format!(
+        "held is who sends from {} itself; what is sent from elsewhere has no sender here: {} of it may wait, then it is marked, and \
+         dropped",
+        place.netns.label(),
+        time_text(weir_core::limit::PASSING_NS),
+    )
+}
+
 /// Says of a limit that is set what its user may not expect.
 pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Record) {
+    if done == Done::Made && record.direction == Direction::Back {
+        output::say(format_args!("weir: {}: {}", place.describe(), whom_it_holds(place)));
+    }
     if done == Done::Made && record.lost_when_set > 0 {
         output::warn(format_args!(
             "{}: {} lost, which came while the kernel swapped the queue",
