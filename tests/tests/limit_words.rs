@@ -169,6 +169,16 @@ fn a_name_is_given_once() -> Result<()> {
         &["the limit at ", &format!("is called {name} already: give this one another name")],
     )?;
     ensure!(!row.right.tc("qdisc show")?.contains("htb"), "a limit was set");
+    // What is to be up, by a wire or in place: none of these interfaces is there.
+    for command in ["wire none none2", "run --rate 1mbit", "run --rate 1mbit --queue 5ms"] {
+        let program = if command.starts_with("run") { " -- true" } else { "" };
+        let said = row.weir(&format!("{command} --name {name}{program}"))?;
+        line(&said, 2, &["the limit at ", &format!("is called {name} already")])?;
+    }
+    let ports = File::new(&format!(
+        "name = \"{name}\"\n[[port]]\ninterface = \"none\"\n[[port]]\ninterface = \"none2\"\n[[wire]]\nports = [\"none\", \"none2\"]\n"
+    ))?;
+    line(&row.weir(&format!("up {}", ports.path()))?, 2, &["the limit at ", "already"])?;
     let table = |device: &str, name: &str| {
         format!("[[limit]]\ndevice = \"{device}\"\nrate = \"10mbit\"\nname = \"{name}\"\n")
     };

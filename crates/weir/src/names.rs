@@ -1,9 +1,11 @@
-//! A name that is asked for and that nothing has: what there is instead.
+//! Names of what is up and of limits in place: one that nothing has, and what there is instead; one that a limit has already.
 
+use weir_port::limit::find;
 use weir_port::sys;
 use weir_run::control;
 use weir_run::nearest::did_you_mean;
 
+use crate::Failure;
 use crate::commands::stat;
 
 /// How many names are listed.
@@ -18,6 +20,18 @@ pub fn unknown(name: &str) -> String {
     known.sort();
     known.dedup();
     sentence(name, &known, sys::is_root())
+}
+
+/// Refuses a name that a limit in place has, for what is to be up: `weir set` could tell neither.
+pub fn refuse_a_limits(name: &str) -> Result<(), Failure> {
+    let named = find::names();
+    let limit = named.iter().find(|(_, other)| other == name);
+    limit.map_or(Ok(()), |(place, _)| {
+        let place = place.describe();
+        Err(Failure::usage(format!(
+            "the limit at {place} is called {name} already: give this one another name"
+        )))
+    })
 }
 
 fn sentence(name: &str, known: &[String], sees_limits: bool) -> String {

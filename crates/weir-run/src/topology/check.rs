@@ -45,6 +45,14 @@ pub fn read(
         reader.tell(0..0, "there is nothing in it; write [[limit]] with a device and a rate, or [[port]] and what joins ports");
     }
     let topology_name = reader.topology_name(&file, is_path);
+    for name in file.limits.iter().filter_map(|limit| limit.name.as_ref()).filter(|_| is_path) {
+        if *name.as_ref() == topology_name {
+            reader.tell(
+                name.span(),
+                "the topology is called so, and `weir set` could tell neither: give the limit another name",
+            );
+        }
+    }
     let limits = reader.limits(&file.limits, &mut open);
     let plan = is_path.then(|| {
         let identity = Identity { machine_id, topology: &topology_name };

@@ -158,7 +158,10 @@ fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<V
         let mut here = found.iter().filter(|(wanted, _)| wanted.name.is_some());
         here.any(|(_, ways)| ways.ends().any(|end| end.is(place)))
     };
-    let is_wanted = |name: &str| topology.limits.iter().any(|limit| limit.name.as_deref() == Some(name));
+    let is_wanted = |name: &str| {
+        let is_path = topology.plan.is_some() && topology.name == name;
+        is_path || topology.limits.iter().any(|limit| limit.name.as_deref() == Some(name))
+    };
     let (mut tasks, mut told) = (Vec::<Task>::new(), Vec::new());
     for (wanted, ways) in found {
         for (direction, rate) in [(Direction::There, wanted.rate), (Direction::Back, wanted.rate_back)] {

@@ -11,7 +11,7 @@ use weir_run::datapath::DatapathConfig;
 use crate::commands::apply;
 use crate::commands::carry::carry;
 use crate::commands::wire::MachineArguments;
-use crate::{Failure, Outcome, human, text};
+use crate::{Failure, Outcome, human, names, text};
 
 /// Run a file of ports and what joins them, in the foreground: wires, bridges and routers that lose no packet.
 ///
@@ -79,6 +79,7 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     let config =
         DatapathConfig { name: topology.name.clone(), plan, port_names, memory_bytes, workers: cores.len() };
     config.check().map_err(Failure::usage)?;
+    names::refuse_a_limits(&topology.name)?;
     there::require(&topology, arguments.wait.map(Duration::from_secs))?;
     apply::set(&topology)?;
     let counts = topology.counts().into_iter().filter(|(number, _)| *number > 0);

@@ -120,7 +120,7 @@ impl Ways {
     }
 
     /// As the limit is called, if there is one among `named`; else by the interface, so that no other limit of the machine is called the
-    /// same, and none that is to be.
+    /// same, nothing that is up, and none that is to be.
     pub fn default_name(
         &self,
         target: LimitTarget,
@@ -138,7 +138,10 @@ impl Ways {
             (Some(pid), None) => format!("{}@{pid}", self.there.link.name),
             (None, None) => target.device.into(),
         };
-        unused_name(&first, |name| is_wanted(name) || named.iter().any(|(_, other)| other == name))
+        let is_up = |name: &str| control::is_up(&Control::path_of(name));
+        unused_name(&first, |name| {
+            is_wanted(name) || named.iter().any(|(_, other)| other == name) || is_up(name)
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use weir_run::datapath::{DatapathConfig, wire_plan};
 
 use crate::commands::carry::carry;
 use crate::session::{MEMORY_BYTES_DEFAULT, MEMORY_BYTES_PER_PORT};
-use crate::{Failure, Outcome, text};
+use crate::{Failure, Outcome, names, text};
 
 /// Join two interfaces, limiting each direction; senders behind them are held back and lose nothing.
 ///
@@ -145,6 +145,7 @@ pub fn run(arguments: &WireArguments) -> Outcome {
     }
     let name = name.clone().unwrap_or_else(|| first.clone());
     text::check_name(&name)?;
+    names::refuse_a_limits(&name)?;
     let (memory_bytes, cores) = machine.check(2)?;
     text::check_queue(limit.queue, limit.classes.is_some())?;
     let classes = match &limit.classes {

@@ -27,7 +27,6 @@ use super::gate::{self, GateKeeper};
 use super::rest::Remainder;
 use super::way::{Blind, HEARD, RunNetwork, Totals};
 use crate::commands::drops::DropsByReason;
-use crate::commands::stat;
 use crate::guarded::{self, Guarded, SessionEvent, spawn};
 use crate::{Failure, human, output};
 
@@ -58,11 +57,9 @@ pub fn open(
     name: &str,
     classes: Option<&Classes>,
 ) -> Result<Opened, Failure> {
-    let is_taken = arguments.name.is_some()
-        && (control::stat(name).is_ok() || stat::limits(Some(name)).is_ok_and(|limits| !limits.is_empty()));
-    if is_taken {
+    if arguments.name.is_some() && control::stat(name).is_ok() {
         let failure = Failure::from(format!(
-            "a wire or a limit called {name} is there already, as `weir stat {name}` shows: give another --name"
+            "a wire called {name} is up already, as `weir stat {name}` shows: give another --name"
         ));
         return Err(guarded::give_up(guardian, failure));
     }

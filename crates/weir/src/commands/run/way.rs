@@ -10,7 +10,7 @@ use super::rest::Remainder;
 use super::{RunArguments, by_wire, in_place};
 use crate::commands::drops::DropsByReason;
 use crate::guarded::{self, Guarded, Namespaces};
-use crate::{Failure, output, text};
+use crate::{Failure, names, output, text};
 
 /// Signals that are passed on to the program, but the last, which would stop it and its network.
 pub const HEARD: [i32; 8] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP];
@@ -58,6 +58,9 @@ pub struct Totals {
 /// Makes the network: limited in place if that can be, and by a wire otherwise, which is said.
 pub fn open(arguments: &RunArguments, name: &str) -> Result<Box<dyn RunNetwork>, Failure> {
     text::check_queue(arguments.queue, arguments.classes.is_some())?;
+    if arguments.name.is_some() {
+        names::refuse_a_limits(name)?;
+    }
     let file = arguments.classes.as_deref().map(text::classes_file).transpose()?;
     // A wire can do all, so what is wrong for one is wrong.
     let prepared = by_wire::Prepared::new(arguments, name, file.as_ref())?;
