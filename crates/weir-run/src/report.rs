@@ -254,7 +254,7 @@ impl Constants {
                 cpu,
                 held: held.packets,
                 blocked_ns: class.place.blocked_ns.unwrap_or_default(),
-                ..WorkstreamStats::new(&name, tally, waiting)
+                ..WorkstreamStats::new(format!("ether/{name}"), tally, waiting)
             });
             class.place = PlaceStats { name, books, ..class.place };
             note_holders(&mut class, holders);

@@ -144,6 +144,9 @@ pub struct Snapshot {
     pub workstreams: Vec<WorkstreamStats>,
     /// All books added up.
     pub totals: Books,
+    /// The version of the answer it is from; 0 if it is from none, or from many.
+    #[serde(skip)]
+    pub version: u64,
 }
 
 impl Snapshot {
@@ -159,7 +162,7 @@ impl Snapshot {
             Kind::Wire => (vec![stats], Vec::new()),
             Kind::Topology => (Vec::new(), vec![stats]),
         };
-        Snapshot { wires, topologies, ports, workstreams, totals }
+        Snapshot { wires, topologies, ports, workstreams, totals, version: 0 }
     }
 
     /// What a wire or a topology told. Each has as many ports as it names, and a wire two at least, also where it told of fewer, so that
@@ -180,6 +183,12 @@ impl Snapshot {
     /// Whether nothing is up.
     pub fn is_empty(&self) -> bool {
         self.wires.is_empty() && self.topologies.is_empty()
+    }
+
+    /// What they are called.
+    pub fn names(&self) -> String {
+        let names: Vec<_> = self.each().map(|(_, stats, _)| stats.name.as_str()).collect();
+        names.join(", ")
     }
 
     /// Each wire, then each topology, with its ports.
@@ -223,10 +232,12 @@ impl Snapshot {
             faults.extend(port.device.faults(false));
             faults.extend(port.sender_device.faults(true));
         }
-        faults.extend(workstreams::check(&self.workstreams, &self.totals));
-        if !self.totals.balance() {
-            faults.push("the totals do not add up".into());
-        }
+        let of_all = workstreams::check(&self.workstreams, &self.totals).into_iter();
+        let of_all = of_all.chain((!self.totals.balance()).then(|| "the totals do not add up".into()));
+        faults.extend(of_all.map(|fault| match self.names() {
+            names if names.is_empty() => fault,
+            names => format!("{names}: {fault}"),
+        }));
         faults
     }
 }
