@@ -9,14 +9,13 @@ use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::memory::Memory;
 use weir_port::limit::record::Direction;
-use weir_port::limit::reshape::ClassesAsked;
 use weir_port::limit::{self, Asked, NetnsInterface};
 use weir_port::link::Link;
 use weir_port::monitor::{LinkEvent, Monitor};
 use weir_port::netns::NetNs;
 use weir_port::{Doing, unsent};
 use weir_run::books::Amount;
-use weir_run::classes::{self, Classes};
+use weir_run::classes::Classes;
 use weir_run::control;
 use weir_run::guardian::Guardian;
 use weir_run::limits::burst_bytes_default;
@@ -63,8 +62,7 @@ pub fn open(
         ));
         return Err(guarded::give_up(guardian, failure));
     }
-    let classes = classes.map(classes::asked);
-    let limit = |ends: &Limited| limit_both(ends, arguments, name, classes.as_ref());
+    let limit = |ends: &Limited| limit_both(ends, arguments, name, classes);
     let mut ends = match enclosure::make_limited(&mut guardian, limit) {
         Ok(ends) => ends,
         Err(EnclosureError::Limit(error)) => return Ok(Opened::Refused(guardian, error.to_string())),
@@ -89,7 +87,7 @@ fn limit_both(
     ends: &Limited,
     arguments: &RunArguments,
     name: &str,
-    classes: Option<&ClassesAsked>,
+    classes: Option<&Classes>,
 ) -> weir_port::Result<()> {
     let RunArguments { rate, rate_back, burst, .. } = arguments;
     let back = rate_back.unwrap_or(*rate);
