@@ -250,11 +250,11 @@ fn ports_of(paths: &[WireStats]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::books::Amount;
+    use weir_core::drops::Count;
 
     #[test]
     fn more_than_can_be_counted_is_a_fault_and_no_end() {
-        let most = Amount { packets: u64::MAX, bytes: u64::MAX };
+        let most = Count { packets: u64::MAX, bytes: u64::MAX };
         let books = Books { accepted: most, delivered: most, held: most, ..Books::default() };
         let frames = FrameStats { total: 1, free: u64::MAX, lent: u64::MAX, held: u64::MAX };
         let class = DirectionStats { place: PlaceStats::new("", books.clone()), ..DirectionStats::default() };
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn totals_that_do_not_add_up_are_found() {
-        let books = Books { accepted: Amount { packets: 1, bytes: 100 }, ..Books::default() };
+        let books = Books { accepted: Count { packets: 1, bytes: 100 }, ..Books::default() };
         let snapshot = Snapshot { totals: books, ..Snapshot::default() };
         assert_eq!(snapshot.check(), ["the totals do not add up"]);
     }

@@ -192,7 +192,6 @@ pub fn check(workstreams: &[WorkstreamStats], totals: &Books) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::books::Amount;
 
     /// 100 packets came in: 3 were refused, 2 dropped after a wait, 40 left at once, 25 of the others wait.
     fn stats() -> WorkstreamStats {
@@ -207,7 +206,7 @@ mod tests {
     }
 
     fn totals(accepted: u64, held: u64) -> Books {
-        let amount = |packets| Amount { packets, bytes: packets * 60 };
+        let amount = |packets| Count { packets, bytes: packets * 60 };
         Books { accepted: amount(accepted), held: amount(held), ..Books::default() }
     }
 

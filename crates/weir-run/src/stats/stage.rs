@@ -7,7 +7,7 @@ use weir_core::drops::Count;
 use weir_path::stage::Stage;
 
 use super::place::PlaceStats;
-use crate::books::{Amount, Books};
+use crate::books::Books;
 use crate::workstreams::{Tally, WorkstreamStats};
 
 /// One bridge or router.
@@ -81,9 +81,9 @@ impl StageStats {
 
     /// The books of what ended here: what went on is in those of a direction.
     pub fn ended(&self) -> Books {
-        let delivered: Amount = Count { packets: self.consumed, bytes: self.consumed_bytes }.into();
+        let delivered = Count { packets: self.consumed, bytes: self.consumed_bytes };
         let mut ended = Books { delivered, ..self.place.books.clone() };
-        ended.accepted = Amount {
+        ended.accepted = Count {
             packets: u64::try_from(ended.explained(|amount| amount.packets)).unwrap_or(u64::MAX),
             bytes: u64::try_from(ended.explained(|amount| amount.bytes)).unwrap_or(u64::MAX),
         };
@@ -92,15 +92,15 @@ impl StageStats {
 
     /// The same as a workstream. What went on is handled in the row of a direction too.
     pub fn workstream(&self, topology: &str, wsid: usize, cpu: usize) -> WorkstreamStats {
-        let Amount { packets, bytes } = self.place.books.held;
+        let held = self.place.books.held;
         let name = format!("{}/{}", self.kind, self.place.name);
         WorkstreamStats {
             wire: topology.into(),
             wsid,
             cpu,
-            held: packets,
+            held: held.packets,
             elsewhere: self.place.books.delivered.packets - self.consumed,
-            ..WorkstreamStats::new(name, self.tally, Count { packets, bytes })
+            ..WorkstreamStats::new(name, self.tally, held)
         }
     }
 }

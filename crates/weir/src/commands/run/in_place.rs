@@ -3,6 +3,7 @@
 //! Nothing of a packet passes through this process, which waits for the program, passes signals on and looks again when the program
 //! has ended. The limits are found by name like any other (`weir stat`, `weir set`), and go with the pair.
 
+use weir_core::drops::Count;
 use weir_core::rate::Rate;
 use weir_port::enclosure::{self, EnclosureError, Limited};
 use weir_port::limit::find::{self, LimitInPlace};
@@ -14,7 +15,6 @@ use weir_port::link::Link;
 use weir_port::monitor::{LinkEvent, Monitor};
 use weir_port::netns::NetNs;
 use weir_port::{Doing, unsent};
-use weir_run::books::Amount;
 use weir_run::classes::Classes;
 use weir_run::control;
 use weir_run::guardian::Guardian;
@@ -197,7 +197,7 @@ impl RunNetwork for InPlace {
         }
         Ok(Totals {
             limit: limit.or(Some(self.limit)),
-            sent: traffic.map(|traffic| Amount { packets: traffic.packets, bytes: traffic.bytes }),
+            sent: traffic.map(|traffic| Count { packets: traffic.packets, bytes: traffic.bytes }),
             accepted: traffic.map_or(0, |traffic| traffic.packets),
             received: back.map_or(0, |seen| seen.traffic.packets),
             blocked_ns: arrivals.map(|arrivals| arrivals.held_ns),
