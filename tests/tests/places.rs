@@ -185,6 +185,9 @@ fn a_limit_in_place_with_classes() -> Result<()> {
     let classes: usize = limits.iter().filter_map(|limit| Some(limit["classes"].as_array()?.len())).sum();
     ensure!(classes >= 3, "no classes: {report}");
     require_found(&report, 3 * limits.len() + classes, 4)?;
+    let line = json_of(&row.weir("stat wa -i 0.2 --count 1 --json")?.success()?.stdout)?;
+    let has_sent = line["out"]["packets"].as_u64() > Some(0);
+    ensure!(line["limit"] == "wa" && line["in"].is_null() && has_sent, "a line an interval: {line}");
     flood.finish(PATIENCE)?;
     row.weir("limit wa --off")?.success().map(drop)
 }
