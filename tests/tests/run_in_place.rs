@@ -78,7 +78,7 @@ fn it_is_found_and_changed_by_its_name() -> Result<()> {
     ensure!(rates(&before) == [Some(200_000_000), Some(50_000_000)], "{before:?}");
     let taken =
         run(&mut host.weir(&["run", "--rate", "1mbit", "--name", "inp-by-name", "--", "true"]), LIMIT)?;
-    ensure!(taken.status.code() == Some(1) && taken.stderr.contains("--name"), "{}", taken.stderr);
+    ensure!(taken.status.code() == Some(2) && taken.stderr.contains("another name"), "{}", taken.stderr);
     let done = run(&mut host.weir(&["set", "inp-by-name", "--rate", "5mbit"]), LIMIT)?.success()?;
     let line = &done.stdout;
     ensure!(line.lines().count() == 1 && line.starts_with("limit inp-by-name changed: eth0 in "), "{line}");

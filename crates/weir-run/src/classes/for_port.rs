@@ -33,7 +33,7 @@ pub(crate) fn of_tables_for_port(
 
 impl Reader<'_> {
     /// A sentence for each leaf that nothing leads to, in the order of the file.
-    fn unreached(&self, classes: &Classes) -> Vec<String> {
+    pub(super) fn unreached(&self, classes: &Classes) -> Vec<String> {
         let mut is_reached = vec![false; classes.classes.len()];
         let rules = classes.classifier.rules().iter().map(|rule| rule.target);
         for target in rules.chain([classes.classifier.otherwise()]) {

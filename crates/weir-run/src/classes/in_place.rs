@@ -10,6 +10,7 @@ use weir_core::limit::shared::{CLASSES_MAX, LEVELS_MAX, has_leaves, promised_bel
 use weir_core::limit::{BITS_PER_S_MIN, PASSING_NS};
 use weir_core::rate::Rate;
 use weir_core::units::time_text;
+use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 
 use super::{ClassConfig, Classes, Interfaces, Reader, file};
 use crate::source::SourceText;
@@ -69,11 +70,28 @@ pub(crate) fn of_tables_in_place(source: SourceText, file: &file::File) -> Resul
     Ok(Classes { warnings: reader.warnings_in_place(&order, &classes), ..classes })
 }
 
+/// Classes as the queue of a limit takes them.
+pub fn asked(classes: &Classes) -> ClassesAsked {
+    let of = |class: &ClassConfig| ClassAsked {
+        name: class.name.clone(),
+        parent: class.parent,
+        rate: class.rate,
+        ceil: class.ceil,
+        burst_bytes: class.burst_bytes,
+        cburst_bytes: class.cburst_bytes,
+        priority: class.leaf.map_or(0, |leaf| leaf.priority),
+        is_leaf: class.leaf.is_some(),
+    };
+    ClassesAsked { classes: classes.classes.iter().map(of).collect(), classifier: classes.classifier.clone() }
+}
+
 impl Reader<'_> {
-    /// A class at the top may borrow from the limit, so a ceiling there is within reach.
+    /// A class at the top may borrow from the limit, so a ceiling there is within reach. One that nothing leads to has its leaves made for
+    /// nothing.
     fn warnings_in_place(&self, order: &[usize], classes: &Classes) -> Vec<String> {
         let mut warnings = classes.warnings.clone();
         warnings.retain(|warning| !self.ceilings_out_of_reach(order, &classes.classes).contains(warning));
+        warnings.extend(self.unreached(classes));
         warnings
     }
 }
@@ -213,6 +231,16 @@ mod tests {
         assert!(why.starts_with("f.toml:1:") && why.contains("weir wire"), "{why}");
         let why = read(&format!("{CLASS}[[filter]]\ninterface = \"wa\"\nclass = \"a\"\n")).unwrap_err();
         assert!(why.starts_with("f.toml:5:") && why.contains("interface"), "{why}");
+    }
+
+    #[test]
+    fn a_leaf_that_nothing_leads_to_is_warned_of() {
+        let text = format!("{CLASS}[[class]]\nname = \"y\"\nrate = \"1mbit\"\n");
+        let warnings = read(&format!("default = \"free\"\n{text}")).unwrap().warnings;
+        assert!(
+            warnings.iter().any(|warning| warning.contains("nothing leads to the class \"y\"")),
+            "{warnings:?}"
+        );
     }
 
     #[test]

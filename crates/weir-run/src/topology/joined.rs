@@ -18,7 +18,7 @@ use toml::Spanned;
 use weir_path::plan::Attachment;
 
 use super::check::TopologyReader;
-use super::loops::{Bridged, circle};
+use super::loops::{Bridged, circle, root};
 use super::names::{Names, Thing, end_name};
 use super::stages::Stages;
 use super::tables::TopologyFile;
@@ -81,7 +81,38 @@ impl TopologyReader<'_> {
         let links = links_of(file, &joints, &mut crossed);
         self.tell_closed(file, &joints, &mut crossed);
         self.tell_circles(file, stages, &links);
-        links.into_iter().map(|link| link.ends).collect()
+        let links: Vec<_> = links.into_iter().map(|link| link.ends).collect();
+        self.warn_of_unreached(file, stages, &links);
+        links
+    }
+
+    /// Warns of bridges and routers that no port leads to, once of those that are joined to each other.
+    fn warn_of_unreached(&mut self, file: &TopologyFile, stages: &Stages, links: &[[Attachment; 2]]) {
+        let ports = stages.called.len();
+        let node = |end: &Attachment| match end {
+            Attachment::Port(_) => ports,
+            Attachment::Stage(stage, _) => *stage,
+        };
+        let mut group: Vec<usize> = (0..=ports).collect();
+        for link in links {
+            let [one, other] = [&link[0], &link[1]].map(|end| root(&mut group, node(end)));
+            group[one] = other;
+        }
+        let bridges = file.bridges.iter().map(|table| &table.name).zip(&stages.of_bridges);
+        let routers = file.routers.iter().map(|table| &table.name).zip(&stages.of_routers);
+        let mut names: Vec<_> = bridges.chain(routers).collect();
+        names.sort_by_key(|(_, stage)| **stage);
+        let mut told = BTreeSet::from([root(&mut group, ports)]);
+        for (name, stage) in names {
+            if told.insert(root(&mut group, *stage)) {
+                let what = if stages.called[*stage].1 { "bridge" } else { "router" };
+                let why = format!(
+                    "no port leads to the {what} \"{}\", so nothing ever comes in: join it to one, or take it out",
+                    name.as_ref()
+                );
+                self.warn(name.span(), why);
+            }
+        }
     }
 
     /// Every joint in the order of the file, and whether all that is named there is known.

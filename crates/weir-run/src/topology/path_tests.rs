@@ -199,6 +199,39 @@ fn networks_within_each_other_are_warned_of() {
 }
 
 #[test]
+fn stages_that_no_port_leads_to_are_warned_of_once() {
+    let text = format!(
+        "{TWO}[[wire]]\nports = [\"a\", \"b\"]\n[[epair]]\nname = \"e\"\n\
+         [[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"ea\"\naddress = [\"10.0.0.1/24\"]\n\
+         [[router]]\nname = \"on\"\n[[router.interface]]\nport = \"eb\"\naddress = [\"10.0.0.2/24\"]\n"
+    );
+    let warnings = parse(&text).unwrap().warnings;
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(warning.starts_with("etc/office.toml:12:8: no port leads to the router \"gw\""), "{warning}");
+}
+
+#[test]
+fn an_address_is_one_interfaces_on_a_link_and_may_be_anothers_elsewhere() {
+    let router = |name: &str, port: &str, address: &str| {
+        format!(
+            "[[router]]\nname = \"{name}\"\n[[router.interface]]\nport = \"{port}\"\naddress = [\"{address}\"]\n\
+             mac = \"02:00:00:00:00:01\"\n"
+        )
+    };
+    let both = router("x", "a", "10.0.0.1/24") + &router("y", "b", "10.0.0.1/24");
+    assert!(parse(&format!("{TWO}{both}")).is_ok(), "two links");
+    let bridged = "[[bridge]]\nname = \"lan\"\nports = [\"a\", \"b\", \"e0a\", \"e1a\"]\n[[epair]]\nname = \"e0\"\n[[epair]]\nname = \"e1\"\n";
+    let both = router("x", "e0b", "10.0.0.1/24") + &router("y", "e1b", "10.0.0.1/16");
+    let told = parse(&format!("{TWO}{bridged}{both}")).unwrap_err();
+    assert_eq!(told.len(), 2, "{told:#?}");
+    assert!(
+        told[0].contains(":24:12: router \"x\" has the address 10.0.0.1 on the same link, in line 18"),
+        "{told:#?}"
+    );
+    assert!(told[1].contains(":25:7: router \"x\" has the MAC 02:00:00:00:00:01"), "{told:#?}");
+}
+
+#[test]
 fn what_is_wrong_is_told_at_once_and_hides_nothing() {
     let text = format!(
         "{TWO}rate = \"fast\"\n[[wire]]\nports = [\"a\", \"bb\"]\n[[bridge]]\nname = \"lan\"\nports = [\"b\"]\nageing = \"1\"\n\
