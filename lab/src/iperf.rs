@@ -282,6 +282,16 @@ pub fn overflowed_datagrams(namespace: &Namespace) -> Result<u64> {
     Ok(v4.context("no RcvbufErrors in /proc/net/snmp")? + v6.unwrap_or(0))
 }
 
+/// Datagrams that the kernel of a namespace never took from those who sent them, since the namespace was made: their `send` failed, as
+/// that of a client does whose time ends while it is held. What a queue drops is counted by the socket too, and not one of these.
+pub fn refused_datagrams(namespace: &Namespace) -> Result<u64> {
+    let (snmp, snmp6) = (net_file(namespace, "snmp")?, net_file(namespace, "snmp6")?);
+    let discarded = snmp_value(&snmp, "Ip:", "OutDiscards").context("no OutDiscards in /proc/net/snmp")?;
+    let dropped = snmp_value(&snmp, "Udp:", "SndbufErrors").context("no SndbufErrors in /proc/net/snmp")?;
+    let of_v6 = |name| snmp6_value(&snmp6, name).unwrap_or(0);
+    Ok(discarded.saturating_sub(dropped) + of_v6("Ip6OutDiscards").saturating_sub(of_v6("Udp6SndbufErrors")))
+}
+
 fn net_file(namespace: &Namespace, name: &str) -> Result<String> {
     let path = format!("/proc/thread-self/net/{name}");
     namespace.enter(|| fs::read_to_string(&path))?.with_context(|| format!("reading {path}"))

@@ -194,7 +194,7 @@ fn after_both_were_killed_stat_says_so_until_it_is_mended() -> Result<()> {
     let other = Rig::new(1, 1)?;
     let living = other.wire(&["--rate", "100mbit"])?;
     kill_both(&rig)?;
-    let sentence = format!("wire {name} was killed together with its guardian: `weir mend");
+    let sentence = format!("{name} was killed together with its guardian: `weir mend");
     for command in [&["stat"][..], &["stat", name], &["stat", "--check"], &["set", name, "--rate", "1mbit"]] {
         let done = run(&mut rig.weir(command), LIMIT)?;
         ensure!(Path::new(&socket).exists(), "weir {} removed {socket}", command.join(" "));

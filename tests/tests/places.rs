@@ -1,4 +1,4 @@
-//! One report: a wire, a topology, a sink and a limit in place tell of each of their places in one form.
+//! One report: a wire, a topology, a generator, a sink and a limit in place tell of each of their places in one form.
 //!
 //! Rule: wherever a place stands in what `--json` prints, it has the same fields, and accepted = delivered + dropped + held, in packets and
 //! where they are counted in bytes. Asked under load, when there is something everywhere.
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         privileged!(a_wire_with_classes),
         privileged!(a_topology_with_a_bridge_and_a_router),
         privileged!(a_limit_in_place_with_classes),
-        privileged!(a_sink),
+        privileged!(a_generator_and_a_sink),
     ])
 }
 
@@ -185,16 +185,21 @@ fn a_limit_in_place_with_classes() -> Result<()> {
     let classes: usize = limits.iter().filter_map(|limit| Some(limit["classes"].as_array()?.len())).sum();
     ensure!(classes >= 3, "no classes: {report}");
     require_found(&report, 3 * limits.len() + classes, 4)?;
+    let line = json_of(&row.weir("stat wa -i 0.2 --count 1 --json")?.success()?.stdout)?;
+    let has_sent = line["out"]["packets"].as_u64() > Some(0);
+    ensure!(line["limit"] == "wa" && line["in"].is_null() && has_sent, "a line an interval: {line}");
     flood.finish(PATIENCE)?;
     row.weir("limit wa --off")?.success().map(drop)
 }
 
-/// At its end, where all that came has been delivered.
-fn a_sink() -> Result<()> {
+/// At their ends, where all that came has been delivered.
+fn a_generator_and_a_sink() -> Result<()> {
     const PACKETS: u64 = 20_000;
     let pair = Pair::new(1)?;
     let sink = pair.sink(&["--count", &PACKETS.to_string()])?;
-    pair.generate(&[], PACKETS)?;
+    let sent = pair.generate(&[], PACKETS)?;
+    require_place(&sent)?;
+    ensure!(sent["accepted"] == PACKETS && sent["name"] == "veth0", "{sent}");
     let received = json_of(&sink.wait(LIMIT)?.success()?.stdout)?;
     require_place(&received)?;
     ensure!(received["delivered"] == PACKETS && received["accepted"] == PACKETS, "{received}");

@@ -206,7 +206,7 @@ fn a_line_an_interval() -> Result<()> {
     let lines: Vec<&str> = done.stdout.lines().collect();
     ensure!(lines.len() == 5, "not a header and three lines: {}", done.stdout);
     ensure!(lines[0].split_whitespace().eq(["input", "output"]), "{}", done.stdout);
-    let columns = "wire packets errs drops bytes packets errs drops bytes held blk%";
+    let columns = "name packets errs drops bytes packets errs drops bytes held blk%";
     ensure!(lines[1].split_whitespace().eq(columns.split(' ')), "{}", done.stdout);
     for line in &lines[2..] {
         let words: Vec<&str> = line.split_whitespace().collect();

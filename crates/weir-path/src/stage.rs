@@ -10,7 +10,8 @@
 //! | dispatch | `dispatch.rs` | goes on to the worker that it is at home with |
 //!
 //! Conservation (invariant 1): accepted = delivered + dropped + held, where accepted is what came in by its ports and what it made
-//! itself (copies, fragments, messages of its own), delivered what it sent on or was for itself, held what it keeps.
+//! itself (copies, fragments, messages of its own), delivered what it sent on or was for itself, held what it keeps. What a router keeps for
+//! a neighbour is counted besides where it enters and where it leaves, so that these sums can be held against what is there.
 //!
 //! Owner: one worker.
 
@@ -27,10 +28,11 @@ use weir_core::packet::Meta;
 use weir_ring::memory::{Frame, FrameMemory};
 
 use crate::dispatch::Dispatch;
-use crate::egress::OWN_PORT;
+use crate::egress::{EgressCounts, OWN_PORT};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::plan::StageKind;
+use crate::shaping::ReleaseCounts;
 
 /// Packets on their way out of a stage, each with the port that it leaves by.
 pub type StageOutput = VecDeque<(u16, PathPacket)>;
@@ -43,8 +45,22 @@ pub struct Stage {
     made: Count,
     /// What of that it consumed.
     consumed: Count,
+    keeping: Keeping,
     /// Frames for the fragments of the packet that is being cut; empty otherwise.
     cutting: Vec<Frame>,
+}
+
+/// What a stage counts of the packets that it does not decide on at once, apart from its books.
+#[derive(Default)]
+struct Keeping {
+    /// Packets that it began to keep.
+    entered: u64,
+    /// Packets that it kept and that went on, or were for itself.
+    delayed: u64,
+    /// Packets that it kept and dropped.
+    dropped: u64,
+    /// The most that it kept.
+    held_max: u64,
 }
 
 /// What a stage decides by.
@@ -87,6 +103,7 @@ impl Stage {
             account: Account::default(),
             made: Count::default(),
             consumed: Count::default(),
+            keeping: Keeping::default(),
             cutting: Vec::new(),
         })
     }
@@ -164,6 +181,16 @@ impl Stage {
         [self.made, self.consumed]
     }
 
+    /// What entered it and what left it, as a queue tells it. Whatever it makes is decided on at once.
+    pub fn counts(&self) -> (EgressCounts, ReleaseCounts) {
+        let &Keeping { entered, delayed, dropped, held_max } = &self.keeping;
+        let dispatched = self.account.delivered.packets - delayed;
+        let refused = self.account.dropped.total().packets - dropped;
+        let intake =
+            EgressCounts { entered: dispatched + entered, refused, held_max, ..EgressCounts::default() };
+        (intake, ReleaseCounts { dispatched, delayed, dropped })
+    }
+
     /// What it keeps.
     pub fn held(&self) -> Count {
         match &self.decision {
@@ -238,7 +265,11 @@ impl Stage {
         match verdict {
             Verdict::Forward(out) => self.send(out, packet, around),
             Verdict::Fragment(out) => self.cut(out, packet, around),
-            Verdict::Hold(neighbour) => router.hold(neighbour, packet),
+            Verdict::Hold(neighbour) => {
+                router.hold(neighbour, packet);
+                self.keeping.entered += 1;
+                self.keeping.held_max = self.keeping.held_max.max(router.held().packets);
+            }
             Verdict::Local => self.consume(packet, around),
             Verdict::Drop(reason) => self.drop(packet, reason, around),
         }
@@ -249,7 +280,12 @@ impl Stage {
         while let Decision::Router(router) = &mut self.decision {
             let memory: &FrameMemory = around.frames.memory();
             let Some((packet, verdict)) = router.release(memory, around.now_ns) else { break };
+            let delivered = self.account.delivered.packets;
             self.route(packet, verdict, around);
+            match self.account.delivered.packets > delivered {
+                true => self.keeping.delayed += 1,
+                false => self.keeping.dropped += 1,
+            }
         }
         while let Decision::Router(router) = &mut self.decision {
             // The frame comes first: what the router hands out is out of its keeping.

@@ -12,53 +12,38 @@ use serde::{Deserialize, Serialize};
 use weir_core::account::Account;
 use weir_core::drops::Count;
 
-/// Packets and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Amount {
-    /// Packets.
-    pub packets: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-impl From<Count> for Amount {
-    fn from(count: Count) -> Amount {
-        Amount { packets: count.packets, bytes: count.bytes }
-    }
-}
-
 /// The books of one place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "FlatBooks", into = "FlatBooks")]
 pub struct Books {
     /// What came in.
-    pub accepted: Amount,
+    pub accepted: Count,
     /// What left as it should.
-    pub delivered: Amount,
+    pub delivered: Count,
     /// What is inside, counted there.
-    pub held: Amount,
+    pub held: Count,
     /// What was dropped, by reason; only reasons that occurred.
-    pub dropped: BTreeMap<String, Amount>,
+    pub dropped: BTreeMap<String, Count>,
 }
 
 impl Books {
     /// From an account and what was counted in the place itself.
     pub fn new(account: &Account, held: Count) -> Books {
         Books {
-            accepted: account.accepted.into(),
-            delivered: account.delivered.into(),
-            held: held.into(),
+            accepted: account.accepted,
+            delivered: account.delivered,
+            held,
             dropped: account
                 .dropped
                 .occurred()
-                .map(|(reason, count)| (reason.name().into(), count.into()))
+                .map(|(reason, count)| (reason.name().into(), count))
                 .collect(),
         }
     }
 
     /// Adds another place's books. What is more than can be counted, which no wire has, is as much as can.
     pub fn merge(&mut self, other: &Books) {
-        let add = |mine: &mut Amount, theirs: &Amount| {
+        let add = |mine: &mut Count, theirs: &Count| {
             mine.packets = mine.packets.saturating_add(theirs.packets);
             mine.bytes = mine.bytes.saturating_add(theirs.bytes);
         };
@@ -77,7 +62,7 @@ impl Books {
     }
 
     /// Delivered, held and dropped together.
-    pub fn explained(&self, of: fn(&Amount) -> u64) -> u128 {
+    pub fn explained(&self, of: fn(&Count) -> u64) -> u128 {
         let parts = [&self.delivered, &self.held].into_iter().chain(self.dropped.values());
         parts.map(|amount| u128::from(of(amount))).sum()
     }
@@ -99,7 +84,7 @@ struct FlatBooks {
 
 impl From<Books> for FlatBooks {
     fn from(books: Books) -> FlatBooks {
-        let dropped = |pick: fn(&Amount) -> u64| {
+        let dropped = |pick: fn(&Count) -> u64| {
             books.dropped.iter().map(|(reason, amount)| (reason.clone(), pick(amount))).collect()
         };
         FlatBooks {
@@ -119,13 +104,13 @@ impl From<FlatBooks> for Books {
     fn from(flat: FlatBooks) -> Books {
         let bytes_of = |reason: &String| flat.dropped_bytes.get(reason).copied().unwrap_or(0);
         Books {
-            accepted: Amount { packets: flat.accepted, bytes: flat.accepted_bytes },
-            delivered: Amount { packets: flat.delivered, bytes: flat.delivered_bytes },
-            held: Amount { packets: flat.held, bytes: flat.held_bytes },
+            accepted: Count { packets: flat.accepted, bytes: flat.accepted_bytes },
+            delivered: Count { packets: flat.delivered, bytes: flat.delivered_bytes },
+            held: Count { packets: flat.held, bytes: flat.held_bytes },
             dropped: flat
                 .dropped
                 .iter()
-                .map(|(reason, &packets)| (reason.clone(), Amount { packets, bytes: bytes_of(reason) }))
+                .map(|(reason, &packets)| (reason.clone(), Count { packets, bytes: bytes_of(reason) }))
                 .collect(),
         }
     }
@@ -137,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_missing_byte_is_found() {
-        let amount = |packets| Amount { packets, bytes: packets * 100 };
+        let amount = |packets| Count { packets, bytes: packets * 100 };
         let books = Books {
             accepted: amount(10),
             delivered: amount(7),

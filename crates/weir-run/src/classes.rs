@@ -53,12 +53,11 @@ use weir_core::shaper::tree::DEPTH_MAX;
 
 use crate::nearest::did_you_mean;
 use crate::source::SourceText;
-pub(crate) use class::{quantum_bytes_default, queue_ns_default};
 pub use filters::Interfaces;
 use filters::Rules;
 pub(crate) use for_port::{of_tables_for_port, read_for_port};
 pub(crate) use in_place::of_tables_in_place;
-pub use in_place::{NotInPlace, asked, read_in_place};
+pub use in_place::{NotInPlace, read_in_place};
 pub use weir_path::classes::{ClassConfig, Classes, FRAME_BYTES, FREE, LeafRules, TreeKind};
 
 /// The most classes of a file: as many as there can be rules that lead to them.

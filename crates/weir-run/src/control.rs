@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_port::lock::Lock;
 
+use crate::books::Books;
 use crate::clock::now_ns;
 use crate::crew::Crew;
 use crate::limits::SetLimits;
@@ -90,20 +91,25 @@ pub struct ApplyFile {
     pub is_trial: bool,
 }
 
-/// Asks the wire that listens at `path`.
+/// Asks the wire or topology that listens at `path`.
 pub fn ask(path: &Path, command: &Command) -> Result<Value, String> {
+    ask_whoever(path, command).map(|(_, answer)| answer)
+}
+
+/// The same, and the version of the answer.
+fn ask_whoever(path: &Path, command: &Command) -> Result<(u64, Value), String> {
     let line = exchange(path, command).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => format!("{}: only root may ask: run it with sudo", path.display()),
         io::ErrorKind::NotFound => {
-            format!("no wire listens at {}: `weir stat` lists those that are up", path.display())
+            format!("no wire or topology listens at {}: `weir stat` lists those that are up", path.display())
         }
         io::ErrorKind::ConnectionRefused => killed(path),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("the wire at {} does not answer: has its process been stopped?", path.display())
+            format!("whoever listens at {} does not answer: has its process been stopped?", path.display())
         }
         _ => format!("{}: {error}", path.display()),
     })?;
-    understood(&line).map_err(|error| match error {
+    answered(&line).map_err(|error| match error {
         Refusal::Said(error) => error,
         Refusal::Unclear(error) => format!("{}: {error}", path.display()),
     })
@@ -155,19 +161,24 @@ pub enum Refusal {
 
 /// What an answer says, of whatever version it is.
 pub fn understood(line: &[u8]) -> Result<Value, Refusal> {
+    answered(line).map(|(_, answer)| answer)
+}
+
+/// The same, with the version.
+fn answered(line: &[u8]) -> Result<(u64, Value), Refusal> {
     let mut reply: Value =
         serde_json::from_slice(line).map_err(|error| Refusal::Unclear(format!("not an answer: {error}")))?;
     let version = reply["version"].as_u64().unwrap_or(1);
     match reply["error"].as_str() {
         Some(error) if version != VERSION && error.starts_with("not a request") => {
             Err(Refusal::Said(format!(
-                "the wire was started by another version of weir (its protocol is {version}, this one's {VERSION}) and does \
+                "it was started by another version of weir (its protocol is {version}, this one's {VERSION}) and does \
                  not know this: start it anew ({error})"
             )))
         }
         Some(error) => Err(Refusal::Said(error.to_string())),
         None => match reply.get_mut("ok") {
-            Some(ok) => Ok(ok.take()),
+            Some(ok) => Ok((version, ok.take())),
             None => Err(Refusal::Unclear("neither an answer nor an error".into())),
         },
     }
@@ -206,7 +217,7 @@ pub fn remove_left() -> Vec<String> {
 /// What is to be said of a wire at whose socket nobody listens any more.
 fn killed(path: &Path) -> String {
     format!(
-        "wire {} was killed together with its guardian: `weir mend A B`, with its interfaces, puts right what it left",
+        "{} was killed together with its guardian: `weir mend A B`, with its interfaces, puts right what it left",
         path.file_stem().unwrap_or_default().display()
     )
 }
@@ -264,7 +275,7 @@ pub fn is_up(path: &Path) -> bool {
     !has_gone(path)
 }
 
-/// The counters of one wire.
+/// The counters of one wire or topology.
 pub fn stat(name: &str) -> Result<Snapshot, String> {
     let path = Control::path_of(name);
     // Where nobody listens, whoever mends that by itself has done so after this.
@@ -273,21 +284,59 @@ pub fn stat(name: &str) -> Result<Snapshot, String> {
 }
 
 fn read(path: &Path) -> Result<Snapshot, String> {
-    counters(path, ask(path, &Command::Stat)?)
+    let (version, answer) = ask_whoever(path, &Command::Stat)?;
+    counters(path, version, answer)
 }
 
-/// The counters that the wire at `path` answered with.
-fn counters(path: &Path, answer: Value) -> Result<Snapshot, String> {
-    Snapshot::of_answer(answer).map_err(|error| {
+/// The counters that whoever listens at `path` answered with, in this version.
+fn counters(path: &Path, version: u64, answer: Value) -> Result<Snapshot, String> {
+    let told = Snapshot::of_answer(answer).map(|snapshot| Snapshot { version, ..snapshot });
+    told.map_err(|error| {
         format!(
-            "the wire at {} counts in another way than this version of weir ({error}): ask it with the weir that it was started by",
+            "{} counts in another way than this version of weir ({error}): ask it with the weir that it was started by",
             path.display()
         )
     })
 }
 
-/// The counters of every wire that is up and answers, and why others do not.
-pub fn stat_all() -> (Snapshot, Vec<String>) {
+/// What was asked for, told by one or by many.
+#[derive(Default)]
+pub struct Answers {
+    /// The counters of all that could be read.
+    pub all: Snapshot,
+    /// Why others could not.
+    pub unread: Vec<String>,
+    /// What does not add up in what one of them told, or cannot be proven.
+    pub faults: Vec<String>,
+    /// The books of those in which all adds up.
+    pub proven: Books,
+}
+
+impl Answers {
+    /// Takes one in. Each is checked by itself, so that one never hides another, and one that does not add up is named.
+    pub fn add(&mut self, told: Result<Snapshot, String>) {
+        let snapshot = match told {
+            Ok(snapshot) => snapshot,
+            Err(error) => return self.unread.push(error),
+        };
+        let faults = snapshot.check();
+        match faults.is_empty() {
+            true => self.proven.merge(&snapshot.totals),
+            // It may count what this one knows nothing of.
+            false if snapshot.version > VERSION => self.faults.push(format!(
+                "{}: it was started by a later version of weir (its protocol is {}, this one's {VERSION}), whose counters this one \
+                 cannot prove: ask it with that one",
+                snapshot.names(),
+                snapshot.version
+            )),
+            false => self.faults.extend(faults),
+        }
+        self.all.merge(snapshot);
+    }
+}
+
+/// The counters of every wire and topology that is up and answers, and why others do not.
+pub fn stat_all() -> Answers {
     let until_ns = mending_ns();
     let told = sockets().into_iter().filter_map(|path| match read(&path) {
         Err(_) if is_left(&path, until_ns) => Some(Err(killed(&path))),
@@ -295,19 +344,9 @@ pub fn stat_all() -> (Snapshot, Vec<String>) {
         Err(error) if Crew::is_going_down(&error) || has_gone(&path) => None,
         told => Some(told),
     });
-    together(told)
-}
-
-/// Every wire that could be read, and why others could not: one never hides another.
-fn together(told: impl Iterator<Item = Result<Snapshot, String>>) -> (Snapshot, Vec<String>) {
-    let (mut all, mut faults) = (Snapshot::default(), Vec::new());
-    for snapshot in told {
-        match snapshot {
-            Ok(snapshot) => all.merge(snapshot),
-            Err(error) => faults.push(error),
-        }
-    }
-    (all, faults)
+    let mut answers = Answers::default();
+    told.for_each(|told| answers.add(told));
+    answers
 }
 
 #[cfg(test)]

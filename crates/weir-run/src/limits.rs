@@ -12,11 +12,9 @@ use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig, TbfError};
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 use weir_core::units::{size_text, time_text};
+use weir_path::classes::QUEUE_NS_DEFAULT;
 
 use crate::classes::FRAME_BYTES;
-
-/// How much a direction holds unless it is told, as a time.
-pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
 
 /// The burst that goes with a rate where none is asked for: 2 ms of it, and 20 kb at least.
 pub fn burst_bytes_default(rate: Rate) -> u64 {

@@ -254,7 +254,7 @@ impl Constants {
                 cpu,
                 held: held.packets,
                 blocked_ns: class.place.blocked_ns.unwrap_or_default(),
-                ..WorkstreamStats::new(&name, tally, waiting)
+                ..WorkstreamStats::new(format!("ether/{name}"), tally, waiting)
             });
             class.place = PlaceStats { name, books, ..class.place };
             note_holders(&mut class, holders);
@@ -270,7 +270,7 @@ impl Constants {
         }
         for (wsid, (under_way, row)) in self.handoffs(&parts).into_iter().enumerate() {
             frames.held += under_way.packets;
-            totals.merge(&Books { accepted: under_way.into(), held: under_way.into(), ..Books::default() });
+            totals.merge(&Books { accepted: under_way, held: under_way, ..Books::default() });
             workstreams.push(WorkstreamStats { wsid, ..row });
         }
         // Before it has looked for the first time the watcher tells of none.

@@ -144,6 +144,9 @@ pub struct Snapshot {
     pub workstreams: Vec<WorkstreamStats>,
     /// All books added up.
     pub totals: Books,
+    /// The version of the answer it is from; 0 if it is from none, or from many.
+    #[serde(skip)]
+    pub version: u64,
 }
 
 impl Snapshot {
@@ -159,7 +162,7 @@ impl Snapshot {
             Kind::Wire => (vec![stats], Vec::new()),
             Kind::Topology => (Vec::new(), vec![stats]),
         };
-        Snapshot { wires, topologies, ports, workstreams, totals }
+        Snapshot { wires, topologies, ports, workstreams, totals, version: 0 }
     }
 
     /// What a wire or a topology told. Each has as many ports as it names, and a wire two at least, also where it told of fewer, so that
@@ -180,6 +183,12 @@ impl Snapshot {
     /// Whether nothing is up.
     pub fn is_empty(&self) -> bool {
         self.wires.is_empty() && self.topologies.is_empty()
+    }
+
+    /// What they are called.
+    pub fn names(&self) -> String {
+        let names: Vec<_> = self.each().map(|(_, stats, _)| stats.name.as_str()).collect();
+        names.join(", ")
     }
 
     /// Each wire, then each topology, with its ports.
@@ -223,10 +232,12 @@ impl Snapshot {
             faults.extend(port.device.faults(false));
             faults.extend(port.sender_device.faults(true));
         }
-        faults.extend(workstreams::check(&self.workstreams, &self.totals));
-        if !self.totals.balance() {
-            faults.push("the totals do not add up".into());
-        }
+        let of_all = workstreams::check(&self.workstreams, &self.totals).into_iter();
+        let of_all = of_all.chain((!self.totals.balance()).then(|| "the totals do not add up".into()));
+        faults.extend(of_all.map(|fault| match self.names() {
+            names if names.is_empty() => fault,
+            names => format!("{names}: {fault}"),
+        }));
         faults
     }
 }
@@ -239,11 +250,11 @@ fn ports_of(paths: &[WireStats]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::books::Amount;
+    use weir_core::drops::Count;
 
     #[test]
     fn more_than_can_be_counted_is_a_fault_and_no_end() {
-        let most = Amount { packets: u64::MAX, bytes: u64::MAX };
+        let most = Count { packets: u64::MAX, bytes: u64::MAX };
         let books = Books { accepted: most, delivered: most, held: most, ..Books::default() };
         let frames = FrameStats { total: 1, free: u64::MAX, lent: u64::MAX, held: u64::MAX };
         let class = DirectionStats { place: PlaceStats::new("", books.clone()), ..DirectionStats::default() };
@@ -313,7 +324,7 @@ mod tests {
 
     #[test]
     fn totals_that_do_not_add_up_are_found() {
-        let books = Books { accepted: Amount { packets: 1, bytes: 100 }, ..Books::default() };
+        let books = Books { accepted: Count { packets: 1, bytes: 100 }, ..Books::default() };
         let snapshot = Snapshot { totals: books, ..Snapshot::default() };
         assert_eq!(snapshot.check(), ["the totals do not add up"]);
     }

@@ -88,8 +88,8 @@ mod tests;
 pub mod write;
 
 use weir_core::rate::Rate;
+use weir_path::classes::Classes;
 use weir_path::plan::{Plan, StageKind};
-use weir_port::limit::reshape::ClassesAsked;
 
 pub use check::read;
 pub use file::name_of;
@@ -156,7 +156,7 @@ pub struct LimitWanted {
     /// How much may pass at once, if that is said.
     pub burst_bytes: Option<u64>,
     /// The classes that share it; without any, none.
-    pub classes: ClassesAsked,
+    pub classes: Classes,
     /// Whether it may be missing.
     pub is_optional: bool,
 }

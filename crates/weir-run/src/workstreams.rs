@@ -17,11 +17,12 @@
 //! Of a topology whose links join several workers each of these has one more, `handoff`: packets that others handed to it are Queued, those
 //! it has taken Handled. They go on in a row of a stage or a direction, so only what waits is in the sum of what was accepted.
 //!
-//! A stage of a topology has one for what ends there, `bridge/NAME` or `router/NAME`: what was for itself is Disp'd, what it keeps waits,
-//! what it drops is in QDrops. What it sends on is in that of a direction.
+//! A stage of a topology has one, `bridge/NAME` or `router/NAME`, for what came in by its ports and what it made: what went on at once or was for
+//! itself is Disp'd, what a router keeps for a neighbour is Queued, what it drops is in QDrops. What it sends on is in the row of a direction
+//! or another stage too, so it is taken off the sum of what was accepted.
 //!
 //! Rule: both sides of these sums are counted, each where it happens: what enters by the intake, what leaves by the release of the
-//! classes, what waits by these. So a packet that is counted twice, or in one place alone, shows.
+//! classes or of the router's keeping, what waits by these. So a packet that is counted twice, or in one place alone, shows.
 //!
 //! Ownership: a [`Tally`] has one writer, the worker that owns the direction; it is copied while all workers stand still.
 //! Source: FreeBSD `usr.bin/netstat/netisr.c`, `sys/net/netisr_internal.h` (the counters).
@@ -39,7 +40,7 @@ use crate::books::Books;
 /// netisr's number of Ethernet.
 const ETHER: u16 = 5;
 
-/// What a direction counts for its workstream.
+/// What a direction or a stage counts for its workstream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// By its intake.
@@ -87,11 +88,11 @@ pub struct WorkstreamStats {
 }
 
 impl WorkstreamStats {
-    /// Of a direction: what it counted, and what waits in its classes.
-    pub fn new(name: &str, tally: Tally, waiting: Count) -> WorkstreamStats {
+    /// Of a direction or a stage: what it counted, and what waits in it.
+    pub fn new(name: String, tally: Tally, waiting: Count) -> WorkstreamStats {
         let Tally { intake, released } = tally;
         WorkstreamStats {
-            name: format!("ether/{name}"),
+            name,
             qlimit: intake.qlimit,
             len: waiting.packets,
             wmark: intake.held_max,
@@ -191,7 +192,6 @@ pub fn check(workstreams: &[WorkstreamStats], totals: &Books) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::books::Amount;
 
     /// 100 packets came in: 3 were refused, 2 dropped after a wait, 40 left at once, 25 of the others wait.
     fn stats() -> WorkstreamStats {
@@ -201,12 +201,12 @@ mod tests {
         WorkstreamStats {
             held: 28,
             cpu: 1,
-            ..WorkstreamStats::new("a->b", Tally { intake, released }, waiting)
+            ..WorkstreamStats::new("ether/a->b".into(), Tally { intake, released }, waiting)
         }
     }
 
     fn totals(accepted: u64, held: u64) -> Books {
-        let amount = |packets| Amount { packets, bytes: packets * 60 };
+        let amount = |packets| Count { packets, bytes: packets * 60 };
         Books { accepted: amount(accepted), held: amount(held), ..Books::default() }
     }
 

@@ -69,6 +69,9 @@ fn require_balance(worker: &Worker<FramePort>) {
     }
     for stage in between.stages() {
         assert!(stage.account().balances(stage.held()), "a stage's books");
+        let (intake, released) = stage.counts();
+        let left = released.dispatched + released.delayed + released.dropped;
+        assert_eq!(intake.entered, left + stage.held().packets, "what entered a stage and what left it");
     }
     let held = between.egress.held().packets + between.kept().packets;
     let census = worker.frames().pool.census();

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use weir_core::drops::Count;
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, Tbf, TbfConfig};
 use weir_port::lock::DIRECTORY;
 use weir_port::undo::Undo;
-use weir_run::books::{Amount, Books};
+use weir_run::books::Books;
 use weir_run::control::{Command, Refusal, SetClasses, understood};
 use weir_run::limits::SetLimits;
 use weir_run::stats::Snapshot;
@@ -145,10 +146,10 @@ pub fn counters(bytes: &[u8]) {
 
 /// Books balance where they do, and read back.
 fn books(draw: &mut Draw) {
-    let amount = |draw: &mut Draw| Amount { packets: draw.any_u64() >> 3, bytes: draw.any_u64() >> 3 };
+    let amount = |draw: &mut Draw| Count { packets: draw.any_u64() >> 3, bytes: draw.any_u64() >> 3 };
     let (delivered, held, dropped) = (amount(draw), amount(draw), amount(draw));
-    let sum = |pick: fn(&Amount) -> u64| pick(&delivered) + pick(&held) + pick(&dropped);
-    let accepted = Amount { packets: sum(|amount| amount.packets), bytes: sum(|amount| amount.bytes) };
+    let sum = |pick: fn(&Count) -> u64| pick(&delivered) + pick(&held) + pick(&dropped);
+    let accepted = Count { packets: sum(|amount| amount.packets), bytes: sum(|amount| amount.bytes) };
     let reasons = BTreeMap::from([(draw.pick(&["max-wait", "full", "other"]).to_string(), dropped)]);
     let books = Books { accepted, delivered, held, dropped: reasons };
     assert!(books.balance());

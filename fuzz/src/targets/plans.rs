@@ -10,10 +10,10 @@ use weir_core::net::router::{RouterSettings, StaticNeighbour};
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
+use weir_path::classes::QUEUE_NS_DEFAULT;
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_run::classes;
 use weir_run::datapath::Kind;
-use weir_run::limits::QUEUE_NS_DEFAULT;
 use weir_run::topology::write::plan::write;
 use weir_run::topology::{self, routers};
 

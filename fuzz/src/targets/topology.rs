@@ -1,9 +1,10 @@
 //! Topology files: refused in words that name the place, or read as limits that a queue can have; and what is written is read as it was.
 
 use weir_core::classify::Target;
+use weir_path::classes::Classes;
 use weir_port::limit::Asked;
 use weir_port::limit::record::{Direction, LimitStage, Record};
-use weir_port::limit::reshape::{ClassesAsked, Shape};
+use weir_port::limit::reshape::Shape;
 use weir_run::limits::burst_bytes_default;
 use weir_run::topology::diff::{LimitNow, compare};
 use weir_run::topology::write::{LimitPlace, write};
@@ -161,7 +162,7 @@ fn look_at_limit(limit: &LimitWanted) {
 
 /// What a limit remembers that was set so.
 fn record(asked: &Asked) -> Record {
-    let wanted = asked.classes.clone().unwrap_or_else(ClassesAsked::none);
+    let wanted = asked.classes.clone().unwrap_or_else(Classes::none);
     let is_shared = !wanted.classes.is_empty();
     assert!(is_shared || wanted.classifier.otherwise() == Target::Free);
     let shape =

@@ -34,12 +34,13 @@ use std::path::{Path, PathBuf};
 use weir_core::limit::shared::{HtbClassKind, kind_of};
 use weir_core::limit::{HtbClass, HtbTree};
 use weir_core::rate::Rate;
+use weir_path::classes::Classes;
 
 use self::find::Found;
 use self::htb::{QueueTraffic, RootKind};
 use self::memory::Memory;
 use self::record::{Direction, LimitStage, Record};
-use self::reshape::{ClassesAsked, Shape};
+use self::reshape::{Shape, classes_of};
 use self::steering::ReceiveSteering;
 use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
@@ -67,8 +68,8 @@ pub struct Asked {
     pub rate: Option<Rate>,
     /// How much may pass at once after a pause.
     pub burst_bytes: Option<u64>,
-    /// The classes that share it; [`ClassesAsked::none`] takes those away that there are.
-    pub classes: Option<ClassesAsked>,
+    /// The classes that share it; [`Classes::none`] takes those away that there are.
+    pub classes: Option<Classes>,
 }
 
 impl Asked {
@@ -79,7 +80,7 @@ impl Asked {
             direction: record.direction,
             rate: Rate::from_bits_per_s(record.rate_bits_per_s),
             burst_bytes: Some(record.burst_bytes),
-            classes: Some(ClassesAsked::of(record)),
+            classes: Some(classes_of(record)),
         }
     }
 

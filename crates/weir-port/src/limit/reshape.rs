@@ -23,6 +23,7 @@ use weir_core::classify::{Classifier, Rule, Target};
 use weir_core::limit::shared::{FREE_BASE, HtbClassKind, Shared, kind_of};
 use weir_core::limit::{HELD, HtbClass, HtbTree, PASSING};
 use weir_core::rate::Rate;
+use weir_path::classes::{ClassConfig, Classes, FREE, LeafRules, quantum_bytes_default};
 
 use super::classify::{EARLIER_MAX, Filters};
 use super::htb::{self, ClassTraffic};
@@ -34,78 +35,49 @@ use crate::error::Result;
 /// How often and how many times leaves are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LOOKS: usize = 100;
-/// What people call packets that pass all limits.
-const FREE: &str = "free";
 
-/// What is asked of the classes.
-#[derive(Clone, Debug)]
-pub struct ClassesAsked {
-    /// Each behind its parent.
-    pub classes: Vec<ClassAsked>,
-    /// Whose targets are places in that list.
-    pub classifier: Classifier,
-}
-
-impl ClassesAsked {
-    /// No classes: every flow has a leaf of the limit itself.
-    pub fn none() -> ClassesAsked {
-        let classifier = Classifier::new(Vec::new(), Target::Free).expect("no rules are not too many");
-        ClassesAsked { classes: Vec::new(), classifier }
+/// The classes that a limit has, without what is to go. What the kernel's queue does not know is as where nothing is asked for.
+pub fn classes_of(record: &Record) -> Classes {
+    let kept: Vec<_> =
+        record.classes.iter().filter(|class| !class.is_going && class.base != FREE_BASE).collect();
+    let place = |base: u16| kept.iter().position(|class| class.base == base);
+    let Some(filters) = record.filters.first().filter(|_| !kept.is_empty()) else {
+        return Classes::none();
+    };
+    let target = |target: Target| match target {
+        Target::Class(base) => place(base).map_or(Target::Free, |place| Target::Class(place as u16)),
+        Target::Free => Target::Free,
+    };
+    let of_bases = filters.classifier();
+    let rules = of_bases
+        .rules()
+        .iter()
+        .map(|rule| Rule { conditions: rule.conditions.clone(), target: target(rule.target) });
+    let otherwise = target(of_bases.otherwise());
+    let classifier = Classifier::new(rules.collect(), otherwise);
+    let classes = kept.iter().filter_map(|class| {
+        let rate = Rate::from_bits_per_s(class.rate_bits_per_s)?;
+        Some(ClassConfig {
+            name: class.name.clone(),
+            parent: class.parent.and_then(place),
+            rate,
+            ceil: Rate::from_bits_per_s(class.ceil_bits_per_s)?,
+            burst_bytes: class.burst_bytes,
+            cburst_bytes: class.cburst_bytes,
+            bounded: false,
+            quantum_bytes: quantum_bytes_default(rate),
+            leaf: class.is_leaf.then(|| LeafRules::of_priority(class.priority)),
+        })
+    });
+    Classes {
+        classes: classes.collect(),
+        classifier: classifier.expect("as many as there were"),
+        default: match otherwise {
+            Target::Class(place) => Some(place.into()),
+            Target::Free => None,
+        },
+        ..Classes::none()
     }
-
-    /// Those that a limit has, without what is to go.
-    pub fn of(record: &Record) -> ClassesAsked {
-        let kept: Vec<_> =
-            record.classes.iter().filter(|class| !class.is_going && class.base != FREE_BASE).collect();
-        let place = |base: u16| kept.iter().position(|class| class.base == base);
-        let Some(filters) = record.filters.first().filter(|_| !kept.is_empty()) else {
-            return ClassesAsked::none();
-        };
-        let target = |target: Target| match target {
-            Target::Class(base) => place(base).map_or(Target::Free, |place| Target::Class(place as u16)),
-            Target::Free => Target::Free,
-        };
-        let of_bases = filters.classifier();
-        let rules = of_bases
-            .rules()
-            .iter()
-            .map(|rule| Rule { conditions: rule.conditions.clone(), target: target(rule.target) });
-        let classifier = Classifier::new(rules.collect(), target(of_bases.otherwise()));
-        let classes = kept.iter().filter_map(|class| {
-            Some(ClassAsked {
-                name: class.name.clone(),
-                parent: class.parent.and_then(place),
-                rate: Rate::from_bits_per_s(class.rate_bits_per_s)?,
-                ceil: Rate::from_bits_per_s(class.ceil_bits_per_s)?,
-                burst_bytes: class.burst_bytes,
-                cburst_bytes: class.cburst_bytes,
-                priority: class.priority,
-                is_leaf: class.is_leaf,
-            })
-        });
-        ClassesAsked { classes: classes.collect(), classifier: classifier.expect("as many as there were") }
-    }
-}
-
-/// What is asked of one class.
-#[derive(Clone, Debug)]
-pub struct ClassAsked {
-    /// Its name.
-    pub name: String,
-    /// The place of its parent in the list.
-    pub parent: Option<usize>,
-    /// What it is promised.
-    pub rate: Rate,
-    /// The most it may have, by borrowing.
-    pub ceil: Rate,
-    /// How much it may send at once of its rate.
-    pub burst_bytes: u64,
-    /// The same of its ceiling.
-    pub cburst_bytes: u64,
-    /// 0 borrows first.
-    pub priority: u8,
-    /// Whether packets wait in it.
-    pub is_leaf: bool,
 }
 
 /// The classes of a limit, and which packets go to which.
@@ -122,14 +94,15 @@ impl Shape {
     ///
     /// # Errors
     /// One sentence, if there are too many classes or changes at once.
-    pub fn new(asked: &ClassesAsked, before: Option<&Record>) -> std::result::Result<Shape, String> {
+    pub fn new(asked: &Classes, before: Option<&Record>) -> std::result::Result<Shape, String> {
         let there = before.map_or(&[][..], |before| &before.classes);
         let mut classes: Vec<ClassRecord> = Vec::new();
         for class in &asked.classes {
             let parent = class.parent.map(|place| classes[place].base);
-            let same = there.iter().find(|there| {
-                there.name == class.name && there.parent == parent && there.is_leaf == class.is_leaf
-            });
+            let is_leaf = class.leaf.is_some();
+            let same = there
+                .iter()
+                .find(|there| there.name == class.name && there.parent == parent && there.is_leaf == is_leaf);
             let used = there.iter().chain(&classes).map(|class| class.base);
             let base = same.map(|same| same.base).or_else(|| weir_core::limit::shared::free_base(used));
             let base = base.ok_or_else(|| {
@@ -146,8 +119,8 @@ impl Shape {
                 ceil_bits_per_s: class.ceil.bits_per_s(),
                 burst_bytes: class.burst_bytes,
                 cburst_bytes: class.cburst_bytes,
-                priority: class.priority,
-                is_leaf: class.is_leaf,
+                priority: class.leaf.map_or(0, |leaf| leaf.priority),
+                is_leaf,
                 is_going: false,
             });
         }
@@ -331,20 +304,21 @@ mod tests {
     use super::super::record::Direction;
     use super::*;
 
-    fn asked(names: &[&str]) -> ClassesAsked {
+    fn asked(names: &[&str]) -> Classes {
         let rate = Rate::from_bits_per_s(10_000_000).unwrap();
-        let class = |name: &&str| ClassAsked {
+        let class = |name: &&str| ClassConfig {
             name: name.to_string(),
             parent: None,
             rate,
             ceil: rate,
             burst_bytes: 20_480,
             cburst_bytes: 20_480,
-            priority: 0,
-            is_leaf: true,
+            bounded: false,
+            quantum_bytes: quantum_bytes_default(rate),
+            leaf: Some(LeafRules::of_priority(0)),
         };
         let classifier = Classifier::new(Vec::new(), Target::Class(names.len() as u16 - 1)).unwrap();
-        ClassesAsked { classes: names.iter().map(class).collect(), classifier }
+        Classes { classes: names.iter().map(class).collect(), classifier, ..Classes::none() }
     }
 
     fn record(shape: &Shape) -> Record {
@@ -420,7 +394,7 @@ mod tests {
     #[test]
     fn classes_that_all_go_leave_their_flows_to_the_limit_itself() {
         let before = record(&Shape::new(&asked(&["a", "b"]), None).unwrap());
-        let shape = Shape::new(&ClassesAsked::none(), Some(&before)).unwrap();
+        let shape = Shape::new(&Classes::none(), Some(&before)).unwrap();
         assert_eq!(bases(&shape), [("a", 0x800, true), ("b", 0xc00, true)]);
         assert_eq!(shape.filters, [Filters::default(), before.filters[0].clone()]);
         let plan = record(&shape).plan().unwrap();
@@ -430,9 +404,9 @@ mod tests {
     #[test]
     fn what_a_limit_has_can_be_asked_for_again() {
         let before = record(&Shape::new(&asked(&["a", "b"]), None).unwrap());
-        let again = Shape::new(&ClassesAsked::of(&before), Some(&before)).unwrap();
+        let again = Shape::new(&classes_of(&before), Some(&before)).unwrap();
         assert_eq!((again.classes, again.filters), (before.classes.clone(), before.filters.clone()));
-        let without = Shape::new(&ClassesAsked::none(), Some(&before)).unwrap();
-        assert!(ClassesAsked::of(&record(&without)).classes.is_empty());
+        let without = Shape::new(&Classes::none(), Some(&before)).unwrap();
+        assert!(classes_of(&record(&without)).classes.is_empty());
     }
 }

@@ -15,14 +15,11 @@ use weir_core::shaper::codel::CodelConfig;
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 use weir_core::shaper::tree::PRIORITIES;
 use weir_core::units::{UnitError, parse_size_bytes, parse_time_ns, size_text};
+use weir_path::classes::{quantum_bytes_default, queue_ns_default};
 
 use super::{ClassConfig, FRAME_BYTES, LeafRules, Reader, TreeKind, file};
-use crate::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
+use crate::limits::burst_bytes_default;
 use crate::nearest::did_you_mean;
-
-/// The queue of a class that marks or drops, in CoDel's targets: what stood no longer than one would be full before CoDel saw a
-/// queue that stands.
-const QUEUE_TARGETS: u64 = 10;
 
 impl Reader<'_> {
     /// One class, checked by itself and against its parent.
@@ -164,19 +161,5 @@ impl Reader<'_> {
             let why = format!("a quantum is one frame of {FRAME_BYTES} bytes at least and 1gb at most; leave it out for 1 ms at the rate");
             self.source.tell(text.span(), why)
         })
-    }
-}
-
-/// One turn of borrowing in proportion to the rate: a millisecond of it, one frame at least and at most 200 kB, as in the kernel.
-pub(crate) fn quantum_bytes_default(rate: Rate) -> u32 {
-    const QUANTUM_BYTES_MAX: u64 = 200_000;
-    rate.bytes_in(1_000_000).clamp(FRAME_BYTES, QUANTUM_BYTES_MAX) as u32
-}
-
-/// How much may wait in a leaf, as a time at its ceiling.
-pub(crate) fn queue_ns_default(when_full: FullPolicy) -> u64 {
-    match when_full {
-        FullPolicy::Block => QUEUE_NS_DEFAULT,
-        FullPolicy::Ecn(codel) | FullPolicy::Drop(codel) => QUEUE_TARGETS * codel.target_ns,
     }
 }

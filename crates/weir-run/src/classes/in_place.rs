@@ -10,7 +10,6 @@ use weir_core::limit::shared::{CLASSES_MAX, LEVELS_MAX, has_leaves, promised_bel
 use weir_core::limit::{BITS_PER_S_MIN, PASSING_NS};
 use weir_core::rate::Rate;
 use weir_core::units::time_text;
-use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 
 use super::{ClassConfig, Classes, Interfaces, Reader, file};
 use crate::source::SourceText;
@@ -68,21 +67,6 @@ pub(crate) fn of_tables_in_place(source: SourceText, file: &file::File) -> Resul
     let order = reader.parents_first()?;
     check(file, &order, &classes.classes).map_err(|obstacle| obstacle.told(source))?;
     Ok(Classes { warnings: reader.warnings_in_place(&order, &classes), ..classes })
-}
-
-/// Classes as the queue of a limit takes them.
-pub fn asked(classes: &Classes) -> ClassesAsked {
-    let of = |class: &ClassConfig| ClassAsked {
-        name: class.name.clone(),
-        parent: class.parent,
-        rate: class.rate,
-        ceil: class.ceil,
-        burst_bytes: class.burst_bytes,
-        cburst_bytes: class.cburst_bytes,
-        priority: class.leaf.map_or(0, |leaf| leaf.priority),
-        is_leaf: class.leaf.is_some(),
-    };
-    ClassesAsked { classes: classes.classes.iter().map(of).collect(), classifier: classes.classifier.clone() }
 }
 
 impl Reader<'_> {

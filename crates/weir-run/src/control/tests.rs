@@ -49,8 +49,16 @@ fn later(name: &str) -> Value {
 }
 
 fn told(answer: &Value) -> Result<Snapshot, String> {
-    let answer = understood(answer.to_string().as_bytes()).unwrap_or_else(|_| panic!("it is an answer"));
-    counters(Path::new("/run/weir/later.sock"), answer)
+    let (version, answer) =
+        answered(answer.to_string().as_bytes()).unwrap_or_else(|_| panic!("it is an answer"));
+    counters(Path::new("/run/weir/later.sock"), version, answer)
+}
+
+/// What these answer together.
+fn together(answers: &[&Value]) -> Answers {
+    let mut all = Answers::default();
+    answers.iter().for_each(|answer| all.add(told(answer)));
+    all
 }
 
 #[test]
@@ -73,11 +81,34 @@ fn a_wire_that_cannot_be_understood_hides_no_other() {
     strange["ok"]["wires"][0]["frames"] = json!("plenty");
     let mut few = later("few");
     few["ok"].as_object_mut().unwrap().remove("ports");
-    let (all, faults) = together([&strange, &few, &later("later")].into_iter().map(told));
+    let Answers { all, unread: faults, .. } = together(&[&strange, &few, &later("later")]);
     assert_eq!(all.wires.iter().map(|wire| wire.name.as_str()).collect::<Vec<_>>(), ["few", "later"]);
     assert_eq!((all.ports.len(), all.ports[2].name.as_str()), (4, "pva"), "each has its own");
     assert_eq!(faults.len(), 1);
     assert!(faults[0].contains("/run/weir/later.sock") && faults[0].contains("plenty"), "{faults:?}");
+}
+
+#[test]
+fn one_that_counts_otherwise_is_named_and_the_others_are_proven() {
+    let mut strange = later("strange");
+    strange["ok"]["workstreams"] = json!([{"name": "lottery/pick", "dispatched": 7}]);
+    let same = json!({"version": VERSION, "ok": snapshot_1()});
+    let answers = together(&[&same, &strange, &later("later")]);
+    assert!(answers.unread.is_empty() && answers.faults.len() == 1, "{:?}", answers.faults);
+    assert!(
+        answers.faults[0].starts_with("strange: it was started by a later version"),
+        "{:?}",
+        answers.faults
+    );
+    let one = snapshot_1().totals.accepted.packets;
+    assert_eq!((answers.proven.accepted.packets, answers.all.totals.accepted.packets), (2 * one, 3 * one));
+    // One of this version has no such excuse.
+    strange["version"] = json!(VERSION);
+    let faults = together(&[&strange, &same]).faults;
+    assert!(
+        faults.len() > 1 && faults.iter().any(|fault| fault.starts_with("strange: the workst")),
+        "{faults:?}"
+    );
 }
 
 /// Every field of `old` is in `new`, and of the same kind.

@@ -73,11 +73,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::books::Amount;
+    use weir_core::drops::Count;
 
     #[test]
     fn what_is_not_known_is_null_and_read_as_such() {
-        let books = Books { accepted: Amount { packets: 1, bytes: 60 }, ..Books::default() };
+        let books = Books { accepted: Count { packets: 1, bytes: 60 }, ..Books::default() };
         let place = PlaceStats::new("here", books);
         let json = place.to_json(json!({"kind": "bridge"}));
         assert_eq!(

@@ -7,8 +7,8 @@ use weir_core::drops::Count;
 use weir_path::stage::Stage;
 
 use super::place::PlaceStats;
-use crate::books::{Amount, Books};
-use crate::workstreams::WorkstreamStats;
+use crate::books::Books;
+use crate::workstreams::{Tally, WorkstreamStats};
 
 /// One bridge or router.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct StageStats {
     pub consumed: u64,
     /// Their bytes.
     pub consumed_bytes: u64,
+    /// What entered it and left it.
+    #[serde(skip)]
+    pub tally: Tally,
     /// What else it counts, by name: of a bridge its stations, of a router its ICMP errors, neighbours and fragments.
     pub counts: BTreeMap<String, u64>,
 }
@@ -35,6 +38,7 @@ impl StageStats {
     /// Of a stage as it is now.
     pub fn of(name: &str, stage: &Stage) -> StageStats {
         let [made, consumed] = stage.own();
+        let (intake, released) = stage.counts();
         let mut stats = StageStats {
             place: PlaceStats::new(name, Books::new(stage.account(), stage.held())),
             kind: if stage.bridge().is_some() { "bridge" } else { "router" }.into(),
@@ -42,6 +46,7 @@ impl StageStats {
             made: made.packets,
             consumed: consumed.packets,
             consumed_bytes: consumed.bytes,
+            tally: Tally { intake, released },
             counts: BTreeMap::new(),
         };
         if let Some(bridge) = stage.bridge() {
@@ -76,30 +81,26 @@ impl StageStats {
 
     /// The books of what ended here: what went on is in those of a direction.
     pub fn ended(&self) -> Books {
-        let delivered: Amount = Count { packets: self.consumed, bytes: self.consumed_bytes }.into();
+        let delivered = Count { packets: self.consumed, bytes: self.consumed_bytes };
         let mut ended = Books { delivered, ..self.place.books.clone() };
-        ended.accepted = Amount {
+        ended.accepted = Count {
             packets: u64::try_from(ended.explained(|amount| amount.packets)).unwrap_or(u64::MAX),
             bytes: u64::try_from(ended.explained(|amount| amount.bytes)).unwrap_or(u64::MAX),
         };
         ended
     }
 
-    /// The same as a workstream.
+    /// The same as a workstream. What went on is handled in the row of a direction too.
     pub fn workstream(&self, topology: &str, wsid: usize, cpu: usize) -> WorkstreamStats {
-        let (kept, dropped) = (self.place.books.held.packets, self.place.books.dropped.values());
+        let held = self.place.books.held;
+        let name = format!("{}/{}", self.kind, self.place.name);
         WorkstreamStats {
             wire: topology.into(),
             wsid,
             cpu,
-            name: format!("{}/{}", self.kind, self.place.name),
-            len: kept,
-            held: kept,
-            dispatched: self.consumed,
-            handled: self.consumed,
-            queued: kept,
-            queue_drops: dropped.map(|amount| amount.packets).sum(),
-            ..WorkstreamStats::default()
+            held: held.packets,
+            elsewhere: self.place.books.delivered.packets - self.consumed,
+            ..WorkstreamStats::new(name, self.tally, held)
         }
     }
 }

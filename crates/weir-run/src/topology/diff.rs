@@ -10,11 +10,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use weir_core::classify::{Conditions, Target};
-use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_port::limit::Asked;
 use weir_port::limit::record::Record;
-use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
 
 use crate::classes::FREE;
 
@@ -159,7 +157,7 @@ fn values(asked: &Asked) -> BTreeMap<Key, Value> {
         return values;
     };
     for class in &classes.classes {
-        add(3, &format!("class {}", class.name), Value::Text(class_text(classes, class)));
+        add(3, &format!("class {}", class.name), Value::Text(plan::class_text(classes, class)));
     }
     let name = |target| match target {
         Target::Class(place) => {
@@ -174,28 +172,4 @@ fn values(asked: &Asked) -> BTreeMap<Key, Value> {
     }
     add(5, "default", Value::Text(name(classes.classifier.otherwise())));
     values
-}
-
-/// A class in words: `100mbit to 150mbit below link, burst 100kb, priority 1`.
-fn class_text(classes: &ClassesAsked, class: &ClassAsked) -> String {
-    let &ClassAsked { parent, rate, ceil, burst_bytes, cburst_bytes, priority, .. } = class;
-    let parent = parent.and_then(|place| classes.classes.get(place)).map(|parent| parent.name.as_str());
-    class_head(parent, [rate, ceil], [burst_bytes, cburst_bytes], priority)
-}
-
-/// What every class has in words, but for what is so by default: its parent, rate and ceiling, the burst of each, and priority.
-fn class_head(parent: Option<&str>, [rate, ceil]: [Rate; 2], bursts: [u64; 2], priority: u8) -> String {
-    let mut text = if ceil == rate { rate.to_string() } else { format!("{rate} to {ceil}") };
-    if let Some(parent) = parent {
-        text += &format!(" below {parent}");
-    }
-    for (what, rate, bytes) in [("burst", rate, bursts[0]), ("cburst", ceil, bursts[1])] {
-        if crate::limits::burst_bytes_default(rate) != bytes {
-            text += &format!(" {what} {}", size_text(bytes));
-        }
-    }
-    if priority > 0 {
-        text += &format!(" priority {priority}");
-    }
-    text
 }

@@ -9,14 +9,13 @@ use toml::Spanned;
 use weir_core::limit::shared::promised_below;
 use weir_core::limit::{HtbTree, Wanted};
 use weir_core::rate::Rate;
-use weir_port::limit::reshape::ClassesAsked;
 use weir_port::link::kernel_name;
 
 use super::check::{Open, TopologyReader};
 use super::class_tables::ClassTables;
 use super::tables::LimitTable;
 use super::{DEVICE_DEFAULT, INTERFACE_NAME_IS, LimitWanted};
-use crate::classes::{Classes, FRAME_BYTES, asked, of_tables_in_place, read_in_place};
+use crate::classes::{Classes, FRAME_BYTES, of_tables_in_place, read_in_place};
 use crate::limits::{NAME_IS, burst_warnings, is_name};
 
 /// The longest packet where the interface is not known yet.
@@ -66,7 +65,7 @@ impl TopologyReader<'_> {
             rate,
             rate_back,
             burst_bytes,
-            classes: classes.map_or_else(ClassesAsked::none, |(classes, _)| asked(&classes)),
+            classes: classes.map_or_else(Classes::none, |(classes, _)| classes),
             is_optional: table.optional.unwrap_or(false),
         })
     }

@@ -156,7 +156,7 @@ fn a_change_says_from_what_to_what() {
         "rate 200mbit -> 100mbit, class bulk 50mbit to 200mbit -> 60mbit to 200mbit, class calls 10mbit burst 40kb priority 1, no class \
          voice any more, which was 10mbit burst 40kb priority 1, filters 3 rules -> 3 rules"
     );
-    let none = Asked { classes: Some(ClassesAsked::none()), ..before.clone() };
+    let none = Asked { classes: Some(Classes::none()), ..before.clone() };
     let text = compare(whole(&record), &none).unwrap().to_string();
     assert!(
         text.contains("no class bulk any more") && text.contains("no filters any more, which was 3 rules"),

@@ -9,12 +9,13 @@ use toml::Spanned;
 use weir_core::classify::{Classifier, Conditions, Target};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
+use weir_path::classes::Classes;
 use weir_port::limit::record::{Direction, Record};
-use weir_port::limit::reshape::{ClassAsked, ClassesAsked};
+use weir_port::limit::reshape::classes_of;
 
+use self::plan::{class_table, name_of};
 use super::tables::{LimitTable, TopologyFile};
-use crate::classes::FREE;
-use crate::classes::file::{ClassTable, Filter, Words};
+use crate::classes::file::{Filter, Words};
 use crate::limits::{burst_bytes_default, is_name};
 
 /// A limit, and how a file names its interface.
@@ -67,7 +68,7 @@ impl LimitPlace<'_> {
             && one.direction != two.direction
             && one.name == two.name
             && (one.burst_bytes == two.burst_bytes || (is_default(one) && is_default(two)))
-            && tables_of(&ClassesAsked::of(one)) == tables_of(&ClassesAsked::of(two))
+            && tables_of(&classes_of(one)) == tables_of(&classes_of(two))
     }
 
     fn table(&self, other: Option<&LimitPlace>) -> LimitTable {
@@ -86,7 +87,7 @@ impl LimitPlace<'_> {
         }
         table.burst =
             records.iter().find_map(|record| burst_said(record)).map(|bytes| spanned(size_text(bytes)));
-        let classes = ClassesAsked::of(self.record);
+        let classes = classes_of(self.record);
         if !classes.classes.is_empty() {
             table.default = Some(spanned(name_of(&classes, classes.classifier.otherwise())));
             table.class = classes.classes.iter().map(|class| class_table(&classes, class)).collect();
@@ -103,7 +104,7 @@ fn burst_said(record: &Record) -> Option<u64> {
 }
 
 /// Classes as text, to compare them.
-fn tables_of(classes: &ClassesAsked) -> String {
+fn tables_of(classes: &Classes) -> String {
     let tables = LimitTable {
         default: Some(spanned(name_of(classes, classes.classifier.otherwise()))),
         class: classes.classes.iter().map(|class| class_table(classes, class)).collect(),
@@ -113,34 +114,7 @@ fn tables_of(classes: &ClassesAsked) -> String {
     toml::to_string(&tables).unwrap_or_default()
 }
 
-fn name_of(classes: &ClassesAsked, target: Target) -> String {
-    match target {
-        Target::Class(place) => {
-            classes.classes.get(usize::from(place)).map_or(FREE, |class| &class.name).into()
-        }
-        Target::Free => FREE.into(),
-    }
-}
-
-fn class_table(classes: &ClassesAsked, class: &ClassAsked) -> ClassTable {
-    let burst = |rate, bytes| (burst_bytes_default(rate) != bytes).then(|| spanned(size_text(bytes)));
-    ClassTable {
-        name: spanned(class.name.clone()),
-        parent: class.parent.map(|place| spanned(classes.classes[place].name.clone())),
-        rate: spanned(class.rate.to_string()),
-        ceil: (class.ceil != class.rate).then(|| spanned(class.ceil.to_string())),
-        burst: burst(class.rate, class.burst_bytes),
-        cburst: burst(class.ceil, class.cburst_bytes),
-        bounded: None,
-        quantum: None,
-        priority: (class.priority > 0).then(|| spanned(class.priority.into())),
-        full: None,
-        max_wait: None,
-        queue: None,
-    }
-}
-
-fn filter_tables_in_place(classes: &ClassesAsked) -> Vec<Filter> {
+fn filter_tables_in_place(classes: &Classes) -> Vec<Filter> {
     filter_tables(&classes.classifier, |target| name_of(classes, target), |_| None)
 }
 

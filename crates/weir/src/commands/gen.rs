@@ -10,11 +10,13 @@ use weir_core::drops::{Count, DropReason};
 use weir_core::steer::rss::WORKERS_MAX;
 use weir_path::traffic::flows::{Endpoints, SIZE_BYTES_MAX, SIZE_BYTES_MIN, Traffic};
 use weir_path::traffic::generator::{GenSpec, Until};
+use weir_run::books::Books;
 use weir_run::generate::{Event, Generation, Sent};
 use weir_run::path::run::run as run_path;
 use weir_run::path::spec::{KindSpec, LinkSpec, NodeSpec, PathError, PathSpec};
 use weir_run::path::summary::Summary;
 use weir_run::path::testbed;
+use weir_run::stats::PlaceStats;
 
 use crate::commands::traffic::{
     Ticker, dropped_json, dropped_text, faults, mpps, order, sequences_json, speed, vanished, with_interface,
@@ -260,15 +262,13 @@ fn on_interface(arguments: &GenArguments, name: &str) -> Outcome {
     let balances = account.balances(held);
     let elapsed_ns = ticker.finish()?.elapsed_ns;
     let text = if arguments.json {
-        let object = json!({
+        let place = PlaceStats::new(name, Books::new(&account, held));
+        let object = place.to_json(json!({
             "sent": account.accepted.packets,
-            "delivered": account.delivered.packets,
-            "dropped": dropped_json(&account.dropped),
-            "held": held.packets,
             "elapsed_ns": elapsed_ns,
             "mpps": mpps(account.delivered.packets, elapsed_ns),
             "balances": balances,
-        });
+        }));
         format!("{object}\n")
     } else {
         let mut text = format!(

@@ -11,7 +11,6 @@ use weir_port::limit::find;
 use weir_port::limit::off::{self, Off};
 use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::{Asked, Done, NetnsInterface};
-use weir_run::classes;
 use weir_run::clock::now_ns;
 use weir_run::limits::{burst_bytes_default, burst_warnings};
 
@@ -104,8 +103,7 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
             "nothing to do: give --rate, --rate-back, --burst or --classes, or --off",
         ));
     }
-    let classes =
-        classes.as_deref().map(text::classes_in_place).transpose()?.map(|classes| classes::asked(&classes));
+    let classes = classes.as_deref().map(text::classes_in_place).transpose()?;
     let ways = target.ways(rate_back.is_some())?;
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;

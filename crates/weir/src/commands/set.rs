@@ -8,7 +8,6 @@ use weir_core::units::size_text;
 use weir_port::limit::Asked;
 use weir_port::limit::find::LimitInPlace;
 use weir_port::limit::record::{Direction, Record};
-use weir_run::classes;
 use weir_run::control::{self, Command, Control, Running, SetClasses, ask};
 use weir_run::datapath::Kind;
 use weir_run::limits::SetLimits;
@@ -172,7 +171,6 @@ fn set_in_place(
         return Err(Failure::usage(format!("--queue is for wires, and {wire} is a limit in place")));
     }
     let classes = limit.classes.as_deref().map(text::classes_in_place).transpose()?;
-    let classes = classes.map(|classes| classes::asked(&classes));
     let records: Vec<_> = limits.iter().filter_map(|seen| Some((seen, seen.record.as_ref()?))).collect();
     if rate_back.is_some() && records.iter().all(|(_, record)| record.direction != Direction::Back) {
         return Err(Failure::usage(format!(

@@ -1,4 +1,4 @@
-//! `weir stat`: what the wires that are up did, hold and dropped.
+//! `weir stat`: what wires, topologies and limits in place did, hold and dropped.
 
 mod classes;
 mod interval;
@@ -17,8 +17,7 @@ use weir_port::limit::find::LimitInPlace;
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
 use weir_run::clock::now_ns;
-use weir_run::control::{self, Control};
-use weir_run::stats::Snapshot;
+use weir_run::control::{self, Answers, Control};
 use weir_run::workstreams;
 
 pub use self::limits::read as limits;
@@ -33,7 +32,7 @@ const HEADER_EVERY: u64 = 20;
 /// Show counters; with --check prove that none of them hides a lost packet.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir stat                   every wire that is up
+  weir stat                   every wire, topology and limit in place
   weir stat veth-a --json     one of them, for programs
   weir stat -i 1              a line a second, as `netstat -iw 1`
   weir stat --check           prove accepted = delivered + dropped + held, and
@@ -53,7 +52,7 @@ pub struct StatArguments {
     /// Prove accepted = delivered + dropped + held everywhere, and that no device or queue dropped what no event explains; exit 1 if it fails
     #[arg(long)]
     check: bool,
-    /// Print what happened since the last line, a line per wire, every so many seconds
+    /// Print what happened since the last line, a line for each of them, every so many seconds
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "check", allow_hyphen_values = true)]
     interval: Option<Duration>,
     /// End after so many intervals
@@ -91,35 +90,41 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// The counters that were asked for. A wire that does not answer is said, and does not hide the others: false.
-fn read(arguments: &StatArguments) -> Result<(Snapshot, bool), Fault> {
-    let Some(wire) = &arguments.wire else {
-        let (snapshot, faults) = control::stat_all();
-        if let ([fault, ..], true) = (faults.as_slice(), snapshot.is_empty()) {
-            return Err(Fault::Other(fault.as_str().into()));
-        }
-        faults.iter().for_each(|fault| output::say(format_args!("weir: {fault}")));
-        return Ok((snapshot, faults.is_empty()));
-    };
-    let told = control::stat(wire).map_err(|error| match Control::path_of(wire).exists() {
-        true => error,
-        false => names::unknown(wire),
-    });
-    Ok((told.map_err(|error| Fault::Other(error.into()))?, true))
+/// What was asked for.
+struct Seen {
+    answers: Answers,
+    limits: Vec<LimitInPlace>,
+}
+
+/// Reads what was asked for. A wire that cannot be read is said, and hides neither the others nor a limit.
+///
+/// # Errors
+/// If there is nothing to show for it.
+fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
+    let limits = limits::read(arguments.wire.as_deref()).map_err(|error| Fault::Other(error.into()))?;
+    let mut answers = Answers::default();
+    match &arguments.wire {
+        None => answers = control::stat_all(),
+        Some(name) => match control::stat(name) {
+            // The name is a limit's, or nothing's.
+            Err(_) if !Control::path_of(name).exists() => {
+                if limits.is_empty() {
+                    return Err(Fault::Other(names::unknown(name).into()));
+                }
+            }
+            told => answers.add(told),
+        },
+    }
+    if let ([unread, ..], true) = (&answers.unread[..], answers.all.is_empty() && limits.is_empty()) {
+        return Err(Fault::Other(unread.as_str().into()));
+    }
+    Ok(Seen { answers, limits })
 }
 
 fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
-    let limits = limits::read(arguments.wire.as_deref()).map_err(|error| Fault::Other(error.into()))?;
-    let (snapshot, is_all) = match read(arguments) {
-        // The name is a limit's.
-        Err(Fault::Other(_)) if arguments.wire.is_some() && !limits.is_empty() => (Snapshot::default(), true),
-        // No wire can be read, which hides no limit.
-        Err(Fault::Other(failure)) if !limits.is_empty() => {
-            output::say(format_args!("weir: {}", failure.message));
-            (Snapshot::default(), false)
-        }
-        result => result?,
-    };
+    let Seen { answers, limits } = read(arguments)?;
+    let Answers { all: snapshot, unread, mut faults, proven } = answers;
+    unread.iter().for_each(|error| output::say(format_args!("weir: {error}")));
     let mut out = io::stdout().lock();
     if arguments.json {
         let text = serde_json::to_value(&snapshot).and_then(|mut value| {
@@ -146,34 +151,30 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     if !is_silent && !weir_port::sys::is_root() {
         output::say(format_args!("weir: {LIMITS_HIDDEN}: try sudo"));
     }
-    let status = if is_all { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let status = if unread.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if !arguments.check {
         return Ok(status);
     }
-    let mut faults = snapshot.check();
-    faults.extend(limits.iter().flat_map(LimitInPlace::faults));
+    let (sound, unsound): (Vec<_>, Vec<_>) = limits.iter().partition(|seen| seen.faults().is_empty());
+    faults.extend(unsound.into_iter().flat_map(LimitInPlace::faults));
     for fault in &faults {
         output::say(format_args!("weir: {fault}"));
     }
-    if !faults.is_empty() {
-        return Ok(ExitCode::FAILURE);
+    if !arguments.json && proven != Books::default() {
+        writeln!(out, "{}", proof(&proven))?;
     }
-    if !arguments.json && !snapshot.is_empty() {
-        writeln!(out, "{}", proof(&snapshot.totals))?;
+    if !arguments.json && faults.is_empty() {
         for device in snapshot.ports.iter().flat_map(|port| [&port.device, &port.sender_device]) {
             if device.state != "up" {
                 writeln!(out, "{} is not up ({}): nothing passes there", device.name, device.state)?;
             }
         }
     }
-    if !arguments.json && !limits.is_empty() {
-        writeln!(
-            out,
-            "{} whole, none dropped a packet with a socket",
-            human::plural(limits.len() as u64, "limit")
-        )?;
+    if !arguments.json && !sound.is_empty() {
+        let limits = human::plural(sound.len() as u64, "limit");
+        writeln!(out, "{limits} whole, none dropped a packet with a socket")?;
     }
-    Ok(status)
+    Ok(if faults.is_empty() { status } else { ExitCode::FAILURE })
 }
 
 /// Why there is nothing to show.
@@ -195,10 +196,16 @@ fn proof(totals: &Books) -> String {
     )
 }
 
-/// A line an interval until a signal, the end of the last wire, or so many lines as were asked for.
+/// A line an interval for each until a signal, the end of the last, or so many lines as were asked for.
 fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Fault> {
     let signals = signals()?;
-    let (mut before, _) = read(arguments)?;
+    let reading = || {
+        read(arguments).map(|seen| {
+            seen.answers.unread.iter().for_each(|error| output::say(format_args!("weir: {error}")));
+            interval::Reading::new(seen.answers.all, &seen.limits, now_ns())
+        })
+    };
+    let mut before = reading()?;
     let mut out = io::stdout().lock();
     let mut next_ns = now_ns();
     let mut lines_printed = 0;
@@ -215,7 +222,7 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
         if signals.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             break;
         }
-        let (after, _) = read(arguments)?;
+        let after = reading()?;
         let lines = interval::between(&before, &after);
         let name_width = lines.iter().map(interval::Line::name_width).max().unwrap_or(0).max(8);
         for line in &lines {

@@ -13,12 +13,11 @@ use weir_core::classify::{Classifier, Target};
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::units::{size_text, time_text};
-use weir_path::classes::{ClassConfig, Classes, FREE, TreeKind};
+use weir_path::classes::{ClassConfig, Classes, FREE, TreeKind, quantum_bytes_default, queue_ns_default};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_path::shape::PortShape;
 
-use super::{Action, Key, LimitChange, Value, changed, class_head};
-use crate::classes::{quantum_bytes_default, queue_ns_default};
+use super::{Action, Key, LimitChange, Value, changed};
 
 /// A plan, and what its file calls its ports.
 #[derive(Clone, Copy, Debug)]
@@ -238,8 +237,8 @@ fn values(port: &PortPlan) -> BTreeMap<Key, Value> {
     values
 }
 
-/// A class in words, as one in place, and what only a path knows: `100mbit to 150mbit below link, full ecn`.
-fn class_text(classes: &Classes, class: &ClassConfig) -> String {
+/// A class in words, but for what is so by default: `100mbit to 150mbit below link priority 1 full ecn`.
+pub(super) fn class_text(classes: &Classes, class: &ClassConfig) -> String {
     let ClassConfig { parent, rate, leaf, bounded, quantum_bytes, .. } = class;
     let parent = parent.and_then(|place| classes.classes.get(place)).map(|parent| parent.name.as_str());
     // The ceiling of CBQ is what follows from the others.
@@ -248,8 +247,18 @@ fn class_text(classes: &Classes, class: &ClassConfig) -> String {
         TreeKind::Cbq => crate::limits::burst_bytes_default(ceil),
         TreeKind::Htb => class.cburst_bytes,
     };
-    let priority = leaf.map_or(0, |leaf| leaf.priority);
-    let mut text = class_head(parent, [*rate, ceil], [class.burst_bytes, cburst_bytes], priority);
+    let mut text = if ceil == *rate { rate.to_string() } else { format!("{rate} to {ceil}") };
+    if let Some(parent) = parent {
+        text += &format!(" below {parent}");
+    }
+    for (what, rate, bytes) in [("burst", *rate, class.burst_bytes), ("cburst", ceil, cburst_bytes)] {
+        if crate::limits::burst_bytes_default(rate) != bytes {
+            text += &format!(" {what} {}", size_text(bytes));
+        }
+    }
+    if let Some(leaf) = leaf.filter(|leaf| leaf.priority > 0) {
+        text += &format!(" priority {}", leaf.priority);
+    }
     if *bounded {
         text += " bounded";
     }

@@ -17,7 +17,9 @@ use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::shaper::tbf::Limit;
 use weir_core::units::{size_text, time_text};
-use weir_path::classes::{ClassConfig, Classes, FREE, TreeKind};
+use weir_path::classes::{
+    ClassConfig, Classes, FREE, QUEUE_NS_DEFAULT, TreeKind, quantum_bytes_default, queue_ns_default,
+};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 
 use super::super::mac;
@@ -31,8 +33,7 @@ use super::super::tables::{
 };
 use super::{filter_tables, spanned, text};
 use crate::classes::file::ClassTable;
-use crate::classes::{quantum_bytes_default, queue_ns_default};
-use crate::limits::{QUEUE_NS_DEFAULT, burst_bytes_default};
+use crate::limits::burst_bytes_default;
 
 /// The file that says so. `ports` has what each port is called, in the order of the plan.
 pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
@@ -115,7 +116,7 @@ fn burst(rate: Rate, bytes: u64) -> Option<Spanned<String>> {
     (bytes != burst_bytes_default(rate)).then(|| spanned(size_text(bytes)))
 }
 
-fn name_of(classes: &Classes, target: Target) -> String {
+pub(super) fn name_of(classes: &Classes, target: Target) -> String {
     let class = match target {
         Target::Class(place) => classes.classes.get(usize::from(place)),
         Target::Free => None,
@@ -123,7 +124,7 @@ fn name_of(classes: &Classes, target: Target) -> String {
     class.map_or(FREE, |class| &class.name).into()
 }
 
-fn class_table(classes: &Classes, class: &ClassConfig) -> ClassTable {
+pub(super) fn class_table(classes: &Classes, class: &ClassConfig) -> ClassTable {
     let is_htb = classes.kind == TreeKind::Htb;
     let leaf = class.leaf;
     let full = leaf.and_then(|leaf| match leaf.rule.when_full {

@@ -3,20 +3,19 @@
 //! Nothing of a packet passes through this process, which waits for the program, passes signals on and looks again when the program
 //! has ended. The limits are found by name like any other (`weir stat`, `weir set`), and go with the pair.
 
+use weir_core::drops::Count;
 use weir_core::rate::Rate;
 use weir_port::enclosure::{self, EnclosureError, Limited};
 use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::memory::Memory;
 use weir_port::limit::record::Direction;
-use weir_port::limit::reshape::ClassesAsked;
 use weir_port::limit::{self, Asked, NetnsInterface};
 use weir_port::link::Link;
 use weir_port::monitor::{LinkEvent, Monitor};
 use weir_port::netns::NetNs;
 use weir_port::{Doing, unsent};
-use weir_run::books::Amount;
-use weir_run::classes::{self, Classes};
+use weir_run::classes::Classes;
 use weir_run::control;
 use weir_run::guardian::Guardian;
 use weir_run::limits::burst_bytes_default;
@@ -63,8 +62,7 @@ pub fn open(
         ));
         return Err(guarded::give_up(guardian, failure));
     }
-    let classes = classes.map(classes::asked);
-    let limit = |ends: &Limited| limit_both(ends, arguments, name, classes.as_ref());
+    let limit = |ends: &Limited| limit_both(ends, arguments, name, classes);
     let mut ends = match enclosure::make_limited(&mut guardian, limit) {
         Ok(ends) => ends,
         Err(EnclosureError::Limit(error)) => return Ok(Opened::Refused(guardian, error.to_string())),
@@ -89,7 +87,7 @@ fn limit_both(
     ends: &Limited,
     arguments: &RunArguments,
     name: &str,
-    classes: Option<&ClassesAsked>,
+    classes: Option<&Classes>,
 ) -> weir_port::Result<()> {
     let RunArguments { rate, rate_back, burst, .. } = arguments;
     let back = rate_back.unwrap_or(*rate);
@@ -199,7 +197,7 @@ impl RunNetwork for InPlace {
         }
         Ok(Totals {
             limit: limit.or(Some(self.limit)),
-            sent: traffic.map(|traffic| Amount { packets: traffic.packets, bytes: traffic.bytes }),
+            sent: traffic.map(|traffic| Count { packets: traffic.packets, bytes: traffic.bytes }),
             accepted: traffic.map_or(0, |traffic| traffic.packets),
             received: back.map_or(0, |seen| seen.traffic.packets),
             blocked_ns: arrivals.map(|arrivals| arrivals.held_ns),

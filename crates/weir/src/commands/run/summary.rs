@@ -49,7 +49,7 @@ fn rate(total_bytes: u64, elapsed_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use weir_run::books::Amount;
+    use weir_core::drops::Count;
 
     use super::*;
     use crate::commands::drops::DropsByReason;
@@ -59,7 +59,7 @@ mod tests {
             [("sender-queue", 1_000), ("too-long", 2)].map(|(reason, packets)| (reason.into(), packets));
         Totals {
             limit: None,
-            sent: Some(Amount { packets: 81_380, bytes: 81_380 * 1500 }),
+            sent: Some(Count { packets: 81_380, bytes: 81_380 * 1500 }),
             accepted: 81_380,
             received: 1_100,
             blocked_ns: Some(4_900_000_000),

@@ -1,9 +1,9 @@
 //! How what a program sends is limited: in place at its own interface, or by a wire where only that can do what is asked for.
 
+use weir_core::drops::Count;
 use weir_core::rate::Rate;
 use weir_port::netns::NetNs;
 use weir_port::signals::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH};
-use weir_run::books::Amount;
 use weir_run::classes::{self, Classes};
 
 use super::rest::Remainder;
@@ -44,7 +44,7 @@ pub struct Totals {
     /// The last limit of what the program sends, which may not be the first.
     pub limit: Option<Rate>,
     /// What the program sent and had delivered; `None` where nobody counted.
-    pub sent: Option<Amount>,
+    pub sent: Option<Count>,
     /// Packets taken in from the program.
     pub accepted: u64,
     /// Packets the program was sent.

@@ -65,7 +65,8 @@ fn cells(direction: &str, class: &ClassStats, depth: usize) -> Vec<(String, Styl
 
 #[cfg(test)]
 mod tests {
-    use weir_run::books::{Amount, Books};
+    use weir_core::drops::Count;
+    use weir_run::books::Books;
     use weir_run::stats::PlaceStats;
 
     use super::*;
@@ -102,10 +103,10 @@ mod tests {
         bulk.place.delay_ns_p50 = Some(4_194_303);
         bulk.place.delay_ns_p99 = Some(5_020_000);
         bulk.place.books = Books {
-            accepted: Amount { packets: 1_234, bytes: 1_868_276 },
-            delivered: Amount { packets: 1_200, bytes: 1_816_800 },
-            held: Amount { packets: 31, bytes: 46_934 },
-            dropped: [("max-wait".to_string(), Amount { packets: 3, bytes: 4_542 })].into(),
+            accepted: Count { packets: 1_234, bytes: 1_868_276 },
+            delivered: Count { packets: 1_200, bytes: 1_816_800 },
+            held: Count { packets: 31, bytes: 46_934 },
+            dropped: [("max-wait".to_string(), Count { packets: 3, bytes: 4_542 })].into(),
         };
         let link = class("link", None, Some(200));
         let [gold, rest] =

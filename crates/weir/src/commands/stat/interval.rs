@@ -1,4 +1,4 @@
-//! A line an interval, as `netstat -iw 1` prints: what came in and went out of each wire since the line before.
+//! A line an interval, as `netstat -iw 1` prints: what came in and went out of each wire, topology and limit since the line before.
 //!
 //! ```text
 //! in   packets, bytes  accepted, all directions together
@@ -10,10 +10,15 @@
 //! held, blk%           inside now; the part of the interval for which the senders of the slower direction were blocked
 //! ```
 //!
-//! Limits: a wire that has come up since the last line counts from its start, one that has gone has no line.
+//! Of a limit in place what comes in nobody counts: `-`, or null. What goes out is counted as the receiver gets it, and it is blocked while a
+//! packet waits, where that is seen.
+//!
+//! Limits: a wire that has come up since the last line counts from its start, a limit from when it was made; one that has gone has no line.
 
 use serde_json::{Value, json};
 use weir_core::drops::DropReason;
+use weir_port::limit::find::LimitInPlace;
+use weir_port::limit::record::Direction;
 use weir_run::stats::{PortStats, Snapshot, WireStats};
 
 use crate::human;
@@ -22,15 +27,72 @@ use crate::human;
 const ERRORS: [DropReason; 4] =
     [DropReason::DeviceRefused, DropReason::PortGone, DropReason::TooLong, DropReason::Malformed];
 
-/// What one wire did in one interval.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    wire: String,
-    interval_ns: u64,
-    input: Flow,
+/// All there was at one time.
+pub struct Reading {
+    snapshot: Snapshot,
+    limits: Vec<LimitSeen>,
+    now_ns: u64,
+}
+
+/// A limit in place at that time, all of it so far.
+#[derive(Clone, PartialEq, Eq)]
+struct LimitSeen {
+    /// Where it is, which no other has.
+    place: String,
+    /// Its name, and `back` for what is sent to the programs.
+    name: String,
     output: Flow,
     held_packets: u64,
-    blocked_ns: u64,
+    blocked_ns: Option<u64>,
+}
+
+impl LimitSeen {
+    fn of(seen: &LimitInPlace) -> Option<LimitSeen> {
+        let record = seen.record.as_ref()?;
+        let back = if record.direction == Direction::Back { " back" } else { "" };
+        let drops = seen.dropped().iter().map(|(_, packets)| packets).sum();
+        let (packets, bytes) = (seen.traffic.packets, seen.traffic.bytes);
+        Some(LimitSeen {
+            place: seen.place.describe(),
+            name: format!("{}{back}", record.name),
+            output: Flow { packets, errors: 0, drops, bytes },
+            held_packets: seen.traffic.waiting,
+            blocked_ns: seen.arrivals.map(|arrivals| arrivals.held_ns),
+        })
+    }
+}
+
+impl Reading {
+    /// These, at this time.
+    pub fn new(snapshot: Snapshot, limits: &[LimitInPlace], now_ns: u64) -> Reading {
+        Reading { snapshot, limits: limits.iter().filter_map(LimitSeen::of).collect(), now_ns }
+    }
+
+    /// Whether there was nothing.
+    pub fn is_empty(&self) -> bool {
+        self.snapshot.is_empty() && self.limits.is_empty()
+    }
+}
+
+/// What a line is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    Wire,
+    Limit,
+}
+
+/// What one of them did in one interval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    subject: Subject,
+    name: String,
+    interval_ns: u64,
+    /// None where nobody counts it.
+    input: Option<Flow>,
+    output: Flow,
+    held_packets: u64,
+    /// The same.
+    blocked_ns: Option<u64>,
 }
 
 /// One way through, or all of it so far.
@@ -57,8 +119,26 @@ impl Flow {
     }
 }
 
-/// What happened between two snapshots, a line for each wire of the later one.
-pub fn between(before: &Snapshot, after: &Snapshot) -> Vec<Line> {
+/// What happened between two readings, a line for each wire and then each limit of the later one.
+pub fn between(before: &Reading, after: &Reading) -> Vec<Line> {
+    let mut lines = of_wires(&before.snapshot, &after.snapshot);
+    lines.extend(after.limits.iter().map(|seen| {
+        let old = before.limits.iter().find(|old| old.place == seen.place);
+        let old_blocked_ns = old.and_then(|old| old.blocked_ns).unwrap_or_default();
+        Line {
+            subject: Subject::Limit,
+            name: seen.name.clone(),
+            interval_ns: after.now_ns.saturating_sub(before.now_ns),
+            input: None,
+            output: seen.output.since(old.map_or(Flow::default(), |old| old.output)),
+            held_packets: seen.held_packets,
+            blocked_ns: seen.blocked_ns.map(|ns| ns.saturating_sub(old_blocked_ns)),
+        }
+    }));
+    lines
+}
+
+fn of_wires(before: &Snapshot, after: &Snapshot) -> Vec<Line> {
     let lines = after.each().map(|(_, wire, ports)| {
         // A wire of the same name that came up later is another wire.
         let same = |old: &WireStats| old.name == wire.name && old.worker.since_ns == wire.worker.since_ns;
@@ -73,12 +153,13 @@ pub fn between(before: &Snapshot, after: &Snapshot) -> Vec<Line> {
             class.place.blocked_ns.unwrap_or_default().saturating_sub(before_ns)
         });
         Line {
-            wire: wire.name.clone(),
+            subject: Subject::Wire,
+            name: wire.name.clone(),
             interval_ns: wire.worker.now_ns.saturating_sub(start_ns),
-            input: input.since(old_input),
+            input: Some(input.since(old_input)),
             output: output.since(old_output),
             held_packets: wire.classes.iter().map(|class| class.place.books.held.packets).sum(),
-            blocked_ns: blocked_ns.max().unwrap_or(0),
+            blocked_ns: Some(blocked_ns.max().unwrap_or(0)),
         }
     });
     lines.collect()
@@ -104,11 +185,11 @@ fn flows(wire: &WireStats, ports: &[PortStats]) -> (Flow, Flow) {
     (input, output)
 }
 
-/// The two lines above the columns, for wires whose names are at most so long.
+/// The two lines above the columns, for names that are at most so long.
 pub fn header(name_width: usize) -> String {
     const COLUMNS: &str = "  packets  errs drops        bytes";
     let groups = format!("{:name_width$} {:^34} {:^34}", "", "input", "output");
-    let columns = format!("{:name_width$} {COLUMNS} {COLUMNS} {:>7} {:>5}", "wire", "held", "blk%");
+    let columns = format!("{:name_width$} {COLUMNS} {COLUMNS} {:>7} {:>5}", "name", "held", "blk%");
     format!("{}\n{columns}", groups.trim_end())
 }
 
@@ -118,11 +199,12 @@ impl Line {
         let flow = |flow: Flow| {
             format!("{:>9} {:>5} {:>5} {:>12}", flow.packets, flow.errors, flow.drops, flow.bytes)
         };
-        let blocked = human::percent(self.blocked_ns, self.interval_ns);
+        let blocked = self.blocked_ns.map_or("-".into(), |ns| human::percent(ns, self.interval_ns));
+        let input = self.input.map_or_else(|| format!("{:>9} {:>5} {:>5} {:>12}", "-", "-", "-", "-"), flow);
         format!(
             "{:name_width$} {} {} {:>7} {:>5}",
-            self.wire,
-            flow(self.input),
+            self.name,
+            input,
             flow(self.output),
             self.held_packets,
             blocked.trim_end_matches(" %")
@@ -131,19 +213,23 @@ impl Line {
 
     /// The same as one JSON object.
     pub fn to_json(&self) -> Value {
+        let subject = match self.subject {
+            Subject::Wire => "wire",
+            Subject::Limit => "limit",
+        };
         json!({
-            "wire": self.wire,
+            subject: self.name,
             "interval_ns": self.interval_ns,
-            "in": self.input.to_json(),
+            "in": self.input.map(Flow::to_json),
             "out": self.output.to_json(),
             "held": self.held_packets,
             "blocked_ns": self.blocked_ns,
         })
     }
 
-    /// How long the wire's name is.
+    /// How long its name is.
     pub fn name_width(&self) -> usize {
-        self.wire.chars().count()
+        self.name.chars().count()
     }
 }
 
@@ -153,7 +239,15 @@ mod tests {
     use crate::commands::stat::sample::{idle, snapshot};
 
     /// The sample one second later, with this much more of everything.
-    fn later() -> Snapshot {
+    fn later() -> Reading {
+        reading(later_snapshot())
+    }
+
+    fn reading(snapshot: Snapshot) -> Reading {
+        Reading::new(snapshot, &[], 0)
+    }
+
+    fn later_snapshot() -> Snapshot {
         let mut after = snapshot();
         after.wires[0].worker.now_ns += 1_000_000_000;
         let class = &mut after.wires[0].classes[0];
@@ -171,11 +265,11 @@ mod tests {
 
     #[test]
     fn a_line_of_differences_under_netstats_columns() {
-        let lines = between(&snapshot(), &later());
+        let lines = between(&reading(snapshot()), &later());
         let text = format!("{}\n{}", header(4), lines[0].to_text(4));
         let expected = [
             "                   input                              output",
-            "wire   packets  errs drops        bytes   packets  errs drops        bytes    held  blk%",
+            "name   packets  errs drops        bytes   packets  errs drops        bytes    held  blk%",
             "wa       16512     0     5     25000000     16500     8     4     24981000     300  87.7",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
@@ -183,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_same_as_json() {
-        let line = between(&snapshot(), &later())[0].to_json();
+        let line = between(&reading(snapshot()), &later())[0].to_json();
         assert_eq!(
             line.to_string(),
             r#"{"blocked_ns":876500000,"held":300,"in":{"bytes":25000000,"drops":5,"errors":0,"packets":16512},"interval_ns":1000000000,"out":{"bytes":24981000,"drops":4,"errors":8,"packets":16500},"wire":"wa"}"#
@@ -194,11 +288,36 @@ mod tests {
     fn a_wire_that_came_up_since_counts_from_its_start() {
         let mut after = snapshot();
         after.merge(idle());
-        let lines = between(&snapshot(), &after);
-        assert_eq!(lines[0].input, Flow::default());
-        assert_eq!((lines[1].input.packets, lines[1].wire.as_str()), (20, "office"));
+        let came_in = |lines: &[Line], index: usize| lines[index].input.map(|input| input.packets);
+        let lines = of_wires(&snapshot(), &after);
+        assert_eq!(lines[0].input, Some(Flow::default()));
+        assert_eq!((came_in(&lines, 1), lines[1].name.as_str()), (Some(20), "office"));
         after.wires[0].worker.since_ns += 1;
-        assert_eq!(between(&snapshot(), &after)[0].input.packets, 1_234_567 + 12_345, "another of that name");
-        assert!(between(&after, &Snapshot::default()).is_empty(), "one that has gone has no line");
+        let lines = of_wires(&snapshot(), &after);
+        assert_eq!(came_in(&lines, 0), Some(1_234_567 + 12_345), "another of that name");
+        assert!(of_wires(&after, &Snapshot::default()).is_empty(), "one that has gone has no line");
+    }
+
+    #[test]
+    fn a_limit_has_a_line_without_what_nobody_counts() {
+        let seen = |packets, blocked_ns| LimitSeen {
+            place: "eth0 in network namespace a".into(),
+            name: "veth-a".into(),
+            output: Flow { packets, bytes: packets * 1000, ..Flow::default() },
+            held_packets: 7,
+            blocked_ns,
+        };
+        let reading = |limits, now_ns| Reading { snapshot: Snapshot::default(), limits, now_ns };
+        let before = reading(vec![seen(10, Some(0))], 0);
+        let lines = between(&before, &reading(vec![seen(30, Some(500_000_000))], 1_000_000_000));
+        let expected =
+            "veth-a         -     -     -            -        20     0     0        20000       7  50.0";
+        assert_eq!(lines[0].to_text(6), expected);
+        assert_eq!(
+            lines[0].to_json().to_string(),
+            r#"{"blocked_ns":500000000,"held":7,"in":null,"interval_ns":1000000000,"limit":"veth-a","out":{"bytes":20000,"drops":0,"errors":0,"packets":20}}"#
+        );
+        let unseen = between(&before, &reading(vec![seen(30, None)], 1_000_000_000));
+        assert!(unseen[0].to_text(6).ends_with(" 7     -"), "{}", unseen[0].to_text(6));
     }
 }

@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
+use weir_core::drops::Count;
 use weir_core::limit::shared::{FREE_BASE, HtbClassKind, kind_of};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
@@ -13,7 +14,7 @@ use weir_port::limit::find::{self, HeldBy, LimitInPlace};
 use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::record::{ClassRecord, Direction, LimitStage, Record};
 use weir_port::senders::{self, Sender};
-use weir_run::books::{Amount, Books};
+use weir_run::books::Books;
 use weir_run::stats::PlaceStats;
 
 use crate::human;
@@ -81,11 +82,11 @@ pub fn to_json(seen: &LimitInPlace) -> Value {
 fn place(name: &str, traffic: &QueueTraffic, dropped: &[(&str, u64)]) -> PlaceStats {
     let sum: u64 = dropped.iter().map(|(_, packets)| packets).sum();
     let amount =
-        |(reason, packets): &(&str, u64)| (reason.to_string(), Amount { packets: *packets, bytes: 0 });
+        |(reason, packets): &(&str, u64)| (reason.to_string(), Count { packets: *packets, bytes: 0 });
     let books = Books {
-        accepted: Amount { packets: traffic.packets + traffic.waiting + sum, bytes: 0 },
-        delivered: Amount { packets: traffic.packets, bytes: traffic.bytes },
-        held: Amount { packets: traffic.waiting, bytes: traffic.waiting_bytes },
+        accepted: Count { packets: traffic.packets + traffic.waiting + sum, bytes: 0 },
+        delivered: Count { packets: traffic.packets, bytes: traffic.bytes },
+        held: Count { packets: traffic.waiting, bytes: traffic.waiting_bytes },
         dropped: dropped.iter().map(amount).collect(),
     };
     PlaceStats::new(name, books)

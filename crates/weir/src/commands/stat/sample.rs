@@ -1,6 +1,7 @@
 //! Hand-made snapshots for the tests of what is printed.
 
-use weir_run::books::{Amount, Books};
+use weir_core::drops::Count;
+use weir_run::books::Books;
 use weir_run::datapath::Kind;
 use weir_run::stats::{
     DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, WireStats, WorkerStats,
@@ -20,10 +21,10 @@ pub fn snapshot() -> Snapshot {
             "wa->wb",
             [7_368 * S, 4_194_303, 5_020_000, 7_980_000],
             Books {
-                accepted: Amount { packets: 1_234_567, bytes: 1_869_133_438 },
-                delivered: Amount { packets: 1_234_252, bytes: 1_868_656_528 },
-                held: Amount { packets: 312, bytes: 472_368 },
-                dropped: [("too-long".to_string(), Amount { packets: 3, bytes: 4_542 })].into(),
+                accepted: Count { packets: 1_234_567, bytes: 1_869_133_438 },
+                delivered: Count { packets: 1_234_252, bytes: 1_868_656_528 },
+                held: Count { packets: 312, bytes: 472_368 },
+                dropped: [("too-long".to_string(), Count { packets: 3, bytes: 4_542 })].into(),
             },
         )
     };
@@ -100,7 +101,7 @@ fn wire(name: &str, ports: &[&str], classes: Vec<DirectionStats>, frames: FrameS
 }
 
 fn passed(packets: u64, bytes: u64) -> Books {
-    let amount = Amount { packets, bytes };
+    let amount = Count { packets, bytes };
     Books { accepted: amount, delivered: amount, ..Books::default() }
 }
 

@@ -1,6 +1,6 @@
 //! The bridges and routers of a topology as tables.
 
-use weir_run::books::Amount;
+use weir_core::drops::Count;
 use weir_run::stats::StageStats;
 
 use crate::human;
@@ -32,7 +32,7 @@ pub fn tables(stages: &[StageStats]) -> Vec<TextTable> {
             plain(human::count(books.held.packets)),
             plain(human::count(drops)),
         ]);
-        for (reason, &Amount { packets, bytes }) in &books.dropped {
+        for (reason, &Count { packets, bytes }) in &books.dropped {
             has_drops = true;
             dropped.row(vec![
                 plain(stage.place.name.clone()),

@@ -1,8 +1,8 @@
 //! Counters as tables, for people: what the directions of each wire and topology did, and where packets and frames are now.
 
+use weir_core::drops::Count;
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
-use weir_run::books::Amount;
 use weir_run::datapath::Kind;
 use weir_run::stats::{DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, WireStats};
 
@@ -80,7 +80,7 @@ fn limits_and_books(classes: &[DirectionStats]) -> TextTable {
 fn reasons(classes: &[DirectionStats]) -> Option<TextTable> {
     let mut table = TextTable::new(2, &["direction", "dropped because of", "packets", "bytes"]);
     for class in classes {
-        for (reason, &Amount { packets, bytes }) in &class.place.books.dropped {
+        for (reason, &Count { packets, bytes }) in &class.place.books.dropped {
             let bytes = human::bytes(bytes);
             table.row(vec![plain(&class.place.name), plain(reason), unwanted(packets), plain(bytes)]);
         }
