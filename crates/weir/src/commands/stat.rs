@@ -179,7 +179,8 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
 
 /// Why there is nothing to show.
 fn none_up() -> String {
-    const WIRE: &str = "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces";
+    const WIRE: &str =
+        "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces, `weir up FILE` any number";
     let limits = match weir_port::sys::is_root() {
         true => "no limit is set: `weir limit DEV --rate 200mbit` limits one where it stands",
         false => LIMITS_HIDDEN,

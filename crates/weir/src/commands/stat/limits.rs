@@ -199,7 +199,7 @@ fn line(seen: &LimitInPlace, class: &ClassRecord) -> String {
     format!(
         "  class {}: {limits}{going}; sent {} ({}), holds {} ({}){}, dropped {}",
         class.name,
-        human::plural(traffic.packets, "packet"),
+        human::plural(traffic.packets, "segment"),
         human::bytes(traffic.bytes),
         human::plural(traffic.waiting, "packet"),
         human::bytes(traffic.waiting_bytes),
@@ -244,7 +244,7 @@ pub fn render(seen: &LimitInPlace) -> String {
     let _ = writeln!(
         text,
         "  sent {} ({}), holds {} ({}{held}){}",
-        human::plural(seen.traffic.packets, "packet"),
+        human::plural(seen.traffic.packets, "segment"),
         human::bytes(seen.traffic.bytes),
         human::plural(seen.traffic.waiting, "packet"),
         human::bytes(seen.traffic.waiting_bytes),
@@ -260,8 +260,8 @@ pub fn render(seen: &LimitInPlace) -> String {
         let _ = writeln!(
             text,
             "  {name}: {} sent, {} waiting in {busy} of {} leaves",
-            human::count(sum.packets),
-            human::count(sum.waiting),
+            human::plural(sum.packets, "segment"),
+            human::plural(sum.waiting, "packet"),
             count(seen, kind)
         );
     }
