@@ -53,7 +53,7 @@ fn in_memory_on_one_worker() -> Result<()> {
 }
 
 fn in_memory_through_the_test_bed_on_two_workers() -> Result<()> {
-    let options = ["--through", "testbed", "--workers", "2", "--dispatch", "deferred", "--count", "300000"];
+    let options = ["--through", "testbed", "--workers", "2", "--count", "300000"];
     let report = in_memory(&options)?;
     require_clean(&report)?;
     ensure!(report["numbered"] == 300_000 && report["balances"] == true, "{report}");
@@ -67,7 +67,6 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
         (&["--workers", "two"], "write a whole number"),
         (&["nosuch0", "--workers", "1"], "--workers is for traffic in memory"),
         (&["--count", "0"], "write a whole number, 1 or more"),
-        (&["--ring", "1000", "--time", "1s"], "give a power of two"),
         (&["--size", "20"], "from 60 to 1514"),
         (&["--rate", "fast"], "such as 500pps"),
         (&["--src", "10.0.0.2-10.0.0.1"], "runs backwards"),

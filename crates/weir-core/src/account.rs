@@ -30,6 +30,16 @@ impl Account {
         self.accepted.add(len_bytes);
     }
 
+    /// Counts packets in that come together.
+    pub fn accept_all(&mut self, accepted: Count) {
+        self.accepted.merge(accepted);
+    }
+
+    /// Counts packets out that leave together.
+    pub fn deliver_all(&mut self, delivered: Count) {
+        self.delivered.merge(delivered);
+    }
+
     /// Counts a packet out.
     pub fn deliver(&mut self, len_bytes: u32) {
         self.delivered.add(len_bytes);

@@ -35,6 +35,17 @@ pub struct Meta {
 
 const _: () = assert!(size_of::<Meta>() == 16, "a packet is twice as large, and two share a cache line");
 
+/// Moves the first `count` packets behind others, as memory where it is all of them: one that is moved by itself is written in parts and
+/// read again as a whole, for which a processor waits.
+#[inline]
+pub fn move_first<P>(from: &mut Vec<P>, count: usize, to: &mut Vec<P>) {
+    if count == from.len() {
+        to.append(from);
+    } else {
+        to.extend(from.drain(..count));
+    }
+}
+
 /// Where the bytes of packets are, which do not carry them: whoever decides by them is given this beside the packets.
 pub trait Bytes<P> {
     /// The bytes of a packet.

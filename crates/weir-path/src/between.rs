@@ -17,6 +17,7 @@
 use std::collections::VecDeque;
 
 use weir_core::drops::Count;
+use weir_core::packet::move_first;
 
 use crate::departures::Departures;
 use crate::egress::{EgressQueues, Landed};
@@ -93,7 +94,7 @@ impl Between {
             over,
             stages: stages.collect(),
             turns: VecDeque::new(),
-            sent: StageOutput::new(),
+            sent: StageOutput::default(),
         }
     }
 
@@ -130,9 +131,8 @@ impl Between {
     ) {
         match way {
             Way::Egress(queue) => {
-                for packet in received.drain(..) {
-                    landed(self.egress.enqueue(queue, packet, &mut self.frames));
-                }
+                let count = received.len();
+                self.egress.enqueue_all(queue, received, count, &mut self.frames, &mut landed);
             }
             Way::Over(worker, to) => received.drain(..).for_each(|packet| self.hand(worker, to, packet)),
             Way::Stage(stage, port) => {
@@ -175,20 +175,26 @@ impl Between {
 
     /// Moves what left a stage to where its ports lead.
     fn pass_on(&mut self, number: usize, landed: &mut impl FnMut(Landed)) {
-        while let Some((port, packet)) = self.sent.pop_front() {
+        let mut sent = std::mem::take(&mut self.sent);
+        for (port, count) in sent.runs.drain(..) {
+            let packets = &mut sent.packets;
             match self.stages[number].ways[usize::from(port)].expect("packets leave by ports that lead on") {
                 Way::Egress(queue) => {
-                    landed(self.egress.enqueue(queue, packet, &mut self.frames));
+                    self.egress.enqueue_all(queue, packets, count, &mut self.frames, landed);
                 }
-                Way::Over(worker, to) => self.hand(worker, to, packet),
+                Way::Over(worker, to) => {
+                    packets.drain(..count).for_each(|packet| self.hand(worker, to, packet));
+                }
                 Way::Stage(next, port) => {
                     let waiting = &mut self.stages[next].arrived[usize::from(port)];
                     if waiting.is_empty() {
                         self.turns.push_back((next, port));
                     }
-                    waiting.push(packet);
+                    move_first(packets, count, waiting);
                 }
             }
         }
+        // Its memory is used again.
+        self.sent = sent;
     }
 }

@@ -206,6 +206,11 @@ impl Departures {
         self.board().end(Ending::Gone);
     }
 
+    /// How often this worker woke others.
+    pub fn kicks(&self) -> u64 {
+        self.outlets.iter().flatten().map(|outlet| outlet.counts().kicks).sum()
+    }
+
     /// What was handed to each worker.
     pub fn handed(&self) -> &[Count] {
         &self.handed

@@ -62,9 +62,24 @@ impl EgressQueue {
         self.counts
     }
 
+    /// Whether it has room for so many packets, and for one more.
+    fn has_more_room_than(&self, packets: u64) -> bool {
+        let packets = self.shaping.held().packets + packets;
+        packets + self.departing < self.held_packets_max && packets < self.shaping.packets_share()
+    }
+
     /// Whether as many packets are inside as may be.
     fn is_at_bound(&self) -> bool {
         self.shaping.held().packets + self.departing >= self.held_packets_max
+    }
+}
+
+/// The flow of packets with this origin, where that of each port's receive queues begins with `first_flow`.
+#[inline]
+fn flow_in(first_flow: &[usize], flows: usize, meta: &Meta) -> usize {
+    match first_flow.get(usize::from(meta.port)) {
+        Some(first) => first + usize::from(meta.queue),
+        None => flows - 1,
     }
 }
 
@@ -190,16 +205,39 @@ impl EgressQueues {
     /// The flow of packets with this origin.
     #[inline]
     fn flow(&self, meta: &Meta) -> usize {
-        match self.first_flow.get(usize::from(meta.port)) {
-            Some(first) => first + usize::from(meta.queue),
-            None => self.flows - 1,
-        }
+        flow_in(&self.first_flow, self.flows, meta)
     }
 
     /// The flow of a receive queue of a port.
     #[inline]
     pub fn flow_of(&self, port: u16, queue: u16) -> usize {
         self.first_flow[usize::from(port)] + usize::from(queue)
+    }
+
+    /// Puts the first `count` packets into their classes; `landed` is told each place and flow that one came to.
+    #[inline]
+    pub fn enqueue_all(
+        &mut self,
+        egress: usize,
+        packets: &mut Vec<PathPacket>,
+        count: usize,
+        frames: &mut Frames,
+        landed: &mut impl FnMut(Landed),
+    ) {
+        let queue = &mut self.queues[egress];
+        let fills = queue.is_closed || !queue.has_more_room_than(count as u64);
+        let EgressQueue { shaping, counts, .. } = queue;
+        let Some(class) = shaping.passing(count).filter(|_| !fills) else {
+            return packets.drain(..count).for_each(|packet| landed(self.enqueue(egress, packet, frames)));
+        };
+        let (first_flow, flows) = (&self.first_flow, self.flows);
+        let passed = class.pass_in(packets, count, |packet| flow_in(first_flow, flows, &packet.meta));
+        // Neighbours are mostly of one flow.
+        for flows in passed.chunk_by(|one, next| one == next) {
+            landed(Landed { place: Place { egress, class: 0 }, fills: false, flow: flows[0] as usize });
+        }
+        counts.entered += passed.len() as u64;
+        counts.held_max = counts.held_max.max(shaping.held().packets);
     }
 
     /// Puts a packet into its class; which place that is, and whether it is full now. What the class refuses ends here.
@@ -210,9 +248,15 @@ impl EgressQueues {
             return Landed { place: self.refuse(egress, packet, frames), fills: false, flow };
         }
         let EgressQueue { shaping, counts, .. } = &mut self.queues[egress];
-        let bytes = packet.bytes(frames.pool.memory());
-        let class = shaping.class_of(packet.meta.port, bytes);
-        packet.ecn = Ecn::of(bytes, shaping.marks(class));
+        let class = match shaping.only_class() {
+            Some(class) => class,
+            None => {
+                let bytes = packet.bytes(frames.pool.memory());
+                let class = shaping.class_of(packet.meta.port, bytes);
+                packet.ecn = Ecn::of(bytes, shaping.marks(class));
+                class
+            }
+        };
         match shaping.enqueue(class, flow, packet) {
             Ok(()) => counts.entered += 1,
             Err(Refused::Dropped(_, packet)) => {

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use weir_core::drops::Count;
+use weir_ring::doorbell::DoorbellCounts;
 use weir_ring::handoff::{self, Inbox, InboxError, Source};
 
 use crate::between::{Between, Way};
@@ -146,6 +147,11 @@ impl Landings {
     /// What was taken.
     pub fn taken(&self) -> Count {
         self.taken
+    }
+
+    /// How others wake this worker.
+    pub fn doorbell(&self) -> DoorbellCounts {
+        self.inbox.counts()
     }
 
     /// Whether somebody has called this worker since it last began to park.

@@ -89,6 +89,9 @@ impl Gate {
     /// A packet of the poll came to a place, and filled it or did not.
     #[inline]
     pub fn note(&mut self, place: Place, fills: bool) {
+        if !self.is_full && !fills && self.len == 1 && self.places[0] == place {
+            return;
+        }
         if !self.is_full {
             *self = Gate { places: [place; PLACES_MAX], len: 1, is_full: fills };
         } else if fills && !self.places().contains(&place) && usize::from(self.len) < PLACES_MAX {

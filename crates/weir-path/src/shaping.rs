@@ -155,6 +155,12 @@ impl Shaping {
         self.tree.as_ref().map(|tree| &tree.classes)
     }
 
+    /// The class of all packets, if there is one only, which marks none.
+    #[inline(always)]
+    pub fn only_class(&self) -> Option<usize> {
+        self.tree.is_none().then_some(0)
+    }
+
     /// The class of a packet that came in by a port, which filters know by its number.
     #[inline]
     pub fn class_of(&self, port: u16, frame: &[u8]) -> usize {
@@ -173,6 +179,15 @@ impl Shaping {
     /// Whether packets of a class may be marked as having met congestion.
     pub fn marks(&self, class: usize) -> bool {
         self.backlog(class).is_some_and(|backlog| matches!(backlog.rule().when_full, FullPolicy::Ecn(_)))
+    }
+
+    /// The class, if so many packets that come now may pass by its queues.
+    #[inline(always)]
+    pub fn passing(&mut self, packets: usize) -> Option<&mut Class<PathPacket>> {
+        match &mut self.shaper {
+            Shaper::Class(class) if class.may_pass(packets) => Some(class),
+            _ => None,
+        }
     }
 
     /// Takes a packet of a flow in.
@@ -200,6 +215,17 @@ impl Shaping {
     ) -> Release {
         let most = BURST.min(room as usize);
         let mut packets = 0;
+        if let Shaper::Class(class) = &mut self.shaper {
+            let released = &mut self.released;
+            packets = class.pass_out(most, now_ns, |packet| {
+                if packet.meta.arrival_ns == now_ns {
+                    released.dispatched += 1;
+                } else {
+                    released.delayed += 1;
+                }
+                out(packet, frames);
+            });
+        }
         while packets < most {
             match self.dequeue(now_ns) {
                 Dequeue::Packet(_, packet) => {
@@ -246,6 +272,11 @@ impl Shaping {
     pub fn has_room(&self, class: usize) -> bool {
         self.backlog(class)
             .is_some_and(|backlog| backlog.room_bytes() > 0 && backlog.held().packets < self.packets_share)
+    }
+
+    /// How many packets one class may hold.
+    pub fn packets_share(&self) -> u64 {
+        self.packets_share
     }
 
     /// Whether a flow with nothing in a class may bring some in past its room: as much again as the credit is for those.

@@ -15,7 +15,6 @@
 //!
 //! Owner: one worker.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_core::account::Account;
@@ -24,7 +23,7 @@ use weir_core::net::BURST_MAX;
 use weir_core::net::bridge::{Bridge, Egress as Forwarded, PortSet};
 use weir_core::net::fragment::Fragments;
 use weir_core::net::router::{Router, RouterError, RouterSettings, Verdict};
-use weir_core::packet::Meta;
+use weir_core::packet::{Meta, move_first};
 use weir_ring::memory::{Frame, FrameMemory};
 
 use crate::dispatch::Dispatch;
@@ -34,8 +33,41 @@ use crate::packet::PathPacket;
 use crate::plan::StageKind;
 use crate::shaping::ReleaseCounts;
 
-/// Packets on their way out of a stage, each with the port that it leaves by.
-pub type StageOutput = VecDeque<(u16, PathPacket)>;
+/// Packets on their way out of a stage, in runs of those that leave by the same port.
+#[derive(Default)]
+pub struct StageOutput {
+    pub(crate) packets: Vec<PathPacket>,
+    /// Of each run the port, and how many packets.
+    pub(crate) runs: Vec<(u16, usize)>,
+}
+
+impl StageOutput {
+    fn push(&mut self, out: u16, packet: PathPacket) {
+        self.packets.push(packet);
+        self.note(out, 1);
+    }
+
+    /// Moves a run of the first packets here; how much that was.
+    fn take_run(&mut self, out: u16, packets: &mut Vec<PathPacket>, count: usize) -> Count {
+        let before = self.packets.len();
+        move_first(packets, count, &mut self.packets);
+        let run = &self.packets[before..];
+        let count = Count { packets: run.len() as u64, bytes: len_bytes_of(run) };
+        self.note(out, run.len());
+        count
+    }
+
+    fn note(&mut self, out: u16, packets: usize) {
+        match self.runs.last_mut() {
+            Some((last, count)) if *last == out => *count += packets,
+            _ => self.runs.push((out, packets)),
+        }
+    }
+}
+
+fn len_bytes_of(packets: &[PathPacket]) -> u64 {
+    packets.iter().map(|packet| u64::from(packet.len_bytes)).sum()
+}
 
 /// A stage.
 pub struct Stage {
@@ -110,9 +142,8 @@ impl Stage {
 
     /// Takes the packets that came in by `port`, and leaves none.
     pub fn process(&mut self, port: u16, packets: &mut Vec<PathPacket>, around: &mut Around) {
-        for packet in packets.iter() {
-            self.account.accept(packet.len_bytes.into());
-        }
+        let accepted = Count { packets: packets.len() as u64, bytes: len_bytes_of(packets) };
+        self.account.accept_all(accepted);
         while !packets.is_empty() {
             let burst = packets.len().min(BURST_MAX);
             match &mut self.decision {
@@ -126,11 +157,25 @@ impl Stage {
                     }
                     bridge.forward(port, &bytes[..burst], around.now_ns, &mut forwarded);
                     let flooded = bridge.flood_ports(port);
-                    for (packet, forwarded) in packets.drain(..burst).zip(forwarded) {
+                    let mut others = flooded;
+                    let only = others.next().filter(|_| others.next().is_none());
+                    // Neighbours in a burst mostly go the same way.
+                    for run in forwarded[..burst].chunk_by(|one, next| one == next) {
+                        let count = run.len();
+                        let forwarded = match (run[0], only) {
+                            (Forwarded::Flood, Some(out)) => Forwarded::Port(out),
+                            (forwarded, _) => forwarded,
+                        };
                         match forwarded {
-                            Forwarded::Port(out) => self.send(out, packet, around),
-                            Forwarded::Flood => self.flood(packet, flooded, around),
-                            Forwarded::Drop(reason) => self.drop(packet, reason, around),
+                            Forwarded::Port(out) => {
+                                self.account.deliver_all(around.sent.take_run(out, packets, count));
+                            }
+                            Forwarded::Flood => {
+                                packets.drain(..count).for_each(|packet| self.flood(packet, flooded, around));
+                            }
+                            Forwarded::Drop(reason) => {
+                                packets.drain(..count).for_each(|packet| self.drop(packet, reason, around));
+                            }
                         }
                     }
                 }
@@ -138,16 +183,21 @@ impl Stage {
                     let mut verdicts = [Verdict::Local; BURST_MAX];
                     let memory: &FrameMemory = around.frames.memory();
                     router.process(port, &mut packets[..burst], memory, around.now_ns, &mut verdicts);
-                    for (packet, verdict) in packets.drain(..burst).zip(verdicts) {
-                        self.route(packet, verdict, around);
+                    for run in verdicts[..burst].chunk_by(|one, next| one == next) {
+                        let count = run.len();
+                        if let Verdict::Forward(out) = run[0] {
+                            self.account.deliver_all(around.sent.take_run(out, packets, count));
+                        } else {
+                            packets.drain(..count).for_each(|packet| self.route(packet, run[0], around));
+                        }
                     }
                     self.release(around);
                 }
                 Decision::Dispatch(dispatch) => {
                     let mut exits = [0; BURST_MAX];
                     dispatch.choose(port, &mut packets[..burst], around.frames.memory(), &mut exits);
-                    for (packet, exit) in packets.drain(..burst).zip(exits) {
-                        self.send(exit, packet, around);
+                    for run in exits[..burst].chunk_by(|one, next| one == next) {
+                        self.account.deliver_all(around.sent.take_run(run[0], packets, run.len()));
                     }
                 }
             }
@@ -225,7 +275,7 @@ impl Stage {
 
     fn send(&mut self, out: u16, packet: PathPacket, around: &mut Around) {
         self.account.deliver(packet.len_bytes.into());
-        around.sent.push_back((out, packet));
+        around.sent.push(out, packet);
     }
 
     fn consume(&mut self, packet: PathPacket, around: &mut Around) {

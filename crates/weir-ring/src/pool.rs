@@ -50,7 +50,7 @@ struct WorkerCounts {
 }
 
 /// Where the frames of a pool are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Census {
     /// All frames of the memory.
     pub total: u64,

@@ -3,8 +3,8 @@
 //! A [`datapath`] is ports joined by the path of `weir-path`, under limits or the tree of a [`classes`] file; a wire is the one of two
 //! ports. A [`worker`] is the thread that drives its [`part`] of it, [`idle`] what that thread does with nothing to do. [`crew`] is how everyone else reaches
 //! the workers: [`control`] on a socket, with the numbers of [`stats`] that [`report`] adds up. [`guardian`] puts the machine back
-//! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a datapath needs them. [`sink`] receives on an interface with several workers, [`generate`] sends on one, and [`path`] is packets
-//! that never leave memory.
+//! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a datapath needs them. [`sink`] receives on
+//! an interface with several workers, [`generate`] sends on one, and in [`memory`] all ports are in memory, as those of the [`testbed`].
 
 pub mod books;
 pub mod classes;
@@ -19,15 +19,16 @@ pub mod guardian;
 pub mod idle;
 pub mod limits;
 mod look_over;
+pub mod memory;
 pub mod nearest;
 pub mod part;
-pub mod path;
 pub mod report;
 pub mod seed;
 pub mod sink;
 mod source;
 mod standstill;
 pub mod stats;
+pub mod testbed;
 pub mod topology;
 pub mod watcher;
 pub mod worker;

@@ -239,7 +239,7 @@ mod tests {
             [Stage(2, 1), Port(3)],
             [Port(5), Port(4)],
         ];
-        let router = stage(StageKind::Router(Box::new(crate::path::testbed::jail())));
+        let router = stage(StageKind::Router(Box::new(crate::testbed::jail())));
         let ports = std::iter::repeat_with(|| port(None)).take(7).collect();
         let plan = Plan { ports, stages: vec![bridge(), bridge(), router], links };
         assert_eq!(joined(&plan), [[0, 1], [0, 2], [1, 2], [4, 5]]);

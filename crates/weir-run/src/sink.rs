@@ -21,7 +21,8 @@
 //! Owner: each thread its worker; the thread that calls owns none. Limits: interfaces are veths ([`weir_port::port`]).
 
 pub mod hands;
-pub mod ways;
+mod shared;
+mod ways;
 pub mod worker;
 
 use std::sync::Arc;
@@ -52,9 +53,9 @@ use weir_ring::pool::Pool;
 
 use crate::clock::now_ns;
 use crate::idle::wake_cost_ns;
-use crate::path::run::DRAIN_NS_MAX;
-use crate::path::shared::Shared;
+use crate::memory::DRAIN_NS_MAX;
 use hands::Hands;
+use shared::Shared;
 use ways::{Message, Ways, Words};
 use weir_path::traffic::sequence::Sequences;
 use worker::{Ended, Intake, Worker};

@@ -4,7 +4,7 @@
 //! A design hands over numbers; the packet of a number lies in the slot of that number. The published machine routed between
 //! the links; here the worker routes when a packet leaves the last one, in bursts, which is the same work for each packet and
 //! spares the designs that hand over packet by packet a look at each alone. Nodes are those of Weir's own bed
-//! ([`weir_run::path::testbed`]).
+//! ([`weir_run::testbed`]).
 //!
 //! Ownership: a slot is under a mutex, which is never contended: it is used again when its packet has long left, as the links
 //! hold fewer packets than there are slots.
@@ -19,8 +19,8 @@ use weir_core::net::router::{Router, Verdict};
 use weir_core::packet::{Carried, Meta, Packet as CorePacket};
 use weir_path::traffic::flows::Flows;
 use weir_path::traffic::sequence::Sequences;
-use weir_run::path::testbed::{FLOWS, GENERATOR, JAIL_0, JAIL_1, SINK, SIZE_BYTES, jail, traffic};
 use weir_run::seed::random_seed;
+use weir_run::testbed::{FLOWS, GENERATOR, JAIL_0, JAIL_1, SINK, SIZE_BYTES, jail, traffic};
 
 use super::design::{BURST, LINK_PACKETS, Packet};
 

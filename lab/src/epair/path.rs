@@ -1,13 +1,11 @@
-//! Weir's beds: the path runtime itself, with the published bed or two links that have one worker in common.
+//! Weir's beds: the path itself, with the published bed or two links that have one worker in common.
 //!
-//! The bed on one worker is served directly, on two with deferred dispatch, as the published machine's was.
 //! Limits: it counts no waits; its wake-ups are those of all workers.
 
 use anyhow::{Result, ensure};
-use weir_core::dispatch::protocol::Mode;
 use weir_path::traffic::generator::Until;
-use weir_run::path::run::run;
-use weir_run::path::testbed::{testbed, two_links};
+use weir_run::memory::summary::WorkerRow;
+use weir_run::testbed::{STAGES, testbed, two_links};
 
 use super::design::Counts;
 use super::drive::{Load, Outcome, Plan};
@@ -15,25 +13,28 @@ use super::drive::{Load, Outcome, Plan};
 /// Runs the bed of a plan once.
 pub fn run_bed(plan: &Plan) -> Result<Outcome> {
     let until = Until::Elapsed(plan.duration.as_nanos() as u64);
-    // The places in the path of the two links that are looked at.
-    let (spec, links) = match plan.load {
-        Load::TwoLinks => (two_links(until), [0, 1]),
-        Load::TestBed(1) => (testbed(1, Mode::Direct, None, until), [1, 2]),
-        Load::TestBed(workers) => (testbed(workers, Mode::Deferred, None, until), [1, 2]),
+    let spec = match plan.load {
+        Load::TwoLinks => two_links(until),
+        Load::TestBed(workers) => testbed(workers, None, until),
         Load::Numbers => unreachable!("numbers are for the designs"),
     };
-    let summary = run(&spec, &mut |_| true)?;
+    let summary = spec.run(&mut |_, _| true)?;
     ensure!(summary.balances(), "the books do not balance: {summary:?}");
     let seen = summary.sequences();
-    let sum = |of: fn(&weir_run::path::summary::WorkerSummary) -> u64| summary.workers.iter().map(of).sum();
+    let sum = |of: fn(&WorkerRow) -> u64| summary.workers.iter().map(of).sum();
+    // What came out of the two links: to the sinks, or of the epairs to the stages behind them.
+    let left = match plan.load {
+        Load::TwoLinks => [2, 3].map(|sink: usize| summary.delivered[sink].packets),
+        _ => [STAGES[1], STAGES[2]].map(|stage| summary.stages[stage].accepted.packets),
+    };
     Ok(Outcome {
         sent: summary.account.accepted.packets,
-        left: links.map(|link| summary.links[link][1]).to_vec(),
+        left: left.to_vec(),
         lost: summary.account.accepted.packets - summary.account.delivered.packets,
         reordered: seen.reordered + seen.duplicated,
         seconds: summary.elapsed_ns as f64 / 1e9,
         wakes: sum(|worker| worker.doorbell.blocks),
-        cpu_s: summary.workers.iter().map(|worker| worker.cpu_ns).max().unwrap_or(0) as f64 / 1e9,
+        cpu_s: summary.workers.iter().map(|worker| worker.told.cpu_ns).max().unwrap_or(0) as f64 / 1e9,
         counts: Counts {
             dropped: 0,
             kicks: Some(sum(|worker| worker.doorbell.kicks_sent)),

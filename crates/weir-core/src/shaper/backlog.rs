@@ -100,7 +100,11 @@ pub enum Dequeue<P> {
 #[derive(Debug)]
 pub struct Backlog {
     queue: Drr,
+    /// What is booked here and passes by the queues.
+    passing: Count,
     rule: QueueRule,
+    /// Whether the rule is the default one, by which nothing happens to a packet that waits.
+    is_plain: bool,
     /// One for each flow where the rule needs it, else none.
     codel: Vec<Codel>,
     limit_bytes: u64,
@@ -123,7 +127,9 @@ impl Backlog {
     ) -> Backlog {
         let mut backlog = Backlog {
             queue: Drr::new(flows, quantum_bytes),
+            passing: Count::default(),
             rule: QueueRule::default(),
+            is_plain: true,
             codel: Vec::new(),
             limit_bytes,
             poll_budget_bytes,
@@ -216,6 +222,7 @@ impl Backlog {
     pub fn set_rule(&mut self, rule: QueueRule) {
         let flows = if rule.when_full == FullPolicy::Block { 0 } else { self.queue.flows() };
         self.codel.resize(flows, Codel::default());
+        self.is_plain = rule == QueueRule::default();
         self.rule = rule;
     }
 
@@ -261,12 +268,49 @@ impl Backlog {
 
     /// What waits here.
     pub fn held(&self) -> Count {
-        self.queue.held()
+        let mut held = self.queue.held();
+        held.merge(self.passing);
+        held
     }
 
-    /// What waits in one flow's queue.
+    /// What waits in one flow's queue, or passes by the queues.
     pub fn held_of(&self, flow: usize) -> Count {
-        self.queue.held_of(flow)
+        let mut held = self.queue.held_of(flow);
+        held.merge(self.passing);
+        held
+    }
+
+    /// Whether a packet that comes now may pass by the queues: none waits there, and the rule has nothing to decide.
+    #[inline(always)]
+    pub(super) fn may_be_passed(&self) -> bool {
+        self.is_plain && self.queue.held().packets == 0
+    }
+
+    /// Books packets that pass by the queues, which the caller keeps.
+    #[inline(always)]
+    pub(super) fn pass_in(&mut self, passed: Count) {
+        self.account.accept_all(passed);
+        self.passing.merge(passed);
+    }
+
+    /// Books one of them as sent.
+    #[inline(always)]
+    pub(super) fn pass_out(&mut self, len_bytes: u32, arrival_ns: u64, now_ns: u64) {
+        self.passing.sub(len_bytes);
+        self.account.deliver(len_bytes);
+        self.delay.record(now_ns.saturating_sub(arrival_ns));
+    }
+
+    /// Books one of them as dropped.
+    pub(super) fn drop_passing(&mut self, reason: DropReason, len_bytes: u32) {
+        self.passing.sub(len_bytes);
+        self.account.drop(reason, len_bytes);
+    }
+
+    /// Takes one of them off the books: it goes to another class.
+    pub(super) fn move_passing(&mut self, len_bytes: u32) {
+        self.passing.sub(len_bytes);
+        self.account.move_out(len_bytes);
     }
 
     fn is_over_share(&self, flow: usize) -> bool {
@@ -278,7 +322,7 @@ impl Backlog {
     /// Applies the rule to the packet that leaves next: marks it where that will do, else says why to drop
     /// it.
     fn drop_or_mark_head<P: Packet>(&mut self, slab: &mut Slab<P>, now_ns: u64) -> Option<DropReason> {
-        if self.rule == QueueRule::default() {
+        if self.is_plain {
             return None;
         }
         let (flow, fifo) = self.queue.head()?;

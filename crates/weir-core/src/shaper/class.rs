@@ -6,6 +6,10 @@
 //!
 //! Every change is live: packets stay where they are, in their order, and bucket levels are kept.
 //!
+//! Without a TBF and with the default rule nothing can be decided about a packet that comes while nothing waits: it passes by the fair
+//! queues, first in, first out, like `TCQ_F_CAN_BYPASS` of Linux. There are never more than 64 of these, and they leave before what
+//! waits in the queues, all of which came later.
+//!
 //! Owner: one worker. Limits: no TBF (`None`) means that packets pass as fast as they are asked for, and the
 //! room is then bounded by the slots alone.
 
@@ -19,8 +23,11 @@ use super::{
 use crate::{
     account::Account,
     drops::{Count, DropReason},
-    packet::Packet,
+    packet::{Packet, move_first},
 };
+
+/// The most packets that pass by the fair queues at a time: what comes in and leaves in one pass of a worker.
+const PASSING_MAX: usize = 64;
 
 /// What memory a class takes at creation, and how fine its turns are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +48,16 @@ pub struct Class<P> {
     slab: Slab<P>,
     backlog: Backlog,
     tbf: Option<Tbf>,
+    passing: Passing<P>,
+}
+
+/// Packets that pass by the fair queues, and the flow of each.
+#[derive(Debug)]
+struct Passing<P> {
+    packets: Vec<P>,
+    /// Apart from the packets, so that each is moved as a whole.
+    flows: Vec<u32>,
+    packets_max: usize,
 }
 
 impl<P: Packet> Class<P> {
@@ -56,6 +73,7 @@ impl<P: Packet> Class<P> {
                 QueueRule::default(),
             ),
             tbf: None,
+            passing: Passing::new(PASSING_MAX.min(size.packets_max)),
         };
         class.set_limits(limits, now_ns)?;
         Ok(class)
@@ -64,31 +82,95 @@ impl<P: Packet> Class<P> {
     /// How many more bytes an intake may bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
         let blocks = !self.backlog.rule().when_full.drops();
-        if blocks && self.slab.room_packets() == 0 { 0 } else { self.backlog.room_bytes() }
+        if blocks && self.room_packets() == 0 { 0 } else { self.backlog.room_bytes() }
+    }
+
+    fn room_packets(&self) -> usize {
+        self.slab.room_packets().saturating_sub(self.passing.packets.len())
     }
 
     /// Takes a packet in, to its flow's queue.
     #[inline(always)]
     pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), Refused<P>> {
+        if self.may_pass(1) {
+            self.backlog.pass_in(Count { packets: 1, bytes: packet.len_bytes().into() });
+            self.passing.flows.push(flow as u32);
+            self.passing.packets.push(packet);
+            return Ok(());
+        }
+        if self.room_packets() == 0 && !self.backlog.rule().when_full.drops() {
+            return Err(Refused::NoSlot(packet));
+        }
         self.backlog.enqueue(&mut self.slab, flow, packet)
+    }
+
+    /// Whether so many packets that come now may pass by the queues.
+    #[inline(always)]
+    pub fn may_pass(&self, packets: usize) -> bool {
+        self.tbf.is_none() && self.passing.has_room(packets) && self.backlog.may_be_passed()
+    }
+
+    /// Takes the first `count` packets in, which may pass by the queues; the flow of each.
+    #[inline(always)]
+    pub fn pass_in(&mut self, packets: &mut Vec<P>, count: usize, flow: impl Fn(&P) -> usize) -> &[u32] {
+        let before = self.passing.packets.len();
+        move_first(packets, count, &mut self.passing.packets);
+        let passed = &self.passing.packets[before..];
+        // The fair queues number flows with 32 bits too.
+        self.passing.flows.extend(passed.iter().map(|packet| flow(packet) as u32));
+        let bytes = passed.iter().map(|packet| u64::from(packet.len_bytes())).sum();
+        self.backlog.pass_in(Count { packets: passed.len() as u64, bytes });
+        &self.passing.flows[before..]
+    }
+
+    /// Lets out what passes by the queues, `packets_max` at the most, if nothing limits it now; how many packets.
+    #[inline(always)]
+    pub fn pass_out(&mut self, packets_max: usize, now_ns: u64, mut out: impl FnMut(P)) -> usize {
+        let count = packets_max.min(self.passing.packets.len());
+        if count == 0 || self.tbf.is_some() {
+            return 0;
+        }
+        self.passing.flows.drain(..count);
+        for packet in self.passing.packets.drain(..count) {
+            self.backlog.pass_out(packet.len_bytes(), packet.meta().arrival_ns, now_ns);
+            out(packet);
+        }
+        count
     }
 
     /// The next packet in fair order, if the limit admits it now.
     #[inline(always)]
     pub fn dequeue(&mut self, now_ns: u64) -> Dequeue<P> {
         let Some(tbf) = &mut self.tbf else {
-            return self.backlog.dequeue(&mut self.slab, now_ns);
+            return match self.passing.pop() {
+                Some((flow, packet)) => {
+                    self.backlog.pass_out(packet.len_bytes(), packet.meta().arrival_ns, now_ns);
+                    Dequeue::Packet(flow, packet)
+                }
+                None => self.backlog.dequeue(&mut self.slab, now_ns),
+            };
         };
-        let Some((_, head)) = self.backlog.head(&self.slab) else {
-            return Dequeue::Empty;
+        // What passed by the queues has no rule to expire by.
+        let (head, expires) = match self.passing.packets.first() {
+            Some(head) => (head, false),
+            None => match self.backlog.head(&self.slab) {
+                Some((_, head)) => (head, true),
+                None => return Dequeue::Empty,
+            },
         };
         let (len_bytes, arrival_ns) = (head.len_bytes(), head.meta().arrival_ns);
-        let expires_ns = self.backlog.expires_ns(arrival_ns);
+        let expires_ns = if expires { self.backlog.expires_ns(arrival_ns) } else { u64::MAX };
         let ready_ns = tbf.ready_at(len_bytes, now_ns);
         if ready_ns > now_ns && expires_ns >= now_ns {
             return Dequeue::NotBefore(ready_ns.min(expires_ns.saturating_add(1)));
         }
-        let outcome = self.backlog.dequeue(&mut self.slab, now_ns);
+        let outcome = match self.passing.pop() {
+            Some((flow, packet)) => {
+                self.backlog.pass_out(len_bytes, arrival_ns, now_ns);
+                Dequeue::Packet(flow, packet)
+            }
+            None => self.backlog.dequeue(&mut self.slab, now_ns),
+        };
         if let Dequeue::Packet(..) = outcome {
             tbf.take(len_bytes, now_ns);
         }
@@ -98,12 +180,24 @@ impl<P: Packet> Class<P> {
     /// Takes a packet out past the limit, booked as dropped: when its way out is gone. Until `None` the class
     /// drains.
     pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
-        self.backlog.drop_next(&mut self.slab, reason)
+        match self.passing.pop() {
+            Some((_, packet)) => {
+                self.backlog.drop_passing(reason, packet.len_bytes());
+                Some(packet)
+            }
+            None => self.backlog.drop_next(&mut self.slab, reason),
+        }
     }
 
     /// Takes a packet out to put it into another class, off the books here; packets of a flow keep their order.
     pub fn move_next(&mut self) -> Option<(usize, P)> {
-        self.backlog.move_next(&mut self.slab)
+        match self.passing.pop() {
+            Some((flow, packet)) => {
+                self.backlog.move_passing(packet.len_bytes());
+                Some((flow, packet))
+            }
+            None => self.backlog.move_next(&mut self.slab),
+        }
     }
 
     /// Changes the limits from now on; nothing that waits is touched. On an error nothing has changed.
@@ -177,9 +271,29 @@ impl<P: Packet> Class<P> {
         self.backlog.held()
     }
 
-    /// What waits in one flow's queue.
+    /// What waits in one flow's queue, or passes by the queues.
     pub fn held_of(&self, flow: usize) -> Count {
         self.backlog.held_of(flow)
+    }
+}
+
+impl<P> Passing<P> {
+    fn new(packets_max: usize) -> Passing<P> {
+        let (packets, flows) = (Vec::with_capacity(packets_max), Vec::with_capacity(packets_max));
+        Passing { packets, flows, packets_max }
+    }
+
+    #[inline(always)]
+    fn has_room(&self, packets: usize) -> bool {
+        self.packets.len() + packets <= self.packets_max
+    }
+
+    /// The first packet, with its flow.
+    fn pop(&mut self) -> Option<(usize, P)> {
+        if self.packets.is_empty() {
+            return None;
+        }
+        Some((self.flows.remove(0) as usize, self.packets.remove(0)))
     }
 }
 

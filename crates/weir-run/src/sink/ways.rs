@@ -8,7 +8,7 @@
 //! A queue is full at its limit, wherever its packets come from. What is on the way when that is seen comes on top, at most the
 //! limit again from each worker that hands to it, and so does what had entered before: a packet inside is not refused. A copy may
 //! be old: "full" then delays, "not full" lets so many past, and neither loses a packet. The wake-up of a worker that
-//! waits for credit is [`Shared`](crate::path::shared::Shared)'s.
+//! waits for credit is [`Shared`](super::shared::Shared)'s.
 //!
 //! Owner: each worker its [`Ways`]; [`Words`] are shared, and each worker writes its own line.
 //! Ordering: none needed; packets are ordered by their rings, and credit may be old.

@@ -37,10 +37,10 @@ use weir_ring::handoff::{Inbox, Source};
 use weir_ring::memory::FrameMemory;
 
 use super::hands::Hands;
+use super::shared::{Shared, Told, Want};
 use super::ways::Message;
 use crate::clock::now_ns;
 use crate::idle::{Idle, Rest};
-use crate::path::shared::{Shared, Told, Want};
 
 const REST_NS_MIN: u64 = 20_000;
 /// The longest a worker with a queue rests, in nanoseconds.

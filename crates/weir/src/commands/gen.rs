@@ -5,18 +5,18 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use serde_json::json;
 use smoltcp::wire::EthernetAddress;
-use weir_core::dispatch::protocol::Mode;
-use weir_core::drops::{Count, DropReason};
+use weir_core::drops::DropReason;
 use weir_core::steer::rss::WORKERS_MAX;
-use weir_path::traffic::flows::{Endpoints, SIZE_BYTES_MAX, SIZE_BYTES_MIN, Traffic};
+use weir_path::owners::Owners;
+use weir_path::plan::{Attachment, Plan};
+use weir_path::traffic::flows::{Endpoints, FLOWS_MAX, SIZE_BYTES_MAX, SIZE_BYTES_MIN, Traffic};
 use weir_path::traffic::generator::{GenSpec, Until};
 use weir_run::books::Books;
 use weir_run::generate::{Event, Generation, Sent};
-use weir_run::path::run::run as run_path;
-use weir_run::path::spec::{KindSpec, LinkSpec, NodeSpec, PathError, PathSpec};
-use weir_run::path::summary::Summary;
-use weir_run::path::testbed;
+use weir_run::memory::summary::Summary;
+use weir_run::memory::{MemoryEnd, MemoryPath, RunError};
 use weir_run::stats::PlaceStats;
+use weir_run::testbed;
 
 use crate::commands::traffic::{
     Ticker, dropped_json, dropped_text, faults, mpps, order, sequences_json, speed, vanished, with_interface,
@@ -25,6 +25,9 @@ use crate::{Failure, Outcome, human, output, text};
 
 /// Flows at most unless more are asked for.
 const FLOWS_DEFAULT_MAX: u64 = 2000;
+/// In memory: frames for each worker, and packets that wait for a sink before its generator is held.
+const FRAMES_PER_WORKER: u32 = 2048;
+const HELD_PACKETS_MAX: u64 = 256;
 
 /// Generate numbered UDP packets, as netmap's pkt-gen does: on an interface, or in memory, to sinks that check them.
 ///
@@ -77,12 +80,6 @@ pub struct GenArguments {
     /// In memory: what packets go through [default: link]
     #[arg(long, value_enum)]
     through: Option<Through>,
-    /// In memory: when what comes to a node is handled: direct, hybrid or deferred [default: direct]
-    #[arg(long, value_name = "MODE", value_parser = mode)]
-    dispatch: Option<Mode>,
-    /// In memory: slots of each ring between two workers, a power of two [default: as many as the frames need]
-    #[arg(long, value_name = "SLOTS", value_parser = text::at_least(1_usize), allow_hyphen_values = true)]
-    ring: Option<usize>,
     /// As one JSON object
     #[arg(long)]
     json: bool,
@@ -98,10 +95,6 @@ enum Through {
 
 fn mac(text: &str) -> Result<EthernetAddress, String> {
     text.parse().map_err(|()| "write six bytes, such as 02:00:00:00:00:01".into())
-}
-
-fn mode(text: &str) -> Result<Mode, String> {
-    Mode::from_name(text).ok_or_else(|| "there are direct, hybrid and deferred".into())
 }
 
 /// Reads `1mpps`, `100kpps`, `500pps` or a plain number.
@@ -145,12 +138,7 @@ impl GenArguments {
 /// Runs the command.
 pub fn run(arguments: &GenArguments) -> Outcome {
     let Some(interface) = &arguments.interface else { return in_memory(arguments) };
-    let in_memory = [
-        ("--workers", arguments.workers.is_some()),
-        ("--through", arguments.through.is_some()),
-        ("--dispatch", arguments.dispatch.is_some()),
-        ("--ring", arguments.ring.is_some()),
-    ];
+    let in_memory = [("--workers", arguments.workers.is_some()), ("--through", arguments.through.is_some())];
     if let Some((option, _)) = in_memory.iter().find(|(_, is_given)| *is_given) {
         return Err(Failure::usage(format!(
             "{option} is for traffic in memory; on an interface, here {interface}, one thread sends: leave one of them out"
@@ -162,22 +150,16 @@ pub fn run(arguments: &GenArguments) -> Outcome {
 fn in_memory(arguments: &GenArguments) -> Outcome {
     let workers = arguments.workers.unwrap_or(1);
     text::check_workers(workers, WORKERS_MAX)?;
+    arguments.traffic().check().map_err(Failure::usage)?;
     let mut ticker = Ticker::new(arguments.json)?;
     let spec = match arguments.through.unwrap_or(Through::Link) {
         Through::Link => links(arguments, workers),
         Through::Testbed => bed(arguments, workers)?,
     };
-    let summary = run_path(&spec, &mut |progress| {
-        let told = &progress.told;
-        ticker.tick(progress.elapsed_ns, Count { packets: told.delivered, bytes: told.delivered_bytes })
-    });
+    let summary = spec.run(&mut |elapsed_ns, delivered| ticker.tick(elapsed_ns, delivered));
     let summary = summary.map_err(|error| match error {
-        PathError::Died { .. } | PathError::Start { .. } | PathError::Memory(_) | PathError::Inbox(_) => {
-            Failure::from(error)
-        }
-        // Every generator has the same, so which of them was looked at first says nothing.
-        PathError::Traffic { error, .. } => Failure::usage(error),
-        wrong => Failure::usage(wrong),
+        RunError::Refused(why) => Failure::usage(why),
+        RunError::Failed(why) => Failure::from(why),
     })?;
     ticker.finish()?;
     output::print(summary_text(&summary, arguments.json))?;
@@ -187,55 +169,49 @@ fn in_memory(arguments: &GenArguments) -> Outcome {
 }
 
 /// Of each worker a generator, and a sink for the worker before it.
-fn links(arguments: &GenArguments, workers: usize) -> PathSpec {
+fn links(arguments: &GenArguments, workers: usize) -> MemoryPath {
     let traffic = arguments.traffic();
-    let mut spec = PathSpec {
+    let mut spec = MemoryPath {
+        plan: Plan::default(),
+        ends: Vec::new(),
+        owners: Owners::default(),
         workers,
-        dispatch: arguments.dispatch.unwrap_or(Mode::Direct),
-        frames: 2048 * workers.clamp(1, 64) as u32,
-        ring_slots: arguments.ring,
-        ..PathSpec::default()
+        frames: FRAMES_PER_WORKER * workers as u32,
+        held_packets_max: HELD_PACKETS_MAX,
     };
-    let share = (traffic.flows / workers.max(1) as u32).max(1);
+    let share = (traffic.flows / workers as u32).max(1);
     for worker in 0..workers {
         let first_flow = share * worker as u32;
         let flows = if worker + 1 == workers { traffic.flows.saturating_sub(first_flow) } else { share };
         let traffic = Traffic { flows, first_flow, ..traffic.clone() };
         let flows_end = first_flow.saturating_add(flows);
         let until = arguments.until();
-        let generator = KindSpec::Gen(GenSpec { traffic, packets_per_s: arguments.rate, until });
-        let place = spec.nodes.len();
-        spec.nodes.push(NodeSpec { name: format!("gen-{worker}"), worker, kind: generator });
-        spec.nodes.push(NodeSpec {
-            name: format!("sink-{worker}"),
-            worker: (worker + 1) % workers,
-            kind: KindSpec::Sink { flows: flows_end },
-        });
-        spec.links.push(LinkSpec { ends: [(place, 0), (place + 1, 0)] });
+        let place = spec.ends.len();
+        spec.ends.push(MemoryEnd::Generator(GenSpec { traffic, packets_per_s: arguments.rate, until }));
+        spec.ends.push(MemoryEnd::Sink { flows: flows_end });
+        spec.owners.ports.extend([worker, (worker + 1) % workers]);
+        spec.plan.ports.extend(["gen", "sink"].map(|name| testbed::port(&format!("{name}-{worker}"))));
+        spec.plan.links.push([Attachment::Port(place), Attachment::Port(place + 1)]);
     }
     spec
 }
 
-fn bed(arguments: &GenArguments, workers: usize) -> Result<PathSpec, Failure> {
+fn bed(arguments: &GenArguments, workers: usize) -> Result<MemoryPath, Failure> {
     if workers > 2 {
         return Err(Failure::usage(format!(
             "--workers {workers}: the bed has one epair to cross between workers, so give 1 or 2"
         )));
     }
-    let dispatch = arguments.dispatch.unwrap_or(Mode::Direct);
-    let mut spec = testbed::testbed(workers, dispatch, arguments.rate, arguments.until());
-    spec.ring_slots = arguments.ring;
-    for node in &mut spec.nodes {
-        if let KindSpec::Gen(generator) = &mut node.kind {
+    let mut spec = testbed::testbed(workers, arguments.rate, arguments.until());
+    let asked = arguments.flows.unwrap_or(testbed::FLOWS);
+    for end in &mut spec.ends {
+        match end {
             // The router knows the bed's addresses and no others.
-            generator.traffic.size_bytes = arguments.size;
-            generator.traffic.flows = arguments.flows.unwrap_or(testbed::FLOWS);
-        }
-    }
-    let flows = arguments.flows.unwrap_or(testbed::FLOWS);
-    for node in &mut spec.nodes {
-        if let KindSpec::Sink { flows: known } = &mut node.kind {
-            *known = flows.min(weir_path::traffic::flows::FLOWS_MAX);
+            MemoryEnd::Generator(generator) => {
+                generator.traffic.size_bytes = arguments.size;
+                generator.traffic.flows = asked;
+            }
+            MemoryEnd::Sink { flows } => *flows = asked.min(FLOWS_MAX),
         }
     }
     Ok(spec)
@@ -304,12 +280,12 @@ fn summary_text(summary: &Summary, as_json: bool) -> String {
     if as_json {
         let workers = summary.workers.iter().map(|worker| {
             json!({
-                "cpu_ns": worker.cpu_ns,
-                "passes": worker.passes,
+                "cpu_ns": worker.told.cpu_ns,
+                "passes": worker.told.passes,
                 "blocked": worker.blocked,
                 "blocked_ns": worker.blocked_ns,
-                "parks": worker.doorbell.blocks,
-                "kicks_sent": worker.outlets.kicks,
+                "parks": worker.told.parks,
+                "kicks_sent": worker.kicks_sent,
             })
         });
         let mut object = json!({

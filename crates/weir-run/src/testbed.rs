@@ -6,31 +6,35 @@
 //! ```
 //!
 //! 100-byte packets of 2,000 flows from 192.168.0.2 to 192.168.1.2 and up, by way of a router with two interfaces, whose
-//! neighbours are static; bridges have heard the stations on both their sides. With two workers the first epair leads from one
-//! to the other, as the published one led from the network card's thread to the epair's.
+//! neighbours are static. With two workers the first epair leads from one to the other, as the published one led from the network
+//! card's thread to the epair's.
 //!
 //! Source: seed `epair-transmit-path`, the set-up of the review's measurements.
 
 use std::net::IpAddr;
 
 use smoltcp::wire::EthernetAddress;
-use weir_core::dispatch::protocol::Mode;
 use weir_core::net::route::Interface;
 use weir_core::net::router::{RouterSettings, StaticNeighbour};
 
-use super::spec::{KindSpec, LinkSpec, NodeSpec, PathSpec};
+use weir_core::net::bridge::AGEING_NS;
+use weir_path::owners::Owners;
+use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_path::traffic::flows::Traffic;
 use weir_path::traffic::generator::{GenSpec, Until};
+
+use crate::memory::{MemoryEnd, MemoryPath};
 
 /// Flows of the bed.
 pub const FLOWS: u32 = 2000;
 /// Length of its packets.
 pub const SIZE_BYTES: u16 = 100;
-/// Frames of its memory, and packets that wait at an end before the generator is held. Between two workers the generator is woken
-/// once for what fits between a full queue and one that has room again ([`super::links`]): fewer than 500 times in a million
-/// packets.
+/// Frames of its memory, and packets that wait for the sink before the generator is held.
 const FRAMES: u32 = 8192;
-const QLIMIT: usize = FRAMES as usize / 2;
+const HELD_PACKETS_MAX: u64 = FRAMES as u64 / 2;
+
+/// The places of its stages in the plan, in the order of the way.
+pub const STAGES: [usize; 3] = [0, 1, 2];
 
 /// The generator's station.
 pub const GENERATOR: EthernetAddress = EthernetAddress([0x00, 0x07, 0x43, 0x57, 0xa0, 0x21]);
@@ -55,52 +59,63 @@ pub fn traffic() -> Traffic {
 }
 
 /// The bed on one worker or two.
-pub fn testbed(workers: usize, dispatch: Mode, packets_per_s: Option<u64>, until: Until) -> PathSpec {
+pub fn testbed(workers: usize, packets_per_s: Option<u64>, until: Until) -> MemoryPath {
+    use Attachment::{Port, Stage};
     let last = workers.saturating_sub(1).min(1);
-    let node = |name: &str, worker, kind| NodeSpec { name: name.into(), worker, kind };
-    let bridge = |stations: [EthernetAddress; 2]| KindSpec::Bridge {
-        stations_max: 1024,
-        stations: vec![(stations[0], 0), (stations[1], 1)],
-    };
-    let link = |from, to| LinkSpec { ends: [from, to] };
-    PathSpec {
-        nodes: vec![
-            node("gen", 0, KindSpec::Gen(GenSpec { traffic: traffic(), packets_per_s, until })),
-            node("bridge-a", 0, bridge([GENERATOR, JAIL_0])),
-            node("jail", last, KindSpec::Router(jail())),
-            node("bridge-b", last, bridge([JAIL_1, SINK])),
-            node("sink", last, KindSpec::Sink { flows: FLOWS }),
+    let stage = |name: &str, kind| StagePlan { name: name.into(), kind };
+    let bridge = || StageKind::Bridge { ports: 2, stations_max: 1024, ageing_ns: AGEING_NS };
+    let [bridge_a, jail_stage, bridge_b] = STAGES;
+    MemoryPath {
+        plan: Plan {
+            ports: ["gen", "sink"].map(port).into(),
+            stages: vec![
+                stage("bridge-a", bridge()),
+                stage("jail", StageKind::Router(Box::new(jail()))),
+                stage("bridge-b", bridge()),
+            ],
+            links: vec![
+                [Port(0), Stage(bridge_a, 0)],
+                [Stage(bridge_a, 1), Stage(jail_stage, 0)],
+                [Stage(jail_stage, 1), Stage(bridge_b, 0)],
+                [Stage(bridge_b, 1), Port(1)],
+            ],
+        },
+        ends: vec![
+            MemoryEnd::Generator(GenSpec { traffic: traffic(), packets_per_s, until }),
+            MemoryEnd::Sink { flows: FLOWS },
         ],
-        links: vec![link((0, 0), (1, 0)), link((1, 1), (2, 0)), link((2, 1), (3, 0)), link((3, 1), (4, 0))],
+        owners: Owners { ports: vec![0, last], stages: vec![0, last, last] },
         workers,
-        dispatch,
         frames: FRAMES,
-        qlimit: QLIMIT,
-        ..PathSpec::default()
+        held_packets_max: HELD_PACKETS_MAX,
     }
 }
 
 /// Two links that come out on one worker: the first saturated from the other worker, the second fed as fast as it goes by a
-/// generator on the worker itself. Where they end, and how many packets came out of each, is in links 0 and 1.
-pub fn two_links(until: Until) -> PathSpec {
-    let node = |name: &str, worker, kind| NodeSpec { name: name.into(), worker, kind };
+/// generator on the worker itself. Their sinks are ports 2 and 3.
+pub fn two_links(until: Until) -> MemoryPath {
     let half = |first_flow| {
         let traffic = Traffic { flows: FLOWS / 2, first_flow, ..traffic() };
-        KindSpec::Gen(GenSpec { traffic, packets_per_s: None, until })
+        MemoryEnd::Generator(GenSpec { traffic, packets_per_s: None, until })
     };
-    PathSpec {
-        nodes: vec![
-            node("gen-0", 0, half(0)),
-            node("gen-1", 1, half(FLOWS / 2)),
-            node("sink-0", 1, KindSpec::Sink { flows: FLOWS }),
-            node("sink-1", 1, KindSpec::Sink { flows: FLOWS }),
-        ],
-        links: [0, 1].map(|link| LinkSpec { ends: [(link, 0), (link + 2, 0)] }).into(),
+    let sink = || MemoryEnd::Sink { flows: FLOWS };
+    MemoryPath {
+        plan: Plan {
+            ports: ["gen-0", "gen-1", "sink-0", "sink-1"].map(port).into(),
+            stages: Vec::new(),
+            links: [0, 1].map(|link| [Attachment::Port(link), Attachment::Port(link + 2)]).into(),
+        },
+        ends: vec![half(0), half(FLOWS / 2), sink(), sink()],
+        owners: Owners { ports: vec![0, 1, 1, 1], stages: Vec::new() },
         workers: 2,
         frames: FRAMES,
-        qlimit: QLIMIT,
-        ..PathSpec::default()
+        held_packets_max: HELD_PACKETS_MAX,
     }
+}
+
+/// A port in memory.
+pub fn port(name: &str) -> PortPlan {
+    PortPlan { interface: name.into(), limits: None, classes: None, is_optional: false }
 }
 
 /// The router.

@@ -1,0 +1,387 @@
+//! A path whose ports are in memory, with a thread for each worker: what `weir gen` without an interface and the labs run.
+//!
+//! ```text
+//! generator --poll, if there is room--> [stages] --> egress queue --> sink: checked, counted, frame back
+//! ```
+//!
+//! The end: generators are done or told to stop; what is inside is delivered, for at most [`DRAIN_NS_MAX`]; then the books of all workers are
+//! added up ([`summary`]). A worker that dies takes the path with it: the others are told to end, and the caller learns which
+//! one died, and of what.
+//!
+//! Owner: each thread owns its worker; the thread that calls looks at what they tell. Ordering: `G0` (`generating`) `<-> G1`: whoever sees
+//! that no worker generates any more sees all that was handed over by those that did.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, Scope};
+use std::time::Duration;
+
+use weir_core::drops::Count;
+use weir_path::assembly::{Others, Shares};
+use weir_path::frames::Frames;
+use weir_path::landings;
+use weir_path::owners::{Owners, Portion};
+use weir_path::plan::Plan;
+use weir_path::port::{POLL_PACKETS_MAX, ReceiveQueues};
+use weir_path::traffic::generator::GenSpec;
+use weir_path::traffic::port::MemoryPort;
+use weir_path::traffic::sequence::Sequences;
+use weir_path::worker::{Pass, Worker};
+use weir_port::sys;
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+
+use crate::clock::{now_ns, thread_cpu_ns};
+use crate::drive::{Driven, Look, drive};
+use crate::idle::wake_cost_ns;
+use crate::seed::random_seed;
+
+pub mod summary;
+#[cfg(test)]
+mod tests;
+
+use summary::{Summary, WorkerTold, summarise};
+
+/// How long what is inside at the end may take to come out, in nanoseconds: longer than a router waits for a neighbour.
+pub const DRAIN_NS_MAX: u64 = 5_000_000_000;
+/// An Ethernet frame, and a cache line so that frames do not all begin in the same lines of a cache.
+const FRAME_BYTES: u32 = 2112;
+/// How often the caller is told how it goes.
+const TELL_NS: u64 = 1_000_000;
+/// How often a worker that generates nothing looks whether the others do.
+const LOOK_NS: u64 = 10_000_000;
+
+/// A path in memory, as it is to be.
+#[derive(Clone, Debug)]
+pub struct MemoryPath {
+    /// Its ports, stages and links.
+    pub plan: Plan,
+    /// What is at each port of the plan.
+    pub ends: Vec<MemoryEnd>,
+    /// Who owns what.
+    pub owners: Owners,
+    /// How many workers, each on a core of its own.
+    pub workers: usize,
+    /// Frames of packet memory.
+    pub frames: u32,
+    /// Packets that wait for one port before those that send there are held.
+    pub held_packets_max: u64,
+}
+
+/// What is at a port in memory.
+#[derive(Clone, Debug)]
+pub enum MemoryEnd {
+    /// A generator.
+    Generator(GenSpec),
+    /// A sink for flows numbered below `flows`.
+    Sink {
+        /// How many.
+        flows: u32,
+    },
+}
+
+/// Why a path in memory did not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunError {
+    /// There can be no such path.
+    Refused(String),
+    /// The kernel does not give what it needs, or a worker died.
+    Failed(String),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (RunError::Refused(why) | RunError::Failed(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl std::error::Error for RunError {}
+
+/// How it goes: the time since the start, and what was delivered; false stops the generators.
+pub type Observe<'a> = &'a mut dyn FnMut(u64, Count) -> bool;
+
+impl MemoryPath {
+    /// Its workers, to be driven.
+    ///
+    /// # Errors
+    /// If there can be no such path, or the kernel does not give what it needs.
+    pub fn workers(&self, now_ns: u64) -> Result<Vec<Worker<MemoryPort>>, RunError> {
+        let refused = |why: &dyn fmt::Display| RunError::Refused(why.to_string());
+        let failed = |why: &dyn fmt::Display| RunError::Failed(why.to_string());
+        let memory = FrameMemory::new(self.frames, FRAME_BYTES).map_err(|error| failed(&error))?;
+        let mut ports = Vec::new();
+        for end in &self.ends {
+            ports.push(match end {
+                MemoryEnd::Generator(spec) => {
+                    MemoryPort::generator(spec, 1).map_err(|error| refused(&error))?
+                }
+                MemoryEnd::Sink { flows } => MemoryPort::sink(Sequences::new(*flows)),
+            });
+        }
+        let queues: Vec<_> = ports.iter().map(ReceiveQueues::queues).collect();
+        let is_apart =
+            self.plan.links.iter().any(|&[one, other]| self.owners.of(one) != self.owners.of(other));
+        let others: Vec<Others> = if is_apart {
+            let joints = landings::join(self.workers, &queues, self.frames as usize);
+            let joints = joints.map_err(|error| failed(&error))?.into_iter();
+            joints.map(|joint| Others::Topology(Box::new(joint))).collect()
+        } else {
+            (0..self.workers).map(|_| Others::Nobody).collect()
+        };
+        let mut owned: Vec<Vec<(usize, MemoryPort)>> = (0..self.workers).map(|_| Vec::new()).collect();
+        for (index, port) in ports.into_iter().enumerate() {
+            owned[self.owners.ports[index]].push((index, port));
+        }
+        let shares = Shares {
+            held_packets_max: self.held_packets_max,
+            poll_budget_max: POLL_PACKETS_MAX,
+            queues_gone: 0,
+            seed: random_seed(),
+        };
+        let frames = Pool::for_workers(memory, self.workers).into_iter().map(Frames::new);
+        let mut workers = Vec::new();
+        for (worker, ((ports, others), frames)) in owned.into_iter().zip(others).zip(frames).enumerate() {
+            let portion = Portion { plan: &self.plan, owners: &self.owners, worker };
+            let worker = Worker::new(portion, ports, frames, others, shares, now_ns);
+            workers.push(worker.map_err(|error| refused(&error))?);
+        }
+        // Each knows the others' credit only now.
+        workers.iter_mut().for_each(Worker::tune);
+        Ok(workers)
+    }
+
+    /// Runs it to its end. `observe` is shown how it goes every millisecond or so.
+    ///
+    /// # Errors
+    /// If there can be no such path, the kernel does not give what it needs, or a worker dies.
+    pub fn run(&self, observe: Observe) -> Result<Summary, RunError> {
+        let cores = sys::allowed_cores();
+        if self.workers == 0 || self.workers > cores.len() {
+            return Err(RunError::Refused(format!(
+                "{} workers, but this process may use {} cores, and each worker wants one of its own: give 1 to {1}",
+                self.workers,
+                cores.len()
+            )));
+        }
+        let failed = |error: io::Error| RunError::Failed(format!("a worker cannot start: {error}"));
+        let wake_cost_ns = wake_cost_ns().map_err(failed)?;
+        let workers = self.workers(now_ns())?;
+        let told: Arc<Told> = Arc::new(Told::new(self.workers));
+        let (sender, ended) = channel();
+        let (done, start_ns) = thread::scope(|scope| {
+            for (number, path) in workers.into_iter().enumerate() {
+                let running = Running::new(number, path, Arc::clone(&told));
+                if let Err(error) = start(scope, running, cores[number], wake_cost_ns, sender.clone()) {
+                    told.end.store(true, Ordering::Relaxed);
+                    return (Err(failed(error)), 0);
+                }
+            }
+            let start_ns = now_ns();
+            let watched = watch(&told, &ended, self.workers, start_ns, observe);
+            told.end.store(true, Ordering::Relaxed);
+            (watched, start_ns)
+        });
+        let mut done = done?;
+        done.sort_by_key(|(number, ..)| *number);
+        Ok(summarise(self, done.iter().map(|(_, path, told)| (path, *told)), start_ns))
+    }
+}
+
+/// A worker's thread that has ended.
+type Ended = (usize, Result<(Worker<MemoryPort>, WorkerTold), String>);
+/// A worker that has ended well, by its number.
+type Done = (usize, Worker<MemoryPort>, WorkerTold);
+
+/// What the threads tell each other.
+struct Told {
+    /// Packets delivered by each worker, and their bytes.
+    delivered: Box<[[AtomicU64; 2]]>,
+    /// Workers that may still generate.
+    generating: AtomicUsize,
+    stop: AtomicBool,
+    end: AtomicBool,
+}
+
+impl Told {
+    fn new(workers: usize) -> Told {
+        Told {
+            delivered: (0..workers).map(|_| Default::default()).collect(),
+            generating: AtomicUsize::new(workers),
+            stop: AtomicBool::default(),
+            end: AtomicBool::default(),
+        }
+    }
+
+    fn delivered(&self) -> Count {
+        let sum = |of: usize| self.delivered.iter().map(|counts| counts[of].load(Ordering::Relaxed)).sum();
+        Count { packets: sum(0), bytes: sum(1) }
+    }
+}
+
+/// Looks on until all have ended.
+fn watch(
+    told: &Told,
+    ended: &Receiver<Ended>,
+    workers: usize,
+    start_ns: u64,
+    observe: Observe,
+) -> Result<Vec<Done>, RunError> {
+    let mut done: Vec<Done> = Vec::new();
+    while done.len() < workers {
+        match ended.recv_timeout(Duration::from_nanos(TELL_NS)) {
+            Ok((number, Ok((path, counts)))) => done.push((number, path, counts)),
+            Ok((number, Err(why))) => return Err(RunError::Failed(format!("worker {number} died: {why}"))),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the caller has a sender"),
+        }
+        if !observe(now_ns() - start_ns, told.delivered()) {
+            told.stop.store(true, Ordering::Relaxed);
+        }
+    }
+    Ok(done)
+}
+
+fn start<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    running: Running,
+    core: usize,
+    wake_cost_ns: u64,
+    ended: Sender<Ended>,
+) -> io::Result<()> {
+    let number = running.number;
+    thread::Builder::new().name(format!("weir-{number}")).spawn_scoped(scope, move || {
+        let result = catch_unwind(AssertUnwindSafe(|| running.work(core, wake_cost_ns)));
+        let result = result.unwrap_or_else(|panic| Err(reason(panic.as_ref())));
+        // The receiver waits for every worker, unless one has died.
+        let _ = ended.send((number, result));
+    })?;
+    Ok(())
+}
+
+fn reason(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
+}
+
+/// A worker and its thread's memory.
+struct Running {
+    number: usize,
+    path: Worker<MemoryPort>,
+    told: Arc<Told>,
+    /// Its ports with generators.
+    generators: Vec<usize>,
+    counts: WorkerTold,
+    delivered: Count,
+    is_done: bool,
+    tell_ns: u64,
+    draining_since: Option<u64>,
+}
+
+impl Running {
+    fn new(number: usize, path: Worker<MemoryPort>, told: Arc<Told>) -> Running {
+        let generators = path.ends().iter().filter(|end| !end.port.is_done()).map(|end| end.index).collect();
+        Running {
+            number,
+            path,
+            told,
+            generators,
+            counts: WorkerTold::default(),
+            delivered: Count::default(),
+            is_done: false,
+            tell_ns: 0,
+            draining_since: None,
+        }
+    }
+
+    /// The thread.
+    fn work(mut self, core: usize, wake_cost_ns: u64) -> Result<(Worker<MemoryPort>, WorkerTold), String> {
+        sys::pin_thread(core).map_err(|error| format!("it cannot stay on its core: {error}"))?;
+        sys::set_timer_slack_ns(1);
+        let start_cpu_ns = thread_cpu_ns();
+        drive(&mut self, wake_cost_ns).map_err(|error| error.to_string())?;
+        self.counts.cpu_ns = thread_cpu_ns() - start_cpu_ns;
+        Ok((self.path, self.counts))
+    }
+
+    /// Learns what time it is for the generators; when the next packet is due.
+    fn look_at_generators(&mut self, now_ns: u64) -> Option<u64> {
+        let is_stopped = self.told.stop.load(Ordering::Relaxed);
+        let (mut next_ns, mut is_done) = (None, true);
+        for &index in &self.generators {
+            let port = &mut self.path.end_mut(index).0.port;
+            if is_stopped {
+                port.stop();
+            }
+            next_ns = [next_ns, port.look(now_ns)].into_iter().flatten().min();
+            is_done &= port.is_done();
+        }
+        if is_done && !self.is_done {
+            self.is_done = true;
+            // G0, to G1.
+            self.told.generating.fetch_sub(1, Ordering::AcqRel);
+        }
+        next_ns
+    }
+
+    /// Notes what has been delivered, and tells it now and then.
+    fn note_delivered(&mut self, now_ns: u64) {
+        let mut delivered = Count::default();
+        self.path.ends().iter().for_each(|end| delivered.merge(end.exit.account().delivered));
+        if delivered != self.delivered {
+            self.delivered = delivered;
+            self.counts.last_ended_ns = now_ns;
+        }
+        if now_ns >= self.tell_ns {
+            self.tell_ns = now_ns + TELL_NS;
+            let told = &self.told.delivered[self.number];
+            told[0].store(delivered.packets, Ordering::Relaxed);
+            told[1].store(delivered.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Driven for Running {
+    fn look(&mut self, now_ns: u64) -> io::Result<Look> {
+        let next_ns = self.look_at_generators(now_ns);
+        self.note_delivered(now_ns);
+        if self.told.end.load(Ordering::Relaxed) {
+            return Ok(Look::Over);
+        }
+        if !self.is_done {
+            return Ok(Look::On(next_ns));
+        }
+        // G1, from G0.
+        if self.told.generating.load(Ordering::Acquire) == 0 {
+            let waited_ns = now_ns - *self.draining_since.get_or_insert(now_ns);
+            if waited_ns > 0 && self.path.is_drained() || waited_ns > DRAIN_NS_MAX {
+                return Ok(Look::Over);
+            }
+        }
+        Ok(Look::On(Some(now_ns + LOOK_NS)))
+    }
+
+    fn pass(&mut self, now_ns: u64) -> io::Result<Pass> {
+        self.counts.passes += 1;
+        match self.draining_since {
+            None => self.path.pass(now_ns),
+            Some(_) => self.path.drain(now_ns),
+        }
+    }
+
+    fn park(&mut self, until_ns: Option<u64>) -> io::Result<()> {
+        let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
+        // What is below 0 is not waited for: poll(2).
+        let slept = self.path.park(|kicked| {
+            let kicked = kicked.map_or(-1, |kicked| std::os::fd::AsRawFd::as_raw_fd(&kicked));
+            sys::poll_readable(&mut [sys::poll_in(kicked)], timeout_ns).map(drop)
+        })?;
+        self.counts.parks += u64::from(slept);
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! What became of a path in memory: the books of all workers together, what sinks saw, and the proof that nothing is missing.
+
+use weir_core::account::Account;
+use weir_core::drops::Count;
+use weir_core::net::router::RouterCounts;
+use weir_path::departures::Departures;
+use weir_path::landings::Landings;
+use weir_path::port::TransmitRing;
+use weir_path::traffic::port::MemoryPort;
+use weir_path::traffic::sequence::SequenceCounts;
+use weir_path::worker::Worker;
+use weir_ring::doorbell::DoorbellCounts;
+use weir_ring::pool::Census;
+
+use super::MemoryPath;
+
+/// What the thread of a worker counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WorkerTold {
+    /// Passes.
+    pub passes: u64,
+    /// Times it slept.
+    pub parks: u64,
+    /// Processor time of its thread.
+    pub cpu_ns: u64,
+    /// When a packet last ended here.
+    pub last_ended_ns: u64,
+}
+
+/// One worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WorkerRow {
+    /// What its thread counts.
+    pub told: WorkerTold,
+    /// How others wake it.
+    pub doorbell: DoorbellCounts,
+    /// How often it woke others.
+    pub kicks_sent: u64,
+    /// Times that its queues began to hold senders.
+    pub blocked: u64,
+    /// For how long its queues held senders; of each the longest.
+    pub blocked_ns: u64,
+}
+
+/// A whole path.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The workers.
+    pub workers: Vec<WorkerRow>,
+    /// The books: what generators and stages made, and what became of it.
+    pub account: Account,
+    /// What was inside at the end, between workers too.
+    pub held: Count,
+    /// Where the frames were.
+    pub census: Census,
+    /// For each sink its port in the plan and what it saw.
+    pub sinks: Vec<(usize, SequenceCounts)>,
+    /// For each stage of the plan its books.
+    pub stages: Vec<Account>,
+    /// For each router its stage in the plan and what it did besides forwarding.
+    pub routers: Vec<(usize, RouterCounts)>,
+    /// For each port of the plan what left by it.
+    pub delivered: Vec<Count>,
+    /// From the start to the last packet that ended.
+    pub elapsed_ns: u64,
+}
+
+impl Summary {
+    /// Whether every packet and every frame is accounted for (invariant 1).
+    pub fn balances(&self) -> bool {
+        self.account.balances(self.held) && self.census.balances() && self.census.out == self.held.packets
+    }
+
+    /// What all sinks saw, together.
+    pub fn sequences(&self) -> SequenceCounts {
+        self.sinks.iter().fold(SequenceCounts::default(), |mut sum, (_, counts)| {
+            sum.merge(counts);
+            sum
+        })
+    }
+
+    /// Packets that were accepted and have neither arrived nor been dropped for a reason nor are inside: 0, or it is a fault.
+    pub fn lost(&self) -> u64 {
+        let inside = self.account.dropped.total().packets + self.held.packets;
+        self.account.accepted.packets.saturating_sub(self.account.delivered.packets + inside)
+    }
+
+    /// Packets delivered for each second of processor time of the busiest worker, spinning included: what others take of the
+    /// machine is not in it.
+    pub fn packets_per_cpu_s(&self) -> f64 {
+        let busiest_ns = self.workers.iter().map(|worker| worker.told.cpu_ns).max().unwrap_or(0);
+        self.account.delivered.packets as f64 * 1e9 / busiest_ns.max(1) as f64
+    }
+
+    /// Packets delivered a second.
+    pub fn packets_per_s(&self) -> f64 {
+        self.account.delivered.packets as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+}
+
+/// Adds up what workers came to, in the order of their numbers, that began at `start_ns`.
+pub fn summarise<'a>(
+    spec: &MemoryPath,
+    workers: impl Iterator<Item = (&'a Worker<MemoryPort>, WorkerTold)>,
+    start_ns: u64,
+) -> Summary {
+    let mut summary = Summary {
+        workers: Vec::new(),
+        account: Account::default(),
+        held: Count::default(),
+        census: Census::default(),
+        sinks: Vec::new(),
+        stages: vec![Account::default(); spec.plan.stages.len()],
+        routers: Vec::new(),
+        delivered: vec![Count::default(); spec.plan.ports.len()],
+        elapsed_ns: 0,
+    };
+    let (mut handed, mut taken) = (Count::default(), Count::default());
+    for (number, (path, told)) in workers.enumerate() {
+        summary.elapsed_ns = summary.elapsed_ns.max(told.last_ended_ns.saturating_sub(start_ns));
+        let stages = spec.owners.stages.iter().enumerate().filter(|(_, owner)| **owner == number);
+        summary.census = path.frames().pool.census();
+        path.between().over.iter().flat_map(Departures::handed).for_each(|to| handed.merge(*to));
+        path.landings().iter().for_each(|landings| taken.merge(landings.taken()));
+        summary.add_worker(path, told, stages.map(|(stage, _)| stage));
+    }
+    // What was handed over and has not been taken.
+    let [packets, bytes] = [handed.packets - taken.packets, handed.bytes - taken.bytes];
+    summary.held.merge(Count { packets, bytes });
+    summary.sinks.sort_by_key(|(port, _)| *port);
+    summary
+}
+
+impl Summary {
+    fn add_worker(
+        &mut self,
+        path: &Worker<MemoryPort>,
+        told: WorkerTold,
+        stages: impl Iterator<Item = usize>,
+    ) {
+        let mut row = WorkerRow { told, ..WorkerRow::default() };
+        for end in path.ends() {
+            self.account.accepted.merge(end.port.made());
+            self.account.delivered.merge(end.exit.account().delivered);
+            self.account.dropped.merge(&end.exit.account().dropped);
+            self.held.merge(end.port.in_flight());
+            self.delivered[end.index].merge(end.exit.account().delivered);
+            self.sinks.extend(end.port.sequences().map(|sequences| (end.index, *sequences.counts())));
+        }
+        let between = path.between();
+        for queue in between.egress.queues() {
+            self.account.dropped.merge(&queue.shaping.account().dropped);
+            self.held.merge(queue.shaping.held());
+            row.blocked += queue.counts().blocked;
+            row.blocked_ns = row.blocked_ns.max(queue.shaping.blocked_ns(told.last_ended_ns));
+        }
+        for (number, stage) in stages.zip(between.stages()) {
+            let [made, consumed] = stage.own();
+            self.account.accepted.merge(made);
+            self.account.delivered.merge(consumed);
+            self.account.dropped.merge(&stage.account().dropped);
+            self.held.merge(stage.held());
+            self.stages[number] = stage.account().clone();
+            self.routers.extend(stage.router().map(|router| (number, router.counts())));
+        }
+        row.doorbell = path.landings().map(Landings::doorbell).unwrap_or_default();
+        row.kicks_sent = between.over.as_ref().map_or(0, Departures::kicks);
+        self.workers.push(row);
+    }
+}
