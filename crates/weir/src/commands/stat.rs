@@ -160,7 +160,8 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     for fault in &faults {
         output::say(format_args!("weir: {fault}"));
     }
-    if !arguments.json && proven != Books::default() {
+    // Of a wire that has carried nothing yet too, unless it is one of those with faults.
+    if !arguments.json && !snapshot.is_empty() && (faults.is_empty() || proven != Books::default()) {
         writeln!(out, "{}", proof(&proven))?;
     }
     if !arguments.json && faults.is_empty() {
