@@ -283,13 +283,19 @@ pub fn overflowed_datagrams(namespace: &Namespace) -> Result<u64> {
 }
 
 /// Datagrams that the kernel of a namespace never took from those who sent them, since the namespace was made: their `send` failed, as
-/// that of a client does whose time ends while it is held. What a queue drops is counted by the socket too, and not one of these.
+/// that of a client does whose time ends while it is held. What a queue drops is discarded too, by a `send` that succeeds, and not one of
+/// these; what the queues of interfaces that are gone dropped is not known.
 pub fn refused_datagrams(namespace: &Namespace) -> Result<u64> {
     let (snmp, snmp6) = (net_file(namespace, "snmp")?, net_file(namespace, "snmp6")?);
     let discarded = snmp_value(&snmp, "Ip:", "OutDiscards").context("no OutDiscards in /proc/net/snmp")?;
-    let dropped = snmp_value(&snmp, "Udp:", "SndbufErrors").context("no SndbufErrors in /proc/net/snmp")?;
-    let of_v6 = |name| snmp6_value(&snmp6, name).unwrap_or(0);
-    Ok(discarded.saturating_sub(dropped) + of_v6("Ip6OutDiscards").saturating_sub(of_v6("Udp6SndbufErrors")))
+    let discarded = discarded + snmp6_value(&snmp6, "Ip6OutDiscards").unwrap_or(0);
+    Ok(discarded.saturating_sub(dropped_by_queues(&namespace.tc("-s qdisc show")?)))
+}
+
+/// Sums ` Sent 1 bytes 1 pkt (dropped 1, overlimits 0 requeues 0)`.
+fn dropped_by_queues(text: &str) -> u64 {
+    let counts = text.split("(dropped ").skip(1);
+    counts.filter_map(|rest| rest.split(',').next()?.parse::<u64>().ok()).sum()
 }
 
 fn net_file(namespace: &Namespace, name: &str) -> Result<String> {
@@ -335,6 +341,13 @@ mod tests {
         let text = "19700101000000,10.0.0.1,34064,10.0.0.2,5064,1,0.0-4.0,1209810,2400062,1.410,28965,29788,97.237,0\n\
                     [  3] WARNING: ack of last datagram failed.\n";
         assert_eq!(parse_csv(text).unwrap().lost, 28_965);
+    }
+
+    #[test]
+    fn drops_of_all_queues_are_summed() {
+        let text = "qdisc mq 0: dev a root\n Sent 9 bytes 1 pkt (dropped 2, overlimits 0 requeues 0)\n backlog 0b 0p requeues 0\n\
+                    qdisc fq 1: dev b root\n Sent 9 bytes 1 pkt (dropped 40, overlimits 7 requeues 0)\n";
+        assert_eq!(dropped_by_queues(text), 42);
     }
 
     #[test]
