@@ -1,7 +1,9 @@
 //! What a limit in place costs: four TCP streams behind 1 Gbit/s, with the kernel's TBF and with `weir limit`, as it ships, on one pair;
-//! and one stream through the kernel's bridge with a limit far away, 20 Gbit/s, beside the bridge alone.
+//! and one stream through the kernel's bridge with a limit far away, 20 Gbit/s, beside the bridge alone. TBF is run as it is, and with the
+//! receive steering of the far end that a limit in place sets: without that a shaper's packets may overtake each other there, and the
+//! price of order is no price of the limit.
 //!
-//! The two of each take turns, ABBA, so that a drift of the machine hits both alike; the ratio is of medians, with its spread over the pairs.
+//! Those of each take turns, forth and back, so that a drift of the machine hits all alike; the ratio is of medians, with its spread.
 //! Processor time is the whole machine's: on one that is shared, the spread says what it is worth. Needs root.
 //!
 //! `cargo bench -p weir-lab --bench limit -- far` runs the second alone, `-- near` the first.
@@ -29,6 +31,7 @@ const TOOL_LIMIT: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
     Tbf,
+    SteeredTbf,
     Limit,
     FarLimit,
     None,
@@ -37,7 +40,7 @@ enum System {
 impl System {
     fn streams(self) -> &'static str {
         match self {
-            System::Tbf | System::Limit => "4",
+            System::Tbf | System::SteeredTbf | System::Limit => "4",
             System::FarLimit | System::None => "1",
         }
     }
@@ -75,22 +78,18 @@ fn main() -> Result<ExitCode> {
 
 /// What holding a rate costs, beside the kernel's TBF.
 fn near(weir: &Path, floors: &mut Floors) -> Result<()> {
-    let pairs = turns([System::Tbf, System::Limit], weir)?;
-    let of = |figure: fn(&Figures) -> f64| pairs.iter().map(move |[tbf, limit]| figure(limit) / figure(tbf));
-    for (index, name) in ["tbf", "weir limit"].iter().enumerate() {
-        println!(
-            "{name:>10}  busy {:.2} s in {SECONDS} s  {:.0} Mbit/s",
-            median(pairs.iter().map(|pair| pair[index].busy_s)),
-            median(pairs.iter().map(|pair| pair[index].bits_per_s)) / 1e6
-        );
-        let bits_per_s = median(pairs.iter().map(|pair| pair[index].bits_per_s));
+    let rounds = turns([System::Tbf, System::SteeredTbf, System::Limit], weir)?;
+    for (index, name) in ["tbf", "tbf, steered", "weir limit"].iter().enumerate() {
+        let bits_per_s = median(rounds.iter().map(|round| round[index].bits_per_s));
+        let busy_s = median(rounds.iter().map(|round| round[index].busy_s));
+        println!("{name:>12}  busy {busy_s:.2} s in {SECONDS} s  {:.0} Mbit/s", bits_per_s / 1e6);
         ensure!(bits_per_s > 0.9 * RATE_BITS_PER_S, "{name} misses the rate");
     }
-    floors.at_most(
-        &format!("weir limit / tbf, processor time{}", spread(of(|figures| figures.busy_s))),
-        median(of(|figures| figures.busy_s)),
-        1.1,
-    );
+    for (peer, name) in ["tbf", "tbf, steered"].iter().enumerate() {
+        let ratios = || rounds.iter().map(|round| round[2].busy_s / round[peer].busy_s);
+        let what = format!("weir limit / {name}, processor time{}", spread(ratios()));
+        floors.at_most(&what, median(ratios()), 1.1);
+    }
     Ok(())
 }
 
@@ -107,19 +106,19 @@ fn far(weir: &Path, floors: &mut Floors) -> Result<()> {
     Ok(())
 }
 
-/// So many pairs of the two, one after the other, ABBA.
-fn turns(systems: [System; 2], weir: &Path) -> Result<Vec<[Figures; 2]>> {
-    let mut pairs = Vec::new();
+/// So many rounds of the systems, one after the other, forth and back.
+fn turns<const N: usize>(systems: [System; N], weir: &Path) -> Result<Vec<[Figures; N]>> {
+    let mut rounds = Vec::new();
     for round in 0..ROUNDS {
-        let mut pair = [None; 2];
-        for index in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+        let mut figures = [Figures { busy_s: 0.0, bits_per_s: 0.0 }; N];
+        for step in 0..N {
+            let index = if round % 2 == 0 { step } else { N - 1 - step };
             let system = systems[index];
-            pair[index] = Some(turn(system, weir).with_context(|| format!("{system:?}"))?);
+            figures[index] = turn(system, weir).with_context(|| format!("{system:?}"))?;
         }
-        let [Some(one), Some(other)] = pair else { unreachable!("both had their turn") };
-        pairs.push([one, other]);
+        rounds.push(figures);
     }
-    Ok(pairs)
+    Ok(rounds)
 }
 
 fn spread(ratios: impl Iterator<Item = f64>) -> String {
@@ -155,8 +154,13 @@ fn turn(system: System, weir: &Path) -> Result<Figures> {
         bed::address(1, a, between)?;
     }
     match system {
-        System::Tbf => {
-            drop(left.tc(&format!("qdisc add dev veth0 root tbf rate {RATE} burst 250kb limit 4mb"))?)
+        System::Tbf | System::SteeredTbf => {
+            left.tc(&format!("qdisc add dev veth0 root tbf rate {RATE} burst 250kb limit 4mb"))?;
+            if system == System::SteeredTbf {
+                // Every processor, as `weir limit` sets it.
+                let every = "printf %x $(((1 << $(nproc)) - 1)) > /sys/class/net/veth1/queues/rx-0/rps_cpus";
+                run(between.namespace.command("sh").args(["-c", every]), TOOL_LIMIT)?.success()?;
+            }
         }
         System::Limit | System::FarLimit => {
             let rate = if system == System::Limit { RATE } else { FAR_RATE };
