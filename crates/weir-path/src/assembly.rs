@@ -125,6 +125,11 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
                 frames.memory().frames() as usize
             };
             let planned = &plan.ports[out];
+            let of_stage = match plan.far_end(Attachment::Port(out)) {
+                Some(Attachment::Stage(stage, port)) => plan.stages[stage].kind.held_packets_max(port),
+                _ => None,
+            };
+            let held_packets_max = of_stage.unwrap_or(held_packets_max);
             egress
                 .add(out, planned.limits, held_packets_max, packets_max, QUANTUM_BYTES, now_ns)
                 .map_err(|error| PlanError::Limits(planned.interface.clone(), error))?;

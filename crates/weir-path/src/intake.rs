@@ -164,10 +164,12 @@ impl Intake {
             }
         }
         self.order.begin_pass(now_ns);
+        // What is inside has no queue of its own where it goes, and waits for the place whatever waits there.
+        let mixes = self.way.mixes() && !port.is_inner();
         let mut moved = 0;
-        while has_frames(&between.frames) {
+        while port.is_inner() || has_frames(&between.frames) {
             let (gates, egress, number) = (&self.gates, &between.egress, self.port);
-            let (mixes, crosses, over) = (self.way.mixes(), &self.crosses, &between.over);
+            let (crosses, over) = (&self.crosses, &between.over);
             let quiet = self.order.next_quiet(|queue| {
                 admits(crosses, over, queue)
                     && gates[queue].places().iter().all(|&place| {
@@ -175,7 +177,7 @@ impl Intake {
                         egress.has_room(place) || egress.has_door(place, number, queue) || has_none()
                     })
             });
-            let Some(queue) = quiet.or_else(|| self.next_active(egress, over)) else { break };
+            let Some(queue) = quiet.or_else(|| self.next_active(mixes, egress, over)) else { break };
             moved += self.poll(queue, port, between, now_ns);
         }
         self.kept_out = self.count_kept_out(between.over.as_ref());
@@ -185,8 +187,13 @@ impl Intake {
 
     /// The queue whose turn it is of those that wait for places with room. Whether there is one is asked first: many queues may wait for
     /// one place.
-    fn next_active(&mut self, egress: &EgressQueues, over: &Option<Departures>) -> Option<usize> {
-        let (gates, number, mixes) = (&self.gates, self.port, self.way.mixes());
+    fn next_active(
+        &mut self,
+        mixes: bool,
+        egress: &EgressQueues,
+        over: &Option<Departures>,
+    ) -> Option<usize> {
+        let (gates, number) = (&self.gates, self.port);
         let crosses = &self.crosses;
         let has_room = |group: usize| egress.has_room(egress.places().place_or_none(group));
         if !mixes && !self.order.groups_with_work().any(has_room) {
@@ -252,7 +259,7 @@ impl Intake {
             self.backlogged[queue] = is_full;
             port.set_backlog(queue, is_full);
         }
-        self.move_on(queue, between, now_ns);
+        self.move_on(queue, port.is_inner(), between, now_ns);
         count
     }
 
@@ -260,17 +267,17 @@ impl Intake {
     pub fn collect(&mut self, port: &mut impl ReceiveQueues, between: &mut Between, now_ns: u64) {
         for queue in 0..port.queues() {
             port.collect(queue, &mut between.frames, &mut self.received);
-            self.move_on(queue, between, now_ns);
+            self.move_on(queue, port.is_inner(), between, now_ns);
         }
     }
 
-    fn move_on(&mut self, queue: usize, between: &mut Between, now_ns: u64) {
+    fn move_on(&mut self, queue: usize, is_inner: bool, between: &mut Between, now_ns: u64) {
         if self.received.is_empty() {
             return;
         }
-        for packet in &mut self.received {
-            packet.meta =
-                Meta { arrival_ns: now_ns, port: self.port, queue: queue as u16, ..Meta::default() };
+        if !is_inner {
+            let meta = Meta { arrival_ns: now_ns, port: self.port, queue: queue as u16, ..Meta::default() };
+            self.received.iter_mut().for_each(|packet| packet.meta = meta);
         }
         let gate = &mut self.gates[queue];
         gate.begin();

@@ -120,7 +120,7 @@ impl Plan {
             hops.push([from, to]);
             if let Attachment::Stage(stage, entry) = to {
                 let kind = &self.stages[stage].kind;
-                next.extend(kind.exits(entry).map(|out| Attachment::Stage(stage, out)));
+                next.extend(kind.exits(entry).into_iter().map(|out| Attachment::Stage(stage, out)));
             }
         }
         hops
@@ -145,13 +145,20 @@ impl StageKind {
         }
     }
 
+    /// The most packets that wait to leave by a port of the path that is joined to this one, if that is said here.
+    pub(crate) fn held_packets_max(&self, port: u16) -> Option<u64> {
+        match self {
+            StageKind::Bridge { .. } | StageKind::Router(_) => None,
+            StageKind::Dispatch(plan) => plan.held_packets_max(port),
+        }
+    }
+
     /// The ports that packets may leave by which come in by `entry`: by this one too, if a router can send them back.
-    pub fn exits(&self, entry: u16) -> impl Iterator<Item = u16> + use<> {
-        let (exits, but) = match self {
-            StageKind::Bridge { ports, .. } => (0..*ports, Some(entry)),
-            StageKind::Router(_) => (0..self.ports(), None),
-            StageKind::Dispatch(plan) => (plan.exits(entry), None),
-        };
-        exits.filter(move |&exit| Some(exit) != but)
+    pub fn exits(&self, entry: u16) -> Vec<u16> {
+        match self {
+            StageKind::Bridge { ports, .. } => (0..*ports).filter(|&exit| exit != entry).collect(),
+            StageKind::Router(_) => (0..self.ports()).collect(),
+            StageKind::Dispatch(plan) => plan.exits(entry),
+        }
     }
 }

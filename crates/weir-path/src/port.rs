@@ -24,6 +24,11 @@ pub trait ReceiveQueues {
     /// How many there are.
     fn queues(&self) -> usize;
 
+    /// Whether what it brings was in the path before: it has frames, and its origin stays what it is.
+    fn is_inner(&self) -> bool {
+        false
+    }
+
     /// Whether a packet was announced on `queue` since [`ReceiveQueues::expect`].
     fn is_announced(&self, queue: usize) -> bool;
 

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | bridge | 2 to 64 | is forwarded or flooded; copies need frames, and are dropped as `no-frame` without |
 //! | router | one for each interface | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame |
-//! | dispatch | `dispatch.rs` | goes on to the worker that it is at home with |
+//! | dispatch | `dispatch.rs` | is handled, or waits for that with the worker of its flow |
 //!
 //! Conservation (invariant 1): accepted = delivered + dropped + held, where accepted is what came in by its ports and what it made
 //! itself (copies, fragments, messages of its own), delivered what it sent on or was for itself, held what it keeps. What a router keeps for
@@ -26,7 +26,7 @@ use weir_core::net::router::{Router, RouterError, RouterSettings, Verdict};
 use weir_core::packet::{Meta, move_first};
 use weir_ring::memory::{Frame, FrameMemory};
 
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Handled};
 use crate::egress::{EgressCounts, OWN_PORT};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
@@ -194,10 +194,21 @@ impl Stage {
                     self.release(around);
                 }
                 Decision::Dispatch(dispatch) => {
-                    let mut exits = [0; BURST_MAX];
-                    dispatch.choose(port, &mut packets[..burst], around.frames.memory(), &mut exits);
-                    for run in exits[..burst].chunk_by(|one, next| one == next) {
-                        self.account.deliver_all(around.sent.take_run(run[0], packets, run.len()));
+                    let mut handled = [Handled::Delivered; BURST_MAX];
+                    dispatch.handle(port, &mut packets[..burst], around.frames.memory(), &mut handled);
+                    for run in handled[..burst].chunk_by(|one, next| one == next) {
+                        let count = run.len();
+                        match run[0] {
+                            Handled::Sent(out) => {
+                                self.account.deliver_all(around.sent.take_run(out, packets, count));
+                            }
+                            Handled::Delivered => {
+                                packets.drain(..count).for_each(|packet| self.consume(packet, around));
+                            }
+                            Handled::Dropped(reason) => {
+                                packets.drain(..count).for_each(|packet| self.drop(packet, reason, around));
+                            }
+                        }
                     }
                 }
             }

@@ -41,6 +41,7 @@ pub mod release;
 pub mod report_file;
 pub mod senders;
 pub mod sending;
+pub mod share;
 pub mod signals;
 pub mod socket_table;
 pub mod subnet;

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use weir_core::account::Account;
 use weir_core::drops::Count;
 use weir_path::assembly::{Others, Shares};
+use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::owners::{Owners, Portion};
 use weir_path::plan::{Plan, PortPlan};
@@ -41,7 +42,6 @@ use weir_ring::pool::Pool;
 
 use crate::clock::now_ns;
 use crate::drive::{Driven, Look, drive};
-use crate::either_port::EitherPort;
 use crate::idle::wake_cost_ns;
 use crate::seed::random_seed;
 
@@ -83,7 +83,7 @@ pub struct Sent {
 
 /// A generator and the interface that it has taken over.
 pub struct Generation {
-    path: Worker<EitherPort>,
+    path: Worker<EitherPort<Port, MemoryPort>>,
     bell: Bell,
     watch: Watch,
     // Last: the memory goes when the sockets have gone.
@@ -167,10 +167,7 @@ impl Generation {
 
     /// The interface, unless it is gone.
     fn interface(&self) -> Option<&Port> {
-        self.path.ends().iter().find_map(|end| match &end.port {
-            EitherPort::Kernel(port) => Some(&**port),
-            EitherPort::Memory(_) => None,
-        })
+        self.path.ends().iter().find_map(|end| end.port.kernel())
     }
 
     /// What was made and what became of it, and what is inside.

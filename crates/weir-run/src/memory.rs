@@ -8,26 +8,24 @@
 //! added up ([`summary`]). A worker that dies takes the path with it: the others are told to end, and the caller learns which
 //! one died, and of what.
 //!
-//! Owner: each thread owns its worker; the thread that calls looks at what they tell. Ordering: `G0` (`generating`) `<-> G1`: whoever sees
-//! that no worker generates any more sees all that was handed over by those that did.
+//! Owner: each thread owns its worker; the thread that calls looks at what they tell (`progress.rs`).
 
 use std::any::Any;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
 use weir_core::drops::Count;
-use weir_path::assembly::{Others, Shares};
+use weir_path::assembly::Shares;
+use weir_path::deal::{self, DealError};
 use weir_path::frames::Frames;
-use weir_path::landings;
-use weir_path::owners::{Owners, Portion};
+use weir_path::owners::Owners;
 use weir_path::plan::Plan;
-use weir_path::port::{POLL_PACKETS_MAX, ReceiveQueues};
+use weir_path::port::POLL_PACKETS_MAX;
 use weir_path::traffic::generator::GenSpec;
 use weir_path::traffic::port::MemoryPort;
 use weir_path::traffic::sequence::Sequences;
@@ -39,6 +37,7 @@ use weir_ring::pool::Pool;
 use crate::clock::{now_ns, thread_cpu_ns};
 use crate::drive::{Driven, Look, drive};
 use crate::idle::wake_cost_ns;
+use crate::progress::{ProgressBoard, WorkerProgress};
 use crate::seed::random_seed;
 
 pub mod summary;
@@ -124,36 +123,19 @@ impl MemoryPath {
                 MemoryEnd::Sink { flows } => MemoryPort::sink(Sequences::new(*flows)),
             });
         }
-        let queues: Vec<_> = ports.iter().map(ReceiveQueues::queues).collect();
-        let is_apart =
-            self.plan.links.iter().any(|&[one, other]| self.owners.of(one) != self.owners.of(other));
-        let others: Vec<Others> = if is_apart {
-            let joints = landings::join(self.workers, &queues, self.frames as usize);
-            let joints = joints.map_err(|error| failed(&error))?.into_iter();
-            joints.map(|joint| Others::Topology(Box::new(joint))).collect()
-        } else {
-            (0..self.workers).map(|_| Others::Nobody).collect()
-        };
-        let mut owned: Vec<Vec<(usize, MemoryPort)>> = (0..self.workers).map(|_| Vec::new()).collect();
-        for (index, port) in ports.into_iter().enumerate() {
-            owned[self.owners.ports[index]].push((index, port));
-        }
         let shares = Shares {
             held_packets_max: self.held_packets_max,
             poll_budget_max: POLL_PACKETS_MAX,
             queues_gone: 0,
             seed: random_seed(),
         };
-        let frames = Pool::for_workers(memory, self.workers).into_iter().map(Frames::new);
-        let mut workers = Vec::new();
-        for (worker, ((ports, others), frames)) in owned.into_iter().zip(others).zip(frames).enumerate() {
-            let portion = Portion { plan: &self.plan, owners: &self.owners, worker };
-            let worker = Worker::new(portion, ports, frames, others, shares, now_ns);
-            workers.push(worker.map_err(|error| refused(&error))?);
-        }
-        // Each knows the others' credit only now.
-        workers.iter_mut().for_each(Worker::tune);
-        Ok(workers)
+        let frames = Pool::for_workers(memory, self.workers).into_iter().map(Frames::new).collect();
+        deal::workers((&self.plan, &self.owners), ports, frames, shares, now_ns).map_err(
+            |error| match error {
+                DealError::Plan(error) => refused(&error),
+                DealError::Inbox(error) => failed(&error),
+            },
+        )
     }
 
     /// Runs it to its end. `observe` is shown how it goes every millisecond or so.
@@ -172,19 +154,19 @@ impl MemoryPath {
         let failed = |error: io::Error| RunError::Failed(format!("a worker cannot start: {error}"));
         let wake_cost_ns = wake_cost_ns().map_err(failed)?;
         let workers = self.workers(now_ns())?;
-        let told: Arc<Told> = Arc::new(Told::new(self.workers));
+        let board = Arc::new(ProgressBoard::new(self.workers));
         let (sender, ended) = channel();
         let (done, start_ns) = thread::scope(|scope| {
             for (number, path) in workers.into_iter().enumerate() {
-                let running = Running::new(number, path, Arc::clone(&told));
+                let running = Running::new(number, path, Arc::clone(&board));
                 if let Err(error) = start(scope, running, cores[number], wake_cost_ns, sender.clone()) {
-                    told.end.store(true, Ordering::Relaxed);
+                    board.end();
                     return (Err(failed(error)), 0);
                 }
             }
             let start_ns = now_ns();
-            let watched = watch(&told, &ended, self.workers, start_ns, observe);
-            told.end.store(true, Ordering::Relaxed);
+            let watched = watch(&board, &ended, self.workers, start_ns, observe);
+            board.end();
             (watched, start_ns)
         });
         let mut done = done?;
@@ -198,35 +180,9 @@ type Ended = (usize, Result<(Worker<MemoryPort>, WorkerTold), String>);
 /// A worker that has ended well, by its number.
 type Done = (usize, Worker<MemoryPort>, WorkerTold);
 
-/// What the threads tell each other.
-struct Told {
-    /// Packets delivered by each worker, and their bytes.
-    delivered: Box<[[AtomicU64; 2]]>,
-    /// Workers that may still generate.
-    generating: AtomicUsize,
-    stop: AtomicBool,
-    end: AtomicBool,
-}
-
-impl Told {
-    fn new(workers: usize) -> Told {
-        Told {
-            delivered: (0..workers).map(|_| Default::default()).collect(),
-            generating: AtomicUsize::new(workers),
-            stop: AtomicBool::default(),
-            end: AtomicBool::default(),
-        }
-    }
-
-    fn delivered(&self) -> Count {
-        let sum = |of: usize| self.delivered.iter().map(|counts| counts[of].load(Ordering::Relaxed)).sum();
-        Count { packets: sum(0), bytes: sum(1) }
-    }
-}
-
 /// Looks on until all have ended.
 fn watch(
-    told: &Told,
+    board: &ProgressBoard,
     ended: &Receiver<Ended>,
     workers: usize,
     start_ns: u64,
@@ -240,8 +196,8 @@ fn watch(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => unreachable!("the caller has a sender"),
         }
-        if !observe(now_ns() - start_ns, told.delivered()) {
-            told.stop.store(true, Ordering::Relaxed);
+        if !observe(now_ns() - start_ns, board.told().0) {
+            board.stop();
         }
     }
     Ok(done)
@@ -273,7 +229,7 @@ fn reason(panic: &(dyn Any + Send)) -> String {
 struct Running {
     number: usize,
     path: Worker<MemoryPort>,
-    told: Arc<Told>,
+    board: Arc<ProgressBoard>,
     /// Its ports with generators.
     generators: Vec<usize>,
     counts: WorkerTold,
@@ -284,12 +240,12 @@ struct Running {
 }
 
 impl Running {
-    fn new(number: usize, path: Worker<MemoryPort>, told: Arc<Told>) -> Running {
+    fn new(number: usize, path: Worker<MemoryPort>, board: Arc<ProgressBoard>) -> Running {
         let generators = path.ends().iter().filter(|end| !end.port.is_done()).map(|end| end.index).collect();
         Running {
             number,
             path,
-            told,
+            board,
             generators,
             counts: WorkerTold::default(),
             delivered: Count::default(),
@@ -311,7 +267,7 @@ impl Running {
 
     /// Learns what time it is for the generators; when the next packet is due.
     fn look_at_generators(&mut self, now_ns: u64) -> Option<u64> {
-        let is_stopped = self.told.stop.load(Ordering::Relaxed);
+        let is_stopped = self.board.is_stopping();
         let (mut next_ns, mut is_done) = (None, true);
         for &index in &self.generators {
             let port = &mut self.path.end_mut(index).0.port;
@@ -323,8 +279,7 @@ impl Running {
         }
         if is_done && !self.is_done {
             self.is_done = true;
-            // G0, to G1.
-            self.told.generating.fetch_sub(1, Ordering::AcqRel);
+            self.tell();
         }
         next_ns
     }
@@ -339,10 +294,13 @@ impl Running {
         }
         if now_ns >= self.tell_ns {
             self.tell_ns = now_ns + TELL_NS;
-            let told = &self.told.delivered[self.number];
-            told[0].store(delivered.packets, Ordering::Relaxed);
-            told[1].store(delivered.bytes, Ordering::Relaxed);
+            self.tell();
         }
+    }
+
+    fn tell(&self) {
+        let (delivered, is_closed) = (self.delivered, self.is_done);
+        self.board.tell(self.number, &WorkerProgress { delivered, is_closed, ..WorkerProgress::default() });
     }
 }
 
@@ -350,14 +308,13 @@ impl Driven for Running {
     fn look(&mut self, now_ns: u64) -> io::Result<Look> {
         let next_ns = self.look_at_generators(now_ns);
         self.note_delivered(now_ns);
-        if self.told.end.load(Ordering::Relaxed) {
+        if self.board.is_ending() {
             return Ok(Look::Over);
         }
         if !self.is_done {
             return Ok(Look::On(next_ns));
         }
-        // G1, from G0.
-        if self.told.generating.load(Ordering::Acquire) == 0 {
+        if self.board.is_closed() {
             let waited_ns = now_ns - *self.draining_since.get_or_insert(now_ns);
             if waited_ns > 0 && self.path.is_drained() || waited_ns > DRAIN_NS_MAX {
                 return Ok(Look::Over);

@@ -1,17 +1,18 @@
 //! A sink on a real interface: several workers receive, and netisr's dispatch decides which of them handles a packet, and when.
 //!
 //! ```text
-//! queues of the port, dealt to workers in turn --poll--> hash -> ether -> arp, ip, ip6 --> check of the numbers, frame back
-//!                                                          |       |        |
-//!                                                          |       +--------+--- to another worker's queue, by hand-off
-//!                                  the queue's own worker, or Toeplitz where there are fewer queues than workers
+//! queues of the port, dealt to workers in turn --intake--> dispatch --ring--> dispatch of another worker
+//!                                                            | ^
+//!                                                 egress queue, loop: netisr's workstream
 //! ```
+//!
+//! A sink is a plan ([`weir_path::dispatch::dispatched`]), and each worker runs its portion.
 //!
 //! - Where the port has as many queues as there are workers, each polls its own, and whoever put flows into queues (the NIC; on a
 //!   veth the program at the sending end) has steered: nothing is hashed and nothing handed over.
 //! - Where it has fewer, who polls one hashes its packets (`rss.*`), and ether, whose mode is `hybrid`, hands those of other workers'
 //!   flows to them ([`weir_core::dispatch::handlers`]).
-//! - A full workstream holds the worker that polls, [`worker`]; nothing is dropped unless a protocol's rule says so.
+//! - A full queue holds the receive queues whose packets wait there; nothing is dropped unless a protocol's rule says so.
 //! - While the interface is down nothing comes; when it is up again, its queues have other NAPI instances, which the thread that
 //!   calls owns anew and hands to the workers. When it vanishes the sink ends.
 //!
@@ -20,52 +21,53 @@
 //!
 //! Owner: each thread its worker; the thread that calls owns none. Limits: interfaces are veths ([`weir_port::port`]).
 
-pub mod hands;
-mod shared;
-mod ways;
+mod summary;
 pub mod worker;
 
+use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-use weir_core::account::Account;
-use weir_core::dispatch::handlers::Handlers;
-use weir_core::dispatch::netstat::{NetstatTables, WorkstreamRow};
 use weir_core::dispatch::settings::Configuration;
-use weir_core::drops::{Count, DropCounts};
+use weir_core::drops::Count;
+use weir_path::assembly::Shares;
+use weir_path::deal::{self, DealError};
+use weir_path::departures::UNDER_WAY_MAX;
+use weir_path::dispatch::{Dispatched, dispatched};
+use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
+use weir_path::loop_port::LoopPort;
+use weir_path::plan::PortPlan;
 use weir_path::port::ReceiveQueues;
+use weir_path::worker::Worker;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
 use weir_port::monitor::{State, Watch};
 use weir_port::napi;
-use weir_port::ownership::{Lost, Ownership};
+use weir_port::ownership::Ownership;
 use weir_port::port::{Port, owner_of};
+use weir_port::share::PortShare;
 use weir_port::undo::Keeper;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, sys};
-use weir_ring::handoff;
-use weir_ring::inject::{Injector, PushError};
-use weir_ring::loans::Loans;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
 use crate::clock::now_ns;
+use crate::drive::drive;
 use crate::idle::wake_cost_ns;
 use crate::memory::DRAIN_NS_MAX;
-use hands::Hands;
-use shared::Shared;
-use ways::{Message, Ways, Words};
-use weir_path::traffic::sequence::Sequences;
-use worker::{Ended, Intake, Worker};
+use crate::progress::ProgressBoard;
+use crate::seed::random_seed;
+pub use summary::{Summary, WorkerSummary};
+use worker::{Pollers, SinkWorker};
 
 const FRAME_BYTES: u32 = 4096;
-/// Frames beside those on offer: what workers hold, queue and keep at hand, and some more for each.
+/// Frames beside those on offer and under way: what workers hold, queue and keep at hand, and some more for each.
 const FRAMES: u32 = 4096;
 const FRAMES_PER_WORKER: u32 = 1024;
-/// Words from outside that may be under way to a worker.
-const INJECT_ELEMENTS: usize = 16;
 /// How often the caller is told how it goes, and the end is looked for.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -90,48 +92,6 @@ pub struct Progress {
     pub numbered: u64,
 }
 
-/// What one worker came to.
-#[derive(Clone, Debug)]
-pub struct WorkerSummary {
-    /// The core it is for.
-    pub core: usize,
-    /// How many queues of the port it had.
-    pub queues: usize,
-    /// What came by them.
-    pub received: Count,
-    /// What it delivered, whoever received it.
-    pub delivered: Count,
-    /// Flows of generators that came to it.
-    pub flows: u64,
-    /// Its row for each protocol in netisr's third table.
-    pub rows: Vec<WorkstreamRow>,
-}
-
-/// What it all came to.
-#[derive(Debug)]
-pub struct Summary {
-    /// Worker by worker.
-    pub workers: Vec<WorkerSummary>,
-    /// netisr's tables.
-    pub tables: NetstatTables,
-    /// What came, and what became of it.
-    pub account: Account,
-    /// What is inside, counted in the queues themselves.
-    pub held: Count,
-    /// Whether the books of each workstream balance.
-    pub workstreams_balance: bool,
-    /// What generators sent.
-    pub sequences: Sequences,
-    /// Flows of generators that came to more than one worker.
-    pub split_flows: u64,
-    /// Packets that the kernel lost at the interface.
-    pub lost: Lost,
-    /// Whether the interface vanished.
-    pub is_gone: bool,
-    /// How flows were dealt to workers.
-    pub steering: Steering,
-}
-
 /// How flows are dealt to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steering {
@@ -153,13 +113,6 @@ impl Steering {
     }
 }
 
-impl Summary {
-    /// Whether received = delivered + dropped + held, in all and in each workstream.
-    pub fn balances(&self) -> bool {
-        self.account.balances(self.held) && self.workstreams_balance
-    }
-}
-
 impl Sink {
     /// Takes an interface over; `keeper` puts it back.
     ///
@@ -172,22 +125,21 @@ impl Sink {
     ) -> weir_port::Result<Sink> {
         let workers = configuration.workers;
         let queues = Link::by_name(name)?.rx_queues;
-        let frames = FRAMES + queues * napi::BUDGET + workers as u32 * FRAMES_PER_WORKER;
+        let under_way = (workers * (workers - 1)) as u32 * UNDER_WAY_MAX as u32;
+        let frames = FRAMES + queues * napi::BUDGET + workers as u32 * FRAMES_PER_WORKER + under_way;
         let memory = FrameMemory::new(frames, FRAME_BYTES)
-            .map_err(std::io::Error::other)
+            .map_err(io::Error::other)
             .doing(|| "taking packet memory".into())?;
-        let mut frames: Vec<Frames> = Pool::for_workers(memory, workers)
-            .into_iter()
-            .map(|pool| Frames { loans: Loans::new(Arc::clone(pool.memory())), pool })
-            .collect();
+        let mut frames: Vec<Frames> =
+            Pool::for_workers(memory, workers).into_iter().map(Frames::new).collect();
         let umem = Umem::new(Arc::clone(frames[0].pool.memory()));
         let owners = workers.min(queues as usize);
-        let bells = (0..owners)
+        let bells = (0..workers)
             .map(|_| Bell::new())
-            .collect::<std::io::Result<Vec<_>>>()
+            .collect::<io::Result<Vec<_>>>()
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
         let rung: Vec<&Bell> = bells.iter().collect();
-        let port = Port::open(name, napi::BUDGET, &umem, &mut frames[..owners], &rung, keeper)?;
+        let port = Port::open(name, napi::BUDGET, &umem, &mut frames[..owners], &rung[..owners], keeper)?;
         Ok(Sink { port, frames, bells, configuration, _umem: umem })
     }
 
@@ -215,42 +167,33 @@ impl Sink {
         let mut watch = Watch::new(self.port.link().ifindex)?;
         let starting = || "starting workers".to_string();
         let count = self.configuration.workers;
-        let registry = &self.configuration.registry;
-        let handlers = Handlers::new(registry);
-        let shared = Arc::new(Shared::new(count, 0));
-        let words = Arc::new(Words::new(count));
-        let ring_elements = self.frames[0].pool.memory().frames() as usize + handoff::BURST;
-        let mesh = handoff::mesh::<Message>(count, ring_elements, INJECT_ELEMENTS)
-            .map_err(std::io::Error::other)
-            .doing(starting)?;
-        let wake_cost_ns = wake_cost_ns().doing(starting)?;
-        let owners = self.bells.len();
-        let steering = self.steering();
+        let (owners, steering) = (self.owners(), self.steering());
+        let interface = self.port.link().name.clone();
+        let entry =
+            || PortPlan { interface: interface.clone(), limits: None, classes: None, is_optional: false };
+        let entries = (0..owners).map(|owner| (entry(), owner)).collect();
         let steers = steering == Steering::Toeplitz;
+        let dispatched = dispatched(&self.configuration.registry, entries, steers, flows);
+        let wake_cost_ns = wake_cost_ns().doing(starting)?;
         let (queues, ownership) = self.port.split();
-        let mut intakes: Vec<Option<Intake<'_>>> = (0..count)
-            .map(|worker| {
-                let bell = self.bells.get(worker)?;
-                let announcements = Arc::clone(ownership.announcements());
-                Some(Intake { queues: Vec::new(), announcements, bell, steers })
-            })
-            .collect();
+        let mut shares: Vec<Vec<_>> = (0..owners).map(|_| Vec::new()).collect();
         for queue in queues {
-            let intake = intakes[owner_of(queue.number(), owners)].as_mut().expect("an owner has an intake");
-            intake.queues.push(queue);
+            shares[owner_of(queue.number(), owners)].push(queue);
         }
-        let mut injectors = Vec::new();
-        let mut workers = Vec::new();
-        let parts = mesh.into_iter().zip(self.frames).zip(intakes).enumerate();
-        for (number, (((inbox, outlets), frames), intake)) in parts {
-            injectors.push(inbox.injector());
-            let ways = Ways::new(number, outlets, registry, Arc::clone(&words));
-            let hands = Hands::new(handlers, frames, ways, Sequences::joining(flows));
-            let protocols = (handlers.ether(), Arc::clone(registry));
-            workers.push(Worker::new(number, intake, protocols, hands, inbox, Arc::clone(&shared)));
+        let announcements = ownership.announcements();
+        let shares =
+            shares.into_iter().map(|queues| PortShare::new(queues, Arc::clone(announcements))).collect();
+        let paths = paths(&dispatched, shares, self.frames).map_err(io::Error::other).doing(starting)?;
+        let board = Arc::new(ProgressBoard::new(count));
+        let (mut senders, mut workers) = (Vec::new(), Vec::new());
+        for (number, (path, bell)) in paths.into_iter().zip(&self.bells).enumerate() {
+            let (sender, pollers) = channel();
+            senders.push(sender);
+            workers.push(SinkWorker::new(number, path, bell, pollers, Arc::clone(&board)));
         }
         let cores = cores(count);
-        let ended = thread::scope(|scope| {
+        let mut ended = Vec::new();
+        let is_gone = thread::scope(|scope| {
             let mut threads = Vec::new();
             for (worker, &core) in workers.into_iter().zip(&cores) {
                 let core = self.configuration.bindthreads.then_some(core);
@@ -260,22 +203,47 @@ impl Sink {
                 match started {
                     Ok(thread) => threads.push(thread),
                     Err(error) => {
-                        end(&shared, &injectors);
+                        board.end();
                         return Err(error);
                     }
                 }
             }
-            let mut interface = Watched { watch: &mut watch, ownership, injectors: &injectors, owners, tell };
-            let looked_on = look_on(&shared, &words, &mut interface, &threads, observe);
-            end(&shared, &injectors);
-            let ended = threads.into_iter().map(join).collect::<std::io::Result<Vec<Ended>>>()?;
-            Ok((looked_on, ended))
+            let mut interface = Watched { watch: &mut watch, ownership, senders: &senders, owners, tell };
+            let looked_on = look_on(&board, &mut interface, &threads, observe);
+            board.end();
+            for thread in threads {
+                ended.push(join(thread)?);
+            }
+            Ok(looked_on)
         });
-        let (is_gone, ended) = ended.doing(|| format!("receiving on {}", self.port.link().name))?;
-        let (is_gone, lost) = (is_gone?, self.port.lost()?);
-        let summary = summarise(&self.configuration, self.port.queues(), &cores, ended);
+        let is_gone = is_gone.doing(|| format!("receiving on {interface}"))??;
+        let summary = Summary::new(&self.configuration, &dispatched, &cores, (steering, flows), &ended);
+        drop(ended);
+        let lost = self.port.lost()?;
         Ok(Summary { lost, is_gone, ..summary })
     }
+
+    /// How many workers have queues.
+    fn owners(&self) -> usize {
+        self.configuration.workers.min(self.port.queues())
+    }
+}
+
+/// The workers of a plan: these shares are its entries.
+fn paths<'a>(
+    Dispatched { plan, owners, loops }: &Dispatched,
+    shares: Vec<PortShare<'a>>,
+    frames: Vec<Frames>,
+) -> Result<Vec<Worker<EitherPort<PortShare<'a>, LoopPort>>>, DealError> {
+    let shared = shares.into_iter().map(|share| EitherPort::Kernel(Box::new(share)));
+    let looped = loops.iter().map(|_| EitherPort::Memory(Box::default()));
+    let shares = Shares {
+        held_packets_max: frames[0].memory().frames().into(),
+        poll_budget_max: napi::BUDGET,
+        queues_gone: 0,
+        seed: random_seed(),
+    };
+    deal::workers((plan, owners), shared.chain(looped).collect(), frames, shares, now_ns())
 }
 
 /// The last cores of those this process may use: the first are the most likely to have interrupts to serve.
@@ -285,22 +253,23 @@ fn cores(workers: usize) -> Vec<usize> {
 }
 
 /// A worker's thread.
-fn work(worker: Worker<'_>, core: Option<usize>, wake_cost_ns: u64) -> std::io::Result<Ended> {
+fn work(mut worker: SinkWorker<'_>, core: Option<usize>, wake_cost_ns: u64) -> io::Result<SinkWorker<'_>> {
     if let Some(core) = core {
         sys::pin_thread(core)?;
     }
-    worker.run(wake_cost_ns)
+    // It is handed back whole: none goes before all have stopped.
+    drive(&mut worker, wake_cost_ns).map(|()| worker)
 }
 
-fn join(thread: ScopedJoinHandle<'_, std::io::Result<Ended>>) -> std::io::Result<Ended> {
-    thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a worker panicked")))
+fn join<'a>(thread: ScopedJoinHandle<'_, io::Result<SinkWorker<'a>>>) -> io::Result<SinkWorker<'a>> {
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")))
 }
 
 /// The interface, for the thread that looks on while workers have its queues.
 struct Watched<'a> {
     watch: &'a mut Watch,
     ownership: &'a mut Ownership,
-    injectors: &'a [Injector<Message>],
+    senders: &'a [Sender<Pollers>],
     /// How many workers have queues.
     owners: usize,
     tell: &'a mut dyn FnMut(State),
@@ -336,13 +305,9 @@ impl Watched<'_> {
             pollers[owner_of(queue, owners)].push((queue, poller));
             Ok(())
         })?;
-        for (injector, pollers) in self.injectors.iter().zip(pollers) {
-            let mut message = Message::Pollers(pollers);
-            // One that has no room has words to take first; one that is gone has ended, which the caller finds.
-            while let Err(PushError::Full(back)) = injector.push(message) {
-                message = back;
-                thread::sleep(LOOK);
-            }
+        for (sender, pollers) in self.senders.iter().zip(pollers) {
+            // One that is gone has ended, which the caller finds.
+            let _ = sender.send(pollers);
         }
         Ok(())
     }
@@ -350,85 +315,26 @@ impl Watched<'_> {
 
 /// Looks on until all is handled, or that takes too long, or a worker has ended of itself; whether the interface is gone.
 fn look_on(
-    shared: &Shared,
-    words: &Words,
+    board: &ProgressBoard,
     interface: &mut Watched<'_>,
-    threads: &[ScopedJoinHandle<'_, std::io::Result<Ended>>],
+    threads: &[ScopedJoinHandle<'_, io::Result<SinkWorker<'_>>>],
     observe: &mut dyn FnMut(&Progress) -> bool,
 ) -> weir_port::Result<bool> {
     let start_ns = now_ns();
     let mut stopping_since = None;
     let mut is_gone = false;
-    while !threads.iter().any(ScopedJoinHandle::is_finished) && !shared.is_at_rest() {
+    while !threads.iter().any(ScopedJoinHandle::is_finished) && !board.is_at_rest() {
         thread::sleep(LOOK);
-        let (now_ns, told) = (now_ns(), shared.told());
+        let (now_ns, (delivered, numbered)) = (now_ns(), board.told());
         is_gone = is_gone || interface.look()?;
-        let delivered = Count { packets: told.delivered, bytes: told.delivered_bytes };
-        let elapsed_ns = now_ns - start_ns;
-        let progress = Progress { elapsed_ns, delivered, numbered: words.numbered() };
+        let progress = Progress { elapsed_ns: now_ns - start_ns, delivered, numbered };
         let goes_on = observe(&progress) && !is_gone;
-        if !goes_on && stopping_since.is_none() {
-            shared.stop();
-            wake(interface.injectors);
-        }
-        if !goes_on && now_ns - *stopping_since.get_or_insert(now_ns) > DRAIN_NS_MAX {
-            break;
+        if !goes_on {
+            board.stop();
+            if now_ns - *stopping_since.get_or_insert(now_ns) > DRAIN_NS_MAX {
+                break;
+            }
         }
     }
     Ok(is_gone)
-}
-
-/// Makes all workers end.
-fn end(shared: &Shared, injectors: &[Injector<Message>]) {
-    shared.end();
-    wake(injectors);
-}
-
-/// Makes all workers look at what they share.
-fn wake(injectors: &[Injector<Message>]) {
-    // One that has no room for it has something to look at already.
-    injectors.iter().for_each(|injector| drop(injector.push(Message::Look)));
-}
-
-fn summarise(configuration: &Configuration, queues: usize, cores: &[usize], ended: Vec<Ended>) -> Summary {
-    let now_ns = now_ns();
-    let (mut account, mut held) = (Account::default(), Count::default());
-    let mut dropped = DropCounts::default();
-    let (mut workstreams_balance, mut split_flows) = (true, 0);
-    let mut sequences: Option<Sequences> = None;
-    let mut workers = Vec::new();
-    for (number, Ended { received, held: waiting, workstream, hands }) in ended.into_iter().enumerate() {
-        account.accepted.merge(received);
-        account.delivered.merge(hands.delivered);
-        dropped.merge(&workstream.account().dropped);
-        workstreams_balance &= workstream.account().balances(workstream.held());
-        held.merge(waiting);
-        held.merge(workstream.held());
-        workers.push(WorkerSummary {
-            core: cores[number],
-            queues: (number..queues).step_by(cores.len()).count(),
-            received,
-            delivered: hands.delivered,
-            flows: hands.sequences.flows(),
-            rows: workstream.rows(cores[number], now_ns),
-        });
-        match &mut sequences {
-            None => sequences = Some(hands.sequences),
-            Some(sequences) => split_flows += sequences.merge(&hands.sequences),
-        }
-    }
-    account.dropped = dropped;
-    let rows = workers.iter().flat_map(|worker| worker.rows.clone()).collect();
-    Summary {
-        tables: NetstatTables::new(configuration, rows),
-        sequences: sequences.expect("there is a worker"),
-        workers,
-        account,
-        held,
-        workstreams_balance,
-        split_flows,
-        lost: Lost::default(),
-        is_gone: false,
-        steering: Steering::new(queues, cores.len()),
-    }
 }

@@ -3,13 +3,16 @@
 //! another worker calls.
 
 use weir_core::drops::Count;
-use weir_path::assembly::{Others, Shares};
+use weir_path::assembly::Shares;
+use weir_path::deal;
 use weir_path::departures::{Departures, UNDER_WAY_MAX};
+use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
-use weir_path::landings::{self, Landings};
-use weir_path::owners::{Owners, Portion};
+use weir_path::landings::Landings;
+use weir_path::loop_port::LoopPort;
+use weir_path::owners::Owners;
 use weir_path::plan::{Attachment, Plan};
-use weir_path::port::POLL_PACKETS_MAX;
+use weir_path::port::{POLL_PACKETS_MAX, TransmitRing};
 use weir_path::worker::Worker;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
@@ -26,9 +29,12 @@ const FRAMES: u32 = 16_384;
 const FRAME_BYTES: u32 = 2048;
 const SEED: u64 = 20_261_123;
 
+/// A port with senders, or one that leads back.
+type BenchPort = EitherPort<FramePort, LoopPort>;
+
 /// The workers of a topology.
 struct Bench {
-    workers: Vec<Worker<FramePort>>,
+    workers: Vec<Worker<BenchPort>>,
     owners: Owners,
     /// Which are asleep, and until when.
     asleep: Vec<Option<Option<u64>>>,
@@ -41,32 +47,38 @@ struct Bench {
 impl Bench {
     fn new(plan: &Plan, queues: usize, workers: usize, seed: u64) -> Bench {
         let held_packets_max = u64::from(FRAMES) / (2 * plan.ports.len() as u64);
-        Bench::dealt(plan, Owners::deal(plan, workers), queues, held_packets_max, seed)
+        let queues = vec![queues; plan.ports.len()];
+        Bench::dealt(plan, Owners::deal(plan, workers), &queues, 0, held_packets_max, seed)
     }
 
-    fn dealt(plan: &Plan, owners: Owners, queues: usize, held_packets_max: u64, seed: u64) -> Bench {
+    /// Of ports with so many queues each, of which the last `loops` lead back.
+    fn dealt(
+        plan: &Plan,
+        owners: Owners,
+        queues: &[usize],
+        loops: usize,
+        held_packets_max: u64,
+        seed: u64,
+    ) -> Bench {
         println!("seed {seed}");
         let workers = owners.ports.iter().chain(&owners.stages).max().unwrap() + 1;
         let pools = Pool::for_workers(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap(), workers);
-        let joints = landings::join(workers, &vec![queues; plan.ports.len()], FRAMES as usize).unwrap();
-        let shares =
-            Shares { held_packets_max, poll_budget_max: POLL_PACKETS_MAX, queues_gone: queues, seed: 7 };
-        let made = pools.into_iter().zip(joints).enumerate().map(|(worker, (pool, joint))| {
-            let owned = (0..plan.ports.len()).filter(|&port| owners.ports[port] == worker);
-            let ports = owned.map(|port| (port, FramePort::new(queues))).collect();
-            let portion = Portion { plan, owners: &owners, worker };
-            let others = Others::Topology(Box::new(joint));
-            Worker::new(portion, ports, Frames::new(pool), others, shares, 0).unwrap()
-        });
-        let mut made: Vec<_> = made.collect();
-        made.iter_mut().for_each(Worker::tune);
+        let queues_gone = queues[0];
+        let shares = Shares { held_packets_max, poll_budget_max: POLL_PACKETS_MAX, queues_gone, seed: 7 };
+        let port = |port: usize| match port < plan.ports.len() - loops {
+            true => EitherPort::Kernel(Box::new(FramePort::new(queues[port]))),
+            false => EitherPort::Memory(Box::<LoopPort>::default()),
+        };
+        let ports = (0..plan.ports.len()).map(port).collect();
+        let frames = pools.into_iter().map(Frames::new).collect();
+        let made = deal::workers((plan, &owners), ports, frames, shares, 0).unwrap();
         let asleep = vec![None; workers];
         Bench { workers: made, owners, asleep, is_deaf: false, random: Prng::new(seed), now_ns: 0 }
     }
 
     fn port(&mut self, port: usize) -> &mut FramePort {
         let owner = self.owners.ports[port];
-        &mut self.workers[owner].end_mut(port).0.port
+        self.workers[owner].end_mut(port).0.port.kernel_mut().unwrap()
     }
 
     /// Packets on their way from one worker to another.
@@ -79,15 +91,18 @@ impl Bench {
     }
 
     fn held(&self) -> u64 {
-        let inside = |worker: &Worker<FramePort>| {
-            worker.between().egress.held().packets + worker.between().kept().packets
+        let inside = |worker: &Worker<BenchPort>| {
+            let loops = worker.ends().iter().filter(|end| end.port.kernel().is_none());
+            let looped: u64 = loops.map(|end| end.port.in_flight().packets).sum();
+            worker.between().egress.held().packets + worker.between().kept().packets + looped
         };
         self.workers.iter().map(inside).sum()
     }
 
     /// Packets that wait with senders or are inside.
     fn left_to_do(&self) -> u64 {
-        let queued = self.workers.iter().flat_map(Worker::ends).map(|end| end.port.queued() as u64);
+        let ports = self.workers.iter().flat_map(Worker::ends).filter_map(|end| end.port.kernel());
+        let queued = ports.map(|port| port.queued() as u64);
         queued.sum::<u64>() + self.held() + self.under_way()
     }
 

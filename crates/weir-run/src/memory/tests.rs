@@ -376,14 +376,14 @@ fn generators_stop_when_they_are_told() {
 #[test]
 fn a_worker_that_dies_is_named_and_takes_the_others_with_it() {
     let path = testbed(1, None, Until::Stopped);
-    let told = Arc::new(Told::new(1));
-    let mut running = Running::new(0, path.workers(0).unwrap().remove(0), Arc::clone(&told));
+    let board = Arc::new(ProgressBoard::new(1));
+    let mut running = Running::new(0, path.workers(0).unwrap().remove(0), Arc::clone(&board));
     // A generator that is none.
     running.generators = vec![9];
     let (sender, ended) = channel();
     let died = thread::scope(|scope| {
         start(scope, running, sys::allowed_cores()[0], 10_000, sender.clone()).unwrap();
-        watch(&told, &ended, 1, now_ns(), &mut |_, _| true)
+        watch(&board, &ended, 1, now_ns(), &mut |_, _| true)
     });
     let died = died.err().unwrap().to_string();
     assert!(died.starts_with("worker 0 died: "), "{died}");

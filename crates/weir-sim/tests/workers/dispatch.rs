@@ -1,146 +1,220 @@
-//! Dispatch to the workers that packets are at home with, in every mode and policy.
-
-use std::sync::Arc;
+//! Netisr's dispatch in every mode and policy: flows of a generator come in by queues of one interface, which are dealt to workers.
 
 use weir_core::dispatch::handlers;
-use weir_core::dispatch::protocol::{Mode, Registry};
-use weir_core::dispatch::settings::Settings;
-use weir_path::dispatch::{Dispatch, dispatched};
+use weir_core::dispatch::protocol::{Mode, WhenFull};
+use weir_core::dispatch::settings::{Configuration, Settings};
+use weir_core::drops::DropReason;
+use weir_path::dispatch::{Dispatch, DispatchCounts, dispatched};
+use weir_path::traffic::flows::{Flows, Traffic};
+use weir_path::traffic::sequence::Sequences;
 
 use super::*;
 
 const QUEUES: usize = 4;
-/// Flows of a receive queue.
-const FLOWS: usize = 8;
-const HELD_MAX: u64 = 64;
+const FLOWS: u32 = 64;
+const SIZE_BYTES: u16 = 60;
 
-fn registry(workers: usize, mode: Mode, policy: &str) -> Arc<Registry> {
-    let mut settings = Settings::new(handlers::protocols());
-    settings.set("proto.ether.dispatch", mode.name(), None).unwrap();
-    settings.set("proto.ether.policy", policy, None).unwrap();
-    settings.finish(workers).unwrap().registry
+/// Workers of which the first `entries` receive.
+struct DispatchBench {
+    bench: Bench,
+    configuration: Configuration,
+    entries: usize,
+    /// For each receive queue of each entry the flows that come by it.
+    flows: Vec<Flows>,
+    sent: u64,
 }
 
-/// Workers of which the first `entries` receive; the homes are the ports behind these.
-fn bench((workers, entries): (usize, usize), mode: Mode, policy: &str, seed: u64) -> Bench {
-    let registry = registry(workers, mode, policy);
-    let ether = registry.id("ether").unwrap();
-    let received = (0..entries).map(|entry| (port_plan(entry, None), entry)).collect();
-    let homes = (0..workers).map(|worker| port_plan(entries + worker, None)).collect();
-    let (plan, owners) = dispatched(&registry, ether, received, homes);
-    Bench::dealt(&plan, owners, QUEUES, HELD_MAX, seed)
-}
+impl DispatchBench {
+    fn new((workers, entries): (usize, usize), settings: &[(&str, &str)], seed: u64) -> DispatchBench {
+        let mut read = Settings::new(handlers::protocols());
+        settings.iter().for_each(|(key, text)| read.set(key, text, None).unwrap());
+        read.set("maxthreads", &workers.to_string(), None).unwrap();
+        let configuration = read.finish(workers).unwrap();
+        let received = (0..entries).map(|entry| (port_plan(entry, None), entry)).collect();
+        let steers = entries < workers;
+        let made = dispatched(&configuration.registry, received, steers, FLOWS);
+        let queues = [vec![QUEUES; entries], vec![1; made.loops.len()]].concat();
+        let bench = Bench::dealt(&made.plan, made.owners, &queues, made.loops.len(), u64::from(FRAMES), seed);
+        let traffic = Traffic {
+            size_bytes: SIZE_BYTES,
+            src: "198.18.0.1".parse().unwrap(),
+            dst: "198.19.0.1-198.19.0.250".parse().unwrap(),
+            src_mac: smoltcp::wire::EthernetAddress([2; 6]),
+            dst_mac: smoltcp::wire::EthernetAddress([2; 6]),
+            flows: FLOWS,
+            first_flow: 0,
+        };
+        let flows = Flows::new(&traffic).unwrap().deal(entries * QUEUES);
+        DispatchBench { bench, configuration, entries, flows, sent: 0 }
+    }
 
-fn send(bench: &mut Bench, (entry, queue, flow): (usize, usize, usize), number: u64) {
-    let source = [10, entry as u8, queue as u8, flow as u8].into();
-    let addresses = [source, "10.9.9.9".parse().unwrap()];
-    bench.port(entry).send(queue, packet(mac(entry, queue), mac(9, 9), addresses, number));
-}
+    /// Somebody sends the next packet of the flows of a queue.
+    fn send(&mut self, entry: usize, queue: usize) {
+        let flows = &mut self.flows[entry * QUEUES + queue];
+        if !flows.is_empty() {
+            let mut bytes = vec![0; FRAME_BYTES as usize];
+            flows.write_next(&mut bytes);
+            bytes.truncate(SIZE_BYTES.into());
+            self.bench.port(entry).send(queue, bytes);
+            self.sent += 1;
+        }
+    }
 
-/// What came to a home: each packet's flow, and its number there.
-fn came(bench: &mut Bench, port: usize) -> Vec<([u8; 4], u64)> {
-    let left = std::mem::take(&mut bench.port(port).left);
-    left.iter().map(|bytes| (bytes[26..30].try_into().unwrap(), number_of(bytes))).collect()
-}
+    fn dispatch(&self, worker: usize) -> &Dispatch {
+        self.bench.workers[worker].between().stages().next().unwrap().dispatch().unwrap()
+    }
 
-fn dispatch(bench: &Bench, worker: usize) -> &Dispatch {
-    bench.workers[worker].between().stages().next().unwrap().dispatch().unwrap()
-}
+    fn counts(&self, worker: usize, name: &str) -> DispatchCounts {
+        *self.dispatch(worker).counts(self.configuration.registry.id(name).unwrap())
+    }
 
-#[test]
-fn flows_keep_their_order_and_nothing_is_lost_in_any_mode_and_policy() {
-    for (case, &mode) in Mode::ALL.iter().enumerate() {
-        for policy in ["source", "flow", "cpu"] {
-            for (workers, entries) in [(2, 2), (2, 1), (3, 2), (1, 1)] {
-                let mut bench = bench((workers, entries), mode, policy, SEED + case as u64);
-                let mut sent = [[[0u64; FLOWS]; QUEUES]; 2];
-                for _ in 0..60 {
-                    for _ in 0..bench.random.below(200) {
-                        let mut below = |count: usize| bench.random.below(count as u64) as usize;
-                        let (entry, queue, flow) = (below(entries), below(QUEUES), below(FLOWS));
-                        let number = &mut sent[entry][queue][flow];
-                        send(&mut bench, (entry, queue, flow), *number);
-                        *number += 1;
-                    }
-                    // A home is slow for a while.
-                    let slow = bench.random.below(2 * workers as u64) as usize;
-                    for worker in 0..workers {
-                        bench.port(entries + worker).is_stuck = worker == slow;
-                    }
-                    let passes = bench.random.below(40) as usize;
-                    bench.go_on(passes, MS / 10);
-                }
-                (0..workers).for_each(|worker| bench.port(entries + worker).is_stuck = false);
-                let case = format!("{mode} {policy} {workers} workers, {entries} entries");
-                assert!(bench.run_dry(10_000 * MS), "{case}: {} left", bench.left_to_do());
+    fn delivered(&self) -> u64 {
+        let stages = self.bench.workers.iter().flat_map(|worker| worker.between().stages());
+        stages.map(|stage| stage.own()[1].packets).sum()
+    }
 
-                let mut next = [[[0u64; FLOWS]; QUEUES]; 2];
-                let mut homes = [[[None; FLOWS]; QUEUES]; 2];
-                for worker in 0..workers {
-                    for ([_, entry, queue, flow], number) in came(&mut bench, entries + worker) {
-                        let [entry, queue, flow] = [entry, queue, flow].map(usize::from);
-                        let home = homes[entry][queue][flow].get_or_insert(worker);
-                        assert_eq!(*home, worker, "{case}: a flow has one home");
-                        let next = &mut next[entry][queue][flow];
-                        assert_eq!(number, *next, "{case}: in order and none missing");
-                        *next += 1;
-                    }
-                }
-                assert_eq!(next, sent, "{case}");
-                let handed: u64 = (0..workers).map(|worker| dispatch(&bench, worker).handed()).sum();
-                let taken: u64 = (0..workers).map(|worker| dispatch(&bench, worker).taken()).sum();
-                assert_eq!(handed, taken, "{case}");
-                // By source a packet is at home with the worker whose port it came in by.
-                let crosses = mode != Mode::Direct && policy != "source" && workers > 1;
-                assert_eq!(handed > 0, crosses, "{case}: {handed} handed over");
+    fn dropped(&self) -> u64 {
+        let stages = self.bench.workers.iter().flat_map(|worker| worker.between().stages());
+        stages.map(|stage| stage.account().dropped.get(DropReason::WorkstreamFull).packets).sum()
+    }
+
+    /// What all workers have seen, and how many flows came to more than one.
+    fn seen(&self) -> (Sequences, u64) {
+        let mut all = Sequences::joining(FLOWS);
+        let workers = 0..self.bench.workers.len();
+        let split = workers.map(|worker| all.merge(self.dispatch(worker).sequences())).sum();
+        (all, split)
+    }
+
+    /// Every packet queued or handled at once was handled, and none waits: the sums of `-Q`.
+    fn require_counted(&self, case: &str) {
+        for worker in 0..self.bench.workers.len() {
+            for name in ["ether", "arp", "ip", "ip6"] {
+                let counts = self.counts(worker, name);
+                let done = counts.dispatched + counts.hybrid_dispatched + counts.queued;
+                assert_eq!((counts.handled, counts.len), (done, 0), "{case}: {name} of {worker}: {counts:?}");
             }
         }
     }
 }
 
-/// By `cpu` queues 0 and 2 are at home with the first worker, 1 and 3 with the second.
 #[test]
-fn a_full_home_holds_the_queues_that_feed_it_and_no_others() {
+fn flows_keep_their_order_and_nothing_is_lost_in_any_mode_and_policy() {
+    let mut case = 0;
+    for mode in Mode::ALL {
+        for policy in ["source", "flow", "cpu"] {
+            for qlimit in ["1", "256"] {
+                for (workers, entries) in [(2, 2), (2, 1), (3, 2), (1, 1)] {
+                    let settings =
+                        [("dispatch", mode.name()), ("proto.ip.policy", policy), ("defaultqlimit", qlimit)];
+                    let mut on = DispatchBench::new((workers, entries), &settings, SEED + case);
+                    case += 1;
+                    for _ in 0..40 {
+                        for _ in 0..on.bench.random.below(200) {
+                            let mut below = |count: usize| on.bench.random.below(count as u64) as usize;
+                            let (entry, queue) = (below(on.entries), below(QUEUES));
+                            on.send(entry, queue);
+                        }
+                        let passes = on.bench.random.below(20) as usize;
+                        on.bench.go_on(passes, MS / 10);
+                    }
+                    let case = format!("{mode} {policy} {qlimit} {workers} workers, {entries} entries");
+                    assert!(on.bench.run_dry(20_000 * MS), "{case}: {} left", on.bench.left_to_do());
+                    assert_eq!(on.delivered(), on.sent, "{case}");
+                    let (seen, split) = on.seen();
+                    let counts = seen.counts();
+                    let faults = (counts.missing, counts.duplicated, counts.reordered, split);
+                    assert_eq!((counts.numbered, faults), (on.sent, (0, 0, 0, 0)), "{case}");
+                    on.require_counted(&case);
+                    // Under `source` ip's work is the first worker's, unless it is done at once.
+                    let is_first = *mode != Mode::Direct && policy == "source";
+                    let others = (1..workers).map(|worker| on.counts(worker, "ip").handled);
+                    assert!(others.into_iter().all(|handled| (handled == 0) == is_first), "{case}");
+                }
+            }
+        }
+    }
+}
+
+/// All work is the second worker's, which does not come for a while.
+#[test]
+fn a_worker_that_does_not_come_holds_who_receives_for_it() {
     for mode in [Mode::Hybrid, Mode::Deferred] {
-        let mut bench = bench((2, 1), mode, "cpu", SEED);
-        bench.port(2).is_stuck = true;
-        for number in 0..3_000 {
-            (0..QUEUES).for_each(|queue| send(&mut bench, (0, queue, 0), number));
+        let settings =
+            [("dispatch", mode.name()), ("rss.bits", "0"), ("rss.bucket.0", "1"), ("defaultqlimit", "32")];
+        let mut on = DispatchBench::new((2, 1), &settings, SEED);
+        on.bench.asleep[1] = Some(None);
+        on.bench.is_deaf = true;
+        for _ in 0..1_000 {
+            (0..QUEUES).for_each(|queue| on.send(0, queue));
         }
-        let mut held_max = 0;
-        for _ in 0..400 {
-            bench.go_on(50, MS / 10);
-            held_max = held_max.max(bench.held() + bench.under_way());
-        }
-        let queued: Vec<_> = (0..QUEUES).map(|queue| bench.port(0).queued_in(queue)).collect();
-        assert_eq!((queued[0], queued[2]), (0, 0), "{mode}: what is at home with the first went on");
-        assert!(queued[1].min(queued[3]) > 2_000, "{mode}: the senders are held: {queued:?}");
-        assert!(held_max <= UNDER_WAY_MAX + HELD_MAX + 4 * u64::from(POLL_PACKETS_MAX), "{held_max} inside");
-        bench.port(2).is_stuck = false;
-        assert!(bench.run_dry(10_000 * MS));
-        assert_eq!([1, 2].map(|home| came(&mut bench, home).len()), [6_000; 2]);
+        while on.bench.step() {}
+        let most = UNDER_WAY_MAX + QUEUES as u64 * u64::from(POLL_PACKETS_MAX);
+        assert!((UNDER_WAY_MAX..most).contains(&on.bench.under_way()), "{} under way", on.bench.under_way());
+        assert!(on.bench.port(0).queued() > 3_000, "{mode}: the senders are held");
+        on.bench.is_deaf = false;
+        assert!(on.bench.run_dry(10_000 * MS));
+        assert_eq!(on.delivered(), on.sent);
+        on.require_counted(mode.name());
+        let ip = on.counts(1, "ip");
+        assert_eq!((ip.handled, ip.wmark > 0), (on.sent, mode == Mode::Deferred), "{ip:?}");
     }
 }
 
 #[test]
-fn the_end_comes_when_all_that_was_handed_over_has_left() {
-    let mut bench = bench((2, 2), Mode::Hybrid, "flow", SEED);
-    for number in 0..100 {
-        for (entry, flow) in [0, 1].into_iter().flat_map(|entry| (0..FLOWS).map(move |flow| (entry, flow))) {
-            send(&mut bench, (entry, 0, flow), number);
+fn what_the_rule_of_a_full_queue_drops_is_counted() {
+    for full in WhenFull::ALL {
+        let settings = [("dispatch", "deferred"), ("defaultqlimit", "1"), ("proto.ip.full", full.name())];
+        let mut on = DispatchBench::new((2, 1), &settings, SEED);
+        for _ in 0..500 {
+            (0..QUEUES).for_each(|queue| on.send(0, queue));
         }
+        assert!(on.bench.run_dry(10_000 * MS));
+        let dropped = on.dropped();
+        assert_eq!(dropped > 0, *full == WhenFull::Drop, "{full}: {dropped}");
+        assert_eq!(on.delivered() + dropped, on.sent);
+        let (seen, split) = on.seen();
+        let counts = seen.settled();
+        assert_eq!((counts.dropped, counts.missing, counts.reordered, split), (dropped, 0, 0, 0));
+        on.require_counted(full.name());
+    }
+}
+
+/// Not the frames that are packets of a generator alone: each goes one way and gives its memory back.
+#[test]
+fn any_frames_go_one_way() {
+    for mode in Mode::ALL {
+        let mut on = DispatchBench::new((2, 1), &[("dispatch", mode.name()), ("defaultqlimit", "4")], SEED);
+        let mut sent = 0;
+        for ethertype in [None, Some(0x0800u16), Some(0x86dd), Some(0x0806), Some(0x8100)] {
+            for _ in 0..200 {
+                let len_bytes = 14 + on.bench.random.below(186) as usize;
+                let mut bytes: Vec<u8> = (0..len_bytes).map(|_| on.bench.random.below(256) as u8).collect();
+                if let Some(ethertype) = ethertype {
+                    bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
+                }
+                on.bench.port(0).send(sent % QUEUES, bytes);
+                sent += 1;
+            }
+        }
+        assert!(on.bench.run_dry(10_000 * MS));
+        on.require_counted(mode.name());
+        assert_eq!(on.bench.workers[0].frames().pool.census().out, 0, "every frame is back");
+    }
+}
+
+#[test]
+fn the_end_comes_when_all_that_was_handed_over_has_ended() {
+    let mut on = DispatchBench::new((2, 2), &[("dispatch", "deferred"), ("rss.bucket.0", "1")], SEED);
+    for _ in 0..100 {
+        (0..2).for_each(|entry| (0..QUEUES).for_each(|queue| on.send(entry, queue)));
     }
     for _ in 0..4 {
-        bench.step();
+        on.bench.step();
     }
-    assert!(dispatch(&bench, 0).handed() + dispatch(&bench, 1).handed() > 0);
-    for _ in 0..2_000 {
-        bench.now_ns += MS / 10;
-        for worker in &mut bench.workers {
-            worker.drain(bench.now_ns).unwrap();
-        }
-        bench.require_conserved();
+    assert!(on.bench.left_to_do() > 0);
+    while on.bench.left_to_do() > 0 {
+        on.bench.go_on(100, MS / 10);
     }
-    assert!(bench.workers.iter().all(Worker::is_drained));
-    assert_eq!(bench.held() + bench.under_way(), 0);
+    assert_eq!(on.delivered(), on.sent);
 }

@@ -5,19 +5,36 @@
 use std::io;
 
 use weir_core::drops::Count;
-use weir_path::carrier::Carrier;
-use weir_path::frames::Frames;
-use weir_path::packet::PathPacket;
-use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
-use weir_path::traffic::port::MemoryPort;
-use weir_port::port::Port;
+
+use crate::carrier::Carrier;
+use crate::frames::Frames;
+use crate::packet::PathPacket;
+use crate::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
 
 /// A port.
-pub enum EitherPort {
+pub enum EitherPort<K, M> {
     /// The kernel's.
-    Kernel(Box<Port>),
+    Kernel(Box<K>),
     /// One in memory.
-    Memory(Box<MemoryPort>),
+    Memory(Box<M>),
+}
+
+impl<K, M> EitherPort<K, M> {
+    /// The kernel's, if it is one.
+    pub fn kernel(&self) -> Option<&K> {
+        match self {
+            EitherPort::Kernel(port) => Some(port),
+            EitherPort::Memory(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn kernel_mut(&mut self) -> Option<&mut K> {
+        match self {
+            EitherPort::Kernel(port) => Some(port),
+            EitherPort::Memory(_) => None,
+        }
+    }
 }
 
 /// Does the same with either.
@@ -30,7 +47,11 @@ macro_rules! either {
     };
 }
 
-impl ReceiveQueues for EitherPort {
+impl<K: ReceiveQueues, M: ReceiveQueues> ReceiveQueues for EitherPort<K, M> {
+    fn is_inner(&self) -> bool {
+        either!(self, port => port.is_inner())
+    }
+
     fn queues(&self) -> usize {
         either!(self, port => port.queues())
     }
@@ -64,7 +85,7 @@ impl ReceiveQueues for EitherPort {
     }
 }
 
-impl TransmitRing for EitherPort {
+impl<K: TransmitRing, M: TransmitRing> TransmitRing for EitherPort<K, M> {
     fn packet_bytes_max(&self) -> u32 {
         either!(self, port => port.packet_bytes_max())
     }

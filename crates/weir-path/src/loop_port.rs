@@ -1,0 +1,123 @@
+//! A port that leads back into the path: what leaves by it comes in by it, as soon as there is room for it there.
+//!
+//! ```text
+//! egress queue, where packets wait --put, if there is room--> ring --poll, if its place has room--> the stage that it is joined to
+//! ```
+//!
+//! Rule: a packet is with the port from its `put` to its poll, so that it is in one place at every instant, and a ring that is not polled
+//! fills and holds whoever is in its egress queue. A packet has its frame, and stays one of the receive queue by which it first came in,
+//! so that the packets of a flow wait in one queue wherever they go, those that came by here and those that did not.
+//!
+//! Order: first in, first out; one receive queue.
+//!
+//! Owner: one worker.
+
+use std::collections::VecDeque;
+use std::io;
+
+use weir_core::drops::Count;
+
+use crate::carrier::Carrier;
+use crate::frames::Frames;
+use crate::packet::PathPacket;
+use crate::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, TransmitRing};
+
+/// What the ring takes: as much as two polls bring.
+const RING_PACKETS: u32 = 2 * POLL_PACKETS_MAX;
+
+/// A port that leads back.
+#[derive(Debug)]
+pub struct LoopPort {
+    ring: VecDeque<PathPacket>,
+    poll_budget: u32,
+    /// What was put and is not polled.
+    inside: Count,
+    /// The lengths of what was polled and is not told as delivered.
+    polled: Vec<u16>,
+}
+
+impl Default for LoopPort {
+    fn default() -> LoopPort {
+        LoopPort {
+            ring: VecDeque::with_capacity(RING_PACKETS as usize),
+            poll_budget: POLL_PACKETS_MAX,
+            inside: Count::default(),
+            polled: Vec::with_capacity(RING_PACKETS as usize),
+        }
+    }
+}
+
+impl ReceiveQueues for LoopPort {
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn is_inner(&self) -> bool {
+        true
+    }
+
+    fn is_announced(&self, _: usize) -> bool {
+        !self.ring.is_empty()
+    }
+
+    // What is inside is announced as long as it is.
+    fn expect(&mut self, _: usize) {}
+
+    fn set_announced(&mut self, _: usize) {}
+
+    // Its egress queue holds who sends.
+    fn set_backlog(&mut self, _: usize, _: bool) {}
+
+    fn poll(&mut self, _: usize, _: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        let count = self.ring.len().min(self.poll_budget as usize);
+        for packet in self.ring.drain(..count) {
+            self.polled.push(packet.len_bytes);
+            received.push(packet);
+        }
+        count
+    }
+
+    fn collect(&mut self, _: usize, _: &mut Frames, _: &mut Vec<PathPacket>) -> usize {
+        0
+    }
+
+    fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        self.poll_budget = packets;
+        packets
+    }
+}
+
+impl TransmitRing for LoopPort {
+    fn packet_bytes_max(&self) -> u32 {
+        u32::MAX
+    }
+
+    fn room(&self) -> u32 {
+        RING_PACKETS.saturating_sub(self.inside.packets as u32)
+    }
+
+    #[inline]
+    fn put(&mut self, packet: PathPacket, _: &mut Frames) {
+        self.inside.add(packet.len_bytes.into());
+        self.ring.push_back(packet);
+    }
+
+    fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
+        Ok(Transmit::Progress)
+    }
+
+    fn has_carrier(&self) -> bool {
+        true
+    }
+
+    fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(u32, Completion)) {
+        for len_bytes in self.polled.drain(..) {
+            self.inside.sub(len_bytes.into());
+            each(len_bytes.into(), Completion::Delivered);
+        }
+    }
+
+    fn in_flight(&self) -> Count {
+        self.inside
+    }
+}
