@@ -108,6 +108,7 @@ fn bridge() -> MemoryPath {
         ports: ["gen", "sink"].map(port).into(),
         stages: vec![StagePlan { name: "bridge".into(), kind }],
         links: [0, 1].map(|at| [Attachment::Port(at), Attachment::Stage(0, at as u16)]).into(),
+        ..Plan::default()
     };
     let generator = GenSpec { traffic: l2_traffic(), packets_per_s: None, until: TIME };
     MemoryPath {

@@ -38,6 +38,8 @@ pub struct Departures {
     outlets: Vec<Option<Outlet<Crosser>>>,
     boards: Arc<[Board]>,
     handed: Vec<Count>,
+    /// For each worker what was handed over to it that was no packet.
+    words: Vec<u64>,
 }
 
 /// What other workers have to do with the packets of a port.
@@ -91,8 +93,8 @@ impl Departures {
         outlets: Vec<Option<Outlet<Crosser>>>,
         boards: Arc<[Board]>,
     ) -> Departures {
-        let handed = vec![Count::default(); boards.len()];
-        Departures { worker, outlets, boards, handed }
+        let (handed, words) = (vec![Count::default(); boards.len()], vec![0; boards.len()]);
+        Departures { worker, outlets, boards, handed, words }
     }
 
     /// Hands a packet over, with the next [`Departures::flush`].
@@ -103,6 +105,7 @@ impl Departures {
 
     /// Makes the stage behind a link forget who came by it, with the next [`Departures::flush`] and in order with packets.
     pub(crate) fn forget(&mut self, worker: usize, to: u32) {
+        self.words[worker] += 1;
         self.stage(worker, Crosser { to, packet: None });
     }
 
@@ -214,5 +217,10 @@ impl Departures {
     /// What was handed to each worker.
     pub fn handed(&self) -> &[Count] {
         &self.handed
+    }
+
+    /// For each worker what was handed over to it that was no packet.
+    pub fn words(&self) -> &[u64] {
+        &self.words
     }
 }

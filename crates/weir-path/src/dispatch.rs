@@ -9,7 +9,8 @@
 //!
 //! Each worker has a stage of its own. A protocol whose packets may wait has an egress queue with each worker, of a port that leads
 //! back ([`crate::loop_port`]): netisr's workstream. The handlers are those of a host that receives
-//! ([`weir_core::dispatch::handlers`]); what they deliver is checked ([`crate::traffic::sequence`]) and ends here.
+//! ([`weir_core::dispatch::handlers`]); what they deliver is checked ([`crate::traffic::sequence`]) and ends here. A wire that is dispatched
+//! ([`spread`]) has such a row of stages for each direction, and what is handled goes on, whatever it is, to the worker of its way out.
 //!
 //! | mode | a packet of a protocol is handled |
 //! |---|---|
@@ -20,18 +21,18 @@
 //! Order (invariant 2): the policy names the same worker for all packets of a flow, a receive queue is one worker's, rings and queues
 //! are first in, first out for a flow, and what comes over a ring is queued.
 //!
-//! Credit: a queue at its limit closes the gates of the receive queues whose packets wait there, at whatever worker (`board.rs`), those
-//! of other protocols' loops among them. Under the rule `drop` it holds nobody, and what comes is dropped.
+//! Credit: a queue at its limit closes the gates of the receive queues whose packets wait there, at whatever worker (`board.rs`), and so
+//! does what they come to after that; the queue itself is never held. Under the rule `drop` it holds nobody, and what comes is dropped.
 //!
 //! Owner: one worker. Source: FreeBSD `sys/net/netisr.c` (`netisr_select_cpuid`, `netisr_dispatch_src`). Limits: one interface, so that
-//! `source` names the first worker; a queue is exceeded by one poll of each receive queue, and by what is under way.
+//! `source` names the first worker; a queue is exceeded by one poll of each receive queue, by what is under way, and by what waits in
+//! the queues before it.
 
-use std::fmt;
-use std::ops::Range;
-use std::sync::Arc;
+mod plan;
+mod spread;
 
 use weir_core::dispatch::handlers::{HandlerVerdict, Handlers};
-use weir_core::dispatch::protocol::{Mode, Policy, ProtoId, Registry, WhenFull};
+use weir_core::dispatch::protocol::{Mode, ProtoId, WhenFull};
 use weir_core::drops::DropReason;
 use weir_core::net::BURST_MAX;
 use weir_core::packet::Meta;
@@ -39,227 +40,14 @@ use weir_core::shaper::ecn;
 use weir_core::steer::rss::Burst;
 use weir_ring::memory::FrameMemory;
 
-use crate::owners::Owners;
 use crate::packet::PathPacket;
-use crate::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use crate::traffic::sequence::Sequences;
+pub use plan::DispatchPlan;
+use plan::Joint;
+pub use spread::{Dispatched, dispatched, registry, spread};
 
 /// Set in the hash of a packet whose receive queue says whose flow it is: 0 would say that it has none.
 const DEALT: u32 = 1 << 31;
-
-/// One worker's dispatch, as it is to be.
-#[derive(Clone)]
-pub struct DispatchPlan {
-    /// The worker.
-    pub worker: u16,
-    /// How many ports its packets come in by.
-    pub entries: u16,
-    /// Whether packets are dealt to workers here; otherwise whoever put them into receive queues has.
-    pub steers: bool,
-    /// Flows of generators that are followed.
-    pub flows: u32,
-    /// The protocols, and the flows of workers.
-    pub registry: Arc<Registry>,
-}
-
-/// What a port of the stage is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Joint {
-    /// It leads to the queue of a protocol, and back from it.
-    Queue(ProtoId),
-    /// It leads to the queue of a protocol at another worker, and from there to that here.
-    Over(usize, ProtoId),
-    /// Packets come in by it.
-    Entry,
-}
-
-impl DispatchPlan {
-    fn workers(&self) -> u16 {
-        self.registry.rss().workers() as u16
-    }
-
-    fn protocols(&self) -> u16 {
-        self.registry.ids().count() as u16
-    }
-
-    fn entry(&self, number: u16) -> u16 {
-        self.protocols() * (1 + self.workers()) + number
-    }
-
-    fn queue(&self, proto: ProtoId) -> u16 {
-        proto.index() as u16
-    }
-
-    fn over(&self, worker: usize, proto: ProtoId) -> u16 {
-        self.protocols() * (1 + worker as u16) + proto.index() as u16
-    }
-
-    fn joint(&self, port: u16) -> Joint {
-        let proto = || self.registry.ids().nth(usize::from(port % self.protocols())).expect("a protocol");
-        match port / self.protocols() {
-            0 => Joint::Queue(proto()),
-            group if group <= self.workers() => Joint::Over(usize::from(group - 1), proto()),
-            _ => Joint::Entry,
-        }
-    }
-
-    /// How many ports it has: for each protocol its queue, and those of each worker; and its entries.
-    pub fn ports(&self) -> u16 {
-        self.entry(self.entries)
-    }
-
-    /// The ports that packets may leave by which come in by `entry`.
-    pub fn exits(&self, entry: u16) -> Vec<u16> {
-        let mut exits = Vec::new();
-        match self.joint(entry) {
-            Joint::Queue(proto) => self.reached_by_handling(proto, &mut exits),
-            Joint::Over(_, proto) => exits.extend(self.home(proto)),
-            Joint::Entry => self.reached(ether(&self.registry), &mut exits),
-        }
-        exits.sort_unstable();
-        exits.dedup();
-        exits
-    }
-
-    /// The most packets that wait for a port before no more are taken in for it, if the port says that.
-    pub fn held_packets_max(&self, port: u16) -> Option<u64> {
-        let Joint::Queue(proto) = self.joint(port) else { return None };
-        let registered = self.registry.get(proto);
-        Some(match registered.protocol.when_full {
-            WhenFull::Drop => u64::MAX,
-            WhenFull::Block | WhenFull::Ecn => registered.qlimit as u64,
-        })
-    }
-
-    /// The ports that a packet may leave by which is dispatched to a protocol.
-    fn reached(&self, proto: ProtoId, exits: &mut Vec<u16>) {
-        let mode = self.registry.get(proto).mode;
-        if mode != Mode::Deferred {
-            self.reached_by_handling(proto, exits);
-        }
-        if mode != Mode::Direct {
-            let others = self.homes(proto).filter(|worker| *worker != usize::from(self.worker));
-            exits.extend(others.map(|worker| self.over(worker, proto)));
-            exits.extend(self.home(proto));
-        }
-    }
-
-    /// The workers that a protocol's policy may name.
-    fn homes(&self, proto: ProtoId) -> Range<usize> {
-        match self.registry.get(proto).protocol.policy {
-            Policy::Source => 0..1,
-            Policy::Flow | Policy::Cpu => 0..usize::from(self.workers()),
-        }
-    }
-
-    /// The port to the queue of a protocol, if packets may wait in it.
-    fn home(&self, proto: ProtoId) -> Option<u16> {
-        let is_home = self.homes(proto).contains(&usize::from(self.worker));
-        (is_home && waits(&self.registry, proto)).then(|| self.queue(proto))
-    }
-
-    fn reached_by_handling(&self, proto: ProtoId, exits: &mut Vec<u16>) {
-        let next = self.registry.ids().filter(|&next| self.registry.feeds(proto, next));
-        next.for_each(|next| self.reached(next, exits));
-    }
-}
-
-impl fmt::Debug for DispatchPlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DispatchPlan { worker, entries, steers, flows, registry } = self;
-        let protocols = registry.ids().map(|id| registry.get(id));
-        f.debug_struct("DispatchPlan")
-            .field("worker", worker)
-            .field("entries", entries)
-            .field("steers", steers)
-            .field("flows", flows)
-            .field("protocols", &protocols.collect::<Vec<_>>())
-            .finish()
-    }
-}
-
-fn ether(registry: &Registry) -> ProtoId {
-    Handlers::new(registry).ether()
-}
-
-/// Whether packets of a protocol may wait: alone, hybrid always finds that none does.
-fn waits(registry: &Registry, proto: ProtoId) -> bool {
-    match registry.get(proto).mode {
-        Mode::Direct => false,
-        Mode::Hybrid => registry.rss().workers() > 1,
-        Mode::Deferred => true,
-    }
-}
-
-/// A plan of dispatch, and who owns what of it. Its ports are the entries, then those that lead back.
-pub struct Dispatched {
-    /// The plan.
-    pub plan: Plan,
-    /// Who owns what.
-    pub owners: Owners,
-    /// The worker and the protocol of each port that leads back, in order.
-    pub loops: Vec<(usize, ProtoId)>,
-}
-
-/// A plan by which packets of `entries`, each with its worker, are dispatched; `steers` if that is not done before, and `flows` of
-/// generators are followed.
-pub fn dispatched(
-    registry: &Arc<Registry>,
-    entries: Vec<(PortPlan, usize)>,
-    steers: bool,
-    flows: u32,
-) -> Dispatched {
-    let workers = registry.rss().workers();
-    let mut counts = vec![0; workers];
-    entries.iter().for_each(|(_, worker)| counts[*worker] += 1);
-    let kinds: Vec<DispatchPlan> = counts
-        .into_iter()
-        .enumerate()
-        .map(|(worker, entries)| DispatchPlan {
-            worker: worker as u16,
-            entries,
-            steers,
-            flows,
-            registry: Arc::clone(registry),
-        })
-        .collect();
-    let mut links = Vec::new();
-    let mut taken = vec![0; workers];
-    for (port, &(_, worker)) in entries.iter().enumerate() {
-        links.push([Attachment::Port(port), Attachment::Stage(worker, kinds[worker].entry(taken[worker]))]);
-        taken[worker] += 1;
-    }
-    let mut owners =
-        Owners { ports: entries.iter().map(|(_, worker)| *worker).collect(), stages: (0..workers).collect() };
-    let mut ports: Vec<PortPlan> = entries.into_iter().map(|(port, _)| port).collect();
-    let mut loops = Vec::new();
-    let waiting: Vec<ProtoId> = registry.ids().filter(|&proto| waits(registry, proto)).collect();
-    for worker in 0..workers {
-        for &proto in &waiting {
-            let name = registry.get(proto).protocol.name;
-            links
-                .push([Attachment::Port(ports.len()), Attachment::Stage(worker, kinds[worker].queue(proto))]);
-            ports.push(PortPlan {
-                interface: format!("{name}-{worker}"),
-                limits: None,
-                classes: None,
-                is_optional: false,
-            });
-            owners.ports.push(worker);
-            loops.push((worker, proto));
-            for other in worker + 1..workers {
-                links.push([
-                    Attachment::Stage(worker, kinds[worker].over(other, proto)),
-                    Attachment::Stage(other, kinds[other].over(worker, proto)),
-                ]);
-            }
-        }
-    }
-    let stages = kinds
-        .into_iter()
-        .map(|kind| StagePlan { name: format!("dispatch-{}", kind.worker), kind: StageKind::Dispatch(kind) });
-    Dispatched { plan: Plan { ports, stages: stages.collect(), links }, owners, loops }
-}
 
 /// What one worker decides by.
 pub struct Dispatch {
@@ -313,6 +101,11 @@ impl Dispatch {
         }
     }
 
+    /// What it is to be.
+    pub fn plan(&self) -> &DispatchPlan {
+        &self.plan
+    }
+
     /// What is counted of a protocol.
     pub fn counts(&self, proto: ProtoId) -> &DispatchCounts {
         &self.counts[proto.index()]
@@ -338,7 +131,9 @@ impl Dispatch {
         for (packet, handled) in packets.iter_mut().zip(handled) {
             *handled = match joint {
                 Joint::Entry => self.dispatch(self.handlers.ether(), packet, memory),
-                Joint::Over(_, proto) => self.enqueue(proto, packet, memory),
+                Joint::Over(proto) => self.enqueue(proto, packet, memory),
+                Joint::OverExit => Handled::Sent(self.plan.exit()),
+                Joint::Exit => unreachable!("packets go on by it"),
                 Joint::Queue(proto) => {
                     self.counts[proto.index()].len -= 1;
                     match self.run(proto, packet, memory) {
@@ -396,6 +191,13 @@ impl Dispatch {
     fn run(&mut self, proto: ProtoId, packet: &PathPacket, memory: &FrameMemory) -> Result<Handled, ProtoId> {
         self.counts[proto.index()].handled += 1;
         let bytes = packet.bytes(memory);
+        if let Some(on) = self.plan.on() {
+            // Whoever it is for looks at it; here is only whose it is.
+            return match self.handlers.next(proto, bytes) {
+                Some(next) => Err(next),
+                None => Ok(Handled::Sent(on)),
+            };
+        }
         match self.handlers.handle(proto, bytes) {
             HandlerVerdict::Dispatch(next) => Err(next),
             HandlerVerdict::Deliver => {

@@ -296,6 +296,12 @@ impl EgressQueues {
         egress.shaping.has_door(place.class, flow) && !egress.is_at_bound()
     }
 
+    /// The port and the receive queue of a flow.
+    pub(crate) fn origin_of(&self, flow: usize) -> Option<(usize, usize)> {
+        let port = self.first_flow.partition_point(|&first| first <= flow).checked_sub(1)?;
+        Some((port, flow - self.first_flow[port]))
+    }
+
     /// Whether nothing of a receive queue waits in the class of a place.
     #[inline]
     pub fn has_none(&self, place: Place, port: u16, queue: usize) -> bool {

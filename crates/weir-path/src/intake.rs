@@ -57,6 +57,8 @@ pub struct Intake {
     poll_budget: u32,
     backlogged: Box<[bool]>,
     received: Vec<PathPacket>,
+    /// What of the packets of other ports came to a full place by way of this one.
+    filled: Vec<Landed>,
     /// Polls and wakes that brought nothing, of queues before these.
     empty_before: [u64; 2],
 }
@@ -87,6 +89,7 @@ impl Intake {
             poll_budget: poll_budget_max,
             backlogged: vec![false; queues].into_boxed_slice(),
             received: Vec::with_capacity(POLL_PACKETS_MAX as usize * 2),
+            filled: Vec::new(),
             empty_before: [0; 2],
         }
     }
@@ -164,20 +167,26 @@ impl Intake {
             }
         }
         self.order.begin_pass(now_ns);
-        // What is inside has no queue of its own where it goes, and waits for the place whatever waits there.
-        let mixes = self.way.mixes() && !port.is_inner();
+        // What is inside has its frames and is never held: its receive queue is, by what it comes to.
+        let is_inner = port.is_inner();
+        let mixes = self.way.mixes();
         let mut moved = 0;
-        while port.is_inner() || has_frames(&between.frames) {
+        while is_inner || has_frames(&between.frames) {
             let (gates, egress, number) = (&self.gates, &between.egress, self.port);
             let (crosses, over) = (&self.crosses, &between.over);
             let quiet = self.order.next_quiet(|queue| {
-                admits(crosses, over, queue)
-                    && gates[queue].places().iter().all(|&place| {
-                        let has_none = || mixes && egress.has_none(place, number, queue);
-                        egress.has_room(place) || egress.has_door(place, number, queue) || has_none()
-                    })
+                is_inner
+                    || admits(crosses, over, queue)
+                        && gates[queue].places().iter().all(|&place| {
+                            let has_none = || mixes && egress.has_none(place, number, queue);
+                            egress.has_room(place) || egress.has_door(place, number, queue) || has_none()
+                        })
             });
-            let Some(queue) = quiet.or_else(|| self.next_active(mixes, egress, over)) else { break };
+            let active = || match is_inner {
+                true => self.order.next_active(|_| true),
+                false => self.next_active(mixes, egress, over),
+            };
+            let Some(queue) = quiet.or_else(active) else { break };
             moved += self.poll(queue, port, between, now_ns);
         }
         self.kept_out = self.count_kept_out(between.over.as_ref());
@@ -282,9 +291,14 @@ impl Intake {
         let gate = &mut self.gates[queue];
         gate.begin();
         let mut is_here = self.crosses.is_empty();
-        between.take(self.way, &mut self.received, now_ns, |Landed { place, fills, .. }| {
+        let filled = &mut self.filled;
+        between.take(self.way, &mut self.received, now_ns, |landed| {
             is_here = true;
-            gate.note(place, fills);
+            match is_inner {
+                false => gate.note(landed.place, landed.fills),
+                true if landed.fills => filled.push(landed),
+                true => {}
+            }
         });
         let places = between.egress.places();
         let there = between.over.as_ref().filter(|_| !is_here);
@@ -293,6 +307,19 @@ impl Intake {
             None => places.number(gate.first()),
         };
         self.order.set_group(queue, group);
+    }
+
+    /// A packet that a queue brought, and that waited inside since, came to a full place.
+    pub(crate) fn note_filled(&mut self, queue: usize, place: Place, egress: &EgressQueues) {
+        if let Some(gate) = self.gates.get_mut(queue) {
+            gate.note(place, true);
+            self.order.set_group(queue, egress.places().number(gate.first()));
+        }
+    }
+
+    /// What of the packets of other ports came to a full place by way of this one, to be taken.
+    pub(crate) fn filled_mut(&mut self) -> &mut Vec<Landed> {
+        &mut self.filled
     }
 
     /// When to look at the queues again if nothing is announced.

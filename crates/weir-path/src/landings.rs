@@ -36,6 +36,8 @@ pub struct Landings {
     arrived: Vec<PathPacket>,
     gates: Gates,
     taken: Count,
+    /// What came that was no packet.
+    words: u64,
     /// Packets from each worker.
     landed: Vec<u64>,
     receive_queues: Box<[usize]>,
@@ -81,6 +83,7 @@ pub fn join(
             arrived: Vec::with_capacity(handoff::BURST),
             gates,
             taken: Count::default(),
+            words: 0,
             landed: vec![0; workers],
             receive_queues: receive_queues.into(),
             sources: (0..workers).filter(|&other| other != worker).collect(),
@@ -103,7 +106,7 @@ impl Landings {
 
     /// Works on all that has come; how many packets.
     pub(crate) fn land(&mut self, between: &mut Between, now_ns: u64) -> usize {
-        let Landings { inbox, ways, arrived, gates, taken, landed, sources, .. } = self;
+        let Landings { inbox, ways, arrived, gates, taken, words, landed, sources, .. } = self;
         let mut way = None;
         let moved = inbox.drain(|source, Crosser { to, packet }| {
             let next = ways[to as usize];
@@ -111,7 +114,10 @@ impl Landings {
                 gates.take(between, way, arrived, now_ns);
                 way = next;
             }
-            let Some(packet) = packet else { return way.into_iter().for_each(|way| between.forget(way)) };
+            let Some(packet) = packet else {
+                *words += 1;
+                return way.into_iter().for_each(|way| between.forget(way));
+            };
             taken.add(packet.len_bytes.into());
             if let Source::Worker(number) = source {
                 landed[sources[number]] += 1;
@@ -120,6 +126,12 @@ impl Landings {
         });
         gates.take(between, way, arrived, now_ns);
         moved
+    }
+
+    /// Notes what came to full places of what came over rings before.
+    pub(crate) fn note_filled(&mut self, filled: &mut Vec<Landed>, egress: &EgressQueues) {
+        filled.drain(..).for_each(|landed| self.gates.note(landed));
+        self.gates.tell(egress);
     }
 
     /// Tells how much has been worked on, once what that caused has been told as handed; whether there is news.
@@ -147,6 +159,11 @@ impl Landings {
     /// What was taken.
     pub fn taken(&self) -> Count {
         self.taken
+    }
+
+    /// How many elements wait in its rings now, and how many that were no packets it has taken.
+    pub fn waiting(&mut self) -> (u64, u64) {
+        (self.inbox.waiting() as u64, self.words)
     }
 
     /// How others wake this worker.

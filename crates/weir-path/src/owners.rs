@@ -200,6 +200,7 @@ mod tests {
             ports: (0..ports).map(port).collect(),
             stages: (0..stages).map(stage).collect(),
             links: links.to_vec(),
+            dispatched: Vec::new(),
         }
     }
 

@@ -27,6 +27,17 @@ pub struct Plan {
     pub stages: Vec<StagePlan>,
     /// What joins them.
     pub links: Vec<[Attachment; 2]>,
+    /// Wires whose packets are dispatched to workers ([`crate::dispatch::spread`] puts that into the plan).
+    pub dispatched: Vec<WireDispatch>,
+}
+
+/// A wire whose packets are dispatched to workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireDispatch {
+    /// Its ports.
+    pub ports: [usize; 2],
+    /// Settings of dispatch, by their keys ([`weir_core::dispatch::settings`]).
+    pub settings: Vec<(String, String)>,
 }
 
 /// A port.
@@ -85,6 +96,7 @@ impl Plan {
             ports: ports.into(),
             stages: Vec::new(),
             links: vec![[Attachment::Port(0), Attachment::Port(1)]],
+            dispatched: Vec::new(),
         }
     }
 

@@ -124,6 +124,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         if let Some(over) = &self.between.over {
             over.stop();
         }
+        self.take_inner(&mut pass, now_ns);
+        self.hand_over()?;
         self.deliver(&mut pass, now_ns)?;
         Ok(pass)
     }
@@ -148,7 +150,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             self.waited_for.extend(landings.blocked());
             is_starved |= landings.blocked().any(|place| self.between.egress.is_at_bound(place));
         }
-        for End { port, intake, .. } in &mut self.ends {
+        self.take_inner(pass, now_ns);
+        for End { port, intake, .. } in self.ends.iter_mut().filter(|end| !end.port.is_inner()) {
             pass.moved += intake.take_in(port, &mut self.between, now_ns);
             is_starved |= intake.is_starved(&self.between);
             self.waited_for.extend_from_slice(intake.blocked());
@@ -157,6 +160,33 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         pass.expecting = self.ends.iter().any(|end| end.intake.has_room(&self.between));
         self.between.egress.note_blocked(&self.waited_for, now_ns);
         is_starved
+    }
+
+    /// Takes in what was inside, and holds the receive queues whose packets come to full places by that.
+    fn take_inner(&mut self, pass: &mut Pass, now_ns: u64) {
+        for number in 0..self.ends.len() {
+            let End { port, intake, .. } = &mut self.ends[number];
+            if !port.is_inner() {
+                continue;
+            }
+            pass.moved += intake.take_in(port, &mut self.between, now_ns);
+            let mut filled = std::mem::take(intake.filled_mut());
+            filled.retain(|landed| {
+                let origin = self.between.egress.origin_of(landed.flow);
+                let own = origin.and_then(|(port, queue)| Some((end_of(&mut self.ends, port)?, queue)));
+                let is_over = own.is_none();
+                if let Some((end, queue)) = own {
+                    end.intake.note_filled(queue, landed.place, &self.between.egress);
+                }
+                is_over
+            });
+            if let Some(landings) = self.landings.as_mut().filter(|_| !filled.is_empty()) {
+                landings.note_filled(&mut filled, &self.between.egress);
+            }
+            filled.clear();
+            // Its memory is used again.
+            *self.ends[number].intake.filled_mut() = filled;
+        }
     }
 
     /// Notes how many packets of each egress queue are on their way out.
@@ -440,6 +470,11 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// Where packets of other workers come to, if links lead there.
     pub fn landings(&self) -> Option<&Landings> {
         self.landings.as_ref()
+    }
+
+    /// The same, to be looked into.
+    pub fn landings_mut(&mut self) -> Option<&mut Landings> {
+        self.landings.as_mut()
     }
 
     /// Its frames, to be given to a port that is about to be its own.

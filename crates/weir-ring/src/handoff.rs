@@ -325,6 +325,11 @@ impl<T: Send> Inbox<T> {
         self.rings.iter().map(Consumer::left).sum()
     }
 
+    /// How many elements wait in the rings of other workers now.
+    pub fn waiting(&mut self) -> usize {
+        self.rings.iter_mut().filter_map(waiting_in).sum()
+    }
+
     /// Says that the worker has work.
     pub fn running(&mut self) {
         self.doorbell.running();

@@ -120,8 +120,10 @@ impl Crew {
             let (reply, answer) = channel();
             worker.send(Request::Shapes(reply));
             for PortShape { port, limits, classes } in received(&answer)? {
-                let planned = &mut plan.ports[port];
-                (planned.limits, planned.classes) = (limits, classes);
+                // Ports that lead back are not in it.
+                if let Some(planned) = plan.ports.get_mut(port) {
+                    (planned.limits, planned.classes) = (limits, classes);
+                }
             }
         }
         Ok(plan)

@@ -16,6 +16,8 @@ use weir_core::shaper::tbf::TbfConfig;
 use weir_path::assembly::{Others, Shares};
 use weir_path::crossing::Crossing;
 use weir_path::departures::UNDER_WAY_MAX;
+use weir_path::dispatch::{Dispatched, spread};
+use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::landings;
 use weir_path::owners::{Owners, Portion};
@@ -37,7 +39,7 @@ use weir_ring::pool::{CACHE_FRAMES, Pool};
 
 use crate::classes::Classes;
 use crate::look_over;
-use crate::part::{Part, packet_bytes_max};
+use crate::part::{Part, PartPort, PartStages, packet_bytes_max};
 use crate::report::Constants;
 use crate::seed::random_seed;
 use crate::watcher::Eye;
@@ -74,7 +76,7 @@ impl DatapathConfig {
                 self.workers
             ));
         }
-        Ok(())
+        spread(&self.plan, &Owners::deal(&self.plan, self.workers), self.workers).map(drop)
     }
 }
 
@@ -89,7 +91,7 @@ pub fn wire_plan(
         |(interface, limits)| PortPlan { interface, limits, classes: classes.clone(), is_optional: false };
     // What goes there leaves by the second.
     let ports = interfaces.into_iter().zip([back, there]).map(port).collect();
-    Plan { ports, stages: Vec::new(), links: vec![[Attachment::Port(0), Attachment::Port(1)]] }
+    Plan { ports, links: vec![[Attachment::Port(0), Attachment::Port(1)]], ..Plan::default() }
 }
 
 /// What datapaths are called.
@@ -215,9 +217,12 @@ impl Datapath {
         let umem = Arc::new(Umem::new(Arc::clone(frames[0].pool.memory())));
         let queues = there.iter().map(|link| link.as_ref().map_or(queues_gone, |link| link.rx_queues));
         let queues = queues.fold(0, u32::saturating_add);
-        let poll_budget_max = poll_budget_max(frames_total, queues, !plan.stages.is_empty())
-            .ok_or_else(|| too_little_memory(queues, config))?;
         let owners = Owners::deal(plan, *workers);
+        // It was checked above.
+        let spread = spread(plan, &owners, *workers).map_err(io::Error::other).doing(String::new)?;
+        let has_stages = !spread.plan.stages.is_empty();
+        let poll_budget_max = poll_budget_max(frames_total, queues, has_stages)
+            .ok_or_else(|| too_little_memory(queues, config))?;
         let mut opener = Opener {
             interfaces: plan.ports.iter().map(|port| port.interface.clone()).collect(),
             queues_max: there
@@ -244,15 +249,16 @@ impl Datapath {
         warnings.extend(look_over::mtus(&ends, &look_over::joined(plan)));
         let pairs = ports.iter().map(|port| port.as_ref().map(|port| port.pair().clone())).collect();
         let census = frames[0].pool.census();
-        let free = (census.shared + census.cached) / if plan.stages.is_empty() { 1 } else { 2 };
-        let free = free.saturating_sub(under_way_max(plan, &owners, *workers));
+        let free = (census.shared + census.cached) / if has_stages { 2 } else { 1 };
+        let inner = under_way_max(&spread.plan, &spread.owners, *workers) + spread.queued_max();
+        let free = free.saturating_sub(inner);
         let held_packets_max =
             held_packets_max(free, ports.len(), *workers).ok_or_else(|| too_little_memory(queues, config))?;
         let directions = (0..ports.len()).map(|direction| &plan.ports[kind.exit_of(direction)]);
         warnings.extend(look_over::limits(directions, held_packets_max));
         let queues_gone = queues_gone as usize;
         let shares = Shares { held_packets_max, poll_budget_max, queues_gone, seed: random_seed() };
-        let parts = parts(plan, &owners, ports, shares, frames, umem, now_ns)?;
+        let parts = parts(&spread, ports, shares, frames, umem, now_ns)?;
         let names: Vec<_> = plan.ports.iter().map(|port| port.interface.clone()).collect();
         let constants = Constants {
             name: config.name.clone(),
@@ -275,24 +281,26 @@ impl Datapath {
 
 /// The ports dealt out to the workers, with what lies between them.
 fn parts(
-    plan: &Plan,
-    owners: &Owners,
+    Dispatched { plan, owners, loops }: &Dispatched,
     ports: Vec<Option<Port>>,
     shares: Shares,
     frames: Vec<Frames>,
     umem: Arc<Umem>,
     now_ns: u64,
 ) -> weir_port::Result<Vec<Part>> {
-    let queues: Vec<_> =
-        ports.iter().map(|port| port.as_ref().map_or(shares.queues_gone, Port::queues)).collect();
+    let queues = ports.iter().map(|port| port.as_ref().map_or(shares.queues_gone, Port::queues));
+    let queues: Vec<_> = queues.chain(loops.iter().map(|_| 1)).collect();
     let frames_total = frames[0].memory().frames() as usize;
     let others = others(plan, owners, frames.len(), &queues, frames_total)
         .map_err(io::Error::other)
         .doing(|| "joining workers".into())?;
     let bytes: Vec<_> =
         ports.iter().map(|port| port.as_ref().map(|port| packet_bytes_max(port.sender()))).collect();
-    let mut owned: Vec<Vec<(usize, Port)>> = frames.iter().map(|_| Vec::new()).collect();
-    for (index, port) in ports.into_iter().enumerate() {
+    let mut owned: Vec<Vec<(usize, PartPort)>> = frames.iter().map(|_| Vec::new()).collect();
+    let first_loop = ports.len();
+    let ports = ports.into_iter().map(|port| port.map(|port| EitherPort::Kernel(Box::new(port))));
+    let looped = loops.iter().map(|_| Some(EitherPort::Memory(Box::default())));
+    for (index, port) in ports.chain(looped).enumerate() {
         owned[owners.ports[index]].extend(port.map(|port| (index, port)));
     }
     let mut parts = Vec::new();
@@ -303,9 +311,14 @@ fn parts(
             .doing(|| "joining the ports".into())?;
         let of_ports = bytes.iter().enumerate().filter_map(|(index, bytes)| Some((index, (*bytes)?)));
         of_ports.for_each(|(index, bytes)| path.set_packet_bytes_max(index, bytes, now_ns));
-        let stages = plan.stages.iter().zip(&owners.stages).filter(|(_, owner)| **owner == worker);
-        let names = stages.map(|(stage, _)| stage.name.clone()).collect();
-        parts.push(Part::new(path, names, Arc::clone(&umem)));
+        let own: Vec<_> = (0..plan.stages.len()).filter(|&stage| owners.stages[stage] == worker).collect();
+        let names = own.iter().map(|&stage| plan.stages[stage].name.clone()).collect();
+        let own_loops = (first_loop..).zip(loops).filter_map(|(port, &(stage, proto))| {
+            own.binary_search(&stage).ok().map(|place| (port, place, proto))
+        });
+        let looped_bytes_max = bytes.iter().flatten().copied().max().unwrap_or(0);
+        let stages = PartStages { names, loops: own_loops.collect(), looped_bytes_max };
+        parts.push(Part::new(path, stages, Arc::clone(&umem), now_ns));
     }
     // Each knows the others' credit only now.
     parts.iter_mut().for_each(|part| part.path.tune());

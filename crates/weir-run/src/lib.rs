@@ -12,6 +12,7 @@ pub mod clock;
 pub mod control;
 pub mod crew;
 pub mod datapath;
+mod dispatch_rows;
 mod drive;
 pub mod generate;
 pub mod guardian;

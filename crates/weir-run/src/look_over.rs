@@ -241,7 +241,7 @@ mod tests {
         ];
         let router = stage(StageKind::Router(Box::new(crate::testbed::jail())));
         let ports = std::iter::repeat_with(|| port(None)).take(7).collect();
-        let plan = Plan { ports, stages: vec![bridge(), bridge(), router], links };
+        let plan = Plan { ports, stages: vec![bridge(), bridge(), router], links, ..Plan::default() };
         assert_eq!(joined(&plan), [[0, 1], [0, 2], [1, 2], [4, 5]]);
     }
 

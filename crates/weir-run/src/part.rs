@@ -8,7 +8,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use weir_core::dispatch::protocol::ProtoId;
+use weir_path::either_port::EitherPort;
 use weir_path::end::End;
+use weir_path::loop_port::LoopPort;
 use weir_path::worker::Worker;
 use weir_port::link::Link;
 use weir_port::port::Port;
@@ -22,12 +25,26 @@ use crate::stats::PortStats;
 /// Ethernet header, which comes on top of an MTU.
 const ETHERNET_HEADER_BYTES: u64 = 14;
 
+/// A port of a datapath: the kernel's, or one that leads back.
+pub type PartPort = EitherPort<Port, LoopPort>;
+
+/// What stages are called, and which ports lead back to them.
+#[derive(Debug, Default)]
+pub struct PartStages {
+    /// For each stage its name.
+    pub names: Vec<String>,
+    /// For each port that leads back its number, the place of its stage here, and the protocol.
+    pub loops: Vec<(usize, usize, ProtoId)>,
+    /// The longest packet that may come by these, in bytes.
+    pub looped_bytes_max: u64,
+}
+
 /// What one worker owns of a datapath.
 pub struct Part {
     /// What moves its packets.
-    pub path: Worker<Port>,
-    /// What the stages are called.
-    pub stage_names: Vec<String>,
+    pub path: Worker<PartPort>,
+    /// What its stages are called.
+    pub stages: PartStages,
     /// Of ports that are gone, or were, what was told of them last: their counters go on from there.
     pub left: BTreeMap<usize, PortStats>,
     // The sockets go first.
@@ -36,20 +53,22 @@ pub struct Part {
 
 impl Part {
     /// Of a worker whose ports' sockets use this memory.
-    pub fn new(path: Worker<Port>, stage_names: Vec<String>, umem: Arc<Umem>) -> Part {
-        Part { path, stage_names, left: BTreeMap::new(), _umem: umem }
+    pub fn new(path: Worker<PartPort>, stages: PartStages, umem: Arc<Umem>, now_ns: u64) -> Part {
+        let mut part = Part { path, stages, left: BTreeMap::new(), _umem: umem };
+        part.tell_looped_bytes_max(now_ns);
+        part
     }
 
     /// Takes a port out whose interface is gone. Whoever closes it says so by [`Part::note_closed`].
     pub fn take_port(&mut self, index: usize, now_ns: u64) -> Option<Port> {
-        let mut port = self.path.take_port(index, now_ns)?;
+        let EitherPort::Kernel(mut port) = self.path.take_port(index, now_ns)? else { return None };
         // What the kernel lost at its end is no fault.
         port.note_down();
         let before = self.left.remove(&index).unwrap_or_default();
         // One that cannot be asked any more has told its counters before.
         let last = port_stats(&mut port).unwrap_or_default().after(&before);
         self.left.insert(index, last);
-        Some(port)
+        Some(*port)
     }
 
     /// Has the frames back that were with a port, which is closed.
@@ -69,7 +88,7 @@ impl Part {
         let frames = std::slice::from_mut(self.path.frames_mut());
         let port = prepared.finish(frames).map_err(|error| error.to_string())?;
         let (borrower, bytes) = (port.borrower(), packet_bytes_max(port.sender()));
-        if let Err(port) = self.path.give_port(index, port, now_ns) {
+        if let Err(port) = self.path.give_port(index, EitherPort::Kernel(Box::new(port)), now_ns) {
             drop(port);
             self.note_closed(borrower);
             return Err("there is no room for its queues".into());
@@ -79,46 +98,52 @@ impl Part {
         Ok(())
     }
 
-    /// Whether a port is here, and not gone.
-    fn has(&self, index: usize) -> bool {
-        self.path.ends().iter().any(|end| end.index == index)
+    /// A port, if it is here and not gone.
+    fn port(&mut self, index: usize) -> Option<&mut Port> {
+        let is_here = self.path.ends().iter().any(|end| end.index == index);
+        if is_here { self.path.end_mut(index).0.port.kernel_mut() } else { None }
     }
 
     /// Whether an interface of it is gone, or in another namespace.
     pub fn has_lost_an_end(&self) -> bool {
-        let is_gone = |end: &End<Port>| {
-            Link::by_index(end.port.link().ifindex).is_err_and(|error| error.is_no_interface())
-        };
-        self.path.ends().iter().any(is_gone)
+        let mut ports = self.path.ends().iter().filter_map(|end| end.port.kernel());
+        ports.any(|port| Link::by_index(port.link().ifindex).is_err_and(|error| error.is_no_interface()))
     }
 
     /// Notes that an interface went down.
     pub fn note_down(&mut self, index: usize) {
-        if !self.has(index) {
-            return;
+        if let Some(port) = self.port(index) {
+            port.note_down();
         }
-        self.path.end_mut(index).0.port.note_down();
     }
 
     /// Notes that an interface, of this worker or another, or its other end has another name or MTU now, or that the other end is elsewhere.
     pub fn follow(&mut self, index: usize, pair: Pair, now_ns: u64) {
         let bytes = packet_bytes_max(&pair.sender);
-        if self.has(index) {
-            self.path.end_mut(index).0.port.follow(pair);
+        if let Some(port) = self.port(index) {
+            port.follow(pair);
         }
         self.path.set_packet_bytes_max(index, bytes, now_ns);
+        self.stages.looped_bytes_max = self.stages.looped_bytes_max.max(bytes);
+        self.tell_looped_bytes_max(now_ns);
+    }
+
+    /// Tells how long packets are that come by ports which lead back.
+    fn tell_looped_bytes_max(&mut self, now_ns: u64) {
+        let PartStages { loops, looped_bytes_max, .. } = &self.stages;
+        loops.iter().for_each(|(port, ..)| self.path.set_packet_bytes_max(*port, *looped_bytes_max, now_ns));
     }
 
     /// Owns the queues of an interface again that came up again, with other NAPI instances than before. What was received before it
     /// went down is taken in, since its rings are not the new instances'. One that went down and up twice is told of twice, and may be
     /// owned again by the first time.
     pub fn retake(&mut self, index: usize, now_ns: u64) -> weir_port::Result<()> {
-        if !self.has(index) {
+        if self.port(index).is_none() {
             return Ok(());
         }
         let result = self.own_again(index, now_ns);
         self.path.tune();
-        let port = &mut self.path.end_mut(index).0.port;
+        let Some(port) = self.port(index) else { return result };
         match result {
             // Down again already: it will come up again, or vanish.
             Err(_) if Link::by_index(port.link().ifindex).is_ok_and(|link| !link.up) => Ok(()),
@@ -133,14 +158,16 @@ impl Part {
     }
 
     fn own_again(&mut self, index: usize, now_ns: u64) -> weir_port::Result<()> {
-        let (End { port, .. }, _) = self.path.end_mut(index);
+        let Some(port) = self.port(index) else { return Ok(()) };
         if !port.is_disowned()? {
             return port.note_up();
         }
         port.let_go()?;
         self.path.collect(index, now_ns);
-        let (End { port, .. }, frames) = self.path.end_mut(index);
-        port.retake(frames)
+        match self.path.end_mut(index) {
+            (End { port: EitherPort::Kernel(port), .. }, frames) => port.retake(frames),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
 use weir_path::crossing::Crossing;
 use weir_path::end::{End, Gone};
+use weir_path::exit::Exit;
 use weir_path::intake::Intake;
 use weir_path::landings::Landings;
 use weir_path::owners::Owners;
@@ -31,10 +32,11 @@ use weir_port::port::Port;
 
 use crate::books::Books;
 use crate::datapath::Kind;
-use crate::part::Part;
+use crate::dispatch_rows;
+use crate::part::{Part, PartPort};
 use crate::stats::{
-    ClassStats, DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, StageStats,
-    WireStats, WorkerStats,
+    ClassStats, DISPATCH, DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot,
+    StageStats, WireStats, WorkerStats,
 };
 use crate::watcher::{Device, Devices, Eye};
 use crate::workstreams::{Tally, WorkstreamStats};
@@ -70,7 +72,7 @@ pub struct PortReport {
 }
 
 /// What is told of an egress queue of a part.
-fn of_egress(path: &Worker<Port>, number: usize, now_ns: u64) -> DirectionReport {
+fn of_egress(path: &Worker<PartPort>, number: usize, now_ns: u64) -> DirectionReport {
     let queue = &path.between().egress.queues()[number];
     let shaping = &queue.shaping;
     let (limits, rows) = (shaping.limits(), shaping.rows(now_ns));
@@ -101,11 +103,13 @@ fn of_egress(path: &Worker<Port>, number: usize, now_ns: u64) -> DirectionReport
 }
 
 /// What is told of a port, as it is now; `before` was told of it before it was gone for some time, if it was.
-fn of_end(end: &mut End<Port>, before: Option<&PortStats>) -> weir_port::Result<PortReport> {
-    let End { index, port, exit, .. } = end;
+fn of_end(
+    (index, port, exit): (usize, &mut Port, &Exit),
+    before: Option<&PortStats>,
+) -> weir_port::Result<PortReport> {
     let now = port_stats(port)?;
     Ok(PortReport {
-        index: *index,
+        index,
         departed: exit.account().clone(),
         departing: port.in_flight(),
         transmit_busy: exit.busy(),
@@ -133,6 +137,8 @@ pub struct PartReport {
     pub ports: Vec<PortReport>,
     /// The stages between them.
     pub stages: Vec<StageStats>,
+    /// The protocols by which packets are dispatched here, and what waits in the queue of each.
+    pub dispatched: Vec<(Count, WorkstreamStats)>,
     /// What it handed to the other worker.
     pub handed: Count,
     /// What it took from the other worker.
@@ -141,6 +147,10 @@ pub struct PartReport {
     pub passed: Vec<Count>,
     /// What it took that came over links.
     pub landed: Count,
+    /// What waits in its rings, and how much that was no packet it took from them.
+    pub waiting: (u64, u64),
+    /// What it handed over links to each worker that was no packet.
+    pub words: Vec<u64>,
     /// Free frames, of all workers.
     pub frames_free: u64,
     /// Its frames with the kernel.
@@ -154,28 +164,38 @@ impl PartReport {
     pub fn new(part: &mut Part, worker: WorkerStats, now_ns: u64) -> weir_port::Result<PartReport> {
         part.path.complete();
         let indexes: Vec<_> = part.path.ends().iter().map(|end| end.index).collect();
-        let there =
-            indexes.into_iter().map(|index| of_end(part.path.end_mut(index).0, part.left.get(&index)));
+        let there = indexes.into_iter().filter_map(|index| {
+            let End { port, exit, .. } = part.path.end_mut(index).0;
+            Some(of_end((index, port.kernel_mut()?, exit), part.left.get(&index)))
+        });
         let mut ports = there.collect::<Result<Vec<_>, _>>()?;
         let last = |gone: &Gone| part.left.get(&gone.index).cloned().unwrap_or_default();
         ports.extend(part.path.gone().iter().map(|gone| of_gone(gone, &last(gone))));
-        let queues = 0..part.path.between().egress.queues().len();
-        let directions = queues.map(|number| of_egress(&part.path, number, now_ns)).collect();
-        let stages = part.stage_names.iter().zip(part.path.between().stages());
+        let is_loop = |port: usize| part.stages.loops.iter().any(|(number, ..)| *number == port);
+        let queues = part.path.between().egress.queues().iter().enumerate();
+        let queues = queues.filter(|(_, queue)| !is_loop(queue.port));
+        let directions = queues.map(|(number, _)| of_egress(&part.path, number, now_ns)).collect();
+        let dispatched = dispatch_rows::of(part, now_ns);
+        let stages = part.stages.names.iter().zip(part.path.between().stages());
         let stages = stages.map(|(name, stage)| StageStats::of(name, stage)).collect();
         let (handed, taken) = part.path.crossing().map(Crossing::counts).unwrap_or_default();
         let passed = part.path.between().over.as_ref().map(|over| over.handed().to_vec()).unwrap_or_default();
         let landed = part.path.landings().map(Landings::taken).unwrap_or_default();
+        let waiting = part.path.landings_mut().map(Landings::waiting).unwrap_or_default();
+        let words = part.path.between().over.as_ref().map(|over| over.words().to_vec()).unwrap_or_default();
         let frames = part.path.frames();
         let census = frames.pool.census();
         Ok(PartReport {
             directions,
             ports,
             stages,
+            dispatched,
             handed,
             taken,
             passed,
             landed,
+            waiting,
+            words,
             frames_free: census.shared + census.cached,
             frames_lent: u64::from(frames.loans.count()),
             worker: WorkerStats { now_ns, ..worker },
@@ -264,8 +284,21 @@ impl Constants {
             for stage in part.stages.drain(..) {
                 frames.held += stage.place.books.held.packets;
                 totals.merge(&stage.ended());
-                workstreams.push(stage.workstream(&self.name, wsid, part.worker.cpu));
+                // What is dispatched has a row for each protocol.
+                if part.dispatched.is_empty() || stage.kind != DISPATCH {
+                    workstreams.push(stage.workstream(&self.name, wsid, part.worker.cpu));
+                }
                 stages.push(StageStats { worker: wsid, ..stage });
+            }
+            for (held, row) in part.dispatched.drain(..) {
+                frames.held += held.packets;
+                totals.merge(&Books { accepted: held, held, ..Books::default() });
+                workstreams.push(WorkstreamStats {
+                    wire: self.name.clone(),
+                    wsid,
+                    cpu: part.worker.cpu,
+                    ..row
+                });
             }
         }
         for (wsid, (under_way, row)) in self.handoffs(&parts).into_iter().enumerate() {
@@ -292,11 +325,13 @@ impl Constants {
             let mut handed = Count::default();
             parts.iter().for_each(|other| handed.merge(other.passed[worker]));
             let under_way = difference(handed, part.landed);
+            // What is in the rings is counted there, and is packets but for these.
+            let words = parts.iter().map(|other| other.words[worker]).sum::<u64>() - part.waiting.1;
             let row = WorkstreamStats {
                 wire: self.name.clone(),
                 cpu: part.worker.cpu,
                 name: "handoff".into(),
-                len: under_way.packets,
+                len: part.waiting.0 - words,
                 held: under_way.packets,
                 queued: handed.packets,
                 handled: part.landed.packets,
@@ -420,10 +455,13 @@ mod tests {
             directions,
             ports,
             stages: Vec::new(),
+            dispatched: Vec::new(),
             handed,
             taken,
             passed: Vec::new(),
             landed: Count::default(),
+            waiting: (0, 0),
+            words: Vec::new(),
             frames_free: 90,
             frames_lent: 3,
             worker,

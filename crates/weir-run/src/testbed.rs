@@ -79,6 +79,7 @@ pub fn testbed(workers: usize, packets_per_s: Option<u64>, until: Until) -> Memo
                 [Stage(jail_stage, 1), Stage(bridge_b, 0)],
                 [Stage(bridge_b, 1), Port(1)],
             ],
+            dispatched: Vec::new(),
         },
         ends: vec![
             MemoryEnd::Generator(GenSpec { traffic: traffic(), packets_per_s, until }),
@@ -102,8 +103,8 @@ pub fn two_links(until: Until) -> MemoryPath {
     MemoryPath {
         plan: Plan {
             ports: ["gen-0", "gen-1", "sink-0", "sink-1"].map(port).into(),
-            stages: Vec::new(),
             links: [0, 1].map(|link| [Attachment::Port(link), Attachment::Port(link + 2)]).into(),
+            ..Plan::default()
         },
         ends: vec![half(0), half(FLOWS / 2), sink(), sink()],
         owners: Owners { ports: vec![0, 1, 1, 1], stages: Vec::new() },

@@ -30,6 +30,8 @@
 //!
 //! [[wire]]                    # joins two
 //! ports = ["b", "c"]          # ports, and ends of epairs
+//! # dispatch = "hybrid"       # flows are dealt to the workers as netisr does it: direct, hybrid or deferred [they are not]
+//! # set = ["proto.ip.full=ecn"]   # what else netisr has: KEY=VALUE as of `weir sink --set`
 //!
 //! [[epair]]                   # a link with two ends, called e0a and e0b, as epair(4) of FreeBSD has them
 //! name = "e0"
@@ -68,6 +70,7 @@
 pub mod check;
 mod class_tables;
 pub mod diff;
+mod dispatched;
 pub mod file;
 mod joined;
 mod limits;

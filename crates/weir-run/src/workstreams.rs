@@ -61,6 +61,12 @@ pub struct WorkstreamStats {
     pub cpu: usize,
     /// The protocol: `ether/A->B`.
     pub name: String,
+    /// By what a packet's worker is chosen: `source`, unless it says otherwise.
+    pub policy: String,
+    /// Now or later: `direct`, unless it says otherwise.
+    pub mode: String,
+    /// What happens when it is full: `block`, unless it says otherwise.
+    pub full: String,
     /// The most packets that may be inside.
     pub qlimit: u64,
     /// Packets that wait.
@@ -131,10 +137,10 @@ pub fn tables(workstreams: &[WorkstreamStats], cpus: usize) -> netstat::NetstatT
         name: stats.name.clone(),
         number: ETHER,
         qlimit: stats.qlimit as usize,
-        policy: Policy::Source,
-        mode: Some(Mode::Direct),
+        policy: Policy::from_name(&stats.policy).unwrap_or(Policy::Source),
+        mode: Some(Mode::from_name(&stats.mode).unwrap_or(Mode::Direct)),
         names_worker: false,
-        when_full: WhenFull::Block,
+        when_full: WhenFull::from_name(&stats.full).unwrap_or(WhenFull::Block),
     };
     let limits = || workstreams.iter().map(|stats| stats.qlimit as usize);
     netstat::NetstatTables {

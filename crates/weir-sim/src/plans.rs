@@ -107,6 +107,7 @@ pub fn bed() -> Plan {
             [Attachment::Stage(1, 1), Attachment::Stage(2, 0)],
             [Attachment::Stage(2, 1), Attachment::Port(1)],
         ],
+        dispatched: Vec::new(),
     }
 }
 

@@ -98,7 +98,7 @@ fn one_slow_port_holds_nothing_that_goes_elsewhere() {
     links.reverse();
     let rates = [200, 200, 200, 1];
     let ports = (0..4).map(|port| port_plan(port, Some(mbit(rates[port])))).collect();
-    let plan = Plan { ports, stages: vec![bridge("lan", 4)], links };
+    let plan = Plan { ports, stages: vec![bridge("lan", 4)], links, ..Plan::default() };
     let mut worker = worker(&plan, QUEUES);
     // Every station is heard once.
     for port in 0..4 {
@@ -210,7 +210,7 @@ fn what_a_router_keeps_is_released_by_an_answer_and_what_it_says_leaves() {
 fn floods_to_every_port_wait_for_the_slowest_of_them() {
     let ports = (0..3).map(|port| port_plan(port, Some(mbit(if port == 2 { 1 } else { 100 })))).collect();
     let links = (0..3).map(|port| [Attachment::Port(port), Attachment::Stage(0, port as u16)]).collect();
-    let plan = Plan { ports, stages: vec![bridge("lan", 3)], links };
+    let plan = Plan { ports, stages: vec![bridge("lan", 3)], links, ..Plan::default() };
     let mut worker = worker(&plan, 2);
     for number in 0..200 {
         worker.end_mut(0).0.port.send(0, packet(mac(0, 0), BROADCAST, [Ipv4Addr::LOCALHOST; 2], number));
@@ -240,7 +240,7 @@ fn a_hundred_wires_in_one_worker_do_not_meet() {
     const WIRES: usize = 100;
     let ports = (0..2 * WIRES).map(|port| port_plan(port, (port % 2 == 1).then(|| mbit(10)))).collect();
     let links = (0..WIRES).map(|wire| [Attachment::Port(2 * wire), Attachment::Port(2 * wire + 1)]).collect();
-    let plan = Plan { ports, stages: Vec::new(), links };
+    let plan = Plan { ports, links, ..Plan::default() };
     let mut worker = worker(&plan, 1);
     let send = |worker: &mut Worker<FramePort>, wire: usize, count: u64| {
         for number in 0..count {

@@ -186,7 +186,7 @@ fn lan(rates: &[u64]) -> Plan {
     let count = rates.len();
     let ports = rates.iter().enumerate().map(|(port, &rate)| port_plan(port, Some(mbit(rate)))).collect();
     let links = (0..count).map(|port| [Attachment::Port(port), Attachment::Stage(0, port as u16)]).collect();
-    Plan { ports, stages: vec![bridge("lan", count as u16)], links }
+    Plan { ports, stages: vec![bridge("lan", count as u16)], links, ..Plan::default() }
 }
 
 /// Four ports of 16 queues on a bridge, two with each worker, one slow and flooded by the three others.

@@ -77,12 +77,8 @@ impl Handlers {
             return HandlerVerdict::Drop(DropReason::Malformed);
         };
         if proto == self.ether {
-            return match ethertype {
-                IPV4 => HandlerVerdict::Dispatch(self.ip),
-                IPV6 => HandlerVerdict::Dispatch(self.ip6),
-                ARP => HandlerVerdict::Dispatch(self.arp),
-                _ => HandlerVerdict::Drop(DropReason::NoHandler),
-            };
+            let next = self.of_type(ethertype).map(HandlerVerdict::Dispatch);
+            return next.unwrap_or(HandlerVerdict::Drop(DropReason::NoHandler));
         }
         let packet = &frame[offset..];
         let looked_at = match proto {
@@ -91,6 +87,24 @@ impl Handlers {
             _ => input::arp(packet),
         };
         looked_at.map_or_else(HandlerVerdict::Drop, |()| HandlerVerdict::Deliver)
+    }
+
+    /// The protocol that a frame goes on to from `proto`, if it does.
+    #[inline]
+    pub fn next(&self, proto: ProtoId, frame: &[u8]) -> Option<ProtoId> {
+        if proto != self.ether {
+            return None;
+        }
+        network_offset(frame).and_then(|(ethertype, _)| self.of_type(ethertype))
+    }
+
+    fn of_type(&self, ethertype: u16) -> Option<ProtoId> {
+        match ethertype {
+            IPV4 => Some(self.ip),
+            IPV6 => Some(self.ip6),
+            ARP => Some(self.arp),
+            _ => None,
+        }
     }
 }
 

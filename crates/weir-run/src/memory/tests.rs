@@ -42,6 +42,7 @@ fn around(kind: StageKind, ends: Vec<MemoryEnd>) -> MemoryPath {
         ports: (0..ends.len()).map(|index| port(&format!("p{index}"))).collect(),
         stages: vec![StagePlan { name: "stage".into(), kind }],
         links: (0..ends.len()).map(|at| [Attachment::Port(at), Attachment::Stage(0, at as u16)]).collect(),
+        ..Plan::default()
     };
     MemoryPath { owners: Owners::alone(&plan), plan, ends, workers: 1, frames: 2048, held_packets_max: 256 }
 }

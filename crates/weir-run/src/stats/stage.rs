@@ -10,14 +10,17 @@ use super::place::PlaceStats;
 use crate::books::Books;
 use crate::workstreams::{Tally, WorkstreamStats};
 
-/// One bridge or router.
+/// The kind of a stage that dispatches packets to workers.
+pub const DISPATCH: &str = "dispatch";
+
+/// One bridge or router, or one worker's part of dispatch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageStats {
     /// The place: what came in or was made here; what went on or was for itself; what it keeps.
     #[serde(flatten)]
     pub place: PlaceStats,
-    /// `bridge` or `router`.
+    /// `bridge`, `router` or `dispatch`.
     pub kind: String,
     /// The worker that owns it.
     pub worker: usize,
@@ -41,7 +44,12 @@ impl StageStats {
         let (intake, released) = stage.counts();
         let mut stats = StageStats {
             place: PlaceStats::new(name, Books::new(stage.account(), stage.held())),
-            kind: if stage.bridge().is_some() { "bridge" } else { "router" }.into(),
+            kind: match (stage.bridge(), stage.router()) {
+                (Some(_), _) => "bridge",
+                (_, Some(_)) => "router",
+                _ => DISPATCH,
+            }
+            .into(),
             worker: 0,
             made: made.packets,
             consumed: consumed.packets,

@@ -165,7 +165,9 @@ impl TopologyReader<'_> {
         planned.sort_by_key(|(place, _)| *place);
         let links = self.links(file, &names, &stages);
         self.segments(file, &stages, &links);
-        let plan = Plan { ports, stages: planned.into_iter().map(|(_, stage)| stage).collect(), links };
+        let dispatched = self.dispatched(file, &names);
+        let stages = planned.into_iter().map(|(_, stage)| stage).collect();
+        let plan = Plan { ports, stages, links, dispatched };
         self.optional_end_of_a_wire(file, &plan);
         plan
     }

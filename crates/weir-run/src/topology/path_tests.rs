@@ -3,7 +3,7 @@
 use smoltcp::wire::EthernetAddress;
 use weir_core::net::bridge::AGEING_NS;
 use weir_core::shaper::tbf::Limit;
-use weir_path::plan::{Attachment, StagePlan};
+use weir_path::plan::{Attachment, StagePlan, WireDispatch};
 
 use super::write::plan::write;
 use super::*;
@@ -73,6 +73,32 @@ fn a_wire_is_two_ports_and_a_link() {
     assert_eq!((limits.rate.bits_per_s(), limits.burst_bytes), (200_000_000, 50_000));
     assert_eq!((limits.limit, limits.peak), (Limit::TimeNs(2_000_000), None));
     assert!(plan.ports[1].limits.is_none() && plan.ports[1].classes.is_none());
+}
+
+#[test]
+fn a_wire_may_be_dispatched_to_the_workers() {
+    let wire = "[[wire]]\nports = [\"a\", \"b\"]\n";
+    let text =
+        format!("{TWO}{wire}dispatch = \"deferred\"\nset = [\"proto.ip.full=ecn\", \"rss.hash=2-tuple\"]\n");
+    let topology = parse(&text).unwrap();
+    let own = |key: &str, text: &str| (key.to_string(), text.to_string());
+    let settings = [own("dispatch", "deferred"), own("proto.ip.full", "ecn"), own("rss.hash", "2-tuple")];
+    let expected = [WireDispatch { ports: [0, 1], settings: settings.into() }];
+    assert_eq!(again(&topology).plan.unwrap().dispatched, expected);
+    let plan = topology.plan.unwrap();
+    assert_eq!((&plan.dispatched[..], plan.links.len()), (&expected[..], 1));
+    let refused = |wire: &str, told: &str| {
+        let all = parse(&format!("{TWO}{wire}")).unwrap_err();
+        assert!(all.len() == 1 && all[0].contains(told), "{all:?}");
+    };
+    refused(&format!("{wire}dispatch = \"later\"\n"), "unknown mode `later`");
+    refused(&format!("{wire}set = [\"rss.hash=2-tuple\"]\n"), "write dispatch too");
+    refused(&format!("{wire}dispatch = \"direct\"\nset = [\"maxthreads=2\"]\n"), "give `weir up` --workers");
+    refused(&format!("{wire}dispatch = \"direct\"\nset = [\"rss.hush=2\"]\n"), "no such key");
+    refused(
+        "[[epair]]\nname = \"e\"\n[[wire]]\nports = [\"a\", \"ea\"]\ndispatch = \"direct\"\n[[wire]]\nports = [\"b\", \"eb\"]\n",
+        "a wire of two ports, and this has an end of an epair",
+    );
 }
 
 #[test]

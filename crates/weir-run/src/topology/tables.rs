@@ -151,6 +151,14 @@ pub struct WireTable {
     /// The two that it joins.
     #[schemars(with = "Vec<String>")]
     pub ports: Texts,
+    /// How its packets are dispatched to the workers, if they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["hybrid"]))]
+    pub dispatch: Option<Spanned<String>>,
+    /// Settings of that, each a `KEY=VALUE`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Vec<String>>", extend("examples" = [["proto.ip.qlimit=512"]]))]
+    pub set: Option<Texts>,
 }
 
 /// `[[epair]]`.

@@ -40,7 +40,8 @@ fn tree(kind: TreeKind, names: &[&str], mbit: u64) -> Arc<Classes> {
 fn three_ports(queues: usize) -> Worker<FramePort> {
     let ports = (0..3).map(|port| port_plan(port, Some(mbit(100)))).collect();
     let links = (0..3).map(|port| [Attachment::Port(port), Attachment::Stage(0, port as u16)]).collect();
-    let mut worker = worker(&Plan { ports, stages: vec![bridge("lan", 3)], links }, queues);
+    let mut worker =
+        worker(&Plan { ports, stages: vec![bridge("lan", 3)], links, ..Plan::default() }, queues);
     for port in 0..3 {
         let hello = packet(mac(port, 0), BROADCAST, [Ipv4Addr::LOCALHOST; 2], 0);
         worker.end_mut(port).0.port.send(0, hello);

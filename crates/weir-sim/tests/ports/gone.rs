@@ -10,7 +10,7 @@ fn lan() -> Plan {
     let rates = [100, 100, 100, 1];
     let ports = (0..4).map(|port| port_plan(port, Some(mbit(rates[port])))).collect();
     let links = (0..4).map(|port| [Attachment::Port(port), Attachment::Stage(0, port as u16)]).collect();
-    Plan { ports, stages: vec![bridge("lan", 4)], links }
+    Plan { ports, stages: vec![bridge("lan", 4)], links, ..Plan::default() }
 }
 
 /// What floods a bridge of four from three of its ports: half of the queues to port 3, the others to the next of the three.

@@ -4,7 +4,8 @@ use weir_core::dispatch::handlers;
 use weir_core::dispatch::protocol::{Mode, WhenFull};
 use weir_core::dispatch::settings::{Configuration, Settings};
 use weir_core::drops::DropReason;
-use weir_path::dispatch::{Dispatch, DispatchCounts, dispatched};
+use weir_path::dispatch::{Dispatch, DispatchCounts, dispatched, spread};
+use weir_path::plan::WireDispatch;
 use weir_path::traffic::flows::{Flows, Traffic};
 use weir_path::traffic::sequence::Sequences;
 
@@ -13,6 +14,18 @@ use super::*;
 const QUEUES: usize = 4;
 const FLOWS: u32 = 64;
 const SIZE_BYTES: u16 = 60;
+
+fn traffic() -> Traffic {
+    Traffic {
+        size_bytes: SIZE_BYTES,
+        src: "198.18.0.1".parse().unwrap(),
+        dst: "198.19.0.1-198.19.0.250".parse().unwrap(),
+        src_mac: smoltcp::wire::EthernetAddress([2; 6]),
+        dst_mac: smoltcp::wire::EthernetAddress([2; 6]),
+        flows: FLOWS,
+        first_flow: 0,
+    }
+}
 
 /// Workers of which the first `entries` receive.
 struct DispatchBench {
@@ -35,16 +48,7 @@ impl DispatchBench {
         let made = dispatched(&configuration.registry, received, steers, FLOWS);
         let queues = [vec![QUEUES; entries], vec![1; made.loops.len()]].concat();
         let bench = Bench::dealt(&made.plan, made.owners, &queues, made.loops.len(), u64::from(FRAMES), seed);
-        let traffic = Traffic {
-            size_bytes: SIZE_BYTES,
-            src: "198.18.0.1".parse().unwrap(),
-            dst: "198.19.0.1-198.19.0.250".parse().unwrap(),
-            src_mac: smoltcp::wire::EthernetAddress([2; 6]),
-            dst_mac: smoltcp::wire::EthernetAddress([2; 6]),
-            flows: FLOWS,
-            first_flow: 0,
-        };
-        let flows = Flows::new(&traffic).unwrap().deal(entries * QUEUES);
+        let flows = Flows::new(&traffic()).unwrap().deal(entries * QUEUES);
         DispatchBench { bench, configuration, entries, flows, sent: 0 }
     }
 
@@ -52,9 +56,7 @@ impl DispatchBench {
     fn send(&mut self, entry: usize, queue: usize) {
         let flows = &mut self.flows[entry * QUEUES + queue];
         if !flows.is_empty() {
-            let mut bytes = vec![0; FRAME_BYTES as usize];
-            flows.write_next(&mut bytes);
-            bytes.truncate(SIZE_BYTES.into());
+            let bytes = next_packet(flows);
             self.bench.port(entry).send(queue, bytes);
             self.sent += 1;
         }
@@ -217,4 +219,163 @@ fn the_end_comes_when_all_that_was_handed_over_has_ended() {
         on.bench.go_on(100, MS / 10);
     }
     assert_eq!(on.delivered(), on.sent);
+}
+
+/// A wire with a slow end whose packets are dispatched to so many workers.
+fn dispatched_wire(workers: usize, settings: &[(&str, &str)], seed: u64) -> Bench {
+    let mut plan = Plan::wire([port_plan(0, None), port_plan(1, Some(mbit(20)))]);
+    let settings = settings.iter().map(|(key, text)| (key.to_string(), text.to_string()));
+    plan.dispatched.push(WireDispatch { ports: [0, 1], settings: settings.collect() });
+    let made = spread(&plan, &Owners::deal(&plan, workers.min(2)), workers).unwrap();
+    let queues = [vec![QUEUES; 2], vec![1; made.loops.len()]].concat();
+    Bench::dealt(&made.plan, made.owners, &queues, made.loops.len(), 1024, seed)
+}
+
+/// What each worker handled for ip, of what came in by a port.
+fn handled(bench: &Bench, port: usize) -> Vec<u64> {
+    let of = |worker: &Worker<BenchPort>| {
+        let dispatch = worker.between().stages().nth(port).unwrap().dispatch().unwrap();
+        dispatch.counts(dispatch.plan().registry.id("ip").unwrap()).handled
+    };
+    bench.workers.iter().map(of).collect()
+}
+
+#[test]
+fn a_dispatched_wire_keeps_flows_in_order_with_any_number_of_workers() {
+    for (case, mode) in (0..).zip(Mode::ALL) {
+        for (workers, qlimit) in [(1, "256"), (2, "1"), (2, "256"), (3, "16")] {
+            let settings = [("dispatch", mode.name()), ("defaultqlimit", qlimit)];
+            let mut bench = dispatched_wire(workers, &settings, SEED + case);
+            let mut flows: Vec<Vec<Flows>> =
+                (0..2).map(|_| Flows::new(&traffic()).unwrap().deal(QUEUES)).collect();
+            let mut sent = [0u64; 2];
+            for _ in 0..60 {
+                for _ in 0..bench.random.below(300) {
+                    let (port, queue) =
+                        (bench.random.below(2) as usize, bench.random.below(QUEUES as u64) as usize);
+                    let bytes = next_packet(&mut flows[port][queue]);
+                    bench.port(port).send(queue, bytes);
+                    sent[port] += 1;
+                }
+                let passes = bench.random.below(20) as usize;
+                bench.go_on(passes, MS / 10);
+            }
+            let case = format!("{mode} {qlimit} {workers} workers");
+            assert!(bench.run_dry(20_000 * MS), "{case}: {} left", bench.left_to_do());
+            for (from, sent) in sent.into_iter().enumerate() {
+                let mut seen = Sequences::new(FLOWS);
+                bench.port(1 - from).left.iter().for_each(|bytes| seen.note(bytes));
+                let counts = *seen.counts();
+                let faults = (counts.missing, counts.duplicated, counts.reordered);
+                assert_eq!((counts.numbered, faults), (sent, (0, 0, 0)), "{case} from {from}");
+                let handled = handled(&bench, from);
+                assert_eq!(handled.iter().sum::<u64>(), sent, "{case} from {from}");
+                assert!(handled.iter().all(|&handled| handled > 0), "{case}: {handled:?}");
+            }
+        }
+    }
+}
+
+/// One flow of a generator.
+fn one_flow(first_flow: u32) -> Flows {
+    Flows::new(&Traffic { flows: 1, first_flow, ..traffic() }).unwrap()
+}
+
+fn next_packet(flows: &mut Flows) -> Vec<u8> {
+    let mut bytes = vec![0; FRAME_BYTES as usize];
+    flows.write_next(&mut bytes);
+    bytes.truncate(SIZE_BYTES.into());
+    bytes
+}
+
+/// For each flow the worker that handles all of what it sends from the first port.
+fn workers_of_flows(bench: &mut Bench) -> Vec<usize> {
+    let mut before = handled(bench, 0);
+    let of = |first_flow| {
+        let mut flow = one_flow(first_flow);
+        (0..20).for_each(|_| bench.port(0).send(0, next_packet(&mut flow)));
+        assert!(bench.run_dry(1_000 * MS));
+        let now = handled(bench, 0);
+        let more: Vec<_> = now.iter().zip(&before).map(|(now, before)| now - before).collect();
+        before = now;
+        assert!(more == [20, 0] || more == [0, 20], "{more:?}");
+        usize::from(more[0] == 0)
+    };
+    (0..FLOWS).map(of).collect()
+}
+
+#[test]
+fn each_flow_of_a_dispatched_wire_is_one_workers() {
+    for mode in Mode::ALL {
+        let mut bench = dispatched_wire(2, &[("dispatch", mode.name())], SEED);
+        let workers = workers_of_flows(&mut bench);
+        let second = workers.iter().sum::<usize>();
+        assert!((16..=48).contains(&second), "{mode}: {workers:?}");
+    }
+}
+
+/// Those that waited for another worker, and those that did not.
+#[test]
+fn flows_of_a_dispatched_wire_share_a_limit_evenly_whoever_handles_them() {
+    for mode in Mode::ALL {
+        let mut bench = dispatched_wire(2, &[("dispatch", mode.name())], SEED);
+        let workers = workers_of_flows(&mut bench);
+        // One flow of the first worker, and three of the second.
+        let first = workers.iter().position(|&worker| worker == 0).unwrap();
+        let others = (0..workers.len()).filter(|&flow| workers[flow] == 1).take(QUEUES - 1);
+        let mut flows: Vec<_> = [first].into_iter().chain(others).map(|flow| one_flow(flow as u32)).collect();
+        bench.port(1).left.clear();
+        let (begin_ns, mut held_max) = (bench.now_ns, 0);
+        while bench.now_ns < begin_ns + 400 * MS {
+            for (queue, flow) in flows.iter_mut().enumerate() {
+                while bench.port(0).queued_in(queue) < 100 {
+                    let bytes = next_packet(flow);
+                    bench.port(0).send(queue, bytes);
+                }
+            }
+            bench.go_on(200, MS / 10);
+            held_max = held_max.max(bench.held() + bench.under_way());
+        }
+        let mut left = std::collections::BTreeMap::<Vec<u8>, u64>::new();
+        // By their addresses.
+        bench.port(1).left.iter().for_each(|bytes| *left.entry(bytes[26..34].to_vec()).or_default() += 1);
+        let shares: Vec<u64> = left.into_values().collect();
+        let [least, most] = [shares.iter().min().unwrap(), shares.iter().max().unwrap()];
+        assert!(shares.len() == QUEUES && least * 10 >= most * 9, "{mode}: {shares:?}");
+        // Each queue brings a poll while nothing of it waits in a full place, and queues of protocols hold what they may.
+        assert!(
+            held_max <= 4 * 256 + 2 * QUEUES as u64 * u64::from(POLL_PACKETS_MAX),
+            "{mode}: {held_max} inside"
+        );
+    }
+}
+
+/// Whatever is no packet of theirs goes on as it came, and who stops delivers what waits inside.
+#[test]
+fn a_dispatched_wire_drops_nothing_and_ends_dry() {
+    let mut bench = dispatched_wire(2, &[("dispatch", "deferred")], SEED);
+    let mut sent = Vec::new();
+    for (number, ethertype) in
+        [0x0800u16, 0x86dd, 0x0806, 0x8100, 0x88cc].into_iter().cycle().take(500).enumerate()
+    {
+        let mut bytes: Vec<u8> = (0..60).map(|_| bench.random.below(256) as u8).collect();
+        bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
+        sent.push(bytes.clone());
+        bench.port(0).send(number % QUEUES, bytes);
+    }
+    while bench.port(0).queued() > 0 {
+        bench.go_on(3, MS / 10);
+    }
+    for _ in 0..20_000 {
+        bench.now_ns += MS / 100;
+        for worker in &mut bench.workers {
+            worker.drain(bench.now_ns).unwrap();
+        }
+    }
+    bench.require_conserved();
+    assert!(bench.workers.iter().all(Worker::is_drained));
+    let mut left = std::mem::take(&mut bench.port(1).left);
+    left.sort();
+    sent.sort();
+    assert_eq!(left, sent);
 }

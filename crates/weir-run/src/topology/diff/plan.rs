@@ -14,7 +14,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::units::{size_text, time_text};
 use weir_path::classes::{ClassConfig, Classes, FREE, TreeKind, quantum_bytes_default, queue_ns_default};
-use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
+use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 use weir_path::shape::PortShape;
 
 use super::{Action, Key, LimitChange, Value, changed};
@@ -113,6 +113,13 @@ fn built_otherwise(now: Named, wanted: Named) -> Vec<String> {
             [None, None] => {}
         }
     }
+    let [before, after] = [now, wanted].map(|of| dispatches(of.plan));
+    for wire in before.keys().chain(after.keys().filter(|wire| !before.contains_key(*wire))) {
+        let [before, after] = [&before, &after].map(|of| of.get(wire).map_or("none", String::as_str));
+        if before != after {
+            told.push(format!("dispatch of the wire {wire}: {before} -> {after}"));
+        }
+    }
     // Links of what comes and goes are no news.
     if told.is_empty() {
         let [mut gone, mut new] = [now, wanted].map(|of| links(of.plan));
@@ -130,6 +137,18 @@ fn built_otherwise(now: Named, wanted: Named) -> Vec<String> {
         told.extend(text(gone, "is no more").chain(text(new, "is newly")));
     }
     told
+}
+
+/// The wires that are dispatched, by their interfaces, each with its settings.
+fn dispatches(plan: &Plan) -> BTreeMap<String, String> {
+    let of = |of: &WireDispatch| {
+        let mut ends = of.ports.map(|port| plan.ports.get(port).map_or("", |port| &port.interface));
+        ends.sort_unstable();
+        let mut settings: Vec<_> = of.settings.iter().map(|(key, text)| format!("{key}={text}")).collect();
+        settings.sort();
+        (ends.join("--"), settings.join(" "))
+    };
+    plan.dispatched.iter().map(of).collect()
 }
 
 /// The keys of both, each once.

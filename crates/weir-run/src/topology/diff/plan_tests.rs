@@ -270,3 +270,17 @@ fn a_change_comes_to_what_the_file_says() {
         assert!(again.shapes.is_empty(), "seed {seed}: {:?}", again.changes);
     }
 }
+
+#[test]
+fn how_a_wire_is_dispatched_is_built_when_it_comes_up() {
+    let wire =
+        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[wire]]\nports = [\"p0\", \"p1\"]\n";
+    let hybrid = format!("{wire}dispatch = \"hybrid\"\nset = [\"rss.bits=1\", \"defaultqlimit=9\"]\n");
+    let other_order = format!("{wire}dispatch = \"hybrid\"\nset = [\"defaultqlimit=9\", \"rss.bits=1\"]\n");
+    assert_eq!(lines(&hybrid, &other_order), Vec::<String>::new());
+    assert_eq!(
+        refused(wire, &hybrid),
+        "dispatch of the wire p0--p1: none -> defaultqlimit=9 dispatch=hybrid rss.bits=1"
+    );
+    assert!(refused(&hybrid, wire).ends_with("-> none"));
+}

@@ -20,15 +20,16 @@ use weir_core::units::{size_text, time_text};
 use weir_path::classes::{
     ClassConfig, Classes, FREE, QUEUE_NS_DEFAULT, TreeKind, quantum_bytes_default, queue_ns_default,
 };
-use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
+use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 
+use super::super::dispatched::MODE;
 use super::super::mac;
 use super::super::names::end_name;
 use super::super::routers::MTU_DEFAULT;
 use super::super::routes::nearest;
 use super::super::stages::STATIONS_DEFAULT;
 use super::super::tables::{
-    BridgeTable, EpairTable, InterfaceTable, NeighbourTable, PortTable, RouterTable, StaticRouteTable,
+    BridgeTable, EpairTable, InterfaceTable, NeighbourTable, PortTable, RouterTable, StaticRouteTable, Texts,
     TopologyFile, WireTable,
 };
 use super::{filter_tables, spanned, text};
@@ -58,7 +59,9 @@ pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
         match *link {
             [Attachment::Port(one), Attachment::Port(other)] => {
                 let ports = [one, other].map(|port| spanned(called(port))).into();
-                first.wires.push(WireTable { ports: spanned(ports) });
+                let dispatched =
+                    plan.dispatched.iter().find(|of| of.ports == [one, other] || of.ports == [other, one]);
+                first.wires.push(wire_table(spanned(ports), dispatched));
             }
             [Attachment::Port(port), Attachment::Stage(stage, number)]
             | [Attachment::Stage(stage, number), Attachment::Port(port)] => put(stage, number, called(port)),
@@ -80,6 +83,20 @@ pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
     }
     let stages = plan.stages.iter().zip(at).map(|(stage, at)| text(&stage_table(stage, &at)));
     std::iter::once(text(&first)).chain(stages).collect::<Vec<_>>().join("\n")
+}
+
+fn wire_table(ports: Texts, dispatched: Option<&WireDispatch>) -> WireTable {
+    let mut table = WireTable { ports, dispatch: None, set: None };
+    for (key, text) in dispatched.iter().flat_map(|of| &of.settings) {
+        match key == MODE {
+            true => table.dispatch = Some(spanned(text.clone())),
+            false => {
+                let set = table.set.get_or_insert_with(|| spanned(Vec::new()));
+                set.get_mut().push(spanned(format!("{key}={text}")));
+            }
+        }
+    }
+    table
 }
 
 fn ports_of(stage: &StagePlan) -> usize {

@@ -1,0 +1,178 @@
+//! A plan with dispatch in it: a stage for each worker, the links between these, and a port that leads back for each queue.
+//!
+//! ```text
+//! port a --entry--> dispatch of worker 0 --> port b          each direction of a wire has such a row of stages
+//!                      |  over rings  |
+//!                   dispatch of worker 1
+//! ```
+//!
+//! Rule: ports that lead back come after all others, so that these keep their places.
+//!
+//! Pure.
+
+use std::sync::Arc;
+
+use weir_core::dispatch::handlers::protocols;
+use weir_core::dispatch::protocol::{ProtoId, Registry};
+use weir_core::dispatch::settings::Settings;
+
+use super::plan::{DispatchPlan, waits};
+use crate::owners::Owners;
+use crate::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
+
+/// A plan of dispatch, and who owns what of it.
+pub struct Dispatched {
+    /// The plan.
+    pub plan: Plan,
+    /// Who owns what.
+    pub owners: Owners,
+    /// The stage and the protocol of each port that leads back, in order; these are the last ports.
+    pub loops: Vec<(usize, ProtoId)>,
+}
+
+/// Where packets of a row of stages come in, go on, and how they are followed.
+struct RowEnds<'a> {
+    /// The ports by which they come in.
+    entries: &'a [usize],
+    /// The port by which they go on, if they do not end.
+    exit: Option<usize>,
+    steers: bool,
+    flows: u32,
+    /// What its stages and ports are called.
+    name: &'a dyn Fn(&str, usize) -> String,
+}
+
+impl Dispatched {
+    /// How many packets may wait in the queues of protocols before who feeds them is held.
+    pub fn queued_max(&self) -> u64 {
+        let queues = self.loops.iter().map(|&(stage, proto)| match &self.plan.stages[stage].kind {
+            StageKind::Dispatch(kind) => kind.registry.get(proto).qlimit as u64,
+            _ => 0,
+        });
+        queues.sum()
+    }
+
+    /// Adds a stage for each worker.
+    fn add(&mut self, registry: &Arc<Registry>, ends: &RowEnds) {
+        let Dispatched { plan, owners, loops } = self;
+        let workers = registry.rss().workers();
+        let first = plan.stages.len();
+        let exit = ends.exit.map(|port| owners.ports[port]);
+        let kinds: Vec<DispatchPlan> = (0..workers)
+            .map(|worker| DispatchPlan {
+                worker: worker as u16,
+                entries: ends.entries.iter().filter(|&&port| owners.ports[port] == worker).count() as u16,
+                steers: ends.steers,
+                flows: ends.flows,
+                exit,
+                registry: Arc::clone(registry),
+            })
+            .collect();
+        let mut taken = vec![0; workers];
+        for &port in ends.entries {
+            let worker = owners.ports[port];
+            let entry = kinds[worker].entry(taken[worker]);
+            plan.links.push([Attachment::Port(port), Attachment::Stage(first + worker, entry)]);
+            taken[worker] += 1;
+        }
+        for (worker, kind) in kinds.iter().enumerate() {
+            for proto in registry.ids().filter(|&proto| waits(registry, proto)) {
+                let at = Attachment::Stage(first + worker, kind.queue(proto));
+                plan.links.push([Attachment::Port(plan.ports.len()), at]);
+                let name = (ends.name)(registry.get(proto).protocol.name, worker);
+                plan.ports.push(PortPlan {
+                    interface: name,
+                    limits: None,
+                    classes: None,
+                    is_optional: false,
+                });
+                owners.ports.push(worker);
+                loops.push((first + worker, proto));
+                for (other, kinds_other) in kinds.iter().enumerate().skip(worker + 1) {
+                    plan.links.push([
+                        Attachment::Stage(first + worker, kind.over(other, proto)),
+                        Attachment::Stage(first + other, kinds_other.over(worker, proto)),
+                    ]);
+                }
+            }
+        }
+        if let Some(exit) = exit {
+            for (worker, kind) in kinds.iter().enumerate().filter(|(worker, _)| *worker != exit) {
+                plan.links.push([
+                    Attachment::Stage(first + worker, kind.over_exit(exit)),
+                    Attachment::Stage(first + exit, kinds[exit].over_exit(worker)),
+                ]);
+            }
+        }
+        owners.stages.extend(0..workers);
+        plan.stages.extend(kinds.into_iter().map(|kind| StagePlan {
+            name: (ends.name)("dispatch", usize::from(kind.worker)),
+            kind: StageKind::Dispatch(kind),
+        }));
+    }
+}
+
+/// A plan by which packets of `entries`, each with its worker, are dispatched and end; `steers` if that is not done before, and `flows` of
+/// generators are followed.
+pub fn dispatched(
+    registry: &Arc<Registry>,
+    entries: Vec<(PortPlan, usize)>,
+    steers: bool,
+    flows: u32,
+) -> Dispatched {
+    let (ports, of_ports): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
+    let ends: Vec<usize> = (0..ports.len()).collect();
+    let plan = Plan { ports, ..Plan::default() };
+    let owners = Owners { ports: of_ports, stages: Vec::new() };
+    let mut dispatched = Dispatched { plan, owners, loops: Vec::new() };
+    let name = |what: &str, worker| format!("{what}-{worker}");
+    dispatched.add(registry, &RowEnds { entries: &ends, exit: None, steers, flows, name: &name });
+    dispatched
+}
+
+/// The plan that has the stages by which its wires are dispatched to so many workers.
+///
+/// # Errors
+/// If the settings of a wire do not fit together, or not so many workers: the sentence names the wire.
+pub fn spread(plan: &Plan, owners: &Owners, workers: usize) -> Result<Dispatched, String> {
+    let mut spread = Dispatched { plan: plan.clone(), owners: owners.clone(), loops: Vec::new() };
+    let mut rows = Vec::new();
+    for WireDispatch { ports, settings } in std::mem::take(&mut spread.plan.dispatched) {
+        let called = |port: usize| plan.ports[port].interface.as_str();
+        let registry = registry(&settings, workers)
+            .map_err(|why| format!("the wire of {} and {}: {why}", called(ports[0]), called(ports[1])))?;
+        let is_between = |[one, other]: &[Attachment; 2]| {
+            let at = ports.map(Attachment::Port);
+            [*one, *other] == at || [*other, *one] == at
+        };
+        spread.plan.links.retain(|link| !is_between(link));
+        let [one, other] = ports;
+        for [from, to] in [[one, other], [other, one]] {
+            let name = |_: &str, _| format!("{}->{}", called(from), called(to));
+            rows.push((spread.plan.stages.len(), from, to));
+            let ends = RowEnds { entries: &[from], exit: Some(to), steers: true, flows: 0, name: &name };
+            spread.add(&registry, &ends);
+        }
+    }
+    // A port leads to where it is an entry, so what leads to a port comes after that.
+    for (first, _, to) in rows {
+        let stage = first + spread.owners.ports[to];
+        let StageKind::Dispatch(kind) = &spread.plan.stages[stage].kind else { continue };
+        let exit = Attachment::Stage(stage, kind.exit());
+        spread.plan.links.push([exit, Attachment::Port(to)]);
+    }
+    Ok(spread)
+}
+
+/// The protocols of these settings on so many workers.
+///
+/// # Errors
+/// What is wrong with them, in a sentence.
+pub fn registry(settings: &[(String, String)], workers: usize) -> Result<Arc<Registry>, String> {
+    let mut read = Settings::new(protocols());
+    for (key, text) in settings {
+        read.set(key, text, None).map_err(|error| error.to_string())?;
+    }
+    read.set("maxthreads", &workers.to_string(), None).map_err(|error| error.to_string())?;
+    Ok(read.finish(workers).map_err(|error| error.to_string())?.registry)
+}
