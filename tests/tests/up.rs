@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::bed::{End, Namespace, veth};
+use weir_lab::bed::{End, Namespace, plain_veth, veth};
 use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::iperf::{Load, PAYLOAD_BYTES};
 use weir_lab::machine::process_seconds;
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         privileged!(the_published_bed_carries_floods_without_loss),
         privileged!(a_router_cuts_and_tells),
         privileged!(wires_of_one_file_share_nothing),
+        privileged!(two_on_one_pair_see_what_the_other_sends),
         privileged!(a_hundred_wires_in_one_process),
         privileged!(ten_wires_on_two_workers),
         privileged!(a_port_that_goes_down_comes_back),
@@ -224,6 +225,37 @@ fn wires_of_one_file_share_nothing() -> Result<()> {
     up.check()?;
     require_rate(&flows, rate, Demand { jain_min: 0.0, ..Demand::of_rate(100e6) })?;
     up.down()?;
+    Ok(())
+}
+
+/// What leaves by a pair whose other end is another's port rings no bell there. Both know that after a few packets, and look.
+fn two_on_one_pair_see_what_the_other_sends() -> Result<()> {
+    let [left, right] = [Hosts::new(1, None)?, Hosts::new(1, None)?];
+    plain_veth(9, End { namespace: &left.middle, name: "x" }, End { namespace: &right.middle, name: "x" })?;
+    left.address(0, "10.99.1.1/24")?;
+    right.address(0, "10.99.1.2/24")?;
+    let file = |rate: &str| {
+        format!(
+            "[[port]]\ninterface = \"p0\"\n{rate}[[port]]\ninterface = \"x\"\n[[wire]]\nports = [\"p0\", \"x\"]\n"
+        )
+    };
+    let ups = [left.up(&file(""))?, right.up(&file("rate = \"100mbit\"\n"))?];
+    // Slow ones, so that each finds both asleep; the first few teach them.
+    let pings = |count| Ping::start_series(&left.hosts[0], "10.99.1.2", count, 0.3)?.finish();
+    pings(8)?;
+    let times = pings(10)?;
+    ensure!(times.sorted_ms.len() == 10, "{} of 10 pings answered", times.sorted_ms.len());
+    let median_ms = times.percentile_ms(0.5).context("no answers")?;
+    require_timing!(median_ms < 50.0, "a ping through two took {median_ms:.2} ms: {:?}", times.sorted_ms);
+    let load = Load::new(&left.hosts[0], &right.hosts[0], "10.99.1.2", 2, SECONDS);
+    let flood = flood(&load)?;
+    let rate = measure_rate(&flood, &load)?;
+    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    require_timing!(rate >= 97e6, "{:.1} Mbit/s of 100 arrived", rate / 1e6);
+    for up in ups {
+        up.check()?;
+        up.down()?;
+    }
     Ok(())
 }
 

@@ -24,6 +24,9 @@
 //!   is looked at again after [`RECHECK_NS_MIN`] and then, four times later each time, [`RECHECKS`] times in all; a fresh
 //!   one that had nothing is tried again as soon; and every queue is looked at every [`SWEEP_NS`], for ever. Looks wait for
 //!   a time in which no queue turns idle, so that they cost little beside traffic, but [`PUT_OFF_NS_MAX`] at the most.
+//! - Some senders announce nothing: an AF_XDP socket at the other end of a pair passes its hooks by. Where looks have found packets
+//!   more often than queues were announced, by [`SILENT_FINDS`], every queue is looked at [`SILENT_SWEEP_NS_MIN`] after a find, and then
+//!   twice as late each time, up to [`SILENT_SWEEP_NS_MAX`], until they are announced again.
 //!
 //! Owner: the worker that owns the port. Limits: it knows nothing of room; the caller stops asking when there is none.
 
@@ -37,6 +40,12 @@ pub const RECHECKS: u8 = 7;
 pub const PUT_OFF_NS_MAX: u64 = 2_000_000;
 /// The longest a queue is not looked at, in nanoseconds.
 pub const SWEEP_NS: u64 = 1_000_000_000;
+/// So many more finds by looks than announcements say that senders announce nothing.
+pub const SILENT_FINDS: u8 = 2;
+/// The shortest time after which a queue is looked at whose senders announce nothing, in nanoseconds.
+pub const SILENT_SWEEP_NS_MIN: u64 = 1_000_000;
+/// The longest such time.
+pub const SILENT_SWEEP_NS_MAX: u64 = 8_000_000;
 /// How often a fresh queue is polled in vain before its announcement is taken to be another's.
 pub const TRIES: u8 = 3;
 
@@ -99,6 +108,10 @@ pub struct PollOrder {
     /// The time it is put off to at the most.
     recheck_ns_max: u64,
     sweep_ns: u64,
+    /// How many more finds by looks there were than announcements, at most twice [`SILENT_FINDS`].
+    silent_finds: u8,
+    /// After how long such are looked at next.
+    silent_pause_ns: u64,
     empty_polls: u64,
     empty_wakes: u64,
 }
@@ -123,6 +136,8 @@ impl PollOrder {
             recheck_ns: u64::MAX,
             recheck_ns_max: u64::MAX,
             sweep_ns: now_ns,
+            silent_finds: 0,
+            silent_pause_ns: SILENT_SWEEP_NS_MIN,
             empty_polls: 0,
             empty_wakes: 0,
         }
@@ -148,6 +163,7 @@ impl PollOrder {
         if self.is_quiet(queue) {
             self.set_state(queue, State::Fresh(0));
             self.fresh.push_back(queue);
+            self.silent_finds = self.silent_finds.saturating_sub(1);
         }
     }
 
@@ -279,6 +295,9 @@ impl PollOrder {
         self.share_left(queue);
         self.queues[queue].used_bytes += bytes as i64;
         let before = self.queues[queue].state;
+        if packets > 0 && before == State::Suspected {
+            self.found_by_look(now_ns);
+        }
         if full {
             return self.polled_full(queue, packets, bytes);
         }
@@ -304,6 +323,17 @@ impl PollOrder {
         self.queues[queue].look_ns = u64::MAX;
         self.queues[queue].look_by(now_ns + RECHECK_NS_MIN);
         self.recheck_soon(now_ns);
+    }
+
+    /// A look has found packets that were not announced.
+    fn found_by_look(&mut self, now_ns: u64) {
+        self.silent_finds = (self.silent_finds + 1).min(2 * SILENT_FINDS);
+        self.silent_pause_ns = SILENT_SWEEP_NS_MIN;
+        self.sweep_ns = self.sweep_ns.min(now_ns + self.sweep_pause_ns());
+    }
+
+    fn sweep_pause_ns(&self) -> u64 {
+        if self.silent_finds >= SILENT_FINDS { self.silent_pause_ns } else { SWEEP_NS }
     }
 
     /// A poll of `queue` brought as much as it may: where the queue stands now.
@@ -342,7 +372,8 @@ impl PollOrder {
         }
         let sweep = now_ns >= self.sweep_ns;
         if sweep {
-            self.sweep_ns = now_ns + SWEEP_NS;
+            self.sweep_ns = now_ns + self.sweep_pause_ns();
+            self.silent_pause_ns = (2 * self.silent_pause_ns).min(SILENT_SWEEP_NS_MAX);
         }
         self.recheck_ns = u64::MAX;
         self.suspected.clear();

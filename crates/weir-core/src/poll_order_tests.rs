@@ -187,6 +187,43 @@ fn idle_queues_are_looked_at_ever_less_but_for_ever() {
     assert!(sweeps.len() >= 4);
 }
 
+/// One packet every 0.3 s, found by looks alone: the first few as late as those leave them, then within milliseconds, until they are announced.
+#[test]
+fn senders_that_announce_nothing_are_looked_at_often() {
+    let mut order = settled(4);
+    let mut now_ns = 0;
+    let mut find = |order: &mut PollOrder, is_announced: bool| {
+        let (mut waiting, came_ns) = ([0, 0, 1, 0], now_ns + 300_000_000);
+        while order.wake_ns() < came_ns {
+            let at_ns = order.wake_ns();
+            pass(order, &mut [0; 4], at_ns);
+        }
+        now_ns = came_ns;
+        if is_announced {
+            order.announce(2);
+        }
+        while waiting[2] > 0 {
+            pass(order, &mut waiting, now_ns);
+            if waiting[2] > 0 {
+                now_ns = order.wake_ns();
+            }
+        }
+        now_ns - came_ns
+    };
+    let late_ns: Vec<_> = (0..20).map(|_| find(&mut order, false)).collect();
+    let (first, others) = late_ns.split_at(SILENT_FINDS.into());
+    assert!(first.iter().any(|late_ns| *late_ns > SILENT_SWEEP_NS_MAX), "{first:?}");
+    assert!(others.iter().all(|late_ns| *late_ns <= SILENT_SWEEP_NS_MAX), "{others:?}");
+    (0..SILENT_FINDS + 1).for_each(|_| assert_eq!(find(&mut order, true), 0));
+    let mut looks = 0;
+    while order.wake_ns() < now_ns + 10 * SWEEP_NS {
+        let at_ns = order.wake_ns();
+        pass(&mut order, &mut [0; 4], at_ns);
+        looks += 1;
+    }
+    assert!(looks < 30, "who announces is left in peace: {looks}");
+}
+
 /// What a queue brings at most at a poll, and how long its packets are.
 #[derive(Clone, Copy)]
 struct Sender {
