@@ -4,6 +4,7 @@ pub mod bridge;
 pub mod classes;
 pub mod control;
 pub mod ecn;
+pub mod esp;
 pub mod fragments;
 pub mod headers;
 pub mod names;

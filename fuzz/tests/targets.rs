@@ -25,6 +25,8 @@ targets! {
     counters: targets::control::counters,
     ecn: targets::ecn::marking,
     endpoints: targets::names::endpoints,
+    esp_nonsense: targets::esp::esp_nonsense,
+    esp_sealed: targets::esp::esp_sealed,
     fragments: targets::fragments::fragments,
     handoff: targets::handoff,
     icmp: targets::router::icmp,

@@ -61,12 +61,46 @@ reasons! {
     NeighbourFull = "neighbour-full",
     /// A copy of it was to go to one more port, or it was to leave in fragments, and there were no frames for them.
     NoFrame = "no-frame",
+    /// Its SPI names no security association here.
+    EspNoAssociation = "esp-no-association",
+    /// Its sequence number was received before, or is zero.
+    EspReplayed = "esp-replayed",
+    /// Its sequence number is older than the replay window remembers.
+    EspTooOld = "esp-too-old",
+    /// It is shorter than ESP with its association's algorithm can be.
+    EspTruncated = "esp-truncated",
+    /// Its ICV is not that of its bytes: another key, or somebody changed it.
+    EspBadIcv = "esp-bad-icv",
+    /// It is proven, but its padding is not what RFC 4303 says, or longer than its payload.
+    EspBadPadding = "esp-bad-padding",
+    /// It is proven, but carries what its association's mode does not.
+    EspBadPayload = "esp-bad-payload",
+    /// ESP is only opened whole, and in transport mode only put around what is whole.
+    EspFragment = "esp-fragment",
+    /// Sent so that an observer sees traffic (next header 59); it carries nothing.
+    EspDummy = "esp-dummy",
+    /// Its association has no sequence number left.
+    EspSequenceOverflow = "esp-sequence-overflow",
+    /// Its association reached a hard lifetime.
+    EspExpired = "esp-expired",
+    /// The path marked it, but it carries a packet whose sender does not understand marks (RFC 6040).
+    EspNotEcnCapable = "esp-not-ecn-capable",
+    /// A security policy says so, or none says otherwise.
+    PolicyDiscard = "policy-discard",
+    /// It came by an association that its security policy does not name, or in the clear where the policy wants one.
+    PolicyMismatch = "policy-mismatch",
 }
 
 /// How many packets and bytes were dropped for each reason.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropCounts {
     counts: [Count; DropReason::ALL.len()],
+}
+
+impl Default for DropCounts {
+    fn default() -> DropCounts {
+        DropCounts { counts: [Count::default(); DropReason::ALL.len()] }
+    }
 }
 
 /// Packets and bytes, always counted together.

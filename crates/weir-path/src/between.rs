@@ -103,6 +103,16 @@ impl Between {
         self.stages.iter().map(|at| &at.stage)
     }
 
+    /// Whether packets wait in a stage for what lets them on without a word, so that nothing more may come to stages.
+    pub fn is_waiting(&self) -> bool {
+        self.stages.iter().any(|at| at.stage.is_waiting())
+    }
+
+    /// A stage, by its place here, to be changed.
+    pub(crate) fn stage_mut(&mut self, stage: usize) -> &mut Stage {
+        &mut self.stages[stage].stage
+    }
+
     /// What stages keep.
     pub fn kept(&self) -> Count {
         let mut kept = Count::default();

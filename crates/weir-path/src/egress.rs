@@ -7,7 +7,9 @@
 //! Rule: a place has room while its class has, and while fewer than `held_packets_max` packets wait in its egress queue or depart
 //! from it. So one port that takes nothing keeps no more than its share of the frames.
 //!
-//! The flows of a class are the receive queues of all ports, and one more for what stages make themselves.
+//! The flows of a class are the receive queues of all ports, and two more: for what stages make themselves, and for what they sealed, which
+//! has numbers and leaves in their order. Of which receive queue that was nobody knows any more, so where some of it waits in a full place,
+//! every receive queue waits whose packets came there last.
 //!
 //! A queue whose port is gone is closed: it keeps nothing, has room for everything, and drops what comes as `port-gone`, so that it holds
 //! nobody.
@@ -26,6 +28,11 @@ use crate::shaping::{Shaping, Size};
 
 /// The number of no port: of packets that a stage made.
 pub const OWN_PORT: u16 = u16::MAX;
+
+/// The number of no port: of packets that leave in the order in which a stage has numbered them.
+pub const SEALED_PORT: u16 = u16::MAX - 1;
+/// How many flows there are for what stages sent.
+const STAGE_FLOWS: usize = 2;
 
 /// The egress queue of a port.
 pub struct EgressQueue {
@@ -79,8 +86,13 @@ impl EgressQueue {
 fn flow_in(first_flow: &[usize], flows: usize, meta: &Meta) -> usize {
     match first_flow.get(usize::from(meta.port)) {
         Some(first) => first + usize::from(meta.queue),
+        None if meta.port == SEALED_PORT => sealed_flow(flows),
         None => flows - 1,
     }
+}
+
+fn sealed_flow(flows: usize) -> usize {
+    flows - STAGE_FLOWS
 }
 
 /// Where a packet came to.
@@ -102,6 +114,7 @@ pub struct EgressQueues {
     /// How many receive queues each port has at the most.
     receive_queues: Box<[usize]>,
     flows: usize,
+    has_stages: bool,
     places: Places,
     /// The places that are full and keep a receive queue with packets from being polled.
     blocked: Vec<Place>,
@@ -119,7 +132,8 @@ impl EgressQueues {
         EgressQueues {
             first_flow: first_flow.collect(),
             receive_queues: receive_queues.into(),
-            flows: flows + usize::from(has_stages),
+            flows: flows + if has_stages { STAGE_FLOWS } else { 0 },
+            has_stages,
             queues: Vec::new(),
             places: Places::default(),
             blocked: Vec::new(),
@@ -302,10 +316,11 @@ impl EgressQueues {
         Some((port, flow - self.first_flow[port]))
     }
 
-    /// Whether nothing of a receive queue waits in the class of a place.
+    /// Whether nothing of a receive queue waits in the class of a place, and nothing that could be of it.
     #[inline]
     pub fn has_none(&self, place: Place, port: u16, queue: usize) -> bool {
         self.has_none_of(place, self.first_flow[usize::from(port)] + queue)
+            && (!self.has_stages || self.has_none_of(place, sealed_flow(self.flows)))
     }
 
     /// Whether nothing of a flow waits in the class of a place.

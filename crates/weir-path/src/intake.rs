@@ -142,7 +142,14 @@ impl Intake {
     pub fn has_room(&self, between: &Between) -> bool {
         let Between { egress, frames, .. } = between;
         let has_room = |&queue: &usize| egress.has_room(egress.default_place(queue));
-        has_frames(frames) && (self.reach.iter().any(has_room) || !self.crosses.is_empty())
+        has_frames(frames)
+            && !self.is_held(between)
+            && (self.reach.iter().any(has_room) || !self.crosses.is_empty())
+    }
+
+    /// Whether packets wait in a stage, which its own may come to.
+    fn is_held(&self, between: &Between) -> bool {
+        self.way.mixes() && between.is_waiting()
     }
 
     /// The egress queues that its packets may come to.
@@ -171,7 +178,7 @@ impl Intake {
         let is_inner = port.is_inner();
         let mixes = self.way.mixes();
         let mut moved = 0;
-        while is_inner || has_frames(&between.frames) {
+        while is_inner || has_frames(&between.frames) && !self.is_held(between) {
             let (gates, egress, number) = (&self.gates, &between.egress, self.port);
             let (crosses, over) = (&self.crosses, &between.over);
             let quiet = self.order.next_quiet(|queue| {
@@ -237,7 +244,7 @@ impl Intake {
     fn note_blocked(&mut self, between: &Between) {
         self.blocked.clear();
         let Between { egress, frames, .. } = between;
-        let is_stuck = !has_frames(frames);
+        let is_stuck = !has_frames(frames) || self.is_held(between);
         let waited_for = self.order.groups_with_work().map(|number| egress.places().place_or_none(number));
         self.blocked.extend(waited_for.filter(|&place| is_stuck || !egress.has_room(place)));
     }

@@ -21,6 +21,7 @@ pub mod dispatch;
 pub mod egress;
 pub mod either_port;
 pub mod end;
+pub mod esp;
 pub mod exit;
 pub mod frames;
 pub mod gone;

@@ -7,11 +7,11 @@
 //!
 //! Rule: the parts are dealt the largest first, each to the worker with the fewest ports, so none has more than the others by more than
 //! one part. Where there are more workers than parts, the parts with stages have several: each of these has as many of its ports, in the
-//! order of the plan, and a stage is with most of what it is joined to.
+//! order of the plan, and a stage is with most of what it is joined to. A part with an ESP stage has one.
 //!
 //! Pure: the same plan is dealt the same way each time. Owner: the caller.
 
-use crate::plan::{Attachment, Plan};
+use crate::plan::{Attachment, Plan, StageKind};
 
 /// The owner of each port and stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,6 +115,11 @@ impl Owners {
         }
     }
 
+    /// The place of a stage among those of its owner.
+    pub fn place_of_stage(&self, stage: usize) -> usize {
+        self.stages[..stage].iter().filter(|&&owner| owner == self.stages[stage]).count()
+    }
+
     /// The owner of what an attachment is of.
     pub fn of(&self, at: Attachment) -> usize {
         match at {
@@ -141,12 +146,14 @@ impl Plan {
 struct Joined {
     ports: Vec<usize>,
     stages: Vec<usize>,
+    /// Whether one worker has all of it: what is sealed leaves in the order of its numbers.
+    is_whole: bool,
 }
 
 impl Joined {
     /// How many workers it can have.
     fn workers_max(&self) -> usize {
-        if self.stages.is_empty() { 1 } else { self.ports.len() }
+        if self.stages.is_empty() || self.is_whole { 1 } else { self.ports.len() }
     }
 }
 
@@ -168,7 +175,10 @@ fn parts(plan: &Plan) -> Vec<Joined> {
         let part = &mut parts[first(&before, number)];
         match number.checked_sub(plan.ports.len()) {
             None => part.ports.push(number),
-            Some(stage) => part.stages.push(stage),
+            Some(stage) => {
+                part.stages.push(stage);
+                part.is_whole |= matches!(plan.stages[stage].kind, StageKind::Esp(_));
+            }
         }
     }
     parts.retain(|part| !part.ports.is_empty() || !part.stages.is_empty());
@@ -185,7 +195,7 @@ fn first(before: &[usize], mut number: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{PortPlan, StageKind, StagePlan};
+    use crate::plan::{PortPlan, StagePlan};
 
     fn plan(ports: usize, stages: usize, links: &[[Attachment; 2]]) -> Plan {
         let port = |number| PortPlan {

@@ -17,6 +17,7 @@ use weir_core::shaper::tbf::TbfConfig;
 
 use crate::classes::Classes;
 use crate::dispatch::DispatchPlan;
+use crate::esp::plan::EspPlan;
 
 /// A path, as it is to be.
 #[derive(Clone, Debug, Default)]
@@ -78,6 +79,8 @@ pub enum StageKind {
     Router(Box<RouterSettings>),
     /// One worker's part of what takes packets to the workers they are at home with.
     Dispatch(DispatchPlan),
+    /// What seals packets that come in inside, its first port, and opens those that come in outside, its second.
+    Esp(Box<EspPlan>),
 }
 
 /// One end of a link.
@@ -146,13 +149,14 @@ impl StageKind {
             StageKind::Bridge { ports, .. } => *ports,
             StageKind::Router(settings) => settings.interfaces.len() as u16,
             StageKind::Dispatch(plan) => plan.ports(),
+            StageKind::Esp(_) => 2,
         }
     }
 
     /// Whether packets may leave by a port.
     pub(crate) fn is_exit(&self, port: u16) -> bool {
         match self {
-            StageKind::Bridge { .. } | StageKind::Router(_) => true,
+            StageKind::Bridge { .. } | StageKind::Router(_) | StageKind::Esp(_) => true,
             StageKind::Dispatch(plan) => (0..plan.ports()).any(|entry| plan.exits(entry).contains(&port)),
         }
     }
@@ -160,7 +164,7 @@ impl StageKind {
     /// The most packets that wait to leave by a port of the path that is joined to this one, if that is said here.
     pub(crate) fn held_packets_max(&self, port: u16) -> Option<u64> {
         match self {
-            StageKind::Bridge { .. } | StageKind::Router(_) => None,
+            StageKind::Bridge { .. } | StageKind::Router(_) | StageKind::Esp(_) => None,
             StageKind::Dispatch(plan) => plan.held_packets_max(port),
         }
     }
@@ -169,7 +173,8 @@ impl StageKind {
     pub fn exits(&self, entry: u16) -> Vec<u16> {
         match self {
             StageKind::Bridge { ports, .. } => (0..*ports).filter(|&exit| exit != entry).collect(),
-            StageKind::Router(_) => (0..self.ports()).collect(),
+            // What is too long is told where it came in.
+            StageKind::Router(_) | StageKind::Esp(_) => (0..self.ports()).collect(),
             StageKind::Dispatch(plan) => plan.exits(entry),
         }
     }

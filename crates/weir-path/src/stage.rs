@@ -1,4 +1,4 @@
-//! What stands between ports: bridges, routers and dispatch, each given a burst at a time.
+//! What stands between ports: bridges, routers, dispatch and ESP, each given a burst at a time.
 //!
 //! A bridge and a router are the core's ([`weir_core::net`]); here packets are moved as they decide. Each packet of a burst goes
 //! exactly one way: on by a port of the stage, into a router's keeping, or out of the path.
@@ -8,12 +8,15 @@
 //! | bridge | 2 to 64 | is forwarded or flooded; copies need frames, and are dropped as `no-frame` without |
 //! | router | one for each interface | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame |
 //! | dispatch | `dispatch.rs` | is handled, or waits for that with the worker of its flow |
+//! | ESP | inside and outside | is sealed or opened, `stage/protect.rs`; waits while no number is reserved for it |
 //!
 //! Conservation (invariant 1): accepted = delivered + dropped + held, where accepted is what came in by its ports and what it made
 //! itself (copies, fragments, messages of its own), delivered what it sent on or was for itself, held what it keeps. What a router keeps for
 //! a neighbour is counted besides where it enters and where it leaves, so that these sums can be held against what is there.
 //!
 //! Owner: one worker.
+
+mod protect;
 
 use std::sync::Arc;
 
@@ -28,6 +31,7 @@ use weir_ring::memory::{Frame, FrameMemory};
 
 use crate::dispatch::{Dispatch, Handled};
 use crate::egress::{EgressCounts, OWN_PORT};
+use crate::esp::Esp;
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::plan::StageKind;
@@ -100,6 +104,7 @@ enum Decision {
     Bridge(Bridge),
     Router(Box<Router<PathPacket>>),
     Dispatch(Box<Dispatch>),
+    Esp(Box<Esp>),
 }
 
 /// What a stage moves packets with: the frames of the worker, the packets that leave it, and the time.
@@ -129,6 +134,7 @@ impl Stage {
                 Decision::Router(Box::new(Router::new(settings, now_ns)?))
             }
             StageKind::Dispatch(plan) => Decision::Dispatch(Box::new(Dispatch::new(plan))),
+            StageKind::Esp(plan) => Decision::Esp(Box::new(Esp::new(plan))),
         };
         Ok(Stage {
             decision,
@@ -211,16 +217,24 @@ impl Stage {
                         }
                     }
                 }
+                Decision::Esp(_) => {
+                    packets.drain(..burst).for_each(|packet| self.protect(port, packet, around));
+                }
             }
         }
     }
 
     /// Does what is due at this time; when to call again.
     pub fn poll(&mut self, around: &mut Around) -> Option<u64> {
-        let Decision::Router(router) = &mut self.decision else { return None };
-        let next_ns = router.poll(around.now_ns);
-        self.release(around);
-        next_ns
+        match &mut self.decision {
+            Decision::Router(router) => {
+                let next_ns = router.poll(around.now_ns);
+                self.release(around);
+                next_ns
+            }
+            Decision::Esp(_) => self.release_sealed(around),
+            Decision::Bridge(_) | Decision::Dispatch(_) => None,
+        }
     }
 
     /// Forgets who was heard at a port: nobody is there any more.
@@ -228,7 +242,7 @@ impl Stage {
         match &mut self.decision {
             Decision::Bridge(bridge) => bridge.forget(port),
             Decision::Router(router) => router.forget(port),
-            Decision::Dispatch(_) => {}
+            Decision::Dispatch(_) | Decision::Esp(_) => {}
         }
     }
 
@@ -257,6 +271,7 @@ impl Stage {
         match &self.decision {
             Decision::Bridge(_) | Decision::Dispatch(_) => Count::default(),
             Decision::Router(router) => router.held(),
+            Decision::Esp(esp) => esp.held(),
         }
     }
 

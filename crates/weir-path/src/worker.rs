@@ -17,15 +17,13 @@
 //! Pure: time is an argument, and nothing here calls the kernel but a port. The thread that drives it is `weir_run::worker`; what it is
 //! made of is described in [`crate::plan`] and put together in [`crate::assembly`].
 
+mod changes;
+
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-
-use weir_core::shaper::tbf::{TbfConfig, TbfError};
 
 use crate::backoff::Backoff;
 use crate::between::Between;
-use crate::classes::Classes;
 use crate::crossing::Crossing;
 use crate::departures::Departures;
 use crate::egress::EgressQueue;
@@ -34,7 +32,6 @@ use crate::frames::Frames;
 use crate::landings::Landings;
 use crate::place::Place;
 use crate::port::{ReceiveQueues, TransmitRing};
-use crate::shape::PortShape;
 use crate::shaping::Release;
 
 /// The result of a pass.
@@ -319,116 +316,6 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn abandon(&self) {
         self.crossing.iter().for_each(Crossing::tell_dry);
         self.between.over.iter().for_each(Departures::leave);
-    }
-
-    /// Changes the limits of what leaves by a port, if its egress queue is here; nothing that waits is touched.
-    ///
-    /// # Errors
-    /// If they cannot be kept; nothing has changed then.
-    pub fn set_limits(
-        &mut self,
-        port: usize,
-        limits: Option<TbfConfig>,
-        now_ns: u64,
-    ) -> Result<(), TbfError> {
-        if let Some(egress) = self.between.egress.of_port(port) {
-            self.between.egress.queue_mut(egress).shaping.set_limits(limits, now_ns)?;
-            self.tune();
-        }
-        Ok(())
-    }
-
-    /// How what leaves by each port is shaped, of those whose egress queues are here.
-    pub fn shapes(&self) -> Vec<PortShape> {
-        let queues = self.between.egress.queues().iter().map(|queue| PortShape {
-            port: queue.port,
-            limits: queue.shaping.limits().copied(),
-            classes: queue.shaping.classes().cloned(),
-        });
-        queues.collect()
-    }
-
-    /// Whether what leaves by these ports can be shaped so, of those whose egress queues are here.
-    ///
-    /// # Errors
-    /// The first port that cannot, and why.
-    pub fn check_shapes(&self, shapes: &[PortShape]) -> Result<(), (usize, String)> {
-        shapes.iter().try_for_each(|PortShape { port, limits, classes }| {
-            let fits = |queue: &EgressQueue| queue.shaping.check(limits.as_ref(), classes.as_deref());
-            self.egress(*port).map_or(Ok(()), fits).map_err(|why| (*port, why))
-        })
-    }
-
-    /// Shapes what leaves by these ports so from now on, of those whose egress queues are here: all of them or none. Nothing that waits is
-    /// lost, and no flow reordered.
-    ///
-    /// # Errors
-    /// As of [`Worker::check_shapes`]; nothing has changed then.
-    pub fn reshape(&mut self, shapes: &[PortShape], now_ns: u64) -> Result<(), (usize, String)> {
-        self.check_shapes(shapes)?;
-        for PortShape { port, limits, classes } in shapes {
-            self.set_limits(*port, *limits, now_ns).expect("the limits were checked");
-            let is_same = match (self.egress(*port).and_then(|queue| queue.shaping.classes()), classes) {
-                (Some(before), Some(after)) => Arc::ptr_eq(before, after),
-                (None, None) => true,
-                _ => false,
-            };
-            if !is_same {
-                self.set_classes(*port, classes.as_ref(), now_ns);
-            }
-        }
-        Ok(())
-    }
-
-    /// Shapes what leaves by a port by these classes from now on, or by its limits alone, if its egress queue is here; nothing that waits is
-    /// lost, and no flow reordered.
-    pub fn set_classes(&mut self, port: usize, classes: Option<&Arc<Classes>>, now_ns: u64) {
-        let Some(changed) = self.between.egress.of_port(port) else { return };
-        let Between { egress, frames, .. } = &mut self.between;
-        egress.end_blocked(changed, now_ns);
-        let mut moved = Vec::new();
-        let shaping = &mut egress.queue_mut(changed).shaping;
-        shaping.set_classes(classes.cloned(), &mut frames.pool, now_ns, |meta, class| {
-            moved.push((meta.port, meta.queue, Place { egress: changed, class }));
-        });
-        egress.number_places();
-        if let Some(landings) = &mut self.landings {
-            landings.follow(&self.between.egress, changed, &moved);
-        }
-        self.follow(Some(changed), &moved);
-        self.tune();
-    }
-
-    /// Makes the intakes know the places, of which those of one egress queue may have changed.
-    fn follow(&mut self, changed: Option<usize>, moved: &[(u16, u16, Place)]) {
-        for End { index, port, intake, .. } in &mut self.ends {
-            let mut places = vec![None; port.queues()];
-            let of_this = moved.iter().filter(|(port, ..)| usize::from(*port) == *index);
-            of_this.for_each(|&(_, queue, place)| places[usize::from(queue)] = Some(place));
-            intake.follow(&self.between.egress, changed, &places);
-        }
-    }
-
-    /// Makes polls as small as the least credit asks for, of those that they may use up.
-    pub fn tune(&mut self) {
-        let Between { egress, over, .. } = &self.between;
-        if let Some(over) = over {
-            let credit = egress.queues().iter().map(|queue| (queue.port, queue.shaping.limit_bytes_min()));
-            credit.for_each(|(port, bytes)| over.board().set_credit_bytes(port, bytes));
-        }
-        for End { port, intake, .. } in &mut self.ends {
-            intake.tune(port, egress, over.as_ref());
-        }
-    }
-
-    /// Notes how long packets are that come in by a port, of whatever worker, from now on.
-    pub fn set_packet_bytes_max(&mut self, port: usize, bytes: u64, now_ns: u64) {
-        let Feeding { feeders, packet_bytes_max } = &mut self.feeding;
-        packet_bytes_max[port] = bytes;
-        for (queue, feeders) in feeders.iter().enumerate().filter(|(_, feeders)| feeders.contains(&port)) {
-            let longest = feeders.iter().map(|&feeder| packet_bytes_max[feeder]).max().unwrap_or(0);
-            self.between.egress.queue_mut(queue).shaping.set_packet_bytes_max(longest, now_ns);
-        }
     }
 
     /// Takes in what has arrived at a port without a poll, room or not.

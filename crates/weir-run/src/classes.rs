@@ -55,6 +55,7 @@ use crate::nearest::did_you_mean;
 use crate::source::SourceText;
 pub use filters::Interfaces;
 use filters::Rules;
+pub(crate) use filters::{ports, protocol};
 pub(crate) use for_port::{of_tables_for_port, read_for_port};
 pub(crate) use in_place::of_tables_in_place;
 pub use in_place::{NotInPlace, read_in_place};

@@ -5,15 +5,17 @@
 //! that is busy taking its queues over is asked again, ever less often, and never makes the others wait for it for long.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use weir_path::plan::Plan;
+use weir_path::esp::plan::EspPlan;
+use weir_path::plan::{Plan, StageKind};
 use weir_path::shape::PortShape;
 use weir_port::prepared::PreparedPort;
 use weir_port::view::Pair;
 
 use crate::datapath::Kind;
+use crate::ipsec::EspKeys;
 use crate::report::{Constants, PartReport};
 use crate::standstill::{Missed, Standstill};
 use crate::stats::Snapshot;
@@ -32,12 +34,19 @@ pub struct Crew {
     /// Held while all are asked to stand still.
     order: Arc<Mutex<()>>,
     constants: Constants,
+    /// The associations that run; held while they change.
+    esp: Arc<Mutex<EspKeys>>,
 }
 
 impl Crew {
     /// The workers behind these mailboxes, in order.
     pub fn new(mailboxes: Vec<Mailbox>, constants: Constants) -> Crew {
-        Crew { mailboxes, order: Arc::default(), constants }
+        Crew { mailboxes, order: Arc::default(), constants, esp: Arc::default() }
+    }
+
+    /// The same, whose ESP stages run these associations.
+    pub fn with_esp(self, keys: EspKeys) -> Crew {
+        Crew { esp: Arc::new(Mutex::new(keys)), ..self }
     }
 
     /// What it is called.
@@ -126,7 +135,49 @@ impl Crew {
                 }
             }
         }
+        let keys = self.esp_keys();
+        for (place, stage) in plan.stages.iter_mut().enumerate() {
+            if let (StageKind::Esp(planned), Some(running)) = (&mut stage.kind, keys.plan(place)) {
+                **planned = running.clone();
+            }
+        }
         Ok(plan)
+    }
+
+    fn esp_keys(&self) -> MutexGuard<'_, EspKeys> {
+        self.esp.lock().expect("nobody panics while keys are read")
+    }
+
+    /// Makes ports and ESP stages other, all of them or none; or only checks whether it could.
+    pub fn change(
+        &self,
+        shapes: &[PortShape],
+        esps: &[(usize, EspPlan)],
+        is_trial: bool,
+    ) -> Result<(), String> {
+        let mut keys = self.esp_keys();
+        if is_trial {
+            keys.check(esps)?;
+            return self.reshape(shapes, true);
+        }
+        // All that can fail comes first.
+        let prepared = keys.prepare(esps)?;
+        if !shapes.is_empty() {
+            self.reshape(shapes, false)?;
+        }
+        for prepared in prepared {
+            keys.note(&prepared);
+            let (owner, place) = self.owner_of_stage(prepared.stage);
+            let (reply, answer) = channel();
+            owner.send(Request::ChangeEsp(place, Box::new(prepared.change), reply));
+            received(&answer)?;
+        }
+        Ok(())
+    }
+
+    fn owner_of_stage(&self, stage: usize) -> (&Mailbox, usize) {
+        let owners = &self.constants.owners;
+        (&self.mailboxes[owners.stages[stage]], owners.place_of_stage(stage))
     }
 
     /// What the tables of its file call its ports.

@@ -17,6 +17,7 @@ mod drive;
 pub mod generate;
 pub mod guardian;
 pub mod idle;
+pub mod ipsec;
 pub mod limits;
 mod look_over;
 pub mod memory;

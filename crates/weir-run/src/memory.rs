@@ -40,6 +40,7 @@ use crate::idle::wake_cost_ns;
 use crate::progress::{ProgressBoard, WorkerProgress};
 use crate::seed::random_seed;
 
+mod keys;
 pub mod summary;
 #[cfg(test)]
 mod tests;
@@ -130,12 +131,18 @@ impl MemoryPath {
             seed: random_seed(),
         };
         let frames = Pool::for_workers(memory, self.workers).into_iter().map(Frames::new).collect();
-        deal::workers((&self.plan, &self.owners), ports, frames, shares, now_ns).map_err(
-            |error| match error {
-                DealError::Plan(error) => refused(&error),
-                DealError::Inbox(error) => failed(&error),
-            },
-        )
+        let mut workers =
+            deal::workers((&self.plan, &self.owners), ports, frames, shares, now_ns).map_err(|error| {
+                match error {
+                    DealError::Plan(error) => refused(&error),
+                    DealError::Inbox(error) => failed(&error),
+                }
+            })?;
+        for (stage, change) in keys::of(&self.plan) {
+            let owner = self.owners.stages[stage];
+            workers[owner].change_esp(self.owners.place_of_stage(stage), change, now_ns);
+        }
+        Ok(workers)
     }
 
     /// Runs it to its end. `observe` is shown how it goes every millisecond or so.

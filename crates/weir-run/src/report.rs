@@ -177,7 +177,7 @@ impl PartReport {
         let directions = queues.map(|(number, _)| of_egress(&part.path, number, now_ns)).collect();
         let dispatched = dispatch_rows::of(part, now_ns);
         let stages = part.stages.names.iter().zip(part.path.between().stages());
-        let stages = stages.map(|(name, stage)| StageStats::of(name, stage)).collect();
+        let stages = stages.map(|(name, stage)| StageStats::of(name, stage, now_ns)).collect();
         let (handed, taken) = part.path.crossing().map(Crossing::counts).unwrap_or_default();
         let passed = part.path.between().over.as_ref().map(|over| over.handed().to_vec()).unwrap_or_default();
         let landed = part.path.landings().map(Landings::taken).unwrap_or_default();

@@ -75,6 +75,9 @@ fn explained(message: &str) -> String {
         ("expected i64", "expected a whole number, without quotes"),
         ("expected a boolean", "expected true or false, without quotes"),
         ("expected a sequence", "expected a list, in square brackets"),
+        ("expected an array of length 2", "expected two, in square brackets"),
+        ("expected u16", "expected a number from 0 to 65535"),
+        ("expected u64", "expected a number, without a sign"),
     ] {
         message = message.replace(word, plain);
     }

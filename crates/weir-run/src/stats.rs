@@ -7,6 +7,7 @@
 //! older or a newer version than whoever reads. Names of events, reasons, pollers and states are text, so one that is not known is shown
 //! as it is.
 
+pub mod association;
 mod class;
 pub mod place;
 mod port;

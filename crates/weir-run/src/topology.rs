@@ -55,6 +55,37 @@
 //! [[router.neighbour]]        # one that is not asked for its MAC
 //! address = "10.0.0.9"
 //! mac = "02:00:00:00:00:09"
+//!
+//! [[esp]]                     # IPsec between two ports: seals what policies say, opens what comes to its addresses
+//! name = "tunnel"
+//! inside = "e1b"              # where packets are in the clear
+//! outside = "wan"
+//! address = ["192.0.2.1"]     # what the gateway is called outside
+//! mtu = 1500                  # [1500] the longest IP packet that leaves outside
+//!
+//! [[sa]]                      # a security association; of the only [[esp]], or esp = "tunnel"
+//! name = "there"
+//! direction = "out"           # or "in"
+//! spi = 0x1001
+//! source = "192.0.2.1"
+//! destination = "192.0.2.2"
+//! mode = "tunnel"             # [tunnel], or "transport"
+//! algorithm = "aes128-gcm"    # or aes256-gcm, chacha20-poly1305, null-hmac-sha256, null
+//! key_file = "there.key"      # in hexadecimal digits, salt last; nobody else may read it; relative to this file
+//! extended = true             # [false] sequence numbers of 64 bits
+//! window = 1024               # [64] replay window of an inbound one, up to 1024
+//! udp_ports = [4500, 4500]    # [none] in UDP
+//! dont_fragment = "copy"      # [copy], "set" or "clear" of the outer header
+//! soft = { time = "50m" }     # limits, each in time, bytes and packets: a successor is due,
+//! hard = { time = "1h" }      # and none passes any more
+//!
+//! [[policy]]                  # the first that matches decides; what none names is dropped
+//! direction = "out"
+//! from = "10.1.0.0/16"        # [any]
+//! to = "10.2.0.0/16"          # [any]
+//! protocol = "udp"            # [any] and from_ports, to_ports = "1024-2047"
+//! action = "protect"          # or "bypass", "discard"
+//! sa = ["there"]              # going out the first that lives, coming in any
 //! ```
 //!
 //! [`read`] takes a file apart and finds all that can be told wrong without looking at the machine, with its place. [`diff`] says what
@@ -67,6 +98,7 @@
 //! Pure: no clock, no sockets; what it asks for, a classes file, is handed in. Limits: what else there may be one day is refused with the
 //! command that does it.
 
+mod associations;
 pub mod check;
 mod class_tables;
 pub mod diff;
@@ -79,6 +111,7 @@ mod mac;
 mod names;
 #[cfg(test)]
 mod path_tests;
+mod policies;
 mod ports;
 pub mod routers;
 mod routes;
@@ -120,13 +153,20 @@ pub struct Topology {
 
 impl Topology {
     /// How many of each kind there are.
-    pub fn counts(&self) -> [(usize, &'static str); 4] {
+    pub fn counts(&self) -> [(usize, &'static str); 6] {
         let stages = self.plan.as_ref().map_or(&[][..], |plan| &plan.stages);
         let bridges = stages.iter().filter(|stage| matches!(stage.kind, StageKind::Bridge { .. })).count();
+        let esps = stages.iter().filter_map(|stage| match &stage.kind {
+            StageKind::Esp(plan) => Some(plan),
+            _ => None,
+        });
+        let associations = esps.clone().map(|plan| plan.associations.len()).sum();
         [
             (self.ports.len(), "port"),
             (bridges, "bridge"),
-            (stages.len() - bridges, "router"),
+            (stages.len() - bridges - esps.clone().count(), "router"),
+            (esps.count(), "esp"),
+            (associations, "association"),
             (self.limits.len(), "limit"),
         ]
     }

@@ -15,6 +15,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use weir_path::esp::plan::EspChange;
 use weir_path::shape::PortShape;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::port::Port;
@@ -42,6 +43,8 @@ pub enum Request {
     Shapes(Sender<Vec<PortShape>>),
     /// Shape what leaves by ports otherwise, all workers together.
     Reshape(Arc<Reshape>, Sender<Result<(), Missed>>),
+    /// Make an ESP stage, by its place with this worker, other.
+    ChangeEsp(usize, Box<EspChange>, Sender<()>),
     /// The interface of this port went down.
     NoteDown(usize),
     /// The interface of this port has come up again: own it anew.
@@ -214,6 +217,10 @@ fn answer(part: &mut Part, inbox: &Requests, stats: WorkerStats, now: u64) -> Or
             }
             Request::Reshape(reshape, reply) => {
                 let _ = reply.send(reshape.carry_out(part, now));
+            }
+            Request::ChangeEsp(stage, change, reply) => {
+                part.path.change_esp(stage, *change, now);
+                let _ = reply.send(());
             }
             Request::NoteDown(port) => part.note_down(port),
             Request::Retake(port) => {

@@ -15,6 +15,7 @@ use weir_run::control::Control;
 use weir_run::crew::Crew;
 use weir_run::datapath::{Datapath, DatapathConfig, Kind};
 use weir_run::guardian::Guardian;
+use weir_run::ipsec::{EspKeys, PreparedEsp};
 use weir_run::report::PartReport;
 use weir_run::stats::Snapshot;
 use weir_run::watcher::{self, Eye};
@@ -110,13 +111,19 @@ impl Running {
             .map(|_| Bell::new().map(Arc::new))
             .collect::<io::Result<_>>()
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
+        let mut keys = EspKeys::default();
+        let prepared = keys.prepare_all(&config.plan)?;
         let opened = Datapath::open(config, &bells, &mut *guardian, eye.clone(), now_ns());
-        let Datapath { parts, constants, pairs, opener, warnings } = opened?;
+        let Datapath { mut parts, constants, pairs, opener, warnings } = opened?;
+        for PreparedEsp { stage, change, .. } in prepared {
+            let (owner, place) = (constants.owners.stages[stage], constants.owners.place_of_stage(stage));
+            parts[owner].path.change_esp(place, change, now_ns());
+        }
         drop(guardian);
         for warning in warnings {
             output::warn(warning);
         }
-        let crew = Crew::new(mailboxes, constants);
+        let crew = Crew::new(mailboxes, constants).with_esp(keys);
         guarded.watch_guardian()?;
         let news = guarded.events();
         let tell = move |told| news.send(SessionEvent::News(told)).is_ok();

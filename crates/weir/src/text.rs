@@ -8,6 +8,7 @@ use std::str::FromStr;
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::TbfConfig;
 use weir_core::units::{parse_size_bytes, parse_time_ns, size_text};
+use weir_path::plan::{Plan, StageKind};
 use weir_run::classes::{self, Classes};
 use weir_run::control::FILE_BYTES_MAX;
 use weir_run::datapath::DatapathConfig;
@@ -122,12 +123,26 @@ pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
     let folder = file.parent().unwrap_or(Path::new(""));
     // Without one its routers' MACs are derived from the rest: machine-id(5).
     let machine_id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let topology = topology::read(&name, &text, machine_id.trim(), |path| {
+    let mut topology = topology::read(&name, &text, machine_id.trim(), |path| {
         let path = folder.join(path);
         Ok((path.display().to_string(), read_file(&path)?))
     });
+    // Whoever runs it may be somewhere else.
+    if let Ok(Topology { plan: Some(plan), .. }) = &mut topology {
+        let folder = std::path::absolute(folder.join("."))?;
+        key_files(plan).for_each(|key| *key = folder.join(&*key).display().to_string());
+    }
     topology.iter().flat_map(|topology| &topology.warnings).for_each(output::warn);
     Ok(topology)
+}
+
+/// The key files that a plan names.
+fn key_files(plan: &mut Plan) -> impl Iterator<Item = &mut String> {
+    let associations = plan.stages.iter_mut().filter_map(|stage| match &mut stage.kind {
+        StageKind::Esp(esp) => Some(&mut esp.associations),
+        _ => None,
+    });
+    associations.flatten().filter_map(|association| association.key_file.as_mut())
 }
 
 /// All of a text file, or in words why it cannot be read.

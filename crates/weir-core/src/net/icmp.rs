@@ -164,6 +164,16 @@ pub(super) fn write_error(error: &mut [u8], fault: Fault, own: IpAddr, to: IpAdd
     }
 }
 
+/// Writes the error about the packet `ip`, whose headers have been checked, into the front of `room`; its length. None if nobody may be
+/// told, there is no such error, or it does not fit.
+pub fn tell_sender(room: &mut [u8], fault: Fault, own: IpAddr, ip: &[u8]) -> Option<usize> {
+    let to = whom_to_tell(ip).filter(|to| to.is_ipv4() == own.is_ipv4())?;
+    let error = room.get_mut(..error_len(ip, fault)?)?;
+    error.fill(0);
+    write_error(error, fault, own, to, ip);
+    Some(error.len())
+}
+
 /// Turns an IPv4 echo request into its reply, in place. False if it is none, or not whole.
 pub(super) fn answer_echo_v4(ip: &mut [u8]) -> bool {
     let mut packet = Ipv4Packet::new_unchecked(ip);

@@ -132,6 +132,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_unlinkat,
     libc::SYS_renameat2,
     libc::SYS_ftruncate,
+    libc::SYS_fsync,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
     // Threads and signals.

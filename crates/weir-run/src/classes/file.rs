@@ -206,7 +206,25 @@ impl<'de> Visitor<'de> for WordsVisitor {
     }
 }
 
-struct Word(String);
+/// One word, or one number.
+#[derive(Clone, Debug)]
+pub struct Word(pub String);
+
+impl AsRef<str> for Word {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl JsonSchema for Word {
+    fn schema_name() -> Cow<'static, str> {
+        "Word".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "description": "A word or a number.", "type": ["string", "integer"] })
+    }
+}
 
 impl Serialize for Word {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -190,7 +190,8 @@ fn subnet(text: &str) -> Result<Subnet, String> {
     })
 }
 
-fn protocol(text: &str) -> Result<u8, String> {
+/// A protocol by its name or number.
+pub(crate) fn protocol(text: &str) -> Result<u8, String> {
     let named = PROTOCOLS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, number)| *number);
     named.or_else(|| text.parse().ok()).ok_or_else(|| {
         let near = did_you_mean(text, PROTOCOLS.iter().map(|(name, _)| *name));
@@ -198,7 +199,8 @@ fn protocol(text: &str) -> Result<u8, String> {
     })
 }
 
-fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+/// A port, or the first and the last of several.
+pub(crate) fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.trim().parse(), last.trim().parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok(first..=last),

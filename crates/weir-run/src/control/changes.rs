@@ -39,13 +39,20 @@ pub struct RunningPort {
     pub interface: String,
 }
 
-/// A port of a file that is applied.
+/// A port of a file that is applied, or an ESP of it that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedPort {
-    /// Its interface.
+    /// Which of the two: `port` or `esp`.
+    #[serde(default = "port_word")]
+    pub what: String,
+    /// Its interface, or its name.
     pub interface: String,
     /// What changes; nothing where it is so already.
     pub change: Option<LimitChange>,
+}
+
+fn port_word() -> String {
+    "port".into()
 }
 
 /// What runs, as JSON of [`Running`].
@@ -99,11 +106,17 @@ pub fn apply(crew: &Crew, ApplyFile { text, is_trial }: &ApplyFile) -> Result<St
     let names: Vec<_> = wanted.ports.iter().map(|port| port.name.clone()).collect();
     let live =
         compare_plans(Named { names: crew.port_names(), plan: &running }, Named { names: &names, plan })?;
-    crew.reshape(&live.shapes, *is_trial)?;
+    let esps: Vec<_> = live.esps.iter().map(|(stage, _, plan)| (*stage, plan.clone())).collect();
+    crew.change(&live.shapes, &esps, *is_trial)?;
     let ports = running.ports.into_iter().zip(live.changes);
-    let ports: Vec<_> =
-        ports.map(|(port, change)| AppliedPort { interface: port.interface, change }).collect();
-    Ok(json!(ports).to_string())
+    let ports =
+        ports.map(|(port, change)| AppliedPort { what: port_word(), interface: port.interface, change });
+    let esps = live.esps.into_iter().map(|(stage, change, _)| AppliedPort {
+        what: "esp".into(),
+        interface: running.stages[stage].name.clone(),
+        change: Some(change),
+    });
+    Ok(json!(ports.chain(esps).collect::<Vec<_>>()).to_string())
 }
 
 /// Whether there is such a direction; there is one for each port.

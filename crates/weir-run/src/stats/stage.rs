@@ -1,4 +1,4 @@
-//! A stage's counters: what passed a bridge or a router, what ended there, and what it did besides.
+//! A stage's counters: what passed a bridge, a router or an ESP, what ended there, and what it did besides.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use weir_core::drops::Count;
 use weir_path::stage::Stage;
 
+use super::association::AssociationStats;
 use super::place::PlaceStats;
 use crate::books::Books;
 use crate::workstreams::{Tally, WorkstreamStats};
@@ -20,7 +21,7 @@ pub struct StageStats {
     /// The place: what came in or was made here; what went on or was for itself; what it keeps.
     #[serde(flatten)]
     pub place: PlaceStats,
-    /// `bridge`, `router` or `dispatch`.
+    /// `bridge`, `router`, `dispatch` or `esp`.
     pub kind: String,
     /// The worker that owns it.
     pub worker: usize,
@@ -35,18 +36,22 @@ pub struct StageStats {
     pub tally: Tally,
     /// What else it counts, by name: of a bridge its stations, of a router its ICMP errors, neighbours and fragments.
     pub counts: BTreeMap<String, u64>,
+    /// Of an ESP its security associations.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub associations: Vec<AssociationStats>,
 }
 
 impl StageStats {
     /// Of a stage as it is now.
-    pub fn of(name: &str, stage: &Stage) -> StageStats {
+    pub fn of(name: &str, stage: &Stage, now_ns: u64) -> StageStats {
         let [made, consumed] = stage.own();
         let (intake, released) = stage.counts();
         let mut stats = StageStats {
             place: PlaceStats::new(name, Books::new(stage.account(), stage.held())),
-            kind: match (stage.bridge(), stage.router()) {
-                (Some(_), _) => "bridge",
-                (_, Some(_)) => "router",
+            kind: match (stage.bridge(), stage.router(), stage.esp()) {
+                (Some(_), ..) => "bridge",
+                (_, Some(_), _) => "router",
+                (.., Some(_)) => "esp",
                 _ => DISPATCH,
             }
             .into(),
@@ -56,7 +61,12 @@ impl StageStats {
             consumed_bytes: consumed.bytes,
             tally: Tally { intake, released },
             counts: BTreeMap::new(),
+            associations: Vec::new(),
         };
+        if let Some(esp) = stage.esp() {
+            let associations = esp.associations().iter();
+            stats.associations = associations.map(|running| AssociationStats::of(running, now_ns)).collect();
+        }
         if let Some(bridge) = stage.bridge() {
             let counts = bridge.counts();
             stats.count("stations", bridge.stations() as u64);

@@ -96,11 +96,11 @@ impl TopologyReader<'_> {
     /// A text as `read` reads it; `None` if it is not there, or wrong, which is told.
     pub(super) fn value<T, E: std::fmt::Display>(
         &mut self,
-        text: &Option<Spanned<String>>,
+        text: &Option<Spanned<impl AsRef<str>>>,
         read: impl Fn(&str) -> Result<T, E>,
     ) -> Option<T> {
         let text = text.as_ref()?;
-        read(text.as_ref()).map_err(|why| self.tell(text.span(), why)).ok()
+        read(text.get_ref().as_ref()).map_err(|why| self.tell(text.span(), why)).ok()
     }
 
     /// A burst, in bytes.
@@ -160,6 +160,10 @@ impl TopologyReader<'_> {
         }
         for (table, place) in file.routers.iter().zip(&stages.of_routers) {
             let kind = StageKind::Router(Box::new(self.router(table, identity)));
+            planned.push((*place, StagePlan { name: table.name.as_ref().clone(), kind }));
+        }
+        for ((table, place), plan) in file.esps.iter().zip(&stages.of_esps).zip(self.esps(file)) {
+            let kind = StageKind::Esp(Box::new(plan));
             planned.push((*place, StagePlan { name: table.name.as_ref().clone(), kind }));
         }
         planned.sort_by_key(|(place, _)| *place);

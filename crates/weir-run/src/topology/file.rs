@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use super::tables::{BridgeTable, LimitTable, PortTable, RouterTable, TopologyFile};
+use super::tables::{BridgeTable, EspTable, LimitTable, PortTable, RouterTable, TopologyFile};
 use crate::nearest::did_you_mean;
 use crate::source::SourceText;
 
@@ -25,19 +25,22 @@ pub fn name_of(text: &str) -> Option<String> {
 /// What is done by a command, and not by a file.
 const COMMANDS: [&str; 3] = ["run", "gen", "sink"];
 /// The tables that there may be, each several times, and what stands in one.
-const TABLES: [(&str, &str); 6] = [
+const TABLES: [(&str, &str); 9] = [
     ("limit", "its device and rate"),
     ("port", "its interface"),
     ("wire", "the two ports it joins"),
     ("epair", "its name"),
     ("bridge", "its name and ports"),
     ("router", "its name, and its interfaces in [[router.interface]]"),
+    ("esp", "its name, and its ports inside and outside"),
+    ("sa", "its name and direction"),
+    ("policy", "its direction and action"),
 ];
 const NAME: &str = "name";
 /// Tables of a kind, but for limits in place; more could hardly be meant, and are not looked at.
 pub(super) const TABLES_MAX: usize = 4096;
 /// What belongs into a table, and is easily written beside it.
-const PLACES: [(&[&str], &str); 8] = [
+const PLACES: [(&[&str], &str); 9] = [
     (
         &["class", "filter"],
         "is a limit's or a port's: write it as [[limit.KEY]] below its [[limit]], or [[port.KEY]] below its [[port]]",
@@ -50,6 +53,10 @@ const PLACES: [(&[&str], &str); 8] = [
     (&["device", "pid", "rate_back", "optional"], "is a limit's: write its line below [[limit]]"),
     (&["queue", "shaper"], "is a port's: write its line below [[port]]"),
     (&["stations_max", "ageing"], "is a bridge's: write its line below [[bridge]]"),
+    (
+        &["spi", "algorithm", "key_file", "window", "udp_ports"],
+        "is a security association's: write its line below [[sa]]",
+    ),
     (&["address", "mac", "mtu"], "is a router's: write its line below [[router.interface]]"),
     (&["workers", "core", "memory"], "is the machine's, and not the file's: give it to `weir up` as --KEY"),
 ];
@@ -87,6 +94,9 @@ pub(super) fn tables(source: SourceText) -> (TopologyFile, Vec<Told>) {
             "epair" => file.epairs = taker.each(3, value, |_, table| table),
             "bridge" => file.bridges = taker.each(4, value, |at, table| BridgeTable { at, ..table }),
             "router" => file.routers = taker.each(5, value, |at, table| RouterTable { at, ..table }),
+            "esp" => file.esps = taker.each(6, value, |at, table| EspTable { at, ..table }),
+            "sa" => file.associations = taker.each(7, value, |_, table| table),
+            "policy" => file.policies = taker.each(8, value, |_, table| table),
             other => {
                 taker.told.push(Told::new(source, key.span(), unknown(other)));
                 taker.is_partial = true;
@@ -131,7 +141,7 @@ impl Taker<'_> {
             let table = if matches!(table.as_ref(), DeValue::Table(_)) {
                 self.table(table)
             } else {
-                let article = if key.starts_with('e') { "an" } else { "a" };
+                let article = if key.starts_with(['e', 's']) { "an" } else { "a" };
                 let why = format!("{article} {key} is a table: write [[{key}]], and below it {content}");
                 self.told.push(Told::new(self.source, table.span(), why));
                 None

@@ -100,12 +100,13 @@ impl TopologyReader<'_> {
         }
         let bridges = file.bridges.iter().map(|table| &table.name).zip(&stages.of_bridges);
         let routers = file.routers.iter().map(|table| &table.name).zip(&stages.of_routers);
-        let mut names: Vec<_> = bridges.chain(routers).collect();
+        let esps = file.esps.iter().map(|table| &table.name).zip(&stages.of_esps);
+        let mut names: Vec<_> = bridges.chain(routers).chain(esps).collect();
         names.sort_by_key(|(_, stage)| **stage);
         let mut told = BTreeSet::from([root(&mut group, ports)]);
         for (name, stage) in names {
             if told.insert(root(&mut group, *stage)) {
-                let what = if stages.called[*stage].1 { "bridge" } else { "router" };
+                let what = stages.noun(*stage);
                 let why = format!(
                     "no port leads to the {what} \"{}\", so nothing ever comes in: join it to one, or take it out",
                     name.as_ref()
@@ -153,7 +154,9 @@ impl TopologyReader<'_> {
         let of_routers = routers.map(|(table, stage)| {
             (*stage, table.interface.iter().map(|interface| &interface.port).collect::<Vec<_>>())
         });
-        for (stage, ports) in of_bridges.chain(of_routers) {
+        let of_esps = file.esps.iter().zip(&stages.of_esps);
+        let of_esps = of_esps.map(|(table, stage)| (*stage, vec![&table.inside, &table.outside]));
+        for (stage, ports) in of_bridges.chain(of_routers).chain(of_esps) {
             for (number, name) in ports.into_iter().enumerate() {
                 match self.find(names, name) {
                     // More than a stage can have are told elsewhere.

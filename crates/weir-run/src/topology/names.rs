@@ -26,6 +26,8 @@ pub(super) enum Thing {
     Bridge(usize),
     /// A router.
     Router(usize),
+    /// An ESP.
+    Esp(usize),
 }
 
 impl Thing {
@@ -36,6 +38,7 @@ impl Thing {
             Thing::End { .. } => "an end of an epair",
             Thing::Bridge(_) => "a bridge",
             Thing::Router(_) => "a router",
+            Thing::Esp(_) => "an esp",
         }
     }
 }
@@ -95,7 +98,8 @@ impl Names {
             file.bridges.iter().enumerate().map(|(place, table)| (&table.name, Thing::Bridge(place)));
         let routers =
             file.routers.iter().enumerate().map(|(place, table)| (&table.name, Thing::Router(place)));
-        for (name, thing) in bridges.chain(routers) {
+        let esps = file.esps.iter().enumerate().map(|(place, table)| (&table.name, Thing::Esp(place)));
+        for (name, thing) in bridges.chain(routers).chain(esps) {
             reader.check_name(thing.kind(), name, name.as_ref());
             all.push((name.as_ref().clone(), name.span(), thing));
         }

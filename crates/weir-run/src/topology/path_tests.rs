@@ -106,7 +106,7 @@ fn limits_in_place_go_on_beside_ports() {
     let limit = "[[limit]]\ndevice = \"veth-c\"\nrate = \"10mbit\"\n";
     assert!(parse(limit).unwrap().plan.is_none());
     let both = parse(&format!("{limit}{TWO}[[wire]]\nports = [\"a\", \"b\"]\n")).unwrap();
-    assert_eq!(both.counts().map(|(number, _)| number), [2, 0, 0, 1]);
+    assert_eq!(both.counts().map(|(number, _)| number), [2, 0, 0, 0, 0, 1]);
     assert!(both.plan.is_some());
     let unnamed = read("a b.toml", limit, "", |path| Err(path.into())).unwrap();
     assert_eq!(unnamed.name, "a b", "which nothing is called by");

@@ -230,11 +230,13 @@ fn destination(text: &str, gateway: Option<IpAddr>) -> Result<IpCidr, String> {
             None => Err("of which family without via? write 0.0.0.0/0 or ::/0".into()),
         };
     }
+    network_or_address(text, || format!("{EXAMPLE}{}", did_you_mean(text, [DEFAULT])))
+}
+
+/// Reads a network, or one address; `advice` says what to write where it is neither.
+pub(super) fn network_or_address(text: &str, advice: impl Fn() -> String) -> Result<IpCidr, String> {
     let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
-    let address: IpAddr = address.parse().map_err(|_| {
-        let near = did_you_mean(text, [DEFAULT]);
-        format!("\"{text}\" is no network; {EXAMPLE}{near}")
-    })?;
+    let address: IpAddr = address.parse().map_err(|_| format!("\"{text}\" is no network; {}", advice()))?;
     let whole = if address.is_ipv4() { 32 } else { 128 };
     let len = len.map_or(Ok(whole), |len| prefix_len(address, len, 0))?;
     let cidr = IpCidr::new(address.into(), len);

@@ -23,29 +23,43 @@ pub(super) struct Stages {
     pub of_bridges: Vec<usize>,
     /// The place of each router.
     pub of_routers: Vec<usize>,
-    /// By place: its name, and whether it is a bridge.
+    /// The place of each ESP.
+    pub of_esps: Vec<usize>,
+    /// By place: its name, and whether it passes frames on as a bridge does, which an ESP does too.
     pub called: Vec<(String, bool)>,
 }
 
 impl Stages {
     pub(super) fn of(file: &TopologyFile) -> Stages {
         let bridges =
-            file.bridges.iter().enumerate().map(|(place, table)| (&table.at, &table.name, true, place));
+            file.bridges.iter().enumerate().map(|(place, table)| (&table.at, &table.name, 0, place));
         let routers =
-            file.routers.iter().enumerate().map(|(place, table)| (&table.at, &table.name, false, place));
-        let mut all: Vec<_> = bridges.chain(routers).collect();
+            file.routers.iter().enumerate().map(|(place, table)| (&table.at, &table.name, 1, place));
+        let esps = file.esps.iter().enumerate().map(|(place, table)| (&table.at, &table.name, 2, place));
+        let mut all: Vec<_> = bridges.chain(routers).chain(esps).collect();
         all.sort_by_key(|(at, ..)| at.start);
         let mut stages = Stages {
             of_bridges: vec![0; file.bridges.len()],
             of_routers: vec![0; file.routers.len()],
+            of_esps: vec![0; file.esps.len()],
             called: Vec::with_capacity(all.len()),
         };
-        for (place, (_, name, is_bridge, table)) in all.into_iter().enumerate() {
-            let of = if is_bridge { &mut stages.of_bridges } else { &mut stages.of_routers };
-            of[table] = place;
-            stages.called.push((name.as_ref().clone(), is_bridge));
+        for (place, (_, name, kind, table)) in all.into_iter().enumerate() {
+            let of = [&mut stages.of_bridges, &mut stages.of_routers, &mut stages.of_esps];
+            of[kind][table] = place;
+            stages.called.push((name.as_ref().clone(), kind != 1));
         }
         stages
+    }
+
+    /// What one is, by its place.
+    pub fn noun(&self, stage: usize) -> &'static str {
+        let is = |of: &[usize]| of.contains(&stage);
+        match (is(&self.of_esps), is(&self.of_routers)) {
+            (true, _) => "esp",
+            (_, true) => "router",
+            _ => "bridge",
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::classes::file::{ClassTable, Filter};
+use crate::classes::file::{ClassTable, Filter, Word};
 
 /// A list of texts, each with its place.
 pub type Texts = Spanned<Vec<Spanned<String>>>;
@@ -39,6 +39,15 @@ pub struct TopologyFile {
     /// `[[router]]`.
     #[serde(default, rename = "router", skip_serializing_if = "Vec::is_empty")]
     pub routers: Vec<RouterTable>,
+    /// `[[esp]]`.
+    #[serde(default, rename = "esp", skip_serializing_if = "Vec::is_empty")]
+    pub esps: Vec<EspTable>,
+    /// `[[sa]]`.
+    #[serde(default, rename = "sa", skip_serializing_if = "Vec::is_empty")]
+    pub associations: Vec<AssociationTable>,
+    /// `[[policy]]`, in order.
+    #[serde(default, rename = "policy", skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PolicyTable>,
     /// Whether tables are missing here that could not be read, so that names may be missing that the file has.
     #[serde(skip)]
     pub is_partial: bool,
@@ -267,6 +276,151 @@ pub struct NeighbourTable {
     pub port: Option<Spanned<String>>,
 }
 
+/// `[[esp]]`.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EspTable {
+    /// Where it is.
+    #[serde(skip)]
+    pub at: Range<usize>,
+    /// What it is called.
+    #[schemars(with = "String")]
+    pub name: Spanned<String>,
+    /// The port or epair end where packets are in the clear.
+    #[schemars(with = "String")]
+    pub inside: Spanned<String>,
+    /// The port or epair end where they are protected.
+    #[schemars(with = "String")]
+    pub outside: Spanned<String>,
+    /// What the gateway is called outside.
+    #[schemars(with = "Vec<String>")]
+    pub address: Texts,
+    /// The longest IP packet that leaves outside, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>")]
+    pub mtu: Option<Spanned<i64>>,
+}
+
+/// `[[sa]]`.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AssociationTable {
+    /// What it is called.
+    #[schemars(with = "String")]
+    pub name: Spanned<String>,
+    /// The `[[esp]]` that it is of, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub esp: Option<Spanned<String>>,
+    /// `in` or `out`.
+    #[schemars(with = "String")]
+    pub direction: Spanned<String>,
+    /// The security parameter index.
+    #[schemars(with = "i64")]
+    pub spi: Spanned<i64>,
+    /// Where its packets come from.
+    #[schemars(with = "String")]
+    pub source: Spanned<String>,
+    /// Where they go to.
+    #[schemars(with = "String")]
+    pub destination: Spanned<String>,
+    /// `tunnel` or `transport`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub mode: Option<Spanned<String>>,
+    /// The algorithm.
+    #[schemars(with = "String", extend("examples" = ["aes128-gcm"]))]
+    pub algorithm: Spanned<String>,
+    /// The file that its key is in, which nobody else may read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub key_file: Option<Spanned<String>>,
+    /// Whether sequence numbers have 64 bits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extended: Option<bool>,
+    /// The replay window, in packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>")]
+    pub window: Option<Spanned<i64>>,
+    /// The ports of its UDP, from and to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<[u16; 2]>")]
+    pub udp_ports: Option<Spanned<[u16; 2]>>,
+    /// DF of the outer header: `copy`, `set` or `clear`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub dont_fragment: Option<Spanned<String>>,
+    /// From when a successor is due.
+    #[serde(default, skip_serializing_if = "LifetimeTable::is_empty")]
+    pub soft: LifetimeTable,
+    /// From when no packet passes.
+    #[serde(default, skip_serializing_if = "LifetimeTable::is_empty")]
+    pub hard: LifetimeTable,
+}
+
+/// `soft` and `hard` of a `[[sa]]`.
+#[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LifetimeTable {
+    /// Since it began, as a text with its unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["3600s"]))]
+    pub time: Option<Spanned<String>>,
+    /// Bytes that passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Packets that passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+}
+
+/// `[[policy]]`.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyTable {
+    /// The `[[esp]]` that it is of, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub esp: Option<Spanned<String>>,
+    /// `in` or `out`.
+    #[schemars(with = "String")]
+    pub direction: Spanned<String>,
+    /// Where packets come from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["10.1.0.0/16"]))]
+    pub from: Option<Spanned<String>>,
+    /// Where they go to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["10.2.0.0/16"]))]
+    pub to: Option<Spanned<String>>,
+    /// Their protocol, by name or number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Word>")]
+    pub protocol: Option<Spanned<Word>>,
+    /// The port they are sent from, or a range of ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Word>")]
+    pub from_ports: Option<Spanned<Word>>,
+    /// The port they are sent to, or a range of ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Word>")]
+    pub to_ports: Option<Spanned<Word>>,
+    /// `protect`, `bypass` or `discard`.
+    #[schemars(with = "String")]
+    pub action: Spanned<String>,
+    /// The associations that protect, the first that lives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>")]
+    pub sa: Vec<Spanned<String>>,
+}
+
+impl LifetimeTable {
+    /// Whether it has no limit.
+    pub fn is_empty(&self) -> bool {
+        self.time.is_none() && self.bytes.is_none() && self.packets.is_none()
+    }
+}
+
 impl TopologyFile {
     /// Whether there is anything that `weir up` carries.
     pub fn has_path(&self) -> bool {
@@ -280,7 +434,11 @@ impl TopologyFile {
         let epairs = self.epairs.iter().map(|epair| epair.name.span());
         let bridges = self.bridges.iter().map(|bridge| bridge.name.span());
         let routers = self.routers.iter().map(|router| router.name.span());
+        let esps = self.esps.iter().map(|esp| esp.name.span());
+        let associations = self.associations.iter().map(|table| table.name.span());
+        let policies = self.policies.iter().map(|table| table.action.span());
         let all = ports.chain(wires).chain(epairs).chain(bridges).chain(routers);
+        let all = all.chain(esps).chain(associations).chain(policies);
         all.min_by_key(|at| at.start)
     }
 }

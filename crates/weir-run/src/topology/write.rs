@@ -5,6 +5,8 @@
 
 pub mod plan;
 
+use std::ops::RangeInclusive;
+
 use toml::Spanned;
 use weir_core::classify::{Classifier, Conditions, Target};
 use weir_core::rate::Rate;
@@ -125,12 +127,6 @@ fn filter_tables(
     interface: impl Fn(u16) -> Option<String>,
 ) -> Vec<Filter> {
     let words = |word: Option<String>| word.map(|word| spanned(Words::one(word)));
-    let ports = |range: &Option<std::ops::RangeInclusive<u16>>| {
-        range.as_ref().map(|range| match (range.start(), range.end()) {
-            (start, end) if start == end => start.to_string(),
-            (start, end) => format!("{start}-{end}"),
-        })
-    };
     let rules = classifier.rules().iter().map(|rule| {
         let Conditions { from, to, protocol, from_ports, to_ports, dscp, .. } = &rule.conditions;
         Filter {
@@ -145,6 +141,14 @@ fn filter_tables(
         }
     });
     rules.collect()
+}
+
+/// A port, or a range of them.
+fn ports(range: &Option<RangeInclusive<u16>>) -> Option<String> {
+    range.as_ref().map(|range| match (range.start(), range.end()) {
+        (start, end) if start == end => start.to_string(),
+        (start, end) => format!("{start}-{end}"),
+    })
 }
 
 fn spanned<T>(value: T) -> Spanned<T> {

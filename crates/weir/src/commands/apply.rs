@@ -272,7 +272,7 @@ fn sum(arguments: &ApplyArguments, ports: &Ports, tasks: &[Task]) -> String {
     let (all_ports, changed_ports) = ports.counts();
     let set = tasks.iter().filter(|task| task.change.is_some() && task.before.is_none()).count();
     let changed = tasks.iter().filter(|task| task.change.is_some()).count() - set + changed_ports;
-    let same = all_ports + tasks.len() - set - changed;
+    let same = (all_ports + tasks.len()).saturating_sub(set + changed);
     match (set + changed, arguments.dry_run) {
         (0, _) => {
             let things = [(all_ports, "port"), (tasks.len(), "limit")];

@@ -1,5 +1,6 @@
 //! `weir stat`: what wires, topologies and limits in place did, hold and dropped.
 
+mod associations;
 mod classes;
 mod interval;
 mod limits;

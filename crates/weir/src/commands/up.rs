@@ -13,7 +13,7 @@ use crate::commands::carry::carry;
 use crate::commands::wire::MachineArguments;
 use crate::{Failure, Outcome, human, names, text};
 
-/// Run a file of ports and what joins them, in the foreground: wires, bridges and routers that lose no packet.
+/// Run a file of ports and what joins them, in the foreground: wires, bridges, routers and IPsec gateways that lose no packet.
 ///
 /// Every queue is bounded, and a full one holds whoever feeds it, back to the program that called send. A slow port holds what is
 /// bound for it and nothing else, as long as a sender's pair has a queue for each flow (numtxqueues 16 numrxqueues 16); flows that share one
@@ -37,12 +37,13 @@ neighbour. An interface that is down is waited for; one that is not there is
 an error, unless its port has optional = true; one that vanishes is a port
 again when it is there, and what is bound for it meanwhile is
 dropped; a single wire ends. `weir apply FILE` changes what leaves by the
-ports of a file that is up; anything else needs weir down, then weir up.
+ports of a file that is up, and its associations and policies; anything else
+needs weir down, then weir up.
 Under systemd it says when it is up (Type=notify) and feeds the watchdog while its workers
 answer.
 With --workers what no link joins to the rest, such as each wire of many, is
 one worker's while there are as many; otherwise ports that a bridge or router
-joins are shared out. `weir stat` shows which worker has a port."))]
+joins are shared out, but for what is joined to an [[esp]]. `weir stat` shows which worker has a port."))]
 pub struct UpArguments {
     /// The file
     file: PathBuf,

@@ -1,6 +1,7 @@
 //! What would change: a plan as it runs, beside the one that a file wants.
 //!
-//! Rule: live changes what shapes that which leaves by a port: rate, burst, queue, classes and filters. Everything else is built when it
+//! Rule: live changes what shapes that which leaves by a port: rate, burst, queue, classes and filters; and all of an ESP but what it is
+//! joined to. Everything else is built when it
 //! comes up, and what a file wants other of that is told, all at once. What only stands in another order is the same: ports are matched by
 //! their interfaces, stages by their names, and the ports of a bridge are one like another.
 //!
@@ -14,6 +15,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::units::{size_text, time_text};
 use weir_path::classes::{ClassConfig, Classes, FREE, TreeKind, quantum_bytes_default, queue_ns_default};
+use weir_path::esp::plan::{AssociationPlan, EspPlan, PolicyPlan, PolicyVerb};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 use weir_path::shape::PortShape;
 
@@ -35,6 +37,8 @@ pub struct Live {
     pub changes: Vec<Option<LimitChange>>,
     /// What the ports that change are to become.
     pub shapes: Vec<PortShape>,
+    /// The ESP stages that change, by their places as they run: what changes, and what they are to become.
+    pub esps: Vec<(usize, LimitChange, EspPlan)>,
 }
 
 /// What changes where `now` is to become `wanted`.
@@ -45,14 +49,15 @@ pub fn compare_plans(now: Named, wanted: Named) -> Result<Live, String> {
     let told = built_otherwise(now, wanted);
     if !told.is_empty() {
         return Err(format!(
-            "only what leaves by ports changes live, their limits, classes and filters; for the rest run `weir down` and `weir up`: {}",
+            "limits, classes and filters of ports, associations and policies change live; for the rest run `weir down` and `weir up`: {}",
             told.join("; ")
         ));
     }
     let place_of = |interface: &str| now.plan.ports.iter().position(|port| port.interface == interface);
     // The place that each port of the wanted plan has in the one that runs.
     let places: Vec<_> = wanted.plan.ports.iter().filter_map(|port| place_of(&port.interface)).collect();
-    let mut live = Live { changes: vec![None; now.plan.ports.len()], shapes: Vec::new() };
+    let changes = vec![None; now.plan.ports.len()];
+    let mut live = Live { changes, shapes: Vec::new(), esps: changed_esps(now.plan, wanted.plan) };
     for (port, &place) in wanted.plan.ports.iter().zip(&places) {
         let before = &now.plan.ports[place];
         let classes = port.classes.as_ref().map(|classes| renumbered(classes, &places)).transpose()?;
@@ -70,6 +75,54 @@ pub fn compare_plans(now: Named, wanted: Named) -> Result<Live, String> {
     }
     live.shapes.sort_by_key(|shape| shape.port);
     Ok(live)
+}
+
+/// The ESP stages that are other, matched by their names.
+fn changed_esps(now: &Plan, wanted: &Plan) -> Vec<(usize, LimitChange, EspPlan)> {
+    let mut changed_esps = Vec::new();
+    for (place, stage) in now.stages.iter().enumerate() {
+        let wanted = wanted.stages.iter().find(|other| other.name == stage.name);
+        let (StageKind::Esp(before), Some(StageKind::Esp(after))) =
+            (&stage.kind, wanted.map(|stage| &stage.kind))
+        else {
+            continue;
+        };
+        let values = changed(&esp_values(before), &esp_values(after));
+        if before != after {
+            let change = LimitChange { action: Action::Change, values };
+            changed_esps.push((place, change, EspPlan::clone(after)));
+        }
+    }
+    changed_esps
+}
+
+fn esp_values(esp: &EspPlan) -> BTreeMap<Key, Value> {
+    let mut values = BTreeMap::new();
+    let mut add = |rank, text: String, value: String| values.insert(Key { rank, text }, Value::Text(value));
+    let addresses: Vec<_> = esp.addresses.iter().map(ToString::to_string).collect();
+    add(0, "address".into(), addresses.join(", "));
+    add(1, "mtu".into(), esp.mtu_bytes.to_string());
+    for association in &esp.associations {
+        let direction = if association.is_inbound { "in" } else { "out" };
+        let AssociationPlan { name, spi, source, destination, algorithm, .. } = association;
+        let text = format!("{direction} {source} to {destination} spi {spi:#010x} {}", algorithm.name());
+        add(2, format!("sa {name}"), text);
+    }
+    let policies: Vec<_> = esp.policies.iter().map(policy_text).collect();
+    add(3, "policies".into(), policies.join(", "));
+    values
+}
+
+fn policy_text(policy: &PolicyPlan) -> String {
+    let direction = if policy.is_inbound { "in" } else { "out" };
+    let [from, to] = [policy.selector.source, policy.selector.destination].map(|prefix| {
+        let (address, len) = prefix.parts();
+        format!("{address}/{len}")
+    });
+    let (verb, _) =
+        PolicyVerb::ALL.into_iter().find(|(_, verb)| *verb == policy.verb).expect("all have words");
+    let by = if policy.associations.is_empty() { "" } else { " by " };
+    format!("{direction} {from} to {to} {verb}{by}{}", policy.associations.join(" or "))
 }
 
 /// Classes whose filters know the ports by other numbers.
@@ -182,6 +235,7 @@ fn stage_otherwise(before: &StagePlan, after: &StagePlan) -> Option<String> {
             let what: Vec<_> = what.iter().filter(|(_, is_other)| *is_other).map(|(what, _)| *what).collect();
             (!what.is_empty()).then(|| format!("{name} has other {}", what.join(", ")))
         }
+        (StageKind::Esp(_), StageKind::Esp(_)) => None,
         _ => Some(format!("{name} becomes a {}", stage_text(after))),
     }
 }
@@ -191,6 +245,7 @@ fn stage_text(stage: &StagePlan) -> String {
         StageKind::Bridge { .. } => format!("bridge {}", stage.name),
         StageKind::Router(_) => format!("router {}", stage.name),
         StageKind::Dispatch(_) => format!("dispatch {}", stage.name),
+        StageKind::Esp(_) => format!("esp {}", stage.name),
     }
 }
 
@@ -201,7 +256,7 @@ fn links(plan: &Plan) -> Vec<[String; 2]> {
             plan.ports.get(port).map_or(String::new(), |port| format!("port {}", port.interface))
         }
         Attachment::Stage(stage, number) => match plan.stages.get(stage) {
-            Some(stage) if matches!(stage.kind, StageKind::Router(_)) => {
+            Some(stage) if matches!(stage.kind, StageKind::Router(_) | StageKind::Esp(_)) => {
                 format!("interface {} of {}", number + 1, stage_text(stage))
             }
             stage => stage.map_or(String::new(), stage_text),

@@ -17,11 +17,15 @@ use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::shaper::tbf::Limit;
 use weir_core::units::{size_text, time_text};
+use weir_ipsec::lifetime::Limits;
 use weir_path::classes::{
     ClassConfig, Classes, FREE, QUEUE_NS_DEFAULT, TreeKind, quantum_bytes_default, queue_ns_default,
 };
+use weir_path::esp::plan::{EspPlan, PolicyVerb};
+use weir_path::esp::{INSIDE, OUTSIDE};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 
+use super::super::associations::{DIRECTIONS, DONT_FRAGMENT, MODES, WINDOW_DEFAULT};
 use super::super::dispatched::MODE;
 use super::super::mac;
 use super::super::names::end_name;
@@ -29,11 +33,11 @@ use super::super::routers::MTU_DEFAULT;
 use super::super::routes::nearest;
 use super::super::stages::STATIONS_DEFAULT;
 use super::super::tables::{
-    BridgeTable, EpairTable, InterfaceTable, NeighbourTable, PortTable, RouterTable, StaticRouteTable, Texts,
-    TopologyFile, WireTable,
+    AssociationTable, BridgeTable, EpairTable, EspTable, InterfaceTable, LifetimeTable, NeighbourTable,
+    PolicyTable, PortTable, RouterTable, StaticRouteTable, Texts, TopologyFile, WireTable,
 };
-use super::{filter_tables, spanned, text};
-use crate::classes::file::ClassTable;
+use super::{filter_tables, ports, spanned, text};
+use crate::classes::file::{ClassTable, Word};
 use crate::limits::burst_bytes_default;
 
 /// The file that says so. `ports` has what each port is called, in the order of the plan.
@@ -184,8 +188,85 @@ fn stage_table(stage: &StagePlan, at: &[String]) -> TopologyFile {
         StageKind::Router(router) => file.routers.push(router_table(name, router, at)),
         // No file asks for one.
         StageKind::Dispatch(_) => {}
+        StageKind::Esp(plan) => esp_tables(&mut file, name, plan, at),
     }
     file
+}
+
+fn esp_tables(file: &mut TopologyFile, name: Spanned<String>, plan: &EspPlan, at: &[String]) {
+    let port = |place: u16| at.get(usize::from(place)).cloned().unwrap_or_default();
+    let word = |words: &[(&str, bool)], value: bool| {
+        let word = words.iter().find(|(_, means)| *means == value).map_or("", |(word, _)| word);
+        spanned(word.to_string())
+    };
+    let esp = || Some(name.clone());
+    file.associations = plan
+        .associations
+        .iter()
+        .map(|association| AssociationTable {
+            name: spanned(association.name.clone()),
+            esp: esp(),
+            direction: word(&DIRECTIONS, association.is_inbound),
+            spi: spanned(association.spi.into()),
+            source: spanned(association.source.to_string()),
+            destination: spanned(association.destination.to_string()),
+            mode: (!association.is_tunnel).then(|| word(&MODES, false)),
+            algorithm: spanned(association.algorithm.name().into()),
+            key_file: association.key_file.clone().map(spanned),
+            extended: association.is_extended.then_some(true),
+            window: (association.window != WINDOW_DEFAULT).then(|| spanned(association.window.into())),
+            udp_ports: association.udp_ports.map(spanned),
+            dont_fragment: DONT_FRAGMENT
+                .iter()
+                .skip(1)
+                .find(|(_, value)| *value == association.dont_fragment)
+                .map(|(word, _)| spanned((*word).to_string())),
+            soft: lifetime_table(&association.lifetime.soft),
+            hard: lifetime_table(&association.lifetime.hard),
+        })
+        .collect();
+    let written = |text: Option<String>| text.map(|text| spanned(Word(text)));
+    let prefix = |prefix: weir_ipsec::policy::AddressPrefix| {
+        let (address, len) = prefix.parts();
+        Some(spanned(format!("{address}/{len}")))
+    };
+    file.policies = plan
+        .policies
+        .iter()
+        .map(|policy| PolicyTable {
+            esp: esp(),
+            direction: word(&DIRECTIONS, policy.is_inbound),
+            from: prefix(policy.selector.source),
+            to: prefix(policy.selector.destination),
+            protocol: written(policy.selector.protocol.map(|number| number.to_string())),
+            from_ports: written(ports(&policy.selector.source_ports)),
+            to_ports: written(ports(&policy.selector.destination_ports)),
+            action: spanned(
+                PolicyVerb::ALL
+                    .iter()
+                    .find(|(_, verb)| *verb == policy.verb)
+                    .map_or("", |(word, _)| word)
+                    .to_string(),
+            ),
+            sa: policy.associations.iter().cloned().map(spanned).collect(),
+        })
+        .collect();
+    file.esps.push(EspTable {
+        at: 0..0,
+        inside: spanned(port(INSIDE)),
+        outside: spanned(port(OUTSIDE)),
+        address: texts(plan.addresses.iter().map(ToString::to_string)),
+        mtu: (plan.mtu_bytes != MTU_DEFAULT).then(|| spanned(plan.mtu_bytes.into())),
+        name,
+    });
+}
+
+fn lifetime_table(limits: &Limits) -> LifetimeTable {
+    LifetimeTable {
+        time: limits.time_ns.map(|time_ns| spanned(time_text(time_ns))),
+        bytes: limits.bytes,
+        packets: limits.packets,
+    }
 }
 
 fn router_table(name: Spanned<String>, router: &RouterSettings, at: &[String]) -> RouterTable {

@@ -17,7 +17,7 @@ pub struct Ports {
     name: String,
     /// The file with everything in it that it names.
     text: String,
-    /// By port, in the order in which they run.
+    /// By port, in the order in which they run; then each ESP that changes.
     each: Vec<AppliedPort>,
 }
 
@@ -43,14 +43,17 @@ impl Ports {
 
     /// How many there are, and how many of them change.
     pub fn counts(&self) -> (usize, usize) {
-        (self.each.len(), self.each.iter().filter(|port| port.change.is_some()).count())
+        (
+            self.each.iter().filter(|port| port.what == "port").count(),
+            self.each.iter().filter(|port| port.change.is_some()).count(),
+        )
     }
 
     /// Says what changes, a line for each port.
     pub fn show(&self) -> Result<(), Failure> {
-        for AppliedPort { interface, change } in &self.each {
+        for AppliedPort { what, interface, change } in &self.each {
             if let Some(change) = change {
-                output::print_line(format_args!("{} port {interface}: {change}", change.sign()))?;
+                output::print_line(format_args!("{} {what} {interface}: {change}", change.sign()))?;
             }
         }
         Ok(())

@@ -37,6 +37,7 @@ fn one(kind: Kind, wire: &WireStats, ports: &[PortStats], colour: bool) -> Strin
     if let Some(reasons) = reasons(&wire.classes) {
         parts.insert(2, reasons.render(colour));
     }
+    parts.extend(super::associations::parts(&wire.stages));
     parts.extend(super::stages::tables(&wire.stages).iter().map(|table| table.render(colour)));
     parts.extend(super::classes::table(&wire.classes).map(|table| table.render(colour)));
     parts.join("\n")

@@ -1,0 +1,221 @@
+//! Security associations: one for each direction, with its key, its numbers and what it has done.
+//!
+//! | outbound | inbound |
+//! |---|---|
+//! | 1. expired? drop | 1. expired? drop |
+//! | 2. a number, or wait, or drop | 2. the whole number from its lower half; replayed or too old? drop |
+//! | 3. seal, count | 3. verify; 4. note the number, count; 5. unwrap |
+//!
+//! Rule: a packet that is not proven changes neither window nor counts; a number that was taken is never taken again, whatever becomes of
+//! its packet.
+//!
+//! Owner: one worker. Source: RFC 4301 section 4.4.2, RFC 4303 sections 3.3 and 3.4.
+
+use weir_core::drops::DropReason;
+
+use crate::algorithm::{Algorithm, Associated, Transform};
+use crate::esp::{self, Encapsulation, EspMode, Located};
+use crate::lifetime::{Age, Lifetime, Usage};
+use crate::replay::{NotFresh, ReplayWindow};
+use crate::room::Room;
+use crate::sequence::{NoNumber, SequenceNumbers};
+
+/// What both directions have.
+#[derive(Debug)]
+struct Common {
+    spi: u32,
+    transform: Transform,
+    encapsulation: Encapsulation,
+    extended: bool,
+    lifetime: Lifetime,
+    usage: Usage,
+    soft_told: bool,
+}
+
+/// What an association is made of.
+#[derive(Debug)]
+pub struct AssociationSettings {
+    /// The security parameter index.
+    pub spi: u32,
+    /// The algorithm with its key.
+    pub transform: Transform,
+    /// Transport or tunnel, and whether in UDP.
+    pub encapsulation: Encapsulation,
+    /// Whether sequence numbers have 64 bits.
+    pub extended: bool,
+    /// Its limits.
+    pub lifetime: Lifetime,
+}
+
+impl Common {
+    fn new(settings: AssociationSettings, now_ns: u64) -> Common {
+        let AssociationSettings { spi, transform, encapsulation, extended, lifetime } = settings;
+        Common {
+            spi,
+            transform,
+            encapsulation,
+            extended,
+            lifetime,
+            usage: Usage::since(now_ns),
+            soft_told: false,
+        }
+    }
+
+    fn associated(&self, sequence: u64) -> Associated {
+        Associated { spi: self.spi, sequence, extended: self.extended }
+    }
+
+    fn check_age(&self, now_ns: u64) -> Result<(), DropReason> {
+        match self.lifetime.age(&self.usage, now_ns) {
+            Age::Expired => Err(DropReason::EspExpired),
+            Age::Alive | Age::Soft => Ok(()),
+        }
+    }
+
+    fn soft_reached(&mut self, now_ns: u64) -> bool {
+        let reached = self.lifetime.age(&self.usage, now_ns) >= Age::Soft;
+        reached && !std::mem::replace(&mut self.soft_told, true)
+    }
+}
+
+macro_rules! common {
+    ($name:ident) => {
+        impl $name {
+            /// Its security parameter index.
+            pub fn spi(&self) -> u32 {
+                self.common.spi
+            }
+
+            /// Its algorithm.
+            pub fn algorithm(&self) -> Algorithm {
+                self.common.transform.algorithm()
+            }
+
+            /// How its packets are wrapped.
+            pub fn encapsulation(&self) -> &Encapsulation {
+                &self.common.encapsulation
+            }
+
+            /// What passed.
+            pub fn usage(&self) -> Usage {
+                self.common.usage
+            }
+
+            /// Where it is in its life.
+            pub fn age(&self, now_ns: u64) -> Age {
+                self.common.lifetime.age(&self.common.usage, now_ns)
+            }
+
+            /// Whether it reached a soft limit; true once.
+            pub fn soft_reached(&mut self, now_ns: u64) -> bool {
+                self.common.soft_reached(now_ns)
+            }
+
+            /// When its next limit in time is reached.
+            pub fn next_ns(&self, now_ns: u64) -> Option<u64> {
+                self.common.lifetime.next_ns(&self.common.usage, now_ns)
+            }
+        }
+    };
+}
+
+/// An association that packets are sealed by.
+#[derive(Debug)]
+pub struct Outbound {
+    common: Common,
+    numbers: SequenceNumbers,
+}
+
+common!(Outbound);
+
+/// Why a packet was not sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsealed {
+    /// No number is reserved. The packet is as it was; it waits.
+    Wait,
+    /// It is dropped, and means nothing any more.
+    Drop(DropReason),
+}
+
+impl Outbound {
+    /// An association that takes its numbers from these.
+    pub fn new(settings: AssociationSettings, numbers: SequenceNumbers, now_ns: u64) -> Outbound {
+        Outbound { common: Common::new(settings, now_ns), numbers }
+    }
+
+    /// Seals a packet in place.
+    pub fn seal(&mut self, room: &mut Room, now_ns: u64) -> Result<(), Unsealed> {
+        self.common.check_age(now_ns).map_err(Unsealed::Drop)?;
+        let sequence = self.numbers.take().map_err(|error| match error {
+            NoNumber::NotReserved => Unsealed::Wait,
+            NoNumber::Overflow => Unsealed::Drop(DropReason::EspSequenceOverflow),
+        })?;
+        let Common { transform, encapsulation, .. } = &self.common;
+        let len_bytes = room.len();
+        esp::seal(room, transform, encapsulation, self.common.associated(sequence))
+            .map_err(Unsealed::Drop)?;
+        self.common.usage.add(len_bytes);
+        Ok(())
+    }
+
+    /// Its numbers.
+    pub fn numbers(&self) -> &SequenceNumbers {
+        &self.numbers
+    }
+
+    /// The mark is safe on disk.
+    pub fn reserve(&mut self, mark: u64) {
+        self.numbers.reserve(mark);
+    }
+}
+
+/// An association that packets are opened by.
+#[derive(Debug)]
+pub struct Inbound {
+    common: Common,
+    window: ReplayWindow,
+}
+
+common!(Inbound);
+
+impl Inbound {
+    /// An association with this window.
+    pub fn new(settings: AssociationSettings, window: ReplayWindow, now_ns: u64) -> Inbound {
+        Inbound { common: Common::new(settings, now_ns), window }
+    }
+
+    /// Opens a packet in place that was found to be this association's. If it is dropped it means nothing any more.
+    pub fn open(&mut self, room: &mut Room, located: &Located, now_ns: u64) -> Result<(), DropReason> {
+        if located.spi != self.common.spi || located.udp != self.common.encapsulation.udp.is_some() {
+            return Err(DropReason::EspNoAssociation);
+        }
+        self.common.check_age(now_ns)?;
+        let sequence = match self.common.extended {
+            true => self.window.extend(located.sequence_low).ok_or(DropReason::EspTooOld)?,
+            false => located.sequence_low.into(),
+        };
+        self.window.check(sequence).map_err(refused)?;
+        let verified = esp::verify(room, located, &self.common.transform, self.common.associated(sequence))?;
+        self.window.note(sequence).map_err(refused)?;
+        let tunnel = matches!(self.common.encapsulation.mode, EspMode::Tunnel(_));
+        let unwrapped = verified.unwrap_packet(room, tunnel);
+        self.common.usage.add(room.len());
+        unwrapped
+    }
+
+    /// The highest number that was proven.
+    pub fn highest(&self) -> u64 {
+        self.window.highest()
+    }
+}
+
+fn refused(refused: NotFresh) -> DropReason {
+    match refused {
+        NotFresh::Replayed => DropReason::EspReplayed,
+        NotFresh::TooOld => DropReason::EspTooOld,
+    }
+}
+
+#[cfg(test)]
+#[path = "association_tests.rs"]
+mod tests;

@@ -1,0 +1,291 @@
+//! ESP: a packet sealed and opened in its own memory.
+//!
+//! ```text
+//! tunnel:     outer IP | [UDP] | SPI | sequence | IV | whole packet            | padding, its length, next header | ICV
+//! transport:  IP       | [UDP] | SPI | sequence | IV | what followed IP         | padding, its length, next header | ICV
+//!                                proven from here ... encrypted from here ............................ to here
+//! padding = 1, 2, 3, ... so that what is encrypted ends at a multiple of 4
+//! ```
+//!
+//! Rule: of what is encrypted, padding and next header included, nothing is read before the ICV is verified.
+//!
+//! Opening is two steps with the association's between them: [`locate`] reads what is in the clear, the association is found and its
+//! window asked, and `open` verifies. Packets are IP packets, without a link's header.
+//!
+//! Source: RFC 4303 sections 2 and 3, RFC 3948 section 2 (UDP; over IPv6 with a checksum, RFC 8200 section 8.1).
+//!
+//! Limits: ESP in fragments is refused, and so are fragments in transport mode. After a change of addresses in transport mode (NAT) the
+//! checksum inside is not corrected (RFC 3948 section 3.1.2); it is for the receiver to ignore. No traffic-flow padding is made.
+
+use smoltcp::wire::{IpAddress, Ipv6Packet, UdpPacket};
+use weir_core::drops::DropReason;
+
+use crate::algorithm::{Algorithm, Associated, Transform, Unproven};
+use crate::ip::{self, IPV6_LEN, IpFamily, IpHeaders, number};
+use crate::room::Room;
+use crate::trailer;
+use crate::tunnel::{self, Tunnel};
+
+/// SPI and sequence number.
+pub const HEADER_LEN: usize = 8;
+/// A UDP header.
+pub const UDP_LEN: usize = 8;
+/// The port of ESP in UDP.
+pub const UDP_PORT: u16 = 4500;
+
+/// What of a packet is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EspMode {
+    /// What follows its IP header.
+    Transport,
+    /// All of it, inside another.
+    Tunnel(Tunnel),
+}
+
+/// Ports of ESP in UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpEncapsulation {
+    /// The port it is sent from.
+    pub source: u16,
+    /// The port it is sent to.
+    pub destination: u16,
+}
+
+/// How packets of an association are wrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encapsulation {
+    /// Transport or tunnel.
+    pub mode: EspMode,
+    /// If it is in UDP.
+    pub udp: Option<UdpEncapsulation>,
+}
+
+impl Encapsulation {
+    /// The longest packet that is at most `mtu` bytes long when it is sealed: its whole length in tunnel mode, and in transport mode too,
+    /// whose IP header is `header_len` bytes.
+    pub fn packet_len_max(&self, algorithm: Algorithm, mtu: usize, header_len: usize) -> usize {
+        let (before, inside) = match self.mode {
+            EspMode::Tunnel(tunnel) => (tunnel.header_len(), 0),
+            EspMode::Transport => (header_len, header_len),
+        };
+        let added =
+            before + self.udp.map_or(0, |_| UDP_LEN) + HEADER_LEN + algorithm.iv_len() + algorithm.icv_len();
+        let encrypted = mtu.saturating_sub(added) / trailer::ALIGNMENT * trailer::ALIGNMENT;
+        match encrypted.checked_sub(trailer::LEN_MIN) {
+            Some(payload) => payload + inside,
+            None => 0,
+        }
+    }
+}
+
+/// Seals a packet in place with this number. If it fails the packet means nothing any more, and the number is used.
+pub fn seal(
+    room: &mut Room,
+    transform: &Transform,
+    encapsulation: &Encapsulation,
+    associated: Associated,
+) -> Result<(), DropReason> {
+    let algorithm = transform.algorithm();
+    let headers = IpHeaders::read(room.packet())?;
+    // Behind it may be what a link filled it up with.
+    room.truncate(headers.packet_len);
+    // How much of the packet stays in the clear before ESP, and what the trailer says follows.
+    let (clear, next, outer_len, inside) = match &encapsulation.mode {
+        EspMode::Tunnel(tunnel) => {
+            let inside = tunnel.inside(room.packet(), headers.family);
+            (0, headers.family.number(), tunnel.header_len(), Some((tunnel, inside)))
+        }
+        EspMode::Transport if headers.fragment => return Err(DropReason::EspFragment),
+        EspMode::Transport => (headers.end, headers.next, 0, None),
+    };
+    let payload_len = room.len() - clear;
+    let trailer_len = trailer::len(payload_len);
+    let udp_len = encapsulation.udp.map_or(0, |_| UDP_LEN);
+    let esp_len = HEADER_LEN + algorithm.iv_len();
+    let front = outer_len + udp_len + esp_len;
+    if front + room.len() + trailer_len + algorithm.icv_len() > usize::from(u16::MAX) {
+        return Err(DropReason::TooLong);
+    }
+    room.grow(front, trailer_len + algorithm.icv_len())?;
+    let packet = room.packet_mut();
+    packet.copy_within(front..front + clear, 0);
+    let before = outer_len + clear;
+
+    let (sealed, icv) = packet[before + udp_len..].split_at_mut(esp_len + payload_len + trailer_len);
+    sealed[..4].copy_from_slice(&associated.spi.to_be_bytes());
+    sealed[4..8].copy_from_slice(&(associated.sequence as u32).to_be_bytes());
+    sealed[8..esp_len].copy_from_slice(&associated.sequence.to_be_bytes()[..algorithm.iv_len()]);
+    trailer::write(&mut sealed[esp_len + payload_len..], next);
+    transform.seal(associated, sealed, esp_len, icv).map_err(|Unproven| DropReason::EspBadIcv)?;
+
+    let protocol = if udp_len == 0 { number::ESP } else { number::UDP };
+    if let Some(udp) = encapsulation.udp {
+        write_udp(&mut packet[before..], udp);
+    }
+    let family = match inside {
+        Some((tunnel, inside)) => {
+            tunnel.write(packet, inside, protocol, associated.sequence)?;
+            tunnel.family()
+        }
+        None => {
+            packet[headers.next_at] = protocol;
+            ip::set_len(packet, headers.family)?;
+            headers.family
+        }
+    };
+    if udp_len > 0 && family == IpFamily::V6 {
+        fill_udp_checksum(packet, before);
+    }
+    Ok(())
+}
+
+/// The length of `udp` is that of the slice; over IPv4 its checksum stays zero.
+fn write_udp(udp: &mut [u8], ports: UdpEncapsulation) {
+    let len = udp.len() as u16;
+    udp[..2].copy_from_slice(&ports.source.to_be_bytes());
+    udp[2..4].copy_from_slice(&ports.destination.to_be_bytes());
+    udp[4..6].copy_from_slice(&len.to_be_bytes());
+    udp[6..8].fill(0);
+}
+
+fn fill_udp_checksum(packet: &mut [u8], udp_at: usize) {
+    let (header, udp) = packet.split_at_mut(udp_at);
+    let header = Ipv6Packet::new_unchecked(&header[..IPV6_LEN]);
+    let [source, destination] = [header.src_addr(), header.dst_addr()].map(IpAddress::Ipv6);
+    UdpPacket::new_unchecked(udp).fill_checksum(&source, &destination);
+}
+
+/// What a packet is to whoever opens ESP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// ESP, alone or in UDP.
+    Esp(Located),
+    /// One byte in UDP that keeps a translation of addresses alive (RFC 3948 section 2.3).
+    Keepalive,
+    /// IKE: four zeros where an SPI would be.
+    Ike,
+    /// Anything else.
+    Other,
+}
+
+/// Where ESP is in a packet, and what it says in the clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The security parameter index.
+    pub spi: u32,
+    /// The lower half of the sequence number.
+    pub sequence_low: u32,
+    /// Whether it is in UDP.
+    pub udp: bool,
+    headers: IpHeaders,
+    esp_at: usize,
+    /// Behind it may be what a link filled it up with.
+    end: usize,
+}
+
+/// What there is of ESP in an IP packet. Datagrams to `udp_port` may carry it.
+pub fn locate(packet: &[u8], udp_port: Option<u16>) -> Result<Arrival, DropReason> {
+    let headers = IpHeaders::read(packet)?;
+    match headers.next {
+        number::ESP if headers.fragment => Err(DropReason::EspFragment),
+        number::ESP => locate_at(packet, headers, headers.end, headers.packet_len),
+        number::UDP => match udp_port {
+            Some(port) => locate_in_udp(packet, headers, port),
+            None => Ok(Arrival::Other),
+        },
+        _ => Ok(Arrival::Other),
+    }
+}
+
+fn locate_in_udp(packet: &[u8], headers: IpHeaders, port: u16) -> Result<Arrival, DropReason> {
+    let Some(udp) = packet.get(headers.end..headers.packet_len) else { return Err(DropReason::Malformed) };
+    let Some(header) = udp.first_chunk::<UDP_LEN>() else { return Ok(Arrival::Other) };
+    if headers.fragment || u16::from_be_bytes([header[2], header[3]]) != port {
+        // Of a fragment nobody knows which port it is for; the host puts it together.
+        return Ok(Arrival::Other);
+    }
+    let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let Some(data) = udp.get(UDP_LEN..len) else { return Err(DropReason::Malformed) };
+    match data {
+        [0xff] => Ok(Arrival::Keepalive),
+        [0, 0, 0, 0, ..] => Ok(Arrival::Ike),
+        _ => {
+            let at = headers.end + UDP_LEN;
+            locate_at(packet, headers, at, at + data.len())
+        }
+    }
+}
+
+fn locate_at(packet: &[u8], headers: IpHeaders, esp_at: usize, end: usize) -> Result<Arrival, DropReason> {
+    let esp = packet.get(esp_at..end).and_then(<[u8]>::first_chunk::<HEADER_LEN>);
+    let &[s0, s1, s2, s3, n0, n1, n2, n3] = esp.ok_or(DropReason::EspTruncated)?;
+    Ok(Arrival::Esp(Located {
+        spi: u32::from_be_bytes([s0, s1, s2, s3]),
+        sequence_low: u32::from_be_bytes([n0, n1, n2, n3]),
+        udp: esp_at != headers.end,
+        headers,
+        esp_at,
+        end,
+    }))
+}
+
+/// A packet that is verified and decrypted, but still in its wrapping.
+#[derive(Debug)]
+#[must_use = "its padding has not been looked at yet"]
+pub struct Verified {
+    located: Located,
+    payload_at: usize,
+    payload_end: usize,
+}
+
+/// Verifies and decrypts in place. What is not proven means nothing any more.
+pub fn verify(
+    room: &mut Room,
+    located: &Located,
+    transform: &Transform,
+    associated: Associated,
+) -> Result<Verified, DropReason> {
+    let algorithm = transform.algorithm();
+    let payload_at = HEADER_LEN + algorithm.iv_len();
+    let sealed = room.packet_mut().get_mut(located.esp_at..located.end).ok_or(DropReason::EspTruncated)?;
+    let encrypted = sealed.len().checked_sub(payload_at + algorithm.icv_len());
+    let encrypted = encrypted.filter(|&len| len >= trailer::LEN_MIN).ok_or(DropReason::EspTruncated)?;
+    transform.open(associated, sealed, payload_at).map_err(|Unproven| DropReason::EspBadIcv)?;
+    let payload_at = located.esp_at + payload_at;
+    Ok(Verified { located: *located, payload_at, payload_end: payload_at + encrypted })
+}
+
+impl Verified {
+    /// Takes the wrapping off: what is left is the packet as it was before it was sealed.
+    pub fn unwrap_packet(self, room: &mut Room, tunnel: bool) -> Result<(), DropReason> {
+        let Verified { located, payload_at, payload_end } = self;
+        let headers = located.headers;
+        let outer_class = ip::traffic_class(room.packet(), headers.family);
+        let encrypted = room.packet().get(payload_at..payload_end).ok_or(DropReason::EspTruncated)?;
+        let found = trailer::read(encrypted)?;
+        if found.next == number::NONE {
+            return Err(DropReason::EspDummy);
+        }
+        room.truncate(payload_at + found.payload_len);
+        if tunnel {
+            room.cut_front(payload_at);
+            let inner = IpHeaders::read(room.packet()).map_err(|_| DropReason::EspBadPayload)?;
+            if found.next != inner.family.number() {
+                return Err(DropReason::EspBadPayload);
+            }
+            // What is behind it hides how long it is (RFC 4303 section 2.7).
+            room.truncate(inner.packet_len);
+            tunnel::combine_ecn(room.packet_mut(), inner.family, outer_class)
+        } else {
+            let moved = payload_at - headers.end;
+            room.packet_mut().copy_within(..headers.end, moved);
+            room.cut_front(moved);
+            room.packet_mut()[headers.next_at] = found.next;
+            ip::set_len(room.packet_mut(), headers.family)
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "esp_tests.rs"]
+mod tests;

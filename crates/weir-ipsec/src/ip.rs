@@ -1,0 +1,202 @@
+//! What ESP reads and writes of IPv4 and IPv6 headers: where a header ends, what follows it, its length, its DSCP and ECN.
+//!
+//! | | IPv4 | IPv6 |
+//! |---|---|---|
+//! | ESP follows in transport mode | all options | hop-by-hop, routing, and destination options before a routing header |
+//! | length field | the whole packet | what follows the first 40 bytes |
+//! | DSCP and ECN | second byte | bits 4 to 11 |
+//!
+//! Source: RFC 791, RFC 8200 section 4.1, RFC 4303 section 3.1.1, RFC 2474, RFC 3168.
+//!
+//! Limits: of headers that contradict themselves nothing is read beyond their packet; they are refused as malformed.
+
+use smoltcp::wire::Ipv4Packet;
+use weir_core::drops::DropReason;
+
+/// Length of an IPv4 header without options.
+pub const IPV4_LEN: usize = 20;
+/// Length of an IPv6 header without extensions.
+pub const IPV6_LEN: usize = 40;
+
+/// Protocol and next-header numbers.
+pub mod number {
+    /// IPv6 hop-by-hop options.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// An IPv4 packet.
+    pub const IPV4: u8 = 4;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// An IPv6 packet.
+    pub const IPV6: u8 = 41;
+    /// IPv6 routing header.
+    pub const ROUTING: u8 = 43;
+    /// IPv6 fragment header.
+    pub const FRAGMENT: u8 = 44;
+    /// ESP.
+    pub const ESP: u8 = 50;
+    /// Nothing follows.
+    pub const NONE: u8 = 59;
+    /// IPv6 destination options.
+    pub const DESTINATION: u8 = 60;
+}
+
+/// The family of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpFamily {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl IpFamily {
+    /// Of a packet, by its first bits.
+    pub fn of(packet: &[u8]) -> Result<IpFamily, DropReason> {
+        match packet.first().map(|first| first >> 4) {
+            Some(4) if packet.len() >= IPV4_LEN => Ok(IpFamily::V4),
+            Some(6) if packet.len() >= IPV6_LEN => Ok(IpFamily::V6),
+            _ => Err(DropReason::Malformed),
+        }
+    }
+
+    /// Its number as a protocol inside another.
+    pub fn number(self) -> u8 {
+        match self {
+            IpFamily::V4 => number::IPV4,
+            IpFamily::V6 => number::IPV6,
+        }
+    }
+}
+
+/// The headers of a packet, as far as they stand before ESP or where it would be put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpHeaders {
+    /// The family.
+    pub family: IpFamily,
+    /// Where they end.
+    pub end: usize,
+    /// What follows.
+    pub next: u8,
+    /// Where the byte is that says so.
+    pub next_at: usize,
+    /// The length of the packet, by its own word.
+    pub packet_len: usize,
+    /// Whether it is a fragment.
+    pub fragment: bool,
+}
+
+impl IpHeaders {
+    /// The headers of this packet.
+    pub fn read(packet: &[u8]) -> Result<IpHeaders, DropReason> {
+        match IpFamily::of(packet)? {
+            IpFamily::V4 => IpHeaders::read_v4(packet),
+            IpFamily::V6 => IpHeaders::read_v6(packet),
+        }
+    }
+
+    fn read_v4(packet: &[u8]) -> Result<IpHeaders, DropReason> {
+        let header: &[u8; IPV4_LEN] = packet.first_chunk().ok_or(DropReason::Malformed)?;
+        let end = 4 * usize::from(header[0] & 0xf);
+        let packet_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        if end < IPV4_LEN || packet_len < end || packet.len() < packet_len {
+            return Err(DropReason::Malformed);
+        }
+        let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+        Ok(IpHeaders { family: IpFamily::V4, end, next: header[9], next_at: 9, packet_len, fragment })
+    }
+
+    fn read_v6(packet: &[u8]) -> Result<IpHeaders, DropReason> {
+        let header: &[u8; IPV6_LEN] = packet.first_chunk().ok_or(DropReason::Malformed)?;
+        let packet_len = IPV6_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let packet = packet.get(..packet_len).ok_or(DropReason::Malformed)?;
+        let mut found = IpHeaders {
+            family: IpFamily::V6,
+            end: IPV6_LEN,
+            next: header[6],
+            next_at: 6,
+            packet_len,
+            fragment: false,
+        };
+        // Destination options are passed only if a routing header follows: the others belong to what ESP protects.
+        let mut before_options = None;
+        loop {
+            let (len, destination) = match found.next {
+                number::HOP_BY_HOP if found.end == IPV6_LEN => (extension_len(packet, found.end)?, false),
+                number::ROUTING => (extension_len(packet, found.end)?, false),
+                number::DESTINATION => (extension_len(packet, found.end)?, true),
+                number::FRAGMENT => {
+                    found.fragment = true;
+                    (8, false)
+                }
+                _ => break,
+            };
+            let at = found.end;
+            let next = *packet.get(at).ok_or(DropReason::Malformed)?;
+            if at + len > packet.len() {
+                return Err(DropReason::Malformed);
+            }
+            match destination {
+                true if before_options.is_none() => before_options = Some(found),
+                true => {}
+                false => before_options = None,
+            }
+            (found.end, found.next, found.next_at) = (at + len, next, at);
+        }
+        match before_options {
+            Some(before) if found.next != number::ESP => Ok(before),
+            _ => Ok(found),
+        }
+    }
+}
+
+fn extension_len(packet: &[u8], at: usize) -> Result<usize, DropReason> {
+    packet.get(at + 1).map(|&len| 8 * (usize::from(len) + 1)).ok_or(DropReason::Malformed)
+}
+
+/// Writes how long a packet is, and the checksum if it has one. It begins with a header of this family.
+pub fn set_len(packet: &mut [u8], family: IpFamily) -> Result<(), DropReason> {
+    let covered = match family {
+        IpFamily::V4 => packet.len(),
+        IpFamily::V6 => packet.len().checked_sub(IPV6_LEN).ok_or(DropReason::Malformed)?,
+    };
+    let len = u16::try_from(covered).map_err(|_| DropReason::TooLong)?.to_be_bytes();
+    match family {
+        IpFamily::V4 => {
+            packet[2..4].copy_from_slice(&len);
+            fill_checksum(packet);
+        }
+        IpFamily::V6 => packet[4..6].copy_from_slice(&len),
+    }
+    Ok(())
+}
+
+fn fill_checksum(packet: &mut [u8]) {
+    let header_len = 4 * usize::from(packet[0] & 0xf);
+    if (IPV4_LEN..=packet.len()).contains(&header_len) {
+        Ipv4Packet::new_unchecked(packet).fill_checksum();
+    }
+}
+
+/// DSCP and ECN: the byte that IPv4 calls type of service and IPv6 traffic class.
+pub fn traffic_class(packet: &[u8], family: IpFamily) -> u8 {
+    match family {
+        IpFamily::V4 => packet[1],
+        IpFamily::V6 => packet[0] << 4 | packet[1] >> 4,
+    }
+}
+
+/// Writes DSCP and ECN, and follows with the checksum.
+pub fn set_traffic_class(packet: &mut [u8], family: IpFamily, class: u8) {
+    match family {
+        IpFamily::V4 => {
+            packet[1] = class;
+            fill_checksum(packet);
+        }
+        IpFamily::V6 => {
+            packet[0] = packet[0] & 0xf0 | class >> 4;
+            packet[1] = packet[1] & 0x0f | class << 4;
+        }
+    }
+}

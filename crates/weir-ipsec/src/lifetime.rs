@@ -1,0 +1,129 @@
+//! How long an association may be used: in time, in bytes and in packets, each with a soft and a hard limit.
+//!
+//! ```text
+//! alive  --a soft limit-->  soft: still used, a successor is due  --a hard limit-->  expired: no packet passes
+//! ```
+//!
+//! Bytes are those of the packets as they are inside. A packet that reaches a limit still passes; the next one meets it.
+//!
+//! Owner: the association. Source: RFC 4301 section 4.4.2.1.
+
+/// A limit of each kind; none is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Since the association began.
+    pub time_ns: Option<u64>,
+    /// Bytes that passed.
+    pub bytes: Option<u64>,
+    /// Packets that passed.
+    pub packets: Option<u64>,
+}
+
+/// Soft and hard limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lifetime {
+    /// A successor is due.
+    pub soft: Limits,
+    /// No packet passes any more.
+    pub hard: Limits,
+}
+
+/// Where an association is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Age {
+    /// No limit is reached.
+    Alive,
+    /// A soft one is.
+    Soft,
+    /// A hard one is.
+    Expired,
+}
+
+/// What has passed since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// When the association began.
+    pub since_ns: u64,
+    /// Packets that passed.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Usage {
+    /// Nothing yet.
+    pub fn since(now_ns: u64) -> Usage {
+        Usage { since_ns: now_ns, packets: 0, bytes: 0 }
+    }
+
+    /// Counts a packet.
+    #[inline]
+    pub fn add(&mut self, len_bytes: usize) {
+        self.packets += 1;
+        self.bytes += len_bytes as u64;
+    }
+
+    fn reached(&self, limits: &Limits, now_ns: u64) -> bool {
+        let is = |limit: Option<u64>, used: u64| limit.is_some_and(|limit| used >= limit);
+        is(limits.time_ns, now_ns.saturating_sub(self.since_ns))
+            || is(limits.bytes, self.bytes)
+            || is(limits.packets, self.packets)
+    }
+}
+
+impl Lifetime {
+    /// The age of what was used so much.
+    #[inline]
+    pub fn age(&self, usage: &Usage, now_ns: u64) -> Age {
+        if usage.reached(&self.hard, now_ns) {
+            Age::Expired
+        } else if usage.reached(&self.soft, now_ns) {
+            Age::Soft
+        } else {
+            Age::Alive
+        }
+    }
+
+    /// When the next limit in time is reached, if there is one.
+    pub fn next_ns(&self, usage: &Usage, now_ns: u64) -> Option<u64> {
+        let limits = [self.soft.time_ns, self.hard.time_ns];
+        let due = limits.into_iter().flatten().map(|limit| usage.since_ns.saturating_add(limit));
+        due.filter(|&due| due > now_ns).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_ends_a_life_of_its_own() {
+        let kinds: [fn(u64) -> Limits; 3] = [
+            |limit| Limits { time_ns: Some(limit), ..Limits::default() },
+            |limit| Limits { bytes: Some(limit), ..Limits::default() },
+            |limit| Limits { packets: Some(limit), ..Limits::default() },
+        ];
+        for limits in kinds {
+            let lifetime = Lifetime { soft: limits(3), hard: limits(5) };
+            let mut usage = Usage::since(100);
+            let ages: Vec<Age> = (0..6)
+                .map(|step| {
+                    let age = lifetime.age(&usage, 100 + step);
+                    usage.add(1);
+                    age
+                })
+                .collect();
+            assert_eq!(ages, [Age::Alive, Age::Alive, Age::Alive, Age::Soft, Age::Soft, Age::Expired]);
+        }
+        assert_eq!(Lifetime::default().age(&Usage::since(0), u64::MAX), Age::Alive);
+    }
+
+    #[test]
+    fn tells_when_to_look_again() {
+        let limits = |time_ns| Limits { time_ns: Some(time_ns), ..Limits::default() };
+        let lifetime = Lifetime { soft: limits(3), hard: limits(5) };
+        let usage = Usage::since(100);
+        let next: Vec<_> = [100, 102, 103, 104, 105].map(|now_ns| lifetime.next_ns(&usage, now_ns)).into();
+        assert_eq!(next, [Some(103), Some(103), Some(105), Some(105), None]);
+    }
+}

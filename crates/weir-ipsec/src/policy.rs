@@ -1,0 +1,215 @@
+//! Security policies: which packets an association protects, which pass in the clear, and which do not pass.
+//!
+//! ```text
+//! outbound: the first policy whose selector matches; none: discard
+//! inbound:  the same, and the packet must have come as the policy says: by its association, or in the clear
+//! ```
+//!
+//! Rule (RFC 4301 sections 4.4.1, 5.2 and 7): what no policy names is discarded; a fragment, whose ports nobody sees, is discarded where
+//! its ports would decide, so that none passes in the clear by a later policy.
+//!
+//! Owner: one worker. Limits: policies are asked one after another, so a list is to be short; ports are those of TCP, UDP
+//! and what else begins with two of 16 bits (SCTP, DCCP, UDP-Lite); types and codes of ICMP are no ports.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use weir_core::classify::headers::has_ports;
+use weir_core::drops::DropReason;
+
+use crate::ip::{IpFamily, IpHeaders, number};
+
+/// Addresses that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressPrefix {
+    family: IpFamily,
+    bits: u128,
+    len: u32,
+}
+
+impl AddressPrefix {
+    /// The addresses whose first `len` bits are those of `address`; none if it has not so many.
+    pub fn new(address: IpAddr, len: u8) -> Option<AddressPrefix> {
+        let (family, width, bits) = match address {
+            IpAddr::V4(address) => (IpFamily::V4, 32, u128::from(u32::from(address)) << 96),
+            IpAddr::V6(address) => (IpFamily::V6, 128, u128::from(address)),
+        };
+        let len = u32::from(len);
+        (len <= width).then(|| AddressPrefix { family, bits: bits & mask(len), len })
+    }
+
+    /// The first of them, and how many bits they have in common.
+    pub fn parts(&self) -> (IpAddr, u32) {
+        let address = match self.family {
+            IpFamily::V4 => IpAddr::V4(((self.bits >> 96) as u32).into()),
+            IpFamily::V6 => IpAddr::V6(self.bits.into()),
+        };
+        (address, self.len)
+    }
+
+    fn contains(&self, family: IpFamily, bits: u128) -> bool {
+        self.family == family && bits & mask(self.len) == self.bits
+    }
+}
+
+fn mask(len: u32) -> u128 {
+    u128::MAX.checked_shl(128 - len).unwrap_or(0)
+}
+
+/// Which packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selector {
+    /// From where.
+    pub source: AddressPrefix,
+    /// To where.
+    pub destination: AddressPrefix,
+    /// The protocol, or any.
+    pub protocol: Option<u8>,
+    /// Ports it is sent from, or any.
+    pub source_ports: Option<RangeInclusive<u16>>,
+    /// Ports it is sent to, or any.
+    pub destination_ports: Option<RangeInclusive<u16>>,
+}
+
+/// Associations that succeed each other, by the place of their list with its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BundleId(pub u32);
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyAction {
+    /// It goes, or has come, by one of these associations.
+    Protect(BundleId),
+    /// It passes in the clear.
+    Bypass,
+    /// It does not pass.
+    Discard,
+}
+
+/// A selector and what becomes of what it selects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecurityPolicy {
+    /// Which packets.
+    pub selector: Selector,
+    /// What becomes of them.
+    pub action: PolicyAction,
+}
+
+/// The policies of one direction, the first that matches first.
+#[derive(Clone, Debug, Default)]
+pub struct Policies {
+    list: Vec<SecurityPolicy>,
+}
+
+impl Policies {
+    /// These, in this order.
+    pub fn new(list: Vec<SecurityPolicy>) -> Policies {
+        Policies { list }
+    }
+
+    /// What becomes of a packet on its way out.
+    pub fn outbound(&self, packet: &[u8]) -> Result<PolicyAction, DropReason> {
+        let selected = Selected::read(packet)?;
+        for policy in &self.list {
+            match policy.selector.matches(&selected) {
+                Match::Yes => return Ok(policy.action),
+                Match::No => {}
+                Match::PortsUnknown => return Err(DropReason::EspFragment),
+            }
+        }
+        Ok(PolicyAction::Discard)
+    }
+
+    /// Whether a packet may have come in by an association of these bundles, or by none.
+    pub fn inbound(&self, packet: &[u8], by: Option<&[BundleId]>) -> Result<(), DropReason> {
+        match (self.outbound(packet)?, by) {
+            (PolicyAction::Discard, _) => Err(DropReason::PolicyDiscard),
+            (PolicyAction::Bypass, None) => Ok(()),
+            (PolicyAction::Protect(wanted), Some(by)) if by.contains(&wanted) => Ok(()),
+            (PolicyAction::Bypass | PolicyAction::Protect(_), _) => Err(DropReason::PolicyMismatch),
+        }
+    }
+}
+
+/// What selectors look at.
+struct Selected {
+    family: IpFamily,
+    source: u128,
+    destination: u128,
+    protocol: u8,
+    /// None of a fragment, or if there is no room for them.
+    ports: Option<[u16; 2]>,
+}
+
+enum Match {
+    Yes,
+    No,
+    PortsUnknown,
+}
+
+impl Selected {
+    fn read(packet: &[u8]) -> Result<Selected, DropReason> {
+        let headers = IpHeaders::read(packet)?;
+        let packet = &packet[..headers.packet_len];
+        let (mut end, mut protocol) = (headers.end, headers.next);
+        if headers.family == IpFamily::V6 {
+            // Options that ESP would protect hide nothing from a selector.
+            while !headers.fragment && protocol == number::DESTINATION {
+                let Some(&[next, len]) = packet.get(end..end + 2).and_then(<[u8]>::first_chunk) else {
+                    return Err(DropReason::Malformed);
+                };
+                (end, protocol) = (end + 8 * (usize::from(len) + 1), next);
+            }
+        }
+        let data = packet.get(end..).ok_or(DropReason::Malformed)?;
+        let ports = match data.first_chunk() {
+            Some(&[s0, s1, d0, d1]) if !headers.fragment => {
+                Some([u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])])
+            }
+            _ => None,
+        };
+        let (source, destination) = match headers.family {
+            IpFamily::V4 => (v4_bits(packet, 12), v4_bits(packet, 16)),
+            IpFamily::V6 => (v6_bits(packet, 8), v6_bits(packet, 24)),
+        };
+        Ok(Selected { family: headers.family, source, destination, protocol, ports })
+    }
+}
+
+/// Addresses of IPv4 stand in the upper bits.
+fn v4_bits(packet: &[u8], at: usize) -> u128 {
+    let address = packet[at..].first_chunk().expect("the header is whole");
+    u128::from(u32::from_be_bytes(*address)) << 96
+}
+
+fn v6_bits(packet: &[u8], at: usize) -> u128 {
+    u128::from_be_bytes(*packet[at..].first_chunk().expect("the header is whole"))
+}
+
+impl Selector {
+    fn matches(&self, selected: &Selected) -> Match {
+        let addresses = self.source.contains(selected.family, selected.source)
+            && self.destination.contains(selected.family, selected.destination);
+        if !addresses || self.protocol.is_some_and(|protocol| protocol != selected.protocol) {
+            return Match::No;
+        }
+        if self.source_ports.is_none() && self.destination_ports.is_none() {
+            return Match::Yes;
+        }
+        let Some([source, destination]) = selected.ports else { return Match::PortsUnknown };
+        if !has_ports(selected.protocol) {
+            return Match::No;
+        }
+        let within = |ports: &Option<RangeInclusive<u16>>, port: u16| {
+            ports.as_ref().is_none_or(|ports| ports.contains(&port))
+        };
+        match within(&self.source_ports, source) && within(&self.destination_ports, destination) {
+            true => Match::Yes,
+            false => Match::No,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

@@ -1,0 +1,110 @@
+//! Selectors and what becomes of what they select.
+
+use super::*;
+use crate::ip;
+
+fn prefix(text: &str) -> AddressPrefix {
+    let (address, len) = text.split_once('/').unwrap();
+    AddressPrefix::new(address.parse().unwrap(), len.parse().unwrap()).unwrap()
+}
+
+fn selector(source: &str, destination: &str) -> Selector {
+    Selector {
+        source: prefix(source),
+        destination: prefix(destination),
+        protocol: None,
+        source_ports: None,
+        destination_ports: None,
+    }
+}
+
+fn udp(source: [u8; 4], destination: [u8; 4], ports: [u16; 2]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
+    packet.extend([source, destination].concat());
+    packet.extend(ports.map(u16::to_be_bytes).concat());
+    packet.extend([0, 8, 0, 0]);
+    ip::set_len(&mut packet, IpFamily::V4).unwrap();
+    packet
+}
+
+const THERE: PolicyAction = PolicyAction::Protect(BundleId(3));
+
+#[test]
+fn the_first_that_matches_decides_and_none_discards() {
+    let dns = Selector {
+        protocol: Some(number::UDP),
+        destination_ports: Some(53..=53),
+        ..selector("0.0.0.0/0", "10.2.0.0/16")
+    };
+    let policies = Policies::new(vec![
+        SecurityPolicy { selector: dns, action: PolicyAction::Bypass },
+        SecurityPolicy { selector: selector("10.1.0.0/16", "10.2.0.0/16"), action: THERE },
+        SecurityPolicy { selector: selector("10.1.7.7/32", "0.0.0.0/0"), action: PolicyAction::Discard },
+    ]);
+    let to = |source, destination, port| policies.outbound(&udp(source, destination, [9, port]));
+    assert_eq!(to([10, 1, 0, 1], [10, 2, 0, 1], 53), Ok(PolicyAction::Bypass));
+    assert_eq!(to([10, 1, 0, 1], [10, 2, 0, 1], 54), Ok(THERE));
+    assert_eq!(to([10, 1, 7, 7], [10, 3, 0, 1], 54), Ok(PolicyAction::Discard));
+    assert_eq!(to([10, 9, 0, 1], [10, 2, 0, 1], 54), Ok(PolicyAction::Discard));
+    assert_eq!(policies.outbound(&[0x45; 10]), Err(DropReason::Malformed));
+}
+
+#[test]
+fn a_packet_comes_in_as_its_policy_says() {
+    let policies = Policies::new(vec![
+        SecurityPolicy { selector: selector("10.2.0.0/16", "10.1.0.0/16"), action: THERE },
+        SecurityPolicy { selector: selector("0.0.0.0/0", "192.0.2.1/32"), action: PolicyAction::Bypass },
+    ]);
+    let inside = udp([10, 2, 0, 1], [10, 1, 0, 1], [1, 2]);
+    let outside = udp([198, 51, 100, 1], [192, 0, 2, 1], [1, 2]);
+    let mismatch = Err(DropReason::PolicyMismatch);
+    assert_eq!(policies.inbound(&inside, Some(&[BundleId(3)])), Ok(()));
+    assert_eq!(policies.inbound(&inside, Some(&[BundleId(4)])), mismatch, "another association");
+    assert_eq!(policies.inbound(&inside, None), mismatch, "in the clear");
+    assert_eq!(policies.inbound(&outside, None), Ok(()));
+    assert_eq!(policies.inbound(&outside, Some(&[BundleId(3)])), mismatch);
+    let other = udp([10, 2, 0, 1], [10, 9, 0, 1], [1, 2]);
+    assert_eq!(policies.inbound(&other, Some(&[BundleId(3)])), Err(DropReason::PolicyDiscard));
+}
+
+#[test]
+fn a_fragment_slips_past_no_ports() {
+    let web = Selector { destination_ports: Some(80..=80), ..selector("0.0.0.0/0", "0.0.0.0/0") };
+    let policies = Policies::new(vec![
+        SecurityPolicy { selector: web, action: THERE },
+        SecurityPolicy { selector: selector("0.0.0.0/0", "0.0.0.0/0"), action: PolicyAction::Bypass },
+    ]);
+    let mut packet = udp([10, 0, 0, 1], [10, 0, 0, 2], [9, 80]);
+    assert_eq!(policies.outbound(&packet), Ok(THERE));
+    packet[7] = 1;
+    assert_eq!(policies.outbound(&packet), Err(DropReason::EspFragment));
+    packet[7] = 0;
+    packet[9] = 1;
+    assert_eq!(policies.outbound(&packet), Ok(PolicyAction::Bypass), "a checksum of ICMP is no port");
+}
+
+#[test]
+fn options_hide_no_protocol() {
+    let mut packet = vec![0x60, 0, 0, 0, 0, 0, number::DESTINATION, 64];
+    packet.extend([[0xfd; 16], [0xfc; 16]].concat());
+    packet.extend([number::UDP, 0, 1, 4, 0, 0, 0, 0, 0, 9, 0, 53, 0, 8, 0, 0]);
+    ip::set_len(&mut packet, IpFamily::V6).unwrap();
+    let dns = Selector {
+        protocol: Some(number::UDP),
+        destination_ports: Some(53..=53),
+        ..selector("fd00::/8", "::/0")
+    };
+    let policies = Policies::new(vec![SecurityPolicy { selector: dns, action: THERE }]);
+    assert_eq!(policies.outbound(&packet), Ok(THERE));
+    packet[41] = 200;
+    assert_eq!(policies.outbound(&packet), Err(DropReason::Malformed), "options longer than the packet");
+}
+
+#[test]
+fn prefixes_are_of_one_family_and_no_longer_than_it() {
+    assert!(AddressPrefix::new([10, 0, 0, 0].into(), 33).is_none());
+    assert!(AddressPrefix::new([0u16; 8].into(), 129).is_none());
+    assert!(prefix("0.0.0.0/0").contains(IpFamily::V4, 77));
+    assert!(!prefix("0.0.0.0/0").contains(IpFamily::V6, 77));
+    assert!(prefix("fd01::/128").contains(IpFamily::V6, 0xfd01 << 112));
+}

@@ -1,0 +1,110 @@
+//! Anti-replay: which sequence numbers of an association have been received, in a window that ends at the highest.
+//!
+//! ```text
+//! words:   a ring of 32; number n is bit n mod 64 of word (n / 64) mod 32
+//! refused: n = 0;  n + size <= highest (too old);  bit of n set (replayed)
+//! moving:  the words between the highest's and the new highest's are cleared, 32 at most
+//! ```
+//!
+//! So a window moves by clearing whole words, and never shifts (RFC 6479). A number is checked before the packet is proven, and
+//! noted after; a packet that is not proven changes nothing.
+//!
+//! Extended numbers: the packet has the lower half, and the upper half is the one that brings the number nearest to the window
+//! (RFC 4303 appendix A2.1).
+//!
+//! Owner: the association. Limits: a window of [`SIZE_MAX`] at most; after 2^32 packets lost in a row an extended number is taken
+//! for an earlier one, and is not proven.
+
+/// The largest window.
+pub const SIZE_MAX: u32 = 1024;
+
+const WORDS: usize = 32;
+const WORD_BITS: u64 = u64::BITS as u64;
+// The word that is being filled and the one that is being left are not whole.
+const _: () = assert!(SIZE_MAX as u64 <= (WORDS as u64 - 1) * WORD_BITS);
+
+/// Why a number is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFresh {
+    /// It was received before, or is zero, which nobody sends.
+    Replayed,
+    /// It is older than the window remembers.
+    TooOld,
+}
+
+/// The window.
+#[derive(Clone, Debug)]
+pub struct ReplayWindow {
+    size: u32,
+    highest: u64,
+    words: [u64; WORDS],
+}
+
+impl ReplayWindow {
+    /// A window of `size` numbers, of which none was received.
+    ///
+    /// # Panics
+    /// If it is not between 1 and [`SIZE_MAX`].
+    pub fn new(size: u32) -> ReplayWindow {
+        assert!((1..=SIZE_MAX).contains(&size), "a replay window of {size}");
+        ReplayWindow { size, highest: 0, words: [0; WORDS] }
+    }
+
+    /// The highest number received.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// The whole number of a packet that carries its lower half; none if it can have none.
+    pub fn extend(&self, low: u32) -> Option<u64> {
+        let (top, upper) = (self.highest as u32, self.highest >> 32);
+        let bottom = top.wrapping_sub(self.size - 1);
+        let upper = match (top >= self.size - 1, low >= bottom) {
+            (true, true) | (false, false) => Some(upper),
+            (true, false) => Some(upper + 1).filter(|&upper| upper <= u32::MAX.into()),
+            (false, true) => upper.checked_sub(1),
+        };
+        upper.map(|upper| upper << 32 | u64::from(low))
+    }
+
+    /// Whether the packet with this number may be proven.
+    #[inline]
+    pub fn check(&self, sequence: u64) -> Result<(), NotFresh> {
+        if sequence == 0 {
+            return Err(NotFresh::Replayed);
+        }
+        if sequence > self.highest {
+            return Ok(());
+        }
+        if self.highest - sequence >= self.size.into() {
+            return Err(NotFresh::TooOld);
+        }
+        let (word, bit) = place(sequence);
+        if self.words[word] & bit == 0 { Ok(()) } else { Err(NotFresh::Replayed) }
+    }
+
+    /// Notes that the packet with this number was proven. The same check again, so that two of one number that were both checked
+    /// before either was noted are not both accepted.
+    #[inline]
+    pub fn note(&mut self, sequence: u64) -> Result<(), NotFresh> {
+        self.check(sequence)?;
+        if sequence > self.highest {
+            let (before, now) = (self.highest / WORD_BITS, sequence / WORD_BITS);
+            for word in 1..=(now - before).min(WORDS as u64) {
+                self.words[((before + word) % WORDS as u64) as usize] = 0;
+            }
+            self.highest = sequence;
+        }
+        let (word, bit) = place(sequence);
+        self.words[word] |= bit;
+        Ok(())
+    }
+}
+
+fn place(sequence: u64) -> (usize, u64) {
+    ((sequence / WORD_BITS) as usize % WORDS, 1 << (sequence % WORD_BITS))
+}
+
+#[cfg(test)]
+#[path = "replay_tests.rs"]
+mod tests;

@@ -1,0 +1,105 @@
+//! A packet and the memory around it, in which headers are put before it and a trailer behind it without a copy to elsewhere.
+//!
+//! ```text
+//! | start bytes free | the packet: len bytes | what is left is free |
+//! ```
+//!
+//! Rule: the packet lies within its memory. It moves only when there is too little before it, and then once, to leave just enough.
+//!
+//! Owner: whoever owns the memory. Limits: what fits neither before nor behind is refused, and nothing has moved.
+
+use weir_core::drops::DropReason;
+
+/// A packet in its memory.
+#[derive(Debug)]
+pub struct Room<'a> {
+    memory: &'a mut [u8],
+    start: usize,
+    len: usize,
+}
+
+impl<'a> Room<'a> {
+    /// The packet of `len` bytes that begins `start` bytes into the memory; none if it does not lie within.
+    pub fn new(memory: &'a mut [u8], start: usize, len: usize) -> Option<Room<'a>> {
+        let end = start.checked_add(len)?;
+        (end <= memory.len()).then_some(Room { memory, start, len })
+    }
+
+    /// Where the packet begins.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// How long it is.
+    #[expect(clippy::len_without_is_empty, reason = "an empty packet is as good as any other")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Its bytes.
+    pub fn packet(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+
+    /// Its bytes, to write.
+    pub fn packet_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+
+    /// Makes it longer by so many bytes in front and behind, which are to be written then.
+    pub fn grow(&mut self, front: usize, back: usize) -> Result<(), DropReason> {
+        let len = front.checked_add(self.len).and_then(|len| len.checked_add(back));
+        let len = len.filter(|&len| len <= self.memory.len()).ok_or(DropReason::TooLong)?;
+        // As far back as it must, so that it lies within: before `start` there are `front` bytes, behind its end `back`.
+        let start = self.start.max(front).min(self.memory.len() - self.len - back);
+        if start != self.start {
+            self.memory.copy_within(self.start..self.start + self.len, start);
+        }
+        (self.start, self.len) = (start - front, len);
+        Ok(())
+    }
+
+    /// Takes so many bytes off its front, or all.
+    pub fn cut_front(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.len);
+        (self.start, self.len) = (self.start + bytes, self.len - bytes);
+    }
+
+    /// Leaves only its first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn keeps_the_packet_wherever_it_moves(
+            before in 0usize..40, len in 0usize..40, behind in 0usize..40, front in 0usize..40, back in 0usize..40
+        ) {
+            let mut memory: Vec<u8> = (0..(before + len + behind) as u8).collect();
+            let expected = memory[before..before + len].to_vec();
+            let mut room = Room::new(&mut memory, before, len).unwrap();
+            let fits = front + back <= before + behind;
+            prop_assert_eq!(room.grow(front, back).is_ok(), fits);
+            if fits {
+                prop_assert_eq!(room.len(), front + len + back);
+                prop_assert_eq!(&room.packet()[front..front + len], &expected);
+                room.cut_front(front);
+                room.truncate(len);
+            }
+            prop_assert_eq!(room.packet(), &expected);
+        }
+    }
+
+    #[test]
+    fn refuses_what_lies_outside() {
+        assert!(Room::new(&mut [0; 8], 4, 5).is_none());
+        assert!(Room::new(&mut [0; 8], usize::MAX, 2).is_none());
+    }
+}

@@ -1,0 +1,84 @@
+//! The trailer of ESP: padding, its length, and what kind the payload is.
+//!
+//! ```text
+//! payload | 1, 2, 3, ..., n | n | next header        payload + n + 2 is a multiple of 4, n as small as can be
+//! ```
+//!
+//! Rule: it is read only after the ICV was verified; a test counts the reads. Padding of any length that is 1, 2, 3, ... is right.
+//!
+//! Source: RFC 4303 sections 2.4 to 2.6.
+
+use weir_core::drops::DropReason;
+
+/// What is encrypted ends at a multiple of this.
+pub const ALIGNMENT: usize = 4;
+/// The shortest trailer.
+pub const LEN_MIN: usize = 2;
+
+/// How long the trailer of such a payload is.
+pub fn len(payload_len: usize) -> usize {
+    (payload_len + LEN_MIN).next_multiple_of(ALIGNMENT) - payload_len
+}
+
+/// Fills the whole slice with a trailer.
+pub fn write(trailer: &mut [u8], next: u8) {
+    let pad_len = trailer.len() - LEN_MIN;
+    for (index, byte) in trailer.iter_mut().take(pad_len).enumerate() {
+        *byte = index as u8 + 1;
+    }
+    trailer[pad_len] = pad_len as u8;
+    trailer[pad_len + 1] = next;
+}
+
+/// What a trailer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// How long the payload before it is.
+    pub payload_len: usize,
+    /// What the payload is.
+    pub next: u8,
+}
+
+/// Reads the trailer of what was encrypted, and checks its padding.
+pub fn read(encrypted: &[u8]) -> Result<Trailer, DropReason> {
+    #[cfg(test)]
+    READS.with(|reads| reads.set(reads.get() + 1));
+    let Some((before, &[pad_len, next])) = encrypted.split_last_chunk() else {
+        return Err(DropReason::EspTruncated);
+    };
+    let payload_len = before.len().checked_sub(pad_len.into()).ok_or(DropReason::EspBadPadding)?;
+    let right = before[payload_len..].iter().zip(1..=u8::MAX).all(|(&byte, expected)| byte == expected);
+    if right { Ok(Trailer { payload_len, next }) } else { Err(DropReason::EspBadPadding) }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often a trailer was read by this thread.
+    pub static READS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for payload_len in 0..300 {
+            let mut encrypted = vec![0xee; payload_len + len(payload_len)];
+            assert_eq!(encrypted.len() % ALIGNMENT, 0);
+            write(&mut encrypted[payload_len..], 17);
+            assert_eq!(read(&encrypted), Ok(Trailer { payload_len, next: 17 }));
+        }
+    }
+
+    #[test]
+    fn padding_is_one_two_three_of_any_length() {
+        let mut longest: Vec<u8> = (1..=255).collect();
+        longest.extend([255, 4]);
+        assert_eq!(read(&longest), Ok(Trailer { payload_len: 0, next: 4 }));
+        assert_eq!(read(&longest[1..]), Err(DropReason::EspBadPadding), "longer than what there is");
+        longest[7] = 0;
+        assert_eq!(read(&longest), Err(DropReason::EspBadPadding));
+        assert_eq!(read(&[0]), Err(DropReason::EspTruncated));
+    }
+}

@@ -1,0 +1,231 @@
+//! The outer header of a tunnel: what it takes from the packet inside, and what the packet inside takes from it.
+//!
+//! | field | going in | coming out |
+//! |---|---|---|
+//! | DSCP | copied, or the tunnel's own | left as it is |
+//! | ECN | copied (RFC 6040 normal mode) | the table below |
+//! | TTL, hop limit | the tunnel's own | left; whoever forwards takes one off |
+//! | DF | copied, set or cleared | left |
+//! | identification | the low half of the sequence number | |
+//! | flow label | copied from IPv6, zero for IPv4 | left |
+//!
+//! | inside \ outside | not-ECT | ECT(0) | ECT(1) | CE |
+//! |---|---|---|---|---|
+//! | not-ECT | not-ECT | not-ECT | not-ECT | dropped |
+//! | ECT(0) | ECT(0) | ECT(0) | ECT(1) | CE |
+//! | ECT(1) | ECT(1) | ECT(1) | ECT(1) | CE |
+//! | CE | CE | CE | CE | CE |
+//!
+//! Source: RFC 4301 section 5.1.2, RFC 6040 section 4.
+
+use std::net::IpAddr;
+
+use weir_core::drops::DropReason;
+
+use crate::ip::{self, IPV4_LEN, IPV6_LEN, IpFamily};
+
+const CE: u8 = 0b11;
+const ECN: u8 = 0b11;
+const DONT_FRAGMENT: u8 = 0x40;
+
+/// Both ends of a tunnel, and how its outer header is filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    ends: Ends,
+    /// TTL or hop limit of the outer header.
+    pub hop_limit: u8,
+    /// Its DSCP.
+    pub dscp: OuterDscp,
+    /// Its DF bit, for IPv4.
+    pub dont_fragment: OuterDontFragment,
+}
+
+/// Addresses of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    V4([[u8; 4]; 2]),
+    V6([[u8; 16]; 2]),
+}
+
+/// DSCP of the outer header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OuterDscp {
+    /// That of the packet inside.
+    Copied,
+    /// These six bits.
+    Set(u8),
+}
+
+/// DF of an outer header of IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OuterDontFragment {
+    /// That of the packet inside; set for IPv6.
+    Copied,
+    /// Always set.
+    Set,
+    /// Never set.
+    Clear,
+}
+
+impl Tunnel {
+    /// A tunnel between these addresses, which are of one family; none if they are not.
+    pub fn new(source: IpAddr, destination: IpAddr) -> Option<Tunnel> {
+        let ends = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                Ends::V4([source.octets(), destination.octets()])
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                Ends::V6([source.octets(), destination.octets()])
+            }
+            _ => return None,
+        };
+        Some(Tunnel {
+            ends,
+            hop_limit: 64,
+            dscp: OuterDscp::Copied,
+            dont_fragment: OuterDontFragment::Copied,
+        })
+    }
+
+    /// The family of its outer header.
+    pub fn family(&self) -> IpFamily {
+        match self.ends {
+            Ends::V4(_) => IpFamily::V4,
+            Ends::V6(_) => IpFamily::V6,
+        }
+    }
+
+    /// How long its outer header is.
+    pub fn header_len(&self) -> usize {
+        match self.ends {
+            Ends::V4(_) => IPV4_LEN,
+            Ends::V6(_) => IPV6_LEN,
+        }
+    }
+
+    /// What of a packet goes into the outer header. Read before the packet is encrypted.
+    pub fn inside(&self, packet: &[u8], family: IpFamily) -> Inside {
+        let class = ip::traffic_class(packet, family);
+        let class = match self.dscp {
+            OuterDscp::Copied => class,
+            OuterDscp::Set(dscp) => dscp << 2 | class & ECN,
+        };
+        let (dont_fragment, flow_label) = match family {
+            IpFamily::V4 => (packet[6] & DONT_FRAGMENT != 0, [0; 3]),
+            IpFamily::V6 => (true, [packet[1] & 0xf, packet[2], packet[3]]),
+        };
+        let dont_fragment = match self.dont_fragment {
+            OuterDontFragment::Copied => dont_fragment,
+            OuterDontFragment::Set => true,
+            OuterDontFragment::Clear => false,
+        };
+        Inside { class, dont_fragment, flow_label }
+    }
+
+    /// Writes the outer header over the first bytes of the packet, which are [`Tunnel::header_len`] at least.
+    pub fn write(
+        &self,
+        packet: &mut [u8],
+        inside: Inside,
+        next: u8,
+        sequence: u64,
+    ) -> Result<(), DropReason> {
+        let Inside { class, dont_fragment, flow_label } = inside;
+        match self.ends {
+            Ends::V4([source, destination]) => {
+                let header: &mut [u8; IPV4_LEN] = packet.first_chunk_mut().ok_or(DropReason::Malformed)?;
+                let [id_high, id_low] = (sequence as u16).to_be_bytes();
+                let flags = if dont_fragment { DONT_FRAGMENT } else { 0 };
+                header[..12].copy_from_slice(&[
+                    0x45,
+                    class,
+                    0,
+                    0,
+                    id_high,
+                    id_low,
+                    flags,
+                    0,
+                    self.hop_limit,
+                    next,
+                    0,
+                    0,
+                ]);
+                header[12..16].copy_from_slice(&source);
+                header[16..].copy_from_slice(&destination);
+            }
+            Ends::V6([source, destination]) => {
+                let header: &mut [u8; IPV6_LEN] = packet.first_chunk_mut().ok_or(DropReason::Malformed)?;
+                let [label_high, label_middle, label_low] = flow_label;
+                header[..8].copy_from_slice(&[
+                    0x60 | class >> 4,
+                    class << 4 | label_high,
+                    label_middle,
+                    label_low,
+                    0,
+                    0,
+                    next,
+                    self.hop_limit,
+                ]);
+                header[8..24].copy_from_slice(&source);
+                header[24..].copy_from_slice(&destination);
+            }
+        }
+        ip::set_len(packet, self.family())
+    }
+}
+
+/// What a packet brings to the outer header that is put before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Inside {
+    class: u8,
+    dont_fragment: bool,
+    flow_label: [u8; 3],
+}
+
+/// Gives the packet inside the congestion mark that it got on the way, if its sender understands it.
+pub fn combine_ecn(packet: &mut [u8], family: IpFamily, outer_class: u8) -> Result<(), DropReason> {
+    let class = ip::traffic_class(packet, family);
+    let combined = ecn_out(class & ECN, outer_class & ECN)?;
+    if combined != class & ECN {
+        ip::set_traffic_class(packet, family, class & !ECN | combined);
+    }
+    Ok(())
+}
+
+/// RFC 6040 section 4.2, figure 4.
+fn ecn_out(inside: u8, outside: u8) -> Result<u8, DropReason> {
+    match (inside, outside) {
+        (0, CE) => Err(DropReason::EspNotEcnCapable),
+        (0, _) => Ok(0),
+        (_, CE) => Ok(CE),
+        (0b10, 0b01) => Ok(0b01),
+        (inside, _) => Ok(inside),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_come_out_as_rfc_6040_says() {
+        let drop = Err(DropReason::EspNotEcnCapable);
+        let (not, one, zero) = (0b00, 0b01, 0b10);
+        let table = [
+            (not, [Ok(not), Ok(not), Ok(not), drop]),
+            (zero, [Ok(zero), Ok(zero), Ok(one), Ok(CE)]),
+            (one, [Ok(one), Ok(one), Ok(one), Ok(CE)]),
+            (CE, [Ok(CE), Ok(CE), Ok(CE), Ok(CE)]),
+        ];
+        for (inside, row) in table {
+            for (outside, expected) in [not, zero, one, CE].into_iter().zip(row) {
+                assert_eq!(ecn_out(inside, outside), expected, "{inside:02b} in {outside:02b}");
+            }
+        }
+    }
+
+    #[test]
+    fn ends_of_two_families_are_no_tunnel() {
+        assert!(Tunnel::new([10, 0, 0, 1].into(), [0u16; 8].into()).is_none());
+    }
+}

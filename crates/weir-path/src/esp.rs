@@ -1,0 +1,434 @@
+//! ESP as a stage: what comes in inside is sealed as policies say and leaves outside; what comes in outside is opened and leaves inside.
+//!
+//! ```text
+//! inside  --> own IKE, neighbours? --> policy --protect--> association: number, seal --> outside
+//!                                           --bypass-->                                  outside
+//! outside --> ESP to an address of this gateway --> association: window, proof, open --> policy --> inside
+//!         --> own IKE, keepalive, neighbours?   --> policy: in the clear?                       --> inside
+//! ```
+//!
+//! | passes as it is, both ways | |
+//! |---|---|
+//! | ARP | of what is no IP nothing else passes, VLANs included, because no policy sees what is in it |
+//! | neighbour discovery | ICMPv6 133 to 137 with hop limit 255, which never leaves a link (RFC 4861) |
+//! | IKE | UDP of an own address from or to port 500, or 4500 with no SPI (RFC 3948) |
+//! | what the gateway itself says and is told, unless a policy says otherwise | the host's |
+//!
+//! Rule: what no policy names is dropped, and nothing is sealed with a number that is not reserved. A packet that would be waits here in
+//! the order in which it came, and nothing more is polled that could come here ([`Esp::is_waiting`]); nothing is lost by a slow disk.
+//!
+//! What is sealed is of one flow from here on ([`SEALED_PORT`]), because a replay window is short: whatever shares the way out, numbers leave
+//! in their order. Within an association with packets of several classes they do not.
+//!
+//! The next hop's link-layer address is that of the packet inside: whoever stands inside, a router or the host, sends what is for a tunnel
+//! by the gateway that leads to its other end.
+//!
+//! Owner: one worker. Source: RFC 4301 section 5, RFC 4303. Limits: what links join to an ESP is one worker's; an ESP packet that comes in
+//! fragments is dropped; after a start a window is empty, so what was received before could be received once more.
+
+pub mod marks;
+pub mod plan;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+use weir_core::drops::{Count, DropReason};
+use weir_core::net::icmp::{self, Fault};
+use weir_core::net::limit::Limiter;
+use weir_ipsec::association::Unsealed;
+use weir_ipsec::esp::{Arrival, Located, UDP_PORT, locate};
+use weir_ipsec::ip::{IpFamily, IpHeaders, number};
+use weir_ipsec::lifetime::Age;
+use weir_ipsec::policy::{AddressPrefix, BundleId, Policies, PolicyAction, SecurityPolicy, Selector};
+use weir_ipsec::room::Room;
+use weir_ring::memory::FrameMemory;
+
+use self::plan::{EspChange, EspPlan, PolicyVerb};
+pub use self::state::RunningAssociation;
+use crate::egress::SEALED_PORT;
+use crate::packet::PathPacket;
+
+/// The port where packets are in the clear.
+pub const INSIDE: u16 = 0;
+/// The port where they are protected.
+pub const OUTSIDE: u16 = 1;
+
+const LINK_LEN: usize = 14;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const IKE_PORT: u16 = 500;
+const ICMPV6: u8 = 58;
+const ERRORS_PER_SECOND: u32 = 1000;
+const ERRORS_BURST: u32 = 50;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EspVerdict {
+    /// It leaves by this port.
+    Pass(u16),
+    /// No number is reserved for it: it waits.
+    Wait,
+    /// It was for the gateway itself.
+    Consume,
+    /// It is cut into packets of so many bytes first.
+    Cut(u16),
+    /// It is too long, and its sender is told that so many bytes are not.
+    TooLong(u16),
+    /// It is dropped.
+    Drop(DropReason),
+}
+
+/// What an ESP stage decides by.
+pub struct Esp {
+    addresses: Vec<IpAddr>,
+    mtu_bytes: u16,
+    associations: Vec<RunningAssociation>,
+    /// The inbound ones.
+    by_spi: BTreeMap<u32, usize>,
+    /// The ports that ESP in UDP comes to.
+    udp_port: u16,
+    outbound: Policies,
+    /// Of each outbound policy that protects its associations, in order.
+    bundles: Vec<Vec<usize>>,
+    inbound: Policies,
+    waiting: VecDeque<PathPacket>,
+    held: Count,
+    errors: Limiter,
+}
+
+impl Esp {
+    /// One without associations and policies, which lets nothing through but what passes as it is.
+    pub(crate) fn new(plan: &EspPlan) -> Esp {
+        Esp {
+            addresses: plan.addresses.clone(),
+            mtu_bytes: plan.mtu_bytes,
+            associations: Vec::new(),
+            by_spi: BTreeMap::new(),
+            udp_port: UDP_PORT,
+            outbound: Policies::default(),
+            bundles: Vec::new(),
+            inbound: Policies::default(),
+            waiting: VecDeque::new(),
+            held: Count::default(),
+            errors: Limiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
+        }
+    }
+
+    /// Becomes what a change says, in one step. Associations without a new key go on; the others end, or begin.
+    ///
+    /// # Panics
+    /// If one is to go on that does not run, or runs otherwise.
+    pub(crate) fn change(&mut self, change: EspChange, now_ns: u64) {
+        let EspChange { plan, keys } = change;
+        let mut before = std::mem::take(&mut self.associations);
+        for (plan, key) in plan.associations.into_iter().zip(keys) {
+            let association = match key {
+                Some(key) => RunningAssociation::new(plan, key, now_ns),
+                None => {
+                    let place = before.iter().position(|running| running.plan == plan);
+                    before.swap_remove(place.expect("an association goes on that runs"))
+                }
+            };
+            self.associations.push(association);
+        }
+        let inbound = self.associations.iter().enumerate().filter(|(_, running)| running.plan.is_inbound);
+        self.by_spi = inbound.clone().map(|(place, running)| (running.plan.spi, place)).collect();
+        let udp_port = inbound.filter_map(|(_, running)| running.plan.udp_ports).next();
+        self.udp_port = udp_port.map_or(UDP_PORT, |[_, to]| to);
+        (self.addresses, self.mtu_bytes) = (plan.addresses, plan.mtu_bytes);
+        self.bundles.clear();
+        self.associations.iter_mut().for_each(|running| running.bundles.clear());
+        let mut lists = [Vec::new(), Vec::new()];
+        for policy in plan.policies {
+            let bundle = BundleId(self.bundles.len() as u32);
+            let action = match policy.verb {
+                PolicyVerb::Bypass => PolicyAction::Bypass,
+                PolicyVerb::Discard => PolicyAction::Discard,
+                PolicyVerb::Protect => {
+                    let place = |name: &String| {
+                        self.associations.iter().position(|running| running.plan.name == *name)
+                    };
+                    let places: Vec<_> = policy.associations.iter().filter_map(place).collect();
+                    places.iter().for_each(|&place| self.associations[place].bundles.push(bundle));
+                    self.bundles.push(places);
+                    PolicyAction::Protect(bundle)
+                }
+            };
+            let list = &mut lists[usize::from(policy.is_inbound)];
+            list.push(SecurityPolicy { selector: policy.selector, action });
+        }
+        // The gateway's own, which no policy names.
+        for &address in &self.addresses {
+            let (any, own) = (prefix(address, 0), prefix(address, if address.is_ipv4() { 32 } else { 128 }));
+            for (list, [source, destination]) in lists.iter_mut().zip([[own, any], [any, own]]) {
+                let selector = Selector {
+                    source,
+                    destination,
+                    protocol: None,
+                    source_ports: None,
+                    destination_ports: None,
+                };
+                list.push(SecurityPolicy { selector, action: PolicyAction::Bypass });
+            }
+        }
+        let [outbound, inbound] = lists;
+        (self.outbound, self.inbound) = (Policies::new(outbound), Policies::new(inbound));
+    }
+
+    /// Its associations.
+    pub fn associations(&self) -> &[RunningAssociation] {
+        &self.associations
+    }
+
+    /// Whether packets wait for a number, so that nothing more may come.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// What waits.
+    pub fn held(&self) -> Count {
+        self.held
+    }
+
+    /// Keeps a packet that waits.
+    pub(crate) fn keep(&mut self, packet: PathPacket) {
+        self.held.add(packet.len_bytes.into());
+        self.waiting.push_back(packet);
+    }
+
+    /// The packet that has waited longest, out of its keeping; whoever takes it and cannot send it gives it back by [`Esp::put_back`].
+    pub(crate) fn take_waiting(&mut self) -> Option<PathPacket> {
+        let packet = self.waiting.pop_front()?;
+        self.held.sub(packet.len_bytes.into());
+        Some(packet)
+    }
+
+    /// Keeps a packet before all others.
+    pub(crate) fn put_back(&mut self, packet: PathPacket) {
+        self.held.add(packet.len_bytes.into());
+        self.waiting.push_front(packet);
+    }
+
+    /// What becomes of a packet that came in by a port. It is changed only if it passes.
+    pub(crate) fn process(
+        &mut self,
+        port: u16,
+        packet: &mut PathPacket,
+        memory: &FrameMemory,
+        now_ns: u64,
+    ) -> EspVerdict {
+        let decided = match ip_of(packet.bytes(memory)) {
+            Link::Arp => return EspVerdict::Pass(if port == INSIDE { OUTSIDE } else { INSIDE }),
+            Link::Hidden => Err(DropReason::PolicyDiscard),
+            Link::Ip if port == INSIDE && self.is_waiting() => return EspVerdict::Wait,
+            Link::Ip if port == INSIDE => self.protect(packet, memory, now_ns),
+            Link::Ip => self.receive(packet, memory, now_ns),
+        };
+        decided.unwrap_or_else(EspVerdict::Drop)
+    }
+
+    /// The same of a packet that has waited.
+    pub(crate) fn process_again(
+        &mut self,
+        packet: &mut PathPacket,
+        memory: &FrameMemory,
+        now_ns: u64,
+    ) -> EspVerdict {
+        self.protect(packet, memory, now_ns).unwrap_or_else(EspVerdict::Drop)
+    }
+
+    fn protect(
+        &mut self,
+        packet: &mut PathPacket,
+        memory: &FrameMemory,
+        now_ns: u64,
+    ) -> Result<EspVerdict, DropReason> {
+        let ip = &packet.bytes(memory)[LINK_LEN..];
+        let headers = IpHeaders::read(ip)?;
+        if is_neighbourly(ip, &headers) || self.is_own_ike(ip, &headers, true) {
+            return Ok(EspVerdict::Pass(OUTSIDE));
+        }
+        let bundle = match self.outbound.outbound(ip)? {
+            PolicyAction::Discard => return Err(DropReason::PolicyDiscard),
+            PolicyAction::Bypass => return Ok(EspVerdict::Pass(OUTSIDE)),
+            PolicyAction::Protect(bundle) => bundle,
+        };
+        let places = &self.bundles[bundle.0 as usize];
+        let lives = |&&place: &&usize| self.associations[place].age(now_ns) != Age::Expired;
+        let place = places.iter().find(lives).or(places.last()).copied();
+        let association = &mut self.associations[place.ok_or(DropReason::EspNoAssociation)?];
+        let plan = &association.plan;
+        let longest = plan.encapsulation().packet_len_max(plan.algorithm, self.mtu_bytes.into(), headers.end);
+        if headers.packet_len > longest {
+            return Ok(too_long(ip, &headers, longest as u16, plan.is_tunnel));
+        }
+        match in_place(packet, memory, |room| association.seal(room, now_ns)) {
+            Ok(()) => {
+                packet.meta.port = SEALED_PORT;
+                Ok(EspVerdict::Pass(OUTSIDE))
+            }
+            Err(Unsealed::Wait) => Ok(EspVerdict::Wait),
+            Err(Unsealed::Drop(reason)) => {
+                association.dropped.add(reason, packet.len_bytes.into());
+                Err(reason)
+            }
+        }
+    }
+
+    fn receive(
+        &mut self,
+        packet: &mut PathPacket,
+        memory: &FrameMemory,
+        now_ns: u64,
+    ) -> Result<EspVerdict, DropReason> {
+        let ip = &packet.bytes(memory)[LINK_LEN..];
+        let headers = IpHeaders::read(ip)?;
+        let is_own = self.addresses.contains(&addresses_of(ip, headers.family)[1]);
+        if is_own {
+            match locate(ip, Some(self.udp_port))? {
+                Arrival::Esp(located) => return self.open(packet, memory, &located, now_ns),
+                Arrival::Keepalive => return Ok(EspVerdict::Consume),
+                Arrival::Ike => return Ok(EspVerdict::Pass(INSIDE)),
+                Arrival::Other => {}
+            }
+        }
+        if is_neighbourly(ip, &headers) || self.is_own_ike(ip, &headers, false) {
+            return Ok(EspVerdict::Pass(INSIDE));
+        }
+        self.inbound.inbound(ip, None).map(|()| EspVerdict::Pass(INSIDE))
+    }
+
+    fn open(
+        &mut self,
+        packet: &mut PathPacket,
+        memory: &FrameMemory,
+        located: &Located,
+        now_ns: u64,
+    ) -> Result<EspVerdict, DropReason> {
+        let place = *self.by_spi.get(&located.spi).ok_or(DropReason::EspNoAssociation)?;
+        let association = &mut self.associations[place];
+        let len_bytes = packet.len_bytes;
+        let policies = &self.inbound;
+        let opened = in_place(packet, memory, |room| {
+            association.open(room, located, now_ns)?;
+            policies.inbound(room.packet(), Some(&association.bundles))
+        });
+        if let Err(reason) = opened {
+            association.dropped.add(reason, len_bytes.into());
+        }
+        opened.map(|()| EspVerdict::Pass(INSIDE))
+    }
+
+    /// Whether it is a message of IKE from or to this gateway. Of fragments nobody knows.
+    fn is_own_ike(&self, ip: &[u8], headers: &IpHeaders, is_outbound: bool) -> bool {
+        let [source, destination] = addresses_of(ip, headers.family);
+        let own = if is_outbound { source } else { destination };
+        let Some(&[s0, s1, d0, d1]) = ip.get(headers.end..).and_then(<[u8]>::first_chunk) else {
+            return false;
+        };
+        let [source, destination] = [u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])];
+        let port = if is_outbound { source } else { destination };
+        headers.next == number::UDP
+            && !headers.fragment
+            && (port == IKE_PORT || port == UDP_PORT)
+            && self.addresses.contains(&own)
+    }
+
+    /// Writes what the sender of a packet that is too long is told, into the front of `room`; its length, or none if nobody is told.
+    pub(crate) fn tell_too_long(
+        &mut self,
+        frame: &[u8],
+        mtu_bytes: u16,
+        room: &mut [u8],
+        now_ns: u64,
+    ) -> Option<u16> {
+        let (link, ip) = frame.split_at_checked(LINK_LEN)?;
+        let family = IpFamily::of(ip).ok()?;
+        let destination = addresses_of(ip, family)[1];
+        let own = self.addresses.iter().copied().find(|own| own.is_ipv4() == destination.is_ipv4());
+        if !self.errors.admit(now_ns) {
+            return None;
+        }
+        let (own_link, error) = room.split_at_mut_checked(LINK_LEN)?;
+        let len = icmp::tell_sender(error, Fault::TooLong(mtu_bytes), own.unwrap_or(destination), ip)?;
+        own_link[..6].copy_from_slice(&link[6..12]);
+        own_link[6..12].copy_from_slice(&link[..6]);
+        own_link[12..].copy_from_slice(&link[12..]);
+        Some((LINK_LEN + len) as u16)
+    }
+}
+
+/// What a frame carries, by its type.
+enum Link {
+    Ip,
+    Arp,
+    /// What no policy can look into.
+    Hidden,
+}
+
+fn ip_of(frame: &[u8]) -> Link {
+    match frame.get(12..LINK_LEN).map(|kind| u16::from_be_bytes([kind[0], kind[1]])) {
+        Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6) => Link::Ip,
+        Some(ETHERTYPE_ARP) => Link::Arp,
+        _ => Link::Hidden,
+    }
+}
+
+/// Where a packet comes from and where it goes to. Its headers have been read.
+fn addresses_of(ip: &[u8], family: IpFamily) -> [IpAddr; 2] {
+    let v4 = |at: usize| IpAddr::from(*ip[at..].first_chunk::<4>().expect("the header is whole"));
+    let v6 = |at: usize| IpAddr::from(*ip[at..].first_chunk::<16>().expect("the header is whole"));
+    match family {
+        IpFamily::V4 => [v4(12), v4(16)],
+        IpFamily::V6 => [v6(8), v6(24)],
+    }
+}
+
+/// Whether it is a message of neighbour discovery.
+fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
+    headers.family == IpFamily::V6
+        && headers.next == ICMPV6
+        && ip[7] == u8::MAX
+        && matches!(ip.get(headers.end), Some(133..=137))
+}
+
+/// What becomes of a packet that would be too long when it is sealed.
+fn too_long(ip: &[u8], headers: &IpHeaders, longest: u16, is_tunnel: bool) -> EspVerdict {
+    let may_be_cut = headers.family == IpFamily::V4 && ip[6] & 0x40 == 0 && is_tunnel;
+    if may_be_cut { EspVerdict::Cut(longest) } else { EspVerdict::TooLong(longest) }
+}
+
+fn prefix(address: IpAddr, len: u8) -> AddressPrefix {
+    AddressPrefix::new(address, len).expect("no longer than an address")
+}
+
+/// Changes the IP packet in a frame, and puts its link header before it again. On an error the packet means nothing any more, but is as long as
+/// it was.
+fn in_place<E>(
+    packet: &mut PathPacket,
+    memory: &FrameMemory,
+    change: impl FnOnce(&mut Room) -> Result<(), E>,
+) -> Result<(), E> {
+    let (start, len) = (usize::from(packet.offset_bytes), usize::from(packet.len_bytes));
+    let frame = memory.bytes_mut(&mut packet.frame);
+    let mut link = [0; LINK_LEN];
+    link.copy_from_slice(&frame[start..start + LINK_LEN]);
+    // Without the first bytes, so that there is room for the link header wherever it ends up.
+    let mut room = Room::new(&mut frame[LINK_LEN..], start, len - LINK_LEN).expect("it lies in its frame");
+    change(&mut room)?;
+    let (start, len) = (room.start(), room.len());
+    let kind = if room.packet().first().is_some_and(|first| first >> 4 == 6) {
+        ETHERTYPE_IPV6
+    } else {
+        ETHERTYPE_IPV4
+    };
+    link[12..].copy_from_slice(&kind.to_be_bytes());
+    frame[start..start + LINK_LEN].copy_from_slice(&link);
+    // A frame is no longer than 16 bits say.
+    (packet.offset_bytes, packet.len_bytes) = (start as u16, (len + LINK_LEN) as u16);
+    Ok(())
+}

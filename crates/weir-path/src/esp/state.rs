@@ -1,0 +1,117 @@
+//! The associations of an ESP stage as they run, and what each counts.
+//!
+//! Owner: the stage.
+
+use weir_core::drops::{DropCounts, DropReason};
+use weir_ipsec::association::{Inbound, Outbound, Unsealed};
+use weir_ipsec::esp::Located;
+use weir_ipsec::lifetime::{Age, Usage};
+use weir_ipsec::policy::BundleId;
+use weir_ipsec::replay::ReplayWindow;
+use weir_ipsec::room::Room;
+
+use super::marks::SequenceMark;
+use super::plan::{AssociationKey, AssociationPlan};
+
+/// An association as it runs.
+#[derive(Debug)]
+pub struct RunningAssociation {
+    pub(super) plan: AssociationPlan,
+    state: State,
+    pub(super) dropped: DropCounts,
+    /// Of an inbound one the policies' lists that it is in.
+    pub(super) bundles: Vec<BundleId>,
+}
+
+#[derive(Debug)]
+enum State {
+    In(Box<Inbound>),
+    Out(Box<Outbound>, Marking),
+}
+
+/// The mark that is asked for.
+#[derive(Debug)]
+struct Marking {
+    mark: Box<dyn SequenceMark>,
+    wanted: u64,
+}
+
+impl RunningAssociation {
+    /// One that begins.
+    ///
+    /// # Panics
+    /// If an outbound one has no numbers.
+    pub(super) fn new(plan: AssociationPlan, key: AssociationKey, now_ns: u64) -> RunningAssociation {
+        let settings = plan.settings(key.transform);
+        let state = if plan.is_inbound {
+            State::In(Box::new(Inbound::new(settings, ReplayWindow::new(plan.window), now_ns)))
+        } else {
+            let (numbers, mark) = key.numbers.expect("an outbound association has numbers");
+            let outbound = Outbound::new(settings, numbers, now_ns);
+            State::Out(Box::new(outbound), Marking { mark, wanted: 0 })
+        };
+        RunningAssociation { plan, state, dropped: DropCounts::default(), bundles: Vec::new() }
+    }
+
+    /// What it is.
+    pub fn plan(&self) -> &AssociationPlan {
+        &self.plan
+    }
+
+    /// What it dropped.
+    pub fn dropped(&self) -> &DropCounts {
+        &self.dropped
+    }
+
+    /// What passed.
+    pub fn usage(&self) -> Usage {
+        match &self.state {
+            State::In(inbound) => inbound.usage(),
+            State::Out(outbound, _) => outbound.usage(),
+        }
+    }
+
+    /// Where it is in its life.
+    pub fn age(&self, now_ns: u64) -> Age {
+        match &self.state {
+            State::In(inbound) => inbound.age(now_ns),
+            State::Out(outbound, _) => outbound.age(now_ns),
+        }
+    }
+
+    /// The highest number that was sent, or proven.
+    pub fn highest(&self) -> u64 {
+        match &self.state {
+            State::In(inbound) => inbound.highest(),
+            State::Out(outbound, _) => outbound.numbers().next() - 1,
+        }
+    }
+
+    pub(super) fn seal(&mut self, room: &mut Room, now_ns: u64) -> Result<(), Unsealed> {
+        let State::Out(outbound, marking) = &mut self.state else {
+            return Err(Unsealed::Drop(DropReason::EspNoAssociation));
+        };
+        if let Some(wanted) = outbound.numbers().wanted_mark() {
+            if wanted > marking.wanted && marking.safe_or_unasked() {
+                marking.wanted = wanted;
+                marking.mark.want(wanted);
+            }
+            outbound.reserve(marking.mark.safe());
+        }
+        outbound.seal(room, now_ns)
+    }
+
+    pub(super) fn open(&mut self, room: &mut Room, located: &Located, now_ns: u64) -> Result<(), DropReason> {
+        match &mut self.state {
+            State::In(inbound) => inbound.open(room, located, now_ns),
+            State::Out(..) => Err(DropReason::EspNoAssociation),
+        }
+    }
+}
+
+impl Marking {
+    /// One mark at a time is under way.
+    fn safe_or_unasked(&self) -> bool {
+        self.mark.safe() >= self.wanted
+    }
+}

@@ -1,0 +1,289 @@
+//! What an ESP stage decides: between two gateways, in virtual time, with keys and marks made here.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weir_core::packet::Meta;
+use weir_ipsec::algorithm::{Algorithm, KeyMaterial, Transform};
+use weir_ipsec::lifetime::{Lifetime, Limits};
+use weir_ipsec::sequence::SequenceNumbers;
+use weir_ipsec::tunnel::OuterDontFragment;
+use weir_ring::pool::Pool;
+
+use super::marks::SequenceMark;
+use super::plan::{AssociationKey, AssociationPlan, EspPlan, PolicyPlan};
+use super::*;
+
+const AHEAD: u64 = 8;
+const FRAME_BYTES: u32 = 2048;
+const GATEWAYS: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 2]];
+const HOSTS: [[u8; 4]; 2] = [[10, 1, 0, 2], [10, 2, 0, 2]];
+
+/// A disk that says when a mark is safe.
+#[derive(Clone, Debug, Default)]
+struct Disk {
+    wanted: Arc<AtomicU64>,
+    safe: Arc<AtomicU64>,
+}
+
+impl Disk {
+    fn write(&self) {
+        self.safe.store(self.wanted.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+impl SequenceMark for Disk {
+    fn want(&mut self, mark: u64) {
+        self.wanted.store(mark, Ordering::Relaxed);
+    }
+
+    fn safe(&self) -> u64 {
+        self.safe.load(Ordering::Relaxed)
+    }
+}
+
+/// Gateway `own` of the two, with packets of its own.
+struct Gateway {
+    esp: Esp,
+    disk: Disk,
+    pool: Pool,
+    came: Cell<u64>,
+}
+
+fn association(from: usize, own: usize, lifetime: Lifetime) -> AssociationPlan {
+    AssociationPlan {
+        name: format!("from-{from}"),
+        is_inbound: from != own,
+        spi: 0x1000 + from as u32,
+        source: GATEWAYS[from].into(),
+        destination: GATEWAYS[1 - from].into(),
+        is_tunnel: true,
+        algorithm: Algorithm::Aes128Gcm,
+        key_file: Some("key".into()),
+        is_extended: true,
+        window: 64,
+        udp_ports: None,
+        dont_fragment: OuterDontFragment::Copied,
+        lifetime,
+    }
+}
+
+fn policy(from: usize, own: usize) -> PolicyPlan {
+    let net = |host: usize| AddressPrefix::new(HOSTS[host].into(), 16).unwrap();
+    PolicyPlan {
+        is_inbound: from != own,
+        selector: Selector {
+            source: net(from),
+            destination: net(1 - from),
+            protocol: None,
+            source_ports: None,
+            destination_ports: None,
+        },
+        verb: PolicyVerb::Protect,
+        associations: vec![format!("from-{from}")],
+    }
+}
+
+fn plan(own: usize, lifetime: Lifetime) -> EspPlan {
+    EspPlan {
+        addresses: vec![GATEWAYS[own].into()],
+        mtu_bytes: 1500,
+        associations: (0..2).map(|from| association(from, own, lifetime)).collect(),
+        policies: (0..2).map(|from| policy(from, own)).collect(),
+    }
+}
+
+fn key(from: usize, numbers: Option<(SequenceNumbers, Box<dyn SequenceMark>)>) -> Option<AssociationKey> {
+    let algorithm = Algorithm::Aes128Gcm;
+    let material = KeyMaterial::new(algorithm, &vec![from as u8; algorithm.key_len()]).unwrap();
+    Some(AssociationKey { transform: Transform::new(algorithm, &material).unwrap(), numbers })
+}
+
+impl Gateway {
+    fn new(own: usize, lifetime: Lifetime) -> Gateway {
+        let disk = Disk::default();
+        let mut esp = Esp::new(&plan(own, lifetime));
+        let numbers = |from: usize| -> Option<(SequenceNumbers, Box<dyn SequenceMark>)> {
+            (from == own).then(|| {
+                (SequenceNumbers::from_mark(1, true, AHEAD), Box::new(disk.clone()) as Box<dyn SequenceMark>)
+            })
+        };
+        let keys = (0..2).map(|from| key(from, numbers(from))).collect();
+        esp.change(EspChange { plan: plan(own, lifetime), keys }, 0);
+        let pool = Pool::new(FrameMemory::new(64, FRAME_BYTES).unwrap());
+        Gateway { esp, disk, pool, came: Cell::new(0) }
+    }
+
+    /// A frame in this gateway's memory.
+    fn packet(&mut self, bytes: &[u8]) -> PathPacket {
+        let mut frame = self.pool.take().expect("frames enough");
+        let memory = Arc::clone(self.pool.memory());
+        memory.bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(bytes);
+        self.came.set(self.came.get() + 1);
+        let mut packet = PathPacket::new(frame, 0, bytes.len() as u16);
+        packet.meta = Meta { arrival_ns: self.came.get(), ..Meta::default() };
+        packet
+    }
+
+    /// What becomes of a frame that comes in by a port, and what it is then.
+    fn process(&mut self, port: u16, bytes: &[u8], now_ns: u64) -> (EspVerdict, Vec<u8>) {
+        let mut packet = self.packet(bytes);
+        let memory = Arc::clone(self.pool.memory());
+        let verdict = self.esp.process(port, &mut packet, &memory, now_ns);
+        let after = packet.bytes(&memory).to_vec();
+        match verdict {
+            EspVerdict::Wait => self.esp.keep(packet),
+            _ => self.pool.give(packet.frame),
+        }
+        (verdict, after)
+    }
+}
+
+/// Two gateways whose disks have the first marks.
+fn gateways() -> [Gateway; 2] {
+    let both = [0, 1].map(|own| Gateway::new(own, Lifetime::default()));
+    for (own, gateway) in both.iter().enumerate() {
+        gateway.disk.safe.store(1 + AHEAD, Ordering::Relaxed);
+        assert_eq!(gateway.esp.associations()[own].highest(), 0);
+    }
+    both
+}
+
+/// A frame of UDP between two addresses.
+fn frame(source: [u8; 4], destination: [u8; 4], ports: [u16; 2], len: usize) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 63, 17, 0, 0];
+    ip.extend(source.iter().chain(&destination));
+    ip.extend(ports.iter().flat_map(|port| port.to_be_bytes()));
+    ip.extend([0, 0, 0, 0]);
+    ip.resize(ip.len() + len, 0x5a);
+    let udp_len = (ip.len() - 20) as u16;
+    ip[24..26].copy_from_slice(&udp_len.to_be_bytes());
+    weir_ipsec::ip::set_len(&mut ip, IpFamily::V4).unwrap();
+    [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 8, 0][..], &ip].concat()
+}
+
+const INSIDE_OUT: EspVerdict = EspVerdict::Pass(OUTSIDE);
+const OUTSIDE_IN: EspVerdict = EspVerdict::Pass(INSIDE);
+
+#[test]
+fn what_one_seals_the_other_opens_once() {
+    let [mut one, mut two] = gateways();
+    let clear = frame(HOSTS[0], HOSTS[1], [1000, 2000], 100);
+    let (verdict, sealed) = one.process(INSIDE, &clear, 5);
+    assert_eq!(verdict, INSIDE_OUT);
+    assert!(!sealed.windows(20).any(|window| window == [0x5a; 20]), "nothing of it is in the clear");
+    assert_eq!((sealed[LINK_LEN + 9], &sealed[..12]), (number::ESP, &clear[..12]));
+    assert_eq!(two.process(OUTSIDE, &sealed, 6), (OUTSIDE_IN, clear.clone()));
+    assert_eq!(two.process(OUTSIDE, &sealed, 7).0, EspVerdict::Drop(DropReason::EspReplayed));
+    let mut changed = one.process(INSIDE, &clear, 8).1;
+    changed[LINK_LEN + 40] ^= 1;
+    assert_eq!(two.process(OUTSIDE, &changed, 9).0, EspVerdict::Drop(DropReason::EspBadIcv));
+    let [_, inbound] = [&two.esp.associations()[1], &two.esp.associations()[0]];
+    assert_eq!((inbound.usage().packets, inbound.dropped().total().packets), (1, 2));
+}
+
+#[test]
+fn what_no_policy_names_passes_neither_way() {
+    let [mut one, mut two] = gateways();
+    let discard = EspVerdict::Drop(DropReason::PolicyDiscard);
+    let elsewhere = frame(HOSTS[0], [10, 3, 0, 1], [1, 2], 10);
+    assert_eq!(one.process(INSIDE, &elsewhere, 0).0, discard);
+    // What should have come by the tunnel and came in the clear.
+    let clear = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
+    assert_eq!(two.process(OUTSIDE, &clear, 0).0, EspVerdict::Drop(DropReason::PolicyMismatch));
+    // ESP of a key that the other does not have, and of no association.
+    let mut sealed = one.process(INSIDE, &clear, 0).1;
+    assert_eq!(one.process(OUTSIDE, &sealed, 0).0, discard, "it is not for this gateway");
+    sealed[LINK_LEN + 23] = 0x77;
+    assert_eq!(two.process(OUTSIDE, &sealed, 0).0, EspVerdict::Drop(DropReason::EspNoAssociation));
+    for kind in [[0x81, 0x00], [0x88, 0xa8], [0x88, 0x47], [0x88, 0x64], [0x00, 0x26]] {
+        let mut hidden = clear.clone();
+        hidden[12..14].copy_from_slice(&kind);
+        assert_eq!(one.process(INSIDE, &hidden, 0).0, discard, "{kind:?}");
+        assert_eq!(two.process(OUTSIDE, &hidden, 0).0, discard, "{kind:?}");
+    }
+}
+
+#[test]
+fn neighbours_and_ike_pass_as_they_are() {
+    let [mut one, _] = gateways();
+    let mut arp = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
+    arp[12..14].copy_from_slice(&[0x08, 0x06]);
+    assert_eq!(one.process(INSIDE, &arp, 0), (INSIDE_OUT, arp.clone()));
+    assert_eq!(one.process(OUTSIDE, &arp, 0), (OUTSIDE_IN, arp));
+    let ike = frame(GATEWAYS[1], GATEWAYS[0], [500, 500], 40);
+    assert_eq!(one.process(OUTSIDE, &ike, 0), (OUTSIDE_IN, ike));
+    let answer = frame(GATEWAYS[0], GATEWAYS[1], [500, 500], 40);
+    assert_eq!(one.process(INSIDE, &answer, 0), (INSIDE_OUT, answer));
+    let mut keepalive = frame(GATEWAYS[1], GATEWAYS[0], [4500, 4500], 1);
+    *keepalive.last_mut().unwrap() = 0xff;
+    assert_eq!(one.process(OUTSIDE, &keepalive, 0).0, EspVerdict::Consume);
+}
+
+/// The disk is slow: what comes waits, in order, and so does what needs no number but came after.
+#[test]
+fn no_number_is_used_that_is_not_safe() {
+    let mut one = Gateway::new(0, Lifetime::default());
+    let clear = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
+    let own = frame(GATEWAYS[0], GATEWAYS[1], [500, 500], 40);
+    for packet in [&clear, &own, &clear] {
+        assert_eq!(one.process(INSIDE, packet, 0).0, EspVerdict::Wait);
+    }
+    assert!(one.esp.is_waiting() && one.esp.held().packets == 3);
+    let memory = Arc::clone(one.pool.memory());
+    let mut first = one.esp.take_waiting().unwrap();
+    assert_eq!(one.esp.process_again(&mut first, &memory, 1), EspVerdict::Wait);
+    one.esp.put_back(first);
+    one.disk.write();
+    let mut order = Vec::new();
+    while let Some(mut packet) = one.esp.take_waiting() {
+        order.push(packet.meta.arrival_ns);
+        assert_eq!(one.esp.process_again(&mut packet, &memory, 2), INSIDE_OUT);
+        one.pool.give(packet.frame);
+    }
+    assert_eq!((order, one.esp.held()), (vec![1, 2, 3], Count::default()));
+    // From here on marks are asked for ahead, so that a disk that answers in time makes nobody wait.
+    for packet in 0..100 {
+        assert_eq!(one.process(INSIDE, &clear, packet).0, INSIDE_OUT, "{packet}");
+        one.disk.write();
+    }
+    assert!(one.esp.associations()[0].highest() < one.disk.safe.load(Ordering::Relaxed));
+}
+
+#[test]
+fn what_would_be_too_long_is_cut_or_told() {
+    let [mut one, _] = gateways();
+    let mut long = frame(HOSTS[0], HOSTS[1], [1, 2], 1472);
+    assert_eq!(long.len(), 1514);
+    let EspVerdict::TooLong(longest) = one.process(INSIDE, &long, 0).0 else { panic!("it may not be cut") };
+    let fits = frame(HOSTS[0], HOSTS[1], [1, 2], usize::from(longest) - 28);
+    let (verdict, sealed) = one.process(INSIDE, &fits, 0);
+    assert_eq!(verdict, INSIDE_OUT);
+    assert!((1496..=1500).contains(&(sealed.len() - LINK_LEN)), "{}", sealed.len());
+    long[LINK_LEN + 6] = 0;
+    weir_ipsec::ip::set_len(&mut long[LINK_LEN..], IpFamily::V4).unwrap();
+    assert_eq!(one.process(INSIDE, &long, 0).0, EspVerdict::Cut(longest));
+}
+
+#[test]
+fn an_association_ends_and_its_successor_goes_on() {
+    let lifetime = Lifetime { hard: Limits { packets: Some(2), ..Limits::default() }, ..Lifetime::default() };
+    let mut one = Gateway::new(0, lifetime);
+    one.disk.safe.store(1 + AHEAD, Ordering::Relaxed);
+    let clear = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
+    let verdicts: Vec<_> = (0..3).map(|_| one.process(INSIDE, &clear, 0).0).collect();
+    assert_eq!(verdicts, [INSIDE_OUT, INSIDE_OUT, EspVerdict::Drop(DropReason::EspExpired)]);
+    // A second one in the same policy; the first stays as it is.
+    let mut plan = plan(0, lifetime);
+    let next = AssociationPlan { name: "next".into(), spi: 0x2000, ..plan.associations[0].clone() };
+    plan.associations.push(next);
+    plan.policies[0].associations.push("next".into());
+    let disk = Disk::default();
+    disk.safe.store(1 + AHEAD, Ordering::Relaxed);
+    let numbers = (SequenceNumbers::from_mark(1, true, AHEAD), Box::new(disk) as Box<dyn SequenceMark>);
+    one.esp.change(EspChange { plan, keys: vec![None, None, key(2, Some(numbers))] }, 1);
+    let (verdict, sealed) = one.process(INSIDE, &clear, 2);
+    assert_eq!((verdict, &sealed[LINK_LEN + 20..LINK_LEN + 24]), (INSIDE_OUT, &[0, 0, 0x20, 0][..]));
+    assert_eq!(one.esp.associations()[0].usage().packets, 2);
+}

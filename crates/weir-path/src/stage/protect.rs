@@ -1,0 +1,135 @@
+//! Packets moved as an ESP stage decides ([`crate::esp`]).
+//!
+//! Conservation: a packet that is sealed grows, and one that is opened shrinks. What it grows by the stage has made, and what it shrinks by
+//! it has consumed, in bytes without a packet.
+
+use weir_core::drops::{Count, DropReason};
+use weir_core::net::fragment::Fragments;
+use weir_ring::memory::FrameMemory;
+
+use super::{Around, Decision, Stage, own_meta, take_frames};
+use crate::esp::plan::EspChange;
+use crate::esp::{Esp, EspVerdict, INSIDE};
+use crate::packet::PathPacket;
+
+/// How soon to look again whether a number is reserved.
+const LOOK_NS: u64 = 200_000;
+
+impl Stage {
+    /// The ESP, if it is one.
+    pub fn esp(&self) -> Option<&Esp> {
+        match &self.decision {
+            Decision::Esp(esp) => Some(esp),
+            _ => None,
+        }
+    }
+
+    /// Makes an ESP stage what a change says; what waits is looked at by the new policies.
+    pub(crate) fn change_esp(&mut self, change: EspChange, now_ns: u64) {
+        if let Decision::Esp(esp) = &mut self.decision {
+            esp.change(change, now_ns);
+        }
+    }
+
+    /// Whether packets wait here, so that nothing more may come.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.esp().is_some_and(Esp::is_waiting)
+    }
+
+    /// Lets packets through, or not, that came in by a port of an ESP stage.
+    pub(super) fn protect(&mut self, port: u16, mut packet: PathPacket, around: &mut Around) {
+        let Decision::Esp(esp) = &mut self.decision else { return };
+        let before = packet.len_bytes;
+        match esp.process(port, &mut packet, around.frames.memory(), around.now_ns) {
+            EspVerdict::Wait => {
+                esp.keep(packet);
+                self.keeping.entered += 1;
+                self.keeping.held_max = self.keeping.held_max.max(esp.held().packets);
+            }
+            verdict => self.carry_out(packet, before, verdict, around),
+        }
+    }
+
+    /// Lets packets go that have waited; when to look again.
+    pub(super) fn release_sealed(&mut self, around: &mut Around) -> Option<u64> {
+        while let Decision::Esp(esp) = &mut self.decision {
+            let mut packet = esp.take_waiting()?;
+            let (before, delivered) = (packet.len_bytes, self.account.delivered.packets);
+            match esp.process_again(&mut packet, around.frames.memory(), around.now_ns) {
+                EspVerdict::Wait => {
+                    esp.put_back(packet);
+                    return Some(around.now_ns + LOOK_NS);
+                }
+                verdict => self.carry_out(packet, before, verdict, around),
+            }
+            match self.account.delivered.packets > delivered {
+                true => self.keeping.delayed += 1,
+                false => self.keeping.dropped += 1,
+            }
+        }
+        None
+    }
+
+    fn carry_out(&mut self, packet: PathPacket, before: u16, verdict: EspVerdict, around: &mut Around) {
+        match verdict {
+            EspVerdict::Pass(out) => {
+                self.note_length(before.into(), packet.len_bytes.into());
+                self.send(out, packet, around);
+            }
+            EspVerdict::Consume => self.consume(packet, around),
+            EspVerdict::Drop(reason) => self.drop(packet, reason, around),
+            EspVerdict::Cut(mtu_bytes) => self.cut_inside(packet, mtu_bytes, around),
+            EspVerdict::TooLong(mtu_bytes) => self.refuse_long(packet, mtu_bytes, around),
+            EspVerdict::Wait => unreachable!("whoever asks keeps what waits"),
+        }
+    }
+
+    fn note_length(&mut self, before: u64, after: u64) {
+        let grown = Count { packets: 0, bytes: after.saturating_sub(before) };
+        let shrunk = Count { packets: 0, bytes: before.saturating_sub(after) };
+        self.account.accept_all(grown);
+        self.made.merge(grown);
+        self.account.deliver_all(shrunk);
+        self.consumed.merge(shrunk);
+    }
+
+    /// Cuts a packet, and lets the fragments through in its place. Without frames for all of them there is none, and it is dropped.
+    fn cut_inside(&mut self, packet: PathPacket, mtu_bytes: u16, around: &mut Around) {
+        let memory = std::sync::Arc::clone(around.frames.memory());
+        let cut = Fragments::new(packet.bytes(&memory), mtu_bytes);
+        let cut = cut.and_then(|fragments| {
+            match take_frames(&mut self.cutting, fragments.count(), around.frames) {
+                true => Ok(fragments),
+                false => Err(DropReason::NoFrame),
+            }
+        });
+        let mut fragments = match cut {
+            Ok(fragments) => fragments,
+            Err(reason) => return self.drop(packet, reason, around),
+        };
+        for mut frame in std::mem::take(&mut self.cutting) {
+            let len_bytes = fragments.write_next(memory.bytes_mut(&mut frame)).expect("it was counted");
+            self.accept_made(len_bytes.into());
+            self.protect(INSIDE, packet.in_frame(frame, len_bytes), around);
+        }
+        self.consume(packet, around);
+    }
+
+    /// Drops a packet that is too long, and tells its sender.
+    fn refuse_long(&mut self, packet: PathPacket, mtu_bytes: u16, around: &mut Around) {
+        if let (Some(mut frame), Decision::Esp(esp)) = (around.frames.pool.take(), &mut self.decision) {
+            let memory: &FrameMemory = around.frames.memory();
+            let (bytes, room) = (packet.bytes(memory), memory.bytes_mut(&mut frame));
+            match esp.tell_too_long(bytes, mtu_bytes, room, around.now_ns) {
+                Some(len_bytes) => {
+                    let mut told = PathPacket::new(frame, 0, len_bytes);
+                    told.meta = own_meta(around.now_ns);
+                    self.accept_made(len_bytes.into());
+                    self.send(INSIDE, told, around);
+                }
+                None => around.frames.pool.give(frame),
+            }
+        }
+        self.drop(packet, DropReason::TooLong, around);
+    }
+}

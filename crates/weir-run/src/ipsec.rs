@@ -1,0 +1,200 @@
+//! What an ESP stage gets from this machine: the keys of its associations, read from their files, and marks of sequence numbers on disk.
+//!
+//! ```text
+//! plan --keys (`ipsec/key_file.rs`), marks (`ipsec/marks.rs`)--> change --> the worker that has the stage
+//! ```
+//!
+//! Rule: a key is one association's, from its first packet to its last. So one that is changed in any way needs another key, two have never
+//! the same, and an association that stays as it is goes on with its numbers and its window. Everything that can fail is done before
+//! anything changes.
+//!
+//! Owner: whoever runs the datapath; asked by one thread at a time. Limits: keys are known by fingerprints alone, so that the same key
+//! under two names of another process is not seen, but for the lock on its mark.
+
+mod key_file;
+pub mod marks;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use weir_ipsec::algorithm::{Algorithm, Transform};
+use weir_ipsec::sequence::SequenceNumbers;
+use weir_path::esp::marks::Unmarked;
+use weir_path::esp::plan::{AssociationKey, AssociationPlan, EspChange, EspPlan};
+use weir_path::plan::{Plan, StageKind};
+
+use self::marks::{AHEAD, MarkFile, MarkWriter};
+
+type Fingerprint = [u8; 16];
+
+/// The associations that run, by the place of their stage in the plan.
+#[derive(Debug, Default)]
+pub struct EspKeys {
+    stages: BTreeMap<usize, StageKeys>,
+    writer: MarkWriter,
+}
+
+/// What runs of one stage.
+#[derive(Clone, Debug)]
+struct StageKeys {
+    plan: EspPlan,
+    /// For each association of the plan its key's; none without a key.
+    fingerprints: Vec<Option<Fingerprint>>,
+}
+
+/// A change that nothing can hinder any more.
+#[derive(Debug)]
+pub struct PreparedEsp {
+    /// The stage, by its place in the plan.
+    pub stage: usize,
+    /// What the worker is to be given.
+    pub change: EspChange,
+    running: StageKeys,
+}
+
+impl EspKeys {
+    /// All that the ESP stages of a plan need to begin.
+    ///
+    /// # Errors
+    /// What is wrong with a key or a mark.
+    pub fn prepare_all(&mut self, plan: &Plan) -> Result<Vec<PreparedEsp>, String> {
+        let stages = plan.stages.iter().enumerate();
+        let mut prepared: Vec<PreparedEsp> = Vec::new();
+        for (stage, of) in stages {
+            if let StageKind::Esp(esp) = &of.kind {
+                let wanted = [(stage, EspPlan::clone(esp))];
+                prepared.extend(self.prepare(&wanted)?);
+                prepared.iter().for_each(|prepared| self.note(prepared));
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// Reads and checks the keys of what is to run, and touches nothing: whether it could.
+    ///
+    /// # Errors
+    /// As of [`EspKeys::prepare`].
+    pub fn check(&self, wanted: &[(usize, EspPlan)]) -> Result<(), String> {
+        let mut seen = self.running_keys();
+        for (stage, plan) in wanted {
+            for association in &plan.associations {
+                if self.running(*stage, association).is_none() {
+                    let (_, fingerprint) = keyed(association, &mut seen)?;
+                    if let (false, Some(key)) = (association.is_inbound, &association.key_file) {
+                        marks::check(&marks::path(Path::new(key)), fingerprint)
+                            .map_err(|why| of(association, why))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What these stages, all together, need to become so. The marks of new associations are safe then.
+    ///
+    /// # Errors
+    /// What is wrong with a key or a mark; nothing has changed then.
+    pub fn prepare(&mut self, wanted: &[(usize, EspPlan)]) -> Result<Vec<PreparedEsp>, String> {
+        self.check(wanted)?;
+        let mut seen = self.running_keys();
+        let mut all = Vec::new();
+        for (stage, plan) in wanted {
+            let (mut keys, mut fingerprints) = (Vec::new(), Vec::new());
+            for association in &plan.associations {
+                if let Some(fingerprint) = self.running(*stage, association) {
+                    fingerprints.push(fingerprint);
+                    keys.push(None);
+                    continue;
+                }
+                let (transform, fingerprint) = keyed(association, &mut seen)?;
+                let numbers = match association.is_inbound {
+                    true => None,
+                    false => {
+                        Some(self.numbers(association, fingerprint).map_err(|why| of(association, why))?)
+                    }
+                };
+                fingerprints.push(fingerprint);
+                keys.push(Some(AssociationKey { transform, numbers }));
+            }
+            let running = StageKeys { plan: plan.clone(), fingerprints };
+            all.push(PreparedEsp { stage: *stage, change: EspChange { plan: plan.clone(), keys }, running });
+        }
+        Ok(all)
+    }
+
+    /// A change is about to be made.
+    pub fn note(&mut self, prepared: &PreparedEsp) {
+        self.stages.insert(prepared.stage, prepared.running.clone());
+    }
+
+    /// What a stage runs.
+    pub fn plan(&self, stage: usize) -> Option<&EspPlan> {
+        self.stages.get(&stage).map(|running| &running.plan)
+    }
+
+    /// The key of an association that runs just so; none if it does not.
+    fn running(&self, stage: usize, association: &AssociationPlan) -> Option<Option<Fingerprint>> {
+        let StageKeys { plan, fingerprints } = self.stages.get(&stage)?;
+        let place = plan.associations.iter().position(|running| running == association)?;
+        Some(fingerprints[place])
+    }
+
+    /// The keys that run, each with whose it is.
+    fn running_keys(&self) -> BTreeMap<Fingerprint, String> {
+        let mut seen = BTreeMap::new();
+        for StageKeys { plan, fingerprints } in self.stages.values() {
+            for (association, fingerprint) in plan.associations.iter().zip(fingerprints) {
+                seen.extend(fingerprint.map(|fingerprint| (fingerprint, association.name.clone())));
+            }
+        }
+        seen
+    }
+
+    fn numbers(
+        &mut self,
+        association: &AssociationPlan,
+        fingerprint: Option<Fingerprint>,
+    ) -> Result<(SequenceNumbers, Box<dyn weir_path::esp::marks::SequenceMark>), String> {
+        let numbers = |first| SequenceNumbers::from_mark(first, association.is_extended, AHEAD);
+        let (Some(key), Some(fingerprint)) = (&association.key_file, fingerprint) else {
+            return Ok((numbers(1), Box::new(Unmarked::default())));
+        };
+        let (file, first) = MarkFile::open(&marks::path(Path::new(key)), fingerprint)?;
+        let mut numbers = numbers(first);
+        if let Some(mark) = numbers.wanted_mark() {
+            file.write(mark).map_err(|error| format!("{}: {error}", file.path().display()))?;
+            numbers.reserve(mark);
+        }
+        Ok((numbers, Box::new(self.writer.mark(file))))
+    }
+}
+
+/// The key of an association, if no other has it.
+fn keyed(
+    association: &AssociationPlan,
+    seen: &mut BTreeMap<Fingerprint, String>,
+) -> Result<(Transform, Option<Fingerprint>), String> {
+    let algorithm: Algorithm = association.algorithm;
+    let (material, fingerprint) = match &association.key_file {
+        Some(file) => {
+            let material = key_file::read(Path::new(file), algorithm).map_err(|why| of(association, why))?;
+            let fingerprint = material.fingerprint();
+            if let Some(other) = seen.insert(fingerprint, association.name.clone()) {
+                let why = format!(
+                    "{file} has the key that \"{other}\" has or had: each association, and each that is changed, needs a key of its own"
+                );
+                return Err(of(association, why));
+            }
+            (material, Some(fingerprint))
+        }
+        None => (key_file::none(algorithm).map_err(|why| of(association, why))?, None),
+    };
+    let transform = Transform::new(algorithm, &material).map_err(|why| of(association, why.to_string()))?;
+    Ok((transform, fingerprint))
+}
+
+fn of(association: &AssociationPlan, why: String) -> String {
+    format!("sa \"{}\": {why}", association.name)
+}

@@ -1,0 +1,75 @@
+//! Key files: hexadecimal digits, the salt behind the key, in a regular file that nobody but its owner may read.
+//!
+//! Rule: what is read lies in memory that is wiped, and nothing of it is in an error. The file that is checked is the one that is read.
+//!
+//! Limits: a file on a disk stays there when it is removed; in `/run` it does not.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use weir_ipsec::algorithm::{Algorithm, KeyMaterial};
+use zeroize::Zeroizing;
+
+/// Whoever is neither the owner nor root.
+const OTHERS: u32 = 0o077;
+/// Far more than the longest key has digits.
+const TEXT_BYTES_MAX: usize = 512;
+const KEY_BYTES_MAX: usize = TEXT_BYTES_MAX / 2;
+
+/// The key of an algorithm that has none.
+pub(super) fn none(algorithm: Algorithm) -> Result<KeyMaterial, String> {
+    KeyMaterial::new(algorithm, &[]).map_err(|why| why.to_string())
+}
+
+/// Reads a key.
+///
+/// # Errors
+/// Why it cannot be, or must not.
+pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, String> {
+    let shown = path.display();
+    // A pipe may have no end, or nobody who writes to it.
+    let about = std::fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
+    if !about.is_file() {
+        return Err(format!("{shown}: it is not a regular file"));
+    }
+    let mut file = File::open(path).map_err(|error| format!("{shown}: {error}"))?;
+    let about = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
+    if !about.is_file() || about.mode() & OTHERS != 0 {
+        return Err(format!(
+            "{shown}: others may read or write this key, so it is none any more: make a new one, with chmod 600"
+        ));
+    }
+    let mut text = Zeroizing::new([0; TEXT_BYTES_MAX]);
+    let mut len = 0;
+    loop {
+        match file.read(&mut text[len..]).map_err(|error| format!("{shown}: {error}"))? {
+            0 => break,
+            more => len += more,
+        }
+    }
+    if len == TEXT_BYTES_MAX {
+        return Err(format!("{shown}: it is far too long for a key"));
+    }
+    let mut key = Zeroizing::new([0; KEY_BYTES_MAX]);
+    let bytes = in_bytes(&text[..len], &mut key).ok_or_else(|| {
+        format!("{shown}: a key is pairs of hexadecimal digits, and this is something else")
+    })?;
+    KeyMaterial::new(algorithm, &key[..bytes]).map_err(|why| format!("{shown}: {why}"))
+}
+
+/// The bytes that digits stand for; how many.
+fn in_bytes(text: &[u8], bytes: &mut [u8; KEY_BYTES_MAX]) -> Option<usize> {
+    let text = text.trim_ascii();
+    let digits = text.strip_prefix(b"0x").unwrap_or(text);
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if !rest.is_empty() || pairs.is_empty() {
+        return None;
+    }
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    for (byte, &[high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = (digit(high)? << 4 | digit(low)?) as u8;
+    }
+    Some(pairs.len())
+}

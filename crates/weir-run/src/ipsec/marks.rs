@@ -1,0 +1,185 @@
+//! Marks of sequence numbers on disk: beside each key file of an outbound association `KEY_FILE.sequence`, which says the first number that
+//! nobody can have used with this key.
+//!
+//! ```text
+//! weir sequence                     or, of a key that is new, as its user writes it:  1
+//! next 00000000000008388609
+//! key 0123456789abcdef0123456789abcdef      the fingerprint of the key
+//! ```
+//!
+//! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is none, nobody knows what was used, and the
+//! association is refused; so is one whose mark is another key's, or is locked by another process.
+//!
+//! One thread writes them all, so that no worker waits for a disk. One that cannot be written is tried again; numbers end meanwhile, and
+//! packets wait.
+//!
+//! Owner: the writer's thread; the safe mark is an atomic. Limits: a file that is copied with its key to another machine tells both the same.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use weir_path::esp::marks::SequenceMark;
+
+/// How many numbers are reserved at once: at a million a second two seconds before the disk is waited for.
+pub const AHEAD: u64 = weir_ipsec::sequence::AHEAD_DEFAULT;
+
+const FIRST_LINE: &str = "weir sequence\n";
+const BYTES_MAX: usize = 256;
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Where the mark of a key is.
+pub fn path(key: &Path) -> PathBuf {
+    let mut path = key.as_os_str().to_owned();
+    path.push(".sequence");
+    path.into()
+}
+
+/// Whether there is a mark of this key, and who could use it.
+///
+/// # Errors
+/// Why not.
+pub fn check(path: &Path, fingerprint: Option<[u8; 16]>) -> Result<(), String> {
+    let file = File::open(path).map_err(|error| missing(path, &error))?;
+    read(&file, path, &fingerprint.unwrap_or_default()).map(drop)
+}
+
+/// The mark of a key, which no other process can use while this one does.
+#[derive(Debug)]
+pub struct MarkFile {
+    file: File,
+    path: PathBuf,
+    fingerprint: [u8; 16],
+    safe: AtomicU64,
+}
+
+impl MarkFile {
+    /// Opens a mark; the first number that nobody can have used.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub fn open(path: &Path, fingerprint: [u8; 16]) -> Result<(MarkFile, u64), String> {
+        let told = |error: io::Error| format!("{}: {error}", path.display());
+        let file =
+            OpenOptions::new().read(true).write(true).open(path).map_err(|error| missing(path, &error))?;
+        if file.try_lock().is_err() {
+            return Err(format!("{}: another process uses this key", path.display()));
+        }
+        let next = read(&file, path, &fingerprint)?;
+        // Its user may have made it just now.
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            File::open(directory).and_then(|directory| directory.sync_all()).map_err(told)?;
+        }
+        let mark = MarkFile { file, path: path.into(), fingerprint, safe: AtomicU64::new(next) };
+        Ok((mark, next))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes a mark safe.
+    ///
+    /// # Errors
+    /// Of the disk; the mark before is safe still, or this one.
+    pub fn write(&self, mark: u64) -> io::Result<()> {
+        let fingerprint = u128::from_be_bytes(self.fingerprint);
+        let text = format!("{FIRST_LINE}next {mark:020}\nkey {fingerprint:032x}\n");
+        self.file.write_all_at(text.as_bytes(), 0)?;
+        self.file.sync_all()?;
+        self.safe.store(mark, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn missing(path: &Path, error: &io::Error) -> String {
+    let shown = path.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => format!(
+            "{shown} is missing, so nobody knows which sequence numbers this key was used with, and none may be used twice: give it a new key, \
+             and for a key that was never used write: echo 1 > {shown}"
+        ),
+        _ => format!("{shown}: {error}"),
+    }
+}
+
+fn read(file: &File, path: &Path, fingerprint: &[u8; 16]) -> Result<u64, String> {
+    let mut bytes = [0; BYTES_MAX];
+    let len = file.read_at(&mut bytes, 0).map_err(|error| format!("{}: {error}", path.display()))?;
+    let text = std::str::from_utf8(&bytes[..len]).unwrap_or_default();
+    let unknown =
+        || format!("{}: this says no sequence number, so the key cannot be used any more", path.display());
+    let Some(lines) = text.strip_prefix(FIRST_LINE) else {
+        return text.trim().parse().ok().filter(|next| *next >= 1).ok_or_else(unknown);
+    };
+    let mut lines = lines.lines();
+    let mut word = |what: &str| lines.next().and_then(|line| line.strip_prefix(what));
+    let (next, key) = (word("next "), word("key "));
+    if key != Some(&format!("{:032x}", u128::from_be_bytes(*fingerprint))) {
+        return Err(format!(
+            "{}: this is of another key: for one that was never used write: echo 1 > {}",
+            path.display(),
+            path.display()
+        ));
+    }
+    next.and_then(|next| next.parse().ok()).filter(|next| *next >= 1).ok_or_else(unknown)
+}
+
+/// The thread that writes marks, started with the first.
+#[derive(Debug, Default)]
+pub struct MarkWriter {
+    wanted: Option<Sender<(Arc<MarkFile>, u64)>>,
+}
+
+impl MarkWriter {
+    /// What a worker asks for the marks of a file.
+    pub fn mark(&mut self, file: MarkFile) -> WrittenMark {
+        let wanted = self.wanted.get_or_insert_with(|| {
+            let (wanted, inbox) = channel();
+            std::thread::spawn(move || write_all(&inbox));
+            wanted
+        });
+        WrittenMark { file: Arc::new(file), wanted: wanted.clone() }
+    }
+}
+
+/// The mark of one association, as its worker asks for it.
+#[derive(Debug)]
+pub struct WrittenMark {
+    file: Arc<MarkFile>,
+    wanted: Sender<(Arc<MarkFile>, u64)>,
+}
+
+impl SequenceMark for WrittenMark {
+    fn want(&mut self, mark: u64) {
+        // The thread ends after all that ask.
+        let _ = self.wanted.send((Arc::clone(&self.file), mark));
+    }
+
+    fn safe(&self) -> u64 {
+        self.file.safe.load(Ordering::Acquire)
+    }
+}
+
+/// Until nobody can ask any more.
+fn write_all(inbox: &Receiver<(Arc<MarkFile>, u64)>) {
+    let mut failed: Vec<(Arc<MarkFile>, u64)> = Vec::new();
+    loop {
+        let next = match failed.is_empty() {
+            true => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => inbox.recv_timeout(AGAIN),
+        };
+        match next {
+            Ok(wanted) => failed.push(wanted),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        failed.retain(|(file, mark)| file.write(*mark).is_err());
+    }
+}

@@ -1,0 +1,128 @@
+//! Keys and marks in files.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use weir_ipsec::lifetime::Lifetime;
+use weir_ipsec::tunnel::OuterDontFragment;
+
+use super::*;
+
+/// A directory of its own, removed with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("weir-ipsec-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn key(&self, name: &str, byte: u8) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, format!("{byte:02x}").repeat(20)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        path.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn association(name: &str, is_inbound: bool, key_file: String) -> AssociationPlan {
+    AssociationPlan {
+        name: name.into(),
+        is_inbound,
+        spi: 0x1000,
+        source: [192, 0, 2, 1].into(),
+        destination: [192, 0, 2, 2].into(),
+        is_tunnel: true,
+        algorithm: Algorithm::Aes128Gcm,
+        key_file: Some(key_file),
+        is_extended: false,
+        window: 64,
+        udp_ports: None,
+        dont_fragment: OuterDontFragment::Copied,
+        lifetime: Lifetime::default(),
+    }
+}
+
+fn esp(associations: Vec<AssociationPlan>) -> [(usize, EspPlan); 1] {
+    let addresses = vec![[192, 0, 2, 1].into()];
+    [(0, EspPlan { addresses, mtu_bytes: 1500, associations, policies: Vec::new() })]
+}
+
+/// The first number that an outbound association may use.
+fn first_number(keys: &mut EspKeys, wanted: &[(usize, EspPlan)]) -> Result<u64, String> {
+    let mut prepared = keys.prepare(wanted)?;
+    keys.note(&prepared[0]);
+    let (numbers, _) = prepared.remove(0).change.keys.remove(0).unwrap().numbers.unwrap();
+    Ok(numbers.next())
+}
+
+#[test]
+fn a_start_never_uses_what_one_before_could_have() {
+    let folder = Folder::new("starts");
+    let key = folder.key("out.key", 1);
+    let wanted = esp(vec![association("out", false, key.clone())]);
+    let why = EspKeys::default().prepare(&wanted).unwrap_err();
+    assert!(why.contains("is missing") && why.contains("echo 1 >"), "{why}");
+    fs::write(marks::path(Path::new(&key)), "1\n").unwrap();
+    let mut firsts = Vec::new();
+    for _ in 0..3 {
+        firsts.push(first_number(&mut EspKeys::default(), &wanted).unwrap());
+    }
+    assert_eq!(firsts, [1, 1 + AHEAD, 1 + 2 * AHEAD]);
+    // The same file with another key in it.
+    folder.key("out.key", 2);
+    let why = EspKeys::default().prepare(&wanted).unwrap_err();
+    assert!(why.contains("of another key"), "{why}");
+    fs::write(marks::path(Path::new(&key)), "nonsense").unwrap();
+    assert!(EspKeys::default().prepare(&wanted).unwrap_err().contains("says no sequence number"));
+}
+
+#[test]
+fn a_key_is_one_associations() {
+    let folder = Folder::new("keys");
+    let (one, two) = (folder.key("one.key", 1), folder.key("two.key", 2));
+    fs::write(marks::path(Path::new(&one)), "1").unwrap();
+    let both = |second: &str| {
+        esp(vec![association("out", false, one.clone()), association("in", true, second.into())])
+    };
+    let why = EspKeys::default().prepare(&both(&folder.key("same.key", 1))).unwrap_err();
+    assert!(why.contains("\"out\" has or had"), "{why}");
+    let mut keys = EspKeys::default();
+    let prepared = keys.prepare(&both(&two)).unwrap();
+    keys.note(&prepared[0]);
+    // Who runs as before goes on; whoever is other needs another key.
+    let again = keys.prepare(&both(&two)).unwrap();
+    assert!(again[0].change.keys.iter().all(Option::is_none));
+    let mut other = both(&two);
+    other[0].1.associations[0].spi = 0x2000;
+    assert!(keys.prepare(&other).unwrap_err().contains("needs a key of its own"));
+    // Nor may another process use it.
+    assert!(EspKeys::default().prepare(&both(&two)).unwrap_err().contains("another process uses"));
+}
+
+#[test]
+fn keys_that_others_can_read_are_refused_and_none_is_shown() {
+    let folder = Folder::new("modes");
+    let key = folder.key("in.key", 0xab);
+    let wanted = esp(vec![association("in", true, key.clone())]);
+    EspKeys::default().prepare(&wanted).unwrap();
+    for mode in [0o640, 0o604, 0o620, 0o666] {
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+        let why = EspKeys::default().prepare(&wanted).unwrap_err();
+        assert!(why.contains("others may read"), "{mode:o}: {why}");
+    }
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    for text in ["abab", "", "0x", "zz", &"ab".repeat(300)] {
+        fs::write(&key, text).unwrap();
+        let why = EspKeys::default().prepare(&wanted).unwrap_err();
+        assert!(!why.contains("abab") && why.contains("in.key"), "{why}");
+    }
+}

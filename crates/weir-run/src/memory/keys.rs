@@ -1,0 +1,33 @@
+//! Keys of the associations of a path in memory: both ends of an SPI have the same.
+//!
+//! Rule: they keep nothing secret, for nothing that is sealed by them leaves this process; their numbers need no mark on a disk.
+
+use weir_ipsec::algorithm::{KeyMaterial, Transform};
+use weir_ipsec::sequence::SequenceNumbers;
+use weir_path::esp::marks::Unmarked;
+use weir_path::esp::plan::{AssociationKey, AssociationPlan, EspChange};
+use weir_path::plan::{Plan, StageKind};
+
+use crate::ipsec::marks::AHEAD;
+
+/// For each ESP stage of a plan its place, and all that it needs to begin.
+pub(super) fn of(plan: &Plan) -> impl Iterator<Item = (usize, EspChange)> {
+    plan.stages.iter().enumerate().filter_map(|(stage, of)| match &of.kind {
+        StageKind::Esp(plan) => {
+            let keys = plan.associations.iter().map(|association| Some(key(association))).collect();
+            Some((stage, EspChange { plan: (**plan).clone(), keys }))
+        }
+        _ => None,
+    })
+}
+
+fn key(association: &AssociationPlan) -> AssociationKey {
+    let AssociationPlan { algorithm, spi, is_inbound, is_extended, .. } = *association;
+    let bytes = vec![spi as u8; algorithm.key_len()];
+    let material = KeyMaterial::new(algorithm, &bytes).expect("as long as the algorithm's keys are");
+    AssociationKey {
+        transform: Transform::new(algorithm, &material).expect("a key of this algorithm"),
+        numbers: (!is_inbound)
+            .then(|| (SequenceNumbers::from_mark(1, is_extended, AHEAD), Box::new(Unmarked::default()) as _)),
+    }
+}

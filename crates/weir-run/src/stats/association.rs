@@ -1,0 +1,99 @@
+//! A security association's counters, as `ip -s xfrm state` has them, and never its key.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_ipsec::lifetime::{Age, Limits};
+use weir_path::esp::RunningAssociation;
+
+/// One security association.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AssociationStats {
+    /// Its name.
+    pub name: String,
+    /// `in` or `out`.
+    pub direction: String,
+    /// Where its packets come from.
+    pub source: String,
+    /// Where they go to.
+    pub destination: String,
+    /// The security parameter index.
+    pub spi: u32,
+    /// `tunnel` or `transport`.
+    pub mode: String,
+    /// The algorithm.
+    pub algorithm: String,
+    /// Whether sequence numbers have 64 bits.
+    pub extended: bool,
+    /// The replay window of an inbound one.
+    pub window: Option<u32>,
+    /// The ports of its UDP.
+    pub udp_ports: Option<[u16; 2]>,
+    /// `alive`, `soft` when a successor is due, or `expired`.
+    pub age: String,
+    /// For how long it has run, in nanoseconds.
+    pub since_ns: u64,
+    /// The highest sequence number that was sent, or proven.
+    pub sequence: u64,
+    /// Packets that passed.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that it dropped, by reason.
+    pub dropped: BTreeMap<String, u64>,
+    /// When a successor is due.
+    pub soft: LimitsStats,
+    /// When no packet passes any more.
+    pub hard: LimitsStats,
+}
+
+/// Limits of an association; none is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LimitsStats {
+    /// In nanoseconds since it began.
+    pub time_ns: Option<u64>,
+    /// In bytes.
+    pub bytes: Option<u64>,
+    /// In packets.
+    pub packets: Option<u64>,
+}
+
+impl AssociationStats {
+    /// Of an association as it is now.
+    pub fn of(running: &RunningAssociation, now_ns: u64) -> AssociationStats {
+        let (plan, usage) = (running.plan(), running.usage());
+        let limits = |limits: &Limits| LimitsStats {
+            time_ns: limits.time_ns,
+            bytes: limits.bytes,
+            packets: limits.packets,
+        };
+        let dropped = running.dropped().occurred();
+        AssociationStats {
+            name: plan.name.clone(),
+            direction: if plan.is_inbound { "in" } else { "out" }.into(),
+            source: plan.source.to_string(),
+            destination: plan.destination.to_string(),
+            spi: plan.spi,
+            mode: if plan.is_tunnel { "tunnel" } else { "transport" }.into(),
+            algorithm: plan.algorithm.name().into(),
+            extended: plan.is_extended,
+            window: plan.is_inbound.then_some(plan.window),
+            udp_ports: plan.udp_ports,
+            age: match running.age(now_ns) {
+                Age::Alive => "alive",
+                Age::Soft => "soft",
+                Age::Expired => "expired",
+            }
+            .into(),
+            since_ns: now_ns.saturating_sub(usage.since_ns),
+            sequence: running.highest(),
+            packets: usage.packets,
+            bytes: usage.bytes,
+            dropped: dropped.map(|(reason, count)| (reason.name().to_string(), count.packets)).collect(),
+            soft: limits(&plan.lifetime.soft),
+            hard: limits(&plan.lifetime.hard),
+        }
+    }
+}

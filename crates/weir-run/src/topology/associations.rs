@@ -1,0 +1,270 @@
+//! The `[[esp]]` and `[[sa]]` tables: stages that seal and open, and their associations without the keys.
+//!
+//! Rule: what a table says of an association is checked here; whether its key file is there, is nobody else's to read and has a key, is
+//! looked at by whoever runs it. SPIs up to 255 are reserved, and of two inbound ones of a stage nobody could tell which is meant.
+//!
+//! Source: RFC 4303 section 2.1.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::Range;
+
+use toml::Spanned;
+use weir_core::units::parse_time_ns;
+use weir_ipsec::algorithm::Algorithm;
+use weir_ipsec::lifetime::{Lifetime, Limits};
+use weir_ipsec::replay::SIZE_MAX;
+use weir_ipsec::tunnel::OuterDontFragment;
+use weir_path::esp::plan::{AssociationPlan, EspPlan};
+
+use super::check::TopologyReader;
+use super::routers::MTU_DEFAULT;
+use super::tables::{AssociationTable, EspTable, LifetimeTable, TopologyFile};
+use crate::limits::{NAME_IS, is_name};
+use crate::nearest::{did_you_mean, or};
+
+/// The replay window where none is given: RFC 4303 section 3.4.3 wants it.
+pub(super) const WINDOW_DEFAULT: u32 = 64;
+/// The first SPI that is not reserved.
+const SPI_MIN: u32 = 256;
+/// What IPv6 needs of every link, and more than a tunnel of IPv4 takes away.
+const MTU_MIN: i64 = 576;
+const MTU_MAX: i64 = 9000;
+/// Words for directions, and whether each is in.
+pub(super) const DIRECTIONS: [(&str, bool); 2] = [("in", true), ("out", false)];
+/// Words for modes, and whether each is a tunnel.
+pub(super) const MODES: [(&str, bool); 2] = [("tunnel", true), ("transport", false)];
+/// Words for DF of the outer header.
+pub(super) const DONT_FRAGMENT: [(&str, OuterDontFragment); 3] = [
+    ("copy", OuterDontFragment::Copied),
+    ("set", OuterDontFragment::Set),
+    ("clear", OuterDontFragment::Clear),
+];
+
+impl TopologyReader<'_> {
+    /// What each ESP is to be, in the order of the tables.
+    pub(super) fn esps(&mut self, file: &TopologyFile) -> Vec<EspPlan> {
+        let mut plans: Vec<EspPlan> = file.esps.iter().map(|table| self.esp(table)).collect();
+        let mut names: HashMap<&str, Range<usize>> = HashMap::new();
+        for table in &file.associations {
+            let name = table.name.as_ref();
+            if !is_name(name) {
+                let why = format!("an association cannot be called so: a name is {NAME_IS}");
+                self.tell(table.name.span(), why);
+            }
+            if let Some(first) = names.insert(name, table.name.span()) {
+                let line = self.line(&first);
+                let why = format!(
+                    "line {line} has an association called \"{name}\" already: give one another name"
+                );
+                self.tell(table.name.span(), why);
+            }
+            self.check_key_file(file, table);
+            let esp = self.esp_of(file, table.esp.as_ref(), table.name.span());
+            let (Some(plan), Some(association)) = (esp, self.association(table)) else { continue };
+            let is_taken = |other: &&AssociationPlan| {
+                other.is_inbound && association.is_inbound && other.spi == association.spi
+            };
+            if let Some(other) = plans[plan].associations.iter().find(is_taken) {
+                let why = format!("\"{}\" comes in by this SPI too: give one of the two another", other.name);
+                self.tell(table.spi.span(), why);
+            }
+            plans[plan].associations.push(association);
+        }
+        self.policies(file, &mut plans);
+        plans
+    }
+
+    fn esp(&mut self, table: &EspTable) -> EspPlan {
+        let read = |text: &Spanned<String>| text.as_ref().parse::<IpAddr>().map_err(|_| text.span());
+        let mut addresses = Vec::new();
+        for text in table.address.as_ref() {
+            match read(text) {
+                Ok(address) => addresses.push(address),
+                Err(at) => self.tell(at, "this is no address; write for example 192.0.2.1 or 2001:db8::1"),
+            }
+        }
+        if table.address.as_ref().is_empty() {
+            let why = "an esp opens what comes to its addresses: write one, such as [\"192.0.2.1\"]";
+            self.tell(table.address.span(), why);
+        }
+        let mtu = table.mtu.as_ref().map_or(MTU_DEFAULT.into(), |mtu| *mtu.as_ref());
+        if let Some(mtu) = table.mtu.as_ref().filter(|mtu| !(MTU_MIN..=MTU_MAX).contains(mtu.as_ref())) {
+            self.tell(mtu.span(), format!("the longest IP packet outside has {MTU_MIN} to {MTU_MAX} bytes"));
+        }
+        EspPlan {
+            addresses,
+            mtu_bytes: mtu.clamp(MTU_MIN, MTU_MAX) as u16,
+            associations: Vec::new(),
+            policies: Vec::new(),
+        }
+    }
+
+    /// The ESP that a table is of, by its place; what is wrong with that is told.
+    pub(super) fn esp_of(
+        &mut self,
+        file: &TopologyFile,
+        name: Option<&Spanned<String>>,
+        at: Range<usize>,
+    ) -> Option<usize> {
+        let names = || file.esps.iter().map(|esp| esp.name.as_ref().as_str());
+        let told = match (name, file.esps.len()) {
+            (Some(name), _) => {
+                let place = names().position(|known| known == name.as_ref());
+                if place.is_some() || file.is_partial {
+                    return place;
+                }
+                let near = did_you_mean(name.as_ref(), names());
+                (name.span(), format!("there is no [[esp]] \"{}\"{near}", name.as_ref()))
+            }
+            (None, 1) => return Some(0),
+            (None, 0) if file.is_partial => return None,
+            (None, 0) => (
+                at,
+                "it is of an [[esp]], and there is none: write one, with what is inside and outside".into(),
+            ),
+            (None, _) => {
+                let names: Vec<_> = names().collect();
+                (
+                    at,
+                    format!(
+                        "which of the several [[esp]] it is of is not said: write esp = \"...\", one of {}",
+                        or(&names)
+                    ),
+                )
+            }
+        };
+        self.tell(told.0, told.1);
+        None
+    }
+
+    fn association(&mut self, table: &AssociationTable) -> Option<AssociationPlan> {
+        let is_inbound = self.word(&table.direction, "a direction", &DIRECTIONS)?;
+        let is_tunnel = table.mode.as_ref().map_or(Some(true), |mode| self.word(mode, "a mode", &MODES))?;
+        let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
+        let algorithm = self.word(&table.algorithm, "an algorithm", &algorithms)?;
+        let dont_fragment = match &table.dont_fragment {
+            Some(word) => self.word(word, "what becomes of DF", &DONT_FRAGMENT)?,
+            None => OuterDontFragment::Copied,
+        };
+        let spi = u32::try_from(*table.spi.as_ref()).ok().filter(|spi| *spi >= SPI_MIN);
+        if spi.is_none() {
+            self.tell(table.spi.span(), format!("an SPI is a number from {SPI_MIN} to {}", u32::MAX));
+        }
+        let source = self.end_of_association(&table.source);
+        let destination = self.end_of_association(&table.destination);
+        let (spi, source, destination) = (spi?, source?, destination?);
+        if source.is_ipv4() != destination.is_ipv4() {
+            let why =
+                format!("an association is between addresses of one family, and {source} is of the other");
+            self.tell(table.destination.span(), why);
+            return None;
+        }
+        let window = match &table.window {
+            None => Some(WINDOW_DEFAULT),
+            Some(window) if !is_inbound => {
+                let why = "a replay window is of what comes in: take it out";
+                self.tell(window.span(), why);
+                None
+            }
+            Some(window) => {
+                let size = u32::try_from(*window.as_ref()).ok().filter(|size| (1..=SIZE_MAX).contains(size));
+                if size.is_none() {
+                    self.tell(window.span(), format!("a replay window has 1 to {SIZE_MAX} packets"));
+                }
+                size
+            }
+        };
+        match (&table.key_file, algorithm.key_len()) {
+            (None, 1..) => {
+                let why = format!("{} needs a key: write key_file = \"...\"", algorithm.name());
+                self.tell(table.algorithm.span(), why);
+                return None;
+            }
+            (Some(key), 0) => self.tell(key.span(), format!("{} has no key", algorithm.name())),
+            _ => {}
+        }
+        let lifetime =
+            Lifetime { soft: self.limits_of_life(&table.soft), hard: self.limits_of_life(&table.hard) };
+        self.check_lifetime(table, &lifetime);
+        Some(AssociationPlan {
+            name: table.name.as_ref().clone(),
+            is_inbound,
+            spi,
+            source,
+            destination,
+            is_tunnel,
+            algorithm,
+            key_file: table.key_file.as_ref().map(|file| file.as_ref().clone()),
+            is_extended: table.extended.unwrap_or(false),
+            window: window?,
+            udp_ports: table.udp_ports.as_ref().map(|ports| *ports.as_ref()),
+            dont_fragment,
+            lifetime,
+        })
+    }
+
+    fn end_of_association(&mut self, text: &Spanned<String>) -> Option<IpAddr> {
+        let address = text.as_ref().parse().ok();
+        if address.is_none() {
+            let why = format!("\"{}\" is no address; write for example 192.0.2.1", text.as_ref());
+            self.tell(text.span(), why);
+        }
+        address
+    }
+
+    /// A key is of one association.
+    fn check_key_file(&mut self, file: &TopologyFile, table: &AssociationTable) {
+        let Some(key) = &table.key_file else { return };
+        let mut others = file.associations.iter().take_while(|other| !std::ptr::eq(*other, table));
+        let has_this = |other: &&AssociationTable| {
+            other.key_file.as_ref().is_some_and(|other| other.as_ref() == key.as_ref())
+        };
+        if let Some(other) = others.find(has_this) {
+            let why =
+                format!("\"{}\" has this key: no two associations may, so make another", other.name.as_ref());
+            self.tell(key.span(), why);
+        }
+    }
+
+    /// A limit lets something pass, and a successor is due before the end.
+    fn check_lifetime(&mut self, table: &AssociationTable, lifetime: &Lifetime) {
+        let of = |limits: &Limits| [limits.time_ns, limits.bytes, limits.packets];
+        for (soft, hard) in of(&lifetime.soft).into_iter().zip(of(&lifetime.hard)) {
+            if soft == Some(0) || hard == Some(0) {
+                self.tell(
+                    table.name.span(),
+                    "a lifetime of 0 lets nothing pass: leave it out, or write more",
+                );
+            } else if let (Some(soft), Some(hard)) = (soft, hard)
+                && soft > hard
+            {
+                let why = "soft is when a successor is due, and here it is after hard, when nothing passes any more";
+                self.tell(table.name.span(), why);
+            }
+        }
+    }
+
+    fn limits_of_life(&mut self, table: &LifetimeTable) -> Limits {
+        Limits { time_ns: self.value(&table.time, parse_time_ns), bytes: table.bytes, packets: table.packets }
+    }
+
+    /// What one of a few words stands for.
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        word: &Spanned<String>,
+        what: &str,
+        words: &[(&str, T)],
+    ) -> Option<T> {
+        let found = words.iter().find(|(known, _)| known == word.as_ref()).map(|(_, value)| *value);
+        if found.is_none() {
+            let known: Vec<_> = words.iter().map(|(known, _)| *known).collect();
+            let near = did_you_mean(word.as_ref(), known.iter().copied());
+            self.tell(
+                word.span(),
+                format!("\"{}\" is not {what}: write {}{near}", word.as_ref(), or(&known)),
+            );
+        }
+        found
+    }
+}
