@@ -28,6 +28,7 @@ pub mod report;
 pub mod simulated;
 pub mod stolen;
 pub mod table;
+pub mod tunnel;
 mod turns;
 pub mod up;
 pub mod web;
