@@ -185,7 +185,7 @@ pub struct Located {
 
 /// What there is of ESP in an IP packet. Datagrams to `udp_port` may carry it.
 pub fn locate(packet: &[u8], udp_port: Option<u16>) -> Result<Arrival, DropReason> {
-    let headers = IpHeaders::read(packet)?;
+    let headers = IpHeaders::read_all(packet)?;
     match headers.next {
         number::ESP if headers.fragment => Err(DropReason::EspFragment),
         number::ESP => locate_at(packet, headers, headers.end, headers.packet_len),

@@ -241,6 +241,30 @@ fn esp_stands_behind_what_routers_read() {
     assert_eq!(open_packet(&sealed, Algorithm::ChaCha20Poly1305, false), Ok(whole));
 }
 
+/// A packet of ESP behind destination options is data like any other: they are protected with it.
+#[test]
+fn esp_is_sealed_again_with_the_options_before_it() {
+    let options = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
+    let udp = UdpEncapsulation { source: UDP_PORT, destination: UDP_PORT };
+    let mut whole = packet(IpFamily::V6, 0, &[&options(number::ESP)[..], &[1; 24]].concat());
+    whole[6] = number::DESTINATION;
+    for udp in [None, Some(udp)] {
+        let encapsulation = Encapsulation { mode: EspMode::Transport, udp };
+        let sealed = seal_packet(&whole, Algorithm::Aes128Gcm, &encapsulation);
+        assert_ne!(sealed[6], number::DESTINATION);
+        assert_eq!(open_packet(&sealed, Algorithm::Aes128Gcm, false), Ok(whole.clone()));
+    }
+}
+
+/// RFC 8200 section 4.1 lets a sender put destination options before ESP.
+#[test]
+fn esp_is_found_behind_destination_options() {
+    let options = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
+    let mut whole = packet(IpFamily::V6, 0, &[&options(number::ESP)[..], &[1; 24]].concat());
+    whole[6] = number::DESTINATION;
+    assert!(matches!(locate(&whole, None), Ok(Arrival::Esp(located)) if located.spi == 0x0101_0101));
+}
+
 #[test]
 fn congestion_on_the_way_reaches_the_packet_inside() {
     let encapsulation = Encapsulation { mode: tunnel(IpFamily::V4), udp: None };

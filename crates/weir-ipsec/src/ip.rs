@@ -88,11 +88,20 @@ pub struct IpHeaders {
 }
 
 impl IpHeaders {
-    /// The headers of this packet.
+    /// The headers that stay before ESP when this packet is sealed in transport mode.
     pub fn read(packet: &[u8]) -> Result<IpHeaders, DropReason> {
+        IpHeaders::read_until(packet, false)
+    }
+
+    /// All headers before ESP or the transport protocol, destination options too. Behind a fragment header nothing is looked for.
+    pub fn read_all(packet: &[u8]) -> Result<IpHeaders, DropReason> {
+        IpHeaders::read_until(packet, true)
+    }
+
+    fn read_until(packet: &[u8], past_options: bool) -> Result<IpHeaders, DropReason> {
         match IpFamily::of(packet)? {
             IpFamily::V4 => IpHeaders::read_v4(packet),
-            IpFamily::V6 => IpHeaders::read_v6(packet),
+            IpFamily::V6 => IpHeaders::read_v6(packet, past_options),
         }
     }
 
@@ -107,7 +116,7 @@ impl IpHeaders {
         Ok(IpHeaders { family: IpFamily::V4, end, next: header[9], next_at: 9, packet_len, fragment })
     }
 
-    fn read_v6(packet: &[u8]) -> Result<IpHeaders, DropReason> {
+    fn read_v6(packet: &[u8], past_options: bool) -> Result<IpHeaders, DropReason> {
         let header: &[u8; IPV6_LEN] = packet.first_chunk().ok_or(DropReason::Malformed)?;
         let packet_len = IPV6_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
         let packet = packet.get(..packet_len).ok_or(DropReason::Malformed)?;
@@ -121,7 +130,7 @@ impl IpHeaders {
         };
         // Destination options are passed only if a routing header follows: the others belong to what ESP protects.
         let mut before_options = None;
-        loop {
+        while !found.fragment {
             let (len, destination) = match found.next {
                 number::HOP_BY_HOP if found.end == IPV6_LEN => (extension_len(packet, found.end)?, false),
                 number::ROUTING => (extension_len(packet, found.end)?, false),
@@ -145,7 +154,7 @@ impl IpHeaders {
             (found.end, found.next, found.next_at) = (at + len, next, at);
         }
         match before_options {
-            Some(before) if found.next != number::ESP => Ok(before),
+            Some(before) if !past_options => Ok(before),
             _ => Ok(found),
         }
     }

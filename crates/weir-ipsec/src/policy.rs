@@ -17,7 +17,7 @@ use std::ops::RangeInclusive;
 use weir_core::classify::headers::has_ports;
 use weir_core::drops::DropReason;
 
-use crate::ip::{IpFamily, IpHeaders, number};
+use crate::ip::{IpFamily, IpHeaders};
 
 /// Addresses that begin alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,19 +149,10 @@ enum Match {
 
 impl Selected {
     fn read(packet: &[u8]) -> Result<Selected, DropReason> {
-        let headers = IpHeaders::read(packet)?;
+        // Options that ESP would protect hide nothing from a selector.
+        let headers = IpHeaders::read_all(packet)?;
         let packet = &packet[..headers.packet_len];
-        let (mut end, mut protocol) = (headers.end, headers.next);
-        if headers.family == IpFamily::V6 {
-            // Options that ESP would protect hide nothing from a selector.
-            while !headers.fragment && protocol == number::DESTINATION {
-                let Some(&[next, len]) = packet.get(end..end + 2).and_then(<[u8]>::first_chunk) else {
-                    return Err(DropReason::Malformed);
-                };
-                (end, protocol) = (end + 8 * (usize::from(len) + 1), next);
-            }
-        }
-        let data = packet.get(end..).ok_or(DropReason::Malformed)?;
+        let data = packet.get(headers.end..).ok_or(DropReason::Malformed)?;
         let ports = match data.first_chunk() {
             Some(&[s0, s1, d0, d1]) if !headers.fragment => {
                 Some([u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])])
@@ -172,7 +163,7 @@ impl Selected {
             IpFamily::V4 => (v4_bits(packet, 12), v4_bits(packet, 16)),
             IpFamily::V6 => (v6_bits(packet, 8), v6_bits(packet, 24)),
         };
-        Ok(Selected { family: headers.family, source, destination, protocol, ports })
+        Ok(Selected { family: headers.family, source, destination, protocol: headers.next, ports })
     }
 }
 

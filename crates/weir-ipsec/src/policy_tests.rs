@@ -1,7 +1,7 @@
 //! Selectors and what becomes of what they select.
 
 use super::*;
-use crate::ip;
+use crate::ip::{self, number};
 
 fn prefix(text: &str) -> AddressPrefix {
     let (address, len) = text.split_once('/').unwrap();
