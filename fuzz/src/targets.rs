@@ -7,6 +7,7 @@ pub mod ecn;
 pub mod esp;
 pub mod fragments;
 pub mod headers;
+pub mod import;
 pub mod names;
 pub mod netlink;
 pub mod plans;

@@ -30,6 +30,8 @@ targets! {
     fragments: targets::fragments::fragments,
     handoff: targets::handoff,
     icmp: targets::router::icmp,
+    import_text: targets::import::import_text,
+    imports: targets::import::imports,
     link_events: targets::netlink::link_events,
     names: targets::names::names,
     netlink_replies: targets::netlink::netlink_replies,

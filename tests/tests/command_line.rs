@@ -100,7 +100,8 @@ fn more_workers_than_cores() -> Result<()> {
 
 fn help_names_every_command() -> Result<()> {
     let done = weir(&["--help"])?.success()?;
-    for command in ["run", "wire", "limit", "set", "check", "apply", "down", "show", "stat", "doctor", "lab"]
+    for command in
+        ["run", "wire", "limit", "set", "check", "up", "apply", "down", "show", "sa", "stat", "doctor", "lab"]
     {
         let listed = done.stdout.lines().any(|line| line.split_whitespace().next() == Some(command));
         ensure!(listed, "`weir --help` does not list {command}");

@@ -11,6 +11,7 @@
 //! Owner: whoever runs the datapath; asked by one thread at a time. Limits: keys are known by fingerprints alone, so that the same key
 //! under two names of another process is not seen, but for the lock on its mark.
 
+pub mod import;
 mod key_file;
 pub mod marks;
 #[cfg(test)]

@@ -98,7 +98,7 @@
 //! Pure: no clock, no sockets; what it asks for, a classes file, is handed in. Limits: what else there may be one day is refused with the
 //! command that does it.
 
-mod associations;
+pub(crate) mod associations;
 pub mod check;
 mod class_tables;
 pub mod diff;

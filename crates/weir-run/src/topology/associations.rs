@@ -24,7 +24,7 @@ use crate::limits::{NAME_IS, is_name};
 use crate::nearest::{did_you_mean, or};
 
 /// The replay window where none is given: RFC 4303 section 3.4.3 wants it.
-pub(super) const WINDOW_DEFAULT: u32 = 64;
+pub(crate) const WINDOW_DEFAULT: u32 = 64;
 /// The first SPI that is not reserved.
 const SPI_MIN: u32 = 256;
 /// What IPv6 needs of every link, and more than a tunnel of IPv4 takes away.

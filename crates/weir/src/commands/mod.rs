@@ -11,6 +11,7 @@ pub mod lab;
 pub mod limit;
 pub mod mend;
 pub mod run;
+pub mod sa;
 pub mod set;
 pub mod show;
 pub mod sink;

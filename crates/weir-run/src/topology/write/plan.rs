@@ -89,6 +89,22 @@ pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
     std::iter::once(text(&first)).chain(stages).collect::<Vec<_>>().join("\n")
 }
 
+/// The tables of an ESP alone: what it is called, and the ports inside and outside, without which only its associations and policies.
+pub fn write_esp(name: &str, ends: Option<[&str; 2]>, plan: &EspPlan) -> String {
+    let at = ends.map_or_else(Vec::new, |[inside, outside]| {
+        let mut at = vec![String::new(); 2];
+        at[usize::from(INSIDE)] = inside.into();
+        at[usize::from(OUTSIDE)] = outside.into();
+        at
+    });
+    let mut file = TopologyFile::default();
+    esp_tables(&mut file, spanned(name.into()), plan, &at);
+    if ends.is_none() {
+        file.esps.clear();
+    }
+    text(&file)
+}
+
 fn wire_table(ports: Texts, dispatched: Option<&WireDispatch>) -> WireTable {
     let mut table = WireTable { ports, dispatch: None, set: None };
     for (key, text) in dispatched.iter().flat_map(|of| &of.settings) {

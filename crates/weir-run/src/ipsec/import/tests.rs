@@ -1,0 +1,247 @@
+//! What `ip xfrm` prints as tables that are read again, and as key files.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use weir_path::plan::StageKind;
+
+use super::*;
+use crate::topology;
+use crate::topology::write::plan::write_esp;
+
+const KEY: &str = "0102030405060708090a0b0c0d0e0f10a1b2c3d4";
+const OTHER: &str = "1112030405060708090a0b0c0d0e0f10a1b2c3d4";
+/// What stands around the tables of an ESP.
+const AROUND: &str = "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan\"\n[[epair]]\nname = \"e0\"\n\
+                      [[wire]]\nports = [\"lan\", \"e0a\"]\n";
+
+/// As `ip xfrm state; ip xfrm policy` of iproute2 6.1 print a tunnel.
+fn printed() -> String {
+    format!(
+        "src 192.0.2.1 dst 192.0.2.2
+\tproto esp spi 0x00001001 reqid 1 mode tunnel
+\treplay-window 0 flag af-unspec esn
+\taead rfc4106(gcm(aes)) 0x{KEY} 128
+\tanti-replay esn context:
+\t seq-hi 0x0, seq 0x0, oseq-hi 0x0, oseq 0x0
+\t replay_window 0, bitmap-length 0
+\tsel src 0.0.0.0/0 dst 0.0.0.0/0
+src 192.0.2.2 dst 192.0.2.1
+\tproto esp spi 0x00002001 reqid 1 mode tunnel
+\treplay-window 0 flag af-unspec esn
+\taead rfc4106(gcm(aes)) 0x{OTHER} 128
+\tanti-replay esn context:
+\t seq-hi 0x0, seq 0x0, oseq-hi 0x0, oseq 0x0
+\t replay_window 1024, bitmap-length 32
+\t 00000000 00000000 00000000 00000000
+\tsel src 0.0.0.0/0 dst 0.0.0.0/0
+src 10.1.0.0/24 dst 10.2.0.0/24
+\tdir out priority 100 ptype main
+\ttmpl src 192.0.2.1 dst 192.0.2.2
+\t\tproto esp reqid 1 mode tunnel
+src 10.2.0.0/24 dst 10.1.0.0/24
+\tdir fwd priority 100 ptype main
+\ttmpl src 192.0.2.2 dst 192.0.2.1
+\t\tproto esp reqid 1 mode tunnel
+src 10.2.0.0/24 dst 10.1.0.0/24
+\tdir in priority 100 ptype main
+\ttmpl src 192.0.2.2 dst 192.0.2.1
+\t\tproto esp reqid 1 mode tunnel
+src 0.0.0.0/0 dst 0.0.0.0/0
+\tsocket in priority 0 ptype main
+"
+    )
+}
+
+/// As `ip -s xfrm state` prints a transport association in UDP.
+fn with_statistics() -> String {
+    format!(
+        "src 2001:db8::1 dst 2001:db8::2
+\tproto esp spi 0x00001001(4097) reqid 7(0x00000007) mode transport
+\treplay-window 32 seq 0x00000000 flag  (0x00000000)
+\taead rfc7539esp(chacha20,poly1305) 0x{KEY}{KEY:.32} (288 bits) 128
+\tencap type espinudp sport 4500 dport 4501 addr ::
+\tanti-replay context: seq 0x0, oseq 0x0, bitmap 0x00000000
+\tlifetime config:
+\t  limit: soft (INF)(bytes), hard 1000000(bytes)
+\t  limit: soft 5(packets), hard (INF)(packets)
+\t  expire add: soft 3000(sec), hard 3600(sec)
+\t  expire use: soft 0(sec), hard 0(sec)
+\tlifetime current:
+\t  0(bytes), 0(packets)
+\t  add 2026-11-24 09:51:24 use -
+\tstats:
+\t  replay-window 0 replay 0 failed 0
+\tsel src ::/0 dst ::/0 uid 0
+"
+    )
+}
+
+fn import(text: &str, own: &[&str]) -> Result<Import, String> {
+    let own: Vec<IpAddr> = own.iter().map(|own| own.parse().unwrap()).collect();
+    read(text, Path::new("/keys"), &own)
+}
+
+fn refused(text: &str, own: &[&str]) -> String {
+    let why = import(text, own).err().unwrap_or_else(|| panic!("it is refused:\n{text}"));
+    assert!(![KEY, OTHER].iter().any(|key| why.contains(&key[..8])), "{why}");
+    why
+}
+
+/// A directory of its own, removed with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("weir-import-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_tunnel_is_read_as_it_was_written() {
+    let import = import(&printed(), &[]).unwrap();
+    assert_eq!(import.notes, [""; 0]);
+    let [out, back] = &import.plan.associations[..] else { panic!("two associations") };
+    assert_eq!((out.name.as_str(), out.is_inbound, out.spi), ("out-00001001", false, 0x1001));
+    assert_eq!((back.name.as_str(), back.is_inbound, back.window), ("in-00002001", true, 1024));
+    assert!(out.is_extended && out.is_tunnel && out.algorithm.name() == "aes128-gcm");
+    assert_eq!(out.key_file.as_deref(), Some("/keys/out-00001001.key"));
+    assert_eq!(import.plan.addresses, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
+    let policies: Vec<_> =
+        import.plan.policies.iter().map(|of| (of.is_inbound, &of.associations[..])).collect();
+    assert_eq!(policies, [(false, &["out-00001001".to_string()][..]), (true, &["in-00002001".to_string()])]);
+
+    let text = write_esp("tunnel", Some(["e0b", "wan"]), &import.plan);
+    assert!(!text.contains(&KEY[..8]), "{text}");
+    let file = format!("{AROUND}{text}");
+    let read = topology::read("f.toml", &file, "", |_| Err("none".into()));
+    let read = read.unwrap_or_else(|why| panic!("{why:?}\n{file}"));
+    let stages = read.plan.unwrap().stages;
+    let esp = stages.into_iter().find_map(|stage| match stage.kind {
+        StageKind::Esp(plan) => Some(*plan),
+        _ => None,
+    });
+    assert_eq!(esp, Some(import.plan));
+}
+
+#[test]
+fn statistics_say_lifetimes_and_ports() {
+    let import = import(&with_statistics(), &["2001:db8::2"]).unwrap();
+    let [of] = &import.plan.associations[..] else { panic!("one association") };
+    assert!(of.is_inbound && !of.is_tunnel && !of.is_extended);
+    assert_eq!((of.window, of.udp_ports), (32, Some([4500, 4501])));
+    assert_eq!(of.algorithm.name(), "chacha20-poly1305");
+    let (soft, hard) = (of.lifetime.soft, of.lifetime.hard);
+    assert_eq!((soft.bytes, soft.packets, soft.time_ns), (None, Some(5), Some(3_000_000_000_000)));
+    assert_eq!((hard.bytes, hard.packets, hard.time_ns), (Some(1_000_000), None, Some(3_600_000_000_000)));
+    let sender = self::import(&with_statistics(), &["2001:db8::1"]).unwrap();
+    assert!(!sender.plan.associations[0].is_inbound);
+}
+
+#[test]
+fn null_encryption_has_the_key_of_its_proof_or_none() {
+    let of = |lines: &str| printed().replace(&format!("aead rfc4106(gcm(aes)) 0x{KEY} 128"), lines);
+    let proof = format!("auth-trunc hmac(sha256) 0x{KEY}{KEY:.24} 128\n\tenc ecb(cipher_null) ");
+    let proven = import(&of(&proof), &[]).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(proven.plan.associations[0].algorithm, weir_ipsec::algorithm::Algorithm::NullHmacSha256);
+    let none =
+        import(&of("auth digest_null \n\tenc ecb(cipher_null) "), &[]).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(none.plan.associations[0].algorithm, weir_ipsec::algorithm::Algorithm::Null);
+    assert_eq!((none.plan.associations[0].key_file.as_ref(), none.keys.len()), (None, 1));
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_refused_with_its_line() {
+    let aead = "aead rfc4106(gcm(aes))";
+    for (from, to, own, expected) in [
+        (
+            "oseq-hi 0x0, oseq 0x0",
+            "oseq-hi 0x1, oseq 0x2",
+            "",
+            "line 1: the kernel has sent 4294967298 packets with",
+        ),
+        ("proto esp spi", "proto ah spi", "", "line 2: proto ah is not built"),
+        ("mode tunnel", "mode beet", "", "line 2: mode beet is not built"),
+        (aead, "aead rfc4543(gcm(aes))", "", "line 1: rfc4543(gcm(aes)) with a key of 20 bytes"),
+        (
+            "0x0102030405060708090a0b0c0d0e0f10a1b2c3d4 128",
+            "<<Keys hidden>> 128",
+            "",
+            "line 4: this shows no key",
+        ),
+        ("128", "96", "", "and an ICV of 96 bits is not built"),
+        (
+            "\t\tproto esp reqid 1 mode tunnel\n",
+            "\t\tproto esp reqid 1 mode tunnel\n\t\tlevel use\n",
+            "",
+            "level use",
+        ),
+        ("src 192.0.2.1 dst", "src nobody dst", "", "line 1: src nobody is no address"),
+        ("src 10.1.0.0/24", "src 10.1.0.0/33", "", "line 18: src 10.1.0.0/33 is no prefix"),
+        (
+            "\tproto esp spi 0x00001001 reqid 1 mode tunnel\n",
+            "",
+            "",
+            "line 1: this is not what `ip xfrm state`",
+        ),
+        ("0x00001001", "0x100001001", "", "line 2: spi 0x100001001 is no such number"),
+    ] {
+        let text = printed().replacen(from, to, 1);
+        assert_ne!(text, printed(), "{from}");
+        let own: Vec<&str> = own.split_whitespace().collect();
+        let why = refused(&text, &own);
+        assert!(why.contains(expected), "{from} -> {to}: {why}");
+    }
+    let states: String = printed().split("src 10.1.0.0").next().unwrap().into();
+    assert!(refused(&states, &[]).contains("name the gateway's own addresses, such as --own 192.0.2.1"));
+    assert_eq!(import(&states, &["192.0.2.1"]).unwrap().plan.associations.len(), 2);
+}
+
+/// As the kernel does while IKE is busy.
+#[test]
+fn a_policy_without_an_association_discards() {
+    let text = printed().replacen("proto esp reqid 1", "proto esp reqid 2", 1);
+    let import = import(&text, &["192.0.2.1"]).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(import.plan.policies[0].verb, PolicyVerb::Discard);
+    let [note] = &import.notes[..] else { panic!("{:?}", import.notes) };
+    assert!(note.starts_with("line 18: no association is there for this policy, so it discards"), "{note}");
+}
+
+/// Inbound it does not matter what the kernel has received.
+#[test]
+fn an_inbound_key_may_have_been_used() {
+    let used = printed().replacen("seq 0x0, oseq-hi", "seq 0x9, oseq-hi", 2);
+    import(&used, &[]).unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn key_files_are_made_once() {
+    let folder = Folder::new("once");
+    let read = |text: &str| super::read(text, &folder.0, &[]).unwrap_or_else(|why| panic!("{why}"));
+    read(&printed()).write_keys().unwrap();
+    let [out, back] = ["out-00001001.key", "in-00002001.key"].map(|name| folder.0.join(name));
+    assert_eq!(fs::read_to_string(&out).unwrap(), KEY);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!([mode(&out), mode(&back), mode(&marks::path(&out))], [0o600; 3]);
+    assert!(!marks::path(&back).exists());
+    // What `weir up` has written since stays.
+    fs::write(marks::path(&out), "5001 abc\n").unwrap();
+    read(&printed()).write_keys().unwrap();
+    assert_eq!(fs::read_to_string(marks::path(&out)).unwrap(), "5001 abc\n");
+    // Another key under the same SPI, and a mark without its key.
+    let other = printed().replace(KEY, &OTHER.replace('1', "2"));
+    let why = read(&other).write_keys().unwrap_err();
+    assert!(why.contains("out-00001001.key: this is another key"), "{why}");
+    fs::remove_file(&out).unwrap();
+    let why = read(&printed()).write_keys().unwrap_err();
+    assert!(why.contains("is of another key"), "{why}");
+    assert!(!out.exists());
+}

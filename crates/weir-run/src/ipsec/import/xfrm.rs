@@ -1,0 +1,398 @@
+//! What `ip xfrm state` and `ip xfrm policy` print, with `-s` or without, one behind the other or alone.
+//!
+//! ```text
+//! src 192.0.2.1 dst 192.0.2.2                    src 10.1.0.0/24 dst 10.2.0.0/24
+//!     proto esp spi 0x1001 reqid 1 mode tunnel       dir out priority 100 ptype main
+//!     replay-window 0 flag af-unspec                 tmpl src 192.0.2.1 dst 192.0.2.2
+//!     aead rfc4106(gcm(aes)) 0x... 128                       proto esp reqid 1 mode tunnel
+//! ```
+//!
+//! Rule: what a file of Weir cannot say is refused with its line, or told; nothing of a key is in an error. Policies of sockets and of
+//! direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`.
+//!
+//! Pure. Source: ip-xfrm(8), iproute2 `ip/ipxfrm.c`.
+
+use std::net::IpAddr;
+
+use weir_core::rate::NS_PER_S;
+use weir_ipsec::algorithm::Algorithm;
+use weir_ipsec::lifetime::Lifetime;
+use weir_ipsec::policy::{AddressPrefix, Selector};
+use zeroize::Zeroizing;
+
+use crate::classes::protocol;
+
+/// An association of the kernel.
+#[derive(Default)]
+pub(super) struct ListedState {
+    /// The line that it begins in.
+    pub line: usize,
+    pub ends: Option<[IpAddr; 2]>,
+    pub spi: u32,
+    pub reqid: u32,
+    pub is_tunnel: bool,
+    /// Whether it opens packets, where the kernel says so (6.10).
+    pub is_inbound: Option<bool>,
+    pub window: u32,
+    pub is_extended: bool,
+    /// `nopmtudisc`: DF of the outer header is never set.
+    pub is_df_clear: bool,
+    pub aead: Option<Key>,
+    pub auth: Option<Key>,
+    pub enc: Option<Key>,
+    pub udp_ports: Option<[u16; 2]>,
+    /// Packets that the kernel has sealed with it.
+    pub sealed: u64,
+    pub lifetime: Lifetime,
+}
+
+/// A key, and what for.
+pub(super) struct Key {
+    pub name: String,
+    /// Hexadecimal digits.
+    pub digits: Zeroizing<String>,
+    pub icv_bits: u32,
+}
+
+/// A policy of the kernel.
+pub(super) struct ListedPolicy {
+    pub line: usize,
+    pub selector: Selector,
+    /// None where it is passed over.
+    pub is_inbound: Option<bool>,
+    pub is_block: bool,
+    pub priority: u32,
+    pub templates: Vec<Template>,
+}
+
+/// What a policy wants of its associations.
+#[derive(Default)]
+pub(super) struct Template {
+    pub ends: Option<[IpAddr; 2]>,
+    pub reqid: u32,
+    pub is_tunnel: bool,
+}
+
+/// What was printed.
+#[derive(Default)]
+pub(super) struct Listed {
+    pub states: Vec<ListedState>,
+    pub policies: Vec<ListedPolicy>,
+    /// What is left out, for the user to know.
+    pub notes: Vec<String>,
+}
+
+/// Reads what was printed.
+pub(super) fn read(text: &str) -> Result<Listed, String> {
+    let mut listed = Listed::default();
+    let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()).peekable();
+    while let Some((number, first)) = lines.next() {
+        let mut entry = Vec::new();
+        while let Some(line) = lines.next_if(|(_, line)| line.starts_with([' ', '\t'])) {
+            entry.push(line);
+        }
+        let words = Words::new(number, first);
+        let second = entry.first().map_or("", |(_, line)| line.trim());
+        match second.split_whitespace().next() {
+            Some("proto") => listed.state(&words, &entry)?,
+            Some("dir" | "security") => listed.policy(&words, &entry)?,
+            Some("socket") => {}
+            _ => {
+                return Err(format!(
+                    "line {number}: this is not what `ip xfrm state` or `ip xfrm policy` prints"
+                ));
+            }
+        }
+    }
+    Ok(listed)
+}
+
+type Line<'a> = (usize, &'a str);
+
+impl Listed {
+    fn state(&mut self, first: &Words, lines: &[Line]) -> Result<(), String> {
+        let mut state = ListedState { line: first.line, ends: Some(first.ends()?), ..ListedState::default() };
+        for &(number, line) in lines {
+            let words = Words::new(number, line);
+            match words.word(0) {
+                "proto" => {
+                    words.is_esp()?;
+                    state.spi = words.number("spi")?;
+                    state.reqid = words.number("reqid")?;
+                    state.is_tunnel = words.is_tunnel()?;
+                }
+                // Its last line with `-s` begins so too.
+                "replay-window" if !words.has("failed") => {
+                    state.window = words.number("replay-window")?;
+                    self.flags(&words, &mut state);
+                }
+                "replay_window" => state.window = words.number("replay_window")?,
+                "dir" => state.is_inbound = Some(words.after("dir")? == "in"),
+                "aead" => state.aead = Some(words.key(true)?),
+                "auth-trunc" => state.auth = Some(words.key(true)?),
+                // The same key again, or one that is not cut.
+                "auth" if state.auth.is_none() => state.auth = Some(words.key(false)?),
+                "enc" => state.enc = Some(words.key(false)?),
+                "comp" => return Err(words.told("compression is not built: Weir does ESP alone")),
+                "encap" => {
+                    if words.after("type")? != "espinudp" {
+                        return Err(words.told("of encapsulations Weir has espinudp alone (RFC 3948)"));
+                    }
+                    state.udp_ports = Some([words.number("sport")?, words.number("dport")?]);
+                }
+                "anti-replay" => {
+                    state.is_extended |= words.word(1) == "esn";
+                    if words.has("oseq") {
+                        state.sealed = words.number::<u32>("oseq")?.into();
+                    }
+                }
+                "seq-hi" => {
+                    let upper: u32 = words.number("oseq-hi")?;
+                    state.sealed = u64::from(upper) << 32 | u64::from(words.number::<u32>("oseq")?);
+                }
+                "limit:" | "expire" => words.lifetime(&mut state.lifetime),
+                "mark" | "if_id" | "output-mark" | "security" | "crypto" | "tfcpad" | "coa" => {
+                    self.notes.push(words.told(&format!("{} is left out", words.word(0))));
+                }
+                _ => {}
+            }
+        }
+        self.states.push(state);
+        Ok(())
+    }
+
+    fn flags(&mut self, words: &Words, state: &mut ListedState) {
+        let flags = words.words.iter().skip_while(|word| **word != "flag").skip(1);
+        for flag in flags.filter(|flag| !flag.starts_with('(')) {
+            match *flag {
+                "esn" => state.is_extended = true,
+                "nopmtudisc" => state.is_df_clear = true,
+                // Which families are inside is for policies to say; alignment follows from the algorithm.
+                "af-unspec" | "align4" => {}
+                other => self.notes.push(words.told(&format!("flag {other} is left out"))),
+            }
+        }
+    }
+
+    fn policy(&mut self, first: &Words, lines: &[Line]) -> Result<(), String> {
+        let mut policy = ListedPolicy {
+            line: first.line,
+            selector: first.selector()?,
+            is_inbound: None,
+            is_block: false,
+            priority: 0,
+            templates: Vec::new(),
+        };
+        for &(number, line) in lines {
+            let words = Words::new(number, line);
+            match words.word(0) {
+                "dir" => {
+                    policy.is_inbound = match words.after("dir")? {
+                        "in" => Some(true),
+                        "out" => Some(false),
+                        _ => return Ok(()),
+                    };
+                    policy.is_block = words.after("action").is_ok_and(|action| action == "block");
+                    policy.priority = words.number("priority")?;
+                }
+                "tmpl" => {
+                    let ends = Some(words.ends()?);
+                    policy.templates.push(Template { ends, ..Template::default() });
+                }
+                "proto" => {
+                    words.is_esp()?;
+                    if let Some(template) = policy.templates.last_mut() {
+                        template.reqid = words.number("reqid")?;
+                        template.is_tunnel = words.is_tunnel()?;
+                    }
+                }
+                "level" if words.word(1) == "use" => {
+                    let why = "an association that is used where there is one and not missed where there is none \
+                               (level use) cannot be said: make it required, or two policies";
+                    return Err(words.told(why));
+                }
+                "mark" | "if_id" | "security" | "crypto" => {
+                    self.notes.push(words.told(&format!("{} is left out", words.word(0))));
+                }
+                _ => {}
+            }
+        }
+        if first.has("dev") {
+            self.notes.push(first.told("dev is left out: an esp has one port outside"));
+        }
+        self.policies.push(policy);
+        Ok(())
+    }
+}
+
+/// The words of a line.
+struct Words<'a> {
+    line: usize,
+    words: Vec<&'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn new(line: usize, text: &'a str) -> Words<'a> {
+        Words { line, words: text.split_whitespace().map(|word| word.trim_end_matches(',')).collect() }
+    }
+
+    fn word(&self, place: usize) -> &'a str {
+        self.words.get(place).copied().unwrap_or_default()
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.words.contains(&key)
+    }
+
+    fn told(&self, why: &str) -> String {
+        format!("line {}: {why}", self.line)
+    }
+
+    /// The word behind another.
+    fn after(&self, key: &str) -> Result<&'a str, String> {
+        let mut words = self.words.iter().skip_while(|word| **word != key);
+        words.nth(1).copied().ok_or_else(|| self.told(&format!("\"{key}\" and what follows it is missing")))
+    }
+
+    /// The number behind a word, decimal or hexadecimal; `-s` repeats it in brackets.
+    fn number<T: TryFrom<u64>>(&self, key: &str) -> Result<T, String> {
+        let text = self.after(key)?;
+        let text = text.split('(').next().unwrap_or_default();
+        let number = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok(),
+            None => text.parse().ok(),
+        };
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| self.told(&format!("{key} {text} is no such number")))
+    }
+
+    fn is_esp(&self) -> Result<(), String> {
+        match self.after("proto")? {
+            "esp" => Ok(()),
+            other => Err(self.told(&format!("proto {other} is not built: Weir does ESP alone"))),
+        }
+    }
+
+    fn is_tunnel(&self) -> Result<bool, String> {
+        match self.after("mode")? {
+            "tunnel" => Ok(true),
+            "transport" => Ok(false),
+            other => Err(self.told(&format!("mode {other} is not built: Weir has tunnel and transport"))),
+        }
+    }
+
+    /// Its source and its destination.
+    fn ends(&self) -> Result<[IpAddr; 2], String> {
+        let address = |key: &str| {
+            let text = self.after(key)?;
+            text.parse().map_err(|_| self.told(&format!("{key} {text} is no address")))
+        };
+        Ok([address("src")?, address("dst")?])
+    }
+
+    fn selector(&self) -> Result<Selector, String> {
+        let prefix = |key: &str| {
+            let text = self.after(key)?;
+            let (address, len) = text.split_once('/').unwrap_or((text, ""));
+            let address: Option<IpAddr> = address.parse().ok();
+            let len = match (len, address) {
+                ("", Some(address)) => Some(if address.is_ipv4() { 32 } else { 128 }),
+                (len, _) => len.parse().ok(),
+            };
+            let prefix = address.zip(len).and_then(|(address, len)| AddressPrefix::new(address, len));
+            prefix.ok_or_else(|| self.told(&format!("{key} {text} is no prefix")))
+        };
+        if let Some(key) = ["type", "code", "key"].into_iter().find(|key| self.has(key)) {
+            return Err(self
+                .told(&format!("a policy of one {key} cannot be said: Weir's are of protocols and ports")));
+        }
+        let port = |key: &str| match self.has(key) {
+            true => self.number::<u16>(key).map(|port| Some(port..=port)),
+            false => Ok(None),
+        };
+        let protocol = match self.has("proto") {
+            true => Some(protocol(self.after("proto")?).map_err(|why| self.told(&why))?),
+            false => None,
+        };
+        Ok(Selector {
+            source: prefix("src")?,
+            destination: prefix("dst")?,
+            protocol,
+            source_ports: port("sport")?,
+            destination_ports: port("dport")?,
+        })
+    }
+
+    /// `aead NAME 0xDIGITS [(BITS bits)] ICV`, the last where it has one.
+    fn key(&self, has_icv: bool) -> Result<Key, String> {
+        // None is printed where it is empty.
+        let is_empty = self.word(2).is_empty() || self.word(2).starts_with('(');
+        let digits = if is_empty { Some("") } else { self.word(2).strip_prefix("0x") };
+        let digits = digits.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let Some(digits) = digits else {
+            return Err(self.told("this shows no key: run `ip xfrm state` as root, without nokeys"));
+        };
+        let icv_bits = self.words.last().filter(|_| has_icv).map_or(Some(0), |bits| bits.parse().ok());
+        let icv_bits = icv_bits.ok_or_else(|| self.told("the length of its ICV is missing"))?;
+        Ok(Key { name: self.word(1).into(), digits: Zeroizing::new(digits.into()), icv_bits })
+    }
+
+    /// `limit: soft 5(bytes), hard (INF)(bytes)` or `expire add: soft 0(sec), hard 3600(sec)`, where 0 is no limit.
+    fn lifetime(&self, lifetime: &mut Lifetime) {
+        let value = |key: &str| {
+            let text = self.after(key).unwrap_or_default();
+            let (number, unit) = text.split_once('(').unwrap_or_default();
+            Some((number.parse::<u64>().ok().filter(|number| *number > 0)?, unit.trim_end_matches(')')))
+        };
+        for (key, limits) in [("soft", &mut lifetime.soft), ("hard", &mut lifetime.hard)] {
+            match value(key) {
+                Some((bytes, "bytes")) => limits.bytes = Some(bytes),
+                Some((packets, "packets")) => limits.packets = Some(packets),
+                Some((seconds, "sec")) if self.word(1) == "add:" => {
+                    limits.time_ns = Some(seconds.saturating_mul(NS_PER_S));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl ListedState {
+    /// Its algorithm and its key's digits.
+    pub(super) fn algorithm(&self) -> Result<(Algorithm, &str), String> {
+        let of = |key: &Option<Key>| {
+            key.as_ref().map(|key| (key.name.clone(), key.digits.len() / 2, key.icv_bits))
+        };
+        let (found, name) = match (of(&self.aead), of(&self.enc), of(&self.auth)) {
+            (Some((name, len, icv_bits)), _, _) => {
+                let found = match (name.as_str(), len, icv_bits) {
+                    ("rfc4106(gcm(aes))", 20, 128) => Some(Algorithm::Aes128Gcm),
+                    ("rfc4106(gcm(aes))", 36, 128) => Some(Algorithm::Aes256Gcm),
+                    ("rfc7539esp(chacha20,poly1305)", 36, 128) => Some(Algorithm::ChaCha20Poly1305),
+                    _ => None,
+                };
+                (found, format!("{name} with a key of {len} bytes and an ICV of {icv_bits} bits"))
+            }
+            (None, Some((name, ..)), auth) => {
+                let is_null = ["ecb(cipher_null)", "cipher_null"].contains(&name.as_str());
+                let proof = auth.as_ref().map(|(name, len, icv_bits)| (name.as_str(), *len, *icv_bits));
+                let found = match proof {
+                    None | Some(("digest_null", ..)) => Some(Algorithm::Null),
+                    Some(("hmac(sha256)", 32, 128)) => Some(Algorithm::NullHmacSha256),
+                    Some(_) => None,
+                };
+                let with =
+                    auth.map_or_else(String::new, |(name, _, bits)| format!(" with {name} of {bits} bits"));
+                (found.filter(|_| is_null), format!("{name}{with}"))
+            }
+            _ => (None, "no encryption, not even cipher_null,".into()),
+        };
+        let found = found.ok_or_else(|| {
+            let known = Algorithm::ALL.map(Algorithm::name).join(", ");
+            format!("line {}: {name} is not built: Weir has {known}", self.line)
+        })?;
+        let key = if self.aead.is_some() { &self.aead } else { &self.auth };
+        let digits = key.as_ref().filter(|_| found.key_len() > 0).map_or("", |key| key.digits.as_str());
+        Ok((found, digits))
+    }
+}

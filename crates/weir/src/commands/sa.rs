@@ -1,0 +1,97 @@
+//! `weir sa`: what the kernel's IPsec has, for a topology file.
+
+use std::io::{IsTerminal, Read, stdin};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use weir_run::ipsec::import;
+use weir_run::topology::write::plan::write_esp;
+use zeroize::Zeroizing;
+
+use crate::{Failure, Outcome, output};
+
+/// Far more than any gateway has associations.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// Take over security associations and policies that IKE agreed on for the kernel.
+#[derive(Args)]
+pub struct SaArguments {
+    #[command(subcommand)]
+    command: SaCommand,
+}
+
+#[derive(Subcommand)]
+enum SaCommand {
+    Import(ImportArguments),
+}
+
+/// Read what `ip xfrm state` and `ip xfrm policy` print, and print it as the tables esp, sa and policy of a file for `weir up`;
+/// each key goes into a file of its own.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  sudo sh -c '{ ip xfrm state; ip xfrm policy; }' |
+      weir sa import --keys /run/weir --inside e0b --outside wan > tunnel.toml
+  weir check tunnel.toml
+
+A key is of one user from its first packet to its last: one with which the
+kernel has sent is refused, and from the import on it is Weir's. Of what goes
+out KEY.sequence is written beside KEY, once; `weir up` keeps it.
+
+Left out are policies of sockets and of direction fwd, marks and interface
+numbers (if_id). Refused with their line are AH, compression, other algorithms
+and several templates in a policy.")]
+struct ImportArguments {
+    /// What they printed; - is the standard input
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    /// Where the key files go
+    #[arg(long, value_name = "DIRECTORY", default_value = ".")]
+    keys: PathBuf,
+    /// What the esp is called
+    #[arg(long, default_value = "tunnel")]
+    name: String,
+    /// Its port where packets are in the clear; without it no esp is printed
+    #[arg(long, value_name = "PORT", requires = "outside")]
+    inside: Option<String>,
+    /// Its port where they are protected
+    #[arg(long, value_name = "PORT", requires = "inside")]
+    outside: Option<String>,
+    /// An address of this gateway, where no policy says which associations go out
+    #[arg(long, value_name = "ADDRESS")]
+    own: Vec<IpAddr>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &SaArguments) -> Outcome {
+    let SaCommand::Import(arguments) = &arguments.command;
+    let text = read(&arguments.file)?;
+    let keys = std::path::absolute(&arguments.keys)?;
+    let import = import::read(&text, &keys, &arguments.own).map_err(Failure::usage)?;
+    if import.plan.associations.is_empty() {
+        return Err(Failure::usage(
+            "there is no association: `ip xfrm state` prints none until IKE is done, or without root",
+        ));
+    }
+    import.notes.iter().for_each(output::warn);
+    import.write_keys()?;
+    let ends = arguments.inside.as_deref().zip(arguments.outside.as_deref());
+    output::print(write_esp(&arguments.name, ends.map(|(inside, outside)| [inside, outside]), &import.plan))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All of a file, which has keys in it.
+fn read(file: &std::path::Path) -> Result<Zeroizing<String>, Failure> {
+    let told = |error: std::io::Error| Failure::usage(format!("{}: {error}", file.display()));
+    let mut text = Zeroizing::new(String::new());
+    if file == std::path::Path::new("-") {
+        if stdin().is_terminal() {
+            output::say("weir: reading what `ip xfrm state` and `ip xfrm policy` print from the terminal");
+        }
+        stdin().lock().take(BYTES_MAX).read_to_string(&mut text).map_err(told)?;
+    } else {
+        std::fs::File::open(file).map_err(told)?.take(BYTES_MAX).read_to_string(&mut text).map_err(told)?;
+    }
+    Ok(text)
+}
