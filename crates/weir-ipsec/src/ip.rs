@@ -128,7 +128,7 @@ impl IpHeaders {
             packet_len,
             fragment: false,
         };
-        // Destination options are passed only if a routing header follows: the others belong to what ESP protects.
+        // Options that no routing header follows belong to what ESP protects.
         let mut before_options = None;
         while !found.fragment {
             let (len, destination) = match found.next {

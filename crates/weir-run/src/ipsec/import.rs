@@ -63,9 +63,8 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
     let mut taken = BTreeSet::new();
     let (mut associations, mut keys) = (Vec::new(), Vec::new());
     for state in &states {
-        let Some(ends) = state.ends else { continue };
+        let [source, destination] = state.ends;
         let is_inbound = direction(state, &policies, own).ok_or_else(|| {
-            let [source, _] = ends;
             format!(
                 "line {}: whether SPI {:#x} opens or seals is said by no policy: name the gateway's own addresses, such as --own {source}",
                 state.line, state.spi
@@ -99,8 +98,8 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
             name,
             is_inbound,
             spi: state.spi,
-            source: ends[0],
-            destination: ends[1],
+            source,
+            destination,
             is_tunnel: state.is_tunnel,
             algorithm,
             key_file,
@@ -134,7 +133,7 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
 fn direction(state: &ListedState, policies: &[ListedPolicy], own: &[IpAddr]) -> Option<bool> {
     let wants = |policy: &&ListedPolicy| policy.templates.iter().any(|template| template.wants(state));
     let by_address = || {
-        let [is_out, is_in] = state.ends?.map(|end| own.contains(&end));
+        let [is_out, is_in] = state.ends.map(|end| own.contains(&end));
         (is_out != is_in).then_some(is_in)
     };
     let by_policy = || policies.iter().find(wants).and_then(|policy| policy.is_inbound);
@@ -144,11 +143,10 @@ fn direction(state: &ListedState, policies: &[ListedPolicy], own: &[IpAddr]) -> 
 impl Template {
     /// As the kernel's `xfrm_state_find` matches: a template of reqid 0 wants any, and unspecified addresses in transport mode too.
     fn wants(&self, state: &ListedState) -> bool {
-        let (Some(wanted), Some(ends)) = (self.ends, state.ends) else { return false };
         let fits = |(wanted, end): (IpAddr, IpAddr)| wanted.is_unspecified() || wanted == end;
         self.is_tunnel == state.is_tunnel
             && (self.reqid == 0 || self.reqid == state.reqid)
-            && wanted.into_iter().zip(ends).all(fits)
+            && self.ends.into_iter().zip(state.ends).all(fits)
     }
 }
 

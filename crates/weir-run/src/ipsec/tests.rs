@@ -10,10 +10,10 @@ use weir_ipsec::tunnel::OuterDontFragment;
 use super::*;
 
 /// A directory of its own, removed with it.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
+    pub fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("weir-ipsec-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Folder(path)

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use weir_path::plan::StageKind;
 
 use super::*;
+use crate::ipsec::tests::Folder;
 use crate::topology;
 use crate::topology::write::plan::write_esp;
 
@@ -86,23 +87,6 @@ fn refused(text: &str, own: &[&str]) -> String {
     let why = import(text, own).err().unwrap_or_else(|| panic!("it is refused:\n{text}"));
     assert!(![KEY, OTHER].iter().any(|key| why.contains(&key[..8])), "{why}");
     why
-}
-
-/// A directory of its own, removed with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("weir-import-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]
@@ -224,7 +208,7 @@ fn an_inbound_key_may_have_been_used() {
 
 #[test]
 fn key_files_are_made_once() {
-    let folder = Folder::new("once");
+    let folder = Folder::new("import");
     let read = |text: &str| super::read(text, &folder.0, &[]).unwrap_or_else(|why| panic!("{why}"));
     read(&printed()).write_keys().unwrap();
     let [out, back] = ["out-00001001.key", "in-00002001.key"].map(|name| folder.0.join(name));

@@ -23,11 +23,10 @@ use zeroize::Zeroizing;
 use crate::classes::protocol;
 
 /// An association of the kernel.
-#[derive(Default)]
 pub(super) struct ListedState {
     /// The line that it begins in.
     pub line: usize,
-    pub ends: Option<[IpAddr; 2]>,
+    pub ends: [IpAddr; 2],
     pub spi: u32,
     pub reqid: u32,
     pub is_tunnel: bool,
@@ -66,9 +65,8 @@ pub(super) struct ListedPolicy {
 }
 
 /// What a policy wants of its associations.
-#[derive(Default)]
 pub(super) struct Template {
-    pub ends: Option<[IpAddr; 2]>,
+    pub ends: [IpAddr; 2],
     pub reqid: u32,
     pub is_tunnel: bool,
 }
@@ -111,7 +109,23 @@ type Line<'a> = (usize, &'a str);
 
 impl Listed {
     fn state(&mut self, first: &Words, lines: &[Line]) -> Result<(), String> {
-        let mut state = ListedState { line: first.line, ends: Some(first.ends()?), ..ListedState::default() };
+        let mut state = ListedState {
+            line: first.line,
+            ends: first.ends()?,
+            spi: 0,
+            reqid: 0,
+            is_tunnel: false,
+            is_inbound: None,
+            window: 0,
+            is_extended: false,
+            is_df_clear: false,
+            aead: None,
+            auth: None,
+            enc: None,
+            udp_ports: None,
+            sealed: 0,
+            lifetime: Lifetime::default(),
+        };
         for &(number, line) in lines {
             let words = Words::new(number, line);
             match words.word(0) {
@@ -196,8 +210,7 @@ impl Listed {
                     policy.priority = words.number("priority")?;
                 }
                 "tmpl" => {
-                    let ends = Some(words.ends()?);
-                    policy.templates.push(Template { ends, ..Template::default() });
+                    policy.templates.push(Template { ends: words.ends()?, reqid: 0, is_tunnel: false });
                 }
                 "proto" => {
                     words.is_esp()?;

@@ -91,12 +91,8 @@ pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
 
 /// The tables of an ESP alone: what it is called, and the ports inside and outside, without which only its associations and policies.
 pub fn write_esp(name: &str, ends: Option<[&str; 2]>, plan: &EspPlan) -> String {
-    let at = ends.map_or_else(Vec::new, |[inside, outside]| {
-        let mut at = vec![String::new(); 2];
-        at[usize::from(INSIDE)] = inside.into();
-        at[usize::from(OUTSIDE)] = outside.into();
-        at
-    });
+    // In the order of its ports: `INSIDE`, `OUTSIDE`.
+    let at = ends.map_or_else(Vec::new, |ends| ends.map(String::from).into());
     let mut file = TopologyFile::default();
     esp_tables(&mut file, spanned(name.into()), plan, &at);
     if ends.is_none() {
