@@ -220,9 +220,11 @@ impl NewKey {
             match std::fs::read_to_string(&mark) {
                 Ok(there) if there == UNUSED => {}
                 Ok(_) => return Err(format!("{} is of another key: name another directory", mark.display())),
-                Err(_) => {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     create(&mark, UNUSED).map_err(|error| format!("beside it {}: {error}", mark.display()))?
                 }
+                // Whatever is in it, it is not ours to replace.
+                Err(error) => return Err(format!("beside it {}: {error}", mark.display())),
             }
         }
         create(&self.path, &self.digits).map_err(told)

@@ -227,5 +227,10 @@ fn key_files_are_made_once() {
     fs::remove_file(&out).unwrap();
     let why = read(&printed()).write_keys().unwrap_err();
     assert!(why.contains("is of another key"), "{why}");
+    // Nor is a mark replaced that cannot be read.
+    fs::write(marks::path(&out), [0xff]).unwrap();
+    let why = read(&printed()).write_keys().unwrap_err();
+    assert!(why.contains("beside it"), "{why}");
+    assert_eq!(fs::read(marks::path(&out)).unwrap(), [0xff]);
     assert!(!out.exists());
 }
