@@ -125,6 +125,12 @@ impl Count {
         self.bytes -= u64::from(len_bytes);
     }
 
+    /// Takes packets off again that are counted together.
+    pub fn sub_all(&mut self, other: Count) {
+        self.packets -= other.packets;
+        self.bytes -= other.bytes;
+    }
+
     /// Adds another count to this one.
     pub fn merge(&mut self, other: Count) {
         self.packets += other.packets;

@@ -94,8 +94,8 @@ impl<K: TransmitRing, M: TransmitRing> TransmitRing for EitherPort<K, M> {
         either!(self, port => port.room())
     }
 
-    fn put(&mut self, packet: PathPacket, frames: &mut Frames) {
-        either!(self, port => port.put(packet, frames));
+    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+        either!(self, port => port.put(packets, frames));
     }
 
     fn flush(&mut self, carrier: &mut Carrier, now_ns: u64) -> io::Result<Transmit> {
@@ -106,7 +106,7 @@ impl<K: TransmitRing, M: TransmitRing> TransmitRing for EitherPort<K, M> {
         either!(self, port => port.has_carrier())
     }
 
-    fn complete(&mut self, frames: &mut Frames, each: impl FnMut(u32, Completion)) {
+    fn complete(&mut self, frames: &mut Frames, each: impl FnMut(Count, Completion)) {
         either!(self, port => port.complete(frames, each));
     }
 

@@ -8,7 +8,7 @@
 use std::io;
 
 use weir_core::account::Account;
-use weir_core::drops::DropReason;
+use weir_core::drops::{Count, DropReason};
 
 use crate::backoff::Backoff;
 use crate::carrier::{Carrier, DOWN_RETRY_NS};
@@ -26,17 +26,24 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Puts a packet on the transmit ring of `port`, which has room for it.
-    pub fn put(&mut self, mut packet: PathPacket, port: &mut impl TransmitRing, frames: &mut Frames) {
-        packet.make_mark(frames.memory());
-        let len_bytes = u32::from(packet.len_bytes);
-        self.account.accept(len_bytes);
-        if len_bytes > port.packet_bytes_max() {
-            self.account.drop(DropReason::TooLong, len_bytes);
-            frames.pool.give(packet.frame);
-        } else {
-            port.put(packet, frames);
+    /// Puts packets on the transmit ring of `port` in their order, which has room for them, and leaves none.
+    pub fn put(&mut self, packets: &mut Vec<PathPacket>, port: &mut impl TransmitRing, frames: &mut Frames) {
+        let mut put = Count::default();
+        let mut longest_bytes = 0;
+        for packet in packets.iter_mut() {
+            packet.make_mark(frames.memory());
+            longest_bytes = packet.len_bytes.max(longest_bytes);
+            put.add(packet.len_bytes.into());
         }
+        self.account.accept_all(put);
+        let bytes_max = port.packet_bytes_max();
+        if u32::from(longest_bytes) > bytes_max {
+            for packet in packets.extract_if(.., |packet| u32::from(packet.len_bytes) > bytes_max) {
+                self.account.drop(DropReason::TooLong, packet.len_bytes.into());
+                frames.pool.give(packet.frame);
+            }
+        }
+        port.put(packets, frames);
     }
 
     /// Makes the device transmit; when to try again what it does not take now.
@@ -60,9 +67,9 @@ impl Exit {
     /// Looks at what has become of transmissions, so that the books are up to date.
     pub fn complete(&mut self, port: &mut impl TransmitRing, frames: &mut Frames) {
         let account = &mut self.account;
-        port.complete(frames, |len_bytes, fate| match fate {
-            Completion::Delivered => account.deliver(len_bytes),
-            Completion::Refused => account.drop(DropReason::DeviceRefused, len_bytes),
+        port.complete(frames, |ended, fate| match fate {
+            Completion::Delivered => account.deliver_all(ended),
+            Completion::Refused => account.drop_all(DropReason::DeviceRefused, ended),
         });
     }
 

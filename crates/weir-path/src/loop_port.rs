@@ -97,9 +97,9 @@ impl TransmitRing for LoopPort {
     }
 
     #[inline]
-    fn put(&mut self, packet: PathPacket, _: &mut Frames) {
-        self.inside.add(packet.len_bytes.into());
-        self.ring.push_back(packet);
+    fn put(&mut self, packets: &mut Vec<PathPacket>, _: &mut Frames) {
+        packets.iter().for_each(|packet| self.inside.add(packet.len_bytes.into()));
+        self.ring.extend(packets.drain(..));
     }
 
     fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
@@ -110,11 +110,11 @@ impl TransmitRing for LoopPort {
         true
     }
 
-    fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(u32, Completion)) {
-        for len_bytes in self.polled.drain(..) {
-            self.inside.sub(len_bytes.into());
-            each(len_bytes.into(), Completion::Delivered);
-        }
+    fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(Count, Completion)) {
+        let mut polled = Count::default();
+        self.polled.drain(..).for_each(|len_bytes| polled.add(len_bytes.into()));
+        self.inside.sub_all(polled);
+        each(polled, Completion::Delivered);
     }
 
     fn in_flight(&self) -> Count {

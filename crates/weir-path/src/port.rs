@@ -60,8 +60,8 @@ pub trait TransmitRing {
     /// How many more packets it takes now.
     fn room(&self) -> u32;
 
-    /// Puts a packet on the ring; there must be room.
-    fn put(&mut self, packet: PathPacket, frames: &mut Frames);
+    /// Puts packets on the ring in their order, and leaves none; there must be room for all.
+    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames);
 
     /// Makes the device transmit what is on the ring, or as much as it takes now. After a packet that was refused for good it goes on
     /// only if there is a carrier.
@@ -73,8 +73,8 @@ pub trait TransmitRing {
     /// Whether the device has a carrier; a request to the kernel.
     fn has_carrier(&self) -> bool;
 
-    /// Takes back the frames whose transmission has ended, telling `each` their lengths and fates.
-    fn complete(&mut self, frames: &mut Frames, each: impl FnMut(u32, Completion));
+    /// Takes back the frames whose transmission has ended, telling `each` how many share a fate.
+    fn complete(&mut self, frames: &mut Frames, each: impl FnMut(Count, Completion));
 
     /// What is on the ring or with the device.
     fn in_flight(&self) -> Count;

@@ -204,27 +204,24 @@ impl Shaping {
         }
     }
 
-    /// Lets out what the classes admit, `room` packets at the most. Departures are gathered, never for so long that a bucket would
+    /// Lets out what the classes admit behind others in `out`, `room` packets at the most. Departures are gathered, never for so long that a bucket would
     /// overflow: a wake-up for each packet would cost more.
     pub fn release(
         &mut self,
         room: u32,
         frames: &mut Frames,
         now_ns: u64,
-        mut out: impl FnMut(PathPacket, &mut Frames),
+        out: &mut Vec<PathPacket>,
     ) -> Release {
         let most = BURST.min(room as usize);
         let mut packets = 0;
         if let Shaper::Class(class) = &mut self.shaper {
-            let released = &mut self.released;
-            packets = class.pass_out(most, now_ns, |packet| {
-                if packet.meta.arrival_ns == now_ns {
-                    released.dispatched += 1;
-                } else {
-                    released.delayed += 1;
-                }
-                out(packet, frames);
-            });
+            let before = out.len();
+            packets = class.pass_out(most, now_ns, out);
+            let is_fresh = |packet: &&PathPacket| packet.meta.arrival_ns == now_ns;
+            let dispatched = out[before..].iter().filter(is_fresh).count();
+            self.released.dispatched += dispatched as u64;
+            self.released.delayed += (packets - dispatched) as u64;
         }
         while packets < most {
             match self.dequeue(now_ns) {
@@ -235,7 +232,7 @@ impl Shaping {
                     } else {
                         self.released.delayed += 1;
                     }
-                    out(packet, frames);
+                    out.push(packet);
                 }
                 Dequeue::Dropped(_, packet) => {
                     self.released.dropped += 1;

@@ -30,6 +30,7 @@ use crate::egress::EgressQueue;
 use crate::end::{End, Gone};
 use crate::frames::Frames;
 use crate::landings::Landings;
+use crate::packet::PathPacket;
 use crate::place::Place;
 use crate::port::{ReceiveQueues, TransmitRing};
 use crate::shaping::Release;
@@ -69,6 +70,8 @@ pub struct Worker<P> {
     backoff: Backoff,
     /// The places that are waited for, to be put together in a pass.
     waited_for: Vec<Place>,
+    /// What leaves an egress queue in a pass; empty between.
+    released: Vec<PathPacket>,
 }
 
 /// Who feeds the egress queues of a worker.
@@ -87,8 +90,9 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         feeding: Feeding,
         (crossing, landings): (Option<Crossing>, Option<Landings>),
     ) -> Worker<P> {
-        let (backoff, waited_for) = (Backoff::default(), Vec::new());
-        let mut worker = Worker { ends, gone, between, feeding, crossing, landings, backoff, waited_for };
+        let (backoff, waited_for, released) = (Backoff::default(), Vec::new(), Vec::new());
+        let mut worker =
+            Worker { ends, gone, between, feeding, crossing, landings, backoff, waited_for, released };
         worker.follow(None, &[]);
         worker.tune();
         let gone: Vec<_> = worker.gone.iter().map(|gone| gone.index).collect();
@@ -216,7 +220,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             pass.moved += landings.land(&mut self.between, now_ns);
         }
         if let (Some(crossing), [End { port, exit, .. }]) = (&mut self.crossing, &mut self.ends[..]) {
-            pass.moved += crossing.take(|packet| exit.put(packet, port, &mut self.between.frames));
+            pass.moved += crossing.take(|packet| self.released.push(packet));
+            exit.put(&mut self.released, port, &mut self.between.frames);
         }
     }
 
@@ -240,11 +245,12 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             let EgressQueue { port: number, shaping, .. } = egress.queue_mut(queue);
             if let Some(End { port, exit, .. }) = end_of(&mut self.ends, *number) {
                 let room = port.room();
-                let put = |packet, frames: &mut Frames| exit.put(packet, port, frames);
-                pass.add(shaping.release(room, frames, now_ns, put));
+                pass.add(shaping.release(room, frames, now_ns, &mut self.released));
+                exit.put(&mut self.released, port, frames);
             } else if let Some(crossing) = &mut self.crossing {
                 let room = crossing.room();
-                pass.add(shaping.release(room, frames, now_ns, |packet, _| crossing.hand(packet)));
+                pass.add(shaping.release(room, frames, now_ns, &mut self.released));
+                self.released.drain(..).for_each(|packet| crossing.hand(packet));
                 crossing.flush().map_err(|gone| {
                     io::Error::other(format!("handing packets over to the other worker: {gone}"))
                 })?;

@@ -230,12 +230,14 @@ impl TransmitRing for Port {
         self.transmissions.iter().map(Transmission::room).min().unwrap_or(0)
     }
 
-    fn put(&mut self, packet: PathPacket, frames: &mut Frames) {
-        let queue = match self.transmissions.len() {
-            1 => 0,
-            queues => usize::from(packet.meta.queue) % queues,
-        };
-        self.transmissions[queue].put(packet, self.queues[queue].socket_mut(), frames);
+    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+        for packet in packets.drain(..) {
+            let queue = match self.transmissions.len() {
+                1 => 0,
+                queues => usize::from(packet.meta.queue) % queues,
+            };
+            self.transmissions[queue].put(packet, self.queues[queue].socket_mut(), frames);
+        }
     }
 
     fn flush(&mut self, carrier: &mut Carrier, now_ns: u64) -> io::Result<Transmit> {
@@ -260,9 +262,11 @@ impl TransmitRing for Port {
         has_carrier(self.link())
     }
 
-    fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(u32, Completion)) {
+    fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(Count, Completion)) {
         for (transmission, queue) in self.transmissions.iter_mut().zip(&mut self.queues) {
-            transmission.complete(queue.socket_mut(), frames, &mut each);
+            transmission.complete(queue.socket_mut(), frames, |len_bytes, fate| {
+                each(Count { packets: 1, bytes: len_bytes.into() }, fate);
+            });
         }
     }
 

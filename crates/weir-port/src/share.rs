@@ -115,8 +115,8 @@ impl TransmitRing for PortShare<'_> {
         1
     }
 
-    fn put(&mut self, packet: PathPacket, frames: &mut Frames) {
-        frames.pool.give(packet.frame);
+    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+        frames.pool.give_all(packets.drain(..).map(|packet| packet.frame));
     }
 
     fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
@@ -127,7 +127,7 @@ impl TransmitRing for PortShare<'_> {
         true
     }
 
-    fn complete(&mut self, _: &mut Frames, _: impl FnMut(u32, Completion)) {}
+    fn complete(&mut self, _: &mut Frames, _: impl FnMut(Count, Completion)) {}
 
     fn in_flight(&self) -> Count {
         Count::default()

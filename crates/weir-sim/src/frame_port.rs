@@ -113,10 +113,12 @@ impl TransmitRing for FramePort {
         TRANSMIT_PACKETS_MAX - self.in_flight.len() as u32
     }
 
-    fn put(&mut self, packet: PathPacket, frames: &mut Frames) {
-        self.left.push(packet.bytes(frames.memory()).to_vec());
-        self.in_flight.push(packet.len_bytes.into());
-        frames.pool.give(packet.frame);
+    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+        for packet in packets.drain(..) {
+            self.left.push(packet.bytes(frames.memory()).to_vec());
+            self.in_flight.push(packet.len_bytes.into());
+            frames.pool.give(packet.frame);
+        }
     }
 
     fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
@@ -127,11 +129,12 @@ impl TransmitRing for FramePort {
         true
     }
 
-    fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(u32, Completion)) {
+    fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(Count, Completion)) {
         if self.is_stuck {
             return;
         }
-        self.in_flight.drain(..).for_each(|len_bytes| each(len_bytes, Completion::Delivered));
+        each(self.in_flight(), Completion::Delivered);
+        self.in_flight.clear();
     }
 
     fn in_flight(&self) -> Count {

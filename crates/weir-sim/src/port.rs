@@ -201,12 +201,14 @@ impl TransmitRing for SimPort {
         TRANSMIT_PACKETS_MAX - self.in_flight.len() as u32
     }
 
-    fn put(&mut self, packet: PathPacket, frames: &mut Frames) {
+    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
         let inside = &mut *self.inside.borrow_mut();
-        let index = frames.memory().index_of(&packet.frame) as usize;
-        inside.left.push(inside.packets[index].take().expect("what leaves has come in"));
-        self.in_flight.push(packet.len_bytes.into());
-        frames.pool.give(packet.frame);
+        for packet in packets.drain(..) {
+            let index = frames.memory().index_of(&packet.frame) as usize;
+            inside.left.push(inside.packets[index].take().expect("what leaves has come in"));
+            self.in_flight.push(packet.len_bytes.into());
+            frames.pool.give(packet.frame);
+        }
     }
 
     fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
@@ -217,9 +219,10 @@ impl TransmitRing for SimPort {
         true
     }
 
-    fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(u32, Completion)) {
+    fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(Count, Completion)) {
         if !self.is_stuck {
-            self.in_flight.drain(..).for_each(|len_bytes| each(len_bytes, Completion::Delivered));
+            each(self.in_flight(), Completion::Delivered);
+            self.in_flight.clear();
         }
     }
 

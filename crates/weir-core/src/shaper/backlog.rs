@@ -293,12 +293,12 @@ impl Backlog {
         self.passing.merge(passed);
     }
 
-    /// Books one of them as sent.
+    /// Books some of them as sent, which arrived together.
     #[inline(always)]
-    pub(super) fn pass_out(&mut self, len_bytes: u32, arrival_ns: u64, now_ns: u64) {
-        self.passing.sub(len_bytes);
-        self.account.deliver(len_bytes);
-        self.delay.record(now_ns.saturating_sub(arrival_ns));
+    pub(super) fn pass_out(&mut self, passed: Count, arrival_ns: u64, now_ns: u64) {
+        self.passing.sub_all(passed);
+        self.account.deliver_all(passed);
+        self.delay.record_all(now_ns.saturating_sub(arrival_ns), passed.packets);
     }
 
     /// Books one of them as dropped.

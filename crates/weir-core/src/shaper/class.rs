@@ -123,17 +123,21 @@ impl<P: Packet> Class<P> {
         &self.passing.flows[before..]
     }
 
-    /// Lets out what passes by the queues, `packets_max` at the most, if nothing limits it now; how many packets.
+    /// Lets out what passes by the queues behind others in `out`, `packets_max` at the most, if nothing limits it now; how many packets.
     #[inline(always)]
-    pub fn pass_out(&mut self, packets_max: usize, now_ns: u64, mut out: impl FnMut(P)) -> usize {
+    pub fn pass_out(&mut self, packets_max: usize, now_ns: u64, out: &mut Vec<P>) -> usize {
         let count = packets_max.min(self.passing.packets.len());
         if count == 0 || self.tbf.is_some() {
             return 0;
         }
         self.passing.flows.drain(..count);
-        for packet in self.passing.packets.drain(..count) {
-            self.backlog.pass_out(packet.len_bytes(), packet.meta().arrival_ns, now_ns);
-            out(packet);
+        let before = out.len();
+        move_first(&mut self.passing.packets, count, out);
+        // What came in together waited as long.
+        for run in out[before..].chunk_by(|one, next| one.meta().arrival_ns == next.meta().arrival_ns) {
+            let bytes = run.iter().map(|packet| u64::from(packet.len_bytes())).sum();
+            let passed = Count { packets: run.len() as u64, bytes };
+            self.backlog.pass_out(passed, run[0].meta().arrival_ns, now_ns);
         }
         count
     }
@@ -144,7 +148,8 @@ impl<P: Packet> Class<P> {
         let Some(tbf) = &mut self.tbf else {
             return match self.passing.pop() {
                 Some((flow, packet)) => {
-                    self.backlog.pass_out(packet.len_bytes(), packet.meta().arrival_ns, now_ns);
+                    let passed = Count { packets: 1, bytes: packet.len_bytes().into() };
+                    self.backlog.pass_out(passed, packet.meta().arrival_ns, now_ns);
                     Dequeue::Packet(flow, packet)
                 }
                 None => self.backlog.dequeue(&mut self.slab, now_ns),
@@ -166,7 +171,8 @@ impl<P: Packet> Class<P> {
         }
         let outcome = match self.passing.pop() {
             Some((flow, packet)) => {
-                self.backlog.pass_out(len_bytes, arrival_ns, now_ns);
+                let passed = Count { packets: 1, bytes: len_bytes.into() };
+                self.backlog.pass_out(passed, arrival_ns, now_ns);
                 Dequeue::Packet(flow, packet)
             }
             None => self.backlog.dequeue(&mut self.slab, now_ns),

@@ -24,7 +24,13 @@ impl DelayHistogram {
     /// Counts one packet's delay.
     #[inline]
     pub fn record(&mut self, delay_ns: u64) {
-        self.bins[bin(delay_ns)] += 1;
+        self.record_all(delay_ns, 1);
+    }
+
+    /// Counts the delay of packets that stood for the same time.
+    #[inline]
+    pub fn record_all(&mut self, delay_ns: u64, packets: u64) {
+        self.bins[bin(delay_ns)] += packets;
         if delay_ns > self.delay_ns_max {
             cold_path();
             self.delay_ns_max = delay_ns;

@@ -179,9 +179,9 @@ impl TransmitRing for MemoryPort {
     }
 
     #[inline]
-    fn put(&mut self, packet: PathPacket, _: &mut Frames) {
-        self.put_bytes += u64::from(packet.len_bytes);
-        self.put.push(packet);
+    fn put(&mut self, packets: &mut Vec<PathPacket>, _: &mut Frames) {
+        self.put_bytes += packets.iter().map(|packet| u64::from(packet.len_bytes)).sum::<u64>();
+        self.put.append(packets);
     }
 
     fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
@@ -192,15 +192,13 @@ impl TransmitRing for MemoryPort {
         true
     }
 
-    fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(u32, Completion)) {
+    fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(Count, Completion)) {
         if let Some(sequences) = &mut self.sink {
             let memory = frames.pool.memory();
             sequences.note_all(self.put.iter().map(|packet| packet.bytes(memory)));
         }
-        frames.pool.give_all(self.put.drain(..).map(|packet| {
-            each(packet.len_bytes.into(), Completion::Delivered);
-            packet.frame
-        }));
+        each(self.in_flight(), Completion::Delivered);
+        frames.pool.give_all(self.put.drain(..).map(|packet| packet.frame));
         self.put_bytes = 0;
     }
 
