@@ -25,7 +25,9 @@ const RATE: &str = "1gbit";
 const RATE_BITS_PER_S: f64 = 1e9;
 const FAR_RATE: &str = "20gbit";
 const SECONDS: u64 = 5;
-const ROUNDS: usize = 10;
+/// Two figures that differ by a tenth and spread by a half take so many to tell apart.
+const NEAR_ROUNDS: usize = 20;
+const FAR_ROUNDS: usize = 10;
 const TOOL_LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +80,7 @@ fn main() -> Result<ExitCode> {
 
 /// What holding a rate costs, beside the kernel's TBF.
 fn near(weir: &Path, floors: &mut Floors) -> Result<()> {
-    let rounds = turns([System::Tbf, System::SteeredTbf, System::Limit], weir)?;
+    let rounds = turns(NEAR_ROUNDS, [System::Tbf, System::SteeredTbf, System::Limit], weir)?;
     for (index, name) in ["tbf", "tbf, steered", "weir limit"].iter().enumerate() {
         let bits_per_s = median(rounds.iter().map(|round| round[index].bits_per_s));
         let busy_s = median(rounds.iter().map(|round| round[index].busy_s));
@@ -95,7 +97,7 @@ fn near(weir: &Path, floors: &mut Floors) -> Result<()> {
 
 /// What a limit costs that is never reached.
 fn far(weir: &Path, floors: &mut Floors) -> Result<()> {
-    let pairs = turns([System::None, System::FarLimit], weir)?;
+    let pairs = turns(FAR_ROUNDS, [System::None, System::FarLimit], weir)?;
     let of = || pairs.iter().map(|[none, limit]| limit.bits_per_s / none.bits_per_s);
     println!(
         "one stream by a bridge: {:.1} Gbit/s without a limit, {:.1} with one of {FAR_RATE}",
@@ -107,9 +109,9 @@ fn far(weir: &Path, floors: &mut Floors) -> Result<()> {
 }
 
 /// So many rounds of the systems, one after the other, forth and back.
-fn turns<const N: usize>(systems: [System; N], weir: &Path) -> Result<Vec<[Figures; N]>> {
+fn turns<const N: usize>(count: usize, systems: [System; N], weir: &Path) -> Result<Vec<[Figures; N]>> {
     let mut rounds = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..count {
         let mut figures = [Figures { busy_s: 0.0, bits_per_s: 0.0 }; N];
         for step in 0..N {
             let index = if round % 2 == 0 { step } else { N - 1 - step };
