@@ -14,7 +14,7 @@ use weir_ipsec::lifetime::Lifetime;
 use weir_ipsec::policy::{AddressPrefix, Selector};
 use weir_ipsec::replay::SIZE_MAX;
 use weir_ipsec::tunnel::OuterDontFragment;
-use weir_path::esp::plan::{AssociationPlan, EspPlan, PolicyPlan, PolicyVerb};
+use weir_path::esp::plan::{AssociationPlan, EspDispatch, EspPlan, PolicyPlan, PolicyVerb};
 use weir_path::esp::{INSIDE, OUTSIDE};
 use weir_path::owners::Owners;
 use weir_path::plan::{Attachment, Plan, StageKind, StagePlan};
@@ -106,5 +106,6 @@ fn gateway(own: usize, algorithm: Algorithm) -> EspPlan {
         mtu_bytes: MTU_BYTES,
         associations: vec![association],
         policies: vec![policy],
+        dispatch: EspDispatch::default(),
     }
 }

@@ -15,6 +15,7 @@ use crate::crossing::Crossing;
 use crate::departures::{Crosses, Departures, number_of};
 use crate::egress::EgressQueues;
 use crate::end::{End, Gone};
+use crate::esp::{INSIDE, OUTSIDE};
 use crate::exit::Exit;
 use crate::frames::Frames;
 use crate::intake::{Intake, QUANTUM_BYTES};
@@ -155,7 +156,10 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         for &number in &owned {
             let planned = &plan.stages[number];
             let stage = Stage::new(&planned.kind, seed ^ number as u64, now_ns);
-            let stage = stage.map_err(|error| PlanError::Router(planned.name.clone(), error))?;
+            let mut stage = stage.map_err(|error| PlanError::Router(planned.name.clone(), error))?;
+            stage.set_beside([INSIDE, OUTSIDE].map(|port| {
+                plan.far_end(Attachment::Stage(number, port)).is_some_and(|from| owners.of(from) == worker)
+            }));
             let ways = (0..planned.kind.ports()).map(|port| match planned.kind.is_exit(port) {
                 true => way(Attachment::Stage(number, port)).map(Some),
                 false => Ok(None),

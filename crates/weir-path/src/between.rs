@@ -108,6 +108,14 @@ impl Between {
         self.stages.iter().any(|at| at.stage.is_waiting())
     }
 
+    /// Whether a stage wants nothing more that comes by a way from the queue there.
+    pub(crate) fn holds(&self, way: Way) -> bool {
+        match way {
+            Way::Stage(stage, port) => self.stages[stage].stage.holds(port),
+            Way::Egress(_) | Way::Over(..) => false,
+        }
+    }
+
     /// A stage, by its place here, to be changed.
     pub(crate) fn stage_mut(&mut self, stage: usize) -> &mut Stage {
         &mut self.stages[stage].stage

@@ -8,8 +8,8 @@
 //! from it. So one port that takes nothing keeps no more than its share of the frames.
 //!
 //! The flows of a class are the receive queues of all ports, and two more: for what stages make themselves, and for what they sealed, which
-//! has numbers and leaves in their order. Of which receive queue that was nobody knows any more, so where some of it waits in a full place,
-//! every receive queue waits whose packets came there last.
+//! has numbers and leaves in their order. In there nobody knows any more of which receive queue a packet is, so where some of it waits in a
+//! full place, every receive queue waits whose packets came there last.
 //!
 //! A queue whose port is gone is closed: it keeps nothing, has room for everything, and drops what comes as `port-gone`, so that it holds
 //! nobody.
@@ -29,8 +29,8 @@ use crate::shaping::{Shaping, Size};
 /// The number of no port: of packets that a stage made.
 pub const OWN_PORT: u16 = u16::MAX;
 
-/// The number of no port: of packets that leave in the order in which a stage has numbered them.
-pub const SEALED_PORT: u16 = u16::MAX - 1;
+/// Set in the number of the receive queue that a packet came by, if it leaves in the order in which a stage has numbered it.
+const SEALED: u16 = 1 << 15;
 /// How many flows there are for what stages sent.
 const STAGE_FLOWS: usize = 2;
 
@@ -81,14 +81,35 @@ impl EgressQueue {
     }
 }
 
+/// Makes a packet leave in the order in which a stage has numbered it and others, or in that of its receive queue again.
+pub(crate) fn set_sealed(meta: &mut Meta, is_sealed: bool) {
+    meta.queue = if is_sealed { meta.queue | SEALED } else { meta.queue & !SEALED };
+}
+
+/// The port that filters take a packet to have come in by: what is sealed comes from a stage.
+pub(crate) fn entry_port(meta: &Meta) -> u16 {
+    if meta.queue & SEALED == 0 { meta.port } else { OWN_PORT }
+}
+
+/// The port that a packet came in by, and the receive queue.
+pub(crate) fn origin(meta: &Meta) -> (u16, u16) {
+    (meta.port, meta.queue & !SEALED)
+}
+
 /// The flow of packets with this origin, where that of each port's receive queues begins with `first_flow`.
 #[inline]
 fn flow_in(first_flow: &[usize], flows: usize, meta: &Meta) -> usize {
     match first_flow.get(usize::from(meta.port)) {
+        _ if meta.queue & SEALED != 0 => sealed_flow(flows),
         Some(first) => first + usize::from(meta.queue),
-        None if meta.port == SEALED_PORT => sealed_flow(flows),
         None => flows - 1,
     }
+}
+
+/// The number of the receive queue that packets with this origin came by among all, if it was one.
+fn receive_queue_in(first_flow: &[usize], meta: &Meta) -> Option<usize> {
+    let (port, queue) = origin(meta);
+    first_flow.get(usize::from(port)).map(|first| first + usize::from(queue))
 }
 
 fn sealed_flow(flows: usize) -> usize {
@@ -102,8 +123,8 @@ pub struct Landed {
     pub place: Place,
     /// Whether it is full now.
     pub fills: bool,
-    /// The flow: the packet's receive queue, by its number among those of all ports.
-    pub flow: usize,
+    /// The packet's receive queue, by its number among those of all ports; none of what a stage made.
+    pub receive_queue: Option<usize>,
 }
 
 /// The egress queues of a worker.
@@ -123,6 +144,10 @@ pub struct EgressQueues {
 impl EgressQueues {
     /// None yet, for packets that come in by ports of so many receive queues each at the most, and from stages if there are any.
     pub fn new(receive_queues: &[usize], has_stages: bool) -> EgressQueues {
+        assert!(
+            receive_queues.iter().all(|&queues| queues <= usize::from(SEALED)),
+            "a bit is left for what is sealed"
+        );
         let mut flows = 0;
         let first_flow = receive_queues.iter().map(|queues| {
             let first = flows;
@@ -247,8 +272,11 @@ impl EgressQueues {
         let (first_flow, flows) = (&self.first_flow, self.flows);
         let passed = class.pass_in(packets, count, |packet| flow_in(first_flow, flows, &packet.meta));
         // Neighbours are mostly of one flow.
-        for flows in passed.chunk_by(|one, next| one == next) {
-            landed(Landed { place: Place { egress, class: 0 }, fills: false, flow: flows[0] as usize });
+        for of_flow in passed.chunk_by(|one, next| one == next) {
+            // Of what a stage made or sealed it matters only where that is full.
+            let receive_queue =
+                Some(of_flow[0] as usize).filter(|flow| flow + STAGE_FLOWS < flows || !self.has_stages);
+            landed(Landed { place: Place { egress, class: 0 }, fills: false, receive_queue });
         }
         counts.entered += passed.len() as u64;
         counts.held_max = counts.held_max.max(shaping.held().packets);
@@ -258,15 +286,16 @@ impl EgressQueues {
     #[inline]
     pub fn enqueue(&mut self, egress: usize, mut packet: PathPacket, frames: &mut Frames) -> Landed {
         let flow = self.flow(&packet.meta);
+        let receive_queue = receive_queue_in(&self.first_flow, &packet.meta);
         if self.queues[egress].is_closed {
-            return Landed { place: self.refuse(egress, packet, frames), fills: false, flow };
+            return Landed { place: self.refuse(egress, packet, frames), fills: false, receive_queue };
         }
         let EgressQueue { shaping, counts, .. } = &mut self.queues[egress];
         let class = match shaping.only_class() {
             Some(class) => class,
             None => {
                 let bytes = packet.bytes(frames.pool.memory());
-                let class = shaping.class_of(packet.meta.port, bytes);
+                let class = shaping.class_of(entry_port(&packet.meta), bytes);
                 packet.ecn = Ecn::of(bytes, shaping.marks(class));
                 class
             }
@@ -281,7 +310,7 @@ impl EgressQueues {
         }
         counts.held_max = counts.held_max.max(shaping.held().packets);
         let place = Place { egress, class };
-        Landed { place, fills: !self.has_room(place), flow }
+        Landed { place, fills: !self.has_room(place), receive_queue }
     }
 
     /// Drops a packet whose port is gone; where it would have waited.
@@ -310,23 +339,24 @@ impl EgressQueues {
         egress.shaping.has_door(place.class, flow) && !egress.is_at_bound()
     }
 
-    /// The port and the receive queue of a flow.
-    pub(crate) fn origin_of(&self, flow: usize) -> Option<(usize, usize)> {
-        let port = self.first_flow.partition_point(|&first| first <= flow).checked_sub(1)?;
-        Some((port, flow - self.first_flow[port]))
+    /// The port and the receive queue of a number among those of all ports.
+    pub(crate) fn origin_of(&self, receive_queue: usize) -> Option<(usize, usize)> {
+        let port = self.first_flow.partition_point(|&first| first <= receive_queue).checked_sub(1)?;
+        Some((port, receive_queue - self.first_flow[port]))
     }
 
     /// Whether nothing of a receive queue waits in the class of a place, and nothing that could be of it.
     #[inline]
     pub fn has_none(&self, place: Place, port: u16, queue: usize) -> bool {
         self.has_none_of(place, self.first_flow[usize::from(port)] + queue)
-            && (!self.has_stages || self.has_none_of(place, sealed_flow(self.flows)))
     }
 
-    /// Whether nothing of a flow waits in the class of a place.
+    /// The same of a receive queue by its number among those of all ports.
     #[inline]
-    pub fn has_none_of(&self, place: Place, flow: usize) -> bool {
-        self.queues.get(place.egress).is_none_or(|egress| egress.shaping.has_none(place.class, flow))
+    pub fn has_none_of(&self, place: Place, receive_queue: usize) -> bool {
+        let Some(EgressQueue { shaping, .. }) = self.queues.get(place.egress) else { return true };
+        shaping.has_none(place.class, receive_queue)
+            && (!self.has_stages || shaping.has_none(place.class, sealed_flow(self.flows)))
     }
 
     /// Whether a place is kept from taking more by the bound of its egress queue, which opens without a word.

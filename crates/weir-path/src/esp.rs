@@ -15,17 +15,19 @@
 //! | what the gateway itself says and is told, unless a policy says otherwise | the host's |
 //!
 //! Rule: what no policy names is dropped, and nothing is sealed with a number that is not reserved. A packet that would be waits here in
-//! the order in which it came, and nothing more is polled that could come here ([`Esp::is_waiting`]); nothing is lost by a slow disk.
+//! the order in which it came, and nothing more is polled that could come here ([`Esp::is_waiting`]), or taken from the queue inside if there
+//! is one ([`deferral`]); nothing is lost by a slow disk.
 //!
-//! What is sealed is of one flow from here on ([`SEALED_PORT`]), because a replay window is short: whatever shares the way out, numbers leave
+//! What is sealed is of one flow from here on ([`set_sealed`]), because a replay window is short: whatever shares the way out, numbers leave
 //! in their order. Within an association with packets of several classes they do not.
 //!
 //! The next hop's link-layer address is that of the packet inside: whoever stands inside, a router or the host, sends what is for a tunnel
 //! by the gateway that leads to its other end.
 //!
-//! Owner: one worker. Source: RFC 4301 section 5, RFC 4303. Limits: what links join to an ESP is one worker's; an ESP packet that comes in
-//! fragments is dropped; after a start a window is empty, so what was received before could be received once more.
+//! Owner: one worker. Source: RFC 4301 section 5, RFC 4303. Limits: what links join to an ESP without queues is one worker's; an ESP packet that
+//! comes in fragments is dropped; after a start a window is empty, so what was received before could be received once more.
 
+pub(crate) mod deferral;
 pub mod marks;
 pub mod plan;
 mod state;
@@ -46,9 +48,12 @@ use weir_ipsec::policy::{AddressPrefix, BundleId, Policies, PolicyAction, Securi
 use weir_ipsec::room::Room;
 use weir_ring::memory::FrameMemory;
 
-use self::plan::{EspChange, EspPlan, PolicyVerb};
+pub use self::deferral::QUEUES;
+use self::deferral::{Deferral, side_of};
+use self::plan::{EspChange, EspDispatch, EspPlan, PolicyVerb};
 pub use self::state::RunningAssociation;
-use crate::egress::SEALED_PORT;
+use crate::dispatch::DispatchCounts;
+use crate::egress::set_sealed;
 use crate::packet::PathPacket;
 
 /// The port where packets are in the clear.
@@ -95,6 +100,7 @@ pub struct Esp {
     /// Of each outbound policy that protects its associations, in order.
     bundles: Vec<Vec<usize>>,
     inbound: Policies,
+    deferral: Deferral,
     waiting: VecDeque<PathPacket>,
     held: Count,
     errors: Limiter,
@@ -112,6 +118,7 @@ impl Esp {
             outbound: Policies::default(),
             bundles: Vec::new(),
             inbound: Policies::default(),
+            deferral: Deferral::new(plan.dispatch),
             waiting: VecDeque::new(),
             held: Count::default(),
             errors: Limiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
@@ -184,9 +191,35 @@ impl Esp {
         &self.associations
     }
 
+    /// When its packets are sealed and opened.
+    pub fn dispatch(&self) -> &EspDispatch {
+        self.deferral.dispatch()
+    }
+
+    /// What is counted of those that came in inside, or outside.
+    pub fn counts(&self, side: u16) -> &DispatchCounts {
+        self.deferral.counts(side)
+    }
+
+    /// Says for each side whether what leads there is with the same worker.
+    pub(crate) fn set_beside(&mut self, is_beside: [bool; 2]) {
+        self.deferral.set_beside(is_beside);
+    }
+
+    /// So many packets come by a port: the queue that they go to, if they wait first, and how many it takes.
+    pub(crate) fn defer(&mut self, port: u16, packets: usize) -> Option<(u16, usize)> {
+        let is_waiting = self.is_waiting();
+        self.deferral.arrive(port, packets, is_waiting)
+    }
+
     /// Whether packets wait for a number, so that nothing more may come.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether nothing may be taken from the queue that leads back to a port.
+    pub(crate) fn holds(&self, port: u16) -> bool {
+        port == QUEUES[usize::from(INSIDE)] && self.is_waiting()
     }
 
     /// What waits.
@@ -221,6 +254,7 @@ impl Esp {
         memory: &FrameMemory,
         now_ns: u64,
     ) -> EspVerdict {
+        let port = side_of(port);
         let decided = match ip_of(packet.bytes(memory)) {
             Link::Arp => return EspVerdict::Pass(if port == INSIDE { OUTSIDE } else { INSIDE }),
             Link::Hidden => Err(DropReason::PolicyDiscard),
@@ -268,7 +302,7 @@ impl Esp {
         }
         match in_place(packet, memory, |room| association.seal(room, now_ns)) {
             Ok(()) => {
-                packet.meta.port = SEALED_PORT;
+                set_sealed(&mut packet.meta, true);
                 Ok(EspVerdict::Pass(OUTSIDE))
             }
             Err(Unsealed::Wait) => Ok(EspVerdict::Wait),
@@ -317,8 +351,9 @@ impl Esp {
             association.open(room, located, now_ns)?;
             policies.inbound(room.packet(), Some(&association.bundles))
         });
-        if let Err(reason) = opened {
-            association.dropped.add(reason, len_bytes.into());
+        match opened {
+            Ok(()) => set_sealed(&mut packet.meta, false),
+            Err(reason) => association.dropped.add(reason, len_bytes.into()),
         }
         opened.map(|()| EspVerdict::Pass(INSIDE))
     }

@@ -152,6 +152,14 @@ impl Intake {
         self.way.mixes() && between.is_waiting()
     }
 
+    /// Whether it takes nothing in, whatever place has room.
+    fn is_stuck(&self, is_inner: bool, between: &Between) -> bool {
+        match is_inner {
+            true => between.holds(self.way),
+            false => !has_frames(&between.frames) || self.is_held(between),
+        }
+    }
+
     /// The egress queues that its packets may come to.
     pub fn reach(&self) -> &[usize] {
         &self.reach
@@ -174,11 +182,11 @@ impl Intake {
             }
         }
         self.order.begin_pass(now_ns);
-        // What is inside has its frames and is never held: its receive queue is, by what it comes to.
+        // What is inside has its frames and is not held for a place: its receive queue is, by what it comes to.
         let is_inner = port.is_inner();
         let mixes = self.way.mixes();
         let mut moved = 0;
-        while is_inner || has_frames(&between.frames) && !self.is_held(between) {
+        while !self.is_stuck(is_inner, between) {
             let (gates, egress, number) = (&self.gates, &between.egress, self.port);
             let (crosses, over) = (&self.crosses, &between.over);
             let quiet = self.order.next_quiet(|queue| {

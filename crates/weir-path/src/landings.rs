@@ -201,9 +201,12 @@ impl Gates {
     }
 
     /// A packet came to a place.
-    fn note(&mut self, Landed { place, fills, flow }: Landed) {
-        // Of what a stage made itself there is no queue.
-        let Some(gate) = self.gates.get_mut(flow) else { return };
+    fn note(&mut self, Landed { place, fills, receive_queue }: Landed) {
+        // Of what a stage made itself there is none.
+        let Some((flow, gate)) = receive_queue.and_then(|flow| Some((flow, self.gates.get_mut(flow)?)))
+        else {
+            return;
+        };
         let was_full = gate.is_full();
         if was_full && !fills || gate.first() == place && was_full == fills {
             return;

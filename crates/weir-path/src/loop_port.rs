@@ -4,8 +4,8 @@
 //! egress queue, where packets wait --put, if there is room--> ring --poll--> the stage that it is joined to
 //! ```
 //!
-//! Rule: a packet is with the port from its `put` to its poll, so that it is in one place at every instant. What is polled is never held:
-//! its receive queue is, by the places that it comes to, so that all flows share these evenly (`worker.rs`). A packet has its frame, and stays one of the receive queue by which it first came in,
+//! Rule: a packet is with the port from its `put` to its poll, so that it is in one place at every instant. No place holds what is polled: it
+//! holds its receive queue, so that all flows share the places evenly (`worker.rs`), and no queue here waits for another. A packet has its frame, and stays one of the receive queue by which it first came in,
 //! so that the packets of a flow wait in one queue wherever they go, those that came by here and those that did not.
 //!
 //! Order: first in, first out; one receive queue.

@@ -7,11 +7,14 @@
 //!
 //! Rule: the parts are dealt the largest first, each to the worker with the fewest ports, so none has more than the others by more than
 //! one part. Where there are more workers than parts, the parts with stages have several: each of these has as many of its ports, in the
-//! order of the plan, and a stage is with most of what it is joined to. A part with an ESP stage has one.
+//! order of the plan, and a stage is with most of what it is joined to. A part with an ESP stage that seals at once has one. Where packets
+//! wait for that in a queue, up to half of the workers, the last, have nothing but such stages, in turn: the others receive meanwhile.
 //!
 //! Pure: the same plan is dealt the same way each time. Owner: the caller.
 
-use crate::plan::{Attachment, Plan, StageKind};
+use weir_core::dispatch::protocol::Mode;
+
+use crate::plan::{Attachment, Plan, StageKind, StagePlan};
 
 /// The owner of each port and stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,23 +49,33 @@ impl Owners {
             owners.ports = (0..2).map(|port| port % workers).collect();
             return owners;
         }
-        let mut parts = parts(plan);
+        let parts = parts(plan);
+        let deferred: Vec<_> = (0..plan.stages.len()).filter(|&stage| defers(&plan.stages[stage])).collect();
+        let receiving_max: usize = parts.iter().map(Joined::workers_max).sum();
+        let sealing = deferred.len().min((workers / 2).max(workers.saturating_sub(receiving_max.max(1))));
+        owners.deal_parts(plan, parts, workers - sealing);
+        for (turn, &stage) in deferred.iter().enumerate().filter(|_| sealing > 0) {
+            owners.stages[stage] = workers - sealing + turn % sealing;
+        }
+        owners
+    }
+
+    /// Deals parts to the first so many workers.
+    fn deal_parts(&mut self, plan: &Plan, mut parts: Vec<Joined>, workers: usize) {
         // Those as large as others stay in the order of the plan.
         parts.sort_by_key(|part| std::cmp::Reverse(part.ports.len()));
         // What has no ports moves little, and is the first worker's where there are more.
         let with_ports = parts.partition_point(|part| !part.ports.is_empty());
         if with_ports < workers {
-            owners.split(plan, &parts[..with_ports], workers);
-            return owners;
+            return self.split(plan, &parts[..with_ports], workers);
         }
         let mut dealt = vec![0; workers];
         for part in parts {
             let owner = (0..workers).min_by_key(|&worker| dealt[worker]).unwrap_or(0);
             dealt[owner] += part.ports.len();
-            part.ports.into_iter().for_each(|port| owners.ports[port] = owner);
-            part.stages.into_iter().for_each(|stage| owners.stages[stage] = owner);
+            part.ports.into_iter().for_each(|port| self.ports[port] = owner);
+            part.stages.into_iter().for_each(|stage| self.stages[stage] = owner);
         }
-        owners
     }
 
     /// Deals parts to more workers than there are parts.
@@ -135,9 +148,12 @@ impl Plan {
         self.ports.len() == 2 && self.stages.is_empty() && self.links.len() == 1
     }
 
-    /// How many workers may have something of it: two have a wire; of many ports that stages join, each may have a worker.
+    /// How many workers may have something of it: two have a wire; of many ports that stages join, each may have a worker, and each ESP stage
+    /// whose packets wait for it.
     pub fn workers_max(&self) -> usize {
-        if self.is_wire() { 2 } else { parts(self).iter().map(Joined::workers_max).sum() }
+        let deferred = self.stages.iter().filter(|stage| defers(stage)).count();
+        let receiving_max: usize = parts(self).iter().map(Joined::workers_max).sum();
+        if self.is_wire() { 2 } else { receiving_max + deferred }
     }
 }
 
@@ -146,7 +162,7 @@ impl Plan {
 struct Joined {
     ports: Vec<usize>,
     stages: Vec<usize>,
-    /// Whether one worker has all of it: what is sealed leaves in the order of its numbers.
+    /// Whether one worker has all of it: nothing may be polled that comes to a stage in which packets wait for a number.
     is_whole: bool,
 }
 
@@ -177,12 +193,18 @@ fn parts(plan: &Plan) -> Vec<Joined> {
             None => part.ports.push(number),
             Some(stage) => {
                 part.stages.push(stage);
-                part.is_whole |= matches!(plan.stages[stage].kind, StageKind::Esp(_));
+                let stage = &plan.stages[stage];
+                part.is_whole |= matches!(stage.kind, StageKind::Esp(_)) && !defers(stage);
             }
         }
     }
     parts.retain(|part| !part.ports.is_empty() || !part.stages.is_empty());
     parts
+}
+
+/// Whether it is an ESP stage whose packets wait in a queue.
+fn defers(stage: &StagePlan) -> bool {
+    matches!(&stage.kind, StageKind::Esp(plan) if plan.dispatch.mode != Mode::Direct)
 }
 
 fn first(before: &[usize], mut number: usize) -> usize {
@@ -195,7 +217,7 @@ fn first(before: &[usize], mut number: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{PortPlan, StagePlan};
+    use crate::plan::PortPlan;
 
     fn plan(ports: usize, stages: usize, links: &[[Attachment; 2]]) -> Plan {
         let port = |number| PortPlan {

@@ -17,6 +17,7 @@ use weir_core::shaper::tbf::TbfConfig;
 
 use crate::classes::Classes;
 use crate::dispatch::DispatchPlan;
+use crate::esp::deferral;
 use crate::esp::plan::EspPlan;
 
 /// A path, as it is to be.
@@ -28,7 +29,7 @@ pub struct Plan {
     pub stages: Vec<StagePlan>,
     /// What joins them.
     pub links: Vec<[Attachment; 2]>,
-    /// Wires whose packets are dispatched to workers ([`crate::dispatch::spread`] puts that into the plan).
+    /// Wires whose packets are dispatched to workers ([`crate::dispatch::spread`] puts that into the plan, and the queues of ESP).
     pub dispatched: Vec<WireDispatch>,
 }
 
@@ -79,7 +80,8 @@ pub enum StageKind {
     Router(Box<RouterSettings>),
     /// One worker's part of what takes packets to the workers they are at home with.
     Dispatch(DispatchPlan),
-    /// What seals packets that come in inside, its first port, and opens those that come in outside, its second.
+    /// What seals packets that come in inside, its first port, and opens those that come in outside, its second. Where they wait first,
+    /// two more lead to the queues ([`crate::esp::deferral`]).
     Esp(Box<EspPlan>),
 }
 
@@ -112,7 +114,8 @@ impl Plan {
         })
     }
 
-    /// The ports by which packets may leave that came in by `port`: by this one too, if a router can send them back.
+    /// The ports by which packets may leave that came in by `port`: by this one too, if a router can send them back. Those that lead back
+    /// are among them, and what is reached from there.
     pub fn reached_from(&self, port: usize) -> Vec<usize> {
         let reached = self.hops_from(port).into_iter().filter_map(|[_, to]| match to {
             Attachment::Port(out) => Some(out),
@@ -133,12 +136,24 @@ impl Plan {
                 continue;
             }
             hops.push([from, to]);
-            if let Attachment::Stage(stage, entry) = to {
-                let kind = &self.stages[stage].kind;
-                next.extend(kind.exits(entry).into_iter().map(|out| Attachment::Stage(stage, out)));
+            match to {
+                Attachment::Stage(stage, entry) => {
+                    let kind = &self.stages[stage].kind;
+                    next.extend(kind.exits(entry).into_iter().map(|out| Attachment::Stage(stage, out)));
+                }
+                Attachment::Port(_) if self.is_queue(from) => next.push(to),
+                Attachment::Port(_) => {}
             }
         }
         hops
+    }
+
+    /// Whether what leaves by this port of a stage waits in a queue and comes back.
+    fn is_queue(&self, at: Attachment) -> bool {
+        match at {
+            Attachment::Stage(stage, port) => self.stages[stage].kind.queue_packets(port).is_some(),
+            Attachment::Port(_) => false,
+        }
     }
 }
 
@@ -149,7 +164,18 @@ impl StageKind {
             StageKind::Bridge { ports, .. } => *ports,
             StageKind::Router(settings) => settings.interfaces.len() as u16,
             StageKind::Dispatch(plan) => plan.ports(),
-            StageKind::Esp(_) => 2,
+            StageKind::Esp(plan) => deferral::ports(&plan.dispatch),
+        }
+    }
+
+    /// How many packets the queue holds that a port leads to and back from, if it is such a port.
+    pub(crate) fn queue_packets(&self, port: u16) -> Option<u64> {
+        match self {
+            StageKind::Bridge { .. } | StageKind::Router(_) => None,
+            StageKind::Dispatch(plan) => plan.queue_packets(port),
+            StageKind::Esp(plan) => {
+                deferral::QUEUES.contains(&port).then_some(u64::from(plan.dispatch.queue_packets))
+            }
         }
     }
 
@@ -164,8 +190,10 @@ impl StageKind {
     /// The most packets that wait to leave by a port of the path that is joined to this one, if that is said here.
     pub(crate) fn held_packets_max(&self, port: u16) -> Option<u64> {
         match self {
-            StageKind::Bridge { .. } | StageKind::Router(_) | StageKind::Esp(_) => None,
+            StageKind::Bridge { .. } | StageKind::Router(_) => None,
             StageKind::Dispatch(plan) => plan.held_packets_max(port),
+            StageKind::Esp(plan) if plan.dispatch.drops_when_full => Some(u64::MAX),
+            StageKind::Esp(_) => self.queue_packets(port),
         }
     }
 
@@ -173,9 +201,9 @@ impl StageKind {
     pub fn exits(&self, entry: u16) -> Vec<u16> {
         match self {
             StageKind::Bridge { ports, .. } => (0..*ports).filter(|&exit| exit != entry).collect(),
-            // What is too long is told where it came in.
-            StageKind::Router(_) | StageKind::Esp(_) => (0..self.ports()).collect(),
+            StageKind::Router(_) => (0..self.ports()).collect(),
             StageKind::Dispatch(plan) => plan.exits(entry),
+            StageKind::Esp(plan) => deferral::exits(&plan.dispatch, entry),
         }
     }
 }

@@ -8,7 +8,7 @@
 //! | bridge | 2 to 64 | is forwarded or flooded; copies need frames, and are dropped as `no-frame` without |
 //! | router | one for each interface | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame |
 //! | dispatch | `dispatch.rs` | is handled, or waits for that with the worker of its flow |
-//! | ESP | inside and outside | is sealed or opened, `stage/protect.rs`; waits while no number is reserved for it |
+//! | ESP | inside, outside, a queue of each | is sealed or opened, `stage/protect.rs`; waits while no number is reserved for it |
 //!
 //! Conservation (invariant 1): accepted = delivered + dropped + held, where accepted is what came in by its ports and what it made
 //! itself (copies, fragments, messages of its own), delivered what it sent on or was for itself, held what it keeps. What a router keeps for
@@ -148,6 +148,7 @@ impl Stage {
 
     /// Takes the packets that came in by `port`, and leaves none.
     pub fn process(&mut self, port: u16, packets: &mut Vec<PathPacket>, around: &mut Around) {
+        self.defer(port, packets, around);
         let accepted = Count { packets: packets.len() as u64, bytes: len_bytes_of(packets) };
         self.account.accept_all(accepted);
         while !packets.is_empty() {

@@ -173,7 +173,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             pass.moved += intake.take_in(port, &mut self.between, now_ns);
             let mut filled = std::mem::take(intake.filled_mut());
             filled.retain(|landed| {
-                let origin = self.between.egress.origin_of(landed.flow);
+                let Some(receive_queue) = landed.receive_queue else { return false };
+                let origin = self.between.egress.origin_of(receive_queue);
                 let own = origin.and_then(|(port, queue)| Some((end_of(&mut self.ends, port)?, queue)));
                 let is_over = own.is_none();
                 if let Some((end, queue)) = own {

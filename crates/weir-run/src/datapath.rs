@@ -313,9 +313,9 @@ fn parts(
         of_ports.for_each(|(index, bytes)| path.set_packet_bytes_max(index, bytes, now_ns));
         let own: Vec<_> = (0..plan.stages.len()).filter(|&stage| owners.stages[stage] == worker).collect();
         let names = own.iter().map(|&stage| plan.stages[stage].name.clone()).collect();
-        let own_loops = (first_loop..).zip(loops).filter_map(|(port, &(stage, proto))| {
-            own.binary_search(&stage).ok().map(|place| (port, place, proto))
-        });
+        let own_loops = (first_loop..)
+            .zip(loops)
+            .filter_map(|(port, &(stage, at))| Some((port, own.binary_search(&stage).ok()?, at)));
         let looped_bytes_max = bytes.iter().flatten().copied().max().unwrap_or(0);
         let stages = PartStages { names, loops: own_loops.collect(), looped_bytes_max };
         parts.push(Part::new(path, stages, Arc::clone(&umem), now_ns));

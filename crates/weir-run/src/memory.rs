@@ -4,6 +4,8 @@
 //! generator --poll, if there is room--> [stages] --> egress queue --> sink: checked, counted, frame back
 //! ```
 //!
+//! What the plan says of dispatch is carried out as in `weir up`, by ports that lead back ([`spread`]).
+//!
 //! The end: generators are done or told to stop; what is inside is delivered, for at most [`DRAIN_NS_MAX`]; then the books of all workers are
 //! added up ([`summary`]). A worker that dies takes the path with it: the others are told to end, and the caller learns which
 //! one died, and of what.
@@ -22,7 +24,11 @@ use std::time::Duration;
 use weir_core::drops::Count;
 use weir_path::assembly::Shares;
 use weir_path::deal::{self, DealError};
+use weir_path::dispatch::spread;
+use weir_path::either_port::EitherPort;
+use weir_path::end::End;
 use weir_path::frames::Frames;
+use weir_path::loop_port::LoopPort;
 use weir_path::owners::Owners;
 use weir_path::plan::Plan;
 use weir_path::port::POLL_PACKETS_MAX;
@@ -73,6 +79,9 @@ pub struct MemoryPath {
     pub held_packets_max: u64,
 }
 
+/// A port of a path in memory: one with a generator or a sink, or one that leads back.
+pub type MemoryPathPort = EitherPort<MemoryPort, LoopPort>;
+
 /// What is at a port in memory.
 #[derive(Clone, Debug)]
 pub enum MemoryEnd {
@@ -111,19 +120,21 @@ impl MemoryPath {
     ///
     /// # Errors
     /// If there can be no such path, or the kernel does not give what it needs.
-    pub fn workers(&self, now_ns: u64) -> Result<Vec<Worker<MemoryPort>>, RunError> {
+    pub fn workers(&self, now_ns: u64) -> Result<Vec<Worker<MemoryPathPort>>, RunError> {
         let refused = |why: &dyn fmt::Display| RunError::Refused(why.to_string());
         let failed = |why: &dyn fmt::Display| RunError::Failed(why.to_string());
         let memory = FrameMemory::new(self.frames, FRAME_BYTES).map_err(|error| failed(&error))?;
         let mut ports = Vec::new();
         for end in &self.ends {
-            ports.push(match end {
+            ports.push(EitherPort::Kernel(Box::new(match end {
                 MemoryEnd::Generator(spec) => {
                     MemoryPort::generator(spec, 1).map_err(|error| refused(&error))?
                 }
                 MemoryEnd::Sink { flows } => MemoryPort::sink(Sequences::new(*flows)),
-            });
+            })));
         }
+        let spread = spread(&self.plan, &self.owners, self.workers).map_err(RunError::Refused)?;
+        ports.extend(spread.loops.iter().map(|_| EitherPort::Memory(Box::default())));
         let shares = Shares {
             held_packets_max: self.held_packets_max,
             poll_budget_max: POLL_PACKETS_MAX,
@@ -131,12 +142,10 @@ impl MemoryPath {
             seed: random_seed(),
         };
         let frames = Pool::for_workers(memory, self.workers).into_iter().map(Frames::new).collect();
-        let mut workers =
-            deal::workers((&self.plan, &self.owners), ports, frames, shares, now_ns).map_err(|error| {
-                match error {
-                    DealError::Plan(error) => refused(&error),
-                    DealError::Inbox(error) => failed(&error),
-                }
+        let mut workers = deal::workers((&spread.plan, &spread.owners), ports, frames, shares, now_ns)
+            .map_err(|error| match error {
+                DealError::Plan(error) => refused(&error),
+                DealError::Inbox(error) => failed(&error),
             })?;
         for (stage, change) in keys::of(&self.plan) {
             let owner = self.owners.stages[stage];
@@ -183,9 +192,9 @@ impl MemoryPath {
 }
 
 /// A worker's thread that has ended.
-type Ended = (usize, Result<(Worker<MemoryPort>, WorkerTold), String>);
+type Ended = (usize, Result<(Worker<MemoryPathPort>, WorkerTold), String>);
 /// A worker that has ended well, by its number.
-type Done = (usize, Worker<MemoryPort>, WorkerTold);
+type Done = (usize, Worker<MemoryPathPort>, WorkerTold);
 
 /// Looks on until all have ended.
 fn watch(
@@ -235,7 +244,7 @@ fn reason(panic: &(dyn Any + Send)) -> String {
 /// A worker and its thread's memory.
 struct Running {
     number: usize,
-    path: Worker<MemoryPort>,
+    path: Worker<MemoryPathPort>,
     board: Arc<ProgressBoard>,
     /// Its ports with generators.
     generators: Vec<usize>,
@@ -247,8 +256,9 @@ struct Running {
 }
 
 impl Running {
-    fn new(number: usize, path: Worker<MemoryPort>, board: Arc<ProgressBoard>) -> Running {
-        let generators = path.ends().iter().filter(|end| !end.port.is_done()).map(|end| end.index).collect();
+    fn new(number: usize, path: Worker<MemoryPathPort>, board: Arc<ProgressBoard>) -> Running {
+        let makes = |end: &&End<MemoryPathPort>| end.port.kernel().is_some_and(|port| !port.is_done());
+        let generators = path.ends().iter().filter(makes).map(|end| end.index).collect();
         Running {
             number,
             path,
@@ -263,7 +273,11 @@ impl Running {
     }
 
     /// The thread.
-    fn work(mut self, core: usize, wake_cost_ns: u64) -> Result<(Worker<MemoryPort>, WorkerTold), String> {
+    fn work(
+        mut self,
+        core: usize,
+        wake_cost_ns: u64,
+    ) -> Result<(Worker<MemoryPathPort>, WorkerTold), String> {
         sys::pin_thread(core).map_err(|error| format!("it cannot stay on its core: {error}"))?;
         sys::set_timer_slack_ns(1);
         let start_cpu_ns = thread_cpu_ns();
@@ -277,7 +291,8 @@ impl Running {
         let is_stopped = self.board.is_stopping();
         let (mut next_ns, mut is_done) = (None, true);
         for &index in &self.generators {
-            let port = &mut self.path.end_mut(index).0.port;
+            let port =
+                self.path.end_mut(index).0.port.kernel_mut().expect("a generator is no port that leads back");
             if is_stopped {
                 port.stop();
             }
@@ -294,7 +309,8 @@ impl Running {
     /// Notes what has been delivered, and tells it now and then.
     fn note_delivered(&mut self, now_ns: u64) {
         let mut delivered = Count::default();
-        self.path.ends().iter().for_each(|end| delivered.merge(end.exit.account().delivered));
+        let ends = self.path.ends().iter().filter(|end| end.port.kernel().is_some());
+        ends.for_each(|end| delivered.merge(end.exit.account().delivered));
         if delivered != self.delivered {
             self.delivered = delivered;
             self.counts.last_ended_ns = now_ns;

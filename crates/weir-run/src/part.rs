@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weir_core::dispatch::protocol::ProtoId;
 use weir_path::either_port::EitherPort;
 use weir_path::end::End;
 use weir_path::loop_port::LoopPort;
@@ -33,8 +32,8 @@ pub type PartPort = EitherPort<Port, LoopPort>;
 pub struct PartStages {
     /// For each stage its name.
     pub names: Vec<String>,
-    /// For each port that leads back its number, the place of its stage here, and the protocol.
-    pub loops: Vec<(usize, usize, ProtoId)>,
+    /// For each port that leads back its number, the place of its stage here, and the port there.
+    pub loops: Vec<(usize, usize, u16)>,
     /// The longest packet that may come by these, in bytes.
     pub looped_bytes_max: u64,
 }

@@ -17,7 +17,7 @@
 //! the clock, at the cost that [`parameters`] say, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the
 //! published figures and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`]
 //! stands apart: it runs random graphs of stages to show that they always make progress. So does [`scaling`]: dispatch
-//! on up to 64 workers. [`plans`] and [`frame_port`] are for tests of what has many ports.
+//! on up to 64 workers. [`plans`], [`gateways`] and [`frame_port`] are for tests of what has many ports.
 
 pub mod backpressure;
 pub mod checks;
@@ -25,6 +25,7 @@ pub mod cpu;
 pub mod effects;
 pub mod events;
 pub mod frame_port;
+pub mod gateways;
 pub mod graph;
 pub mod kernel;
 pub mod machine;

@@ -24,6 +24,8 @@ use weir_sim::prng::Prng;
 
 #[path = "workers/dispatch.rs"]
 mod dispatch;
+#[path = "workers/esp.rs"]
+mod esp;
 
 const FRAMES: u32 = 16_384;
 const FRAME_BYTES: u32 = 2048;
@@ -38,6 +40,9 @@ struct Bench {
     owners: Owners,
     /// Which are asleep, and until when.
     asleep: Vec<Option<Option<u64>>>,
+    /// How long a pass of each takes, and until when it takes.
+    pass_ns: Vec<u64>,
+    busy_until_ns: Vec<u64>,
     /// Whether calls of other workers are lost.
     is_deaf: bool,
     random: Prng,
@@ -72,8 +77,16 @@ impl Bench {
         let ports = (0..plan.ports.len()).map(port).collect();
         let frames = pools.into_iter().map(Frames::new).collect();
         let made = deal::workers((plan, &owners), ports, frames, shares, 0).unwrap();
-        let asleep = vec![None; workers];
-        Bench { workers: made, owners, asleep, is_deaf: false, random: Prng::new(seed), now_ns: 0 }
+        Bench {
+            workers: made,
+            owners,
+            asleep: vec![None; workers],
+            pass_ns: vec![0; workers],
+            busy_until_ns: vec![0; workers],
+            is_deaf: false,
+            random: Prng::new(seed),
+            now_ns: 0,
+        }
     }
 
     fn port(&mut self, port: usize) -> &mut FramePort {
@@ -124,6 +137,9 @@ impl Bench {
     }
 
     fn is_awake(&self, worker: usize) -> bool {
+        if self.busy_until_ns[worker] > self.now_ns {
+            return false;
+        }
         let Some(until_ns) = self.asleep[worker] else { return true };
         let path = &self.workers[worker];
         let is_called = !self.is_deaf && path.landings().is_some_and(Landings::is_called);
@@ -140,6 +156,7 @@ impl Bench {
         self.asleep[number] = None;
         let worker = &mut self.workers[number];
         let pass = worker.pass(self.now_ns).unwrap();
+        self.busy_until_ns[number] = self.now_ns + self.pass_ns[number];
         if pass.moved == 0 && worker.park(|_| Ok(())).unwrap() {
             self.asleep[number] = Some(pass.wake_ns);
         }
@@ -155,7 +172,8 @@ impl Bench {
                 break;
             }
         }
-        let due = self.asleep.iter().filter_map(|asleep| (*asleep)?).min();
+        let busy = self.busy_until_ns.iter().copied().filter(|&until_ns| until_ns > self.now_ns);
+        let due = self.asleep.iter().filter_map(|asleep| (*asleep)?).chain(busy).min();
         let latest_ns = self.now_ns + step_ns_max;
         self.now_ns = due.map_or(latest_ns, |due_ns| due_ns.clamp(self.now_ns + 1_000, latest_ns));
     }

@@ -65,7 +65,8 @@ impl DispatchPlan {
         self.group() * (1 + self.workers()) + number
     }
 
-    pub(super) fn queue(&self, proto: ProtoId) -> u16 {
+    /// The port to the queue of a protocol, joined to something if packets may wait there.
+    pub fn queue(&self, proto: ProtoId) -> u16 {
         proto.index() as u16
     }
 
@@ -122,14 +123,26 @@ impl DispatchPlan {
         exits
     }
 
+    /// How many packets the queue holds that a port leads to and back from, if it is such a port.
+    pub(crate) fn queue_packets(&self, port: u16) -> Option<u64> {
+        self.queued_by(port).map(|proto| self.registry.get(proto).qlimit as u64)
+    }
+
+    /// The protocol whose queue a port leads to and back from.
+    fn queued_by(&self, port: u16) -> Option<ProtoId> {
+        match self.joint(port) {
+            Joint::Queue(proto) => Some(proto),
+            _ => None,
+        }
+    }
+
     /// The most packets that wait for a port before no more are taken in for it, if the port says that.
     pub fn held_packets_max(&self, port: u16) -> Option<u64> {
-        let Joint::Queue(proto) = self.joint(port) else { return None };
-        let registered = self.registry.get(proto);
-        Some(match registered.protocol.when_full {
-            WhenFull::Drop => u64::MAX,
-            WhenFull::Block | WhenFull::Ecn => registered.qlimit as u64,
-        })
+        let proto = self.queued_by(port)?;
+        match self.registry.get(proto).protocol.when_full {
+            WhenFull::Drop => Some(u64::MAX),
+            WhenFull::Block | WhenFull::Ecn => self.queue_packets(port),
+        }
     }
 
     /// The ports that a packet may leave by which is dispatched to a protocol.

@@ -1,4 +1,4 @@
-//! A plan with dispatch in it: a stage for each worker, the links between these, and a port that leads back for each queue.
+//! A plan with dispatch in it: a stage for each worker, the links between these, and a port that leads back for each queue, those of ESP too.
 //!
 //! ```text
 //! port a --entry--> dispatch of worker 0 --> port b          each direction of a wire has such a row of stages
@@ -13,10 +13,11 @@
 use std::sync::Arc;
 
 use weir_core::dispatch::handlers::protocols;
-use weir_core::dispatch::protocol::{ProtoId, Registry};
+use weir_core::dispatch::protocol::Registry;
 use weir_core::dispatch::settings::Settings;
 
 use super::plan::{DispatchPlan, waits};
+use crate::esp::deferral;
 use crate::owners::Owners;
 use crate::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 
@@ -26,8 +27,8 @@ pub struct Dispatched {
     pub plan: Plan,
     /// Who owns what.
     pub owners: Owners,
-    /// The stage and the protocol of each port that leads back, in order; these are the last ports.
-    pub loops: Vec<(usize, ProtoId)>,
+    /// The stage that each port leads back to, and the port there, in order; these are the last ports.
+    pub loops: Vec<(usize, u16)>,
 }
 
 /// Where packets of a row of stages come in, go on, and how they are followed.
@@ -43,25 +44,30 @@ struct RowEnds<'a> {
 }
 
 impl Dispatched {
-    /// How many packets may wait in the queues of protocols before who feeds them is held.
+    /// How many packets may wait in the queues of protocols, and of ESP, before who feeds them is held.
     pub fn queued_max(&self) -> u64 {
-        let queues = self.loops.iter().map(|&(stage, proto)| match &self.plan.stages[stage].kind {
-            StageKind::Dispatch(kind) => kind.registry.get(proto).qlimit as u64,
-            _ => 0,
-        });
-        queues.sum()
+        self.loops.iter().filter_map(|&(stage, port)| self.plan.stages[stage].kind.queue_packets(port)).sum()
+    }
+
+    /// Joins a port of a stage to one that leads back.
+    fn add_loop(&mut self, stage: usize, port: u16, worker: usize, name: String) {
+        let Dispatched { plan, owners, loops } = self;
+        plan.links.push([Attachment::Port(plan.ports.len()), Attachment::Stage(stage, port)]);
+        plan.ports.push(PortPlan { interface: name, limits: None, classes: None, is_optional: false });
+        owners.ports.push(worker);
+        loops.push((stage, port));
     }
 
     /// Adds a stage for each worker.
     fn add(&mut self, registry: &Arc<Registry>, ends: &RowEnds) {
-        let Dispatched { plan, owners, loops } = self;
         let workers = registry.rss().workers();
-        let first = plan.stages.len();
-        let exit = ends.exit.map(|port| owners.ports[port]);
+        let first = self.plan.stages.len();
+        let of_ports = self.owners.ports.clone();
+        let exit = ends.exit.map(|port| of_ports[port]);
         let kinds: Vec<DispatchPlan> = (0..workers)
             .map(|worker| DispatchPlan {
                 worker: worker as u16,
-                entries: ends.entries.iter().filter(|&&port| owners.ports[port] == worker).count() as u16,
+                entries: ends.entries.iter().filter(|&&port| of_ports[port] == worker).count() as u16,
                 steers: ends.steers,
                 flows: ends.flows,
                 exit,
@@ -70,26 +76,17 @@ impl Dispatched {
             .collect();
         let mut taken = vec![0; workers];
         for &port in ends.entries {
-            let worker = owners.ports[port];
+            let worker = of_ports[port];
             let entry = kinds[worker].entry(taken[worker]);
-            plan.links.push([Attachment::Port(port), Attachment::Stage(first + worker, entry)]);
+            self.plan.links.push([Attachment::Port(port), Attachment::Stage(first + worker, entry)]);
             taken[worker] += 1;
         }
         for (worker, kind) in kinds.iter().enumerate() {
             for proto in registry.ids().filter(|&proto| waits(registry, proto)) {
-                let at = Attachment::Stage(first + worker, kind.queue(proto));
-                plan.links.push([Attachment::Port(plan.ports.len()), at]);
                 let name = (ends.name)(registry.get(proto).protocol.name, worker);
-                plan.ports.push(PortPlan {
-                    interface: name,
-                    limits: None,
-                    classes: None,
-                    is_optional: false,
-                });
-                owners.ports.push(worker);
-                loops.push((first + worker, proto));
+                self.add_loop(first + worker, kind.queue(proto), worker, name);
                 for (other, kinds_other) in kinds.iter().enumerate().skip(worker + 1) {
-                    plan.links.push([
+                    self.plan.links.push([
                         Attachment::Stage(first + worker, kind.over(other, proto)),
                         Attachment::Stage(first + other, kinds_other.over(worker, proto)),
                     ]);
@@ -98,14 +95,14 @@ impl Dispatched {
         }
         if let Some(exit) = exit {
             for (worker, kind) in kinds.iter().enumerate().filter(|(worker, _)| *worker != exit) {
-                plan.links.push([
+                self.plan.links.push([
                     Attachment::Stage(first + worker, kind.over_exit(exit)),
                     Attachment::Stage(first + exit, kinds[exit].over_exit(worker)),
                 ]);
             }
         }
-        owners.stages.extend(0..workers);
-        plan.stages.extend(kinds.into_iter().map(|kind| StagePlan {
+        self.owners.stages.extend(0..workers);
+        self.plan.stages.extend(kinds.into_iter().map(|kind| StagePlan {
             name: (ends.name)("dispatch", usize::from(kind.worker)),
             kind: StageKind::Dispatch(kind),
         }));
@@ -130,12 +127,18 @@ pub fn dispatched(
     dispatched
 }
 
-/// The plan that has the stages by which its wires are dispatched to so many workers.
+/// The plan that has the stages by which its wires are dispatched to so many workers, and the queues of its ESP stages.
 ///
 /// # Errors
 /// If the settings of a wire do not fit together, or not so many workers: the sentence names the wire.
 pub fn spread(plan: &Plan, owners: &Owners, workers: usize) -> Result<Dispatched, String> {
     let mut spread = Dispatched { plan: plan.clone(), owners: owners.clone(), loops: Vec::new() };
+    for (number, stage) in plan.stages.iter().enumerate() {
+        let StageKind::Esp(esp) = &stage.kind else { continue };
+        let queues = (0..deferral::ports(&esp.dispatch)).filter(|port| deferral::QUEUES.contains(port));
+        let worker = owners.stages[number];
+        queues.for_each(|port| spread.add_loop(number, port, worker, stage.name.clone()));
+    }
     let mut rows = Vec::new();
     for WireDispatch { ports, settings } in std::mem::take(&mut spread.plan.dispatched) {
         let called = |port: usize| plan.ports[port].interface.as_str();

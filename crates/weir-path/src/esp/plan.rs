@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 
+use weir_core::dispatch::protocol::Mode;
 use weir_ipsec::algorithm::{Algorithm, Transform};
 use weir_ipsec::association::AssociationSettings;
 use weir_ipsec::esp::{Encapsulation, EspMode, UdpEncapsulation};
@@ -26,6 +27,34 @@ pub struct EspPlan {
     pub associations: Vec<AssociationPlan>,
     /// Its policies, the first that matches first.
     pub policies: Vec<PolicyPlan>,
+    /// When its packets are sealed and opened.
+    pub dispatch: EspDispatch,
+}
+
+/// When packets are sealed and opened: at once, or from a queue, by the worker that has the stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EspDispatch {
+    /// As of netisr's protocols.
+    pub mode: Mode,
+    /// The most packets that wait inside, and the most that wait outside, before who feeds them is held.
+    pub queue_packets: u32,
+    /// Whether what comes to a full queue is dropped, as netisr does it, and nobody is held: what the lab compares with.
+    pub drops_when_full: bool,
+}
+
+impl EspDispatch {
+    /// The queue where none is said: netisr's.
+    pub const QUEUE_PACKETS_DEFAULT: u32 = 256;
+}
+
+impl Default for EspDispatch {
+    fn default() -> EspDispatch {
+        EspDispatch {
+            mode: Mode::Direct,
+            queue_packets: EspDispatch::QUEUE_PACKETS_DEFAULT,
+            drops_when_full: false,
+        }
+    }
 }
 
 /// An association, without its key.

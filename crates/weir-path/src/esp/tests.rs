@@ -12,7 +12,7 @@ use weir_ipsec::tunnel::OuterDontFragment;
 use weir_ring::pool::Pool;
 
 use super::marks::SequenceMark;
-use super::plan::{AssociationKey, AssociationPlan, EspPlan, PolicyPlan};
+use super::plan::{AssociationKey, AssociationPlan, EspDispatch, EspPlan, PolicyPlan};
 use super::*;
 
 const AHEAD: u64 = 8;
@@ -91,6 +91,7 @@ fn plan(own: usize, lifetime: Lifetime) -> EspPlan {
         mtu_bytes: 1500,
         associations: (0..2).map(|from| association(from, own, lifetime)).collect(),
         policies: (0..2).map(|from| policy(from, own)).collect(),
+        dispatch: EspDispatch::default(),
     }
 }
 

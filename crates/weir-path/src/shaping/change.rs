@@ -23,6 +23,7 @@ use weir_ring::pool::Pool;
 
 use super::{Shaping, Sharing, class_size};
 use crate::classes::{ClassConfig, Classes, TreeKind};
+use crate::egress::entry_port;
 use crate::packet::{Ecn, PathPacket};
 
 const CHECKED: &str = "the file was checked when it was read";
@@ -245,7 +246,7 @@ impl Shaping {
     ) {
         for (flow, mut packet) in waiting {
             let bytes = packet.bytes(pool.memory());
-            let class = self.class_of(packet.meta.port, bytes);
+            let class = self.class_of(entry_port(&packet.meta), bytes);
             if packet.ecn != Ecn::Marked {
                 packet.ecn = Ecn::of(bytes, self.marks(class));
             }

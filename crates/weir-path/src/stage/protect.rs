@@ -1,8 +1,9 @@
 //! Packets moved as an ESP stage decides ([`crate::esp`]).
 //!
 //! Conservation: a packet that is sealed grows, and one that is opened shrinks. What it grows by the stage has made, and what it shrinks by
-//! it has consumed, in bytes without a packet.
+//! it has consumed, in bytes without a packet. What goes to a queue first is in the books of that, and comes here when it is back.
 
+use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::{Count, DropReason};
 use weir_core::net::fragment::Fragments;
 use weir_ring::memory::FrameMemory;
@@ -31,9 +32,32 @@ impl Stage {
         }
     }
 
-    /// Whether packets wait here, so that nothing more may come.
+    /// Whether packets wait here, so that nothing more may come. Where there are queues it may: nothing is taken from these then.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.esp().is_some_and(Esp::is_waiting)
+        self.esp().is_some_and(|esp| esp.is_waiting() && esp.dispatch().mode == Mode::Direct)
+    }
+
+    /// Whether nothing may be taken from the queue that leads back to a port.
+    pub(crate) fn holds(&self, port: u16) -> bool {
+        self.esp().is_some_and(|esp| esp.holds(port))
+    }
+
+    /// Says for each port of an ESP stage whether what leads there is with the same worker.
+    pub(crate) fn set_beside(&mut self, is_beside: [bool; 2]) {
+        if let Decision::Esp(esp) = &mut self.decision {
+            esp.set_beside(is_beside);
+        }
+    }
+
+    /// Sends packets that came in by a port of an ESP stage to the queue in which they wait first, if they do.
+    pub(super) fn defer(&mut self, port: u16, packets: &mut Vec<PathPacket>, around: &mut Around) {
+        let Decision::Esp(esp) = &mut self.decision else { return };
+        let Some((queue, count)) = esp.defer(port, packets.len()) else { return };
+        around.sent.take_run(queue, packets, count);
+        for packet in packets.drain(..) {
+            self.account.accept(packet.len_bytes.into());
+            self.drop(packet, DropReason::WorkstreamFull, around);
+        }
     }
 
     /// Lets packets through, or not, that came in by a port of an ESP stage.
@@ -52,8 +76,10 @@ impl Stage {
 
     /// Lets packets go that have waited; when to look again.
     pub(super) fn release_sealed(&mut self, around: &mut Around) -> Option<u64> {
-        while let Decision::Esp(esp) = &mut self.decision {
-            let mut packet = esp.take_waiting()?;
+        let mut has_released = false;
+        while let Decision::Esp(esp) = &mut self.decision
+            && let Some(mut packet) = esp.take_waiting()
+        {
             let (before, delivered) = (packet.len_bytes, self.account.delivered.packets);
             match esp.process_again(&mut packet, around.frames.memory(), around.now_ns) {
                 EspVerdict::Wait => {
@@ -66,8 +92,10 @@ impl Stage {
                 true => self.keeping.delayed += 1,
                 false => self.keeping.dropped += 1,
             }
+            has_released = true;
         }
-        None
+        // What was not taken from the queue meanwhile is, in the next pass.
+        has_released.then_some(around.now_ns)
     }
 
     fn carry_out(&mut self, packet: PathPacket, before: u16, verdict: EspVerdict, around: &mut Around) {

@@ -10,7 +10,7 @@ use weir_core::shaper::tbf::{TbfConfig, TbfError};
 use super::{Feeding, Worker};
 use crate::between::Between;
 use crate::classes::Classes;
-use crate::egress::EgressQueue;
+use crate::egress::{EgressQueue, origin};
 use crate::end::End;
 use crate::esp::plan::EspChange;
 use crate::place::Place;
@@ -86,7 +86,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         let mut moved = Vec::new();
         let shaping = &mut egress.queue_mut(changed).shaping;
         shaping.set_classes(classes.cloned(), &mut frames.pool, now_ns, |meta, class| {
-            moved.push((meta.port, meta.queue, Place { egress: changed, class }));
+            let (port, queue) = origin(meta);
+            moved.push((port, queue, Place { egress: changed, class }));
         });
         egress.number_places();
         if let Some(landings) = &mut self.landings {

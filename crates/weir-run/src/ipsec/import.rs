@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use weir_ipsec::replay::SIZE_MAX;
 use weir_ipsec::tunnel::OuterDontFragment;
-use weir_path::esp::plan::{AssociationPlan, EspPlan, PolicyPlan, PolicyVerb};
+use weir_path::esp::plan::{AssociationPlan, EspDispatch, EspPlan, PolicyPlan, PolicyVerb};
 use zeroize::Zeroizing;
 
 use self::xfrm::{Listed, ListedPolicy, ListedState, Template};
@@ -125,6 +125,7 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
         mtu_bytes: MTU_DEFAULT,
         associations,
         policies: plans,
+        dispatch: EspDispatch::default(),
     };
     Ok(Import { plan, notes, keys })
 }

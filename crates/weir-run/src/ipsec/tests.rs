@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use weir_ipsec::lifetime::Lifetime;
 use weir_ipsec::tunnel::OuterDontFragment;
+use weir_path::esp::plan::EspDispatch;
 
 use super::*;
 
@@ -53,7 +54,8 @@ fn association(name: &str, is_inbound: bool, key_file: String) -> AssociationPla
 
 fn esp(associations: Vec<AssociationPlan>) -> [(usize, EspPlan); 1] {
     let addresses = vec![[192, 0, 2, 1].into()];
-    [(0, EspPlan { addresses, mtu_bytes: 1500, associations, policies: Vec::new() })]
+    let dispatch = EspDispatch::default();
+    [(0, EspPlan { addresses, mtu_bytes: 1500, associations, policies: Vec::new(), dispatch })]
 }
 
 /// The first number that an outbound association may use.

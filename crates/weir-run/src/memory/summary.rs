@@ -6,13 +6,12 @@ use weir_core::net::router::RouterCounts;
 use weir_path::departures::Departures;
 use weir_path::landings::Landings;
 use weir_path::port::TransmitRing;
-use weir_path::traffic::port::MemoryPort;
 use weir_path::traffic::sequence::SequenceCounts;
 use weir_path::worker::Worker;
 use weir_ring::doorbell::DoorbellCounts;
 use weir_ring::pool::Census;
 
-use super::MemoryPath;
+use super::{MemoryPath, MemoryPathPort};
 
 /// What the thread of a worker counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,7 +100,7 @@ impl Summary {
 /// Adds up what workers came to, in the order of their numbers, that began at `start_ns`.
 pub fn summarise<'a>(
     spec: &MemoryPath,
-    workers: impl Iterator<Item = (&'a Worker<MemoryPort>, WorkerTold)>,
+    workers: impl Iterator<Item = (&'a Worker<MemoryPathPort>, WorkerTold)>,
     start_ns: u64,
 ) -> Summary {
     let mut summary = Summary {
@@ -134,18 +133,20 @@ pub fn summarise<'a>(
 impl Summary {
     fn add_worker(
         &mut self,
-        path: &Worker<MemoryPort>,
+        path: &Worker<MemoryPathPort>,
         told: WorkerTold,
         stages: impl Iterator<Item = usize>,
     ) {
         let mut row = WorkerRow { told, ..WorkerRow::default() };
         for end in path.ends() {
-            self.account.accepted.merge(end.port.made());
+            self.held.merge(end.port.in_flight());
+            // What leaves by others comes back.
+            let Some(port) = end.port.kernel() else { continue };
+            self.account.accepted.merge(port.made());
             self.account.delivered.merge(end.exit.account().delivered);
             self.account.dropped.merge(&end.exit.account().dropped);
-            self.held.merge(end.port.in_flight());
             self.delivered[end.index].merge(end.exit.account().delivered);
-            self.sinks.extend(end.port.sequences().map(|sequences| (end.index, *sequences.counts())));
+            self.sinks.extend(port.sequences().map(|sequences| (end.index, *sequences.counts())));
         }
         let between = path.between();
         for queue in between.egress.queues() {

@@ -54,7 +54,7 @@ fn bridge(ports: usize) -> StageKind {
 /// A path whose workers take turns on this thread.
 struct Stepped<'a> {
     path: &'a MemoryPath,
-    workers: Vec<Worker<MemoryPort>>,
+    workers: Vec<Worker<MemoryPathPort>>,
     now_ns: u64,
 }
 
@@ -68,7 +68,7 @@ impl Stepped<'_> {
         let worker = &mut self.workers[worker];
         let ports: Vec<_> = worker.ends().iter().map(|end| end.index).collect();
         for port in ports {
-            worker.end_mut(port).0.port.look(self.now_ns);
+            worker.end_mut(port).0.port.kernel_mut().map(|port| port.look(self.now_ns));
         }
         let pass = worker.pass(self.now_ns).unwrap();
         (pass.moved, pass.wake_ns)
@@ -92,7 +92,7 @@ impl Stepped<'_> {
     fn is_at_rest(&self) -> bool {
         let ends = || self.workers.iter().flat_map(|worker| worker.ends());
         let summary = self.summary();
-        ends().all(|end| end.port.is_done()) && summary.held.packets == 0
+        ends().all(|end| end.port.kernel().is_none_or(MemoryPort::is_done)) && summary.held.packets == 0
     }
 
     /// Steps until it is at rest, checking the books on the way.

@@ -128,7 +128,8 @@ fn row(
 ) -> WorkstreamRow {
     let counts = worker.dispatch().counts(proto);
     let first = dispatched.plan.ports.len() - dispatched.loops.len();
-    let of_loop = dispatched.loops.iter().position(|&of_loop| of_loop == (wsid, proto));
+    let at = (wsid, worker.dispatch().plan().queue(proto));
+    let of_loop = dispatched.loops.iter().position(|&of_loop| of_loop == at);
     let queue = of_loop.and_then(|place| worker.path().egress(first + place));
     WorkstreamRow {
         wsid,

@@ -10,12 +10,13 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use toml::Spanned;
+use weir_core::dispatch::protocol::Mode;
 use weir_core::units::parse_time_ns;
 use weir_ipsec::algorithm::Algorithm;
 use weir_ipsec::lifetime::{Lifetime, Limits};
 use weir_ipsec::replay::SIZE_MAX;
 use weir_ipsec::tunnel::OuterDontFragment;
-use weir_path::esp::plan::{AssociationPlan, EspPlan};
+use weir_path::esp::plan::{AssociationPlan, EspDispatch, EspPlan};
 
 use super::check::TopologyReader;
 use super::routers::MTU_DEFAULT;
@@ -30,6 +31,8 @@ const SPI_MIN: u32 = 256;
 /// What IPv6 needs of every link, and more than a tunnel of IPv4 takes away.
 const MTU_MIN: i64 = 576;
 const MTU_MAX: i64 = 9000;
+/// The longest queue: 256 MiB of packets in frames as long as pages.
+const QUEUE_PACKETS_MAX: u32 = 1 << 16;
 /// Words for directions, and whether each is in.
 pub(super) const DIRECTIONS: [(&str, bool); 2] = [("in", true), ("out", false)];
 /// Words for modes, and whether each is a tunnel.
@@ -97,7 +100,30 @@ impl TopologyReader<'_> {
             mtu_bytes: mtu.clamp(MTU_MIN, MTU_MAX) as u16,
             associations: Vec::new(),
             policies: Vec::new(),
+            dispatch: self.esp_dispatch(table),
         }
+    }
+
+    /// When packets are sealed and opened, and how many wait for that.
+    fn esp_dispatch(&mut self, table: &EspTable) -> EspDispatch {
+        let modes = [Mode::Direct, Mode::Hybrid, Mode::Deferred].map(|mode| (mode.name(), mode));
+        let mode = match &table.dispatch {
+            Some(word) => self.word(word, "a mode of dispatch", &modes),
+            None => Some(Mode::Direct),
+        };
+        let mut dispatch = EspDispatch::default();
+        if let Some(queue) = &table.queue_packets {
+            let packets =
+                u32::try_from(*queue.as_ref()).ok().filter(|of| (1..=QUEUE_PACKETS_MAX).contains(of));
+            if mode == Some(Mode::Direct) {
+                let why = "queue_packets is of packets that wait to be sealed or opened: write dispatch = \"deferred\" too, or take it out";
+                self.tell(queue.span(), why);
+            } else if packets.is_none() {
+                self.tell(queue.span(), format!("a queue of an esp holds 1 to {QUEUE_PACKETS_MAX} packets"));
+            }
+            dispatch.queue_packets = packets.unwrap_or(dispatch.queue_packets);
+        }
+        EspDispatch { mode: mode.unwrap_or(Mode::Direct), ..dispatch }
     }
 
     /// The ESP that a table is of, by its place; what is wrong with that is told.

@@ -299,6 +299,14 @@ pub struct EspTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub mtu: Option<Spanned<i64>>,
+    /// When its packets are sealed and opened: `direct`, `hybrid` or `deferred`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["deferred"]))]
+    pub dispatch: Option<Spanned<String>>,
+    /// How many packets wait for that on each side before who feeds them is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>")]
+    pub queue_packets: Option<Spanned<i64>>,
 }
 
 /// `[[sa]]`.

@@ -1,7 +1,7 @@
 //! What would change: a plan as it runs, beside the one that a file wants.
 //!
 //! Rule: live changes what shapes that which leaves by a port: rate, burst, queue, classes and filters; and all of an ESP but what it is
-//! joined to. Everything else is built when it
+//! joined to and how it is dispatched. Everything else is built when it
 //! comes up, and what a file wants other of that is told, all at once. What only stands in another order is the same: ports are matched by
 //! their interfaces, stages by their names, and the ports of a bridge are one like another.
 //!
@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_core::classify::{Classifier, Target};
+use weir_core::dispatch::protocol::Mode;
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::units::{size_text, time_text};
 use weir_path::classes::{ClassConfig, Classes, FREE, TreeKind, quantum_bytes_default, queue_ns_default};
-use weir_path::esp::plan::{AssociationPlan, EspPlan, PolicyPlan, PolicyVerb};
+use weir_path::esp::plan::{AssociationPlan, EspDispatch, EspPlan, PolicyPlan, PolicyVerb};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 use weir_path::shape::PortShape;
 
@@ -192,6 +193,13 @@ fn built_otherwise(now: Named, wanted: Named) -> Vec<String> {
     told
 }
 
+fn dispatch_text(EspDispatch { mode, queue_packets, .. }: &EspDispatch) -> String {
+    match mode {
+        Mode::Direct => mode.to_string(),
+        Mode::Hybrid | Mode::Deferred => format!("{mode} with queue_packets {queue_packets}"),
+    }
+}
+
 /// The wires that are dispatched, by their interfaces, each with its settings.
 fn dispatches(plan: &Plan) -> BTreeMap<String, String> {
     let of = |of: &WireDispatch| {
@@ -235,7 +243,10 @@ fn stage_otherwise(before: &StagePlan, after: &StagePlan) -> Option<String> {
             let what: Vec<_> = what.iter().filter(|(_, is_other)| *is_other).map(|(what, _)| *what).collect();
             (!what.is_empty()).then(|| format!("{name} has other {}", what.join(", ")))
         }
-        (StageKind::Esp(_), StageKind::Esp(_)) => None,
+        (StageKind::Esp(before), StageKind::Esp(after)) => {
+            let [before, after] = [before, after].map(|of| dispatch_text(&of.dispatch));
+            (before != after).then(|| format!("{name}: dispatch {before} -> {after}"))
+        }
         _ => Some(format!("{name} becomes a {}", stage_text(after))),
     }
 }

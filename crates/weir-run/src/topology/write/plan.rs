@@ -4,13 +4,14 @@
 //! default is left out, but for MACs, which another machine would derive otherwise. A link between two stages becomes an epair.
 //!
 //! Limits: a file cannot say a queue in bytes, a peak rate, shares of flows in filters and other settings of a router than those in
-//! tables; they are left out.
+//! tables, and an ESP that drops where its queue is full; they are left out.
 
 use std::collections::BTreeSet;
 
 use smoltcp::wire::EthernetAddress;
 use toml::Spanned;
 use weir_core::classify::Target;
+use weir_core::dispatch::protocol::Mode;
 use weir_core::net::bridge::AGEING_NS;
 use weir_core::net::router::RouterSettings;
 use weir_core::rate::Rate;
@@ -21,7 +22,7 @@ use weir_ipsec::lifetime::Limits;
 use weir_path::classes::{
     ClassConfig, Classes, FREE, QUEUE_NS_DEFAULT, TreeKind, quantum_bytes_default, queue_ns_default,
 };
-use weir_path::esp::plan::{EspPlan, PolicyVerb};
+use weir_path::esp::plan::{EspDispatch, EspPlan, PolicyVerb};
 use weir_path::esp::{INSIDE, OUTSIDE};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 
@@ -263,12 +264,17 @@ fn esp_tables(file: &mut TopologyFile, name: Spanned<String>, plan: &EspPlan, at
             sa: policy.associations.iter().cloned().map(spanned).collect(),
         })
         .collect();
+    let waits = Some(plan.dispatch).filter(|of| of.mode != Mode::Direct);
     file.esps.push(EspTable {
         at: 0..0,
         inside: spanned(port(INSIDE)),
         outside: spanned(port(OUTSIDE)),
         address: texts(plan.addresses.iter().map(ToString::to_string)),
         mtu: (plan.mtu_bytes != MTU_DEFAULT).then(|| spanned(plan.mtu_bytes.into())),
+        dispatch: waits.map(|of| spanned(of.mode.name().into())),
+        queue_packets: waits
+            .filter(|of| of.queue_packets != EspDispatch::QUEUE_PACKETS_DEFAULT)
+            .map(|of| spanned(of.queue_packets.into())),
         name,
     });
 }

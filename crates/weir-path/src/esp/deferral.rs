@@ -1,0 +1,119 @@
+//! Whether a packet that comes to an ESP stage is sealed or opened at once, or waits for that in a queue, as netisr dispatches it.
+//!
+//! ```text
+//! inside  --> ESP --> queue of inside, a port that leads back --> ESP: sealed --> outside
+//! outside --> ESP --> queue of outside, a port that leads back --> ESP: opened --> inside
+//! ```
+//!
+//! | mode | a packet is sealed or opened |
+//! |---|---|
+//! | `direct` | at once, by the worker that has the stage |
+//! | `hybrid` | at once if it came from something of the same worker and none waits there; otherwise from the queue |
+//! | `deferred` | from the queue |
+//!
+//! The queues are egress queues with the worker that has the stage ([`crate::loop_port`]), one for each side, so that what comes in does not
+//! wait for what goes out. One that is full closes the gates of the receive queues whose packets wait there, at whatever worker, and so
+//! does what they come to after that. While no number is reserved, nothing is taken from the queue inside.
+//!
+//! Order: a queue is first in, first out for a receive queue, and nothing passes those that wait.
+//!
+//! Owner: the stage. Source: FreeBSD `sys/net/netisr.c` (`netisr_dispatch_src`). Limits: hybrid goes by that rule alone, not by what a packet
+//! costs; a queue is exceeded by one poll of each receive queue, and by what is under way to its worker.
+
+use weir_core::dispatch::protocol::Mode;
+
+use super::plan::EspDispatch;
+use super::{INSIDE, OUTSIDE};
+use crate::dispatch::DispatchCounts;
+
+/// The ports to the queues of what comes in inside, and outside, and back from them.
+pub const QUEUES: [u16; 2] = [2, 3];
+
+/// How many ports the stage has.
+pub(crate) fn ports(dispatch: &EspDispatch) -> u16 {
+    if dispatch.mode == Mode::Direct { QUEUES[0] } else { QUEUES[1] + 1 }
+}
+
+/// The ports that packets may leave by which come in by `entry`.
+pub(crate) fn exits(dispatch: &EspDispatch, entry: u16) -> Vec<u16> {
+    // What is too long is told where it came in.
+    let mut exits = vec![INSIDE, OUTSIDE];
+    if let Some(queue) = queue_of(entry) {
+        match dispatch.mode {
+            Mode::Direct => {}
+            Mode::Hybrid => exits.push(queue),
+            Mode::Deferred => exits = vec![queue],
+        }
+    }
+    exits
+}
+
+/// The queue of a side.
+fn queue_of(side: u16) -> Option<u16> {
+    QUEUES.get(usize::from(side)).copied()
+}
+
+/// The side that packets came in by which come by a port: by itself, or by its queue.
+pub(super) fn side_of(port: u16) -> u16 {
+    QUEUES.iter().position(|&queue| queue == port).map_or(port, |side| side as u16)
+}
+
+/// When the packets of a stage are sealed and opened, and what is counted of each side.
+#[derive(Debug)]
+pub(super) struct Deferral {
+    dispatch: EspDispatch,
+    /// For each side whether what leads there is with the worker of the stage.
+    is_beside: [bool; 2],
+    counts: [DispatchCounts; 2],
+}
+
+impl Deferral {
+    pub(super) fn new(dispatch: EspDispatch) -> Deferral {
+        Deferral { dispatch, is_beside: [false; 2], counts: [DispatchCounts::default(); 2] }
+    }
+
+    pub(super) fn dispatch(&self) -> &EspDispatch {
+        &self.dispatch
+    }
+
+    pub(super) fn counts(&self, side: u16) -> &DispatchCounts {
+        &self.counts[usize::from(side)]
+    }
+
+    pub(super) fn set_beside(&mut self, is_beside: [bool; 2]) {
+        self.is_beside = is_beside;
+    }
+
+    /// So many packets come by a port, while others wait in the stage for a number or none does: the queue that they go to, if they
+    /// do, and how many the first of them are that it takes; the others are dropped.
+    pub(super) fn arrive(&mut self, port: u16, packets: usize, is_waiting: bool) -> Option<(u16, usize)> {
+        let EspDispatch { mode, queue_packets, drops_when_full } = self.dispatch;
+        let side = usize::from(side_of(port));
+        let counts = &mut self.counts[side];
+        let count = packets as u64;
+        if QUEUES.contains(&port) {
+            counts.len -= count;
+            counts.handled += count;
+            return None;
+        }
+        let handled = match mode {
+            Mode::Direct => Some(&mut counts.dispatched),
+            Mode::Hybrid if self.is_beside[side] && counts.len == 0 && !is_waiting => {
+                Some(&mut counts.hybrid_dispatched)
+            }
+            Mode::Hybrid | Mode::Deferred => None,
+        };
+        if let Some(dispatched) = handled {
+            *dispatched += count;
+            counts.handled += count;
+            return None;
+        }
+        let room = if drops_when_full { u64::from(queue_packets).saturating_sub(counts.len) } else { count };
+        let queued = count.min(room);
+        counts.queued += queued;
+        counts.queue_drops += count - queued;
+        counts.len += queued;
+        counts.wmark = counts.wmark.max(counts.len);
+        Some((QUEUES[side], queued as usize))
+    }
+}
