@@ -178,7 +178,8 @@ impl Between {
 
     /// Hands a packet over to another worker.
     fn hand(&mut self, worker: usize, to: u32, packet: PathPacket) {
-        self.over.as_mut().expect("links lead to others").hand(worker, to, packet);
+        let receive_queue = self.egress.receive_queue_of(&packet.meta);
+        self.over.as_mut().expect("links lead to others").hand(worker, to, receive_queue, packet);
     }
 
     /// Lets stages decide until nothing waits before any.

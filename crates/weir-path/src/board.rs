@@ -1,7 +1,7 @@
 //! What the workers of one topology tell each other beside packets: a board for each, on which it alone writes.
 //!
 //! ```text
-//! gate of a receive queue   the place here that its packets came to last, and whether some wait in one that is full
+//! gate of a receive queue   the place here that its packets came to last; whether that is full, and whether some of them wait in it
 //! handed, landed            packets that went from here to another worker; that came from there and were worked on
 //! credit of a port          the least that a class of its egress queue may hold, in bytes
 //! ```
@@ -23,8 +23,19 @@ pub const OPENED: usize = 0;
 /// What may be waited for at another worker: packets that land.
 pub const LANDED: usize = 1;
 
-/// The bit of a gate that is closed; below it is the number of a place.
-const CLOSED: u32 = 1 << 31;
+/// Where in the word of a gate is how it stands; below it is the number of a place.
+const OPENING_SHIFT: u32 = 30;
+
+/// How the gate of a receive queue stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Opening {
+    /// What comes has room.
+    Wide,
+    /// The place is full, and nothing of the queue waits there: it may bring a poll.
+    Narrow,
+    /// Packets of the queue wait in a full place.
+    Closed,
+}
 
 /// What one worker tells.
 pub struct Board {
@@ -63,20 +74,24 @@ impl Board {
         (0..workers).map(board).collect()
     }
 
-    /// Whether packets of a receive queue wait here in a place that is full.
+    /// How the gate of a receive queue stands here.
     #[inline]
-    pub(crate) fn is_closed(&self, flow: usize) -> bool {
-        self.gates[flow].load(Ordering::Relaxed) & CLOSED != 0
+    pub(crate) fn opening(&self, flow: usize) -> Opening {
+        match self.gates[flow].load(Ordering::Relaxed) >> OPENING_SHIFT {
+            0 => Opening::Wide,
+            1 => Opening::Narrow,
+            _ => Opening::Closed,
+        }
     }
 
     /// The number of the place here that packets of a receive queue came to last; 0 for none.
     pub(crate) fn place(&self, flow: usize) -> usize {
-        (self.gates[flow].load(Ordering::Relaxed) & !CLOSED) as usize
+        (self.gates[flow].load(Ordering::Relaxed) & ((1 << OPENING_SHIFT) - 1)) as usize
     }
 
     /// Tells of the gate of a receive queue.
-    pub(crate) fn set_gate(&self, flow: usize, place: usize, is_closed: bool) {
-        let word = place as u32 | if is_closed { CLOSED } else { 0 };
+    pub(crate) fn set_gate(&self, flow: usize, place: usize, opening: Opening) {
+        let word = place as u32 | (opening as u32) << OPENING_SHIFT;
         if self.gates[flow].load(Ordering::Relaxed) != word {
             self.gates[flow].store(word, Ordering::Relaxed);
         }

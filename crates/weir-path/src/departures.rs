@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Rule: a ring has a slot for every frame, so handing over cannot fail. Under way from one worker to another are at most
-//! [`UNDER_WAY_MAX`] packets before no more are polled for that way, and one poll of each queue and what stages make beyond that.
+//! [`UNDER_WAY_MAX`] packets before no more are polled for that way, and a few of each queue and what stages make beyond that: of each a
+//! longest poll may be under way, also to a place that is full if none of it waits there, so that it does not wait for what others have.
 //!
 //! Order: one ring from each worker to each other, first in, first out. A receive queue's packets take the same way.
 //!
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use weir_core::drops::Count;
 use weir_ring::handoff::{Abandoned, BURST, Outlet};
 
-use crate::board::{self, Board, Ending, LANDED, OPENED};
+use crate::board::{self, Board, Ending, LANDED, OPENED, Opening};
 use crate::owners::Portion;
 use crate::packet::PathPacket;
 use crate::plan::Attachment;
@@ -40,6 +41,16 @@ pub struct Departures {
     handed: Vec<Count>,
     /// For each worker what was handed over to it that was no packet.
     words: Vec<u64>,
+    /// For each worker, and each receive queue of all ports, what is known of those under way.
+    bunches: Vec<Box<[Bunch]>>,
+}
+
+/// Packets of a receive queue that were handed to a worker since none of it was under way there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bunch {
+    packets: u64,
+    /// How many packets, of any, had been handed over when the last of these was.
+    last: u64,
 }
 
 /// What other workers have to do with the packets of a port.
@@ -92,14 +103,21 @@ impl Departures {
         worker: usize,
         outlets: Vec<Option<Outlet<Crosser>>>,
         boards: Arc<[Board]>,
+        receive_queues: usize,
     ) -> Departures {
         let (handed, words) = (vec![Count::default(); boards.len()], vec![0; boards.len()]);
-        Departures { worker, outlets, boards, handed, words }
+        let bunches = boards.iter().map(|_| vec![Bunch::default(); receive_queues].into()).collect();
+        Departures { worker, outlets, boards, handed, words, bunches }
     }
 
-    /// Hands a packet over, with the next [`Departures::flush`].
-    pub(crate) fn hand(&mut self, worker: usize, to: u32, packet: PathPacket) {
+    /// Hands a packet of a receive queue over, or one that a stage made, with the next [`Departures::flush`].
+    pub(crate) fn hand(&mut self, worker: usize, to: u32, receive_queue: Option<usize>, packet: PathPacket) {
         self.handed[worker].add(packet.len_bytes.into());
+        if let Some(bunch) = receive_queue.and_then(|queue| self.bunches[worker].get_mut(queue)) {
+            let has_landed = bunch.last <= self.boards[worker].landed(self.worker);
+            bunch.packets = if has_landed { 1 } else { bunch.packets + 1 };
+            bunch.last = self.handed[worker].packets;
+        }
         self.stage(worker, Crosser { to, packet: Some(packet) });
     }
 
@@ -133,24 +151,43 @@ impl Departures {
         Ok(())
     }
 
-    /// Whether a receive queue of a port may be polled, as far as others are concerned.
+    /// Whether a receive queue of a port may be polled, as far as others are concerned; where there is no room for more, while fewer than
+    /// `few` of it are under way.
     #[inline]
-    pub(crate) fn admits(&self, crosses: &Crosses, queue: usize) -> bool {
-        self.has_credit(crosses) && !self.is_closed(crosses, queue)
+    pub(crate) fn admits(&self, crosses: &Crosses, queue: usize, few: u32) -> bool {
+        match self.opening(crosses, queue) {
+            Opening::Closed => false,
+            Opening::Wide if self.has_credit(crosses, |_| true) => true,
+            // Of what others hand on nobody knows here whose it is.
+            Opening::Wide | Opening::Narrow => {
+                self.has_credit(crosses, |from| from != self.worker)
+                    && self.has_few_under_way(crosses.first_flow + queue, few)
+            }
+        }
     }
 
-    /// Whether packets of a receive queue wait in a full place that they came to over a ring.
-    pub(crate) fn is_closed(&self, crosses: &Crosses, queue: usize) -> bool {
+    /// How the gates of a receive queue stand, wherever its packets came to: as the one that stands worst.
+    pub(crate) fn opening(&self, crosses: &Crosses, queue: usize) -> Opening {
         let flow = crosses.first_flow + queue;
-        crosses.places.iter().any(|&worker| self.boards[worker].is_closed(flow))
+        let openings = crosses.places.iter().map(|&worker| self.boards[worker].opening(flow));
+        openings.max().unwrap_or(Opening::Wide)
     }
 
-    /// Whether on none of the ways of a port's packets too many are under way.
-    pub(crate) fn has_credit(&self, crosses: &Crosses) -> bool {
-        crosses.pairs.iter().all(|&(from, to)| {
+    /// Whether on none of the ways of a port's packets, of those from these workers, too many are under way.
+    fn has_credit(&self, crosses: &Crosses, is_meant: impl Fn(usize) -> bool) -> bool {
+        crosses.pairs.iter().filter(|(from, _)| is_meant(*from)).all(|&(from, to)| {
             let handed =
                 if from == self.worker { self.handed[to].packets } else { self.boards[from].handed(to) };
             handed.saturating_sub(self.boards[to].landed(from)) < UNDER_WAY_MAX
+        })
+    }
+
+    /// Whether fewer packets of a receive queue are under way from here to each other worker, as far as is known.
+    fn has_few_under_way(&self, flow: usize, few: u32) -> bool {
+        let mut handed = self.bunches.iter().zip(self.boards.iter());
+        handed.all(|(bunches, board)| {
+            let Bunch { packets, last } = bunches[flow];
+            packets < few.into() || last <= board.landed(self.worker)
         })
     }
 

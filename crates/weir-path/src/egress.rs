@@ -247,6 +247,12 @@ impl EgressQueues {
         flow_in(&self.first_flow, self.flows, meta)
     }
 
+    /// The number of the receive queue that packets with this origin came by among all, if it was one.
+    #[inline]
+    pub(crate) fn receive_queue_of(&self, meta: &Meta) -> Option<usize> {
+        receive_queue_in(&self.first_flow, meta)
+    }
+
     /// The flow of a receive queue of a port.
     #[inline]
     pub fn flow_of(&self, port: u16, queue: u16) -> usize {

@@ -25,6 +25,7 @@ use weir_core::packet::Meta;
 use weir_core::poll_order::PollOrder;
 
 use crate::between::{Between, Way};
+use crate::board::Opening;
 use crate::departures::{Crosses, Departures};
 use crate::egress::{EgressQueues, Landed};
 use crate::frames::Frames;
@@ -188,10 +189,10 @@ impl Intake {
         let mut moved = 0;
         while !self.is_stuck(is_inner, between) {
             let (gates, egress, number) = (&self.gates, &between.egress, self.port);
-            let (crosses, over) = (&self.crosses, &between.over);
+            let (crosses, over, few) = (&self.crosses, &between.over, self.poll_budget_max);
             let quiet = self.order.next_quiet(|queue| {
                 is_inner
-                    || admits(crosses, over, queue)
+                    || admits(crosses, over, queue, few)
                         && gates[queue].places().iter().all(|&place| {
                             let has_none = || mixes && egress.has_none(place, number, queue);
                             egress.has_room(place) || egress.has_door(place, number, queue) || has_none()
@@ -218,24 +219,30 @@ impl Intake {
         over: &Option<Departures>,
     ) -> Option<usize> {
         let (gates, number) = (&self.gates, self.port);
-        let crosses = &self.crosses;
+        let (crosses, few) = (&self.crosses, self.poll_budget_max);
         let has_room = |group: usize| egress.has_room(egress.places().place_or_none(group));
         if !mixes && !self.order.groups_with_work().any(has_room) {
             return None;
         }
         self.order.next_active(|queue| {
             let may = |&place| egress.has_room(place) || mixes && egress.has_none(place, number, queue);
-            admits(crosses, over, queue) && gates[queue].places().iter().all(may)
+            admits(crosses, over, queue, few) && gates[queue].places().iter().all(may)
         })
     }
 
-    /// How many queues with packets others keep from being polled, by closed gates, and whether too much is under way to them.
+    /// How many queues with packets others keep from being polled, by closed gates, and because too much is under way.
     fn count_kept_out(&self, over: Option<&Departures>) -> [usize; 2] {
+        let mut kept_out = [0; 2];
         let Some(over) = over.filter(|_| !self.crosses.is_empty() && self.order.has_work()) else {
-            return [0; 2];
+            return kept_out;
         };
-        let is_closed = |&queue: &usize| !self.order.is_quiet(queue) && over.is_closed(&self.crosses, queue);
-        [(0..self.gates.len()).filter(is_closed).count(), usize::from(!over.has_credit(&self.crosses))]
+        for queue in (0..self.gates.len()).filter(|&queue| !self.order.is_quiet(queue)) {
+            let is_closed = over.opening(&self.crosses, queue) == Opening::Closed;
+            if is_closed || !over.admits(&self.crosses, queue, self.poll_budget_max) {
+                kept_out[usize::from(!is_closed)] += 1;
+            }
+        }
+        kept_out
     }
 
     /// Which things it waits for that other workers have: gates, or that packets land.
@@ -355,8 +362,8 @@ impl Intake {
 
 /// Whether other workers let a queue be polled.
 #[inline]
-fn admits(crosses: &Crosses, over: &Option<Departures>, queue: usize) -> bool {
-    crosses.is_empty() || over.as_ref().is_some_and(|over| over.admits(crosses, queue))
+fn admits(crosses: &Crosses, over: &Option<Departures>, queue: usize, few: u32) -> bool {
+    crosses.is_empty() || over.as_ref().is_some_and(|over| over.admits(crosses, queue, few))
 }
 
 /// Whether there are frames for all that a poll may bring, and for offering as many again.

@@ -7,7 +7,8 @@
 //!
 //! Rule: everything that has come is worked on in the next pass, so nothing ever waits in a ring for room. The gate of a receive queue of
 //! another worker is closed while packets of it wait here in a place that is full: a place that takes nothing holds no queue that has
-//! nothing for it. Whoever sleeps at a gate is woken when it opens.
+//! nothing for it. When none waits there any more, but the place is still full, the gate is narrow. Whoever sleeps at a gate is woken when
+//! it opens.
 //!
 //! Conservation: under way = handed by the others - taken here. Owner: one worker.
 
@@ -19,7 +20,7 @@ use weir_ring::doorbell::DoorbellCounts;
 use weir_ring::handoff::{self, Inbox, InboxError, Source};
 
 use crate::between::{Between, Way};
-use crate::board::Board;
+use crate::board::{Board, Opening};
 use crate::departures::{Crosser, Departures};
 use crate::egress::{EgressQueues, Landed};
 use crate::packet::PathPacket;
@@ -50,7 +51,8 @@ struct Gates {
     worker: usize,
     boards: Arc<[Board]>,
     gates: Box<[Gate]>,
-    /// The receive queues whose gates are closed.
+    openings: Box<[Opening]>,
+    /// The receive queues whose gates are not wide open.
     closed: Vec<usize>,
     /// Those of whose gates something is to be told.
     touched: Vec<usize>,
@@ -74,6 +76,7 @@ pub fn join(
             worker,
             boards: Arc::clone(&boards),
             gates: vec![Gate::new(NOWHERE); queues].into(),
+            openings: vec![Opening::Wide; queues].into(),
             closed: Vec::with_capacity(queues),
             touched: Vec::with_capacity(queues),
         };
@@ -88,7 +91,7 @@ pub fn join(
             receive_queues: receive_queues.into(),
             sources: (0..workers).filter(|&other| other != worker).collect(),
         };
-        (Departures::new(worker, outlets, Arc::clone(&boards)), landings)
+        (Departures::new(worker, outlets, Arc::clone(&boards), queues), landings)
     });
     Ok(joints.collect())
 }
@@ -207,14 +210,26 @@ impl Gates {
         else {
             return;
         };
-        let was_full = gate.is_full();
-        if was_full && !fills || gate.first() == place && was_full == fills {
-            return;
-        }
+        let opening = &mut self.openings[flow];
+        let is_news = match (*opening, fills) {
+            // It waits for what it has filled, whatever else it comes to.
+            (Opening::Closed, false) => return,
+            (Opening::Closed, true) => !gate.places().contains(&place),
+            (Opening::Narrow, _) | (Opening::Wide, true) => {
+                gate.begin();
+                true
+            }
+            (Opening::Wide, false) => gate.first() != place,
+        };
         gate.note(place, fills);
-        self.touched.push(flow);
-        if fills && !was_full {
-            self.closed.push(flow);
+        if fills {
+            if *opening == Opening::Wide {
+                self.closed.push(flow);
+            }
+            *opening = Opening::Closed;
+        }
+        if is_news {
+            self.touched.push(flow);
         }
     }
 
@@ -223,25 +238,37 @@ impl Gates {
         for flow in self.touched.drain(..) {
             let gate = &self.gates[flow];
             let number = egress.places().number(gate.first());
-            self.boards[self.worker].set_gate(flow, number, gate.is_full());
+            self.boards[self.worker].set_gate(flow, number, self.openings[flow]);
         }
     }
 
     fn open(&mut self, egress: &EgressQueues) -> bool {
-        let before = self.closed.len();
-        let (gates, touched) = (&mut self.gates, &mut self.touched);
+        let (gates, openings, touched) = (&mut self.gates, &mut self.openings, &mut self.touched);
+        let mut has_opened = false;
         self.closed.retain(|&flow| {
             let gate = &mut gates[flow];
-            let holds = |&place: &Place| !egress.has_room(place) && !egress.has_none_of(place, flow);
-            let is_closed = gate.places().iter().any(holds);
-            if !is_closed {
-                gate.begin();
+            let mut full = gate.places().iter().filter(|&&place| !egress.has_room(place));
+            let opening = match full.next() {
+                None => Opening::Wide,
+                Some(&first) => {
+                    match [first].iter().chain(full).all(|&place| egress.has_none_of(place, flow)) {
+                        true => Opening::Narrow,
+                        false => Opening::Closed,
+                    }
+                }
+            };
+            if opening != openings[flow] {
+                has_opened |= opening < openings[flow];
+                openings[flow] = opening;
                 touched.push(flow);
             }
-            is_closed
+            if opening == Opening::Wide {
+                gate.begin();
+            }
+            opening != Opening::Wide
         });
         self.tell(egress);
-        self.closed.len() < before
+        has_opened
     }
 
     fn follow(&mut self, egress: &EgressQueues, changed: usize, moved: &[(u16, u16, Place)]) {

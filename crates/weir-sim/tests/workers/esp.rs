@@ -141,10 +141,9 @@ fn flood_a_tunnel(workers: usize, wan: Option<u64>, seal_ns: u64, mode: Mode, se
     assert!(bits_per_s >= 0.99 * 200e6, "{case}: {} Mbit/s beside it", bits_per_s / 1e6);
     let under_way_max = if workers > 1 { UNDER_WAY_MAX } else { 0 };
     let queues = QUEUES as u64;
-    // While nothing of a receive queue waits there it may bring a poll, and to another worker as much as may be under way.
-    let each = POLL + under_way_max;
-    assert!(queued_max <= u64::from(QUEUE_PACKETS) + queues * each, "{case}: {queued_max}");
-    assert!(held_max <= 4 * queues * each, "{case}: {held_max} inside");
+    // While nothing of a receive queue waits there, it may bring a poll.
+    assert!(queued_max <= u64::from(QUEUE_PACKETS) + queues * POLL + under_way_max, "{case}: {queued_max}");
+    assert!(held_max <= 4 * queues * POLL + under_way_max, "{case}: {held_max} inside");
     assert!(numbers.iter().all(|&number| number > 0), "{case}: {numbers:?}");
     bench.pass_ns[home] = 0;
     assert!(bench.run_dry(100_000 * MS), "{case}: {} left", bench.left_to_do());
