@@ -27,6 +27,8 @@ const SECONDS: f64 = 3.0;
 const PAYLOAD_BYTES: u64 = 1380;
 /// The addresses of the host behind the second gateway.
 const FAR: [&str; 2] = ["10.2.0.2", "fd00:2::2"];
+/// The addresses of two hosts beside the first gateway.
+const BESIDE: [&str; 2] = ["198.51.100.1", "198.51.100.2"];
 /// By whom each key is used to send.
 const KEYS: [&str; 2] = ["one-to-two", "two-to-one"];
 
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         privileged!(what_passes_is_sealed_and_none_of_it_is_lost),
         privileged!(back_to_back_they_find_each_other),
         privileged!(keys_change_under_a_flood),
+        privileged!(a_worker_of_its_own_seals_and_costs_nobody_beside_anything),
         privileged!(a_start_uses_no_number_twice),
     ])
 }
@@ -85,6 +88,20 @@ struct Site {
 impl Site {
     fn up(&self) -> Result<Up> {
         Up::start(&weir_binary()?, &self.gateway, &self.text)
+    }
+
+    /// With another worker that seals and opens what waits for it, and a wire between two hosts beside that.
+    fn up_with_a_wire(&self, hosts: &[Namespace; 2]) -> Result<Up> {
+        let mut text = self.text.replace("[[esp]]\n", "[[esp]]\ndispatch = \"deferred\"\n");
+        for (number, host) in hosts.iter().enumerate() {
+            let port = format!("veth-p{number}");
+            let end = End { namespace: &self.gateway, name: &port };
+            plain_veth(5 + number as u8, End { namespace: host, name: "eth0" }, end)?;
+            host.ip(&format!("addr add {}/24 dev eth0", BESIDE[number]))?;
+            text += &format!("\n[[port]]\ninterface = \"{port}\"\n");
+        }
+        text += "\n[[wire]]\nports = [\"veth-p0\", \"veth-p1\"]\n";
+        Up::start_with(&weir_binary()?, &self.gateway, &text, &["--workers", "2"])
     }
 
     /// Applies its text with changes.
@@ -278,6 +295,43 @@ fn keys_change_under_a_flood() -> Result<()> {
         up.down()?;
     }
     Ok(())
+}
+
+/// The worker that receives has a wire as well, whose pings nobody holds while the tunnel is flooded.
+fn a_worker_of_its_own_seals_and_costs_nobody_beside_anything() -> Result<()> {
+    let internet = Namespace::new("net")?;
+    let sites = sites(Some(&internet))?;
+    let hosts = [Namespace::new("p0")?, Namespace::new("p1")?];
+    let ups = [sites[0].up_with_a_wire(&hosts)?, sites[1].up()?];
+    let [near, far] = sites.each_ref().map(|site| &site.host);
+    wait_for(near, FAR[0])?;
+    wait_for(&hosts[0], BESIDE[1])?;
+    let load = Load { payload_bytes: PAYLOAD_BYTES, ..Load::new(near, far, FAR[0], 2, SECONDS) };
+    let flood = flood(&load)?;
+    let pings = Ping::start_series(&hosts[0], BESIDE[1], 400, 0.005)?.finish()?;
+    ups[0].check().context("under load")?;
+    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    ensure!(pings.sorted_ms.len() == 400, "{} of 400 pings beside it answered", pings.sorted_ms.len());
+    let inside = workstream(&ups[0], "inside@tunnel")?;
+    let [worker, queued, handled] = ["wsid", "queued", "handled"].map(|what| count(&inside, what));
+    let [worker, queued, handled] = [worker?, queued?, handled?];
+    ensure!(worker == 1 && handled > 10_000 && queued == handled, "{inside}");
+    ensure!(ups[0].handled()?[0] > 10_000, "the other worker receives");
+    for up in ups {
+        up.check()?;
+        up.down()?;
+    }
+    let p99 = pings.percentile_ms(0.99).context("pings")?;
+    require_timing!(p99 < 2.0, "{p99} ms for 99 % of the pings beside a flooded tunnel");
+    Ok(())
+}
+
+/// The row of `weir stat -Q` of this name.
+fn workstream(up: &Up, name: &str) -> Result<Value> {
+    let done = up.weir(&["stat", &up.name, "--json"])?.success()?;
+    let all: Value = serde_json::from_str(&done.stdout)?;
+    let rows = all["workstreams"].as_array().context("workstreams")?;
+    rows.iter().find(|row| row["name"] == name).cloned().with_context(|| format!("no {name} in {rows:?}"))
 }
 
 /// Killed and started again it goes on behind all that it could have used; where nobody knows what that is, it does not start.

@@ -217,6 +217,7 @@ fn first(before: &[usize], mut number: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::esp::plan::{EspDispatch, EspPlan};
     use crate::plan::PortPlan;
 
     fn plan(ports: usize, stages: usize, links: &[[Attachment; 2]]) -> Plan {
@@ -277,6 +278,42 @@ mod tests {
         // With more workers than parts the largest has several.
         let owners = Owners::deal(&plan, 4);
         assert_eq!((&owners.ports[..], &owners.stages[..]), (&[2, 2, 0, 0, 1, 3, 3][..], &[0, 0][..]));
+    }
+
+    /// Two ports and so many gateways in a row between them.
+    fn gateways(count: usize, mode: Mode) -> Plan {
+        let mut plan = plan(2, count, &[[Attachment::Port(0), Attachment::Stage(0, 0)]]);
+        let esp = EspPlan {
+            addresses: Vec::new(),
+            mtu_bytes: 1500,
+            associations: Vec::new(),
+            policies: Vec::new(),
+            dispatch: EspDispatch { mode, ..EspDispatch::default() },
+        };
+        for (number, stage) in plan.stages.iter_mut().enumerate() {
+            stage.kind = StageKind::Esp(Box::new(esp.clone()));
+            let next =
+                if number + 1 == count { Attachment::Port(1) } else { Attachment::Stage(number + 1, 0) };
+            plan.links.push([Attachment::Stage(number, 1), next]);
+        }
+        plan
+    }
+
+    #[test]
+    fn stages_that_packets_wait_for_have_workers_of_their_own() {
+        let deal = |count, mode, workers| {
+            let Owners { ports, stages } = Owners::deal(&gateways(count, mode), workers);
+            (ports, stages)
+        };
+        let one = |workers| deal(1, Mode::Deferred, workers);
+        assert_eq!(one(1), (vec![0, 0], vec![0]));
+        assert_eq!(one(2), (vec![0, 0], vec![1]));
+        assert_eq!(one(3), (vec![0, 1], vec![2]));
+        assert_eq!(deal(3, Mode::Hybrid, 2), (vec![0, 0], vec![1, 1, 1]));
+        assert_eq!(deal(3, Mode::Deferred, 5), (vec![0, 1], vec![2, 3, 4]));
+        assert_eq!(deal(2, Mode::Direct, 2), (vec![0, 0], vec![0, 0]));
+        let most = [Mode::Direct, Mode::Hybrid, Mode::Deferred].map(|mode| gateways(3, mode).workers_max());
+        assert_eq!(most, [1, 5, 5]);
     }
 
     #[test]

@@ -222,7 +222,7 @@ impl Datapath {
         let spread = spread(plan, &owners, *workers).map_err(io::Error::other).doing(String::new)?;
         let has_stages = !spread.plan.stages.is_empty();
         let poll_budget_max = poll_budget_max(frames_total, queues, has_stages)
-            .ok_or_else(|| too_little_memory(queues, config))?;
+            .ok_or_else(|| too_little_memory(queues, 0, config))?;
         let mut opener = Opener {
             interfaces: plan.ports.iter().map(|port| port.interface.clone()).collect(),
             queues_max: there
@@ -252,8 +252,8 @@ impl Datapath {
         let free = (census.shared + census.cached) / if has_stages { 2 } else { 1 };
         let inner = under_way_max(&spread.plan, &spread.owners, *workers) + spread.queued_max();
         let free = free.saturating_sub(inner);
-        let held_packets_max =
-            held_packets_max(free, ports.len(), *workers).ok_or_else(|| too_little_memory(queues, config))?;
+        let held_packets_max = held_packets_max(free, ports.len(), *workers)
+            .ok_or_else(|| too_little_memory(queues, spread.queued_max(), config))?;
         let directions = (0..ports.len()).map(|direction| &plan.ports[kind.exit_of(direction)]);
         warnings.extend(look_over::limits(directions, held_packets_max));
         let queues_gone = queues_gone as usize;
@@ -382,16 +382,20 @@ fn held_packets_max(free: u64, ports: usize, workers: usize) -> Option<u64> {
     (share >= u64::from(POLL_PACKETS_MAX)).then_some(share)
 }
 
-fn too_little_memory(queues: u32, config: &DatapathConfig) -> PortError {
+fn too_little_memory(queues: u32, queued_max: u64, config: &DatapathConfig) -> PortError {
     let names: Vec<_> = config.plan.ports.iter().map(|port| port.interface.as_str()).collect();
     let (last, others) = match names[..] {
         [first, second] => (second, first.to_string()),
         _ => (names.last().copied().unwrap_or_default(), format!("{} others", names.len().saturating_sub(1))),
     };
+    let dispatched = match queued_max {
+        0 => String::new(),
+        _ => format!(", and {queued_max} packets may wait for dispatch"),
+    };
     PortError::Unsuitable {
         name: last.to_string(),
         why: format!(
-            "and {others} have {queues} queues, too many for {} bytes of packet memory: give weir more with --memory",
+            "and {others} have {queues} queues{dispatched}, too many for {} bytes of packet memory: give weir more with --memory",
             config.memory_bytes
         ),
     }

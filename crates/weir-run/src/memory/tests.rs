@@ -358,6 +358,44 @@ fn a_generator_that_waits_for_credit_is_always_woken() {
     assert_eq!(summary.sequences().numbered, 20_000);
 }
 
+/// A generator behind one gateway and a sink behind another, each with packets that wait for it.
+fn tunnel(dispatch: &str, workers: usize, packets: u64) -> MemoryPath {
+    let mut text = String::from("name = \"tunnel\"\n[[epair]]\nname = \"e\"\n");
+    for (name, inside, outside, own, direction) in
+        [("near", "gen", "ea", 1, "out"), ("far", "sink", "eb", 2, "in")]
+    {
+        text += &format!(
+            "[[port]]\ninterface = \"{inside}\"\n\
+             [[esp]]\nname = \"{name}\"\ninside = \"{inside}\"\noutside = \"{outside}\"\n\
+             address = [\"192.0.2.{own}\"]\n{dispatch}\n\
+             [[sa]]\nname = \"{name}-{direction}\"\nesp = \"{name}\"\ndirection = \"{direction}\"\nspi = 0x1001\n\
+             source = \"192.0.2.1\"\ndestination = \"192.0.2.2\"\nalgorithm = \"null\"\nwindow = 1024\n\
+             [[policy]]\nesp = \"{name}\"\ndirection = \"{direction}\"\naction = \"protect\"\nsa = [\"{name}-{direction}\"]\n",
+        );
+    }
+    // A window is of what comes in.
+    let text = text.replacen("window = 1024\n", "", 1);
+    let topology = crate::topology::read("tunnel.toml", &text, "", |path| Err(path.into())).unwrap();
+    let plan = topology.plan.unwrap();
+    let ends = vec![generator(1, 2, 0, 7, packets), MemoryEnd::Sink { flows: 7 }];
+    let owners = Owners::deal(&plan, workers);
+    MemoryPath { owners, plan, ends, workers, frames: 4096, held_packets_max: 256 }
+}
+
+#[test]
+fn packets_that_wait_for_a_gateway_come_whole_and_in_order() {
+    for dispatch in ["deferred", "hybrid"] {
+        for (workers, queue_packets) in [(1, 1), (2, 1), (2, 256), (4, 16)] {
+            let dispatch = format!("dispatch = \"{dispatch}\"\nqueue_packets = {queue_packets}");
+            let summary = Stepped::new(&tunnel(&dispatch, workers, 5_000)).into_rest();
+            assert_clean(&summary, 5_000);
+        }
+    }
+    if has_two_cores() {
+        assert_clean(&run(&tunnel("dispatch = \"deferred\"", 2, 300_000)), 300_000);
+    }
+}
+
 #[test]
 fn a_generator_with_a_rate_sleeps_between_packets_and_keeps_it() {
     let summary = run(&testbed(1, Some(1000), Until::Packets(50)));

@@ -1,6 +1,7 @@
 //! Files of ports and what joins them: what they come to, and that a plan is written as a file that says the same.
 
 use smoltcp::wire::EthernetAddress;
+use weir_core::dispatch::protocol::Mode;
 use weir_core::net::bridge::AGEING_NS;
 use weir_core::shaper::tbf::Limit;
 use weir_path::plan::{Attachment, StagePlan, WireDispatch};
@@ -99,6 +100,25 @@ fn a_wire_may_be_dispatched_to_the_workers() {
         "[[epair]]\nname = \"e\"\n[[wire]]\nports = [\"a\", \"ea\"]\ndispatch = \"direct\"\n[[wire]]\nports = [\"b\", \"eb\"]\n",
         "a wire of two ports, and this has an end of an epair",
     );
+}
+
+#[test]
+fn packets_may_wait_for_an_esp() {
+    let esp = "[[esp]]\nname = \"gw\"\ninside = \"a\"\noutside = \"b\"\naddress = [\"192.0.2.1\"]\n";
+    for (keys, mode, queue_packets) in [
+        ("", Mode::Direct, 256),
+        ("dispatch = \"hybrid\"\n", Mode::Hybrid, 256),
+        ("dispatch = \"deferred\"\nqueue_packets = 8192\n", Mode::Deferred, 8192),
+    ] {
+        let topology = parse(&format!("{TWO}{esp}{keys}")).unwrap();
+        for topology in [&topology, &again(&topology)] {
+            let StageKind::Esp(plan) = &topology.plan.as_ref().unwrap().stages[0].kind else {
+                panic!("no esp")
+            };
+            assert_eq!((plan.dispatch.mode, plan.dispatch.queue_packets), (mode, queue_packets), "{keys}");
+        }
+        assert_eq!(topology.plan.unwrap().workers_max(), 1 + 2 * usize::from(mode != Mode::Direct), "{keys}");
+    }
 }
 
 #[test]

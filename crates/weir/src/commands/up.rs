@@ -43,7 +43,8 @@ Under systemd it says when it is up (Type=notify) and feeds the watchdog while i
 answer.
 With --workers what no link joins to the rest, such as each wire of many, is
 one worker's while there are as many; otherwise ports that a bridge or router
-joins are shared out, but for what is joined to an [[esp]]. `weir stat` shows which worker has a port."))]
+joins are shared out, but for what is joined to an [[esp]] without dispatch. One
+with dispatch is with a worker that has no ports. `weir stat` shows which worker has a port."))]
 pub struct UpArguments {
     /// The file
     file: PathBuf,

@@ -284,3 +284,17 @@ fn how_a_wire_is_dispatched_is_built_when_it_comes_up() {
     );
     assert!(refused(&hybrid, wire).ends_with("-> none"));
 }
+
+#[test]
+fn how_an_esp_is_dispatched_is_built_when_it_comes_up() {
+    let esp = "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[esp]]\nname = \"gw\"\ninside = \"p0\"\noutside = \"p1\"\n\
+               address = [\"192.0.2.1\"]\n";
+    let deferred = format!("{esp}dispatch = \"deferred\"\n");
+    let short = format!("{deferred}queue_packets = 16\n");
+    assert_eq!(lines(esp, &format!("{esp}dispatch = \"direct\"\n")), Vec::<String>::new());
+    assert_eq!(refused(esp, &deferred), "esp gw: dispatch direct -> deferred with queue_packets 256");
+    assert_eq!(
+        refused(&short, &deferred),
+        "esp gw: dispatch deferred with queue_packets 16 -> deferred with queue_packets 256"
+    );
+}
