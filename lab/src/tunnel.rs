@@ -86,6 +86,7 @@ fn gateway(own: usize, algorithm: Algorithm) -> EspPlan {
         is_extended: true,
         window: SIZE_MAX,
         udp_ports: None,
+        keepalive_ns: None,
         dont_fragment: OuterDontFragment::Copied,
         lifetime: Lifetime::default(),
     };

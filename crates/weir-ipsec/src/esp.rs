@@ -140,7 +140,7 @@ pub fn seal(
 }
 
 /// The length of `udp` is that of the slice; over IPv4 its checksum stays zero.
-fn write_udp(udp: &mut [u8], ports: UdpEncapsulation) {
+pub(crate) fn write_udp(udp: &mut [u8], ports: UdpEncapsulation) {
     let len = udp.len() as u16;
     udp[..2].copy_from_slice(&ports.source.to_be_bytes());
     udp[2..4].copy_from_slice(&ports.destination.to_be_bytes());
@@ -148,7 +148,7 @@ fn write_udp(udp: &mut [u8], ports: UdpEncapsulation) {
     udp[6..8].fill(0);
 }
 
-fn fill_udp_checksum(packet: &mut [u8], udp_at: usize) {
+pub(crate) fn fill_udp_checksum(packet: &mut [u8], udp_at: usize) {
     let (header, udp) = packet.split_at_mut(udp_at);
     let header = Ipv6Packet::new_unchecked(&header[..IPV6_LEN]);
     let [source, destination] = [header.src_addr(), header.dst_addr()].map(IpAddress::Ipv6);

@@ -13,6 +13,7 @@ pub mod algorithm;
 pub mod association;
 pub mod esp;
 pub mod ip;
+pub mod keepalive;
 pub mod lifetime;
 pub mod policy;
 pub mod replay;

@@ -28,6 +28,7 @@
 //! comes in fragments is dropped; after a start a window is empty, so what was received before could be received once more.
 
 pub(crate) mod deferral;
+mod keepalive;
 pub mod marks;
 pub mod plan;
 mod state;
@@ -101,6 +102,8 @@ pub struct Esp {
     bundles: Vec<Vec<usize>>,
     inbound: Policies,
     deferral: Deferral,
+    /// Before this no keepalive is due.
+    keepalive_ns: Option<u64>,
     waiting: VecDeque<PathPacket>,
     held: Count,
     errors: Limiter,
@@ -119,6 +122,7 @@ impl Esp {
             bundles: Vec::new(),
             inbound: Policies::default(),
             deferral: Deferral::new(plan.dispatch),
+            keepalive_ns: None,
             waiting: VecDeque::new(),
             held: Count::default(),
             errors: Limiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
@@ -294,7 +298,8 @@ impl Esp {
         let places = &self.bundles[bundle.0 as usize];
         let lives = |&&place: &&usize| self.associations[place].age(now_ns) != Age::Expired;
         let place = places.iter().find(lives).or(places.last()).copied();
-        let association = &mut self.associations[place.ok_or(DropReason::EspNoAssociation)?];
+        let place = place.ok_or(DropReason::EspNoAssociation)?;
+        let association = &mut self.associations[place];
         let plan = &association.plan;
         let longest = plan.encapsulation().packet_len_max(plan.algorithm, self.mtu_bytes.into(), headers.end);
         if headers.packet_len > longest {
@@ -302,6 +307,7 @@ impl Esp {
         }
         match in_place(packet, memory, |room| association.seal(room, now_ns)) {
             Ok(()) => {
+                self.note_sent(place, packet.bytes(memory), now_ns);
                 set_sealed(&mut packet.meta, true);
                 Ok(EspVerdict::Pass(OUTSIDE))
             }

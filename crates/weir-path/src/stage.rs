@@ -233,7 +233,10 @@ impl Stage {
                 self.release(around);
                 next_ns
             }
-            Decision::Esp(_) => self.release_sealed(around),
+            Decision::Esp(_) => {
+                let due = [self.release_sealed(around), self.keep_alive(around)];
+                due.into_iter().flatten().min()
+            }
             Decision::Bridge(_) | Decision::Dispatch(_) => None,
         }
     }

@@ -51,6 +51,7 @@ fn association(from: usize, own: usize, algorithm: Algorithm) -> AssociationPlan
         is_extended: true,
         window: SIZE_MAX,
         udp_ports: None,
+        keepalive_ns: None,
         dont_fragment: OuterDontFragment::Copied,
         lifetime: Lifetime::default(),
     }

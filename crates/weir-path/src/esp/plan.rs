@@ -82,6 +82,8 @@ pub struct AssociationPlan {
     pub window: u32,
     /// The ports of its UDP, from and to, if it is in UDP.
     pub udp_ports: Option<[u16; 2]>,
+    /// After how long without a packet an outbound one in UDP sends a keepalive; none where it sends none.
+    pub keepalive_ns: Option<u64>,
     /// DF of the outer header.
     pub dont_fragment: OuterDontFragment,
     /// Its limits.

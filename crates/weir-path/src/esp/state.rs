@@ -2,7 +2,7 @@
 //!
 //! Owner: the stage.
 
-use weir_core::drops::{DropCounts, DropReason};
+use weir_core::drops::{Count, DropCounts, DropReason};
 use weir_ipsec::association::{Inbound, Outbound, Unsealed};
 use weir_ipsec::esp::Located;
 use weir_ipsec::lifetime::{Age, Usage};
@@ -10,6 +10,7 @@ use weir_ipsec::policy::BundleId;
 use weir_ipsec::replay::ReplayWindow;
 use weir_ipsec::room::Room;
 
+use super::keepalive::Keepalive;
 use super::marks::SequenceMark;
 use super::plan::{AssociationKey, AssociationPlan};
 
@@ -21,6 +22,8 @@ pub struct RunningAssociation {
     pub(super) dropped: DropCounts,
     /// Of an inbound one the policies' lists that it is in.
     pub(super) bundles: Vec<BundleId>,
+    /// Of an outbound one in UDP.
+    pub(super) keepalive: Option<Keepalive>,
 }
 
 #[derive(Debug)]
@@ -50,7 +53,8 @@ impl RunningAssociation {
             let outbound = Outbound::new(settings, numbers, now_ns);
             State::Out(Box::new(outbound), Marking { mark, wanted: 0 })
         };
-        RunningAssociation { plan, state, dropped: DropCounts::default(), bundles: Vec::new() }
+        let keepalive = Keepalive::new(&plan);
+        RunningAssociation { plan, state, dropped: DropCounts::default(), bundles: Vec::new(), keepalive }
     }
 
     /// What it is.
@@ -61,6 +65,11 @@ impl RunningAssociation {
     /// What it dropped.
     pub fn dropped(&self) -> &DropCounts {
         &self.dropped
+    }
+
+    /// The keepalives that it sent, which are in no other count of it.
+    pub fn keepalives(&self) -> Count {
+        self.keepalive.as_ref().map_or_else(Count::default, Keepalive::sent)
     }
 
     /// What passed.

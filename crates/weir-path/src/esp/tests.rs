@@ -64,6 +64,7 @@ fn association(from: usize, own: usize, lifetime: Lifetime) -> AssociationPlan {
         is_extended: true,
         window: 64,
         udp_ports: None,
+        keepalive_ns: None,
         dont_fragment: OuterDontFragment::Copied,
         lifetime,
     }

@@ -10,7 +10,7 @@ use weir_ring::memory::FrameMemory;
 
 use super::{Around, Decision, Stage, own_meta, take_frames};
 use crate::esp::plan::EspChange;
-use crate::esp::{Esp, EspVerdict, INSIDE};
+use crate::esp::{Esp, EspVerdict, INSIDE, OUTSIDE};
 use crate::packet::PathPacket;
 
 /// How soon to look again whether a number is reserved.
@@ -96,6 +96,27 @@ impl Stage {
         }
         // What was not taken from the queue meanwhile is, in the next pass.
         has_released.then_some(around.now_ns)
+    }
+
+    /// Sends the keepalives that are due; when to look again.
+    pub(super) fn keep_alive(&mut self, around: &mut Around) -> Option<u64> {
+        while let Decision::Esp(esp) = &mut self.decision {
+            let next_ns = esp.next_keepalive_ns()?;
+            if next_ns > around.now_ns {
+                return Some(next_ns);
+            }
+            let Some(mut frame) = around.frames.pool.take() else { return Some(around.now_ns + LOOK_NS) };
+            match esp.write_keepalive(around.frames.memory().bytes_mut(&mut frame), around.now_ns) {
+                Some(len_bytes) => {
+                    let mut packet = PathPacket::new(frame, 0, len_bytes);
+                    packet.meta = own_meta(around.now_ns);
+                    self.accept_made(len_bytes.into());
+                    self.send(OUTSIDE, packet, around);
+                }
+                None => around.frames.pool.give(frame),
+            }
+        }
+        None
     }
 
     fn carry_out(&mut self, packet: PathPacket, before: u16, verdict: EspVerdict, around: &mut Around) {

@@ -106,6 +106,10 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
             is_extended: state.is_extended,
             window,
             udp_ports: state.udp_ports,
+            keepalive_ns: state
+                .udp_ports
+                .filter(|_| !is_inbound)
+                .map(|_| weir_ipsec::keepalive::EVERY_NS_DEFAULT),
             dont_fragment: if state.is_df_clear {
                 OuterDontFragment::Clear
             } else {

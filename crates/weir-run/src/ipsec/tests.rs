@@ -47,6 +47,7 @@ fn association(name: &str, is_inbound: bool, key_file: String) -> AssociationPla
         is_extended: false,
         window: 64,
         udp_ports: None,
+        keepalive_ns: None,
         dont_fragment: OuterDontFragment::Copied,
         lifetime: Lifetime::default(),
     }

@@ -40,6 +40,8 @@ pub struct AssociationStats {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Keepalives that it sent beside these.
+    pub keepalives: u64,
     /// Packets that it dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
     /// When a successor is due.
@@ -91,6 +93,7 @@ impl AssociationStats {
             sequence: running.highest(),
             packets: usage.packets,
             bytes: usage.bytes,
+            keepalives: running.keepalives().packets,
             dropped: dropped.map(|(reason, count)| (reason.name().to_string(), count.packets)).collect(),
             soft: limits(&plan.lifetime.soft),
             hard: limits(&plan.lifetime.hard),

@@ -13,6 +13,7 @@ use toml::Spanned;
 use weir_core::dispatch::protocol::Mode;
 use weir_core::units::parse_time_ns;
 use weir_ipsec::algorithm::Algorithm;
+use weir_ipsec::keepalive::EVERY_NS_DEFAULT;
 use weir_ipsec::lifetime::{Lifetime, Limits};
 use weir_ipsec::replay::SIZE_MAX;
 use weir_ipsec::tunnel::OuterDontFragment;
@@ -26,6 +27,8 @@ use crate::nearest::{did_you_mean, or};
 
 /// The replay window where none is given: RFC 4303 section 3.4.3 wants it.
 pub(crate) const WINDOW_DEFAULT: u32 = 64;
+/// The word for no keepalives.
+pub(super) const KEEPALIVE_OFF: &str = "off";
 /// The first SPI that is not reserved.
 const SPI_MIN: u32 = 256;
 /// What IPv6 needs of every link, and more than a tunnel of IPv4 takes away.
@@ -210,6 +213,7 @@ impl TopologyReader<'_> {
             (Some(key), 0) => self.tell(key.span(), format!("{} has no key", algorithm.name())),
             _ => {}
         }
+        let keepalive_ns = self.keepalive(table, is_inbound);
         let lifetime =
             Lifetime { soft: self.limits_of_life(&table.soft), hard: self.limits_of_life(&table.hard) };
         self.check_lifetime(table, &lifetime);
@@ -225,9 +229,26 @@ impl TopologyReader<'_> {
             is_extended: table.extended.unwrap_or(false),
             window: window?,
             udp_ports: table.udp_ports.as_ref().map(|ports| *ports.as_ref()),
+            keepalive_ns,
             dont_fragment,
             lifetime,
         })
+    }
+
+    /// What keeps a way through a translator of addresses alive.
+    fn keepalive(&mut self, table: &AssociationTable, is_inbound: bool) -> Option<u64> {
+        let time_or_off = |text: &str| if text == KEEPALIVE_OFF { Ok(0) } else { parse_time_ns(text) };
+        let every_ns = self.value(&table.keepalive, time_or_off);
+        let why = match (&table.keepalive, &table.udp_ports) {
+            (Some(_), _) if is_inbound => "keepalives are sent by what goes out: take it out",
+            (Some(_), None) => "keepalives are of ESP in UDP: write udp_ports, or take it out",
+            (_, Some(_)) if !is_inbound => {
+                return every_ns.or(Some(EVERY_NS_DEFAULT)).filter(|every_ns| *every_ns > 0);
+            }
+            _ => return None,
+        };
+        self.tell(table.keepalive.as_ref().map_or(table.name.span(), Spanned::span), why);
+        None
     }
 
     fn end_of_association(&mut self, text: &Spanned<String>) -> Option<IpAddr> {

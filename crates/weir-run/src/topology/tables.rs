@@ -354,6 +354,10 @@ pub struct AssociationTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<[u16; 2]>")]
     pub udp_ports: Option<Spanned<[u16; 2]>>,
+    /// After how long without a packet a keepalive is sent, if it is out and in UDP; `off` is never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("examples" = ["20s"]))]
+    pub keepalive: Option<Spanned<String>>,
     /// DF of the outer header: `copy`, `set` or `clear`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]

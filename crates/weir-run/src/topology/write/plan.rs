@@ -18,15 +18,16 @@ use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::shaper::tbf::Limit;
 use weir_core::units::{size_text, time_text};
+use weir_ipsec::keepalive::EVERY_NS_DEFAULT;
 use weir_ipsec::lifetime::Limits;
 use weir_path::classes::{
     ClassConfig, Classes, FREE, QUEUE_NS_DEFAULT, TreeKind, quantum_bytes_default, queue_ns_default,
 };
-use weir_path::esp::plan::{EspDispatch, EspPlan, PolicyVerb};
+use weir_path::esp::plan::{AssociationPlan, EspDispatch, EspPlan, PolicyVerb};
 use weir_path::esp::{INSIDE, OUTSIDE};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 
-use super::super::associations::{DIRECTIONS, DONT_FRAGMENT, MODES, WINDOW_DEFAULT};
+use super::super::associations::{DIRECTIONS, DONT_FRAGMENT, KEEPALIVE_OFF, MODES, WINDOW_DEFAULT};
 use super::super::dispatched::MODE;
 use super::super::mac;
 use super::super::names::end_name;
@@ -229,6 +230,7 @@ fn esp_tables(file: &mut TopologyFile, name: Spanned<String>, plan: &EspPlan, at
             extended: association.is_extended.then_some(true),
             window: (association.window != WINDOW_DEFAULT).then(|| spanned(association.window.into())),
             udp_ports: association.udp_ports.map(spanned),
+            keepalive: keepalive(association).map(spanned),
             dont_fragment: DONT_FRAGMENT
                 .iter()
                 .skip(1)
@@ -277,6 +279,15 @@ fn esp_tables(file: &mut TopologyFile, name: Spanned<String>, plan: &EspPlan, at
             .map(|of| spanned(of.queue_packets.into())),
         name,
     });
+}
+
+/// None where it is what it would be without.
+fn keepalive(association: &AssociationPlan) -> Option<String> {
+    let is_sender = !association.is_inbound && association.udp_ports.is_some();
+    match association.keepalive_ns {
+        Some(EVERY_NS_DEFAULT) => None,
+        every_ns => is_sender.then(|| every_ns.map_or_else(|| KEEPALIVE_OFF.into(), time_text)),
+    }
 }
 
 fn lifetime_table(limits: &Limits) -> LifetimeTable {

@@ -42,6 +42,9 @@ fn text(stage: &str, association: &AssociationStats) -> String {
         human::plural(association.packets, "packet"),
         human::uptime(association.since_ns)
     ));
+    if association.keepalives > 0 {
+        line(human::plural(association.keepalives, "keepalive"));
+    }
     for (reason, count) in &association.dropped {
         line(format!("dropped {reason}: {}", human::plural(*count, "packet")));
     }
