@@ -30,6 +30,8 @@ targets! {
     fragments: targets::fragments::fragments,
     handoff: targets::handoff,
     icmp: targets::router::icmp,
+    follow_bytes: targets::follow::follow_bytes,
+    follows: targets::follow::follows,
     import_text: targets::import::import_text,
     imports: targets::import::imports,
     link_events: targets::netlink::link_events,

@@ -1,4 +1,4 @@
-//! `weir sa import`: what IKE agreed on for the kernel, taken over by a gateway of Weir's.
+//! `weir sa`: what IKE agreed on for the kernel, taken over by a gateway of Weir's, once or live.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,12 +7,15 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use weir_lab::process::{Finished, run};
+use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::classes::File;
-use weir_tests::{harness, plain, weir_binary};
+use weir_tests::topology::Hosts;
+use weir_tests::{harness, plain, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const KEY: &str = "0102030405060708090a0b0c0d0e0f10a1b2c3d4";
+/// After its fingerprint.
+const KEY_FILE: &str = "7c809baabf955608b02c142516a2e393.key";
 /// What stands around the tables of an ESP.
 const AROUND: &str = "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan\"\n[[epair]]\nname = \"e0\"\n\
                       [[wire]]\nports = [\"lan\", \"e0a\"]\n";
@@ -22,6 +25,7 @@ fn main() -> ExitCode {
         plain!(what_is_printed_makes_a_file_that_is_right),
         plain!(a_second_time_nothing_is_written),
         plain!(what_cannot_be_taken_over_is_one_sentence),
+        privileged!(policies_follow_the_kernels),
     ])
 }
 
@@ -71,10 +75,10 @@ fn what_is_printed_makes_a_file_that_is_right() -> Result<()> {
     );
     let file = File::new(&format!("{AROUND}{}", done.stdout))?;
     run(Command::new(weir_binary()?).args(["check", file.path()]), LIMIT)?.success()?;
-    let key = folder.0.join("out-00001001.key");
+    let key = folder.0.join(KEY_FILE);
     ensure!(fs::read_to_string(&key)? == KEY);
     ensure!(fs::metadata(&key)?.permissions().mode() & 0o777 == 0o600, "others may read the key");
-    ensure!(fs::read_to_string(folder.0.join("out-00001001.key.sequence"))? == "1\n");
+    ensure!(fs::read_to_string(folder.0.join(format!("{KEY_FILE}.sequence")))? == "1\n");
     // Associations alone, for a file that has its [[esp]].
     let alone = import(&printed(), &folder, &[])?.success()?;
     ensure!(alone.stdout.contains("[[sa]]") && !alone.stdout.contains("[[esp]]"), "{}", alone.stdout);
@@ -84,17 +88,14 @@ fn what_is_printed_makes_a_file_that_is_right() -> Result<()> {
 fn a_second_time_nothing_is_written() -> Result<()> {
     let folder = Folder::new("twice")?;
     let first = import(&printed(), &folder, &[])?.success()?;
-    let mark = folder.0.join("out-00001001.key.sequence");
+    let mark = folder.0.join(format!("{KEY_FILE}.sequence"));
     // As `weir up` does.
     fs::write(&mark, "8193 of this key\n")?;
     ensure!(import(&printed(), &folder, &[])?.success()?.stdout == first.stdout);
     ensure!(fs::read_to_string(&mark)? == "8193 of this key\n", "the numbers begin again");
-    let other = import(&printed().replace("a1b2c3d4", "00000000"), &folder, &[])?;
-    ensure!(
-        other.status.code() == Some(1) && other.stderr.contains("this is another key"),
-        "{}",
-        other.stderr
-    );
+    // Another key has another file.
+    import(&printed().replace("a1b2c3d4", "00000000"), &folder, &[])?.success()?;
+    ensure!(fs::read_dir(&folder.0)?.count() == 4 && fs::read_to_string(folder.0.join(KEY_FILE))? == KEY);
     Ok(())
 }
 
@@ -119,4 +120,85 @@ fn what_cannot_be_taken_over_is_one_sentence() -> Result<()> {
     let done = run(none.args(["sa", "import", "/nowhere/at-all"]), LIMIT)?;
     ensure!(done.status.code() == Some(2) && done.stderr.contains("/nowhere/at-all"), "{}", done.stderr);
     Ok(())
+}
+
+/// Two hosts on one network, and a gateway between them that nothing passes without a policy.
+const GATEWAY: &str = r#"
+[[port]]
+interface = "p0"
+name = "lan"
+[[port]]
+interface = "p1"
+name = "wan"
+[[esp]]
+name = "tunnel"
+inside = "lan"
+outside = "wan"
+address = ["10.99.1.9"]
+"#;
+
+/// By the events of this machine's kernel, which need not have ESP: what it allows passes, and what it does not know does not.
+fn policies_follow_the_kernels() -> Result<()> {
+    let hosts = Hosts::new(2, None)?;
+    for host in 0..2 {
+        hosts.address(host, &format!("10.99.1.{}/24", host + 1))?;
+    }
+    let up = hosts.up(GATEWAY)?;
+    let folder = Folder::new("follow")?;
+    let keys = folder.0.display().to_string();
+    let follow = |more: &[&str]| -> Result<Command> {
+        let mut command = hosts.middle.command(weir_binary()?);
+        command.args(["sa", "follow", &up.name, "--keys", &keys]).args(more);
+        Ok(command)
+    };
+    let pinged = || -> Result<bool> {
+        let mut ping = hosts.hosts[0].command("ping");
+        Ok(run(ping.args(["-n", "-q", "-c", "1", "-W", "1", "10.99.1.2"]), LIMIT)?.status.success())
+    };
+    let others = run(&mut follow(&[])?, LIMIT)?;
+    ensure!(
+        others.status.code() == Some(2) && others.stderr.contains("only root may enter"),
+        "{}",
+        others.stderr
+    );
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o700))?;
+    let none = run(&mut follow(&["--esp", "tunel"])?, LIMIT)?;
+    ensure!(
+        none.status.code() == Some(2) && none.stderr.contains("did you mean \"tunnel\""),
+        "{}",
+        none.stderr
+    );
+
+    // One is there before, the other comes while it listens.
+    let policy = "src 10.99.1.0/24 dst 10.99.1.0/24 dir";
+    hosts.middle.ip(&format!("xfrm policy add {policy} out"))?;
+    let dry = run(&mut follow(&["--dry-run"])?, LIMIT)?.success()?;
+    ensure!(dry.stdout.contains("~ esp tunnel: policies"), "{}", dry.stdout);
+    ensure!(!pinged()?, "what no policy names passes");
+    let mut following = Process::spawn(&mut follow(&[])?)?;
+    following.wait_for_output("out 10.99.1.0/24 to 10.99.1.0/24 bypass", LIMIT)?;
+    hosts.middle.ip(&format!("xfrm policy add {policy} in"))?;
+    following.wait_for_output("+ policy in from 10.99.1.0/24 to 10.99.1.0/24", LIMIT)?;
+    following.wait_for_output(", in 10.99.1.0/24 to 10.99.1.0/24 bypass\n", LIMIT)?;
+    ensure!(pinged()?, "what both policies let does not pass: {}", following.stdout());
+
+    // More than waits for it: what it missed it reads.
+    following.signal(Signal::STOP)?;
+    let updates = format!("xfrm policy update {policy} in priority 7\n").repeat(20_000);
+    let batch = File::new(&format!("{updates}xfrm policy update {policy} in action block priority 9\n"))?;
+    run(hosts.middle.command("ip").args(["-batch", batch.path()]), LIMIT)?.success()?;
+    following.signal(Signal::CONT)?;
+    following.wait_for_output("events were lost", LIMIT)?;
+    following.wait_for_output("in 10.99.1.0/24 to 10.99.1.0/24 discard", LIMIT)?;
+    ensure!(!pinged()?, "what is blocked passes");
+
+    // What others change is put right, and when it ends all stays.
+    hosts.middle.ip("xfrm policy flush")?;
+    following.wait_for_output("- all policies", LIMIT)?;
+    following.stop(LIMIT)?.success()?;
+    let shown = up.weir(&["show", &up.name])?.success()?.stdout;
+    ensure!(!shown.contains("[[policy]]"), "{shown}");
+    run(&mut follow(&["--once"])?, LIMIT)?.success()?;
+    up.check()?;
+    up.down().map(drop)
 }

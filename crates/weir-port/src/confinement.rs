@@ -69,10 +69,15 @@ pub fn seal() -> Result<()> {
     for filter in &filters {
         seal_with(filter)?;
     }
+    leave_no_core_dump()
+}
+
+/// Keeps what this process has in its memory, packets and keys, out of core dumps and from debuggers of its user.
+pub fn leave_no_core_dump() -> Result<()> {
     // SAFETY: takes no pointers.
     sys::check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) })
         .map(drop)
-        .doing(|| "keeping packets out of core dumps".into())
+        .doing(|| "keeping packets and keys out of core dumps".into())
 }
 
 fn seal_with(filter: &BpfProgram) -> Result<()> {

@@ -55,6 +55,7 @@ pub mod view;
 mod waiting;
 pub mod way_out;
 pub mod witness;
+pub mod xfrm;
 pub mod xsk;
 
 pub use error::{Doing, PortError, Result};

@@ -169,7 +169,7 @@ pub(crate) fn drain(socket: &OwnedFd) {
     }
 }
 
-fn receive(socket: &OwnedFd, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
+pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
     // SAFETY: the kernel writes at most the length of `buffer`.
     let length = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) };
     sys::check(length as i32).map(|length| length as usize)

@@ -11,11 +11,14 @@
 //! Owner: whoever runs the datapath; asked by one thread at a time. Limits: keys are known by fingerprints alone, so that the same key
 //! under two names of another process is not seen, but for the lock on its mark.
 
+pub mod follow;
 pub mod import;
 mod key_file;
 pub mod marks;
+mod new_key;
 #[cfg(test)]
 mod tests;
+mod xfrm;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -109,6 +109,7 @@ mod limits;
 mod loops;
 mod mac;
 mod names;
+mod nested;
 #[cfg(test)]
 mod path_tests;
 mod policies;

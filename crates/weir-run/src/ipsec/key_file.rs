@@ -52,11 +52,18 @@ pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, Str
     if len == TEXT_BYTES_MAX {
         return Err(format!("{shown}: it is far too long for a key"));
     }
+    of_digits(&text[..len], algorithm).map_err(|why| format!("{shown}: {why}"))
+}
+
+/// The key that hexadecimal digits say.
+///
+/// # Errors
+/// Why they say none.
+pub(super) fn of_digits(digits: &[u8], algorithm: Algorithm) -> Result<KeyMaterial, String> {
     let mut key = Zeroizing::new([0; KEY_BYTES_MAX]);
-    let bytes = in_bytes(&text[..len], &mut key).ok_or_else(|| {
-        format!("{shown}: a key is pairs of hexadecimal digits, and this is something else")
-    })?;
-    KeyMaterial::new(algorithm, &key[..bytes]).map_err(|why| format!("{shown}: {why}"))
+    let bytes = in_bytes(digits, &mut key)
+        .ok_or("a key is pairs of hexadecimal digits, and this is something else")?;
+    KeyMaterial::new(algorithm, &key[..bytes]).map_err(|why| why.to_string())
 }
 
 /// The bytes that digits stand for; how many.
@@ -64,7 +71,7 @@ fn in_bytes(text: &[u8], bytes: &mut [u8; KEY_BYTES_MAX]) -> Option<usize> {
     let text = text.trim_ascii();
     let digits = text.strip_prefix(b"0x").unwrap_or(text);
     let (pairs, rest) = digits.as_chunks::<2>();
-    if !rest.is_empty() || pairs.is_empty() {
+    if !rest.is_empty() || pairs.is_empty() || pairs.len() > KEY_BYTES_MAX {
         return None;
     }
     let digit = |digit: u8| char::from(digit).to_digit(16);

@@ -1,4 +1,6 @@
-//! `weir sa`: what the kernel's IPsec has, for a topology file.
+//! `weir sa`: what the kernel's IPsec has, for a topology file or for one that is up.
+
+mod follow;
 
 use std::io::{IsTerminal, Read, stdin};
 use std::net::IpAddr;
@@ -6,7 +8,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use weir_run::ipsec::import;
 use weir_run::topology::write::plan::write_esp;
 use zeroize::Zeroizing;
 
@@ -25,6 +26,7 @@ pub struct SaArguments {
 #[derive(Subcommand)]
 enum SaCommand {
     Import(ImportArguments),
+    Follow(follow::FollowArguments),
 }
 
 /// Read what `ip xfrm state` and `ip xfrm policy` print, and print it as the tables esp, sa and policy of a file for `weir up`;
@@ -36,8 +38,9 @@ enum SaCommand {
   weir check tunnel.toml
 
 A key is of one user from its first packet to its last: one with which the
-kernel has sent is refused, and from the import on it is Weir's. Of what goes
-out KEY.sequence is written beside KEY, once; `weir up` keeps it.
+kernel has sent is refused, and from the import on it is Weir's. A key's file
+is called by its fingerprint. Of what goes out KEY.sequence is written beside
+KEY, once; `weir up` keeps it. `weir sa follow` does it live.
 
 Left out are policies of sockets and of direction fwd, marks and interface
 numbers (if_id). Refused with their line are AH, compression, other algorithms
@@ -65,10 +68,16 @@ struct ImportArguments {
 
 /// Runs the command.
 pub fn run(arguments: &SaArguments) -> Outcome {
-    let SaCommand::Import(arguments) = &arguments.command;
+    match &arguments.command {
+        SaCommand::Import(arguments) => import(arguments),
+        SaCommand::Follow(arguments) => follow::run(arguments),
+    }
+}
+
+fn import(arguments: &ImportArguments) -> Outcome {
     let text = read(&arguments.file)?;
     let keys = std::path::absolute(&arguments.keys)?;
-    let import = import::read(&text, &keys, &arguments.own).map_err(Failure::usage)?;
+    let import = weir_run::ipsec::import::read(&text, &keys, &arguments.own).map_err(Failure::usage)?;
     if import.plan.associations.is_empty() {
         return Err(Failure::usage(
             "there is no association: `ip xfrm state` prints none until IKE is done, or without root",

@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
+use weir_path::esp::plan::PolicyVerb;
 use weir_path::plan::StageKind;
 
 use super::*;
+use crate::ipsec::marks;
 use crate::ipsec::tests::Folder;
 use crate::topology;
 use crate::topology::write::plan::write_esp;
@@ -97,11 +100,12 @@ fn a_tunnel_is_read_as_it_was_written() {
     assert_eq!((out.name.as_str(), out.is_inbound, out.spi), ("out-00001001", false, 0x1001));
     assert_eq!((back.name.as_str(), back.is_inbound, back.window), ("in-00002001", true, 1024));
     assert!(out.is_extended && out.is_tunnel && out.algorithm.name() == "aes128-gcm");
-    assert_eq!(out.key_file.as_deref(), Some("/keys/out-00001001.key"));
+    assert_eq!(out.key_file.as_deref(), Some("/keys/7c809baabf955608b02c142516a2e393.key"));
     assert_eq!(import.plan.addresses, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
     let policies: Vec<_> =
         import.plan.policies.iter().map(|of| (of.is_inbound, &of.associations[..])).collect();
-    assert_eq!(policies, [(false, &["out-00001001".to_string()][..]), (true, &["in-00002001".to_string()])]);
+    // What was added first is printed last, and asked first.
+    assert_eq!(policies, [(true, &["in-00002001".to_string()][..]), (false, &["out-00001001".to_string()])]);
 
     let text = write_esp("tunnel", Some(["e0b", "wan"]), &import.plan);
     assert!(!text.contains(&KEY[..8]), "{text}");
@@ -194,7 +198,8 @@ fn what_cannot_be_taken_over_is_refused_with_its_line() {
 fn a_policy_without_an_association_discards() {
     let text = printed().replacen("proto esp reqid 1", "proto esp reqid 2", 1);
     let import = import(&text, &["192.0.2.1"]).unwrap_or_else(|why| panic!("{why}"));
-    assert_eq!(import.plan.policies[0].verb, PolicyVerb::Discard);
+    let verbs: Vec<_> = import.plan.policies.iter().map(|policy| (policy.is_inbound, policy.verb)).collect();
+    assert_eq!(verbs, [(true, PolicyVerb::Protect), (false, PolicyVerb::Discard)]);
     let [note] = &import.notes[..] else { panic!("{:?}", import.notes) };
     assert!(note.starts_with("line 18: no association is there for this policy, so it discards"), "{note}");
 }
@@ -210,27 +215,37 @@ fn an_inbound_key_may_have_been_used() {
 fn key_files_are_made_once() {
     let folder = Folder::new("import");
     let read = |text: &str| super::read(text, &folder.0, &[]).unwrap_or_else(|why| panic!("{why}"));
-    read(&printed()).write_keys().unwrap();
-    let [out, back] = ["out-00001001.key", "in-00002001.key"].map(|name| folder.0.join(name));
+    let import = read(&printed());
+    import.write_keys().unwrap();
+    let [out, back] = [0, 1].map(|of| PathBuf::from(import.plan.associations[of].key_file.clone().unwrap()));
     assert_eq!(fs::read_to_string(&out).unwrap(), KEY);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!([mode(&out), mode(&back), mode(&marks::path(&out))], [0o600; 3]);
     assert!(!marks::path(&back).exists());
-    // What `weir up` has written since stays.
-    fs::write(marks::path(&out), "5001 abc\n").unwrap();
+    // What `weir up` has written since stays, also where the key was removed meanwhile.
+    let fingerprint = out.file_stem().unwrap().to_str().unwrap();
+    let mark = format!("weir sequence\nnext 00000000000000005001\nkey {fingerprint}\n");
+    fs::write(marks::path(&out), &mark).unwrap();
     read(&printed()).write_keys().unwrap();
-    assert_eq!(fs::read_to_string(marks::path(&out)).unwrap(), "5001 abc\n");
-    // Another key under the same SPI, and a mark without its key.
-    let other = printed().replace(KEY, &OTHER.replace('1', "2"));
-    let why = read(&other).write_keys().unwrap_err();
-    assert!(why.contains("out-00001001.key: this is another key"), "{why}");
     fs::remove_file(&out).unwrap();
+    read(&printed()).write_keys().unwrap();
+    assert_eq!(
+        (fs::read_to_string(marks::path(&out)).unwrap(), fs::read_to_string(&out).unwrap()),
+        (mark, KEY.into())
+    );
+    // Another key under the same SPI has a file and a mark of its own.
+    let other = read(&printed().replace(KEY, &OTHER.replace('1', "2")));
+    other.write_keys().unwrap();
+    let other = PathBuf::from(other.plan.associations[0].key_file.clone().unwrap());
+    assert!(other != out && fs::read_to_string(marks::path(&other)).unwrap() == "1\n");
+    // Neither a key nor a mark is replaced that is something else.
+    fs::write(&out, OTHER).unwrap();
     let why = read(&printed()).write_keys().unwrap_err();
-    assert!(why.contains("is of another key"), "{why}");
-    // Nor is a mark replaced that cannot be read.
+    assert!(why.contains("this is another key") && fs::read_to_string(&out).unwrap() == OTHER, "{why}");
+    fs::remove_file(&out).unwrap();
     fs::write(marks::path(&out), [0xff]).unwrap();
     let why = read(&printed()).write_keys().unwrap_err();
-    assert!(why.contains("beside it"), "{why}");
+    assert!(why.contains("beside it") && why.contains("says no sequence number"), "{why}");
     assert_eq!(fs::read(marks::path(&out)).unwrap(), [0xff]);
     assert!(!out.exists());
 }

@@ -15,67 +15,18 @@
 use std::net::IpAddr;
 
 use weir_core::rate::NS_PER_S;
-use weir_ipsec::algorithm::Algorithm;
 use weir_ipsec::lifetime::Lifetime;
 use weir_ipsec::policy::{AddressPrefix, Selector};
 use zeroize::Zeroizing;
 
 use crate::classes::protocol;
-
-/// An association of the kernel.
-pub(super) struct ListedState {
-    /// The line that it begins in.
-    pub line: usize,
-    pub ends: [IpAddr; 2],
-    pub spi: u32,
-    pub reqid: u32,
-    pub is_tunnel: bool,
-    /// Whether it opens packets, where the kernel says so (6.10).
-    pub is_inbound: Option<bool>,
-    pub window: u32,
-    pub is_extended: bool,
-    /// `nopmtudisc`: DF of the outer header is never set.
-    pub is_df_clear: bool,
-    pub aead: Option<Key>,
-    pub auth: Option<Key>,
-    pub enc: Option<Key>,
-    pub udp_ports: Option<[u16; 2]>,
-    /// Packets that the kernel has sealed with it.
-    pub sealed: u64,
-    pub lifetime: Lifetime,
-}
-
-/// A key, and what for.
-pub(super) struct Key {
-    pub name: String,
-    /// Hexadecimal digits.
-    pub digits: Zeroizing<String>,
-    pub icv_bits: u32,
-}
-
-/// A policy of the kernel.
-pub(super) struct ListedPolicy {
-    pub line: usize,
-    pub selector: Selector,
-    /// None where it is passed over.
-    pub is_inbound: Option<bool>,
-    pub is_block: bool,
-    pub priority: u32,
-    pub templates: Vec<Template>,
-}
-
-/// What a policy wants of its associations.
-pub(super) struct Template {
-    pub ends: [IpAddr; 2],
-    pub reqid: u32,
-    pub is_tunnel: bool,
-}
+use crate::ipsec::xfrm::{XfrmKey, XfrmPolicy, XfrmState, XfrmTemplate};
 
 /// What was printed.
 #[derive(Default)]
 pub(super) struct Listed {
-    pub states: Vec<ListedState>,
-    pub policies: Vec<ListedPolicy>,
+    pub states: Vec<XfrmState>,
+    pub policies: Vec<XfrmPolicy>,
     /// What is left out, for the user to know.
     pub notes: Vec<String>,
 }
@@ -109,8 +60,8 @@ type Line<'a> = (usize, &'a str);
 
 impl Listed {
     fn state(&mut self, first: &Words, lines: &[Line]) -> Result<(), String> {
-        let mut state = ListedState {
-            line: first.line,
+        let mut state = XfrmState {
+            at: format!("line {}", first.line),
             ends: first.ends()?,
             spi: 0,
             reqid: 0,
@@ -123,6 +74,7 @@ impl Listed {
             auth: None,
             enc: None,
             udp_ports: None,
+            keepalive_ns: None,
             sealed: 0,
             lifetime: Lifetime::default(),
         };
@@ -175,7 +127,7 @@ impl Listed {
         Ok(())
     }
 
-    fn flags(&mut self, words: &Words, state: &mut ListedState) {
+    fn flags(&mut self, words: &Words, state: &mut XfrmState) {
         let flags = words.words.iter().skip_while(|word| **word != "flag").skip(1);
         for flag in flags.filter(|flag| !flag.starts_with('(')) {
             match *flag {
@@ -189,8 +141,8 @@ impl Listed {
     }
 
     fn policy(&mut self, first: &Words, lines: &[Line]) -> Result<(), String> {
-        let mut policy = ListedPolicy {
-            line: first.line,
+        let mut policy = XfrmPolicy {
+            at: format!("line {}", first.line),
             selector: first.selector()?,
             is_inbound: None,
             is_block: false,
@@ -210,11 +162,15 @@ impl Listed {
                     policy.priority = words.number("priority")?;
                 }
                 "tmpl" => {
-                    policy.templates.push(Template { ends: words.ends()?, reqid: 0, is_tunnel: false });
+                    let ends = words.ends()?;
+                    policy.templates.push(XfrmTemplate { ends, spi: 0, reqid: 0, is_tunnel: false });
                 }
                 "proto" => {
                     words.is_esp()?;
                     if let Some(template) = policy.templates.last_mut() {
+                        if words.has("spi") {
+                            template.spi = words.number("spi")?;
+                        }
                         template.reqid = words.number("reqid")?;
                         template.is_tunnel = words.is_tunnel()?;
                     }
@@ -337,7 +293,7 @@ impl<'a> Words<'a> {
     }
 
     /// `aead NAME 0xDIGITS [(BITS bits)] ICV`, the last where it has one.
-    fn key(&self, has_icv: bool) -> Result<Key, String> {
+    fn key(&self, has_icv: bool) -> Result<XfrmKey, String> {
         // None is printed where it is empty.
         let is_empty = self.word(2).is_empty() || self.word(2).starts_with('(');
         let digits = if is_empty { Some("") } else { self.word(2).strip_prefix("0x") };
@@ -347,7 +303,7 @@ impl<'a> Words<'a> {
         };
         let icv_bits = self.words.last().filter(|_| has_icv).map_or(Some(0), |bits| bits.parse().ok());
         let icv_bits = icv_bits.ok_or_else(|| self.told("the length of its ICV is missing"))?;
-        Ok(Key { name: self.word(1).into(), digits: Zeroizing::new(digits.into()), icv_bits })
+        Ok(XfrmKey { name: self.word(1).into(), digits: Zeroizing::new(digits.into()), icv_bits })
     }
 
     /// `limit: soft 5(bytes), hard (INF)(bytes)` or `expire add: soft 0(sec), hard 3600(sec)`, where 0 is no limit.
@@ -367,45 +323,5 @@ impl<'a> Words<'a> {
                 _ => {}
             }
         }
-    }
-}
-
-impl ListedState {
-    /// Its algorithm and its key's digits.
-    pub(super) fn algorithm(&self) -> Result<(Algorithm, &str), String> {
-        let of = |key: &Option<Key>| {
-            key.as_ref().map(|key| (key.name.clone(), key.digits.len() / 2, key.icv_bits))
-        };
-        let (found, name) = match (of(&self.aead), of(&self.enc), of(&self.auth)) {
-            (Some((name, len, icv_bits)), _, _) => {
-                let found = match (name.as_str(), len, icv_bits) {
-                    ("rfc4106(gcm(aes))", 20, 128) => Some(Algorithm::Aes128Gcm),
-                    ("rfc4106(gcm(aes))", 36, 128) => Some(Algorithm::Aes256Gcm),
-                    ("rfc7539esp(chacha20,poly1305)", 36, 128) => Some(Algorithm::ChaCha20Poly1305),
-                    _ => None,
-                };
-                (found, format!("{name} with a key of {len} bytes and an ICV of {icv_bits} bits"))
-            }
-            (None, Some((name, ..)), auth) => {
-                let is_null = ["ecb(cipher_null)", "cipher_null"].contains(&name.as_str());
-                let proof = auth.as_ref().map(|(name, len, icv_bits)| (name.as_str(), *len, *icv_bits));
-                let found = match proof {
-                    None | Some(("digest_null", ..)) => Some(Algorithm::Null),
-                    Some(("hmac(sha256)", 32, 128)) => Some(Algorithm::NullHmacSha256),
-                    Some(_) => None,
-                };
-                let with =
-                    auth.map_or_else(String::new, |(name, _, bits)| format!(" with {name} of {bits} bits"));
-                (found.filter(|_| is_null), format!("{name}{with}"))
-            }
-            _ => (None, "no encryption, not even cipher_null,".into()),
-        };
-        let found = found.ok_or_else(|| {
-            let known = Algorithm::ALL.map(Algorithm::name).join(", ");
-            format!("line {}: {name} is not built: Weir has {known}", self.line)
-        })?;
-        let key = if self.aead.is_some() { &self.aead } else { &self.auth };
-        let digits = key.as_ref().filter(|_| found.key_len() > 0).map_or("", |key| key.digits.as_str());
-        Ok((found, digits))
     }
 }

@@ -1,0 +1,156 @@
+//! The kernel's IPsec over netlink: its events, and dumps of its associations and policies.
+//!
+//! Rule: whoever wants to miss nothing listens first and asks for a dump then. What is received has keys in it, so it lies in memory that is
+//! wiped. What it says is read elsewhere (`weir-run/ipsec/follow/message.rs`); here only a dump's end is looked for.
+//!
+//! Limits: of the network namespace of the thread that asks. Source: netlink(7), linux/xfrm.h (`xfrm_nlgroups`).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use zeroize::Zeroizing;
+
+use crate::error::{Doing, Result};
+use crate::{monitor, sys};
+
+/// `XFRMNLGRP_EXPIRE`, `SA`, `POLICY`, `AEVENTS`, `MIGRATE` and `MAPPING`, as bits.
+const GROUPS: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7;
+const XFRM_MSG_GETSA: u16 = 0x12;
+const XFRM_MSG_GETPOLICY: u16 = 0x15;
+/// What the kernel fills at most in one answer of a dump, and more than any event has.
+const MESSAGES_BYTES: usize = 64 * 1024;
+/// What may wait for us; asked for, and granted to root.
+const RECEIVE_BUFFER_BYTES: i32 = 4 << 20;
+const HEADER_BYTES: usize = 16;
+
+/// Hears what happens to the associations and policies of this thread's namespace.
+pub struct XfrmEvents {
+    socket: OwnedFd,
+    buffer: Zeroizing<Vec<u8>>,
+}
+
+/// What was received at once.
+#[derive(Debug)]
+pub enum XfrmReceived<'a> {
+    /// Messages.
+    Messages(&'a [u8]),
+    /// Some were lost, of anything.
+    Overrun,
+    /// There is no more for now.
+    Nothing,
+}
+
+impl XfrmEvents {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// If this kernel has no IPsec, or it is not for this user.
+    pub fn listen() -> Result<XfrmEvents> {
+        let socket = monitor::listen(libc::NETLINK_XFRM, GROUPS)?;
+        // Without it more may be lost, which is noticed.
+        let _ =
+            sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER_BYTES);
+        Ok(XfrmEvents { socket, buffer: Zeroizing::new(vec![0; MESSAGES_BYTES]) })
+    }
+
+    /// Readable while there is something to hear.
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// What there is to hear, without waiting.
+    ///
+    /// # Errors
+    /// If the kernel has no more to say, ever.
+    pub fn receive(&mut self) -> io::Result<XfrmReceived<'_>> {
+        loop {
+            match monitor::receive(&self.socket, &mut self.buffer, libc::MSG_DONTWAIT) {
+                Ok(length) => return Ok(XfrmReceived::Messages(&self.buffer[..length])),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    return Ok(XfrmReceived::Overrun);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(XfrmReceived::Nothing),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// All associations, then all policies, as messages. Whether they are one moment's is said in their flags.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn dump() -> Result<Zeroizing<Vec<u8>>> {
+    let dump = || -> io::Result<_> {
+        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_XFRM)?;
+        let mut messages = Zeroizing::new(Vec::new());
+        // `xfrm_usersa_id` and `xfrm_userpolicy_id`, of which a dump looks at nothing.
+        for (kind, body) in [(XFRM_MSG_GETSA, [0; 24].as_slice()), (XFRM_MSG_GETPOLICY, &[0; 64])] {
+            request(&socket, kind, body)?;
+            let mut buffer = Zeroizing::new(vec![0; MESSAGES_BYTES]);
+            loop {
+                let length = monitor::receive(&socket, &mut buffer, 0)?;
+                // One that grows leaves copies of what it had behind.
+                let mut longer = Zeroizing::new(Vec::with_capacity(messages.len() + length));
+                longer.extend_from_slice(&messages);
+                longer.extend_from_slice(&buffer[..length]);
+                messages = longer;
+                if is_end(&buffer[..length]) {
+                    break;
+                }
+            }
+        }
+        Ok(messages)
+    };
+    dump().doing(|| "reading the associations and policies of the kernel's IPsec".into())
+}
+
+fn request(socket: &OwnedFd, kind: u16, body: &[u8]) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    bytes.extend(((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(body);
+    // SAFETY: the bytes are alive for the call, and as many as said.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+    sys::check(sent as i32).map(drop)
+}
+
+/// Whether the last of these messages ends a dump.
+fn is_end(mut bytes: &[u8]) -> bool {
+    while let Some(header) = bytes.first_chunk::<HEADER_BYTES>() {
+        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        if [libc::NLMSG_DONE as u16, libc::NLMSG_ERROR as u16].contains(&kind) || length < HEADER_BYTES {
+            return true;
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = ((HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend(body);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_dump_ends_with_its_last_message() {
+        let [more, done, refused] = [message(0x10, &[7; 13]), message(3, &[0; 4]), message(2, &[1; 4])];
+        assert!(!is_end(&more) && !is_end(&[more.clone(), more.clone()].concat()));
+        assert!(is_end(&[more.clone(), done].concat()) && is_end(&refused));
+        // What says that it is shorter than its header would never be passed.
+        assert!(is_end(&[3, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+        assert!(!is_end(&more[..9]) && !is_end(&[]));
+    }
+}

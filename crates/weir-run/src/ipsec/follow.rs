@@ -1,0 +1,409 @@
+//! An ESP that has what the kernel's IPsec has: associations and policies as whoever negotiates keys for the kernel adds and removes them.
+//!
+//! ```text
+//! dump, events --`follow/message.rs`--> Follower: what the kernel has --wanted--> EspPlan, key files --`weir sa follow`--> `weir up`
+//! ```
+//!
+//! Rule: what cannot be followed is left out with a sentence, and the rest goes on. A policy that cannot be said discards what it names. A key
+//! with which the kernel has sent, or that another association has, is refused. Names stay: an association that does not change goes on
+//! with its numbers and its window. One that changes and keeps its key, as when a peer moves (MOBIKE), ends first and then begins, with
+//! the numbers that are left and a new window.
+//!
+//! Owner: one thread. Limits: what no policy of the kernel's names is dropped here, and passes there. The kernel's marks and interface
+//! numbers no packet here has. Nothing is told to the kernel: neither that packets passed, nor that a peer moved, nor that an association
+//! is missed (`ACQUIRE`), so IKE is to begin by itself.
+
+mod bytes;
+mod message;
+mod policy;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use weir_path::esp::plan::{AssociationPlan, EspPlan, PolicyPlan, PolicyVerb};
+
+use self::message::{Followed, FollowedPolicy, Heard, StateId, read};
+use super::new_key::{self, NewKey};
+use super::xfrm::{XfrmPolicy, XfrmState, as_asked};
+
+/// What the kernel has, as far as it was told.
+pub struct Follower {
+    /// Where keys go.
+    directory: PathBuf,
+    /// The youngest first, as the kernel tells them.
+    states: Vec<StateEntry>,
+    policies: Vec<PolicyEntry>,
+    /// What was said and still holds.
+    told: BTreeSet<String>,
+}
+
+struct StateEntry {
+    id: StateId,
+    at: String,
+    state: Followed,
+    /// What it is called here, once it is.
+    name: Option<String>,
+    refused: Option<String>,
+}
+
+struct PolicyEntry {
+    index: u32,
+    is_main: bool,
+    at: String,
+    policy: FollowedPolicy,
+}
+
+/// What came of what was heard.
+#[derive(Debug, Default)]
+pub struct News {
+    /// A line for each event.
+    pub lines: Vec<String>,
+    /// Whether all is to be read anew.
+    pub is_to_dump: bool,
+}
+
+/// What an ESP is to become.
+pub struct Wanted {
+    /// It, with keys in files that may not be there yet.
+    pub plan: EspPlan,
+    /// What is left out, as far as that is news.
+    pub notes: Vec<String>,
+    /// By the names of their associations.
+    keys: Vec<(String, NewKey)>,
+}
+
+impl Follower {
+    /// One that knows nothing yet, and whose keys go into `directory`.
+    pub fn new(directory: &Path) -> Follower {
+        let (states, policies) = (Vec::new(), Vec::new());
+        Follower { directory: directory.into(), states, policies, told: BTreeSet::new() }
+    }
+
+    /// Reads all that the kernel has; whether that is to be asked once more, because it was changing.
+    ///
+    /// # Errors
+    /// If the kernel refuses, with its error.
+    pub fn dumped(&mut self, bytes: &[u8]) -> Result<bool, i32> {
+        let before = std::mem::take(&mut self.states);
+        self.policies.clear();
+        let mut is_whole = true;
+        for heard in read(bytes) {
+            match heard {
+                Heard::State { id, at, state } => {
+                    let name =
+                        before.iter().find(|entry| entry.id == id).and_then(|entry| entry.name.clone());
+                    self.states.push(StateEntry { id, at, state, name, refused: None });
+                }
+                Heard::Policy { index, is_main, at, policy } => {
+                    self.policies.push(PolicyEntry { index, is_main, at, policy });
+                }
+                Heard::Failed(0) => {}
+                Heard::Failed(code) => return Err(code),
+                Heard::Interrupted => is_whole = false,
+                _ => {}
+            }
+        }
+        Ok(!is_whole)
+    }
+
+    /// Reads events.
+    pub fn heard(&mut self, bytes: &[u8]) -> News {
+        let mut news = News::default();
+        for heard in read(bytes) {
+            news.is_to_dump |= matches!(heard, Heard::Migrated | Heard::Interrupted);
+            news.lines.extend(self.hear(heard));
+        }
+        news
+    }
+
+    fn hear(&mut self, heard: Heard) -> Option<String> {
+        match heard {
+            Heard::State { id, at, state } => {
+                let line = format!("association {at}");
+                let place = self.states.iter().position(|entry| entry.id == id);
+                let is_new = |place: usize| matches!(self.states[place].state, Followed::Unfinished);
+                match place {
+                    Some(place) if !is_new(place) => {
+                        let entry = &mut self.states[place];
+                        (entry.state, entry.at, entry.refused) = (state, at, None);
+                        return Some(format!("~ {line}"));
+                    }
+                    Some(place) => drop(self.states.remove(place)),
+                    None => {}
+                }
+                self.states.insert(0, StateEntry { id, at, state, name: None, refused: None });
+                Some(format!("+ {line}"))
+            }
+            Heard::StateGone(id) => {
+                let place = self.states.iter().position(|entry| entry.id == id)?;
+                Some(format!("- association {}", self.states.remove(place).at))
+            }
+            Heard::StateExpired { id, is_hard } => {
+                let place = self.states.iter().position(|entry| entry.id == id)?;
+                match is_hard {
+                    true => Some(format!("- association {}: its life is over", self.states.remove(place).at)),
+                    false => Some(format!("association {}: a successor is due", self.states[place].at)),
+                }
+            }
+            Heard::StatesFlushed(protocol) => {
+                self.states.retain(|entry| protocol != 0 && entry.id.protocol != protocol);
+                Some("- all associations".into())
+            }
+            Heard::Sealed { id, packets } => {
+                let entry = self.states.iter_mut().find(|entry| entry.id == id)?;
+                let Followed::State(state) = &mut entry.state else { return None };
+                let is_news = packets > state.sealed;
+                state.sealed = state.sealed.max(packets);
+                is_news
+                    .then(|| format!("association {}: the kernel has sent {packets} packets by it", entry.at))
+            }
+            Heard::Policy { index, is_main, at, policy } => {
+                let line = (!matches!(policy, FollowedPolicy::PassedOver)).then(|| at.clone());
+                let entry = PolicyEntry { index, is_main, at, policy };
+                let sign = match self.policies.iter_mut().find(|entry| entry.index == index) {
+                    Some(before) => {
+                        *before = entry;
+                        '~'
+                    }
+                    None => {
+                        self.policies.insert(0, entry);
+                        '+'
+                    }
+                };
+                line.map(|line| format!("{sign} {line}"))
+            }
+            Heard::PolicyGone(index) => self.policy_goes(index, ""),
+            Heard::PolicyExpired { index, is_hard: true } => self.policy_goes(index, ": its life is over"),
+            Heard::PolicyExpired { .. } | Heard::Done => None,
+            Heard::PoliciesFlushed { is_main } => {
+                self.policies.retain(|entry| entry.is_main != is_main);
+                Some("- all policies".into())
+            }
+            Heard::Migrated => Some("MIGRATE: associations have other ends, so all is read anew".into()),
+            Heard::Mapping => Some(
+                "MAPPING: a peer behind NAT is to be found elsewhere; until IKE says so nothing changes"
+                    .into(),
+            ),
+            Heard::Interrupted => Some("events were lost, so all is read anew".into()),
+            Heard::Failed(code) => Some(format!("the kernel says error {code}")),
+            Heard::Unclear(name) => {
+                Some(format!("a message {name} of the kernel's is passed over: it is too short"))
+            }
+        }
+    }
+
+    fn policy_goes(&mut self, index: u32, why: &str) -> Option<String> {
+        let place = self.policies.iter().position(|entry| entry.index == index)?;
+        let entry = self.policies.remove(place);
+        (!matches!(entry.policy, FollowedPolicy::PassedOver)).then(|| format!("- {}{why}", entry.at))
+    }
+
+    /// Leaves an association out, which whoever runs it refused.
+    pub fn refuse(&mut self, name: &str, why: String) {
+        let named = |entry: &&mut StateEntry| entry.name.as_deref() == Some(name);
+        if let Some(entry) = self.states.iter_mut().find(named) {
+            entry.refused = Some(why);
+        }
+    }
+
+    /// Tries once more what was refused: whoever used a key may have ended.
+    pub fn forget_refusals(&mut self) {
+        self.states.iter_mut().for_each(|entry| entry.refused = None);
+    }
+
+    /// What an ESP that runs so is to become, beside associations of these names that are of others.
+    pub fn wanted(&mut self, running: &EspPlan, others: &BTreeSet<String>) -> Wanted {
+        let mut notes = Vec::new();
+        let own = &running.addresses;
+        let policies = as_asked(self.policies.iter().collect(), |entry: &&PolicyEntry| match &entry.policy {
+            FollowedPolicy::Policy(policy) | FollowedPolicy::Discarding(policy, _) => policy.priority,
+            FollowedPolicy::PassedOver | FollowedPolicy::Left(_) => 0,
+        });
+        let known: Vec<&XfrmPolicy> = policies
+            .iter()
+            .filter_map(|entry| match &entry.policy {
+                FollowedPolicy::Policy(policy) => Some(&**policy),
+                _ => None,
+            })
+            .collect();
+        let mut taken = others.clone();
+        taken.extend(self.states.iter().filter_map(|entry| entry.name.clone()));
+        let mut followed: Vec<(&XfrmState, AssociationPlan)> = Vec::new();
+        let mut keys = Vec::new();
+        // The oldest first: of two that cannot both be, the one that is there stays.
+        for entry in self.states.iter_mut().rev() {
+            let StateEntry { at, state, name, refused, .. } = entry;
+            let state = match state {
+                Followed::State(state) => &**state,
+                Followed::Unfinished => continue,
+                Followed::Left(why) => {
+                    notes.push(why.clone());
+                    continue;
+                }
+            };
+            let others = || followed.iter().map(|(_, other)| other);
+            let association = direction(state, &known, own).and_then(|is_inbound| {
+                let called = String::new();
+                let (mut plan, key) = state.association(called, is_inbound, &self.directory, &mut notes)?;
+                if let Some(other) =
+                    others().find(|other| other.key_file.is_some() && other.key_file == plan.key_file)
+                {
+                    return Err(format!(
+                        "{at}: it has the key of {}, and each needs one of its own",
+                        other.name
+                    ));
+                }
+                if let Some(other) =
+                    others().find(|other| is_inbound && other.is_inbound && other.spi == plan.spi)
+                {
+                    return Err(format!("{at}: {} comes in by this SPI too", other.name));
+                }
+                plan.name = name.get_or_insert_with(|| call(&plan, running, &mut taken)).clone();
+                match refused {
+                    Some(why) => Err(format!("{at}: {why}")),
+                    None => Ok((plan, key)),
+                }
+            });
+            match association {
+                Ok((plan, key)) => {
+                    keys.extend(key.map(|key| (plan.name.clone(), key)));
+                    followed.push((state, plan));
+                }
+                Err(why) => notes.push(why),
+            }
+        }
+        // The youngest first: the kernel seals with that.
+        followed.reverse();
+        let mut plans = Vec::new();
+        for entry in policies {
+            let (policy, discards) = match &entry.policy {
+                FollowedPolicy::PassedOver => continue,
+                FollowedPolicy::Left(why) => {
+                    notes.push(why.clone());
+                    continue;
+                }
+                FollowedPolicy::Policy(policy) => (policy, None),
+                FollowedPolicy::Discarding(policy, why) => (policy, Some(why.clone())),
+            };
+            let said = match discards {
+                Some(why) => Err(why),
+                None => policy.policy(followed.iter().map(|(state, plan)| (*state, plan)), &mut notes),
+            };
+            plans.push(said.unwrap_or_else(|why| {
+                notes.push(why);
+                let (is_inbound, selector) = (policy.is_inbound.unwrap_or_default(), policy.selector.clone());
+                PolicyPlan { is_inbound, selector, verb: PolicyVerb::Discard, associations: Vec::new() }
+            }));
+        }
+        keys.retain(|(name, _)| {
+            let of = |plan: &&AssociationPlan| plan.name == *name;
+            !followed.iter().any(|(_, plan)| of(&plan) && running.associations.contains(plan))
+        });
+        let told = std::mem::replace(&mut self.told, notes.iter().cloned().collect());
+        notes.retain(|note| !told.contains(note));
+        let associations = followed.into_iter().map(|(_, plan)| plan).collect();
+        let plan = EspPlan { associations, policies: plans, ..running.clone() };
+        Wanted { plan, notes, keys }
+    }
+}
+
+/// Whether an association opens, if its own end is an address of the ESP; which end that is says it where the kernel does not.
+fn direction(state: &XfrmState, policies: &[&XfrmPolicy], own: &[IpAddr]) -> Result<bool, String> {
+    let [is_from, is_to] = state.ends.map(|end| own.contains(&end));
+    let by_address = (is_from != is_to).then_some(is_to);
+    let by_policy = || state.direction(policies.iter().copied(), own);
+    let is_inbound = state.is_inbound.or(by_address).or_else(by_policy).ok_or_else(|| {
+        format!(
+            "{}: neither end is an address of the esp, and no policy says whether it opens or seals",
+            state.at
+        )
+    })?;
+    let end = state.ends[usize::from(is_inbound)];
+    match own.contains(&end) {
+        true => Ok(is_inbound),
+        false => Err(format!("{}: {end} is no address of the esp: write it to its address", state.at)),
+    }
+}
+
+/// What an association is called: what one that runs with its key is, or after its direction and SPI.
+fn call(plan: &AssociationPlan, running: &EspPlan, taken: &mut BTreeSet<String>) -> String {
+    let is_it = |other: &&AssociationPlan| {
+        (other.spi, other.is_inbound, &other.key_file) == (plan.spi, plan.is_inbound, &plan.key_file)
+    };
+    let mut name = format!("{}-{:08x}", if plan.is_inbound { "in" } else { "out" }, plan.spi);
+    if let Some(other) = running.associations.iter().find(is_it).filter(|other| !taken.contains(&other.name))
+    {
+        name.clone_from(&other.name);
+    }
+    while !taken.insert(name.clone()) {
+        name.push('x');
+    }
+    name
+}
+
+impl Wanted {
+    /// Writes the keys of those that do not run yet. What could not be, by the names of the associations.
+    pub fn write_keys(&self) -> Vec<(String, String)> {
+        let mut failed: Vec<_> = Vec::new();
+        for (name, key) in &self.keys {
+            failed.extend(key.write().err().map(|why| (name.clone(), why)));
+        }
+        if let Err(why) = new_key::sync_directories(self.keys.iter().map(|(_, key)| key)) {
+            failed.extend(self.keys.iter().map(|(name, _)| (name.clone(), why.clone())));
+        }
+        failed
+    }
+
+    /// The associations that do not run just so, by name.
+    pub fn new_names(&self, running: &EspPlan) -> BTreeSet<String> {
+        let new = self.plan.associations.iter().filter(|plan| !running.associations.contains(plan));
+        new.map(|plan| plan.name.clone()).collect()
+    }
+
+    /// What the ESP is to become, one after the other: a key that stays while its association changes is given up in between.
+    pub fn steps(&self, running: &EspPlan) -> Vec<EspPlan> {
+        let new = self.new_names(running);
+        let keeps_key = |plan: &&AssociationPlan| {
+            let has = |other: &AssociationPlan| other.key_file.is_some() && other.key_file == plan.key_file;
+            new.contains(&plan.name) && running.associations.iter().any(has)
+        };
+        let kept: BTreeSet<String> =
+            self.plan.associations.iter().filter(keeps_key).map(|plan| plan.name.clone()).collect();
+        match kept.is_empty() {
+            true => vec![self.plan.clone()],
+            false => vec![without(&self.plan, &kept), self.plan.clone()],
+        }
+    }
+}
+
+/// A plan without these associations; a policy that had no other discards.
+pub fn without(plan: &EspPlan, names: &BTreeSet<String>) -> EspPlan {
+    let mut plan = plan.clone();
+    plan.associations.retain(|association| !names.contains(&association.name));
+    for policy in &mut plan.policies {
+        policy.associations.retain(|name| !names.contains(name));
+        if policy.verb == PolicyVerb::Protect && policy.associations.is_empty() {
+            policy.verb = PolicyVerb::Discard;
+        }
+    }
+    plan
+}
+
+/// Removes the key files in `directory` that ran and do not any more; their marks stay.
+///
+/// # Errors
+/// Which could not be.
+pub fn remove_keys(directory: &Path, ran: &EspPlan, runs: &EspPlan) -> Result<(), String> {
+    let files = |plan: &EspPlan| -> BTreeSet<PathBuf> {
+        let files = plan.associations.iter().filter_map(|association| association.key_file.as_ref());
+        files.map(PathBuf::from).filter(|file| file.parent() == Some(directory)).collect()
+    };
+    for file in files(ran).difference(&files(runs)) {
+        std::fs::remove_file(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Ok(())
+}

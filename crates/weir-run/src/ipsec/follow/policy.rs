@@ -1,0 +1,158 @@
+//! A policy as the kernel tells it (`xfrm_userpolicy_info`, 168 bytes, and attributes), and what of it can be followed.
+//!
+//! ```text
+//! selector:  0 destination  16 source  32 ports and masks  40 family, prefix lengths, protocol  48 interface
+//! policy:    56 limits  120 what passed  152 priority  156 index  160 direction, action
+//! ```
+//!
+//! Rule: what no packet of Weir's can match, because none has a mark or an interface number, is left out. What cannot be said otherwise
+//! discards what it names, so that nothing of it goes out in the clear by a later policy; a policy that lets pass is left out instead.
+//!
+//! Pure. Source: linux/xfrm.h, the kernel's `copy_to_user_policy`.
+
+use std::ops::RangeInclusive;
+
+use weir_core::classify::headers::has_ports;
+use weir_ipsec::policy::{AddressPrefix, Selector};
+
+use super::bytes::Fields;
+use super::message::{FollowedPolicy, Heard, POLICY_BYTES, attribute, find, is_main, mark};
+use crate::ipsec::xfrm::{XfrmPolicy, XfrmTemplate};
+
+const TEMPLATE_BYTES: usize = 64;
+const PROTOCOL_ESP: u8 = 50;
+/// `XFRM_POLICY_IN`, `OUT`; then `FWD`, and those of sockets.
+const DIRECTION_IN: u8 = 0;
+const DIRECTION_OUT: u8 = 1;
+
+/// `NEWPOLICY` and `UPDPOLICY`; none if something is missing.
+pub(super) fn policy(body: &[u8]) -> Option<Heard> {
+    let (info, with) = body.split_at_checked(POLICY_BYTES)?;
+    let (index, direction) = (info.u32(156)?, info.u8(160)?);
+    let is_inbound = match direction {
+        DIRECTION_IN => Some(true),
+        DIRECTION_OUT => Some(false),
+        _ => None,
+    };
+    let family = info.u16(40)?;
+    let is_main = is_main(with);
+    let (Some(is_inbound), true) = (is_inbound, is_main) else {
+        let policy = match is_inbound {
+            None => FollowedPolicy::PassedOver,
+            Some(_) => {
+                FollowedPolicy::Left(format!("policy {index}: it is of the table sub, which is not built"))
+            }
+        };
+        return Some(Heard::Policy { index, is_main, at: format!("policy {index}"), policy });
+    };
+    let prefix = |at: usize, len: usize| AddressPrefix::new(info.address(at, family)?, info.u8(len)?);
+    let [source, destination] = [prefix(16, 43)?, prefix(0, 42)?];
+    let word = if is_inbound { "in" } else { "out" };
+    let text = |prefix: &AddressPrefix| {
+        let (address, len) = prefix.parts();
+        format!("{address}/{len}")
+    };
+    let at = format!("policy {word} from {} to {}", text(&source), text(&destination));
+    let [mark, _] = mark(with);
+    let number = find(with, attribute::IF_ID).and_then(|number| number.u32(0)).unwrap_or_default();
+    let left = match (mark, number) {
+        (0, 0) => None,
+        (0, _) => {
+            Some(format!("{at}: it is of xfrm interface {number} (if_id), which no packet of Weir's is of"))
+        }
+        _ => Some(format!("{at}: it is of packets with mark {mark:#x}, and none of Weir's has one")),
+    };
+    if let Some(why) = left {
+        return Some(Heard::Policy { index, is_main, at, policy: FollowedPolicy::Left(why) });
+    }
+    let mut unsaid = None;
+    let selector = selector(info, source, destination, &mut unsaid)?;
+    if info.i32(48)? != 0 {
+        unsaid = unsaid.or(Some("it is of one interface (dev)"));
+    }
+    let mut templates = Vec::new();
+    for template in find(with, attribute::TMPL).unwrap_or_default().chunks(TEMPLATE_BYTES) {
+        templates.push(self::template(template, &mut unsaid)?);
+    }
+    if templates.len() > 1 {
+        unsaid = unsaid.or(Some("several templates nest associations"));
+    }
+    let is_block = info.u8(161)? != 0;
+    let policy = Box::new(XfrmPolicy {
+        at: at.clone(),
+        selector,
+        is_inbound: Some(is_inbound),
+        is_block,
+        priority: info.u32(152)?,
+        templates,
+    });
+    let policy = match unsaid {
+        None => FollowedPolicy::Policy(policy),
+        // Nothing passes in the clear that no policy lets.
+        Some(why) if !is_block && policy.templates.is_empty() => {
+            FollowedPolicy::Left(format!("{at}: {why}, which cannot be said"))
+        }
+        Some(why) => {
+            let why = format!("{at}: {why}, which cannot be said, so what it names is discarded");
+            FollowedPolicy::Discarding(policy, why)
+        }
+    };
+    Some(Heard::Policy { index, is_main, at, policy })
+}
+
+/// `xfrm_selector`; what of it cannot be said is widened, and told.
+fn selector(
+    info: &[u8],
+    source: AddressPrefix,
+    destination: AddressPrefix,
+    unsaid: &mut Option<&'static str>,
+) -> Option<Selector> {
+    let protocol = info.u8(44)?;
+    let [from, to] = [[36, 38], [32, 34]].map(|[port, mask]| Some([info.u16_be(port)?, info.u16_be(mask)?]));
+    let mut ports = |[port, mask]: [u16; 2]| -> Option<RangeInclusive<u16>> {
+        if mask == 0 {
+            return None;
+        }
+        if protocol != 0 && !has_ports(protocol) {
+            *unsaid = Some("it is of one type, code or key of its protocol");
+            return None;
+        }
+        if mask.leading_ones() + mask.trailing_zeros() != u16::BITS {
+            *unsaid = Some("its ports are of a mask that is no range");
+            return None;
+        }
+        Some(port & mask..=port | !mask)
+    };
+    let (source_ports, destination_ports) = (ports(from?), ports(to?));
+    Some(Selector {
+        source,
+        destination,
+        protocol: (protocol != 0).then_some(protocol),
+        source_ports,
+        destination_ports,
+    })
+}
+
+/// `xfrm_user_tmpl`.
+fn template(bytes: &[u8], unsaid: &mut Option<&'static str>) -> Option<XfrmTemplate> {
+    if bytes.len() != TEMPLATE_BYTES {
+        return None;
+    }
+    let family = bytes.u16(24)?;
+    let (protocol, mode, is_optional) = (bytes.u8(20)?, bytes.u8(48)?, bytes.u8(50)? != 0);
+    if protocol != PROTOCOL_ESP {
+        *unsaid = Some("it wants another protocol than ESP");
+    } else if mode > 1 {
+        *unsaid = Some("it wants another mode than tunnel or transport");
+    } else if is_optional {
+        *unsaid = Some(
+            "its associations are used where there are any and not missed where there are none (level use)",
+        );
+    }
+    Some(XfrmTemplate {
+        ends: [bytes.address(28, family)?, bytes.address(0, family)?],
+        spi: bytes.u32_be(16)?,
+        reqid: bytes.u32(44)?,
+        is_tunnel: mode == 1,
+    })
+}

@@ -1,0 +1,343 @@
+//! What a kernel said, word by word, and what an ESP becomes of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use weir_ipsec::algorithm::Algorithm;
+use weir_path::esp::plan::EspDispatch;
+
+use super::*;
+use crate::ipsec::tests::Folder;
+
+/// A name and a message a line.
+const CAPTURED: &str = include_str!("captured.txt");
+/// How the keys of the capture begin.
+const KEYS: [&str; 2] = ["01020304", "11120304"];
+
+fn captured() -> BTreeMap<&'static str, Vec<u8>> {
+    let mut all = BTreeMap::<_, Vec<u8>>::new();
+    for line in CAPTURED.lines().filter(|line| !line.starts_with('#')) {
+        let (name, digits) = line.split_once(' ').unwrap();
+        let bytes = digits.as_bytes().as_chunks::<2>().0;
+        let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        all.entry(name).or_default().extend(bytes.iter().map(byte));
+    }
+    all
+}
+
+/// A gateway without associations.
+fn empty() -> EspPlan {
+    EspPlan {
+        addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+        mtu_bytes: 1500,
+        associations: Vec::new(),
+        policies: Vec::new(),
+        dispatch: EspDispatch::default(),
+    }
+}
+
+fn follower() -> Follower {
+    Follower::new(Path::new("/keys"))
+}
+
+/// What it says to one message; no key is in it.
+fn hear(follower: &mut Follower, bytes: &[u8]) -> String {
+    let lines = follower.heard(bytes).lines.join("; ");
+    assert!(!KEYS.iter().any(|key| lines.contains(key)), "{lines}");
+    lines
+}
+
+fn names(wanted: &Wanted) -> Vec<&str> {
+    wanted.plan.associations.iter().map(|plan| plan.name.as_str()).collect()
+}
+
+#[test]
+fn a_tunnel_comes_and_goes() {
+    let messages = captured();
+    let mut follower = follower();
+    assert_eq!(
+        hear(&mut follower, &messages["newpolicy-out"]),
+        "+ policy out from 10.1.0.0/24 to 10.2.0.0/24"
+    );
+    let wanted = follower.wanted(&empty(), &BTreeSet::new());
+    assert_eq!(wanted.plan.policies[0].verb, PolicyVerb::Discard, "nothing protects it yet");
+    assert_eq!(
+        wanted.notes,
+        [
+            "policy out from 10.1.0.0/24 to 10.2.0.0/24: no association is there for this policy, so it discards"
+        ]
+    );
+    assert!(follower.wanted(&empty(), &BTreeSet::new()).notes.is_empty(), "what was said is not said again");
+    let line = hear(&mut follower, &messages["newsa-gcm-esn"]);
+    assert_eq!(line, "+ association SPI 0x00001001 from 192.0.2.1 to 192.0.2.2");
+    hear(&mut follower, &messages["newsa-in"]);
+    hear(&mut follower, &messages["newpolicy-in"]);
+    assert_eq!(hear(&mut follower, &messages["newpolicy-fwd"]), "", "the other half of in");
+
+    let wanted = follower.wanted(&empty(), &BTreeSet::new());
+    assert_eq!((names(&wanted), &wanted.notes[..]), (vec!["in-00002001", "out-00001001"], &[][..]));
+    let [back, out] = &wanted.plan.associations[..] else { panic!("two associations") };
+    assert!(out.is_extended && out.is_tunnel && !out.is_inbound && !back.is_extended && back.is_inbound);
+    assert_eq!((out.spi, back.spi, back.window, out.algorithm), (0x1001, 0x2001, 32, Algorithm::Aes128Gcm));
+    assert_eq!((out.source, out.destination), ([192, 0, 2, 1].into(), [192, 0, 2, 2].into()));
+    // The file that `weir sa import` makes of this key.
+    assert_eq!(out.key_file.as_deref(), Some("/keys/7c809baabf955608b02c142516a2e393.key"));
+    let policies = |wanted: &Wanted| -> Vec<_> {
+        let policies = wanted.plan.policies.iter();
+        policies.map(|of| (of.is_inbound, of.verb, of.associations.join(" "))).collect()
+    };
+    let protects = |is_inbound, name: &str| (is_inbound, PolicyVerb::Protect, name.to_string());
+    assert_eq!(policies(&wanted), [protects(false, "out-00001001"), protects(true, "in-00002001")]);
+
+    // What does not change runs on; and another priority is no other policy, but asked first.
+    let running = wanted.plan;
+    assert_eq!(hear(&mut follower, &messages["updpolicy"]), "~ policy out from 10.1.0.0/24 to 10.2.0.0/24");
+    assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan, running);
+    assert_eq!(hear(&mut follower, &messages["delpolicy"]), "- policy in from 10.2.0.0/24 to 10.1.0.0/24");
+    assert_eq!(policies(&follower.wanted(&running, &BTreeSet::new())), [protects(false, "out-00001001")]);
+    assert_eq!(hear(&mut follower, &messages["flushpolicy"]), "- all policies");
+    assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan.policies, []);
+    assert_eq!(hear(&mut follower, &messages["flushsa"]), "- all associations");
+    assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan, empty());
+}
+
+#[test]
+fn what_cannot_be_followed_is_one_sentence_and_harms_nothing() {
+    let messages = captured();
+    let mut follower = follower();
+    for name in ["newsa-gcm-esn", "newsa-udp6-transport", "newsa-hmac", "newpolicy-out", "newpolicy-v6"] {
+        hear(&mut follower, &messages[name]);
+    }
+    let running = follower.wanted(&empty(), &BTreeSet::new()).plan;
+    assert_eq!(running.associations.len(), 3);
+    let [hmac, in_udp, _] = &running.associations[..] else { panic!("three") };
+    assert_eq!((hmac.algorithm, hmac.dont_fragment as u8), (Algorithm::NullHmacSha256, 2));
+    assert_eq!((in_udp.udp_ports, in_udp.is_tunnel), (Some([4500, 4501]), false));
+    let (soft, hard) = (in_udp.lifetime.soft, in_udp.lifetime.hard);
+    assert_eq!((soft.bytes, soft.packets, soft.time_ns), (Some(1000), None, None));
+    assert_eq!((hard.bytes, hard.packets, hard.time_ns), (Some(2000), None, Some(3_600_000_000_000)));
+
+    let state = "from 192.0.2.1 to 192.0.2.2";
+    for (name, expected) in [
+        (
+            "newsa-cbc",
+            format!("SPI 0x00001004 {state}: cbc(aes) with hmac(sha256) of 128 bits is not built: Weir has"),
+        ),
+        ("newsa-ifid", format!("SPI 0x00001005 {state}: it is of xfrm interface 7 (if_id)")),
+        ("newsa-mark", format!("SPI 0x00001006 {state}: it is of packets with mark 0x5")),
+        ("newsa-beet", format!("SPI 0x00001007 {state}: mode beet is not built")),
+        ("updsa-allocated", format!("SPI 0x00003000 {state}: it has the key of out-00001001")),
+        ("newpolicy-ifid", "policy out from 0.0.0.0/0 to 0.0.0.0/0: it is of xfrm interface 9".into()),
+        ("newpolicy-sub", "it is of the table sub, which is not built".into()),
+    ] {
+        let line = hear(&mut follower, &messages[name]);
+        assert!(line.starts_with('+'), "{name}: {line}");
+        let wanted = follower.wanted(&running, &BTreeSet::new());
+        let [note] = &wanted.notes[..] else { panic!("{name}: {:?}", wanted.notes) };
+        assert!(note.contains(&expected), "{name}: {note}");
+        assert_eq!(wanted.plan, running, "{name}");
+    }
+    // What these name would go out by a later policy, so it is discarded.
+    for (name, expected, from) in [
+        (
+            "newpolicy-icmp",
+            "policy out from 10.9.0.0/16 to 0.0.0.0/0: it is of one type, code or key",
+            [10, 9, 0, 0],
+        ),
+        ("newpolicy-two", "it wants another protocol than ESP", [10, 6, 0, 0]),
+    ] {
+        hear(&mut follower, &messages[name]);
+        let wanted = follower.wanted(&running, &BTreeSet::new());
+        let [note] = &wanted.notes[..] else { panic!("{name}: {:?}", wanted.notes) };
+        assert!(note.contains(expected) && note.ends_with("what it names is discarded"), "{name}: {note}");
+        let of = |policy: &&PolicyPlan| policy.selector.source.parts().0 == IpAddr::from(from);
+        let policy = wanted.plan.policies.iter().find(of).unwrap();
+        assert_eq!((policy.verb, &policy.associations[..]), (PolicyVerb::Discard, &[][..]), "{name}");
+    }
+    hear(&mut follower, &messages["newpolicy-block"]);
+    let policies = follower.wanted(&running, &BTreeSet::new()).plan.policies;
+    let blocked = policies.iter().find(|policy| policy.selector.destination_ports == Some(25..=25)).unwrap();
+    assert_eq!((blocked.verb, blocked.selector.protocol), (PolicyVerb::Discard, Some(6)));
+}
+
+/// Whoever missed everything and reads all has the same.
+#[test]
+fn a_dump_says_what_the_events_said() {
+    let messages = captured();
+    let mut by_events = follower();
+    let until_dump = CAPTURED.lines().filter_map(|line| line.split_once(' ')).map(|(name, _)| name);
+    for name in until_dump.filter(|name| name.starts_with("new") || name.starts_with("upd")) {
+        if name != "newsa-short" {
+            hear(&mut by_events, &messages[name]);
+        }
+    }
+    let mut by_dump = follower();
+    let dump = [&messages["dump-sa"][..], &messages["dump-policy"]].concat();
+    assert_eq!(by_dump.dumped(&dump), Ok(false));
+    let [events, dump_says] =
+        [&mut by_events, &mut by_dump].map(|follower| follower.wanted(&empty(), &BTreeSet::new()));
+    assert_eq!(events.plan, dump_says.plan);
+    assert_eq!(events.notes, dump_says.notes);
+    assert!(events.plan.associations.len() == 4 && events.plan.policies.len() == 6, "{:?}", events.plan);
+    // Once more, over what runs: nothing changes, and nothing is said again.
+    assert_eq!(by_dump.dumped(&dump), Ok(false));
+    let again = by_dump.wanted(&events.plan, &BTreeSet::new());
+    assert_eq!((again.plan, &again.notes[..], again.keys.len()), (events.plan, &[][..], 0));
+}
+
+#[test]
+fn what_expires_is_said_and_ends() {
+    let messages = captured();
+    let mut follower = follower();
+    hear(&mut follower, &messages["newsa-short"]);
+    assert_eq!(names(&follower.wanted(&empty(), &BTreeSet::new())), ["out-00001008"]);
+    let lines = hear(&mut follower, &messages["expire"]);
+    assert_eq!(
+        lines,
+        "association SPI 0x00001008 from 192.0.2.1 to 192.0.2.2: a successor is due; \
+         - association SPI 0x00001008 from 192.0.2.1 to 192.0.2.2: its life is over"
+    );
+    assert_eq!(follower.wanted(&empty(), &BTreeSet::new()).plan, empty());
+    hear(&mut follower, &messages["newsa-hmac"]);
+    assert_eq!(
+        hear(&mut follower, &messages["delsa"]),
+        "- association SPI 0x00001003 from 192.0.2.1 to 192.0.2.2"
+    );
+    assert_eq!(hear(&mut follower, &messages["delsa"]), "", "it is gone already");
+}
+
+/// `NEWAE` of an association with 64-bit numbers, as `xfrm_aevent_id` and `XFRMA_REPLAY_ESN_VAL` have it.
+fn sealed_event(spi: u32, sealed: u32) -> Vec<u8> {
+    let mut body = vec![192, 0, 2, 2];
+    body.resize(16, 0);
+    body.extend(spi.to_be_bytes());
+    body.extend([2, 0, 50, 0]);
+    body.resize(48, 0);
+    body.extend([28, 0, 23, 0]);
+    body.extend([0; 4].into_iter().chain(sealed.to_ne_bytes()).chain([0; 16]));
+    let mut message = ((16 + body.len()) as u32).to_ne_bytes().to_vec();
+    message.extend([0x1e, 0, 0, 0]);
+    message.resize(16, 0);
+    [message, body].concat()
+}
+
+#[test]
+fn a_key_with_which_the_kernel_sends_is_given_up() {
+    let messages = captured();
+    let mut follower = follower();
+    hear(&mut follower, &messages["newsa-gcm-esn"]);
+    assert_eq!(hear(&mut follower, &sealed_event(0x1001, 0)), "", "no packet yet");
+    let running = follower.wanted(&empty(), &BTreeSet::new()).plan;
+    let line = hear(&mut follower, &sealed_event(0x1001, 7));
+    assert!(line.ends_with("the kernel has sent 7 packets by it"), "{line}");
+    let wanted = follower.wanted(&running, &BTreeSet::new());
+    assert_eq!(wanted.plan.associations, []);
+    assert!(
+        wanted.notes[0].contains("the kernel has sent 7 packets with the key of SPI 0x1001"),
+        "{:?}",
+        wanted.notes
+    );
+}
+
+#[test]
+fn keys_that_are_refused_are_left_out_until_there_is_another() {
+    let messages = captured();
+    let mut follower = follower();
+    hear(&mut follower, &messages["newsa-gcm-esn"]);
+    hear(&mut follower, &messages["newsa-in"]);
+    follower.wanted(&empty(), &BTreeSet::new());
+    follower.refuse("out-00001001", "its disk is full".into());
+    let wanted = follower.wanted(&empty(), &BTreeSet::new());
+    assert_eq!(names(&wanted), ["in-00002001"]);
+    assert_eq!(wanted.notes, ["SPI 0x00001001 from 192.0.2.1 to 192.0.2.2: its disk is full"]);
+    hear(&mut follower, &messages["newsa-gcm-esn"]);
+    assert_eq!(follower.wanted(&empty(), &BTreeSet::new()).plan.associations.len(), 2);
+    // All zeros is what a kernel in lockdown tells.
+    let key: Vec<u8> = (1..=0x10).chain([0xa1, 0xb2, 0xc3, 0xd4]).collect();
+    let mut hidden = messages["newsa-gcm-esn"].clone();
+    let at = hidden.windows(20).position(|window| window == key).unwrap();
+    hidden[at..at + 20].fill(0);
+    hear(&mut follower, &hidden);
+    assert!(follower.wanted(&empty(), &BTreeSet::new()).notes[0].contains("nothing but zeros"));
+}
+
+/// As IKE does it for a peer that moves (MOBIKE): the key stays, the ends are others.
+#[test]
+fn an_association_that_moves_ends_before_it_begins() {
+    let messages = captured();
+    let folder = Folder::new("follow");
+    let mut follower = Follower::new(&folder.0);
+    hear(&mut follower, &messages["newsa-gcm-esn"]);
+    hear(&mut follower, &messages["newpolicy-out"]);
+    let before = follower.wanted(&empty(), &BTreeSet::new());
+    assert_eq!(before.write_keys(), []);
+    assert_eq!(before.steps(&empty()).len(), 1);
+    let running = before.plan;
+    let file = PathBuf::from(running.associations[0].key_file.clone().unwrap());
+    let mark = crate::ipsec::marks::path(&file);
+    assert_eq!((fs::read_to_string(&mark).unwrap(), file.exists()), ("1\n".into(), true));
+
+    hear(&mut follower, &messages["flushsa"]);
+    let mut moved = messages["newsa-gcm-esn"].clone();
+    let ends: Vec<_> = (0..moved.len() - 4).filter(|&at| moved[at..at + 4] == [192, 0, 2, 2]).collect();
+    ends.into_iter().for_each(|at| moved[at + 3] = 9);
+    hear(&mut follower, &moved);
+    let wanted = follower.wanted(&running, &BTreeSet::new());
+    let [between, after] = &wanted.steps(&running)[..] else { panic!("two steps") };
+    assert_eq!((between.associations.len(), between.policies[0].verb), (0, PolicyVerb::Discard));
+    assert_eq!(
+        (after.associations.len(), &after.associations[0].key_file),
+        (1, &running.associations[0].key_file)
+    );
+    assert_eq!(after.associations[0].destination, IpAddr::from([192, 0, 2, 9]));
+    // The key goes with the association, and its mark stays.
+    remove_keys(&folder.0, &running, between).unwrap();
+    assert!(!file.exists() && mark.exists());
+    assert_eq!(wanted.write_keys(), []);
+    assert!(file.exists());
+}
+
+#[test]
+fn what_is_cut_off_is_passed_over() {
+    for (name, bytes) in captured() {
+        for len in 0..bytes.len() {
+            let mut cut = bytes[..len].to_vec();
+            hear(&mut follower(), &cut);
+            // As if it were whole.
+            if let Some(front) = cut.first_chunk_mut::<4>() {
+                *front = (len as u32).to_ne_bytes();
+                let mut follower = follower();
+                hear(&mut follower, &cut);
+                let wanted = follower.wanted(&empty(), &BTreeSet::new());
+                assert!(wanted.plan.associations.len() <= 1, "{name}");
+            }
+        }
+    }
+}
+
+/// Of a host in transport mode, whose policies name no ends: which end is its own says what opens.
+#[test]
+fn the_own_end_says_the_direction_and_names_of_others_are_left() {
+    let messages = captured();
+    let mut follower = follower();
+    hear(&mut follower, &messages["newsa-udp6-transport"]);
+    let mut back = messages["newsa-udp6-transport"].clone();
+    let ends: Vec<_> = (0..back.len() - 16).filter(|&at| back[at..at + 4] == [0x20, 1, 0x0d, 0xb8]).collect();
+    ends.into_iter().for_each(|at| back[at + 15] ^= 3);
+    let key = back.windows(4).position(|window| window == [1, 2, 3, 4]).unwrap();
+    back[key] = 0x77;
+    hear(&mut follower, &back);
+    let others = BTreeSet::from(["out-00001002".to_string()]);
+    let plan = follower.wanted(&empty(), &others).plan;
+    let associations: Vec<_> = plan.associations.iter().map(|of| (of.name.as_str(), of.is_inbound)).collect();
+    assert_eq!(associations, [("in-00001002", true), ("out-00001002x", false)]);
+    // One of another gateway is none of ours.
+    let elsewhere = EspPlan { addresses: vec!["192.0.2.77".parse().unwrap()], ..empty() };
+    let wanted = follower.wanted(&elsewhere, &others);
+    assert_eq!(wanted.plan.associations, []);
+    assert!(
+        wanted.notes.iter().all(|note| note.contains("neither end is an address of the esp")),
+        "{:?}",
+        wanted.notes
+    );
+}

@@ -1,0 +1,117 @@
+//! Key files that are made here, of keys that were agreed on for the kernel.
+//!
+//! ```text
+//! DIRECTORY/FINGERPRINT.key            the digits, which only their owner may read
+//! DIRECTORY/FINGERPRINT.key.sequence   of one that seals, its mark (`ipsec/marks.rs`)
+//! ```
+//!
+//! Rule: a file is called by its key, so the same key finds its mark again, whatever association it is of and however often it comes, and no
+//! number is used twice. A mark that is there is never touched, and it stays when the key is removed.
+//!
+//! Limits: marks of keys that are gone stay, 90 bytes each; in `/run` until the machine starts anew. Another directory knows no marks.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use weir_ipsec::algorithm::Algorithm;
+use zeroize::Zeroizing;
+
+use super::{key_file, marks};
+
+/// The mark of a key that was never used.
+const UNUSED: &str = "1\n";
+
+/// A key that may not be in its file yet.
+pub(super) struct NewKey {
+    path: PathBuf,
+    digits: Zeroizing<String>,
+    fingerprint: [u8; 16],
+    is_inbound: bool,
+}
+
+impl NewKey {
+    /// One for `directory`.
+    ///
+    /// # Errors
+    /// If the digits are no key of this algorithm.
+    pub(super) fn new(
+        directory: &Path,
+        algorithm: Algorithm,
+        digits: &str,
+        is_inbound: bool,
+    ) -> Result<NewKey, String> {
+        // As a kernel in lockdown (`LOCKDOWN_XFRM_SECRET`) tells every key.
+        if digits.bytes().all(|digit| digit == b'0') {
+            return Err("its key is nothing but zeros, as where the kernel hides keys (lockdown)".into());
+        }
+        let fingerprint = key_file::of_digits(digits.as_bytes(), algorithm)?.fingerprint();
+        let path = directory.join(format!("{:032x}.key", u128::from_be_bytes(fingerprint)));
+        Ok(NewKey { path, digits: Zeroizing::new(digits.into()), fingerprint, is_inbound })
+    }
+
+    /// Where it is to be.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes it, and the mark of one that seals. What is there already is left as it is, if it is of this key.
+    ///
+    /// # Errors
+    /// What cannot be written, or is another key's.
+    pub(super) fn write(&self) -> Result<(), String> {
+        self.write_both().map_err(|why| format!("{}: {why}", self.path.display()))
+    }
+
+    fn write_both(&self) -> Result<(), String> {
+        let told = |error: io::Error| error.to_string();
+        match std::fs::read_to_string(&self.path).map(Zeroizing::new) {
+            Ok(there) if there.trim() == self.digits.as_str() => return Ok(()),
+            Ok(_) => return Err("this is another key: name another directory with --keys".into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(told(error)),
+        }
+        if !self.is_inbound {
+            // First: a key without a mark is refused by whoever runs it; a mark of no number, left by one who was cut off, is as good.
+            let mark = marks::path(&self.path);
+            match mark.try_exists() {
+                Ok(false) => {
+                    create(&mark, UNUSED).map_err(|error| format!("beside it {}: {error}", mark.display()))?
+                }
+                // Whatever is in it, it is not ours to replace.
+                _ => marks::check(&mark, Some(self.fingerprint)).map_err(|why| format!("beside it {why}"))?,
+            }
+        }
+        create(&self.path, &self.digits).map_err(told)
+    }
+}
+
+/// A file is there when its directory says so.
+///
+/// # Errors
+/// Of the disk.
+pub(super) fn sync_directories<'a>(keys: impl Iterator<Item = &'a NewKey>) -> Result<(), String> {
+    for directory in keys.filter_map(|key| key.path.parent()).collect::<BTreeSet<_>>() {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let synced = File::open(directory).and_then(|directory| directory.sync_all());
+        synced.map_err(|why| format!("{}: {why}", directory.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes a file that only its owner can read. It is there as a whole or not at all.
+fn create(path: &Path, text: &str) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    // Whoever left it was cut off.
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}

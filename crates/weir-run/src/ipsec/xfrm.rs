@@ -1,0 +1,246 @@
+//! Associations and policies as the kernel's IPsec has them, and what they are here.
+//!
+//! ```text
+//! ip xfrm state, ip xfrm policy --`import/printed.rs`--> XfrmState,  --> AssociationPlan, key file
+//! events of the kernel          --`follow/message.rs`--> XfrmPolicy  --> PolicyPlan
+//! ```
+//!
+//! Rule: a key that has sealed a packet is refused, because its numbers would begin again. What a file of Weir cannot say is refused in a
+//! sentence that begins with where it was found; nothing of a key is in it.
+//!
+//! Pure. Source: the kernel's `xfrm_state_find` (which association a policy takes) and `xfrm_policy_insert_list` (which policy is asked first).
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use weir_ipsec::algorithm::Algorithm;
+use weir_ipsec::keepalive::EVERY_NS_DEFAULT;
+use weir_ipsec::lifetime::Lifetime;
+use weir_ipsec::policy::Selector;
+use weir_ipsec::replay::SIZE_MAX;
+use weir_ipsec::tunnel::OuterDontFragment;
+use weir_path::esp::plan::{AssociationPlan, PolicyPlan, PolicyVerb};
+use zeroize::Zeroizing;
+
+use super::new_key::NewKey;
+use crate::topology::associations::WINDOW_DEFAULT;
+
+/// An association of the kernel.
+pub(super) struct XfrmState {
+    /// Where it was found, for the user to know.
+    pub at: String,
+    pub ends: [IpAddr; 2],
+    pub spi: u32,
+    pub reqid: u32,
+    pub is_tunnel: bool,
+    /// Whether it opens packets, where the kernel says so (6.10).
+    pub is_inbound: Option<bool>,
+    pub window: u32,
+    pub is_extended: bool,
+    /// `nopmtudisc`: DF of the outer header is never set.
+    pub is_df_clear: bool,
+    pub aead: Option<XfrmKey>,
+    pub auth: Option<XfrmKey>,
+    pub enc: Option<XfrmKey>,
+    pub udp_ports: Option<[u16; 2]>,
+    /// After how long without a packet the kernel would send a keepalive, where it would.
+    pub keepalive_ns: Option<u64>,
+    /// Packets that the kernel has sealed with it.
+    pub sealed: u64,
+    pub lifetime: Lifetime,
+}
+
+/// A key, and what for.
+pub(super) struct XfrmKey {
+    pub name: String,
+    /// Hexadecimal digits.
+    pub digits: Zeroizing<String>,
+    pub icv_bits: u32,
+}
+
+/// A policy of the kernel.
+pub(super) struct XfrmPolicy {
+    /// Where it was found, for the user to know.
+    pub at: String,
+    pub selector: Selector,
+    /// None where it is passed over.
+    pub is_inbound: Option<bool>,
+    pub is_block: bool,
+    pub priority: u32,
+    pub templates: Vec<XfrmTemplate>,
+}
+
+/// What a policy wants of its associations.
+pub(super) struct XfrmTemplate {
+    pub ends: [IpAddr; 2],
+    /// 0 is any.
+    pub spi: u32,
+    pub reqid: u32,
+    pub is_tunnel: bool,
+}
+
+/// Policies in the order in which the kernel asks them, of an order in which it tells them, the youngest first: the lowest number first,
+/// and of equal ones the oldest.
+pub(super) fn as_asked<T>(mut policies: Vec<T>, priority: impl Fn(&T) -> u32) -> Vec<T> {
+    policies.reverse();
+    policies.sort_by_key(priority);
+    policies
+}
+
+impl XfrmTemplate {
+    /// A template without an SPI or a reqid wants any, and unspecified addresses in transport mode too.
+    fn wants(&self, state: &XfrmState) -> bool {
+        let fits = |(wanted, end): (IpAddr, IpAddr)| wanted.is_unspecified() || wanted == end;
+        self.is_tunnel == state.is_tunnel
+            && (self.spi == 0 || self.spi == state.spi)
+            && (self.reqid == 0 || self.reqid == state.reqid)
+            && self.ends.into_iter().zip(state.ends).all(fits)
+    }
+}
+
+impl XfrmState {
+    /// Whether it opens: as the kernel says, or a policy that wants it, or an address of the gateway's own.
+    pub(super) fn direction<'a>(
+        &self,
+        policies: impl Iterator<Item = &'a XfrmPolicy>,
+        own: &[IpAddr],
+    ) -> Option<bool> {
+        let wants = |policy: &&XfrmPolicy| policy.templates.iter().any(|template| template.wants(self));
+        let by_policy = policies.filter(|policy| policy.is_inbound.is_some()).find(wants);
+        let by_address = || {
+            let [is_out, is_in] = self.ends.map(|end| own.contains(&end));
+            (is_out != is_in).then_some(is_in)
+        };
+        self.is_inbound.or(by_policy.and_then(|policy| policy.is_inbound)).or_else(by_address)
+    }
+
+    /// What it is here, under a name, and the key that is to be in `directory`, if it has one.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub(super) fn association(
+        &self,
+        name: String,
+        is_inbound: bool,
+        directory: &Path,
+        notes: &mut Vec<String>,
+    ) -> Result<(AssociationPlan, Option<NewKey>), String> {
+        if self.sealed > 0 && !is_inbound {
+            return Err(format!(
+                "{}: the kernel has sent {} packets with the key of SPI {:#x}, and no number may be used twice with a key: have new \
+                 keys agreed on, and take them over before anything is sent",
+                self.at, self.sealed, self.spi
+            ));
+        }
+        let (algorithm, digits) = self.algorithm()?;
+        let key = match algorithm.key_len() {
+            0 => None,
+            _ => Some(
+                NewKey::new(directory, algorithm, digits, is_inbound)
+                    .map_err(|why| format!("{}: {why}", self.at))?,
+            ),
+        };
+        if self.window > SIZE_MAX {
+            notes.push(format!("{}: the replay window has {SIZE_MAX} packets, not {}", self.at, self.window));
+        }
+        let window = if is_inbound && self.window > 0 { self.window.min(SIZE_MAX) } else { WINDOW_DEFAULT };
+        let [source, destination] = self.ends;
+        let dont_fragment =
+            if self.is_df_clear { OuterDontFragment::Clear } else { OuterDontFragment::Copied };
+        let plan = AssociationPlan {
+            name,
+            is_inbound,
+            spi: self.spi,
+            source,
+            destination,
+            is_tunnel: self.is_tunnel,
+            algorithm,
+            key_file: key.as_ref().map(|key| key.path().display().to_string()),
+            is_extended: self.is_extended,
+            window,
+            udp_ports: self.udp_ports,
+            keepalive_ns: self
+                .udp_ports
+                .filter(|_| !is_inbound)
+                .map(|_| self.keepalive_ns.unwrap_or(EVERY_NS_DEFAULT)),
+            dont_fragment,
+            lifetime: self.lifetime,
+        };
+        Ok((plan, key))
+    }
+
+    /// Its algorithm and its key's digits.
+    fn algorithm(&self) -> Result<(Algorithm, &str), String> {
+        let of = |key: &Option<XfrmKey>| {
+            key.as_ref().map(|key| (key.name.clone(), key.digits.len() / 2, key.icv_bits))
+        };
+        let (found, name) = match (of(&self.aead), of(&self.enc), of(&self.auth)) {
+            (Some((name, len, icv_bits)), _, _) => {
+                let found = match (name.as_str(), len, icv_bits) {
+                    ("rfc4106(gcm(aes))", 20, 128) => Some(Algorithm::Aes128Gcm),
+                    ("rfc4106(gcm(aes))", 36, 128) => Some(Algorithm::Aes256Gcm),
+                    ("rfc7539esp(chacha20,poly1305)", 36, 128) => Some(Algorithm::ChaCha20Poly1305),
+                    _ => None,
+                };
+                (found, format!("{name} with a key of {len} bytes and an ICV of {icv_bits} bits"))
+            }
+            (None, Some((name, ..)), auth) => {
+                let is_null = ["ecb(cipher_null)", "cipher_null"].contains(&name.as_str());
+                let proof = auth.as_ref().map(|(name, len, icv_bits)| (name.as_str(), *len, *icv_bits));
+                let found = match proof {
+                    None | Some(("digest_null", ..)) => Some(Algorithm::Null),
+                    Some(("hmac(sha256)", 32, 128)) => Some(Algorithm::NullHmacSha256),
+                    Some(_) => None,
+                };
+                let with =
+                    auth.map_or_else(String::new, |(name, _, bits)| format!(" with {name} of {bits} bits"));
+                (found.filter(|_| is_null), format!("{name}{with}"))
+            }
+            _ => (None, "no encryption, not even cipher_null,".into()),
+        };
+        let found = found.ok_or_else(|| {
+            let known = Algorithm::ALL.map(Algorithm::name).join(", ");
+            format!("{}: {name} is not built: Weir has {known}", self.at)
+        })?;
+        let key = if self.aead.is_some() { &self.aead } else { &self.auth };
+        let digits = key.as_ref().filter(|_| found.key_len() > 0).map_or("", |key| key.digits.as_str());
+        Ok((found, digits))
+    }
+}
+
+impl XfrmPolicy {
+    /// What it is here, by the associations that there are, the youngest first: the kernel seals with that.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub(super) fn policy<'a>(
+        &self,
+        associations: impl Iterator<Item = (&'a XfrmState, &'a AssociationPlan)>,
+        notes: &mut Vec<String>,
+    ) -> Result<PolicyPlan, String> {
+        let is_inbound = self.is_inbound.unwrap_or_default();
+        let (verb, wanted) = match (self.is_block, &self.templates[..]) {
+            (true, _) => (PolicyVerb::Discard, None),
+            (false, []) => (PolicyVerb::Bypass, None),
+            (false, [template]) => (PolicyVerb::Protect, Some(template)),
+            (false, _) => {
+                return Err(format!(
+                    "{}: several templates nest associations, which is not built: leave one",
+                    self.at
+                ));
+            }
+        };
+        let fitting = associations.filter(|(state, association)| {
+            association.is_inbound == is_inbound && wanted.is_some_and(|template| template.wants(state))
+        });
+        let names: Vec<String> = fitting.map(|(_, association)| association.name.clone()).collect();
+        // Until there is one the kernel lets nothing pass either.
+        let verb = if wanted.is_some() && names.is_empty() {
+            notes.push(format!("{}: no association is there for this policy, so it discards", self.at));
+            PolicyVerb::Discard
+        } else {
+            verb
+        };
+        Ok(PolicyPlan { is_inbound, selector: self.selector.clone(), verb, associations: names })
+    }
+}

@@ -1,0 +1,393 @@
+//! `weir sa follow`: an ESP that is up has what the kernel's IPsec has, for as long as this runs.
+//!
+//! ```text
+//! listen, then read all, then events --`weir_run::ipsec::follow`--> what the esp is to become --apply--> `weir up`
+//! ```
+//!
+//! Rule: nothing falls between what was read and what is heard, because it listens first; when events were lost it reads all again. A change is
+//! made as by `weir apply`. Each second it looks whether the esp is as it was made, so that one that was started anew gets all again.
+//! When this ends, everything stays as it is.
+//!
+//! Owner: this process, which alone may change the esp meanwhile. Limits: of the network namespace that it is started in.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use clap::Args;
+use weir_path::esp::plan::EspPlan;
+use weir_path::plan::{Plan, StageKind};
+use weir_port::confinement::leave_no_core_dump;
+use weir_port::error::PortError;
+use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
+use weir_port::sys;
+use weir_port::xfrm::{self, XfrmEvents, XfrmReceived};
+use weir_run::control::{self, ApplyFile, Control};
+use weir_run::ipsec::follow::{Follower, Wanted, remove_keys, without};
+use weir_run::limits::is_path_name;
+use weir_run::nearest::{did_you_mean, or};
+use weir_run::topology;
+use weir_run::topology::diff::plan::{Named, compare_plans};
+use weir_run::topology::write::plan::write;
+
+use crate::{Failure, Outcome, output};
+
+/// How often to look whether what runs is what was made.
+const LOOK_NS: u64 = 1_000_000_000;
+/// How soon a signal is heard.
+const SIGNAL_NS: u64 = 100_000_000;
+/// How long a key that was given up may take to be free: its mark is written by another thread.
+const AGAIN: Duration = Duration::from_millis(100);
+const TRIES: usize = 10;
+/// After how many looks what was refused is tried again: a minute, or sooner where much happens.
+const LOOKS_REFUSED: u32 = 60;
+/// A dump that changes all the time is taken as it is; what changed is heard.
+const DUMPS: usize = 10;
+
+/// Give an esp that is up the associations and policies that the kernel has, as IKE adds and removes them.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  sudo weir up gateway.toml &            an [[esp]] without [[sa]] and [[policy]]
+  sudo mkdir -m 700 /run/weir-keys
+  sudo weir sa follow gateway --keys /run/weir-keys
+  sudo weir sa follow gateway --keys /run/weir-keys --dry-run
+
+All associations and policies of the esp are the kernel's: its address in the
+file says which of them are this gateway's own. Each change is a line:
+  + - ~    what the kernel has more, no more, or otherwise
+  ~ esp    what has changed of the esp
+
+Left out, each with a sentence: AH, compression, other algorithms and modes,
+marks and interface numbers (if_id). A policy that cannot be said (several
+templates, level use, a type of ICMP) discards what it names. A key with which
+the kernel has sent is refused, so its packets must come by Weir alone.
+
+What no policy names is dropped here, while the kernel lets it pass: add
+policies with action allow for what is to pass in the clear. The kernel asks
+IKE for nothing (ACQUIRE), so IKE is to begin by itself (strongSwan:
+start_action = start).")]
+pub struct FollowArguments {
+    /// The topology that is up
+    topology: String,
+    /// Where the key files go, which only root may enter
+    #[arg(long, value_name = "DIRECTORY")]
+    keys: PathBuf,
+    /// Which esp of it, where there are several
+    #[arg(long, value_name = "NAME")]
+    esp: Option<String>,
+    /// Make it so once, and end
+    #[arg(long, conflicts_with = "dry_run")]
+    once: bool,
+    /// Say what would be done once, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &FollowArguments) -> Outcome {
+    if !sys::is_root() {
+        return Err(PortError::NotRoot { doing: "listening to the kernel's IPsec".into() }.into());
+    }
+    leave_no_core_dump()?;
+    let mut following = Following::begin(arguments)?;
+    if arguments.dry_run {
+        following.show()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
+    following.bring_about()?;
+    while !arguments.once && !following.wait(&signals)? {
+        following.catch_up()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The esp that follows.
+struct Following<'a> {
+    arguments: &'a FollowArguments,
+    directory: PathBuf,
+    events: XfrmEvents,
+    follower: Follower,
+    /// What stands in the way, as it was said last.
+    trouble: Option<String>,
+    /// How often it looked since what was refused was tried.
+    looks: u32,
+}
+
+impl Following<'_> {
+    /// Listens, and reads what there is.
+    fn begin(arguments: &FollowArguments) -> Result<Following<'_>, Failure> {
+        let directory = keys_directory(&arguments.keys)?;
+        if !is_path_name(&arguments.topology) {
+            return Err(Failure::usage(format!("{:?} is no name of a topology", arguments.topology)));
+        }
+        let running = Running::ask(arguments)?;
+        let is_foreign =
+            |file: Option<&String>| file.is_some_and(|file| Path::new(file).parent() != Some(&directory));
+        let foreign = running.esp().associations.iter().find(|sa| is_foreign(sa.key_file.as_ref()));
+        if let Some(foreign) = foreign {
+            return Err(Failure::usage(format!(
+                "its [[sa]] \"{}\" is of a file and not of the kernel, and all of an esp that follows is the kernel's: take its [[sa]] and \
+                 [[policy]] out, or name the directory that it followed with, by --keys",
+                foreign.name
+            )));
+        }
+        let (events, follower) = (XfrmEvents::listen()?, Follower::new(&directory));
+        let mut following = Following { arguments, directory, events, follower, trouble: None, looks: 0 };
+        following.dump()?;
+        Ok(following)
+    }
+
+    /// Reads all that the kernel has.
+    fn dump(&mut self) -> Result<(), Failure> {
+        for _ in 0..DUMPS {
+            let messages = xfrm::dump()?;
+            let is_torn = self.follower.dumped(&messages).map_err(|code| {
+                format!("the kernel shows no IPsec: {}", std::io::Error::from_raw_os_error(code))
+            })?;
+            if !is_torn {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to hear or it is time to look; whether it is to end.
+    fn wait(&self, signals: &Signals) -> Result<bool, Failure> {
+        let mut waited_ns = 0;
+        while waited_ns < LOOK_NS {
+            if signals.arrived()?.is_some() {
+                return Ok(true);
+            }
+            if sys::poll_readable(&mut [sys::poll_in(self.events.fd())], Some(SIGNAL_NS))? > 0 {
+                break;
+            }
+            waited_ns += SIGNAL_NS;
+        }
+        Ok(false)
+    }
+
+    /// Hears what there is to hear, and brings it about.
+    fn catch_up(&mut self) -> Result<(), Failure> {
+        let mut is_to_dump = false;
+        loop {
+            match self.events.receive()? {
+                XfrmReceived::Nothing => break,
+                XfrmReceived::Overrun => {
+                    output::print_line("events were lost, so all is read anew")?;
+                    is_to_dump = true;
+                }
+                XfrmReceived::Messages(bytes) => {
+                    let news = self.follower.heard(bytes);
+                    news.lines.iter().try_for_each(output::print_line)?;
+                    is_to_dump |= news.is_to_dump;
+                }
+            }
+        }
+        if is_to_dump {
+            self.dump()?;
+        }
+        self.looks += 1;
+        if self.looks >= LOOKS_REFUSED {
+            self.looks = 0;
+            self.follower.forget_refusals();
+        }
+        match self.bring_about() {
+            Ok(()) => self.trouble = None,
+            // It may be that it is not up now, and will be again.
+            Err(failure) => {
+                if self.trouble.as_ref() != Some(&failure.message) {
+                    output::warn(&failure.message);
+                }
+                self.trouble = Some(failure.message);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what would change.
+    fn show(&mut self) -> Result<(), Failure> {
+        let running = Running::ask(self.arguments)?;
+        let wanted = self.wanted(&running);
+        let plan = running.with(&wanted.plan);
+        let named = |plan| Named { names: &running.names, plan };
+        for (_, change, _) in compare_plans(named(&running.plan), named(&plan))?.esps {
+            output::print_line(format_args!("{} esp {}: {change}", change.sign(), running.name()))?;
+        }
+        Ok(())
+    }
+
+    fn wanted(&mut self, running: &Running) -> Wanted {
+        let wanted = self.follower.wanted(running.esp(), &running.others());
+        wanted.notes.iter().for_each(output::warn);
+        wanted
+    }
+
+    /// Makes the esp what it is to be, but for associations that are refused, which is said of each.
+    fn bring_about(&mut self) -> Result<(), Failure> {
+        let running = Running::ask(self.arguments)?;
+        loop {
+            let wanted = self.wanted(&running);
+            if wanted.plan == *running.esp() {
+                return Ok(());
+            }
+            let mut refused = wanted.write_keys();
+            if refused.is_empty() {
+                let Err(why) = self.apply(&running, &wanted) else { return Ok(()) };
+                refused = running.refused(&wanted);
+                if refused.is_empty() {
+                    return Err(format!("esp {}: {why}", running.name()).into());
+                }
+            }
+            for (name, why) in refused {
+                self.follower.refuse(&name, why);
+            }
+        }
+    }
+
+    fn apply(&self, running: &Running, wanted: &Wanted) -> Result<(), String> {
+        let steps = wanted.steps(running.esp());
+        let mut before = running.esp();
+        for (number, step) in steps.iter().enumerate() {
+            let mut changes = running.apply(step, false);
+            for _ in 0..TRIES {
+                if number == 0 || changes.is_ok() {
+                    break;
+                }
+                sleep(AGAIN);
+                changes = running.apply(step, false);
+            }
+            changes?.iter().for_each(|line| {
+                // Nobody reading is no reason to leave the rest.
+                let _ = output::print_line(line);
+            });
+            if let Err(why) = remove_keys(&self.directory, before, step) {
+                output::warn(why);
+            }
+            before = step;
+        }
+        Ok(())
+    }
+}
+
+/// The directory of the keys, if nobody else may enter it.
+fn keys_directory(keys: &Path) -> Result<PathBuf, Failure> {
+    use std::os::unix::fs::MetadataExt;
+    const OTHERS: u32 = 0o077;
+    let directory = std::path::absolute(keys)?;
+    let shown = directory.display();
+    let about = std::fs::metadata(&directory)
+        .map_err(|error| Failure::usage(format!("{shown}: {error}: make it by mkdir -m 700 {shown}")))?;
+    if !about.is_dir() || about.uid() != sys::user() || about.mode() & OTHERS != 0 {
+        return Err(Failure::usage(format!(
+            "{shown}: keys go into a directory that only root may enter: make one by mkdir -m 700"
+        )));
+    }
+    Ok(directory)
+}
+
+/// A topology that is up, with one of its esps.
+struct Running {
+    topology: String,
+    names: Vec<String>,
+    plan: Plan,
+    stage: usize,
+}
+
+impl Running {
+    fn ask(FollowArguments { topology, esp, .. }: &FollowArguments) -> Result<Running, Failure> {
+        if !control::is_up(&Control::path_of(topology)) {
+            return Err(format!("topology {topology} is not up: `weir up FILE` runs it").into());
+        }
+        let running = control::running(topology)?;
+        let read = topology::read(topology, &running.file, "", |path| Err(format!("{path} is not told")))
+            .map_err(|told| told.join("\nweir: "))?;
+        let plan = read.plan.ok_or_else(|| format!("{topology} has no ports"))?;
+        let esps: Vec<_> = (0..)
+            .zip(&plan.stages)
+            .filter(|(_, stage)| matches!(stage.kind, StageKind::Esp(_)))
+            .map(|(place, stage): (usize, _)| (place, stage.name.as_str()))
+            .collect();
+        let names: Vec<_> = esps.iter().map(|(_, name)| *name).collect();
+        let stage = match (esp, &esps[..]) {
+            (None, [(place, _)]) => *place,
+            (Some(esp), _) => match esps.iter().find(|(_, name)| name == esp) {
+                Some((place, _)) => *place,
+                None => {
+                    let near = did_you_mean(esp, names.iter().copied());
+                    return Err(Failure::usage(format!("{topology} has no esp \"{esp}\"{near}")));
+                }
+            },
+            (None, []) => {
+                return Err(Failure::usage(format!("{topology} has no [[esp]], so nothing to follow with")));
+            }
+            (None, _) => {
+                return Err(Failure::usage(format!(
+                    "{topology} has several: say --esp, one of {}",
+                    or(&names)
+                )));
+            }
+        };
+        let names = running.ports.into_iter().map(|port| port.name).collect();
+        Ok(Running { topology: topology.clone(), names, plan, stage })
+    }
+
+    fn name(&self) -> &str {
+        &self.plan.stages[self.stage].name
+    }
+
+    fn esp(&self) -> &EspPlan {
+        match &self.plan.stages[self.stage].kind {
+            StageKind::Esp(plan) => plan,
+            _ => unreachable!("it was found as an esp"),
+        }
+    }
+
+    /// What the associations of its other esps are called.
+    fn others(&self) -> BTreeSet<String> {
+        let others = self.plan.stages.iter().enumerate().filter(|(place, _)| *place != self.stage);
+        let esps = others.filter_map(|(_, stage)| match &stage.kind {
+            StageKind::Esp(plan) => Some(plan),
+            _ => None,
+        });
+        esps.flat_map(|plan| plan.associations.iter().map(|association| association.name.clone())).collect()
+    }
+
+    /// The plan with the esp as it is to become.
+    fn with(&self, esp: &EspPlan) -> Plan {
+        let mut plan = self.plan.clone();
+        plan.stages[self.stage].kind = StageKind::Esp(Box::new(esp.clone()));
+        plan
+    }
+
+    /// Changes the esp, or only tries whether it could be; what changes, a line each.
+    fn apply(&self, esp: &EspPlan, is_trial: bool) -> Result<Vec<String>, String> {
+        let names: Vec<_> = self.names.iter().map(String::as_str).collect();
+        let text = write(&self.topology, &names, &self.with(esp));
+        let applied = control::apply(&self.topology, ApplyFile { text, is_trial })?;
+        let line = |of: control::AppliedPort| {
+            let change = of.change?;
+            Some(format!("{} {} {}: {change}", change.sign(), of.what, of.interface))
+        };
+        Ok(applied.into_iter().filter_map(line).collect())
+    }
+
+    /// Which of the new associations cannot be, each tried with what runs; and why.
+    fn refused(&self, wanted: &Wanted) -> Vec<(String, String)> {
+        let new = wanted.new_names(self.esp());
+        let mut refused = Vec::new();
+        for name in &new {
+            let others: BTreeSet<_> = new.iter().filter(|other| *other != name).cloned().collect();
+            if let Err(why) = self.apply(&without(&wanted.plan, &others), true) {
+                refused.push((name.clone(), why));
+            }
+        }
+        // If nothing new could be, none of them is to blame.
+        match self.apply(&without(&wanted.plan, &new), true) {
+            Ok(_) => refused,
+            Err(_) => Vec::new(),
+        }
+    }
+}
