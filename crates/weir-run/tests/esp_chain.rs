@@ -273,6 +273,30 @@ fn the_innermost_tunnel_tells_the_path_mtu_of_all() {
     assert_eq!(bench.dropped().len(), 1, "nothing more");
 }
 
+#[test]
+fn what_is_too_long_for_the_tunnel_around_it_is_warned_of() {
+    let file = chain(3);
+    let [inner, between, outer] = mtus(3)[..] else { panic!("three") };
+    assert_eq!(outer, 1500);
+    let warned =
+        |file: &str| topology::read("f.toml", file, "4711", |path| Err(path.into())).unwrap().warnings;
+    assert_eq!(warned(&file), [""; 0]);
+    for (level, mtu, around) in [(0, inner, 1), (1, between, 2)] {
+        let from = format!("172.16.{level}.1\"]\nmtu = {mtu}\n");
+        assert!(file.contains(&from));
+        let warnings = warned(&file.replace(&from, &format!("172.16.{level}.1\"]\nmtu = {}\n", mtu + 1)));
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        let expected = format!(
+            "what \"near-{level}\" seals has up to {} bytes, and \"near-{around}\" around it takes {mtu},",
+            mtu + 1
+        );
+        assert!(warning.contains(&expected), "{warning}");
+        // One that says nothing seals up to 1500, which is warned of as well.
+        let silent = warned(&file.replace(&from, &format!("172.16.{level}.1\"]\n")));
+        assert!(silent.iter().any(|warning| warning.contains(&format!("write mtu = {mtu}"))), "{silent:?}");
+    }
+}
+
 /// A gateway in UDP, without its peer: what it seals leaves.
 const IN_UDP: &str = r#"
 [[port]]

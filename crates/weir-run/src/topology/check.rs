@@ -173,6 +173,7 @@ impl TopologyReader<'_> {
         let stages = planned.into_iter().map(|(_, stage)| stage).collect();
         let plan = Plan { ports, stages, links, dispatched };
         self.optional_end_of_a_wire(file, &plan);
+        self.warn_of_nested(file, &plan);
         plan
     }
 }

@@ -327,7 +327,9 @@ fn a_circle_of_bridges_is_told_with_all_that_is_in_it() {
 
 #[test]
 fn the_examples_are_right() {
-    for (name, ports, stages, links) in [("bridge.toml", 2, 1, 2), ("router.toml", 5, 3, 7)] {
+    for (name, ports, stages, links) in
+        [("bridge.toml", 2, 1, 2), ("router.toml", 5, 3, 7), ("nested.toml", 2, 3, 4)]
+    {
         let text = example(name);
         let topology = read(name, &text, "", |path| Err(path.into()))
             .unwrap_or_else(|told| panic!("{}", told.join("\n")));
