@@ -349,8 +349,18 @@ fn a_start_uses_no_number_twice() -> Result<()> {
     let after = count(&association(&one, KEYS[0])?, "sequence")?;
     ensure!(before >= 1 && after > before + 1000, "{before}, then {after}");
     ensure!(count(&association(&two, KEYS[0])?, "sequence")? == after, "the other end has seen it");
-    one.down()?;
     let key = sites[0].folder.0.join("one-to-two.key");
+    let another = fs::read_to_string(sites[0].folder.0.join("two-to-one.key"))?;
+    let own = fs::read_to_string(&key)?;
+    fs::write(&key, another)?;
+    let kept = format!("{:#}", sites[0].apply(&one, &[]).err().context("it is refused")?);
+    ensure!(kept.contains("has another key than the one that runs"), "{kept}");
+    fs::write(&key, own)?;
+    one.down()?;
+    // What was reserved and not used is given back.
+    let next = fs::read_to_string(mark(&key))?;
+    let next = next.lines().find_map(|line| line.strip_prefix("next ")).context("a mark")?.parse::<u64>()?;
+    ensure!(next > after && next < after + 10_000, "{next} after {after}");
     let refused = |said: &str| -> Result<()> {
         let why = format!("{:#}", sites[0].up().err().context("it is refused")?);
         ensure!(why.contains(said), "{why}");
@@ -359,6 +369,8 @@ fn a_start_uses_no_number_twice() -> Result<()> {
     fs::set_permissions(&key, Permissions::from_mode(0o640))?;
     refused("others may read")?;
     fs::set_permissions(&key, Permissions::from_mode(0o600))?;
+    fs::write(mark(&key), u64::MAX.to_string())?;
+    refused("all sequence numbers of this key are used")?;
     fs::remove_file(mark(&key))?;
     refused("is missing, so nobody knows which sequence numbers")?;
     two.down()?;

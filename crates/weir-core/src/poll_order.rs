@@ -41,7 +41,7 @@ pub const PUT_OFF_NS_MAX: u64 = 2_000_000;
 /// The longest a queue is not looked at, in nanoseconds.
 pub const SWEEP_NS: u64 = 1_000_000_000;
 /// So many more finds by looks than announcements say that senders announce nothing.
-pub const SILENT_FINDS: u8 = 2;
+pub const SILENT_FINDS: u8 = 1;
 /// The shortest time after which a queue is looked at whose senders announce nothing, in nanoseconds.
 pub const SILENT_SWEEP_NS_MIN: u64 = 1_000_000;
 /// The longest such time.

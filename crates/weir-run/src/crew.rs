@@ -156,6 +156,7 @@ impl Crew {
         is_trial: bool,
     ) -> Result<(), String> {
         let mut keys = self.esp_keys();
+        keys.check_going_on(esps)?;
         if is_trial {
             keys.check(esps)?;
             return self.reshape(shapes, true);

@@ -29,7 +29,7 @@ use weir_path::esp::marks::Unmarked;
 use weir_path::esp::plan::{AssociationKey, AssociationPlan, EspChange, EspPlan};
 use weir_path::plan::{Plan, StageKind};
 
-use self::marks::{AHEAD, MarkFile, MarkWriter};
+use self::marks::{AHEAD, AHEAD_SHORT, MarkFile, MarkWriter};
 
 type Fingerprint = [u8; 16];
 
@@ -88,8 +88,26 @@ impl EspKeys {
                     let (_, fingerprint) = keyed(association, &mut seen)?;
                     if let (false, Some(key)) = (association.is_inbound, &association.key_file) {
                         marks::check(&marks::path(Path::new(key)), fingerprint)
+                            .and_then(|first| numbers_from(first, association).map(drop))
                             .map_err(|why| of(association, why))?;
                     }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the associations that go on when these stages become so have their keys in their files, those of other stages too.
+    ///
+    /// # Errors
+    /// Which has not.
+    pub fn check_going_on(&self, wanted: &[(usize, EspPlan)]) -> Result<(), String> {
+        for (stage, running) in &self.stages {
+            let plan =
+                wanted.iter().find(|(place, _)| place == stage).map_or(&running.plan, |(_, plan)| plan);
+            for association in &plan.associations {
+                if let Some(fingerprint) = self.running(*stage, association) {
+                    has_same_key(association, fingerprint)?;
                 }
             }
         }
@@ -161,18 +179,46 @@ impl EspKeys {
         association: &AssociationPlan,
         fingerprint: Option<Fingerprint>,
     ) -> Result<(SequenceNumbers, Box<dyn weir_path::esp::marks::SequenceMark>), String> {
-        let numbers = |first| SequenceNumbers::from_mark(first, association.is_extended, AHEAD);
         let (Some(key), Some(fingerprint)) = (&association.key_file, fingerprint) else {
-            return Ok((numbers(1), Box::new(Unmarked::default())));
+            return Ok((numbers_from(1, association)?, Box::new(Unmarked::default())));
         };
         let (file, first) = MarkFile::open(&marks::path(Path::new(key)), fingerprint)?;
-        let mut numbers = numbers(first);
+        let mut numbers = numbers_from(first, association)?;
         if let Some(mark) = numbers.wanted_mark() {
             file.write(mark).map_err(|error| format!("{}: {error}", file.path().display()))?;
             numbers.reserve(mark);
         }
         Ok((numbers, Box::new(self.writer.mark(file))))
     }
+}
+
+/// The numbers of an association from the first that nobody can have used.
+///
+/// # Errors
+/// If there is none left.
+fn numbers_from(first: u64, association: &AssociationPlan) -> Result<SequenceNumbers, String> {
+    let ahead = if association.is_extended { AHEAD } else { AHEAD_SHORT };
+    let numbers = SequenceNumbers::from_mark(first, association.is_extended, ahead);
+    match numbers.left() {
+        0 => Err("all sequence numbers of this key are used: give it a new key".into()),
+        _ => Ok(numbers),
+    }
+}
+
+/// Whether the file of an association that goes on still has the key that it runs with; it may be gone, from `/run` for instance.
+fn has_same_key(association: &AssociationPlan, fingerprint: Option<Fingerprint>) -> Result<(), String> {
+    let Some(file) = association.key_file.as_ref().filter(|file| Path::new(file).exists()) else {
+        return Ok(());
+    };
+    let material =
+        key_file::read(Path::new(file), association.algorithm).map_err(|why| of(association, why))?;
+    if Some(material.fingerprint()) == fingerprint {
+        return Ok(());
+    }
+    let why = format!(
+        "{file} has another key than the one that runs, and none is exchanged under a name: write a further [[sa]] with it"
+    );
+    Err(of(association, why))
 }
 
 /// The key of an association, if no other has it.

@@ -54,6 +54,8 @@ impl SequenceMark for StackProbe {
         self.depths.lock().unwrap().insert((self.spi, &raw const here as usize));
         self.safe
     }
+
+    fn end(&mut self, _: u64) {}
 }
 
 /// What a file says, on one worker.

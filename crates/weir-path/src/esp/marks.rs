@@ -11,6 +11,8 @@ pub trait SequenceMark: fmt::Debug + Send {
     fn want(&mut self, mark: u64);
     /// The highest mark that is safe.
     fn safe(&self) -> u64;
+    /// The association has ended, and used no number from `next` on.
+    fn end(&mut self, next: u64);
 }
 
 /// Of associations whose numbers need no mark because they have no key: every mark is safe at once.
@@ -25,4 +27,6 @@ impl SequenceMark for Unmarked {
     fn safe(&self) -> u64 {
         self.0
     }
+
+    fn end(&mut self, _: u64) {}
 }

@@ -88,6 +88,14 @@ impl RunningAssociation {
         }
     }
 
+    /// Whether all numbers of its key are used, so that nothing more can be sealed by it.
+    pub fn is_exhausted(&self) -> bool {
+        match &self.state {
+            State::In(_) => false,
+            State::Out(outbound, _) => outbound.numbers().left() == 0,
+        }
+    }
+
     /// The highest number that was sent, or proven.
     pub fn highest(&self) -> u64 {
         match &self.state {
@@ -114,6 +122,15 @@ impl RunningAssociation {
         match &mut self.state {
             State::In(inbound) => inbound.open(room, located, now_ns),
             State::Out(..) => Err(DropReason::EspNoAssociation),
+        }
+    }
+}
+
+impl Drop for RunningAssociation {
+    /// What was reserved and not used is given back.
+    fn drop(&mut self) {
+        if let State::Out(outbound, marking) = &mut self.state {
+            marking.mark.end(outbound.numbers().next());
         }
     }
 }

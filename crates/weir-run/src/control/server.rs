@@ -52,7 +52,7 @@ impl Control {
         directory::make(Path::new(DIRECTORY))?;
         if is_served(&path) {
             return Err(io::Error::other(format!(
-                "a wire called {name} is up already, as `weir stat {name}` shows; a wire of other interfaces needs another --name"
+                "{name} is up already, as `weir stat {name}` shows; give this one another name: --name of a wire, name = \"...\" in a file"
             )));
         }
         // Until it listens, nobody else takes the socket for one that was left.

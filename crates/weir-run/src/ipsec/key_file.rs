@@ -14,6 +14,8 @@ use zeroize::Zeroizing;
 
 /// Whoever is neither the owner nor root.
 const OTHERS: u32 = 0o077;
+/// The same, of writing alone.
+const OTHERS_WRITE: u32 = 0o022;
 /// Far more than the longest key has digits.
 const TEXT_BYTES_MAX: usize = 512;
 const KEY_BYTES_MAX: usize = TEXT_BYTES_MAX / 2;
@@ -34,6 +36,7 @@ pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, Str
     if !about.is_file() {
         return Err(format!("{shown}: it is not a regular file"));
     }
+    check_directory(path)?;
     let mut file = File::open(path).map_err(|error| format!("{shown}: {error}"))?;
     let about = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
     if !about.is_file() || about.mode() & OTHERS != 0 {
@@ -64,6 +67,22 @@ pub(super) fn of_digits(digits: &[u8], algorithm: Algorithm) -> Result<KeyMateri
     let bytes = in_bytes(digits, &mut key)
         .ok_or("a key is pairs of hexadecimal digits, and this is something else")?;
     KeyMaterial::new(algorithm, &key[..bytes]).map_err(|why| why.to_string())
+}
+
+/// Who may write in the directory of a key may put another file in its place, or in that of its mark.
+fn check_directory(path: &Path) -> Result<(), String> {
+    const STICKY: u32 = 0o1000;
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let shown = directory.display();
+    let mode = std::fs::metadata(directory).map_err(|error| format!("{shown}: {error}"))?.mode();
+    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+        return Err(format!(
+            "{shown}: others may write in this directory, and so exchange {} or the mark beside it: chmod go-w {shown}",
+            path.display()
+        ));
+    }
+    Ok(())
 }
 
 /// The bytes that digits stand for; how many.

@@ -10,6 +10,8 @@
 //! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is none, nobody knows what was used, and the
 //! association is refused; so is one whose mark is another key's, or is locked by another process.
 //!
+//! A clean end gives back what was reserved and not used: the mark is then the first number that was not used. A kill leaves it out.
+//!
 //! One thread writes them all, so that no worker waits for a disk. One that cannot be written is tried again; numbers end meanwhile, and
 //! packets wait.
 //!
@@ -28,6 +30,8 @@ use weir_path::esp::marks::SequenceMark;
 
 /// How many numbers are reserved at once: at a million a second two seconds before the disk is waited for.
 pub const AHEAD: u64 = weir_ipsec::sequence::AHEAD_DEFAULT;
+/// How many of 32 bits: a process that is killed leaves them out, and 8,192 kills use a key up.
+pub const AHEAD_SHORT: u64 = AHEAD / 8;
 
 const FIRST_LINE: &str = "weir sequence\n";
 const BYTES_MAX: usize = 256;
@@ -40,13 +44,13 @@ pub fn path(key: &Path) -> PathBuf {
     path.into()
 }
 
-/// Whether there is a mark of this key, and who could use it.
+/// The mark of this key, which nobody keeps from being used.
 ///
 /// # Errors
-/// Why not.
-pub fn check(path: &Path, fingerprint: Option<[u8; 16]>) -> Result<(), String> {
+/// Why it cannot be.
+pub fn check(path: &Path, fingerprint: Option<[u8; 16]>) -> Result<u64, String> {
     let file = File::open(path).map_err(|error| missing(path, &error))?;
-    read(&file, path, &fingerprint.unwrap_or_default()).map(drop)
+    read(&file, path, &fingerprint.unwrap_or_default())
 }
 
 /// The mark of a key, which no other process can use while this one does.
@@ -105,7 +109,7 @@ fn missing(path: &Path, error: &io::Error) -> String {
             "{shown} is missing, so nobody knows which sequence numbers this key was used with, and none may be used twice: give it a new key, \
              and for a key that was never used write: echo 1 > {shown}"
         ),
-        _ => format!("{shown}: {error}"),
+        _ => format!("{shown}: {error}; whoever sends with the key reads and writes this file"),
     }
 }
 
@@ -113,8 +117,12 @@ fn read(file: &File, path: &Path, fingerprint: &[u8; 16]) -> Result<u64, String>
     let mut bytes = [0; BYTES_MAX];
     let len = file.read_at(&mut bytes, 0).map_err(|error| format!("{}: {error}", path.display()))?;
     let text = std::str::from_utf8(&bytes[..len]).unwrap_or_default();
-    let unknown =
-        || format!("{}: this says no sequence number, so the key cannot be used any more", path.display());
+    let unknown = || {
+        format!(
+            "{0}: this says no sequence number, so the key cannot be used any more; for one that was never used write: echo 1 > {0}",
+            path.display()
+        )
+    };
     let Some(lines) = text.strip_prefix(FIRST_LINE) else {
         return text.trim().parse().ok().filter(|next| *next >= 1).ok_or_else(unknown);
     };
@@ -131,21 +139,46 @@ fn read(file: &File, path: &Path, fingerprint: &[u8; 16]) -> Result<u64, String>
     next.and_then(|next| next.parse().ok()).filter(|next| *next >= 1).ok_or_else(unknown)
 }
 
+/// How long the end of a process waits for its last marks; a disk that takes longer leaves numbers out.
+const END: Duration = Duration::from_secs(1);
+
 /// The thread that writes marks, started with the first.
 #[derive(Debug, Default)]
 pub struct MarkWriter {
-    wanted: Option<Sender<(Arc<MarkFile>, u64)>>,
+    thread: Option<WriterThread>,
+}
+
+#[derive(Debug)]
+struct WriterThread {
+    wanted: Sender<(Arc<MarkFile>, u64)>,
+    /// Nothing ever comes here; it is cut off when the thread has ended.
+    ended: Receiver<()>,
 }
 
 impl MarkWriter {
     /// What a worker asks for the marks of a file.
     pub fn mark(&mut self, file: MarkFile) -> WrittenMark {
-        let wanted = self.wanted.get_or_insert_with(|| {
+        let thread = self.thread.get_or_insert_with(|| {
             let (wanted, inbox) = channel();
-            std::thread::spawn(move || write_all(&inbox));
-            wanted
+            let (ends, ended) = channel();
+            std::thread::spawn(move || {
+                write_all(&inbox);
+                drop::<Sender<()>>(ends);
+            });
+            WriterThread { wanted, ended }
         });
-        WrittenMark { file: Arc::new(file), wanted: wanted.clone() }
+        WrittenMark { file: Arc::new(file), wanted: thread.wanted.clone() }
+    }
+}
+
+impl Drop for MarkWriter {
+    /// Waits for the last marks, which associations asked for when they ended.
+    fn drop(&mut self) {
+        if let Some(WriterThread { wanted, ended }) = self.thread.take() {
+            drop(wanted);
+            // Cut off, or too late.
+            let _ = ended.recv_timeout(END);
+        }
     }
 }
 
@@ -164,6 +197,11 @@ impl SequenceMark for WrittenMark {
 
     fn safe(&self) -> u64 {
         self.file.safe.load(Ordering::Acquire)
+    }
+
+    fn end(&mut self, next: u64) {
+        // Behind all marks that were asked for before.
+        self.want(next);
     }
 }
 

@@ -81,7 +81,9 @@ impl NewKey {
                     create(&mark, UNUSED).map_err(|error| format!("beside it {}: {error}", mark.display()))?
                 }
                 // Whatever is in it, it is not ours to replace.
-                _ => marks::check(&mark, Some(self.fingerprint)).map_err(|why| format!("beside it {why}"))?,
+                _ => marks::check(&mark, Some(self.fingerprint))
+                    .map(drop)
+                    .map_err(|why| format!("beside it {why}"))?,
             }
         }
         create(&self.path, &self.digits).map_err(told)

@@ -30,7 +30,7 @@ pub struct AssociationStats {
     pub window: Option<u32>,
     /// The ports of its UDP.
     pub udp_ports: Option<[u16; 2]>,
-    /// `alive`, `soft` when a successor is due, or `expired`.
+    /// `alive`, `soft` when a successor is due, `expired`, or `exhausted` when all sequence numbers are used.
     pub age: String,
     /// For how long it has run, in nanoseconds.
     pub since_ns: u64,
@@ -84,6 +84,7 @@ impl AssociationStats {
             window: plan.is_inbound.then_some(plan.window),
             udp_ports: plan.udp_ports,
             age: match running.age(now_ns) {
+                _ if running.is_exhausted() => "exhausted",
                 Age::Alive => "alive",
                 Age::Soft => "soft",
                 Age::Expired => "expired",

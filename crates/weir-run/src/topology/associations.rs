@@ -5,7 +5,7 @@
 //!
 //! Source: RFC 4303 section 2.1.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -69,16 +69,35 @@ impl TopologyReader<'_> {
             let esp = self.esp_of(file, table.esp.as_ref(), table.name.span());
             let (Some(plan), Some(association)) = (esp, self.association(table)) else { continue };
             let is_taken = |other: &&AssociationPlan| {
-                other.is_inbound && association.is_inbound && other.spi == association.spi
+                other.is_inbound == association.is_inbound
+                    && other.spi == association.spi
+                    && (association.is_inbound || other.destination == association.destination)
             };
             if let Some(other) = plans[plan].associations.iter().find(is_taken) {
-                let why = format!("\"{}\" comes in by this SPI too: give one of the two another", other.name);
+                let how = if association.is_inbound { "comes in" } else { "goes to this address" };
+                let why = format!("\"{}\" {how} by this SPI too: give one of the two another", other.name);
                 self.tell(table.spi.span(), why);
             }
             plans[plan].associations.push(association);
         }
         self.policies(file, &mut plans);
+        self.warn_of_unnamed(file);
         plans
+    }
+
+    /// An association that no policy names seals nothing, and what is opened by it does not pass.
+    fn warn_of_unnamed(&mut self, file: &TopologyFile) {
+        let named: HashSet<&str> =
+            file.policies.iter().flat_map(|policy| &policy.sa).map(|name| name.as_ref().as_str()).collect();
+        for table in &file.associations {
+            let name = table.name.as_ref();
+            if !named.contains(name.as_str()) {
+                let why = format!(
+                    "no policy names this association, so nothing passes by it: add \"{name}\" to the sa = [...] of its policies"
+                );
+                self.warn(table.name.span(), why);
+            }
+        }
     }
 
     fn esp(&mut self, table: &EspTable) -> EspPlan {

@@ -16,7 +16,7 @@ use crate::{Outcome, human, output, text};
 ", include_str!("file-help.txt"), "
 ", include_str!("path-help.txt"), "
 Whether the interfaces are there, `weir apply --dry-run` says of limits,
-and `weir up` of ports."))]
+and `weir up` of ports; it also reads the key files."))]
 pub struct CheckArguments {
     /// The file
     #[arg(required_unless_present = "schema")]

@@ -46,6 +46,9 @@ pub fn run(arguments: &DownArguments) -> Outcome {
     if !control::is_up(&Control::path_of(&name)) {
         return Err(match file.exists() {
             true => failure,
+            false if Control::path_of(&name).exists() => {
+                format!("{name} was killed together with its guardian, as `weir stat {name}` says: `weir mend` puts right what it left").into()
+            }
             false => {
                 Failure { message: format!("{}, and {}", failure.message, names::unknown(&name)), ..failure }
             }
@@ -86,7 +89,7 @@ fn down(topology: &Topology) -> Outcome {
     let others = if is_up { Vec::new() } else { others(topology) };
     for other in others {
         output::print_line(format_args!(
-            "{other} is up with ports that are called so: `weir down {other}` ends it, if this file was that one's"
+            "{other} is up with ports that are called so, here or in another network namespace; `weir down {other}` would end it"
         ))?;
     }
     let mut status = ExitCode::SUCCESS;

@@ -35,7 +35,8 @@ enum SaCommand {
 #[command(after_help = "Examples:
   sudo sh -c '{ ip xfrm state; ip xfrm policy; }' |
       weir sa import --keys /run/weir --inside e0b --outside wan > tunnel.toml
-  weir check tunnel.toml
+  cat ports.toml tunnel.toml > gateway.toml    # the ports, epairs and routers
+  weir check gateway.toml
 
 A key is of one user from its first packet to its last: one with which the
 kernel has sent is refused, and from the import on it is Weir's. A key's file
@@ -102,5 +103,8 @@ fn read(file: &std::path::Path) -> Result<Zeroizing<String>, Failure> {
     } else {
         std::fs::File::open(file).map_err(told)?.take(BYTES_MAX).read_to_string(&mut text).map_err(told)?;
     }
-    Ok(text)
+    match text.strip_prefix('\u{feff}') {
+        Some(rest) => Ok(Zeroizing::new(rest.into())),
+        None => Ok(text),
+    }
 }

@@ -98,7 +98,7 @@ impl MachineArguments {
         }
         if !(1..=ports).contains(&workers) {
             return Err(Failure::usage(match ports {
-                2 => format!("--workers {workers} is not 1 or 2: a wire has two ends, each with one owner"),
+                2 => format!("--workers {workers} is not 1 or 2: there are two ports, each with one owner"),
                 _ => format!(
                     "--workers {workers} is not 1 to {ports}: each worker has ports, of which there are {ports}"
                 ),
