@@ -16,10 +16,10 @@
 //!
 //! Rule: what no policy names is dropped, and nothing is sealed with a number that is not reserved. A packet that would be waits here in
 //! the order in which it came, and nothing more is polled that could come here ([`Esp::is_waiting`]), or taken from the queue inside if there
-//! is one ([`deferral`]); nothing is lost by a slow disk.
+//! is one (`esp/deferral.rs`); nothing is lost by a slow disk.
 //!
-//! What is sealed is of one flow from here on ([`set_sealed`]), because a replay window is short: whatever shares the way out, numbers leave
-//! in their order. Within an association with packets of several classes they do not.
+//! What is sealed is of one flow from here on (`set_sealed` in `egress.rs`), because a replay window is short: whatever shares the way out,
+//! numbers leave in their order. Within an association with packets of several classes they do not.
 //!
 //! The next hop's link-layer address is that of the packet inside: whoever stands inside, a router or the host, sends what is for a tunnel
 //! by the gateway that leads to its other end.

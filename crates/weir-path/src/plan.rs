@@ -81,7 +81,7 @@ pub enum StageKind {
     /// One worker's part of what takes packets to the workers they are at home with.
     Dispatch(DispatchPlan),
     /// What seals packets that come in inside, its first port, and opens those that come in outside, its second. Where they wait first,
-    /// two more lead to the queues ([`crate::esp::deferral`]).
+    /// two more lead to the queues ([`crate::esp::QUEUES`]).
     Esp(Box<EspPlan>),
 }
 
