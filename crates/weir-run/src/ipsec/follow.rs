@@ -20,7 +20,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -88,17 +88,20 @@ impl Follower {
     /// # Errors
     /// If the kernel refuses, with its error.
     pub fn dumped(&mut self, bytes: &[u8]) -> Result<bool, i32> {
-        let before = std::mem::take(&mut self.states);
+        let before =
+            std::mem::take(&mut self.states).into_iter().filter_map(|entry| Some((entry.id, entry.name?)));
+        let names: BTreeMap<StateId, String> = before.collect();
         self.policies.clear();
+        // One that was told twice, while much changed, is one.
+        let (mut states, mut policies) = (BTreeSet::new(), BTreeSet::new());
         let mut is_whole = true;
         for heard in read(bytes) {
             match heard {
-                Heard::State { id, at, state } => {
-                    let name =
-                        before.iter().find(|entry| entry.id == id).and_then(|entry| entry.name.clone());
+                Heard::State { id, at, state } if states.insert(id) => {
+                    let name = names.get(&id).cloned();
                     self.states.push(StateEntry { id, at, state, name, refused: None });
                 }
-                Heard::Policy { index, is_main, at, policy } => {
+                Heard::Policy { index, is_main, at, policy } if policies.insert(index) => {
                     self.policies.push(PolicyEntry { index, is_main, at, policy });
                 }
                 Heard::Failed(0) => {}

@@ -49,7 +49,7 @@ pub(super) mod attribute {
 }
 
 /// An association, as the kernel tells one from another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StateId {
     pub destination: IpAddr,
     pub spi: u32,

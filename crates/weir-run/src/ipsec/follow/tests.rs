@@ -7,6 +7,7 @@ use weir_ipsec::algorithm::Algorithm;
 use weir_path::esp::plan::EspDispatch;
 
 use super::*;
+use crate::ipsec::EspKeys;
 use crate::ipsec::tests::Folder;
 
 /// A name and a message a line.
@@ -179,8 +180,8 @@ fn a_dump_says_what_the_events_said() {
     assert_eq!(events.plan, dump_says.plan);
     assert_eq!(events.notes, dump_says.notes);
     assert!(events.plan.associations.len() == 4 && events.plan.policies.len() == 6, "{:?}", events.plan);
-    // Once more, over what runs: nothing changes, and nothing is said again.
-    assert_eq!(by_dump.dumped(&dump), Ok(false));
+    // Once more and twice at once, over what runs: nothing changes, and nothing is said again.
+    assert_eq!(by_dump.dumped(&[&dump[..], &dump].concat()), Ok(false));
     let again = by_dump.wanted(&events.plan, &BTreeSet::new());
     assert_eq!((again.plan, &again.notes[..], again.keys.len()), (events.plan, &[][..], 0));
 }
@@ -290,11 +291,23 @@ fn an_association_that_moves_ends_before_it_begins() {
         (1, &running.associations[0].key_file)
     );
     assert_eq!(after.associations[0].destination, IpAddr::from([192, 0, 2, 9]));
+    // In one step it is refused; in two its numbers go on behind all that could have been used.
+    let mut keys = EspKeys::default();
+    let mut change = |plan: &EspPlan| -> Result<Option<u64>, String> {
+        let prepared = keys.prepare(&[(0, plan.clone())])?;
+        prepared.iter().for_each(|prepared| keys.note(prepared));
+        let key = prepared[0].change.keys.first().and_then(Option::as_ref);
+        Ok(key.and_then(|key| key.numbers.as_ref()).map(|(numbers, _)| numbers.next()))
+    };
+    assert_eq!(change(&running), Ok(Some(1)));
+    assert!(change(after).unwrap_err().contains("has the key that \"out-00001001\" has or had"));
+    assert_eq!(change(between), Ok(None));
     // The key goes with the association, and its mark stays.
     remove_keys(&folder.0, &running, between).unwrap();
     assert!(!file.exists() && mark.exists());
     assert_eq!(wanted.write_keys(), []);
-    assert!(file.exists());
+    let first = change(after).unwrap().expect("it has numbers");
+    assert!(first > crate::ipsec::marks::AHEAD, "{first} may have been used");
 }
 
 #[test]
