@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
-# A public type has a name of its own in the product crates, so that a reader who meets one knows which it is. names.txt beside this lists the
-# names that are still in several files; it only shrinks: a new one is a fault, and so is one that is listed and no longer needs to be.
-# `names.sh --shrink` takes the latter out.
+# A public type has a name of its own in the product crates, so that a reader who meets one knows which it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
-list=scripts/names.txt
 
 # NAME FILE for each public type, without what is compiled for tests alone; two in one file are one for each way of building.
 types() {
@@ -22,23 +18,10 @@ types() {
 }
 
 all=$(types)
-several=$(awk '{ print $1 }' <<<"$all" | uniq -d)
-new=$(LC_ALL=C comm -23 <(echo "$several") "$list")
-gone=$(LC_ALL=C comm -13 <(echo "$several") "$list")
-
-if [[ ${1:-} == --shrink ]]; then
-    LC_ALL=C comm -12 <(echo "$several") "$list" >"$list.new"
-    mv "$list.new" "$list"
-    gone=
-fi
 faults=0
-for name in $new; do
+for name in $(awk '{ print $1 }' <<<"$all" | uniq -d); do
     echo "names: $name is in several files; give one of the types another name:" >&2
     awk -v name="$name" '$1 == name { print "    " $2 }' <<<"$all" >&2
-    faults=1
-done
-for name in $gone; do
-    echo "names: $name is in one file now: run scripts/names.sh --shrink" >&2
     faults=1
 done
 exit "$faults"

@@ -51,7 +51,7 @@ pub mod summary;
 #[cfg(test)]
 mod tests;
 
-use summary::{Summary, WorkerTold, summarise};
+use summary::{MemorySummary, WorkerTold, summarise};
 
 /// How long what is inside at the end may take to come out, in nanoseconds: longer than a router waits for a neighbour.
 pub const DRAIN_NS_MAX: u64 = 5_000_000_000;
@@ -158,7 +158,7 @@ impl MemoryPath {
     ///
     /// # Errors
     /// If there can be no such path, the kernel does not give what it needs, or a worker dies.
-    pub fn run(&self, observe: Observe) -> Result<Summary, RunError> {
+    pub fn run(&self, observe: Observe) -> Result<MemorySummary, RunError> {
         let cores = sys::allowed_cores();
         if self.workers == 0 || self.workers > cores.len() {
             return Err(RunError::Refused(format!(

@@ -61,7 +61,7 @@ use crate::idle::wake_cost_ns;
 use crate::memory::DRAIN_NS_MAX;
 use crate::progress::ProgressBoard;
 use crate::seed::random_seed;
-pub use summary::{Summary, WorkerSummary};
+pub use summary::{SinkSummary, WorkerSummary};
 use worker::{Pollers, SinkWorker};
 
 const FRAME_BYTES: u32 = 4096;
@@ -163,7 +163,7 @@ impl Sink {
         flows: u32,
         observe: &mut dyn FnMut(&Progress) -> bool,
         tell: &mut dyn FnMut(State),
-    ) -> weir_port::Result<Summary> {
+    ) -> weir_port::Result<SinkSummary> {
         let mut watch = Watch::new(self.port.link().ifindex)?;
         let starting = || "starting workers".to_string();
         let count = self.configuration.workers;
@@ -217,10 +217,10 @@ impl Sink {
             Ok(looked_on)
         });
         let is_gone = is_gone.doing(|| format!("receiving on {interface}"))??;
-        let summary = Summary::new(&self.configuration, &dispatched, &cores, (steering, flows), &ended);
+        let summary = SinkSummary::new(&self.configuration, &dispatched, &cores, (steering, flows), &ended);
         drop(ended);
         let lost = self.port.lost()?;
-        Ok(Summary { lost, is_gone, ..summary })
+        Ok(SinkSummary { lost, is_gone, ..summary })
     }
 
     /// How many workers have queues.

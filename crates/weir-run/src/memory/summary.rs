@@ -43,7 +43,7 @@ pub struct WorkerRow {
 
 /// A whole path.
 #[derive(Clone, Debug)]
-pub struct Summary {
+pub struct MemorySummary {
     /// The workers.
     pub workers: Vec<WorkerRow>,
     /// The books: what generators and stages made, and what became of it.
@@ -64,7 +64,7 @@ pub struct Summary {
     pub elapsed_ns: u64,
 }
 
-impl Summary {
+impl MemorySummary {
     /// Whether every packet and every frame is accounted for (invariant 1).
     pub fn balances(&self) -> bool {
         self.account.balances(self.held) && self.census.balances() && self.census.out == self.held.packets
@@ -102,8 +102,8 @@ pub fn summarise<'a>(
     spec: &MemoryPath,
     workers: impl Iterator<Item = (&'a Worker<MemoryPathPort>, WorkerTold)>,
     start_ns: u64,
-) -> Summary {
-    let mut summary = Summary {
+) -> MemorySummary {
+    let mut summary = MemorySummary {
         workers: Vec::new(),
         account: Account::default(),
         held: Count::default(),
@@ -130,7 +130,7 @@ pub fn summarise<'a>(
     summary
 }
 
-impl Summary {
+impl MemorySummary {
     fn add_worker(
         &mut self,
         path: &Worker<MemoryPathPort>,

@@ -82,7 +82,7 @@ impl Stepped<'_> {
     }
 
     /// Its books, which must balance.
-    fn summary(&self) -> Summary {
+    fn summary(&self) -> MemorySummary {
         let told = WorkerTold { last_ended_ns: self.now_ns, ..WorkerTold::default() };
         let summary = summarise(self.path, self.workers.iter().map(|worker| (worker, told)), 0);
         assert!(summary.balances(), "{summary:?}");
@@ -96,7 +96,7 @@ impl Stepped<'_> {
     }
 
     /// Steps until it is at rest, checking the books on the way.
-    fn into_rest(mut self) -> Summary {
+    fn into_rest(mut self) -> MemorySummary {
         for step in 0..200_000 {
             self.step();
             self.now_ns += STEP_NS;
@@ -108,7 +108,7 @@ impl Stepped<'_> {
     }
 }
 
-fn assert_clean(summary: &Summary, packets: u64) {
+fn assert_clean(summary: &MemorySummary, packets: u64) {
     let seen = summary.sequences();
     assert_eq!((seen.numbered, summary.account.delivered.packets), (packets, packets));
     assert_eq!((seen.missing, seen.duplicated, seen.reordered, summary.lost()), (0, 0, 0, 0));
@@ -205,7 +205,7 @@ fn routed(router: RouterSettings, generator: MemoryEnd) -> MemoryPath {
 }
 
 /// Long packets through that router, on so many workers and frames, to a station it knows.
-fn long_packets(mtu_bytes: u16, packets: u64, workers: usize, frames: u32) -> Summary {
+fn long_packets(mtu_bytes: u16, packets: u64, workers: usize, frames: u32) -> MemorySummary {
     let mut router = two_networks(mtu_bytes);
     router.neighbours.push(StaticNeighbour {
         interface: 1,
@@ -333,7 +333,7 @@ fn has_two_cores() -> bool {
 }
 
 /// Runs a path on threads, and stops it after a minute.
-fn run(path: &MemoryPath) -> Summary {
+fn run(path: &MemoryPath) -> MemorySummary {
     let summary = path.run(&mut |elapsed_ns, _| elapsed_ns < 60_000_000_000).unwrap();
     assert!(summary.balances(), "{summary:?}");
     summary

@@ -34,7 +34,7 @@ pub struct WorkerSummary {
 
 /// What it all came to.
 #[derive(Debug)]
-pub struct Summary {
+pub struct SinkSummary {
     /// Worker by worker.
     pub workers: Vec<WorkerSummary>,
     /// netisr's tables.
@@ -57,7 +57,7 @@ pub struct Summary {
     pub steering: Steering,
 }
 
-impl Summary {
+impl SinkSummary {
     /// Of workers that have ended, on these cores, which followed so many flows.
     pub(super) fn new(
         configuration: &Configuration,
@@ -65,7 +65,7 @@ impl Summary {
         cores: &[usize],
         (steering, flows): (Steering, u32),
         ended: &[SinkWorker<'_>],
-    ) -> Summary {
+    ) -> SinkSummary {
         let (mut account, mut held) = (Account::default(), Count::default());
         let [mut handed, mut taken] = [Count::default(); 2];
         let (mut workstreams_balance, mut split_flows) = (true, 0);
@@ -98,7 +98,7 @@ impl Summary {
         held.packets += handed.packets - taken.packets;
         held.bytes += handed.bytes - taken.bytes;
         let rows = workers.iter().flat_map(|worker| worker.rows.clone()).collect();
-        Summary {
+        SinkSummary {
             tables: NetstatTables::new(configuration, rows),
             sequences,
             workers,

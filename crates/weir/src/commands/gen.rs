@@ -13,7 +13,7 @@ use weir_path::traffic::flows::{Endpoints, FLOWS_MAX, SIZE_BYTES_MAX, SIZE_BYTES
 use weir_path::traffic::generator::{GenSpec, Until};
 use weir_run::books::Books;
 use weir_run::generate::{Event, Generation, Sent};
-use weir_run::memory::summary::Summary;
+use weir_run::memory::summary::MemorySummary;
 use weir_run::memory::{MemoryEnd, MemoryPath, RunError};
 use weir_run::stats::PlaceStats;
 use weir_run::testbed;
@@ -274,7 +274,7 @@ fn on_interface(arguments: &GenArguments, name: &str) -> Outcome {
     Ok(if balances && held.packets == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn summary_text(summary: &Summary, as_json: bool) -> String {
+fn summary_text(summary: &MemorySummary, as_json: bool) -> String {
     let seen = summary.sequences();
     let delivered = summary.account.delivered;
     if as_json {

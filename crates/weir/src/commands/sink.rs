@@ -13,7 +13,7 @@ use weir_path::traffic::flows::FLOWS_MAX;
 use weir_path::traffic::sequence::SequenceCounts;
 use weir_port::sys::allowed_cores;
 use weir_run::books::Books;
-use weir_run::sink::{Sink, Steering, Summary, WorkerSummary};
+use weir_run::sink::{Sink, SinkSummary, Steering, WorkerSummary};
 use weir_run::stats::PlaceStats;
 
 use crate::commands::traffic::{
@@ -151,7 +151,7 @@ pub fn run(arguments: &SinkArguments) -> Outcome {
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn summary_text(summary: &Summary, seen: &SequenceCounts, times: Times) -> String {
+fn summary_text(summary: &SinkSummary, seen: &SequenceCounts, times: Times) -> String {
     let received = summary.account.accepted;
     let mut text = format!(
         "received {}, {} of them numbered; {}; lost by the kernel {}; {}\n",
@@ -220,14 +220,14 @@ fn handled(worker: &WorkerSummary) -> String {
 }
 
 /// The sink as a place; as blocked as the protocol that was blocked longest.
-fn place(interface: &str, summary: &Summary) -> PlaceStats {
+fn place(interface: &str, summary: &SinkSummary) -> PlaceStats {
     let blocked_ns = summary.tables.workstreams.iter().map(|row| row.blocked_ns).max();
     let books = Books::new(&summary.account, summary.held);
     PlaceStats { blocked_ns, ..PlaceStats::new(interface, books) }
 }
 
 /// What else is told of it.
-fn summary_json(summary: &Summary, seen: &SequenceCounts, times: Times) -> Value {
+fn summary_json(summary: &SinkSummary, seen: &SequenceCounts, times: Times) -> Value {
     let mut object = sequences_json(seen);
     object["numbered"] = json!(seen.numbered + seen.dropped);
     let workers = summary.workers.iter().map(|worker| {
