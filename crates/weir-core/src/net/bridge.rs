@@ -157,6 +157,8 @@ impl Bridge {
         // Neighbours in a burst mostly share their addresses: what holds for one holds for the next.
         let mut last_source = NO_STATION;
         let mut last = (NO_HEAD, flood);
+        // Whether what holds for the next is that nobody knows its destination, of which each frame is counted.
+        let mut unknown = 0;
         for (frame, egress) in frames.iter().zip(&mut egress[..frames.len()]) {
             let head = head_of(frame.as_ref());
             if head != last.0 {
@@ -170,11 +172,11 @@ impl Bridge {
                     self.learn(source, ingress, now_ns);
                     last_source = source;
                 }
+                let before = self.counts.flooded_unknown;
                 last = (head, self.decide(destination, vlan, ingress, now_ns, flood));
-                if last.1 == Egress::Flood {
-                    // Each is counted.
-                    last.0 = NO_HEAD;
-                }
+                unknown = self.counts.flooded_unknown - before;
+            } else {
+                self.counts.flooded_unknown += unknown;
             }
             *egress = last.1;
         }
