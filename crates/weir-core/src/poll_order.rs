@@ -148,6 +148,11 @@ impl PollOrder {
         matches!(self.queues[queue].state, State::Idle | State::Suspected)
     }
 
+    /// Whether `queue` has packets, as far as is known, and has not had its turn since they came.
+    pub fn is_fresh(&self, queue: usize) -> bool {
+        matches!(self.queues[queue].state, State::Fresh(_))
+    }
+
     /// Whether any queue is known to have packets.
     pub fn has_work(&self) -> bool {
         !self.groups_working.is_empty()

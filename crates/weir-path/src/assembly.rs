@@ -1,7 +1,6 @@
 //! A worker put together from a plan: which ports it owns, and where each of them, and each port of a stage, leads.
 //!
-//! Rule: an egress queue is with the owner of its port, and what links to another worker lead to is reached over a ring. Of two workers of
-//! a wire each has the egress queue of the other's port, which its own feeds.
+//! Rule: an egress queue is with the owner of its port, and what links to another worker lead to is reached over a ring.
 //!
 //! Owner: the caller, until it has the worker.
 
@@ -11,7 +10,6 @@ use weir_core::net::router::RouterError;
 use weir_core::shaper::tbf::TbfError;
 
 use crate::between::{Between, Way};
-use crate::crossing::Crossing;
 use crate::departures::{Crosses, Departures, number_of};
 use crate::egress::EgressQueues;
 use crate::end::{End, Gone};
@@ -37,16 +35,6 @@ pub struct Shares {
     pub queues_gone: usize,
     /// A random number, so that nobody can prepare addresses that collide.
     pub seed: u64,
-}
-
-/// How a worker reaches the others.
-pub enum Others {
-    /// No link leads to any.
-    Nobody,
-    /// It has one end of a wire.
-    Wire(Box<Crossing>),
-    /// Links lead to them.
-    Topology(Box<(Departures, Landings)>),
 }
 
 /// Why a worker cannot be made of a plan.
@@ -76,8 +64,8 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
-    /// A worker that owns its portion of a plan: these ports, each with its place there, in order, and the stages. Ports of its portion that
-    /// are missing are not there yet.
+    /// A worker that owns its portion of a plan: these ports, each with its place there, in order, and the stages; and how it reaches the
+    /// others, if links lead to any. Ports of its portion that are missing are not there yet.
     ///
     /// # Errors
     /// If the plan cannot be carried out so.
@@ -85,21 +73,17 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         portion: Portion,
         ports: Vec<(usize, P)>,
         frames: Frames,
-        others: Others,
+        others: Option<(Departures, Landings)>,
         shares: Shares,
         now_ns: u64,
     ) -> Result<Worker<P>, PlanError> {
         let Shares { held_packets_max, poll_budget_max, queues_gone, seed } = shares;
         let Portion { plan, owners, worker } = portion;
         let is_apart = |&[one, other]: &[Attachment; 2]| owners.of(one) != owners.of(other);
-        if plan.links.iter().any(is_apart) && matches!(others, Others::Nobody) {
+        if plan.links.iter().any(is_apart) && others.is_none() {
             return Err(PlanError::Apart);
         }
-        let (crossing, over, mut landings) = match others {
-            Others::Nobody => (None, None, None),
-            Others::Wire(crossing) => (Some(*crossing), None, None),
-            Others::Topology(joint) => (None, Some(joint.0), Some(joint.1)),
-        };
+        let (over, mut landings) = others.unzip();
         let is_here = |index: usize| ports.iter().any(|(here, _)| *here == index);
         let own: Vec<_> = (0..plan.ports.len()).filter(|&port| owners.ports[port] == worker).collect();
         let absent: Vec<_> = own.iter().copied().filter(|&port| !is_here(port)).collect();
@@ -143,7 +127,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         };
         let way = |from: Attachment| {
             let to = plan.far_end(from).and_then(|to| match owners.of(to) {
-                owner if owner == worker || over.is_none() => here(to),
+                owner if owner == worker => here(to),
                 owner => number_of(&plan.links, to).map(|number| Way::Over(owner, number)),
             });
             to.ok_or_else(|| unattached(plan, from))
@@ -151,6 +135,15 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         if let Some(landings) = &mut landings {
             let ends = plan.links.iter().flatten();
             landings.set_ways(ends.map(|&at| here(at).filter(|_| owners.of(at) == worker)).collect());
+            let straight = plan.links.iter().flat_map(|&[one, other]| [[one, other], [other, one]]);
+            let straight = straight.filter_map(|[from, to]| match (from, to) {
+                (Attachment::Port(port), Attachment::Port(out)) if owners.of(from) != worker => {
+                    let (first, queue) = (egress.flow_of(port as u16, 0), egress.of_port(out)?);
+                    Some((first..first + receive_queues[port]).map(move |flow| (flow, queue)))
+                }
+                _ => None,
+            });
+            landings.set_straight(straight.flatten().collect(), &egress);
         }
         let mut stages = Vec::new();
         for &number in &owned {
@@ -189,7 +182,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         let feeders = fed.into_iter().map(|(_, feeders)| feeders).collect();
         let feeding = Feeding { feeders, packet_bytes_max: vec![0; plan.ports.len()] };
         let between = Between::new(frames, egress, stages, over);
-        let mut worker = Worker::of((ends, gone), between, feeding, (crossing, landings));
+        let mut worker = Worker::of((ends, gone), between, feeding, landings);
         for (index, planned) in plan.ports.iter().enumerate() {
             if let Some(classes) = &planned.classes {
                 worker.set_classes(index, Some(classes), now_ns);

@@ -1,7 +1,8 @@
 //! What the workers of one topology tell each other beside packets: a board for each, on which it alone writes.
 //!
 //! ```text
-//! gate of a receive queue   the place here that its packets came to last; whether that is full, and whether some of them wait in it
+//! gate of a receive queue   the place here that its packets came to last; whether that is full, and whether some of them wait in it; of what
+//!                           comes straight there what it may still hold
 //! handed, landed            packets that went from here to another worker; that came from there and were worked on
 //! credit of a port          the least that a class of its egress queue may hold, in bytes
 //! ```
@@ -9,21 +10,24 @@
 //! Rule: a word is written when it changes, and read when a queue is to be polled. One that is old lets a poll too many in, for which
 //! there are slots and frames, or keeps one out; whoever sleeps for it is woken ([`weir_ring::hungry`]).
 //!
-//! Ordering: words of credit order nothing. `handed` is published before the packets are, `landed` after all that these caused was
+//! Ordering: words of credit order nothing, but `landed` is published after the room that what landed has left, so whoever reads it first
+//! counts no packet neither as under way nor in its place. `handed` is published before the packets are, `landed` after all that these caused was
 //! published as handed. B1 (landed, released) <-> A1: whoever has read all that landed, and then as much as handed, has seen nothing
 //! under way; B2 (ending, released) <-> A2: nor will anything be, of those that take nothing in any more.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use weir_ring::hungry::Hungry;
+
+use crate::place::Credit;
 
 /// What may be waited for at another worker: a gate that opens.
 pub const OPENED: usize = 0;
 /// What may be waited for at another worker: packets that land.
 pub const LANDED: usize = 1;
 
-/// Where in the word of a gate is how it stands; below it is the number of a place.
+/// Where in the lower half of a gate's word is how it stands; below it is the number of a place, in the upper half the credit.
 const OPENING_SHIFT: u32 = 30;
 
 /// How the gate of a receive queue stands.
@@ -39,7 +43,8 @@ pub(crate) enum Opening {
 
 /// What one worker tells.
 pub struct Board {
-    gates: Box<[AtomicU32]>,
+    /// For each receive queue the number of a place, how its gate stands, and the credit there.
+    gates: Box<[AtomicU64]>,
     handed: Box<[AtomicU64]>,
     landed: Box<[AtomicU64]>,
     credit_bytes: Box<[AtomicU64]>,
@@ -64,7 +69,7 @@ impl Board {
     pub(crate) fn all(workers: usize, receive_queues: usize, ports: usize) -> Arc<[Board]> {
         let words = |count: usize, word: u64| (0..count).map(|_| AtomicU64::new(word)).collect();
         let board = |_| Board {
-            gates: (0..receive_queues).map(|_| AtomicU32::new(0)).collect(),
+            gates: words(receive_queues, gate(0, Opening::Wide, Credit::MOST)),
             handed: words(workers, 0),
             landed: words(workers, 0),
             credit_bytes: words(ports, u64::MAX),
@@ -77,11 +82,17 @@ impl Board {
     /// How the gate of a receive queue stands here.
     #[inline]
     pub(crate) fn opening(&self, flow: usize) -> Opening {
-        match self.gates[flow].load(Ordering::Relaxed) >> OPENING_SHIFT {
+        match self.gates[flow].load(Ordering::Relaxed) as u32 >> OPENING_SHIFT {
             0 => Opening::Wide,
             1 => Opening::Narrow,
             _ => Opening::Closed,
         }
+    }
+
+    /// What the place may still hold that packets of a receive queue come straight to.
+    #[inline]
+    pub(crate) fn credit(&self, flow: usize) -> Credit {
+        credit_of(self.gates[flow].load(Ordering::Relaxed))
     }
 
     /// The number of the place here that packets of a receive queue came to last; 0 for none.
@@ -89,12 +100,13 @@ impl Board {
         (self.gates[flow].load(Ordering::Relaxed) & ((1 << OPENING_SHIFT) - 1)) as usize
     }
 
-    /// Tells of the gate of a receive queue.
-    pub(crate) fn set_gate(&self, flow: usize, place: usize, opening: Opening) {
-        let word = place as u32 | (opening as u32) << OPENING_SHIFT;
-        if self.gates[flow].load(Ordering::Relaxed) != word {
+    /// Tells of the gate of a receive queue; whether there is credit where there was none.
+    pub(crate) fn set_gate(&self, flow: usize, place: usize, opening: Opening, credit: Credit) -> bool {
+        let (word, before) = (gate(place, opening, credit), self.gates[flow].load(Ordering::Relaxed));
+        if word != before {
             self.gates[flow].store(word, Ordering::Relaxed);
         }
+        credit.opens(credit_of(before))
     }
 
     /// Packets handed from here to a worker.
@@ -140,6 +152,15 @@ impl Board {
         // B2, to A2.
         self.ending.store(ending as u8, Ordering::Release);
     }
+}
+
+fn gate(place: usize, opening: Opening, Credit { packets, door }: Credit) -> u64 {
+    let stands = place as u32 | (opening as u32) << OPENING_SHIFT;
+    u64::from(stands) | u64::from(packets) << 32 | u64::from(door) << 48
+}
+
+fn credit_of(gate: u64) -> Credit {
+    Credit { packets: (gate >> 32) as u16, door: (gate >> 48) as u16 }
 }
 
 /// Whether packets may still come from another worker: not when all have stopped and nothing is under way, nor from one that has gone.

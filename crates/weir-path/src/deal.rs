@@ -6,7 +6,7 @@ use std::fmt;
 
 use weir_ring::handoff::InboxError;
 
-use crate::assembly::{Others, PlanError, Shares};
+use crate::assembly::{PlanError, Shares};
 use crate::frames::Frames;
 use crate::landings;
 use crate::owners::{Owners, Portion};
@@ -34,28 +34,30 @@ impl fmt::Display for DealError {
 
 impl std::error::Error for DealError {}
 
-/// The workers of a plan: each has some of these frames, and of the ports those that it owns.
+/// The workers of a plan: each has some of these frames, and of the ports those that it owns and that are there.
 ///
 /// # Errors
 /// If there can be no such path, or the kernel does not give what wakes them.
 pub fn workers<P: ReceiveQueues + TransmitRing>(
     (plan, owners): (&Plan, &Owners),
-    ports: Vec<P>,
+    ports: Vec<Option<P>>,
     frames: Vec<Frames>,
     shares: Shares,
     now_ns: u64,
 ) -> Result<Vec<Worker<P>>, DealError> {
     let is_apart = plan.links.iter().any(|&[one, other]| owners.of(one) != owners.of(other));
-    let others: Vec<Others> = if is_apart {
-        let queues: Vec<usize> = ports.iter().map(ReceiveQueues::queues).collect();
+    let others: Vec<Option<_>> = if is_apart {
+        let queues = ports.iter().map(|port| port.as_ref().map_or(shares.queues_gone, P::queues));
         let frames_total = frames[0].memory().frames() as usize;
-        let joints = landings::join(frames.len(), &queues, frames_total).map_err(DealError::Inbox)?;
-        joints.into_iter().map(|joint| Others::Topology(Box::new(joint))).collect()
+        let joints = landings::join(frames.len(), &queues.collect::<Vec<_>>(), frames_total);
+        joints.map_err(DealError::Inbox)?.into_iter().map(Some).collect()
     } else {
-        frames.iter().map(|_| Others::Nobody).collect()
+        frames.iter().map(|_| None).collect()
     };
     let mut owned: Vec<Vec<(usize, P)>> = frames.iter().map(|_| Vec::new()).collect();
-    ports.into_iter().enumerate().for_each(|(index, port)| owned[owners.ports[index]].push((index, port)));
+    for (index, port) in ports.into_iter().enumerate() {
+        owned[owners.ports[index]].extend(port.map(|port| (index, port)));
+    }
     let mut workers = Vec::new();
     for (worker, ((ports, frames), others)) in owned.into_iter().zip(frames).zip(others).enumerate() {
         let portion = Portion { plan, owners, worker };

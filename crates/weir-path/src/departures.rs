@@ -4,8 +4,16 @@
 //! port --poll, if every gate on its way is open--> link --ring--> the worker that has the stage or the egress queue behind it
 //! ```
 //!
-//! Rule: a ring has a slot for every frame, so handing over cannot fail. Under way from one worker to another are at most
-//! [`UNDER_WAY_MAX`] packets before no more are polled for that way, and a few of each queue and what stages make beyond that: of each a
+//! Rule: a ring has a slot for every frame, so handing over cannot fail. What a receive queue may have under way is told by the worker where
+//! its packets come to:
+//!
+//! ```text
+//! straight to an egress queue (a wire)   handed - landed < credit        what the place of its last packets may still hold ([`Credit`])
+//! by stages                              handed - landed < 512, or few   not while some of it wait in a full place
+//! ```
+//!
+//! So of a wire a place and what is under way to it hold its credit and one poll. By stages [`UNDER_WAY_MAX`] packets may be under way from one
+//! worker to another before no more are polled for that way, and a few of each queue and what stages make beyond that: of each a
 //! longest poll may be under way, also to a place that is full if none of it waits there, so that it does not wait for what others have.
 //!
 //! Order: one ring from each worker to each other, first in, first out. A receive queue's packets take the same way.
@@ -20,18 +28,21 @@ use weir_ring::handoff::{Abandoned, BURST, Outlet};
 use crate::board::{self, Board, Ending, LANDED, OPENED, Opening};
 use crate::owners::Portion;
 use crate::packet::PathPacket;
+use crate::place::Credit;
 use crate::plan::Attachment;
 
 /// How many packets are under way from one worker to another before no more are polled for it.
 pub const UNDER_WAY_MAX: u64 = 512;
 
-/// A packet on its way to another worker.
-pub struct Crosser {
-    /// The attachment that it comes to, by its number in the plan ([`number_of`]).
-    pub(crate) to: u32,
-    /// The packet; none if who sent by that link is gone, and to be forgotten.
-    pub(crate) packet: Option<PathPacket>,
+/// What goes from a worker to another.
+pub enum Crosser {
+    /// A packet, which knows what it comes to ([`number_of`]).
+    Packet(PathPacket),
+    /// Who sent by the link to this attachment is gone, and to be forgotten.
+    Forget(u32),
 }
+
+const _: () = assert!(size_of::<Crosser>() == 32, "two share a cache line, as packets do");
 
 /// The ways to the other workers.
 pub struct Departures {
@@ -39,8 +50,6 @@ pub struct Departures {
     outlets: Vec<Option<Outlet<Crosser>>>,
     boards: Arc<[Board]>,
     handed: Vec<Count>,
-    /// For each worker what was handed over to it that was no packet.
-    words: Vec<u64>,
     /// For each worker, and each receive queue of all ports, what is known of those under way.
     bunches: Vec<Box<[Bunch]>>,
 }
@@ -62,6 +71,8 @@ pub struct Crosses {
     pairs: Box<[(usize, usize)]>,
     /// The ports by which they may leave that others own.
     ports: Box<[(usize, usize)]>,
+    /// Whether all of them come straight to one egress queue.
+    is_straight: bool,
     /// The number of the port's first receive queue among all.
     first_flow: usize,
 }
@@ -88,7 +99,18 @@ impl Crosses {
         places.sort_unstable();
         places.dedup();
         let ports = reached.iter().map(|&out| (owners.ports[out], out)).filter(|(owner, _)| *owner != worker);
-        Crosses { places: places.into(), pairs: pairs.into(), ports: ports.collect(), first_flow }
+        Crosses {
+            places: places.into(),
+            pairs: pairs.into(),
+            ports: ports.collect(),
+            is_straight: matches!(hops[..], [[_, Attachment::Port(_)]]),
+            first_flow,
+        }
+    }
+
+    /// The ports that others own by which they may leave.
+    pub(crate) fn exits(&self) -> impl Iterator<Item = usize> + '_ {
+        self.ports.iter().map(|(_, port)| *port)
     }
 
     /// Whether none of its packets crosses over.
@@ -105,26 +127,32 @@ impl Departures {
         boards: Arc<[Board]>,
         receive_queues: usize,
     ) -> Departures {
-        let (handed, words) = (vec![Count::default(); boards.len()], vec![0; boards.len()]);
+        let handed = vec![Count::default(); boards.len()];
         let bunches = boards.iter().map(|_| vec![Bunch::default(); receive_queues].into()).collect();
-        Departures { worker, outlets, boards, handed, words, bunches }
+        Departures { worker, outlets, boards, handed, bunches }
     }
 
     /// Hands a packet of a receive queue over, or one that a stage made, with the next [`Departures::flush`].
-    pub(crate) fn hand(&mut self, worker: usize, to: u32, receive_queue: Option<usize>, packet: PathPacket) {
+    pub(crate) fn hand(
+        &mut self,
+        worker: usize,
+        to: u32,
+        receive_queue: Option<usize>,
+        mut packet: PathPacket,
+    ) {
         self.handed[worker].add(packet.len_bytes.into());
         if let Some(bunch) = receive_queue.and_then(|queue| self.bunches[worker].get_mut(queue)) {
             let has_landed = bunch.last <= self.boards[worker].landed(self.worker);
             bunch.packets = if has_landed { 1 } else { bunch.packets + 1 };
             bunch.last = self.handed[worker].packets;
         }
-        self.stage(worker, Crosser { to, packet: Some(packet) });
+        packet.to = to;
+        self.stage(worker, Crosser::Packet(packet));
     }
 
     /// Makes the stage behind a link forget who came by it, with the next [`Departures::flush`] and in order with packets.
     pub(crate) fn forget(&mut self, worker: usize, to: u32) {
-        self.words[worker] += 1;
-        self.stage(worker, Crosser { to, packet: None });
+        self.stage(worker, Crosser::Forget(to));
     }
 
     fn stage(&mut self, worker: usize, crosser: Crosser) {
@@ -154,7 +182,13 @@ impl Departures {
     /// Whether a receive queue of a port may be polled, as far as others are concerned; where there is no room for more, while fewer than
     /// `few` of it are under way.
     #[inline]
-    pub(crate) fn admits(&self, crosses: &Crosses, queue: usize, few: u32) -> bool {
+    pub(crate) fn admits(&self, crosses: &Crosses, queue: usize, few: u32, is_quiet: bool) -> bool {
+        if crosses.is_straight {
+            // In this order: what has landed has taken its room.
+            let under_way = crosses.pairs.iter().map(|&pair| self.under_way(pair)).max().unwrap_or(0);
+            let Credit { packets, door } = self.credit(crosses, queue);
+            return under_way < u64::from(if is_quiet { door } else { packets });
+        }
         match self.opening(crosses, queue) {
             Opening::Closed => false,
             Opening::Wide if self.has_credit(crosses, |_| true) => true,
@@ -166,20 +200,41 @@ impl Departures {
         }
     }
 
+    /// What a receive queue that others keep from being polled waits for: that a gate opens, or that packets land.
+    pub(crate) fn waits_for(&self, crosses: &Crosses, queue: usize) -> [bool; 2] {
+        let is_closed = match crosses.is_straight {
+            true => self.credit(crosses, queue).packets == 0,
+            false => self.opening(crosses, queue) == Opening::Closed,
+        };
+        [is_closed, !is_closed || crosses.is_straight]
+    }
+
     /// How the gates of a receive queue stand, wherever its packets came to: as the one that stands worst.
-    pub(crate) fn opening(&self, crosses: &Crosses, queue: usize) -> Opening {
+    fn opening(&self, crosses: &Crosses, queue: usize) -> Opening {
         let flow = crosses.first_flow + queue;
         let openings = crosses.places.iter().map(|&worker| self.boards[worker].opening(flow));
         openings.max().unwrap_or(Opening::Wide)
     }
 
+    /// What the place may still hold that packets of a receive queue come straight to.
+    #[inline]
+    fn credit(&self, crosses: &Crosses, queue: usize) -> Credit {
+        let flow = crosses.first_flow + queue;
+        let credits = crosses.places.iter().map(|&worker| self.boards[worker].credit(flow));
+        credits.fold(Credit::MOST, Credit::min)
+    }
+
     /// Whether on none of the ways of a port's packets, of those from these workers, too many are under way.
     fn has_credit(&self, crosses: &Crosses, is_meant: impl Fn(usize) -> bool) -> bool {
-        crosses.pairs.iter().filter(|(from, _)| is_meant(*from)).all(|&(from, to)| {
-            let handed =
-                if from == self.worker { self.handed[to].packets } else { self.boards[from].handed(to) };
-            handed.saturating_sub(self.boards[to].landed(from)) < UNDER_WAY_MAX
-        })
+        let mut pairs = crosses.pairs.iter().filter(|(from, _)| is_meant(*from));
+        pairs.all(|&pair| self.under_way(pair) < UNDER_WAY_MAX)
+    }
+
+    /// How many packets are under way from one worker to another.
+    #[inline]
+    fn under_way(&self, (from, to): (usize, usize)) -> u64 {
+        let handed = if from == self.worker { self.handed[to].packets } else { self.boards[from].handed(to) };
+        handed.saturating_sub(self.boards[to].landed(from))
     }
 
     /// Whether fewer packets of a receive queue are under way from here to each other worker, as far as is known.
@@ -254,10 +309,5 @@ impl Departures {
     /// What was handed to each worker.
     pub fn handed(&self) -> &[Count] {
         &self.handed
-    }
-
-    /// For each worker what was handed over to it that was no packet.
-    pub fn words(&self) -> &[u64] {
-        &self.words
     }
 }

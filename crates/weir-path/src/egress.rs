@@ -23,7 +23,7 @@ use weir_core::shaper::tbf::{TbfConfig, TbfError};
 
 use crate::frames::Frames;
 use crate::packet::{Ecn, PathPacket};
-use crate::place::{Place, Places};
+use crate::place::{Credit, Place, Places};
 use crate::shaping::{Shaping, Size};
 
 /// The number of no port: of packets that a stage made.
@@ -343,6 +343,28 @@ impl EgressQueues {
         let flow = self.first_flow[usize::from(port)] + queue;
         let Some(egress) = self.queues.get(place.egress) else { return true };
         egress.shaping.has_door(place.class, flow) && !egress.is_at_bound()
+    }
+
+    /// How many more packets may be brought in for a place, of the longest that a wire has; by its door, of a receive queue with nothing
+    /// there.
+    pub(crate) fn credit_at(&self, place: Place) -> Credit {
+        let Some(EgressQueue { shaping, held_packets_max, departing, .. }) = self.queues.get(place.egress)
+        else {
+            return Credit::MOST;
+        };
+        let left = held_packets_max.saturating_sub(shaping.held().packets + departing);
+        let [packets, door] = shaping.room_packets(place.class).map(|packets| packets.min(left));
+        let most = |packets: u64| u16::try_from(packets).unwrap_or(u16::MAX);
+        Credit { packets: most(packets), door: most(door) }.min(Credit::MOST)
+    }
+
+    /// The same at all of these places, for a flow.
+    pub(crate) fn credit(&self, places: &[Place], flow: usize) -> Credit {
+        let at = |&place: &Place| {
+            let credit = self.credit_at(place);
+            if self.has_none_of(place, flow) { credit } else { Credit { door: credit.packets, ..credit } }
+        };
+        places.iter().map(at).fold(Credit::MOST, Credit::min)
     }
 
     /// The port and the receive queue of a number among those of all ports.

@@ -16,16 +16,17 @@
 //! is the rule. Where a stage decides, the next packets of a queue may go elsewhere than its last, so a queue waits for a place only while
 //! packets of its own wait there: a port that takes nothing holds no queue that has nothing for it.
 //!
-//! Where packets go on at another worker the places are that one's, which tells by its board whether some of a queue wait in a full one
+//! Where packets go on at another worker the places are that one's, which tells by its board what room there is
 //! ([`crate::board`]).
 //!
 //! Owner: the worker that owns the port.
+
+use std::cell::Cell;
 
 use weir_core::packet::Meta;
 use weir_core::poll_order::PollOrder;
 
 use crate::between::{Between, Way};
-use crate::board::Opening;
 use crate::departures::{Crosses, Departures};
 use crate::egress::{EgressQueues, Landed};
 use crate::frames::Frames;
@@ -47,8 +48,8 @@ pub struct Intake {
     reach: Box<[usize]>,
     /// What other workers have to do with its packets.
     crosses: Crosses,
-    /// How many queues with packets were not polled because of others: closed gates, and whether too much is under way.
-    kept_out: [usize; 2],
+    /// Whether others kept a queue from being polled when it was last its turn.
+    kept_out: Box<[Cell<bool>]>,
     order: PollOrder,
     /// For each queue what it waits for.
     gates: Box<[Gate]>,
@@ -82,7 +83,7 @@ impl Intake {
             way,
             reach,
             crosses,
-            kept_out: [0; 2],
+            kept_out: vec![Cell::new(false); queues].into_boxed_slice(),
             order: PollOrder::new(queues, POLL_PACKETS_MAX * QUANTUM_BYTES, now_ns),
             gates: vec![Gate::new(place); queues].into_boxed_slice(),
             blocked: Vec::with_capacity(queues),
@@ -161,9 +162,9 @@ impl Intake {
         }
     }
 
-    /// The egress queues that its packets may come to.
-    pub fn reach(&self) -> &[usize] {
-        &self.reach
+    /// The ports by which its packets may leave, at whatever worker.
+    pub fn exits<'a>(&'a self, egress: &'a EgressQueues) -> impl Iterator<Item = usize> + 'a {
+        self.reach.iter().map(|&queue| egress.queues()[queue].port).chain(self.crosses.exits())
     }
 
     /// Whether queues with packets are not polled because frames or what an egress queue may hold are missing, which come back without
@@ -189,70 +190,57 @@ impl Intake {
         let mut moved = 0;
         while !self.is_stuck(is_inner, between) {
             let (gates, egress, number) = (&self.gates, &between.egress, self.port);
-            let (crosses, over, few) = (&self.crosses, &between.over, self.poll_budget_max);
+            let (crosses, over, kept_out) = (&self.crosses, &between.over, &self.kept_out);
+            let few = self.poll_budget_max;
+            let admits = |queue, is_quiet| {
+                let admits = crosses.is_empty()
+                    || over.as_ref().is_some_and(|over| over.admits(crosses, queue, few, is_quiet));
+                kept_out[queue].set(!admits);
+                admits
+            };
             let quiet = self.order.next_quiet(|queue| {
                 is_inner
-                    || admits(crosses, over, queue, few)
+                    || admits(queue, true)
                         && gates[queue].places().iter().all(|&place| {
                             let has_none = || mixes && egress.has_none(place, number, queue);
                             egress.has_room(place) || egress.has_door(place, number, queue) || has_none()
                         })
             });
-            let active = || match is_inner {
-                true => self.order.next_active(|_| true),
-                false => self.next_active(mixes, egress, over),
+            // Whether there is a place with room is asked first: many queues may wait for one.
+            let has_room = |group: usize| egress.has_room(egress.places().place_or_none(group));
+            let active = || {
+                if !is_inner && !mixes && !self.order.groups_with_work().any(has_room) {
+                    return None;
+                }
+                self.order.next_active(|queue| {
+                    let may =
+                        |&place| egress.has_room(place) || mixes && egress.has_none(place, number, queue);
+                    is_inner || admits(queue, false) && gates[queue].places().iter().all(may)
+                })
             };
             let Some(queue) = quiet.or_else(active) else { break };
             moved += self.poll(queue, port, between, now_ns);
         }
-        self.kept_out = self.count_kept_out(between.over.as_ref());
         self.note_blocked(between);
         moved
     }
 
-    /// The queue whose turn it is of those that wait for places with room. Whether there is one is asked first: many queues may wait for
-    /// one place.
-    fn next_active(
-        &mut self,
-        mixes: bool,
-        egress: &EgressQueues,
-        over: &Option<Departures>,
-    ) -> Option<usize> {
-        let (gates, number) = (&self.gates, self.port);
-        let (crosses, few) = (&self.crosses, self.poll_budget_max);
-        let has_room = |group: usize| egress.has_room(egress.places().place_or_none(group));
-        if !mixes && !self.order.groups_with_work().any(has_room) {
-            return None;
-        }
-        self.order.next_active(|queue| {
-            let may = |&place| egress.has_room(place) || mixes && egress.has_none(place, number, queue);
-            admits(crosses, over, queue, few) && gates[queue].places().iter().all(may)
-        })
+    /// The queues with packets that others keep from being polled.
+    fn kept_out(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_kept_out = |&queue: &usize| self.kept_out[queue].get() && !self.order.is_quiet(queue);
+        (0..self.kept_out.len()).filter(is_kept_out)
     }
 
-    /// How many queues with packets others keep from being polled, by closed gates, and because too much is under way.
-    fn count_kept_out(&self, over: Option<&Departures>) -> [usize; 2] {
-        let mut kept_out = [0; 2];
-        let Some(over) = over.filter(|_| !self.crosses.is_empty() && self.order.has_work()) else {
-            return kept_out;
-        };
-        for queue in (0..self.gates.len()).filter(|&queue| !self.order.is_quiet(queue)) {
-            let is_closed = over.opening(&self.crosses, queue) == Opening::Closed;
-            if is_closed || !over.admits(&self.crosses, queue, self.poll_budget_max) {
-                kept_out[usize::from(!is_closed)] += 1;
-            }
-        }
-        kept_out
+    /// Which things it waits for that other workers have: gates that open, or packets that land.
+    pub(crate) fn waits_over(&self, over: &Departures) -> [bool; 2] {
+        let waits = self.kept_out().map(|queue| over.waits_for(&self.crosses, queue));
+        waits.fold([false; 2], |all, one| [all[0] | one[0], all[1] | one[1]])
     }
 
-    /// Which things it waits for that other workers have: gates, or that packets land.
-    pub(crate) fn waits_over(&self) -> [bool; 2] {
-        self.kept_out.map(|count| count > 0)
-    }
-
-    /// Whether others let it poll more than when it last looked: the last look before parking.
-    pub(crate) fn is_let_in(&self, over: Option<&Departures>) -> bool {
-        self.waits_over() != [false; 2] && self.count_kept_out(over) != self.kept_out
+    /// Whether others let a queue be polled that they kept out: the last look before parking.
+    pub(crate) fn is_let_in(&self, over: &Departures) -> bool {
+        let few = self.poll_budget_max;
+        self.kept_out().any(|queue| over.admits(&self.crosses, queue, few, self.order.is_fresh(queue)))
     }
 
     /// Notes which places keep a queue with packets from being polled.
@@ -358,12 +346,6 @@ impl Intake {
     pub fn empty_wakes(&self) -> u64 {
         self.empty_before[1] + self.order.empty_wakes()
     }
-}
-
-/// Whether other workers let a queue be polled.
-#[inline]
-fn admits(crosses: &Crosses, over: &Option<Departures>, queue: usize, few: u32) -> bool {
-    crosses.is_empty() || over.as_ref().is_some_and(|over| over.admits(crosses, queue, few))
 }
 
 /// Whether there are frames for all that a poll may bring, and for offering as many again.

@@ -1,14 +1,15 @@
 //! Where packets come to a worker from the others of its topology, and what holds these.
 //!
 //! ```text
-//! ring --> the stage, or the egress queue, that the link leads to --> place: full? the gate of the receive queue is closed
-//!                                                                     room, or none of that queue: opened, and its owner told
+//! ring --> a stage, and the egress queue that it decides on --> place: full? the gate of the receive queue is closed
+//!                                                               room, or none of that queue: opened, and its owner told
+//!      --> straight to an egress queue                      --> place: its room is told, and its owner when there is some again
 //! ```
 //!
 //! Rule: everything that has come is worked on in the next pass, so nothing ever waits in a ring for room. The gate of a receive queue of
 //! another worker is closed while packets of it wait here in a place that is full: a place that takes nothing holds no queue that has
-//! nothing for it. When none waits there any more, but the place is still full, the gate is narrow. Whoever sleeps at a gate is woken when
-//! it opens.
+//! nothing for it. When none waits there any more, but the place is still full, the gate is narrow. Where packets come straight to an egress
+//! queue there is no other place, and the gate tells what that may still hold. Whoever sleeps at a gate is woken when it opens.
 //!
 //! Conservation: under way = handed by the others - taken here. Owner: one worker.
 
@@ -24,7 +25,7 @@ use crate::board::{Board, Opening};
 use crate::departures::{Crosser, Departures};
 use crate::egress::{EgressQueues, Landed};
 use crate::packet::PathPacket;
-use crate::place::{Gate, NOWHERE, Place};
+use crate::place::{Credit, Gate, NOWHERE, Place};
 
 /// How often each port may be told to be gone before that is heard.
 const GONE_MAX: usize = 8;
@@ -37,8 +38,6 @@ pub struct Landings {
     arrived: Vec<PathPacket>,
     gates: Gates,
     taken: Count,
-    /// What came that was no packet.
-    words: u64,
     /// Packets from each worker.
     landed: Vec<u64>,
     receive_queues: Box<[usize]>,
@@ -54,6 +53,14 @@ struct Gates {
     openings: Box<[Opening]>,
     /// The receive queues whose gates are not wide open.
     closed: Vec<usize>,
+    /// The receive queues whose packets come straight to an egress queue, and to which.
+    straight: Vec<(usize, usize)>,
+    /// The places that packets of these came to last, with the room that is told of them.
+    credits: Vec<(Place, Credit)>,
+    /// Whether there are others of these.
+    has_moved: bool,
+    /// Whether a gate has opened that nobody was told of.
+    has_opened: bool,
     /// Those of whose gates something is to be told.
     touched: Vec<usize>,
 }
@@ -78,6 +85,10 @@ pub fn join(
             gates: vec![Gate::new(NOWHERE); queues].into(),
             openings: vec![Opening::Wide; queues].into(),
             closed: Vec::with_capacity(queues),
+            straight: Vec::new(),
+            credits: Vec::new(),
+            has_moved: false,
+            has_opened: false,
             touched: Vec::with_capacity(queues),
         };
         let landings = Landings {
@@ -86,7 +97,6 @@ pub fn join(
             arrived: Vec::with_capacity(handoff::BURST),
             gates,
             taken: Count::default(),
-            words: 0,
             landed: vec![0; workers],
             receive_queues: receive_queues.into(),
             sources: (0..workers).filter(|&other| other != worker).collect(),
@@ -102,6 +112,13 @@ impl Landings {
         self.ways = ways;
     }
 
+    /// Receive queues of others whose packets come straight to an egress queue, and to which.
+    pub(crate) fn set_straight(&mut self, straight: Vec<(usize, usize)>, egress: &EgressQueues) {
+        self.gates.straight = straight;
+        self.gates.straight.sort_unstable();
+        self.gates.begin_anew(egress, None, &[]);
+    }
+
     /// How many receive queues each port of the plan has.
     pub(crate) fn receive_queues(&self) -> &[usize] {
         &self.receive_queues
@@ -109,25 +126,29 @@ impl Landings {
 
     /// Works on all that has come; how many packets.
     pub(crate) fn land(&mut self, between: &mut Between, now_ns: u64) -> usize {
-        let Landings { inbox, ways, arrived, gates, taken, words, landed, sources, .. } = self;
-        let mut way = None;
-        let moved = inbox.drain(|source, Crosser { to, packet }| {
-            let next = ways[to as usize];
-            if next != way || packet.is_none() {
-                gates.take(between, way, arrived, now_ns);
-                way = next;
+        let Landings { inbox, ways, arrived, gates, taken, landed, sources, .. } = self;
+        let mut at = u32::MAX;
+        let mut take = |at: u32, between: &mut Between, arrived: &mut Vec<PathPacket>| {
+            gates.take(between, ways.get(at as usize).copied().flatten(), arrived, now_ns);
+        };
+        let moved = inbox.drain(|source, crosser| match crosser {
+            Crosser::Packet(packet) => {
+                if packet.to != at {
+                    take(at, between, arrived);
+                    at = packet.to;
+                }
+                taken.add(packet.len_bytes.into());
+                if let Source::Worker(number) = source {
+                    landed[sources[number]] += 1;
+                }
+                arrived.push(packet);
             }
-            let Some(packet) = packet else {
-                *words += 1;
-                return way.into_iter().for_each(|way| between.forget(way));
-            };
-            taken.add(packet.len_bytes.into());
-            if let Source::Worker(number) = source {
-                landed[sources[number]] += 1;
+            Crosser::Forget(to) => {
+                take(at, between, arrived);
+                ways[to as usize].into_iter().for_each(|way| between.forget(way));
             }
-            arrived.push(packet);
         });
-        gates.take(between, way, arrived, now_ns);
+        take(at, between, arrived);
         moved
     }
 
@@ -137,8 +158,10 @@ impl Landings {
         self.gates.tell(egress);
     }
 
-    /// Tells how much has been worked on, once what that caused has been told as handed; whether there is news.
-    pub(crate) fn tell_landed(&self) -> bool {
+    /// Tells what room what has been worked on has left, and then how much that was, once what it caused has been told as handed; whether
+    /// there is news.
+    pub(crate) fn tell_landed(&mut self, egress: &EgressQueues) -> bool {
+        self.gates.tell_credits(egress);
         let board = &self.gates.boards[self.gates.worker];
         let told = self.landed.iter().enumerate().filter(|&(from, &packets)| board.set_landed(from, packets));
         told.count() > 0
@@ -150,8 +173,10 @@ impl Landings {
     }
 
     /// The full places that gates are closed for.
-    pub(crate) fn blocked(&self) -> impl Iterator<Item = Place> + '_ {
-        self.gates.closed.iter().flat_map(|&flow| self.gates.gates[flow].places().iter().copied())
+    pub(crate) fn blocked<'a>(&'a self, egress: &'a EgressQueues) -> impl Iterator<Item = Place> + 'a {
+        let closed = self.gates.closed.iter().flat_map(|&flow| self.gates.gates[flow].places()).copied();
+        let straight = self.gates.credits.iter().map(|(place, _)| *place);
+        closed.chain(straight.filter(|&place| !egress.has_room(place)))
     }
 
     /// The classes of an egress queue have changed: `moved` says of packets in which place they wait now.
@@ -164,9 +189,11 @@ impl Landings {
         self.taken
     }
 
-    /// How many elements wait in its rings now, and how many that were no packets it has taken.
-    pub fn waiting(&mut self) -> (u64, u64) {
-        (self.inbox.waiting() as u64, self.words)
+    /// How many packets stand in its rings now, counted there.
+    pub fn waiting(&mut self) -> u64 {
+        let mut packets = 0;
+        self.inbox.look_at_waiting(|crosser| packets += u64::from(matches!(crosser, Crosser::Packet(_))));
+        packets
     }
 
     /// How others wake this worker.
@@ -179,7 +206,8 @@ impl Landings {
         self.inbox.is_called()
     }
 
-    /// Sleeps as [`crate::crossing::Crossing::park`].
+    /// Sleeps by `wait`, to which the descriptor is passed that is readable when another worker has kicked; not if something has come over
+    /// or `other_work` is there. Whether it slept.
     pub(crate) fn park(
         &mut self,
         other_work: impl FnOnce() -> bool,
@@ -229,19 +257,49 @@ impl Gates {
             *opening = Opening::Closed;
         }
         if is_news {
+            self.has_moved = true;
             self.touched.push(flow);
         }
     }
 
     /// Tells of the gates that something has happened to.
     fn tell(&mut self, egress: &EgressQueues) {
-        for flow in self.touched.drain(..) {
+        while let Some(flow) = self.touched.pop() {
             let gate = &self.gates[flow];
+            let credit = match self.straight.binary_search_by_key(&flow, |(straight, _)| *straight) {
+                Ok(_) => egress.credit(gate.places(), flow),
+                Err(_) => Credit::MOST,
+            };
             let number = egress.places().number(gate.first());
-            self.boards[self.worker].set_gate(flow, number, self.openings[flow]);
+            self.has_opened |= self.boards[self.worker].set_gate(flow, number, self.openings[flow], credit);
         }
     }
 
+    /// Tells of the gates of places whose room has changed.
+    fn tell_credits(&mut self, egress: &EgressQueues) {
+        let mut has_changed = std::mem::take(&mut self.has_moved);
+        if has_changed {
+            self.credits.clear();
+            for &(flow, _) in &self.straight {
+                for &place in self.gates[flow].places() {
+                    if self.credits.iter().all(|(known, _)| *known != place) {
+                        self.credits.push((place, Credit::NONE));
+                    }
+                }
+            }
+        }
+        for (place, told) in &mut self.credits {
+            let room = egress.credit_at(*place);
+            has_changed |= *told != room;
+            *told = room;
+        }
+        if has_changed {
+            self.touched.extend(self.straight.iter().map(|(flow, _)| *flow));
+        }
+        self.tell(egress);
+    }
+
+    /// Opens what has room again; whether that is news.
     fn open(&mut self, egress: &EgressQueues) -> bool {
         let (gates, openings, touched) = (&mut self.gates, &mut self.openings, &mut self.touched);
         let mut has_opened = false;
@@ -267,8 +325,8 @@ impl Gates {
             }
             opening != Opening::Wide
         });
-        self.tell(egress);
-        has_opened
+        self.tell_credits(egress);
+        std::mem::take(&mut self.has_opened) || has_opened
     }
 
     fn follow(&mut self, egress: &EgressQueues, changed: usize, moved: &[(u16, u16, Place)]) {
@@ -282,6 +340,21 @@ impl Gates {
             }
             self.touched.push(flow);
         }
-        self.tell(egress);
+        self.begin_anew(egress, Some(changed), moved);
+    }
+
+    /// The places of an egress queue, or of all, are others: what comes straight there waits for those where its packets are now.
+    fn begin_anew(&mut self, egress: &EgressQueues, changed: Option<usize>, moved: &[(u16, u16, Place)]) {
+        let straight =
+            self.straight.iter().filter(|(_, queue)| changed.is_none_or(|changed| changed == *queue));
+        for &(flow, queue) in straight {
+            let now = moved.iter().find(|(port, queue, _)| egress.flow_of(*port, *queue) == flow);
+            let gate = &mut self.gates[flow];
+            if now.is_none() || !gate.is_full() {
+                *gate = Gate::new(now.map_or(egress.default_place(queue), |(.., place)| *place));
+            }
+        }
+        self.has_moved = true;
+        self.tell_credits(egress);
     }
 }

@@ -1,7 +1,7 @@
 //! Which worker owns which port and stage of a plan.
 //!
 //! ```text
-//! a wire          with two workers each end has one, and packets cross between them (`crossing.rs`)
+//! a wire          with two workers each end has one, and packets cross between them (`departures.rs`)
 //! anything else   falls into parts that no link joins; each part is one worker's as a whole, while there are enough
 //! ```
 //!

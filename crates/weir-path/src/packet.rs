@@ -16,6 +16,8 @@ pub struct PathPacket {
     pub meta: Meta,
     /// The frame that it lies in.
     pub frame: Frame,
+    /// While it is under way to another worker the attachment that it comes to, by its number in the plan.
+    pub(crate) to: u32,
     /// Where in the frame it starts, in bytes.
     pub offset_bytes: u16,
     /// How long it is, in bytes.
@@ -48,12 +50,12 @@ impl Ecn {
 impl PathPacket {
     /// A packet that lies in a frame, of which nothing else is known yet. Whoever makes it has checked that it lies within.
     pub fn new(frame: Frame, offset_bytes: u16, len_bytes: u16) -> PathPacket {
-        PathPacket { meta: Meta::default(), frame, offset_bytes, len_bytes, ecn: Ecn::Incapable }
+        PathPacket { meta: Meta::default(), frame, to: 0, offset_bytes, len_bytes, ecn: Ecn::Incapable }
     }
 
     /// A packet of the same origin and time in another frame, whose first `len_bytes` it is.
     pub fn in_frame(&self, frame: Frame, len_bytes: u16) -> PathPacket {
-        PathPacket { meta: self.meta, frame, offset_bytes: 0, len_bytes, ecn: Ecn::Incapable }
+        PathPacket { meta: self.meta, frame, to: 0, offset_bytes: 0, len_bytes, ecn: Ecn::Incapable }
     }
 
     /// Its bytes.

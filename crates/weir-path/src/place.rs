@@ -10,6 +10,7 @@
 //!
 //! Owner: one worker. Limits: a gate remembers [`PLACES_MAX`] places; a poll that fills more waits for that many of them.
 
+use crate::departures::UNDER_WAY_MAX;
 use crate::shaping::FREE;
 
 /// The most places that a queue waits for.
@@ -63,6 +64,33 @@ impl Places {
     #[inline]
     pub fn place_or_none(&self, number: usize) -> Place {
         self.places.get(number).copied().unwrap_or(NOWHERE)
+    }
+}
+
+/// How many packets may be under way to a worker while a receive queue is polled whose packets come to a place there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credit {
+    /// Of a queue that has had its turn.
+    pub packets: u16,
+    /// Of a quiet one with nothing at the place, which a full place has a door for.
+    pub door: u16,
+}
+
+impl Credit {
+    /// None: a closed gate.
+    pub const NONE: Credit = Credit { packets: 0, door: 0 };
+    /// As much as may be under way at all.
+    pub const MOST: Credit = Credit { packets: UNDER_WAY_MAX as u16, door: UNDER_WAY_MAX as u16 };
+
+    /// The less of both.
+    #[must_use]
+    pub fn min(self, other: Credit) -> Credit {
+        Credit { packets: self.packets.min(other.packets), door: self.door.min(other.door) }
+    }
+
+    /// Whether less is closed than by `before`.
+    pub(crate) fn opens(self, before: Credit) -> bool {
+        before.packets == 0 && self.packets > 0 || before.door == 0 && self.door > 0
     }
 }
 

@@ -36,12 +36,16 @@ use weir_core::shaper::tbf::{TbfConfig, TbfError};
 use crate::classes::{Classes, FRAME_BYTES};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
+use crate::port::POLL_PACKETS_MAX;
 pub use rows::{Holder, Holders, Row};
 
 /// Where packets go that pass all limits; beyond every class of a tree.
 pub const FREE: usize = u16::MAX as usize;
 /// The longest that departures are gathered for, in nanoseconds: a wake-up for each packet would cost more.
 const GATHER_NS_MAX: u64 = 250_000;
+
+/// How many polls are brought in ahead by another worker where nothing limits a class.
+const AHEAD_POLLS: u64 = 4;
 
 /// The most packets that leave in one pass.
 const BURST: usize = 64;
@@ -213,39 +217,38 @@ impl Shaping {
         now_ns: u64,
         out: &mut Vec<PathPacket>,
     ) -> Release {
-        let most = BURST.min(room as usize);
-        let mut packets = 0;
+        let (before, most) = (out.len(), BURST.min(room as usize));
         if let Shaper::Class(class) = &mut self.shaper {
-            let before = out.len();
-            packets = class.pass_out(most, now_ns, out);
-            let is_fresh = |packet: &&PathPacket| packet.meta.arrival_ns == now_ns;
-            let dispatched = out[before..].iter().filter(is_fresh).count();
-            self.released.dispatched += dispatched as u64;
-            self.released.delayed += (packets - dispatched) as u64;
+            class.pass_out(most, now_ns, out);
         }
-        while packets < most {
+        let wake_ns = self.dequeue_all(before + most, frames, now_ns, out);
+        let left = &out[before..];
+        let dispatched = left.iter().filter(|packet| packet.meta.arrival_ns == now_ns).count() as u64;
+        self.released.dispatched += dispatched;
+        self.released.delayed += left.len() as u64 - dispatched;
+        Release { packets: left.len(), wake_ns }
+    }
+
+    /// Moves what may leave now behind others, until there are so many; when the next may, if it is time that it waits for.
+    fn dequeue_all(
+        &mut self,
+        most: usize,
+        frames: &mut Frames,
+        now_ns: u64,
+        out: &mut Vec<PathPacket>,
+    ) -> Option<u64> {
+        while out.len() < most {
             match self.dequeue(now_ns) {
-                Dequeue::Packet(_, packet) => {
-                    packets += 1;
-                    if packet.meta.arrival_ns == now_ns {
-                        self.released.dispatched += 1;
-                    } else {
-                        self.released.delayed += 1;
-                    }
-                    out.push(packet);
-                }
+                Dequeue::Packet(_, packet) => out.push(packet),
                 Dequeue::Dropped(_, packet) => {
                     self.released.dropped += 1;
                     frames.pool.give(packet.frame);
                 }
-                Dequeue::NotBefore(ready_ns) => {
-                    let wake_ns = Some(ready_ns.max(now_ns + self.gather_ns));
-                    return Release { packets, wake_ns };
-                }
+                Dequeue::NotBefore(ready_ns) => return Some(ready_ns.max(now_ns + self.gather_ns)),
                 Dequeue::Empty => break,
             }
         }
-        Release { packets, wake_ns: None }
+        None
     }
 
     /// The next packet that may leave now.
@@ -269,6 +272,22 @@ impl Shaping {
     pub fn has_room(&self, class: usize) -> bool {
         self.backlog(class)
             .is_some_and(|backlog| backlog.room_bytes() > 0 && backlog.held().packets < self.packets_share)
+    }
+
+    /// How many packets of a quantum the intake of another worker may still bring in of a class, by [`Shaping::has_room`]; and of a flow with
+    /// nothing there, by that or by [`Shaping::has_door`]. Where nothing limits the class that is some polls ahead of the port, so that
+    /// packets do not wait and pass by the queues.
+    pub fn room_packets(&self, class: usize) -> [u64; 2] {
+        let Some(backlog) = self.backlog(class) else { return [0; 2] };
+        let (held, quantum_bytes) = (backlog.held(), u64::from(self.size.quantum_bytes));
+        let share = self.packets_share.saturating_sub(held.packets);
+        if backlog.limit_bytes() == u64::MAX {
+            let polls = AHEAD_POLLS.saturating_sub(held.packets.div_ceil(POLL_PACKETS_MAX.into()));
+            return [share.min(polls * u64::from(POLL_PACKETS_MAX)); 2];
+        }
+        let packets = backlog.room_bytes().div_ceil(quantum_bytes).min(share);
+        let door_bytes = backlog.limit_bytes().saturating_mul(2).saturating_sub(held.bytes);
+        [packets, packets.max(door_bytes.div_ceil(quantum_bytes))]
     }
 
     /// How many packets one class may hold.

@@ -2,17 +2,15 @@
 //!
 //! ```text
 //! port A --intake--> [stages] --> egress queue of B --release--> exit B                        and so for every port
-//! a wire of two workers:
-//! port A --intake--> egress queue of B --release--> crossing ~~> the other worker: exit B
-//! a topology of several:
+//! with several workers:
 //! port A --intake--> [stages] ~~ring~~> the other worker: [stages] --> egress queue of B --release--> exit B
 //! ```
 //!
-//! A worker owns ports and stages of a plan (`owners.rs`), and the egress queues of these ports; or one end of a wire, and its side of the
-//! crossing to the worker of the other. Each port, stage and egress queue is touched by its owner alone.
+//! A worker owns ports and stages of a plan (`owners.rs`), and the egress queues of these ports. Each port, stage and egress queue is
+//! touched by its owner alone.
 //!
 //! Rule (invariant 6): the work of a pass is bounded. Conservation (invariant 1), for each egress queue: accepted = delivered + dropped +
-//! held, and held is counted where packets are: in the classes, crossing, with the device.
+//! held, and held is counted where packets are: in the classes, with the device.
 //!
 //! Pure: time is an argument, and nothing here calls the kernel but a port. The thread that drives it is `weir_run::worker`; what it is
 //! made of is described in [`crate::plan`] and put together in [`crate::assembly`].
@@ -24,7 +22,6 @@ use std::os::fd::BorrowedFd;
 
 use crate::backoff::Backoff;
 use crate::between::Between;
-use crate::crossing::Crossing;
 use crate::departures::Departures;
 use crate::egress::EgressQueue;
 use crate::end::{End, Gone};
@@ -64,9 +61,8 @@ pub struct Worker<P> {
     pub(crate) gone: Vec<Gone>,
     pub(crate) between: Between,
     feeding: Feeding,
-    crossing: Option<Crossing>,
     landings: Option<Landings>,
-    /// What this worker waits for that the other has.
+    /// What this worker waits for that comes back without a word.
     backoff: Backoff,
     /// The places that are waited for, to be put together in a pass.
     waited_for: Vec<Place>,
@@ -88,11 +84,10 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         (ends, gone): (Vec<End<P>>, Vec<Gone>),
         between: Between,
         feeding: Feeding,
-        (crossing, landings): (Option<Crossing>, Option<Landings>),
+        landings: Option<Landings>,
     ) -> Worker<P> {
         let (backoff, waited_for, released) = (Backoff::default(), Vec::new(), Vec::new());
-        let mut worker =
-            Worker { ends, gone, between, feeding, crossing, landings, backoff, waited_for, released };
+        let mut worker = Worker { ends, gone, between, feeding, landings, backoff, waited_for, released };
         worker.follow(None, &[]);
         worker.tune();
         let gone: Vec<_> = worker.gone.iter().map(|gone| gone.index).collect();
@@ -110,8 +105,9 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.hand_over()?;
         self.deliver(&mut pass, now_ns)?;
         if is_starved {
-            // Neither the device nor the other worker says when it has given frames back.
-            pass.wake(Some(self.look_again_ns(now_ns)));
+            // Neither the device nor another worker says when it has given frames back.
+            let finished = self.ends.iter().map(|end| end.exit.finished(&end.port)).sum();
+            pass.wake(Some(self.backoff.look_ns(finished, now_ns)));
         }
         Ok(pass)
     }
@@ -136,7 +132,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.arrive(pass, now_ns);
         pass.wake(self.between.poll(now_ns));
         self.hand_over()?;
-        self.release(pass, now_ns)?;
+        self.release(pass, now_ns);
         self.flush(pass, now_ns)
     }
 
@@ -148,8 +144,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         if let (Some(landings), Some(over)) = (&mut self.landings, &self.between.over) {
             let has_opened = landings.open(&self.between.egress);
             over.tell([has_opened, false]);
-            self.waited_for.extend(landings.blocked());
-            is_starved |= landings.blocked().any(|place| self.between.egress.is_at_bound(place));
+            self.waited_for.extend(landings.blocked(&self.between.egress));
+            is_starved |= self.waited_for.iter().any(|&place| self.between.egress.is_at_bound(place));
         }
         self.take_inner(pass, now_ns);
         for End { port, intake, .. } in self.ends.iter_mut().filter(|end| !end.port.is_inner()) {
@@ -195,12 +191,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     fn note_departing(&mut self) {
         for queue in 0..self.between.egress.queues().len() {
             let port = self.between.egress.queues()[queue].port;
-            let own = end_of(&mut self.ends, port);
-            let departing = match (own, &self.crossing) {
-                (Some(end), _) => end.port.in_flight().packets,
-                (None, Some(crossing)) => crossing.departing(),
-                (None, None) => 0,
-            };
+            let departing = end_of(&mut self.ends, port).map_or(0, |end| end.port.in_flight().packets);
             self.between.egress.set_departing(queue, departing);
         }
     }
@@ -210,19 +201,12 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         for End { port, exit, .. } in &mut self.ends {
             exit.complete(port, &mut self.between.frames);
         }
-        if let (Some(crossing), [end]) = (&self.crossing, &self.ends[..]) {
-            crossing.tell_finished(end.exit.finished(&end.port));
-        }
     }
 
     /// Takes what other workers have handed over.
     fn arrive(&mut self, pass: &mut Pass, now_ns: u64) {
         if let Some(landings) = &mut self.landings {
             pass.moved += landings.land(&mut self.between, now_ns);
-        }
-        if let (Some(crossing), [End { port, exit, .. }]) = (&mut self.crossing, &mut self.ends[..]) {
-            pass.moved += crossing.take(|packet| self.released.push(packet));
-            exit.put(&mut self.released, port, &mut self.between.frames);
         }
     }
 
@@ -232,36 +216,24 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             over.flush().map_err(|gone| {
                 io::Error::other(format!("handing packets over to another worker: {gone}"))
             })?;
-            let has_landed = landings.tell_landed();
+            let has_landed = landings.tell_landed(&self.between.egress);
             over.tell([false, has_landed]);
         }
         Ok(())
     }
 
-    /// Lets out what the classes admit: to the exit of the port, or to the worker that has it.
-    fn release(&mut self, pass: &mut Pass, now_ns: u64) -> io::Result<()> {
+    /// Lets out what the classes admit, as far as the ports have room.
+    fn release(&mut self, pass: &mut Pass, now_ns: u64) {
         let Between { egress, frames, .. } = &mut self.between;
-        let mut has_credit = true;
         for queue in 0..egress.queues().len() {
             let EgressQueue { port: number, shaping, .. } = egress.queue_mut(queue);
+            // One whose port is gone is empty.
             if let Some(End { port, exit, .. }) = end_of(&mut self.ends, *number) {
                 let room = port.room();
                 pass.add(shaping.release(room, frames, now_ns, &mut self.released));
                 exit.put(&mut self.released, port, frames);
-            } else if let Some(crossing) = &mut self.crossing {
-                let room = crossing.room();
-                pass.add(shaping.release(room, frames, now_ns, &mut self.released));
-                self.released.drain(..).for_each(|packet| crossing.hand(packet));
-                crossing.flush().map_err(|gone| {
-                    io::Error::other(format!("handing packets over to the other worker: {gone}"))
-                })?;
-                has_credit &= crossing.room() > 0;
             }
         }
-        if !has_credit {
-            pass.wake(Some(self.look_again_ns(now_ns)));
-        }
-        Ok(())
     }
 
     /// Makes the devices transmit.
@@ -272,19 +244,6 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Ok(())
     }
 
-    /// When to look again for what comes back without a word.
-    fn look_again_ns(&mut self, now_ns: u64) -> u64 {
-        let finished = self.finished();
-        self.backoff.look_ns(finished, now_ns)
-    }
-
-    /// Packets that are gone, there or here, as far as is known: a count that changes when there is credit again.
-    fn finished(&self) -> u64 {
-        let there =
-            self.crossing.as_ref().map_or(0, |crossing| crossing.counts().0.packets - crossing.departing());
-        self.ends.iter().map(|end| end.exit.finished(&end.port)).sum::<u64>() + there
-    }
-
     /// Sleeps by `wait`, to which a descriptor is passed that is readable when the other worker has kicked, if there is one; not if
     /// something has come that the worker does not know of. Whether it slept.
     ///
@@ -293,35 +252,25 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn park(&mut self, wait: impl FnOnce(Option<BorrowedFd<'_>>) -> io::Result<()>) -> io::Result<bool> {
         let ends = &self.ends;
         let is_announced = || ends.iter().any(|end| end.intake.is_announced(&end.port));
-        if let (Some(landings), Some(over)) = (&mut self.landings, &self.between.over) {
-            let wanted = ends.iter().map(|end| end.intake.waits_over());
-            over.wait_for(wanted.fold([false; 2], |all, one| [all[0] | one[0], all[1] | one[1]]));
-            let is_let_in = || ends.iter().any(|end| end.intake.is_let_in(Some(over)));
-            return landings.park(|| is_announced() || is_let_in(), |kicked| wait(Some(kicked)));
-        }
-        match &mut self.crossing {
-            Some(crossing) => crossing.park(is_announced, |kicked| wait(Some(kicked))),
-            None if is_announced() => Ok(false),
-            None => wait(None).map(|()| true),
-        }
+        let (Some(landings), Some(over)) = (&mut self.landings, &self.between.over) else {
+            return if is_announced() { Ok(false) } else { wait(None).map(|()| true) };
+        };
+        let wanted = ends.iter().map(|end| end.intake.waits_over(over));
+        over.wait_for(wanted.fold([false; 2], |all, one| [all[0] | one[0], all[1] | one[1]]));
+        let is_let_in = || ends.iter().any(|end| end.intake.is_let_in(over));
+        landings.park(|| is_announced() || is_let_in(), |kicked| wait(Some(kicked)))
     }
 
-    /// Whether everything that came in has left; to be asked when nothing more is taken in. The other worker is told when this
-    /// one has handed everything over. What a router keeps for a neighbour that does not answer is not waited for.
+    /// Whether everything that came in has left; to be asked when nothing more is taken in. What a router keeps for a neighbour that does
+    /// not answer is not waited for.
     pub fn is_drained(&self) -> bool {
-        let is_dry = self.between.egress.held().packets == 0;
-        if let Some(crossing) = self.crossing.as_ref().filter(|_| is_dry) {
-            crossing.tell_dry();
-        }
-        is_dry
-            && self.crossing.as_ref().is_none_or(Crossing::is_done)
+        self.between.egress.held().packets == 0
             && !self.between.over.as_ref().is_some_and(Departures::may_come)
             && self.ends.iter().all(|end| end.port.in_flight().packets == 0)
     }
 
     /// Tells the other workers, if there are any, not to wait for this one, which ends.
     pub fn abandon(&self) {
-        self.crossing.iter().for_each(Crossing::tell_dry);
         self.between.over.iter().for_each(Departures::leave);
     }
 
@@ -374,11 +323,6 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// Its frames, to be given to a port that is about to be its own.
     pub fn frames_mut(&mut self) -> &mut Frames {
         &mut self.between.frames
-    }
-
-    /// Its side of the crossing.
-    pub fn crossing(&self) -> Option<&Crossing> {
-        self.crossing.as_ref()
     }
 }
 

@@ -325,9 +325,9 @@ impl<T: Send> Inbox<T> {
         self.rings.iter().map(Consumer::left).sum()
     }
 
-    /// How many elements wait in the rings of other workers now.
-    pub fn waiting(&mut self) -> usize {
-        self.rings.iter_mut().filter_map(waiting_in).sum()
+    /// Shows `look` what waits in the rings of other workers now, ring by ring in order; it stays there.
+    pub fn look_at_waiting(&mut self, mut look: impl FnMut(&T)) {
+        self.rings.iter_mut().for_each(|ring| ring.look_at(&mut look));
     }
 
     /// Says that the worker has work.

@@ -86,6 +86,15 @@ mod real {
             unsafe { self.first.as_ptr().add(index & self.mask).read() }
         }
 
+        /// Shows `look` element `index` in its slot.
+        ///
+        /// # Safety
+        /// The caller owns the slot, it holds an element, and nobody moves it out meanwhile.
+        pub(crate) unsafe fn look_at(&self, index: usize, look: impl FnOnce(&T)) {
+            // SAFETY: a masked index is that of a slot; by the caller's promise it holds an element that stays there.
+            look(unsafe { &*self.first.as_ptr().add(index & self.mask) });
+        }
+
         /// Moves the elements `index .. index + count` out of their slots to `target`.
         ///
         /// # Safety
@@ -185,6 +194,13 @@ mod modelled {
         pub(crate) unsafe fn take(&self, index: usize) -> T {
             // SAFETY: by the caller's promise the slot is ours and holds an element.
             self.slot(index).with_mut(|slot| unsafe { (*slot).assume_init_read() })
+        }
+
+        /// # Safety
+        /// As of the real slots.
+        pub(crate) unsafe fn look_at(&self, index: usize, look: impl FnOnce(&T)) {
+            // SAFETY: by the caller's promise the slot is ours and holds an element.
+            self.slot(index).with(|slot| look(unsafe { (*slot).assume_init_ref() }));
         }
 
         fn slot(&self, index: usize) -> &UnsafeCell<MaybeUninit<T>> {

@@ -294,6 +294,14 @@ impl<T: Send> Consumer<T> {
         count
     }
 
+    /// Shows `look` every element that is there now, the oldest first; they stay there.
+    pub fn look_at(&mut self, mut look: impl FnMut(&T)) {
+        for place in 0..self.len() {
+            // SAFETY: one of the elements from `head` that are the consumer's, which does not move while it is looked at.
+            unsafe { self.shared.slots.look_at(self.head.wrapping_add(place), &mut look) };
+        }
+    }
+
     /// How many elements were there when the producer's index was last looked at, and are there still: at most as many as are there.
     #[inline]
     pub fn left(&self) -> usize {

@@ -130,3 +130,18 @@ fn what_is_staged_is_not_lost_with_a_half() {
         assert_eq!(std::sync::Arc::strong_count(&item), 1);
     }
 }
+
+#[test]
+fn what_is_there_is_looked_at_in_order_and_stays() {
+    let (mut producer, mut consumer) = ring(4).unwrap();
+    for number in 0..3 {
+        producer.push(number).unwrap();
+        consumer.pop();
+    }
+    (3..6).for_each(|number| producer.push(number).unwrap());
+    producer.stage(6).unwrap();
+    let mut seen = Vec::new();
+    consumer.look_at(|number| seen.push(*number));
+    assert_eq!(seen, [3, 4, 5], "round the end, and nothing that is not published");
+    assert_eq!(consumer.len(), 3);
+}

@@ -7,39 +7,37 @@
 //! bring beyond that, and what may lie free with another worker ([`weir_ring::pool`]). So a frame is there for each packet that a poll
 //! may bring.
 //!
-//! Where links join what several workers own, what may be under way between these is kept free as well.
+//! Where stages are joined to what other workers own, what may be under way between these is kept free as well. What comes straight to a port,
+//! in a wire, is within that port's share ([`weir_path::departures`]).
 
 use std::io;
 use std::sync::Arc;
 
 use weir_core::shaper::tbf::TbfConfig;
-use weir_path::assembly::{Others, Shares};
-use weir_path::crossing::Crossing;
+use weir_path::assembly::Shares;
+use weir_path::deal;
 use weir_path::departures::UNDER_WAY_MAX;
 use weir_path::dispatch::{Dispatched, spread};
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
-use weir_path::landings;
-use weir_path::owners::{Owners, Portion};
+use weir_path::owners::Owners;
 use weir_path::plan::{Attachment, Plan, PortPlan};
-use weir_path::port::{POLL_PACKETS_MAX, ReceiveQueues};
-use weir_path::worker::Worker;
+use weir_path::port::POLL_PACKETS_MAX;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
-use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
+use weir_port::port::Port;
 use weir_port::prepared::PreparedPort;
 use weir_port::probe;
 use weir_port::undo::Keeper;
 use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, PortError};
-use weir_ring::handoff::InboxError;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::{CACHE_FRAMES, Pool};
 
 use crate::classes::Classes;
 use crate::look_over;
-use crate::part::{Part, PartPort, PartStages, packet_bytes_max};
+use crate::part::{Part, PartStages, packet_bytes_max};
 use crate::report::Constants;
 use crate::seed::random_seed;
 use crate::watcher::Eye;
@@ -288,27 +286,16 @@ fn parts(
     umem: Arc<Umem>,
     now_ns: u64,
 ) -> weir_port::Result<Vec<Part>> {
-    let queues = ports.iter().map(|port| port.as_ref().map_or(shares.queues_gone, Port::queues));
-    let queues: Vec<_> = queues.chain(loops.iter().map(|_| 1)).collect();
-    let frames_total = frames[0].memory().frames() as usize;
-    let others = others(plan, owners, frames.len(), &queues, frames_total)
-        .map_err(io::Error::other)
-        .doing(|| "joining workers".into())?;
     let bytes: Vec<_> =
         ports.iter().map(|port| port.as_ref().map(|port| packet_bytes_max(port.sender()))).collect();
-    let mut owned: Vec<Vec<(usize, PartPort)>> = frames.iter().map(|_| Vec::new()).collect();
     let first_loop = ports.len();
     let ports = ports.into_iter().map(|port| port.map(|port| EitherPort::Kernel(Box::new(port))));
     let looped = loops.iter().map(|_| Some(EitherPort::Memory(Box::default())));
-    for (index, port) in ports.chain(looped).enumerate() {
-        owned[owners.ports[index]].extend(port.map(|port| (index, port)));
-    }
+    let workers = deal::workers((plan, owners), ports.chain(looped).collect(), frames, shares, now_ns)
+        .map_err(io::Error::other)
+        .doing(|| "joining the ports".into())?;
     let mut parts = Vec::new();
-    for (worker, ((ports, frames), others)) in owned.into_iter().zip(frames).zip(others).enumerate() {
-        let portion = Portion { plan, owners, worker };
-        let mut path = Worker::new(portion, ports, frames, others, shares, now_ns)
-            .map_err(io::Error::other)
-            .doing(|| "joining the ports".into())?;
+    for (worker, mut path) in workers.into_iter().enumerate() {
         let of_ports = bytes.iter().enumerate().filter_map(|(index, bytes)| Some((index, (*bytes)?)));
         of_ports.for_each(|(index, bytes)| path.set_packet_bytes_max(index, bytes, now_ns));
         let own: Vec<_> = (0..plan.stages.len()).filter(|&stage| owners.stages[stage] == worker).collect();
@@ -320,37 +307,16 @@ fn parts(
         let stages = PartStages { names, loops: own_loops.collect(), looped_bytes_max };
         parts.push(Part::new(path, stages, Arc::clone(&umem), now_ns));
     }
-    // Each knows the others' credit only now.
-    parts.iter_mut().for_each(|part| part.path.tune());
     Ok(parts)
 }
 
-/// Whether a link joins what two workers own, and it is no wire.
-fn is_apart(plan: &Plan, owners: &Owners) -> bool {
-    !plan.is_wire() && plan.links.iter().any(|&[one, other]| owners.of(one) != owners.of(other))
-}
-
-/// How each of so many workers reaches the others.
-fn others(
-    plan: &Plan,
-    owners: &Owners,
-    workers: usize,
-    queues: &[usize],
-    frames: usize,
-) -> Result<Vec<Others>, InboxError> {
-    if plan.is_wire() && workers > 1 {
-        return Ok(Crossing::new(TRANSMIT_PACKETS_MAX)?.map(|side| Others::Wire(Box::new(side))).into());
-    }
-    if is_apart(plan, owners) {
-        let joints = landings::join(workers, queues, frames)?.into_iter();
-        return Ok(joints.map(|joint| Others::Topology(Box::new(joint))).collect());
-    }
-    Ok((0..workers).map(|_| Others::Nobody).collect())
-}
-
-/// How many packets may be under way between workers.
+/// How many packets may be under way between workers beyond what ports may hold: what comes straight to a port has its room.
 fn under_way_max(plan: &Plan, owners: &Owners, workers: usize) -> u64 {
-    if is_apart(plan, owners) { (workers * (workers - 1)) as u64 * UNDER_WAY_MAX } else { 0 }
+    let may_exceed = |&[one, other]: &[Attachment; 2]| {
+        owners.of(one) != owners.of(other)
+            && !matches!((one, other), (Attachment::Port(_), Attachment::Port(_)))
+    };
+    if plan.links.iter().any(may_exceed) { (workers * (workers - 1)) as u64 * UNDER_WAY_MAX } else { 0 }
 }
 
 /// The interface of a port; none if it is optional and not there.

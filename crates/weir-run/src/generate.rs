@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use weir_core::account::Account;
 use weir_core::drops::Count;
-use weir_path::assembly::{Others, Shares};
+use weir_path::assembly::Shares;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::owners::{Owners, Portion};
@@ -127,7 +127,7 @@ impl Generation {
         ];
         let owners = Owners::alone(&plan);
         let portion = Portion { plan: &plan, owners: &owners, worker: 0 };
-        let path = Worker::new(portion, ports, frames, Others::Nobody, shares, now_ns())
+        let path = Worker::new(portion, ports, frames, None, shares, now_ns())
             .map_err(io::Error::other)
             .doing(making)?;
         Ok(Generation { path, bell, watch, _umem: umem })

@@ -126,15 +126,15 @@ impl MemoryPath {
         let memory = FrameMemory::new(self.frames, FRAME_BYTES).map_err(|error| failed(&error))?;
         let mut ports = Vec::new();
         for end in &self.ends {
-            ports.push(EitherPort::Kernel(Box::new(match end {
+            ports.push(Some(EitherPort::Kernel(Box::new(match end {
                 MemoryEnd::Generator(spec) => {
                     MemoryPort::generator(spec, 1).map_err(|error| refused(&error))?
                 }
                 MemoryEnd::Sink { flows } => MemoryPort::sink(Sequences::new(*flows)),
-            })));
+            }))));
         }
         let spread = spread(&self.plan, &self.owners, self.workers).map_err(RunError::Refused)?;
-        ports.extend(spread.loops.iter().map(|_| EitherPort::Memory(Box::default())));
+        ports.extend(spread.loops.iter().map(|_| Some(EitherPort::Memory(Box::default()))));
         let shares = Shares {
             held_packets_max: self.held_packets_max,
             poll_budget_max: POLL_PACKETS_MAX,

@@ -1,14 +1,13 @@
 //! What workers tell of their parts of a datapath, and the snapshot of it that this adds up to.
 //!
-//! Rule: a direction's books are kept in three places, each by its owner, and the sum is made here:
+//! Rule: a direction's books are kept in two places, and the sum is made here:
 //!
 //! ```text
-//! accepted  = of the classes, where it starts
-//! delivered = of the departure, where it ends;   dropped = of both
-//! held      = in the classes + crossing (handed - taken) + with the device
+//! accepted  = of the classes;   delivered = of the exit;   dropped = of both
+//! held      = in the classes + with the device
 //! ```
 //!
-//! Between the workers of a topology a packet is in the books of no direction and no stage: what is under way is held by the worker that it
+//! Between workers a packet is in the books of no direction and no stage: what is under way is held by the worker that it
 //! is handed to.
 //!
 //! A direction is known by the port where it ends: there is one for each. The sums are exact only if all parts stand still while they
@@ -18,10 +17,8 @@ use std::sync::Arc;
 
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
-use weir_path::crossing::Crossing;
 use weir_path::end::{End, Gone};
 use weir_path::exit::Exit;
-use weir_path::intake::Intake;
 use weir_path::landings::Landings;
 use weir_path::owners::Owners;
 use weir_path::plan::Plan;
@@ -41,7 +38,7 @@ use crate::stats::{
 use crate::watcher::{Device, Devices, Eye};
 use crate::workstreams::{Tally, WorkstreamStats};
 
-/// What is told of a direction where it starts.
+/// What is told of a direction where its packets wait.
 pub struct DirectionReport {
     /// The port where it ends.
     pub exit: usize,
@@ -76,16 +73,14 @@ fn of_egress(path: &Worker<PartPort>, number: usize, now_ns: u64) -> DirectionRe
     let queue = &path.between().egress.queues()[number];
     let shaping = &queue.shaping;
     let (limits, rows) = (shaping.limits(), shaping.rows(now_ns));
-    // Polls are of the ports whose packets all come here.
-    let feeders = path.ends().iter().map(|end| &end.intake).filter(|intake| *intake.reach() == [number]);
     let class = DirectionStats {
         place: PlaceStats { blocked_ns: Some(shaping.blocked_ns(now_ns)), ..PlaceStats::default() }
             .with_delay(&shaping.delay()),
         rate_bits_per_s: limits.map(|limits| limits.rate.bits_per_s()),
         burst_bytes: limits.map(|limits| limits.burst_bytes),
         limit_bytes: shaping.limit_bytes(),
-        empty_polls: feeders.clone().map(Intake::empty_polls).sum(),
-        empty_wakes: feeders.map(Intake::empty_wakes).sum(),
+        empty_polls: 0,
+        empty_wakes: 0,
         transmit_busy: 0,
         classes: rows.iter().map(ClassStats::of).collect(),
     };
@@ -131,7 +126,7 @@ fn of_gone(gone: &Gone, last: &PortStats) -> PortReport {
 
 /// One worker's counters.
 pub struct PartReport {
-    /// The directions that start with it.
+    /// The directions that end with it.
     pub directions: Vec<DirectionReport>,
     /// The ports it owns.
     pub ports: Vec<PortReport>,
@@ -139,18 +134,14 @@ pub struct PartReport {
     pub stages: Vec<StageStats>,
     /// The protocols by which packets are dispatched here, and what waits in the queue of each.
     pub dispatched: Vec<(Count, WorkstreamStats)>,
-    /// What it handed to the other worker.
-    pub handed: Count,
-    /// What it took from the other worker.
-    pub taken: Count,
+    /// Polls and wakes in vain at its ports whose packets all leave by one port, with that.
+    pub in_vain: Vec<(usize, [u64; 2])>,
     /// What it handed over links to each worker, if links lead to others.
     pub passed: Vec<Count>,
     /// What it took that came over links.
     pub landed: Count,
-    /// What waits in its rings, and how much that was no packet it took from them.
-    pub waiting: (u64, u64),
-    /// What it handed over links to each worker that was no packet.
-    pub words: Vec<u64>,
+    /// Packets that stand in its rings.
+    pub waiting: u64,
     /// Free frames, of all workers.
     pub frames_free: u64,
     /// Its frames with the kernel.
@@ -178,11 +169,15 @@ impl PartReport {
         let dispatched = dispatch_rows::of(part, now_ns);
         let stages = part.stages.names.iter().zip(part.path.between().stages());
         let stages = stages.map(|(name, stage)| StageStats::of(name, stage, now_ns)).collect();
-        let (handed, taken) = part.path.crossing().map(Crossing::counts).unwrap_or_default();
+        let in_vain = part.path.ends().iter().filter_map(|End { intake, .. }| {
+            let mut exits = intake.exits(&part.path.between().egress);
+            let exit = exits.next().filter(|_| exits.next().is_none())?;
+            Some((exit, [intake.empty_polls(), intake.empty_wakes()]))
+        });
+        let in_vain = in_vain.collect();
         let passed = part.path.between().over.as_ref().map(|over| over.handed().to_vec()).unwrap_or_default();
         let landed = part.path.landings().map(Landings::taken).unwrap_or_default();
         let waiting = part.path.landings_mut().map(Landings::waiting).unwrap_or_default();
-        let words = part.path.between().over.as_ref().map(|over| over.words().to_vec()).unwrap_or_default();
         let frames = part.path.frames();
         let census = frames.pool.census();
         Ok(PartReport {
@@ -190,12 +185,10 @@ impl PartReport {
             ports,
             stages,
             dispatched,
-            handed,
-            taken,
+            in_vain,
             passed,
             landed,
             waiting,
-            words,
             frames_free: census.shared + census.cached,
             frames_lent: u64::from(frames.loans.count()),
             worker: WorkerStats { now_ns, ..worker },
@@ -254,12 +247,8 @@ impl Constants {
         let (mut classes, mut workstreams, mut stages) = (Vec::new(), Vec::new(), Vec::new());
         for (wsid, cpu, direction) in directions {
             let DirectionReport { exit, mut class, shaped, held: waiting, tally, holders } = direction;
-            let (owner, to) = &reports[exit];
+            let (_, to) = &reports[exit];
             let mut held = waiting;
-            // One that starts with another worker is handed over to that of its port.
-            if wsid != *owner {
-                held.merge(difference(parts[wsid].handed, parts[*owner].taken));
-            }
             frames.held += held.packets;
             held.merge(to.departing);
             let mut dropped = shaped.dropped;
@@ -277,6 +266,11 @@ impl Constants {
                 ..WorkstreamStats::new(format!("ether/{name}"), tally, waiting)
             });
             class.place = PlaceStats { name, books, ..class.place };
+            let in_vain = parts.iter().flat_map(|part| &part.in_vain).filter(|(out, _)| *out == exit);
+            for (_, [polls, wakes]) in in_vain {
+                class.empty_polls += polls;
+                class.empty_wakes += wakes;
+            }
             note_holders(&mut class, holders);
             classes.push(DirectionStats { transmit_busy: to.transmit_busy, ..class });
         }
@@ -324,14 +318,13 @@ impl Constants {
         let rows = linked.map(|(worker, part)| {
             let mut handed = Count::default();
             parts.iter().for_each(|other| handed.merge(other.passed[worker]));
-            let under_way = difference(handed, part.landed);
-            // What is in the rings is counted there, and is packets but for these.
-            let words = parts.iter().map(|other| other.words[worker]).sum::<u64>() - part.waiting.1;
+            let mut under_way = handed;
+            under_way.sub_all(part.landed);
             let row = WorkstreamStats {
                 wire: self.name.clone(),
                 cpu: part.worker.cpu,
                 name: "handoff".into(),
-                len: part.waiting.0 - words,
+                len: part.waiting,
                 held: under_way.packets,
                 queued: handed.packets,
                 handled: part.landed.packets,
@@ -382,10 +375,6 @@ fn with_devices(worker: usize, report: PortReport, [device, sender]: &[Device; 2
         sender_device: DeviceStats::of(sender),
         ..port
     }
-}
-
-fn difference(more: Count, less: Count) -> Count {
-    Count { packets: more.packets - less.packets, bytes: more.bytes - less.bytes }
 }
 
 /// What a port and the kernel count at it.
@@ -449,19 +438,16 @@ mod tests {
     }
 
     fn part(directions: Vec<DirectionReport>, ports: Vec<PortReport>) -> PartReport {
-        let (handed, taken) = (packets(9), packets(5));
         let worker = WorkerStats::default();
         PartReport {
             directions,
             ports,
             stages: Vec::new(),
             dispatched: Vec::new(),
-            handed,
-            taken,
+            in_vain: Vec::new(),
             passed: Vec::new(),
             landed: Count::default(),
-            waiting: (0, 0),
-            words: Vec::new(),
+            waiting: 0,
             frames_free: 90,
             frames_lent: 3,
             worker,
@@ -518,11 +504,20 @@ mod tests {
     }
 
     #[test]
-    fn what_crosses_to_another_worker_is_held() {
-        let part_of = |index: usize, name| part(vec![direction(1 - index)], vec![port(index, name, 4)]);
+    fn what_crosses_to_another_worker_is_held_by_the_one_it_is_handed_to() {
+        let part_of = |index: usize, name| PartReport {
+            in_vain: vec![(1 - index, [index as u64 + 1, 0])],
+            passed: [0, 1].map(|to| packets(if to == index { 0 } else { 9 })).into(),
+            landed: packets(5),
+            waiting: 4,
+            ..part(vec![direction(index)], vec![port(index, name, 0)])
+        };
         let all = snapshot(Kind::Wire, &["a", "b"], 106, vec![part_of(0, "a"), part_of(1, "b")]);
-        assert_eq!(told(&all.wires[0]), [("a->b", Some(1), 7), ("b->a", Some(0), 7)]);
-        let streams: Vec<_> = all.workstreams.iter().map(|stats| (stats.wsid, stats.name.as_str())).collect();
-        assert_eq!(streams, [(0, "ether/a->b"), (1, "ether/b->a")]);
+        assert_eq!(told(&all.wires[0]), [("a->b", Some(1), 3), ("b->a", Some(0), 3)]);
+        assert_eq!(all.wires[0].classes.iter().map(|class| class.empty_polls).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!((all.totals.accepted.packets, all.totals.held.packets), (28, 14));
+        let streams = all.workstreams.iter().map(|stats| (stats.wsid, stats.name.as_str(), stats.len));
+        let rows = [(1, "ether/a->b", 1), (0, "ether/b->a", 1), (0, "handoff", 4), (1, "handoff", 4)];
+        assert_eq!(streams.collect::<Vec<_>>(), rows);
     }
 }

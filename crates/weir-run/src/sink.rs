@@ -243,7 +243,7 @@ fn paths<'a>(
         queues_gone: 0,
         seed: random_seed(),
     };
-    deal::workers((plan, owners), shared.chain(looped).collect(), frames, shares, now_ns())
+    deal::workers((plan, owners), shared.chain(looped).map(Some).collect(), frames, shares, now_ns())
 }
 
 /// The last cores of those this process may use: the first are the most likely to have interrupts to serve.

@@ -1,6 +1,6 @@
 //! The workstreams of wires, as `weir stat -Q` shows them: netisr's counters of what a worker did at once and what had to wait.
 //!
-//! A wire has a workstream for each of its workers, and in it a protocol for each direction that starts with that worker:
+//! A wire has a workstream for each of its workers, and in it a protocol for each direction that ends with that worker:
 //! `ether/A->B`. Its queue is the direction's classes. The mapping, for packets that the classes were given:
 //!
 //! ```text
@@ -8,13 +8,13 @@
 //! Disp'd   left the classes in the pass that brought them in
 //! HDisp'd  0: a wire's packets are worked on by the worker that takes them in, whatever their flow
 //! QDrops   dropped by a rule of the classes      Queued   all others: they waited, or do
-//! Handled  left the classes                      Held     not delivered yet: in the classes, crossing, with the device
+//! Handled  left the classes                      Held     not delivered yet: in the classes, with the device
 //! Blocked  times that senders began to be held   BlkTime  for how long, over all classes
 //!
 //! accepted = Disp'd + HDisp'd + Queued + QDrops          Disp'd + HDisp'd + Queued = Handled + Len
 //! ```
 //!
-//! Of a topology whose links join several workers each of these has one more, `handoff`: packets that others handed to it are Queued, those
+//! Where links join several workers each of these has one more, `handoff`: packets that others handed to it are Queued, those
 //! it has taken Handled. They go on in a row of a stage or a direction, so only what waits is in the sum of what was accepted.
 //!
 //! A stage of a topology has one, `bridge/NAME` or `router/NAME`, for what came in by its ports and what it made: what went on at once or was for

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use weir_core::drops::{Count, DropReason};
 use weir_core::shaper::tbf::TbfConfig;
-use weir_path::assembly::{Others, Shares};
+use weir_path::assembly::Shares;
 use weir_path::end::End;
 use weir_path::frames::Frames;
 use weir_path::intake::QUANTUM_BYTES;
@@ -102,7 +102,7 @@ impl WeirWire {
             Portion { plan: &plan, owners: &Owners::alone(&plan), worker: 0 },
             ports,
             Frames::new(Pool::new(memory)),
-            Others::Nobody,
+            None,
             shares,
             0,
         )

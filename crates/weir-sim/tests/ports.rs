@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use weir_core::drops::Count;
-use weir_path::assembly::{Others, PlanError, Shares};
+use weir_path::assembly::{PlanError, Shares};
 use weir_path::frames::Frames;
 use weir_path::owners::{Owners, Portion};
 use weir_path::plan::{Attachment, Plan};
@@ -38,15 +38,8 @@ fn worker_of(plan: &Plan, queues: usize, ports: std::ops::Range<usize>) -> Worke
         queues_gone: queues,
         seed: 7,
     };
-    Worker::new(
-        Portion { plan, owners: &Owners::alone(plan), worker: 0 },
-        ports,
-        frames,
-        Others::Nobody,
-        shares,
-        0,
-    )
-    .unwrap()
+    Worker::new(Portion { plan, owners: &Owners::alone(plan), worker: 0 }, ports, frames, None, shares, 0)
+        .unwrap()
 }
 
 /// One pass; every place's books balance after it.
@@ -271,7 +264,7 @@ fn a_plan_with_a_loose_end_is_refused() {
         Portion { plan: &plan, owners: &Owners::alone(&plan), worker: 0 },
         ports,
         frames,
-        Others::Nobody,
+        None,
         shares,
         0,
     )

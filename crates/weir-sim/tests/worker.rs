@@ -9,9 +9,8 @@ use weir_core::drops::DropReason;
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::QueueRule;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
-use weir_path::assembly::{Others, Shares};
+use weir_path::assembly::Shares;
 use weir_path::classes::{ClassConfig, Classes, LeafRules, TreeKind};
-use weir_path::crossing::Crossing;
 use weir_path::frames::Frames;
 use weir_path::owners::{Owners, Portion};
 use weir_path::plan::{Plan, PortPlan};
@@ -20,7 +19,7 @@ use weir_path::worker::{Pass, Worker};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_sim::packet::SimPacket;
-use weir_sim::port::{Inside, SimPort, TRANSMIT_PACKETS_MAX};
+use weir_sim::port::{Inside, SimPort};
 
 const FRAMES: u32 = 4096;
 const FRAME_BYTES: u32 = 1536;
@@ -68,7 +67,7 @@ impl Bench {
             Portion { plan: &plan(limits), owners: &Owners::alone(&plan(limits)), worker: 0 },
             ports,
             frames,
-            Others::Nobody,
+            None,
             shares(held_max),
             0,
         )
@@ -272,47 +271,4 @@ fn who_stops_takes_nothing_in_and_ends_when_all_has_left() {
     }
     assert_eq!(bench.queued(), queued + 10, "what is still with its sender stays there");
     assert_eq!(bench.inside.borrow().left.len() as u64, inside);
-}
-
-/// Two workers on one thread, in turn.
-#[test]
-fn a_worker_hands_over_no_more_than_the_other_has_room_for() {
-    let inside = Rc::<RefCell<Inside>>::default();
-    let pools = Pool::for_workers(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap(), 2);
-    let crossings = Crossing::new(TRANSMIT_PACKETS_MAX).unwrap();
-    let mut workers: Vec<_> = pools
-        .into_iter()
-        .zip(crossings)
-        .enumerate()
-        .map(|(index, (pool, crossing))| {
-            let ports = vec![(index, port(&inside))];
-            let portion = Portion { plan: &plan(None), owners: &Owners::deal(&plan(None), 2), worker: index };
-            Worker::new(portion, ports, Frames::new(pool), Others::Wire(Box::new(crossing)), shares(3_000), 0)
-                .unwrap()
-        })
-        .collect();
-    workers[1].end_mut(1).0.port.set_stuck(true);
-    for sequence in 0..3_000 {
-        let packet = SimPacket::datagram(0, sequence, PAYLOAD_BYTES, 0);
-        workers[0].end_mut(0).0.port.send(0, packet, 0);
-    }
-    for now_ns in 0..200 {
-        for worker in &mut workers {
-            worker.pass(now_ns).unwrap();
-        }
-    }
-    let handed = |workers: &[Worker<SimPort>]| workers[0].crossing().unwrap().counts().0.packets;
-    assert_eq!(handed(&workers), u64::from(TRANSMIT_PACKETS_MAX), "as long as its transmit ring");
-    workers[1].end_mut(1).0.port.set_stuck(false);
-    for now_ns in 200..2_000 {
-        for worker in &mut workers {
-            worker.pass(now_ns).unwrap();
-        }
-    }
-    let numbers: Vec<_> = inside.borrow().left.iter().map(|packet| packet.sequence).collect();
-    assert_eq!(numbers, (0..3_000).collect::<Vec<_>>());
-    assert!(!workers[1].is_drained(), "the first may have more");
-    // It has told the first that it has none itself.
-    assert!(workers[0].is_drained());
-    assert!(workers[1].is_drained());
 }

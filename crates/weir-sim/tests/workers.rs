@@ -26,6 +26,8 @@ use weir_sim::prng::Prng;
 mod dispatch;
 #[path = "workers/esp.rs"]
 mod esp;
+#[path = "workers/wire.rs"]
+mod wire;
 
 const FRAMES: u32 = 16_384;
 const FRAME_BYTES: u32 = 2048;
@@ -74,7 +76,7 @@ impl Bench {
             true => EitherPort::Kernel(Box::new(FramePort::new(queues[port]))),
             false => EitherPort::Memory(Box::<LoopPort>::default()),
         };
-        let ports = (0..plan.ports.len()).map(port).collect();
+        let ports = (0..plan.ports.len()).map(port).map(Some).collect();
         let frames = pools.into_iter().map(Frames::new).collect();
         let made = deal::workers((plan, &owners), ports, frames, shares, 0).unwrap();
         Bench {

@@ -7,7 +7,7 @@
 //! Every change is live: packets stay where they are, in their order, and bucket levels are kept.
 //!
 //! Without a TBF and with the default rule nothing can be decided about a packet that comes while nothing waits: it passes by the fair
-//! queues, first in, first out, like `TCQ_F_CAN_BYPASS` of Linux. There are never more than 64 of these, and they leave before what
+//! queues, first in, first out, like `TCQ_F_CAN_BYPASS` of Linux. There are never more than 320 of these, and they leave before what
 //! waits in the queues, all of which came later.
 //!
 //! Owner: one worker. Limits: no TBF (`None`) means that packets pass as fast as they are asked for, and the
@@ -26,8 +26,8 @@ use crate::{
     packet::{Packet, move_first},
 };
 
-/// The most packets that pass by the fair queues at a time: what comes in and leaves in one pass of a worker.
-const PASSING_MAX: usize = 64;
+/// The most packets that pass by the fair queues at a time: a poll, and the four that another worker may be ahead.
+const PASSING_MAX: usize = 320;
 
 /// What memory a class takes at creation, and how fine its turns are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,12 +123,12 @@ impl<P: Packet> Class<P> {
         &self.passing.flows[before..]
     }
 
-    /// Lets out what passes by the queues behind others in `out`, `packets_max` at the most, if nothing limits it now; how many packets.
+    /// Lets out what passes by the queues behind others in `out`, `packets_max` at the most, if nothing limits it now.
     #[inline(always)]
-    pub fn pass_out(&mut self, packets_max: usize, now_ns: u64, out: &mut Vec<P>) -> usize {
+    pub fn pass_out(&mut self, packets_max: usize, now_ns: u64, out: &mut Vec<P>) {
         let count = packets_max.min(self.passing.packets.len());
         if count == 0 || self.tbf.is_some() {
-            return 0;
+            return;
         }
         self.passing.flows.drain(..count);
         let before = out.len();
@@ -139,7 +139,6 @@ impl<P: Packet> Class<P> {
             let passed = Count { packets: run.len() as u64, bytes };
             self.backlog.pass_out(passed, run[0].meta().arrival_ns, now_ns);
         }
-        count
     }
 
     /// The next packet in fair order, if the limit admits it now.

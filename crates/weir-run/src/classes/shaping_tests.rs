@@ -49,7 +49,9 @@ fn packet(pool: &mut Pool, port: u8, number: u32, ecn: u8, now_ns: u64) -> PathP
     bytes[14..34].copy_from_slice(&[0x45, ecn, 0, 86, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     bytes[34..42].copy_from_slice(&[0, 9, 0, port, 0, 66, 0, 0]);
     bytes[42..46].copy_from_slice(&number.to_be_bytes());
-    PathPacket { meta: Meta { arrival_ns: now_ns, ..Meta::default() }, ..PathPacket::new(frame, 0, 100) }
+    let mut packet = PathPacket::new(frame, 0, 100);
+    packet.meta = Meta { arrival_ns: now_ns, ..Meta::default() };
+    packet
 }
 
 fn flow_and_number(pool: &Pool, packet: &PathPacket) -> (u8, u32) {
