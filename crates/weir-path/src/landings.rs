@@ -19,6 +19,7 @@ use std::sync::Arc;
 use weir_core::drops::Count;
 use weir_ring::doorbell::DoorbellCounts;
 use weir_ring::handoff::{self, Inbox, InboxError, Source};
+use weir_simd::prefetch::prefetch_write;
 
 use crate::between::{Between, Way};
 use crate::board::{Board, Opening};
@@ -127,6 +128,7 @@ impl Landings {
     /// Works on all that has come; how many packets.
     pub(crate) fn land(&mut self, between: &mut Between, now_ns: u64) -> usize {
         let Landings { inbox, ways, arrived, gates, taken, landed, sources, .. } = self;
+        let memory = Arc::clone(between.frames.memory());
         let mut at = u32::MAX;
         let mut take = |at: u32, between: &mut Between, arrived: &mut Vec<PathPacket>| {
             gates.take(between, ways.get(at as usize).copied().flatten(), arrived, now_ns);
@@ -137,6 +139,8 @@ impl Landings {
                     take(at, between, arrived);
                     at = packet.to;
                 }
+                // Its headers are in another processor's cache: asked for now, to write, they come while the others are taken.
+                prefetch_write(packet.bytes(&memory));
                 taken.add(packet.len_bytes.into());
                 if let Source::Worker(number) = source {
                     landed[sources[number]] += 1;

@@ -20,12 +20,12 @@ pub fn prefetch<T: ?Sized>(value: &T) {
 
 /// The same for a line that will be written: where another core has it, the write then need not fetch it from there a second time.
 #[inline(always)]
-pub fn prefetch_write<T>(value: &T) {
+pub fn prefetch_write<T: ?Sized>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: PREFETCHW never faults and changes no value; a processor without it has a no-operation at its encoding. The compiler's
     // own form of it is the one for reading, unless it may take PREFETCHW for granted.
     unsafe {
-        let place = std::ptr::from_ref(value);
+        let place = std::ptr::from_ref(value).cast::<u8>();
         std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
