@@ -41,6 +41,8 @@ impl SequenceMark for Disk {
     fn safe(&self) -> u64 {
         self.safe.load(Ordering::Relaxed)
     }
+
+    fn end(&mut self, _: u64) {}
 }
 
 /// Gateway `own` of the two, with packets of its own.

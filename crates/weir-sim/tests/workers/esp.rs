@@ -282,6 +282,8 @@ impl SequenceMark for Disk {
     fn safe(&self) -> u64 {
         self.safe.load(Ordering::Relaxed)
     }
+
+    fn end(&mut self, _: u64) {}
 }
 
 /// What has no number waits, mostly in the queue; the port beside the tunnel knows nothing of it, and who seals sleeps.
