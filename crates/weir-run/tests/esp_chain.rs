@@ -92,7 +92,7 @@ impl Bench {
         let pools = Pool::for_workers(FrameMemory::new(4096, 2048).unwrap(), 1);
         let shares =
             Shares { held_packets_max: 1024, poll_budget_max: POLL_PACKETS_MAX, queues_gone: 1, seed: 7 };
-        let ports = plan.ports.iter().map(|_| FramePort::new(1)).collect();
+        let ports = plan.ports.iter().map(|_| Some(FramePort::new(1))).collect();
         let frames = pools.into_iter().map(Frames::new).collect();
         let workers = deal::workers((plan, &Owners::alone(plan)), ports, frames, shares, 0).unwrap();
         let [mut worker] = <[Worker<FramePort>; 1]>::try_from(workers).ok().expect("one worker");
