@@ -13,7 +13,7 @@ use crate::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
 
 /// A port.
 pub enum EitherPort<K, M> {
-    /// The kernel's.
+    /// The kernel's, or what stands in for it.
     Kernel(Box<K>),
     /// One in memory.
     Memory(Box<M>),

@@ -4,7 +4,8 @@
 //! due at t = rate (t - start) - sent         at most BACKLOG_NS worth of it; what was due before is not made up for
 //! ```
 //!
-//! A generator without credit waits: it is the sender that the path holds back.
+//! A generator without credit waits: it is the sender that the path holds back. One behind a device's ring cannot be held, as what comes from
+//! a wire cannot: what is due waits in the ring, and what finds that full is missed.
 //!
 //! Owner: whoever has the generator, such as a [`super::port`]. Times are the path's clock.
 
@@ -48,12 +49,29 @@ pub struct Gen {
     paced: u64,
     sent: u64,
     done: bool,
+    /// How many packets that are due wait, if nobody can hold who sends them.
+    ring_packets: Option<u64>,
+    missed: u64,
 }
 
 impl Gen {
     /// A generator that starts when it is first asked what is due.
     pub fn new(packets_per_s: Option<u64>, until: Until) -> Gen {
-        Gen { packets_per_s, until, start_ns: None, paced: 0, sent: 0, done: false }
+        Gen {
+            packets_per_s,
+            until,
+            start_ns: None,
+            paced: 0,
+            sent: 0,
+            done: false,
+            ring_packets: None,
+            missed: 0,
+        }
+    }
+
+    /// The same behind a ring of so many packets.
+    pub fn with_ring(self, packets: u64) -> Gen {
+        Gen { ring_packets: Some(packets), ..self }
     }
 
     /// How many packets are due, at most `max`.
@@ -73,7 +91,10 @@ impl Gen {
             None => u64::MAX,
             Some(rate) => {
                 let by_now = packets_in(elapsed_ns, rate);
-                self.paced = self.paced.max(by_now - by_now.min(packets_in(BACKLOG_NS, rate).max(1)));
+                let waiting_max = self.ring_packets.unwrap_or(packets_in(BACKLOG_NS, rate).max(1));
+                let skipped = by_now.saturating_sub(waiting_max).saturating_sub(self.paced);
+                self.paced += skipped;
+                self.missed += self.ring_packets.map_or(0, |_| skipped);
                 by_now - self.paced.min(by_now)
             }
         };
@@ -101,6 +122,11 @@ impl Gen {
     /// How many packets it has sent.
     pub fn sent(&self) -> u64 {
         self.sent
+    }
+
+    /// How many packets were due that found the ring full.
+    pub fn missed(&self) -> u64 {
+        self.missed
     }
 
     /// Makes it send no more.
@@ -152,6 +178,19 @@ mod tests {
         assert_eq!(g.due(late_ns, usize::MAX), 0);
         assert_eq!(g.next_ns(), Some(late_ns + 1_000_000));
         assert_eq!(g.sent(), 100);
+    }
+
+    #[test]
+    fn what_finds_the_ring_full_is_missed_and_counted() {
+        let mut g = Gen::new(Some(1000), Until::Elapsed(1_000_000_000)).with_ring(8);
+        assert_eq!(g.due(0, 64), 0);
+        assert_eq!((g.due(5_000_000, 64), g.missed()), (5, 0));
+        assert_eq!((g.due(20_000_000, 64), g.missed()), (8, 12), "the oldest were there first");
+        g.note_sent(3);
+        assert_eq!((g.due(22_000_000, 64), g.missed()), (7, 12), "there was room for two more");
+        g.note_sent(7);
+        assert_eq!((g.due(22_000_000, 64), g.next_ns()), (0, Some(23_000_000)));
+        assert_eq!(g.sent() + g.missed(), 22, "each that was due");
     }
 
     #[test]

@@ -5,17 +5,19 @@
 //! ```
 //!
 //! Rule: a generator is a sender like any other: what is not polled is not made. So it is held by what its packets would wait for, and
-//! nothing it makes is dropped for want of room. What comes to a port without a sink, such as what a bridge floods to a generator, is
-//! delivered unread.
+//! nothing it makes is dropped for want of room, unless it stands behind a ring ([`MemoryPort::with_ring`]). What comes to a port without a
+//! sink, such as what a bridge floods to a generator, is delivered unread.
 //!
 //! Flows are dealt to the receive queues by their hash. Queues take turns: while less is due than a poll of each would bring, only those
 //! next in turn are announced.
 //!
 //! Owner: one worker. Time is told by whoever drives it ([`MemoryPort::look`]), before each pass.
 
+use std::fmt;
 use std::io;
 
 use weir_core::drops::Count;
+use weir_core::packet::Meta;
 
 use super::flows::{Flows, TrafficError};
 use super::generator::{Gen, GenSpec};
@@ -28,11 +30,18 @@ use crate::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, Transmi
 /// How many packets are put before they are completed: what leaves in a few passes.
 const TRANSMIT_PACKETS_MAX: u32 = 256;
 
+/// Whoever the packets are for that come to a sink: works on each, in their order.
+pub trait Recipient: fmt::Debug + Send {
+    /// Works on a packet.
+    fn receive(&mut self, meta: &Meta, bytes: &[u8]);
+}
+
 /// A port in memory.
 #[derive(Debug, Default)]
 pub struct MemoryPort {
     source: Option<Source>,
     sink: Option<Sequences>,
+    recipient: Option<Box<dyn Recipient>>,
     /// What was put and is not completed.
     put: Vec<PathPacket>,
     put_bytes: u64,
@@ -78,6 +87,20 @@ impl MemoryPort {
         MemoryPort { sink: Some(sequences), ..MemoryPort::default() }
     }
 
+    /// The same with a generator behind a device's ring of so many packets: nobody can hold it.
+    #[must_use]
+    pub fn with_ring(mut self, packets: u64) -> MemoryPort {
+        if let Some(source) = self.source.take() {
+            self.source = Some(Source { generator: source.generator.with_ring(packets), ..source });
+        }
+        self
+    }
+
+    /// Gives what comes here to a recipient too.
+    pub fn set_recipient(&mut self, recipient: Box<dyn Recipient>) {
+        self.recipient = Some(recipient);
+    }
+
     /// Learns what time it is; when the next packet is due, if none is now.
     pub fn look(&mut self, now_ns: u64) -> Option<u64> {
         let source = self.source.as_mut()?;
@@ -104,6 +127,11 @@ impl MemoryPort {
     /// What was made here.
     pub fn made(&self) -> Count {
         self.source.as_ref().map_or(Count::default(), |source| source.made)
+    }
+
+    /// How many packets found the ring full.
+    pub fn missed(&self) -> u64 {
+        self.source.as_ref().map_or(0, |source| source.generator.missed())
     }
 
     /// What came here, if this is a sink.
@@ -193,9 +221,12 @@ impl TransmitRing for MemoryPort {
     }
 
     fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(Count, Completion)) {
+        let memory = frames.pool.memory();
         if let Some(sequences) = &mut self.sink {
-            let memory = frames.pool.memory();
             sequences.note_all(self.put.iter().map(|packet| packet.bytes(memory)));
+        }
+        if let Some(recipient) = &mut self.recipient {
+            self.put.iter().for_each(|packet| recipient.receive(&packet.meta, packet.bytes(memory)));
         }
         each(self.in_flight(), Completion::Delivered);
         frames.pool.give_all(self.put.drain(..).map(|packet| packet.frame));
