@@ -173,7 +173,7 @@ impl Sink {
             || PortPlan { interface: interface.clone(), limits: None, classes: None, is_optional: false };
         let entries = (0..owners).map(|owner| (entry(), owner)).collect();
         let steers = steering == Steering::Toeplitz;
-        let dispatched = dispatched(&self.configuration.registry, entries, steers, flows);
+        let dispatched = dispatched(&self.configuration.registry, entries, Vec::new(), steers, flows);
         let wake_cost_ns = wake_cost_ns().doing(starting)?;
         let (queues, ownership) = self.port.split();
         let mut shares: Vec<Vec<_>> = (0..owners).map(|_| Vec::new()).collect();

@@ -35,8 +35,8 @@ pub struct Dispatched {
 struct RowEnds<'a> {
     /// The ports by which they come in.
     entries: &'a [usize],
-    /// The port by which they go on, if they do not end.
-    exit: Option<usize>,
+    /// The ports by which they go on: by that of the worker that handles them, if it has one, otherwise by the first. Without any they end.
+    exits: &'a [usize],
     steers: bool,
     flows: u32,
     /// What its stages and ports are called.
@@ -63,14 +63,17 @@ impl Dispatched {
         let workers = registry.rss().workers();
         let first = self.plan.stages.len();
         let of_ports = self.owners.ports.clone();
-        let exit = ends.exit.map(|port| of_ports[port]);
+        let exit = |worker: usize| {
+            let own = ends.exits.iter().find(|&&port| of_ports[port] == worker);
+            own.or(ends.exits.first()).map(|&port| of_ports[port])
+        };
         let kinds: Vec<DispatchPlan> = (0..workers)
             .map(|worker| DispatchPlan {
                 worker: worker as u16,
                 entries: ends.entries.iter().filter(|&&port| of_ports[port] == worker).count() as u16,
                 steers: ends.steers,
                 flows: ends.flows,
-                exit,
+                exit: exit(worker),
                 registry: Arc::clone(registry),
             })
             .collect();
@@ -93,8 +96,8 @@ impl Dispatched {
                 }
             }
         }
-        if let Some(exit) = exit {
-            for (worker, kind) in kinds.iter().enumerate().filter(|(worker, _)| *worker != exit) {
+        for (worker, kind) in kinds.iter().enumerate() {
+            if let Some(exit) = kind.exit.filter(|exit| *exit != worker) {
                 self.plan.links.push([
                     Attachment::Stage(first + worker, kind.over_exit(exit)),
                     Attachment::Stage(first + exit, kinds[exit].over_exit(worker)),
@@ -110,20 +113,29 @@ impl Dispatched {
 }
 
 /// A plan by which packets of `entries`, each with its worker, are dispatched and end; `steers` if that is not done before, and `flows` of
-/// generators are followed.
+/// generators are followed. If there are `exits`, each with its worker, what a worker has handled leaves by its own, or by the first.
 pub fn dispatched(
     registry: &Arc<Registry>,
     entries: Vec<(PortPlan, usize)>,
+    exits: Vec<(PortPlan, usize)>,
     steers: bool,
     flows: u32,
 ) -> Dispatched {
-    let (ports, of_ports): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
+    let first_exit = entries.len();
+    let (ports, of_ports): (Vec<_>, Vec<_>) = entries.into_iter().chain(exits).unzip();
     let ends: Vec<usize> = (0..ports.len()).collect();
+    let (entries, exits) = ends.split_at(first_exit);
     let plan = Plan { ports, ..Plan::default() };
     let owners = Owners { ports: of_ports, stages: Vec::new() };
     let mut dispatched = Dispatched { plan, owners, loops: Vec::new() };
     let name = |what: &str, worker| format!("{what}-{worker}");
-    dispatched.add(registry, &RowEnds { entries: &ends, exit: None, steers, flows, name: &name });
+    dispatched.add(registry, &RowEnds { entries, exits, steers, flows, name: &name });
+    for &port in exits {
+        let worker = dispatched.owners.ports[port];
+        let StageKind::Dispatch(kind) = &dispatched.plan.stages[worker].kind else { continue };
+        let exit = Attachment::Stage(worker, kind.exit());
+        dispatched.plan.links.push([exit, Attachment::Port(port)]);
+    }
     dispatched
 }
 
@@ -153,7 +165,7 @@ pub fn spread(plan: &Plan, owners: &Owners, workers: usize) -> Result<Dispatched
         for [from, to] in [[one, other], [other, one]] {
             let name = |_: &str, _| format!("{}->{}", called(from), called(to));
             rows.push((spread.plan.stages.len(), from, to));
-            let ends = RowEnds { entries: &[from], exit: Some(to), steers: true, flows: 0, name: &name };
+            let ends = RowEnds { entries: &[from], exits: &[to], steers: true, flows: 0, name: &name };
             spread.add(&registry, &ends);
         }
     }

@@ -4,7 +4,7 @@ use weir_core::dispatch::handlers;
 use weir_core::dispatch::protocol::{Mode, WhenFull};
 use weir_core::dispatch::settings::{Configuration, Settings};
 use weir_core::drops::DropReason;
-use weir_path::dispatch::{Dispatch, DispatchCounts, dispatched, spread};
+use weir_path::dispatch::{Dispatch, DispatchCounts, dispatched, registry, spread};
 use weir_path::plan::WireDispatch;
 use weir_path::traffic::flows::{Flows, Traffic};
 use weir_path::traffic::sequence::Sequences;
@@ -45,7 +45,7 @@ impl DispatchBench {
         let configuration = read.finish(workers).unwrap();
         let received = (0..entries).map(|entry| (port_plan(entry, None), entry)).collect();
         let steers = entries < workers;
-        let made = dispatched(&configuration.registry, received, steers, FLOWS);
+        let made = dispatched(&configuration.registry, received, Vec::new(), steers, FLOWS);
         let queues = [vec![QUEUES; entries], vec![1; made.loops.len()]].concat();
         let bench = Bench::dealt(&made.plan, made.owners, &queues, made.loops.len(), u64::from(FRAMES), seed);
         let flows = Flows::new(&traffic()).unwrap().deal(entries * QUEUES);
@@ -179,6 +179,38 @@ fn what_the_rule_of_a_full_queue_drops_is_counted() {
         let counts = seen.settled();
         assert_eq!((counts.dropped, counts.missing, counts.reordered, split), (dropped, 0, 0, 0));
         on.require_counted(full.name());
+    }
+}
+
+/// Behind the handlers each worker has a port.
+#[test]
+fn what_is_handled_leaves_by_the_worker_that_handled_it() {
+    for mode in Mode::ALL {
+        let registry = registry(&[("dispatch".into(), mode.name().into())], 2).unwrap();
+        let exits = (0..2).map(|worker| (port_plan(1 + worker, None), worker)).collect();
+        let made = dispatched(&registry, vec![(port_plan(0, None), 0)], exits, true, FLOWS);
+        let queues = [vec![QUEUES, 0, 0], vec![1; made.loops.len()]].concat();
+        let mut bench = Bench::dealt(&made.plan, made.owners, &queues, made.loops.len(), 1024, SEED);
+        let mut flows = Flows::new(&traffic()).unwrap().deal(QUEUES);
+        let mut sent = 0;
+        for _ in 0..500 {
+            for (queue, flows) in flows.iter_mut().enumerate() {
+                bench.port(0).send(queue, next_packet(flows));
+                sent += 1;
+            }
+        }
+        assert!(bench.run_dry(10_000 * MS), "{mode}: {} left", bench.left_to_do());
+        let seen = [1, 2].map(|port| {
+            let mut seen = Sequences::new(FLOWS);
+            bench.port(port).left.iter().for_each(|bytes| seen.note(bytes));
+            let counts = *seen.counts();
+            assert_eq!((counts.missing, counts.duplicated, counts.reordered), (0, 0, 0), "{mode}");
+            assert!(counts.numbered > 0, "{mode}: ether deals flows to both");
+            seen
+        });
+        let [mut first, second] = seen;
+        assert_eq!(first.merge(&second), 0, "{mode}: flows of two workers");
+        assert_eq!(first.counts().numbered, sent, "{mode}");
     }
 }
 
