@@ -5,6 +5,7 @@
 //! ```
 //!
 //! What the plan says of dispatch is carried out as in `weir up`, by ports that lead back ([`spread`]).
+//! All threads begin together (`start_line.rs`), each in its seat: on a core of its own unless whoever runs the path says otherwise.
 //!
 //! The end: generators are done or told to stop; what is inside is delivered, for at most [`DRAIN_NS_MAX`]; then the books of all workers are
 //! added up ([`summary`]). A worker that dies takes the path with it: the others are told to end, and the caller learns which
@@ -26,7 +27,6 @@ use weir_path::assembly::Shares;
 use weir_path::deal::{self, DealError};
 use weir_path::dispatch::spread;
 use weir_path::either_port::EitherPort;
-use weir_path::end::End;
 use weir_path::frames::Frames;
 use weir_path::loop_port::LoopPort;
 use weir_path::owners::Owners;
@@ -47,10 +47,12 @@ use crate::progress::{ProgressBoard, WorkerProgress};
 use crate::seed::random_seed;
 
 mod keys;
+mod start_line;
 pub mod summary;
 #[cfg(test)]
 mod tests;
 
+use start_line::StartLine;
 use summary::{MemorySummary, WorkerTold, summarise};
 
 /// How long what is inside at the end may take to come out, in nanoseconds: longer than a router waits for a neighbour.
@@ -81,17 +83,42 @@ pub struct MemoryPath {
 
 /// A port of a path in memory: one with a generator or a sink, or one that leads back.
 pub type MemoryPathPort = EitherPort<MemoryPort, LoopPort>;
+/// A worker of a path in memory.
+pub type MemoryPathWorker = Worker<MemoryPathPort>;
 
 /// What is at a port in memory.
 #[derive(Clone, Debug)]
 pub enum MemoryEnd {
     /// A generator.
     Generator(GenSpec),
+    /// A generator behind a device's ring of so many packets, which nobody can hold.
+    Ring(GenSpec, u64),
     /// A sink for flows numbered below `flows`.
     Sink {
         /// How many.
         flows: u32,
     },
+    /// What leaves by it comes in by it; those of what the plan says of dispatch are beside these.
+    Loop,
+}
+
+/// Where the thread of a worker runs, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// The core that it stays on; the scheduler chooses if there is none.
+    pub core: Option<usize>,
+    /// Whether it goes before all threads that are not real-time.
+    pub is_realtime: bool,
+    /// Whether others need the core, so that it never spins.
+    pub is_shared: bool,
+}
+
+/// A path that has been run.
+pub struct Ran {
+    /// What became of it.
+    pub summary: MemorySummary,
+    /// Its workers.
+    pub workers: Vec<MemoryPathWorker>,
 }
 
 /// Why a path in memory did not run.
@@ -120,18 +147,23 @@ impl MemoryPath {
     ///
     /// # Errors
     /// If there can be no such path, or the kernel does not give what it needs.
-    pub fn workers(&self, now_ns: u64) -> Result<Vec<Worker<MemoryPathPort>>, RunError> {
+    pub fn workers(&self, now_ns: u64) -> Result<Vec<MemoryPathWorker>, RunError> {
         let refused = |why: &dyn fmt::Display| RunError::Refused(why.to_string());
         let failed = |why: &dyn fmt::Display| RunError::Failed(why.to_string());
         let memory = FrameMemory::new(self.frames, FRAME_BYTES).map_err(|error| failed(&error))?;
+        let generator = |spec| MemoryPort::generator(spec, 1).map_err(|error| refused(&error));
         let mut ports = Vec::new();
         for end in &self.ends {
-            ports.push(Some(EitherPort::Kernel(Box::new(match end {
-                MemoryEnd::Generator(spec) => {
-                    MemoryPort::generator(spec, 1).map_err(|error| refused(&error))?
-                }
+            let port = match end {
+                MemoryEnd::Generator(spec) => generator(spec)?,
+                MemoryEnd::Ring(spec, packets) => generator(spec)?.with_ring(*packets),
                 MemoryEnd::Sink { flows } => MemoryPort::sink(Sequences::new(*flows)),
-            }))));
+                MemoryEnd::Loop => {
+                    ports.push(Some(EitherPort::Memory(Box::default())));
+                    continue;
+                }
+            };
+            ports.push(Some(EitherPort::Kernel(Box::new(port))));
         }
         let spread = spread(&self.plan, &self.owners, self.workers).map_err(RunError::Refused)?;
         ports.extend(spread.loops.iter().map(|_| Some(EitherPort::Memory(Box::default()))));
@@ -154,7 +186,7 @@ impl MemoryPath {
         Ok(workers)
     }
 
-    /// Runs it to its end. `observe` is shown how it goes every millisecond or so.
+    /// Runs it to its end, each worker on a core of its own. `observe` is shown how it goes every millisecond or so.
     ///
     /// # Errors
     /// If there can be no such path, the kernel does not give what it needs, or a worker dies.
@@ -167,34 +199,56 @@ impl MemoryPath {
                 cores.len()
             )));
         }
+        let seat = |core| Seat { core: Some(core), is_realtime: false, is_shared: false };
+        let seats: Vec<_> = cores.into_iter().map(seat).take(self.workers).collect();
+        self.run_seated(self.workers(now_ns())?, &seats, observe).map(|ran| ran.summary)
+    }
+
+    /// Runs these workers of it to its end, each in its seat.
+    ///
+    /// # Errors
+    /// As of [`MemoryPath::run`].
+    pub fn run_seated(
+        &self,
+        workers: Vec<MemoryPathWorker>,
+        seats: &[Seat],
+        observe: Observe,
+    ) -> Result<Ran, RunError> {
+        if [workers.len(), seats.len()] != [self.workers; 2] {
+            let (had, seats) = (workers.len(), seats.len());
+            return Err(RunError::Refused(format!("{had} workers and {seats} seats for {}", self.workers)));
+        }
         let failed = |error: io::Error| RunError::Failed(format!("a worker cannot start: {error}"));
         let wake_cost_ns = wake_cost_ns().map_err(failed)?;
-        let workers = self.workers(now_ns())?;
         let board = Arc::new(ProgressBoard::new(self.workers));
+        let start_line = StartLine::new(self.workers);
         let (sender, ended) = channel();
-        let (done, start_ns) = thread::scope(|scope| {
-            for (number, path) in workers.into_iter().enumerate() {
+        let done = thread::scope(|scope| {
+            for (number, (path, seat)) in workers.into_iter().zip(seats).enumerate() {
                 let running = Running::new(number, path, Arc::clone(&board));
-                if let Err(error) = start(scope, running, cores[number], wake_cost_ns, sender.clone()) {
-                    board.end();
-                    return (Err(failed(error)), 0);
+                let wake_cost_ns = if seat.is_shared { 0 } else { wake_cost_ns };
+                let thread = start(scope, (running, *seat, wake_cost_ns), &start_line, sender.clone());
+                if let Err(error) = thread {
+                    start_line.abandon();
+                    return Err(failed(error));
                 }
             }
-            let start_ns = now_ns();
-            let watched = watch(&board, &ended, self.workers, start_ns, observe);
+            let watched = watch(&board, &ended, self.workers, now_ns(), observe);
             board.end();
-            (watched, start_ns)
+            watched
         });
         let mut done = done?;
         done.sort_by_key(|(number, ..)| *number);
-        Ok(summarise(self, done.iter().map(|(_, path, told)| (path, *told)), start_ns))
+        let told = done.iter().map(|(_, path, told)| (path, *told));
+        let summary = summarise(self, told, start_line.begun_ns());
+        Ok(Ran { summary, workers: done.into_iter().map(|(_, path, _)| path).collect() })
     }
 }
 
 /// A worker's thread that has ended.
-type Ended = (usize, Result<(Worker<MemoryPathPort>, WorkerTold), String>);
+type Ended = (usize, Result<(MemoryPathWorker, WorkerTold), String>);
 /// A worker that has ended well, by its number.
-type Done = (usize, Worker<MemoryPathPort>, WorkerTold);
+type Done = (usize, MemoryPathWorker, WorkerTold);
 
 /// Looks on until all have ended.
 fn watch(
@@ -219,21 +273,37 @@ fn watch(
     Ok(done)
 }
 
-fn start<'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    running: Running,
-    core: usize,
-    wake_cost_ns: u64,
+fn start<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    (running, seat, wake_cost_ns): (Running, Seat, u64),
+    start_line: &'env StartLine,
     ended: Sender<Ended>,
 ) -> io::Result<()> {
     let number = running.number;
     thread::Builder::new().name(format!("weir-{number}")).spawn_scoped(scope, move || {
-        let result = catch_unwind(AssertUnwindSafe(|| running.work(core, wake_cost_ns)));
+        let work = || {
+            sit(seat).map_err(|error| format!("it cannot stay on its core: {error}"))?;
+            if start_line.wait() { running.work(wake_cost_ns) } else { Err("another could not start".into()) }
+        };
+        let result = catch_unwind(AssertUnwindSafe(work));
         let result = result.unwrap_or_else(|panic| Err(reason(panic.as_ref())));
+        let has_died = result.is_err();
         // The receiver waits for every worker, unless one has died.
         let _ = ended.send((number, result));
+        if has_died {
+            start_line.abandon();
+        }
     })?;
     Ok(())
+}
+
+/// Puts this thread into its seat.
+fn sit(seat: Seat) -> io::Result<()> {
+    sys::set_timer_slack_ns(1);
+    if seat.is_realtime {
+        sys::set_realtime();
+    }
+    seat.core.map_or(Ok(()), sys::pin_thread)
 }
 
 fn reason(panic: &(dyn Any + Send)) -> String {
@@ -244,7 +314,7 @@ fn reason(panic: &(dyn Any + Send)) -> String {
 /// A worker and its thread's memory.
 struct Running {
     number: usize,
-    path: Worker<MemoryPathPort>,
+    path: MemoryPathWorker,
     board: Arc<ProgressBoard>,
     /// Its ports with generators.
     generators: Vec<usize>,
@@ -256,9 +326,9 @@ struct Running {
 }
 
 impl Running {
-    fn new(number: usize, path: Worker<MemoryPathPort>, board: Arc<ProgressBoard>) -> Running {
-        let makes = |end: &&End<MemoryPathPort>| end.port.kernel().is_some_and(|port| !port.is_done());
-        let generators = path.ends().iter().filter(makes).map(|end| end.index).collect();
+    fn new(number: usize, path: MemoryPathWorker, board: Arc<ProgressBoard>) -> Running {
+        let makes = |port: &MemoryPathPort| port.kernel().is_some_and(|port| !port.is_done());
+        let generators = path.ends().iter().filter(|end| makes(&end.port)).map(|end| end.index).collect();
         Running {
             number,
             path,
@@ -273,13 +343,7 @@ impl Running {
     }
 
     /// The thread.
-    fn work(
-        mut self,
-        core: usize,
-        wake_cost_ns: u64,
-    ) -> Result<(Worker<MemoryPathPort>, WorkerTold), String> {
-        sys::pin_thread(core).map_err(|error| format!("it cannot stay on its core: {error}"))?;
-        sys::set_timer_slack_ns(1);
+    fn work(mut self, wake_cost_ns: u64) -> Result<(MemoryPathWorker, WorkerTold), String> {
         let start_cpu_ns = thread_cpu_ns();
         drive(&mut self, wake_cost_ns).map_err(|error| error.to_string())?;
         self.counts.cpu_ns = thread_cpu_ns() - start_cpu_ns;
@@ -291,8 +355,7 @@ impl Running {
         let is_stopped = self.board.is_stopping();
         let (mut next_ns, mut is_done) = (None, true);
         for &index in &self.generators {
-            let port =
-                self.path.end_mut(index).0.port.kernel_mut().expect("a generator is no port that leads back");
+            let port = self.path.end_mut(index).0.port.kernel_mut().expect("a port with a generator");
             if is_stopped {
                 port.stop();
             }
@@ -309,8 +372,9 @@ impl Running {
     /// Notes what has been delivered, and tells it now and then.
     fn note_delivered(&mut self, now_ns: u64) {
         let mut delivered = Count::default();
-        let ends = self.path.ends().iter().filter(|end| end.port.kernel().is_some());
-        ends.for_each(|end| delivered.merge(end.exit.account().delivered));
+        // What leaves by others comes back.
+        let outer = self.path.ends().iter().filter(|end| end.port.kernel().is_some());
+        outer.for_each(|end| delivered.merge(end.exit.account().delivered));
         if delivered != self.delivered {
             self.delivered = delivered;
             self.counts.last_ended_ns = now_ns;

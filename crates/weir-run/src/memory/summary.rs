@@ -7,11 +7,10 @@ use weir_path::departures::Departures;
 use weir_path::landings::Landings;
 use weir_path::port::TransmitRing;
 use weir_path::traffic::sequence::SequenceCounts;
-use weir_path::worker::Worker;
 use weir_ring::doorbell::DoorbellCounts;
 use weir_ring::pool::Census;
 
-use super::{MemoryPath, MemoryPathPort};
+use super::{MemoryPath, MemoryPathWorker};
 
 /// What the thread of a worker counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,6 +49,8 @@ pub struct MemorySummary {
     pub account: Account,
     /// What was inside at the end, between workers too.
     pub held: Count,
+    /// Packets that found the rings of generators full, which are in no books.
+    pub missed: u64,
     /// Where the frames were.
     pub census: Census,
     /// For each sink its port in the plan and what it saw.
@@ -100,13 +101,14 @@ impl MemorySummary {
 /// Adds up what workers came to, in the order of their numbers, that began at `start_ns`.
 pub fn summarise<'a>(
     spec: &MemoryPath,
-    workers: impl Iterator<Item = (&'a Worker<MemoryPathPort>, WorkerTold)>,
+    workers: impl Iterator<Item = (&'a MemoryPathWorker, WorkerTold)>,
     start_ns: u64,
 ) -> MemorySummary {
     let mut summary = MemorySummary {
         workers: Vec::new(),
         account: Account::default(),
         held: Count::default(),
+        missed: 0,
         census: Census::default(),
         sinks: Vec::new(),
         stages: vec![Account::default(); spec.plan.stages.len()],
@@ -131,12 +133,7 @@ pub fn summarise<'a>(
 }
 
 impl MemorySummary {
-    fn add_worker(
-        &mut self,
-        path: &Worker<MemoryPathPort>,
-        told: WorkerTold,
-        stages: impl Iterator<Item = usize>,
-    ) {
+    fn add_worker(&mut self, path: &MemoryPathWorker, told: WorkerTold, stages: impl Iterator<Item = usize>) {
         let mut row = WorkerRow { told, ..WorkerRow::default() };
         for end in path.ends() {
             self.held.merge(end.port.in_flight());
@@ -145,6 +142,7 @@ impl MemorySummary {
             self.account.accepted.merge(port.made());
             self.account.delivered.merge(end.exit.account().delivered);
             self.account.dropped.merge(&end.exit.account().dropped);
+            self.missed += port.missed();
             self.delivered[end.index].merge(end.exit.account().delivered);
             self.sinks.extend(port.sequences().map(|sequences| (end.index, *sequences.counts())));
         }

@@ -54,7 +54,7 @@ fn bridge(ports: usize) -> StageKind {
 /// A path whose workers take turns on this thread.
 struct Stepped<'a> {
     path: &'a MemoryPath,
-    workers: Vec<Worker<MemoryPathPort>>,
+    workers: Vec<MemoryPathWorker>,
     now_ns: u64,
 }
 
@@ -420,8 +420,10 @@ fn a_worker_that_dies_is_named_and_takes_the_others_with_it() {
     // A generator that is none.
     running.generators = vec![9];
     let (sender, ended) = channel();
+    let seat = Seat { core: Some(sys::allowed_cores()[0]), is_realtime: false, is_shared: false };
+    let start_line = StartLine::new(1);
     let died = thread::scope(|scope| {
-        start(scope, running, sys::allowed_cores()[0], 10_000, sender.clone()).unwrap();
+        start(scope, (running, seat, 10_000), &start_line, sender.clone()).unwrap();
         watch(&board, &ended, 1, now_ns(), &mut |_, _| true)
     });
     let died = died.err().unwrap().to_string();
@@ -435,6 +437,8 @@ fn what_is_wrong_with_a_path_is_said() {
     let refused = |path: MemoryPath| path.run(&mut |_, _| true).unwrap_err().to_string();
     assert!(refused(MemoryPath { workers, ..path.clone() }).contains("each worker wants one of its own"));
     assert!(refused(MemoryPath { workers: 0, ..path.clone() }).contains("0 workers"));
+    let unseated = path.run_seated(path.workers(0).unwrap(), &[], &mut |_, _| true);
+    assert!(unseated.is_err_and(|error| error.to_string() == "1 workers and 0 seats for 1"));
     let mut wrong = path;
     if let MemoryEnd::Generator(spec) = &mut wrong.ends[0] {
         spec.traffic.size_bytes = 20;

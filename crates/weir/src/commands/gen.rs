@@ -207,11 +207,12 @@ fn bed(arguments: &GenArguments, workers: usize) -> Result<MemoryPath, Failure> 
     for end in &mut spec.ends {
         match end {
             // The router knows the bed's addresses and no others.
-            MemoryEnd::Generator(generator) => {
+            MemoryEnd::Generator(generator) | MemoryEnd::Ring(generator, _) => {
                 generator.traffic.size_bytes = arguments.size;
                 generator.traffic.flows = asked;
             }
             MemoryEnd::Sink { flows } => *flows = asked.min(FLOWS_MAX),
+            MemoryEnd::Loop => {}
         }
     }
     Ok(spec)
