@@ -319,6 +319,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         machine,
         rows,
         bounds: Vec::new(),
+        appendix: String::new(),
     })
 }
 

@@ -22,9 +22,11 @@
 //! Source: seed `ifq-start-dispatch`.
 //! Limits: the device is in memory. What the machine does meanwhile is in every figure.
 
+mod credit;
 mod design;
 mod drive;
 mod locked;
+mod sender;
 mod spin_dispatch;
 mod weir;
 
@@ -33,9 +35,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::cost::Cost;
 use crate::interrupt;
 use crate::machine::Machine;
-use crate::netisr::work::Cost;
 use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
 use crate::turns;
@@ -179,6 +181,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         machine,
         rows: rows.collect(),
         bounds: Vec::new(),
+        appendix: String::new(),
     })
 }
 

@@ -29,8 +29,9 @@ use weir_port::report_file;
   weir lab epair --systems mutex-drain,weir --seconds 0.5
   weir lab qdisc --sim                      the RFC's patches as well, simulated
   weir lab bed                              every case, about two minutes
-  weir lab netisr                           every case, about a minute and a half
+  weir lab netisr                           every case, about three minutes
   weir lab netisr --cases 100,150,150-long --set defaultqlimit=512
+  weir lab netisr --systems esp-direct,esp-deferred --cases null-64,gcm-1420
 
 Experiments:
   qdisc    UDP senders behind a 200 Mbit/s limit: stock TBF as published, TBF
@@ -44,7 +45,8 @@ Experiments:
            a TCP stream, small packets
   netisr   work done at once or by another thread, at loads from 1 % to 271 %:
            direct, hybrid and deferred dispatch, with a feeder that is held
-           and, as published, with one that is not
+           and, as published, with one that is not; then the same of IPsec,
+           compared as ministat does, and how deep its stack goes
   ifq      two inputs forwarded to one device: one lock around it, the
            published patch, and Weir
 
@@ -60,7 +62,8 @@ struct Arguments {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = clients)]
     clients: Vec<usize>,
     /// The systems to run; of qdisc: tbf, tbf-large, fq, fq_codel, cake, tbf-fq, weir, weir-limit, htb, weir-htb, weir-cbq; of epair:
-    /// two-ring, mutex-drain, mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, and each with -drop; of
+    /// two-ring, mutex-drain, mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, the same with esp-
+    /// before them, and each with -drop; of
     /// ifq: locked, spin-dispatch, weir; of bed: weir, kernel, kernel-frames
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     systems: Vec<String>,
@@ -72,9 +75,10 @@ struct Arguments {
     /// table of 1 to 64 simulated workers
     #[arg(long)]
     sim: bool,
-    /// netisr: the loads to run, in percent, each alone or with -long, -rss or -one-core behind it; or 1-worker, 2-workers
+    /// netisr: the loads to run, in percent, each alone or with -long, -rss or -one-core behind it; or 1-worker, 2-workers; of IPsec:
+    /// null-64, gcm-64, gcm-1420, nested-1, nested-16, and null-64 with -long, -271, -one-core, -priority, -maxthreads-1 or -maxthreads-4
     #[arg(long, value_name = "CASE,...", value_delimiter = ',')]
-    cases: Vec<netisr::Case>,
+    cases: Vec<netisr::NamedCase>,
     /// bed: how many turns each system has in each case; 2 if not given
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
@@ -257,12 +261,12 @@ fn run_netisr(arguments: &Arguments) -> Result<Report, Failure> {
     options.seconds = arguments.seconds.unwrap_or(options.seconds);
     options.cost_ns = arguments.cost_ns.unwrap_or(options.cost_ns);
     if !arguments.cases.is_empty() {
-        options.cases.clone_from(&arguments.cases);
+        options = options.with_cases(&arguments.cases);
     }
-    let names = netisr::System::ALL.map(netisr::System::name);
-    let all: Vec<_> = names.iter().map(String::as_str).zip(netisr::System::ALL).collect();
+    let all = netisr::NamedSystem::all();
+    let all: Vec<_> = all.iter().map(|(name, system)| (name.as_str(), *system)).collect();
     if let Some(systems) = systems(arguments, &all)? {
-        options.systems = systems;
+        options = options.with_systems(&systems);
     }
     netisr::check(&options.settings).map_err(|error| Failure::usage(format!("{error:#}")))?;
     Ok(netisr::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)

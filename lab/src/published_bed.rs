@@ -189,6 +189,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         machine,
         rows,
         bounds,
+        appendix: String::new(),
     })
 }
 

@@ -295,6 +295,7 @@ fn report(machine: Machine, mut rows: Vec<Row>) -> Report {
         machine,
         rows,
         bounds: Vec::new(),
+        appendix: String::new(),
     }
 }
 

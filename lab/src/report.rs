@@ -171,6 +171,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What some of them must keep to.
     pub bounds: Vec<Bound>,
+    /// What else is printed below the table, for people alone.
+    pub appendix: String,
 }
 
 impl Report {
@@ -298,6 +300,7 @@ pub(crate) mod tests {
             machine,
             rows,
             bounds: Vec::new(),
+            appendix: String::new(),
         }
     }
 

@@ -1,5 +1,5 @@
 //! A report as an aligned table: headings with units, one row per system, a rule between cases.
-//! Histograms follow, of a field that was published in part those that have a published one beside them.
+//! Histograms follow, of a field that was published in part those that have a published one beside them; last comes the appendix.
 //!
 //! With colour, our own rows are bold green and rows that failed are red; without, nothing is lost but that.
 
@@ -61,6 +61,9 @@ pub fn render(report: &Report, colour: bool) -> String {
         let error = row.error.as_deref().unwrap_or_default();
         let text = format!("FAILED: {}, {} {}: {error}", row.system, row.case, report.case_heading);
         line(paint(FAILED, &text));
+    }
+    if !report.appendix.is_empty() {
+        line(format!("\n{}", report.appendix));
     }
     out
 }

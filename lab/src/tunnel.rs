@@ -42,7 +42,9 @@ pub fn tunnel(between: Between, size_bytes: u16, until: Until) -> MemoryPath {
     use Attachment::{Port, Stage};
     let stage = |own: usize| match between {
         Between::Bridges => StageKind::Bridge { ports: 2, stations_max: 1024, ageing_ns: AGEING_NS },
-        Between::Gateways(algorithm) => StageKind::Esp(Box::new(gateway(own, algorithm))),
+        Between::Gateways(algorithm) => {
+            StageKind::Esp(Box::new(gateway(GATEWAYS, own, algorithm, EspDispatch::default())))
+        }
     };
     let plan = Plan {
         ports: ["gen", "sink"].map(port).into(),
@@ -69,10 +71,15 @@ pub fn tunnel(between: Between, size_bytes: u16, until: Until) -> MemoryPath {
     }
 }
 
-/// The near one seals, and the far one opens.
-fn gateway(own: usize, algorithm: Algorithm) -> EspPlan {
+/// Gateway `own` of two: the near one seals, and the far one opens.
+pub(crate) fn gateway(
+    gateways: [[u8; 4]; 2],
+    own: usize,
+    algorithm: Algorithm,
+    dispatch: EspDispatch,
+) -> EspPlan {
     let is_inbound = own == 1;
-    let [source, destination] = GATEWAYS.map(IpAddr::from);
+    let [source, destination] = gateways.map(IpAddr::from);
     let any = AddressPrefix::new([0; 4].into(), 0).expect("no bits of an address");
     let association = AssociationPlan {
         name: "tunnel".into(),
@@ -103,10 +110,10 @@ fn gateway(own: usize, algorithm: Algorithm) -> EspPlan {
         associations: vec![association.name.clone()],
     };
     EspPlan {
-        addresses: vec![GATEWAYS[own].into()],
+        addresses: vec![gateways[own].into()],
         mtu_bytes: MTU_BYTES,
         associations: vec![association],
         policies: vec![policy],
-        dispatch: EspDispatch::default(),
+        dispatch,
     }
 }

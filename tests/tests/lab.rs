@@ -207,7 +207,7 @@ fn two_inputs_and_one_device() -> Result<()> {
 
 fn settings_of_netisr_that_cannot_be() -> Result<()> {
     let table: [(&[&str], &str); 6] = [
-        (&["--set", "proto.esp.policy=fast"], "--set proto.esp.policy: unknown policy `fast`"),
+        (&["--set", "proto.ip.policy=fast"], "--set proto.ip.policy: unknown policy `fast`"),
         (&["--set", "dispatch=later"], "--set dispatch: unknown mode `later`"),
         (&["--set", "proto.gre.qlimit=9"], "--set proto.gre.qlimit: unknown protocol `gre`"),
         (&["--set", "defaultqlimit=20000"], "--set defaultqlimit: 20000 is above maxqlimit"),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use weir_core::dispatch::transmit::TransmitDevice;
 use weir_core::packet::{Meta, Packet};
 
-use crate::netisr::work::Cost;
+use crate::cost::Cost;
 
 /// Slots of the device's ring.
 pub const RING_SLOTS: usize = 256;

@@ -21,9 +21,9 @@ use weir_run::clock::now_ns;
 use weir_run::idle::{Idle, Rest};
 
 use super::design::{Counts, IfqPacket, MemoryDevice, Side};
+use super::sender::Sender;
+use crate::cost::Cost;
 use crate::machine::pin;
-use crate::netisr::sender::Sender;
-use crate::netisr::work::Cost;
 
 /// Packets that are transmitted together.
 const BURST: usize = 32;
@@ -107,7 +107,7 @@ fn forward(
     let pinned = pin(plan.cores[input]);
     start_line.wait();
     let start_ns = now_ns();
-    let mut sender = Sender::new(plan.packets_per_s, false, start_ns, start_ns + plan.duration_ns);
+    let mut sender = Sender::new(plan.packets_per_s, start_ns, start_ns + plan.duration_ns);
     let mut idle = Idle::new(plan.wake_cost_ns, start_ns);
     let (mut number, mut held) = (0, None);
     loop {

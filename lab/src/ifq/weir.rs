@@ -8,7 +8,7 @@
 //!
 //! The other worker has input 0, the owner input 1.
 //!
-//! Ownership: lane, queue and device as there; credit as in [`crate::netisr::credit`].
+//! Ownership: lane, queue and device as there; credit as in [`super::credit`].
 //! Source: `weir_core::dispatch::transmit`.
 
 use std::sync::Arc;
@@ -17,11 +17,10 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_core::dispatch::transmit::{Kicks, TransmitQueue};
-use weir_ring::doorbell::Doorbell;
 use weir_ring::handoff::{Inbox, InboxSize, Outlet, inbox};
 
+use super::credit::{Credit, Sent};
 use super::design::{Costs, Counts, IfqPacket, MemoryDevice, QUEUE_PACKETS, Side};
-use crate::netisr::credit::{Credit, Progress};
 
 /// The owner's number.
 const OWNER: usize = 1;
@@ -31,7 +30,7 @@ pub struct Other {
     outlet: Outlet<IfqPacket>,
     kicks: Kicks,
     credit: Credit,
-    progress: Arc<Progress>,
+    sent: Arc<Sent>,
 }
 
 /// The worker that does.
@@ -39,7 +38,7 @@ pub struct Owner {
     inbox: Inbox<IfqPacket>,
     queue: TransmitQueue<IfqPacket>,
     device: MemoryDevice,
-    progress: Arc<Progress>,
+    sent: Arc<Sent>,
 }
 
 /// Both sides.
@@ -49,21 +48,20 @@ pub struct Owner {
 pub fn sides(costs: Costs) -> Result<(Other, Owner)> {
     let ring_elements = QUEUE_PACKETS;
     let (inbox, mut outlets) = inbox(InboxSize { sources: 1, ring_elements, inject_elements: 1 })?;
-    // Never waits to be woken: it looks again.
-    let progress = Arc::new(Progress::new(Doorbell::new()?.ringer()));
+    let sent = Arc::new(Sent::default());
     let other = Other {
         outlet: outlets.remove(0),
         kicks: Kicks::default(),
         credit: Credit::new(QUEUE_PACKETS),
-        progress: Arc::clone(&progress),
+        sent: Arc::clone(&sent),
     };
     let queue = TransmitQueue::new(2, QUEUE_PACKETS, 2 * QUEUE_PACKETS);
-    Ok((other, Owner { inbox, queue, device: MemoryDevice::new(costs), progress }))
+    Ok((other, Owner { inbox, queue, device: MemoryDevice::new(costs), sent }))
 }
 
 impl Side for Other {
-    fn transmit(&mut self, packet: IfqPacket, now_ns: u64) -> Result<(), IfqPacket> {
-        if self.credit.is_full(&self.progress, now_ns) {
+    fn transmit(&mut self, packet: IfqPacket, _: u64) -> Result<(), IfqPacket> {
+        if self.credit.is_full(&self.sent) {
             return Err(packet);
         }
         self.credit.hand();
@@ -105,7 +103,7 @@ impl Side for Owner {
             inbox.running();
         }
         if sent > 0 {
-            self.progress.say(self.device.sent(0));
+            self.sent.say(self.device.sent(0));
         }
         came + sent
     }

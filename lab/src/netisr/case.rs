@@ -1,8 +1,8 @@
 //! What is run: systems, cases, and the settings of dispatch that make the one and the other.
 //!
-//! The path is ether -> ip -> esp. Ether and ip are worked on where the packet is, unless settings say otherwise; the system
-//! under test is `esp`'s mode and rule, which settings therefore must not touch. Every flow's work is worker 1's: one bucket, as
-//! IPsec had one thread. Settings of steering (`maxthreads`, `rss.bits`, `rss.bucket.N`) take the place of that.
+//! The path is ether -> ip, and the work is what comes after. Ether is handled where the packet is; the system under test is `ip`'s mode and
+//! rule, which settings therefore must not touch. Every flow's work is worker 1's: one bucket, as IPsec had one thread. Settings of steering
+//! (`maxthreads`, `rss.bits`, `rss.bucket.N`) take the place of that. Where a device's queues deal the flows they say nothing.
 //!
 //! Source of the published figures: seed `netisr-ipsec`, 1.488 Mpps of 64-byte UDP in 2000 flows: 548.8 kpps without netisr, 426.5
 //! kpps with a queue of 256 (616976559 of 838781531 dropped), 213.3 kpps with one of 8192 (87097837 of 98903527).
@@ -11,8 +11,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
+use weir_core::dispatch::handlers::protocols;
 use weir_core::dispatch::protocol::{Mode, Protocol, WhenFull};
 use weir_core::dispatch::settings::{Configuration, Settings};
+
+use super::esp::EspCase;
 
 /// Threads of this lab, so its CPUs.
 const CPUS: usize = 2;
@@ -21,10 +24,10 @@ const ONE_BUCKET: [(&str, &str); 2] = [("rss.bits", "0"), ("rss.bucket.0", "1")]
 /// Settings in whose place [`ONE_BUCKET`] would stand.
 const STEERING: [&str; 3] = ["maxthreads", "rss.bits", "rss.bucket."];
 /// What the systems are.
-const UNDER_TEST: [&str; 2] = ["proto.esp.dispatch", "proto.esp.full"];
-const QLIMIT: &str = "proto.esp.qlimit";
+const UNDER_TEST: [&str; 2] = ["proto.ip.dispatch", "proto.ip.full"];
+const QLIMIT: &str = "proto.ip.qlimit";
 
-/// A mode of `esp` with one of two rules.
+/// A mode of `ip` with one of two rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct System {
     /// Now or later.
@@ -151,16 +154,17 @@ impl fmt::Display for CaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: write a load in percent, 0.1 to 1000, alone or with -long, -rss or -one-core behind it, or 1-worker or \
-             2-workers",
-            self.0
+            "{}: write a load in percent, 0.1 to 1000, alone or with -long, -rss or -one-core behind it, 1-worker or 2-workers, \
+             or one of IPsec's: {}",
+            self.0,
+            EspCase::ALL.map(|case| case.name).join(", ")
         )
     }
 }
 
 impl std::error::Error for CaseError {}
 
-/// `esp`'s queue limit by these settings; what is wrong with them is found here.
+/// `ip`'s queue limit by these settings; what is wrong with them is found here.
 pub fn queue_limit(settings: &[(String, String)]) -> Result<usize> {
     for (key, _) in settings {
         ensure!(
@@ -169,16 +173,16 @@ pub fn queue_limit(settings: &[(String, String)]) -> Result<usize> {
         );
     }
     let finish = |default_steering| {
-        read(settings, default_steering, |_| ()).map(|configuration| limit_of(&configuration))
+        read(settings, default_steering, CPUS, |_| ()).map(|configuration| limit_of(&configuration))
     };
     finish(false)?;
     finish(true)
 }
 
-/// The limit of `esp`'s queue.
+/// The limit of `ip`'s queue.
 pub fn limit_of(configuration: &Configuration) -> usize {
-    let esp = configuration.registry.id("esp").expect("a protocol of the path");
-    configuration.registry.get(esp).qlimit
+    let ip = configuration.registry.id("ip").expect("a protocol of the path");
+    configuration.registry.get(ip).qlimit
 }
 
 /// Protocols, workers and steering of a system in a case; in a long one the limit is `long` times what it is otherwise.
@@ -189,34 +193,51 @@ pub fn configure(
     long: usize,
 ) -> Result<Configuration> {
     let qlimit = queue_limit(settings)? * if case.is_long { long } else { 1 };
-    let settings: Vec<_> = settings.iter().filter(|(key, _)| key != QLIMIT).cloned().collect();
+    let mut settings = settings.to_vec();
+    settings.retain(|(key, _)| key != QLIMIT);
+    let cpus = match case.place {
+        Place::Workers(workers) => {
+            let workers = read(&settings, false, CPUS, |_| ())?.workers.min(workers);
+            settings.retain(|(key, _)| !steers(key));
+            workers
+        }
+        _ => CPUS,
+    };
     // Flows are dealt to as many workers as there are: a share of each is then its own.
     let dealt = matches!(case.place, Place::Rss | Place::Workers(_));
-    read(&settings, !dealt, |esp| {
-        esp.mode = Some(system.mode);
-        esp.when_full = if system.drops { WhenFull::Drop } else { WhenFull::Block };
+    read(&settings, !dealt, cpus, |ip| {
+        ip.mode = Some(system.mode);
+        ip.when_full = if system.drops { WhenFull::Drop } else { WhenFull::Block };
         // Past `maxqlimit`, which bounds what a user may ask for.
-        esp.qlimit = Some(qlimit);
+        ip.qlimit = Some(qlimit);
     })
+}
+
+fn steers(key: &str) -> bool {
+    STEERING.iter().any(|own| key.starts_with(own))
 }
 
 fn read(
     settings: &[(String, String)],
     default_steering: bool,
+    cpus: usize,
     under_test: impl FnOnce(&mut Protocol),
 ) -> Result<Configuration> {
-    let mut protocols = Protocol::of_the_path();
-    under_test(protocols.iter_mut().find(|protocol| protocol.name == "esp").expect("a protocol of the path"));
+    let mut protocols = protocols();
+    let mut named = |name| protocols.iter_mut().position(|protocol| protocol.name == name);
+    let [ether, ip] = ["ether", "ip"].map(|name| named(name).expect("a protocol of the path"));
+    protocols[ether].mode = Some(Mode::Direct);
+    under_test(&mut protocols[ip]);
     let mut read = Settings::new(protocols);
-    let steers = settings.iter().any(|(key, _)| STEERING.iter().any(|own| key.starts_with(own)));
-    let defaults = if default_steering && !steers { ONE_BUCKET.as_slice() } else { &[] };
+    let is_steered = settings.iter().any(|(key, _)| steers(key));
+    let defaults = if default_steering && !is_steered { ONE_BUCKET.as_slice() } else { &[] };
     let given = settings.iter().map(|(key, text)| (key.as_str(), text.as_str()));
     for (key, text) in given.chain(defaults.iter().copied()) {
         if let Err(error) = read.set(key, text, None) {
             bail!("--set {error}");
         }
     }
-    read.finish(CPUS).map_err(|error| anyhow::anyhow!("--set {error}"))
+    read.finish(cpus).map_err(|error| anyhow::anyhow!("--set {error}"))
 }
 
 /// What the seed says of a system in a case: kpps and percent dropped.
@@ -231,8 +252,23 @@ pub fn published(system: System, case: &Case) -> (Option<f64>, Option<f64>) {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::steer::rss::Rss;
+    use weir_path::traffic::flows::Flows;
+
     use super::*;
-    use crate::netisr::work::workers_of_flows;
+    use crate::netisr::drive::traffic;
+
+    /// The worker that each flow has.
+    fn workers_of_flows(rss: &Rss) -> Vec<usize> {
+        let traffic = traffic();
+        let mut flows = Flows::new(&traffic).unwrap();
+        let mut frame = [0; 64];
+        let of_next = |_| {
+            flows.write_next(&mut frame);
+            rss.worker(rss.hash(&frame[..usize::from(traffic.size_bytes)]))
+        };
+        (0..traffic.flows).map(of_next).collect()
+    }
 
     fn settings(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         pairs.iter().map(|(key, text)| (key.to_string(), text.to_string())).collect()
@@ -256,17 +292,26 @@ mod tests {
     }
 
     #[test]
-    fn a_system_is_a_mode_and_a_rule_of_esp() {
+    fn a_system_is_a_mode_and_a_rule_of_ip() {
         let configuration = configured(&[], "hybrid-drop", "150-long");
         let registered = |name| configuration.registry.get(configuration.registry.id(name).unwrap());
-        let esp = registered("esp");
-        assert_eq!((esp.mode, esp.qlimit), (Mode::Hybrid, 8192));
-        assert_eq!(esp.protocol.when_full, WhenFull::Drop);
-        assert_eq!((registered("ether").mode, registered("ip").mode), (Mode::Direct, Mode::Direct));
+        let ip = registered("ip");
+        assert_eq!((ip.mode, ip.qlimit), (Mode::Hybrid, 8192));
+        assert_eq!(ip.protocol.when_full, WhenFull::Drop);
+        assert_eq!((registered("ether").mode, registered("arp").mode), (Mode::Direct, Mode::Direct));
         let workers = workers_of_flows(configuration.registry.rss());
         assert!(workers.iter().all(|worker| *worker == 1), "one thread for the work: {workers:?}");
         let workers = workers_of_flows(configured(&[], "hybrid", "100-rss").registry.rss());
-        assert!(workers.contains(&0) && workers.contains(&1), "{workers:?}");
+        let second = workers.iter().filter(|worker| **worker == 1).count();
+        assert!(
+            (workers.len() / 4..=workers.len() * 3 / 4).contains(&second),
+            "{second} of {}",
+            workers.len()
+        );
+        assert_eq!(configured(&[], "hybrid", "1-worker").workers, 1);
+        let configuration = configured(&[("rss.bits", "0"), ("rss.bucket.0", "1")], "hybrid", "2-workers");
+        let workers = workers_of_flows(configuration.registry.rss());
+        assert!(workers.contains(&0) && workers.contains(&1), "the device's queues deal them: {workers:?}");
     }
 
     #[test]
@@ -277,8 +322,8 @@ mod tests {
             "100-long",
         );
         let registered = |name| configuration.registry.get(configuration.registry.id(name).unwrap());
-        assert_eq!((registered("esp").qlimit, registered("esp").mode), (2048, Mode::Direct));
-        assert_eq!(registered("ip").mode, Mode::Deferred);
+        assert_eq!((registered("ip").qlimit, registered("ip").mode), (2048, Mode::Direct));
+        assert_eq!(registered("ip6").mode, Mode::Deferred);
         assert_eq!((configuration.bindthreads, configuration.workers), (false, 1));
         let workers = workers_of_flows(configured(&[("rss.bits", "1")], "direct", "100").registry.rss());
         assert!(workers.contains(&0), "settings of steering take the default's place: {workers:?}");
@@ -288,18 +333,15 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_its_key() {
         for (pairs, words) in [
-            (
-                vec![("proto.esp.policy", "fast")],
-                vec!["--set proto.esp.policy: unknown policy `fast`", "cpu"],
-            ),
+            (vec![("proto.ip.policy", "fast")], vec!["--set proto.ip.policy: unknown policy `fast`", "cpu"]),
             (vec![("dispatch", "later")], vec!["--set dispatch: unknown mode `later`", "hybrid"]),
-            (vec![("proto.gre.qlimit", "9")], vec!["--set proto.gre.qlimit: unknown protocol `gre`", "esp"]),
+            (vec![("proto.gre.qlimit", "9")], vec!["--set proto.gre.qlimit: unknown protocol `gre`", "ip6"]),
             (vec![("defaultqlimit", "20000")], vec!["--set defaultqlimit: 20000 is above maxqlimit, 10240"]),
             (vec![("rss.bits", "1"), ("rss.bucket.1", "2")], vec!["--set rss.bucket.1: ", "worker"]),
             (vec![("maxthreads", "3")], vec!["--set maxthreads: 3 workers on 2 CPUs"]),
             (vec![("rss.key", "secret")], vec!["--set rss.key: "]),
             (vec![("speed", "9")], vec!["--set speed: no such key"]),
-            (vec![("proto.esp.dispatch", "direct")], vec!["--set proto.esp.dispatch: ", "--systems"]),
+            (vec![("proto.ip.dispatch", "direct")], vec!["--set proto.ip.dispatch: ", "--systems"]),
             (vec![("dispatch", "direct"), ("dispatch", "hybrid")], vec!["--set dispatch: set before"]),
         ] {
             let error = queue_limit(&settings(&pairs)).unwrap_err().to_string();

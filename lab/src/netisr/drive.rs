@@ -1,155 +1,160 @@
-//! One run: a receiver and a worker, two threads in real time, over the dispatch of weir-core and the hand-off of weir-ring.
+//! One run: generators in memory, the path's dispatch on its workers, and for each worker whoever works on what it handles.
 //!
 //! ```text
-//! senders -> device's ring -> receiver: frame, hash, ether -> ip -> esp --direct--> work
-//!                                 ^                             |
-//!                                 |                             +--handed off--> worker 1: esp's queue -> work
-//!                                 +---------------- credit ---------------------------+
+//! generator -> worker 0: ether -> ip --direct--> its work
+//!                                 |
+//!                                 +--handed over--> worker 1: ip's queue -> its work
 //! ```
 //!
-//! - The receiver is worker 0 and has the device; worker 1 has the work of every flow that the table gives it.
-//! - `latency`: from a packet's entry into the device's ring to the end of the work on it.
-//! - `lost` = packets sent - worked on - dropped; 0, or the path is at fault.
+//! It is the plan by which `weir up` dispatches a wire, with packets that end on the worker that handles them ([`weir_path::dispatch`]).
+//! Worker 0 polls the generator, worker 1 has the work of every flow that the table gives it. Where a device's queues deal the flows, each
+//! worker has a generator of its own.
 //!
-//! Owner: each thread owns its [`super::threads`] half; what they share is in [`super::plan::Common`].
-//! Limits: what the receiver does for each packet (a frame, a hash, dispatch) is as on the path, but nothing comes from a
-//! device.
+//! - A generator without `-drop` is held. With it, it stands behind a ring of [`RING_PACKETS`], and what finds that full is dropped.
+//! - `lost` = packets made - worked on - dropped; 0, or the path is at fault.
+//! - `held_seconds` = duration - packets sent / rate: by so much the senders were kept back.
 
-use std::mem;
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
-use weir_core::steer::rss::BURST_MAX;
-use weir_ring::doorbell::Doorbell;
-use weir_ring::handoff::{InboxSize, inbox};
-use weir_ring::pool::Pool;
+use weir_core::dispatch::protocol::Mode;
+use weir_core::dispatch::settings::Configuration;
+use weir_path::dispatch::{Dispatched, dispatched};
+use weir_path::traffic::flows::Traffic;
+use weir_path::traffic::generator::{GenSpec, Until};
+use weir_run::clock::now_ns;
+use weir_run::memory::{MemoryEnd, MemoryPath, Seat};
+use weir_run::testbed::{self, FLOWS, port};
 
-use super::case::limit_of;
-use super::plan::{Common, Plan};
-use super::sender::Sender;
-use super::threads::{Ended, Receiver, Worker};
-use super::work::{FLOWS, Tally, Writer, workers_of_flows};
+use super::case::{Place, limit_of};
+use super::work::{Tally, Work, Worked};
+use crate::cost::Cost;
 use crate::epair::histogram::Histogram;
+
+/// Slots of a device's ring: what Intel's drivers have unless told otherwise.
+pub const RING_PACKETS: u64 = 512;
+/// The smallest packets.
+const SIZE_BYTES: u16 = 60;
+/// Frames beside those of twice a queue: what is under way, and what sits in the pools' magazines.
+const FRAMES_BESIDE: usize = 4096;
+/// Packets that wait for the work behind dispatch.
+const HELD_PACKETS_MAX: u64 = 256;
+
+/// What to run.
+pub struct Plan<'a> {
+    /// Protocols, their modes and limits, and steering.
+    pub configuration: &'a Configuration,
+    /// Whose the flows are.
+    pub place: Place,
+    /// What all senders together offer; as much as is taken if none.
+    pub packets_per_s: Option<u64>,
+    /// Whether they cannot be held.
+    pub drops: bool,
+    /// For how long, in nanoseconds.
+    pub duration_ns: u64,
+    /// What the work on a packet costs.
+    pub cost: Cost,
+    /// For each worker where it runs.
+    pub seats: Vec<Seat>,
+}
 
 /// What came of it.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// Packets the senders sent.
+    /// Packets that were sent, or would have been if there had been room.
     pub offered: u64,
     /// Packets worked on.
     pub handled: u64,
-    /// Packets that the device's ring or a workstream's queue dropped.
+    /// Packets that a device's ring or a queue dropped.
     pub dropped: u64,
     /// Packets overtaken within their flow.
     pub reordered: u64,
-    /// Packets nobody can account for; more than there were if negative.
-    pub lost: i64,
+    /// Packets nobody can account for.
+    pub lost: u64,
     /// From the start to the end of the last packet's work.
     pub seconds: f64,
-    /// See the head of the file.
+    /// From the poll that brought a packet to the end of the work on it.
     pub latency: Histogram,
-    /// CPU time of both threads.
+    /// CPU time of all threads.
     pub cpu_seconds: f64,
     /// For how long the senders were held.
     pub held_seconds: f64,
 }
 
-/// Runs a receiver and a worker once. The pools are those of two workers over one memory; all frames are free before and after.
-pub fn run(plan: &Plan<'_>, pools: &mut Vec<Pool>) -> Result<Outcome> {
-    // With credit no more than the limit is ever between the two, and a ring of that size stays in their caches.
-    let ring_elements = match plan.ring_drops {
-        true => pools[0].memory().frames() as usize,
-        false => limit_of(plan.configuration) + BURST_MAX,
-    };
-    let (inbox, mut outlets) = inbox(InboxSize { sources: 1, ring_elements, inject_elements: 1 })?;
-    // Worker 1 passes a full fence whenever it says how far it is; what parks the receiver must not interrupt it.
-    let doorbell = Doorbell::with_full_fences()?;
-    let workers = plan.configuration.workers;
-    let outlet = outlets.pop().filter(|_| workers > 1);
-    let common = Common::new(plan, pools, &doorbell, workers);
-    let mut given = mem::take(pools).into_iter();
-    let (first_pool, mut second_pool) = (given.next().expect("a pool for the receiver"), given.next());
-    let (receiver, worker) = thread::scope(|scope| {
-        let common = &common;
-        let worker = (workers > 1).then(|| {
-            let pool = second_pool.take().expect("a pool for worker 1");
-            scope.spawn(move || Worker::new(common, pool, inbox).run())
-        });
-        let receiver = scope.spawn(move || {
-            Receiver::new(0, common, first_pool, Writer::new(0..FLOWS), outlet, doorbell).run()
-        });
-        let receiver = receiver.join().expect("the receiver does not panic");
-        (receiver, worker.map(|worker| worker.join().expect("the worker does not panic")))
-    });
-    let (sender, start_ns, receiver) = receiver?;
-    let ended = [Some(receiver), worker.transpose()?].into_iter().flatten().collect();
-    let sums = Sums::of(ended, pools);
-    pools.extend(second_pool);
-    outcome(pools, &[sender], start_ns, sums)
+/// What is sent.
+pub fn traffic() -> Traffic {
+    Traffic { size_bytes: SIZE_BYTES, ..testbed::traffic() }
 }
 
-/// Runs `workers` receivers once, each with a queue of its own that brings the flows of its own. The pools are as for [`run`].
-pub fn run_receivers(plan: &Plan<'_>, pools: &mut Vec<Pool>, workers: usize) -> Result<Outcome> {
-    let doorbells = (0..workers).map(|_| Doorbell::new()).collect::<Result<Vec<_>, _>>()?;
-    let common = Common::new(plan, pools, &doorbells[0], workers);
-    let owners = workers_of_flows(plan.configuration.registry.rss());
-    let mut spare = mem::take(pools);
-    let given: Vec<(Pool, Doorbell)> = spare.drain(..workers).zip(doorbells).collect();
-    let ended = thread::scope(|scope| {
-        let (common, owners) = (&common, &owners);
-        let spawn = |(worker, (pool, doorbell))| {
-            scope.spawn(move || {
-                let writer = Writer::new((0..FLOWS).filter(|flow| owners[*flow] == worker));
-                Receiver::new(worker, common, pool, writer, None, doorbell).run()
-            })
+/// The path of a plan.
+fn path(plan: &Plan<'_>) -> MemoryPath {
+    let configuration = plan.configuration;
+    let workers = configuration.workers;
+    let is_dealt = matches!(plan.place, Place::Workers(_));
+    let generators = if is_dealt { workers } else { 1 };
+    let entries = (0..generators).map(|worker| (port(&format!("gen-{worker}")), worker)).collect();
+    let ip = configuration.registry.id("ip").expect("a protocol of the path");
+    // Worker 1 has nothing to do if all is done where it comes in.
+    let is_first_alone = configuration.registry.get(ip).mode == Mode::Direct && !is_dealt;
+    let working = if is_first_alone { 1 } else { workers };
+    let exits = (0..working).map(|worker| (port(&format!("work-{worker}")), worker)).collect();
+    let Dispatched { plan: made, owners, loops } =
+        dispatched(&configuration.registry, entries, exits, !is_dealt, FLOWS);
+    let flows = FLOWS / generators as u32;
+    let generator = |number: u32| {
+        let spec = GenSpec {
+            traffic: Traffic { flows, first_flow: number * flows, ..traffic() },
+            packets_per_s: plan.packets_per_s.map(|rate| rate.div_ceil(generators as u64)),
+            until: Until::Elapsed(plan.duration_ns),
         };
-        let threads: Vec<_> = given.into_iter().enumerate().map(spawn).collect();
-        let joined = threads.into_iter().map(|thread| thread.join().expect("a receiver does not panic"));
-        joined.collect::<Result<Vec<(Sender, u64, Ended)>>>()
-    })?;
-    let start_ns = ended.iter().map(|(_, start_ns, _)| *start_ns).min().unwrap_or(0);
-    let (senders, ended): (Vec<_>, Vec<_>) =
-        ended.into_iter().map(|(sender, _, ended)| (sender, ended)).unzip();
-    let sums = Sums::of(ended, pools);
-    pools.append(&mut spare);
-    outcome(pools, &senders, start_ns, sums)
-}
-
-/// What all threads of a run came to.
-struct Sums {
-    tally: Tally,
-    dropped: u64,
-    cpu_seconds: f64,
-}
-
-impl Sums {
-    /// Puts the pools of the threads back, in the order of their workers.
-    fn of(ended: Vec<Ended>, pools: &mut Vec<Pool>) -> Sums {
-        let mut sums = Sums { tally: Tally::new(), dropped: 0, cpu_seconds: 0.0 };
-        for ended in ended {
-            sums.tally.merge(&ended.tally);
-            sums.dropped += ended.dropped;
-            sums.cpu_seconds += ended.cpu_seconds;
-            pools.push(ended.pool);
-        }
-        sums
+        if plan.drops { MemoryEnd::Ring(spec, RING_PACKETS) } else { MemoryEnd::Generator(spec) }
+    };
+    let mut ends: Vec<_> = (0..generators as u32).map(generator).collect();
+    ends.extend((0..working).map(|_| MemoryEnd::Sink { flows: FLOWS }));
+    ends.extend(loops.iter().map(|_| MemoryEnd::Loop));
+    MemoryPath {
+        plan: made,
+        ends,
+        owners,
+        workers,
+        frames: (FRAMES_BESIDE + 2 * limit_of(configuration)) as u32,
+        held_packets_max: HELD_PACKETS_MAX,
     }
 }
 
-fn outcome(pools: &[Pool], senders: &[Sender], start_ns: u64, sums: Sums) -> Result<Outcome> {
-    let census = pools[0].census();
-    ensure!(census.balances() && census.out == 0, "frames are missing after a run: {census:?}");
-    let sum = |of: fn(&Sender) -> u64| senders.iter().map(of).sum::<u64>();
-    let (offered, dropped) = (sum(Sender::offered), sum(Sender::dropped) + sums.dropped);
+/// Runs a plan once.
+pub fn run(plan: &Plan<'_>) -> Result<Outcome> {
+    let path = path(plan);
+    let total: Arc<Mutex<Tally>> = Arc::default();
+    let mut workers = path.workers(now_ns())?;
+    let sinks = path.ends.iter().enumerate().filter(|(_, end)| matches!(end, MemoryEnd::Sink { .. }));
+    for (sink, _) in sinks {
+        let (end, _) = workers[path.owners.ports[sink]].end_mut(sink);
+        let port = end.port.kernel_mut().expect("a sink is no loop");
+        port.set_recipient(Worked::new(Work::Costs(plan.cost), &total));
+    }
+    let ran = path.run_seated(workers, &plan.seats, &mut |_, _| true)?;
+    // What was worked on is added up when they go.
+    drop(ran.workers);
+    let summary = ran.summary;
+    ensure!(summary.balances(), "the books do not balance: {summary:?}");
+    let (seen, account) = (summary.sequences(), &summary.account);
+    let dropped = account.dropped.total().packets;
+    // What one worker drops is missing there, and what came to another is, too: nobody could vouch for its order.
+    let split = seen.missing.saturating_sub(dropped);
+    let sent = account.accepted.packets;
+    let duration_s = plan.duration_ns as f64 / 1e9;
+    let held_seconds = plan.packets_per_s.map_or(0.0, |rate| duration_s - sent as f64 / rate as f64);
+    let latency = total.lock().unwrap_or_else(PoisonError::into_inner).latency.clone();
     Ok(Outcome {
-        offered,
-        handled: sums.tally.handled,
-        dropped,
-        reordered: sums.tally.reordered,
-        lost: offered as i64 - sums.tally.handled as i64 - dropped as i64,
-        seconds: sums.tally.last_ns.saturating_sub(start_ns) as f64 / 1e9,
-        latency: sums.tally.latency,
-        cpu_seconds: sums.cpu_seconds,
-        held_seconds: sum(Sender::held_ns) as f64 / 1e9,
+        offered: sent + summary.missed,
+        handled: account.delivered.packets,
+        dropped: dropped + summary.missed,
+        reordered: seen.reordered + seen.duplicated + split,
+        lost: summary.lost(),
+        seconds: summary.elapsed_ns as f64 / 1e9,
+        latency,
+        cpu_seconds: summary.workers.iter().map(|worker| worker.told.cpu_ns as f64 / 1e9).sum(),
+        held_seconds: if plan.drops { 0.0 } else { held_seconds.max(0.0) },
     })
 }
