@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         plain!(the_epair_command_writes_json_and_html),
         plain!(the_epair_command_refuses_what_is_not_its_own),
         plain!(a_feeder_faster_than_the_work_is_held_or_loses),
+        plain!(packets_are_sealed_now_or_later_and_none_is_lost),
         plain!(settings_of_netisr_that_cannot_be),
         plain!(two_inputs_and_one_device),
     ])
@@ -186,6 +187,28 @@ fn a_feeder_faster_than_the_work_is_held_or_loses() -> Result<()> {
             ensure!(row[figure].as_f64() > Some(0.0), "where is what cannot be worked on: {row}");
         }
     }
+    Ok(())
+}
+
+/// The seed's tables of IPsec, at 2.71 times what can be sealed, and its stack.
+fn packets_are_sealed_now_or_later_and_none_is_lost() -> Result<()> {
+    let (systems, cases) = ("esp-direct,esp-deferred,esp-deferred-drop", "null-64-271,nested-1,nested-16");
+    let written = lab(&["netisr", "--seconds", "0.1", "--systems", systems, "--cases", cases])?;
+    ensure!(written.table.contains("Stddev") && written.table.contains("QDrops"), "{}", written.table);
+    let rows = written.json["rows"].as_array().context("the JSON has no rows")?;
+    ensure!(rows.len() == 3 + 2 * 2, "{} rows", rows.len());
+    for row in rows {
+        ensure!(row["reordered"] == 0 && row.get("error").is_none(), "lost, reordered, or too deep: {row}");
+        ensure!(row["stack_bytes"].as_u64() > Some(0) && row["kpps"].as_f64() > Some(0.0), "{row}");
+        let drops = row["system"] == "esp-deferred-drop";
+        ensure!((row["dropped"] != 0) == drops, "dropped, or not, against its rule: {row}");
+        ensure!(row["diff_ci_pct"].is_number() == (row["system"] == "esp-deferred"), "compared: {row}");
+    }
+    let stack = |case: &str| {
+        let of_case = rows.iter().filter(|row| row["case"] == case);
+        of_case.map(|row| row["stack_bytes"].as_u64()).collect::<Vec<_>>()
+    };
+    ensure!(stack("nested-16") == stack("nested-1"), "{:?} {:?}", stack("nested-16"), stack("nested-1"));
     Ok(())
 }
 
