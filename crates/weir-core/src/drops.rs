@@ -51,7 +51,7 @@ reasons! {
     OwnSegment = "own-segment",
     /// A protocol of one link alone (01-80-C2-00-00-0X), which no bridge forwards.
     LinkLocal = "link-local",
-    /// Its link-layer destination is another station.
+    /// Its link-layer destination is another station; or its IP destination is, at a host, which forwards nothing.
     NotForUs = "not-for-us",
     /// Its source or destination address must not be seen on a wire, or not be forwarded.
     Martian = "martian",
@@ -89,6 +89,10 @@ reasons! {
     PolicyDiscard = "policy-discard",
     /// It came by an association that its security policy does not name, or in the clear where the policy wants one.
     PolicyMismatch = "policy-mismatch",
+    /// The receive buffer of the socket it is for was full, and the socket's rule is to drop.
+    SocketFull = "socket-full",
+    /// The socket it was for has been closed.
+    SocketClosed = "socket-closed",
 }
 
 /// How many packets and bytes were dropped for each reason.

@@ -76,7 +76,7 @@ pub enum StageKind {
         /// For how long, in nanoseconds.
         ageing_ns: u64,
     },
-    /// A router, with a port for each of its interfaces.
+    /// A router, with a port for each of its interfaces; a host has one for each socket besides.
     Router(Box<RouterSettings>),
     /// One worker's part of what takes packets to the workers they are at home with.
     Dispatch(DispatchPlan),
@@ -162,7 +162,9 @@ impl StageKind {
     pub fn ports(&self) -> u16 {
         match self {
             StageKind::Bridge { ports, .. } => *ports,
-            StageKind::Router(settings) => settings.interfaces.len() as u16,
+            StageKind::Router(settings) => {
+                settings.interfaces.len() as u16 + settings.host.map_or(0, |host| host.sockets)
+            }
             StageKind::Dispatch(plan) => plan.ports(),
             StageKind::Esp(plan) => deferral::ports(&plan.dispatch),
         }
@@ -190,7 +192,11 @@ impl StageKind {
     /// The most packets that wait to leave by a port of the path that is joined to this one, if that is said here.
     pub(crate) fn held_packets_max(&self, port: u16) -> Option<u64> {
         match self {
-            StageKind::Bridge { .. } | StageKind::Router(_) => None,
+            StageKind::Bridge { .. } => None,
+            StageKind::Router(settings) => {
+                let is_socket = usize::from(port) >= settings.interfaces.len();
+                settings.host.filter(|_| is_socket).map(|host| host.held_packets_max)
+            }
             StageKind::Dispatch(plan) => plan.held_packets_max(port),
             StageKind::Esp(plan) if plan.dispatch.drops_when_full => Some(u64::MAX),
             StageKind::Esp(_) => self.queue_packets(port),

@@ -158,6 +158,7 @@ mod bench {
                 errors_per_second: 1000,
                 errors_burst: 50,
                 seed: 0x5eed,
+                host: None,
             };
             let template = |flow: usize| {
                 let to = [192, 168, 1, 2 + (flow % 249) as u8];

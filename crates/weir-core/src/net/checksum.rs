@@ -7,7 +7,7 @@
 //!
 //! Following a change never repairs: a wrong checksum stays as wrong as it was.
 //!
-//! Source: RFC 1071 (sums in any byte order), RFC 1624 section 3, equation 3. Sums over whole messages come from
+//! Source: RFC 1071 (sums in any byte order), RFC 1624 section 3, equation 3. Sums over ICMP messages come from
 //! `smoltcp::wire`.
 
 /// Length of an IPv4 header without options.
@@ -31,6 +31,21 @@ pub fn header_is_right(header: &[u8; IPV4_LEN]) -> bool {
     const QUOTIENT_MAX: u64 = (IPV4_LEN as u64 / 4) * (u32::MAX as u64 / 0xffff);
     const { assert!(INVERSE.wrapping_mul(0xffff) == 1) };
     (1..=QUOTIENT_MAX).contains(&sum.wrapping_mul(INVERSE))
+}
+
+/// The one's complement sum of the 16-bit words of `bytes` and of `start`, both as they lie in the memory of this machine. Behind an odd
+/// last byte is a zero.
+#[inline]
+pub fn ones_sum(bytes: &[u8], start: u64) -> u16 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    let sum: u64 = words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum();
+    let sum = sum + start + u64::from(u32::from_ne_bytes(last));
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    ((sum >> 16) + (sum & 0xffff)) as u16
 }
 
 #[cfg(test)]
@@ -69,6 +84,19 @@ mod tests {
                 .try_into().expect("ten words");
             prop_assert_eq!(header_is_right(&bytes), sum_of(&header) == 0xffff);
             prop_assert_eq!(updated(checksum, before, after), !sum_of(&[!checksum, !before, after]));
+        }
+    }
+
+    proptest! {
+        /// Any bytes, in any number, as smoltcp sums them in network order.
+        #[test]
+        fn a_whole_message_sums_as_smoltcp_has_it(bytes in prop::collection::vec(any::<u8>(), 0..1600), start in extreme_word()) {
+            let of_bytes = smoltcp::wire::checksum::data(&bytes);
+            let expected = smoltcp::wire::checksum::combine(&[of_bytes, start]);
+            let sum = u16::from_be(ones_sum(&bytes, u64::from(start.to_be())));
+            // The two zeros of one's complement are one.
+            prop_assert_eq!(sum % 0xffff, expected % 0xffff);
+            prop_assert_eq!(sum == 0, start == 0 && bytes.iter().all(|&byte| byte == 0));
         }
     }
 

@@ -9,7 +9,7 @@
 //! [`resolve`] and found by number in [`near`],
 //! [`input`] tells whether a header may be believed, [`checksum`] keeps it right, [`fragment`] cuts what is too long, [`icmp`]
 //! tells senders what went wrong, no more often than [`limit`] allows, [`outbox`] holds the frames a router makes itself, and
-//! [`router`] is the instance.
+//! [`router`] is the instance. With [`sockets`] it is a host, which forwards nothing.
 //!
 //! Owner: one worker for each bridge and router (ARCHITECTURE.md, invariant 7).
 
@@ -27,6 +27,7 @@ mod questions;
 pub mod resolve;
 pub mod route;
 pub mod router;
+pub mod sockets;
 pub mod station;
 pub mod table;
 

@@ -23,6 +23,9 @@
 //! everything [`Router::release`] has, before it shows the next burst. So packets of one flow leave in the order they
 //! came (ARCHITECTURE.md, invariant 2). [`Router::poll`] is called at the time the last one named.
 //!
+//! With sockets ([`super::sockets`]) it is a host: what is for one of them leaves by the port of that socket, which comes after the
+//! interfaces; what comes in by such a port is a packet of ours, whose IP header is ready; and nothing is forwarded (drop `not-for-us`).
+//!
 //! Owner: one worker. Source: RFC 1812 section 5.2 (forwarding), 5.3.4 (link-layer groups), 5.3.7 (martians); RFC 1191 and 8201
 //! (the MTU of a path); RFC 8200; RFC 4291 section 2.5 (scopes); RFC 1624.
 //!
@@ -36,6 +39,7 @@
 //! than its way back is cut if it may be, as its request said, and otherwise dropped.
 
 mod control;
+mod host;
 mod inspect;
 mod settings;
 
@@ -53,6 +57,7 @@ use super::neighbour::{Bounds, NeighbourId, NeighbourState, Neighbours, Released
 use super::outbox::Outbox;
 use super::resolve::link_local;
 use super::route::{Interface, NextHop, RouteTable};
+use super::sockets::Host;
 use super::station::Station;
 use crate::drops::{Count, DropReason};
 use crate::packet::{Bytes, Packet};
@@ -106,6 +111,8 @@ pub struct Router<P> {
     outbox: Outbox,
     limit: Limiter,
     counts: RouterCounts,
+    /// The sockets, if it is a host.
+    host: Option<Box<Host>>,
 }
 
 #[derive(Debug)]
@@ -123,6 +130,10 @@ impl<P: Packet> Router<P> {
     /// Makes a router, in memory taken now.
     pub fn new(settings: RouterSettings, now_ns: u64) -> Result<Router<P>, RouterError> {
         settings.check_mtus()?;
+        if let Some(host) = settings.host.filter(|host| !host.is_possible()) {
+            return Err(RouterError::Buckets(host.bucket_bits));
+        }
+        let host = settings.host.as_ref().map(|host| Box::new(Host::new(host)));
         let bounds = Bounds {
             entries_max: settings.neighbours_max,
             incomplete_max: settings.incomplete_max,
@@ -146,6 +157,7 @@ impl<P: Packet> Router<P> {
             outbox: Outbox::new(OUTBOX_FRAMES),
             limit: Limiter::new(settings.errors_per_second, settings.errors_burst),
             counts: RouterCounts::default(),
+            host,
         };
         for neighbour in neighbours {
             let port = router.ports.get(usize::from(neighbour.interface));
@@ -172,6 +184,9 @@ impl<P: Packet> Router<P> {
         verdicts: &mut [Verdict],
     ) {
         assert!(packets.len() <= BURST_MAX, "a burst has at most {BURST_MAX} packets");
+        if self.host.is_some() {
+            return self.process_host(ingress, packets, bytes, now_ns, verdicts);
+        }
         let mac = self.ports[usize::from(ingress)].mac;
         let verdicts = &mut verdicts[..packets.len()];
         let mut frames: [&mut [u8]; BURST_MAX] = std::array::from_fn(|_| Default::default());

@@ -42,6 +42,7 @@ pub fn settings() -> RouterSettings {
         errors_per_second: 1000,
         errors_burst: 50,
         seed: 0,
+        host: None,
     }
 }
 

@@ -11,6 +11,8 @@ use smoltcp::wire::{EthernetAddress, IpCidr};
 
 use crate::net::fragment;
 use crate::net::route::{Interface, Route, RouteError};
+use crate::net::sockets::HostSettings;
+use crate::steer::key::BUCKET_BITS_MAX;
 
 /// RFC 8200 section 5.
 const IPV6_MTU_BYTES_MIN: u16 = 1280;
@@ -53,6 +55,8 @@ pub struct RouterSettings {
     pub errors_burst: u32,
     /// A random number, so that nobody can prepare addresses that collide.
     pub seed: u64,
+    /// Its sockets, if it is a host and forwards nothing.
+    pub host: Option<HostSettings>,
 }
 
 /// Why a router cannot be made.
@@ -64,6 +68,8 @@ pub enum RouterError {
     NoInterface(StaticNeighbour),
     /// There are more static neighbours than `neighbours_max`.
     TooManyNeighbours(StaticNeighbour),
+    /// A host has more buckets than there may be.
+    Buckets(u32),
     /// An interface takes less than every link of a family that goes by it must take.
     Mtu {
         /// The interface.
@@ -104,6 +110,9 @@ impl std::fmt::Display for RouterError {
             }
             RouterError::TooManyNeighbours(neighbour) => {
                 write!(f, "neighbour {}: no room for it; raise neighbours_max", neighbour.address)
+            }
+            RouterError::Buckets(bits) => {
+                write!(f, "2^{bits} buckets: at most 2^{BUCKET_BITS_MAX} there may be")
             }
             RouterError::Mtu { interface, least_bytes } => {
                 write!(f, "interface {interface}: its MTU is below {least_bytes}; give it that or more")

@@ -1,0 +1,152 @@
+//! A router that is a host: what comes for it goes to sockets, what comes from these leaves, and nothing is forwarded.
+//!
+//! A datagram of ours has its IP header from the socket that sends it; here it gets its link-layer addresses, or waits for them as any
+//! packet does. One to an own address goes to the socket that is bound there, without leaving.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::inspect::{ETHERNET_LEN, Kind, V4_HEAD, V6_HEAD, addresses_v6, inspect};
+use super::{BURST_MAX, Router, Verdict, send};
+use crate::drops::DropReason;
+use crate::net::fragment::fit;
+use crate::net::neighbour::Resolved;
+use crate::net::route::NextHop;
+use crate::net::sockets::{BindError, Binding, ToHost};
+use crate::net::station::Station;
+use crate::packet::{Bytes, Packet};
+
+impl<P: Packet> Router<P> {
+    /// Binds a socket from the next burst on, if this is a host.
+    ///
+    /// # Errors
+    /// If another is bound so, or there is no such bucket; nothing has changed then.
+    pub fn bind(&mut self, binding: Binding, socket: u16) -> Result<(), BindError> {
+        self.host.as_mut().map_or(Ok(()), |host| host.bindings.bind(binding, socket))
+    }
+
+    /// Unbinds a socket.
+    pub fn unbind(&mut self, socket: u16) {
+        self.host.iter_mut().for_each(|host| host.bindings.unbind(socket));
+    }
+
+    /// [`Router::process`] of a host.
+    pub(super) fn process_host(
+        &mut self,
+        ingress: u16,
+        packets: &mut [P],
+        bytes: &impl Bytes<P>,
+        now_ns: u64,
+        verdicts: &mut [Verdict],
+    ) {
+        let is_own = usize::from(ingress) >= self.ports.len();
+        let mut hashes = [0; BURST_MAX];
+        for ((packet, verdict), hash) in packets.iter_mut().zip(verdicts).zip(&mut hashes) {
+            let frame = bytes.of_mut(packet);
+            (*verdict, *hash) = match is_own {
+                true => self.leave_host(frame, now_ns),
+                false => self.enter_host(ingress, frame, now_ns),
+            };
+            if *hash != 0 {
+                packet.meta_mut().flow_hash = *hash;
+            }
+        }
+        if self.neighbours.next_due_ns().is_some() {
+            self.poll(now_ns);
+        }
+    }
+
+    /// What becomes of a packet that came in by an interface, and the hash of its flow if one was asked for.
+    #[inline]
+    fn enter_host(&mut self, ingress: u16, frame: &mut [u8], now_ns: u64) -> (Verdict, u32) {
+        let mut destination = [0; 4];
+        let mac = self.ports[usize::from(ingress)].mac;
+        let kind = inspect(frame, mac, &self.sources, &mut destination);
+        let is_ours = match kind {
+            Kind::V4 => self.table.lookup_v4(destination.into()) == NextHop::Local,
+            Kind::V6 { to_us: true } => frame.first_chunk::<V6_HEAD>().is_some_and(|head| {
+                let (_, destination) = addresses_v6(head);
+                self.table.lookup_v6(destination) == NextHop::Local
+                    || self.is_ours_v6(ingress, destination) && !destination.is_multicast()
+            }),
+            // Groups that neighbour discovery is sent to, and ARP.
+            Kind::V6 { to_us: false } | Kind::Arp => {
+                return (self.decide(ingress, frame, kind, destination, 0, now_ns), 0);
+            }
+            Kind::V4Group => return (Verdict::Drop(DropReason::NoHandler), 0),
+            Kind::Drop(reason) => return (Verdict::Drop(reason), 0),
+        };
+        if !is_ours {
+            return (Verdict::Drop(DropReason::NotForUs), 0);
+        }
+        match self.to_host(frame) {
+            ToHost::Socket(socket, hash) => (self.to_socket(socket), hash),
+            ToHost::Drop(reason) => (Verdict::Drop(reason), 0),
+            // Echo requests are answered, and senders are told that nobody listens.
+            ToHost::NoPort | ToHost::Other => match kind {
+                Kind::V4 => (self.local_v4(ingress, frame, now_ns), 0),
+                _ => (self.local_v6(ingress, frame, now_ns), 0),
+            },
+        }
+    }
+
+    fn to_host(&self, frame: &[u8]) -> ToHost {
+        self.host.as_ref().map_or(ToHost::Other, |host| host.receive(frame))
+    }
+
+    /// By the port of a socket.
+    fn to_socket(&self, socket: u16) -> Verdict {
+        Verdict::Forward(self.ports.len() as u16 + socket)
+    }
+
+    /// What becomes of a packet that a socket sends.
+    #[inline]
+    fn leave_host(&mut self, frame: &mut [u8], now_ns: u64) -> (Verdict, u32) {
+        let Some(destination) = destination_of(frame) else {
+            return (Verdict::Drop(DropReason::Malformed), 0);
+        };
+        let hop = match destination {
+            IpAddr::V4(address) => self.table.lookup_v4(address),
+            IpAddr::V6(address) => self.table.lookup_v6(address),
+        };
+        let (interface, station) = match hop {
+            NextHop::OnLink(interface) => (interface, Station::new(interface, destination)),
+            NextHop::Gateway(interface, gateway) => (interface, Station::new(interface, gateway)),
+            NextHop::Local => {
+                return match self.to_host(frame) {
+                    ToHost::Socket(socket, hash) => (self.to_socket(socket), hash),
+                    ToHost::Drop(reason) => (Verdict::Drop(reason), 0),
+                    ToHost::NoPort | ToHost::Other => (Verdict::Drop(DropReason::NoHandler), 0),
+                };
+            }
+            NextHop::None => return (Verdict::Drop(DropReason::NoRoute), 0),
+            NextHop::Broadcast | NextHop::Multicast | NextHop::Martian => {
+                return (Verdict::Drop(DropReason::Martian), 0);
+            }
+        };
+        let port = &self.ports[usize::from(interface)];
+        let (mtu_bytes, own) = (port.mtu_bytes, port.mac);
+        // A socket sends nothing that would have to be cut.
+        if fit(frame, mtu_bytes) != Ok(false) {
+            return (Verdict::Drop(DropReason::TooLong), 0);
+        }
+        match self.neighbours.resolve(station, own, now_ns) {
+            Resolved::Drop(reason) => (Verdict::Drop(reason), 0),
+            resolved => (send(frame, interface, resolved, false), 0),
+        }
+    }
+}
+
+/// The destination of a packet of ours.
+fn destination_of(frame: &[u8]) -> Option<IpAddr> {
+    match frame.get(ETHERNET_LEN)? >> 4 {
+        4 => {
+            let head = frame.first_chunk::<V4_HEAD>()?;
+            Some(Ipv4Addr::from(*head.last_chunk::<4>()?).into())
+        }
+        6 => {
+            let head = frame.first_chunk::<V6_HEAD>()?;
+            Some(Ipv6Addr::from(*head.last_chunk::<16>()?).into())
+        }
+        _ => None,
+    }
+}

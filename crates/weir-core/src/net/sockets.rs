@@ -1,0 +1,389 @@
+//! What makes a router a host: sockets, which datagrams to its addresses are for, and from which its own come.
+//!
+//! ```text
+//! datagram to an own address --port--> bound to this address? to any of its family? --> socket, or that of the flow's bucket
+//! ICMP error that quotes a datagram of ours --port it came from--> the socket that sent it
+//! ```
+//!
+//! Rule: an address that is named beats any address. A port of an address is one socket's, or that of one socket for each bucket of its
+//! flows (`bucket = hash & (buckets - 1)`, [`crate::steer::rss`]); a bucket without a socket is a port where nobody listens. A host forwards
+//! nothing (RFC 1122 section 3.2.1.3).
+//!
+//! Owner: the host's worker; bindings change between bursts. Source: RFC 768; RFC 1122 sections 4.1.3.1 (port unreachable), 4.1.3.3
+//! (ICMP errors passed up), 4.1.3.4 (checksums verified).
+//!
+//! Limits: no datagrams to groups or to all stations. Fragments are not put together. An ICMP error about a datagram from a port whose
+//! sockets have a bucket each is dropped as `no-handler`.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use smoltcp::wire::{
+    Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet,
+};
+
+use super::checksum::ones_sum;
+use crate::drops::DropReason;
+use crate::steer::key::{BUCKET_BITS_MAX, Key};
+use crate::steer::parse::HashKind;
+use crate::steer::rss::Rss;
+
+/// What makes a router a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostSettings {
+    /// How many sockets there may be, each behind a port of its own that comes after those of the interfaces.
+    pub sockets: u16,
+    /// The most packets that may wait for a socket, its receive buffer included, before those who send them are held.
+    pub held_packets_max: u64,
+    /// The key of the hash by which flows fall into buckets.
+    pub key: Key,
+    /// `2^bits` buckets.
+    pub bucket_bits: u32,
+}
+
+impl HostSettings {
+    /// How flows fall into buckets, dealt to so many workers.
+    ///
+    /// # Panics
+    /// If there are more bits or workers than there may be.
+    pub fn rss(&self, workers: usize) -> Rss {
+        Rss::new(&self.key, HashKind::FourTuple, self.bucket_bits, workers).expect("few bits and workers")
+    }
+
+    /// Whether there may be so many buckets.
+    pub fn is_possible(&self) -> bool {
+        self.bucket_bits <= BUCKET_BITS_MAX
+    }
+}
+
+/// What a socket is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The address; an unspecified one stands for all of its family.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+    /// The bucket whose flows alone it is for.
+    pub bucket: Option<usize>,
+}
+
+/// Why a socket cannot be bound so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindError {
+    /// Another is.
+    InUse(Binding),
+    /// There is no such bucket.
+    NoBucket {
+        /// The bucket asked for.
+        bucket: usize,
+        /// How many there are.
+        buckets: usize,
+    },
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BindError::InUse(binding) => {
+                let Binding { address, port, bucket } = binding;
+                write!(f, "port {port} of {address} is in use")?;
+                bucket.map_or(Ok(()), |bucket| write!(f, " for bucket {bucket}"))
+            }
+            BindError::NoBucket { bucket, buckets } => {
+                write!(f, "there is no bucket {bucket}: there are {buckets}, numbered from 0")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BindError {}
+
+/// Which socket each port is bound to.
+#[derive(Clone, Debug)]
+pub struct Bindings {
+    /// For each port, of each family, the place of the first entry plus one; 0 for none. Two megabits, of which few lines are touched.
+    first: [Box<[u16]>; 2],
+    entries: Vec<Entry>,
+    buckets: usize,
+}
+
+/// What one address, or any, has at one port.
+#[derive(Clone, Debug)]
+struct Entry {
+    address: IpAddr,
+    port: u16,
+    /// One for all, or one for each bucket.
+    sockets: Box<[Option<u16>]>,
+    /// The next entry of the port and the family, as `first`.
+    next: u16,
+}
+
+/// Whom a datagram is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found<'b> {
+    /// A socket.
+    Socket(u16),
+    /// One of these, by the flow's bucket.
+    Bucket(&'b [Option<u16>]),
+}
+
+const PORTS: usize = 1 << 16;
+
+impl Bindings {
+    /// None yet, for a host with so many buckets.
+    pub fn new(buckets: usize) -> Bindings {
+        let none = || vec![0; PORTS].into_boxed_slice();
+        Bindings { first: [none(), none()], entries: Vec::new(), buckets }
+    }
+
+    /// Whether a socket can be bound so.
+    ///
+    /// # Errors
+    /// If another is, or there is no such bucket.
+    pub fn check(&self, binding: Binding) -> Result<(), BindError> {
+        if let Some(bucket) = binding.bucket.filter(|&bucket| bucket >= self.buckets) {
+            return Err(BindError::NoBucket { bucket, buckets: self.buckets });
+        }
+        // As a kernel has it: who has any address has each.
+        let is_any = |address: IpAddr| address.is_unspecified();
+        let mut others = self.of_port(binding.address, binding.port);
+        let is_taken = others.any(|entry| {
+            let meets = entry.address == binding.address || is_any(entry.address) || is_any(binding.address);
+            let is_bound = |bucket: usize| entry.sockets[bucket].is_some();
+            meets
+                && match (binding.bucket, entry.sockets.len() == self.buckets && self.buckets > 1) {
+                    (Some(bucket), true) => is_bound(bucket),
+                    _ => entry.sockets.iter().any(Option::is_some),
+                }
+        });
+        if is_taken { Err(BindError::InUse(binding)) } else { Ok(()) }
+    }
+
+    /// Binds a socket.
+    ///
+    /// # Errors
+    /// As of [`Bindings::check`]; nothing has changed then.
+    pub fn bind(&mut self, binding: Binding, socket: u16) -> Result<(), BindError> {
+        self.check(binding)?;
+        let width = if binding.bucket.is_some() { self.buckets } else { 1 };
+        let fits = |entry: &Entry| entry.address == binding.address && entry.sockets.len() == width;
+        let at = self.entries.iter().position(|entry| entry.port == binding.port && fits(entry));
+        let at = at.unwrap_or_else(|| {
+            let (address, port) = (binding.address, binding.port);
+            self.entries.push(Entry { address, port, sockets: vec![None; width].into(), next: 0 });
+            self.entries.len() - 1
+        });
+        self.entries[at].sockets[binding.bucket.unwrap_or(0)] = Some(socket);
+        self.link();
+        Ok(())
+    }
+
+    /// Unbinds a socket.
+    pub fn unbind(&mut self, socket: u16) {
+        for entry in &mut self.entries {
+            entry.sockets.iter_mut().filter(|bound| **bound == Some(socket)).for_each(|bound| *bound = None);
+        }
+        self.entries.retain(|entry| entry.sockets.iter().any(Option::is_some));
+        self.link();
+    }
+
+    /// Makes the ways to the entries anew: named addresses come before any address.
+    fn link(&mut self) {
+        self.first.iter_mut().for_each(|first| first.fill(0));
+        self.entries.sort_by_key(|entry| !entry.address.is_unspecified());
+        for (at, entry) in self.entries.iter_mut().enumerate() {
+            let first = &mut self.first[usize::from(entry.address.is_ipv6())][usize::from(entry.port)];
+            entry.next = std::mem::replace(first, at as u16 + 1);
+        }
+    }
+
+    /// The entries of a port in the family of an address.
+    fn of_port(&self, address: IpAddr, port: u16) -> impl Iterator<Item = &Entry> {
+        let mut next = self.first[usize::from(address.is_ipv6())][usize::from(port)];
+        std::iter::from_fn(move || {
+            let entry = self.entries.get(usize::from(next).checked_sub(1)?)?;
+            next = entry.next;
+            Some(entry)
+        })
+    }
+
+    /// Whom a datagram to this address and port is for.
+    #[inline]
+    pub(super) fn find(&self, address: IpAddr, port: u16) -> Option<Found<'_>> {
+        let entry = self
+            .of_port(address, port)
+            .find(|entry| entry.address == address || entry.address.is_unspecified())?;
+        match &entry.sockets[..] {
+            [Some(socket)] => Some(Found::Socket(*socket)),
+            sockets => Some(Found::Bucket(sockets)),
+        }
+    }
+}
+
+/// The sockets of a host.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) bindings: Bindings,
+    pub(super) rss: RssOfHost,
+}
+
+/// How flows fall into buckets; in a shape that can be shown.
+pub(super) struct RssOfHost(Rss);
+
+impl fmt::Debug for RssOfHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} buckets", self.0.buckets())
+    }
+}
+
+/// What a packet to an own address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ToHost {
+    /// For a socket; the hash of its flow, 0 if nobody asked for it.
+    Socket(u16, u32),
+    /// For a port where nobody listens.
+    NoPort,
+    /// Neither a datagram nor an error about one.
+    Other,
+    /// To be dropped.
+    Drop(DropReason),
+}
+
+impl Host {
+    pub(super) fn new(settings: &HostSettings) -> Host {
+        let rss = settings.rss(1);
+        Host { bindings: Bindings::new(rss.buckets()), rss: RssOfHost(rss) }
+    }
+
+    /// Which socket a packet is for that came to an own address of this host. Its IP header has been checked.
+    #[inline]
+    pub(super) fn receive(&self, frame: &[u8]) -> ToHost {
+        let Some(ip) = frame.get(ETHERNET_LEN..) else { return ToHost::Other };
+        match ip.first().map(|first| first >> 4) {
+            Some(4) => self.receive_v4(frame, ip),
+            Some(6) => self.receive_v6(frame, ip),
+            _ => ToHost::Other,
+        }
+    }
+
+    fn receive_v4(&self, frame: &[u8], ip: &[u8]) -> ToHost {
+        let packet = Ipv4Packet::new_unchecked(ip);
+        if packet.more_frags() || packet.frag_offset() != 0 {
+            return ToHost::Other;
+        }
+        match packet.next_header() {
+            IpProtocol::Udp => {
+                let addresses = &ip[12..20];
+                self.datagram(frame, packet.payload(), packet.dst_addr().into(), addresses)
+            }
+            IpProtocol::Icmp => match Icmpv4Packet::new_checked(packet.payload()) {
+                Ok(icmp) if icmp.msg_type() == Icmpv4Message::DstUnreachable => {
+                    if !icmp.verify_checksum() {
+                        return ToHost::Drop(DropReason::BadChecksum);
+                    }
+                    let Ok(quoted) = quoted_v4(icmp.data()) else { return ToHost::Other };
+                    self.error(quoted)
+                }
+                _ => ToHost::Other,
+            },
+            _ => ToHost::Other,
+        }
+    }
+
+    fn receive_v6(&self, frame: &[u8], ip: &[u8]) -> ToHost {
+        let packet = Ipv6Packet::new_unchecked(ip);
+        let (source, destination) = (packet.src_addr(), packet.dst_addr());
+        match packet.next_header() {
+            IpProtocol::Udp if !destination.is_multicast() => {
+                self.datagram(frame, packet.payload(), destination.into(), &ip[8..40])
+            }
+            IpProtocol::Icmpv6 => match Icmpv6Packet::new_checked(packet.payload()) {
+                Ok(icmp)
+                    if matches!(
+                        icmp.msg_type(),
+                        Icmpv6Message::DstUnreachable | Icmpv6Message::PktTooBig
+                    ) =>
+                {
+                    if !icmp.verify_checksum(&source, &destination) {
+                        return ToHost::Drop(DropReason::BadChecksum);
+                    }
+                    let Ok(quoted) = quoted_v6(icmp.payload()) else { return ToHost::Other };
+                    self.error(quoted)
+                }
+                _ => ToHost::Other,
+            },
+            _ => ToHost::Other,
+        }
+    }
+
+    /// A datagram between these addresses, as they stand in its IP header. Over IPv4 it may have no checksum.
+    #[inline]
+    fn datagram(&self, frame: &[u8], datagram: &[u8], destination: IpAddr, addresses: &[u8]) -> ToHost {
+        let Some(&[_, _, p0, p1, l0, l1, c0, c1]) = datagram.first_chunk() else {
+            return ToHost::Drop(DropReason::Malformed);
+        };
+        let len = usize::from(u16::from_be_bytes([l0, l1]));
+        let Some(datagram) = datagram.get(..len).filter(|datagram| datagram.len() >= UDP_LEN) else {
+            return ToHost::Drop(DropReason::Malformed);
+        };
+        let is_right = match [c0, c1] {
+            [0, 0] => destination.is_ipv4(),
+            _ => udp_sum(datagram, addresses) == 0xffff,
+        };
+        if !is_right {
+            return ToHost::Drop(DropReason::BadChecksum);
+        }
+        match self.bindings.find(destination, u16::from_be_bytes([p0, p1])) {
+            Some(Found::Socket(socket)) => ToHost::Socket(socket, 0),
+            Some(Found::Bucket(sockets)) => {
+                let hash = self.rss.0.hash(frame);
+                match sockets.get(self.rss.0.bucket(hash)) {
+                    Some(Some(socket)) => ToHost::Socket(*socket, hash),
+                    _ => ToHost::NoPort,
+                }
+            }
+            None => ToHost::NoPort,
+        }
+    }
+
+    /// An error about a datagram that left from here.
+    fn error(&self, (source, port): (IpAddr, u16)) -> ToHost {
+        match self.bindings.find(source, port) {
+            Some(Found::Socket(socket)) => ToHost::Socket(socket, 0),
+            _ => ToHost::Other,
+        }
+    }
+}
+
+const ETHERNET_LEN: usize = 14;
+const UDP_LEN: usize = 8;
+
+const UDP: u8 = 17;
+
+/// The one's complement sum of a datagram and its pseudo header, in the byte order of this machine: all ones if its checksum is right, and
+/// what is left of all ones with a checksum of zero is the checksum.
+#[inline]
+pub fn udp_sum(datagram: &[u8], addresses: &[u8]) -> u16 {
+    let pseudo = u64::from((datagram.len() as u16).to_be()) + u64::from(u16::from(UDP).to_be());
+    ones_sum(datagram, u64::from(ones_sum(addresses, pseudo)))
+}
+
+/// Where a datagram came from that an ICMP error quotes.
+fn quoted_v4(quoted: &[u8]) -> Result<(IpAddr, u16), ()> {
+    let header_len = usize::from(quoted.first().ok_or(())? & 0x0f) * 4;
+    let head = quoted.get(..20).filter(|head| head[0] >> 4 == 4 && head[9] == UDP).ok_or(())?;
+    let port = quoted.get(header_len.max(20)..).and_then(|rest| rest.first_chunk()).ok_or(())?;
+    let source: [u8; 4] = head[12..16].try_into().map_err(|_| ())?;
+    Ok((source.into(), u16::from_be_bytes(*port)))
+}
+
+/// The same of IPv6, without extension headers.
+fn quoted_v6(quoted: &[u8]) -> Result<(IpAddr, u16), ()> {
+    let head = quoted.get(..42).filter(|head| head[0] >> 4 == 6 && head[6] == UDP).ok_or(())?;
+    let source: [u8; 16] = head[8..24].try_into().map_err(|_| ())?;
+    Ok((source.into(), u16::from_be_bytes([head[40], head[41]])))
+}
+
+#[cfg(test)]
+#[path = "sockets_tests.rs"]
+mod tests;

@@ -1,0 +1,287 @@
+//! Bindings, and a host on one link: what comes for its sockets, what these send, and any bytes at all.
+
+use std::net::SocketAddr;
+
+use proptest::prelude::*;
+use smoltcp::wire::{EthernetAddress, UdpPacket};
+
+use super::*;
+use crate::net::route::Interface;
+use crate::net::router::{Router, RouterSettings, StaticNeighbour, Verdict};
+use crate::packet::{Carried, Meta, Packet};
+
+struct Pkt(Vec<u8>, Meta);
+
+impl Packet for Pkt {
+    fn len_bytes(&self) -> u32 {
+        self.0.len() as u32
+    }
+    fn meta(&self) -> &Meta {
+        &self.1
+    }
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.1
+    }
+}
+
+impl AsRef<[u8]> for Pkt {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsMut<[u8]> for Pkt {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+const HOST: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+/// The ports of the stage: the interface, and then the sockets.
+const INTERFACE: u16 = 0;
+const SOCKETS: u16 = 4;
+
+fn host() -> Router<Pkt> {
+    let host = HostSettings { sockets: SOCKETS, held_packets_max: 64, key: Key::SYMMETRIC, bucket_bits: 2 };
+    let settings = RouterSettings {
+        interfaces: vec![Interface {
+            mac: EthernetAddress(HOST),
+            mtu_bytes: 1500,
+            addresses: ["192.0.2.1/24", "2001:db8::1/64"]
+                .map(|text| text.parse().expect("an address"))
+                .into(),
+        }],
+        routes: Vec::new(),
+        neighbours: vec![StaticNeighbour {
+            interface: 0,
+            address: [192, 0, 2, 2].into(),
+            mac: EthernetAddress(PEER),
+        }],
+        neighbours_max: 16,
+        incomplete_max: 16,
+        solicits_per_second: 1000,
+        solicits_burst: 64,
+        held_max: 32,
+        waiting_max: 4,
+        errors_per_second: 10,
+        errors_burst: 10,
+        seed: 7,
+        host: Some(host),
+    };
+    Router::new(settings, 0).expect("a host")
+}
+
+fn binding(address: &str, port: u16, bucket: Option<usize>) -> Binding {
+    Binding { address: address.parse().expect("an address"), port, bucket }
+}
+
+/// A datagram over IPv4, addressed to the host's link-layer address.
+fn datagram(from: &str, to: &str, payload: &[u8]) -> Pkt {
+    let [from, to] = [from, to].map(|text| text.parse::<SocketAddr>().expect("an address"));
+    let (IpAddr::V4(source), IpAddr::V4(destination)) = (from.ip(), to.ip()) else { panic!("IPv4") };
+    let mut frame = [&HOST[..], &PEER, &[8, 0]].concat();
+    frame.resize(14 + 20 + 8, 0);
+    frame.extend(payload);
+    let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..]);
+    ip.set_version(4);
+    ip.set_header_len(20);
+    ip.set_total_len(28 + payload.len() as u16);
+    ip.set_dont_frag(true);
+    ip.set_hop_limit(64);
+    ip.set_next_header(IpProtocol::Udp);
+    ip.set_src_addr(source);
+    ip.set_dst_addr(destination);
+    ip.fill_checksum();
+    let mut udp = UdpPacket::new_unchecked(ip.payload_mut());
+    udp.set_src_port(from.port());
+    udp.set_dst_port(to.port());
+    udp.set_len(8 + payload.len() as u16);
+    udp.fill_checksum(&source.into(), &destination.into());
+    Pkt(frame, Meta::default())
+}
+
+fn process(host: &mut Router<Pkt>, ingress: u16, packet: Pkt) -> (Verdict, Pkt) {
+    let mut burst = [packet];
+    let mut verdicts = [Verdict::Local];
+    host.process(ingress, &mut burst, &Carried, 0, &mut verdicts);
+    let [packet] = burst;
+    (verdicts[0], packet)
+}
+
+fn made(host: &mut Router<Pkt>) -> Option<Vec<u8>> {
+    host.made().map(|(_, bytes)| bytes.to_vec())
+}
+
+#[test]
+fn who_has_any_address_has_each() {
+    let mut bindings = Bindings::new(4);
+    let mut bind = |address, port, bucket, socket| bindings.bind(binding(address, port, bucket), socket);
+    bind("192.0.2.1", 7, None, 0).expect("the first");
+    assert!(matches!(bind("0.0.0.0", 7, None, 1), Err(BindError::InUse(_))));
+    assert!(matches!(bind("192.0.2.1", 7, Some(0), 1), Err(BindError::InUse(_))));
+    bind("::", 7, None, 1).expect("the other family");
+    bind("0.0.0.0", 8, Some(1), 2).expect("a bucket");
+    bind("0.0.0.0", 8, Some(2), 3).expect("another");
+    assert!(matches!(bind("192.0.2.1", 8, Some(1), 4), Err(BindError::InUse(_))));
+    bind("192.0.2.1", 8, Some(3), 4).expect("a bucket that nobody has");
+    assert_eq!(bind("0.0.0.0", 9, Some(4), 5), Err(BindError::NoBucket { bucket: 4, buckets: 4 }));
+    let found = |bindings: &Bindings, port| {
+        bindings.find([192, 0, 2, 1].into(), port).map(|found| format!("{found:?}"))
+    };
+    assert_eq!(found(&bindings, 7).as_deref(), Some("Socket(0)"));
+    assert!(found(&bindings, 8).expect("the named address").contains("Some(4)"), "it beats any address");
+    bindings.unbind(4);
+    assert!(found(&bindings, 8).expect("any address").contains("Some(2)"));
+    [0, 2, 3].into_iter().for_each(|socket| bindings.unbind(socket));
+    assert_eq!((found(&bindings, 7), found(&bindings, 8)), (None, None));
+}
+
+#[test]
+fn a_datagram_goes_to_the_socket_of_its_port() {
+    let mut host = host();
+    host.bind(binding("192.0.2.1", 7, None), 2).expect("bound");
+    let to_socket = Verdict::Forward(1 + 2);
+    assert_eq!(process(&mut host, INTERFACE, datagram("192.0.2.2:9", "192.0.2.1:7", b"hello")).0, to_socket);
+    let mut wrong = datagram("192.0.2.2:9", "192.0.2.1:7", b"hello");
+    *wrong.0.last_mut().expect("a byte") ^= 1;
+    assert_eq!(process(&mut host, INTERFACE, wrong).0, Verdict::Drop(DropReason::BadChecksum));
+    let mut without = datagram("192.0.2.2:9", "192.0.2.1:7", b"hello");
+    without.0[40..42].fill(0);
+    assert_eq!(process(&mut host, INTERFACE, without).0, to_socket, "IPv4 may leave it out");
+    for len in [0u16, 7, 14] {
+        let mut short = datagram("192.0.2.2:9", "192.0.2.1:7", b"hello");
+        short.0[38..40].copy_from_slice(&len.to_be_bytes());
+        assert_eq!(process(&mut host, INTERFACE, short).0, Verdict::Drop(DropReason::Malformed), "{len}");
+    }
+    assert_eq!(made(&mut host), None);
+    host.unbind(2);
+    let (verdict, _) = process(&mut host, INTERFACE, datagram("192.0.2.2:9", "192.0.2.1:7", b"hello"));
+    assert_eq!(verdict, Verdict::Drop(DropReason::NoHandler));
+    let error = made(&mut host).expect("its sender is told");
+    assert_eq!((error[23], error[34], error[35]), (1, 3, 3), "ICMP: port unreachable");
+}
+
+#[test]
+fn a_host_forwards_nothing_and_answers_for_itself() {
+    let mut host = host();
+    let (verdict, _) = process(&mut host, INTERFACE, datagram("192.0.2.2:9", "192.0.2.77:7", b""));
+    assert_eq!((verdict, made(&mut host)), (Verdict::Drop(DropReason::NotForUs), None));
+    let mut echo = datagram("192.0.2.2:9", "192.0.2.1:7", &[0; 8]);
+    let mut ip = Ipv4Packet::new_unchecked(&mut echo.0[14..]);
+    ip.set_next_header(IpProtocol::Icmp);
+    ip.fill_checksum();
+    let mut icmp = Icmpv4Packet::new_unchecked(ip.payload_mut());
+    icmp.set_msg_type(Icmpv4Message::EchoRequest);
+    icmp.set_msg_code(0);
+    icmp.fill_checksum();
+    let (verdict, reply) = process(&mut host, INTERFACE, echo);
+    assert_eq!((verdict, reply.0[34]), (Verdict::Forward(INTERFACE), 0), "an echo reply");
+}
+
+#[test]
+fn what_a_socket_sends_leaves_or_waits_for_its_neighbour() {
+    let mut host = host();
+    host.bind(binding("0.0.0.0", 7, None), 0).expect("bound");
+    let socket = 1;
+    let (verdict, sent) = process(&mut host, socket, datagram("192.0.2.1:7", "192.0.2.2:9", b"out"));
+    assert_eq!(verdict, Verdict::Forward(INTERFACE));
+    assert_eq!((&sent.0[..6], &sent.0[6..12], sent.0[22]), (&PEER[..], &HOST[..], 64), "no hop was counted");
+    let (verdict, _) = process(&mut host, socket, datagram("192.0.2.1:7", "192.0.2.3:9", b"out"));
+    assert!(matches!(verdict, Verdict::Hold(_)), "{verdict:?}");
+    assert_eq!(made(&mut host).map(|question| question[12..14].to_vec()), Some(vec![8, 6]), "ARP");
+    // To itself, and to where nothing goes.
+    let verdict = |host: &mut Router<Pkt>, to| process(host, socket, datagram("192.0.2.1:9", to, b"")).0;
+    assert_eq!(verdict(&mut host, "192.0.2.1:7"), Verdict::Forward(1));
+    assert_eq!(verdict(&mut host, "192.0.2.1:8"), Verdict::Drop(DropReason::NoHandler));
+    assert_eq!(verdict(&mut host, "198.51.100.1:8"), Verdict::Drop(DropReason::NoRoute));
+    assert_eq!(verdict(&mut host, "192.0.2.255:8"), Verdict::Drop(DropReason::Martian));
+    let long = datagram("192.0.2.1:7", "192.0.2.2:9", &[0; 1473]);
+    assert_eq!(process(&mut host, socket, long).0, Verdict::Drop(DropReason::TooLong));
+}
+
+#[test]
+fn flows_fall_into_the_buckets_that_rss_says() {
+    let mut host = host();
+    (0..4).for_each(|bucket| host.bind(binding("0.0.0.0", 7, Some(bucket)), bucket as u16).expect("bound"));
+    let rss = Rss::new(&Key::SYMMETRIC, HashKind::FourTuple, 2, 1).expect("four buckets");
+    let mut seen = [0; 4];
+    for port in 1000..1064 {
+        let packet = datagram(&format!("192.0.2.2:{port}"), "192.0.2.1:7", b"");
+        let hash = rss.hash(&packet.0);
+        let (verdict, packet) = process(&mut host, INTERFACE, packet);
+        assert_eq!(verdict, Verdict::Forward(1 + rss.bucket(hash) as u16));
+        assert_eq!(packet.1.flow_hash, hash);
+        seen[rss.bucket(hash)] += 1;
+    }
+    assert!(seen.iter().all(|&flows| flows > 0), "{seen:?}");
+    host.unbind(3);
+    let in_three = (1000..1064).map(|port| datagram(&format!("192.0.2.2:{port}"), "192.0.2.1:7", b""));
+    let in_three = in_three.into_iter().find(|packet| rss.bucket(rss.hash(&packet.0)) == 3).expect("one");
+    assert_eq!(process(&mut host, INTERFACE, in_three).0, Verdict::Drop(DropReason::NoHandler));
+}
+
+#[test]
+fn an_error_goes_to_the_socket_that_sent_what_it_quotes() {
+    let mut host = host();
+    host.bind(binding("192.0.2.1", 7, None), 3).expect("bound");
+    let quoted = datagram("192.0.2.1:7", "192.0.2.2:9", b"lost").0;
+    let error = |port: u16| {
+        let mut packet = datagram("192.0.2.2:1", "192.0.2.1:1", &quoted[14..]);
+        packet.0[14 + 20 + 8 + 20..][..2].copy_from_slice(&port.to_be_bytes());
+        let mut ip = Ipv4Packet::new_unchecked(&mut packet.0[14..]);
+        ip.set_next_header(IpProtocol::Icmp);
+        ip.fill_checksum();
+        let mut icmp = Icmpv4Packet::new_unchecked(ip.payload_mut());
+        icmp.set_msg_type(Icmpv4Message::DstUnreachable);
+        icmp.set_msg_code(3);
+        icmp.fill_checksum();
+        packet
+    };
+    assert_eq!(process(&mut host, INTERFACE, error(7)).0, Verdict::Forward(1 + 3));
+    assert_eq!(process(&mut host, INTERFACE, error(8)).0, Verdict::Drop(DropReason::NoHandler));
+    let mut wrong = error(7);
+    *wrong.0.last_mut().expect("a byte") ^= 1;
+    assert_eq!(process(&mut host, INTERFACE, wrong).0, Verdict::Drop(DropReason::BadChecksum));
+}
+
+proptest! {
+    /// Whatever comes by a port, sealed by a right Ethernet and IP version or not, is decided without panic, and leaves by a port there is.
+    #[test]
+    fn any_bytes_are_decided(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..120), to_us in any::<bool>(), version in 0u8..3,
+        protocol in prop::sample::select(vec![1u8, 17, 58, 6]), ingress in 0..=SOCKETS,
+    ) {
+        let mut host = host();
+        host.bind(binding("0.0.0.0", 7, None), 0).expect("bound");
+        if to_us && bytes.len() > 60 {
+            bytes[..6].copy_from_slice(&HOST);
+            match version {
+                0 => {
+                    bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
+                    let total = (bytes.len() - 14) as u16;
+                    bytes[16..18].copy_from_slice(&total.to_be_bytes());
+                    bytes[23] = protocol;
+                    bytes[26..34].copy_from_slice(&[192, 0, 2, 2, 192, 0, 2, 1]);
+                    Ipv4Packet::new_unchecked(&mut bytes[14..]).fill_checksum();
+                }
+                1 => bytes[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]),
+                _ => {}
+            }
+        }
+        match process(&mut host, ingress, Pkt(bytes, Meta::default())).0 {
+            Verdict::Forward(out) => prop_assert!(out <= SOCKETS),
+            Verdict::Fragment(out) => prop_assert_eq!(out, INTERFACE),
+            Verdict::Hold(_) | Verdict::Local | Verdict::Drop(_) => {}
+        }
+    }
+}
+
+#[test]
+fn sums_of_datagrams_are_those_of_smoltcp() {
+    for len in 0..64u8 {
+        let payload: Vec<u8> = (0..len).map(|byte| byte.wrapping_mul(37)).collect();
+        let packet = datagram("192.0.2.2:9", "192.0.2.1:7", &payload);
+        assert_eq!(udp_sum(&packet.0[34..], &packet.0[26..34]), 0xffff, "{len}");
+    }
+}
