@@ -70,6 +70,7 @@ impl Exit {
         port.complete(frames, |ended, fate| match fate {
             Completion::Delivered => account.deliver_all(ended),
             Completion::Refused => account.drop_all(DropReason::DeviceRefused, ended),
+            Completion::Dropped(reason) => account.drop_all(reason, ended),
         });
     }
 

@@ -295,8 +295,10 @@ impl Intake {
             return;
         }
         if !is_inner {
-            let meta = Meta { arrival_ns: now_ns, port: self.port, queue: queue as u16, ..Meta::default() };
-            self.received.iter_mut().for_each(|packet| packet.meta = meta);
+            let origin = Meta { arrival_ns: now_ns, port: self.port, queue: queue as u16, flow_hash: 0 };
+            // A port may know the hash of a packet's flow.
+            let of = |packet: &PathPacket| Meta { flow_hash: packet.meta.flow_hash, ..origin };
+            self.received.iter_mut().for_each(|packet| packet.meta = of(packet));
         }
         let gate = &mut self.gates[queue];
         gate.begin();

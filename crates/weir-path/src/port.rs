@@ -10,7 +10,7 @@
 
 use std::io;
 
-use weir_core::drops::Count;
+use weir_core::drops::{Count, DropReason};
 
 use crate::carrier::Carrier;
 use crate::frames::Frames;
@@ -100,4 +100,6 @@ pub enum Completion {
     Delivered,
     /// The device refused it for good.
     Refused,
+    /// The port dropped it by a rule.
+    Dropped(DropReason),
 }

@@ -6,7 +6,7 @@
 //! | stage | ports | a packet that comes in |
 //! |---|---|---|
 //! | bridge | 2 to 64 | is forwarded or flooded; copies need frames, and are dropped as `no-frame` without |
-//! | router | one for each interface | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame |
+//! | router | one for each interface, of a host for each socket too | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame |
 //! | dispatch | `dispatch.rs` | is handled, or waits for that with the worker of its flow |
 //! | ESP | inside, outside, a queue of each | is sealed or opened, `stage/protect.rs`; waits while no number is reserved for it |
 //!
@@ -290,6 +290,14 @@ impl Stage {
     /// The router, if it is one.
     pub fn router(&self) -> Option<&Router<PathPacket>> {
         match &self.decision {
+            Decision::Router(router) => Some(router),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn router_mut(&mut self) -> Option<&mut Router<PathPacket>> {
+        match &mut self.decision {
             Decision::Router(router) => Some(router),
             _ => None,
         }

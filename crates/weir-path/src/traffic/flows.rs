@@ -202,6 +202,14 @@ impl Flows {
     /// # Errors
     /// If there can be no such traffic.
     pub fn new(traffic: &Traffic) -> Result<Flows, TrafficError> {
+        Flows::hashed(traffic, &Key::MICROSOFT)
+    }
+
+    /// The same, with hashes under this key.
+    ///
+    /// # Errors
+    /// If there can be no such traffic.
+    pub fn hashed(traffic: &Traffic, key: &Key) -> Result<Flows, TrafficError> {
         traffic.check()?;
         let Traffic { size_bytes, first_flow, .. } = *traffic;
         let mut frame = vec![0; usize::from(size_bytes).max(LINE_BYTES)];
@@ -212,7 +220,7 @@ impl Flows {
         frame[14..26].copy_from_slice(&[0x45, 0, total[0], total[1], 0, 0, 0, 0, 64, 17, 0, 0]);
         frame[38..40].copy_from_slice(&(size_bytes - 34).to_be_bytes());
         frame[MARK_AT..MARK_AT + 4].copy_from_slice(&MARK);
-        let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, 0, 1).expect("one bucket for one worker");
+        let rss = Rss::new(key, HashKind::FourTuple, 0, 1).expect("one bucket for one worker");
         let flow = |number: u32| {
             let (dst, dst_port) = traffic.dst.nth(u64::from(number) % traffic.dst.len());
             let (src, src_port) = traffic.src.nth(u64::from(number) / traffic.dst.len());
@@ -236,6 +244,11 @@ impl Flows {
             Flows { heads: heads.into(), flows: flows.into(), turn: 0, size_bytes: self.size_bytes }
         };
         (0..queues).map(of_queue).collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.flows.len()
     }
 
     /// Whether there are none.

@@ -18,6 +18,7 @@ use std::io;
 
 use weir_core::drops::Count;
 use weir_core::packet::Meta;
+use weir_core::steer::key::Key;
 
 use super::flows::{Flows, TrafficError};
 use super::generator::{Gen, GenSpec};
@@ -62,15 +63,11 @@ struct Source {
     made: Count,
 }
 
-impl MemoryPort {
-    /// A port with a generator of so many receive queues.
-    ///
-    /// # Errors
-    /// If there can be no such traffic.
-    pub fn generator(spec: &GenSpec, queues: usize) -> Result<MemoryPort, TrafficError> {
-        let mut flows = Flows::new(&spec.traffic)?.deal(queues);
+impl Source {
+    /// With a receive queue for each of these that has flows.
+    fn new(spec: &GenSpec, mut flows: Vec<Flows>) -> Source {
         flows.retain(|flows| !flows.is_empty());
-        let source = Source {
+        Source {
             generator: Gen::new(spec.packets_per_s, spec.until),
             flows,
             due: 0,
@@ -78,8 +75,34 @@ impl MemoryPort {
             poll_budget: POLL_PACKETS_MAX,
             is_open: true,
             made: Count::default(),
-        };
+        }
+    }
+}
+
+impl MemoryPort {
+    /// A port with a generator of so many receive queues.
+    ///
+    /// # Errors
+    /// If there can be no such traffic.
+    pub fn generator(spec: &GenSpec, queues: usize) -> Result<MemoryPort, TrafficError> {
+        let source = Source::new(spec, Flows::new(&spec.traffic)?.deal(queues));
         Ok(MemoryPort { source: Some(source), ..MemoryPort::default() })
+    }
+
+    /// Ports with a generator and a sink each, one for each of so many workers: flows are dealt to these by their hash under `key`, as a
+    /// device deals what it receives to their queues.
+    ///
+    /// # Errors
+    /// If there can be no such traffic.
+    pub fn dealt(spec: &GenSpec, key: &Key, workers: usize) -> Result<Vec<MemoryPort>, TrafficError> {
+        let dealt = Flows::hashed(&spec.traffic, key)?.deal(workers).into_iter();
+        let flows = spec.traffic.first_flow + spec.traffic.flows;
+        let ports = dealt.map(|here| MemoryPort {
+            source: Some(Source::new(spec, vec![here])),
+            sink: Some(Sequences::new(flows)),
+            ..MemoryPort::default()
+        });
+        Ok(ports.collect())
     }
 
     /// A port with a sink.

@@ -1,10 +1,12 @@
-//! What changes of a worker while packets are inside: limits, classes, the longest packet of a port, associations and policies.
+//! What changes of a worker while packets are inside: limits, classes, the longest packet of a port, associations and policies, what sockets are
+//! bound to.
 //!
 //! Rule: a change comes between two passes, whole or not at all. Nothing that waits is lost by it, and no flow reordered; the intakes learn
 //! which places are gone, so that none stays closed for a place that nobody opens.
 
 use std::sync::Arc;
 
+use weir_core::net::sockets::{BindError, Binding};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 
 use super::{Feeding, Worker};
@@ -127,6 +129,20 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             let longest = feeders.iter().map(|&feeder| packet_bytes_max[feeder]).max().unwrap_or(0);
             self.between.egress.queue_mut(queue).shaping.set_packet_bytes_max(longest, now_ns);
         }
+    }
+
+    /// Binds a socket of a host, by the place of its stage here, between two passes.
+    ///
+    /// # Errors
+    /// If another is bound so, or there is no such bucket; nothing has changed then.
+    pub fn bind(&mut self, stage: usize, binding: Binding, socket: u16) -> Result<(), BindError> {
+        let host = self.between.stage_mut(stage).router_mut();
+        host.map_or(Ok(()), |host| host.bind(binding, socket))
+    }
+
+    /// Unbinds a socket of a host: what comes for it from now on finds nobody.
+    pub fn unbind(&mut self, stage: usize, socket: u16) {
+        self.between.stage_mut(stage).router_mut().into_iter().for_each(|host| host.unbind(socket));
     }
 
     /// Makes an ESP stage, by its place here, what a change says, between two passes: nothing that is inside is lost by it.
