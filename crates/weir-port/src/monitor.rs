@@ -235,6 +235,11 @@ impl Watch {
         Ok(watch)
     }
 
+    /// Readable when something may have happened.
+    pub fn fd(&self) -> RawFd {
+        self.monitor.fd()
+    }
+
     /// What it has come to since it was last asked; the changes one by one, `None` once there are no more.
     pub fn next_change(&mut self) -> Result<Option<State>> {
         let doing = || "listening for changes of interfaces".to_string();

@@ -4,7 +4,7 @@
 //! ports. A [`worker`] is the thread that drives its [`part`] of it, [`idle`] what that thread does with nothing to do. [`crew`] is how everyone else reaches
 //! the workers: [`control`] on a socket, with the numbers of [`stats`] that [`report`] adds up. [`guardian`] puts the machine back
 //! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a datapath needs them. [`sink`] receives on
-//! an interface with several workers, [`generate`] sends on one, and in [`memory`] all ports are in memory, as those of the [`testbed`].
+//! an interface with several workers, [`generate`] sends on one, both by the loop of [`drive`], and in [`memory`] all ports are in memory, as those of the [`testbed`].
 
 pub mod books;
 pub mod classes;
@@ -13,7 +13,7 @@ pub mod control;
 pub mod crew;
 pub mod datapath;
 mod dispatch_rows;
-mod drive;
+pub mod drive;
 pub mod generate;
 pub mod guardian;
 pub mod idle;

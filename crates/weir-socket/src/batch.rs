@@ -1,0 +1,232 @@
+//! Datagrams in their frames, received or to be sent: many at a time, and no copy of any.
+//!
+//! Owner: the thread that has it. What is in it is of the buffers of its socket: a received datagram takes room in the receive buffer until
+//! it is removed or sent back, and one that was written a frame of the send buffer.
+
+use std::io;
+use std::net::SocketAddr;
+
+use weir_path::packet::PathPacket;
+use weir_ring::memory::Frame;
+
+use crate::datagram::{Datagram, DatagramMut, Held, ends, headers_len, turn_round, write_headers};
+use crate::socket::{UdpSocket, os};
+
+/// Some datagrams of a socket ([`UdpSocket::datagrams`]).
+///
+/// Those that were received go back to where they came from when they are sent, in the frames in which they came: an echo server is
+/// [`UdpSocket::recv_batch`] and [`UdpSocket::send_batch`].
+///
+/// ```
+/// use weir_socket::{Stack, UdpSocket};
+///
+/// let (left, right) = Stack::pair("192.0.2.1/24", "192.0.2.2/24")?;
+/// let (client, server) = (UdpSocket::bind(&left, "192.0.2.1:0")?, UdpSocket::bind(&right, "192.0.2.2:7")?);
+/// client.connect("192.0.2.2:7")?;
+/// for number in 0..3 {
+///     client.send(&[number; 8])?;
+/// }
+///
+/// let mut batch = server.datagrams(64);
+/// let mut echoed = 0;
+/// while echoed < 3 {
+///     server.recv_batch(&mut batch)?;
+///     for mut datagram in batch.iter_mut() {
+///         datagram.payload_mut()[0] += 1;
+///     }
+///     echoed += server.send_batch(&mut batch)?;
+/// }
+/// let mut buffer = [0; 16];
+/// assert_eq!(client.recv(&mut buffer)?, 8);
+/// assert_eq!(buffer[..8], [1, 0, 0, 0, 0, 0, 0, 0]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Datagrams<'s> {
+    pub(crate) socket: &'s UdpSocket,
+    pub(crate) held: Vec<Held>,
+    pub(crate) most: usize,
+}
+
+impl<'s> Datagrams<'s> {
+    pub(crate) fn new(socket: &'s UdpSocket, most: usize) -> Datagrams<'s> {
+        Datagrams { socket, held: Vec::with_capacity(most), most: most.max(1) }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// The most that there may be.
+    pub fn capacity(&self) -> usize {
+        self.most
+    }
+
+    /// Each of them, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
+        let (memory, rss) = (self.socket.memory(), self.socket.rss());
+        self.held.iter().map(move |held| Datagram { held, memory, rss })
+    }
+
+    /// Each of them, to be written.
+    pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = DatagramMut<'_>> {
+        let memory = self.socket.memory();
+        self.held.iter_mut().map(move |held| DatagramMut { held, memory })
+    }
+
+    /// Writes one more, to this address, with a payload of so many bytes, zeros at first, which may be written in place.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_to`]; `WouldBlock` also if the batch is full or the send buffer is, whatever the mode of the socket.
+    pub fn push(&mut self, to: SocketAddr, payload_bytes: usize) -> io::Result<DatagramMut<'_>> {
+        if self.held.len() >= self.most {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let (source, len) = self.socket.route(to, payload_bytes)?;
+        let frame = self.socket.take_frame()?;
+        let memory = self.socket.memory();
+        let mut packet = PathPacket::new(frame, 0, len);
+        let bytes = packet.bytes_mut(memory);
+        bytes[headers_len(to.ip())..].fill(0);
+        write_headers(bytes, source, to);
+        self.held.push(Held { packet, is_received: false, is_changed: false, received_bytes: 0 });
+        let held = self.held.last_mut().expect("it was pushed");
+        Ok(DatagramMut { held, memory })
+    }
+
+    /// Keeps those that `keep` says, in their order.
+    pub fn retain(&mut self, mut keep: impl FnMut(Datagram<'_>) -> bool) {
+        let (memory, rss) = (self.socket.memory(), self.socket.rss());
+        let gone: Vec<Held> =
+            self.held.extract_if(.., |held| !keep(Datagram { held, memory, rss })).collect();
+        self.socket.give_back(gone);
+    }
+
+    /// Removes all of them.
+    pub fn clear(&mut self) {
+        let gone = std::mem::take(&mut self.held);
+        self.held = self.socket.give_back(gone);
+    }
+}
+
+impl UdpSocket {
+    /// Room for so many datagrams of this socket.
+    pub fn datagrams(&self, most: usize) -> Datagrams<'_> {
+        Datagrams::new(self, most)
+    }
+
+    /// Receives as many datagrams as have come and the batch has room for, behind those that are in it; how many. Waits while nothing has
+    /// come.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`]; `InvalidInput` if the batch is full, or another socket's.
+    pub fn recv_batch(&self, batch: &mut Datagrams<'_>) -> io::Result<usize> {
+        self.check_own(batch)?;
+        let room = batch.most - batch.held.len().min(batch.most);
+        if room == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the batch is full"));
+        }
+        let mut receive = self.lock_receive();
+        loop {
+            self.wait_for_datagram(&mut receive)?;
+            let before = batch.held.len();
+            receive.take(room, |packet| {
+                let received_bytes = packet.len_bytes;
+                batch.held.push(Held { packet, is_received: true, is_changed: false, received_bytes });
+            });
+            if self.lock_peer().is_some() {
+                let memory = self.memory();
+                let others = batch
+                    .held
+                    .extract_if(before.., |held| !self.is_from_peer(ends(held.packet.bytes(memory)).0));
+                self.give_back_others(others.collect());
+            }
+            if batch.held.len() > before {
+                return Ok(batch.held.len() - before);
+            }
+        }
+    }
+
+    /// Sends the datagrams of a batch in their order, those that were received to where they came from; how many. They leave the batch.
+    /// Waits until it could send one; what the send buffer has no room for then stays in the batch.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_to`]; `InvalidInput` if the batch is another socket's.
+    pub fn send_batch(&self, batch: &mut Datagrams<'_>) -> io::Result<usize> {
+        self.check_own(batch)?;
+        self.take_error()?;
+        if batch.held.is_empty() {
+            return Ok(0);
+        }
+        let memory = self.memory();
+        let mut send = self.lock_send();
+        if send.is_abandoned() {
+            return Err(os(libc::EPIPE));
+        }
+        if batch.held[0].is_received {
+            // One to go in exchange for the first.
+            let frame = self.wait_for_frame(&mut send)?;
+            send.put_back(frame);
+        }
+        let mut exchanged: Vec<(Frame, u16)> = Vec::with_capacity(batch.held.len());
+        let mut count = 0;
+        for held in &mut batch.held {
+            if held.is_received {
+                let Some(frame) = send.take_frame() else { break };
+                exchanged.push((frame, held.received_bytes));
+                turn_round(held.packet.bytes_mut(memory), held.is_changed);
+            } else if held.is_changed {
+                let bytes = held.packet.bytes_mut(memory);
+                let (from, to) = ends(bytes);
+                write_headers(bytes, from, to);
+            }
+            count += 1;
+        }
+        batch.held.drain(..count).for_each(|held| send.stage(held.packet));
+        send.publish();
+        drop(send);
+        if !exchanged.is_empty() {
+            let mut returns = self.lock_returns();
+            exchanged.into_iter().for_each(|(frame, len_bytes)| returns.read(frame, len_bytes));
+            returns.publish();
+        }
+        Ok(count)
+    }
+
+    /// Gives the frames of datagrams back that go nowhere; the memory that they were listed in.
+    pub(crate) fn give_back(&self, mut gone: Vec<Held>) -> Vec<Held> {
+        let mut returns = self.lock_returns();
+        for Held { packet, is_received, received_bytes, .. } in gone.drain(..) {
+            match is_received {
+                true => returns.read(packet.frame, received_bytes),
+                false => returns.unused(packet.frame),
+            }
+        }
+        returns.publish();
+        drop(returns);
+        gone
+    }
+
+    fn give_back_others(&self, others: Vec<Held>) {
+        self.note_from_others(others.len() as u64);
+        self.give_back(others);
+    }
+
+    fn check_own(&self, batch: &Datagrams<'_>) -> io::Result<()> {
+        match std::ptr::eq(self, batch.socket) {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "the batch is of another socket")),
+        }
+    }
+}
+
+impl Drop for Datagrams<'_> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

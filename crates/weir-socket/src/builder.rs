@@ -1,0 +1,382 @@
+//! What a stack is to be: its addresses, its buffers, and where it is.
+//!
+//! Rule: packet memory is taken for all sockets that there may be, with their buffers full, so that one that does not read takes no frame
+//! from another. What cannot be meant is refused before anything is changed.
+//!
+//! Owner: the caller.
+
+use std::fmt::Display;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use smoltcp::wire::{EthernetAddress, IpCidr};
+use weir_core::net::route::{Interface, Route, RouteTable};
+use weir_core::net::router::{RouterSettings, StaticNeighbour};
+use weir_core::net::sockets::HostSettings;
+use weir_core::rate::Rate;
+use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_core::steer::key::Key;
+use weir_path::either_port::EitherPort;
+use weir_path::frames::Frames;
+use weir_path::port::POLL_PACKETS_MAX;
+use weir_path::traffic::port::MemoryPort;
+use weir_port::bpf::doorbell::Bell;
+use weir_port::link::Link;
+use weir_port::monitor::Watch;
+use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
+use weir_port::undo::Keeper;
+use weir_port::xsk::umem::Umem;
+use weir_port::{Doing, napi, sys};
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+use weir_run::guardian::Guardian;
+
+use crate::stack::Stack;
+use crate::worker::{KernelSide, StackPort};
+
+/// Packets that may wait for neighbours whose addresses are asked for.
+pub const HELD_MAX: usize = 2048;
+/// Packets that wait to leave by an interface before sockets are held, what is on the device's ring included.
+pub(crate) const EGRESS_PACKETS_MAX: u64 = 512;
+/// Packets that wait before the receive buffer of a socket, beyond what that takes, before who sends them is held.
+const BEFORE_SOCKET: u64 = POLL_PACKETS_MAX as u64;
+/// The frames of an interface of the kernel's, which XDP asks for; and those of packets in memory.
+const KERNEL_FRAME_BYTES: u32 = 4096;
+pub(crate) const MEMORY_FRAME_BYTES: u32 = 2112;
+pub(crate) const MEMORY_MTU_BYTES: u16 = 1500;
+const GIBIBIT: u64 = 1 << 30;
+
+/// What a stack is to be.
+///
+/// ```no_run
+/// use weir_socket::{Stack, UdpSocket};
+///
+/// // Root, and an interface `veth-a` whose other end is another host's, here 192.0.2.1.
+/// let stack = Stack::builder().address("192.0.2.2/24").gateway("192.0.2.1").open("veth-a")?;
+/// let socket = UdpSocket::bind(&stack, "192.0.2.2:7")?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct StackBuilder {
+    addresses: Vec<String>,
+    gateways: Vec<String>,
+    neighbours: Vec<(String, [u8; 6])>,
+    rate: Option<Rate>,
+    pub(crate) sockets: u16,
+    pub(crate) buffer_frames_max: u32,
+    pub(crate) bucket_bits: u32,
+    pub(crate) key: Key,
+    pub(crate) cores: Vec<usize>,
+    guardian: PathBuf,
+}
+
+impl Default for StackBuilder {
+    fn default() -> StackBuilder {
+        StackBuilder {
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            neighbours: Vec::new(),
+            rate: None,
+            sockets: 16,
+            buffer_frames_max: 256,
+            bucket_bits: 3,
+            key: Key::SYMMETRIC,
+            cores: Vec::new(),
+            guardian: "weir".into(),
+        }
+    }
+}
+
+impl StackBuilder {
+    /// An address with the length of its network's prefix, such as `192.0.2.2/24` or `2001:db8::2/64`; one of each family or more.
+    pub fn address(mut self, address: impl Into<String>) -> StackBuilder {
+        self.addresses.push(address.into());
+        self
+    }
+
+    /// The router that everything beyond these networks goes to; one for each family.
+    pub fn gateway(mut self, gateway: impl Into<String>) -> StackBuilder {
+        self.gateways.push(gateway.into());
+        self
+    }
+
+    /// A station whose link-layer address is not asked for.
+    pub fn neighbour(mut self, address: impl Into<String>, mac: [u8; 6]) -> StackBuilder {
+        self.neighbours.push((address.into(), mac));
+        self
+    }
+
+    /// The limit of what leaves by the interface: sockets that send more are held.
+    pub fn rate(mut self, rate: Rate) -> StackBuilder {
+        self.rate = Some(rate);
+        self
+    }
+
+    /// How many sockets there may be; 16 unless said otherwise. Packet memory is taken for all of them.
+    pub fn sockets(mut self, sockets: u16) -> StackBuilder {
+        self.sockets = sockets;
+        self
+    }
+
+    /// The largest buffer a socket may have, in datagrams; 256 unless said otherwise.
+    pub fn buffer_frames_max(mut self, frames: u32) -> StackBuilder {
+        self.buffer_frames_max = frames;
+        self
+    }
+
+    /// `2^bits` buckets of flows; 8 buckets unless said otherwise.
+    pub fn bucket_bits(mut self, bits: u32) -> StackBuilder {
+        self.bucket_bits = bits;
+        self
+    }
+
+    /// The key of the hash by which flows fall into buckets; [`Key::SYMMETRIC`] unless said otherwise, with which an answer has the hash of
+    /// its question.
+    pub fn key(mut self, key: Key) -> StackBuilder {
+        self.key = key;
+        self
+    }
+
+    /// The cores that the workers stay on, one each; they may be anywhere unless said otherwise.
+    pub fn cores(mut self, cores: impl IntoIterator<Item = usize>) -> StackBuilder {
+        self.cores = cores.into_iter().collect();
+        self
+    }
+
+    /// Where the program `weir` is, whose guardian puts an interface back when this process is killed; it is looked for in `PATH` unless
+    /// said otherwise.
+    pub fn guardian(mut self, program: impl AsRef<Path>) -> StackBuilder {
+        self.guardian = program.as_ref().into();
+        self
+    }
+
+    /// A stack on an interface of this thread's network namespace, which it takes over: a veth whose other end is on this machine.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what cannot be meant; otherwise what the kernel refuses, in a sentence.
+    pub fn open(&self, interface: &str) -> io::Result<Stack> {
+        let guardian = Guardian::start(&self.guardian, false, |_| {});
+        let mut guardian = guardian.map_err(|error| {
+            let program = self.guardian.display();
+            io::Error::other(format!(
+                "{error}: `{program}` is to be the program weir; install it, or say where it is"
+            ))
+        })?;
+        match self.open_kept(interface, &mut guardian) {
+            Ok(stack) => {
+                stack.keep(guardian);
+                Ok(stack)
+            }
+            Err(error) => {
+                // What was changed is put back; the first error says it all.
+                guardian.finish();
+                Err(error)
+            }
+        }
+    }
+
+    /// The same; `keeper` puts back what was changed, once the stack has ended.
+    ///
+    /// # Errors
+    /// As [`StackBuilder::open`].
+    pub fn open_kept(&self, interface: &str, keeper: &mut dyn Keeper) -> io::Result<Stack> {
+        let mut open = || -> weir_port::Result<(Frames, Port, KernelSide, Link)> {
+            let link = Link::by_name(interface)?;
+            let frames = self.frames(1, 1) + 2 * link.rx_queues * napi::BUDGET + TRANSMIT_PACKETS_MAX;
+            let memory = FrameMemory::new(frames, KERNEL_FRAME_BYTES)
+                .map_err(io::Error::other)
+                .doing(|| "taking packet memory".into())?;
+            let mut frames = Frames::new(Pool::new(memory));
+            let umem = Umem::new(Arc::clone(frames.memory()));
+            let bell =
+                Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
+            let own = std::slice::from_mut(&mut frames);
+            let mut port = Port::open(interface, napi::BUDGET, &umem, own, &[&bell], keeper)?;
+            port.spread_transmission(&frames);
+            let watch = Watch::new(link.ifindex)?;
+            Ok((frames, port, KernelSide { bell, watch, _umem: umem }, link))
+        };
+        // What cannot be meant is said before anything is changed.
+        let mac = Link::by_name(interface).map_err(io::Error::other)?.address;
+        self.host(EthernetAddress(mac), MEMORY_MTU_BYTES, 1)?;
+        let (frames, port, kernel, link) = open().map_err(io::Error::other)?;
+        let mtu_bytes = link.mtu_bytes.min(port.sender().mtu_bytes) as u16;
+        let host = self.host(EthernetAddress(link.address), mtu_bytes, 1)?;
+        let port = EitherPort::Kernel(Box::new(EitherPort::Kernel(Box::new(port))));
+        let parts = vec![WorkerParts { interface: Some(port), frames, kernel: Some(kernel) }];
+        Stack::start(self, interface, vec![host], parts)
+    }
+
+    /// A stack on interfaces in memory, one for each of its workers: what a generator makes comes in there, from the first socket of the worker
+    /// on, and what leaves ends there ([`MemoryPort::dealt`]). Its link-layer address is `02:00:00:00:00:01`.
+    ///
+    /// # Errors
+    /// As [`StackBuilder::open`].
+    pub fn open_in_memory(&self, ports: Vec<MemoryPort>) -> io::Result<Stack> {
+        let workers = ports.len();
+        if workers == 0 || workers > sys::allowed_cores().len() {
+            return Err(invalid(format_args!(
+                "{workers} workers: give from 1 to as many as there are cores"
+            )));
+        }
+        let host = self.host(mac_of(0), MEMORY_MTU_BYTES, workers)?;
+        let memory =
+            FrameMemory::new(self.frames(workers as u32, 1), MEMORY_FRAME_BYTES).map_err(io::Error::other)?;
+        let frames = Pool::for_workers(memory, workers).into_iter().map(Frames::new);
+        let parts = ports.into_iter().zip(frames).map(|(port, frames)| {
+            let interface = EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(port))));
+            WorkerParts { interface: Some(interface), frames, kernel: None }
+        });
+        Stack::start(self, "memory", vec![host], parts.collect())
+    }
+
+    /// With the buffers, sockets and buckets of another.
+    pub(crate) fn like(self, other: &StackBuilder) -> StackBuilder {
+        let StackBuilder { sockets, buffer_frames_max, bucket_bits, key, .. } = *other;
+        StackBuilder { sockets, buffer_frames_max, bucket_bits, key, ..self }
+    }
+
+    /// How many frames of packet memory so many workers with so many hosts each need.
+    pub(crate) fn frames(&self, workers: u32, hosts: u32) -> u32 {
+        let of_socket = 2 * self.buffer_frames_max + 3 * POLL_PACKETS_MAX;
+        let of_worker = HELD_MAX as u32 + 2 * EGRESS_PACKETS_MAX as u32 + 1024;
+        workers * (of_worker + hosts * u32::from(self.sockets) * of_socket)
+    }
+
+    /// The settings of the host.
+    pub(crate) fn host(
+        &self,
+        mac: EthernetAddress,
+        mtu_bytes: u16,
+        workers: usize,
+    ) -> io::Result<RouterSettings> {
+        let parse = |text: &String| -> io::Result<IpCidr> {
+            let cidr: Result<IpCidr, _> = text.parse();
+            let cidr = cidr.map_err(|()| {
+                invalid(format_args!("`{text}` is no address with its prefix, such as 192.0.2.2/24"))
+            })?;
+            match cidr.address().is_unicast() {
+                true => Ok(cidr),
+                false => Err(invalid(format_args!("`{text}` is no address of a station"))),
+            }
+        };
+        let address = |text: &String| -> io::Result<IpAddr> {
+            text.parse().map_err(|_| invalid(format_args!("`{text}` is no address such as 192.0.2.1")))
+        };
+        let addresses = self.addresses.iter().map(parse).collect::<io::Result<Vec<_>>>()?;
+        if addresses.is_empty() {
+            return Err(invalid("a stack has an address: give it one, such as 192.0.2.2/24"));
+        }
+        if self.sockets == 0 || self.buffer_frames_max == 0 {
+            return Err(invalid("a stack has sockets, and these have buffers: give 1 or more of each"));
+        }
+        if !self.cores.is_empty() && self.cores.len() < workers {
+            return Err(invalid(format_args!("{workers} workers: name as many cores, or none")));
+        }
+        let mut routes = Vec::new();
+        for gateway in &self.gateways {
+            let gateway = address(gateway)?;
+            let all = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+            let destination = all.parse().expect("a prefix");
+            routes.push(Route { destination, interface: 0, gateway: Some(gateway) });
+        }
+        let mut neighbours = Vec::new();
+        for (text, mac) in &self.neighbours {
+            neighbours.push(StaticNeighbour {
+                interface: 0,
+                address: address(text)?,
+                mac: EthernetAddress(*mac),
+            });
+        }
+        let host = HostSettings {
+            sockets: self.sockets,
+            held_packets_max: u64::from(self.buffer_frames_max) + BEFORE_SOCKET,
+            key: self.key,
+            bucket_bits: self.bucket_bits,
+        };
+        if !host.is_possible() {
+            return Err(invalid(format_args!("2^{} buckets: give 7 bits or fewer", self.bucket_bits)));
+        }
+        let interfaces = vec![Interface { mac, mtu_bytes, addresses }];
+        RouteTable::compile(&interfaces, &routes).map_err(invalid)?;
+        Ok(RouterSettings {
+            interfaces,
+            routes,
+            neighbours,
+            neighbours_max: 1024,
+            incomplete_max: 64,
+            solicits_per_second: 1000,
+            solicits_burst: 64,
+            held_max: HELD_MAX,
+            waiting_max: HELD_MAX as u16,
+            errors_per_second: 1000,
+            errors_burst: 50,
+            seed: 0,
+            host: Some(host),
+        })
+    }
+
+    pub(crate) fn limits(&self) -> Option<TbfConfig> {
+        let burst_bytes = |rate: Rate| rate.bytes_in(1_000_000).clamp(20_480, GIBIBIT / 64);
+        self.rate.map(|rate| TbfConfig {
+            rate,
+            burst_bytes: burst_bytes(rate),
+            peak: None,
+            limit: Limit::TimeNs(5_000_000),
+        })
+    }
+}
+
+/// What a worker is made of.
+pub(crate) struct WorkerParts {
+    /// The interface of its one host; without one its two hosts are joined.
+    pub(crate) interface: Option<StackPort>,
+    pub(crate) frames: Frames,
+    pub(crate) kernel: Option<KernelSide>,
+}
+
+/// The link-layer address of a host in memory.
+pub(crate) fn mac_of(host: u8) -> EthernetAddress {
+    EthernetAddress([2, 0, 0, 0, 0, host + 1])
+}
+
+pub(crate) fn invalid(why: impl Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(builder: StackBuilder) -> String {
+        let refused = builder.open_in_memory(vec![MemoryPort::default()]).expect_err("it cannot be meant");
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        refused.to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_what_to_do() {
+        let with = || StackBuilder::default().address("192.0.2.1/24");
+        let no_root_needed: [(StackBuilder, &str); 9] = [
+            (StackBuilder::default(), "give it one"),
+            (StackBuilder::default().address("192.0.2.1"), "such as 192.0.2.2/24"),
+            (StackBuilder::default().address("224.0.0.1/24"), "no address of a station"),
+            (with().gateway("somewhere"), "no address"),
+            (with().gateway("198.51.100.1"), "give that one an address there"),
+            (with().neighbour("nobody", [2; 6]), "no address"),
+            (with().sockets(0), "1 or more"),
+            (with().bucket_bits(8), "7 bits or fewer"),
+            (with().cores([]).buffer_frames_max(0), "1 or more"),
+        ];
+        for (builder, told) in no_root_needed {
+            let text = refusal(builder);
+            assert!(text.contains(told), "{text}");
+        }
+        let nobody = with().open_in_memory(Vec::new()).expect_err("no worker");
+        assert!(nobody.to_string().contains("from 1"), "{nobody}");
+        let nowhere = with().guardian("/nonexistent/weir").open("veth-a").expect_err("no guardian");
+        assert!(nowhere.to_string().contains("say where it is"), "{nowhere}");
+    }
+}

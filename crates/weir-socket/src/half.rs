@@ -1,0 +1,263 @@
+//! The application's half of a socket: what it does with frames, and how it waits for them.
+//!
+//! Rule: whoever waits says so, looks once more, and sleeps (ARCHITECTURE.md, invariant 3). Who is woken to send has a frame to send in;
+//! times that it had none are counted, and are 0 (invariant 5).
+//!
+//! Owner: the socket, under a lock for each direction, which nobody but its own threads can ever hold, and one for frames that go back.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weir_path::packet::PathPacket;
+use weir_port::sys;
+use weir_ring::doorbell::{Doorbell, Ringer};
+use weir_ring::memory::Frame;
+use weir_ring::spsc::{CapacityError, Consumer, Producer, capacity_for, ring};
+use weir_run::clock::now_ns;
+
+use crate::port::{FullRule, OnDrop, Open, Returned, Ringers, Shared};
+
+/// How large the buffers of a socket are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BufferSizes {
+    pub(crate) send_frames: u32,
+    pub(crate) receive_packets: u32,
+    pub(crate) full: FullRule,
+}
+
+/// Sends.
+pub(crate) struct SendHalf {
+    sent: Producer<PathPacket>,
+    empty: Consumer<Frame>,
+    /// Frames that were taken and not used.
+    spare: Vec<Frame>,
+    doorbell: Doorbell,
+    worker: Ringer,
+    shared: Arc<Shared>,
+}
+
+/// Receives.
+pub(crate) struct ReceiveHalf {
+    received: Consumer<PathPacket>,
+    doorbell: Doorbell,
+    shared: Arc<Shared>,
+}
+
+/// Gives frames back, for both: nobody ever waits with it in hand.
+pub(crate) struct Returns {
+    returned: Producer<Returned>,
+    has_unused: bool,
+    worker: Ringer,
+    shared: Arc<Shared>,
+}
+
+/// The application's side of a socket.
+pub(crate) struct Halves {
+    pub(crate) send: SendHalf,
+    pub(crate) receive: ReceiveHalf,
+    pub(crate) returns: Returns,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// The halves of a socket with such buffers, whose path's worker is woken by `worker`.
+pub(crate) fn halves(sizes: BufferSizes, worker: &Ringer) -> io::Result<(Halves, Open)> {
+    let BufferSizes { send_frames, receive_packets, full } = sizes;
+    let (sends, receives) = (send_frames as usize, receive_packets as usize);
+    let refused = |error: CapacityError| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
+    let (to_worker, sent) = ring(capacity_for(sends)).map_err(refused)?;
+    let (empty, to_sender) = ring(capacity_for(sends)).map_err(refused)?;
+    let (received, to_receiver) = ring(capacity_for(receives)).map_err(refused)?;
+    let (back, returned) = ring(capacity_for(sends + receives)).map_err(refused)?;
+    let shared = Arc::new(Shared::default());
+    let [sender, receiver] = [Doorbell::with_full_fences()?, Doorbell::with_full_fences()?];
+    let ringers = Ringers { sender: OnDrop(sender.ringer()), receiver: OnDrop(receiver.ringer()) };
+    let open = Open {
+        sent,
+        empty,
+        received,
+        returned,
+        ringers,
+        shared: Arc::clone(&shared),
+        receive_packets,
+        send_frames,
+        full,
+    };
+    let halves = Halves {
+        send: SendHalf {
+            sent: to_worker,
+            empty: to_sender,
+            spare: Vec::new(),
+            doorbell: sender,
+            worker: worker.clone(),
+            shared: Arc::clone(&shared),
+        },
+        receive: ReceiveHalf { received: to_receiver, doorbell: receiver, shared: Arc::clone(&shared) },
+        returns: Returns {
+            returned: back,
+            has_unused: false,
+            worker: worker.clone(),
+            shared: Arc::clone(&shared),
+        },
+        shared,
+    };
+    Ok((halves, open))
+}
+
+impl SendHalf {
+    /// An empty frame of the send buffer, if one is left.
+    pub(crate) fn take_frame(&mut self) -> Option<Frame> {
+        self.spare.pop().or_else(|| self.empty.pop())
+    }
+
+    /// Puts a frame back that was taken and is not used.
+    pub(crate) fn put_back(&mut self, frame: Frame) {
+        self.spare.push(frame);
+    }
+
+    /// Sends a packet, in a frame that was taken or in exchange for one, with the next [`SendHalf::publish`].
+    pub(crate) fn stage(&mut self, packet: PathPacket) {
+        self.sent.stage(packet).expect("a ring has a slot for each frame of the send buffer");
+    }
+
+    /// Lets the worker have what was staged.
+    pub(crate) fn publish(&mut self) {
+        if self.sent.publish() > 0 {
+            // R0, to A0.
+            self.shared.is_announced.store(true, Ordering::Release);
+            self.worker.published();
+        }
+    }
+
+    /// Whether the worker has gone.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.sent.is_abandoned()
+    }
+
+    /// Notes that there was no frame for a sender that does not wait.
+    pub(crate) fn note_throttled(&self) {
+        add(&self.shared.throttled, 1);
+    }
+
+    /// Whether there is a frame to send in.
+    pub(crate) fn is_writable(&mut self) -> bool {
+        !self.spare.is_empty() || !self.empty.is_empty()
+    }
+
+    /// Waits until there is a frame, or until this time; whether there is one, or the worker has gone.
+    pub(crate) fn wait(&mut self, deadline_ns: Option<u64>) -> io::Result<bool> {
+        let start_ns = now_ns();
+        self.note_throttled();
+        let SendHalf { empty, spare, doorbell, sent, shared, .. } = self;
+        let woken =
+            wait(doorbell, deadline_ns, || !spare.is_empty() || !empty.is_empty() || sent.is_abandoned())?;
+        add(&shared.throttled_ns, now_ns() - start_ns);
+        add(&shared.wakes, woken.wakes);
+        add(&shared.empty_wakes, woken.empty_wakes);
+        Ok(woken.there_is)
+    }
+
+    /// The frames that are left in hand.
+    pub(crate) fn take_spare(&mut self) -> Vec<Frame> {
+        std::mem::take(&mut self.spare)
+    }
+}
+
+impl ReceiveHalf {
+    /// Hands the datagrams that have come to `each`, at most so many; how many.
+    pub(crate) fn take(&mut self, most: usize, each: impl FnMut(PathPacket)) -> usize {
+        self.received.pop_each(most, each)
+    }
+
+    /// Whether the worker has gone and has left nothing.
+    pub(crate) fn is_abandoned(&mut self) -> bool {
+        self.received.is_abandoned() && self.received.is_empty()
+    }
+
+    /// Whether something has come.
+    pub(crate) fn is_readable(&mut self) -> bool {
+        !self.received.is_empty()
+    }
+
+    /// Waits until a datagram or an error has come, or until this time; whether one has, or the worker has gone.
+    pub(crate) fn wait(&mut self, deadline_ns: Option<u64>) -> io::Result<bool> {
+        let ReceiveHalf { received, doorbell, shared } = self;
+        let woken = wait(doorbell, deadline_ns, || {
+            !received.is_empty() || received.is_abandoned() || shared.has_error.load(Ordering::Acquire)
+        })?;
+        Ok(woken.there_is)
+    }
+}
+
+impl Returns {
+    /// Gives the frame of a datagram of so many bytes back, or another one for it, with the next [`Returns::publish`].
+    pub(crate) fn read(&mut self, frame: Frame, len_bytes: u16) {
+        self.stage(Returned::Read(frame, len_bytes));
+    }
+
+    /// Gives a frame of the send buffer back, which has another for it, with the next [`Returns::publish`].
+    pub(crate) fn unused(&mut self, frame: Frame) {
+        self.has_unused = true;
+        self.stage(Returned::Unused(frame));
+    }
+
+    fn stage(&mut self, returned: Returned) {
+        self.returned.stage(returned).expect("a ring has a slot for each frame of the socket");
+    }
+
+    /// Lets the worker have what was given back, which it may be waiting for.
+    pub(crate) fn publish(&mut self) {
+        let has_unused = std::mem::take(&mut self.has_unused);
+        if self.returned.publish() > 0 && (self.shared.wants_room.swap(false, Ordering::SeqCst) || has_unused)
+        {
+            self.worker.published();
+        }
+    }
+}
+
+fn add(count: &AtomicU64, more: u64) {
+    count.fetch_add(more, Ordering::Relaxed);
+}
+
+/// How a wait ended.
+#[derive(Default)]
+struct Woken {
+    there_is: bool,
+    wakes: u64,
+    empty_wakes: u64,
+}
+
+/// Sleeps until there is something, or until this time.
+fn wait(
+    doorbell: &mut Doorbell,
+    deadline_ns: Option<u64>,
+    mut there_is: impl FnMut() -> bool,
+) -> io::Result<Woken> {
+    let mut woken = Woken::default();
+    loop {
+        let kicks_before = doorbell.counts().kicks_sent;
+        let Some(parked) = doorbell.park(&mut there_is) else {
+            // Something has come meanwhile; or somebody called, which is looked into.
+            woken.there_is = there_is();
+            if woken.there_is {
+                return Ok(woken);
+            }
+            continue;
+        };
+        let left_ns = deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(now_ns()));
+        if left_ns == Some(0) {
+            return Ok(woken);
+        }
+        sys::poll_readable(&mut [sys::poll_in(parked.as_fd().as_raw_fd())], left_ns)?;
+        drop(parked);
+        woken.there_is = there_is();
+        // The late ring of an earlier kick is no wake of anybody's.
+        let is_wake = u64::from(doorbell.counts().kicks_sent > kicks_before);
+        woken.wakes += is_wake;
+        if woken.there_is {
+            return Ok(woken);
+        }
+        woken.empty_wakes += is_wake;
+    }
+}

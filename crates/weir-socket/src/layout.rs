@@ -1,0 +1,70 @@
+//! The plan of a stack ([`weir_path::plan`]), and a worker of it.
+//!
+//! ```text
+//! interface 0 -- [host] -- 1: port of socket 0            hosts joined in memory:   sockets -- [host 0] -- [host 1] -- sockets
+//!                       -- 2: port of socket 1
+//! ```
+//!
+//! Every socket that there may be has its port from the start; bound, the port has rings ([`crate::port`]). So binding changes no plan.
+
+use std::io;
+
+use weir_core::net::router::RouterSettings;
+use weir_core::shaper::tbf::TbfConfig;
+use weir_path::assembly::{Others, Shares};
+use weir_path::either_port::EitherPort;
+use weir_path::frames::Frames;
+use weir_path::owners::{Owners, Portion};
+use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
+use weir_path::port::POLL_PACKETS_MAX;
+use weir_path::worker::Worker;
+use weir_run::seed::random_seed;
+
+use crate::builder::{EGRESS_PACKETS_MAX, invalid};
+use crate::port::SocketPort;
+use crate::worker::StackPort;
+
+/// The plan of hosts: that of one on an interface with these limits, or of two that are joined.
+pub(crate) fn plan(hosts: &[RouterSettings], interface: Option<(&str, Option<TbfConfig>)>) -> Plan {
+    let port = |interface: String, limits| PortPlan { interface, limits, classes: None, is_optional: false };
+    let mut plan = Plan::default();
+    if let Some((name, limits)) = interface {
+        plan.ports.push(port(name.into(), limits));
+        plan.links.push([Attachment::Port(0), Attachment::Stage(0, 0)]);
+    } else {
+        plan.links.push([Attachment::Stage(0, 0), Attachment::Stage(1, 0)]);
+    }
+    for (number, settings) in hosts.iter().enumerate() {
+        let name = format!("host{number}");
+        for socket in 0..settings.host.map_or(0, |host| host.sockets) {
+            plan.links.push([Attachment::Port(plan.ports.len()), Attachment::Stage(number, 1 + socket)]);
+            plan.ports.push(port(format!("{name}.{socket}"), None));
+        }
+        plan.stages.push(StagePlan { name, kind: StageKind::Router(Box::new(settings.clone())) });
+    }
+    plan
+}
+
+/// A worker of that plan, with its interface if there is one, and no socket bound.
+///
+/// # Errors
+/// If the limits cannot be kept.
+pub(crate) fn path(
+    plan: &Plan,
+    interface: Option<StackPort>,
+    frames: Frames,
+    now_ns: u64,
+) -> io::Result<Worker<StackPort>> {
+    let owners = Owners::alone(plan);
+    let shares = Shares {
+        held_packets_max: EGRESS_PACKETS_MAX,
+        poll_budget_max: POLL_PACKETS_MAX,
+        queues_gone: 0,
+        seed: random_seed(),
+    };
+    let sockets = plan.ports.len() - usize::from(interface.is_some());
+    let sockets = (0..sockets).map(|_| EitherPort::Memory(Box::<SocketPort>::default()));
+    let ports = interface.into_iter().chain(sockets).enumerate().collect();
+    let portion = Portion { plan, owners: &owners, worker: 0 };
+    Worker::new(portion, ports, frames, Others::Nobody, shares, now_ns).map_err(invalid)
+}

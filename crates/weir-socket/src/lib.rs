@@ -1,0 +1,29 @@
+#![forbid(unsafe_code)]
+//! UDP sockets on a Weir path: as those of `std`, but a full buffer holds whoever fills it, and nothing is lost in between.
+//!
+//! A [`Stack`] is a host in this process, on an interface or on a link in memory; a [`UdpSocket`] is bound on it. A socket's send buffer is an
+//! intake of the path and its receive buffer an exit, so what a shaper or a slow reader does not take is felt by who sends, one call before
+//! the loss. [`Datagrams`] are many at a time, in place. Flows fall into buckets by the hash that devices use, and a socket may be bound to a
+//! bucket: a thread for each shares nothing with the others.
+//!
+//! The example `echo` of this crate is an echo server with a thread for each bucket.
+
+mod batch;
+mod builder;
+mod datagram;
+mod half;
+mod layout;
+mod options;
+mod port;
+mod socket;
+mod stack;
+mod worker;
+
+pub use batch::Datagrams;
+pub use builder::{HELD_MAX, StackBuilder};
+pub use datagram::{Datagram, DatagramMut};
+pub use options::{SocketCounts, SocketOptions};
+pub use port::FullRule;
+pub use socket::UdpSocket;
+pub use stack::Stack;
+pub use worker::{StackBooks, TrafficBooks};

@@ -1,0 +1,358 @@
+//! A socket as a port of the path: its send buffer is a receive queue of the port, its receive buffer the port's transmit ring.
+//!
+//! ```text
+//! application                 rings                          the path's worker
+//! an empty frame         <--- empty ----  a frame of the pool, for each packet that is polled
+//! written, sent          ---- sent ---->  poll, if what it is bound for has room
+//! datagrams              <--- received -  put, if there is room
+//! read                   ---- returned >  complete: delivered, frame back
+//! ```
+//!
+//! Rule: the buffers are credit in frames. Of its send buffer the socket has every frame from the start: empty, in hand, or sent and not
+//! polled. Who has none left waits, and is woken when the path has taken a packet and given another frame for it, so whoever is woken can
+//! send. Of the receive buffer at most `receive_packets` are with the socket; what comes beyond waits in the egress queue before the port, whose
+//! room holds the receive queues that it came by, or is dropped as `socket-full` if that is the socket's rule ([`FullRule`]).
+//!
+//! Ordering: rings order packets (`weir_ring::spsc`). `R0` (`is_announced` set, after publishing) `<-> A0` (taken back by a read-modify-write
+//! before the poll): who polls sees what was published, or the announcement stays. Who wakes whom: `weir_ring::doorbell`.
+//!
+//! Conservation: accepted = delivered + dropped + in flight, where delivered is what the application has given back. Owner: the path's
+//! worker; the application has the other half ([`crate::half`]).
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use weir_core::drops::{Count, DropReason};
+use weir_path::carrier::Carrier;
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+use weir_path::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, TransmitRing};
+use weir_ring::doorbell::Ringer;
+use weir_ring::memory::Frame;
+use weir_ring::spsc::{Consumer, Producer};
+
+use crate::datagram;
+
+/// What becomes of a datagram for which there is no room in the receive buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FullRule {
+    /// It waits, and the receive queues wait by which it and its like come: those who send them are held.
+    #[default]
+    Hold,
+    /// It is dropped and counted as `socket-full`.
+    Drop,
+}
+
+/// A frame on its way back from the application.
+#[derive(Debug)]
+pub(crate) enum Returned {
+    /// That of a datagram of so many bytes, or another one for it.
+    Read(Frame, u16),
+    /// One of the send buffer that was not used.
+    Unused(Frame),
+}
+
+/// What both halves look at.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Whether something was sent since the worker last said that it expects it.
+    pub(crate) is_announced: AtomicBool,
+    /// Whether the worker waits for room in the receive buffer.
+    pub(crate) wants_room: AtomicBool,
+    /// Whether there is an error to be told.
+    pub(crate) has_error: AtomicBool,
+    /// To whom what it is about was sent, and its number. Off the packets' way: ICMP errors alone come here.
+    pub(crate) error: Mutex<Option<(SocketAddr, i32)>>,
+    /// What the socket counts ([`crate::SocketCounts`]).
+    pub(crate) throttled: AtomicU64,
+    pub(crate) throttled_ns: AtomicU64,
+    pub(crate) wakes: AtomicU64,
+    pub(crate) empty_wakes: AtomicU64,
+    pub(crate) from_others: AtomicU64,
+}
+
+/// The worker's half of the rings.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) sent: Consumer<PathPacket>,
+    pub(crate) empty: Producer<Frame>,
+    pub(crate) received: Producer<PathPacket>,
+    pub(crate) returned: Consumer<Returned>,
+    pub(crate) ringers: Ringers,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) receive_packets: u32,
+    pub(crate) send_frames: u32,
+    pub(crate) full: FullRule,
+}
+
+impl Open {
+    /// Has the application told of an error.
+    fn tell_error(&self, error: (SocketAddr, i32)) {
+        *self.shared.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        self.shared.has_error.store(true, Ordering::Release);
+        self.ringers.receiver.0.published();
+    }
+}
+
+/// Who waits to send, and who waits to receive. Rings when it is dropped, so that who waits finds that nobody is here any more.
+#[derive(Debug)]
+pub(crate) struct Ringers {
+    pub(crate) sender: OnDrop,
+    pub(crate) receiver: OnDrop,
+}
+
+/// Rings when it is dropped.
+pub(crate) struct OnDrop(pub(crate) Ringer);
+
+impl std::fmt::Debug for OnDrop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OnDrop({:?})", self.0.state())
+    }
+}
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.published();
+    }
+}
+
+/// What has ended, by its fate.
+#[derive(Debug, Default)]
+struct Ended {
+    delivered: Count,
+    full: Count,
+    closed: Count,
+}
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(crate) struct SocketPort {
+    open: Option<Open>,
+    /// The application has closed the socket: what it sent is still to be polled.
+    is_closing: bool,
+    poll_budget: u32,
+    /// Frames that the send buffer lacks.
+    owed: u32,
+    /// Put and not told as ended.
+    in_flight: Count,
+    /// Put and not published.
+    staged: bool,
+    /// What has ended and is not told yet.
+    ended: Ended,
+}
+
+impl Default for SocketPort {
+    fn default() -> SocketPort {
+        SocketPort {
+            open: None,
+            is_closing: false,
+            poll_budget: POLL_PACKETS_MAX,
+            owed: 0,
+            in_flight: Count::default(),
+            staged: false,
+            ended: Ended::default(),
+        }
+    }
+}
+
+impl SocketPort {
+    /// Is the port of a socket from now on. Its send buffer is filled from the pool, as far as that has frames.
+    pub(crate) fn open(&mut self, open: Open, frames: &mut Frames) {
+        self.owed = open.send_frames;
+        self.is_closing = false;
+        self.open = Some(open);
+        self.pay(frames);
+    }
+
+    /// The application has closed the socket.
+    pub(crate) fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    /// Whether everything that a closed socket sent has been polled; then its frames go back.
+    pub(crate) fn finish(&mut self, frames: &mut Frames) -> bool {
+        let Some(open) = &mut self.open else { return true };
+        if !self.is_closing || !open.sent.is_empty() {
+            return false;
+        }
+        while let Some(returned) = open.returned.pop() {
+            end(returned, &mut self.ended, &mut self.owed, frames);
+        }
+        while let Some(packet) = open.received.take_back() {
+            self.ended.closed.add(packet.len_bytes.into());
+            frames.pool.give(packet.frame);
+        }
+        while let Some(frame) = open.empty.take_back() {
+            frames.pool.give(frame);
+        }
+        self.open = None;
+        true
+    }
+
+    /// Whether the application has sent something that was not polled.
+    pub(crate) fn has_sent(&mut self) -> bool {
+        self.open.as_mut().is_some_and(|open| !open.sent.is_empty())
+    }
+
+    /// Gives the frames that the send buffer lacks, as far as there are any.
+    fn pay(&mut self, frames: &mut Frames) {
+        let Some(open) = self.open.as_mut().filter(|_| self.owed > 0 && !self.is_closing) else { return };
+        let mut paid = 0;
+        while paid < self.owed {
+            let run = frames.pool.take_run((self.owed - paid) as usize);
+            if run.len() == 0 {
+                break;
+            }
+            for frame in run {
+                paid += 1;
+                open.empty.stage(frame).expect("a ring has a slot for each frame of the send buffer");
+            }
+        }
+        self.owed -= paid;
+        if open.empty.publish() > 0 {
+            open.ringers.sender.0.published();
+        }
+    }
+}
+
+fn end(returned: Returned, ended: &mut Ended, owed: &mut u32, frames: &mut Frames) {
+    match returned {
+        Returned::Read(frame, len_bytes) => {
+            ended.delivered.add(len_bytes.into());
+            frames.pool.give(frame);
+        }
+        Returned::Unused(frame) => {
+            *owed += 1;
+            frames.pool.give(frame);
+        }
+    }
+}
+
+impl ReceiveQueues for SocketPort {
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn is_announced(&self, _: usize) -> bool {
+        self.open.as_ref().is_some_and(|open| open.shared.is_announced.load(Ordering::Relaxed))
+    }
+
+    fn expect(&mut self, _: usize) {
+        if let Some(open) = &self.open {
+            // A0, from R0.
+            open.shared.is_announced.swap(false, Ordering::AcqRel);
+        }
+    }
+
+    fn set_announced(&mut self, _: usize) {
+        if let Some(open) = &self.open {
+            open.shared.is_announced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    // A socket has one queue: nobody could go elsewhere.
+    fn set_backlog(&mut self, _: usize, _: bool) {}
+
+    fn poll(&mut self, _: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        let Some(open) = &mut self.open else { return 0 };
+        let count = open.sent.pop_each(self.poll_budget as usize, |packet| received.push(packet));
+        self.owed += count as u32;
+        self.pay(frames);
+        count
+    }
+
+    fn collect(&mut self, _: usize, _: &mut Frames, _: &mut Vec<PathPacket>) -> usize {
+        0
+    }
+
+    fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        self.poll_budget = packets;
+        packets
+    }
+}
+
+impl TransmitRing for SocketPort {
+    fn packet_bytes_max(&self) -> u32 {
+        u32::MAX
+    }
+
+    fn room(&self) -> u32 {
+        match &self.open {
+            Some(open) if open.full == FullRule::Hold && !self.is_closing => {
+                open.receive_packets.saturating_sub(self.in_flight.packets as u32)
+            }
+            // What there is no room for is dropped.
+            _ => POLL_PACKETS_MAX,
+        }
+    }
+
+    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+        for packet in packets.drain(..) {
+            let len_bytes = u32::from(packet.len_bytes);
+            let held_packets = self.in_flight.packets;
+            self.in_flight.add(len_bytes);
+            let ended = match self.open.as_mut().filter(|_| !self.is_closing) {
+                None => &mut self.ended.closed,
+                Some(open) => match datagram::error_of(packet.bytes(frames.memory())) {
+                    Some(error) => {
+                        open.tell_error(error);
+                        &mut self.ended.delivered
+                    }
+                    None if held_packets >= u64::from(open.receive_packets) => &mut self.ended.full,
+                    None => {
+                        open.received.stage(packet).expect("a ring has a slot for all that may be in flight");
+                        self.staged = true;
+                        continue;
+                    }
+                },
+            };
+            ended.add(len_bytes);
+            frames.pool.give(packet.frame);
+        }
+    }
+
+    fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
+        let is_full = self.room() == 0;
+        let Some(open) = &mut self.open else { return Ok(Transmit::Progress) };
+        if std::mem::take(&mut self.staged) {
+            open.received.publish();
+            open.ringers.receiver.0.published();
+        }
+        if is_full {
+            open.shared.wants_room.store(true, Ordering::SeqCst);
+        }
+        Ok(Transmit::Progress)
+    }
+
+    fn has_carrier(&self) -> bool {
+        true
+    }
+
+    fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(Count, Completion)) {
+        if let Some(open) = &mut self.open {
+            let (ended, owed) = (&mut self.ended, &mut self.owed);
+            open.returned.pop_each(usize::MAX, |returned| end(returned, ended, owed, frames));
+        }
+        self.pay(frames);
+        let Ended { delivered, full, closed } = std::mem::take(&mut self.ended);
+        let fates = [
+            (delivered, Completion::Delivered),
+            (full, Completion::Dropped(DropReason::SocketFull)),
+            (closed, Completion::Dropped(DropReason::SocketClosed)),
+        ];
+        for (count, fate) in fates.into_iter().filter(|(count, _)| count.packets > 0) {
+            self.in_flight.sub_all(count);
+            each(count, fate);
+        }
+    }
+
+    fn in_flight(&self) -> Count {
+        self.in_flight
+    }
+}
+
+#[cfg(test)]
+#[path = "port_tests.rs"]
+mod tests;

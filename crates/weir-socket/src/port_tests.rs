@@ -1,0 +1,245 @@
+//! Sockets behind one limit, in virtual time, on the worker that ships: who sends is held, nobody is passed over, and nothing is lost.
+
+use std::net::SocketAddr;
+
+use weir_core::drops::DropReason;
+use weir_core::net::sockets::Binding;
+use weir_path::either_port::EitherPort;
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+use weir_path::traffic::port::MemoryPort;
+use weir_path::traffic::sequence::Sequences;
+use weir_path::worker::Worker;
+use weir_ring::doorbell::Doorbell;
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+
+use super::*;
+use crate::builder::{MEMORY_FRAME_BYTES, StackBuilder, mac_of};
+use crate::datagram::write_headers;
+use crate::half::{BufferSizes, Halves, halves};
+use crate::layout::{path, plan};
+use crate::worker::StackPort;
+
+const FRAME_BYTES: u16 = 1000;
+const SEND_FRAMES: u32 = 32;
+const RECEIVE_PACKETS: u32 = 16;
+const STEP_NS: u64 = 100_000;
+
+struct Bed {
+    path: Worker<StackPort>,
+    halves: Vec<Halves>,
+    now_ns: u64,
+    // What a worker would park on.
+    _doorbell: Doorbell,
+}
+
+impl Bed {
+    /// So many sockets bound to ports from 1000 on, behind a limit.
+    fn new(sockets: u16, rate: Option<&str>, full: FullRule) -> Bed {
+        let mut builder = StackBuilder::default().address("192.0.2.1/24").neighbour("192.0.2.2", [2; 6]);
+        builder = builder.sockets(sockets).buffer_frames_max(SEND_FRAMES);
+        if let Some(rate) = rate {
+            builder = builder.rate(rate.parse().expect("a rate"));
+        }
+        let host = builder.host(mac_of(0), 1500, 1).expect("a host");
+        let plan = plan(&[host], Some(("interface", builder.limits())));
+        let memory = FrameMemory::new(builder.frames(1, 1), MEMORY_FRAME_BYTES).expect("memory");
+        let interface = MemoryPort::sink(Sequences::new(1));
+        let interface = EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(interface))));
+        let path = path(&plan, Some(interface), Frames::new(Pool::new(memory)), 0).expect("a worker");
+        let doorbell = Doorbell::with_full_fences().expect("a doorbell");
+        let mut bed = Bed { path, halves: Vec::new(), now_ns: 0, _doorbell: doorbell };
+        for socket in 0..sockets {
+            let sizes = BufferSizes { send_frames: SEND_FRAMES, receive_packets: RECEIVE_PACKETS, full };
+            let (half, open) = halves(sizes, &bed._doorbell.ringer()).expect("halves");
+            let binding = Binding { address: [0; 4].into(), port: 1000 + socket, bucket: None };
+            bed.path.bind(0, binding, socket).expect("bound");
+            let (end, frames) = bed.path.end_mut(1 + usize::from(socket));
+            if let EitherPort::Memory(port) = &mut end.port {
+                port.open(open, frames);
+            }
+            bed.halves.push(half);
+        }
+        bed
+    }
+
+    /// Sends what the send buffer of a socket takes, `most` at the most, to this address; how many datagrams.
+    fn send(&mut self, socket: usize, to: &str, most: usize) -> usize {
+        let from = SocketAddr::from(([192, 0, 2, 1], 1000 + socket as u16));
+        let memory = Arc::clone(self.path.frames().memory());
+        let send = &mut self.halves[socket].send;
+        let mut count = 0;
+        while count < most
+            && let Some(frame) = send.take_frame()
+        {
+            let mut packet = PathPacket::new(frame, 0, FRAME_BYTES);
+            write_headers(packet.bytes_mut(&memory), from, to.parse().expect("an address"));
+            send.stage(packet);
+            count += 1;
+        }
+        send.publish();
+        count
+    }
+
+    /// Passes until nothing moves, and a step of time.
+    fn step(&mut self) {
+        while self.path.pass(self.now_ns).expect("a pass").moved > 0 {
+            assert!(self.balances());
+        }
+        self.now_ns += STEP_NS;
+    }
+
+    fn balances(&self) -> bool {
+        let between = self.path.between();
+        between.egress.queues().iter().all(|queue| queue.shaping.account().balances(queue.shaping.held()))
+            && between.stages().all(|stage| stage.account().balances(stage.held()))
+            && self.path.ends().iter().all(|end| end.exit.account().balances(end.port.in_flight()))
+    }
+
+    fn dropped(&self) -> u64 {
+        let between = self.path.between();
+        let queues =
+            between.egress.queues().iter().map(|queue| queue.shaping.account().dropped.total().packets);
+        let stages = between.stages().map(|stage| stage.account().dropped.total().packets);
+        let exits = self.path.ends().iter().map(|end| end.exit.account().dropped.total().packets);
+        queues.chain(stages).chain(exits).sum()
+    }
+
+    /// What has left by the interface.
+    fn left(&self) -> u64 {
+        self.path.ends()[0].exit.account().delivered.packets
+    }
+}
+
+/// The published machine, with more senders: 64 on one limit of 200 Mbit/s, each of which sends whenever it can.
+#[test]
+fn senders_behind_one_limit_take_turns_and_lose_nothing() {
+    const SENDERS: usize = 64;
+    let mut bed = Bed::new(SENDERS as u16, Some("200mbit"), FullRule::Hold);
+    let mut sent = vec![0u64; SENDERS];
+    let (mut wakes, mut empty) = (0, 0);
+    for _ in 0..12_000 {
+        for (socket, sent) in sent.iter_mut().enumerate() {
+            // Who is writable sends, at least one.
+            if bed.halves[socket].send.is_writable() {
+                wakes += 1;
+                let count = bed.send(socket, "192.0.2.2:9", usize::MAX);
+                empty += u64::from(count == 0);
+                *sent += count as u64;
+            }
+        }
+        bed.step();
+    }
+    let (left, seconds) = (bed.left(), bed.now_ns as f64 / 1e9);
+    let rate = left as f64 * f64::from(FRAME_BYTES) * 8.0 / seconds;
+    assert!((0.97 * 200e6..1.01 * 200e6).contains(&rate), "{:.1} Mbit/s", rate / 1e6);
+    let (least, most) = (sent.iter().min().expect("some"), sent.iter().max().expect("some"));
+    // Each has as many on its way as its buffer and a poll take, and has had as many turns as any.
+    assert!(most - least <= u64::from(SEND_FRAMES + POLL_PACKETS_MAX), "{least} to {most}");
+    assert!(*least > left / SENDERS as u64 / 2, "{least} of {left}");
+    assert_eq!((bed.dropped(), empty), (0, 0));
+    assert!(wakes > SENDERS as u64);
+}
+
+/// Of two behind one limit one never sends again once it is held: the other has all of the rate.
+#[test]
+fn who_never_comes_back_harms_nobody() {
+    let mut bed = Bed::new(2, Some("8mbit"), FullRule::Hold);
+    bed.send(0, "192.0.2.2:9", usize::MAX);
+    for _ in 0..10_000 {
+        bed.send(1, "192.0.2.2:9", usize::MAX);
+        bed.step();
+    }
+    let left = bed.left();
+    assert!((970..=1040).contains(&left), "{left} packets of 8000 bits in 1 s");
+    assert_eq!(bed.dropped(), 0);
+}
+
+/// A send buffer is its frames: as many go as it has, and one more for each that the path has taken.
+#[test]
+fn a_full_send_buffer_takes_as_many_as_have_gone() {
+    let mut bed = Bed::new(1, Some("8mbit"), FullRule::Hold);
+    while bed.send(0, "192.0.2.2:9", usize::MAX) > 0 {
+        bed.step();
+    }
+    let before = bed.left();
+    let mut more = 0;
+    for _ in 0..1000 {
+        bed.step();
+        more += bed.send(0, "192.0.2.2:9", usize::MAX) as u64;
+    }
+    let gone = bed.left() - before;
+    assert!(
+        gone > 50 && gone.abs_diff(more) <= u64::from(POLL_PACKETS_MAX),
+        "{gone} went, {more} came after them"
+    );
+    assert_eq!(bed.dropped(), 0);
+}
+
+/// What nobody reads fills the receive buffer, then the queue before it, and then holds who sends; other sockets go on.
+#[test]
+fn a_full_receive_buffer_holds_its_senders_alone() {
+    let mut bed = Bed::new(3, None, FullRule::Hold);
+    let mut sent = 0;
+    for _ in 0..100 {
+        sent += bed.send(0, "192.0.2.1:1001", usize::MAX);
+        bed.step();
+    }
+    // The buffer, the queue before it with a poll more, and the send buffer.
+    let most = RECEIVE_PACKETS + SEND_FRAMES + 2 * POLL_PACKETS_MAX + SEND_FRAMES;
+    assert!((RECEIVE_PACKETS as usize..=most as usize).contains(&sent), "{sent}");
+    for _ in 0..100 {
+        assert_eq!(bed.send(2, "192.0.2.2:9", 1), 1);
+        bed.step();
+    }
+    assert_eq!((bed.left(), bed.dropped()), (100, 0));
+    // It is read, and all that was sent comes.
+    let mut came = 0;
+    for _ in 0..1000 {
+        let Halves { receive, returns, .. } = &mut bed.halves[1];
+        came += receive.take(usize::MAX, |packet| returns.read(packet.frame, packet.len_bytes));
+        returns.publish();
+        bed.step();
+    }
+    assert_eq!((came, bed.dropped()), (sent, 0));
+}
+
+#[test]
+fn a_full_receive_buffer_drops_by_its_owners_rule() {
+    let mut bed = Bed::new(2, None, FullRule::Drop);
+    for _ in 0..100 {
+        assert_eq!(bed.send(0, "192.0.2.1:1001", 1), 1);
+        bed.step();
+    }
+    let dropped = bed.path.ends()[2].exit.account().dropped.get(DropReason::SocketFull).packets;
+    assert_eq!(dropped, 100 - u64::from(RECEIVE_PACKETS));
+}
+
+/// Closed, a socket sends what it has sent, gives all its frames back, and what comes for it is dropped by name.
+#[test]
+fn a_closed_socket_leaves_nothing_behind() {
+    let mut bed = Bed::new(2, None, FullRule::Hold);
+    bed.step();
+    let before = bed.path.frames().pool.census().out;
+    bed.send(0, "192.0.2.2:9", 5);
+    bed.send(1, "192.0.2.1:1000", 3);
+    let mut halves = bed.halves.remove(0);
+    let frame = halves.send.take_frame().expect("a frame");
+    halves.returns.unused(frame);
+    halves.returns.publish();
+    drop(halves);
+    let close = |bed: &mut Bed| {
+        let (end, frames) = bed.path.end_mut(1);
+        let EitherPort::Memory(port) = &mut end.port else { panic!("a socket") };
+        port.close();
+        port.finish(frames)
+    };
+    assert!(!close(&mut bed), "something is still to be sent");
+    bed.step();
+    assert!(close(&mut bed));
+    bed.step();
+    let closed = bed.path.ends()[1].exit.account().dropped.get(DropReason::SocketClosed).packets;
+    assert_eq!((bed.left(), closed), (5, 3));
+    assert_eq!(bed.path.frames().pool.census().out, before - u64::from(SEND_FRAMES));
+}

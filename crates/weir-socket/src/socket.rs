@@ -1,0 +1,458 @@
+//! A UDP socket as `std::net` has it, on a stack of ours.
+//!
+//! | what | error, as the kernel's |
+//! |---|---|
+//! | address and port are another socket's; not the stack's; of the other family | `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT` |
+//! | `send` without `connect` | `NotConnected` |
+//! | a datagram longer than the MTU, or than an ICMP error says | `EMSGSIZE` |
+//! | nobody listens at the peer of a connected socket (ICMP) | `ConnectionRefused`, once, at the next call |
+//! | no route; to all stations | `NetworkUnreachable`, `PermissionDenied` |
+//! | no room in the send buffer, or nothing has come | `WouldBlock` if not blocking, `TimedOut` after a timeout |
+//! | the worker of the path has ended | `BrokenPipe` |
+//!
+//! Owner: any thread; each direction has a lock, which no other socket shares. Who waits in a direction has its lock, so another thread that
+//! comes in the same direction waits for its turn, whatever its timeout.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weir_core::steer::rss::Rss;
+use weir_path::packet::PathPacket;
+use weir_ring::memory::{Frame, FrameMemory};
+use weir_run::clock::now_ns;
+
+use crate::datagram::{ends, headers_len, payload_max, payload_range, write_headers};
+use crate::half::{Halves, ReceiveHalf, Returns, SendHalf};
+use crate::options::{SocketCounts, SocketOptions};
+use crate::port::Shared;
+use crate::stack::{Bound, Stack};
+
+/// The timeout of those who wait for ever.
+const NEVER: u64 = 0;
+
+/// A UDP socket on a [`Stack`].
+///
+/// ```
+/// use weir_socket::{Stack, UdpSocket};
+///
+/// let (left, right) = Stack::pair("192.0.2.1/24", "192.0.2.2/24")?;
+/// let server = UdpSocket::bind(&right, "192.0.2.2:7")?;
+/// let client = UdpSocket::bind(&left, "0.0.0.0:0")?;
+/// client.send_to(b"hello", "192.0.2.2:7")?;
+///
+/// let mut buffer = [0; 1500];
+/// let (len, from) = server.recv_from(&mut buffer)?;
+/// assert_eq!(&buffer[..len], b"hello");
+/// server.send_to(b"and back", from)?;
+/// assert_eq!(client.recv_from(&mut buffer)?, (8, "192.0.2.2:7".parse().unwrap()));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct UdpSocket {
+    local: SocketAddr,
+    peer: Mutex<Option<SocketAddr>>,
+    send: Mutex<SendHalf>,
+    receive: Mutex<ReceiveHalf>,
+    returns: Mutex<Returns>,
+    shared: Arc<Shared>,
+    is_nonblocking: AtomicBool,
+    read_timeout_ns: AtomicU64,
+    write_timeout_ns: AtomicU64,
+    // Last: the worker is told when both halves have gone, and takes back what is left in their rings.
+    bound: Bound,
+}
+
+impl UdpSocket {
+    /// A socket at the first of these addresses that can be had. Port 0 is one that nobody has.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT`; `OutOfMemory` if the stack has no socket left; `BrokenPipe` if it has ended.
+    pub fn bind(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        UdpSocket::bind_with(stack, address, SocketOptions::default())
+    }
+
+    /// The same, for the flows of one bucket alone: one socket, and one thread, for each bucket shares nothing with another
+    /// ([`Stack::buckets`], [`Stack::bucket_of`]).
+    ///
+    /// ```
+    /// use weir_socket::{Stack, UdpSocket};
+    ///
+    /// let (left, right) = Stack::pair("192.0.2.1/24", "192.0.2.2/24")?;
+    /// let servers: Vec<UdpSocket> = (0..right.buckets())
+    ///     .map(|bucket| UdpSocket::bind_bucket(&right, "192.0.2.2:7", bucket))
+    ///     .collect::<Result<_, _>>()?;
+    ///
+    /// let client = UdpSocket::bind(&left, "192.0.2.1:4000")?;
+    /// client.send_to(b"to its bucket", "192.0.2.2:7")?;
+    /// let bucket = right.bucket_of("192.0.2.1:4000".parse().unwrap(), "192.0.2.2:7".parse().unwrap());
+    /// let mut batch = servers[bucket].datagrams(8);
+    /// servers[bucket].recv_batch(&mut batch)?;
+    /// assert_eq!(batch.iter().next().unwrap().bucket(), bucket);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`UdpSocket::bind`]; `InvalidInput` if there is no such bucket.
+    pub fn bind_bucket(stack: &Stack, address: impl ToSocketAddrs, bucket: usize) -> io::Result<UdpSocket> {
+        let options = SocketOptions { bucket: Some(bucket), ..SocketOptions::default() };
+        UdpSocket::bind_with(stack, address, options)
+    }
+
+    /// The same, with buffers and a rule of one's own.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::bind`] and [`UdpSocket::bind_bucket`]; `InvalidInput` if a buffer is empty or larger than the stack was built for.
+    pub fn bind_with(
+        stack: &Stack,
+        address: impl ToSocketAddrs,
+        options: SocketOptions,
+    ) -> io::Result<UdpSocket> {
+        first(address, |address| UdpSocket::bind_to(stack, address, options))
+    }
+
+    fn bind_to(stack: &Stack, address: SocketAddr, options: SocketOptions) -> io::Result<UdpSocket> {
+        let (bound, Halves { send, receive, returns, shared }) = stack.bind(address, options)?;
+        let local = SocketAddr::new(address.ip(), bound.port);
+        Ok(UdpSocket {
+            local,
+            peer: Mutex::new(None),
+            send: Mutex::new(send),
+            receive: Mutex::new(receive),
+            returns: Mutex::new(returns),
+            shared,
+            is_nonblocking: AtomicBool::new(false),
+            read_timeout_ns: AtomicU64::new(NEVER),
+            write_timeout_ns: AtomicU64::new(NEVER),
+            bound,
+        })
+    }
+
+    /// What it is bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Sends to this address, and receives from it alone, from now on.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_to`] of an address that nothing goes to.
+    pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
+        first(address, |address| {
+            self.route(address, 0)?;
+            *self.lock_peer() = Some(address);
+            self.shared.has_error.store(false, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    /// To whom it is connected.
+    ///
+    /// # Errors
+    /// `NotConnected`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        (*self.lock_peer()).ok_or_else(|| os(libc::ENOTCONN))
+    }
+
+    /// Sends a datagram to whom it is connected to.
+    ///
+    /// # Errors
+    /// `NotConnected`, and as [`UdpSocket::send_to`].
+    pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
+        self.send_one(payload, self.peer_addr()?)
+    }
+
+    /// Sends a datagram to the first of these addresses; how many bytes of payload. Waits while the send buffer is full.
+    ///
+    /// # Errors
+    /// Those of the table at the head of this file.
+    pub fn send_to(&self, payload: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
+        let address = address.to_socket_addrs()?.next();
+        let to =
+            address.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send to"))?;
+        self.send_one(payload, to)
+    }
+
+    fn send_one(&self, payload: &[u8], to: SocketAddr) -> io::Result<usize> {
+        self.take_error()?;
+        let (source, len) = self.route(to, payload.len())?;
+        let mut send = self.lock_send();
+        let frame = self.wait_for_frame(&mut send)?;
+        let mut packet = PathPacket::new(frame, 0, len);
+        let bytes = packet.bytes_mut(self.memory());
+        bytes[headers_len(to.ip())..].copy_from_slice(payload);
+        write_headers(bytes, source, to);
+        send.stage(packet);
+        send.publish();
+        Ok(payload.len())
+    }
+
+    /// Receives a datagram; how many bytes of its payload were copied to the front of `buffer`, and where it came from. What does not fit
+    /// is cut off. Waits while nothing has come.
+    ///
+    /// # Errors
+    /// Those of the table at the head of this file.
+    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let mut receive = self.lock_receive();
+        loop {
+            self.wait_for_datagram(&mut receive)?;
+            let mut one = None;
+            receive.take(1, |packet| one = Some(packet));
+            let Some(packet) = one else { continue };
+            let bytes = packet.bytes(self.memory());
+            let (from, _) = ends(bytes);
+            let payload = &bytes[payload_range(bytes)];
+            let len = payload.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&payload[..len]);
+            let mut returns = self.lock_returns();
+            returns.read(packet.frame, packet.len_bytes);
+            returns.publish();
+            drop(returns);
+            if self.is_from_peer(from) {
+                return Ok((len, from));
+            }
+            self.note_from_others(1);
+        }
+    }
+
+    /// Receives a datagram as [`UdpSocket::recv_from`] does.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.recv_from(buffer).map(|(len, _)| len)
+    }
+
+    /// Makes calls return `WouldBlock` instead of waiting, or wait again.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) {
+        self.is_nonblocking.store(is_nonblocking, Ordering::Relaxed);
+    }
+
+    /// Waits to receive for so long at the most; for ever if `None`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is no time at all.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.read_timeout_ns, timeout)
+    }
+
+    /// Waits to send for so long at the most; for ever if `None`.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::set_read_timeout`].
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.write_timeout_ns, timeout)
+    }
+
+    /// How long it waits to receive.
+    pub fn read_timeout(&self) -> Option<Duration> {
+        timeout(&self.read_timeout_ns)
+    }
+
+    /// How long it waits to send.
+    pub fn write_timeout(&self) -> Option<Duration> {
+        timeout(&self.write_timeout_ns)
+    }
+
+    /// Waits until there is something to receive, for so long at the most, whatever the mode; whether there is.
+    ///
+    /// # Errors
+    /// If the kernel does not let it sleep.
+    pub fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let mut receive = self.lock_receive();
+        Ok(receive.is_readable() || receive.wait(deadline(timeout))?)
+    }
+
+    /// Waits until a datagram would go, for so long at the most, whatever the mode; whether one would.
+    ///
+    /// # Errors
+    /// If the kernel does not let it sleep.
+    pub fn wait_writable(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let mut send = self.lock_send();
+        Ok(send.is_writable() || send.wait(deadline(timeout))?)
+    }
+
+    /// What it has counted.
+    pub fn counts(&self) -> SocketCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Shared { throttled, throttled_ns, wakes, empty_wakes, from_others, .. } = &*self.shared;
+        SocketCounts {
+            throttled: of(throttled),
+            throttled_ns: of(throttled_ns),
+            wakes: of(wakes),
+            empty_wakes: of(empty_wakes),
+            from_others: of(from_others),
+        }
+    }
+
+    pub(crate) fn note_from_others(&self, datagrams: u64) {
+        self.shared.from_others.fetch_add(datagrams, Ordering::Relaxed);
+    }
+
+    /// The source address and the length of a packet to this address with such a payload.
+    pub(crate) fn route(&self, to: SocketAddr, payload_bytes: usize) -> io::Result<(SocketAddr, u16)> {
+        if to.is_ipv4() != self.local.is_ipv4() {
+            return Err(os(libc::EAFNOSUPPORT));
+        }
+        if to.port() == 0 {
+            return Err(os(libc::EINVAL));
+        }
+        let source = self.bound.stack.source_for(to.ip())?;
+        let ip = if self.local.ip().is_unspecified() { source } else { self.local.ip() };
+        if payload_bytes > payload_max(to.ip(), self.bound.stack.mtu_bytes()) {
+            return Err(os(libc::EMSGSIZE));
+        }
+        Ok((SocketAddr::new(ip, self.local.port()), (headers_len(to.ip()) + payload_bytes) as u16))
+    }
+
+    /// A frame to write a datagram in, now.
+    pub(crate) fn take_frame(&self) -> io::Result<Frame> {
+        let mut send = self.lock_send();
+        if send.is_abandoned() {
+            return Err(os(libc::EPIPE));
+        }
+        send.take_frame().ok_or_else(|| {
+            send.note_throttled();
+            io::ErrorKind::WouldBlock.into()
+        })
+    }
+
+    pub(crate) fn memory(&self) -> &FrameMemory {
+        self.bound.stack.memory()
+    }
+
+    pub(crate) fn rss(&self) -> &Rss {
+        self.bound.stack.rss()
+    }
+
+    /// A frame of the send buffer, as soon as there is one.
+    pub(crate) fn wait_for_frame(&self, send: &mut SendHalf) -> io::Result<Frame> {
+        let mut deadline_ns = None;
+        loop {
+            if send.is_abandoned() {
+                return Err(os(libc::EPIPE));
+            }
+            if let Some(frame) = send.take_frame() {
+                return Ok(frame);
+            }
+            if self.is_nonblocking.load(Ordering::Relaxed) {
+                send.note_throttled();
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let timeout = timeout(&self.write_timeout_ns);
+            let until = *deadline_ns.get_or_insert_with(|| deadline(timeout));
+            if !send.wait(until)? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// Waits until a datagram has come.
+    pub(crate) fn wait_for_datagram(&self, receive: &mut ReceiveHalf) -> io::Result<()> {
+        let mut deadline_ns = None;
+        loop {
+            self.take_error()?;
+            if receive.is_readable() {
+                return Ok(());
+            }
+            if receive.is_abandoned() {
+                return Err(os(libc::EPIPE));
+            }
+            if self.is_nonblocking.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let timeout = timeout(&self.read_timeout_ns);
+            let until = *deadline_ns.get_or_insert_with(|| deadline(timeout));
+            if !receive.wait(until)? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// The error that came for what was sent to the peer, once.
+    pub(crate) fn take_error(&self) -> io::Result<()> {
+        if !self.shared.has_error.swap(false, Ordering::Acquire) {
+            return Ok(());
+        }
+        let error = self.shared.error.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match error {
+            // Of a socket that is not connected nobody could say whom it is about.
+            Some((to, error)) if Some(to) == *self.lock_peer() => Err(os(error)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_from_peer(&self, from: SocketAddr) -> bool {
+        self.lock_peer().is_none_or(|peer| peer == from)
+    }
+
+    pub(crate) fn lock_peer(&self) -> MutexGuard<'_, Option<SocketAddr>> {
+        self.peer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock_send(&self) -> MutexGuard<'_, SendHalf> {
+        self.send.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock_returns(&self) -> MutexGuard<'_, Returns> {
+        self.returns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock_receive(&self) -> MutexGuard<'_, ReceiveHalf> {
+        self.receive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for UdpSocket {
+    /// What was sent still goes; what was not read is dropped as `socket-closed`.
+    fn drop(&mut self) {
+        let spare = self.lock_send().take_spare();
+        let mut returns = self.lock_returns();
+        spare.into_iter().for_each(|frame| returns.unused(frame));
+        returns.publish();
+    }
+}
+
+impl std::fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UdpSocket").field("local", &self.local).field("peer", &*self.lock_peer()).finish()
+    }
+}
+
+/// An error of the kernel's, as std shows it.
+pub(crate) fn os(error: i32) -> io::Error {
+    io::Error::from_raw_os_error(error)
+}
+
+/// Tries one address after the other; the last error.
+fn first<T>(
+    addresses: impl ToSocketAddrs,
+    mut each: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "could not resolve to any addresses");
+    for address in addresses.to_socket_addrs()? {
+        match each(address) {
+            Ok(done) => return Ok(done),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn deadline(timeout: Option<Duration>) -> Option<u64> {
+    timeout.map(|timeout| now_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+fn timeout(word: &AtomicU64) -> Option<Duration> {
+    Some(word.load(Ordering::Relaxed)).filter(|&ns| ns != NEVER).map(Duration::from_nanos)
+}
+
+fn set_timeout(word: &AtomicU64, timeout: Option<Duration>) -> io::Result<()> {
+    if timeout == Some(Duration::ZERO) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "cannot set a 0 duration timeout"));
+    }
+    let ns = timeout.map_or(NEVER, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+    word.store(ns, Ordering::Relaxed);
+    Ok(())
+}

@@ -1,0 +1,477 @@
+//! A host of one's own in this process: addresses on an interface, or on a link in memory, with sockets behind them.
+//!
+//! ```text
+//! UdpSocket --send buffer--> [host: routes, neighbours, ICMP] --> egress queue --> interface
+//!           <--receive buffer-- egress queue of the socket <--       |  <---------- its receive queues
+//! ```
+//!
+//! It is a plan of the path ([`weir_path::plan`]): a router that is a host, a port for the interface and one for each socket that there may
+//! be. A worker of its own drives it, on a thread of this process.
+//!
+//! Rule: a full buffer holds whoever fills it. What a socket sends waits in its send buffer while the way out has no room; what comes for a
+//! socket that does not read waits in its receive buffer, in the egress queue before it, and then in the receive queue that it came by, and
+//! so with whoever sends it, if that is a local sender on a veth.
+//!
+//! On an interface it needs root. What is changed there is put back by the guardian, a process `weir guardian` beside this one, also after
+//! `kill -9`; after both were killed by `weir mend`. While the stack is there
+//! the interface is its alone: the kernel's own stack hears nothing of it.
+//!
+//! Owner: the worker has the path; the handles have what does not change, and the list of what is bound. Limits: one interface; a veth whose other
+//! end is on this machine; no fragments, no groups; packets that wait for a neighbour's address are [`crate::HELD_MAX`] at most, further ones
+//! are dropped as `neighbour-full`. A process that is stopped (SIGSTOP) is killed by its guardian.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use smoltcp::wire::IpCidr;
+use weir_core::net::route::{NextHop, RouteTable};
+use weir_core::net::router::RouterSettings;
+use weir_core::net::sockets::{BindError, Binding, Bindings};
+use weir_core::steer::rss::Rss;
+use weir_path::frames::Frames;
+use weir_port::sys;
+use weir_ring::doorbell::{Doorbell, Ringer};
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+use weir_run::clock::now_ns;
+use weir_run::drive::drive;
+use weir_run::guardian::Guardian;
+use weir_run::idle::wake_cost_ns;
+use weir_run::seed::random_seed;
+
+use crate::builder::{MEMORY_FRAME_BYTES, MEMORY_MTU_BYTES, StackBuilder, WorkerParts, invalid, mac_of};
+use crate::half::{BufferSizes, Halves, halves};
+use crate::layout::{path, plan};
+use crate::options::SocketOptions;
+use crate::socket::os;
+use crate::worker::{Request, StackBooks, StackWorker};
+
+/// Ports that are given where none is asked for (RFC 6335 section 6).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
+/// How long a new socket waits for the place of one that is being closed, and how often it looks.
+const CLOSE_NS_MAX: u64 = 100_000_000;
+const CLOSE_LOOK: Duration = Duration::from_micros(50);
+/// Nobody has the place of a socket.
+pub(crate) const FREE: u8 = 0;
+/// A socket has it.
+const TAKEN: u8 = 1;
+/// What a closed socket has sent is not all polled yet.
+const CLOSING: u8 = 2;
+
+/// A stack: hold one while there are sockets to be bound. It ends with the last of its handles and sockets.
+#[derive(Clone)]
+pub struct Stack {
+    inner: Arc<Inner>,
+    host: usize,
+}
+
+/// Where a socket is. Dropped, it frees that place.
+pub(crate) struct Bound {
+    pub(crate) stack: Stack,
+    pub(crate) port: u16,
+    worker: usize,
+    slot: usize,
+}
+
+struct Inner {
+    memory: Arc<FrameMemory>,
+    rss: Rss,
+    hosts: Vec<HostSide>,
+    workers: Vec<WorkerSide>,
+    sockets: usize,
+    buffer_frames_max: u32,
+    control: Mutex<Control>,
+}
+
+/// What does not change of a host.
+struct HostSide {
+    addresses: Vec<IpCidr>,
+    table: RouteTable,
+    mtu_bytes: u16,
+    /// The port of its first socket.
+    first_port: usize,
+}
+
+/// A worker, from outside.
+struct WorkerSide {
+    requests: Sender<Request>,
+    ringer: Ringer,
+    /// Of each host the places of sockets: [`FREE`], [`TAKEN`] or [`CLOSING`].
+    places: Vec<Vec<Arc<AtomicU8>>>,
+}
+
+/// What one thread at a time may change.
+struct Control {
+    /// Of each host, whatever the worker. Sockets are numbered from here, over all workers.
+    bindings: Vec<Bindings>,
+    next_ephemeral: u16,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    guardian: Option<Guardian>,
+}
+
+impl Stack {
+    /// What a stack is to be.
+    pub fn builder() -> StackBuilder {
+        StackBuilder::default()
+    }
+
+    /// Two stacks joined by a link in memory, each with this address: for tests and benchmarks, without root.
+    ///
+    /// ```
+    /// use weir_socket::Stack;
+    ///
+    /// let (left, right) = Stack::pair("192.0.2.1/24", "192.0.2.2/24")?;
+    /// assert!(left.books()?.balances && right.books()?.balances);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is no address with its prefix.
+    pub fn pair(left: &str, right: &str) -> io::Result<(Stack, Stack)> {
+        let builder = Stack::builder().sockets(8);
+        Stack::pair_of(builder.clone().address(left), builder.address(right))
+    }
+
+    /// The same, of stacks that may be more. The limits, sockets, buffers and buckets of the first are those of both.
+    ///
+    /// # Errors
+    /// As [`Stack::pair`].
+    pub fn pair_of(left: StackBuilder, right: StackBuilder) -> io::Result<(Stack, Stack)> {
+        let right = right.like(&left);
+        let hosts = [&left, &right].into_iter().zip(0..);
+        let hosts = hosts.map(|(builder, number)| builder.host(mac_of(number), MEMORY_MTU_BYTES, 1));
+        let hosts = hosts.collect::<io::Result<Vec<_>>>()?;
+        let memory = FrameMemory::new(left.frames(1, 2), MEMORY_FRAME_BYTES).map_err(io::Error::other)?;
+        let parts = WorkerParts { interface: None, frames: Frames::new(Pool::new(memory)), kernel: None };
+        let stack = Stack::start(&left, "link", hosts, vec![parts])?;
+        let other = Stack { inner: Arc::clone(&stack.inner), host: 1 };
+        Ok((stack, other))
+    }
+
+    pub(crate) fn start(
+        builder: &StackBuilder,
+        interface: &str,
+        hosts: Vec<RouterSettings>,
+        parts: Vec<WorkerParts>,
+    ) -> io::Result<Stack> {
+        let has_interface = parts.iter().all(|part| part.interface.is_some());
+        let plan = plan(&hosts, has_interface.then_some((interface, builder.limits())));
+        let memory = Arc::clone(parts[0].frames.memory());
+        let host = hosts[0].host.expect("a host has sockets");
+        let sockets = usize::from(host.sockets);
+        let mut sides = Vec::new();
+        for (number, settings) in hosts.iter().enumerate() {
+            sides.push(HostSide {
+                addresses: settings.interfaces[0].addresses.clone(),
+                table: RouteTable::compile(&settings.interfaces, &settings.routes).map_err(invalid)?,
+                mtu_bytes: settings.interfaces[0].mtu_bytes,
+                first_port: usize::from(has_interface) + number * sockets,
+            });
+        }
+        let rss = host.rss(parts.len());
+        let buckets = rss.buckets();
+        let wake_cost_ns = wake_cost_ns()?;
+        let (mut workers, mut threads) = (Vec::new(), Vec::new());
+        for (number, part) in parts.into_iter().enumerate() {
+            let (requests, inbox) = channel();
+            let doorbell = Doorbell::with_full_fences()?;
+            let place = || Arc::new(AtomicU8::new(FREE));
+            let places = hosts.iter().map(|_| (0..sockets).map(|_| place()).collect()).collect();
+            workers.push(WorkerSide { requests, ringer: doorbell.ringer(), places });
+            let path = path(&plan, part.interface, part.frames, now_ns())?;
+            let worker = StackWorker::new(path, doorbell, part.kernel, inbox);
+            let core = builder.cores.get(number).copied();
+            let thread = std::thread::Builder::new().name("weir-socket".into());
+            threads.push(thread.spawn(move || {
+                let mut worker = worker;
+                if let Some(core) = core {
+                    sys::pin_thread(core)?;
+                }
+                sys::set_timer_slack_ns(1);
+                drive(&mut worker, wake_cost_ns)
+            })?);
+        }
+        let control = Control {
+            bindings: hosts.iter().map(|_| Bindings::new(buckets)).collect(),
+            next_ephemeral: *EPHEMERAL.start() + (random_seed() % 1024) as u16,
+            threads,
+            guardian: None,
+        };
+        let inner = Inner {
+            memory,
+            rss,
+            hosts: sides,
+            workers,
+            sockets,
+            buffer_frames_max: builder.buffer_frames_max,
+            control: Mutex::new(control),
+        };
+        Ok(Stack { inner: Arc::new(inner), host: 0 })
+    }
+
+    /// How many buckets flows fall into.
+    pub fn buckets(&self) -> usize {
+        self.inner.rss.buckets()
+    }
+
+    /// The bucket that a flow between two addresses falls into, by the way its datagrams come in here.
+    ///
+    /// # Panics
+    /// If they are of different families.
+    pub fn bucket_of(&self, source: SocketAddr, destination: SocketAddr) -> usize {
+        let mut frame = vec![0; crate::datagram::headers_len(destination.ip())];
+        crate::datagram::write_headers(&mut frame, source, destination);
+        self.inner.rss.bucket(self.inner.rss.hash(&frame))
+    }
+
+    /// How flows fall into buckets, and buckets to workers.
+    pub fn rss(&self) -> &Rss {
+        &self.inner.rss
+    }
+
+    /// The books, of all its workers together; of a pair those of both.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if a worker has ended.
+    pub fn books(&self) -> io::Result<StackBooks> {
+        let mut all = StackBooks { balances: true, ..StackBooks::default() };
+        for worker in &self.inner.workers {
+            let (reply, answer) = channel();
+            worker.ask(Request::Books(reply))?;
+            let books = answer.recv().map_err(|_| os(libc::EPIPE))?;
+            all.dropped.merge(&books.dropped);
+            all.held.merge(books.held);
+            all.balances &= books.balances;
+            if let Some(traffic) = books.traffic {
+                all.traffic.get_or_insert_default().merge(&traffic);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Ends it: what sockets have sent is let out, for a second at the most; then calls of its sockets, and of those of the other stack of
+    /// a pair, return `BrokenPipe`, and an interface is put back as it was.
+    ///
+    /// # Errors
+    /// What ended a worker before, or could not be put back.
+    pub fn stop(&self) -> io::Result<()> {
+        self.inner.stop()
+    }
+
+    pub(crate) fn memory(&self) -> &FrameMemory {
+        &self.inner.memory
+    }
+
+    pub(crate) fn mtu_bytes(&self) -> u16 {
+        self.inner.hosts[self.host].mtu_bytes
+    }
+
+    /// The address to speak to another from: that in its network, or the first of its family.
+    pub(crate) fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
+        let host = &self.inner.hosts[self.host];
+        let hop = match to {
+            IpAddr::V4(to) => host.table.lookup_v4(to),
+            IpAddr::V6(to) => host.table.lookup_v6(to),
+        };
+        match hop {
+            NextHop::Local => return Ok(to),
+            NextHop::OnLink(_) | NextHop::Gateway(..) => {}
+            NextHop::Broadcast => return Err(os(libc::EACCES)),
+            _ if to == IpAddr::V4(Ipv4Addr::BROADCAST) => return Err(os(libc::EACCES)),
+            NextHop::None | NextHop::Multicast | NextHop::Martian => return Err(os(libc::ENETUNREACH)),
+        }
+        let own =
+            || host.addresses.iter().filter(|own| IpAddr::from(own.address()).is_ipv4() == to.is_ipv4());
+        let near = own().find(|own| own.contains_addr(&to.into())).or(own().next());
+        near.map(|own| own.address().into()).ok_or_else(|| os(libc::ENETUNREACH))
+    }
+
+    pub(crate) fn bind(&self, address: SocketAddr, options: SocketOptions) -> io::Result<(Bound, Halves)> {
+        let Inner { hosts, workers, sockets, buffer_frames_max, rss, .. } = &*self.inner;
+        let SocketOptions { send_frames, receive_packets, full, bucket } = options;
+        let possible = 1..=*buffer_frames_max;
+        if !possible.contains(&send_frames) || !possible.contains(&receive_packets) {
+            let why = format_args!("a buffer of this stack has 1 to {buffer_frames_max} datagrams");
+            return Err(invalid(why));
+        }
+        let host = &hosts[self.host];
+        self.check_own(host, address.ip())?;
+        let worker = match bucket {
+            // Any number: one that there is not is refused below.
+            Some(bucket) => rss.worker(bucket as u32),
+            None if workers.len() == 1 => 0,
+            None => {
+                return Err(invalid(
+                    "the sockets of a stack of several workers have a bucket each: bind_bucket",
+                ));
+            }
+        };
+        let mut control = self.lock();
+        let port = match address.port() {
+            0 => control.free_port(self.host, address.ip(), bucket)?,
+            port => port,
+        };
+        let binding = Binding { address: address.ip(), port, bucket };
+        control.bindings[self.host].check(binding).map_err(refused)?;
+        let side = &workers[worker];
+        let slot = side.free_place(self.host).ok_or_else(|| {
+            let why = format!("all {sockets} sockets of this stack are bound: build it for more");
+            io::Error::new(io::ErrorKind::OutOfMemory, why)
+        })?;
+        let (halves, open) = halves(BufferSizes { send_frames, receive_packets, full }, &side.ringer)?;
+        let (reply, answer) = channel();
+        side.ask(Request::Bind {
+            stage: self.host,
+            socket: slot as u16,
+            port: host.first_port + slot,
+            binding,
+            open: Box::new(open),
+            reply,
+        })?;
+        answer.recv().map_err(|_| os(libc::EPIPE))?.map_err(refused)?;
+        side.places[self.host][slot].store(TAKEN, Ordering::Release);
+        let bound = Bound { stack: self.clone(), port, worker, slot };
+        let number = bound.number(*sockets);
+        control.bindings[self.host].bind(binding, number).expect("it was checked under this lock");
+        Ok((bound, halves))
+    }
+
+    /// Frees the place of a socket, whose application has let go of it.
+    fn close(&self, bound: &Bound) {
+        let Inner { hosts, workers, sockets, .. } = &*self.inner;
+        let side = &workers[bound.worker];
+        // In this order: a port that is free here is free there by the time that somebody binds it.
+        let mut control = self.lock();
+        let place = &side.places[self.host][bound.slot];
+        place.store(CLOSING, Ordering::Relaxed);
+        // A worker that has ended needs no word.
+        let _ = side.ask(Request::Close {
+            stage: self.host,
+            socket: bound.slot as u16,
+            port: hosts[self.host].first_port + bound.slot,
+            place: Arc::clone(place),
+        });
+        control.bindings[self.host].unbind(bound.number(*sockets));
+    }
+
+    fn check_own(&self, host: &HostSide, address: IpAddr) -> io::Result<()> {
+        let mut own = host.addresses.iter().map(|own| IpAddr::from(own.address()));
+        if own.clone().all(|own| own.is_ipv4() != address.is_ipv4()) {
+            return Err(os(libc::EAFNOSUPPORT));
+        }
+        match address.is_unspecified() || own.any(|own| own == address) {
+            true => Ok(()),
+            false => Err(os(libc::EADDRNOTAVAIL)),
+        }
+    }
+
+    /// Keeps the guardian of its interface, to whose end it is put back.
+    pub(crate) fn keep(&self, guardian: Guardian) {
+        self.lock().guardian = Some(guardian);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Control> {
+        self.inner.lock()
+    }
+}
+
+impl Bound {
+    /// The number of the socket over all workers.
+    fn number(&self, sockets: usize) -> u16 {
+        (self.worker * sockets + self.slot) as u16
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.stack.close(self);
+    }
+}
+
+impl Control {
+    /// A port that nobody has.
+    fn free_port(&mut self, host: usize, address: IpAddr, bucket: Option<usize>) -> io::Result<u16> {
+        for _ in EPHEMERAL {
+            let port = self.next_ephemeral;
+            self.next_ephemeral = if port == *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
+            if self.bindings[host].check(Binding { address, port, bucket }).is_ok() {
+                return Ok(port);
+            }
+        }
+        Err(os(libc::EADDRINUSE))
+    }
+}
+
+impl WorkerSide {
+    /// A place for a socket of a host. One that is being closed is waited for, as long as that may take where nobody is held.
+    fn free_place(&self, host: usize) -> Option<usize> {
+        let places = &self.places[host];
+        let is = |state: u8| places.iter().position(|place| place.load(Ordering::Acquire) == state);
+        let end_ns = now_ns() + CLOSE_NS_MAX;
+        loop {
+            let free = is(FREE);
+            if free.is_some() || is(CLOSING).is_none() || now_ns() > end_ns {
+                return free;
+            }
+            std::thread::sleep(CLOSE_LOOK);
+        }
+    }
+
+    fn ask(&self, request: Request) -> io::Result<()> {
+        self.requests.send(request).map_err(|_| os(libc::EPIPE))?;
+        self.ringer.published();
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop(&self) -> io::Result<()> {
+        for worker in &self.workers {
+            // One that has ended needs no word.
+            let _ = worker.ask(Request::Stop);
+        }
+        let mut control = self.lock();
+        let mut result = Ok(());
+        for thread in control.threads.drain(..) {
+            let ended =
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker of the path panicked")));
+            result = result.and(ended);
+        }
+        if let Some(guardian) = control.guardian.take() {
+            let faults = guardian.finish();
+            if !faults.is_empty() {
+                result = result.and(Err(io::Error::other(faults.join("; "))));
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Who wants to know how it ended has stopped it before.
+        let _ = self.stop();
+    }
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stack").field("addresses", &self.inner.hosts[self.host].addresses).finish()
+    }
+}
+
+fn refused(error: BindError) -> io::Error {
+    match error {
+        BindError::InUse(_) => os(libc::EADDRINUSE),
+        BindError::NoBucket { .. } => invalid(error),
+    }
+}

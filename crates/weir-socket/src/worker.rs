@@ -1,0 +1,356 @@
+//! The worker of a stack: the path's, driven as any (`weir_run::drive`), with sockets that come and go.
+//!
+//! ```text
+//! requests (bind, close, books, stop) --> look --> pass --> at rest: park, until a socket, the interface or a request rings
+//! ```
+//!
+//! Rule (invariant 3): parked, it has said so before it looks at every announcement and request once more. A socket that was closed keeps
+//! its place until what it sent has been polled.
+//!
+//! The end: asked to stop it lets out what sockets have sent, for [`DRAIN_NS_MAX`] at the most. However it ends, its ports go with it, and
+//! whoever waits at a socket is woken and finds that it has.
+//!
+//! Owner: the thread that runs it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+
+use weir_core::drops::{Count, DropCounts};
+use weir_core::net::sockets::{BindError, Binding};
+use weir_path::egress::EgressQueue;
+use weir_path::either_port::EitherPort;
+use weir_path::port::TransmitRing;
+use weir_path::traffic::port::MemoryPort;
+use weir_path::worker::{Pass, Worker};
+use weir_port::bpf::doorbell::Bell;
+use weir_port::link::Link;
+use weir_port::monitor::{State, Watch};
+use weir_port::port::Port;
+use weir_port::sys;
+use weir_port::xsk::umem::Umem;
+use weir_ring::doorbell::Doorbell;
+use weir_run::clock::now_ns;
+use weir_run::drive::{Driven, Look};
+
+use crate::port::{Open, SocketPort};
+use crate::stack::FREE;
+
+/// A port of a stack: an interface of the kernel's or one in memory, or a socket.
+pub(crate) type StackPort = EitherPort<EitherPort<Port, MemoryPort>, SocketPort>;
+
+/// For how long a worker that is to stop lets out what sockets have sent.
+const DRAIN_NS_MAX: u64 = 1_000_000_000;
+/// How often a draining worker looks whether all is out.
+const LOOK_NS: u64 = 100_000;
+/// How often a busy worker looks how its interface fares.
+const INTERFACE_LOOK_NS: u64 = 1_000_000;
+/// The port of the interface, where there is one.
+const INTERFACE: usize = 0;
+
+/// What can be asked of it.
+pub(crate) enum Request {
+    /// Open a socket: the stage of its host, its number there, its port, what it is bound to, and its half of the rings.
+    Bind {
+        stage: usize,
+        socket: u16,
+        port: usize,
+        binding: Binding,
+        open: Box<Open>,
+        reply: Sender<Result<(), BindError>>,
+    },
+    /// Close the socket of this number and port; then say that its place is free.
+    Close { stage: usize, socket: u16, port: usize, place: Arc<AtomicU8> },
+    /// The books of everything.
+    Books(Sender<StackBooks>),
+    /// Stop.
+    Stop,
+}
+
+/// The books of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StackBooks {
+    /// What was dropped, wherever in the stack.
+    pub dropped: DropCounts,
+    /// What waits or is on its way out, wherever.
+    pub held: Count,
+    /// Whether at every place accepted = delivered + dropped + held.
+    pub balances: bool,
+    /// Where the interface is one in memory, what was made there and what came back.
+    pub traffic: Option<TrafficBooks>,
+}
+
+/// What a generator in memory made, and what its sink saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrafficBooks {
+    /// Packets made.
+    pub made: u64,
+    /// Packets that came back.
+    pub numbered: u64,
+    /// Packets that came after a later one of their flow.
+    pub reordered: u64,
+    /// Packets that are missing so far.
+    pub missing: u64,
+}
+
+impl TrafficBooks {
+    pub(crate) fn merge(&mut self, other: &TrafficBooks) {
+        self.made += other.made;
+        self.numbered += other.numbered;
+        self.reordered += other.reordered;
+        self.missing += other.missing;
+    }
+}
+
+/// See the head of the file.
+pub(crate) struct StackWorker {
+    path: Worker<StackPort>,
+    doorbell: Doorbell,
+    /// What rings for the interface, if it is the kernel's, and says how it fares.
+    kernel: Option<KernelSide>,
+    requests: Receiver<Request>,
+    /// One that came while it was about to park.
+    next: Option<Request>,
+    /// The ports of sockets that are being closed.
+    closing: Vec<(usize, Arc<AtomicU8>)>,
+    draining_since: Option<u64>,
+    /// When to look how the interface fares.
+    look_ns: u64,
+    /// Whether a socket has been bound: before that a generator in memory would find nobody.
+    has_bound: bool,
+}
+
+/// What a worker has of the kernel's beside the port.
+pub(crate) struct KernelSide {
+    pub(crate) bell: Bell,
+    pub(crate) watch: Watch,
+    // Last: the memory goes when the sockets have gone.
+    pub(crate) _umem: Umem,
+}
+
+impl StackWorker {
+    pub(crate) fn new(
+        path: Worker<StackPort>,
+        doorbell: Doorbell,
+        kernel: Option<KernelSide>,
+        requests: Receiver<Request>,
+    ) -> StackWorker {
+        let (next, closing) = (None, Vec::new());
+        StackWorker {
+            path,
+            doorbell,
+            kernel,
+            requests,
+            next,
+            closing,
+            draining_since: None,
+            look_ns: 0,
+            has_bound: false,
+        }
+    }
+
+    /// Does what is asked.
+    fn answer(&mut self, request: Request, now_ns: u64) {
+        match request {
+            Request::Bind { stage, socket, port, binding, open, reply } => {
+                let bound = self.path.bind(stage, binding, socket);
+                self.has_bound |= bound.is_ok();
+                if bound.is_ok() {
+                    let (end, frames) = self.path.end_mut(port);
+                    if let EitherPort::Memory(port) = &mut end.port {
+                        port.open(*open, frames);
+                    }
+                }
+                // Who asked may have gone; then it will close the socket.
+                let _ = reply.send(bound);
+            }
+            Request::Close { stage, socket, port, place } => {
+                self.path.unbind(stage, socket);
+                if let EitherPort::Memory(port) = &mut self.path.end_mut(port).0.port {
+                    port.close();
+                }
+                self.closing.push((port, place));
+            }
+            Request::Books(reply) => {
+                let _ = reply.send(self.books());
+            }
+            Request::Stop => {
+                self.draining_since.get_or_insert(now_ns);
+            }
+        }
+    }
+
+    /// Frees the places of closed sockets whose last packets have been polled.
+    fn finish_closing(&mut self) {
+        let path = &mut self.path;
+        self.closing.retain(|(port, place)| {
+            let (end, frames) = path.end_mut(*port);
+            let is_finished = match &mut end.port {
+                EitherPort::Memory(port) => port.finish(frames),
+                EitherPort::Kernel(_) => true,
+            };
+            if is_finished {
+                place.store(FREE, Ordering::Release);
+            }
+            !is_finished
+        });
+    }
+
+    fn books(&mut self) -> StackBooks {
+        self.path.complete();
+        let mut books = StackBooks { balances: true, ..StackBooks::default() };
+        let between = self.path.between();
+        let queues = between.egress.queues().iter();
+        let queues = queues.map(|queue| (queue.shaping.account(), queue.shaping.held()));
+        let stages = between.stages().map(|stage| (stage.account().clone(), stage.held()));
+        let exits = self.path.ends().iter().map(|end| (end.exit.account().clone(), end.port.in_flight()));
+        for (account, held) in queues.chain(stages).chain(exits) {
+            books.balances &= account.balances(held);
+            books.dropped.merge(&account.dropped);
+            books.held.merge(held);
+        }
+        books.traffic = self.memory_port().map(|port| {
+            let counts = port.sequences().map(|sequences| *sequences.counts()).unwrap_or_default();
+            TrafficBooks {
+                made: port.made().packets,
+                numbered: counts.numbered,
+                reordered: counts.reordered,
+                missing: counts.missing,
+            }
+        });
+        books
+    }
+
+    /// The interface, if it is one in memory.
+    fn memory_port(&mut self) -> Option<&mut MemoryPort> {
+        match &mut self.path.end_mut(INTERFACE).0.port {
+            EitherPort::Kernel(port) => match &mut **port {
+                EitherPort::Memory(port) => Some(port),
+                EitherPort::Kernel(_) => None,
+            },
+            EitherPort::Memory(_) => None,
+        }
+    }
+
+    /// The interface, if it is the kernel's.
+    fn kernel_port(&mut self) -> Option<&mut Port> {
+        match &mut self.path.end_mut(INTERFACE).0.port {
+            EitherPort::Kernel(port) => port.kernel_mut(),
+            EitherPort::Memory(_) => None,
+        }
+    }
+
+    /// Sees to what has happened to the interface.
+    fn look_at_interface(&mut self, now_ns: u64) -> weir_port::Result<()> {
+        while let Some(kernel) = &mut self.kernel
+            && let Some(state) = kernel.watch.next_change()?
+        {
+            match state {
+                State::Gone => {
+                    let doing = "receiving".to_string();
+                    let source = io::Error::other("the interface has vanished");
+                    return Err(weir_port::PortError::Kernel { doing, source });
+                }
+                State::Down => self.kernel_port().into_iter().for_each(Port::note_down),
+                State::Up | State::NoCarrier => match self.own_again(now_ns) {
+                    // Down again already: it will come up again, or vanish.
+                    Err(_) if !self.is_up() => {}
+                    result => result?,
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn is_up(&mut self) -> bool {
+        self.kernel_port().is_some_and(|port| Link::by_index(port.link().ifindex).is_ok_and(|link| link.up))
+    }
+
+    /// Owns the queues again if they have other instances than before. What was received before is taken in, since its rings are not the
+    /// new instances'.
+    fn own_again(&mut self, now_ns: u64) -> weir_port::Result<()> {
+        let Some(port) = self.kernel_port() else { return Ok(()) };
+        if !port.is_disowned()? {
+            return port.note_up();
+        }
+        port.let_go()?;
+        self.path.collect(INTERFACE, now_ns);
+        let (end, frames) = self.path.end_mut(INTERFACE);
+        let result = match &mut end.port {
+            EitherPort::Kernel(port) => port.kernel_mut().map_or(Ok(()), |port| port.retake(frames)),
+            EitherPort::Memory(_) => Ok(()),
+        };
+        self.path.tune();
+        result
+    }
+
+    /// Whether nothing is left that a socket has sent.
+    fn is_out(&mut self) -> bool {
+        let ports: Vec<usize> = self.path.ends().iter().map(|end| end.index).collect();
+        let has_sent = ports.into_iter().any(|port| match &mut self.path.end_mut(port).0.port {
+            EitherPort::Memory(port) => port.has_sent(),
+            EitherPort::Kernel(_) => false,
+        });
+        let has_interface = matches!(self.path.ends()[INTERFACE].port, EitherPort::Kernel(_));
+        let waits = |queue: &EgressQueue| queue.shaping.held().packets > 0;
+        let is_on_its_way = has_interface
+            && (self.path.ends()[INTERFACE].port.in_flight().packets > 0
+                || self.path.egress(INTERFACE).is_some_and(waits));
+        !has_sent && !is_on_its_way
+    }
+}
+
+impl Driven for StackWorker {
+    fn look(&mut self, now_ns: u64) -> io::Result<Look> {
+        while let Some(request) = self.next.take().or_else(|| self.requests.try_recv().ok()) {
+            self.answer(request, now_ns);
+        }
+        self.finish_closing();
+        if now_ns >= self.look_ns {
+            self.look_ns = now_ns + INTERFACE_LOOK_NS;
+            self.look_at_interface(now_ns).map_err(io::Error::other)?;
+        }
+        let (is_draining, has_bound) = (self.draining_since.is_some(), self.has_bound);
+        let next_ns = self.memory_port().filter(|_| has_bound).and_then(|port| {
+            if is_draining {
+                port.stop();
+            }
+            port.look(now_ns)
+        });
+        let Some(since_ns) = self.draining_since else { return Ok(Look::On(next_ns)) };
+        let is_over = self.is_out() || now_ns - since_ns > DRAIN_NS_MAX;
+        Ok(if is_over { Look::Over } else { Look::On(Some(now_ns + LOOK_NS)) })
+    }
+
+    fn pass(&mut self, now_ns: u64) -> io::Result<Pass> {
+        self.path.pass(now_ns)
+    }
+
+    fn park(&mut self, until_ns: Option<u64>) -> io::Result<()> {
+        let StackWorker { path, doorbell, kernel, requests, next, .. } = self;
+        kernel.iter().for_each(|kernel| kernel.bell.park());
+        let parked = doorbell.park(|| {
+            *next = requests.try_recv().ok();
+            next.is_some()
+        });
+        let slept = match parked {
+            None => Ok(()),
+            Some(parked) => {
+                let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
+                // What is below 0 is not waited for: poll(2).
+                let [bell, watch] =
+                    kernel.as_ref().map_or([-1; 2], |kernel| [kernel.bell.fd(), kernel.watch.fd()]);
+                let mut fds = [parked.as_fd().as_raw_fd(), bell, watch].map(sys::poll_in);
+                path.park(|_| sys::poll_readable(&mut fds, timeout_ns).map(drop)).map(drop)
+            }
+        };
+        kernel.iter().for_each(|kernel| {
+            kernel.bell.unpark();
+        });
+        // It may be the interface that woke it.
+        self.look_ns = 0;
+        slept
+    }
+}
