@@ -28,6 +28,7 @@ pub mod progress;
 pub mod published_bed;
 pub mod qdisc;
 pub mod report;
+pub mod rss;
 pub mod simulated;
 pub mod stolen;
 pub mod table;

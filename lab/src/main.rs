@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 use weir_core::dispatch::settings::pair;
 use weir_lab::report::Report;
-use weir_lab::{epair, html, ifq, netisr, progress, published_bed, qdisc, table};
+use weir_lab::{epair, html, ifq, netisr, progress, published_bed, qdisc, rss, table};
 use weir_port::report_file;
 
 /// Run a published experiment: the historical designs, today's peers and Weir side by side, in one run.
@@ -30,6 +30,7 @@ use weir_port::report_file;
   weir lab qdisc --sim                      the RFC's patches as well, simulated
   weir lab bed                              every case, about two minutes
   weir lab netisr                           every case, about three minutes
+  weir lab rss                              every case, about half a minute
   weir lab netisr --cases 100,150,150-long --set defaultqlimit=512
   weir lab netisr --systems esp-direct,esp-deferred --cases null-64,gcm-1420
 
@@ -47,6 +48,9 @@ Experiments:
            direct, hybrid and deferred dispatch, with a feeder that is held
            and, as published, with one that is not; then the same of IPsec,
            compared as ministat does, and how deep its stack goes
+  rss      a UDP echo server with a thread for each bucket of flows, on 1 core
+           to all: the kernel's sockets, and those of weir-socket in memory; as
+           root on a veth as well
   ifq      two inputs forwarded to one device: one lock around it, the
            published patch, and Weir
 
@@ -63,12 +67,12 @@ struct Arguments {
     clients: Vec<usize>,
     /// The systems to run; of qdisc: tbf, tbf-large, fq, fq_codel, cake, tbf-fq, weir, weir-limit, htb, weir-htb, weir-cbq; of epair:
     /// two-ring, mutex-drain, mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, the same with esp-
-    /// before them, and each with -drop; of
-    /// ifq: locked, spin-dispatch, weir; of bed: weir, kernel, kernel-frames
+    /// before them, and each with -drop; of ifq: locked, spin-dispatch, weir; of bed: weir, kernel, kernel-frames; of rss: kernel,
+    /// kernel-flood, weir, kernel-veth, weir-veth
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     systems: Vec<String>,
-    /// How long each system runs in each case; 10 for qdisc, 1.2 for epair, 0.5 for netisr, 1.4 for ifq
-    /// if not given; of bed each turn, 3
+    /// How long each system runs in each case; 10 for qdisc, 1.2 for epair, 0.5 for netisr, 1.4 for ifq,
+    /// 3 for rss if not given; of bed each turn, 3
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
     /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine; netisr: add a
@@ -103,6 +107,7 @@ enum Name {
     Bed,
     Netisr,
     Ifq,
+    Rss,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -178,6 +183,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Name::Bed => run_bed(arguments)?,
         Name::Netisr => run_netisr(arguments)?,
         Name::Ifq => run_ifq(arguments)?,
+        Name::Rss => run_rss(arguments)?,
     };
     let more = match (arguments.sim, arguments.name) {
         (true, Name::Netisr) => format!("\n{}", netisr::simulated()),
@@ -282,6 +288,18 @@ fn run_ifq(arguments: &Arguments) -> Result<Report, Failure> {
         options.systems = systems;
     }
     Ok(ifq::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
+}
+
+fn run_rss(arguments: &Arguments) -> Result<Report, Failure> {
+    refuse_qdiscs(arguments)?;
+    refuse_netisrs(arguments)?;
+    let mut options = rss::Options::new(std::env::current_exe()?.with_file_name("weir"));
+    options.seconds = arguments.seconds.unwrap_or(options.seconds);
+    let all = rss::System::ALL.map(|system| (system.name(), system));
+    if let Some(systems) = systems(arguments, &all)? {
+        options.systems = systems;
+    }
+    Ok(rss::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
 }
 
 /// Options that only qdisc has.

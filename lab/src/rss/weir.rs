@@ -1,0 +1,182 @@
+//! A stack of `weir-socket`, with a socket and a thread for each bucket.
+
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use smoltcp::wire::EthernetAddress;
+use weir_core::drops::DropReason;
+use weir_core::steer::key::Key;
+use weir_path::traffic::flows::{Endpoints, Flows, Traffic};
+use weir_path::traffic::generator::{GenSpec, Until};
+use weir_path::traffic::port::MemoryPort;
+use weir_socket::{Stack, StackBooks, TrafficBooks, UdpSocket};
+
+use super::clients::Pace;
+use super::kernel::{Ends, ask_all, clients, measure};
+use super::{CLIENTS, FRAME_BYTES, Outcome, RssPlan};
+use crate::clock;
+use crate::machine::pin;
+
+/// How often a server looks whether it is over.
+const LOOK: Duration = Duration::from_millis(10);
+/// Datagrams in one go.
+const BATCH: usize = 256;
+/// How long what is on its way may take to come at the end.
+const REST: Duration = Duration::from_secs(5);
+/// The published server, and the hosts beside it.
+const SERVER: &str = "10.11.2.1";
+const PORT: u16 = 7;
+const FIRST_CLIENT: [u8; 4] = [10, 11, 2, 2];
+const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// Everything in memory: a worker with its part of the flows, and a server, on each core.
+pub(super) fn in_memory(plan: &RssPlan) -> Result<Outcome> {
+    let buckets = plan.cores.len();
+    let spec = GenSpec {
+        traffic: even_traffic(buckets)?,
+        packets_per_s: None,
+        until: Until::Elapsed(plan.duration.as_nanos() as u64),
+    };
+    let mut builder = Stack::builder()
+        .address(format!("{SERVER}/24"))
+        .sockets(buckets as u16)
+        .bucket_bits(buckets.ilog2())
+        .cores(plan.cores.iter().copied());
+    for client in 0..CLIENTS {
+        let [a, b, c, d] = FIRST_CLIENT;
+        builder = builder.neighbour(format!("{a}.{b}.{c}.{}", u16::from(d) + client), CLIENT_MAC);
+    }
+    measure(|| {
+        let stack = builder.open_in_memory(MemoryPort::dealt(&spec, &Key::SYMMETRIC, buckets)?)?;
+        let servers = sockets(&stack, SERVER)?;
+        serve(plan, &servers, || {
+            let start = clock::now();
+            thread::sleep(plan.duration);
+            let (in_time, seconds) = (traffic(&stack.books()?)?.numbered, start.elapsed().as_secs_f64());
+            let end = clock::now() + REST;
+            let books = loop {
+                let books = stack.books()?;
+                let traffic = traffic(&books)?;
+                if traffic.made == traffic.numbered || clock::now() > end {
+                    break books;
+                }
+            };
+            ensure!(books.balances, "the books do not balance: {books:?}");
+            let TrafficBooks { made, numbered, reordered, .. } = traffic(&books)?;
+            let dropped_full_socket = books.dropped.get(DropReason::SocketFull).packets;
+            Ok(Outcome {
+                sent: made,
+                echoed: numbered,
+                in_time,
+                seconds,
+                cpu_seconds: 0.0,
+                dropped_full_socket,
+                reordered,
+            })
+        })
+    })
+}
+
+/// The stack on a veth, with the kernel's clients at its other end.
+pub(super) fn over_veth(plan: &RssPlan) -> Result<Outcome> {
+    let buckets = plan.cores.len();
+    let ends = Ends::new(buckets)?;
+    let stack = ends.right.enter(|| {
+        let builder = Stack::builder().address("10.99.0.2/24").sockets(buckets as u16);
+        builder.bucket_bits(buckets.ilog2()).cores([plan.cores[0]]).guardian(&plan.weir).open("veth0")
+    })??;
+    let servers = sockets(&stack, "10.99.0.2")?;
+    let clients = ends.left.enter(|| clients("10.99.0.1", plan))??;
+    let outcome = measure(|| {
+        serve(plan, &servers, || {
+            let asked = ask_all(plan, clients, "10.99.0.2:7".parse()?, Pace::Windowed)?;
+            let books = stack.books()?;
+            ensure!(books.balances, "the books do not balance: {books:?}");
+            Ok(asked.outcome(books.dropped.get(DropReason::SocketFull).packets))
+        })
+    });
+    drop(servers);
+    stack.stop()?;
+    outcome
+}
+
+/// A socket for each bucket.
+fn sockets(stack: &Stack, address: &str) -> Result<Vec<UdpSocket>> {
+    let sockets = (0..stack.buckets()).map(|bucket| {
+        let socket = UdpSocket::bind_bucket(stack, format!("{address}:{PORT}"), bucket)?;
+        socket.set_read_timeout(Some(LOOK))?;
+        Ok(socket)
+    });
+    sockets.collect()
+}
+
+/// Runs the servers, a thread for each on its core, while something else is done.
+fn serve<T>(plan: &RssPlan, servers: &[UdpSocket], meanwhile: impl FnOnce() -> Result<T>) -> Result<T> {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let threads: Vec<_> = servers
+            .iter()
+            .zip(&plan.cores)
+            .map(|(socket, &core)| {
+                let is_over = &is_over;
+                scope.spawn(move || -> Result<()> {
+                    pin(core)?;
+                    echo(socket, is_over)
+                })
+            })
+            .collect();
+        let done = meanwhile();
+        is_over.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().expect("a server does not panic")?;
+        }
+        done
+    })
+}
+
+fn echo(socket: &UdpSocket, is_over: &AtomicBool) -> Result<()> {
+    let mut batch = socket.datagrams(BATCH);
+    while !is_over.load(Ordering::Relaxed) {
+        match socket.recv_batch(&mut batch) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => continue,
+            received => received?,
+        };
+        while !batch.is_empty() {
+            socket.send_batch(&mut batch)?;
+        }
+    }
+    Ok(())
+}
+
+fn traffic(books: &StackBooks) -> Result<TrafficBooks> {
+    books.traffic.context("the interface is in memory")
+}
+
+/// A flow of each client, such that each bucket has as many: after some trial and error, as published.
+fn even_traffic(buckets: usize) -> Result<Traffic> {
+    let [a, b, c, d] = FIRST_CLIENT;
+    let server = (SERVER.parse()?, SERVER.parse()?);
+    for port in 1024..u16::MAX {
+        let traffic = Traffic {
+            size_bytes: FRAME_BYTES,
+            src: Endpoints {
+                addresses: (FIRST_CLIENT.into(), [a, b, c, d + CLIENTS as u8 - 1].into()),
+                ports: (port, port),
+            },
+            dst: Endpoints { addresses: server, ports: (PORT, PORT) },
+            src_mac: EthernetAddress(CLIENT_MAC),
+            // That of a stack in memory.
+            dst_mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
+            flows: CLIENTS.into(),
+            first_flow: 0,
+        };
+        let dealt = Flows::hashed(&traffic, &Key::SYMMETRIC)?.deal(buckets);
+        if dealt.iter().all(|flows| flows.len() * buckets == usize::from(CLIENTS)) {
+            return Ok(traffic);
+        }
+    }
+    bail!("no port of the clients deals {CLIENTS} flows evenly to {buckets} buckets")
+}
