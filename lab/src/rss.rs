@@ -207,6 +207,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         row(systems[system], cases[index / systems.len()], runs, of_one(system))
     });
     Ok(Report {
+        appendix: String::new(),
         lab: "rss",
         title: "UDP echoes by a thread for each bucket",
         case_heading: "buckets",

@@ -11,7 +11,7 @@ use std::io;
 
 use weir_core::net::router::RouterSettings;
 use weir_core::shaper::tbf::TbfConfig;
-use weir_path::assembly::{Others, Shares};
+use weir_path::assembly::Shares;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::owners::{Owners, Portion};
@@ -66,5 +66,5 @@ pub(crate) fn path(
     let sockets = (0..sockets).map(|_| EitherPort::Memory(Box::<SocketPort>::default()));
     let ports = interface.into_iter().chain(sockets).enumerate().collect();
     let portion = Portion { plan, owners: &owners, worker: 0 };
-    Worker::new(portion, ports, frames, Others::Nobody, shares, now_ns).map_err(invalid)
+    Worker::new(portion, ports, frames, None, shares, now_ns).map_err(invalid)
 }
