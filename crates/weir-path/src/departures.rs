@@ -36,7 +36,7 @@ pub const UNDER_WAY_MAX: u64 = 512;
 
 /// What goes from a worker to another.
 pub enum Crosser {
-    /// A packet, which knows what it comes to ([`number_of`]).
+    /// A packet, which knows what it comes to by the number of that attachment.
     Packet(PathPacket),
     /// Who sent by the link to this attachment is gone, and to be forgotten.
     Forget(u32),
