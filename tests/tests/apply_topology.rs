@@ -379,7 +379,7 @@ fn what_is_up_ends_by_its_name_whatever_became_of_its_file() -> Result<()> {
     let renamed = Written::new(&up, &format!("name = \"{name}-other\"\n{}", file([RATE; 3])))?;
     let said = down(renamed.0.to_str().context("a path in UTF-8")?)?.success()?.stdout;
     ensure!(said.contains(&format!("topology {name}-other is not up")), "{said}");
-    ensure!(said.contains(&format!("`weir down {name}` ends it")), "{said}");
+    ensure!(said.contains(&format!("`weir down {name}` would end it")), "{said}");
     up.check()?;
     let is_ended = |up: Up, done: Finished| -> Result<()> {
         ensure!(done.stdout == format!("ended: topology {name}\n"), "{}", done.said());
