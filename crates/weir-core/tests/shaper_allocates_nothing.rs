@@ -14,7 +14,6 @@ use weir_core::{
         cbq::{Cbq, CbqConfig, CbqMeter, EWMA_LOG},
         class::{Class, ClassSize},
         codel::CodelConfig,
-        fq::{Fq, FqConfig},
         htb::{Htb, HtbConfig, HtbMeter},
         tbf::{Limit, TbfConfig},
         tree::{LeafConfig, TreeSize},
@@ -72,8 +71,6 @@ fn shapers() -> Vec<(Shaper<Plain>, &'static [usize])> {
         TbfConfig { rate: rate(10), burst_bytes: 3000, peak: None, limit: Limit::Bytes(limit_bytes) };
     let mut class = Class::new(size, Some(limits), 0).expect("kept");
     class.set_rule(rule);
-    let pace = Some(rate(2));
-    let fq = FqConfig { flows: 8, packets_max: 500, quantum_bytes, pace, slack_ns: 0, limit_bytes };
     let tree = TreeSize { classes_max: 5, packets_max: 500, poll_budget_bytes: 0 };
     let leaf = LeafConfig { priority: 1, flows: 8, flow_quantum_bytes: quantum_bytes, limit_bytes, rule };
     let (mut htb, mut cbq) = (Htb::new(tree, 0), Cbq::new(tree, 0));
@@ -88,7 +85,6 @@ fn shapers() -> Vec<(Shaper<Plain>, &'static [usize])> {
     }
     vec![
         (Shaper::Class(Box::new(class)), &[0]),
-        (Shaper::Fq(Box::new(Fq::new(fq, 0))), &[0]),
         (Shaper::Htb(Box::new(htb)), &[1, 2, 3, 4]),
         (Shaper::Cbq(Box::new(cbq)), &[1, 2, 3, 4]),
     ]

@@ -373,7 +373,6 @@ impl Shaping {
             Shaper::Htb(_) | Shaper::Cbq(_) if class == FREE => Some(self.tree.as_ref()?.free.backlog()),
             Shaper::Htb(tree) => tree.leaf(class),
             Shaper::Cbq(tree) => tree.leaf(class),
-            Shaper::Fq(_) => None,
         }
     }
 

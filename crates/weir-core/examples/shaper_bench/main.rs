@@ -1,8 +1,7 @@
-//! The shapers' cost in cycles of the time-stamp counter, beside a binary heap doing the same job.
+//! The cost of the queue of times that class trees wait by, in cycles of the time-stamp counter, beside a binary heap that does the same.
 //!
-//! `cargo run --release -p weir-core --example shaper_bench`. The two sides take turns (ABBA) for [`REPEATS`] repeats,
-//! and must have kept the same rate before a figure counts. A repeat's figure is the median of many stretches of
-//! some tens of microseconds, so that being interrupted does not show; shown are the median and the quartiles of
+//! `cargo run --release -p weir-core --example shaper_bench`. The two sides take turns for [`bench::REPEATS`] repeats. A repeat's figure is
+//! the median of many stretches of some tens of microseconds, so that an interrupt does not show; shown are the median and the quartiles of
 //! the repeats. Caches shared with busy neighbours do show, most with the largest numbers of flows.
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -27,107 +26,23 @@ mod floors;
 mod order;
 
 #[cfg(target_arch = "x86_64")]
-mod paced_flows;
-
-#[cfg(target_arch = "x86_64")]
 mod bench {
     use std::hint::black_box;
 
     use super::cycles::{now_cycles, tsc_hz};
     use super::floors::Floors;
     use super::order::order;
-    use super::paced_flows::{BURST, Heap, LEN_BYTES, Lines, PacedFlows, Through, Weir};
 
     pub const REPEATS: usize = 5;
-    const PACKETS: usize = 1 << 20;
-    /// Packets of one stretch that is timed: some tens of microseconds.
-    const CHUNK: usize = 1024;
 
     pub fn run() -> std::process::ExitCode {
         println!("{}", calibration());
         println!("cycles, median [quartiles] of {REPEATS}");
         let mut floors = Floors::default();
-        let [(few, _), (_, times), (many, _)] = [1_000, 100_000, 1_000_000].map(fq);
-        // 15 to 20 times and 2.1 to 3.5 times on a shared machine.
-        floors.at_least("heap / FQ, 100000 flows", times, 8.0);
-        floors.at_most("FQ, 1000000 flows / 1000 flows", many / few, 5.0);
-        if std::env::var_os("FQ_ONLY").is_some() {
-            return floors.finish();
-        }
         let [_, times, _] = [1_000, 100_000, 1_000_000].map(order);
         // 11.5 to 15 times.
         floors.at_least("heap / the minimum of the bucket queue, 100000 flows", times, 8.0);
         floors.finish()
-    }
-
-    /// Our cycles, and how many times as many the heap takes.
-    fn fq(flows: usize) -> (f64, f64) {
-        let (mut ours, mut theirs, mut own, mut memory) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for repeat in 0..REPEATS {
-            let weir = || paced(&mut Weir::new(flows), flows);
-            let heap = || paced(&mut Heap::new(flows), flows);
-            let (weir, heap) = if repeat % 2 == 0 {
-                let weir = weir();
-                (weir, heap())
-            } else {
-                let heap = heap();
-                (weir(), heap)
-            };
-            assert!(
-                weir.1.abs_diff(heap.1) < heap.1 / 20,
-                "about the same rate: {} and {} ns",
-                weir.1,
-                heap.1
-            );
-            ours.push(weir.0);
-            theirs.push(heap.0);
-            own.push(paced(&mut Through::new(flows), flows).0);
-            memory.push(paced(&mut Lines::new(flows), flows).0);
-        }
-        let name = format!("FQ enqueue + dequeue, {flows} flows");
-        let versus = versus(&name, ours, theirs);
-        print(&name, "bench alone", own);
-        print(&name, "and its lines", memory);
-        versus
-    }
-
-    /// Cycles for each packet enqueued and dequeued, and the virtual time they took.
-    fn paced(system: &mut impl PacedFlows, flows: usize) -> (f64, u64) {
-        let mut order = shuffled(flows);
-        let (mut now_ns, mut sent) = (0, 0);
-        let mut burst = Vec::with_capacity(BURST);
-        // Each flow begins at a time of its own, or those of one pace would come due all at once for ever.
-        for flow in &order {
-            system.enqueue(&[*flow], now_ns);
-            system.dequeue(now_ns, &mut burst);
-            assert_eq!(burst.pop(), Some(*flow), "its first packet leaves at once");
-            now_ns += u64::from(LEN_BYTES) * 8 / 40;
-        }
-        // Half of the flows are idle, in bursts: the one that is idle for longest goes in, and what leaves is idle instead.
-        let idle = order.split_off(flows - flows / 2 / BURST * BURST);
-        order.chunks(BURST).for_each(|burst| system.enqueue(burst, now_ns));
-        let mut idle: Vec<Vec<usize>> = idle.chunks(BURST).map(<[usize]>::to_vec).collect();
-        let mut longest = 0;
-        // Two turns of all flows settle the departure times.
-        let warm = 2 * flows.max(10_000);
-        let mut chunks = Vec::with_capacity(PACKETS / CHUNK + 1);
-        while sent < warm + PACKETS {
-            let start = now_cycles();
-            for _ in 0..CHUNK / BURST {
-                let burst = &mut idle[longest];
-                system.enqueue(burst, now_ns);
-                burst.clear();
-                while burst.len() < BURST {
-                    now_ns = system.dequeue(now_ns, burst);
-                }
-                longest = if longest + 1 == idle.len() { 0 } else { longest + 1 };
-            }
-            if sent >= warm {
-                chunks.push((now_cycles() - start) as f64 / CHUNK as f64);
-            }
-            sent += CHUNK;
-        }
-        (median(&mut chunks), now_ns)
     }
 
     /// In no order that memory could guess.

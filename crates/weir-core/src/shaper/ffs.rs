@@ -6,7 +6,7 @@
 //!
 //! So the next place costs three counts of trailing zeros, however many there are, where a heap pays for their logarithm.
 //!
-//! Owner: one [`super::buckets::Buckets`] or one wheel of [`super::fq::Fq`]. Source: Saeed et al., *Eiffel*, NSDI 2019 (circular
+//! Owner: one [`super::buckets::Buckets`]. Source: Saeed et al., *Eiffel*, NSDI 2019 (circular
 //! hierarchical find-first-set).
 
 /// How many places there are.

@@ -6,9 +6,9 @@
 //! In reading order: [`token_bucket`] is the limit itself, [`tbf`] one or two of them with a queue limit;
 //! [`slab`] is where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long
 //! packets stood and [`blocked`] their feeders, [`codel`] says when that was too long and [`ecn`] tells the
-//! sender; [`backlog`] is all of that for one class, and [`class`] puts it behind a limit. [`fq`] gives every
-//! flow its own pace; [`buckets`] is a queue of times, with which [`tree`] shares a link between classes, metered by
-//! [`htb`] or [`cbq`]; both find the first full place by `ffs.rs`. [`Shaper`] is any of them.
+//! sender; [`backlog`] is all of that for one class, and [`class`] puts it behind a limit. [`buckets`] is a queue of
+//! times, with which [`tree`] shares a link between classes, metered by [`htb`] or [`cbq`]; it finds the first full place
+//! by `ffs.rs`. [`Shaper`] is any of them.
 
 use backlog::{Dequeue, Refused};
 use blocked::Blocked;
@@ -31,7 +31,6 @@ pub mod delay;
 pub mod drr;
 pub mod ecn;
 mod ffs;
-pub mod fq;
 pub mod htb;
 pub mod slab;
 pub mod tbf;
@@ -39,13 +38,11 @@ pub mod token_bucket;
 pub mod tree;
 
 /// Any shaper, seen as classes that packets are put into and one order in which they leave. A single class
-/// and FQ have class 0 alone.
+/// has class 0 alone.
 #[derive(Debug)]
 pub enum Shaper<P> {
     /// One class behind a TBF, or behind nothing.
     Class(Box<class::Class<P>>),
-    /// Flows at their own pace.
-    Fq(Box<fq::Fq<P>>),
     /// A tree of guarantees and ceilings.
     Htb(Box<htb::Htb<P>>),
     /// A tree of shares.
@@ -57,7 +54,6 @@ macro_rules! any {
     ($shaper:expr, $it:ident => $one:expr, $tree:expr) => {
         match $shaper {
             Shaper::Class($it) => $one,
-            Shaper::Fq($it) => $one,
             Shaper::Htb($it) => $tree,
             Shaper::Cbq($it) => $tree,
         }
@@ -105,7 +101,6 @@ impl<P: Packet> Shaper<P> {
     pub fn blocked_ns(&self, class: usize, now_ns: u64) -> u64 {
         match self {
             Shaper::Class(one) => one.blocked_ns(now_ns),
-            Shaper::Fq(one) => one.blocked().total_ns(now_ns),
             Shaper::Htb(tree) => tree.leaf(class).map_or(0, |leaf| leaf.blocked().total_ns(now_ns)),
             Shaper::Cbq(tree) => tree.leaf(class).map_or(0, |leaf| leaf.blocked().total_ns(now_ns)),
         }
@@ -125,7 +120,6 @@ impl<P: Packet> Shaper<P> {
     pub fn waits_for(&self, class: usize, packet_bytes_max: u32, now_ns: u64) -> Option<WaitsFor> {
         match self {
             Shaper::Class(one) => one.is_used_up(packet_bytes_max, now_ns).then_some(WaitsFor::Link),
-            Shaper::Fq(_) => None,
             Shaper::Htb(tree) => tree.waits_for(class, now_ns),
             Shaper::Cbq(tree) => tree.waits_for(class, now_ns),
         }
@@ -146,7 +140,6 @@ mod tests {
         backlog::QueueRule,
         cbq::{Cbq, CbqConfig, CbqMeter},
         class::{Class, ClassSize},
-        fq::{Fq, FqConfig},
         htb::{Htb, HtbConfig, HtbMeter},
         tbf::{Limit, TbfConfig},
         test_packet::TestPacket,
@@ -162,8 +155,6 @@ mod tests {
         let size = ClassSize { flows: 4, packets_max: 100, quantum_bytes, poll_budget_bytes: 0 };
         let limits = TbfConfig { rate, burst_bytes: mtu_bytes, peak: None, limit: Limit::Bytes(limit_bytes) };
         let class = Class::new(size, Some(limits), 0).unwrap();
-        let pace = Some(rate);
-        let config = FqConfig { flows: 4, packets_max: 100, quantum_bytes, pace, slack_ns: 0, limit_bytes };
         let tree_size = TreeSize { classes_max: 3, packets_max: 100, poll_budget_bytes: 0 };
         let (flow_quantum_bytes, rule) = (quantum_bytes, QueueRule::default());
         let leaf = LeafConfig { priority: 0, flows: 4, flow_quantum_bytes, limit_bytes, rule };
@@ -175,12 +166,7 @@ mod tests {
         let config_cbq = CbqConfig { rate, burst_bytes, mtu_bytes, ewma_log, bounded, isolated };
         let mut cbq = Cbq::new(tree_size, 0);
         cbq.add(None, CbqMeter::new(config_cbq, 0).unwrap(), quantum_bytes, Some(leaf), 0).unwrap();
-        vec![
-            Shaper::Class(Box::new(class)),
-            Shaper::Fq(Box::new(Fq::new(config, 0))),
-            Shaper::Htb(Box::new(htb)),
-            Shaper::Cbq(Box::new(cbq)),
-        ]
+        vec![Shaper::Class(Box::new(class)), Shaper::Htb(Box::new(htb)), Shaper::Cbq(Box::new(cbq))]
     }
 
     #[test]

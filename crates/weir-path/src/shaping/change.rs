@@ -150,7 +150,7 @@ impl Shaping {
         let (numbers, gone) = match &mut self.shaper {
             Shaper::Htb(tree) => change(tree, old, &classes.classes, &leaves, mtu_bytes, now_ns),
             Shaper::Cbq(tree) => change(tree, old, &classes.classes, &leaves, mtu_bytes, now_ns),
-            Shaper::Class(_) | Shaper::Fq(_) => unreachable!("it was made a tree above"),
+            Shaper::Class(_) => unreachable!("it was made a tree above"),
         };
         self.retired.merge(&gone);
         let free = match self.tree.take() {
@@ -183,7 +183,7 @@ impl Shaping {
             match &mut self.shaper {
                 Shaper::Htb(tree) => HtbMeter::change(tree, number, class, mtu_bytes, now_ns),
                 Shaper::Cbq(tree) => CbqMeter::change(tree, number, class, mtu_bytes, now_ns),
-                Shaper::Class(_) | Shaper::Fq(_) => {}
+                Shaper::Class(_) => {}
             }
         }
     }
@@ -210,7 +210,7 @@ impl Shaping {
                 tree.set_link(link, self.packet_bytes_max, now_ns);
                 leaves.into_iter().for_each(|(number, leaf)| tree.change_leaf(number, leaf).expect(CHECKED));
             }
-            Shaper::Class(_) | Shaper::Fq(_) => {}
+            Shaper::Class(_) => {}
         }
     }
 
@@ -230,7 +230,6 @@ impl Shaping {
                     waiting.extend(std::iter::from_fn(|| tree.move_next(leaf)));
                 }
             }
-            Shaper::Fq(_) => {}
         }
         if let Some(tree) = &mut self.tree {
             waiting.extend(std::iter::from_fn(|| tree.free.move_next()));

@@ -25,7 +25,6 @@ impl Shaping {
             (_, Shaper::Class(one)) => one.drop_next(reason),
             (_, Shaper::Htb(tree)) => tree.drop_next(class, reason),
             (_, Shaper::Cbq(tree)) => tree.drop_next(class, reason),
-            (_, Shaper::Fq(_)) => None,
         }
     }
 
