@@ -3,8 +3,9 @@
 //! receive steering of the far end that a limit in place sets: without that a shaper's packets may overtake each other there, and the
 //! price of order is no price of the limit.
 //!
-//! Those of each take turns, forth and back, so that a drift of the machine hits all alike; the ratio is of medians, with its spread.
-//! Processor time is the whole machine's: on one that is shared, the spread says what it is worth. Needs root.
+//! Those of each take turns, forth and back, so that a drift of the machine hits all alike; the ratio is the median of those of each round, with its spread.
+//! Processor time is the whole machine's, counted by a loop on each processor ([`weir_lab::looper`]); on a machine that is shared, the spread
+//! says what it is worth. Needs root, and no other such loop beside it: `make bench` leaves `scripts/awake.sh` out here.
 //!
 //! `cargo bench -p weir-lab --bench limit -- far` runs the second alone, `-- near` the first.
 
@@ -18,7 +19,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use floors::Floors;
 use weir_lab::bed::{self, End, Namespace};
-use weir_lab::machine::{Machine, busy_seconds};
+use weir_lab::looper::Looper;
+use weir_lab::machine::Machine;
 use weir_lab::process::{Process, run};
 
 const RATE: &str = "1gbit";
@@ -175,11 +177,12 @@ fn turn(system: System, weir: &Path) -> Result<Figures> {
     server.wait_for_output("listening", Duration::from_secs(5))?;
     let to = bed::names(1, 2).v4;
     let seconds = SECONDS.to_string();
-    let before_s = busy_seconds()?;
+    let looper = Looper::start()?;
+    let before = looper.read();
     let mut client = left.command("iperf3");
     let done =
         run(client.args(["-c", &to, "-P", system.streams(), "-t", &seconds, "-J"]), TOOL_LIMIT)?.success()?;
-    let busy_s = busy_seconds()? - before_s;
+    let busy_s = looper.read().busy_s_since(&before);
     let report: serde_json::Value = serde_json::from_str(&done.stdout)?;
     let bits_per_s = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports")?;
     Ok(Figures { busy_s, bits_per_s })

@@ -83,7 +83,8 @@ impl Drop for Punctual {
     }
 }
 
-fn set_policy(policy: i32, priority: i32) -> std::io::Result<()> {
+/// Sets how the kernel schedules this thread.
+pub(crate) fn set_policy(policy: i32, priority: i32) -> std::io::Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the pointer is to a live value of the type that is read; 0 is the calling thread.
     match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {

@@ -17,6 +17,7 @@ pub mod ifq;
 pub mod interrupt;
 pub mod iperf;
 pub mod iperf3;
+pub mod looper;
 pub mod machine;
 pub mod ministat;
 pub mod netisr;
