@@ -9,6 +9,7 @@ pub mod follow;
 pub mod fragments;
 pub mod headers;
 pub mod import;
+pub mod memcache;
 pub mod names;
 pub mod netlink;
 pub mod plans;

@@ -35,6 +35,8 @@ targets! {
     import_text: targets::import::import_text,
     imports: targets::import::imports,
     link_events: targets::netlink::link_events,
+    memcache_bytes: targets::memcache::memcache_bytes,
+    memcache_requests: targets::memcache::memcache_requests,
     names: targets::names::names,
     netlink_replies: targets::netlink::netlink_replies,
     plans: targets::plans::plans,

@@ -182,11 +182,25 @@ impl ReceiveHalf {
 
     /// Waits until a datagram or an error has come, or until this time; whether one has, or the worker has gone.
     pub(crate) fn wait(&mut self, deadline_ns: Option<u64>) -> io::Result<bool> {
+        self.wait_until(deadline_ns, &mut |is_readable| is_readable)
+    }
+
+    /// The same, but until `is_so` is, which is told whether a datagram has come.
+    pub(crate) fn wait_until(
+        &mut self,
+        deadline_ns: Option<u64>,
+        is_so: &mut dyn FnMut(bool) -> bool,
+    ) -> io::Result<bool> {
         let ReceiveHalf { received, doorbell, shared } = self;
         let woken = wait(doorbell, deadline_ns, || {
-            !received.is_empty() || received.is_abandoned() || shared.has_error.load(Ordering::Acquire)
+            is_so(!received.is_empty()) || received.is_abandoned() || shared.has_error.load(Ordering::Acquire)
         })?;
         Ok(woken.there_is)
+    }
+
+    /// Wakes who waits.
+    pub(crate) fn ringer(&self) -> Ringer {
+        self.doorbell.ringer()
     }
 }
 

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use weir_core::steer::rss::Rss;
 use weir_path::packet::PathPacket;
+use weir_ring::doorbell::Ringer;
 use weir_ring::memory::{Frame, FrameMemory};
 use weir_run::clock::now_ns;
 
@@ -262,6 +263,25 @@ impl UdpSocket {
     pub fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut receive = self.lock_receive();
         Ok(receive.is_readable() || receive.wait(deadline(timeout))?)
+    }
+
+    /// Waits until `is_so` is, which is told whether there is something to receive, and is asked again each time that something comes or
+    /// somebody rings [`UdpSocket::ringer`]: for a thread that has other inputs beside this socket. For so long at the most, whatever the
+    /// mode; whether it is so, or an error waits or the stack has ended.
+    ///
+    /// # Errors
+    /// If the kernel does not let it sleep.
+    pub fn wait_until(
+        &self,
+        timeout: Option<Duration>,
+        mut is_so: impl FnMut(bool) -> bool,
+    ) -> io::Result<bool> {
+        self.lock_receive().wait_until(deadline(timeout), &mut is_so)
+    }
+
+    /// Wakes whoever waits to receive, to look at what else it waits for: [`UdpSocket::wait_until`].
+    pub fn ringer(&self) -> Ringer {
+        self.lock_receive().ringer()
     }
 
     /// Waits until a datagram would go, for so long at the most, whatever the mode; whether one would.

@@ -1,0 +1,309 @@
+//! What a client asks, as it is read from its bytes.
+//!
+//! ```text
+//! <verb> <words>\r\n
+//! <verb> <key> <flags> <exptime> <bytes> [cas] [noreply]\r\n<bytes of value>\r\n
+//! ```
+//!
+//! Rule: whatever bytes come, the answer is a request, that more must come, or how many bytes of nonsense to skip and what to answer to
+//! them; nothing is copied and nothing panics. What is not understood is answered with memcached's own words.
+//!
+//! Source: memcached `doc/protocol.txt`, the text protocol. Limits: a line of [`LINE_BYTES_MAX`]; the meta commands and the binary protocol
+//! are not spoken: both get `ERROR`.
+
+use crate::store::{Condition, KEY_BYTES_MAX};
+
+/// The longest line: some hundred keys to get. A client that sends a longer one is told so and closed.
+pub const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// Seconds up to which an expiry is counted from now; a larger one is a date.
+const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
+
+/// One request; what it names lies in the bytes that it was read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemcacheCommand<'b> {
+    /// `get`, `gets`, `gat`, `gats`: items, with their marks of change if asked, and a new expiry if there is one.
+    Get {
+        /// The keys, one or more, with blanks between.
+        keys: Keys<'b>,
+        /// Whether each item's mark of change is told.
+        with_cas: bool,
+        /// What the items' expiry becomes.
+        touch: Option<i64>,
+    },
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`.
+    Put {
+        /// When it is stored.
+        condition: Condition,
+        /// Where.
+        key: &'b [u8],
+        /// The client's own mark.
+        flags: u32,
+        /// As it was sent: see [`expiry_s`].
+        exptime: i64,
+        /// What.
+        value: &'b [u8],
+        /// Whether nothing is answered.
+        noreply: bool,
+    },
+    /// `delete`.
+    Delete {
+        /// Which.
+        key: &'b [u8],
+        /// Whether nothing is answered.
+        noreply: bool,
+    },
+    /// `incr`, `decr`.
+    Count {
+        /// Which.
+        key: &'b [u8],
+        /// By how much.
+        delta: u64,
+        /// Up, or down.
+        is_up: bool,
+        /// Whether nothing is answered.
+        noreply: bool,
+    },
+    /// `touch`.
+    Touch {
+        /// Which.
+        key: &'b [u8],
+        /// As it was sent.
+        exptime: i64,
+        /// Whether nothing is answered.
+        noreply: bool,
+    },
+    /// `flush_all`.
+    FlushAll {
+        /// After so many seconds, or at a date.
+        exptime: i64,
+        /// Whether nothing is answered.
+        noreply: bool,
+    },
+    /// `stats`, without a further word.
+    Stats,
+    /// `version`.
+    Version,
+    /// `verbosity`, which changes nothing here.
+    Verbosity {
+        /// Whether nothing is answered.
+        noreply: bool,
+    },
+    /// `quit`.
+    Quit,
+}
+
+/// The keys of a `get`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keys<'b>(&'b [u8]);
+
+impl<'b> Keys<'b> {
+    /// Each of them, in order.
+    pub fn iter(self) -> impl Iterator<Item = &'b [u8]> + Clone {
+        words(self.0)
+    }
+}
+
+/// What the front of some bytes is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Front<'b> {
+    /// A request of so many bytes.
+    Whole(MemcacheCommand<'b>, usize),
+    /// The beginning of one.
+    Part,
+    /// None, of so many bytes, some of which may not have come; to be answered with this line.
+    Nonsense(&'static str, usize),
+    /// A line without end: to be answered with this, and then closed.
+    Endless(&'static str),
+}
+
+/// Nothing is answered to what says so.
+const NO_ANSWER: &str = "";
+const ERROR: &str = "ERROR";
+const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
+const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
+const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
+const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
+const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long";
+
+/// Reads the front of what has come. Values of more than `value_bytes_max` are skipped.
+pub fn read(bytes: &[u8], value_bytes_max: usize) -> Front<'_> {
+    let Some(end) = bytes.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n') else {
+        let is_endless = bytes.len() >= LINE_BYTES_MAX;
+        return if is_endless { Front::Endless(LINE_TOO_LONG) } else { Front::Part };
+    };
+    let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+    let behind = end + 1;
+    let mut rest = words(line);
+    let verb = rest.next().unwrap_or_default();
+    let condition = match verb {
+        b"set" => Some(Condition::Set),
+        b"add" => Some(Condition::Add),
+        b"replace" => Some(Condition::Replace),
+        b"append" => Some(Condition::Append),
+        b"prepend" => Some(Condition::Prepend),
+        // Its mark is read with its other words.
+        b"cas" => Some(Condition::Cas(0)),
+        _ => None,
+    };
+    if let Some(condition) = condition {
+        return put(condition, rest, bytes, behind, value_bytes_max);
+    }
+    match line_request(verb, line, rest) {
+        Ok(request) => Front::Whole(request, behind),
+        Err(answer) => Front::Nonsense(answer, behind),
+    }
+}
+
+/// When an item ends that is to end at `exptime` as a client says it; 0 if never.
+pub fn expiry_s(exptime: i64, now_s: u32) -> u32 {
+    match exptime {
+        0 => 0,
+        // At once.
+        ..0 => 1,
+        1..=RELATIVE_S_MAX => now_s.saturating_add(exptime as u32),
+        date => date.min(i64::from(u32::MAX)) as u32,
+    }
+}
+
+/// A request that is a line and nothing more.
+fn line_request<'b>(
+    verb: &[u8],
+    line: &'b [u8],
+    mut rest: impl Iterator<Item = &'b [u8]> + Clone,
+) -> Result<MemcacheCommand<'b>, &'static str> {
+    let is_noreply = |word: Option<&[u8]>| word == Some(b"noreply");
+    match verb {
+        b"get" | b"gets" => {
+            let keys = keys_of(line, verb.len())?;
+            Ok(MemcacheCommand::Get { keys, with_cas: verb == b"gets", touch: None })
+        }
+        b"gat" | b"gats" => {
+            let exptime = rest.next().ok_or(ERROR)?;
+            let from = exptime.as_ptr() as usize - line.as_ptr() as usize + exptime.len();
+            let exptime = number(exptime).ok_or(BAD_EXPTIME)?;
+            let keys = keys_of(line, from)?;
+            Ok(MemcacheCommand::Get { keys, with_cas: verb == b"gats", touch: Some(exptime) })
+        }
+        b"delete" => {
+            let key = key_of(rest.next())?;
+            // An old form has a time, of which only 0 was ever kept.
+            let noreply = match (rest.next(), rest.next(), rest.next()) {
+                (None, None, None) | (Some(b"0"), None, None) => false,
+                (Some(b"noreply"), None, None) | (Some(b"0"), Some(b"noreply"), None) => true,
+                _ => return Err("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]"),
+            };
+            Ok(MemcacheCommand::Delete { key, noreply })
+        }
+        b"incr" | b"decr" => {
+            let key = key_of(rest.next())?;
+            let delta = number(rest.next().ok_or(ERROR)?).ok_or(BAD_DELTA)?;
+            Ok(MemcacheCommand::Count {
+                key,
+                delta,
+                is_up: verb == b"incr",
+                noreply: is_noreply(rest.next()),
+            })
+        }
+        b"touch" => {
+            let key = key_of(rest.next())?;
+            let exptime = number(rest.next().ok_or(ERROR)?).ok_or(BAD_EXPTIME)?;
+            Ok(MemcacheCommand::Touch { key, exptime, noreply: is_noreply(rest.next()) })
+        }
+        b"flush_all" => {
+            let (word, last) = (rest.next(), rest.next());
+            let exptime = match word {
+                None | Some(b"noreply") => 0,
+                Some(word) => number(word).ok_or(BAD_LINE)?,
+            };
+            Ok(MemcacheCommand::FlushAll { exptime, noreply: is_noreply(word) || is_noreply(last) })
+        }
+        b"stats" => match rest.next() {
+            None => Ok(MemcacheCommand::Stats),
+            Some(_) => Err(ERROR),
+        },
+        b"version" => Ok(MemcacheCommand::Version),
+        b"verbosity" => {
+            let level = rest.next().ok_or(ERROR)?;
+            Ok(MemcacheCommand::Verbosity { noreply: is_noreply(Some(level)) || is_noreply(rest.next()) })
+        }
+        b"quit" => Ok(MemcacheCommand::Quit),
+        _ => Err(ERROR),
+    }
+}
+
+/// A value that is to be stored; its line ends before `behind`.
+fn put<'b>(
+    condition: Condition,
+    mut rest: impl Iterator<Item = &'b [u8]>,
+    bytes: &'b [u8],
+    behind: usize,
+    value_bytes_max: usize,
+) -> Front<'b> {
+    let mut next = || rest.next();
+    let (Some(key), Some(flags), Some(exptime), Some(length)) = (next(), next(), next(), next()) else {
+        return Front::Nonsense(ERROR, behind);
+    };
+    let Some(length) = number::<i64>(length) else { return Front::Nonsense(BAD_LINE, behind) };
+    let Ok(length) = usize::try_from(length) else { return Front::Nonsense(BAD_CHUNK, behind) };
+    let condition = match condition {
+        Condition::Cas(_) => match next() {
+            None => return Front::Nonsense(ERROR, behind),
+            Some(word) => number(word).map(Condition::Cas),
+        },
+        other => Some(other),
+    };
+    let noreply = next() == Some(b"noreply");
+    let answer = |words: &'static str| if noreply { NO_ANSWER } else { words };
+    // The value of what is not understood is no request: it is skipped.
+    let whole = behind.saturating_add(length).saturating_add(2);
+    let (Some(flags), Some(exptime), Some(condition), true) =
+        (number(flags), number(exptime), condition, is_key(key))
+    else {
+        return Front::Nonsense(answer(BAD_LINE), whole);
+    };
+    if length > value_bytes_max {
+        return Front::Nonsense(answer(TOO_LARGE), whole);
+    }
+    match bytes.get(behind..whole) {
+        None => Front::Part,
+        Some(value) => match value.strip_suffix(b"\r\n") {
+            Some(value) => {
+                Front::Whole(MemcacheCommand::Put { condition, key, flags, exptime, value, noreply }, whole)
+            }
+            // Up to the next line, which may be a request again.
+            None => Front::Nonsense(answer(BAD_CHUNK), whole),
+        },
+    }
+}
+
+/// The keys that begin in a line at `from`.
+fn keys_of(line: &[u8], from: usize) -> Result<Keys<'_>, &'static str> {
+    let keys = Keys(&line[from..]);
+    match keys.iter().next() {
+        None => Err(ERROR),
+        Some(_) if !keys.iter().all(is_key) => Err(BAD_LINE),
+        Some(_) => Ok(keys),
+    }
+}
+
+fn key_of(word: Option<&[u8]>) -> Result<&[u8], &'static str> {
+    let key = word.ok_or(ERROR)?;
+    if is_key(key) { Ok(key) } else { Err(BAD_LINE) }
+}
+
+fn is_key(word: &[u8]) -> bool {
+    (1..=KEY_BYTES_MAX).contains(&word.len())
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
+}
+
+fn number<N: std::str::FromStr>(word: &[u8]) -> Option<N> {
+    std::str::from_utf8(word).ok().filter(|word| !word.starts_with('+'))?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

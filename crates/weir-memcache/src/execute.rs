@@ -1,0 +1,147 @@
+//! What a worker does with a request for keys of its own: memcached's answers, byte for byte.
+//!
+//! Owner: values without state; the store is the worker's. Source: memcached `doc/protocol.txt`.
+
+use std::io::Write;
+
+use crate::command::{MemcacheCommand, expiry_s};
+use crate::store::{Counted, Outcome, Store};
+
+/// The end of what a `get` found.
+pub const END: &[u8] = b"END\r\n";
+/// What most requests are glad of.
+pub const OK: &[u8] = b"OK\r\n";
+
+/// One key of a `get`: the item, if there is one, behind what is in `out`.
+pub fn get(
+    store: &mut Store,
+    hash: u64,
+    key: &[u8],
+    (with_cas, touch): (bool, Option<i64>),
+    now_s: u32,
+    out: &mut Vec<u8>,
+) {
+    if let Some(exptime) = touch {
+        store.touch(hash, key, expiry_s(exptime, now_s), now_s);
+    }
+    let Some(item) = store.get(hash, key, now_s) else { return };
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    let cas = item.cas;
+    let written = match with_cas {
+        true => write!(out, " {} {} {cas}\r\n", item.flags, item.value.len()),
+        false => write!(out, " {} {}\r\n", item.flags, item.value.len()),
+    };
+    written.expect("a vector takes all");
+    out.extend_from_slice(item.value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Everything else that has one key, or is for all of a worker's: the answer, behind what is in `out`; nothing if none is wanted.
+pub fn change(store: &mut Store, hash: u64, request: &MemcacheCommand<'_>, now_s: u32, out: &mut Vec<u8>) {
+    let (answer, noreply): (&[u8], bool) = match *request {
+        MemcacheCommand::Put { condition, key, flags, exptime, value, noreply } => {
+            let expires_s = expiry_s(exptime, now_s);
+            let answer: &[u8] = match store.put(hash, key, condition, flags, expires_s, value, now_s) {
+                Outcome::Stored => b"STORED\r\n",
+                Outcome::NotStored => b"NOT_STORED\r\n",
+                Outcome::Exists => b"EXISTS\r\n",
+                Outcome::NotFound => b"NOT_FOUND\r\n",
+                Outcome::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+            };
+            (answer, noreply)
+        }
+        MemcacheCommand::Delete { key, noreply } => {
+            (if store.delete(hash, key, now_s) { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" }, noreply)
+        }
+        MemcacheCommand::Touch { key, exptime, noreply } => {
+            let is_there = store.touch(hash, key, expiry_s(exptime, now_s), now_s);
+            (if is_there { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" }, noreply)
+        }
+        MemcacheCommand::Count { key, delta, is_up, noreply } => {
+            match store.count(hash, key, delta, is_up, now_s) {
+                Counted::To(number) => {
+                    if !noreply {
+                        write!(out, "{number}\r\n").expect("a vector takes all");
+                    }
+                    return;
+                }
+                Counted::NotFound => (b"NOT_FOUND\r\n", noreply),
+                Counted::NotANumber => {
+                    (b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n", noreply)
+                }
+            }
+        }
+        MemcacheCommand::FlushAll { exptime, noreply } => {
+            store.flush_all(expiry_s(exptime, now_s), now_s);
+            (OK, noreply)
+        }
+        MemcacheCommand::Get { .. }
+        | MemcacheCommand::Stats
+        | MemcacheCommand::Version
+        | MemcacheCommand::Verbosity { .. }
+        | MemcacheCommand::Quit => {
+            unreachable!("they are answered elsewhere")
+        }
+    };
+    if !noreply {
+        out.extend_from_slice(answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Front, read};
+
+    #[test]
+    fn answers_are_memcacheds() {
+        let mut store = Store::new(1 << 20, 1 << 16);
+        for (request, answer) in [
+            ("get a\r\n", ""),
+            ("set a 5 0 2\r\nhi\r\n", "STORED\r\n"),
+            ("get a\r\n", "VALUE a 5 2\r\nhi\r\n"),
+            ("gets a\r\n", "VALUE a 5 2 1\r\nhi\r\n"),
+            ("add a 0 0 1\r\nx\r\n", "NOT_STORED\r\n"),
+            ("append a 9 0 1\r\n!\r\n", "STORED\r\n"),
+            ("prepend a 9 0 1\r\n>\r\n", "STORED\r\n"),
+            ("get a\r\n", "VALUE a 5 4\r\n>hi!\r\n"),
+            ("cas a 0 0 1 1\r\nx\r\n", "EXISTS\r\n"),
+            ("cas a 0 0 1 3\r\nx\r\n", "STORED\r\n"),
+            ("cas b 0 0 1 3\r\nx\r\n", "NOT_FOUND\r\n"),
+            ("incr a 1\r\n", "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"),
+            ("set n 0 0 2\r\n41\r\n", "STORED\r\n"),
+            ("incr n 1\r\n", "42\r\n"),
+            ("decr n 50 noreply\r\n", ""),
+            ("get n\r\n", "VALUE n 0 1\r\n0\r\n"),
+            ("incr m 1\r\n", "NOT_FOUND\r\n"),
+            ("touch n 10\r\n", "TOUCHED\r\n"),
+            ("touch m 10\r\n", "NOT_FOUND\r\n"),
+            ("gat -1 n\r\n", ""),
+            ("get n\r\n", ""),
+            ("delete a\r\n", "DELETED\r\n"),
+            ("delete a\r\n", "NOT_FOUND\r\n"),
+            ("set a 0 0 2 noreply\r\nhi\r\n", ""),
+            ("flush_all\r\n", "OK\r\n"),
+            ("get a\r\n", ""),
+        ] {
+            let Front::Whole(read, _) = read(request.as_bytes(), 1 << 16) else { panic!("{request:?}") };
+            let mut out = Vec::new();
+            match read {
+                MemcacheCommand::Get { keys, with_cas, touch } => {
+                    for key in keys.iter() {
+                        get(&mut store, u64::from(key[0]), key, (with_cas, touch), 1000, &mut out);
+                    }
+                }
+                MemcacheCommand::Put { key, .. }
+                | MemcacheCommand::Delete { key, .. }
+                | MemcacheCommand::Count { key, .. }
+                | MemcacheCommand::Touch { key, .. } => {
+                    change(&mut store, u64::from(key[0]), &read, 1000, &mut out);
+                }
+                _ => change(&mut store, 0, &read, 1000, &mut out),
+            }
+            assert_eq!(String::from_utf8_lossy(&out), answer, "{request:?}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! memcached's header of a datagram, and how a reply is cut into datagrams.
+//!
+//! ```text
+//! request id (16) | number of this datagram (16) | how many there are (16) | 0 (16)        all in network order
+//! ```
+//!
+//! Source: memcached `doc/protocol.txt`, "UDP protocol". Limits: a request is one datagram, as memcached's must be.
+
+/// Before each datagram's text.
+pub const HEADER_BYTES: usize = 8;
+/// The most text of a datagram, as memcached's.
+pub const TEXT_BYTES_MAX: usize = 1400 - HEADER_BYTES;
+
+/// What is answered to a request of several datagrams.
+pub const SEVERAL: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
+
+/// The request id and the text of a datagram; without text, if it is one of several. `None` if it is too short to be answered.
+pub fn read(datagram: &[u8]) -> Option<(u16, Option<&[u8]>)> {
+    let (header, text) = datagram.split_at_checked(HEADER_BYTES)?;
+    let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    Some((word(0), (word(2) == 0 && word(4) <= 1).then_some(text)))
+}
+
+/// The datagrams of a reply: the header of each, and its text. None, if nothing is replied or it is more than 65,535 take.
+pub fn cut(id: u16, reply: &[u8]) -> impl Iterator<Item = ([u8; HEADER_BYTES], &[u8])> {
+    let chunks = reply.chunks(TEXT_BYTES_MAX);
+    let count = u16::try_from(chunks.len()).unwrap_or(0);
+    chunks.take(usize::from(count)).enumerate().map(move |(number, text)| {
+        let mut header = [0; HEADER_BYTES];
+        for (at, word) in [id, number as u16, count].into_iter().enumerate() {
+            header[2 * at..][..2].copy_from_slice(&word.to_be_bytes());
+        }
+        (header, text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_whole_again_when_its_datagrams_are_joined() {
+        for len in [0, 1, TEXT_BYTES_MAX, TEXT_BYTES_MAX + 1, 10 * TEXT_BYTES_MAX] {
+            let reply: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let datagrams: Vec<_> = cut(0x1234, &reply).collect();
+            assert_eq!(datagrams.len(), len.div_ceil(TEXT_BYTES_MAX));
+            for (number, (header, _)) in datagrams.iter().enumerate() {
+                assert_eq!(*header, [0x12, 0x34, 0, number as u8, 0, datagrams.len() as u8, 0, 0]);
+            }
+            assert_eq!(
+                datagrams.iter().flat_map(|(_, text)| text.iter().copied()).collect::<Vec<_>>(),
+                reply
+            );
+        }
+    }
+
+    #[test]
+    fn a_request_is_one_datagram() {
+        assert_eq!(read(b"\x01\x02\0\0\0\x01\0\0get a\r\n"), Some((0x102, Some(b"get a\r\n".as_slice()))));
+        assert_eq!(read(b"\x01\x02\0\0\0\x02\0\0get a\r\n"), Some((0x102, None)));
+        assert_eq!(read(b"\x01\x02\0\x01\0\x02\0\0get a\r\n"), Some((0x102, None)));
+        assert_eq!(read(b"\x01\x02\0\0\0\x01\0"), None);
+    }
+}

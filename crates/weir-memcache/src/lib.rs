@@ -1,0 +1,23 @@
+#![forbid(unsafe_code)]
+//! A key-value server that speaks memcached's text protocol: a worker for each bucket of flows, a home worker for each key, and no lock.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`command`] | what a client asks, read from its bytes |
+//! | [`store`] | the items of one worker, bounded in bytes |
+//! | [`execute`] | what a worker does with a request for its own keys |
+//! | [`exchange`] | what it asks of the others, and when a request is answered |
+//! | [`stats`] | what `stats` tells |
+//! | [`frame`], [`pipeline`] | datagrams, and the order of replies |
+//! | [`server`] | all of it on the sockets of a stack |
+//!
+//! The author of the published echo server named this as the next step. Source: seed `rss-udp-scaling`; memcached `doc/protocol.txt`.
+
+pub mod command;
+pub mod exchange;
+pub mod execute;
+pub mod frame;
+pub mod pipeline;
+pub mod server;
+pub mod stats;
+pub mod store;

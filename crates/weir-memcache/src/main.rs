@@ -1,0 +1,95 @@
+//! `weir-memcache`: a key-value server that speaks memcached's text protocol over UDP, on an interface of its own.
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::Parser;
+use weir_memcache::server::{Memcache, MemcacheSettings};
+use weir_socket::Stack;
+
+/// A key-value server that speaks memcached's text protocol over UDP, on a Weir stack.
+///
+/// The interface is the server's alone while it runs, with an address of its own. A worker answers each bucket of flows; a key has one
+/// home worker, whichever is asked, so nothing is locked. A full buffer holds who fills it, so no reply is lost to one.
+#[derive(Parser)]
+#[command(name = "weir-memcache", version, after_help = EXAMPLES)]
+struct Arguments {
+    /// The end of a veth pair that the server has for itself
+    interface: String,
+    /// Its address there, with the network's prefix
+    #[arg(value_name = "ADDRESS/PREFIX")]
+    address: String,
+    /// The port
+    #[arg(short = 'p', long, default_value_t = 11211)]
+    port: u16,
+    /// What all items together may take, in MiB; the oldest unused make room
+    #[arg(short = 'm', long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    memory_mib: u32,
+    /// The longest value, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=128 << 20))]
+    value_bytes_max: u32,
+    /// How many workers answer, each a bucket of flows: 1, 2, 4 to 64; as many as there are processors if not given
+    #[arg(short = 't', long, value_name = "N", value_parser = power_of_two)]
+    threads: Option<u32>,
+    /// The next hop for what is not in its network
+    #[arg(long, value_name = "ADDRESS")]
+    gateway: Option<String>,
+}
+
+const EXAMPLES: &str = "Example, as root:
+  ip netns add client
+  ip link add veth-a type veth peer name eth0 netns client
+  ip link set veth-a up
+  ip -n client link set eth0 up
+  ip -n client address add 192.0.2.1/24 dev eth0
+  weir-memcache veth-a 192.0.2.2/24 -m 64
+
+Ctrl-C ends it, and its guardian puts the interface back. What is stored is gone then.";
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("weir-memcache: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> io::Result<()> {
+    let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
+    let host = arguments.address.split('/').next().unwrap_or_default();
+    let host = host.parse().map_err(|_| {
+        invalid(format!("{} is no address with a prefix, such as 192.0.2.2/24", arguments.address))
+    })?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from).min(64);
+    let bucket_bits = arguments.threads.unwrap_or(processors as u32).ilog2();
+    let mut builder = Stack::builder().address(&arguments.address).bucket_bits(bucket_bits);
+    if let Some(gateway) = &arguments.gateway {
+        builder = builder.gateway(gateway);
+    }
+    let limit_bytes = usize::try_from(arguments.memory_mib).unwrap_or(usize::MAX).saturating_mul(1 << 20);
+    let value_bytes_max = arguments.value_bytes_max as usize;
+    if value_bytes_max > limit_bytes {
+        return Err(invalid(format!(
+            "values of {value_bytes_max} bytes do not fit in {limit_bytes}: give -m more, or --value-bytes-max less"
+        )));
+    }
+    let stack = builder.open(&arguments.interface)?;
+    let address = SocketAddr::new(host, arguments.port);
+    let server = Memcache::bind(&stack, MemcacheSettings { address, limit_bytes, value_bytes_max })?;
+    println!(
+        "{address} on {}: {} workers, {} MiB",
+        arguments.interface,
+        stack.buckets(),
+        arguments.memory_mib
+    );
+    server.serve()
+}
+
+fn power_of_two(text: &str) -> Result<u32, String> {
+    let threads = text.parse().ok().filter(|threads: &u32| threads.is_power_of_two() && *threads <= 64);
+    threads.ok_or_else(|| "give 1, 2, 4, 8, 16, 32 or 64".into())
+}

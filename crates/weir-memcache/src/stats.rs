@@ -1,0 +1,75 @@
+//! What `stats` tells, under memcached's names, added up over the workers.
+
+use std::fmt::Write;
+
+use crate::store::{Store, StoreCounts};
+
+/// What is the same of the whole server, and the time.
+#[derive(Debug, Clone, Copy)]
+pub struct Server {
+    /// Seconds since 1970.
+    pub now_s: u32,
+    /// When it began, likewise.
+    pub started_s: u32,
+    /// The process.
+    pub pid: u32,
+    /// What it calls itself.
+    pub version: &'static str,
+    /// What its items may take.
+    pub limit_bytes: usize,
+    /// How many have keys of their own.
+    pub workers: usize,
+}
+
+/// The counters of some workers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stats {
+    counts: StoreCounts,
+    items: usize,
+    bytes: usize,
+}
+
+impl Stats {
+    /// Those of one.
+    pub fn of(store: &Store) -> Stats {
+        Stats { counts: store.counts(), items: store.items(), bytes: store.bytes() }
+    }
+
+    /// Adds those of another.
+    pub fn add(&mut self, other: &Stats) {
+        let (sum, one) = (&mut self.counts, &other.counts);
+        sum.get_hits += one.get_hits;
+        sum.get_misses += one.get_misses;
+        sum.sets += one.sets;
+        sum.evictions += one.evictions;
+        sum.total_items += one.total_items;
+        self.items += other.items;
+        self.bytes += other.bytes;
+    }
+
+    /// As a client reads them.
+    pub fn text(&self, server: &Server) -> Vec<u8> {
+        let counts = &self.counts;
+        let mut text = String::new();
+        for (name, value) in [
+            ("pid", u64::from(server.pid)),
+            ("uptime", u64::from(server.now_s.saturating_sub(server.started_s))),
+            ("time", u64::from(server.now_s)),
+            ("pointer_size", u64::from(usize::BITS)),
+            ("cmd_get", counts.get_hits + counts.get_misses),
+            ("cmd_set", counts.sets),
+            ("get_hits", counts.get_hits),
+            ("get_misses", counts.get_misses),
+            ("limit_maxbytes", server.limit_bytes as u64),
+            ("threads", server.workers as u64),
+            ("bytes", self.bytes as u64),
+            ("curr_items", self.items as u64),
+            ("total_items", counts.total_items),
+            ("evictions", counts.evictions),
+        ] {
+            write!(text, "STAT {name} {value}\r\n").expect("a string takes all");
+        }
+        write!(text, "STAT version {}\r\nEND\r\n", server.version).expect("a string takes all");
+        text.into()
+    }
+}

@@ -1,0 +1,151 @@
+//! The key-value server on a veth, asked over UDP by sockets of the kernel at the other end: a key set by one flow is read by flows of every
+//! bucket, and no reply of a flood of multi-gets behind a limit is lost.
+
+use std::collections::HashSet;
+use std::net::UdpSocket as KernelSocket;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_core::rate::Rate;
+use weir_lab::process::run;
+use weir_memcache::server::{Memcache, MemcacheSettings};
+use weir_socket::Stack;
+use weir_tests::pair::Pair;
+use weir_tests::{harness, privileged, weir_binary};
+
+const SERVER: &str = "10.99.0.2:11211";
+const PATIENCE: Duration = Duration::from_secs(20);
+const BUCKETS: usize = 4;
+/// Replies of a client on their way: what its socket has room for.
+const WINDOW: u16 = 2;
+const REQUESTS: u16 = 60;
+const VALUE_BYTES: usize = 1000;
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(a_key_set_by_one_flow_is_read_by_flows_of_every_bucket),
+        privileged!(multi_gets_behind_a_limit_lose_no_reply),
+    ])
+}
+
+/// The kernel's host at the left end of a pair, the server at the right one, until `ask` returns.
+fn with_server(rate: Option<Rate>, ask: impl FnOnce(&Pair, &Stack) -> Result<()>) -> Result<()> {
+    let pair = Pair::new(1)?;
+    pair.left.ip("address add 10.99.0.1/24 dev veth0")?;
+    let stack = pair.right.enter(|| -> Result<Stack> {
+        let builder = Stack::builder().address("10.99.0.2/24").bucket_bits(BUCKETS.ilog2());
+        let builder = rate.into_iter().fold(builder, weir_socket::StackBuilder::rate);
+        Ok(builder.guardian(weir_binary()?).open("veth1")?)
+    })??;
+    // What waits for an address is the kernel's to drop.
+    run(pair.left.command("ping").args(["-n", "-c", "1", "-W", "5", "10.99.0.2"]), PATIENCE)?.success()?;
+    let settings =
+        MemcacheSettings { address: SERVER.parse()?, limit_bytes: 64 << 20, value_bytes_max: 1 << 20 };
+    let server = Memcache::bind(&stack, settings)?;
+    thread::scope(|scope| {
+        let server = scope.spawn(|| server.serve());
+        let asked = ask(&pair, &stack);
+        stack.stop()?;
+        server.join().expect("no panic")?;
+        asked
+    })
+}
+
+fn client(pair: &Pair, port: u16) -> Result<KernelSocket> {
+    let socket = pair.left.enter(|| KernelSocket::bind(("10.99.0.1", port)))??;
+    socket.connect(SERVER)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+fn send(socket: &KernelSocket, id: u16, text: &str) -> Result<()> {
+    let datagram = [&id.to_be_bytes(), [0, 0, 0, 1, 0, 0].as_slice(), text.as_bytes()].concat();
+    socket.send(&datagram)?;
+    Ok(())
+}
+
+/// The next datagram's request id, whether it is the last of its reply, and its text.
+fn receive(socket: &KernelSocket) -> Result<(u16, bool, Vec<u8>)> {
+    let mut buffer = [0; 1500];
+    let len = socket.recv(&mut buffer).context("a reply")?;
+    let word = |at: usize| u16::from_be_bytes([buffer[at], buffer[at + 1]]);
+    Ok((word(0), word(2) + 1 == word(4), buffer[8..len].to_vec()))
+}
+
+fn ask(socket: &KernelSocket, text: &str) -> Result<String> {
+    send(socket, 1, text)?;
+    let mut reply = Vec::new();
+    loop {
+        let (_, is_last, part) = receive(socket)?;
+        reply.extend(part);
+        if is_last {
+            return Ok(String::from_utf8(reply)?);
+        }
+    }
+}
+
+fn a_key_set_by_one_flow_is_read_by_flows_of_every_bucket() -> Result<()> {
+    with_server(None, |pair, stack| {
+        let first = client(pair, 4000)?;
+        for key in 0..32 {
+            let stored = ask(&first, &format!("set key{key} 5 0 2\r\n{key:02}\r\n"))?;
+            ensure!(stored == "STORED\r\n", "{stored}");
+        }
+        let keys: Vec<String> = (0..32).map(|key| format!("key{key}")).collect();
+        let wanted: String = (0..32).map(|key| format!("VALUE key{key} 5 2\r\n{key:02}\r\n")).collect();
+        let mut buckets = HashSet::new();
+        for port in 4001..4200 {
+            let other = client(pair, port)?;
+            buckets.insert(stack.bucket_of(other.local_addr()?, SERVER.parse()?));
+            let found = ask(&other, &format!("get {}\r\n", keys.join(" ")))?;
+            ensure!(found == format!("{wanted}END\r\n"), "from port {port}: {found}");
+            if buckets.len() == BUCKETS {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("200 flows fell into the buckets {buckets:?} alone")
+    })
+}
+
+/// Each asks for 10 kB at a time, more than the limit lets pass, and never for more than its own socket has room for.
+fn multi_gets_behind_a_limit_lose_no_reply() -> Result<()> {
+    let rate = Rate::from_bits_per_s(50_000_000).context("not 0")?;
+    with_server(Some(rate), |pair, stack| {
+        let clients = (0..8).map(|number| client(pair, 4000 + number)).collect::<Result<Vec<_>>>()?;
+        let value = "v".repeat(VALUE_BYTES);
+        for key in 0..10 {
+            let stored = ask(&clients[0], &format!("set key{key} 0 0 {VALUE_BYTES}\r\n{value}\r\n"))?;
+            ensure!(stored == "STORED\r\n", "{stored}");
+        }
+        let keys: Vec<String> = (0..10).map(|key| format!("key{key}")).collect();
+        let get = format!("get {}\r\n", keys.join(" "));
+        let reply_bytes = 10 * ("VALUE key0 0 1000\r\n\r\n".len() + VALUE_BYTES) + "END\r\n".len();
+        let flood = |socket: &KernelSocket| -> Result<()> {
+            (0..WINDOW).try_for_each(|id| send(socket, id, &get))?;
+            let (mut sent, mut done, mut bytes) = (WINDOW, 0, vec![0; usize::from(REQUESTS)]);
+            while done < REQUESTS {
+                let (id, _, part) = receive(socket)?;
+                bytes[usize::from(id)] += part.len();
+                if bytes[usize::from(id)] == reply_bytes {
+                    done += 1;
+                    if sent < REQUESTS {
+                        send(socket, sent, &get)?;
+                        sent += 1;
+                    }
+                }
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = clients.iter().map(|socket| scope.spawn(|| flood(socket))).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        })?;
+        let books = stack.books()?;
+        let lost: Vec<_> =
+            books.dropped.occurred().filter(|(reason, _)| reason.name() != "no-handler").collect();
+        ensure!(books.balances && lost.is_empty(), "{books:?}");
+        Ok(())
+    })
+}
