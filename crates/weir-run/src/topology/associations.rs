@@ -6,7 +6,7 @@
 //! Source: RFC 4303 section 2.1.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use toml::Spanned;
@@ -105,6 +105,9 @@ impl TopologyReader<'_> {
         let mut addresses = Vec::new();
         for text in table.address.as_ref() {
             match read(text) {
+                Ok(address) if !is_of_one_host(address) => {
+                    self.tell(text.span(), format!("{address} is no host's address, which an esp has"));
+                }
                 Ok(address) => addresses.push(address),
                 Err(at) => self.tell(at, "this is no address; write for example 192.0.2.1 or 2001:db8::1"),
             }
@@ -272,9 +275,16 @@ impl TopologyReader<'_> {
 
     fn end_of_association(&mut self, text: &Spanned<String>) -> Option<IpAddr> {
         let address = text.as_ref().parse().ok();
-        if address.is_none() {
-            let why = format!("\"{}\" is no address; write for example 192.0.2.1", text.as_ref());
-            self.tell(text.span(), why);
+        match address {
+            None => {
+                let why = format!("\"{}\" is no address; write for example 192.0.2.1", text.as_ref());
+                self.tell(text.span(), why);
+            }
+            Some(address) if !is_of_one_host(address) => {
+                self.tell(text.span(), format!("{address} is no host's address, which the end of an association is"));
+                return None;
+            }
+            Some(_) => {}
         }
         address
     }
@@ -333,4 +343,9 @@ impl TopologyReader<'_> {
         }
         found
     }
+}
+
+/// Whether one host may have it: neither nobody's nor a group's.
+fn is_of_one_host(address: IpAddr) -> bool {
+    !address.is_unspecified() && !address.is_multicast() && address != IpAddr::V4(Ipv4Addr::BROADCAST)
 }

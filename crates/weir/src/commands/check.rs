@@ -16,7 +16,8 @@ use crate::{Outcome, human, output, text};
 ", include_str!("file-help.txt"), "
 ", include_str!("path-help.txt"), "
 Whether the interfaces are there, `weir apply --dry-run` says of limits,
-and `weir up` of ports; it also reads the key files."))]
+and `weir up` of ports; it also reads the key files. The status is 1
+where something is wrong."))]
 pub struct CheckArguments {
     /// The file
     #[arg(required_unless_present = "schema")]
