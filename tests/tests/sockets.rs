@@ -1,8 +1,10 @@
 //! A stack of `weir-socket` on a veth, with the kernel's own programs and sockets at the other end: it is found and answers, a datagram to
 //! nobody is refused, echoes lose nothing, and a server that does not read holds the kernel's `send`.
 
-use std::io::ErrorKind;
-use std::net::UdpSocket as KernelSocket;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{
+    Shutdown, TcpListener as KernelListener, TcpStream as KernelStream, UdpSocket as KernelSocket,
+};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -11,9 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use weir_lab::clock;
 use weir_lab::process::run;
-use weir_socket::{Stack, UdpSocket};
+use weir_socket::{Stack, TcpListener, TcpStream, UdpSocket};
 use weir_tests::pair::Pair;
-use weir_tests::{harness, privileged, weir_binary};
+use weir_tests::raw::{Random, RawSocket};
+use weir_tests::{harness, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const CLIENTS: u16 = 8;
@@ -28,6 +31,10 @@ fn main() -> ExitCode {
         privileged!(a_stack_is_found_and_answers),
         privileged!(echoes_lose_nothing),
         privileged!(a_server_that_does_not_read_holds_who_sends),
+        privileged!(streams_go_both_ways_with_the_kernel),
+        privileged!(a_kernel_that_does_not_read_holds_the_writer_and_may_reset),
+        privileged!(an_honest_client_opens_in_a_flood_of_syns),
+        privileged!(a_stream_through_a_limit_has_its_rate_and_loses_nothing),
     ])
 }
 
@@ -184,5 +191,229 @@ fn a_server_that_does_not_read_holds_who_sends() -> Result<()> {
     client.send(&[0; PAYLOAD_BYTES]).context("who was held goes on")?;
     server.recv(&mut [0; 8])?;
     drop(batch);
+    require_clean(&stack)
+}
+
+/// The byte at a place of a stream.
+fn byte_at(at: usize) -> u8 {
+    (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[6]
+}
+
+/// Sends so many bytes and ends that.
+fn send_all(mut stream: impl Write, len: usize, end: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
+    let bytes: Vec<u8> = (0..len).map(byte_at).collect();
+    stream.write_all(&bytes)?;
+    Ok(end()?)
+}
+
+/// Reads to the end, and requires what was sent.
+fn receive_all(mut stream: impl Read, len: usize) -> Result<()> {
+    let mut came = Vec::with_capacity(len);
+    stream.read_to_end(&mut came).with_context(|| format!("{} of {len} bytes came", came.len()))?;
+    ensure!(came.len() == len, "{} bytes came of {len}", came.len());
+    let wrong = came.iter().enumerate().find(|&(at, &byte)| byte != byte_at(at));
+    ensure!(wrong.is_none(), "a byte that was not sent: {wrong:?}");
+    Ok(())
+}
+
+fn patient(stream: TcpStream) -> Result<TcpStream> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn patient_kernel(stream: KernelStream) -> Result<KernelStream> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Both ways at once over one connection.
+fn exchange(ours: &TcpStream, kernels: &KernelStream, len: usize) -> Result<()> {
+    thread::scope(|scope| {
+        let threads = [
+            scope.spawn(|| send_all(ours, len, || ours.shutdown(Shutdown::Write))),
+            scope.spawn(|| send_all(kernels, len, || kernels.shutdown(Shutdown::Write))),
+            scope.spawn(|| receive_all(ours, len)),
+            scope.spawn(|| receive_all(kernels, len)),
+        ];
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })
+}
+
+fn streams_go_both_ways_with_the_kernel() -> Result<()> {
+    const LEN: usize = 20 << 20;
+    let (pair, stack) = hosts(2)?;
+    for (address, kernels) in [("10.99.0.2:7", "10.99.0.1:8"), ("[fd99::2]:7", "[fd99::1]:8")] {
+        let listener = TcpListener::bind(&stack, address)?;
+        let client = patient_kernel(pair.left.enter(|| KernelStream::connect(address))??)?;
+        exchange(&patient(listener.accept()?.0)?, &client, LEN)?;
+        let listener = pair.left.enter(|| KernelListener::bind(kernels))??;
+        let client = patient(TcpStream::connect(&stack, kernels)?)?;
+        exchange(&client, &patient_kernel(listener.accept()?.0)?, LEN)?;
+    }
+    // Nobody listens: by a reset either way.
+    let refused = pair.left.enter(|| KernelStream::connect("10.99.0.2:9"))?.err().map(|error| error.kind());
+    ensure!(refused == Some(ErrorKind::ConnectionRefused), "{refused:?}");
+    let refused = TcpStream::connect(&stack, "10.99.0.1:9").err().map(|error| error.kind());
+    ensure!(refused == Some(ErrorKind::ConnectionRefused), "{refused:?}");
+    require_clean(&stack)
+}
+
+fn a_kernel_that_does_not_read_holds_the_writer_and_may_reset() -> Result<()> {
+    let (pair, stack) = hosts(1)?;
+    let listener = TcpListener::bind(&stack, "10.99.0.2:7")?;
+    let client = pair.left.enter(|| KernelStream::connect("10.99.0.2:7"))??;
+    let mut server = listener.accept()?.0;
+    server.set_write_timeout(Some(Duration::from_millis(400)))?;
+    let (chunk, mut sent) = ([7; 4096], 0);
+    let held = loop {
+        match server.write(&chunk) {
+            Ok(len) => sent += len,
+            Err(error) => break error.kind(),
+        }
+        ensure!(sent < 1 << 28, "nobody held it");
+    };
+    ensure!(held == ErrorKind::TimedOut, "{held:?}");
+    // The window opens again when the kernel's side reads.
+    let mut client = patient_kernel(client)?;
+    client.read_exact(&mut vec![0; sent])?;
+    server.set_write_timeout(Some(PATIENCE))?;
+    server.write_all(&chunk)?;
+    // With something unread the kernel resets when it closes.
+    client.read_exact(&mut [0; 1])?;
+    drop(client);
+    server.set_read_timeout(Some(PATIENCE))?;
+    let reset = server.read(&mut [0; 1]).err().map(|error| error.kind());
+    ensure!(reset == Some(ErrorKind::ConnectionReset), "{reset:?}");
+    drop((server, listener));
+    require_clean(&stack)
+}
+
+/// A SYN from an address of the network that nobody has.
+fn syn(random: &mut Random, destination: [u8; 6]) -> Vec<u8> {
+    let mut frame = [&destination[..], &[2, 0, 0, 0, 0, 9, 8, 0]].concat();
+    let mut ip = [0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 99, 0, 0, 10, 99, 0, 2];
+    ip[15] = random.between(3, 254) as u8;
+    let mut tcp = [0; 20];
+    tcp[..2].copy_from_slice(&(random.between(1024, 65535) as u16).to_be_bytes());
+    tcp[3] = 7;
+    tcp[4..8].copy_from_slice(&(random.next() as u32).to_be_bytes());
+    tcp[12..16].copy_from_slice(&[0x50, 0x02, 0xff, 0xff]);
+    let pseudo = [&ip[12..], &[0, 6, 0, 20], &tcp].concat();
+    tcp[16..18].copy_from_slice(&checksum(&pseudo).to_be_bytes());
+    let header = checksum(&ip);
+    ip[10..12].copy_from_slice(&header.to_be_bytes());
+    frame.extend(ip);
+    frame.extend(tcp);
+    frame
+}
+
+/// RFC 1071.
+fn checksum(bytes: &[u8]) -> u16 {
+    let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+fn an_honest_client_opens_in_a_flood_of_syns() -> Result<()> {
+    const OPENED: u64 = 20;
+    /// SYNs between two that are honest.
+    const BETWEEN: u64 = 2000;
+    let (pair, stack) = hosts(1)?;
+    let listener = TcpListener::bind(&stack, "10.99.0.2:7")?;
+    let shown = pair.right.ip("-j link show veth1")?;
+    let shown: serde_json::Value = serde_json::from_str(&shown)?;
+    let text = shown[0]["address"].as_str().context("an address of veth1")?;
+    let mut mac = [0; 6];
+    for (byte, text) in mac.iter_mut().zip(text.split(':')) {
+        *byte = u8::from_str_radix(text, 16)?;
+    }
+    // Who it is is known before the flood: the kernel asks for its address here.
+    drop((pair.left.enter(|| KernelStream::connect("10.99.0.2:7"))??, listener.accept()?));
+    listener.set_nonblocking(true);
+    let raw = RawSocket::onlooker(pair.left_end())?;
+    let is_over = AtomicBool::new(false);
+    let flooded = AtomicU64::new(0);
+    let worst = thread::scope(|scope| -> Result<Duration> {
+        scope.spawn(|| {
+            let mut random = Random(7);
+            while !is_over.load(Ordering::Relaxed) {
+                // One that the kernel drops was none.
+                let is_sent = raw.send(&syn(&mut random, mac)).is_ok();
+                flooded.fetch_add(is_sent.into(), Ordering::Relaxed);
+            }
+        });
+        let opened = || -> Result<Duration> {
+            let mut worst = Duration::ZERO;
+            for number in 1..=OPENED {
+                let since = clock::now();
+                while flooded.load(Ordering::Relaxed) < number * BETWEEN {
+                    ensure!(since.elapsed() < PATIENCE, "the flood is held");
+                    thread::yield_now();
+                }
+                let start = clock::now();
+                let mut client = patient_kernel(pair.left.enter(|| KernelStream::connect("10.99.0.2:7"))??)?;
+                client.write_all(b"honest")?;
+                let server = loop {
+                    match listener.accept() {
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                        accepted => break accepted?.0,
+                    }
+                    ensure!(start.elapsed() < PATIENCE, "it was not accepted: {:?}", client.take_error());
+                    thread::yield_now();
+                };
+                patient(server)?.read_exact(&mut [0; 6])?;
+                worst = worst.max(start.elapsed());
+            }
+            Ok(worst)
+        };
+        let worst = opened();
+        is_over.store(true, Ordering::Relaxed);
+        worst
+    })?;
+    println!("    {} SYNs, the slowest of {OPENED} opened in {worst:?}", flooded.load(Ordering::Relaxed));
+    require_timing!(worst < Duration::from_secs(1), "{worst:?} to open in a flood");
+    ensure!(listener.replaced() > 0, "the flood was none");
+    let books = stack.books()?;
+    ensure!(books.balances, "{books:?}");
+    Ok(stack.stop()?)
+}
+
+fn a_stream_through_a_limit_has_its_rate_and_loses_nothing() -> Result<()> {
+    const LEN: usize = 5 << 19;
+    const WARM: usize = 1 << 18;
+    let pair = Pair::new(1)?;
+    pair.left.ip("address add 10.99.0.1/24 dev veth0")?;
+    let stack = pair.right.enter(|| -> Result<Stack> {
+        let stack = Stack::builder().address("10.99.0.2/24").rate("20mbit".parse()?);
+        Ok(stack.guardian(weir_binary()?).open("veth1")?)
+    })??;
+    let listener = pair.left.enter(|| KernelListener::bind("10.99.0.1:7"))??;
+    let ours = patient(TcpStream::connect(&stack, "10.99.0.1:7")?)?;
+    let mut kernels = patient_kernel(listener.accept()?.0)?;
+    let took = thread::scope(|scope| -> Result<Duration> {
+        let sending = scope.spawn(|| send_all(&ours, WARM + LEN, || ours.shutdown(Shutdown::Write)));
+        let mut buffer = vec![0; WARM];
+        kernels.read_exact(&mut buffer)?;
+        let start = clock::now();
+        let (mut at, mut chunk) = (WARM, vec![0; 64 << 10]);
+        loop {
+            match kernels.read(&mut chunk)? {
+                0 => break,
+                len => at += chunk[..len].iter().zip(at..).filter(|&(&byte, at)| byte == byte_at(at)).count(),
+            }
+        }
+        let took = start.elapsed();
+        ensure!(at == WARM + LEN, "{at} bytes as they were sent");
+        sending.join().expect("no panic")?;
+        Ok(took)
+    })?;
+    // Full segments: of 1514 bytes of a frame 1460 are the stream's.
+    let expected = LEN as f64 * 8.0 * 1514.0 / 1460.0 / 20e6;
+    let ratio = took.as_secs_f64() / expected;
+    println!("    {:.4} of the rate; throttled {} times", 1.0 / ratio, ours.counts().throttled);
+    require_timing!((0.97..1.03).contains(&ratio), "{ratio:.4} of the time that the rate takes");
+    ensure!(ours.counts().throttled > 0 && ours.counts().empty_wakes == 0, "{:?}", ours.counts());
     require_clean(&stack)
 }

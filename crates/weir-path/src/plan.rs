@@ -76,7 +76,7 @@ pub enum StageKind {
         /// For how long, in nanoseconds.
         ageing_ns: u64,
     },
-    /// A router, with a port for each of its interfaces; a host has one for each socket besides.
+    /// A router, with a port for each of its interfaces; a host has one for each socket besides, and one for TCP.
     Router(Box<RouterSettings>),
     /// One worker's part of what takes packets to the workers they are at home with.
     Dispatch(DispatchPlan),
@@ -163,7 +163,7 @@ impl StageKind {
         match self {
             StageKind::Bridge { ports, .. } => *ports,
             StageKind::Router(settings) => {
-                settings.interfaces.len() as u16 + settings.host.map_or(0, |host| host.sockets)
+                settings.interfaces.len() as u16 + settings.host.map_or(0, |host| host.ports())
             }
             StageKind::Dispatch(plan) => plan.ports(),
             StageKind::Esp(plan) => deferral::ports(&plan.dispatch),

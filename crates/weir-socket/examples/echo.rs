@@ -1,4 +1,4 @@
-//! An echo server with a thread for each bucket of flows: `echo INTERFACE ADDRESS/PREFIX [PORT]`, as root.
+//! An echo server of UDP, with a thread for each bucket of flows, and of TCP, with one for each connection: `echo INTERFACE ADDRESS/PREFIX [PORT]`, as root.
 //!
 //! ```text
 //! ip netns add client
@@ -8,6 +8,7 @@
 //! ip -n client address add 192.0.2.1/24 dev eth0
 //! cargo run --release -p weir-socket --example echo -- veth-a 192.0.2.2/24 7
 //! ip netns exec client socat - UDP:192.0.2.2:7
+//! ip netns exec client socat - TCP:192.0.2.2:7
 //! ```
 //!
 //! Each thread has a socket of its own, and shares nothing with the others. A datagram goes back in the frame in which it came. Ctrl-C ends
@@ -17,7 +18,7 @@ use std::io;
 use std::process::ExitCode;
 use std::thread;
 
-use weir_socket::{Stack, UdpSocket};
+use weir_socket::{Stack, TcpListener, TcpStream, UdpSocket};
 
 /// Datagrams in one go.
 const BATCH: usize = 64;
@@ -47,13 +48,28 @@ fn serve(interface: &str, address: &str, port: &str) -> io::Result<()> {
     let sockets = (0..stack.buckets())
         .map(|bucket| UdpSocket::bind_bucket(&stack, format!("{host}:{port}"), bucket))
         .collect::<io::Result<Vec<_>>>()?;
+    let listener = TcpListener::bind(&stack, format!("{host}:{port}"))?;
     thread::scope(|scope| {
+        scope.spawn(|| {
+            for stream in listener.incoming() {
+                match stream {
+                    // A connection that fails is its client's matter.
+                    Ok(stream) => drop(scope.spawn(move || echo_stream(&stream))),
+                    Err(error) => return eprintln!("echo: TCP: {error}"),
+                }
+            }
+        });
         let threads: Vec<_> = sockets.iter().map(|socket| scope.spawn(move || echo(socket))).collect();
         // All end for the same reason.
         threads.into_iter().try_for_each(|thread| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
         })
     })
+}
+
+/// Sends back what comes, to the end of the stream.
+fn echo_stream(stream: &TcpStream) -> io::Result<u64> {
+    io::copy(&mut &*stream, &mut &*stream)
 }
 
 /// Sends back what comes, for ever.

@@ -34,6 +34,8 @@ use weir_ring::pool::Pool;
 use weir_run::guardian::Guardian;
 
 use crate::stack::Stack;
+use crate::tcp::control::CHUNKS;
+use crate::tcp::port::TcpSettings;
 use crate::worker::{KernelSide, StackPort};
 
 /// Packets that may wait for neighbours whose addresses are asked for.
@@ -47,6 +49,8 @@ const KERNEL_FRAME_BYTES: u32 = 4096;
 pub(crate) const MEMORY_FRAME_BYTES: u32 = 2112;
 pub(crate) const MEMORY_MTU_BYTES: u16 = 1500;
 const GIBIBIT: u64 = 1 << 30;
+/// How large the buffers of a connection may be.
+const TCP_BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=16 << 20;
 
 /// What a stack is to be.
 ///
@@ -66,6 +70,8 @@ pub struct StackBuilder {
     rate: Option<Rate>,
     pub(crate) sockets: u16,
     pub(crate) buffer_frames_max: u32,
+    pub(crate) connections: u16,
+    pub(crate) tcp_buffer_bytes: u32,
     pub(crate) bucket_bits: u32,
     pub(crate) key: Key,
     pub(crate) cores: Vec<usize>,
@@ -81,6 +87,8 @@ impl Default for StackBuilder {
             rate: None,
             sockets: 16,
             buffer_frames_max: 256,
+            connections: 16,
+            tcp_buffer_bytes: 64 << 10,
             bucket_bits: 3,
             key: Key::SYMMETRIC,
             cores: Vec::new(),
@@ -123,6 +131,24 @@ impl StackBuilder {
     /// The largest buffer a socket may have, in datagrams; 256 unless said otherwise.
     pub fn buffer_frames_max(mut self, frames: u32) -> StackBuilder {
         self.buffer_frames_max = frames;
+        self
+    }
+
+    /// How many TCP connections there may be at once, for each worker; 16 unless said otherwise, and none at all if 0. Those that wait to be
+    /// accepted count, and those that were closed here until the other side has closed them too.
+    ///
+    /// Each takes two buffers ([`StackBuilder::tcp_buffer_bytes`]) once it is used, and 16 frames of packet memory from the start. There are
+    /// 4096 more places for connections that somebody has asked for and not confirmed: whatever flood of SYNs there is, it costs no more than
+    /// these. Their buffers are address space; memory is taken for what was once in them.
+    pub fn connections(mut self, connections: u16) -> StackBuilder {
+        self.connections = connections;
+        self
+    }
+
+    /// How much a TCP connection may have sent and not acknowledged, and how much received and not read, in bytes; 64 KiB unless said
+    /// otherwise, from 4 KiB to 16 MiB.
+    pub fn tcp_buffer_bytes(mut self, bytes: u32) -> StackBuilder {
+        self.tcp_buffer_bytes = bytes;
         self
     }
 
@@ -234,15 +260,18 @@ impl StackBuilder {
 
     /// With the buffers, sockets and buckets of another.
     pub(crate) fn like(self, other: &StackBuilder) -> StackBuilder {
-        let StackBuilder { sockets, buffer_frames_max, bucket_bits, key, .. } = *other;
-        StackBuilder { sockets, buffer_frames_max, bucket_bits, key, ..self }
+        let StackBuilder {
+            sockets, buffer_frames_max, connections, tcp_buffer_bytes, bucket_bits, key, ..
+        } = *other;
+        StackBuilder { sockets, buffer_frames_max, connections, tcp_buffer_bytes, bucket_bits, key, ..self }
     }
 
     /// How many frames of packet memory so many workers with so many hosts each need.
     pub(crate) fn frames(&self, workers: u32, hosts: u32) -> u32 {
         let of_socket = 2 * self.buffer_frames_max + 3 * POLL_PACKETS_MAX;
+        let of_tcp = u32::from(self.connections) * 2 * CHUNKS + 3 * POLL_PACKETS_MAX;
         let of_worker = HELD_MAX as u32 + 2 * EGRESS_PACKETS_MAX as u32 + 1024;
-        workers * (of_worker + hosts * u32::from(self.sockets) * of_socket)
+        workers * (of_worker + hosts * (u32::from(self.sockets) * of_socket + of_tcp))
     }
 
     /// The settings of the host.
@@ -272,6 +301,10 @@ impl StackBuilder {
         if self.sockets == 0 || self.buffer_frames_max == 0 {
             return Err(invalid("a stack has sockets, and these have buffers: give 1 or more of each"));
         }
+        if !(TCP_BUFFER_BYTES.contains(&self.tcp_buffer_bytes)) {
+            let bytes = self.tcp_buffer_bytes;
+            return Err(invalid(format_args!("a TCP buffer of {bytes} bytes: give 4 KiB to 16 MiB")));
+        }
         if !self.cores.is_empty() && self.cores.len() < workers {
             return Err(invalid(format_args!("{workers} workers: name as many cores, or none")));
         }
@@ -292,6 +325,7 @@ impl StackBuilder {
         }
         let host = HostSettings {
             sockets: self.sockets,
+            has_tcp: self.connections > 0,
             held_packets_max: u64::from(self.buffer_frames_max) + BEFORE_SOCKET,
             key: self.key,
             bucket_bits: self.bucket_bits,
@@ -316,6 +350,11 @@ impl StackBuilder {
             seed: 0,
             host: Some(host),
         })
+    }
+
+    /// TCP of the host.
+    pub(crate) fn tcp(&self, mtu_bytes: u16) -> TcpSettings {
+        TcpSettings { connections: self.connections, buffer_bytes: self.tcp_buffer_bytes, mtu_bytes }
     }
 
     pub(crate) fn limits(&self) -> Option<TbfConfig> {

@@ -18,6 +18,7 @@ use weir_ring::spsc::{CapacityError, Consumer, Producer, capacity_for, ring};
 use weir_run::clock::now_ns;
 
 use crate::port::{FullRule, OnDrop, Open, Returned, Ringers, Shared};
+use crate::tcp::state::{News, StreamState as State};
 
 /// How large the buffers of a socket are.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,24 @@ pub(crate) struct BufferSizes {
     pub(crate) full: FullRule,
 }
 
+/// How the application calls the worker.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) worker: Ringer,
+    /// Where it says which connection has news, if it is one of many of a port.
+    pub(crate) news: Option<(Arc<News>, u32)>,
+}
+
+impl Caller {
+    /// Calls it, after something was published.
+    pub(crate) fn call(&self) {
+        if let Some((news, connection)) = &self.news {
+            news.note(*connection);
+        }
+        self.worker.published();
+    }
+}
+
 /// Sends.
 pub(crate) struct SendHalf {
     sent: Producer<PathPacket>,
@@ -34,7 +53,7 @@ pub(crate) struct SendHalf {
     /// Frames that were taken and not used.
     spare: Vec<Frame>,
     doorbell: Doorbell,
-    worker: Ringer,
+    caller: Caller,
     shared: Arc<Shared>,
 }
 
@@ -49,7 +68,7 @@ pub(crate) struct ReceiveHalf {
 pub(crate) struct Returns {
     returned: Producer<Returned>,
     has_unused: bool,
-    worker: Ringer,
+    caller: Caller,
     shared: Arc<Shared>,
 }
 
@@ -61,8 +80,8 @@ pub(crate) struct Halves {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The halves of a socket with such buffers, whose path's worker is woken by `worker`.
-pub(crate) fn halves(sizes: BufferSizes, worker: &Ringer) -> io::Result<(Halves, Open)> {
+/// The halves of a socket with such buffers, whose path's worker is called by `caller`.
+pub(crate) fn halves(sizes: BufferSizes, caller: &Caller) -> io::Result<(Halves, Open)> {
     let BufferSizes { send_frames, receive_packets, full } = sizes;
     let (sends, receives) = (send_frames as usize, receive_packets as usize);
     let refused = |error: CapacityError| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
@@ -81,8 +100,8 @@ pub(crate) fn halves(sizes: BufferSizes, worker: &Ringer) -> io::Result<(Halves,
         ringers,
         shared: Arc::clone(&shared),
         receive_packets,
-        send_frames,
         full,
+        owed: send_frames,
     };
     let halves = Halves {
         send: SendHalf {
@@ -90,14 +109,14 @@ pub(crate) fn halves(sizes: BufferSizes, worker: &Ringer) -> io::Result<(Halves,
             empty: to_sender,
             spare: Vec::new(),
             doorbell: sender,
-            worker: worker.clone(),
+            caller: caller.clone(),
             shared: Arc::clone(&shared),
         },
         receive: ReceiveHalf { received: to_receiver, doorbell: receiver, shared: Arc::clone(&shared) },
         returns: Returns {
             returned: back,
             has_unused: false,
-            worker: worker.clone(),
+            caller: caller.clone(),
             shared: Arc::clone(&shared),
         },
         shared,
@@ -126,7 +145,7 @@ impl SendHalf {
         if self.sent.publish() > 0 {
             // R0, to A0.
             self.shared.is_announced.store(true, Ordering::Release);
-            self.worker.published();
+            self.caller.call();
         }
     }
 
@@ -150,8 +169,10 @@ impl SendHalf {
         let start_ns = now_ns();
         self.note_throttled();
         let SendHalf { empty, spare, doorbell, sent, shared, .. } = self;
-        let woken =
-            wait(doorbell, deadline_ns, || !spare.is_empty() || !empty.is_empty() || sent.is_abandoned())?;
+        let woken = wait(doorbell, deadline_ns, || {
+            let is_over = sent.is_abandoned() || shared.stream.has(State::SEND_ENDED);
+            !spare.is_empty() || !empty.is_empty() || is_over
+        })?;
         add(&shared.throttled_ns, now_ns() - start_ns);
         add(&shared.wakes, woken.wakes);
         add(&shared.empty_wakes, woken.empty_wakes);
@@ -193,7 +214,8 @@ impl ReceiveHalf {
     ) -> io::Result<bool> {
         let ReceiveHalf { received, doorbell, shared } = self;
         let woken = wait(doorbell, deadline_ns, || {
-            is_so(!received.is_empty()) || received.is_abandoned() || shared.has_error.load(Ordering::Acquire)
+            let is_over = received.is_abandoned() || shared.stream.has(State::RECEIVE_ENDED);
+            is_so(!received.is_empty()) || is_over || shared.has_error.load(Ordering::Acquire)
         })?;
         Ok(woken.there_is)
     }
@@ -216,6 +238,11 @@ impl Returns {
         self.stage(Returned::Unused(frame));
     }
 
+    /// Gives the frame of a packet back that is not read, with the next [`Returns::publish`].
+    pub(crate) fn unread(&mut self, frame: Frame) {
+        self.stage(Returned::Unread(frame));
+    }
+
     fn stage(&mut self, returned: Returned) {
         self.returned.stage(returned).expect("a ring has a slot for each frame of the socket");
     }
@@ -225,7 +252,7 @@ impl Returns {
         let has_unused = std::mem::take(&mut self.has_unused);
         if self.returned.publish() > 0 && (self.shared.wants_room.swap(false, Ordering::SeqCst) || has_unused)
         {
-            self.worker.published();
+            self.caller.call();
         }
     }
 }
@@ -236,14 +263,14 @@ fn add(count: &AtomicU64, more: u64) {
 
 /// How a wait ended.
 #[derive(Default)]
-struct Woken {
-    there_is: bool,
+pub(crate) struct Woken {
+    pub(crate) there_is: bool,
     wakes: u64,
     empty_wakes: u64,
 }
 
 /// Sleeps until there is something, or until this time.
-fn wait(
+pub(crate) fn wait(
     doorbell: &mut Doorbell,
     deadline_ns: Option<u64>,
     mut there_is: impl FnMut() -> bool,

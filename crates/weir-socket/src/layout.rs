@@ -3,11 +3,13 @@
 //! ```text
 //! interface 0 -- [host] -- 1: port of socket 0            hosts joined in memory:   sockets -- [host 0] -- [host 1] -- sockets
 //!                       -- 2: port of socket 1
+//!                       -- last: port of all TCP
 //! ```
 //!
 //! Every socket that there may be has its port from the start; bound, the port has rings ([`crate::port`]). So binding changes no plan.
 
 use std::io;
+use std::sync::Arc;
 
 use weir_core::net::router::RouterSettings;
 use weir_core::shaper::tbf::TbfConfig;
@@ -22,6 +24,8 @@ use weir_run::seed::random_seed;
 
 use crate::builder::{EGRESS_PACKETS_MAX, invalid};
 use crate::port::SocketPort;
+use crate::tcp::port::{TcpPort, TcpSettings};
+use crate::tcp::state::News;
 use crate::worker::StackPort;
 
 /// The plan of hosts: that of one on an interface with these limits, or of two that are joined.
@@ -36,7 +40,7 @@ pub(crate) fn plan(hosts: &[RouterSettings], interface: Option<(&str, Option<Tbf
     }
     for (number, settings) in hosts.iter().enumerate() {
         let name = format!("host{number}");
-        for socket in 0..settings.host.map_or(0, |host| host.sockets) {
+        for socket in 0..settings.host.map_or(0, |host| host.ports()) {
             plan.links.push([Attachment::Port(plan.ports.len()), Attachment::Stage(number, 1 + socket)]);
             plan.ports.push(port(format!("{name}.{socket}"), None));
         }
@@ -45,14 +49,15 @@ pub(crate) fn plan(hosts: &[RouterSettings], interface: Option<(&str, Option<Tbf
     plan
 }
 
-/// A worker of that plan, with its interface if there is one, and no socket bound.
+/// A worker of that plan, with its interface if there is one, TCP of each host, and no socket bound.
 ///
 /// # Errors
 /// If the limits cannot be kept.
 pub(crate) fn path(
     plan: &Plan,
     interface: Option<StackPort>,
-    frames: Frames,
+    mut frames: Frames,
+    tcp: &[(TcpSettings, Arc<News>)],
     now_ns: u64,
 ) -> io::Result<Worker<StackPort>> {
     let owners = Owners::alone(plan);
@@ -63,8 +68,19 @@ pub(crate) fn path(
         seed: random_seed(),
     };
     let sockets = plan.ports.len() - usize::from(interface.is_some());
-    let sockets = (0..sockets).map(|_| EitherPort::Memory(Box::<SocketPort>::default()));
-    let ports = interface.into_iter().chain(sockets).enumerate().collect();
+    let mut own: Vec<StackPort> = Vec::with_capacity(plan.ports.len());
+    own.extend(interface);
+    let of_host = sockets / tcp.len();
+    for (settings, news) in tcp {
+        let count = of_host - usize::from(settings.connections > 0);
+        let of_socket = || EitherPort::Kernel(Box::<SocketPort>::default());
+        own.extend((0..count).map(|_| EitherPort::Memory(Box::new(of_socket()))));
+        if settings.connections > 0 {
+            let port = TcpPort::new(*settings, Arc::clone(news), &mut frames, random_seed(), now_ns);
+            own.push(EitherPort::Memory(Box::new(EitherPort::Memory(Box::new(port)))));
+        }
+    }
+    let ports = own.into_iter().enumerate().collect();
     let portion = Portion { plan, owners: &owners, worker: 0 };
     Worker::new(portion, ports, frames, None, shares, now_ns).map_err(invalid)
 }

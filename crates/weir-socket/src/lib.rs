@@ -1,15 +1,20 @@
 #![forbid(unsafe_code)]
-//! UDP sockets on a Weir path: as those of `std`, but a full buffer holds whoever fills it, and nothing is lost in between.
+//! UDP and TCP sockets on a Weir path: as those of `std`, but a full buffer holds whoever fills it, and nothing is lost in between.
 //!
 //! A [`Stack`] is a host in this process, on an interface or on a link in memory; a [`UdpSocket`] is bound on it. A socket's send buffer is an
 //! intake of the path and its receive buffer an exit, so what a shaper or a slow reader does not take is felt by who sends, one call before
 //! the loss. [`Datagrams`] are many at a time, in place. Flows fall into buckets by the hash that devices use, and a socket may be bound to a
 //! bucket: a thread for each shares nothing with the others.
 //!
-//! The example `echo` of this crate is an echo server with a thread for each bucket.
+//! TCP is `smoltcp`'s, between a [`TcpStream`] or [`TcpListener`] and the path: its segments go as datagrams do, so a stream through a shaped
+//! exit is slowed by its full send buffer and never by a loss inside.
+//!
+//! The example `echo` of this crate is an echo server of UDP with a thread for each bucket, and of TCP.
 
 mod batch;
+mod blocking;
 mod builder;
+mod control;
 mod datagram;
 mod half;
 mod layout;
@@ -17,6 +22,7 @@ mod options;
 mod port;
 mod socket;
 mod stack;
+mod tcp;
 mod worker;
 
 pub use batch::Datagrams;
@@ -26,4 +32,6 @@ pub use options::{SocketCounts, SocketOptions};
 pub use port::FullRule;
 pub use socket::UdpSocket;
 pub use stack::Stack;
+pub use tcp::listener::{Incoming, TcpListener};
+pub use tcp::stream::TcpStream;
 pub use worker::{StackBooks, TrafficBooks};

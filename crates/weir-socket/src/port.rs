@@ -34,6 +34,8 @@ use weir_ring::memory::Frame;
 use weir_ring::spsc::{Consumer, Producer};
 
 use crate::datagram;
+use crate::options::SocketCounts;
+use crate::tcp::state::StreamState;
 
 /// What becomes of a datagram for which there is no room in the receive buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub(crate) enum Returned {
     Read(Frame, u16),
     /// One of the send buffer that was not used.
     Unused(Frame),
+    /// That of a packet that was not read, of a socket that is being closed.
+    Unread(Frame),
 }
 
 /// What both halves look at.
@@ -65,12 +69,28 @@ pub(crate) struct Shared {
     pub(crate) has_error: AtomicBool,
     /// To whom what it is about was sent, and its number. Off the packets' way: ICMP errors alone come here.
     pub(crate) error: Mutex<Option<(SocketAddr, i32)>>,
+    /// How a stream of bytes stands, if it is one.
+    pub(crate) stream: StreamState,
     /// What the socket counts ([`crate::SocketCounts`]).
     pub(crate) throttled: AtomicU64,
     pub(crate) throttled_ns: AtomicU64,
     pub(crate) wakes: AtomicU64,
     pub(crate) empty_wakes: AtomicU64,
     pub(crate) from_others: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn counts(&self) -> SocketCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Shared { throttled, throttled_ns, wakes, empty_wakes, from_others, .. } = self;
+        SocketCounts {
+            throttled: of(throttled),
+            throttled_ns: of(throttled_ns),
+            wakes: of(wakes),
+            empty_wakes: of(empty_wakes),
+            from_others: of(from_others),
+        }
+    }
 }
 
 /// The worker's half of the rings.
@@ -83,11 +103,63 @@ pub(crate) struct Open {
     pub(crate) ringers: Ringers,
     pub(crate) shared: Arc<Shared>,
     pub(crate) receive_packets: u32,
-    pub(crate) send_frames: u32,
     pub(crate) full: FullRule,
+    /// Frames that the send buffer lacks.
+    pub(crate) owed: u32,
 }
 
 impl Open {
+    /// Gives the frames that the send buffer lacks, as far as there are any.
+    pub(crate) fn pay(&mut self, frames: &mut Frames) {
+        let mut paid = 0;
+        while paid < self.owed {
+            let run = frames.pool.take_run((self.owed - paid) as usize);
+            if run.len() == 0 {
+                break;
+            }
+            for frame in run {
+                paid += 1;
+                self.empty.stage(frame).expect("a ring has a slot for each frame of the send buffer");
+            }
+        }
+        self.owed -= paid;
+        if self.empty.publish() > 0 {
+            self.ringers.sender.0.published();
+        }
+    }
+
+    /// Takes what the application has given back, telling `read` the length of each packet that it has read.
+    pub(crate) fn take_returned(&mut self, frames: &mut Frames, mut read: impl FnMut(u16)) {
+        let owed = &mut self.owed;
+        self.returned.pop_each(usize::MAX, |returned| match returned {
+            Returned::Read(frame, len_bytes) => {
+                read(len_bytes);
+                frames.pool.give(frame);
+            }
+            Returned::Unused(frame) => {
+                *owed += 1;
+                frames.pool.give(frame);
+            }
+            Returned::Unread(frame) => frames.pool.give(frame),
+        });
+    }
+
+    /// Takes every frame back of a socket that the application has let go of, telling `read` and `unread` the lengths of packets that it
+    /// had read and had not.
+    pub(crate) fn reclaim(mut self, frames: &mut Frames, read: impl FnMut(u16), mut unread: impl FnMut(u16)) {
+        self.take_returned(frames, read);
+        while let Some(packet) = self.received.take_back() {
+            unread(packet.len_bytes);
+            frames.pool.give(packet.frame);
+        }
+        while let Some(packet) = self.sent.pop() {
+            frames.pool.give(packet.frame);
+        }
+        while let Some(frame) = self.empty.take_back() {
+            frames.pool.give(frame);
+        }
+    }
+
     /// Has the application told of an error.
     fn tell_error(&self, error: (SocketAddr, i32)) {
         *self.shared.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -133,8 +205,6 @@ pub(crate) struct SocketPort {
     /// The application has closed the socket: what it sent is still to be polled.
     is_closing: bool,
     poll_budget: u32,
-    /// Frames that the send buffer lacks.
-    owed: u32,
     /// Put and not told as ended.
     in_flight: Count,
     /// Put and not published.
@@ -149,7 +219,6 @@ impl Default for SocketPort {
             open: None,
             is_closing: false,
             poll_budget: POLL_PACKETS_MAX,
-            owed: 0,
             in_flight: Count::default(),
             staged: false,
             ended: Ended::default(),
@@ -160,10 +229,8 @@ impl Default for SocketPort {
 impl SocketPort {
     /// Is the port of a socket from now on. Its send buffer is filled from the pool, as far as that has frames.
     pub(crate) fn open(&mut self, open: Open, frames: &mut Frames) {
-        self.owed = open.send_frames;
         self.is_closing = false;
-        self.open = Some(open);
-        self.pay(frames);
+        self.open.insert(open).pay(frames);
     }
 
     /// The application has closed the socket.
@@ -177,17 +244,11 @@ impl SocketPort {
         if !self.is_closing || !open.sent.is_empty() {
             return false;
         }
-        while let Some(returned) = open.returned.pop() {
-            end(returned, &mut self.ended, &mut self.owed, frames);
+        let Ended { delivered, closed, .. } = &mut self.ended;
+        if let Some(open) = self.open.take() {
+            let add = |count: &mut Count, len_bytes: u16| count.add(len_bytes.into());
+            open.reclaim(frames, |len| add(delivered, len), |len| add(closed, len));
         }
-        while let Some(packet) = open.received.take_back() {
-            self.ended.closed.add(packet.len_bytes.into());
-            frames.pool.give(packet.frame);
-        }
-        while let Some(frame) = open.empty.take_back() {
-            frames.pool.give(frame);
-        }
-        self.open = None;
         true
     }
 
@@ -196,36 +257,9 @@ impl SocketPort {
         self.open.as_mut().is_some_and(|open| !open.sent.is_empty())
     }
 
-    /// Gives the frames that the send buffer lacks, as far as there are any.
     fn pay(&mut self, frames: &mut Frames) {
-        let Some(open) = self.open.as_mut().filter(|_| self.owed > 0 && !self.is_closing) else { return };
-        let mut paid = 0;
-        while paid < self.owed {
-            let run = frames.pool.take_run((self.owed - paid) as usize);
-            if run.len() == 0 {
-                break;
-            }
-            for frame in run {
-                paid += 1;
-                open.empty.stage(frame).expect("a ring has a slot for each frame of the send buffer");
-            }
-        }
-        self.owed -= paid;
-        if open.empty.publish() > 0 {
-            open.ringers.sender.0.published();
-        }
-    }
-}
-
-fn end(returned: Returned, ended: &mut Ended, owed: &mut u32, frames: &mut Frames) {
-    match returned {
-        Returned::Read(frame, len_bytes) => {
-            ended.delivered.add(len_bytes.into());
-            frames.pool.give(frame);
-        }
-        Returned::Unused(frame) => {
-            *owed += 1;
-            frames.pool.give(frame);
+        if let Some(open) = self.open.as_mut().filter(|_| !self.is_closing) {
+            open.pay(frames);
         }
     }
 }
@@ -258,7 +292,7 @@ impl ReceiveQueues for SocketPort {
     fn poll(&mut self, _: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
         let Some(open) = &mut self.open else { return 0 };
         let count = open.sent.pop_each(self.poll_budget as usize, |packet| received.push(packet));
-        self.owed += count as u32;
+        open.owed += count as u32;
         self.pay(frames);
         count
     }
@@ -332,8 +366,8 @@ impl TransmitRing for SocketPort {
 
     fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(Count, Completion)) {
         if let Some(open) = &mut self.open {
-            let (ended, owed) = (&mut self.ended, &mut self.owed);
-            open.returned.pop_each(usize::MAX, |returned| end(returned, ended, owed, frames));
+            let delivered = &mut self.ended.delivered;
+            open.take_returned(frames, |len_bytes| delivered.add(len_bytes.into()));
         }
         self.pay(frames);
         let Ended { delivered, full, closed } = std::mem::take(&mut self.ended);

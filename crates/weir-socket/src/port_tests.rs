@@ -17,9 +17,10 @@ use weir_ring::pool::Pool;
 use super::*;
 use crate::builder::{MEMORY_FRAME_BYTES, StackBuilder, mac_of};
 use crate::datagram::write_headers;
-use crate::half::{BufferSizes, Halves, halves};
+use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::layout::{path, plan};
-use crate::worker::StackPort;
+use crate::tcp::state::News;
+use crate::worker::{StackPort, socket_port};
 
 const FRAME_BYTES: u16 = 1000;
 const SEND_FRAMES: u32 = 32;
@@ -47,18 +48,19 @@ impl Bed {
         let memory = FrameMemory::new(builder.frames(1, 1), MEMORY_FRAME_BYTES).expect("memory");
         let interface = MemoryPort::sink(Sequences::new(1));
         let interface = EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(interface))));
-        let path = path(&plan, Some(interface), Frames::new(Pool::new(memory)), 0).expect("a worker");
+        let tcp = builder.tcp(1500);
+        let tcp = [(tcp, Arc::new(News::new(tcp.places())))];
+        let path = path(&plan, Some(interface), Frames::new(Pool::new(memory)), &tcp, 0).expect("a worker");
         let doorbell = Doorbell::with_full_fences().expect("a doorbell");
         let mut bed = Bed { path, halves: Vec::new(), now_ns: 0, _doorbell: doorbell };
         for socket in 0..sockets {
             let sizes = BufferSizes { send_frames: SEND_FRAMES, receive_packets: RECEIVE_PACKETS, full };
-            let (half, open) = halves(sizes, &bed._doorbell.ringer()).expect("halves");
+            let caller = Caller { worker: bed._doorbell.ringer(), news: None };
+            let (half, open) = halves(sizes, &caller).expect("halves");
             let binding = Binding { address: [0; 4].into(), port: 1000 + socket, bucket: None };
             bed.path.bind(0, binding, socket).expect("bound");
-            let (end, frames) = bed.path.end_mut(1 + usize::from(socket));
-            if let EitherPort::Memory(port) = &mut end.port {
-                port.open(open, frames);
-            }
+            let (port, frames) = socket_port(&mut bed.path, 1 + usize::from(socket)).expect("a socket");
+            port.open(open, frames);
             bed.halves.push(half);
         }
         bed
@@ -230,8 +232,7 @@ fn a_closed_socket_leaves_nothing_behind() {
     halves.returns.publish();
     drop(halves);
     let close = |bed: &mut Bed| {
-        let (end, frames) = bed.path.end_mut(1);
-        let EitherPort::Memory(port) = &mut end.port else { panic!("a socket") };
+        let (port, frames) = socket_port(&mut bed.path, 1).expect("a socket");
         port.close();
         port.finish(frames)
     };

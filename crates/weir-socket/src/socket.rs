@@ -15,7 +15,7 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,16 +23,13 @@ use weir_core::steer::rss::Rss;
 use weir_path::packet::PathPacket;
 use weir_ring::doorbell::Ringer;
 use weir_ring::memory::{Frame, FrameMemory};
-use weir_run::clock::now_ns;
 
+use crate::blocking::{Blocking, Deadline, deadline};
 use crate::datagram::{ends, headers_len, payload_max, payload_range, write_headers};
 use crate::half::{Halves, ReceiveHalf, Returns, SendHalf};
 use crate::options::{SocketCounts, SocketOptions};
 use crate::port::Shared;
 use crate::stack::{Bound, Stack};
-
-/// The timeout of those who wait for ever.
-const NEVER: u64 = 0;
 
 /// A UDP socket on a [`Stack`].
 ///
@@ -58,9 +55,7 @@ pub struct UdpSocket {
     receive: Mutex<ReceiveHalf>,
     returns: Mutex<Returns>,
     shared: Arc<Shared>,
-    is_nonblocking: AtomicBool,
-    read_timeout_ns: AtomicU64,
-    write_timeout_ns: AtomicU64,
+    blocking: Blocking,
     // Last: the worker is told when both halves have gone, and takes back what is left in their rings.
     bound: Bound,
 }
@@ -123,9 +118,7 @@ impl UdpSocket {
             receive: Mutex::new(receive),
             returns: Mutex::new(returns),
             shared,
-            is_nonblocking: AtomicBool::new(false),
-            read_timeout_ns: AtomicU64::new(NEVER),
-            write_timeout_ns: AtomicU64::new(NEVER),
+            blocking: Blocking::default(),
             bound,
         })
     }
@@ -227,7 +220,7 @@ impl UdpSocket {
 
     /// Makes calls return `WouldBlock` instead of waiting, or wait again.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        self.is_nonblocking.store(is_nonblocking, Ordering::Relaxed);
+        self.blocking.set_nonblocking(is_nonblocking);
     }
 
     /// Waits to receive for so long at the most; for ever if `None`.
@@ -235,7 +228,7 @@ impl UdpSocket {
     /// # Errors
     /// `InvalidInput` if it is no time at all.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        set_timeout(&self.read_timeout_ns, timeout)
+        self.blocking.read.set(timeout)
     }
 
     /// Waits to send for so long at the most; for ever if `None`.
@@ -243,17 +236,17 @@ impl UdpSocket {
     /// # Errors
     /// As [`UdpSocket::set_read_timeout`].
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        set_timeout(&self.write_timeout_ns, timeout)
+        self.blocking.write.set(timeout)
     }
 
     /// How long it waits to receive.
     pub fn read_timeout(&self) -> Option<Duration> {
-        timeout(&self.read_timeout_ns)
+        self.blocking.read.get()
     }
 
     /// How long it waits to send.
     pub fn write_timeout(&self) -> Option<Duration> {
-        timeout(&self.write_timeout_ns)
+        self.blocking.write.get()
     }
 
     /// Waits until there is something to receive, for so long at the most, whatever the mode; whether there is.
@@ -295,15 +288,7 @@ impl UdpSocket {
 
     /// What it has counted.
     pub fn counts(&self) -> SocketCounts {
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Shared { throttled, throttled_ns, wakes, empty_wakes, from_others, .. } = &*self.shared;
-        SocketCounts {
-            throttled: of(throttled),
-            throttled_ns: of(throttled_ns),
-            wakes: of(wakes),
-            empty_wakes: of(empty_wakes),
-            from_others: of(from_others),
-        }
+        self.shared.counts()
     }
 
     pub(crate) fn note_from_others(&self, datagrams: u64) {
@@ -348,7 +333,7 @@ impl UdpSocket {
 
     /// A frame of the send buffer, as soon as there is one.
     pub(crate) fn wait_for_frame(&self, send: &mut SendHalf) -> io::Result<Frame> {
-        let mut deadline_ns = None;
+        let mut until = Deadline::default();
         loop {
             if send.is_abandoned() {
                 return Err(os(libc::EPIPE));
@@ -356,13 +341,8 @@ impl UdpSocket {
             if let Some(frame) = send.take_frame() {
                 return Ok(frame);
             }
-            if self.is_nonblocking.load(Ordering::Relaxed) {
-                send.note_throttled();
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            let timeout = timeout(&self.write_timeout_ns);
-            let until = *deadline_ns.get_or_insert_with(|| deadline(timeout));
-            if !send.wait(until)? {
+            self.blocking.may_wait().inspect_err(|_| send.note_throttled())?;
+            if !send.wait(until.of(&self.blocking.write))? {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
@@ -370,7 +350,7 @@ impl UdpSocket {
 
     /// Waits until a datagram has come.
     pub(crate) fn wait_for_datagram(&self, receive: &mut ReceiveHalf) -> io::Result<()> {
-        let mut deadline_ns = None;
+        let mut until = Deadline::default();
         loop {
             self.take_error()?;
             if receive.is_readable() {
@@ -379,12 +359,8 @@ impl UdpSocket {
             if receive.is_abandoned() {
                 return Err(os(libc::EPIPE));
             }
-            if self.is_nonblocking.load(Ordering::Relaxed) {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            let timeout = timeout(&self.read_timeout_ns);
-            let until = *deadline_ns.get_or_insert_with(|| deadline(timeout));
-            if !receive.wait(until)? {
+            self.blocking.may_wait()?;
+            if !receive.wait(until.of(&self.blocking.read))? {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
@@ -446,7 +422,7 @@ pub(crate) fn os(error: i32) -> io::Error {
 }
 
 /// Tries one address after the other; the last error.
-fn first<T>(
+pub(crate) fn first<T>(
     addresses: impl ToSocketAddrs,
     mut each: impl FnMut(SocketAddr) -> io::Result<T>,
 ) -> io::Result<T> {
@@ -458,21 +434,4 @@ fn first<T>(
         }
     }
     Err(last)
-}
-
-fn deadline(timeout: Option<Duration>) -> Option<u64> {
-    timeout.map(|timeout| now_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)))
-}
-
-fn timeout(word: &AtomicU64) -> Option<Duration> {
-    Some(word.load(Ordering::Relaxed)).filter(|&ns| ns != NEVER).map(Duration::from_nanos)
-}
-
-fn set_timeout(word: &AtomicU64, timeout: Option<Duration>) -> io::Result<()> {
-    if timeout == Some(Duration::ZERO) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "cannot set a 0 duration timeout"));
-    }
-    let ns = timeout.map_or(NEVER, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-    word.store(ns, Ordering::Relaxed);
-    Ok(())
 }

@@ -3,10 +3,11 @@
 //! ```text
 //! UdpSocket --send buffer--> [host: routes, neighbours, ICMP] --> egress queue --> interface
 //!           <--receive buffer-- egress queue of the socket <--       |  <---------- its receive queues
+//! TcpStream <--> connection <--> port of all TCP ----------> the same
 //! ```
 //!
-//! It is a plan of the path ([`weir_path::plan`]): a router that is a host, a port for the interface and one for each socket that there may
-//! be. A worker of its own drives it, on a thread of this process.
+//! It is a plan of the path ([`weir_path::plan`]): a router that is a host, a port for the interface, one for each socket that there may
+//! be, and one for all TCP. A worker of its own drives it, on a thread of this process.
 //!
 //! Rule: a full buffer holds whoever fills it. What a socket sends waits in its send buffer while the way out has no room; what comes for a
 //! socket that does not read waits in its receive buffer, in the egress queue before it, and then in the receive queue that it came by, and
@@ -25,13 +26,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use smoltcp::wire::IpCidr;
 use weir_core::net::route::{NextHop, RouteTable};
 use weir_core::net::router::RouterSettings;
-use weir_core::net::sockets::{BindError, Binding, Bindings};
+use weir_core::net::sockets::Binding;
 use weir_core::steer::rss::Rss;
 use weir_path::frames::Frames;
 use weir_port::sys;
@@ -42,17 +42,16 @@ use weir_run::clock::now_ns;
 use weir_run::drive::drive;
 use weir_run::guardian::Guardian;
 use weir_run::idle::wake_cost_ns;
-use weir_run::seed::random_seed;
 
 use crate::builder::{MEMORY_FRAME_BYTES, MEMORY_MTU_BYTES, StackBuilder, WorkerParts, invalid, mac_of};
-use crate::half::{BufferSizes, Halves, halves};
+use crate::control::{Control, refused};
+use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::layout::{path, plan};
 use crate::options::SocketOptions;
 use crate::socket::os;
+use crate::tcp::state::News;
 use crate::worker::{Request, StackBooks, StackWorker};
 
-/// Ports that are given where none is asked for (RFC 6335 section 6).
-const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
 /// How long a new socket waits for the place of one that is being closed, and how often it looks.
 const CLOSE_NS_MAX: u64 = 100_000_000;
 const CLOSE_LOOK: Duration = Duration::from_micros(50);
@@ -95,6 +94,8 @@ struct HostSide {
     mtu_bytes: u16,
     /// The port of its first socket.
     first_port: usize,
+    /// The port of all TCP, if there is TCP.
+    tcp_port: Option<usize>,
 }
 
 /// A worker, from outside.
@@ -103,15 +104,8 @@ struct WorkerSide {
     ringer: Ringer,
     /// Of each host the places of sockets: [`FREE`], [`TAKEN`] or [`CLOSING`].
     places: Vec<Vec<Arc<AtomicU8>>>,
-}
-
-/// What one thread at a time may change.
-struct Control {
-    /// Of each host, whatever the worker. Sockets are numbered from here, over all workers.
-    bindings: Vec<Bindings>,
-    next_ephemeral: u16,
-    threads: Vec<JoinHandle<io::Result<()>>>,
-    guardian: Option<Guardian>,
+    /// Of each host where applications say which of their connections have news.
+    news: Vec<Arc<News>>,
 }
 
 impl Stack {
@@ -166,11 +160,13 @@ impl Stack {
         let sockets = usize::from(host.sockets);
         let mut sides = Vec::new();
         for (number, settings) in hosts.iter().enumerate() {
+            let first_port = usize::from(has_interface) + number * usize::from(host.ports());
             sides.push(HostSide {
                 addresses: settings.interfaces[0].addresses.clone(),
                 table: RouteTable::compile(&settings.interfaces, &settings.routes).map_err(invalid)?,
                 mtu_bytes: settings.interfaces[0].mtu_bytes,
-                first_port: usize::from(has_interface) + number * sockets,
+                first_port,
+                tcp_port: host.has_tcp.then_some(first_port + sockets),
             });
         }
         let rss = host.rss(parts.len());
@@ -182,8 +178,12 @@ impl Stack {
             let doorbell = Doorbell::with_full_fences()?;
             let place = || Arc::new(AtomicU8::new(FREE));
             let places = hosts.iter().map(|_| (0..sockets).map(|_| place()).collect()).collect();
-            workers.push(WorkerSide { requests, ringer: doorbell.ringer(), places });
-            let path = path(&plan, part.interface, part.frames, now_ns())?;
+            let tcp = sides.iter().map(|side| builder.tcp(side.mtu_bytes));
+            let tcp = tcp.map(|settings| (settings, Arc::new(News::new(settings.places()))));
+            let tcp: Vec<_> = tcp.collect();
+            let news = tcp.iter().map(|(_, news)| Arc::clone(news)).collect();
+            workers.push(WorkerSide { requests, ringer: doorbell.ringer(), places, news });
+            let path = path(&plan, part.interface, part.frames, &tcp, now_ns())?;
             let worker = StackWorker::new(path, doorbell, part.kernel, inbox);
             let core = builder.cores.get(number).copied();
             let thread = std::thread::Builder::new().name("weir-socket".into());
@@ -196,12 +196,7 @@ impl Stack {
                 drive(&mut worker, wake_cost_ns)
             })?);
         }
-        let control = Control {
-            bindings: hosts.iter().map(|_| Bindings::new(buckets)).collect(),
-            next_ephemeral: *EPHEMERAL.start() + (random_seed() % 1024) as u16,
-            threads,
-            guardian: None,
-        };
+        let control = Control::new(hosts.len(), buckets, threads);
         let inner = Inner {
             memory,
             rss,
@@ -261,6 +256,33 @@ impl Stack {
     /// What ended a worker before, or could not be put back.
     pub fn stop(&self) -> io::Result<()> {
         self.inner.stop()
+    }
+
+    /// The port of all TCP.
+    pub(crate) fn tcp_port(&self) -> io::Result<usize> {
+        let none =
+            || io::Error::new(io::ErrorKind::Unsupported, "this stack was built for no TCP connections");
+        self.inner.hosts[self.host].tcp_port.ok_or_else(none)
+    }
+
+    pub(crate) fn host(&self) -> usize {
+        self.host
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.inner.workers.len()
+    }
+
+    pub(crate) fn ask(&self, worker: usize, request: Request) -> io::Result<()> {
+        self.inner.workers[worker].ask(request)
+    }
+
+    pub(crate) fn caller(&self, worker: usize, connection: u32) -> Caller {
+        self.inner.workers[worker].caller(Some((self.host, connection)))
+    }
+
+    pub(crate) fn check_own_address(&self, address: IpAddr) -> io::Result<()> {
+        self.check_own(&self.inner.hosts[self.host], address)
     }
 
     pub(crate) fn memory(&self) -> &FrameMemory {
@@ -323,7 +345,7 @@ impl Stack {
             let why = format!("all {sockets} sockets of this stack are bound: build it for more");
             io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
-        let (halves, open) = halves(BufferSizes { send_frames, receive_packets, full }, &side.ringer)?;
+        let (halves, open) = halves(BufferSizes { send_frames, receive_packets, full }, &side.caller(None))?;
         let (reply, answer) = channel();
         side.ask(Request::Bind {
             stage: self.host,
@@ -375,7 +397,7 @@ impl Stack {
         self.lock().guardian = Some(guardian);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Control> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
         self.inner.lock()
     }
 }
@@ -390,20 +412,6 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         self.stack.close(self);
-    }
-}
-
-impl Control {
-    /// A port that nobody has.
-    fn free_port(&mut self, host: usize, address: IpAddr, bucket: Option<usize>) -> io::Result<u16> {
-        for _ in EPHEMERAL {
-            let port = self.next_ephemeral;
-            self.next_ephemeral = if port == *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
-            if self.bindings[host].check(Binding { address, port, bucket }).is_ok() {
-                return Ok(port);
-            }
-        }
-        Err(os(libc::EADDRINUSE))
     }
 }
 
@@ -422,7 +430,13 @@ impl WorkerSide {
         }
     }
 
-    fn ask(&self, request: Request) -> io::Result<()> {
+    /// How an application calls it, of a connection of a host if it is about one.
+    pub(crate) fn caller(&self, connection: Option<(usize, u32)>) -> Caller {
+        let news = connection.map(|(host, connection)| (Arc::clone(&self.news[host]), connection));
+        Caller { worker: self.ringer.clone(), news }
+    }
+
+    pub(crate) fn ask(&self, request: Request) -> io::Result<()> {
         self.requests.send(request).map_err(|_| os(libc::EPIPE))?;
         self.ringer.published();
         Ok(())
@@ -466,12 +480,5 @@ impl Drop for Inner {
 impl std::fmt::Debug for Stack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stack").field("addresses", &self.inner.hosts[self.host].addresses).finish()
-    }
-}
-
-fn refused(error: BindError) -> io::Error {
-    match error {
-        BindError::InUse(_) => os(libc::EADDRINUSE),
-        BindError::NoBucket { .. } => invalid(error),
     }
 }

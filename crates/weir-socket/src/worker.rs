@@ -1,7 +1,7 @@
 //! The worker of a stack: the path's, driven as any (`weir_run::drive`), with sockets that come and go.
 //!
 //! ```text
-//! requests (bind, close, books, stop) --> look --> pass --> at rest: park, until a socket, the interface or a request rings
+//! requests (bind, close, books, stop), timers of TCP --> look --> pass --> at rest: park, until a socket, the interface or a request rings
 //! ```
 //!
 //! Rule (invariant 3): parked, it has said so before it looks at every announcement and request once more. A socket that was closed keeps
@@ -22,6 +22,7 @@ use weir_core::drops::{Count, DropCounts};
 use weir_core::net::sockets::{BindError, Binding};
 use weir_path::egress::EgressQueue;
 use weir_path::either_port::EitherPort;
+use weir_path::frames::Frames;
 use weir_path::port::TransmitRing;
 use weir_path::traffic::port::MemoryPort;
 use weir_path::worker::{Pass, Worker};
@@ -37,9 +38,11 @@ use weir_run::drive::{Driven, Look};
 
 use crate::port::{Open, SocketPort};
 use crate::stack::FREE;
+use crate::tcp::control::TcpRequest;
+use crate::tcp::port::TcpPort;
 
-/// A port of a stack: an interface of the kernel's or one in memory, or a socket.
-pub(crate) type StackPort = EitherPort<EitherPort<Port, MemoryPort>, SocketPort>;
+/// A port of a stack: an interface of the kernel's or one in memory, or a socket, or all TCP of a host.
+pub(crate) type StackPort = EitherPort<EitherPort<Port, MemoryPort>, EitherPort<SocketPort, TcpPort>>;
 
 /// For how long a worker that is to stop lets out what sockets have sent.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
@@ -63,6 +66,8 @@ pub(crate) enum Request {
     },
     /// Close the socket of this number and port; then say that its place is free.
     Close { stage: usize, socket: u16, port: usize, place: Arc<AtomicU8> },
+    /// Something of the connections behind this port.
+    Tcp { port: usize, request: TcpRequest },
     /// The books of everything.
     Books(Sender<StackBooks>),
     /// Stop.
@@ -113,6 +118,8 @@ pub(crate) struct StackWorker {
     requests: Receiver<Request>,
     /// One that came while it was about to park.
     next: Option<Request>,
+    /// The ports of all TCP, of each host.
+    tcp_ports: Vec<usize>,
     /// The ports of sockets that are being closed.
     closing: Vec<(usize, Arc<AtomicU8>)>,
     draining_since: Option<u64>,
@@ -138,12 +145,16 @@ impl StackWorker {
         requests: Receiver<Request>,
     ) -> StackWorker {
         let (next, closing) = (None, Vec::new());
+        let mut path = path;
+        let mut tcp_ports: Vec<usize> = path.ends().iter().map(|end| end.index).collect();
+        tcp_ports.retain(|&port| tcp_port(&mut path, port).is_some());
         StackWorker {
             path,
             doorbell,
             kernel,
             requests,
             next,
+            tcp_ports,
             closing,
             draining_since: None,
             look_ns: 0,
@@ -157,21 +168,25 @@ impl StackWorker {
             Request::Bind { stage, socket, port, binding, open, reply } => {
                 let bound = self.path.bind(stage, binding, socket);
                 self.has_bound |= bound.is_ok();
-                if bound.is_ok() {
-                    let (end, frames) = self.path.end_mut(port);
-                    if let EitherPort::Memory(port) = &mut end.port {
-                        port.open(*open, frames);
-                    }
+                if bound.is_ok()
+                    && let Some((port, frames)) = socket_port(&mut self.path, port)
+                {
+                    port.open(*open, frames);
                 }
                 // Who asked may have gone; then it will close the socket.
                 let _ = reply.send(bound);
             }
             Request::Close { stage, socket, port, place } => {
                 self.path.unbind(stage, socket);
-                if let EitherPort::Memory(port) = &mut self.path.end_mut(port).0.port {
+                if let Some((port, _)) = socket_port(&mut self.path, port) {
                     port.close();
                 }
                 self.closing.push((port, place));
+            }
+            Request::Tcp { port, request } => {
+                if let Some((port, frames)) = tcp_port(&mut self.path, port) {
+                    request.answer(port, frames);
+                }
             }
             Request::Books(reply) => {
                 let _ = reply.send(self.books());
@@ -186,11 +201,7 @@ impl StackWorker {
     fn finish_closing(&mut self) {
         let path = &mut self.path;
         self.closing.retain(|(port, place)| {
-            let (end, frames) = path.end_mut(*port);
-            let is_finished = match &mut end.port {
-                EitherPort::Memory(port) => port.finish(frames),
-                EitherPort::Kernel(_) => true,
-            };
+            let is_finished = socket_port(path, *port).is_none_or(|(port, frames)| port.finish(frames));
             if is_finished {
                 place.store(FREE, Ordering::Release);
             }
@@ -290,7 +301,10 @@ impl StackWorker {
     fn is_out(&mut self) -> bool {
         let ports: Vec<usize> = self.path.ends().iter().map(|end| end.index).collect();
         let has_sent = ports.into_iter().any(|port| match &mut self.path.end_mut(port).0.port {
-            EitherPort::Memory(port) => port.has_sent(),
+            EitherPort::Memory(port) => match &mut **port {
+                EitherPort::Kernel(port) => port.has_sent(),
+                EitherPort::Memory(port) => port.has_sent(),
+            },
             EitherPort::Kernel(_) => false,
         });
         let has_interface = matches!(self.path.ends()[INTERFACE].port, EitherPort::Kernel(_));
@@ -299,6 +313,30 @@ impl StackWorker {
             && (self.path.ends()[INTERFACE].port.in_flight().packets > 0
                 || self.path.egress(INTERFACE).is_some_and(waits));
         !has_sent && !is_on_its_way
+    }
+}
+
+/// A port, if it is a socket's, and the frames.
+pub(crate) fn socket_port(
+    path: &mut Worker<StackPort>,
+    port: usize,
+) -> Option<(&mut SocketPort, &mut Frames)> {
+    let (end, frames) = path.end_mut(port);
+    match &mut end.port {
+        EitherPort::Memory(port) => port.kernel_mut().map(|port| (port, frames)),
+        EitherPort::Kernel(_) => None,
+    }
+}
+
+/// A port, if it is that of all TCP of a host, and the frames.
+fn tcp_port(path: &mut Worker<StackPort>, port: usize) -> Option<(&mut TcpPort, &mut Frames)> {
+    let (end, frames) = path.end_mut(port);
+    match &mut end.port {
+        EitherPort::Memory(port) => match &mut **port {
+            EitherPort::Memory(port) => Some((port, frames)),
+            EitherPort::Kernel(_) => None,
+        },
+        EitherPort::Kernel(_) => None,
     }
 }
 
@@ -319,6 +357,11 @@ impl Driven for StackWorker {
             }
             port.look(now_ns)
         });
+        let timers = self.tcp_ports.iter().filter_map(|&port| {
+            let (port, frames) = tcp_port(&mut self.path, port)?;
+            port.look(frames, now_ns)
+        });
+        let next_ns = next_ns.into_iter().chain(timers).min();
         let Some(since_ns) = self.draining_since else { return Ok(Look::On(next_ns)) };
         let is_over = self.is_out() || now_ns - since_ns > DRAIN_NS_MAX;
         Ok(if is_over { Look::Over } else { Look::On(Some(now_ns + LOOK_NS)) })
@@ -329,11 +372,12 @@ impl Driven for StackWorker {
     }
 
     fn park(&mut self, until_ns: Option<u64>) -> io::Result<()> {
-        let StackWorker { path, doorbell, kernel, requests, next, .. } = self;
+        let StackWorker { path, doorbell, kernel, requests, next, tcp_ports, .. } = self;
         kernel.iter().for_each(|kernel| kernel.bell.park());
         let parked = doorbell.park(|| {
             *next = requests.try_recv().ok();
-            next.is_some()
+            let mut has_news = |port| tcp_port(path, port).is_some_and(|(port, _)| port.has_news());
+            next.is_some() || tcp_ports.iter().any(|&port| has_news(port))
         });
         let slept = match parked {
             None => Ok(()),

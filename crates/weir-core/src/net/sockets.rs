@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! datagram to an own address --port--> bound to this address? to any of its family? --> socket, or that of the flow's bucket
+//! TCP segment to an own address --> the port of all of them, after those of the sockets
 //! ICMP error that quotes a datagram of ours --port it came from--> the socket that sent it
 //! ```
 //!
@@ -10,16 +11,16 @@
 //! nothing (RFC 1122 section 3.2.1.3).
 //!
 //! Owner: the host's worker; bindings change between bursts. Source: RFC 768; RFC 1122 sections 4.1.3.1 (port unreachable), 4.1.3.3
-//! (ICMP errors passed up), 4.1.3.4 (checksums verified).
+//! (ICMP errors passed up), 4.1.3.4 and 4.2.2.7 (checksums verified). Which connection a segment is of is for whoever has that port.
 //!
 //! Limits: no datagrams to groups or to all stations. Fragments are not put together. An ICMP error about a datagram from a port whose
-//! sockets have a bucket each is dropped as `no-handler`.
+//! sockets have a bucket each is dropped as `no-handler`, as one about a TCP segment is.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use smoltcp::wire::{
-    Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet,
+    Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket,
 };
 
 use super::checksum::ones_sum;
@@ -33,6 +34,8 @@ use crate::steer::rss::Rss;
 pub struct HostSettings {
     /// How many sockets there may be, each behind a port of its own that comes after those of the interfaces.
     pub sockets: u16,
+    /// Whether there is one more port after these, which all TCP segments go to.
+    pub has_tcp: bool,
     /// The most packets that may wait for a socket, its receive buffer included, before those who send them are held.
     pub held_packets_max: u64,
     /// The key of the hash by which flows fall into buckets.
@@ -48,6 +51,11 @@ impl HostSettings {
     /// If there are more bits or workers than there may be.
     pub fn rss(&self, workers: usize) -> Rss {
         Rss::new(&self.key, HashKind::FourTuple, self.bucket_bits, workers).expect("few bits and workers")
+    }
+
+    /// How many ports it has beside those of its interfaces.
+    pub fn ports(&self) -> u16 {
+        self.sockets + u16::from(self.has_tcp)
     }
 
     /// Whether there may be so many buckets.
@@ -224,6 +232,8 @@ impl Bindings {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) bindings: Bindings,
+    /// The port of all TCP segments, numbered as sockets are.
+    tcp: Option<u16>,
     pub(super) rss: RssOfHost,
 }
 
@@ -243,7 +253,7 @@ pub(super) enum ToHost {
     Socket(u16, u32),
     /// For a port where nobody listens.
     NoPort,
-    /// Neither a datagram nor an error about one.
+    /// Neither a datagram, nor a segment for somebody, nor an error about one.
     Other,
     /// To be dropped.
     Drop(DropReason),
@@ -252,7 +262,8 @@ pub(super) enum ToHost {
 impl Host {
     pub(super) fn new(settings: &HostSettings) -> Host {
         let rss = settings.rss(1);
-        Host { bindings: Bindings::new(rss.buckets()), rss: RssOfHost(rss) }
+        let tcp = settings.has_tcp.then_some(settings.sockets);
+        Host { bindings: Bindings::new(rss.buckets()), tcp, rss: RssOfHost(rss) }
     }
 
     /// Which socket a packet is for that came to an own address of this host. Its IP header has been checked.
@@ -276,6 +287,7 @@ impl Host {
                 let addresses = &ip[12..20];
                 self.datagram(frame, packet.payload(), packet.dst_addr().into(), addresses)
             }
+            IpProtocol::Tcp => self.segment(packet.payload(), &ip[12..20]),
             IpProtocol::Icmp => match Icmpv4Packet::new_checked(packet.payload()) {
                 Ok(icmp) if icmp.msg_type() == Icmpv4Message::DstUnreachable => {
                     if !icmp.verify_checksum() {
@@ -297,6 +309,7 @@ impl Host {
             IpProtocol::Udp if !destination.is_multicast() => {
                 self.datagram(frame, packet.payload(), destination.into(), &ip[8..40])
             }
+            IpProtocol::Tcp if !destination.is_multicast() => self.segment(packet.payload(), &ip[8..40]),
             IpProtocol::Icmpv6 => match Icmpv6Packet::new_checked(packet.payload()) {
                 Ok(icmp)
                     if matches!(
@@ -328,7 +341,7 @@ impl Host {
         };
         let is_right = match [c0, c1] {
             [0, 0] => destination.is_ipv4(),
-            _ => udp_sum(datagram, addresses) == 0xffff,
+            _ => transport_sum(UDP, datagram, addresses) == 0xffff,
         };
         if !is_right {
             return ToHost::Drop(DropReason::BadChecksum);
@@ -346,6 +359,18 @@ impl Host {
         }
     }
 
+    /// A segment between these addresses, as they stand in its IP header.
+    fn segment(&self, segment: &[u8], addresses: &[u8]) -> ToHost {
+        let Some(tcp) = self.tcp else { return ToHost::Other };
+        match TcpPacket::new_checked(segment) {
+            Err(_) => ToHost::Drop(DropReason::Malformed),
+            Ok(_) if transport_sum(TCP, segment, addresses) != 0xffff => {
+                ToHost::Drop(DropReason::BadChecksum)
+            }
+            Ok(_) => ToHost::Socket(tcp, 0),
+        }
+    }
+
     /// An error about a datagram that left from here.
     fn error(&self, (source, port): (IpAddr, u16)) -> ToHost {
         match self.bindings.find(source, port) {
@@ -359,13 +384,20 @@ const ETHERNET_LEN: usize = 14;
 const UDP_LEN: usize = 8;
 
 const UDP: u8 = 17;
+const TCP: u8 = 6;
 
 /// The one's complement sum of a datagram and its pseudo header, in the byte order of this machine: all ones if its checksum is right, and
 /// what is left of all ones with a checksum of zero is the checksum.
 #[inline]
 pub fn udp_sum(datagram: &[u8], addresses: &[u8]) -> u16 {
-    let pseudo = u64::from((datagram.len() as u16).to_be()) + u64::from(u16::from(UDP).to_be());
-    ones_sum(datagram, u64::from(ones_sum(addresses, pseudo)))
+    transport_sum(UDP, datagram, addresses)
+}
+
+/// The same of a datagram or a segment.
+#[inline]
+fn transport_sum(protocol: u8, payload: &[u8], addresses: &[u8]) -> u16 {
+    let pseudo = u64::from((payload.len() as u16).to_be()) + u64::from(u16::from(protocol).to_be());
+    ones_sum(payload, u64::from(ones_sum(addresses, pseudo)))
 }
 
 /// Where a datagram came from that an ICMP error quotes.

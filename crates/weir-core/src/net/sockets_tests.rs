@@ -42,8 +42,14 @@ const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const INTERFACE: u16 = 0;
 const SOCKETS: u16 = 4;
 
+/// A host without TCP.
 fn host() -> Router<Pkt> {
-    let host = HostSettings { sockets: SOCKETS, held_packets_max: 64, key: Key::SYMMETRIC, bucket_bits: 2 };
+    host_with(false)
+}
+
+fn host_with(has_tcp: bool) -> Router<Pkt> {
+    let (key, bucket_bits) = (Key::SYMMETRIC, 2);
+    let host = HostSettings { sockets: SOCKETS, has_tcp, held_packets_max: 64, key, bucket_bits };
     let settings = RouterSettings {
         interfaces: vec![Interface {
             mac: EthernetAddress(HOST),
@@ -245,14 +251,47 @@ fn an_error_goes_to_the_socket_that_sent_what_it_quotes() {
     assert_eq!(process(&mut host, INTERFACE, wrong).0, Verdict::Drop(DropReason::BadChecksum));
 }
 
+/// A segment over IPv4 without data.
+fn segment(from: &str, to: &str) -> Pkt {
+    let mut packet = datagram(from, to, &[0; 12]);
+    let ip = &mut packet.0[14..];
+    // Data offset 5, SYN; the length of the datagram is the sequence number's first half now.
+    ip[32..34].copy_from_slice(&[0x50, 2]);
+    ip[26..28].fill(0);
+    let mut ip = Ipv4Packet::new_unchecked(ip);
+    ip.set_next_header(IpProtocol::Tcp);
+    ip.fill_checksum();
+    let (source, destination) = (ip.src_addr(), ip.dst_addr());
+    TcpPacket::new_unchecked(ip.payload_mut()).fill_checksum(&source.into(), &destination.into());
+    packet
+}
+
+#[test]
+fn segments_go_to_the_port_of_all_tcp_if_there_is_one() {
+    let verdict = |host: &mut Router<Pkt>, packet| process(host, INTERFACE, packet).0;
+    let mut host = host_with(true);
+    host.bind(binding("0.0.0.0", 7, None), 0).expect("bound");
+    let tcp = Verdict::Forward(1 + SOCKETS);
+    assert_eq!(verdict(&mut host, segment("192.0.2.2:9", "192.0.2.1:7")), tcp, "a socket's port is another");
+    let mut wrong = segment("192.0.2.2:9", "192.0.2.1:7");
+    wrong.0[14 + 20 + 4] ^= 1;
+    assert_eq!(verdict(&mut host, wrong), Verdict::Drop(DropReason::BadChecksum));
+    let mut short = segment("192.0.2.2:9", "192.0.2.1:7");
+    short.0[14 + 20 + 12] = 0xf0;
+    assert_eq!(verdict(&mut host, short), Verdict::Drop(DropReason::Malformed));
+    assert_eq!(process(&mut host, 1 + SOCKETS, segment("192.0.2.1:9", "192.0.2.1:7")).0, tcp, "to itself");
+    let none = verdict(&mut host_with(false), segment("192.0.2.2:9", "192.0.2.1:7"));
+    assert_eq!(none, Verdict::Drop(DropReason::NoHandler));
+}
+
 proptest! {
     /// Whatever comes by a port, sealed by a right Ethernet and IP version or not, is decided without panic, and leaves by a port there is.
     #[test]
     fn any_bytes_are_decided(
         mut bytes in prop::collection::vec(any::<u8>(), 0..120), to_us in any::<bool>(), version in 0u8..3,
-        protocol in prop::sample::select(vec![1u8, 17, 58, 6]), ingress in 0..=SOCKETS,
+        protocol in prop::sample::select(vec![1u8, 17, 58, 6]), ingress in 0..=SOCKETS + 1,
     ) {
-        let mut host = host();
+        let mut host = host_with(true);
         host.bind(binding("0.0.0.0", 7, None), 0).expect("bound");
         if to_us && bytes.len() > 60 {
             bytes[..6].copy_from_slice(&HOST);
@@ -270,7 +309,7 @@ proptest! {
             }
         }
         match process(&mut host, ingress, Pkt(bytes, Meta::default())).0 {
-            Verdict::Forward(out) => prop_assert!(out <= SOCKETS),
+            Verdict::Forward(out) => prop_assert!(out <= SOCKETS + 1),
             Verdict::Fragment(out) => prop_assert_eq!(out, INTERFACE),
             Verdict::Hold(_) | Verdict::Local | Verdict::Drop(_) => {}
         }

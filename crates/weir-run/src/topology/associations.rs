@@ -281,7 +281,10 @@ impl TopologyReader<'_> {
                 self.tell(text.span(), why);
             }
             Some(address) if !is_of_one_host(address) => {
-                self.tell(text.span(), format!("{address} is no host's address, which the end of an association is"));
+                self.tell(
+                    text.span(),
+                    format!("{address} is no host's address, which the end of an association is"),
+                );
                 return None;
             }
             Some(_) => {}

@@ -1,0 +1,96 @@
+//! What of a stack changes while it is there: which ports are given out, and what ends with it.
+//!
+//! Rule: a port of UDP and the same of TCP are two. A port that is asked for by no number is one that nobody has (RFC 6335 section 6). The
+//! bindings here are those of all workers; a worker has those of its own.
+//!
+//! Owner: one thread at a time, by the stack's lock.
+
+use std::io;
+use std::net::IpAddr;
+use std::thread::JoinHandle;
+
+use weir_core::net::sockets::{BindError, Binding, Bindings};
+use weir_run::guardian::Guardian;
+use weir_run::seed::random_seed;
+
+use crate::builder::invalid;
+use crate::socket::os;
+
+/// Ports that are given where none is asked for (RFC 6335 section 6).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
+/// What one thread at a time may change.
+pub(crate) struct Control {
+    /// Of each host, whatever the worker. Sockets are numbered from here, over all workers.
+    pub(crate) bindings: Vec<Bindings>,
+    /// The same of those that listen for connections; these are numbered as they come.
+    listeners: Vec<Bindings>,
+    next_listener: u16,
+    next_ephemeral: u16,
+    pub(crate) threads: Vec<JoinHandle<io::Result<()>>>,
+    pub(crate) guardian: Option<Guardian>,
+}
+
+impl Control {
+    /// Of so many hosts with so many buckets each, nothing bound.
+    pub(crate) fn new(hosts: usize, buckets: usize, threads: Vec<JoinHandle<io::Result<()>>>) -> Control {
+        let bindings = |buckets| (0..hosts).map(|_| Bindings::new(buckets)).collect();
+        Control {
+            bindings: bindings(buckets),
+            listeners: bindings(1),
+            next_listener: 0,
+            next_ephemeral: *EPHEMERAL.start() + (random_seed() % 1024) as u16,
+            threads,
+            guardian: None,
+        }
+    }
+
+    /// A port that no socket has.
+    pub(crate) fn free_port(
+        &mut self,
+        host: usize,
+        address: IpAddr,
+        bucket: Option<usize>,
+    ) -> io::Result<u16> {
+        let Control { bindings, next_ephemeral, .. } = self;
+        ephemeral(next_ephemeral, &bindings[host], address, bucket)
+    }
+
+    /// A port where nobody listens.
+    pub(crate) fn free_tcp_port(&mut self, host: usize, address: IpAddr) -> io::Result<u16> {
+        let Control { listeners, next_ephemeral, .. } = self;
+        ephemeral(next_ephemeral, &listeners[host], address, None)
+    }
+
+    /// Binds a listener; its number.
+    pub(crate) fn listen(&mut self, host: usize, binding: Binding) -> io::Result<u16> {
+        let number = self.next_listener;
+        self.listeners[host].bind(binding, number).map_err(refused)?;
+        // More than these would have been needed at once for two to have one number.
+        self.next_listener = number.wrapping_add(1);
+        Ok(number)
+    }
+
+    /// Unbinds a listener.
+    pub(crate) fn stop_listening(&mut self, host: usize, number: u16) {
+        self.listeners[host].unbind(number);
+    }
+}
+
+/// The next port that can be bound.
+fn ephemeral(next: &mut u16, bindings: &Bindings, address: IpAddr, bucket: Option<usize>) -> io::Result<u16> {
+    for _ in EPHEMERAL {
+        let port = *next;
+        *next = if port == *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
+        if bindings.check(Binding { address, port, bucket }).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(os(libc::EADDRINUSE))
+}
+
+pub(crate) fn refused(error: BindError) -> io::Error {
+    match error {
+        BindError::InUse(_) => os(libc::EADDRINUSE),
+        BindError::NoBucket { .. } => invalid(error),
+    }
+}

@@ -1,0 +1,327 @@
+//! One connection: smoltcp's socket, and the rings of the application that has it.
+//!
+//! ```text
+//! sent ring --while the send buffer has room--> smoltcp --segments
+//! received ring <--while the application holds less than its chunks-- smoltcp <--segments
+//! ```
+//!
+//! Rule: a chunk is taken when smoltcp has room for some of it, and its frame is replaced when all of it is in; so who is woken to send has a
+//! frame to send in. What the application does not read stays in smoltcp's buffer, whose window then closes. A stream ends for the
+//! application after its last byte is in the ring.
+//!
+//! Owner: the path's worker. Source: RFC 9293; what smoltcp leaves to its user is said where it is done.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{RecvError, Socket, SocketBuffer, State};
+use smoltcp::time::{Duration, Instant};
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+
+use crate::port::Open;
+use crate::tcp::state::StreamState;
+
+/// Who does not answer for so long is given up (RFC 9293 section 3.8.3, R2: at least 100 seconds).
+pub(crate) const GIVE_UP: Duration = Duration::from_secs(120);
+/// Who asked for a connection and does not go on is forgotten after so long.
+pub(crate) const OPENING: Duration = Duration::from_secs(20);
+
+/// Between whom a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Flow {
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+}
+
+/// For how long an acknowledgement waits for another segment, or for data to go with (RFC 9293 section 3.8.6.3: below half a second).
+const ACK_DELAY: Duration = Duration::from_millis(10);
+
+/// What a connection is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// None.
+    Free,
+    /// Somebody asks for it: the number of the listener.
+    HalfOpen(u32),
+    /// It waits to be accepted.
+    Waiting(u32),
+    /// An application has it, or is about to.
+    Open,
+    /// The application has gone; it is forgotten at this time at the latest.
+    Orphan(Instant),
+}
+
+/// See the head of the file.
+pub(crate) struct Connection {
+    pub(crate) role: Role,
+    /// Between whom it is.
+    pub(crate) flow: Option<Flow>,
+    pub(crate) sockets: SocketSet<'static>,
+    handle: SocketHandle,
+    app: Option<App>,
+    /// What had come when smoltcp was about to forget the connection, and how much of it was given on.
+    rest: (Vec<u8>, usize),
+    /// Whether both sides have agreed on it.
+    was_established: bool,
+    /// Why it failed, if it did.
+    failure: Option<i32>,
+    /// Whether it is in the list of those that have something to send.
+    pub(crate) is_ready: bool,
+    /// Whether a segment for it is in the burst that is being put.
+    pub(crate) is_in_burst: bool,
+    /// When it is to be looked at.
+    pub(crate) due: Option<Instant>,
+}
+
+/// The application's side.
+struct App {
+    open: Box<Open>,
+    /// The chunk that smoltcp has a part of, and how much.
+    chunk: Option<(PathPacket, usize)>,
+    /// Chunks that the application holds.
+    unread: u32,
+    /// Which of the ends, of what it sends and of what it receives, it was woken for.
+    told: [bool; 2],
+}
+
+impl Connection {
+    pub(crate) fn new(buffer_bytes: usize) -> Connection {
+        let buffer = || SocketBuffer::new(vec![0; buffer_bytes]);
+        let mut sockets = SocketSet::new(Vec::with_capacity(1));
+        let handle = sockets.add(Socket::new(buffer(), buffer()));
+        Connection {
+            role: Role::Free,
+            flow: None,
+            sockets,
+            handle,
+            app: None,
+            rest: (Vec::new(), 0),
+            was_established: false,
+            failure: None,
+            is_ready: false,
+            is_in_burst: false,
+            due: None,
+        }
+    }
+
+    pub(crate) fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.sockets.get::<Socket>(self.handle).state()
+    }
+
+    /// Begins anew.
+    pub(crate) fn begin(&mut self, role: Role, timeout: Duration) {
+        self.role = role;
+        self.rest = (Vec::new(), 0);
+        self.was_established = false;
+        self.failure = None;
+        let socket = self.socket();
+        socket.abort();
+        socket.set_timeout(Some(timeout));
+        socket.set_nagle_enabled(true);
+        // Whoever is to accept it waits for the first acknowledgement.
+        socket.set_ack_delay(None);
+    }
+
+    /// An application has it from now on.
+    pub(crate) fn attach(&mut self, open: Box<Open>) {
+        self.app = Some(App { open, chunk: None, unread: 0, told: [false; 2] });
+    }
+
+    /// Notes what a segment, or the time, has done: the state before, and why it has failed if it was closed by that.
+    pub(crate) fn note(&mut self, before: State, cause: i32) {
+        let state = self.state();
+        if !self.was_established
+            && !matches!(state, State::SynSent | State::SynReceived | State::Listen | State::Closed)
+        {
+            self.was_established = true;
+            self.socket().set_timeout(Some(GIVE_UP));
+            self.socket().set_ack_delay(Some(ACK_DELAY));
+        }
+        let is_end = matches!(before, State::LastAck | State::TimeWait | State::Closing);
+        if state == State::Closed && before != State::Closed && !is_end {
+            self.failure = Some(cause);
+        }
+        if state == State::TimeWait {
+            self.keep_rest();
+        }
+    }
+
+    /// Fails it.
+    pub(crate) fn fail(&mut self, error: i32) {
+        self.failure = Some(error);
+        self.socket().abort();
+    }
+
+    /// What has come is kept here: smoltcp drops it with the connection at the end of TIME-WAIT, though nobody may have read it.
+    fn keep_rest(&mut self) {
+        let Connection { sockets, handle, rest, .. } = self;
+        let socket = sockets.get_mut::<Socket>(*handle);
+        // At most its buffer.
+        while let Ok(1..) = socket.recv(|bytes| {
+            rest.0.extend_from_slice(bytes);
+            (bytes.len(), bytes.len())
+        }) {}
+    }
+
+    /// Whether it is over for smoltcp.
+    pub(crate) fn is_over(&self) -> bool {
+        let socket = self.sockets.get::<Socket>(self.handle);
+        socket.state() == State::Closed && socket.remote_endpoint().is_none()
+    }
+
+    /// Moves bytes both ways as far as there is room, and tells the application how the stream stands. Whether it has let go of it, and all
+    /// that it sent is on its way.
+    pub(crate) fn serve(&mut self, frames: &mut Frames) -> bool {
+        let Connection { sockets, handle, app, rest, was_established, failure, .. } = self;
+        let Some(app) = app else { return false };
+        let socket = sockets.get_mut::<Socket>(*handle);
+        let shared = Arc::clone(&app.open.shared);
+        let state = &shared.stream;
+        // Asked before the ring is looked at: what was sent before is there.
+        let is_closed = state.has(StreamState::CLOSED);
+        let is_shut = is_closed || state.has(StreamState::SHUT_SEND);
+        socket.set_nagle_enabled(!state.has(StreamState::NO_DELAY));
+        if *was_established {
+            app.send(socket, frames);
+            app.receive(socket, rest, frames);
+        }
+        if is_shut && app.has_sent_all() {
+            // Before the other side has answered it is closed at once (RFC 9293 section 3.10.4).
+            socket.close();
+        }
+        let is_over = socket.state() == State::Closed;
+        let has_read_all = rest.1 == rest.0.len() && !socket.can_recv();
+        let has_finished = *was_established && socket.recv_slice(&mut []) == Err(RecvError::Finished);
+        match failure.take_if(|_| is_over && has_read_all) {
+            Some(error) => state.fail(error),
+            None if is_over && has_read_all => {
+                state.set(StreamState::SEND_ENDED | StreamState::RECEIVE_ENDED);
+            }
+            None if has_finished && has_read_all => {
+                state.set(StreamState::RECEIVE_ENDED);
+            }
+            None => {}
+        }
+        app.tell();
+        if !is_closed {
+            return false;
+        }
+        if !has_read_all || app.unread > 0 {
+            // What it has not read is lost to it, and the other side is told so (RFC 2525 section 2.17).
+            socket.abort();
+            return true;
+        }
+        app.has_sent_all()
+    }
+
+    /// Takes the frames back from an application that has let go of it.
+    pub(crate) fn detach(&mut self, frames: &mut Frames) {
+        if let Some(App { open, chunk, .. }) = self.app.take() {
+            if let Some((packet, _)) = chunk {
+                frames.pool.give(packet.frame);
+            }
+            open.reclaim(frames, |_| {}, |_| {});
+        }
+    }
+
+    /// Whether the application has sent something that smoltcp has not acknowledged to be with the other side.
+    pub(crate) fn has_sent(&mut self) -> bool {
+        let is_under_way = self.socket().send_queue() > 0;
+        is_under_way || self.app.as_mut().is_some_and(|app| !app.has_sent_all())
+    }
+}
+
+impl App {
+    /// Takes what the application sends.
+    fn send(&mut self, socket: &mut Socket<'_>, frames: &mut Frames) {
+        let App { open, chunk, .. } = self;
+        let can_send =
+            |socket: &Socket<'_>| socket.may_send() && socket.send_queue() < socket.send_capacity();
+        // What can go nowhere any more is taken too: its sender is told.
+        while can_send(socket) || !socket.may_send() {
+            let Some((packet, done)) = chunk.take().or_else(|| open.sent.pop().map(|packet| (packet, 0)))
+            else {
+                break;
+            };
+            let bytes = &packet.bytes(frames.memory())[done..];
+            let done = done + socket.send_slice(bytes).unwrap_or(bytes.len());
+            if done < usize::from(packet.len_bytes) {
+                *chunk = Some((packet, done));
+            } else {
+                frames.pool.give(packet.frame);
+                open.owed += 1;
+            }
+        }
+        open.pay(frames);
+    }
+
+    fn has_sent_all(&mut self) -> bool {
+        self.chunk.is_none() && self.open.sent.is_empty()
+    }
+
+    /// Wakes the application if the stream has ended since it was last told.
+    fn tell(&mut self) {
+        let is = |flag| self.open.shared.stream.has(flag);
+        let ended = [StreamState::SEND_ENDED, StreamState::RECEIVE_ENDED].map(is);
+        let ringers = &self.open.ringers;
+        for (ringer, (ended, told)) in
+            [&ringers.sender, &ringers.receiver].into_iter().zip(ended.into_iter().zip(&mut self.told))
+        {
+            if ended && !std::mem::replace(told, true) {
+                ringer.0.published();
+            }
+        }
+    }
+
+    /// Gives the application what has come: first what was kept.
+    fn receive(&mut self, socket: &mut Socket<'_>, rest: &mut (Vec<u8>, usize), frames: &mut Frames) {
+        let App { open, unread, .. } = self;
+        let is_shut = open.shared.stream.has(StreamState::SHUT_RECEIVE);
+        loop {
+            open.take_returned(frames, |_| *unread -= 1);
+            while *unread < open.receive_packets && (rest.1 < rest.0.len() || socket.can_recv()) {
+                let Some(mut frame) = frames.pool.take() else { break };
+                let buffer = frames.memory().bytes_mut(&mut frame);
+                let kept = &rest.0[rest.1..];
+                let len = match kept.len().min(buffer.len()) {
+                    0 => socket.recv_slice(buffer).unwrap_or(0),
+                    len => {
+                        buffer[..len].copy_from_slice(&kept[..len]);
+                        rest.1 += len;
+                        len
+                    }
+                };
+                if len == 0 || is_shut {
+                    frames.pool.give(frame);
+                    continue;
+                }
+                let packet = PathPacket::new(frame, 0, len as u16);
+                open.received
+                    .stage(packet)
+                    .expect("a ring has a slot for each chunk that may be with the application");
+                *unread += 1;
+            }
+            if open.received.publish() > 0 {
+                open.ringers.receiver.0.published();
+            }
+            if *unread < open.receive_packets || rest.1 == rest.0.len() && !socket.can_recv() {
+                return;
+            }
+            open.shared.wants_room.store(true, Ordering::SeqCst);
+            // What was given back before the application could see that is looked for once more.
+            fence(Ordering::SeqCst);
+            let mut is_more = false;
+            open.returned.look_at(|_| is_more = true);
+            if !is_more {
+                return;
+            }
+        }
+    }
+}

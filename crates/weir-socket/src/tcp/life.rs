@@ -1,0 +1,289 @@
+//! The life of the connections behind a port: how they come to be, are served, and are forgotten.
+//!
+//! ```text
+//!                 SYN --> half-open --ACK--> waiting --accept--+
+//! connect -----------------------------------------------------+--> open --closed--> orphan --both sides have ended--> free
+//! ```
+//!
+//! Rule: as many as `connections` are waiting, open or orphans; one that is asked for takes the place of the oldest orphan, which has nothing
+//! more to tell its application. A connection is settled after whatever has happened to it, and asked for segments only if smoltcp then has
+//! one, at once or when a timer is due.
+//!
+//! Owner: the port ([`super::port`]). Source: RFC 9293 section 3.10.
+
+use std::sync::atomic::Ordering;
+
+use smoltcp::socket::tcp::State;
+use smoltcp::time::Duration;
+use weir_core::drops::DropReason;
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+
+use crate::port::Open;
+use crate::tcp::connection::{Connection, Flow, GIVE_UP, OPENING, Role};
+use crate::tcp::device::Segments;
+use crate::tcp::half_open::Listening;
+use crate::tcp::port::{NoConnection, TcpPort};
+
+/// For how long a connection stays whose application has gone while the other side does not end it too.
+const ORPHAN: Duration = Duration::from_secs(60);
+/// When a connection is asked again that said that it has something to send and had not.
+const AGAIN: Duration = Duration::from_millis(1);
+
+impl TcpPort {
+    /// Somebody listens from now on.
+    pub(crate) fn listen(&mut self, listening: Listening) {
+        self.listeners.add(listening);
+    }
+
+    /// Somebody listens no more: who was not accepted is reset.
+    pub(crate) fn stop_listening(&mut self, number: u32, frames: &mut Frames) {
+        self.listeners.remove(number);
+        for connection in 0..self.connections.len() as u32 {
+            match self.connections[connection as usize].role {
+                Role::HalfOpen(of) if of == number => {
+                    self.listeners.end(connection);
+                    self.live += 1;
+                    self.leave(connection, frames);
+                }
+                Role::Waiting(of) if of == number => self.leave(connection, frames),
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks for a connection; its number.
+    ///
+    /// # Errors
+    /// If there is one already, or none to be had.
+    pub(crate) fn connect(&mut self, flow: Flow) -> Result<u32, NoConnection> {
+        if self.flows.contains_key(&flow) {
+            return Err(NoConnection::InUse);
+        }
+        if !self.has_place() {
+            return Err(NoConnection::Full);
+        }
+        let number = self.take_place(flow, Role::Open, GIVE_UP);
+        self.live += 1;
+        let connection = &mut self.connections[number as usize];
+        let context = self.interface.context();
+        let local = (flow.local.ip(), flow.local.port());
+        // Both addresses are named, of one family, and ports are not 0; otherwise it stays closed, and so the application finds it.
+        if connection.socket().connect(context, (flow.peer.ip(), flow.peer.port()), local).is_err() {
+            connection.fail(libc::EINVAL);
+        }
+        Ok(number)
+    }
+
+    /// An application has a connection from now on.
+    pub(crate) fn attach(&mut self, connection: u32, open: Box<Open>, frames: &mut Frames) {
+        let it = &mut self.connections[connection as usize];
+        it.role = Role::Open;
+        it.attach(open);
+        self.settle(connection, frames);
+    }
+
+    /// An application wanted a connection and could not have it.
+    pub(crate) fn leave(&mut self, connection: u32, frames: &mut Frames) {
+        self.connections[connection as usize].socket().abort();
+        self.orphan(connection);
+        self.settle(connection, frames);
+    }
+
+    /// Whether something is under way that an application has sent.
+    pub(crate) fn has_sent(&mut self) -> bool {
+        self.connections.iter_mut().any(|connection| connection.role != Role::Free && connection.has_sent())
+    }
+
+    /// Whether one more connection may be had; one that was left makes room.
+    fn has_place(&mut self) -> bool {
+        while self.live >= usize::from(self.settings.connections) {
+            let Some(&oldest) = self.orphans.front() else { return false };
+            self.forget(oldest);
+        }
+        true
+    }
+
+    /// A place for a connection.
+    fn take_place(&mut self, flow: Flow, role: Role, timeout: Duration) -> u32 {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(Connection::new(self.settings.buffer_bytes as usize));
+            self.connections.len() as u32 - 1
+        });
+        let connection = &mut self.connections[number as usize];
+        connection.begin(role, timeout);
+        connection.flow = Some(flow);
+        self.flows.insert(flow, number);
+        self.schedule_soon(number);
+        number
+    }
+
+    fn orphan(&mut self, connection: u32) {
+        self.connections[connection as usize].role = Role::Orphan(self.now + ORPHAN);
+        self.orphans.push_back(connection);
+    }
+
+    /// Makes a place free.
+    fn forget(&mut self, number: u32) {
+        let connection = &mut self.connections[number as usize];
+        match std::mem::replace(&mut connection.role, Role::Free) {
+            Role::Free => return,
+            Role::HalfOpen(_) => self.listeners.end(number),
+            Role::Waiting(_) | Role::Open => self.live -= 1,
+            Role::Orphan(_) => {
+                self.live -= 1;
+                self.orphans.retain(|&other| other != number);
+            }
+        }
+        if let Some(flow) = connection.flow.take() {
+            self.flows.remove(&flow);
+        }
+        if let Some(due) = connection.due.take() {
+            self.timers.remove(&(due, number));
+        }
+        self.free.push(number);
+    }
+
+    /// A connection for a SYN; the fate of the SYN if there is none.
+    pub(super) fn open(&mut self, flow: Flow) -> Result<u32, DropReason> {
+        let has_place = self.has_place();
+        let Some(listening) = self.listeners.find(flow.local) else { return Err(DropReason::NoHandler) };
+        if listening.is_full() || !has_place {
+            listening.waiting.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(DropReason::SocketFull);
+        }
+        let number = listening.number;
+        if let Some(oldest) = self.listeners.oldest() {
+            if let Role::HalfOpen(of) = self.connections[oldest as usize].role
+                && let Some(listening) = self.listeners.get(of)
+            {
+                listening.waiting.replaced.fetch_add(1, Ordering::Relaxed);
+            }
+            self.forget(oldest);
+        }
+        let connection = self.take_place(flow, Role::HalfOpen(number), OPENING);
+        self.listeners.begin(connection);
+        let endpoint = (flow.local.ip(), flow.local.port());
+        // A closed socket at a port that is not 0 may listen.
+        let _ = self.connections[connection as usize].socket().listen(endpoint);
+        Ok(connection)
+    }
+
+    /// Does what follows from what has happened to a connection.
+    pub(super) fn settle(&mut self, number: u32, frames: &mut Frames) {
+        let connection = &mut self.connections[number as usize];
+        match connection.role {
+            Role::Free => return,
+            Role::HalfOpen(listener) => match connection.state() {
+                State::SynReceived => {}
+                State::Listen => return self.forget(number),
+                State::Closed if connection.is_over() => return self.forget(number),
+                // Its reset is still to be sent.
+                State::Closed => {}
+                _ => self.establish(number, listener),
+            },
+            Role::Waiting(_) => {}
+            Role::Open => {
+                if connection.serve(frames) {
+                    connection.detach(frames);
+                    self.orphan(number);
+                }
+            }
+            Role::Orphan(_) => {}
+        }
+        let connection = &mut self.connections[number as usize];
+        if let Role::Orphan(until) = connection.role
+            && (connection.socket().can_recv() || until <= self.now)
+        {
+            // Nobody reads what comes (RFC 9293 section 3.10.4), or the other side does not end it.
+            connection.socket().abort();
+        }
+        if connection.is_over() {
+            if let Some(flow) = connection.flow.take() {
+                self.flows.remove(&flow);
+            }
+            if matches!(connection.role, Role::Orphan(_)) {
+                return self.forget(number);
+            }
+        }
+        self.schedule(number);
+    }
+
+    /// Both sides have agreed on a connection that somebody asked for.
+    fn establish(&mut self, number: u32, listener: u32) {
+        self.listeners.end(number);
+        self.connections[number as usize].role = Role::Waiting(listener);
+        self.live += 1;
+        // Several may have been half open when there was room for one.
+        let is_too_many = self.live > usize::from(self.settings.connections);
+        let flow = self.connections[number as usize].flow;
+        let listening = self.listeners.get(listener).filter(|_| !is_too_many);
+        if !listening.zip(flow).is_some_and(|(listening, flow)| listening.offer(number, flow)) {
+            self.connections[number as usize].socket().abort();
+            self.orphan(number);
+        }
+    }
+
+    /// Has a connection asked now or when it is due.
+    fn schedule(&mut self, number: u32) {
+        let TcpPort { interface, connections, timers, now, .. } = self;
+        let connection = &mut connections[number as usize];
+        let until = match connection.role {
+            Role::Orphan(until) => Some(until),
+            _ => None,
+        };
+        let due = interface.poll_at(*now, &connection.sockets);
+        if due.is_some_and(|due| due <= *now) {
+            return self.schedule_soon(number);
+        }
+        // A timer that is early does no harm, and is put right then: acknowledgements put most of them off.
+        let Some(due) = [due, until].into_iter().flatten().min() else { return };
+        if connection.due.is_none_or(|old| due < old) {
+            if let Some(old) = connection.due.replace(due) {
+                timers.remove(&(old, number));
+            }
+            timers.insert((due, number));
+        }
+    }
+
+    fn schedule_soon(&mut self, number: u32) {
+        if !std::mem::replace(&mut self.connections[number as usize].is_ready, true) {
+            self.ready.push_back(number);
+        }
+    }
+
+    /// Lets a connection send one segment, if it has one.
+    pub(super) fn send_one(
+        &mut self,
+        number: u32,
+        go: &mut Vec<PathPacket>,
+        go_max: usize,
+        frames: &mut Frames,
+    ) {
+        let TcpPort { interface, settings, connections, timers, now, .. } = self;
+        let connection = &mut connections[number as usize];
+        if connection.role == Role::Free {
+            return;
+        }
+        let (before, count) = (connection.state(), go.len());
+        let mut device = Segments { came: None, go, go_max, frames, mtu_bytes: settings.mtu_bytes };
+        interface.poll_egress(*now, &mut device, &mut connection.sockets);
+        let is_idle = go.len() == count;
+        connection.note(before, libc::ETIMEDOUT);
+        let state = connection.state();
+        if is_idle
+            && state == before
+            && interface.poll_at(*now, &connection.sockets).is_some_and(|due| due <= *now)
+        {
+            let due = *now + AGAIN;
+            if let Some(old) = connection.due.replace(due) {
+                timers.remove(&(old, number));
+            }
+            timers.insert((due, number));
+        } else if state == before && state != State::Closed {
+            self.schedule(number);
+        } else {
+            self.settle(number, frames);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! TCP on a stack: `smoltcp`'s state machine, one connection at a time, between a port of the path and the rings of an application.
+//!
+//! ```text
+//! TcpStream --chunks in frames--> [connection: smoltcp socket] --segments, when the path polls--> host --> egress queue --> interface
+//!           <--chunks in frames--              |              <--segments, put-- egress queue of the port <-- host <--
+//! ```
+//!
+//! [`port`] is the port that all segments of a host come to and leave from, [`life`] that of its connections, [`connection`] one of them, [`half_open`] whom nobody
+//! has accepted yet, [`device`] the device that smoltcp sees, [`state`] what application and worker tell each other. The application's
+//! side are [`stream`] and [`listener`], and [`control`] is how they ask the worker.
+
+pub(crate) mod connection;
+pub(crate) mod control;
+pub(crate) mod device;
+pub(crate) mod half_open;
+mod life;
+pub(crate) mod listener;
+pub(crate) mod port;
+pub(crate) mod state;
+pub(crate) mod stream;

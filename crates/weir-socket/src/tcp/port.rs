@@ -1,0 +1,326 @@
+//! The port of the path that all TCP segments of a host come to and leave from, and the connections behind it.
+//!
+//! ```text
+//! put: segment --flow--> its connection, or a new one if somebody listens, or a reset
+//! poll: answers, and of the connections that have something to send a segment each in turn, as many as the path asks for
+//! look: news of applications; timers
+//! ```
+//!
+//! Rule: smoltcp is asked for a segment only when the path takes one, so an exit that is held holds connections, whose send buffers then
+//! fill, and loses nothing. A connection is asked when it has something: after a segment, after news, when its timer is due. So a call costs
+//! the same with one connection or thousands; smoltcp's own look-up, which is linear, has a set of one socket each to look at.
+//!
+//! Conservation: accepted = delivered + dropped + in flight. A segment has ended when it was looked at: delivered to its connection, or
+//! dropped as `no-handler` (nobody listens; a reset goes back) or `socket-full` (the listener's queue is full).
+//!
+//! Memory: at most `connections` and [`HALF_OPEN_MAX`] more connections, of two buffers each; made when they are needed, and kept. Nothing is
+//! written to the buffers of one that is half open, so they are address space alone.
+//!
+//! Owner: the path's worker, whose clock this is. Source: RFC 9293; RFC 1122 section 4.2. Limits: those of smoltcp: no selective
+//! acknowledgements sent back, no timestamps, no SYN cookies, initial sequence numbers from a seeded generator (RFC 6528 asks for a keyed
+//! hash), a path MTU is not learnt from ICMP.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+use smoltcp::iface::{Config, Interface, SocketSet};
+use smoltcp::socket::tcp::State;
+use smoltcp::time::Instant;
+use smoltcp::wire::HardwareAddress;
+use weir_core::drops::{Count, DropReason};
+use weir_path::carrier::Carrier;
+use weir_path::frames::Frames;
+use weir_path::packet::PathPacket;
+use weir_path::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, TransmitRing};
+use weir_ring::memory::FrameMemory;
+
+use crate::datagram::{ETHERNET_LEN, ends};
+use crate::tcp::connection::{Connection, Flow};
+use crate::tcp::device::Segments;
+use crate::tcp::half_open::{HALF_OPEN_MAX, Listeners};
+use crate::tcp::state::News;
+
+/// How many connections there may be, and how large.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TcpSettings {
+    pub(crate) connections: u16,
+    pub(crate) buffer_bytes: u32,
+    pub(crate) mtu_bytes: u16,
+}
+
+impl TcpSettings {
+    /// For how many connections there is a place.
+    pub(crate) fn places(&self) -> usize {
+        usize::from(self.connections) + HALF_OPEN_MAX
+    }
+}
+
+/// Why there is no connection to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoConnection {
+    /// There is one between these.
+    InUse,
+    /// There are as many as there may be.
+    Full,
+}
+
+/// What has ended, by its fate.
+#[derive(Debug, Default)]
+struct Ended {
+    delivered: Count,
+    nobody: Count,
+    full: Count,
+}
+
+/// See the head of the file.
+pub(crate) struct TcpPort {
+    pub(super) interface: Interface,
+    pub(super) settings: TcpSettings,
+    pub(super) news: Arc<News>,
+    pub(super) connections: Vec<Connection>,
+    pub(super) free: Vec<u32>,
+    pub(super) flows: HashMap<Flow, u32>,
+    pub(super) listeners: Listeners,
+    /// Connections that applications have, that wait for one, or that were left by one.
+    pub(super) live: usize,
+    /// Those that were left, oldest first.
+    pub(super) orphans: VecDeque<u32>,
+    /// Those that have something to send, in turn.
+    pub(super) ready: VecDeque<u32>,
+    pub(super) timers: BTreeSet<(Instant, u32)>,
+    /// Answers to segments, which go first.
+    pub(super) answers: Vec<PathPacket>,
+    /// Whose segments are in the burst that is being put.
+    pub(super) burst: Vec<u32>,
+    /// For segments that are for nobody.
+    pub(super) nobody: SocketSet<'static>,
+    pub(super) now: Instant,
+    pub(super) poll_budget: u32,
+    pub(super) in_flight: Count,
+    ended: Ended,
+}
+
+impl TcpPort {
+    pub(crate) fn new(
+        settings: TcpSettings,
+        news: Arc<News>,
+        frames: &mut Frames,
+        seed: u64,
+        now_ns: u64,
+    ) -> TcpPort {
+        let now = instant(now_ns);
+        let mut config = Config::new(HardwareAddress::Ip);
+        config.random_seed = seed;
+        let mut none = Vec::new();
+        let mut device =
+            Segments { came: None, go: &mut none, go_max: 0, frames, mtu_bytes: settings.mtu_bytes };
+        let mut interface = Interface::new(config, &mut device, now);
+        // The host has looked whether what comes is for one of its addresses.
+        interface.set_any_ip(true);
+        TcpPort {
+            interface,
+            settings,
+            news,
+            connections: Vec::new(),
+            free: Vec::new(),
+            flows: HashMap::new(),
+            listeners: Listeners::default(),
+            live: 0,
+            orphans: VecDeque::new(),
+            ready: VecDeque::new(),
+            timers: BTreeSet::new(),
+            answers: Vec::new(),
+            burst: Vec::new(),
+            nobody: SocketSet::new(Vec::new()),
+            now,
+            poll_budget: POLL_PACKETS_MAX,
+            in_flight: Count::default(),
+            ended: Ended::default(),
+        }
+    }
+
+    /// Whether applications have news that was not looked at: the last look before parking.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.is_there()
+    }
+
+    /// Sees to news.
+    pub(crate) fn take_news(&mut self, frames: &mut Frames) {
+        let news = Arc::clone(&self.news);
+        news.take(|connection| {
+            if (connection as usize) < self.connections.len() {
+                self.settle(connection, frames);
+            }
+        });
+    }
+
+    /// Sees to news and timers; when to look again.
+    pub(crate) fn look(&mut self, frames: &mut Frames, now_ns: u64) -> Option<u64> {
+        self.now = instant(now_ns);
+        self.take_news(frames);
+        while let Some(&(due, connection)) = self.timers.first().filter(|&&(due, _)| due <= self.now) {
+            self.timers.remove(&(due, connection));
+            self.connections[connection as usize].due = None;
+            self.settle(connection, frames);
+        }
+        self.timers.first().map(|&(due, _)| due.total_micros() as u64 * 1000)
+    }
+
+    /// Looks at a segment.
+    fn take(&mut self, frame: &[u8], frames: &mut Frames) -> Option<DropReason> {
+        let (peer, local) = ends(frame);
+        let flow = Flow { local, peer };
+        let found = match self.flows.get(&flow) {
+            Some(&connection) => Ok(connection),
+            None if is_syn(frame) => self.open(flow),
+            None => Err(DropReason::NoHandler),
+        };
+        let TcpPort { interface, settings, connections, burst, nobody, answers, now, .. } = self;
+        let mut device = Segments {
+            came: Some(&frame[ETHERNET_LEN..]),
+            go: answers,
+            go_max: usize::MAX,
+            frames,
+            mtu_bytes: settings.mtu_bytes,
+        };
+        match found {
+            Ok(number) => {
+                let connection = &mut connections[number as usize];
+                let before = connection.state();
+                interface.poll_ingress_single(*now, &mut device, &mut connection.sockets);
+                let is_asking = before == State::SynSent;
+                connection.note(before, if is_asking { libc::ECONNREFUSED } else { libc::ECONNRESET });
+                if !std::mem::replace(&mut connection.is_in_burst, true) {
+                    burst.push(number);
+                }
+                None
+            }
+            Err(DropReason::NoHandler) => {
+                interface.poll_ingress_single(*now, &mut device, nobody);
+                Some(DropReason::NoHandler)
+            }
+            Err(reason) => Some(reason),
+        }
+    }
+}
+
+/// Whether a segment asks for a connection: SYN, and neither ACK, RST nor FIN.
+fn is_syn(frame: &[u8]) -> bool {
+    let ip = &frame[ETHERNET_LEN..];
+    let tcp_at = if ip[0] >> 4 == 4 { usize::from(ip[0] & 0x0f) * 4 } else { 40 };
+    ip.get(tcp_at + 13).is_some_and(|flags| flags & 0x17 == 0x02)
+}
+
+fn instant(now_ns: u64) -> Instant {
+    Instant::from_micros((now_ns / 1000) as i64)
+}
+
+impl std::fmt::Debug for TcpPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TcpPort of {} connections", self.connections.len() - self.free.len())
+    }
+}
+
+impl ReceiveQueues for TcpPort {
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn is_announced(&self, _: usize) -> bool {
+        !self.ready.is_empty() || !self.answers.is_empty()
+    }
+
+    // What it has is known here: nobody else announces it.
+    fn expect(&mut self, _: usize) {}
+
+    fn set_announced(&mut self, _: usize) {}
+
+    fn set_backlog(&mut self, _: usize, _: bool) {}
+
+    fn poll(&mut self, _: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        let before = received.len();
+        let most = before + self.poll_budget as usize;
+        let answers = self.answers.len().min(self.poll_budget as usize);
+        received.extend(self.answers.drain(..answers));
+        while received.len() < most
+            && let Some(number) = self.ready.pop_front()
+        {
+            self.connections[number as usize].is_ready = false;
+            self.send_one(number, received, most, frames);
+        }
+        received.len() - before
+    }
+
+    fn collect(&mut self, _: usize, _: &mut Frames, _: &mut Vec<PathPacket>) -> usize {
+        0
+    }
+
+    fn set_poll_budget(&mut self, packets: u32) -> u32 {
+        self.poll_budget = packets;
+        packets
+    }
+}
+
+impl TransmitRing for TcpPort {
+    fn packet_bytes_max(&self) -> u32 {
+        u32::MAX
+    }
+
+    fn room(&self) -> u32 {
+        // Each may have an answer, for which there is to be room.
+        POLL_PACKETS_MAX.saturating_sub(self.answers.len() as u32)
+    }
+
+    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+        let memory: Arc<FrameMemory> = Arc::clone(frames.memory());
+        for packet in packets.drain(..) {
+            let len_bytes = u32::from(packet.len_bytes);
+            self.in_flight.add(len_bytes);
+            let fate = self.take(packet.bytes(&memory), frames);
+            let ended = match fate {
+                None => &mut self.ended.delivered,
+                Some(DropReason::SocketFull) => &mut self.ended.full,
+                Some(_) => &mut self.ended.nobody,
+            };
+            ended.add(len_bytes);
+            frames.pool.give(packet.frame);
+        }
+        let mut burst = std::mem::take(&mut self.burst);
+        for number in burst.drain(..) {
+            self.connections[number as usize].is_in_burst = false;
+            self.settle(number, frames);
+        }
+        // Its memory is used again.
+        self.burst = burst;
+    }
+
+    fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
+        Ok(Transmit::Progress)
+    }
+
+    fn has_carrier(&self) -> bool {
+        true
+    }
+
+    fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(Count, Completion)) {
+        let Ended { delivered, nobody, full } = std::mem::take(&mut self.ended);
+        let fates = [
+            (delivered, Completion::Delivered),
+            (nobody, Completion::Dropped(DropReason::NoHandler)),
+            (full, Completion::Dropped(DropReason::SocketFull)),
+        ];
+        for (count, fate) in fates.into_iter().filter(|(count, _)| count.packets > 0) {
+            self.in_flight.sub_all(count);
+            each(count, fate);
+        }
+    }
+
+    fn in_flight(&self) -> Count {
+        self.in_flight
+    }
+}
+
+#[cfg(test)]
+#[path = "port_tests.rs"]
+mod tests;

@@ -1,0 +1,327 @@
+//! The port of all TCP by itself, its segments made here and the time given: floods, strange segments, and timers without a wait.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    IpProtocol, Ipv4Address, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+};
+use weir_ring::doorbell::Doorbell;
+use weir_ring::pool::Pool;
+use weir_ring::spsc::{Consumer, ring};
+
+use smoltcp::socket::tcp::State;
+
+use super::*;
+use crate::tcp::half_open::{Accepted, Listening, Waiting};
+
+const SERVER: Ipv4Address = Ipv4Address::new(192, 0, 2, 2);
+const PORT: u16 = 7;
+const FRAMES: u32 = 512;
+const CONNECTIONS: u16 = 4;
+const SECOND: u64 = 1_000_000_000;
+
+struct Bed {
+    port: TcpPort,
+    frames: Frames,
+    accepted: Consumer<Accepted>,
+    waiting: Arc<Waiting>,
+    now_ns: u64,
+    _doorbell: Doorbell,
+}
+
+/// What a segment says.
+#[derive(Clone, Copy, Debug)]
+struct Says {
+    from: (Ipv4Address, u16),
+    control: TcpControl,
+    seq: i32,
+    ack: Option<i32>,
+}
+
+impl Bed {
+    /// A port where somebody listens.
+    fn new(backlog: u32) -> Bed {
+        let memory = FrameMemory::new(FRAMES, 2112).expect("memory");
+        let mut frames = Frames::new(Pool::new(memory));
+        let settings = TcpSettings { connections: CONNECTIONS, buffer_bytes: 4096, mtu_bytes: 1500 };
+        let news = Arc::new(News::new(settings.places()));
+        let mut port = TcpPort::new(settings, news, &mut frames, 7, 0);
+        let doorbell = Doorbell::new().expect("a doorbell");
+        let (to_listener, accepted) = ring(512).expect("a ring");
+        let waiting = Arc::new(Waiting::default());
+        port.listen(Listening {
+            number: 1,
+            address: SocketAddr::new(SERVER.into(), PORT),
+            backlog,
+            accepted: to_listener,
+            ringer: crate::port::OnDrop(doorbell.ringer()),
+            waiting: Arc::clone(&waiting),
+        });
+        Bed { port, frames, accepted, waiting, now_ns: 0, _doorbell: doorbell }
+    }
+
+    fn put_bytes(&mut self, ip: &[u8]) {
+        let mut packet =
+            PathPacket::new(self.frames.pool.take().expect("a frame"), 0, (14 + ip.len()) as u16);
+        packet.bytes_mut(self.frames.memory())[14..].copy_from_slice(ip);
+        self.port.put(&mut vec![packet], &mut self.frames);
+    }
+
+    fn put(&mut self, says: Says) {
+        self.put_bytes(&segment(says, &[]));
+    }
+
+    /// What goes, all of it.
+    fn poll(&mut self) -> Vec<(u16, TcpControl, i32, Option<i32>)> {
+        let mut went = Vec::new();
+        while self.port.is_announced(0) {
+            let mut packets = Vec::new();
+            self.port.poll(0, &mut self.frames, &mut packets);
+            for packet in packets {
+                let bytes = packet.bytes(self.frames.memory());
+                let ip = Ipv4Packet::new_checked(&bytes[14..]).expect("IPv4");
+                assert!(ip.verify_checksum());
+                let tcp = TcpPacket::new_checked(ip.payload()).expect("TCP");
+                assert!(tcp.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()));
+                let control = match (tcp.syn(), tcp.fin(), tcp.rst()) {
+                    (true, ..) => TcpControl::Syn,
+                    (_, true, _) => TcpControl::Fin,
+                    (.., true) => TcpControl::Rst,
+                    _ => TcpControl::None,
+                };
+                let ack = tcp.ack().then(|| tcp.ack_number().0);
+                went.push((tcp.dst_port(), control, tcp.seq_number().0, ack));
+                self.frames.pool.give(packet.frame);
+            }
+        }
+        went
+    }
+
+    /// Lets time pass to each timer until then.
+    fn pass_until(&mut self, end_ns: u64) -> Vec<(u16, TcpControl, i32, Option<i32>)> {
+        let mut went = Vec::new();
+        loop {
+            self.port.look(&mut self.frames, self.now_ns);
+            went.extend(self.poll());
+            let next_ns = self.port.look(&mut self.frames, self.now_ns);
+            match next_ns.filter(|&next_ns| next_ns <= end_ns) {
+                Some(next_ns) => self.now_ns = next_ns.max(self.now_ns + 1000),
+                None => break self.now_ns = end_ns,
+            }
+        }
+        went.extend(self.poll());
+        went
+    }
+
+    fn places_in_use(&self) -> usize {
+        self.port.connections.len() - self.port.free.len()
+    }
+
+    /// The books, and the frames: all are back.
+    fn require_clean(&mut self) {
+        let mut ended = Count::default();
+        self.port.complete(&mut self.frames, |count, _| ended.merge(count));
+        assert_eq!(self.port.in_flight(), Count::default());
+        assert_eq!(self.frames.pool.available(), FRAMES, "a frame is lost");
+    }
+}
+
+fn segment(says: Says, payload: &[u8]) -> Vec<u8> {
+    let Says { from, control, seq, ack } = says;
+    let tcp = TcpRepr {
+        src_port: from.1,
+        dst_port: PORT,
+        control,
+        seq_number: TcpSeqNumber(seq),
+        ack_number: ack.map(TcpSeqNumber),
+        window_len: 4096,
+        window_scale: None,
+        max_seg_size: None,
+        sack_permitted: false,
+        sack_ranges: [None; 3],
+        timestamp: None,
+        payload,
+    };
+    let ip = Ipv4Repr {
+        src_addr: from.0,
+        dst_addr: SERVER,
+        next_header: IpProtocol::Tcp,
+        payload_len: tcp.buffer_len(),
+        hop_limit: 64,
+    };
+    let mut bytes = vec![0; 20 + tcp.buffer_len()];
+    let checksums = ChecksumCapabilities::default();
+    ip.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[..]), &checksums);
+    tcp.emit(&mut TcpPacket::new_unchecked(&mut bytes[20..]), &from.0.into(), &SERVER.into(), &checksums);
+    bytes
+}
+
+fn syn(from: (Ipv4Address, u16)) -> Says {
+    Says { from, control: TcpControl::Syn, seq: 100, ack: None }
+}
+
+fn flooder(number: u32) -> (Ipv4Address, u16) {
+    (Ipv4Address::from(0x0a00_0000 + number / 50_000), 1000 + (number % 50_000) as u16)
+}
+
+const HONEST: (Ipv4Address, u16) = (Ipv4Address::new(192, 0, 2, 1), 999);
+
+#[test]
+fn an_honest_client_gets_in_through_a_flood_of_syns() {
+    let mut bed = Bed::new(16);
+    let mut number = 0;
+    let mut flood = |bed: &mut Bed, count: u32| {
+        for _ in 0..count {
+            bed.put(syn(flooder(number)));
+            number += 1;
+            if number % 32 == 0 {
+                bed.poll();
+            }
+        }
+    };
+    flood(&mut bed, 20_000);
+    bed.put(syn(HONEST));
+    let answers = bed.poll();
+    let &(_, control, seq, ack) = answers.iter().find(|answer| answer.0 == HONEST.1).expect("it is answered");
+    assert_eq!((control, ack), (TcpControl::Syn, Some(101)));
+    // As many come before it goes on as may be half open.
+    flood(&mut bed, HALF_OPEN_MAX as u32 - 1);
+    bed.put(Says { from: HONEST, control: TcpControl::None, seq: 101, ack: Some(seq + 1) });
+    let accepted = bed.accepted.pop().expect("it is there");
+    assert_eq!(accepted.flow.peer, SocketAddr::new(HONEST.0.into(), HONEST.1));
+    assert!(bed.accepted.pop().is_none());
+    flood(&mut bed, 1000);
+    assert_eq!(bed.places_in_use(), HALF_OPEN_MAX + 1);
+    assert!(bed.port.connections.len() <= HALF_OPEN_MAX + 2, "memory is bounded");
+    assert!(bed.waiting.replaced.load(Ordering::Relaxed) > 15_000);
+    // Who does not go on is forgotten, and told so.
+    bed.pass_until(60 * SECOND);
+    assert_eq!(bed.places_in_use(), 1);
+    bed.port.stop_listening(1, &mut bed.frames);
+    let reset = bed.poll();
+    assert_eq!(reset.iter().map(|it| (it.0, it.1)).collect::<Vec<_>>(), [(HONEST.1, TcpControl::Rst)]);
+    assert_eq!(bed.places_in_use(), 0);
+    bed.require_clean();
+}
+
+#[test]
+fn a_segment_for_nobody_is_answered_by_a_reset_and_a_reset_by_nothing() {
+    let mut bed = Bed::new(16);
+    bed.put(Says { from: HONEST, control: TcpControl::None, seq: 5, ack: Some(77) });
+    assert_eq!(bed.poll(), [(HONEST.1, TcpControl::Rst, 77, None)]);
+    bed.put(Says { from: HONEST, control: TcpControl::Rst, seq: 5, ack: Some(77) });
+    assert!(bed.poll().is_empty());
+    let mut nobody = 0;
+    bed.port.complete(&mut bed.frames, |count, fate| {
+        assert_eq!(fate, Completion::Dropped(DropReason::NoHandler));
+        nobody += count.packets;
+    });
+    assert_eq!((nobody, bed.places_in_use()), (2, 0));
+    bed.require_clean();
+}
+
+#[test]
+fn who_asks_and_resets_takes_no_place() {
+    let mut bed = Bed::new(16);
+    bed.put(syn(HONEST));
+    bed.put(Says { from: HONEST, control: TcpControl::Rst, seq: 101, ack: None });
+    // The kernel's has an acknowledgement or has not.
+    bed.put(Says { from: HONEST, control: TcpControl::Rst, seq: 101, ack: Some(1) });
+    bed.poll();
+    bed.pass_until(60 * SECOND);
+    assert_eq!(bed.places_in_use(), 0);
+    bed.require_clean();
+}
+
+#[test]
+fn a_full_queue_drops_the_syn_and_counts_it() {
+    let mut bed = Bed::new(1);
+    bed.put(syn(HONEST));
+    let (_, _, seq, _) = bed.poll()[0];
+    bed.put(Says { from: HONEST, control: TcpControl::None, seq: 101, ack: Some(seq + 1) });
+    bed.put(syn(flooder(0)));
+    assert!(bed.poll().is_empty());
+    assert_eq!(bed.waiting.refused.load(Ordering::Relaxed), 1);
+    let mut full = 0;
+    bed.port.complete(&mut bed.frames, |count, fate| {
+        full += if fate == Completion::Dropped(DropReason::SocketFull) { count.packets } else { 0 };
+    });
+    assert_eq!(full, 1);
+}
+
+#[test]
+fn a_connection_to_nobody_is_asked_for_again_and_given_up() {
+    let mut bed = Bed::new(1);
+    let flow = Flow {
+        local: SocketAddr::new(SERVER.into(), 4000),
+        peer: "192.0.2.9:9".parse().expect("an address"),
+    };
+    let connection = bed.port.connect(flow).expect("a place");
+    assert_eq!(bed.port.connect(flow), Err(NoConnection::InUse));
+    let asked = bed.pass_until(100 * SECOND);
+    assert!(asked.len() >= 4 && asked.iter().all(|it| it.1 == TcpControl::Syn), "{asked:?}");
+    assert_ne!(bed.port.connections[connection as usize].state(), State::Closed);
+    bed.pass_until(200 * SECOND);
+    assert!(bed.port.connections[connection as usize].is_over());
+    for port in 0..CONNECTIONS - 1 {
+        let local = SocketAddr::new(SERVER.into(), 5000 + port);
+        bed.port.connect(Flow { local, ..flow }).expect("a place");
+    }
+    let local = SocketAddr::new(SERVER.into(), 4001);
+    assert_eq!(bed.port.connect(Flow { local, ..flow }), Err(NoConnection::Full));
+    bed.port.leave(connection, &mut bed.frames);
+    bed.port.connect(Flow { local, ..flow }).expect("the place that was given up");
+}
+
+fn control() -> impl Strategy<Value = TcpControl> {
+    use TcpControl::{Fin, None, Psh, Rst, Syn};
+    prop::sample::select(vec![None, Psh, Fin, Syn, Rst])
+}
+
+proptest! {
+    /// Whatever segments come, and whatever bytes behind a right IP header, nothing panics, and every frame comes back.
+    #[test]
+    fn nothing_that_comes_panics(
+        says in prop::collection::vec(
+            (0..3u16, control(), -2..3i32, prop::option::of(-2..3i32), 0..40usize, any::<bool>()),
+            1..60,
+        ),
+        noise in prop::collection::vec(any::<u8>(), 20..60),
+    ) {
+        let mut bed = Bed::new(16);
+        let mut last = [(0, 0); 3];
+        for (client, control, seq, ack, len, is_noise) in says {
+            let from = (HONEST.0, HONEST.1 + client);
+            let (seq_next, ack_next) = last[usize::from(client)];
+            let ack = ack.map(|ack: i32| ack.wrapping_add(ack_next));
+            let seq = seq_next + seq;
+            let mut bytes = segment(Says { from, control, seq, ack }, &[7; 40][..len]);
+            if is_noise {
+                let at = 20 + 12;
+                let count = noise.len().min(bytes.len() - at);
+                bytes[at..at + count].copy_from_slice(&noise[..count]);
+                // The host lets nothing else through.
+                if TcpPacket::new_checked(&bytes[20..]).is_err() {
+                    continue;
+                }
+            }
+            bed.put_bytes(&bytes);
+            last[usize::from(client)].0 = seq.wrapping_add(1 + len as i32);
+            for (port, _, seq, _) in bed.poll() {
+                if let Some(last) = last.get_mut(usize::from(port - HONEST.1)) {
+                    last.1 = seq.wrapping_add(1);
+                }
+            }
+            let now_ns = bed.now_ns + SECOND / 7;
+            bed.pass_until(now_ns);
+        }
+        bed.port.stop_listening(1, &mut bed.frames);
+        let now_ns = bed.now_ns + 300 * SECOND;
+        bed.pass_until(now_ns);
+        prop_assert_eq!(bed.places_in_use(), 0);
+        bed.require_clean();
+    }
+}

@@ -1,0 +1,136 @@
+//! What the application and the worker tell each other of a connection, beside its bytes.
+//!
+//! Rule: who tells publishes first what goes before it, so a reader that finds the stream ended and then its ring empty has read all.
+//! A flag stays set, but for that of no delay.
+//!
+//! Ordering: `R1` (a flag set) `<-> A1` (found set): what was published before it is there. `R2` (a connection noted) `<-> A2` (taken):
+//! the worker that takes it sees what it is about; `is_there` is set after the bit and taken before it, so no note is left behind.
+//!
+//! Owner: each flag has one writer, named beside it.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+/// How a stream of bytes stands.
+#[derive(Debug, Default)]
+pub(crate) struct StreamState {
+    flags: AtomicU32,
+    /// Why it failed, until that is told.
+    error: AtomicI32,
+}
+
+impl StreamState {
+    /// The worker: nothing more comes after what is in the ring.
+    pub(crate) const RECEIVE_ENDED: u32 = 1;
+    /// The worker: nothing more is taken.
+    pub(crate) const SEND_ENDED: u32 = 1 << 1;
+    /// The application: nothing more is sent after what is in the ring.
+    pub(crate) const SHUT_SEND: u32 = 1 << 2;
+    /// The application: nothing is read any more.
+    pub(crate) const SHUT_RECEIVE: u32 = 1 << 3;
+    /// The application: the last handle has gone.
+    pub(crate) const CLOSED: u32 = 1 << 4;
+    /// The application: short segments do not wait for an acknowledgement (RFC 9293 section 3.7.4). The one flag that is taken back.
+    pub(crate) const NO_DELAY: u32 = 1 << 5;
+
+    /// Sets flags; whether one of them is new.
+    pub(crate) fn set(&self, flags: u32) -> bool {
+        // R1.
+        self.flags.fetch_or(flags, Ordering::AcqRel) & flags != flags
+    }
+
+    /// Takes a flag back.
+    pub(crate) fn clear(&self, flags: u32) {
+        self.flags.fetch_and(!flags, Ordering::AcqRel);
+    }
+
+    /// Whether one of these flags is set.
+    pub(crate) fn has(&self, flags: u32) -> bool {
+        // A1.
+        self.flags.load(Ordering::Acquire) & flags != 0
+    }
+
+    /// The connection has failed.
+    pub(crate) fn fail(&self, error: i32) {
+        self.error.store(error, Ordering::Release);
+        self.set(StreamState::RECEIVE_ENDED | StreamState::SEND_ENDED);
+    }
+
+    /// Why it failed, once.
+    pub(crate) fn take_error(&self) -> Option<i32> {
+        Some(self.error.swap(0, Ordering::AcqRel)).filter(|&error| error != 0)
+    }
+}
+
+/// Which connections of a port have news from their applications: a bit for each.
+#[derive(Debug)]
+pub(crate) struct News {
+    is_there: AtomicBool,
+    bits: Box<[AtomicU64]>,
+}
+
+impl News {
+    pub(crate) fn new(connections: usize) -> News {
+        let bits = (0..connections.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        News { is_there: AtomicBool::new(false), bits }
+    }
+
+    /// Notes that a connection has news.
+    pub(crate) fn note(&self, connection: u32) {
+        // R2.
+        self.bits[connection as usize / 64].fetch_or(1 << (connection % 64), Ordering::Release);
+        self.is_there.store(true, Ordering::Release);
+    }
+
+    /// Whether there is news.
+    pub(crate) fn is_there(&self) -> bool {
+        self.is_there.load(Ordering::Relaxed)
+    }
+
+    /// Takes all of it.
+    pub(crate) fn take(&self, mut each: impl FnMut(u32)) {
+        if !self.is_there() {
+            return;
+        }
+        // A2.
+        self.is_there.swap(false, Ordering::AcqRel);
+        for (word, first) in self.bits.iter().zip((0..).step_by(64)) {
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = word.swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                each(first + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_is_taken_once_and_of_each() {
+        let news = News::new(130);
+        let taken = || {
+            let mut taken = Vec::new();
+            news.take(|connection| taken.push(connection));
+            taken
+        };
+        assert!(taken().is_empty());
+        [129, 0, 63, 64, 0].into_iter().for_each(|connection| news.note(connection));
+        assert!(news.is_there());
+        assert_eq!(taken(), [0, 63, 64, 129]);
+        assert!(!news.is_there() && taken().is_empty());
+    }
+
+    #[test]
+    fn an_error_is_told_once_and_ends_both_ways() {
+        let state = StreamState::default();
+        assert!(state.set(StreamState::SHUT_SEND) && !state.set(StreamState::SHUT_SEND));
+        state.fail(libc::ECONNRESET);
+        assert!(state.has(StreamState::RECEIVE_ENDED) && state.has(StreamState::SEND_ENDED));
+        assert_eq!((state.take_error(), state.take_error()), (Some(libc::ECONNRESET), None));
+    }
+}

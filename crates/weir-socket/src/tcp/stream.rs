@@ -1,0 +1,393 @@
+//! A TCP connection as `std::net` has it, on a stack of ours.
+//!
+//! | what | error, as the kernel's |
+//! |---|---|
+//! | nobody listens there | `ConnectionRefused` |
+//! | the other side, or somebody between, has reset it | `ConnectionReset`, once; then reads end and writes are `BrokenPipe` |
+//! | the other side does not answer for two minutes | `TimedOut`, once; then the same |
+//! | `write` after `shutdown` | `BrokenPipe` |
+//! | `shutdown` of what is closed already | `NotConnected` |
+//! | no route; to all stations | `NetworkUnreachable`, `PermissionDenied` |
+//! | no room in the send buffer, or nothing has come | `WouldBlock` if not blocking, `TimedOut` after a timeout |
+//! | the worker of the path has ended | `BrokenPipe` |
+//!
+//! Rule: dropped, it sends what was written and closes; if something has come that was not read it is reset, as the kernel does.
+//!
+//! Owner: any thread; each direction has a lock, which no other connection shares.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weir_path::packet::PathPacket;
+
+use crate::blocking::{Blocking, Deadline};
+use crate::half::{Caller, Halves, ReceiveHalf, Returns, SendHalf};
+use crate::options::SocketCounts;
+use crate::port::Shared;
+use crate::socket::{first, os};
+use crate::stack::Stack;
+use crate::tcp::connection::Flow;
+use crate::tcp::control::Connected;
+use crate::tcp::state::StreamState;
+
+/// A connection of a [`Stack`]. Its last handle closes it.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use weir_socket::{Stack, TcpListener, TcpStream};
+///
+/// let (left, right) = Stack::pair("192.0.2.1/24", "192.0.2.2/24")?;
+/// let listener = TcpListener::bind(&right, "192.0.2.2:7")?;
+/// let echo = std::thread::spawn(move || -> std::io::Result<u64> {
+///     let (stream, _) = listener.accept()?;
+///     std::io::copy(&mut &stream, &mut &stream)
+/// });
+///
+/// let mut stream = TcpStream::connect(&left, "192.0.2.2:7")?;
+/// stream.write_all(b"there and back")?;
+/// let mut back = [0; 14];
+/// stream.read_exact(&mut back)?;
+/// assert_eq!(&back, b"there and back");
+/// drop(stream);
+/// assert_eq!(echo.join().unwrap()?, 14);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct TcpStream {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    flow: Flow,
+    send: Mutex<SendHalf>,
+    receive: Mutex<Receiving>,
+    returns: Mutex<Returns>,
+    shared: Arc<Shared>,
+    caller: Caller,
+    blocking: Blocking,
+    // Last: the worker is told when the halves have gone.
+    stack: Stack,
+}
+
+/// What has come.
+struct Receiving {
+    half: ReceiveHalf,
+    /// The chunk that is being read, and how much of it was.
+    chunk: Option<(PathPacket, usize)>,
+}
+
+impl TcpStream {
+    /// A connection to the first of these addresses that can be had. Waits until there is one.
+    ///
+    /// # Errors
+    /// Those of the table at the head of this file; `OutOfMemory` if the stack has as many connections as may be, `Unsupported` if it has no
+    /// TCP.
+    pub fn connect(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        first(address, |address| TcpStream::connect_until(stack, address, Deadline::after(None)))
+    }
+
+    /// The same, to one address and for so long at the most.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect`]; `TimedOut`, and `InvalidInput` if it is no time at all.
+    pub fn connect_timeout(stack: &Stack, address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+        if timeout.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "cannot set a 0 duration timeout"));
+        }
+        TcpStream::connect_until(stack, *address, Deadline::after(Some(timeout)))
+    }
+
+    fn connect_until(stack: &Stack, address: SocketAddr, mut until: Deadline) -> io::Result<TcpStream> {
+        let stream = TcpStream::of(stack.clone(), stack.connect(address)?);
+        let mut send = stream.inner.lock_send();
+        // There is a frame to send in as soon as both sides have agreed.
+        while !send.is_writable() {
+            stream.inner.check_send(&send)?;
+            if !send.wait(until.of(&stream.inner.blocking.write))? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        drop(send);
+        Ok(stream)
+    }
+
+    pub(crate) fn of(stack: Stack, connected: Connected) -> TcpStream {
+        let Connected { flow, halves, caller } = connected;
+        let Halves { send, receive, returns, shared } = halves;
+        let inner = Inner {
+            flow,
+            send: Mutex::new(send),
+            receive: Mutex::new(Receiving { half: receive, chunk: None }),
+            returns: Mutex::new(returns),
+            shared,
+            caller,
+            blocking: Blocking::default(),
+            stack,
+        };
+        TcpStream { inner: Arc::new(inner) }
+    }
+
+    /// Our end.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.inner.flow.local
+    }
+
+    /// The other end.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.inner.flow.peer
+    }
+
+    /// Ends what is sent, what is received, or both: the other side reads to the end of what was written; what comes for a side that is shut
+    /// is thrown away.
+    ///
+    /// # Errors
+    /// `NotConnected` if it has ended already.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let state = &self.inner.shared.stream;
+        let [sends, receives] =
+            [StreamState::SEND_ENDED, StreamState::RECEIVE_ENDED].map(|flag| !state.has(flag));
+        if !sends && !receives {
+            return Err(os(libc::ENOTCONN));
+        }
+        let flags = match how {
+            Shutdown::Read => StreamState::SHUT_RECEIVE,
+            Shutdown::Write => StreamState::SHUT_SEND,
+            Shutdown::Both => StreamState::SHUT_RECEIVE | StreamState::SHUT_SEND,
+        };
+        // Whoever writes has published what it wrote.
+        let send = self.inner.lock_send();
+        state.set(flags);
+        drop(send);
+        self.inner.caller.call();
+        Ok(())
+    }
+
+    /// Another handle of the same connection.
+    ///
+    /// # Errors
+    /// None; as std's.
+    pub fn try_clone(&self) -> io::Result<TcpStream> {
+        Ok(self.clone())
+    }
+
+    /// Reads what has come without taking it; how many bytes. Waits while nothing has come.
+    ///
+    /// # Errors
+    /// Those of the table at the head of this file.
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.inner.receive(|bytes| {
+            let len = bytes.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&bytes[..len]);
+            (0, len)
+        })
+    }
+
+    /// Sends short segments at once, or has them wait for the acknowledgement of those before (Nagle's algorithm), as at first.
+    pub fn set_nodelay(&self, is_nodelay: bool) {
+        let state = &self.inner.shared.stream;
+        match is_nodelay {
+            true => drop(state.set(StreamState::NO_DELAY)),
+            false => state.clear(StreamState::NO_DELAY),
+        }
+        self.inner.caller.call();
+    }
+
+    /// Whether short segments go at once.
+    pub fn nodelay(&self) -> bool {
+        self.inner.shared.stream.has(StreamState::NO_DELAY)
+    }
+
+    /// The error that has ended it, if that was not told yet.
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.inner.shared.stream.take_error().map(os)
+    }
+
+    /// Makes calls return `WouldBlock` instead of waiting, or wait again.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) {
+        self.inner.blocking.set_nonblocking(is_nonblocking);
+    }
+
+    /// Waits to read for so long at the most; for ever if `None`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is no time at all.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.inner.blocking.read.set(timeout)
+    }
+
+    /// Waits to write for so long at the most; for ever if `None`.
+    ///
+    /// # Errors
+    /// As [`TcpStream::set_read_timeout`].
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.inner.blocking.write.set(timeout)
+    }
+
+    /// How long it waits to read.
+    pub fn read_timeout(&self) -> Option<Duration> {
+        self.inner.blocking.read.get()
+    }
+
+    /// How long it waits to write.
+    pub fn write_timeout(&self) -> Option<Duration> {
+        self.inner.blocking.write.get()
+    }
+
+    /// What it has counted.
+    pub fn counts(&self) -> SocketCounts {
+        self.inner.shared.counts()
+    }
+}
+
+impl Inner {
+    /// Copies as much as there is room for; how much.
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let memory = self.stack.memory();
+        let mut send = self.lock_send();
+        let mut until = Deadline::default();
+        while !send.is_writable() {
+            self.check_send(&send)?;
+            self.blocking.may_wait().inspect_err(|_| send.note_throttled())?;
+            if !send.wait(until.of(&self.blocking.write))? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        self.check_send(&send)?;
+        let mut left = bytes;
+        while !left.is_empty()
+            && let Some(mut frame) = send.take_frame()
+        {
+            let room = memory.bytes_mut(&mut frame);
+            let (now, later) = left.split_at(left.len().min(room.len()).min(usize::from(u16::MAX)));
+            room[..now.len()].copy_from_slice(now);
+            send.stage(PathPacket::new(frame, 0, now.len() as u16));
+            left = later;
+        }
+        send.publish();
+        Ok(bytes.len() - left.len())
+    }
+
+    /// Whether something may still be sent.
+    fn check_send(&self, send: &SendHalf) -> io::Result<()> {
+        let state = &self.shared.stream;
+        if let Some(error) = state.take_error() {
+            return Err(os(error));
+        }
+        match send.is_abandoned() || state.has(StreamState::SEND_ENDED | StreamState::SHUT_SEND) {
+            true => Err(os(libc::EPIPE)),
+            false => Ok(()),
+        }
+    }
+
+    /// Has `read` look at what has come, and say how much of it is read and how much it tells; that, or 0 at the end.
+    fn receive(&self, read: impl FnOnce(&[u8]) -> (usize, usize)) -> io::Result<usize> {
+        let memory = self.stack.memory();
+        let mut receive = self.receive.lock().unwrap_or_else(PoisonError::into_inner);
+        let Receiving { half, chunk } = &mut *receive;
+        let mut until = Deadline::default();
+        while chunk.is_none() {
+            // In this order: what was published before the end is there.
+            let has_ended = self.shared.stream.has(StreamState::RECEIVE_ENDED | StreamState::SHUT_RECEIVE);
+            let is_abandoned = half.is_abandoned();
+            half.take(1, |packet| *chunk = Some((packet, 0)));
+            if chunk.is_some() {
+                break;
+            }
+            if has_ended {
+                return self.shared.stream.take_error().map_or(Ok(0), |error| Err(os(error)));
+            }
+            if is_abandoned {
+                return Err(os(libc::EPIPE));
+            }
+            self.blocking.may_wait()?;
+            if !half.wait(until.of(&self.blocking.read))? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        let Some((packet, done)) = chunk else { return Ok(0) };
+        let (taken, told) = read(&packet.bytes(memory)[*done..]);
+        *done += taken;
+        if *done == usize::from(packet.len_bytes)
+            && let Some((packet, _)) = chunk.take()
+        {
+            let mut returns = self.lock_returns();
+            returns.read(packet.frame, packet.len_bytes);
+            returns.publish();
+        }
+        Ok(told)
+    }
+
+    fn lock_send(&self) -> MutexGuard<'_, SendHalf> {
+        self.send.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_returns(&self) -> MutexGuard<'_, Returns> {
+        self.returns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let spare = self.lock_send().take_spare();
+        let receive = self.receive.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let unread = receive.chunk.take().map(|(packet, _)| packet.frame);
+        let mut returns = self.lock_returns();
+        spare.into_iter().for_each(|frame| returns.unused(frame));
+        unread.into_iter().for_each(|frame| returns.unread(frame));
+        returns.publish();
+        drop(returns);
+        self.shared.stream.set(StreamState::CLOSED);
+        self.caller.call();
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        self.inner.receive(|bytes| {
+            let len = bytes.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&bytes[..len]);
+            (len, len)
+        })
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Flow { local, peer } = self.inner.flow;
+        f.debug_struct("TcpStream").field("local", &local).field("peer", &peer).finish()
+    }
+}
