@@ -12,6 +12,7 @@ packages=(
     iperf iperf3   # the floods, TCP
     iproute2       # namespaces, veth, the kernel's own limits
     iputils-ping   # round trips beside the floods
+    libmemcached-tools # memccapable, which tests key-value servers
     make
     nftables       # masquerading of `weir run`
     runc           # a container to limit

@@ -1,5 +1,5 @@
-//! The key-value server on a veth, asked over UDP by sockets of the kernel at the other end: a key set by one flow is read by flows of every
-//! bucket, and no reply of a flood of multi-gets behind a limit is lost.
+//! The key-value server on a veth, asked by sockets of the kernel at the other end: libmemcached's own test of servers passes over TCP; over
+//! UDP a key set by one flow is read by flows of every bucket, and no reply of a flood of multi-gets behind a limit is lost.
 
 use std::collections::HashSet;
 use std::net::UdpSocket as KernelSocket;
@@ -25,6 +25,7 @@ const VALUE_BYTES: usize = 1000;
 
 fn main() -> ExitCode {
     harness::main(&[
+        privileged!(libmemcached_finds_it_capable),
         privileged!(a_key_set_by_one_flow_is_read_by_flows_of_every_bucket),
         privileged!(multi_gets_behind_a_limit_lose_no_reply),
     ])
@@ -84,6 +85,18 @@ fn ask(socket: &KernelSocket, text: &str) -> Result<String> {
             return Ok(String::from_utf8(reply)?);
         }
     }
+}
+
+/// Every test of the text protocol that `memccapable` has.
+fn libmemcached_finds_it_capable() -> Result<()> {
+    with_server(None, |pair, _| {
+        let mut capable = pair.left.command("memccapable");
+        let done =
+            run(capable.args(["-h", "10.99.0.2", "-p", "11211", "-a", "-t", "20"]), PATIENCE)?.success()?;
+        let passed = done.stdout.matches("[pass]").count();
+        ensure!(passed == 27 && !done.stdout.contains("[FAIL]"), "{passed} passed: {}", done.stdout);
+        Ok(())
+    })
 }
 
 fn a_key_set_by_one_flow_is_read_by_flows_of_every_bucket() -> Result<()> {

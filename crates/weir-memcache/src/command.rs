@@ -215,7 +215,7 @@ fn line_request<'b>(
             let (word, last) = (rest.next(), rest.next());
             let exptime = match word {
                 None | Some(b"noreply") => 0,
-                Some(word) => number(word).ok_or(BAD_LINE)?,
+                Some(word) => number(word).ok_or(BAD_EXPTIME)?,
             };
             Ok(MemcacheCommand::FlushAll { exptime, noreply: is_noreply(word) || is_noreply(last) })
         }
@@ -225,8 +225,11 @@ fn line_request<'b>(
         },
         b"version" => Ok(MemcacheCommand::Version),
         b"verbosity" => {
-            let level = rest.next().ok_or(ERROR)?;
-            Ok(MemcacheCommand::Verbosity { noreply: is_noreply(Some(level)) || is_noreply(rest.next()) })
+            let (level, last) = (rest.next().ok_or(ERROR)?, rest.next());
+            if rest.next().is_some() {
+                return Err(ERROR);
+            }
+            Ok(MemcacheCommand::Verbosity { noreply: is_noreply(Some(level)) || is_noreply(last) })
         }
         b"quit" => Ok(MemcacheCommand::Quit),
         _ => Err(ERROR),

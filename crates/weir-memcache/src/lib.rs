@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! A key-value server that speaks memcached's text protocol: a worker for each bucket of flows, a home worker for each key, and no lock.
+//! A key-value server that speaks memcached's text protocol over TCP and UDP: a worker for each bucket of flows, a home worker for each key, and no lock.
 //!
 //! | module | holds |
 //! |---|---|
@@ -8,12 +8,14 @@
 //! | [`execute`] | what a worker does with a request for its own keys |
 //! | [`exchange`] | what it asks of the others, and when a request is answered |
 //! | [`stats`] | what `stats` tells |
-//! | [`frame`], [`pipeline`] | datagrams, and the order of replies |
+//! | [`frame`], [`pipeline`] | datagrams, and the order of their replies |
+//! | [`connection`] | a client's TCP connection |
 //! | [`server`] | all of it on the sockets of a stack |
 //!
 //! The author of the published echo server named this as the next step. Source: seed `rss-udp-scaling`; memcached `doc/protocol.txt`.
 
 pub mod command;
+pub mod connection;
 pub mod exchange;
 pub mod execute;
 pub mod frame;

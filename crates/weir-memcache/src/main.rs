@@ -1,4 +1,4 @@
-//! `weir-memcache`: a key-value server that speaks memcached's text protocol over UDP, on an interface of its own.
+//! `weir-memcache`: a key-value server that speaks memcached's text protocol over TCP and UDP, on an interface of its own.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use clap::Parser;
 use weir_memcache::server::{Memcache, MemcacheSettings};
 use weir_socket::Stack;
 
-/// A key-value server that speaks memcached's text protocol over UDP, on a Weir stack.
+/// A key-value server that speaks memcached's text protocol over TCP and UDP, on a Weir stack.
 ///
 /// The interface is the server's alone while it runs, with an address of its own. A worker answers each bucket of flows; a key has one
 /// home worker, whichever is asked, so nothing is locked. A full buffer holds who fills it, so no reply is lost to one.
@@ -32,6 +32,9 @@ struct Arguments {
     /// How many workers answer, each a bucket of flows: 1, 2, 4 to 64; as many as there are processors if not given
     #[arg(short = 't', long, value_name = "N", value_parser = power_of_two)]
     threads: Option<u32>,
+    /// The most connections at once, for each processor that the stack uses
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 256)]
+    connections: u16,
     /// The next hop for what is not in its network
     #[arg(long, value_name = "ADDRESS")]
     gateway: Option<String>,
@@ -66,7 +69,8 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     })?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from).min(64);
     let bucket_bits = arguments.threads.unwrap_or(processors as u32).ilog2();
-    let mut builder = Stack::builder().address(&arguments.address).bucket_bits(bucket_bits);
+    let builder = Stack::builder().address(&arguments.address).bucket_bits(bucket_bits);
+    let mut builder = builder.connections(arguments.connections).sockets(1 << bucket_bits);
     if let Some(gateway) = &arguments.gateway {
         builder = builder.gateway(gateway);
     }

@@ -80,8 +80,13 @@ pub(crate) struct Halves {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The halves of a socket with such buffers, whose path's worker is called by `caller`.
-pub(crate) fn halves(sizes: BufferSizes, caller: &Caller) -> io::Result<(Halves, Open)> {
+/// The halves of a socket with such buffers, whose path's worker is called by `caller`. What becomes of them rings `ringer`, if there is one,
+/// instead of bells of their own: then nobody waits for them alone.
+pub(crate) fn halves(
+    sizes: BufferSizes,
+    caller: &Caller,
+    ringer: Option<&Ringer>,
+) -> io::Result<(Halves, Open)> {
     let BufferSizes { send_frames, receive_packets, full } = sizes;
     let (sends, receives) = (send_frames as usize, receive_packets as usize);
     let refused = |error: CapacityError| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
@@ -91,7 +96,9 @@ pub(crate) fn halves(sizes: BufferSizes, caller: &Caller) -> io::Result<(Halves,
     let (back, returned) = ring(capacity_for(sends + receives)).map_err(refused)?;
     let shared = Arc::new(Shared::default());
     let [sender, receiver] = [Doorbell::with_full_fences()?, Doorbell::with_full_fences()?];
-    let ringers = Ringers { sender: OnDrop(sender.ringer()), receiver: OnDrop(receiver.ringer()) };
+    let [to_sender_bell, to_receiver_bell] =
+        [&sender, &receiver].map(|bell| OnDrop(ringer.cloned().unwrap_or_else(|| bell.ringer())));
+    let ringers = Ringers { sender: to_sender_bell, receiver: to_receiver_bell };
     let open = Open {
         sent,
         empty,

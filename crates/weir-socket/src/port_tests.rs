@@ -56,7 +56,7 @@ impl Bed {
         for socket in 0..sockets {
             let sizes = BufferSizes { send_frames: SEND_FRAMES, receive_packets: RECEIVE_PACKETS, full };
             let caller = Caller { worker: bed._doorbell.ringer(), news: None };
-            let (half, open) = halves(sizes, &caller).expect("halves");
+            let (half, open) = halves(sizes, &caller, None).expect("halves");
             let binding = Binding { address: [0; 4].into(), port: 1000 + socket, bucket: None };
             bed.path.bind(0, binding, socket).expect("bound");
             let (port, frames) = socket_port(&mut bed.path, 1 + usize::from(socket)).expect("a socket");

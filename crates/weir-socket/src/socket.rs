@@ -272,7 +272,8 @@ impl UdpSocket {
         self.lock_receive().wait_until(deadline(timeout), &mut is_so)
     }
 
-    /// Wakes whoever waits to receive, to look at what else it waits for: [`UdpSocket::wait_until`].
+    /// Wakes whoever waits to receive, to look at what else it waits for: [`UdpSocket::wait_until`]. To be asked for before somebody waits,
+    /// who would be waited for.
     pub fn ringer(&self) -> Ringer {
         self.lock_receive().ringer()
     }

@@ -345,7 +345,8 @@ impl Stack {
             let why = format!("all {sockets} sockets of this stack are bound: build it for more");
             io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
-        let (halves, open) = halves(BufferSizes { send_frames, receive_packets, full }, &side.caller(None))?;
+        let (halves, open) =
+            halves(BufferSizes { send_frames, receive_packets, full }, &side.caller(None), None)?;
         let (reply, answer) = channel();
         side.ask(Request::Bind {
             stage: self.host,

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use weir_core::net::sockets::Binding;
 use weir_path::frames::Frames;
-use weir_ring::doorbell::Doorbell;
+use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_ring::spsc::{Consumer, capacity_for, ring};
 
 use crate::half::{BufferSizes, Caller, Halves, halves};
@@ -139,7 +139,7 @@ impl Stack {
             let (reply, answer) = channel();
             self.ask(worker, Request::Tcp { port, request: TcpRequest::Connect { flow, reply } })?;
             match answer.recv().map_err(|_| os(libc::EPIPE))? {
-                Ok(connection) => return self.attach(flow, connection),
+                Ok(connection) => return self.attach(flow, connection, None),
                 Err(NoConnection::Full) => {
                     let why = "as many connections as this stack was built for: build it for more";
                     return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
@@ -151,12 +151,17 @@ impl Stack {
     }
 
     /// Takes a connection: makes its rings.
-    pub(crate) fn attach(&self, flow: Flow, connection: u32) -> io::Result<Connected> {
+    pub(crate) fn attach(
+        &self,
+        flow: Flow,
+        connection: u32,
+        ringer: Option<&Ringer>,
+    ) -> io::Result<Connected> {
         let (port, worker) = (self.tcp_port()?, self.worker_of(flow));
         let caller = self.caller(worker, connection);
         let sizes = BufferSizes { send_frames: CHUNKS, receive_packets: CHUNKS, full: FullRule::Hold };
         let ask = |request| self.ask(worker, Request::Tcp { port, request });
-        match halves(sizes, &caller) {
+        match halves(sizes, &caller, ringer) {
             Ok((halves, open)) => {
                 ask(TcpRequest::Attach { connection, open: Box::new(open) })?;
                 Ok(Connected { flow, halves, caller })

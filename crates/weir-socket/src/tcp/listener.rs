@@ -14,6 +14,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
+use weir_ring::doorbell::Ringer;
+
 use crate::blocking::{Blocking, Deadline};
 use crate::half::wait;
 use crate::socket::{first, os};
@@ -98,10 +100,33 @@ impl TcpListener {
     /// # Errors
     /// Those of the table at the head of this file.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.attach(|_| None)
+    }
+
+    /// The same for a thread that waits for many: what becomes of the connection rings what `ringer` says for its other end, such as
+    /// [`UdpSocket::ringer`], and its calls do not wait. [`TcpStream::is_readable`] and [`TcpStream::is_writable`] then say what to do.
+    ///
+    /// # Errors
+    /// As [`TcpListener::accept`].
+    ///
+    /// [`UdpSocket::ringer`]: crate::UdpSocket::ringer
+    pub fn accept_for(
+        &self,
+        ringer: impl FnOnce(SocketAddr) -> Ringer,
+    ) -> io::Result<(TcpStream, SocketAddr)> {
+        let (stream, peer) = self.attach(|peer| Some(ringer(peer)))?;
+        stream.set_nonblocking(true);
+        Ok((stream, peer))
+    }
+
+    fn attach(
+        &self,
+        ringer: impl FnOnce(SocketAddr) -> Option<Ringer>,
+    ) -> io::Result<(TcpStream, SocketAddr)> {
         let stack = &self.listened.stack;
         let Accepted { connection, flow } = self.next()?;
-        let stream = TcpStream::of(stack.clone(), stack.attach(flow, connection)?);
-        Ok((stream, flow.peer))
+        let connected = stack.attach(flow, connection, ringer(flow.peer).as_ref())?;
+        Ok((TcpStream::of(stack.clone(), connected), flow.peer))
     }
 
     /// The connections, one after the other, as [`TcpListener::accept`] takes them.

@@ -239,6 +239,20 @@ impl TcpStream {
     pub fn counts(&self) -> SocketCounts {
         self.inner.shared.counts()
     }
+
+    /// Whether a read would not wait: something has come, or nothing more will.
+    pub fn is_readable(&self) -> bool {
+        let mut receive = self.inner.receive.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_ended = self.inner.shared.stream.has(StreamState::RECEIVE_ENDED | StreamState::SHUT_RECEIVE);
+        has_ended || receive.chunk.is_some() || receive.half.is_readable() || receive.half.is_abandoned()
+    }
+
+    /// Whether a write would not wait: there is room, or nothing more is taken.
+    pub fn is_writable(&self) -> bool {
+        let mut send = self.inner.lock_send();
+        let has_ended = self.inner.shared.stream.has(StreamState::SEND_ENDED | StreamState::SHUT_SEND);
+        has_ended || send.is_writable() || send.is_abandoned()
+    }
 }
 
 impl Inner {

@@ -1,0 +1,271 @@
+//! A client's connection: what it has sent and is not answered, and the answers in the order of its commands, whoever answers first.
+//!
+//! Rule: while a client does not read, or has many commands under way, no more of its commands are taken, so what it costs is bounded: a line
+//! or a value that comes, [`OUTPUT_BYTES_MAX`] and one answer. It is held by its own window then, and nobody else.
+//!
+//! Owner: one worker. It knows nothing of sockets but that they read and write.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+
+use crate::command::{Front, MemcacheCommand, read};
+
+/// Bytes to be written, from which on no more commands are taken.
+pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// Commands under way.
+const REPLIES_MAX: usize = 256;
+/// How much is read at once.
+const READ_BYTES: usize = 16 * 1024;
+
+/// One client.
+#[derive(Debug)]
+pub struct Connection<S> {
+    stream: S,
+    input: Vec<u8>,
+    /// How much of it is done with.
+    taken: usize,
+    /// How much that has not come is to be passed over.
+    skip: usize,
+    /// Answers by the number of their command; of the first it is this.
+    replies: VecDeque<Option<Vec<u8>>>,
+    first: u64,
+    output: Vec<u8>,
+    written: usize,
+    /// What has come is no whole command.
+    is_hungry: bool,
+    /// No more commands are taken: it has ended, or is to.
+    has_ended: bool,
+}
+
+impl<S> Connection<S> {
+    /// Of which nothing has come.
+    pub fn new(stream: S) -> Connection<S> {
+        Connection {
+            stream,
+            input: Vec::new(),
+            taken: 0,
+            skip: 0,
+            replies: VecDeque::new(),
+            first: 0,
+            output: Vec::new(),
+            written: 0,
+            is_hungry: true,
+            has_ended: false,
+        }
+    }
+
+    /// Its socket.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// Whether more is to be read.
+    pub fn wants_input(&self) -> bool {
+        self.is_hungry && self.may_take()
+    }
+
+    /// Whether something is to be written.
+    pub fn has_output(&self) -> bool {
+        self.written < self.output.len()
+    }
+
+    /// Whether all has been said: it may be closed.
+    pub fn is_done(&self) -> bool {
+        self.has_ended && self.replies.is_empty() && !self.has_output()
+    }
+
+    /// Takes at most so many commands of what has come; each is told with its number. How many.
+    pub fn take(
+        &mut self,
+        most: usize,
+        value_bytes_max: usize,
+        mut each: impl FnMut(u64, &MemcacheCommand<'_>, &[u8]),
+    ) -> usize {
+        let mut count = 0;
+        self.is_hungry = false;
+        while count < most && self.may_take() {
+            let number = self.first + self.replies.len() as u64;
+            let text = &self.input[self.taken..];
+            let said = match read(text, value_bytes_max) {
+                Front::Part => {
+                    self.is_hungry = true;
+                    break;
+                }
+                Front::Whole(MemcacheCommand::Quit, _) => {
+                    self.has_ended = true;
+                    break;
+                }
+                Front::Whole(command, taken) => {
+                    self.replies.push_back(None);
+                    each(number, &command, &text[..taken]);
+                    self.taken += taken;
+                    count += 1;
+                    continue;
+                }
+                Front::Nonsense(said, taken) => {
+                    let here = taken.min(text.len());
+                    self.skip = taken - here;
+                    self.taken += here;
+                    said
+                }
+                Front::Endless(said) => {
+                    self.has_ended = true;
+                    said
+                }
+            };
+            let said = if said.is_empty() { Vec::new() } else { format!("{said}\r\n").into() };
+            self.replies.push_back(None);
+            self.answer(number, said);
+            count += 1;
+        }
+        self.input.drain(..std::mem::take(&mut self.taken));
+        count
+    }
+
+    /// Notes the answer to a command.
+    pub fn answer(&mut self, number: u64, reply: Vec<u8>) {
+        self.replies[(number - self.first) as usize] = Some(reply);
+        while let Some(Some(reply)) = self.replies.pop_front_if(|reply| reply.is_some()) {
+            self.output.extend_from_slice(&reply);
+            self.first += 1;
+        }
+    }
+
+    fn may_take(&self) -> bool {
+        let is_full =
+            self.replies.len() >= REPLIES_MAX || self.output.len() - self.written >= OUTPUT_BYTES_MAX;
+        !self.has_ended && !is_full
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
+    /// Reads what has come, once; whether something has, be it the end.
+    ///
+    /// # Errors
+    /// Those of its socket: the client has gone.
+    pub fn fill(&mut self) -> io::Result<bool> {
+        let before = self.input.len();
+        self.input.resize(before + READ_BYTES, 0);
+        let count = self.stream.read(&mut self.input[before..]);
+        self.input.truncate(before + *count.as_ref().unwrap_or(&0));
+        match count {
+            Ok(0) => self.has_ended = true,
+            Ok(count) => {
+                let passed_over = self.skip.min(count);
+                self.skip -= passed_over;
+                self.input.drain(before..before + passed_over);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    /// Writes what there is room for; whether something went.
+    ///
+    /// # Errors
+    /// Those of its socket.
+    pub fn flush(&mut self) -> io::Result<bool> {
+        let before = self.written;
+        while self.has_output() {
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let has_moved = self.written > before;
+        if !self.has_output() {
+            self.output.clear();
+            self.written = 0;
+        }
+        Ok(has_moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket that gives its input in pieces and takes so much.
+    struct Pieces {
+        input: VecDeque<Vec<u8>>,
+        output: Vec<u8>,
+        room: usize,
+    }
+
+    impl Read for Pieces {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let piece = self.input.pop_front().ok_or(io::ErrorKind::WouldBlock)?;
+            buffer[..piece.len()].copy_from_slice(&piece);
+            Ok(piece.len())
+        }
+    }
+
+    impl Write for Pieces {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room);
+            if count == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.room -= count;
+            self.output.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn connection(pieces: &[&[u8]]) -> Connection<Pieces> {
+        let input = pieces.iter().map(|piece| piece.to_vec()).collect();
+        Connection::new(Pieces { input, output: Vec::new(), room: usize::MAX })
+    }
+
+    /// Takes all, and answers each command with its number.
+    fn serve(connection: &mut Connection<Pieces>) {
+        while connection.fill().unwrap() {
+            let mut numbers = Vec::new();
+            connection.take(usize::MAX, 100, |number, _, _| numbers.push(number));
+            // The last first.
+            for number in numbers.into_iter().rev() {
+                connection.answer(number, format!("{number} ").into());
+            }
+            connection.flush().unwrap();
+        }
+    }
+
+    #[test]
+    fn answers_are_in_the_order_of_the_commands() {
+        let mut client = connection(&[b"get a\r\nge", b"t b\r\nnonsense\r\nget c\r", b"\nquit\r\nget d\r\n"]);
+        serve(&mut client);
+        assert_eq!(String::from_utf8_lossy(&client.stream.output), "0 1 ERROR\r\n3 ");
+        assert!(client.is_done());
+    }
+
+    #[test]
+    fn a_value_that_is_too_large_is_passed_over_as_it_comes() {
+        let value = [b'v'; 102];
+        let mut client = connection(&[b"set a 0 0 302\r\n", &value, &value, &value[..98], b"\r\nget a\r\n"]);
+        serve(&mut client);
+        let wanted = "SERVER_ERROR object too large for cache\r\n1 ";
+        assert_eq!(String::from_utf8_lossy(&client.stream.output), wanted);
+        assert!(client.input.is_empty() && !client.is_done());
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_is_not_read() {
+        let mut client = connection(&[b"get a\r\nget b\r\n"]);
+        client.stream.room = 10;
+        client.fill().unwrap();
+        assert_eq!(client.take(1, 100, |_, _, _| {}), 1);
+        client.answer(0, vec![b'x'; OUTPUT_BYTES_MAX + 10]);
+        assert!(client.flush().unwrap() && !client.flush().unwrap());
+        assert!(!client.wants_input());
+        assert_eq!(client.take(1, 100, |_, _, _| {}), 0);
+        client.stream.room = usize::MAX;
+        assert!(client.flush().unwrap() && !client.has_output());
+        assert_eq!(client.take(1, 100, |_, _, _| {}), 1);
+    }
+}

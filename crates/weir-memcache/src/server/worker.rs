@@ -1,0 +1,291 @@
+//! One worker: its datagrams, its connections, what others ask, and one place where it sleeps until any of them has something.
+//!
+//! Rule: it reads datagrams only while it has tickets for whatever a batch of them may ask, and of a connection only what it may answer; what
+//! it does not read waits in the receive buffer, and so with who sent it. A reply waits for room: none is lost to a full buffer.
+//!
+//! Limits: a reply over UDP is at most 65,535 datagrams; a worker whose datagrams wait for the interface answers nobody meanwhile, and the
+//! others' commands wait with it. Connections are looked at one by one, so many that are idle cost a little each time.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc::Receiver;
+
+use hashbrown::HashMap;
+use weir_ring::spsc::Consumer;
+use weir_run::clock::unix_seconds;
+use weir_socket::{Datagrams, TcpStream, UdpSocket};
+
+use super::{Outward, WaysOfWorker};
+use crate::command::{Front, read};
+use crate::connection::Connection;
+use crate::exchange::{Exchange, Message};
+use crate::frame::{HEADER_BYTES, SEVERAL, cut, read as read_frame};
+use crate::pipeline::{Pipelines, ReplyPlace};
+use crate::stats::Server;
+
+/// Datagrams that are received at once.
+const BATCH: usize = 16;
+/// The shortest command is `get a\r\n`, so a datagram of 1,472 bytes has no more.
+const COMMANDS_MAX: usize = 210;
+/// Commands of one connection before it is another's turn.
+const TURN: usize = 64;
+/// Commands under way with other workers.
+pub(super) const TICKETS: usize = 2 * BATCH * COMMANDS_MAX;
+/// Datagrams that are made before they are sent.
+const SEND_BATCH: usize = 64;
+
+/// To whom a reply goes.
+pub(super) enum Asker {
+    Datagram(ReplyPlace),
+    /// A connection, and the number of the command there.
+    Connection(u64, u64),
+}
+
+/// To whom a datagram's replies go.
+struct Client {
+    address: SocketAddr,
+    id: u16,
+}
+
+pub(super) struct Worker<'s> {
+    socket: &'s UdpSocket,
+    exchange: Exchange<Asker>,
+    lines: Pipelines<Client>,
+    accepted: Receiver<TcpStream>,
+    connections: HashMap<u64, Connection<TcpStream>>,
+    /// The number of the next connection.
+    next: u64,
+    inward: Vec<Consumer<(usize, Message)>>,
+    outward: Vec<Option<Outward>>,
+    server: Server,
+    value_bytes_max: usize,
+}
+
+impl<'s> Worker<'s> {
+    pub(super) fn new(
+        socket: &'s UdpSocket,
+        exchange: Exchange<Asker>,
+        (inward, outward): WaysOfWorker,
+        accepted: Receiver<TcpStream>,
+        server: Server,
+        value_bytes_max: usize,
+    ) -> Worker<'s> {
+        Worker {
+            socket,
+            exchange,
+            lines: Pipelines::default(),
+            accepted,
+            connections: HashMap::new(),
+            next: 0,
+            inward,
+            outward,
+            server,
+            value_bytes_max,
+        }
+    }
+
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let mut received = self.socket.datagrams(BATCH);
+        let mut sent = self.socket.datagrams(SEND_BATCH);
+        loop {
+            self.server.now_s = unix_seconds();
+            let mut moved = self.hear() + self.read_connections();
+            if self.may_receive() {
+                match self.socket.recv_batch(&mut received) {
+                    Ok(count) => moved += count,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                    // Somebody's port was closed: whoever asked from it has gone.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                    Err(error) => return Err(error),
+                }
+                for datagram in received.iter() {
+                    if let Some((client, reply)) = self.take(datagram.peer(), datagram.payload()) {
+                        self.send(&client, &reply, &mut sent)?;
+                    }
+                }
+                received.clear();
+            }
+            self.ask();
+            while let Some((asker, reply)) = self.exchange.replies.pop_front() {
+                match asker {
+                    Asker::Datagram(place) => {
+                        if let Some((client, reply)) = self.lines.answer(place, reply) {
+                            self.send(&client, &reply, &mut sent)?;
+                        }
+                    }
+                    Asker::Connection(number, command) => {
+                        // It may have gone meanwhile.
+                        if let Some(connection) = self.connections.get_mut(&number) {
+                            connection.answer(command, reply);
+                        }
+                    }
+                }
+            }
+            self.send_all(&mut sent)?;
+            moved += self.write_connections();
+            if moved == 0 {
+                self.sleep()?;
+            }
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn sleep(&mut self) -> io::Result<()> {
+        let may_receive = self.may_receive();
+        let Worker { socket, inward, connections, accepted, next, .. } = self;
+        socket.wait_until(None, |is_readable| {
+            let is_accepted = accept_all(accepted, connections, next) > 0;
+            let mut has_heard = || inward.iter_mut().any(|ring| !ring.is_empty());
+            let has_moved = |it: &Connection<TcpStream>| {
+                it.wants_input() && it.stream().is_readable() || it.has_output() && it.stream().is_writable()
+            };
+            is_readable && may_receive || is_accepted || has_heard() || connections.values().any(has_moved)
+        })?;
+        Ok(())
+    }
+
+    /// Whether there are tickets for whatever a batch may ask.
+    fn may_receive(&self) -> bool {
+        self.exchange.free() >= BATCH * COMMANDS_MAX
+    }
+
+    /// Takes what other workers ask and answer; how many messages.
+    fn hear(&mut self) -> usize {
+        let Worker { inward, exchange, server, .. } = self;
+        let mut take = |(from, message)| exchange.receive(from, message, server);
+        inward.iter_mut().map(|ring| ring.pop_each(usize::MAX, &mut take)).sum()
+    }
+
+    /// Sends what others are asked and answered.
+    fn ask(&mut self) {
+        let Worker { outward, exchange, .. } = self;
+        let me = exchange.number();
+        while let Some((to, message)) = exchange.asks.pop_front() {
+            let way = outward[to].as_mut().expect("nobody asks himself");
+            way.ring.stage((me, message)).expect("a ring has a place for each ticket's ask and answer");
+        }
+        for way in outward.iter_mut().flatten() {
+            if way.ring.publish() > 0 {
+                way.ringer.published();
+            }
+        }
+    }
+
+    /// Takes connections, and commands of those there are; how much that was.
+    fn read_connections(&mut self) -> usize {
+        let Worker { connections, accepted, next, exchange, server, value_bytes_max, .. } = self;
+        let mut moved = accept_all(accepted, connections, next);
+        connections.retain(|&number, connection| {
+            if connection.wants_input() && connection.stream().is_readable() {
+                match connection.fill() {
+                    Ok(has_come) => moved += usize::from(has_come),
+                    // It has gone, and what it asked with it.
+                    Err(_) => return false,
+                }
+            }
+            let most = exchange.free().min(TURN);
+            moved += connection.take(most, *value_bytes_max, |place, command, text| {
+                exchange.take(Asker::Connection(number, place), command, text, server);
+            });
+            true
+        });
+        moved
+    }
+
+    /// Writes to connections, and closes those that are done; how many moved.
+    fn write_connections(&mut self) -> usize {
+        let mut moved = 0;
+        self.connections.retain(|_, connection| {
+            let is_there = match connection.flush() {
+                Ok(has_gone) => {
+                    moved += usize::from(has_gone);
+                    true
+                }
+                Err(_) => false,
+            };
+            is_there && !connection.is_done()
+        });
+        moved
+    }
+
+    /// Takes the commands of a datagram; its reply, if it is known at once.
+    fn take(&mut self, address: SocketAddr, datagram: &[u8]) -> Option<(Client, Vec<u8>)> {
+        let (id, text) = read_frame(datagram)?;
+        let client = Client { address, id };
+        let Some(mut text) = text else { return Some((client, SEVERAL.to_vec())) };
+        let line = self.lines.begin(client);
+        for _ in 0..COMMANDS_MAX {
+            match read(text, self.value_bytes_max) {
+                Front::Whole(command, taken) => {
+                    let place = Asker::Datagram(self.lines.ask(line));
+                    self.exchange.take(place, &command, &text[..taken], &self.server);
+                    text = &text[taken..];
+                }
+                Front::Nonsense(answer, taken) => {
+                    let place = self.lines.ask(line);
+                    let answer = if answer.is_empty() { Vec::new() } else { format!("{answer}\r\n").into() };
+                    // There are more to come, so the line is not done by this.
+                    let none = self.lines.answer(place, answer);
+                    debug_assert!(none.is_none());
+                    text = text.get(taken..).unwrap_or_default();
+                }
+                // A datagram has no further part.
+                Front::Part | Front::Endless(_) => break,
+            }
+        }
+        self.lines.end(line)
+    }
+
+    /// Makes the datagrams of a reply, and sends them when there are many.
+    fn send(&self, client: &Client, reply: &[u8], sent: &mut Datagrams<'_>) -> io::Result<()> {
+        for (header, text) in cut(client.id, reply) {
+            let bytes = HEADER_BYTES + text.len();
+            loop {
+                match sent.push(client.address, bytes) {
+                    Ok(mut datagram) => {
+                        let payload = datagram.payload_mut();
+                        payload[..HEADER_BYTES].copy_from_slice(&header);
+                        payload[HEADER_BYTES..].copy_from_slice(text);
+                        break;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.send_all(sent)?;
+                        self.socket.wait_writable(None)?;
+                    }
+                    // An address that nothing goes to: nobody waits there.
+                    Err(_) => return Ok(()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send_all(&self, sent: &mut Datagrams<'_>) -> io::Result<()> {
+        while !sent.is_empty() {
+            match self.socket.send_batch(sent) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.socket.wait_writable(None)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes the connections that have been accepted; how many.
+fn accept_all(
+    accepted: &Receiver<TcpStream>,
+    connections: &mut HashMap<u64, Connection<TcpStream>>,
+    next: &mut u64,
+) -> usize {
+    let before = *next;
+    for stream in accepted.try_iter() {
+        connections.insert(*next, Connection::new(stream));
+        *next += 1;
+    }
+    (*next - before) as usize
+}
