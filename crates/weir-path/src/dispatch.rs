@@ -229,3 +229,6 @@ impl Dispatch {
         Handled::Sent(self.plan.queue(proto))
     }
 }
+
+#[cfg(test)]
+mod tests;
