@@ -29,7 +29,7 @@ WEIR_AWAKE=0 bench limit cargo "${runner[@]}" bench -p weir-lab --bench limit
 bench path cargo bench -p weir-lab --bench path
 bench ipsec cargo bench -p weir-lab --bench ipsec
 bench handoff_bench cargo run --release -p weir-ring --example handoff_bench
-for example in shaper_bench steer_bench dispatch_bench; do
+for example in shaper_bench steer_bench; do
     bench "$example" cargo run --release -p weir-core --example "$example"
 done
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `locked` | one lock around the device and its queue; whoever has a packet starts the device |
 //! | `spin-dispatch` | the seed's patch: a queue with a spin lock of its own, the device started on its own core |
-//! | `weir` | a lane for each worker, one owner for the device, kicks staged over a batch |
+//! | `weir` | a plan of the path: the inputs and the device on a bridge, one owner for the device, one wake-up for a batch |
 //!
 //! | case | load |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! One core has an input, the other the second input and the device's interrupts. Forwarding costs [`FORWARD_NS`] a packet; the
 //! device costs the same for all (`design`).
 //!
-//! - `kpps`: packets that the device sent / time; median of the repeats.
+//! - `kpps`: packets that the device sent / time; median of the repeats. `least_pct`: how much of it is of the input that had less.
 //! - `enter`, `try`, `tryfail`, `sleep`, `kicks_sent`, `kicks_saved`: by the seed's names, for each million packets sent; what
 //!   each design counts as what stands at its head. `tryfail_pct` of the tries, `sleep_pct` of the entries.
 //! - `lost`, `reordered`: sums over the repeats. Weir may do neither: its row fails if it does.
@@ -22,10 +22,10 @@
 //! Source: seed `ifq-start-dispatch`.
 //! Limits: the device is in memory. What the machine does meanwhile is in every figure.
 
-mod credit;
 mod design;
 mod drive;
 mod locked;
+mod port;
 mod sender;
 mod spin_dispatch;
 mod weir;
@@ -46,6 +46,7 @@ use drive::{Outcome, Plan};
 
 const FIELDS: &[Field] = &[
     Field { name: "kpps", heading: "sent", unit: "kpps", decimals: 0 },
+    Field { name: "least_pct", heading: "least input", unit: "%", decimals: 0 },
     Field { name: "enter", heading: "enter", unit: "per M", decimals: 0 },
     Field { name: "try", heading: "try", unit: "per M", decimals: 0 },
     Field { name: "tryfail", heading: "tryfail", unit: "per M", decimals: 0 },
@@ -81,6 +82,8 @@ const NOTES: &[&str] = &[
      635969 of them slept, and 5077636 tries, of which 2402027 failed. No rate was published for it.",
     "An interrupt of a core that is awake is a flag here; on a real machine spin-dispatch pays for each kick it sent.",
     "What a full queue drops is lost with locked and spin-dispatch, as published. Weir holds the input.",
+    "Weir's row is the path itself: beside what forwarding costs in every design, its packets are frames that are polled, bridged, booked \
+     and queued. Its egress queue serves both inputs alike, so a flood goes as fast as the core with the device serves its own input.",
     "With locked the device is told of every packet by itself, with the others of as many as a pass has found.",
 ];
 
@@ -102,7 +105,7 @@ pub enum System {
     Locked,
     /// The seed's patch.
     SpinDispatch,
-    /// `weir_core::dispatch::transmit` over weir-ring.
+    /// A plan of the path.
     Weir,
 }
 
@@ -123,7 +126,7 @@ impl System {
         match self {
             System::Locked => drive::run(plan, locked::sides(costs)),
             System::SpinDispatch => drive::run(plan, spin_dispatch::sides(costs)?),
-            System::Weir => drive::run(plan, weir::sides(costs)?),
+            System::Weir => weir::run(plan, costs),
         }
     }
 }
@@ -186,10 +189,11 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
 }
 
 fn row(system: System, case: &str, runs: &[Outcome]) -> Row {
-    let mut rates: Vec<f64> = runs.iter().map(|run| run.sent as f64 / run.seconds / 1e3).collect();
+    let mut rates: Vec<f64> = runs.iter().map(|run| run.sent() as f64 / run.seconds / 1e3).collect();
     rates.sort_by(f64::total_cmp);
     let sum = |of: fn(&Outcome) -> u64| runs.iter().map(of).sum::<u64>();
-    let (sent, offered, reordered) = (sum(|run| run.sent), sum(|run| run.offered), sum(|run| run.reordered));
+    let (sent, offered, reordered) = (sum(Outcome::sent), sum(|run| run.offered), sum(|run| run.reordered));
+    let least = sum(|run| run.sent_by[0]).min(sum(|run| run.sent_by[1]));
     let counts = runs.iter().fold(Counts::default(), |counts, run| counts.add(run.counts));
     // A packet that was sent twice is a fault as well.
     let lost = offered as i64 - sent as i64;
@@ -199,6 +203,7 @@ fn row(system: System, case: &str, runs: &[Outcome]) -> Row {
     let seed = |figure: f64| Value::from((system == System::Locked && case == "2x1").then_some(figure));
     let values: Vec<(&'static str, Value)> = vec![
         ("kpps", rates[(rates.len() - 1) / 2].into()),
+        ("least_pct", percent(least, sent)),
         ("enter", per_million(counts.enter)),
         ("try", per_million(counts.tried)),
         ("tryfail", per_million(counts.tryfail)),
@@ -257,7 +262,7 @@ mod tests {
     fn what_is_lost_without_being_dropped_fails_its_row() {
         let run = |sent, dropped| Outcome {
             offered: 10,
-            sent,
+            sent_by: [sent, 0],
             seconds: 1.0,
             counts: Counts { dropped, ..Counts::default() },
             ..Outcome::default()

@@ -75,8 +75,7 @@ struct Arguments {
     /// 3 for rss if not given; of bed each turn, 3
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
-    /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine; netisr: add a
-    /// table of 1 to 64 simulated workers
+    /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine
     #[arg(long)]
     sim: bool,
     /// netisr: the loads to run, in percent, each alone or with -long, -rss or -one-core behind it; or 1-worker, 2-workers; of IPsec:
@@ -185,13 +184,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Name::Ifq => run_ifq(arguments)?,
         Name::Rss => run_rss(arguments)?,
     };
-    let more = match (arguments.sim, arguments.name) {
-        (true, Name::Netisr) => format!("\n{}", netisr::simulated()),
-        (true, _) => {
+    let more = match arguments.sim {
+        true => {
             "none, rfc and weir-sim are simulated: the RFC's kernel before and after its patches, and Weir.\n"
-                .into()
         }
-        (false, _) => String::new(),
+        false => "",
     };
     let text = table::render(&report, io::stdout().is_terminal());
     written(write!(io::stdout(), "{text}{more}"))?;
@@ -304,9 +301,8 @@ fn run_rss(arguments: &Arguments) -> Result<Report, Failure> {
 
 /// Options that only qdisc has.
 fn refuse_qdiscs(arguments: &Arguments) -> Result<(), Failure> {
-    refuse(&[("--clients", !arguments.clients.is_empty())], "only qdisc has it; leave it out")?;
-    let has_sim = matches!(arguments.name, Name::Qdisc | Name::Netisr);
-    refuse(&[("--sim", arguments.sim && !has_sim)], "only qdisc and netisr have it; leave it out")
+    let given = [("--clients", !arguments.clients.is_empty()), ("--sim", arguments.sim)];
+    refuse(&given, "only qdisc has it; leave it out")
 }
 
 /// Options that only netisr has.

@@ -208,11 +208,6 @@ impl Options {
     }
 }
 
-/// The same dispatch on 1 to 64 workers in virtual time, and what limits them.
-pub fn simulated() -> String {
-    weir_sim::scaling::table()
-}
-
 /// Says what is wrong with settings, naming the key.
 pub fn check(settings: &[(String, String)]) -> Result<()> {
     case::queue_limit(settings).map(|_| ())

@@ -191,6 +191,12 @@ fn workstreams_under_load() -> Result<()> {
         "{row}\n{}",
         stat["wires"][0]["classes"][0]
     );
+    let transmit = &stat["ports"][1]["transmit"];
+    let [enter, tried, tryfail, sleep] =
+        ["enter", "try", "tryfail", "sleep"].map(|name| transmit[name].as_u64());
+    ensure!(tried > Some(0) && tryfail <= tried && tried <= enter, "{transmit}");
+    ensure!(sleep > Some(0), "it waited for tokens with packets to send: {transmit}");
+    ensure!(transmit["kicks_sent"] == 0 && transmit["kicks_saved"] == 0, "there is one worker: {transmit}");
     require_proof(&wire)?;
     wire.stop()?;
     Ok(())

@@ -192,8 +192,8 @@ mod bench {
                 taken = 0;
                 let start = now_cycles();
                 for frames in black_box(&views).chunks(BURST_MAX) {
-                    rss.steer(frames, black_box(&mut burst));
-                    taken += burst.by_worker().map(|(_, frames)| frames.len()).sum::<usize>();
+                    rss.hash_burst(frames, black_box(&mut burst));
+                    taken += (0..burst.len()).filter(|&i| rss.worker(burst.hash(i)) < workers).count();
                 }
                 now_cycles() - start
             });

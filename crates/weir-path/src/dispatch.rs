@@ -153,7 +153,7 @@ impl Dispatch {
         }
         let mut bytes: [&[u8]; BURST_MAX] = [&[]; BURST_MAX];
         bytes.iter_mut().zip(packets.iter()).for_each(|(slot, packet)| *slot = packet.bytes(memory));
-        self.plan.registry.rss().steer(&bytes[..packets.len()], &mut self.burst);
+        self.plan.registry.rss().hash_burst(&bytes[..packets.len()], &mut self.burst);
         for (number, packet) in packets.iter_mut().enumerate() {
             packet.meta.flow_hash = self.burst.hash(number);
         }
@@ -229,3 +229,6 @@ impl Dispatch {
         Handled::Sent(self.plan.queue(proto))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,11 @@
 //! Where there is no carrier nothing is handed over (`carrier.rs`).
 //!
 //! Conservation (invariant 1), at every instant: accepted = delivered + dropped + in flight. Owner: the worker that owns the
-//! port. What is put here has room: at most as many packets are on their way to a port as its transmit ring has entries.
+//! port, which alone enters its device; others hand it packets, and wake it if it sleeps ([`TransmitCounts`]). What is put here has
+//! room: at most as many packets are on their way to a port as its transmit ring has entries.
+//!
+//! Source of the counts: S. Ziehau, "altq spinlock and if_start dispatch", DragonFly kernel list, 13 April 2008
+//! (`hw.em1.serializer_*`). Counted once a pass, never for each packet.
 
 use std::io;
 
@@ -16,18 +20,59 @@ use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::port::{Completion, Transmit, TransmitRing};
 
+/// How the device of a port was used, by the names of the seed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransmitCounts {
+    /// Passes in which the owner had something to transmit there.
+    pub enter: u64,
+    /// Batches that were offered to the device.
+    pub tried: u64,
+    /// Of those, batches of which it took fewer packets than were offered.
+    pub tryfail: u64,
+    /// Times that the owner went to sleep with packets still to send there.
+    pub sleep: u64,
+    /// Batches from other workers for which the owner had been woken.
+    pub kicks_sent: u64,
+    /// Batches from other workers that found the owner awake.
+    pub kicks_saved: u64,
+}
+
 /// The books of one port's way out.
 #[derive(Debug, Default)]
 pub struct Exit {
     account: Account,
-    busy: u64,
+    counts: TransmitCounts,
+    offer: Offer,
     carrier: Carrier,
     backoff: Backoff,
 }
 
+/// What the device is to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Offer {
+    #[default]
+    Nothing,
+    /// What is on the ring.
+    Ring,
+    /// That, and more for which the ring has no room.
+    Beyond,
+}
+
 impl Exit {
-    /// Puts packets on the transmit ring of `port` in their order, which has room for them, and leaves none.
-    pub fn put(&mut self, packets: &mut Vec<PathPacket>, port: &mut impl TransmitRing, frames: &mut Frames) {
+    /// Puts packets on the transmit ring of `port` in their order, which has room for them, and leaves none. `is_short`: more would have
+    /// come if there were room.
+    pub fn put(
+        &mut self,
+        packets: &mut Vec<PathPacket>,
+        is_short: bool,
+        port: &mut impl TransmitRing,
+        frames: &mut Frames,
+    ) {
+        if is_short {
+            self.offer = Offer::Beyond;
+        } else if !packets.is_empty() {
+            self.offer = Offer::Ring;
+        }
         let mut put = Count::default();
         let mut longest_bytes = 0;
         for packet in packets.iter_mut() {
@@ -51,11 +96,17 @@ impl Exit {
     /// # Errors
     /// If the device fails for good.
     pub fn flush(&mut self, port: &mut impl TransmitRing, now_ns: u64) -> io::Result<Option<u64>> {
+        let is_offered = self.offer != Offer::Nothing;
+        self.counts.enter += u64::from(is_offered);
         if self.carrier.stays_missing(now_ns, || port.has_carrier()) {
             return Ok(Some(self.carrier.ask_ns()));
         }
         let outcome = port.flush(&mut self.carrier, now_ns)?;
-        self.busy += u64::from(outcome != Transmit::Progress);
+        let is_left = outcome != Transmit::Progress;
+        self.counts.tried += u64::from(is_offered);
+        self.counts.tryfail += u64::from(is_offered && (is_left || self.offer == Offer::Beyond));
+        // What the device did not take stays on the ring, and is offered again.
+        self.offer = if is_left { Offer::Ring } else { Offer::Nothing };
         Ok(match outcome {
             Transmit::Progress if port.room() > 0 => None,
             Transmit::Down => Some(now_ns + DOWN_RETRY_NS),
@@ -77,7 +128,7 @@ impl Exit {
     /// The port is gone, and what was on its way out with it.
     pub fn abandon(&mut self, port: &impl TransmitRing) {
         self.account.drop_all(DropReason::PortGone, port.in_flight());
-        (self.carrier, self.backoff) = (Carrier::default(), Backoff::default());
+        (self.offer, self.carrier, self.backoff) = (Offer::Nothing, Carrier::default(), Backoff::default());
     }
 
     /// Packets that have come here and are gone again, in whatever way.
@@ -90,8 +141,21 @@ impl Exit {
         &self.account
     }
 
-    /// Times the device took no more.
-    pub fn busy(&self) -> u64 {
-        self.busy
+    /// How its device was used.
+    pub fn counts(&self) -> TransmitCounts {
+        self.counts
+    }
+
+    /// Notes that the owner slept; whether packets wait to be put here.
+    pub(crate) fn note_sleep(&mut self, is_waiting: bool) {
+        self.counts.sleep += u64::from(is_waiting || self.offer != Offer::Nothing);
+    }
+
+    /// Notes that a batch has come from other workers, for which the owner was woken or not.
+    pub(crate) fn note_batch(&mut self, is_woken: bool) {
+        match is_woken {
+            true => self.counts.kicks_sent += 1,
+            false => self.counts.kicks_saved += 1,
+        }
     }
 }

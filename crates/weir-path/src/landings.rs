@@ -44,6 +44,8 @@ pub struct Landings {
     receive_queues: Box<[usize]>,
     /// For each source its worker.
     sources: Vec<usize>,
+    /// How often others had woken this worker when it last asked.
+    woken: u64,
 }
 
 /// The gates of the receive queues whose packets come over a ring.
@@ -101,6 +103,7 @@ pub fn join(
             landed: vec![0; workers],
             receive_queues: receive_queues.into(),
             sources: (0..workers).filter(|&other| other != worker).collect(),
+            woken: 0,
         };
         (Departures::new(worker, outlets, Arc::clone(&boards), queues), landings)
     });
@@ -203,6 +206,12 @@ impl Landings {
     /// How others wake this worker.
     pub fn doorbell(&self) -> DoorbellCounts {
         self.inbox.counts()
+    }
+
+    /// Whether others have woken this worker since it last asked.
+    pub(crate) fn is_woken(&mut self) -> bool {
+        let woken = self.inbox.counts().kicks_sent;
+        std::mem::replace(&mut self.woken, woken) != woken
     }
 
     /// Whether somebody has called this worker since it last began to park.

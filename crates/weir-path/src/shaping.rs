@@ -68,6 +68,8 @@ pub struct Release {
     pub packets: usize,
     /// When the next may leave, if it is time that it waits for.
     pub wake_ns: Option<u64>,
+    /// Whether there was room for fewer than a burst, and more wait.
+    pub is_short: bool,
 }
 
 /// What a direction counts where packets leave its classes, apart from the books of these.
@@ -226,7 +228,8 @@ impl Shaping {
         let dispatched = left.iter().filter(|packet| packet.meta.arrival_ns == now_ns).count() as u64;
         self.released.dispatched += dispatched;
         self.released.delayed += left.len() as u64 - dispatched;
-        Release { packets: left.len(), wake_ns }
+        let is_short = most < BURST && left.len() == most && self.held().packets > 0;
+        Release { packets: left.len(), wake_ns, is_short }
     }
 
     /// Moves what may leave now behind others, until there are so many; when the next may, if it is time that it waits for.

@@ -68,6 +68,8 @@ pub struct Worker<P> {
     waited_for: Vec<Place>,
     /// What leaves an egress queue in a pass; empty between.
     released: Vec<PathPacket>,
+    /// For each egress queue what had entered it before others' packets were taken.
+    entered: Vec<u64>,
 }
 
 /// Who feeds the egress queues of a worker.
@@ -86,8 +88,17 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         feeding: Feeding,
         landings: Option<Landings>,
     ) -> Worker<P> {
-        let (backoff, waited_for, released) = (Backoff::default(), Vec::new(), Vec::new());
-        let mut worker = Worker { ends, gone, between, feeding, landings, backoff, waited_for, released };
+        let mut worker = Worker {
+            ends,
+            gone,
+            between,
+            feeding,
+            landings,
+            backoff: Backoff::default(),
+            waited_for: Vec::new(),
+            released: Vec::new(),
+            entered: Vec::new(),
+        };
         worker.follow(None, &[]);
         worker.tune();
         let gone: Vec<_> = worker.gone.iter().map(|gone| gone.index).collect();
@@ -205,8 +216,20 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
 
     /// Takes what other workers have handed over.
     fn arrive(&mut self, pass: &mut Pass, now_ns: u64) {
-        if let Some(landings) = &mut self.landings {
-            pass.moved += landings.land(&mut self.between, now_ns);
+        let Some(landings) = self.landings.as_mut().filter(|landings| landings.is_called()) else { return };
+        self.entered.clear();
+        self.entered.extend(self.between.egress.queues().iter().map(|queue| queue.counts().entered));
+        let landed = landings.land(&mut self.between, now_ns);
+        if landed > 0 {
+            pass.moved += landed;
+            let is_woken = landings.is_woken();
+            for (queue, before) in self.between.egress.queues().iter().zip(&self.entered) {
+                if queue.counts().entered != *before
+                    && let Some(end) = end_of(&mut self.ends, queue.port)
+                {
+                    end.exit.note_batch(is_woken);
+                }
+            }
         }
     }
 
@@ -230,8 +253,9 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             // One whose port is gone is empty.
             if let Some(End { port, exit, .. }) = end_of(&mut self.ends, *number) {
                 let room = port.room();
-                pass.add(shaping.release(room, frames, now_ns, &mut self.released));
-                exit.put(&mut self.released, port, frames);
+                let released = shaping.release(room, frames, now_ns, &mut self.released);
+                pass.add(released);
+                exit.put(&mut self.released, released.is_short, port, frames);
             }
         }
     }
@@ -252,13 +276,24 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn park(&mut self, wait: impl FnOnce(Option<BorrowedFd<'_>>) -> io::Result<()>) -> io::Result<bool> {
         let ends = &self.ends;
         let is_announced = || ends.iter().any(|end| end.intake.is_announced(&end.port));
-        let (Some(landings), Some(over)) = (&mut self.landings, &self.between.over) else {
-            return if is_announced() { Ok(false) } else { wait(None).map(|()| true) };
+        let slept = match (&mut self.landings, &self.between.over) {
+            (Some(landings), Some(over)) => {
+                let wanted = ends.iter().map(|end| end.intake.waits_over(over));
+                over.wait_for(wanted.fold([false; 2], |all, one| [all[0] | one[0], all[1] | one[1]]));
+                let is_let_in = || ends.iter().any(|end| end.intake.is_let_in(over));
+                landings.park(|| is_announced() || is_let_in(), |kicked| wait(Some(kicked)))?
+            }
+            _ if is_announced() => false,
+            _ => wait(None).map(|()| true)?,
         };
-        let wanted = ends.iter().map(|end| end.intake.waits_over(over));
-        over.wait_for(wanted.fold([false; 2], |all, one| [all[0] | one[0], all[1] | one[1]]));
-        let is_let_in = || ends.iter().any(|end| end.intake.is_let_in(over));
-        landings.park(|| is_announced() || is_let_in(), |kicked| wait(Some(kicked)))
+        if slept {
+            for queue in self.between.egress.queues() {
+                if let Some(end) = end_of(&mut self.ends, queue.port) {
+                    end.exit.note_sleep(queue.shaping.held().packets > 0);
+                }
+            }
+        }
+        Ok(slept)
     }
 
     /// Whether everything that came in has left; to be asked when nothing more is taken in. What a router keeps for a neighbour that does

@@ -33,7 +33,7 @@ use crate::dispatch_rows;
 use crate::part::{Part, PartPort};
 use crate::stats::{
     ClassStats, DISPATCH, DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot,
-    StageStats, WireStats, WorkerStats,
+    StageStats, TransmitStats, WireStats, WorkerStats,
 };
 use crate::watcher::{Device, Devices, Eye};
 use crate::workstreams::{Tally, WorkstreamStats};
@@ -62,8 +62,6 @@ pub struct PortReport {
     pub departed: Account,
     /// Of that, what is with the device.
     pub departing: Count,
-    /// Times that the device took no more.
-    pub transmit_busy: u64,
     /// The rest.
     pub port: PortStats,
 }
@@ -102,12 +100,11 @@ fn of_end(
     (index, port, exit): (usize, &mut Port, &Exit),
     before: Option<&PortStats>,
 ) -> weir_port::Result<PortReport> {
-    let now = port_stats(port)?;
+    let now = PortStats { transmit: exit.counts().into(), ..port_stats(port)? };
     Ok(PortReport {
         index,
         departed: exit.account().clone(),
         departing: port.in_flight(),
-        transmit_busy: exit.busy(),
         port: before.map_or_else(|| now.clone(), |before| now.clone().after(before)),
     })
 }
@@ -119,8 +116,13 @@ fn of_gone(gone: &Gone, last: &PortStats) -> PortReport {
         index: *index,
         departed: exit.account().clone(),
         departing: Count::default(),
-        transmit_busy: exit.busy(),
-        port: PortStats { queues: 0, forwarded_bytes: 0, is_gone: true, ..last.clone() },
+        port: PortStats {
+            queues: 0,
+            forwarded_bytes: 0,
+            is_gone: true,
+            transmit: exit.counts().into(),
+            ..last.clone()
+        },
     }
 }
 
@@ -272,7 +274,7 @@ impl Constants {
                 class.empty_wakes += wakes;
             }
             note_holders(&mut class, holders);
-            classes.push(DirectionStats { transmit_busy: to.transmit_busy, ..class });
+            classes.push(DirectionStats { transmit_busy: to.port.transmit.tryfail, ..class });
         }
         for (wsid, part) in parts.iter_mut().enumerate() {
             for stage in part.stages.drain(..) {
@@ -397,6 +399,7 @@ pub fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
         forwarded_dropped: lost.forwarded,
         kernel_dropped: lost.owned,
         lost_while_down: lost.while_down,
+        transmit: TransmitStats::default(),
         device: DeviceStats::default(),
         sender_device: DeviceStats::default(),
     })
@@ -432,9 +435,10 @@ mod tests {
     }
 
     fn port(index: usize, name: &str, on_the_way: u64) -> PortReport {
-        let port = PortStats { name: name.into(), ..PortStats::default() };
+        let transmit = TransmitStats { enter: 3, tried: 2, tryfail: 1, ..TransmitStats::default() };
+        let port = PortStats { name: name.into(), transmit, ..PortStats::default() };
         let departed = account(9 - on_the_way, 6 - on_the_way, 1);
-        PortReport { index, departed, departing: packets(2), transmit_busy: 0, port }
+        PortReport { index, departed, departing: packets(2), port }
     }
 
     fn part(directions: Vec<DirectionReport>, ports: Vec<PortReport>) -> PartReport {
@@ -501,6 +505,10 @@ mod tests {
         assert_eq!(told(&all.wires[0]), [("a->b", Some(1), 3), ("b->a", Some(0), 3)]);
         assert_eq!(all.wires[0].classes[1].place.waits_for.as_deref(), Some("b->a"), "its own limit");
         assert!(all.topologies.is_empty());
+        let json = serde_json::to_value(&all).unwrap();
+        let told = serde_json::json!({"enter": 3, "try": 2, "tryfail": 1, "sleep": 0, "kicks_sent": 0, "kicks_saved": 0});
+        assert_eq!(json["ports"][0]["transmit"], told);
+        assert_eq!(json["wires"][0]["classes"][0]["transmit_busy"], 1);
     }
 
     #[test]

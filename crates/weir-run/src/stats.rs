@@ -25,7 +25,7 @@ use crate::workstreams::{self, WorkstreamStats};
 
 pub use class::{ClassStats, DirectionStats};
 pub use place::PlaceStats;
-pub use port::{DeviceStats, PortStats};
+pub use port::{DeviceStats, PortStats, TransmitStats};
 pub use stage::{DISPATCH, StageStats};
 
 /// One wire, or one topology.

@@ -16,8 +16,8 @@
 //! without the RFC; [`weir`] is ours, the path that ships on modelled ports ([`port`]); what either did is told in [`effects`]. [`machine`] puts them on
 //! the clock, at the cost that [`parameters`] say, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the
 //! published figures and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`]
-//! stands apart: it runs random graphs of stages to show that they always make progress. So does [`scaling`]: dispatch
-//! on up to 64 workers. [`plans`], [`gateways`] and [`frame_port`] are for tests of what has many ports.
+//! stands apart: it runs random graphs of stages to show that they always make progress.
+//! [`plans`], [`gateways`] and [`frame_port`] are for tests of what has many ports.
 
 pub mod backpressure;
 pub mod checks;
@@ -35,7 +35,6 @@ pub mod plans;
 pub mod port;
 pub mod prng;
 pub mod report;
-pub mod scaling;
 pub mod scenario;
 pub mod seed;
 pub mod sender;

@@ -5,9 +5,7 @@
 //! asks the processor and returns `None` elsewhere. Holding the value is the proof, so the functions on it
 //! are safe, and the caller keeps a portable path for the other case.
 //!
-//! [`toeplitz`] hashes flow tuples for steering, [`partition`] parts the hashes by worker; [`prefetch`], which every processor
-//! has, needs no such value.
+//! [`toeplitz`] hashes flow tuples for steering; [`prefetch`], which every processor has, needs no such value.
 
-pub mod partition;
 pub mod prefetch;
 pub mod toeplitz;

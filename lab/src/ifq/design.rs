@@ -1,4 +1,4 @@
-//! What the lab asks of a way to transmit: two sides, one for each core, before one device.
+//! The device of the lab, and what it asks of a way to transmit that is no path: two sides, one for each core, before the device.
 //!
 //! The device is the same for all, in memory: a ring of [`RING_SLOTS`], [`PUT_NS`] for each packet put into it (a descriptor), and
 //! [`FLUSH_NS`] each time it is told of new ones (a register). What is in the ring has left once somebody who may enter the
@@ -9,9 +9,6 @@
 //! Limits: a packet is its input and number; no body is moved.
 
 use std::time::Duration;
-
-use weir_core::dispatch::transmit::TransmitDevice;
-use weir_core::packet::{Meta, Packet};
 
 use crate::cost::Cost;
 
@@ -31,20 +28,6 @@ pub struct IfqPacket {
     pub input: usize,
     /// Counts up from 0 within its input.
     pub number: u64,
-    /// Nothing of it is used here; the queue asks for it.
-    pub meta: Meta,
-}
-
-impl Packet for IfqPacket {
-    fn len_bytes(&self) -> u32 {
-        60
-    }
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
-    fn meta_mut(&mut self) -> &mut Meta {
-        &mut self.meta
-    }
 }
 
 /// What the device's functions cost, in instructions.
@@ -95,14 +78,21 @@ impl MemoryDevice {
         self.sent[input]
     }
 
+    /// How many slots of the ring are free.
+    pub fn room(&self) -> usize {
+        RING_SLOTS - self.in_ring
+    }
+
     /// Whether the ring has a free slot.
     pub fn has_room(&self) -> bool {
-        self.in_ring < RING_SLOTS
+        self.room() > 0
     }
-}
 
-impl TransmitDevice<IfqPacket> for MemoryDevice {
-    fn put(&mut self, packet: IfqPacket) -> Result<(), IfqPacket> {
+    /// Takes a packet, or gives it back if it has no room.
+    ///
+    /// # Errors
+    /// The packet.
+    pub fn put(&mut self, packet: IfqPacket) -> Result<(), IfqPacket> {
         if !self.has_room() {
             return Err(packet);
         }
@@ -115,7 +105,8 @@ impl TransmitDevice<IfqPacket> for MemoryDevice {
         Ok(())
     }
 
-    fn flush(&mut self) {
+    /// Tells the device of what it took.
+    pub fn flush(&mut self) {
         self.costs.flush.spend();
     }
 }
@@ -159,9 +150,6 @@ pub trait Side: Send {
     /// Transmits a packet, drops it by the design's own rule, or gives it back: then it is offered again.
     fn transmit(&mut self, packet: IfqPacket, now_ns: u64) -> Result<(), IfqPacket>;
 
-    /// The input has no more for now.
-    fn end_batch(&mut self) {}
-
     /// What the core owes the device, once a pass; how many packets it moved.
     fn serve(&mut self) -> usize {
         0
@@ -183,7 +171,7 @@ mod tests {
     #[test]
     fn the_device_takes_what_its_ring_holds_and_sees_the_order() {
         let mut device = MemoryDevice::new(Costs::none());
-        let packet = |input, number| IfqPacket { input, number, meta: Meta::default() };
+        let packet = |input, number| IfqPacket { input, number };
         for number in 0..RING_SLOTS as u64 {
             device.put(packet(0, number)).unwrap();
         }

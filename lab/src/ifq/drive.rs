@@ -1,4 +1,4 @@
-//! One run of one design: two inputs on two cores, forwarded to one device, for a given time.
+//! One run of one design that is no path: two inputs on two cores, forwarded to one device, for a given time.
 //!
 //! Each core takes bursts out of its input's ring, spends what forwarding costs on each packet, and transmits it; then it does
 //! what it owes the device. What the design does not take is offered again, and meanwhile the input's senders are held: so what
@@ -15,7 +15,6 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use weir_core::packet::Meta;
 use weir_port::sys::set_realtime;
 use weir_run::clock::now_ns;
 use weir_run::idle::{Idle, Rest};
@@ -28,7 +27,7 @@ use crate::machine::pin;
 /// Packets that are transmitted together.
 const BURST: usize = 32;
 /// When to look again if nothing is due.
-const LOOK_NS: u64 = 50_000;
+pub const LOOK_NS: u64 = 50_000;
 
 /// What to run.
 #[derive(Debug, Clone, Copy)]
@@ -50,14 +49,21 @@ pub struct Plan {
 pub struct Outcome {
     /// Packets that the senders sent.
     pub offered: u64,
-    /// Packets that the device sent.
-    pub sent: u64,
+    /// Packets that the device sent, for each input.
+    pub sent_by: [u64; 2],
     /// Packets overtaken within their input.
     pub reordered: u64,
     /// How long it took.
     pub seconds: f64,
     /// What both sides counted.
     pub counts: Counts,
+}
+
+impl Outcome {
+    /// Packets that the device sent.
+    pub fn sent(&self) -> u64 {
+        self.sent_by.iter().sum()
+    }
 }
 
 /// What a thread leaves behind.
@@ -87,7 +93,7 @@ pub fn run(plan: &Plan, (other, owner): (impl Side, impl Side)) -> Result<Outcom
     let device = owner.device.or(other.device).expect("the device is on one side");
     Ok(Outcome {
         offered: other.offered + owner.offered,
-        sent: device.sent(0) + device.sent(1),
+        sent_by: [0, 1].map(|input| device.sent(input)),
         reordered: device.reordered,
         seconds: owner.seconds,
         counts: other.counts.add(owner.counts),
@@ -121,7 +127,7 @@ fn forward(
                 sender.take()?;
                 plan.forward.spend();
                 number += 1;
-                Some(IfqPacket { input, number: number - 1, meta: Meta::default() })
+                Some(IfqPacket { input, number: number - 1 })
             };
             let Some(packet) = held.take().or_else(next) else { break };
             if let Err(packet) = side.transmit(packet, now) {
@@ -130,7 +136,6 @@ fn forward(
             }
             moved += 1;
         }
-        side.end_batch();
         moved += side.serve();
         if moved > 0 {
             idle.worked(now);
@@ -179,11 +184,11 @@ mod tests {
             let outcomes = [
                 run(&plan, locked::sides(costs)).unwrap(),
                 run(&plan, spin_dispatch::sides(costs).unwrap()).unwrap(),
-                run(&plan, weir::sides(costs).unwrap()).unwrap(),
+                weir::run(&plan, costs).unwrap(),
             ];
             for outcome in &outcomes {
-                assert!(outcome.sent > 0 && outcome.reordered == 0, "{outcome:?}");
-                assert_eq!(outcome.offered, outcome.sent + outcome.counts.dropped, "{outcome:?}");
+                assert!(outcome.sent() > 0 && outcome.reordered == 0, "{outcome:?}");
+                assert_eq!(outcome.offered, outcome.sent() + outcome.counts.dropped, "{outcome:?}");
             }
             assert_eq!(outcomes[2].counts.dropped, 0);
         }

@@ -12,8 +12,6 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use weir_core::dispatch::transmit::TransmitDevice;
-
 use super::design::{Costs, Counts, IfqPacket, MemoryDevice, QUEUE_PACKETS, Side};
 
 /// One core's side; both are alike but for who serves.

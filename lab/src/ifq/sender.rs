@@ -62,6 +62,11 @@ impl Sender {
         Some(())
     }
 
+    /// Packets in the ring.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
     /// When the next packet falls due; `None` if none does before there is room, or ever.
     pub fn due_ns(&self) -> Option<u64> {
         self.next_ns.filter(|_| !self.is_held).map(|due_ns| due_ns.ceil() as u64)

@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use weir_core::dispatch::transmit::TransmitDevice;
 use weir_ring::doorbell::{Doorbell, Ringer};
 
 use super::design::{Costs, Counts, IfqPacket, MemoryDevice, QUEUE_PACKETS, Side};

@@ -1,131 +1,175 @@
-//! `weir`: a lane for each worker, one owner for the device, kicks staged over a batch.
+//! `weir`: a plan of the path, as `weir up` runs it: the inputs and the device on a bridge.
 //!
-//! The other worker puts packets on its lane, a ring of weir-ring; the owner its own straight into the queue. The owner alone
-//! enters the device, in passes of [`TransmitQueue`]. At the end of a batch the other worker publishes its lane at once and
-//! kicks the owner if that is parked ([`Kicks`]). A lane that is full holds its input.
+//! ```text
+//! worker 0: input 0 --ring--+
+//!                           v
+//! worker 1: input 1 --> bridge --> egress queue --> exit --> device
+//! ```
 //!
-//! `enter`, `try`, `tryfail`, `sleep`, `kicks_*`: as in [`weir_core::dispatch::transmit`].
+//! The device's owner alone enters it. What the other worker forwards is published once a pass, and wakes the owner if that sleeps. When
+//! [`QUEUE_PACKETS`] wait the inputs whose packets wait are not polled, so their senders are held.
 //!
-//! The other worker has input 0, the owner input 1.
+//! `enter`, `try`, `tryfail`, `sleep`, `kicks_*`: what the exit of the device's port counted ([`weir_path::exit::TransmitCounts`]).
 //!
-//! Ownership: lane, queue and device as there; credit as in [`super::credit`].
-//! Source: `weir_core::dispatch::transmit`.
+//! Ownership: each worker is its thread's. Ordering: what `ended` counts orders nothing; packets are ordered by their ring.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use anyhow::Result;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use weir_core::dispatch::transmit::{Kicks, TransmitQueue};
-use weir_ring::handoff::{Inbox, InboxSize, Outlet, inbox};
+use anyhow::{Result, ensure};
+use weir_core::net::bridge::{AGEING_NS, Bridge};
+use weir_path::assembly::Shares;
+use weir_path::deal;
+use weir_path::exit::TransmitCounts;
+use weir_path::frames::Frames;
+use weir_path::owners::Owners;
+use weir_path::plan::{self, Attachment, StageKind, StagePlan};
+use weir_path::port::POLL_PACKETS_MAX;
+use weir_path::stage::Stage;
+use weir_path::worker::{Pass, Worker};
+use weir_port::sys;
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+use weir_run::clock::now_ns;
+use weir_run::drive::{Driven, Look, drive};
+use weir_run::testbed::port;
 
-use super::credit::{Credit, Sent};
-use super::design::{Costs, Counts, IfqPacket, MemoryDevice, QUEUE_PACKETS, Side};
+use super::design::{Costs, Counts, QUEUE_PACKETS};
+use super::drive::{LOOK_NS, Outcome, Plan};
+use super::port::{DEVICE, IfqPort};
+use super::sender::Sender;
+use crate::machine::pin;
 
-/// The owner's number.
-const OWNER: usize = 1;
+/// Frames of packet memory, and how long each is.
+const FRAMES: u32 = 4096;
+const FRAME_BYTES: u32 = 2112;
+/// Inputs, each with a worker; and with the device as many ports.
+const INPUTS: usize = 2;
+const PORTS: usize = INPUTS + 1;
 
-/// The worker that does not own the device.
-pub struct Other {
-    outlet: Outlet<IfqPacket>,
-    kicks: Kicks,
-    credit: Credit,
-    sent: Arc<Sent>,
-}
-
-/// The worker that does.
-pub struct Owner {
-    inbox: Inbox<IfqPacket>,
-    queue: TransmitQueue<IfqPacket>,
-    device: MemoryDevice,
-    sent: Arc<Sent>,
-}
-
-/// Both sides.
-///
-/// # Errors
-/// If the kernel has no eventfd to give.
-pub fn sides(costs: Costs) -> Result<(Other, Owner)> {
-    let ring_elements = QUEUE_PACKETS;
-    let (inbox, mut outlets) = inbox(InboxSize { sources: 1, ring_elements, inject_elements: 1 })?;
-    let sent = Arc::new(Sent::default());
-    let other = Other {
-        outlet: outlets.remove(0),
-        kicks: Kicks::default(),
-        credit: Credit::new(QUEUE_PACKETS),
-        sent: Arc::clone(&sent),
-    };
-    let queue = TransmitQueue::new(2, QUEUE_PACKETS, 2 * QUEUE_PACKETS);
-    Ok((other, Owner { inbox, queue, device: MemoryDevice::new(costs), sent }))
-}
-
-impl Side for Other {
-    fn transmit(&mut self, packet: IfqPacket, _: u64) -> Result<(), IfqPacket> {
-        if self.credit.is_full(&self.sent) {
-            return Err(packet);
-        }
-        self.credit.hand();
-        self.kicks.owe(OWNER);
-        self.outlet.stage(packet)
+/// Runs it once.
+pub fn run(plan: &Plan, costs: Costs) -> Result<Outcome> {
+    let mut workers = workers(costs)?;
+    // Every station is heard, so that nothing is flooded after that.
+    for _ in 0..4 {
+        workers.iter_mut().try_for_each(|worker| worker.pass(now_ns()).map(drop))?;
     }
-
-    fn end_batch(&mut self) {
-        let outlet = &mut self.outlet;
-        self.kicks.flush(|_| {
-            let before = outlet.counts().kicks;
-            // The owner outlives its lanes.
-            outlet.flush().expect("the owner is there");
-            outlet.counts().kicks > before
+    let stations = workers[1].between().stages().next().and_then(Stage::bridge).map(Bridge::stations);
+    ensure!(stations == Some(PORTS), "the bridge knows {stations:?} of {PORTS} stations");
+    let (start_line, ended) = (Barrier::new(INPUTS), AtomicUsize::new(0));
+    let ran = thread::scope(|scope| {
+        let (start_line, ended) = (&start_line, &ended);
+        let threads = workers.into_iter().enumerate().map(|(input, path)| {
+            let core = Core { path, input, ended, has_ended: false, is_draining: false };
+            scope.spawn(move || core.run(plan, start_line))
         });
+        let threads: Vec<_> = threads.collect();
+        let ran = threads.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
+        ran.collect::<Result<Vec<_>>>()
+    })?;
+    let (_, owner, seconds) = &ran[1];
+    let end = owner.ends().iter().find(|end| end.index == DEVICE).expect("it owns the device");
+    let device = end.port.sent();
+    let TransmitCounts { enter, tried, tryfail, sleep, kicks_sent, kicks_saved } = end.exit.counts();
+    Ok(Outcome {
+        offered: ran.iter().map(|(offered, ..)| offered).sum(),
+        sent_by: [0, 1].map(|input| device.sent(input)),
+        reordered: device.reordered,
+        seconds: *seconds,
+        counts: Counts { enter, tried, tryfail, sleep, kicks_sent, kicks_saved, dropped: 0 },
+    })
+}
+
+/// Both workers; the second owns the device.
+fn workers(costs: Costs) -> Result<Vec<Worker<IfqPort>>> {
+    let join = |port: usize| [Attachment::Port(port), Attachment::Stage(0, port as u16)];
+    let kind = StageKind::Bridge { ports: PORTS as u16, stations_max: PORTS, ageing_ns: AGEING_NS };
+    let plan = plan::Plan {
+        ports: ["in-0", "in-1", "device"].map(port).into(),
+        stages: vec![StagePlan { name: "bridge".into(), kind }],
+        links: (0..PORTS).map(join).collect(),
+        dispatched: Vec::new(),
+    };
+    let owners = Owners { ports: vec![0, 1, 1], stages: vec![1] };
+    let pools = Pool::for_workers(FrameMemory::new(FRAMES, FRAME_BYTES)?, INPUTS);
+    let shares = Shares {
+        held_packets_max: QUEUE_PACKETS as u64,
+        poll_budget_max: POLL_PACKETS_MAX,
+        queues_gone: 0,
+        seed: 0,
+    };
+    let ports = (0..PORTS).map(|index| Some(IfqPort::new(index, costs))).collect();
+    let frames = pools.into_iter().map(Frames::new).collect();
+    Ok(deal::workers((&plan, &owners), ports, frames, shares, now_ns())?)
+}
+
+/// A worker with its thread.
+struct Core<'a> {
+    path: Worker<IfqPort>,
+    input: usize,
+    /// How many inputs have ended.
+    ended: &'a AtomicUsize,
+    has_ended: bool,
+    is_draining: bool,
+}
+
+impl Core<'_> {
+    /// The thread: packets sent, the worker, and how long it took.
+    fn run(mut self, plan: &Plan, start_line: &Barrier) -> Result<(u64, Worker<IfqPort>, f64)> {
+        // As the path's workers: before all others.
+        sys::set_realtime();
+        let pinned = pin(plan.cores[self.input]);
+        start_line.wait();
+        let start_ns = now_ns();
+        let senders = Sender::new(plan.packets_per_s, start_ns, start_ns + plan.duration_ns);
+        self.port().begin(senders, plan.forward);
+        let driven = drive(&mut self, plan.wake_cost_ns);
+        let seconds = (now_ns() - start_ns) as f64 / 1e9;
+        if driven.is_err() {
+            // The other one is not to wait for this.
+            self.path.abandon();
+            self.ended.store(INPUTS, Ordering::Relaxed);
+        }
+        pinned?;
+        driven?;
+        Ok((self.port().senders_mut().offered(), self.path, seconds))
     }
 
-    fn finish(self) -> (Counts, Option<MemoryDevice>) {
-        let kicks = self.kicks.counts();
-        (Counts { kicks_sent: kicks.sent, kicks_saved: kicks.saved, ..Counts::default() }, None)
+    fn port(&mut self) -> &mut IfqPort {
+        &mut self.path.end_mut(self.input).0.port
     }
 }
 
-impl Side for Owner {
-    fn transmit(&mut self, packet: IfqPacket, _: u64) -> Result<(), IfqPacket> {
-        if self.queue.is_full() {
-            return Err(packet);
+impl Driven for Core<'_> {
+    fn look(&mut self, now_ns: u64) -> io::Result<Look> {
+        let senders = self.port().senders_mut();
+        senders.advance(now_ns);
+        let (due_ns, has_ended) = (senders.due_ns(), senders.has_ended());
+        if has_ended && !std::mem::replace(&mut self.has_ended, true) {
+            self.ended.fetch_add(1, Ordering::Relaxed);
         }
-        self.queue.enqueue(OWNER, packet);
-        Ok(())
+        if self.ended.load(Ordering::Relaxed) < INPUTS {
+            return Ok(Look::On(Some(due_ns.unwrap_or(now_ns + LOOK_NS))));
+        }
+        if std::mem::replace(&mut self.is_draining, true) && self.path.is_drained() {
+            return Ok(Look::Over);
+        }
+        Ok(Look::On(Some(now_ns + LOOK_NS)))
     }
 
-    fn serve(&mut self) -> usize {
-        let Owner { inbox, queue, device, .. } = self;
-        device.reclaim();
-        let came = inbox.drain(|_, packet| queue.enqueue(0, packet));
-        let sent = queue.pass(device);
-        if came + sent > 0 {
-            inbox.running();
-        }
-        if sent > 0 {
-            self.sent.say(self.device.sent(0));
-        }
-        came + sent
+    fn pass(&mut self, now_ns: u64) -> io::Result<Pass> {
+        if self.is_draining { self.path.drain(now_ns) } else { self.path.pass(now_ns) }
     }
 
-    fn sleep(&mut self, limit: Duration) {
-        self.queue.parks();
-        if let Some(parked) = self.inbox.park(|| false) {
-            let limit = Timespec::try_from(limit).expect("a fraction of a second");
-            // A wait that a signal ends is a look too many, no more.
-            let _ = poll(&mut [PollFd::new(&parked, PollFlags::IN)], Some(&limit));
-        }
-    }
-
-    fn finish(self) -> (Counts, Option<MemoryDevice>) {
-        let contention = self.queue.contention();
-        let counts = Counts {
-            enter: contention.enter,
-            tried: contention.tried,
-            tryfail: contention.tryfail,
-            sleep: contention.sleep,
-            ..Counts::default()
+    fn park(&mut self, until_ns: Option<u64>) -> io::Result<()> {
+        let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
+        let wait = |kicked: Option<BorrowedFd<'_>>| {
+            let kicked = kicked.expect("a worker that links lead to");
+            sys::poll_readable(&mut [sys::poll_in(kicked.as_raw_fd())], timeout_ns).map(drop)
         };
-        (counts, Some(self.device))
+        self.path.park(wait).map(drop)
     }
 }

@@ -3,25 +3,19 @@
 //!
 //! A packet passes through *protocols* (ether, ip, esp, ...), each a handler with a queue. Two questions are
 //! asked at each, and never mixed: the protocol's [`protocol::Policy`] says *which worker*, its
-//! [`protocol::Mode`] says *now or later*. What waits, waits in a [`workstream::Workstream`], one worker's
-//! ordered work for all protocols.
+//! [`protocol::Mode`] says *now or later*. What is decided here is carried out by `weir_path::dispatch`, where
+//! what waits, waits in an egress queue.
 //!
 //! What netisr did not have is the way back: a full queue drops there, and its feeder never learns of it
 //! (`netstat -Q` in the IPsec report: 616,976,559 drops). Here it holds its feeder, unless a rule says
 //! otherwise.
 //!
 //! [`handlers`] are those of a host that receives. [`settings`] reads the configuration under netisr's names, [`netstat`] prints the counters as `netstat -Q`
-//! does, and [`transmit`] is the other end: one owner for each device.
+//! does.
 //!
 //! Source: FreeBSD `sys/net/netisr.c`, `netisr.h`, `usr.bin/netstat/netisr.c`.
 
-mod credit;
 pub mod handlers;
 pub mod netstat;
 pub mod protocol;
 pub mod settings;
-pub mod transmit;
-pub mod workstream;
-
-#[cfg(test)]
-mod schedule_tests;

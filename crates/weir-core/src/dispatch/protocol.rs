@@ -8,8 +8,7 @@
 //! | `flow` | the indirection table's, by flow hash; without a hash as `source` |
 //! | `cpu` | the one the protocol's own function names, over the workers in turn |
 //!
-//! The rule for credit: a packet that enters protocol `p` may come to every protocol `p` leads to (`feeds`,
-//! followed to the end). It is let in only while none of these is full; `reach[p]` is that set.
+//! Which protocols one leads to it says itself (`feeds`), so that a plan knows where its packets may come to, and who waits for what.
 //!
 //! Ownership: a [`Registry`] is immutable once made; all workers share one.
 //!
@@ -164,8 +163,6 @@ pub struct Registered {
     pub mode: Mode,
     /// Packets its queue holds before it is full.
     pub qlimit: usize,
-    /// Where its packets may come to, itself included.
-    pub reach: ProtoSet,
     feeds: ProtoSet,
 }
 
@@ -205,14 +202,12 @@ impl Registry {
             }
             feeds.push(set);
         }
-        let reach = closure(&feeds);
         let protocols = protocols
             .into_iter()
-            .zip(feeds.iter().zip(reach))
-            .map(|(protocol, (&feeds, reach))| Registered {
+            .zip(feeds)
+            .map(|(protocol, feeds)| Registered {
                 mode: protocol.mode.unwrap_or(mode),
                 qlimit: protocol.qlimit.unwrap_or(qlimit),
-                reach,
                 feeds,
                 protocol,
             })
@@ -262,19 +257,6 @@ impl Registry {
     pub fn feeds(&self, from: ProtoId, to: ProtoId) -> bool {
         self.get(from).feeds & to.bit() != 0
     }
-}
-
-/// Everything each protocol's packets may come to, itself included.
-fn closure(feeds: &[ProtoSet]) -> Vec<ProtoSet> {
-    let mut reach: Vec<ProtoSet> = feeds.iter().enumerate().map(|(place, set)| set | 1 << place).collect();
-    // Each round follows one more step, and no way without repeats is longer than there are protocols.
-    for _ in 0..feeds.len() {
-        for place in 0..reach.len() {
-            let further = crate::steer::rss::Bits(reach[place]).fold(0, |set, next| set | reach[next]);
-            reach[place] |= further;
-        }
-    }
-    reach
 }
 
 /// Why protocols could not be registered.
@@ -329,25 +311,6 @@ mod tests {
     fn registry(protocols: Vec<Protocol>) -> Result<Registry, RegistryError> {
         let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, 3, 4).unwrap();
         Registry::new(protocols, Mode::Hybrid, 256, rss)
-    }
-
-    #[test]
-    fn reach_follows_feeds_to_the_end_and_around_a_loop() {
-        let registry = registry(Protocol::of_the_path()).unwrap();
-        let reach = |name| {
-            let set = registry.get(registry.id(name).unwrap()).reach;
-            let mut names: Vec<_> = registry
-                .ids()
-                .filter(|id| set & id.bit() != 0)
-                .map(|id| registry.get(id).protocol.name)
-                .collect();
-            names.sort_unstable();
-            names
-        };
-        assert_eq!(reach("arp"), ["arp"]);
-        assert_eq!(reach("ip"), ["esp", "ip", "ip6"]);
-        assert_eq!(reach("esp"), ["esp", "ip", "ip6"]);
-        assert_eq!(reach("ether"), ["arp", "esp", "ether", "ip", "ip6"]);
     }
 
     #[test]

@@ -110,12 +110,6 @@ impl Bridge {
         self.members.0 |= 1 << port;
     }
 
-    /// Takes a port out, and forgets the stations heard on it.
-    pub fn remove_port(&mut self, port: u16) {
-        self.members = self.members.without(port);
-        self.forget(port);
-    }
-
     /// Forgets the stations heard on a port, which stays a member.
     pub fn forget(&mut self, port: u16) {
         self.stations.retain(|_, station| station.port != port);

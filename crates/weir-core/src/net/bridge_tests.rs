@@ -107,15 +107,15 @@ fn a_full_table_floods_and_counts() {
 }
 
 #[test]
-fn a_lone_port_and_a_removed_port() {
+fn a_lone_port_and_a_forgotten_port() {
     let mut bridge = bridge(1, 4);
     assert_eq!(one(&mut bridge, 0, BROADCAST, A, 0), Egress::Drop(DropReason::OwnSegment));
     bridge.add_port(1);
     one(&mut bridge, 1, BROADCAST, B, 0);
     assert_eq!(one(&mut bridge, 0, B, A, 0), Egress::Port(1));
-    bridge.remove_port(1);
+    bridge.forget(1);
     assert_eq!(bridge.stations(), 1);
-    assert_eq!(one(&mut bridge, 0, B, A, 0), Egress::Drop(DropReason::OwnSegment));
+    assert_eq!(one(&mut bridge, 0, B, A, 0), Egress::Flood);
 }
 
 #[derive(Clone, Debug)]

@@ -270,11 +270,6 @@ impl<P: Packet> Router<P> {
         *(if made > 0 { &mut self.counts.frag_oks } else { &mut self.counts.frag_fails }) += 1;
     }
 
-    /// Other routes, compiled beforehand, from now on.
-    pub fn set_routes(&mut self, table: RouteTable) {
-        self.table = table;
-    }
-
     /// Forgets who was heard on an interface, where others may be when it is joined again. Who is asked just now is not forgotten, and
     /// given up soon.
     pub fn forget(&mut self, interface: u16) {

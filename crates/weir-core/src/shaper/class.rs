@@ -241,16 +241,6 @@ impl<P: Packet> Class<P> {
         &self.backlog
     }
 
-    /// Tells that a feeder is not polled because this class is full. Repeating it changes nothing.
-    pub fn begin_blocked(&mut self, now_ns: u64) {
-        self.backlog.blocked_mut().begin(now_ns);
-    }
-
-    /// Tells that its feeders are polled again. Repeating it changes nothing.
-    pub fn end_blocked(&mut self, now_ns: u64) {
-        self.backlog.blocked_mut().end(now_ns);
-    }
-
     /// For how long its feeders were blocked, the present time included.
     pub fn blocked_ns(&self, now_ns: u64) -> u64 {
         self.backlog.blocked().total_ns(now_ns)

@@ -8,11 +8,7 @@
 //! ```
 //!
 //! A frame without a flow (ARP, malformed IP) hashes to 0, as a device reports it, and so has one worker too.
-//! A burst is partitioned into one 64-bit set of frame indices for each worker; taking a set's bits from the
-//! lowest up gives the frames in the order of their arrival, so order within a flow needs no further care and
-//! no sorting.
-//!
-//! A burst goes through three passes: tuples, written where the hash wants them; hashes; sets. Each pass is over before the next
+//! A burst goes through two passes: tuples, written where the hash wants them; hashes. Each pass is over before the next
 //! begins, as a pass that waits for what was just written costs more than it gains: hashing eight tuples while the next are parsed
 //! took 3 cycles a packet longer.
 //!
@@ -27,7 +23,6 @@
 
 use std::fmt;
 
-use weir_simd::partition;
 use weir_simd::prefetch::prefetch;
 use weir_simd::toeplitz::{BATCH_TUPLES, Batch, Flow, V4_WORDS, V6_WORDS};
 
@@ -35,11 +30,11 @@ use super::key::{BUCKET_BITS_MAX, Key};
 use super::parse::{self, HashKind, Tuple, tuple};
 use super::toeplitz::Toeplitz;
 
-/// Frames in a burst at most: the bits of a set.
+/// Frames in a burst at most.
 pub const BURST_MAX: usize = BATCH_TUPLES;
 
-/// Workers at most: sets in a burst.
-pub const WORKERS_MAX: usize = partition::WORKERS_MAX;
+/// Workers at most.
+pub const WORKERS_MAX: usize = 64;
 
 const BUCKETS_MAX: usize = 1 << BUCKET_BITS_MAX;
 
@@ -51,7 +46,6 @@ const AHEAD: usize = 6;
 #[derive(Clone)]
 pub struct Rss {
     toeplitz: Toeplitz,
-    partition: Option<partition::PartitionKernel>,
     kind: HashKind,
     table: [u8; BUCKETS_MAX],
     bits: u32,
@@ -73,14 +67,7 @@ impl Rss {
             return Err(RssError::Workers(workers));
         }
         let table = std::array::from_fn(|bucket| (bucket % workers) as u8);
-        Ok(Rss {
-            toeplitz: Toeplitz::new(key),
-            partition: partition::PartitionKernel::new(),
-            kind,
-            table,
-            bits,
-            workers,
-        })
+        Ok(Rss { toeplitz: Toeplitz::new(key), kind, table, bits, workers })
     }
 
     /// Gives `bucket` to `worker`.
@@ -129,11 +116,11 @@ impl Rss {
         }
     }
 
-    /// Hashes `frames` and partitions them by worker, into `burst`.
+    /// Hashes `frames` into `burst`.
     ///
     /// # Panics
     /// If there are more than [`BURST_MAX`] frames.
-    pub fn steer(&self, frames: &[&[u8]], burst: &mut Burst) {
+    pub fn hash_burst(&self, frames: &[&[u8]], burst: &mut Burst) {
         assert!(frames.len() <= BURST_MAX, "a burst has at most {BURST_MAX} frames");
         burst.len = frames.len();
         let v6 = self.parse(frames, burst);
@@ -146,7 +133,6 @@ impl Rss {
                 self.hash_v6(&v6, burst);
             }
         }
-        self.partition(burst);
     }
 
     /// Writes the tuples of `frames` where they will be hashed. Not inlined, so that its loop has all registers.
@@ -170,23 +156,6 @@ impl Rss {
         v6
     }
 
-    /// One set of frames for each worker, from the hashes.
-    fn partition(&self, burst: &mut Burst) {
-        let Burst { len, hashes, frames_of, workers, .. } = burst;
-        if let Some(kernel) = self.partition {
-            let mask = (self.buckets() - 1) as u32;
-            *workers = kernel.part(hashes, *len, &self.table, mask, self.workers, frames_of);
-            return;
-        }
-        frames_of[..self.workers].fill(0);
-        *workers = 0;
-        for (i, hash) in hashes[..*len].iter().enumerate() {
-            let worker = self.worker(*hash);
-            frames_of[worker % WORKERS_MAX] |= 1 << i;
-            *workers |= 1 << worker;
-        }
-    }
-
     fn hash_v6(&self, v6: &V6Slots, burst: &mut Burst) {
         let mut hashes = [0; BURST_MAX];
         self.toeplitz.hash_batch(&burst.v6, v6.len, &mut hashes);
@@ -203,26 +172,17 @@ struct V6Slots {
     len: usize,
 }
 
-/// A burst's hashes and its partition, in memory taken once.
+/// A burst's hashes, in memory taken once.
 pub struct Burst {
     len: usize,
     v4: Batch<V4_WORDS>,
     v6: Batch<V6_WORDS>,
     hashes: [u32; BURST_MAX],
-    frames_of: [u64; WORKERS_MAX],
-    workers: u64,
 }
 
 impl Default for Burst {
     fn default() -> Burst {
-        Burst {
-            len: 0,
-            v4: Batch::ZEROS,
-            v6: Batch::ZEROS,
-            hashes: [0; BURST_MAX],
-            frames_of: [0; WORKERS_MAX],
-            workers: 0,
-        }
+        Burst { len: 0, v4: Batch::ZEROS, v6: Batch::ZEROS, hashes: [0; BURST_MAX] }
     }
 }
 
@@ -245,11 +205,6 @@ impl Burst {
         self.hashes[..self.len][i]
     }
 
-    /// The workers that got frames, each with its frames' indices in the order of arrival.
-    pub fn by_worker(&self) -> impl Iterator<Item = (usize, Bits)> + '_ {
-        Bits(self.workers).map(|worker| (worker, Bits(self.frames_of[worker])))
-    }
-
     /// Writes the tuple of frame `i` where it will be hashed.
     #[inline(always)]
     fn put(&mut self, i: usize, tuple: &Tuple, v6: &mut V6Slots) {
@@ -268,8 +223,7 @@ impl Burst {
 }
 
 /// A set of indices below 64, taken from the lowest up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bits(pub u64);
+struct Bits(u64);
 
 impl Iterator for Bits {
     type Item = usize;
@@ -279,21 +233,14 @@ impl Iterator for Bits {
         self.0 &= self.0 - 1;
         Some(lowest)
     }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let len = self.0.count_ones() as usize;
-        (len, Some(len))
-    }
 }
-
-impl ExactSizeIterator for Bits {}
 
 /// Why a steering setting was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RssError {
     /// More bits than an indirection table has.
     Bits(u32),
-    /// No worker, or more than a burst can be partitioned into.
+    /// No worker, or more than there can be.
     Workers(usize),
     /// A bucket the table does not have.
     NoBucket {

@@ -26,7 +26,7 @@ pub struct DirectionStats {
     pub empty_polls: u64,
     /// Times that a blocked sender was given room and had nothing to send.
     pub empty_wakes: u64,
-    /// Times that the device took no more.
+    /// `transmit.tryfail` of the port by which it leaves.
     pub transmit_busy: u64,
     /// The classes that share it, parents first, and what passes them free; none without a classes file.
     pub classes: Vec<ClassStats>,

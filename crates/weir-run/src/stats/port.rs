@@ -3,6 +3,7 @@
 //! Rule: as in [`crate::stats`], what is missing is 0 or nothing. Owner: none, these are copies.
 
 use serde::{Deserialize, Serialize};
+use weir_path::exit::TransmitCounts;
 use weir_port::monitor::State;
 
 use crate::watcher::Device;
@@ -39,6 +40,8 @@ pub struct PortStats {
     pub kernel_dropped: u64,
     /// Packets the kernel lost because the interface was down, or up again and not yet Weir's.
     pub lost_while_down: u64,
+    /// How its owner transmitted there.
+    pub transmit: TransmitStats,
     /// The interface as a device.
     pub device: DeviceStats,
     /// Its other end as a device.
@@ -55,6 +58,32 @@ impl PortStats {
             (self.name, self.sender) = (before.name.clone(), before.sender.clone());
         }
         self
+    }
+}
+
+/// How the owner of a port transmitted there, by the names that DragonFly's serializers had ([`weir_path::exit`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TransmitStats {
+    /// Passes in which it had something to transmit.
+    pub enter: u64,
+    /// Batches that were offered to the device.
+    #[serde(rename = "try")]
+    pub tried: u64,
+    /// Of those, batches of which the device took fewer packets than were offered.
+    pub tryfail: u64,
+    /// Times that it went to sleep with packets still to send.
+    pub sleep: u64,
+    /// Batches from other workers for which it had been woken.
+    pub kicks_sent: u64,
+    /// Batches from other workers that found it awake.
+    pub kicks_saved: u64,
+}
+
+impl From<TransmitCounts> for TransmitStats {
+    fn from(counts: TransmitCounts) -> TransmitStats {
+        let TransmitCounts { enter, tried, tryfail, sleep, kicks_sent, kicks_saved } = counts;
+        TransmitStats { enter, tried, tryfail, sleep, kicks_sent, kicks_saved }
     }
 }
 

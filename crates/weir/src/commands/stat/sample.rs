@@ -4,7 +4,8 @@ use weir_core::drops::Count;
 use weir_run::books::Books;
 use weir_run::datapath::Kind;
 use weir_run::stats::{
-    DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, WireStats, WorkerStats,
+    DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, TransmitStats, WireStats,
+    WorkerStats,
 };
 use weir_run::watcher::ledger::{EventStats, InterfaceEvent};
 use weir_run::workstreams::WorkstreamStats;
@@ -136,6 +137,7 @@ fn port(name: &str, sender: &str) -> PortStats {
         forwarded_dropped: 0,
         kernel_dropped: 0,
         lost_while_down: 0,
+        transmit: TransmitStats::default(),
         device: device(name),
         sender_device: device(sender),
     }
