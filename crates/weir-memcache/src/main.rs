@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -35,6 +36,9 @@ struct Arguments {
     /// The most connections at once, for each processor that the stack uses
     #[arg(short = 'c', long, value_name = "N", default_value_t = 256)]
     connections: u16,
+    /// The program weir, whose guardian puts the interface back if this process is killed; that of PATH if not given
+    #[arg(long, value_name = "PATH")]
+    weir: Option<PathBuf>,
     /// The next hop for what is not in its network
     #[arg(long, value_name = "ADDRESS")]
     gateway: Option<String>,
@@ -71,6 +75,9 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     let bucket_bits = arguments.threads.unwrap_or(processors as u32).ilog2();
     let builder = Stack::builder().address(&arguments.address).bucket_bits(bucket_bits);
     let mut builder = builder.connections(arguments.connections).sockets(1 << bucket_bits);
+    if let Some(weir) = &arguments.weir {
+        builder = builder.guardian(weir);
+    }
     if let Some(gateway) = &arguments.gateway {
         builder = builder.gateway(gateway);
     }
