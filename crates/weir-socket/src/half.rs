@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(feature = "tokio")]
+use std::task::Waker;
 
 use weir_path::packet::PathPacket;
 use weir_port::sys;
@@ -18,6 +20,9 @@ use weir_ring::spsc::{CapacityError, Consumer, Producer, capacity_for, ring};
 use weir_run::clock::now_ns;
 
 use crate::port::{FullRule, OnDrop, Open, Returned, Ringers, Shared};
+use crate::task::Task;
+#[cfg(feature = "tokio")]
+use crate::task::{Asked, Waits};
 use crate::tcp::state::{News, StreamState as State};
 
 /// How large the buffers of a socket are.
@@ -53,6 +58,8 @@ pub(crate) struct SendHalf {
     /// Frames that were taken and not used.
     spare: Vec<Frame>,
     doorbell: Doorbell,
+    #[cfg(feature = "tokio")]
+    task: (Arc<Task>, Waits),
     caller: Caller,
     shared: Arc<Shared>,
 }
@@ -61,6 +68,8 @@ pub(crate) struct SendHalf {
 pub(crate) struct ReceiveHalf {
     received: Consumer<PathPacket>,
     doorbell: Doorbell,
+    #[cfg(feature = "tokio")]
+    task: (Arc<Task>, Waits),
     shared: Arc<Shared>,
 }
 
@@ -96,9 +105,13 @@ pub(crate) fn halves(
     let (back, returned) = ring(capacity_for(sends + receives)).map_err(refused)?;
     let shared = Arc::new(Shared::default());
     let [sender, receiver] = [Doorbell::with_full_fences()?, Doorbell::with_full_fences()?];
-    let [to_sender_bell, to_receiver_bell] =
-        [&sender, &receiver].map(|bell| OnDrop(ringer.cloned().unwrap_or_else(|| bell.ringer())));
-    let ringers = Ringers { sender: to_sender_bell, receiver: to_receiver_bell };
+    let tasks: [Arc<Task>; 2] = Default::default();
+    let [sends_to, receives_from] = &tasks;
+    let awaited = |bell: &Doorbell, task| OnDrop {
+        ringer: ringer.cloned().unwrap_or_else(|| bell.ringer()),
+        task: Arc::clone(task),
+    };
+    let ringers = Ringers { sender: awaited(&sender, sends_to), receiver: awaited(&receiver, receives_from) };
     let open = Open {
         sent,
         empty,
@@ -116,10 +129,18 @@ pub(crate) fn halves(
             empty: to_sender,
             spare: Vec::new(),
             doorbell: sender,
+            #[cfg(feature = "tokio")]
+            task: (Arc::clone(sends_to), Waits::default()),
             caller: caller.clone(),
             shared: Arc::clone(&shared),
         },
-        receive: ReceiveHalf { received: to_receiver, doorbell: receiver, shared: Arc::clone(&shared) },
+        receive: ReceiveHalf {
+            received: to_receiver,
+            doorbell: receiver,
+            #[cfg(feature = "tokio")]
+            task: (Arc::clone(receives_from), Waits::default()),
+            shared: Arc::clone(&shared),
+        },
         returns: Returns {
             returned: back,
             has_unused: false,
@@ -186,6 +207,25 @@ impl SendHalf {
         Ok(woken.there_is)
     }
 
+    /// Whether there is a frame, or the worker has gone, or the stream has ended; otherwise this task is woken when it is so.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn ask(&mut self, waker: &Waker) -> bool {
+        let SendHalf { empty, spare, sent, shared, task: (task, waits), .. } = self;
+        let asked = waits.ask(task, waker, || {
+            let is_over = sent.is_abandoned() || shared.stream.has(State::SEND_ENDED);
+            !spare.is_empty() || !empty.is_empty() || is_over
+        });
+        match asked {
+            Asked::Ready(was_woken) => add(&shared.wakes, was_woken.into()),
+            Asked::Pending(is_in_vain) => {
+                add(&shared.throttled, 1);
+                add(&shared.wakes, is_in_vain.into());
+                add(&shared.empty_wakes, is_in_vain.into());
+            }
+        }
+        matches!(asked, Asked::Ready(_))
+    }
+
     /// The frames that are left in hand.
     pub(crate) fn take_spare(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.spare)
@@ -208,6 +248,17 @@ impl ReceiveHalf {
         !self.received.is_empty()
     }
 
+    /// Whether something has come, or the worker has gone, or the stream has ended; otherwise this task is woken when it is so.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn ask(&mut self, waker: &Waker) -> bool {
+        let ReceiveHalf { received, shared, task: (task, waits), .. } = self;
+        let asked = waits.ask(task, waker, || {
+            let is_over = received.is_abandoned() || shared.stream.has(State::RECEIVE_ENDED);
+            !received.is_empty() || is_over || shared.has_error.load(Ordering::Acquire)
+        });
+        matches!(asked, Asked::Ready(_))
+    }
+
     /// Waits until a datagram or an error has come, or until this time; whether one has, or the worker has gone.
     pub(crate) fn wait(&mut self, deadline_ns: Option<u64>) -> io::Result<bool> {
         self.wait_until(deadline_ns, &mut |is_readable| is_readable)
@@ -219,7 +270,7 @@ impl ReceiveHalf {
         deadline_ns: Option<u64>,
         is_so: &mut dyn FnMut(bool) -> bool,
     ) -> io::Result<bool> {
-        let ReceiveHalf { received, doorbell, shared } = self;
+        let ReceiveHalf { received, doorbell, shared, .. } = self;
         let woken = wait(doorbell, deadline_ns, || {
             let is_over = received.is_abandoned() || shared.stream.has(State::RECEIVE_ENDED);
             is_so(!received.is_empty()) || is_over || shared.has_error.load(Ordering::Acquire)

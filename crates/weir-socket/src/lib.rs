@@ -9,8 +9,13 @@
 //! TCP is `smoltcp`'s, between a [`TcpStream`] or [`TcpListener`] and the path: its segments go as datagrams do, so a stream through a shaped
 //! exit is slowed by its full send buffer and never by a loss inside.
 //!
+//! With the feature `tokio` a stream is `AsyncRead` and `AsyncWrite`, and what waits has an asynchronous form: `accept_async`,
+//! `connect_async`, `send_to_async`, `recv_from_async`, `poll_send_ready`. A task is woken as a thread is: when it can go on.
+//!
 //! The example `echo` of this crate is an echo server of UDP with a thread for each bucket, and of TCP.
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod batch;
 mod blocking;
 mod builder;
@@ -22,6 +27,7 @@ mod options;
 mod port;
 mod socket;
 mod stack;
+mod task;
 mod tcp;
 mod worker;
 

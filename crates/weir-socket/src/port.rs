@@ -35,6 +35,7 @@ use weir_ring::spsc::{Consumer, Producer};
 
 use crate::datagram;
 use crate::options::SocketCounts;
+use crate::task::Task;
 use crate::tcp::state::StreamState;
 
 /// What becomes of a datagram for which there is no room in the receive buffer.
@@ -124,7 +125,7 @@ impl Open {
         }
         self.owed -= paid;
         if self.empty.publish() > 0 {
-            self.ringers.sender.0.published();
+            self.ringers.sender.published();
         }
     }
 
@@ -164,7 +165,7 @@ impl Open {
     fn tell_error(&self, error: (SocketAddr, i32)) {
         *self.shared.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         self.shared.has_error.store(true, Ordering::Release);
-        self.ringers.receiver.0.published();
+        self.ringers.receiver.published();
     }
 }
 
@@ -175,18 +176,30 @@ pub(crate) struct Ringers {
     pub(crate) receiver: OnDrop,
 }
 
-/// Rings when it is dropped.
-pub(crate) struct OnDrop(pub(crate) Ringer);
+/// Wakes who waits, a thread or a task; also when it is dropped.
+pub(crate) struct OnDrop {
+    pub(crate) ringer: Ringer,
+    pub(crate) task: Arc<Task>,
+}
+
+impl OnDrop {
+    /// To be called after publishing.
+    pub(crate) fn published(&self) {
+        // It has a full fence between what was published and what is looked at, the task included.
+        self.ringer.published();
+        self.task.wake();
+    }
+}
 
 impl std::fmt::Debug for OnDrop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "OnDrop({:?})", self.0.state())
+        write!(f, "OnDrop({:?})", self.ringer.state())
     }
 }
 
 impl Drop for OnDrop {
     fn drop(&mut self) {
-        self.0.published();
+        self.published();
     }
 }
 
@@ -352,7 +365,7 @@ impl TransmitRing for SocketPort {
         let Some(open) = &mut self.open else { return Ok(Transmit::Progress) };
         if std::mem::take(&mut self.staged) {
             open.received.publish();
-            open.ringers.receiver.0.published();
+            open.ringers.receiver.published();
         }
         if is_full {
             open.shared.wants_room.store(true, Ordering::SeqCst);

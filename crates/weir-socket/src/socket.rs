@@ -173,13 +173,23 @@ impl UdpSocket {
         let (source, len) = self.route(to, payload.len())?;
         let mut send = self.lock_send();
         let frame = self.wait_for_frame(&mut send)?;
-        let mut packet = PathPacket::new(frame, 0, len);
+        self.send_in(&mut send, PathPacket::new(frame, 0, len), payload, [source, to]);
+        Ok(payload.len())
+    }
+
+    /// Sends a datagram in a frame that was taken, from the first of these to the second.
+    pub(crate) fn send_in(
+        &self,
+        send: &mut SendHalf,
+        mut packet: PathPacket,
+        payload: &[u8],
+        [source, to]: [SocketAddr; 2],
+    ) {
         let bytes = packet.bytes_mut(self.memory());
         bytes[headers_len(to.ip())..].copy_from_slice(payload);
         write_headers(bytes, source, to);
         send.stage(packet);
         send.publish();
-        Ok(payload.len())
     }
 
     /// Receives a datagram; how many bytes of its payload were copied to the front of `buffer`, and where it came from. What does not fit
@@ -191,23 +201,35 @@ impl UdpSocket {
         let mut receive = self.lock_receive();
         loop {
             self.wait_for_datagram(&mut receive)?;
-            let mut one = None;
-            receive.take(1, |packet| one = Some(packet));
-            let Some(packet) = one else { continue };
-            let bytes = packet.bytes(self.memory());
-            let (from, _) = ends(bytes);
-            let payload = &bytes[payload_range(bytes)];
-            let len = payload.len().min(buffer.len());
-            buffer[..len].copy_from_slice(&payload[..len]);
-            let mut returns = self.lock_returns();
-            returns.read(packet.frame, packet.len_bytes);
-            returns.publish();
-            drop(returns);
-            if self.is_from_peer(from) {
-                return Ok((len, from));
+            if let Some(received) = self.take_one(&mut receive, buffer) {
+                return Ok(received);
             }
-            self.note_from_others(1);
         }
+    }
+
+    /// A datagram that has come, if one has that is for whoever this is connected to.
+    pub(crate) fn take_one(
+        &self,
+        receive: &mut ReceiveHalf,
+        buffer: &mut [u8],
+    ) -> Option<(usize, SocketAddr)> {
+        let mut one = None;
+        receive.take(1, |packet| one = Some(packet));
+        let packet = one?;
+        let bytes = packet.bytes(self.memory());
+        let (from, _) = ends(bytes);
+        let payload = &bytes[payload_range(bytes)];
+        let len = payload.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&payload[..len]);
+        let mut returns = self.lock_returns();
+        returns.read(packet.frame, packet.len_bytes);
+        returns.publish();
+        drop(returns);
+        if !self.is_from_peer(from) {
+            self.note_from_others(1);
+            return None;
+        }
+        Some((len, from))
     }
 
     /// Receives a datagram as [`UdpSocket::recv_from`] does.

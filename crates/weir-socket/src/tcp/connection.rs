@@ -275,7 +275,7 @@ impl App {
             [&ringers.sender, &ringers.receiver].into_iter().zip(ended.into_iter().zip(&mut self.told))
         {
             if ended && !std::mem::replace(told, true) {
-                ringer.0.published();
+                ringer.published();
             }
         }
     }
@@ -309,7 +309,7 @@ impl App {
                 *unread += 1;
             }
             if open.received.publish() > 0 {
-                open.ringers.receiver.0.published();
+                open.ringers.receiver.published();
             }
             if *unread < open.receive_packets || rest.1 == rest.0.len() && !socket.can_recv() {
                 return;

@@ -20,6 +20,9 @@ use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::port::{FullRule, OnDrop, Open};
 use crate::socket::os;
 use crate::stack::Stack;
+use crate::task::Task;
+#[cfg(feature = "tokio")]
+use crate::task::Waits;
 use crate::tcp::connection::Flow;
 use crate::tcp::half_open::{Accepted, HALF_OPEN_MAX, Listening, Waiting};
 use crate::tcp::port::{NoConnection, TcpPort};
@@ -78,6 +81,8 @@ pub(crate) struct Queue {
     /// Of each worker.
     pub(crate) accepted: Vec<Consumer<Accepted>>,
     pub(crate) doorbell: Doorbell,
+    #[cfg(feature = "tokio")]
+    pub(crate) task: (Arc<Task>, Waits),
 }
 
 /// A connection, as an application has it.
@@ -105,7 +110,13 @@ impl Stack {
         drop(control);
         let listened = Listened { stack: self.clone(), local, waiting: Arc::clone(&waiting), number };
         let doorbell = Doorbell::with_full_fences()?;
-        let mut queue = Queue { accepted: Vec::new(), doorbell };
+        let task = Arc::<Task>::default();
+        let mut queue = Queue {
+            accepted: Vec::new(),
+            doorbell,
+            #[cfg(feature = "tokio")]
+            task: (Arc::clone(&task), Waits::default()),
+        };
         for worker in 0..self.workers() {
             // One that was half open when there was room is let in.
             let capacity = capacity_for(backlog as usize + HALF_OPEN_MAX);
@@ -116,7 +127,7 @@ impl Stack {
                 address: local,
                 backlog,
                 accepted: to_listener,
-                ringer: OnDrop(queue.doorbell.ringer()),
+                ringer: OnDrop { ringer: queue.doorbell.ringer(), task: Arc::clone(&task) },
                 waiting: Arc::clone(&waiting),
             };
             self.ask(worker, Request::Tcp { port, request: TcpRequest::Listen(listening) })?;

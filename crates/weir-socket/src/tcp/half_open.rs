@@ -74,7 +74,7 @@ impl Listening {
             self.waiting.connections.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
-        self.ringer.0.published();
+        self.ringer.published();
         true
     }
 }

@@ -12,7 +12,7 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_ring::doorbell::Ringer;
 
@@ -100,7 +100,7 @@ impl TcpListener {
     /// # Errors
     /// Those of the table at the head of this file.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.attach(|_| None)
+        self.take(&self.next()?, |_| None)
     }
 
     /// The same for a thread that waits for many: what becomes of the connection rings what `ringer` says for its other end, such as
@@ -114,19 +114,9 @@ impl TcpListener {
         &self,
         ringer: impl FnOnce(SocketAddr) -> Ringer,
     ) -> io::Result<(TcpStream, SocketAddr)> {
-        let (stream, peer) = self.attach(|peer| Some(ringer(peer)))?;
+        let (stream, peer) = self.take(&self.next()?, |peer| Some(ringer(peer)))?;
         stream.set_nonblocking(true);
         Ok((stream, peer))
-    }
-
-    fn attach(
-        &self,
-        ringer: impl FnOnce(SocketAddr) -> Option<Ringer>,
-    ) -> io::Result<(TcpStream, SocketAddr)> {
-        let stack = &self.listened.stack;
-        let Accepted { connection, flow } = self.next()?;
-        let connected = stack.attach(flow, connection, ringer(flow.peer).as_ref())?;
-        Ok((TcpStream::of(stack.clone(), connected), flow.peer))
     }
 
     /// The connections, one after the other, as [`TcpListener::accept`] takes them.
@@ -150,22 +140,42 @@ impl TcpListener {
     }
 
     fn next(&self) -> io::Result<Accepted> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let Queue { accepted, doorbell } = &mut *queue;
+        let mut queue = self.lock();
         loop {
-            // In this order: what was left by a worker that has gone is there.
-            let is_abandoned = accepted.iter().any(|of_worker| of_worker.is_abandoned());
-            if let Some(next) = accepted.iter_mut().find_map(|of_worker| of_worker.pop()) {
-                self.listened.waiting.connections.fetch_sub(1, Ordering::Relaxed);
+            if let Some(next) = self.look(&mut queue)? {
                 return Ok(next);
-            }
-            if is_abandoned {
-                return Err(os(libc::EPIPE));
             }
             self.blocking.may_wait()?;
             let until = Deadline::default().of(&self.blocking.read);
+            let Queue { accepted, doorbell, .. } = &mut *queue;
             wait(doorbell, until, || accepted.iter_mut().any(|of| !of.is_empty() || of.is_abandoned()))?;
         }
+    }
+
+    /// The next connection that waits, if one does.
+    pub(crate) fn look(&self, queue: &mut Queue) -> io::Result<Option<Accepted>> {
+        // In this order: what was left by a worker that has gone is there.
+        let is_abandoned = queue.accepted.iter().any(|of_worker| of_worker.is_abandoned());
+        let next = queue.accepted.iter_mut().find_map(|of_worker| of_worker.pop());
+        if next.is_some() {
+            self.listened.waiting.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+        if next.is_none() && is_abandoned { Err(os(libc::EPIPE)) } else { Ok(next) }
+    }
+
+    /// A connection that has waited; what becomes of it rings what `ringer` says for its other end, if anything.
+    pub(crate) fn take(
+        &self,
+        next: &Accepted,
+        ringer: impl FnOnce(SocketAddr) -> Option<Ringer>,
+    ) -> io::Result<(TcpStream, SocketAddr)> {
+        let (stack, flow) = (&self.listened.stack, next.flow);
+        let connected = stack.attach(flow, next.connection, ringer(flow.peer).as_ref())?;
+        Ok((TcpStream::of(stack.clone(), connected), flow.peer))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

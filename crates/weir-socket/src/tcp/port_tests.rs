@@ -57,7 +57,7 @@ impl Bed {
             address: SocketAddr::new(SERVER.into(), PORT),
             backlog,
             accepted: to_listener,
-            ringer: crate::port::OnDrop(doorbell.ringer()),
+            ringer: crate::port::OnDrop { ringer: doorbell.ringer(), task: Arc::default() },
             waiting: Arc::clone(&waiting),
         });
         Bed { port, frames, accepted, waiting, now_ns: 0, _doorbell: doorbell }

@@ -56,10 +56,10 @@ use crate::tcp::state::StreamState;
 /// ```
 #[derive(Clone)]
 pub struct TcpStream {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     flow: Flow,
     send: Mutex<SendHalf>,
     receive: Mutex<Receiving>,
@@ -72,8 +72,8 @@ struct Inner {
 }
 
 /// What has come.
-struct Receiving {
-    half: ReceiveHalf,
+pub(crate) struct Receiving {
+    pub(crate) half: ReceiveHalf,
     /// The chunk that is being read, and how much of it was.
     chunk: Option<(PathPacket, usize)>,
 }
@@ -261,7 +261,6 @@ impl Inner {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let memory = self.stack.memory();
         let mut send = self.lock_send();
         let mut until = Deadline::default();
         while !send.is_writable() {
@@ -271,7 +270,13 @@ impl Inner {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
-        self.check_send(&send)?;
+        self.copy(&mut send, bytes)
+    }
+
+    /// Copies as much as there are frames for; how much.
+    pub(crate) fn copy(&self, send: &mut SendHalf, bytes: &[u8]) -> io::Result<usize> {
+        self.check_send(send)?;
+        let memory = self.stack.memory();
         let mut left = bytes;
         while !left.is_empty()
             && let Some(mut frame) = send.take_frame()
@@ -287,7 +292,7 @@ impl Inner {
     }
 
     /// Whether something may still be sent.
-    fn check_send(&self, send: &SendHalf) -> io::Result<()> {
+    pub(crate) fn check_send(&self, send: &SendHalf) -> io::Result<()> {
         let state = &self.shared.stream;
         if let Some(error) = state.take_error() {
             return Err(os(error));
@@ -300,31 +305,47 @@ impl Inner {
 
     /// Has `read` look at what has come, and say how much of it is read and how much it tells; that, or 0 at the end.
     fn receive(&self, read: impl FnOnce(&[u8]) -> (usize, usize)) -> io::Result<usize> {
-        let memory = self.stack.memory();
-        let mut receive = self.receive.lock().unwrap_or_else(PoisonError::into_inner);
-        let Receiving { half, chunk } = &mut *receive;
+        let mut receiving = self.lock_receive();
         let mut until = Deadline::default();
-        while chunk.is_none() {
-            // In this order: what was published before the end is there.
-            let has_ended = self.shared.stream.has(StreamState::RECEIVE_ENDED | StreamState::SHUT_RECEIVE);
-            let is_abandoned = half.is_abandoned();
-            half.take(1, |packet| *chunk = Some((packet, 0)));
-            if chunk.is_some() {
-                break;
+        loop {
+            match self.look(&mut receiving)? {
+                Some(true) => return Ok(self.take(&mut receiving, read)),
+                Some(false) => return Ok(0),
+                None => self.blocking.may_wait()?,
             }
-            if has_ended {
-                return self.shared.stream.take_error().map_or(Ok(0), |error| Err(os(error)));
-            }
-            if is_abandoned {
-                return Err(os(libc::EPIPE));
-            }
-            self.blocking.may_wait()?;
-            if !half.wait(until.of(&self.blocking.read))? {
+            if !receiving.half.wait(until.of(&self.blocking.read))? {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
-        let Some((packet, done)) = chunk else { return Ok(0) };
-        let (taken, told) = read(&packet.bytes(memory)[*done..]);
+    }
+
+    /// Whether something has come; not if the stream has ended, and `None` if nothing has come yet.
+    pub(crate) fn look(&self, receiving: &mut Receiving) -> io::Result<Option<bool>> {
+        let Receiving { half, chunk } = receiving;
+        // In this order: what was published before the end is there.
+        let has_ended = self.shared.stream.has(StreamState::RECEIVE_ENDED | StreamState::SHUT_RECEIVE);
+        let is_abandoned = half.is_abandoned();
+        if chunk.is_none() {
+            half.take(1, |packet| *chunk = Some((packet, 0)));
+        }
+        if chunk.is_some() {
+            return Ok(Some(true));
+        }
+        if has_ended {
+            return self.shared.stream.take_error().map_or(Ok(Some(false)), |error| Err(os(error)));
+        }
+        if is_abandoned { Err(os(libc::EPIPE)) } else { Ok(None) }
+    }
+
+    /// Has `read` look at the chunk that has come.
+    pub(crate) fn take(
+        &self,
+        receiving: &mut Receiving,
+        read: impl FnOnce(&[u8]) -> (usize, usize),
+    ) -> usize {
+        let Receiving { chunk, .. } = receiving;
+        let Some((packet, done)) = chunk else { return 0 };
+        let (taken, told) = read(&packet.bytes(self.stack.memory())[*done..]);
         *done += taken;
         if *done == usize::from(packet.len_bytes)
             && let Some((packet, _)) = chunk.take()
@@ -333,10 +354,14 @@ impl Inner {
             returns.read(packet.frame, packet.len_bytes);
             returns.publish();
         }
-        Ok(told)
+        told
     }
 
-    fn lock_send(&self) -> MutexGuard<'_, SendHalf> {
+    pub(crate) fn lock_receive(&self) -> MutexGuard<'_, Receiving> {
+        self.receive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock_send(&self) -> MutexGuard<'_, SendHalf> {
         self.send.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
