@@ -35,7 +35,7 @@ use weir_run::guardian::Guardian;
 
 use crate::stack::Stack;
 use crate::tcp::control::CHUNKS;
-use crate::tcp::port::TcpSettings;
+use crate::tcp::port::{ANSWERS_MAX, TcpSettings};
 use crate::worker::{KernelSide, StackPort};
 
 /// Packets that may wait for neighbours whose addresses are asked for.
@@ -269,7 +269,7 @@ impl StackBuilder {
     /// How many frames of packet memory so many workers with so many hosts each need.
     pub(crate) fn frames(&self, workers: u32, hosts: u32) -> u32 {
         let of_socket = 2 * self.buffer_frames_max + 3 * POLL_PACKETS_MAX;
-        let of_tcp = u32::from(self.connections) * 2 * CHUNKS + 3 * POLL_PACKETS_MAX;
+        let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32 + 3 * POLL_PACKETS_MAX;
         let of_worker = HELD_MAX as u32 + 2 * EGRESS_PACKETS_MAX as u32 + 1024;
         workers * (of_worker + hosts * (u32::from(self.sockets) * of_socket + of_tcp))
     }

@@ -271,6 +271,20 @@ fn a_blocked_writer_is_woken_by_a_reset() {
 }
 
 #[test]
+fn who_waits_is_woken_when_its_direction_is_shut() {
+    let (left, right) = pair();
+    let (client, _server) = connected(&left, &right);
+    thread::scope(|scope| {
+        let reading = scope.spawn(|| (&client).read(&mut [0; 8]));
+        let writing = scope.spawn(|| (&client).write_all(&vec![0; 4 << 20]));
+        wait_until("the writer is held", || client.counts().throttled > 0);
+        client.shutdown(Shutdown::Both).expect("shut");
+        assert_eq!(reading.join().expect("no panic").expect("the end"), 0);
+        assert_eq!(kind(writing.join().expect("no panic")), ErrorKind::BrokenPipe);
+    });
+}
+
+#[test]
 fn a_full_queue_takes_no_more_and_later_all() {
     let (left, right) = pair();
     let listener = TcpListener::bind_with_backlog(&right, SERVER, 2).expect("listening");

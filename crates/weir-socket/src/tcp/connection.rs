@@ -192,6 +192,12 @@ impl Connection {
             app.send(socket, frames);
             app.receive(socket, rest, frames);
         }
+        if is_shut {
+            state.set(StreamState::SEND_ENDED);
+        }
+        if state.has(StreamState::SHUT_RECEIVE) {
+            state.set(StreamState::RECEIVE_ENDED);
+        }
         if is_shut && app.has_sent_all() {
             // Before the other side has answered it is closed at once (RFC 9293 section 3.10.4).
             socket.close();

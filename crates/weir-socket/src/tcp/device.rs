@@ -1,8 +1,8 @@
 //! What smoltcp sees as its device: the segment that has come, and frames of the path for those that go.
 //!
 //! Rule: there is a token to transmit only while the path has asked for packets and there is a frame, so nothing that smoltcp sends is lost
-//! here. The answer to a segment (an acknowledgement of its own, a reset) has none to wait for: without a frame it is not made, as if the
-//! segment had been lost on the way.
+//! here. The answer to a segment (a reset, an acknowledgement of what came out of order) has none to wait for: while the way out is held
+//! and many wait it is not made, as if it had been lost on the way; whoever caused it will again.
 //!
 //! Owner: made for each call of smoltcp. The host ([`weir_core::net::sockets`]) has verified the checksums of what comes.
 
@@ -37,12 +37,12 @@ impl Device for Segments<'_> {
 
     fn receive(&mut self, _: Instant) -> Option<(Came<'_>, Go<'_>)> {
         let came = self.came.take()?;
-        Some((Came(came), Go { go: self.go, frames: self.frames }))
+        Some((Came(came), Go { go: self.go, go_max: self.go_max, frames: self.frames }))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Go<'_>> {
         let may = self.go.len() < self.go_max && self.frames.pool.available() > 0;
-        may.then_some(Go { go: self.go, frames: self.frames })
+        may.then_some(Go { go: self.go, go_max: self.go_max, frames: self.frames })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -73,12 +73,14 @@ impl RxToken for Came<'_> {
 /// A segment that may go.
 pub(crate) struct Go<'t> {
     go: &'t mut Vec<PathPacket>,
+    go_max: usize,
     frames: &'t mut Frames,
 }
 
 impl TxToken for Go<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
-        let Some(frame) = self.frames.pool.take() else {
+        let may = self.go.len() < self.go_max;
+        let Some(frame) = may.then(|| self.frames.pool.take()).flatten() else {
             return write(&mut vec![0; len]);
         };
         // The MTU of the host is that of its frames at the most.

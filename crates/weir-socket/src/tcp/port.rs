@@ -41,6 +41,9 @@ use crate::tcp::device::Segments;
 use crate::tcp::half_open::{HALF_OPEN_MAX, Listeners};
 use crate::tcp::state::News;
 
+/// Answers to segments that wait to leave; further ones are not made.
+pub(crate) const ANSWERS_MAX: usize = 2 * POLL_PACKETS_MAX as usize;
+
 /// How many connections there may be, and how large.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TcpSettings {
@@ -180,7 +183,7 @@ impl TcpPort {
         let mut device = Segments {
             came: Some(&frame[ETHERNET_LEN..]),
             go: answers,
-            go_max: usize::MAX,
+            go_max: ANSWERS_MAX,
             frames,
             mtu_bytes: settings.mtu_bytes,
         };
@@ -268,8 +271,8 @@ impl TransmitRing for TcpPort {
     }
 
     fn room(&self) -> u32 {
-        // Each may have an answer, for which there is to be room.
-        POLL_PACKETS_MAX.saturating_sub(self.answers.len() as u32)
+        // What comes is always looked at, so acknowledgements are while nothing can leave.
+        POLL_PACKETS_MAX
     }
 
     fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {

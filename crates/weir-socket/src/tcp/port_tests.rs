@@ -224,6 +224,16 @@ fn a_segment_for_nobody_is_answered_by_a_reset_and_a_reset_by_nothing() {
 }
 
 #[test]
+fn answers_that_cannot_leave_are_bounded() {
+    let mut bed = Bed::new(16);
+    for _ in 0..3 * ANSWERS_MAX {
+        bed.put(Says { from: HONEST, control: TcpControl::None, seq: 5, ack: Some(77) });
+    }
+    assert_eq!(bed.poll().len(), ANSWERS_MAX);
+    bed.require_clean();
+}
+
+#[test]
 fn who_asks_and_resets_takes_no_place() {
     let mut bed = Bed::new(16);
     bed.put(syn(HONEST));

@@ -156,10 +156,8 @@ impl TcpStream {
             Shutdown::Write => StreamState::SHUT_SEND,
             Shutdown::Both => StreamState::SHUT_RECEIVE | StreamState::SHUT_SEND,
         };
-        // Whoever writes has published what it wrote.
-        let send = self.inner.lock_send();
+        // Whoever waits in that direction is woken by the worker.
         state.set(flags);
-        drop(send);
         self.inner.caller.call();
         Ok(())
     }
