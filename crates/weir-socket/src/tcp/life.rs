@@ -5,12 +5,13 @@
 //! connect -----------------------------------------------------+--> open --closed--> orphan --both sides have ended--> free
 //! ```
 //!
-//! Rule: as many as `connections` are waiting, open or orphans; one that is asked for takes the place of the oldest orphan, which has nothing
-//! more to tell its application. A connection is settled after whatever has happened to it, and asked for segments only if smoltcp then has
+//! Rule: as many as `connections` are waiting, open or orphans; one that is asked for takes the place of the oldest orphan whose other
+//! side has all that was sent. A connection is settled after whatever has happened to it, and asked for segments only if smoltcp then has
 //! one, at once or when a timer is due.
 //!
 //! Owner: the port ([`super::port`]). Source: RFC 9293 section 3.10.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smoltcp::socket::tcp::State;
@@ -95,10 +96,13 @@ impl TcpPort {
         self.connections.iter_mut().any(|connection| connection.role != Role::Free && connection.has_sent())
     }
 
-    /// Whether one more connection may be had; one that was left makes room.
+    /// Whether one more connection may be had; one that was left makes room if the other side has all that was sent, the end included.
     fn has_place(&mut self) -> bool {
         while self.live >= usize::from(self.settings.connections) {
-            let Some(&oldest) = self.orphans.front() else { return false };
+            let has_all = |&&orphan: &&u32| {
+                matches!(self.connections[orphan as usize].state(), State::FinWait2 | State::TimeWait)
+            };
+            let Some(&oldest) = self.orphans.iter().find(has_all) else { return false };
             self.forget(oldest);
         }
         true
@@ -146,13 +150,13 @@ impl TcpPort {
 
     /// A connection for a SYN; the fate of the SYN if there is none.
     pub(super) fn open(&mut self, flow: Flow) -> Result<u32, DropReason> {
-        let has_place = self.has_place();
         let Some(listening) = self.listeners.find(flow.local) else { return Err(DropReason::NoHandler) };
-        if listening.is_full() || !has_place {
-            listening.waiting.refused.fetch_add(1, Ordering::Relaxed);
+        let (number, is_full, waiting) =
+            (listening.number, listening.is_full(), Arc::clone(&listening.waiting));
+        if is_full || !self.has_place() {
+            waiting.refused.fetch_add(1, Ordering::Relaxed);
             return Err(DropReason::SocketFull);
         }
-        let number = listening.number;
         if let Some(oldest) = self.listeners.oldest() {
             if let Role::HalfOpen(of) = self.connections[oldest as usize].role
                 && let Some(listening) = self.listeners.get(of)
