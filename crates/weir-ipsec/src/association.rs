@@ -15,6 +15,7 @@ use weir_core::drops::DropReason;
 
 use crate::algorithm::{Algorithm, Associated, Transform};
 use crate::esp::{self, Encapsulation, EspMode, Located};
+use crate::ip::IpHeaders;
 use crate::lifetime::{Age, Lifetime, Usage};
 use crate::replay::{NotFresh, ReplayWindow};
 use crate::room::Room;
@@ -66,10 +67,7 @@ impl Common {
     }
 
     fn check_age(&self, now_ns: u64) -> Result<(), DropReason> {
-        match self.lifetime.age(&self.usage, now_ns) {
-            Age::Expired => Err(DropReason::EspExpired),
-            Age::Alive | Age::Soft => Ok(()),
-        }
+        if self.lifetime.is_over(&self.usage, now_ns) { Err(DropReason::EspExpired) } else { Ok(()) }
     }
 
     fn soft_reached(&mut self, now_ns: u64) -> bool {
@@ -99,6 +97,12 @@ macro_rules! common {
             /// What passed.
             pub fn usage(&self) -> Usage {
                 self.common.usage
+            }
+
+            /// Whether it may be used no more.
+            #[inline]
+            pub fn is_over(&self, now_ns: u64) -> bool {
+                self.common.lifetime.is_over(&self.common.usage, now_ns)
             }
 
             /// Where it is in its life.
@@ -143,8 +147,9 @@ impl Outbound {
         Outbound { common: Common::new(settings, now_ns), numbers }
     }
 
-    /// Seals a packet in place.
-    pub fn seal(&mut self, room: &mut Room, now_ns: u64) -> Result<(), Unsealed> {
+    /// Seals a packet with these headers, all of them, in place.
+    #[inline]
+    pub fn seal(&mut self, room: &mut Room, headers: &IpHeaders, now_ns: u64) -> Result<(), Unsealed> {
         self.common.check_age(now_ns).map_err(Unsealed::Drop)?;
         let sequence = self.numbers.take().map_err(|error| match error {
             NoNumber::NotReserved => Unsealed::Wait,
@@ -152,7 +157,7 @@ impl Outbound {
         })?;
         let Common { transform, encapsulation, .. } = &self.common;
         let len_bytes = room.len();
-        esp::seal(room, transform, encapsulation, self.common.associated(sequence))
+        esp::seal(room, headers, transform, encapsulation, self.common.associated(sequence))
             .map_err(Unsealed::Drop)?;
         self.common.usage.add(len_bytes);
         Ok(())
@@ -184,8 +189,10 @@ impl Inbound {
         Inbound { common: Common::new(settings, now_ns), window }
     }
 
-    /// Opens a packet in place that was found to be this association's. If it is dropped it means nothing any more.
-    pub fn open(&mut self, room: &mut Room, located: &Located, now_ns: u64) -> Result<(), DropReason> {
+    /// Opens a packet in place that was found to be this association's; the headers of what is left then. If it is dropped it means nothing
+    /// any more.
+    #[inline]
+    pub fn open(&mut self, room: &mut Room, located: &Located, now_ns: u64) -> Result<IpHeaders, DropReason> {
         if located.spi != self.common.spi || located.udp != self.common.encapsulation.udp.is_some() {
             return Err(DropReason::EspNoAssociation);
         }

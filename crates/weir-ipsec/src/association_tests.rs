@@ -30,14 +30,18 @@ fn seal(outbound: &mut Outbound, now_ns: u64) -> Result<Vec<u8>, Unsealed> {
     memory.resize(256, 0);
     let mut room = Room::new(&mut memory, 100, 24).unwrap();
     room.packet_mut().copy_from_slice(&PLAIN);
-    outbound.seal(&mut room, now_ns)?;
+    let headers = IpHeaders::read_all(room.packet()).unwrap();
+    outbound.seal(&mut room, &headers, now_ns)?;
     Ok(room.packet().to_vec())
 }
 
 fn open(inbound: &mut Inbound, sealed: &[u8], now_ns: u64) -> Result<(), DropReason> {
     let mut memory = sealed.to_vec();
     let mut room = Room::new(&mut memory, 0, sealed.len()).unwrap();
-    let Arrival::Esp(located) = esp::locate(room.packet(), None)? else { panic!("it is ESP") };
+    let Arrival::Esp(located) = esp::locate(room.packet(), &IpHeaders::read_all(room.packet())?, None)?
+    else {
+        panic!("it is ESP")
+    };
     inbound.open(&mut room, &located, now_ns)?;
     assert_eq!(room.packet()[9], 17);
     assert_eq!(room.packet()[20..], PLAIN[20..]);

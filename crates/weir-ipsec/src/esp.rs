@@ -78,17 +78,45 @@ impl Encapsulation {
     }
 }
 
-/// Seals a packet in place with this number. If it fails the packet means nothing any more, and the number is used.
+/// Seals a packet with these headers, all of them, in place with this number. If it fails the packet means nothing any more, and the number is
+/// used.
+#[inline]
 pub fn seal(
     room: &mut Room,
+    headers: &IpHeaders,
     transform: &Transform,
     encapsulation: &Encapsulation,
     associated: Associated,
 ) -> Result<(), DropReason> {
-    let algorithm = transform.algorithm();
-    let headers = IpHeaders::read(room.packet())?;
+    let wrapped = wrap(room, headers, transform.algorithm(), encapsulation, associated)?;
+    wrapped.seal(room.packet_mut(), transform, associated)
+}
+
+/// A packet that has everything around it but is neither encrypted nor proven yet.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it is still in the clear"]
+pub struct Wrapped {
+    /// Where its SPI is.
+    esp_at: u16,
+    /// Whether its UDP wants a checksum, which covers what is encrypted.
+    sums_udp: bool,
+}
+
+/// Puts everything around a packet that ESP puts there, with room for the ICV. If it fails the packet means nothing any more.
+#[inline]
+pub fn wrap(
+    room: &mut Room,
+    headers: &IpHeaders,
+    algorithm: Algorithm,
+    encapsulation: &Encapsulation,
+    associated: Associated,
+) -> Result<Wrapped, DropReason> {
     // Behind it may be what a link filled it up with.
     room.truncate(headers.packet_len);
+    let headers = match encapsulation.mode {
+        EspMode::Tunnel(_) => *headers,
+        EspMode::Transport => headers.staying(room.packet())?,
+    };
     // How much of the packet stays in the clear before ESP, and what the trailer says follows.
     let (clear, next, outer_len, inside) = match &encapsulation.mode {
         EspMode::Tunnel(tunnel) => {
@@ -111,12 +139,12 @@ pub fn seal(
     packet.copy_within(front..front + clear, 0);
     let before = outer_len + clear;
 
-    let (sealed, icv) = packet[before + udp_len..].split_at_mut(esp_len + payload_len + trailer_len);
+    let esp_at = before + udp_len;
+    let sealed = &mut packet[esp_at..][..esp_len + payload_len + trailer_len];
     sealed[..4].copy_from_slice(&associated.spi.to_be_bytes());
     sealed[4..8].copy_from_slice(&(associated.sequence as u32).to_be_bytes());
     sealed[8..esp_len].copy_from_slice(&associated.sequence.to_be_bytes()[..algorithm.iv_len()]);
     trailer::write(&mut sealed[esp_len + payload_len..], next);
-    transform.seal(associated, sealed, esp_len, icv).map_err(|Unproven| DropReason::EspBadIcv)?;
 
     let protocol = if udp_len == 0 { number::ESP } else { number::UDP };
     if let Some(udp) = encapsulation.udp {
@@ -133,10 +161,30 @@ pub fn seal(
             headers.family
         }
     };
-    if udp_len > 0 && family == IpFamily::V6 {
-        fill_udp_checksum(packet, before);
+    // A packet is no longer than 16 bits say.
+    Ok(Wrapped { esp_at: esp_at as u16, sums_udp: udp_len > 0 && family == IpFamily::V6 })
+}
+
+impl Wrapped {
+    /// Encrypts the packet, which is as it was wrapped, and proves it.
+    #[inline]
+    pub fn seal(
+        self,
+        packet: &mut [u8],
+        transform: &Transform,
+        associated: Associated,
+    ) -> Result<(), DropReason> {
+        let algorithm = transform.algorithm();
+        let (esp_at, esp_len) = (usize::from(self.esp_at), HEADER_LEN + algorithm.iv_len());
+        let esp = packet.get_mut(esp_at..).ok_or(DropReason::EspTruncated)?;
+        let sealed_len = esp.len().checked_sub(algorithm.icv_len()).ok_or(DropReason::EspTruncated)?;
+        let (sealed, icv) = esp.split_at_mut(sealed_len);
+        transform.seal(associated, sealed, esp_len, icv).map_err(|Unproven| DropReason::EspBadIcv)?;
+        if self.sums_udp {
+            fill_udp_checksum(packet, esp_at - UDP_LEN);
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The length of `udp` is that of the slice; over IPv4 its checksum stays zero.
@@ -183,9 +231,10 @@ pub struct Located {
     end: usize,
 }
 
-/// What there is of ESP in an IP packet. Datagrams to `udp_port` may carry it.
-pub fn locate(packet: &[u8], udp_port: Option<u16>) -> Result<Arrival, DropReason> {
-    let headers = IpHeaders::read_all(packet)?;
+/// What there is of ESP in an IP packet with these headers, all of them. Datagrams to `udp_port` may carry it.
+#[inline]
+pub fn locate(packet: &[u8], headers: &IpHeaders, udp_port: Option<u16>) -> Result<Arrival, DropReason> {
+    let headers = *headers;
     match headers.next {
         number::ESP if headers.fragment => Err(DropReason::EspFragment),
         number::ESP => locate_at(packet, headers, headers.end, headers.packet_len),
@@ -216,6 +265,7 @@ fn locate_in_udp(packet: &[u8], headers: IpHeaders, port: u16) -> Result<Arrival
     }
 }
 
+#[inline]
 fn locate_at(packet: &[u8], headers: IpHeaders, esp_at: usize, end: usize) -> Result<Arrival, DropReason> {
     let esp = packet.get(esp_at..end).and_then(<[u8]>::first_chunk::<HEADER_LEN>);
     let &[s0, s1, s2, s3, n0, n1, n2, n3] = esp.ok_or(DropReason::EspTruncated)?;
@@ -239,6 +289,7 @@ pub struct Verified {
 }
 
 /// Verifies and decrypts in place. What is not proven means nothing any more.
+#[inline]
 pub fn verify(
     room: &mut Room,
     located: &Located,
@@ -256,8 +307,9 @@ pub fn verify(
 }
 
 impl Verified {
-    /// Takes the wrapping off: what is left is the packet as it was before it was sealed.
-    pub fn unwrap_packet(self, room: &mut Room, tunnel: bool) -> Result<(), DropReason> {
+    /// Takes the wrapping off: what is left is the packet as it was before it was sealed, and all its headers are told.
+    #[inline]
+    pub fn unwrap_packet(self, room: &mut Room, tunnel: bool) -> Result<IpHeaders, DropReason> {
         let Verified { located, payload_at, payload_end } = self;
         let headers = located.headers;
         let outer_class = ip::traffic_class(room.packet(), headers.family);
@@ -269,19 +321,21 @@ impl Verified {
         room.truncate(payload_at + found.payload_len);
         if tunnel {
             room.cut_front(payload_at);
-            let inner = IpHeaders::read(room.packet()).map_err(|_| DropReason::EspBadPayload)?;
+            let inner = IpHeaders::read_all(room.packet()).map_err(|_| DropReason::EspBadPayload)?;
             if found.next != inner.family.number() {
                 return Err(DropReason::EspBadPayload);
             }
             // What is behind it hides how long it is (RFC 4303 section 2.7).
             room.truncate(inner.packet_len);
-            tunnel::combine_ecn(room.packet_mut(), inner.family, outer_class)
+            tunnel::combine_ecn(room.packet_mut(), inner.family, outer_class)?;
+            Ok(inner)
         } else {
             let moved = payload_at - headers.end;
             room.packet_mut().copy_within(..headers.end, moved);
             room.cut_front(moved);
             room.packet_mut()[headers.next_at] = found.next;
-            ip::set_len(room.packet_mut(), headers.family)
+            ip::set_len(room.packet_mut(), headers.family)?;
+            IpHeaders::read_all(room.packet())
         }
     }
 }

@@ -34,18 +34,27 @@ fn tunnel(family: IpFamily) -> EspMode {
 
 const ASSOCIATED: Associated = Associated { spi: 0x1000, sequence: 7, extended: false };
 
+fn seal_room(room: &mut Room, algorithm: Algorithm, encapsulation: &Encapsulation) -> Result<(), DropReason> {
+    let headers = IpHeaders::read_all(room.packet())?;
+    seal(room, &headers, &transform(algorithm), encapsulation, ASSOCIATED)
+}
+
+fn find(packet: &[u8], udp_port: Option<u16>) -> Result<Arrival, DropReason> {
+    locate(packet, &IpHeaders::read_all(packet)?, udp_port)
+}
+
 fn seal_packet(packet: &[u8], algorithm: Algorithm, encapsulation: &Encapsulation) -> Vec<u8> {
     let mut memory = packet.to_vec();
     memory.resize(MEMORY, 0xcc);
     let mut room = Room::new(&mut memory, 0, packet.len()).unwrap();
-    seal(&mut room, &transform(algorithm), encapsulation, ASSOCIATED).unwrap();
+    seal_room(&mut room, algorithm, encapsulation).unwrap();
     room.packet().to_vec()
 }
 
 fn open_packet(sealed: &[u8], algorithm: Algorithm, in_tunnel: bool) -> Result<Vec<u8>, DropReason> {
     let mut memory = sealed.to_vec();
     let mut room = Room::new(&mut memory, 0, sealed.len()).unwrap();
-    let Arrival::Esp(located) = locate(room.packet(), Some(UDP_PORT))? else { panic!("it is ESP") };
+    let Arrival::Esp(located) = find(room.packet(), Some(UDP_PORT))? else { panic!("it is ESP") };
     assert_eq!((located.spi, located.sequence_low), (ASSOCIATED.spi, 7));
     verify(&mut room, &located, &transform(algorithm), ASSOCIATED)?.unwrap_packet(&mut room, in_tunnel)?;
     Ok(room.packet().to_vec())
@@ -114,7 +123,7 @@ proptest! {
         room.grow(0, 0).unwrap();
         let whole = bytes.len();
         let mut room = Room::new(&mut bytes, 0, whole).unwrap();
-        if let Ok(Arrival::Esp(located)) = locate(room.packet(), Some(UDP_PORT))
+        if let Ok(Arrival::Esp(located)) = find(room.packet(), Some(UDP_PORT))
             && let Ok(verified) = verify(&mut room, &located, &transform(algorithm), ASSOCIATED)
         {
             let _ = verified.unwrap_packet(&mut room, in_tunnel);
@@ -170,7 +179,7 @@ fn too_short_for_its_algorithm_is_truncated() {
     let mut cut = with_trailer(&[], &[]);
     cut.truncate(27);
     ip::set_len(&mut cut, IpFamily::V4).unwrap();
-    assert_eq!(locate(&cut, None), Err(DropReason::EspTruncated));
+    assert_eq!(find(&cut, None), Err(DropReason::EspTruncated));
 }
 
 #[test]
@@ -179,18 +188,18 @@ fn fragments_are_refused() {
     let mut sealed = seal_packet(&packet(IpFamily::V4, 0, b"data"), Algorithm::Null, &encapsulation);
     for flags in [[0x20, 0], [0, 1]] {
         sealed[6..8].copy_from_slice(&flags);
-        assert_eq!(locate(&sealed, None), Err(DropReason::EspFragment));
+        assert_eq!(find(&sealed, None), Err(DropReason::EspFragment));
         let mut memory = packet(IpFamily::V4, 0, b"data");
         memory[6..8].copy_from_slice(&flags);
         let len = memory.len();
         memory.resize(MEMORY, 0);
         let mut room = Room::new(&mut memory, 0, len).unwrap();
-        let result = seal(&mut room, &transform(Algorithm::Null), &encapsulation, ASSOCIATED);
+        let result = seal_room(&mut room, Algorithm::Null, &encapsulation);
         assert_eq!(result, Err(DropReason::EspFragment));
     }
     let mut v6 = packet(IpFamily::V6, 0, &[number::ESP, 0, 0, 1, 0, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8]);
     v6[6] = number::FRAGMENT;
-    assert_eq!(locate(&v6, None), Err(DropReason::EspFragment));
+    assert_eq!(find(&v6, None), Err(DropReason::EspFragment));
 }
 
 #[test]
@@ -201,13 +210,13 @@ fn keepalives_and_ike_are_told_from_esp() {
         write_udp(&mut udp, UdpEncapsulation { source: 9, destination: port });
         packet(IpFamily::V4, 0, &udp)
     };
-    let at = |packet: &[u8]| locate(packet, Some(UDP_PORT));
+    let at = |packet: &[u8]| find(packet, Some(UDP_PORT));
     assert_eq!(at(&datagram(UDP_PORT, &[0xff])), Ok(Arrival::Keepalive));
     assert_eq!(at(&datagram(UDP_PORT, &[0, 0, 0, 0, 9, 9, 9, 9, 9])), Ok(Arrival::Ike));
     assert_eq!(at(&datagram(500, &[1; 40])), Ok(Arrival::Other));
     assert_eq!(at(&datagram(UDP_PORT, &[1; 7])), Err(DropReason::EspTruncated));
     assert!(matches!(at(&datagram(UDP_PORT, &[1; 8])), Ok(Arrival::Esp(Located { udp: true, .. }))));
-    assert_eq!(locate(&datagram(UDP_PORT, &[1; 8]), None), Ok(Arrival::Other), "nobody asked for it");
+    assert_eq!(find(&datagram(UDP_PORT, &[1; 8]), None), Ok(Arrival::Other), "nobody asked for it");
     let mut longer = datagram(UDP_PORT, &[1; 8]);
     longer[25] = 60;
     assert_eq!(at(&longer), Err(DropReason::Malformed));
@@ -262,7 +271,7 @@ fn esp_is_found_behind_destination_options() {
     let options = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
     let mut whole = packet(IpFamily::V6, 0, &[&options(number::ESP)[..], &[1; 24]].concat());
     whole[6] = number::DESTINATION;
-    assert!(matches!(locate(&whole, None), Ok(Arrival::Esp(located)) if located.spi == 0x0101_0101));
+    assert!(matches!(find(&whole, None), Ok(Arrival::Esp(located)) if located.spi == 0x0101_0101));
 }
 
 #[test]
@@ -284,6 +293,6 @@ fn what_does_not_fit_is_too_long() {
     let mut memory = packet(IpFamily::V4, 0, &[0; 100]);
     memory.resize(memory.len() + 40, 0);
     let mut room = Room::new(&mut memory, 0, 120).unwrap();
-    let result = seal(&mut room, &transform(Algorithm::Aes128Gcm), &encapsulation, ASSOCIATED);
+    let result = seal_room(&mut room, Algorithm::Aes128Gcm, &encapsulation);
     assert_eq!(result, Err(DropReason::TooLong));
 }

@@ -10,8 +10,8 @@
 //!
 //! Limits: of headers that contradict themselves nothing is read beyond their packet; they are refused as malformed.
 
-use smoltcp::wire::Ipv4Packet;
 use weir_core::drops::DropReason;
+use weir_core::net::checksum::ones_sum;
 
 /// Length of an IPv4 header without options.
 pub const IPV4_LEN: usize = 20;
@@ -53,6 +53,7 @@ pub enum IpFamily {
 
 impl IpFamily {
     /// Of a packet, by its first bits.
+    #[inline]
     pub fn of(packet: &[u8]) -> Result<IpFamily, DropReason> {
         match packet.first().map(|first| first >> 4) {
             Some(4) if packet.len() >= IPV4_LEN => Ok(IpFamily::V4),
@@ -93,11 +94,22 @@ impl IpHeaders {
         IpHeaders::read_until(packet, false)
     }
 
+    /// Of these headers, which [`IpHeaders::read_all`] found, those that stay before ESP in transport mode.
+    #[inline]
+    pub fn staying(&self, packet: &[u8]) -> Result<IpHeaders, DropReason> {
+        match self.family {
+            IpFamily::V6 if self.end > IPV6_LEN => IpHeaders::read(packet),
+            _ => Ok(*self),
+        }
+    }
+
     /// All headers before ESP or the transport protocol, destination options too. Behind a fragment header nothing is looked for.
+    #[inline]
     pub fn read_all(packet: &[u8]) -> Result<IpHeaders, DropReason> {
         IpHeaders::read_until(packet, true)
     }
 
+    #[inline]
     fn read_until(packet: &[u8], past_options: bool) -> Result<IpHeaders, DropReason> {
         match IpFamily::of(packet)? {
             IpFamily::V4 => IpHeaders::read_v4(packet),
@@ -105,6 +117,7 @@ impl IpHeaders {
         }
     }
 
+    #[inline]
     fn read_v4(packet: &[u8]) -> Result<IpHeaders, DropReason> {
         let header: &[u8; IPV4_LEN] = packet.first_chunk().ok_or(DropReason::Malformed)?;
         let end = 4 * usize::from(header[0] & 0xf);
@@ -165,6 +178,7 @@ fn extension_len(packet: &[u8], at: usize) -> Result<usize, DropReason> {
 }
 
 /// Writes how long a packet is, and the checksum if it has one. It begins with a header of this family.
+#[inline]
 pub fn set_len(packet: &mut [u8], family: IpFamily) -> Result<(), DropReason> {
     let covered = match family {
         IpFamily::V4 => packet.len(),
@@ -181,14 +195,18 @@ pub fn set_len(packet: &mut [u8], family: IpFamily) -> Result<(), DropReason> {
     Ok(())
 }
 
+#[inline]
 fn fill_checksum(packet: &mut [u8]) {
     let header_len = 4 * usize::from(packet[0] & 0xf);
-    if (IPV4_LEN..=packet.len()).contains(&header_len) {
-        Ipv4Packet::new_unchecked(packet).fill_checksum();
+    if let Some(header) = packet.get_mut(..header_len).filter(|_| header_len >= IPV4_LEN) {
+        header[10..12].fill(0);
+        let checksum = !ones_sum(header, 0);
+        header[10..12].copy_from_slice(&checksum.to_ne_bytes());
     }
 }
 
 /// DSCP and ECN: the byte that IPv4 calls type of service and IPv6 traffic class.
+#[inline]
 pub fn traffic_class(packet: &[u8], family: IpFamily) -> u8 {
     match family {
         IpFamily::V4 => packet[1],

@@ -70,6 +70,7 @@ pub fn write(room: &mut [u8], source: IpAddr, destination: IpAddr, udp: UdpEncap
 mod tests {
     use super::*;
     use crate::esp::{Arrival, UDP_PORT, locate};
+    use crate::ip::IpHeaders;
 
     const UDP: UdpEncapsulation = UdpEncapsulation { source: UDP_PORT, destination: 4501 };
 
@@ -81,7 +82,8 @@ mod tests {
             let [source, destination] = [source, destination].map(|end| end.parse::<IpAddr>().unwrap());
             let mut room = [0xaa; 60];
             assert_eq!(write(&mut room, source, destination, UDP), Some(expected));
-            assert_eq!(locate(&room[..expected], Some(4501)), Ok(Arrival::Keepalive));
+            let headers = IpHeaders::read_all(&room[..expected]).unwrap();
+            assert_eq!(locate(&room[..expected], &headers, Some(4501)), Ok(Arrival::Keepalive));
             assert_eq!(write(&mut room[..expected - 1], source, destination, UDP), None);
             // Read by another: `etherparse` is what the tests of this crate have.
             let read = etherparse::SlicedPacket::from_ip(&room[..expected]).unwrap();

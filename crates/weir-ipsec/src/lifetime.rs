@@ -63,6 +63,7 @@ impl Usage {
         self.bytes += len_bytes as u64;
     }
 
+    #[inline]
     fn reached(&self, limits: &Limits, now_ns: u64) -> bool {
         let is = |limit: Option<u64>, used: u64| limit.is_some_and(|limit| used >= limit);
         is(limits.time_ns, now_ns.saturating_sub(self.since_ns))
@@ -82,6 +83,12 @@ impl Lifetime {
         } else {
             Age::Alive
         }
+    }
+
+    /// Whether what was used so much may be used no more.
+    #[inline]
+    pub fn is_over(&self, usage: &Usage, now_ns: u64) -> bool {
+        usage.reached(&self.hard, now_ns)
     }
 
     /// When the next limit in time is reached, if there is one.

@@ -24,6 +24,7 @@ use crate::ip::{IpFamily, IpHeaders};
 pub struct AddressPrefix {
     family: IpFamily,
     bits: u128,
+    mask: u128,
     len: u32,
 }
 
@@ -35,7 +36,8 @@ impl AddressPrefix {
             IpAddr::V6(address) => (IpFamily::V6, 128, u128::from(address)),
         };
         let len = u32::from(len);
-        (len <= width).then(|| AddressPrefix { family, bits: bits & mask(len), len })
+        let mask = mask(len);
+        (len <= width).then_some(AddressPrefix { family, bits: bits & mask, mask, len })
     }
 
     /// The first of them, and how many bits they have in common.
@@ -47,13 +49,14 @@ impl AddressPrefix {
         (address, self.len)
     }
 
+    #[inline]
     fn contains(&self, family: IpFamily, bits: u128) -> bool {
-        self.family == family && bits & mask(self.len) == self.bits
+        self.family == family && bits & self.mask == self.bits
     }
 }
 
 fn mask(len: u32) -> u128 {
-    u128::MAX.checked_shl(128 - len).unwrap_or(0)
+    u128::MAX.checked_shl(128u32.saturating_sub(len)).unwrap_or(0)
 }
 
 /// Which packets.
@@ -107,9 +110,10 @@ impl Policies {
         Policies { list }
     }
 
-    /// What becomes of a packet on its way out.
-    pub fn outbound(&self, packet: &[u8]) -> Result<PolicyAction, DropReason> {
-        let selected = Selected::read(packet)?;
+    /// What becomes of a packet with these headers, all of them, on its way out.
+    #[inline]
+    pub fn outbound(&self, packet: &[u8], headers: &IpHeaders) -> Result<PolicyAction, DropReason> {
+        let selected = Selected::of(packet, headers)?;
         for policy in &self.list {
             match policy.selector.matches(&selected) {
                 Match::Yes => return Ok(policy.action),
@@ -121,8 +125,14 @@ impl Policies {
     }
 
     /// Whether a packet may have come in by an association of these bundles, or by none.
-    pub fn inbound(&self, packet: &[u8], by: Option<&[BundleId]>) -> Result<(), DropReason> {
-        match (self.outbound(packet)?, by) {
+    #[inline]
+    pub fn inbound(
+        &self,
+        packet: &[u8],
+        headers: &IpHeaders,
+        by: Option<&[BundleId]>,
+    ) -> Result<(), DropReason> {
+        match (self.outbound(packet, headers)?, by) {
             (PolicyAction::Discard, _) => Err(DropReason::PolicyDiscard),
             (PolicyAction::Bypass, None) => Ok(()),
             (PolicyAction::Protect(wanted), Some(by)) if by.contains(&wanted) => Ok(()),
@@ -148,10 +158,10 @@ enum Match {
 }
 
 impl Selected {
-    fn read(packet: &[u8]) -> Result<Selected, DropReason> {
-        // Options that ESP would protect hide nothing from a selector.
-        let headers = IpHeaders::read_all(packet)?;
-        let packet = &packet[..headers.packet_len];
+    /// Options that ESP would protect hide nothing from a selector.
+    #[inline]
+    fn of(packet: &[u8], headers: &IpHeaders) -> Result<Selected, DropReason> {
+        let packet = packet.get(..headers.packet_len).ok_or(DropReason::Malformed)?;
         let data = packet.get(headers.end..).ok_or(DropReason::Malformed)?;
         let ports = match data.first_chunk() {
             Some(&[s0, s1, d0, d1]) if !headers.fragment => {
@@ -178,6 +188,7 @@ fn v6_bits(packet: &[u8], at: usize) -> u128 {
 }
 
 impl Selector {
+    #[inline]
     fn matches(&self, selected: &Selected) -> Match {
         let addresses = self.source.contains(selected.family, selected.source)
             && self.destination.contains(selected.family, selected.destination);

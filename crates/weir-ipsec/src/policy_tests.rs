@@ -3,6 +3,14 @@
 use super::*;
 use crate::ip::{self, number};
 
+fn outbound(policies: &Policies, packet: &[u8]) -> Result<PolicyAction, DropReason> {
+    policies.outbound(packet, &IpHeaders::read_all(packet)?)
+}
+
+fn inbound(policies: &Policies, packet: &[u8], by: Option<&[BundleId]>) -> Result<(), DropReason> {
+    policies.inbound(packet, &IpHeaders::read_all(packet)?, by)
+}
+
 fn prefix(text: &str) -> AddressPrefix {
     let (address, len) = text.split_once('/').unwrap();
     AddressPrefix::new(address.parse().unwrap(), len.parse().unwrap()).unwrap()
@@ -41,12 +49,12 @@ fn the_first_that_matches_decides_and_none_discards() {
         SecurityPolicy { selector: selector("10.1.0.0/16", "10.2.0.0/16"), action: THERE },
         SecurityPolicy { selector: selector("10.1.7.7/32", "0.0.0.0/0"), action: PolicyAction::Discard },
     ]);
-    let to = |source, destination, port| policies.outbound(&udp(source, destination, [9, port]));
+    let to = |source, destination, port| outbound(&policies, &udp(source, destination, [9, port]));
     assert_eq!(to([10, 1, 0, 1], [10, 2, 0, 1], 53), Ok(PolicyAction::Bypass));
     assert_eq!(to([10, 1, 0, 1], [10, 2, 0, 1], 54), Ok(THERE));
     assert_eq!(to([10, 1, 7, 7], [10, 3, 0, 1], 54), Ok(PolicyAction::Discard));
     assert_eq!(to([10, 9, 0, 1], [10, 2, 0, 1], 54), Ok(PolicyAction::Discard));
-    assert_eq!(policies.outbound(&[0x45; 10]), Err(DropReason::Malformed));
+    assert_eq!(outbound(&policies, &[0x45; 10]), Err(DropReason::Malformed));
 }
 
 #[test]
@@ -58,13 +66,13 @@ fn a_packet_comes_in_as_its_policy_says() {
     let inside = udp([10, 2, 0, 1], [10, 1, 0, 1], [1, 2]);
     let outside = udp([198, 51, 100, 1], [192, 0, 2, 1], [1, 2]);
     let mismatch = Err(DropReason::PolicyMismatch);
-    assert_eq!(policies.inbound(&inside, Some(&[BundleId(3)])), Ok(()));
-    assert_eq!(policies.inbound(&inside, Some(&[BundleId(4)])), mismatch, "another association");
-    assert_eq!(policies.inbound(&inside, None), mismatch, "in the clear");
-    assert_eq!(policies.inbound(&outside, None), Ok(()));
-    assert_eq!(policies.inbound(&outside, Some(&[BundleId(3)])), mismatch);
+    assert_eq!(inbound(&policies, &inside, Some(&[BundleId(3)])), Ok(()));
+    assert_eq!(inbound(&policies, &inside, Some(&[BundleId(4)])), mismatch, "another association");
+    assert_eq!(inbound(&policies, &inside, None), mismatch, "in the clear");
+    assert_eq!(inbound(&policies, &outside, None), Ok(()));
+    assert_eq!(inbound(&policies, &outside, Some(&[BundleId(3)])), mismatch);
     let other = udp([10, 2, 0, 1], [10, 9, 0, 1], [1, 2]);
-    assert_eq!(policies.inbound(&other, Some(&[BundleId(3)])), Err(DropReason::PolicyDiscard));
+    assert_eq!(inbound(&policies, &other, Some(&[BundleId(3)])), Err(DropReason::PolicyDiscard));
 }
 
 #[test]
@@ -75,12 +83,12 @@ fn a_fragment_slips_past_no_ports() {
         SecurityPolicy { selector: selector("0.0.0.0/0", "0.0.0.0/0"), action: PolicyAction::Bypass },
     ]);
     let mut packet = udp([10, 0, 0, 1], [10, 0, 0, 2], [9, 80]);
-    assert_eq!(policies.outbound(&packet), Ok(THERE));
+    assert_eq!(outbound(&policies, &packet), Ok(THERE));
     packet[7] = 1;
-    assert_eq!(policies.outbound(&packet), Err(DropReason::EspFragment));
+    assert_eq!(outbound(&policies, &packet), Err(DropReason::EspFragment));
     packet[7] = 0;
     packet[9] = 1;
-    assert_eq!(policies.outbound(&packet), Ok(PolicyAction::Bypass), "a checksum of ICMP is no port");
+    assert_eq!(outbound(&policies, &packet), Ok(PolicyAction::Bypass), "a checksum of ICMP is no port");
 }
 
 #[test]
@@ -95,9 +103,9 @@ fn options_hide_no_protocol() {
         ..selector("fd00::/8", "::/0")
     };
     let policies = Policies::new(vec![SecurityPolicy { selector: dns, action: THERE }]);
-    assert_eq!(policies.outbound(&packet), Ok(THERE));
+    assert_eq!(outbound(&policies, &packet), Ok(THERE));
     packet[41] = 200;
-    assert_eq!(policies.outbound(&packet), Err(DropReason::Malformed), "options longer than the packet");
+    assert_eq!(outbound(&policies, &packet), Err(DropReason::Malformed), "options longer than the packet");
 }
 
 #[test]

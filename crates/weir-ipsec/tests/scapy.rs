@@ -4,6 +4,7 @@
 
 use weir_ipsec::algorithm::{Algorithm, Associated, KeyMaterial, Transform};
 use weir_ipsec::esp::{self, Arrival, Encapsulation, EspMode, UDP_PORT, UdpEncapsulation};
+use weir_ipsec::ip::IpHeaders;
 use weir_ipsec::room::Room;
 use weir_ipsec::tunnel::Tunnel;
 
@@ -58,7 +59,8 @@ fn seals_to_the_same_bytes() {
         let mut memory = case.packet.clone();
         memory.resize(2048, 0);
         let mut room = Room::new(&mut memory, 0, case.packet.len()).unwrap();
-        esp::seal(&mut room, &case.transform, &case.encapsulation, case.associated).unwrap();
+        let headers = IpHeaders::read_all(room.packet()).unwrap();
+        esp::seal(&mut room, &headers, &case.transform, &case.encapsulation, case.associated).unwrap();
         assert_eq!(room.packet(), case.sealed, "line {line}");
     }
 }
@@ -69,7 +71,8 @@ fn opens_theirs() {
     for (line, mut case) in cases() {
         let len = case.sealed.len();
         let mut room = Room::new(&mut case.sealed, 0, len).unwrap();
-        let Ok(Arrival::Esp(located)) = esp::locate(room.packet(), Some(UDP_PORT)) else {
+        let headers = IpHeaders::read_all(room.packet()).unwrap();
+        let Ok(Arrival::Esp(located)) = esp::locate(room.packet(), &headers, Some(UDP_PORT)) else {
             panic!("line {line}");
         };
         let tunnel = matches!(case.encapsulation.mode, EspMode::Tunnel(_));

@@ -152,7 +152,10 @@ impl Between {
                 let count = received.len();
                 self.egress.enqueue_all(queue, received, count, &mut self.frames, &mut landed);
             }
-            Way::Over(worker, to) => received.drain(..).for_each(|packet| self.hand(worker, to, packet)),
+            Way::Over(worker, to) => {
+                let count = received.len();
+                self.hand(worker, to, received, count);
+            }
             Way::Stage(stage, port) => {
                 if !received.is_empty() {
                     self.stages[stage].arrived[usize::from(port)].append(received);
@@ -176,10 +179,11 @@ impl Between {
         next_ns
     }
 
-    /// Hands a packet over to another worker.
-    fn hand(&mut self, worker: usize, to: u32, packet: PathPacket) {
-        let receive_queue = self.egress.receive_queue_of(&packet.meta);
-        self.over.as_mut().expect("links lead to others").hand(worker, to, receive_queue, packet);
+    /// Hands the first packets over to another worker.
+    fn hand(&mut self, worker: usize, to: u32, packets: &mut Vec<PathPacket>, count: usize) {
+        let Between { egress, over, .. } = self;
+        let receive_queue = |packet: &PathPacket| egress.receive_queue_of(&packet.meta);
+        over.as_mut().expect("links lead to others").hand(worker, to, packets, count, receive_queue);
     }
 
     /// Lets stages decide until nothing waits before any.
@@ -201,9 +205,7 @@ impl Between {
                 Way::Egress(queue) => {
                     self.egress.enqueue_all(queue, packets, count, &mut self.frames, landed);
                 }
-                Way::Over(worker, to) => {
-                    packets.drain(..count).for_each(|packet| self.hand(worker, to, packet));
-                }
+                Way::Over(worker, to) => self.hand(worker, to, packets, count),
                 Way::Stage(next, port) => {
                     let waiting = &mut self.stages[next].arrived[usize::from(port)];
                     if waiting.is_empty() {

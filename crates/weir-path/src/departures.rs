@@ -132,22 +132,32 @@ impl Departures {
         Departures { worker, outlets, boards, handed, bunches }
     }
 
-    /// Hands a packet of a receive queue over, or one that a stage made, with the next [`Departures::flush`].
+    /// Hands the first `count` packets over with the next [`Departures::flush`]; `receive_queue` says of each of which it is, if a port brought
+    /// it.
     pub(crate) fn hand(
         &mut self,
         worker: usize,
         to: u32,
-        receive_queue: Option<usize>,
-        mut packet: PathPacket,
+        packets: &mut Vec<PathPacket>,
+        count: usize,
+        receive_queue: impl Fn(&PathPacket) -> Option<usize>,
     ) {
-        self.handed[worker].add(packet.len_bytes.into());
-        if let Some(bunch) = receive_queue.and_then(|queue| self.bunches[worker].get_mut(queue)) {
-            let has_landed = bunch.last <= self.boards[worker].landed(self.worker);
-            bunch.packets = if has_landed { 1 } else { bunch.packets + 1 };
-            bunch.last = self.handed[worker].packets;
+        // Neighbours are mostly of one receive queue, and what the other worker tells is in its cache.
+        let mut landed = None;
+        for run in packets[..count].chunk_by(|one, next| receive_queue(one) == receive_queue(next)) {
+            let bytes = run.iter().map(|packet| u64::from(packet.len_bytes)).sum();
+            self.handed[worker].merge(Count { packets: run.len() as u64, bytes });
+            if let Some(bunch) = receive_queue(&run[0]).and_then(|queue| self.bunches[worker].get_mut(queue))
+            {
+                let landed = *landed.get_or_insert_with(|| self.boards[worker].landed(self.worker));
+                let before = if bunch.last <= landed { 0 } else { bunch.packets };
+                bunch.packets = before + run.len() as u64;
+                bunch.last = self.handed[worker].packets;
+            }
         }
-        packet.to = to;
-        self.stage(worker, Crosser::Packet(packet));
+        for packet in packets.drain(..count) {
+            self.stage(worker, Crosser::Packet(PathPacket { to, ..packet }));
+        }
     }
 
     /// Makes the stage behind a link forget who came by it, with the next [`Departures::flush`] and in order with packets.

@@ -44,7 +44,6 @@ use weir_core::net::limit::Limiter;
 use weir_ipsec::association::Unsealed;
 use weir_ipsec::esp::{Arrival, Located, UDP_PORT, locate};
 use weir_ipsec::ip::{IpFamily, IpHeaders, number};
-use weir_ipsec::lifetime::Age;
 use weir_ipsec::policy::{AddressPrefix, BundleId, Policies, PolicyAction, SecurityPolicy, Selector};
 use weir_ipsec::room::Room;
 use weir_ring::memory::FrameMemory;
@@ -86,6 +85,23 @@ pub(crate) enum EspVerdict {
     TooLong(u16),
     /// It is dropped.
     Drop(DropReason),
+}
+
+/// Of how many packets it is decided what becomes of them, and how many bytes those that pass grew and shrank by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Decided {
+    pub packets: usize,
+    pub grown: u64,
+    pub shrunk: u64,
+}
+
+impl Decided {
+    #[inline]
+    fn note(&mut self, before: u16, after: u16) {
+        self.packets += 1;
+        self.grown += u64::from(after.saturating_sub(before));
+        self.shrunk += u64::from(before.saturating_sub(after));
+    }
 }
 
 /// What an ESP stage decides by.
@@ -250,23 +266,37 @@ impl Esp {
         self.waiting.push_front(packet);
     }
 
-    /// What becomes of a packet that came in by a port. It is changed only if it passes.
+    /// What becomes of packets that came in by a port, of the first so many as are decided on: what comes after one that is cut has later
+    /// numbers than its fragments. A packet is changed only if it passes.
     pub(crate) fn process(
         &mut self,
         port: u16,
-        packet: &mut PathPacket,
+        packets: &mut [PathPacket],
         memory: &FrameMemory,
         now_ns: u64,
-    ) -> EspVerdict {
-        let port = side_of(port);
-        let decided = match ip_of(packet.bytes(memory)) {
-            Link::Arp => return EspVerdict::Pass(if port == INSIDE { OUTSIDE } else { INSIDE }),
-            Link::Hidden => Err(DropReason::PolicyDiscard),
-            Link::Ip if port == INSIDE && self.is_waiting() => return EspVerdict::Wait,
-            Link::Ip if port == INSIDE => self.protect(packet, memory, now_ns),
-            Link::Ip => self.receive(packet, memory, now_ns),
-        };
-        decided.unwrap_or_else(EspVerdict::Drop)
+        verdicts: &mut [EspVerdict],
+    ) -> Decided {
+        let mut decided = Decided::default();
+        let (side, other) = if side_of(port) == INSIDE { (INSIDE, OUTSIDE) } else { (OUTSIDE, INSIDE) };
+        let mut is_waiting = side == INSIDE && self.is_waiting();
+        for (packet, verdict) in packets.iter_mut().zip(verdicts) {
+            let before = packet.len_bytes;
+            let passed = match ip_of(packet.bytes(memory)) {
+                Link::Ip if is_waiting => Ok(EspVerdict::Wait),
+                Link::Ip if side == INSIDE => self.protect(packet, memory, now_ns),
+                Link::Ip => self.receive(packet, memory, now_ns),
+                Link::Arp => Ok(EspVerdict::Pass(other)),
+                Link::Hidden => Err(DropReason::PolicyDiscard),
+            };
+            *verdict = passed.unwrap_or_else(EspVerdict::Drop);
+            decided.note(before, packet.len_bytes);
+            match verdict {
+                EspVerdict::Wait => is_waiting = true,
+                EspVerdict::Cut(_) => break,
+                _ => {}
+            }
+        }
+        decided
     }
 
     /// The same of a packet that has waited.
@@ -275,8 +305,11 @@ impl Esp {
         packet: &mut PathPacket,
         memory: &FrameMemory,
         now_ns: u64,
-    ) -> EspVerdict {
-        self.protect(packet, memory, now_ns).unwrap_or_else(EspVerdict::Drop)
+    ) -> (EspVerdict, Decided) {
+        let (before, mut decided) = (packet.len_bytes, Decided::default());
+        let verdict = self.protect(packet, memory, now_ns).unwrap_or_else(EspVerdict::Drop);
+        decided.note(before, packet.len_bytes);
+        (verdict, decided)
     }
 
     fn protect(
@@ -286,26 +319,25 @@ impl Esp {
         now_ns: u64,
     ) -> Result<EspVerdict, DropReason> {
         let ip = &packet.bytes(memory)[LINK_LEN..];
-        let headers = IpHeaders::read(ip)?;
+        let headers = IpHeaders::read_all(ip)?;
         if is_neighbourly(ip, &headers) || self.is_own_ike(ip, &headers, true) {
             return Ok(EspVerdict::Pass(OUTSIDE));
         }
-        let bundle = match self.outbound.outbound(ip)? {
+        let bundle = match self.outbound.outbound(ip, &headers)? {
             PolicyAction::Discard => return Err(DropReason::PolicyDiscard),
             PolicyAction::Bypass => return Ok(EspVerdict::Pass(OUTSIDE)),
             PolicyAction::Protect(bundle) => bundle,
         };
         let places = &self.bundles[bundle.0 as usize];
-        let lives = |&&place: &&usize| self.associations[place].age(now_ns) != Age::Expired;
+        let lives = |&&place: &&usize| !self.associations[place].is_over(now_ns);
         let place = places.iter().find(lives).or(places.last()).copied();
         let place = place.ok_or(DropReason::EspNoAssociation)?;
         let association = &mut self.associations[place];
-        let plan = &association.plan;
-        let longest = plan.encapsulation().packet_len_max(plan.algorithm, self.mtu_bytes.into(), headers.end);
+        let longest = association.packet_len_max(self.mtu_bytes, ip, &headers)?;
         if headers.packet_len > longest {
-            return Ok(too_long(ip, &headers, longest as u16, plan.is_tunnel));
+            return Ok(too_long(ip, &headers, longest as u16, association.plan.is_tunnel));
         }
-        match in_place(packet, memory, |room| association.seal(room, now_ns)) {
+        match in_place(packet, memory, |room| association.seal(room, &headers, now_ns)) {
             Ok(()) => {
                 self.note_sent(place, packet.bytes(memory), now_ns);
                 set_sealed(&mut packet.meta, true);
@@ -326,10 +358,11 @@ impl Esp {
         now_ns: u64,
     ) -> Result<EspVerdict, DropReason> {
         let ip = &packet.bytes(memory)[LINK_LEN..];
-        let headers = IpHeaders::read(ip)?;
-        let is_own = self.addresses.contains(&addresses_of(ip, headers.family)[1]);
-        if is_own {
-            match locate(ip, Some(self.udp_port))? {
+        let headers = IpHeaders::read_all(ip)?;
+        if matches!(headers.next, number::ESP | number::UDP)
+            && self.is_own(destination_of(ip, headers.family))
+        {
+            match locate(ip, &headers, Some(self.udp_port))? {
                 Arrival::Esp(located) => return self.open(packet, memory, &located, now_ns),
                 Arrival::Keepalive => return Ok(EspVerdict::Consume),
                 Arrival::Ike => return Ok(EspVerdict::Pass(INSIDE)),
@@ -339,7 +372,7 @@ impl Esp {
         if is_neighbourly(ip, &headers) || self.is_own_ike(ip, &headers, false) {
             return Ok(EspVerdict::Pass(INSIDE));
         }
-        self.inbound.inbound(ip, None).map(|()| EspVerdict::Pass(INSIDE))
+        self.inbound.inbound(ip, &headers, None).map(|()| EspVerdict::Pass(INSIDE))
     }
 
     fn open(
@@ -354,8 +387,8 @@ impl Esp {
         let len_bytes = packet.len_bytes;
         let policies = &self.inbound;
         let opened = in_place(packet, memory, |room| {
-            association.open(room, located, now_ns)?;
-            policies.inbound(room.packet(), Some(&association.bundles))
+            let headers = association.open(room, located, now_ns)?;
+            policies.inbound(room.packet(), &headers, Some(&association.bundles))
         });
         match opened {
             Ok(()) => set_sealed(&mut packet.meta, false),
@@ -366,17 +399,24 @@ impl Esp {
 
     /// Whether it is a message of IKE from or to this gateway. Of fragments nobody knows.
     fn is_own_ike(&self, ip: &[u8], headers: &IpHeaders, is_outbound: bool) -> bool {
-        let [source, destination] = addresses_of(ip, headers.family);
-        let own = if is_outbound { source } else { destination };
+        if headers.next != number::UDP || headers.fragment {
+            return false;
+        }
         let Some(&[s0, s1, d0, d1]) = ip.get(headers.end..).and_then(<[u8]>::first_chunk) else {
             return false;
         };
-        let [source, destination] = [u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])];
-        let port = if is_outbound { source } else { destination };
-        headers.next == number::UDP
-            && !headers.fragment
-            && (port == IKE_PORT || port == UDP_PORT)
-            && self.addresses.contains(&own)
+        let port = u16::from_be_bytes(if is_outbound { [s0, s1] } else { [d0, d1] });
+        let own = if is_outbound { source_of } else { destination_of };
+        matches!(port, IKE_PORT | UDP_PORT) && self.is_own(own(ip, headers.family))
+    }
+
+    /// Whether an address, as it stands in a packet, is of this gateway.
+    #[inline]
+    fn is_own(&self, address: &[u8]) -> bool {
+        self.addresses.iter().any(|own| match own {
+            IpAddr::V4(own) => own.octets() == address,
+            IpAddr::V6(own) => own.octets() == address,
+        })
     }
 
     /// Writes what the sender of a packet that is too long is told, into the front of `room`; its length, or none if nobody is told.
@@ -389,7 +429,7 @@ impl Esp {
     ) -> Option<u16> {
         let (link, ip) = frame.split_at_checked(LINK_LEN)?;
         let family = IpFamily::of(ip).ok()?;
-        let destination = addresses_of(ip, family)[1];
+        let destination = address(destination_of(ip, family))?;
         let own = self.addresses.iter().copied().find(|own| own.is_ipv4() == destination.is_ipv4());
         if !self.errors.admit(now_ns) {
             return None;
@@ -419,14 +459,25 @@ fn ip_of(frame: &[u8]) -> Link {
     }
 }
 
-/// Where a packet comes from and where it goes to. Its headers have been read.
-fn addresses_of(ip: &[u8], family: IpFamily) -> [IpAddr; 2] {
-    let v4 = |at: usize| IpAddr::from(*ip[at..].first_chunk::<4>().expect("the header is whole"));
-    let v6 = |at: usize| IpAddr::from(*ip[at..].first_chunk::<16>().expect("the header is whole"));
+/// Where a packet comes from. Its headers have been read.
+fn source_of(ip: &[u8], family: IpFamily) -> &[u8] {
     match family {
-        IpFamily::V4 => [v4(12), v4(16)],
-        IpFamily::V6 => [v6(8), v6(24)],
+        IpFamily::V4 => &ip[12..16],
+        IpFamily::V6 => &ip[8..24],
     }
+}
+
+/// Where it goes to.
+fn destination_of(ip: &[u8], family: IpFamily) -> &[u8] {
+    match family {
+        IpFamily::V4 => &ip[16..20],
+        IpFamily::V6 => &ip[24..40],
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 /// Whether it is a message of neighbour discovery.

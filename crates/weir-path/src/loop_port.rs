@@ -12,10 +12,10 @@
 //!
 //! Owner: one worker.
 
-use std::collections::VecDeque;
 use std::io;
 
 use weir_core::drops::Count;
+use weir_core::packet::move_first;
 
 use crate::carrier::Carrier;
 use crate::frames::Frames;
@@ -28,21 +28,21 @@ const RING_PACKETS: u32 = 2 * POLL_PACKETS_MAX;
 /// A port that leads back.
 #[derive(Debug)]
 pub struct LoopPort {
-    ring: VecDeque<PathPacket>,
+    ring: Vec<PathPacket>,
     poll_budget: u32,
     /// What was put and is not polled.
     inside: Count,
-    /// The lengths of what was polled and is not told as delivered.
-    polled: Vec<u16>,
+    /// What was polled and is not told as delivered.
+    polled: Count,
 }
 
 impl Default for LoopPort {
     fn default() -> LoopPort {
         LoopPort {
-            ring: VecDeque::with_capacity(RING_PACKETS as usize),
+            ring: Vec::with_capacity(RING_PACKETS as usize),
             poll_budget: POLL_PACKETS_MAX,
             inside: Count::default(),
-            polled: Vec::with_capacity(RING_PACKETS as usize),
+            polled: Count::default(),
         }
     }
 }
@@ -70,10 +70,8 @@ impl ReceiveQueues for LoopPort {
 
     fn poll(&mut self, _: usize, _: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
         let count = self.ring.len().min(self.poll_budget as usize);
-        for packet in self.ring.drain(..count) {
-            self.polled.push(packet.len_bytes);
-            received.push(packet);
-        }
+        self.polled.merge(count_of(&self.ring[..count]));
+        move_first(&mut self.ring, count, received);
         count
     }
 
@@ -98,8 +96,8 @@ impl TransmitRing for LoopPort {
 
     #[inline]
     fn put(&mut self, packets: &mut Vec<PathPacket>, _: &mut Frames) {
-        packets.iter().for_each(|packet| self.inside.add(packet.len_bytes.into()));
-        self.ring.extend(packets.drain(..));
+        self.inside.merge(count_of(packets));
+        self.ring.append(packets);
     }
 
     fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
@@ -111,8 +109,7 @@ impl TransmitRing for LoopPort {
     }
 
     fn complete(&mut self, _: &mut Frames, mut each: impl FnMut(Count, Completion)) {
-        let mut polled = Count::default();
-        self.polled.drain(..).for_each(|len_bytes| polled.add(len_bytes.into()));
+        let polled = std::mem::take(&mut self.polled);
         self.inside.sub_all(polled);
         each(polled, Completion::Delivered);
     }
@@ -120,4 +117,9 @@ impl TransmitRing for LoopPort {
     fn in_flight(&self) -> Count {
         self.inside
     }
+}
+
+fn count_of(packets: &[PathPacket]) -> Count {
+    let bytes = packets.iter().map(|packet| u64::from(packet.len_bytes)).sum();
+    Count { packets: packets.len() as u64, bytes }
 }

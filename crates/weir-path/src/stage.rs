@@ -218,9 +218,7 @@ impl Stage {
                         }
                     }
                 }
-                Decision::Esp(_) => {
-                    packets.drain(..burst).for_each(|packet| self.protect(port, packet, around));
-                }
+                Decision::Esp(_) => self.protect(port, packets, burst, around),
             }
         }
     }

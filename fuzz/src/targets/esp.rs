@@ -28,8 +28,10 @@ pub fn esp_nonsense(bytes: &[u8]) {
             let _ = open(&mut bytes.to_vec(), inbound(algorithm, encapsulation, extended));
         }
     }
-    let _ = policies().outbound(bytes);
-    let _ = policies().inbound(bytes, Some(&[BundleId(0)]));
+    if let Ok(headers) = IpHeaders::read_all(bytes) {
+        let _ = policies().outbound(bytes, &headers);
+        let _ = policies().inbound(bytes, &headers, Some(&[BundleId(0)]));
+    }
 }
 
 /// Packets sealed in every way, and what somebody on the wire makes of them.
@@ -43,7 +45,6 @@ pub fn esp_sealed(bytes: &[u8]) {
     let sequence = 1 + u64::from(draw.u16());
     let Frame { bytes: frame, ip_at, ip_len, .. } = frames::ip(&mut draw, Ends::default());
     let packet = &frame[ip_at..ip_at + ip_len];
-    let _ = policies().outbound(packet);
 
     let start = draw.below(AROUND);
     let mut memory = vec![0; start];
@@ -51,7 +52,11 @@ pub fn esp_sealed(bytes: &[u8]) {
     memory.resize(packet.len() + 2 * AROUND, 0);
     let mut room = Room::new(&mut memory, start, packet.len()).expect("it lies within");
     let associated = Associated { spi: SPI, sequence, extended };
-    let headers = match esp::seal(&mut room, &transform(algorithm), &encapsulation, associated) {
+    let sealing = IpHeaders::read_all(packet).and_then(|headers| {
+        let _ = policies().outbound(packet, &headers);
+        esp::seal(&mut room, &headers, &transform(algorithm), &encapsulation, associated)
+    });
+    let headers = match sealing {
         Ok(()) => IpHeaders::read(packet).expect("it was sealed"),
         Err(reason) => {
             let refused = [DropReason::EspFragment, DropReason::Malformed];
@@ -107,7 +112,8 @@ fn inbound(algorithm: Algorithm, encapsulation: Encapsulation, extended: bool) -
 fn open(bytes: &mut [u8], mut inbound: Inbound) -> Result<Vec<u8>, DropReason> {
     let len = bytes.len();
     let mut room = Room::new(bytes, 0, len).expect("it lies within");
-    let Arrival::Esp(located) = esp::locate(room.packet(), Some(UDP_PORT))? else {
+    let headers = IpHeaders::read_all(room.packet())?;
+    let Arrival::Esp(located) = esp::locate(room.packet(), &headers, Some(UDP_PORT))? else {
         return Err(DropReason::NoHandler);
     };
     inbound.open(&mut room, &located, 0)?;

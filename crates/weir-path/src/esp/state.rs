@@ -5,6 +5,7 @@
 use weir_core::drops::{Count, DropCounts, DropReason};
 use weir_ipsec::association::{Inbound, Outbound, Unsealed};
 use weir_ipsec::esp::Located;
+use weir_ipsec::ip::IpHeaders;
 use weir_ipsec::lifetime::{Age, Usage};
 use weir_ipsec::policy::BundleId;
 use weir_ipsec::replay::ReplayWindow;
@@ -88,6 +89,31 @@ impl RunningAssociation {
         }
     }
 
+    /// Whether it may be used no more.
+    #[inline]
+    pub(super) fn is_over(&self, now_ns: u64) -> bool {
+        match &self.state {
+            State::In(inbound) => inbound.is_over(now_ns),
+            State::Out(outbound, _) => outbound.is_over(now_ns),
+        }
+    }
+
+    /// The longest packet with such headers, all of them, that is no longer than `mtu_bytes` when it is sealed.
+    #[inline]
+    pub(super) fn packet_len_max(
+        &self,
+        mtu_bytes: u16,
+        packet: &[u8],
+        headers: &IpHeaders,
+    ) -> Result<usize, DropReason> {
+        let encapsulation = match &self.state {
+            State::In(inbound) => inbound.encapsulation(),
+            State::Out(outbound, _) => outbound.encapsulation(),
+        };
+        let header_len = if self.plan.is_tunnel { 0 } else { headers.staying(packet)?.end };
+        Ok(encapsulation.packet_len_max(self.plan.algorithm, mtu_bytes.into(), header_len))
+    }
+
     /// Whether all numbers of its key are used, so that nothing more can be sealed by it.
     pub fn is_exhausted(&self) -> bool {
         match &self.state {
@@ -104,7 +130,8 @@ impl RunningAssociation {
         }
     }
 
-    pub(super) fn seal(&mut self, room: &mut Room, now_ns: u64) -> Result<(), Unsealed> {
+    #[inline]
+    pub(super) fn seal(&mut self, room: &mut Room, headers: &IpHeaders, now_ns: u64) -> Result<(), Unsealed> {
         let State::Out(outbound, marking) = &mut self.state else {
             return Err(Unsealed::Drop(DropReason::EspNoAssociation));
         };
@@ -115,10 +142,16 @@ impl RunningAssociation {
             }
             outbound.reserve(marking.mark.safe());
         }
-        outbound.seal(room, now_ns)
+        outbound.seal(room, headers, now_ns)
     }
 
-    pub(super) fn open(&mut self, room: &mut Room, located: &Located, now_ns: u64) -> Result<(), DropReason> {
+    #[inline]
+    pub(super) fn open(
+        &mut self,
+        room: &mut Room,
+        located: &Located,
+        now_ns: u64,
+    ) -> Result<IpHeaders, DropReason> {
         match &mut self.state {
             State::In(inbound) => inbound.open(room, located, now_ns),
             State::Out(..) => Err(DropReason::EspNoAssociation),

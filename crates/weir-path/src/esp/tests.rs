@@ -134,7 +134,11 @@ impl Gateway {
     fn process(&mut self, port: u16, bytes: &[u8], now_ns: u64) -> (EspVerdict, Vec<u8>) {
         let mut packet = self.packet(bytes);
         let memory = Arc::clone(self.pool.memory());
-        let verdict = self.esp.process(port, &mut packet, &memory, now_ns);
+        let mut verdict = [EspVerdict::Wait];
+        let decided =
+            self.esp.process(port, std::slice::from_mut(&mut packet), &memory, now_ns, &mut verdict);
+        assert_eq!(decided.packets, 1);
+        let [verdict] = verdict;
         let after = packet.bytes(&memory).to_vec();
         match verdict {
             EspVerdict::Wait => self.esp.keep(packet),
@@ -237,13 +241,13 @@ fn no_number_is_used_that_is_not_safe() {
     assert!(one.esp.is_waiting() && one.esp.held().packets == 3);
     let memory = Arc::clone(one.pool.memory());
     let mut first = one.esp.take_waiting().unwrap();
-    assert_eq!(one.esp.process_again(&mut first, &memory, 1), EspVerdict::Wait);
+    assert_eq!(one.esp.process_again(&mut first, &memory, 1).0, EspVerdict::Wait);
     one.esp.put_back(first);
     one.disk.write();
     let mut order = Vec::new();
     while let Some(mut packet) = one.esp.take_waiting() {
         order.push(packet.meta.arrival_ns);
-        assert_eq!(one.esp.process_again(&mut packet, &memory, 2), INSIDE_OUT);
+        assert_eq!(one.esp.process_again(&mut packet, &memory, 2).0, INSIDE_OUT);
         one.pool.give(packet.frame);
     }
     assert_eq!((order, one.esp.held()), (vec![1, 2, 3], Count::default()));

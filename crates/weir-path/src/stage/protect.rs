@@ -5,12 +5,13 @@
 
 use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::{Count, DropReason};
+use weir_core::net::BURST_MAX;
 use weir_core::net::fragment::Fragments;
 use weir_ring::memory::FrameMemory;
 
 use super::{Around, Decision, Stage, own_meta, take_frames};
 use crate::esp::plan::EspChange;
-use crate::esp::{Esp, EspVerdict, INSIDE, OUTSIDE};
+use crate::esp::{Decided, Esp, EspVerdict, INSIDE, OUTSIDE};
 use crate::packet::PathPacket;
 
 /// How soon to look again whether a number is reserved.
@@ -60,17 +61,29 @@ impl Stage {
         }
     }
 
-    /// Lets packets through, or not, that came in by a port of an ESP stage.
-    pub(super) fn protect(&mut self, port: u16, mut packet: PathPacket, around: &mut Around) {
+    /// Lets the first packets of a burst through, or not, that came in by a port of an ESP stage: as many as can be decided on at once.
+    pub(super) fn protect(
+        &mut self,
+        port: u16,
+        packets: &mut Vec<PathPacket>,
+        burst: usize,
+        around: &mut Around,
+    ) {
         let Decision::Esp(esp) = &mut self.decision else { return };
-        let before = packet.len_bytes;
-        match esp.process(port, &mut packet, around.frames.memory(), around.now_ns) {
-            EspVerdict::Wait => {
-                esp.keep(packet);
-                self.keeping.entered += 1;
-                self.keeping.held_max = self.keeping.held_max.max(esp.held().packets);
+        let mut verdicts = [EspVerdict::Wait; BURST_MAX];
+        let memory = around.frames.memory();
+        let decided = esp.process(port, &mut packets[..burst], memory, around.now_ns, &mut verdicts);
+        self.note_lengths(decided);
+        for run in verdicts[..decided.packets].chunk_by(|one, next| one == next) {
+            let count = run.len();
+            match run[0] {
+                EspVerdict::Pass(out) => {
+                    self.account.deliver_all(around.sent.take_run(out, packets, count));
+                }
+                verdict => {
+                    packets.drain(..count).for_each(|packet| self.carry_out(packet, verdict, around));
+                }
             }
-            verdict => self.carry_out(packet, before, verdict, around),
         }
     }
 
@@ -80,13 +93,16 @@ impl Stage {
         while let Decision::Esp(esp) = &mut self.decision
             && let Some(mut packet) = esp.take_waiting()
         {
-            let (before, delivered) = (packet.len_bytes, self.account.delivered.packets);
+            let delivered = self.account.delivered.packets;
             match esp.process_again(&mut packet, around.frames.memory(), around.now_ns) {
-                EspVerdict::Wait => {
+                (EspVerdict::Wait, _) => {
                     esp.put_back(packet);
                     return Some(around.now_ns + LOOK_NS);
                 }
-                verdict => self.carry_out(packet, before, verdict, around),
+                (verdict, decided) => {
+                    self.note_lengths(decided);
+                    self.carry_out(packet, verdict, around);
+                }
             }
             match self.account.delivered.packets > delivered {
                 true => self.keeping.delayed += 1,
@@ -119,23 +135,25 @@ impl Stage {
         None
     }
 
-    fn carry_out(&mut self, packet: PathPacket, before: u16, verdict: EspVerdict, around: &mut Around) {
+    fn carry_out(&mut self, packet: PathPacket, verdict: EspVerdict, around: &mut Around) {
+        let Decision::Esp(esp) = &mut self.decision else { return };
         match verdict {
-            EspVerdict::Pass(out) => {
-                self.note_length(before.into(), packet.len_bytes.into());
-                self.send(out, packet, around);
+            EspVerdict::Pass(out) => self.send(out, packet, around),
+            EspVerdict::Wait => {
+                esp.keep(packet);
+                self.keeping.entered += 1;
+                self.keeping.held_max = self.keeping.held_max.max(esp.held().packets);
             }
             EspVerdict::Consume => self.consume(packet, around),
             EspVerdict::Drop(reason) => self.drop(packet, reason, around),
             EspVerdict::Cut(mtu_bytes) => self.cut_inside(packet, mtu_bytes, around),
             EspVerdict::TooLong(mtu_bytes) => self.refuse_long(packet, mtu_bytes, around),
-            EspVerdict::Wait => unreachable!("whoever asks keeps what waits"),
         }
     }
 
-    fn note_length(&mut self, before: u64, after: u64) {
-        let grown = Count { packets: 0, bytes: after.saturating_sub(before) };
-        let shrunk = Count { packets: 0, bytes: before.saturating_sub(after) };
+    fn note_lengths(&mut self, Decided { grown, shrunk, .. }: Decided) {
+        let grown = Count { packets: 0, bytes: grown };
+        let shrunk = Count { packets: 0, bytes: shrunk };
         self.account.accept_all(grown);
         self.made.merge(grown);
         self.account.deliver_all(shrunk);
@@ -156,10 +174,15 @@ impl Stage {
             Ok(fragments) => fragments,
             Err(reason) => return self.drop(packet, reason, around),
         };
+        let mut cut = Vec::with_capacity(self.cutting.len());
         for mut frame in std::mem::take(&mut self.cutting) {
             let len_bytes = fragments.write_next(memory.bytes_mut(&mut frame)).expect("it was counted");
             self.accept_made(len_bytes.into());
-            self.protect(INSIDE, packet.in_frame(frame, len_bytes), around);
+            cut.push(packet.in_frame(frame, len_bytes));
+        }
+        while !cut.is_empty() {
+            let burst = cut.len().min(BURST_MAX);
+            self.protect(INSIDE, &mut cut, burst, around);
         }
         self.consume(packet, around);
     }

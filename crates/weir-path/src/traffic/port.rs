@@ -31,6 +31,9 @@ use crate::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, Transmi
 /// How many packets are put before they are completed: what leaves in a few passes.
 const TRANSMIT_PACKETS_MAX: u32 = 256;
 
+/// What is free before a packet, as in what a device receives (`XDP_PACKET_HEADROOM`), so that headers can be put before it where it lies.
+const HEADROOM_BYTES: u16 = 256;
+
 /// Whoever the packets are for that come to a sink: works on each, in their order.
 pub trait Recipient: fmt::Debug + Send {
     /// Works on a packet.
@@ -189,6 +192,8 @@ impl ReceiveQueues for MemoryPort {
         let flows = &mut source.flows[queue];
         let len_bytes = flows.size_bytes();
         let memory = frames.pool.memory().clone();
+        let beside = memory.frame_size_bytes().saturating_sub(len_bytes.next_multiple_of(64).into());
+        let offset_bytes = HEADROOM_BYTES.min(u16::try_from(beside).unwrap_or(u16::MAX));
         let mut made = 0;
         while made < most {
             let run = frames.pool.take_run(most - made);
@@ -197,8 +202,8 @@ impl ReceiveQueues for MemoryPort {
             }
             made += run.len();
             received.extend(run.map(|mut frame| {
-                flows.write_next(memory.bytes_mut(&mut frame));
-                PathPacket::new(frame, 0, len_bytes)
+                flows.write_next(&mut memory.bytes_mut(&mut frame)[usize::from(offset_bytes)..]);
+                PathPacket::new(frame, offset_bytes, len_bytes)
             }));
         }
         if made > 0 {
