@@ -249,6 +249,7 @@ impl Transform {
     }
 
     /// Its algorithm.
+    #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }

@@ -63,6 +63,7 @@ pub struct Encapsulation {
 impl Encapsulation {
     /// The longest packet that is at most `mtu` bytes long when it is sealed: its whole length in tunnel mode, and in transport mode too,
     /// whose IP header is `header_len` bytes.
+    #[inline]
     pub fn packet_len_max(&self, algorithm: Algorithm, mtu: usize, header_len: usize) -> usize {
         let (before, inside) = match self.mode {
             EspMode::Tunnel(tunnel) => (tunnel.header_len(), 0),
@@ -112,7 +113,7 @@ pub fn wrap(
     associated: Associated,
 ) -> Result<Wrapped, DropReason> {
     // Behind it may be what a link filled it up with.
-    room.truncate(headers.packet_len);
+    room.truncate(headers.packet_len());
     let headers = match encapsulation.mode {
         EspMode::Tunnel(_) => *headers,
         EspMode::Transport => headers.staying(room.packet())?,
@@ -124,7 +125,7 @@ pub fn wrap(
             (0, headers.family.number(), tunnel.header_len(), Some((tunnel, inside)))
         }
         EspMode::Transport if headers.fragment => return Err(DropReason::EspFragment),
-        EspMode::Transport => (headers.end, headers.next, 0, None),
+        EspMode::Transport => (headers.end(), headers.next, 0, None),
     };
     let payload_len = room.len() - clear;
     let trailer_len = trailer::len(payload_len);
@@ -156,7 +157,7 @@ pub fn wrap(
             tunnel.family()
         }
         None => {
-            packet[headers.next_at] = protocol;
+            packet[headers.next_at()] = protocol;
             ip::set_len(packet, headers.family)?;
             headers.family
         }
@@ -226,18 +227,18 @@ pub struct Located {
     /// Whether it is in UDP.
     pub udp: bool,
     headers: IpHeaders,
-    esp_at: usize,
+    esp_at: u32,
     /// Behind it may be what a link filled it up with.
-    end: usize,
+    end: u32,
 }
 
 /// What there is of ESP in an IP packet with these headers, all of them. Datagrams to `udp_port` may carry it.
-#[inline]
+#[inline(always)]
 pub fn locate(packet: &[u8], headers: &IpHeaders, udp_port: Option<u16>) -> Result<Arrival, DropReason> {
     let headers = *headers;
     match headers.next {
         number::ESP if headers.fragment => Err(DropReason::EspFragment),
-        number::ESP => locate_at(packet, headers, headers.end, headers.packet_len),
+        number::ESP => locate_at(packet, headers, headers.end(), headers.packet_len()),
         number::UDP => match udp_port {
             Some(port) => locate_in_udp(packet, headers, port),
             None => Ok(Arrival::Other),
@@ -247,7 +248,9 @@ pub fn locate(packet: &[u8], headers: &IpHeaders, udp_port: Option<u16>) -> Resu
 }
 
 fn locate_in_udp(packet: &[u8], headers: IpHeaders, port: u16) -> Result<Arrival, DropReason> {
-    let Some(udp) = packet.get(headers.end..headers.packet_len) else { return Err(DropReason::Malformed) };
+    let Some(udp) = packet.get(headers.end()..headers.packet_len()) else {
+        return Err(DropReason::Malformed);
+    };
     let Some(header) = udp.first_chunk::<UDP_LEN>() else { return Ok(Arrival::Other) };
     if headers.fragment || u16::from_be_bytes([header[2], header[3]]) != port {
         // Of a fragment nobody knows which port it is for; the host puts it together.
@@ -259,23 +262,24 @@ fn locate_in_udp(packet: &[u8], headers: IpHeaders, port: u16) -> Result<Arrival
         [0xff] => Ok(Arrival::Keepalive),
         [0, 0, 0, 0, ..] => Ok(Arrival::Ike),
         _ => {
-            let at = headers.end + UDP_LEN;
+            let at = headers.end() + UDP_LEN;
             locate_at(packet, headers, at, at + data.len())
         }
     }
 }
 
-#[inline]
+#[inline(always)]
 fn locate_at(packet: &[u8], headers: IpHeaders, esp_at: usize, end: usize) -> Result<Arrival, DropReason> {
     let esp = packet.get(esp_at..end).and_then(<[u8]>::first_chunk::<HEADER_LEN>);
     let &[s0, s1, s2, s3, n0, n1, n2, n3] = esp.ok_or(DropReason::EspTruncated)?;
     Ok(Arrival::Esp(Located {
         spi: u32::from_be_bytes([s0, s1, s2, s3]),
         sequence_low: u32::from_be_bytes([n0, n1, n2, n3]),
-        udp: esp_at != headers.end,
+        udp: esp_at != headers.end(),
         headers,
-        esp_at,
-        end,
+        // No longer than 16 bits and a header say.
+        esp_at: esp_at as u32,
+        end: end as u32,
     }))
 }
 
@@ -283,9 +287,9 @@ fn locate_at(packet: &[u8], headers: IpHeaders, esp_at: usize, end: usize) -> Re
 #[derive(Debug)]
 #[must_use = "its padding has not been looked at yet"]
 pub struct Verified {
-    located: Located,
-    payload_at: usize,
-    payload_end: usize,
+    headers: IpHeaders,
+    payload_at: u32,
+    payload_end: u32,
 }
 
 /// Verifies and decrypts in place. What is not proven means nothing any more.
@@ -298,20 +302,21 @@ pub fn verify(
 ) -> Result<Verified, DropReason> {
     let algorithm = transform.algorithm();
     let payload_at = HEADER_LEN + algorithm.iv_len();
-    let sealed = room.packet_mut().get_mut(located.esp_at..located.end).ok_or(DropReason::EspTruncated)?;
+    let (esp_at, end) = (located.esp_at as usize, located.end as usize);
+    let sealed = room.packet_mut().get_mut(esp_at..end).ok_or(DropReason::EspTruncated)?;
     let encrypted = sealed.len().checked_sub(payload_at + algorithm.icv_len());
     let encrypted = encrypted.filter(|&len| len >= trailer::LEN_MIN).ok_or(DropReason::EspTruncated)?;
     transform.open(associated, sealed, payload_at).map_err(|Unproven| DropReason::EspBadIcv)?;
-    let payload_at = located.esp_at + payload_at;
-    Ok(Verified { located: *located, payload_at, payload_end: payload_at + encrypted })
+    let payload_at = located.esp_at + payload_at as u32;
+    Ok(Verified { headers: located.headers, payload_at, payload_end: payload_at + encrypted as u32 })
 }
 
 impl Verified {
     /// Takes the wrapping off: what is left is the packet as it was before it was sealed, and all its headers are told.
     #[inline]
     pub fn unwrap_packet(self, room: &mut Room, tunnel: bool) -> Result<IpHeaders, DropReason> {
-        let Verified { located, payload_at, payload_end } = self;
-        let headers = located.headers;
+        let Verified { headers, payload_at, payload_end } = self;
+        let (payload_at, payload_end) = (payload_at as usize, payload_end as usize);
         let outer_class = ip::traffic_class(room.packet(), headers.family);
         let encrypted = room.packet().get(payload_at..payload_end).ok_or(DropReason::EspTruncated)?;
         let found = trailer::read(encrypted)?;
@@ -326,14 +331,14 @@ impl Verified {
                 return Err(DropReason::EspBadPayload);
             }
             // What is behind it hides how long it is (RFC 4303 section 2.7).
-            room.truncate(inner.packet_len);
+            room.truncate(inner.packet_len());
             tunnel::combine_ecn(room.packet_mut(), inner.family, outer_class)?;
             Ok(inner)
         } else {
-            let moved = payload_at - headers.end;
-            room.packet_mut().copy_within(..headers.end, moved);
+            let moved = payload_at - headers.end();
+            room.packet_mut().copy_within(..headers.end(), moved);
             room.cut_front(moved);
-            room.packet_mut()[headers.next_at] = found.next;
+            room.packet_mut()[headers.next_at()] = found.next;
             ip::set_len(room.packet_mut(), headers.family)?;
             IpHeaders::read_all(room.packet())
         }

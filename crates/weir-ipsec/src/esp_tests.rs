@@ -85,7 +85,7 @@ proptest! {
         on_link.resize(whole.len() + filled_up, 0);
         let mut sealed = seal_packet(&on_link, algorithm, &encapsulation);
         let headers = IpHeaders::read(&sealed).unwrap();
-        prop_assert_eq!(headers.packet_len, sealed.len());
+        prop_assert_eq!(headers.packet_len(), sealed.len());
         let overhead = sealed.len() - whole.len();
         prop_assert!(encapsulation.packet_len_max(algorithm, sealed.len(), whole.len() - data.len()) >= whole.len());
         prop_assert!(encapsulation.packet_len_max(algorithm, sealed.len() - 1, whole.len() - data.len()) < whole.len());
@@ -103,7 +103,7 @@ proptest! {
         prop_assume!(algorithm.icv_len() > 0);
         let encapsulation = Encapsulation { mode: tunnel(family), udp: None };
         let mut sealed = seal_packet(&packet(family, 0, b"some words"), algorithm, &encapsulation);
-        let esp_at = IpHeaders::read(&sealed).unwrap().end;
+        let esp_at = IpHeaders::read(&sealed).unwrap().end();
         // What is changed of SPI and number finds another association; here it is the same one, which knows what they were.
         let at = esp_at + HEADER_LEN + at.index(sealed.len() - esp_at - HEADER_LEN);
         sealed[at] ^= 1 << bit;

@@ -76,19 +76,36 @@ impl IpFamily {
 pub struct IpHeaders {
     /// The family.
     pub family: IpFamily,
-    /// Where they end.
-    pub end: usize,
     /// What follows.
     pub next: u8,
-    /// Where the byte is that says so.
-    pub next_at: usize,
-    /// The length of the packet, by its own word.
-    pub packet_len: usize,
     /// Whether it is a fragment.
     pub fragment: bool,
+    end: u32,
+    next_at: u32,
+    packet_len: u32,
 }
 
+const _: () = assert!(size_of::<Result<IpHeaders, DropReason>>() == 16, "it is returned in registers");
+
 impl IpHeaders {
+    /// Where they end.
+    #[inline]
+    pub fn end(&self) -> usize {
+        self.end as usize
+    }
+
+    /// Where the byte is that says what follows.
+    #[inline]
+    pub fn next_at(&self) -> usize {
+        self.next_at as usize
+    }
+
+    /// The length of the packet, by its own word.
+    #[inline]
+    pub fn packet_len(&self) -> usize {
+        self.packet_len as usize
+    }
+
     /// The headers that stay before ESP when this packet is sealed in transport mode.
     pub fn read(packet: &[u8]) -> Result<IpHeaders, DropReason> {
         IpHeaders::read_until(packet, false)
@@ -98,7 +115,7 @@ impl IpHeaders {
     #[inline]
     pub fn staying(&self, packet: &[u8]) -> Result<IpHeaders, DropReason> {
         match self.family {
-            IpFamily::V6 if self.end > IPV6_LEN => IpHeaders::read(packet),
+            IpFamily::V6 if self.end() > IPV6_LEN => IpHeaders::read(packet),
             _ => Ok(*self),
         }
     }
@@ -126,7 +143,9 @@ impl IpHeaders {
             return Err(DropReason::Malformed);
         }
         let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
-        Ok(IpHeaders { family: IpFamily::V4, end, next: header[9], next_at: 9, packet_len, fragment })
+        // No more than 16 bits say.
+        let (end, packet_len) = (end as u32, packet_len as u32);
+        Ok(IpHeaders { family: IpFamily::V4, next: header[9], fragment, end, next_at: 9, packet_len })
     }
 
     fn read_v6(packet: &[u8], past_options: bool) -> Result<IpHeaders, DropReason> {
@@ -135,26 +154,27 @@ impl IpHeaders {
         let packet = packet.get(..packet_len).ok_or(DropReason::Malformed)?;
         let mut found = IpHeaders {
             family: IpFamily::V6,
-            end: IPV6_LEN,
             next: header[6],
-            next_at: 6,
-            packet_len,
             fragment: false,
+            end: IPV6_LEN as u32,
+            next_at: 6,
+            // 40 more than 16 bits say, and headers end within.
+            packet_len: packet_len as u32,
         };
         // Options that no routing header follows belong to what ESP protects.
         let mut before_options = None;
         while !found.fragment {
             let (len, destination) = match found.next {
-                number::HOP_BY_HOP if found.end == IPV6_LEN => (extension_len(packet, found.end)?, false),
-                number::ROUTING => (extension_len(packet, found.end)?, false),
-                number::DESTINATION => (extension_len(packet, found.end)?, true),
+                number::HOP_BY_HOP if found.end() == IPV6_LEN => (extension_len(packet, found.end())?, false),
+                number::ROUTING => (extension_len(packet, found.end())?, false),
+                number::DESTINATION => (extension_len(packet, found.end())?, true),
                 number::FRAGMENT => {
                     found.fragment = true;
                     (8, false)
                 }
                 _ => break,
             };
-            let at = found.end;
+            let at = found.end();
             let next = *packet.get(at).ok_or(DropReason::Malformed)?;
             if at + len > packet.len() {
                 return Err(DropReason::Malformed);
@@ -164,7 +184,7 @@ impl IpHeaders {
                 true => {}
                 false => before_options = None,
             }
-            (found.end, found.next, found.next_at) = (at + len, next, at);
+            (found.end, found.next, found.next_at) = ((at + len) as u32, next, at as u32);
         }
         match before_options {
             Some(before) if !past_options => Ok(before),

@@ -159,10 +159,10 @@ enum Match {
 
 impl Selected {
     /// Options that ESP would protect hide nothing from a selector.
-    #[inline]
+    #[inline(always)]
     fn of(packet: &[u8], headers: &IpHeaders) -> Result<Selected, DropReason> {
-        let packet = packet.get(..headers.packet_len).ok_or(DropReason::Malformed)?;
-        let data = packet.get(headers.end..).ok_or(DropReason::Malformed)?;
+        let packet = packet.get(..headers.packet_len()).ok_or(DropReason::Malformed)?;
+        let data = packet.get(headers.end()..).ok_or(DropReason::Malformed)?;
         let ports = match data.first_chunk() {
             Some(&[s0, s1, d0, d1]) if !headers.fragment => {
                 Some([u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])])
@@ -188,7 +188,7 @@ fn v6_bits(packet: &[u8], at: usize) -> u128 {
 }
 
 impl Selector {
-    #[inline]
+    #[inline(always)]
     fn matches(&self, selected: &Selected) -> Match {
         let addresses = self.source.contains(selected.family, selected.source)
             && self.destination.contains(selected.family, selected.destination);

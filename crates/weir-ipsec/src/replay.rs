@@ -56,6 +56,7 @@ impl ReplayWindow {
     }
 
     /// The whole number of a packet that carries its lower half; none if it can have none.
+    #[inline]
     pub fn extend(&self, low: u32) -> Option<u64> {
         let (top, upper) = (self.highest as u32, self.highest >> 32);
         let bottom = top.wrapping_sub(self.size - 1);

@@ -20,33 +20,39 @@ pub struct Room<'a> {
 
 impl<'a> Room<'a> {
     /// The packet of `len` bytes that begins `start` bytes into the memory; none if it does not lie within.
+    #[inline]
     pub fn new(memory: &'a mut [u8], start: usize, len: usize) -> Option<Room<'a>> {
         let end = start.checked_add(len)?;
         (end <= memory.len()).then_some(Room { memory, start, len })
     }
 
     /// Where the packet begins.
+    #[inline]
     pub fn start(&self) -> usize {
         self.start
     }
 
     /// How long it is.
     #[expect(clippy::len_without_is_empty, reason = "an empty packet is as good as any other")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Its bytes.
+    #[inline]
     pub fn packet(&self) -> &[u8] {
         &self.memory[self.start..self.start + self.len]
     }
 
     /// Its bytes, to write.
+    #[inline]
     pub fn packet_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.len]
     }
 
     /// Makes it longer by so many bytes in front and behind, which are to be written then.
+    #[inline]
     pub fn grow(&mut self, front: usize, back: usize) -> Result<(), DropReason> {
         let len = front.checked_add(self.len).and_then(|len| len.checked_add(back));
         let len = len.filter(|&len| len <= self.memory.len()).ok_or(DropReason::TooLong)?;
@@ -60,12 +66,14 @@ impl<'a> Room<'a> {
     }
 
     /// Takes so many bytes off its front, or all.
+    #[inline]
     pub fn cut_front(&mut self, bytes: usize) {
         let bytes = bytes.min(self.len);
         (self.start, self.len) = (self.start + bytes, self.len - bytes);
     }
 
     /// Leaves only its first `len` bytes.
+    #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }

@@ -45,6 +45,7 @@ impl SequenceNumbers {
     }
 
     /// The mark to be written now, if there is one.
+    #[inline]
     pub fn wanted_mark(&self) -> Option<u64> {
         let end = self.end();
         let wanted = self.next.saturating_add(self.ahead).min(end);

@@ -16,11 +16,13 @@ pub const ALIGNMENT: usize = 4;
 pub const LEN_MIN: usize = 2;
 
 /// How long the trailer of such a payload is.
+#[inline]
 pub fn len(payload_len: usize) -> usize {
     (payload_len + LEN_MIN).next_multiple_of(ALIGNMENT) - payload_len
 }
 
 /// Fills the whole slice with a trailer.
+#[inline]
 pub fn write(trailer: &mut [u8], next: u8) {
     let pad_len = trailer.len() - LEN_MIN;
     for (index, byte) in trailer.iter_mut().take(pad_len).enumerate() {
@@ -40,6 +42,7 @@ pub struct Trailer {
 }
 
 /// Reads the trailer of what was encrypted, and checks its padding.
+#[inline]
 pub fn read(encrypted: &[u8]) -> Result<Trailer, DropReason> {
     #[cfg(test)]
     READS.with(|reads| reads.set(reads.get() + 1));

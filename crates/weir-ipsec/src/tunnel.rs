@@ -88,6 +88,7 @@ impl Tunnel {
     }
 
     /// The family of its outer header.
+    #[inline]
     pub fn family(&self) -> IpFamily {
         match self.ends {
             Ends::V4(_) => IpFamily::V4,
@@ -96,6 +97,7 @@ impl Tunnel {
     }
 
     /// How long its outer header is.
+    #[inline]
     pub fn header_len(&self) -> usize {
         match self.ends {
             Ends::V4(_) => IPV4_LEN,
@@ -104,6 +106,7 @@ impl Tunnel {
     }
 
     /// What of a packet goes into the outer header. Read before the packet is encrypted.
+    #[inline]
     pub fn inside(&self, packet: &[u8], family: IpFamily) -> Inside {
         let class = ip::traffic_class(packet, family);
         let class = match self.dscp {
@@ -123,6 +126,7 @@ impl Tunnel {
     }
 
     /// Writes the outer header over the first bytes of the packet, which are [`Tunnel::header_len`] at least.
+    #[inline]
     pub fn write(
         &self,
         packet: &mut [u8],
@@ -133,25 +137,24 @@ impl Tunnel {
         let Inside { class, dont_fragment, flow_label } = inside;
         match self.ends {
             Ends::V4([source, destination]) => {
+                let len = u16::try_from(packet.len()).map_err(|_| DropReason::TooLong)?;
                 let header: &mut [u8; IPV4_LEN] = packet.first_chunk_mut().ok_or(DropReason::Malformed)?;
-                let [id_high, id_low] = (sequence as u16).to_be_bytes();
                 let flags = if dont_fragment { DONT_FRAGMENT } else { 0 };
-                header[..12].copy_from_slice(&[
-                    0x45,
-                    class,
-                    0,
-                    0,
-                    id_high,
-                    id_low,
-                    flags,
-                    0,
-                    self.hop_limit,
-                    next,
-                    0,
-                    0,
-                ]);
-                header[12..16].copy_from_slice(&source);
-                header[16..].copy_from_slice(&destination);
+                // As words, whose sum is that of the header: what has just been written byte by byte is read slowly.
+                let mut words = [
+                    u32::from_be_bytes([0x45, class, 0, 0]) | u32::from(len),
+                    u32::from(sequence as u16) << 16 | u32::from(flags) << 8,
+                    u32::from_be_bytes([self.hop_limit, next, 0, 0]),
+                    u32::from_be_bytes(source),
+                    u32::from_be_bytes(destination),
+                ];
+                let sum: u32 = words.iter().map(|word| (word >> 16) + (word & 0xffff)).sum();
+                let sum = (sum >> 16) + (sum & 0xffff);
+                words[2] |= u32::from(!((sum >> 16) + sum) as u16);
+                for (bytes, word) in header.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+                    *bytes = word.to_be_bytes();
+                }
+                Ok(())
             }
             Ends::V6([source, destination]) => {
                 let header: &mut [u8; IPV6_LEN] = packet.first_chunk_mut().ok_or(DropReason::Malformed)?;
@@ -168,9 +171,9 @@ impl Tunnel {
                 ]);
                 header[8..24].copy_from_slice(&source);
                 header[24..].copy_from_slice(&destination);
+                ip::set_len(packet, IpFamily::V6)
             }
         }
-        ip::set_len(packet, self.family())
     }
 }
 
@@ -183,6 +186,7 @@ pub struct Inside {
 }
 
 /// Gives the packet inside the congestion mark that it got on the way, if its sender understands it.
+#[inline]
 pub fn combine_ecn(packet: &mut [u8], family: IpFamily, outer_class: u8) -> Result<(), DropReason> {
     let class = ip::traffic_class(packet, family);
     let combined = ecn_out(class & ECN, outer_class & ECN)?;

@@ -271,18 +271,26 @@ impl EgressQueues {
     ) {
         let queue = &mut self.queues[egress];
         let fills = queue.is_closed || !queue.has_more_room_than(count as u64);
-        let EgressQueue { shaping, counts, .. } = queue;
-        let Some(class) = shaping.passing(count).filter(|_| !fills) else {
+        let EgressQueue { shaping, counts, is_closed, .. } = queue;
+        let Some(class) = shaping.passing(count).filter(|_| !*is_closed) else {
             return packets.drain(..count).for_each(|packet| landed(self.enqueue(egress, packet, frames)));
         };
         let (first_flow, flows) = (&self.first_flow, self.flows);
+        let place = Place { egress, class: 0 };
+        if fills {
+            // The last of them fill it, and whoever has some of them there waits for it.
+            let of = |packet: &PathPacket| receive_queue_in(first_flow, &packet.meta);
+            for run in packets[..count].chunk_by(|one, next| of(one) == of(next)) {
+                landed(Landed { place, fills, receive_queue: of(&run[0]) });
+            }
+        }
         let passed = class.pass_in(packets, count, |packet| flow_in(first_flow, flows, &packet.meta));
         // Neighbours are mostly of one flow.
-        for of_flow in passed.chunk_by(|one, next| one == next) {
+        for of_flow in passed.chunk_by(|one, next| one == next).filter(|_| !fills) {
             // Of what a stage made or sealed it matters only where that is full.
             let receive_queue =
                 Some(of_flow[0] as usize).filter(|flow| flow + STAGE_FLOWS < flows || !self.has_stages);
-            landed(Landed { place: Place { egress, class: 0 }, fills: false, receive_queue });
+            landed(Landed { place, fills, receive_queue });
         }
         counts.entered += passed.len() as u64;
         counts.held_max = counts.held_max.max(shaping.held().packets);

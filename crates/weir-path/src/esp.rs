@@ -35,7 +35,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use weir_core::drops::{Count, DropReason};
@@ -62,6 +62,8 @@ pub const INSIDE: u16 = 0;
 pub const OUTSIDE: u16 = 1;
 
 const LINK_LEN: usize = 14;
+/// The part of it that says who sends to whom.
+const STATIONS_LEN: usize = 12;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_ARP: u16 = 0x0806;
@@ -110,7 +112,7 @@ pub struct Esp {
     mtu_bytes: u16,
     associations: Vec<RunningAssociation>,
     /// The inbound ones.
-    by_spi: BTreeMap<u32, usize>,
+    by_spi: Vec<(u32, usize)>,
     /// The ports that ESP in UDP comes to.
     udp_port: u16,
     outbound: Policies,
@@ -132,7 +134,7 @@ impl Esp {
             addresses: plan.addresses.clone(),
             mtu_bytes: plan.mtu_bytes,
             associations: Vec::new(),
-            by_spi: BTreeMap::new(),
+            by_spi: Vec::new(),
             udp_port: UDP_PORT,
             outbound: Policies::default(),
             bundles: Vec::new(),
@@ -164,6 +166,7 @@ impl Esp {
         }
         let inbound = self.associations.iter().enumerate().filter(|(_, running)| running.plan.is_inbound);
         self.by_spi = inbound.clone().map(|(place, running)| (running.plan.spi, place)).collect();
+        self.by_spi.sort_unstable();
         let udp_port = inbound.filter_map(|(_, running)| running.plan.udp_ports).next();
         self.udp_port = udp_port.map_or(UDP_PORT, |[_, to]| to);
         (self.addresses, self.mtu_bytes) = (plan.addresses, plan.mtu_bytes);
@@ -312,6 +315,7 @@ impl Esp {
         (verdict, decided)
     }
 
+    #[inline]
     fn protect(
         &mut self,
         packet: &mut PathPacket,
@@ -334,7 +338,7 @@ impl Esp {
         let place = place.ok_or(DropReason::EspNoAssociation)?;
         let association = &mut self.associations[place];
         let longest = association.packet_len_max(self.mtu_bytes, ip, &headers)?;
-        if headers.packet_len > longest {
+        if headers.packet_len() > longest {
             return Ok(too_long(ip, &headers, longest as u16, association.plan.is_tunnel));
         }
         match in_place(packet, memory, |room| association.seal(room, &headers, now_ns)) {
@@ -382,7 +386,8 @@ impl Esp {
         located: &Located,
         now_ns: u64,
     ) -> Result<EspVerdict, DropReason> {
-        let place = *self.by_spi.get(&located.spi).ok_or(DropReason::EspNoAssociation)?;
+        let place = self.by_spi.binary_search_by_key(&located.spi, |(spi, _)| *spi);
+        let (_, place) = self.by_spi[place.map_err(|_| DropReason::EspNoAssociation)?];
         let association = &mut self.associations[place];
         let len_bytes = packet.len_bytes;
         let policies = &self.inbound;
@@ -402,7 +407,7 @@ impl Esp {
         if headers.next != number::UDP || headers.fragment {
             return false;
         }
-        let Some(&[s0, s1, d0, d1]) = ip.get(headers.end..).and_then(<[u8]>::first_chunk) else {
+        let Some(&[s0, s1, d0, d1]) = ip.get(headers.end()..).and_then(<[u8]>::first_chunk) else {
             return false;
         };
         let port = u16::from_be_bytes(if is_outbound { [s0, s1] } else { [d0, d1] });
@@ -485,7 +490,7 @@ fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
     headers.family == IpFamily::V6
         && headers.next == ICMPV6
         && ip[7] == u8::MAX
-        && matches!(ip.get(headers.end), Some(133..=137))
+        && matches!(ip.get(headers.end()), Some(133..=137))
 }
 
 /// What becomes of a packet that would be too long when it is sealed.
@@ -500,6 +505,7 @@ fn prefix(address: IpAddr, len: u8) -> AddressPrefix {
 
 /// Changes the IP packet in a frame, and puts its link header before it again. On an error the packet means nothing any more, but is as long as
 /// it was.
+#[inline]
 fn in_place<E>(
     packet: &mut PathPacket,
     memory: &FrameMemory,
@@ -507,8 +513,7 @@ fn in_place<E>(
 ) -> Result<(), E> {
     let (start, len) = (usize::from(packet.offset_bytes), usize::from(packet.len_bytes));
     let frame = memory.bytes_mut(&mut packet.frame);
-    let mut link = [0; LINK_LEN];
-    link.copy_from_slice(&frame[start..start + LINK_LEN]);
+    let stations: [u8; STATIONS_LEN] = *frame[start..].first_chunk().expect("a frame has a link header");
     // Without the first bytes, so that there is room for the link header wherever it ends up.
     let mut room = Room::new(&mut frame[LINK_LEN..], start, len - LINK_LEN).expect("it lies in its frame");
     change(&mut room)?;
@@ -518,8 +523,8 @@ fn in_place<E>(
     } else {
         ETHERTYPE_IPV4
     };
-    link[12..].copy_from_slice(&kind.to_be_bytes());
-    frame[start..start + LINK_LEN].copy_from_slice(&link);
+    frame[start..start + STATIONS_LEN].copy_from_slice(&stations);
+    frame[start + STATIONS_LEN..start + LINK_LEN].copy_from_slice(&kind.to_be_bytes());
     // A frame is no longer than 16 bits say.
     (packet.offset_bytes, packet.len_bytes) = (start as u16, (len + LINK_LEN) as u16);
     Ok(())

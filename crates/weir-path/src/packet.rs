@@ -59,12 +59,14 @@ impl PathPacket {
     }
 
     /// Its bytes.
+    #[inline]
     pub fn bytes<'a>(&'a self, memory: &'a FrameMemory) -> &'a [u8] {
         let start = usize::from(self.offset_bytes);
         &memory.bytes(&self.frame)[start..start + usize::from(self.len_bytes)]
     }
 
     /// Its bytes, to write.
+    #[inline]
     pub fn bytes_mut<'a>(&'a mut self, memory: &'a FrameMemory) -> &'a mut [u8] {
         let start = usize::from(self.offset_bytes);
         &mut memory.bytes_mut(&mut self.frame)[start..start + usize::from(self.len_bytes)]

@@ -64,7 +64,7 @@ pub fn esp_sealed(bytes: &[u8]) {
         }
     };
     let mut sealed = room.packet().to_vec();
-    let plain = &packet[..headers.packet_len];
+    let plain = &packet[..headers.packet_len()];
     let changes = draw.below(3);
     for _ in 0..changes {
         let at = draw.below(sealed.len());

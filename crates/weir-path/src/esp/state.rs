@@ -110,7 +110,7 @@ impl RunningAssociation {
             State::In(inbound) => inbound.encapsulation(),
             State::Out(outbound, _) => outbound.encapsulation(),
         };
-        let header_len = if self.plan.is_tunnel { 0 } else { headers.staying(packet)?.end };
+        let header_len = if self.plan.is_tunnel { 0 } else { headers.staying(packet)?.end() };
         Ok(encapsulation.packet_len_max(self.plan.algorithm, mtu_bytes.into(), header_len))
     }
 
