@@ -121,11 +121,11 @@ pub fn wrap(
     // How much of the packet stays in the clear before ESP, and what the trailer says follows.
     let (clear, next, outer_len, inside) = match &encapsulation.mode {
         EspMode::Tunnel(tunnel) => {
-            let inside = tunnel.inside(room.packet(), headers.family);
-            (0, headers.family.number(), tunnel.header_len(), Some((tunnel, inside)))
+            let inside = tunnel.inside(room.packet(), headers.family());
+            (0, headers.family().number(), tunnel.header_len(), Some((tunnel, inside)))
         }
-        EspMode::Transport if headers.fragment => return Err(DropReason::EspFragment),
-        EspMode::Transport => (headers.end(), headers.next, 0, None),
+        EspMode::Transport if headers.is_fragment() => return Err(DropReason::EspFragment),
+        EspMode::Transport => (headers.end(), headers.next(), 0, None),
     };
     let payload_len = room.len() - clear;
     let trailer_len = trailer::len(payload_len);
@@ -158,8 +158,8 @@ pub fn wrap(
         }
         None => {
             packet[headers.next_at()] = protocol;
-            ip::set_len(packet, headers.family)?;
-            headers.family
+            ip::set_len(packet, headers.family())?;
+            headers.family()
         }
     };
     // A packet is no longer than 16 bits say.
@@ -236,8 +236,8 @@ pub struct Located {
 #[inline(always)]
 pub fn locate(packet: &[u8], headers: &IpHeaders, udp_port: Option<u16>) -> Result<Arrival, DropReason> {
     let headers = *headers;
-    match headers.next {
-        number::ESP if headers.fragment => Err(DropReason::EspFragment),
+    match headers.next() {
+        number::ESP if headers.is_fragment() => Err(DropReason::EspFragment),
         number::ESP => locate_at(packet, headers, headers.end(), headers.packet_len()),
         number::UDP => match udp_port {
             Some(port) => locate_in_udp(packet, headers, port),
@@ -252,7 +252,7 @@ fn locate_in_udp(packet: &[u8], headers: IpHeaders, port: u16) -> Result<Arrival
         return Err(DropReason::Malformed);
     };
     let Some(header) = udp.first_chunk::<UDP_LEN>() else { return Ok(Arrival::Other) };
-    if headers.fragment || u16::from_be_bytes([header[2], header[3]]) != port {
+    if headers.is_fragment() || u16::from_be_bytes([header[2], header[3]]) != port {
         // Of a fragment nobody knows which port it is for; the host puts it together.
         return Ok(Arrival::Other);
     }
@@ -317,7 +317,7 @@ impl Verified {
     pub fn unwrap_packet(self, room: &mut Room, tunnel: bool) -> Result<IpHeaders, DropReason> {
         let Verified { headers, payload_at, payload_end } = self;
         let (payload_at, payload_end) = (payload_at as usize, payload_end as usize);
-        let outer_class = ip::traffic_class(room.packet(), headers.family);
+        let outer_class = ip::traffic_class(room.packet(), headers.family());
         let encrypted = room.packet().get(payload_at..payload_end).ok_or(DropReason::EspTruncated)?;
         let found = trailer::read(encrypted)?;
         if found.next == number::NONE {
@@ -327,19 +327,19 @@ impl Verified {
         if tunnel {
             room.cut_front(payload_at);
             let inner = IpHeaders::read_all(room.packet()).map_err(|_| DropReason::EspBadPayload)?;
-            if found.next != inner.family.number() {
+            if found.next != inner.family().number() {
                 return Err(DropReason::EspBadPayload);
             }
             // What is behind it hides how long it is (RFC 4303 section 2.7).
             room.truncate(inner.packet_len());
-            tunnel::combine_ecn(room.packet_mut(), inner.family, outer_class)?;
+            tunnel::combine_ecn(room.packet_mut(), inner.family(), outer_class)?;
             Ok(inner)
         } else {
             let moved = payload_at - headers.end();
             room.packet_mut().copy_within(..headers.end(), moved);
             room.cut_front(moved);
             room.packet_mut()[headers.next_at()] = found.next;
-            ip::set_len(room.packet_mut(), headers.family)?;
+            ip::set_len(room.packet_mut(), headers.family())?;
             IpHeaders::read_all(room.packet())
         }
     }

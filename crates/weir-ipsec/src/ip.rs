@@ -72,38 +72,90 @@ impl IpFamily {
 }
 
 /// The headers of a packet, as far as they stand before ESP or where it would be put.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IpHeaders {
-    /// The family.
-    pub family: IpFamily,
-    /// What follows.
-    pub next: u8,
-    /// Whether it is a fragment.
-    pub fragment: bool,
-    end: u32,
-    next_at: u32,
-    packet_len: u32,
+///
+/// In one word, because what is written in parts and read as a whole is waited for:
+///
+/// ```text
+/// packet_len (17 bits) | end (17) | next_at (17) | next (8) | fragment (1) | IPv6 (1)          none is above 40 + 65535
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct IpHeaders(u64);
+
+const LEN_BITS: u32 = 17;
+const NEXT_BITS: u32 = 8;
+const NEXT_AT: u32 = 2;
+const NEXT_AT_AT: u32 = NEXT_AT + NEXT_BITS;
+const END_AT: u32 = NEXT_AT_AT + LEN_BITS;
+const PACKET_LEN_AT: u32 = END_AT + LEN_BITS;
+
+impl std::fmt::Debug for IpHeaders {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("IpHeaders")
+            .field("family", &self.family())
+            .field("end", &self.end())
+            .field("next", &self.next())
+            .field("next_at", &self.next_at())
+            .field("packet_len", &self.packet_len())
+            .field("is_fragment", &self.is_fragment())
+            .finish()
+    }
 }
 
-const _: () = assert!(size_of::<Result<IpHeaders, DropReason>>() == 16, "it is returned in registers");
-
 impl IpHeaders {
+    #[inline]
+    fn new(
+        family: IpFamily,
+        end: usize,
+        (next, next_at): (u8, usize),
+        packet_len: usize,
+        is_fragment: bool,
+    ) -> IpHeaders {
+        debug_assert!(next_at < end && end <= packet_len && packet_len < 1 << LEN_BITS);
+        let lens =
+            (packet_len as u64) << PACKET_LEN_AT | (end as u64) << END_AT | (next_at as u64) << NEXT_AT_AT;
+        let flags = u64::from(is_fragment) << 1 | u64::from(family == IpFamily::V6);
+        IpHeaders(lens | u64::from(next) << NEXT_AT | flags)
+    }
+
+    #[inline]
+    fn len_at(self, at: u32) -> usize {
+        (self.0 >> at) as usize & ((1 << LEN_BITS) - 1)
+    }
+
+    /// The family.
+    #[inline]
+    pub fn family(self) -> IpFamily {
+        if self.0 & 1 == 0 { IpFamily::V4 } else { IpFamily::V6 }
+    }
+
     /// Where they end.
     #[inline]
-    pub fn end(&self) -> usize {
-        self.end as usize
+    pub fn end(self) -> usize {
+        self.len_at(END_AT)
+    }
+
+    /// What follows.
+    #[inline]
+    pub fn next(self) -> u8 {
+        (self.0 >> NEXT_AT) as u8
     }
 
     /// Where the byte is that says what follows.
     #[inline]
-    pub fn next_at(&self) -> usize {
-        self.next_at as usize
+    pub fn next_at(self) -> usize {
+        self.len_at(NEXT_AT_AT)
     }
 
     /// The length of the packet, by its own word.
     #[inline]
-    pub fn packet_len(&self) -> usize {
-        self.packet_len as usize
+    pub fn packet_len(self) -> usize {
+        self.len_at(PACKET_LEN_AT)
+    }
+
+    /// Whether it is a fragment.
+    #[inline]
+    pub fn is_fragment(self) -> bool {
+        self.0 & 2 != 0
     }
 
     /// The headers that stay before ESP when this packet is sealed in transport mode.
@@ -114,7 +166,7 @@ impl IpHeaders {
     /// Of these headers, which [`IpHeaders::read_all`] found, those that stay before ESP in transport mode.
     #[inline]
     pub fn staying(&self, packet: &[u8]) -> Result<IpHeaders, DropReason> {
-        match self.family {
+        match self.family() {
             IpFamily::V6 if self.end() > IPV6_LEN => IpHeaders::read(packet),
             _ => Ok(*self),
         }
@@ -143,40 +195,30 @@ impl IpHeaders {
             return Err(DropReason::Malformed);
         }
         let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
-        // No more than 16 bits say.
-        let (end, packet_len) = (end as u32, packet_len as u32);
-        Ok(IpHeaders { family: IpFamily::V4, next: header[9], fragment, end, next_at: 9, packet_len })
+        Ok(IpHeaders::new(IpFamily::V4, end, (header[9], 9), packet_len, fragment))
     }
 
     fn read_v6(packet: &[u8], past_options: bool) -> Result<IpHeaders, DropReason> {
         let header: &[u8; IPV6_LEN] = packet.first_chunk().ok_or(DropReason::Malformed)?;
         let packet_len = IPV6_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
         let packet = packet.get(..packet_len).ok_or(DropReason::Malformed)?;
-        let mut found = IpHeaders {
-            family: IpFamily::V6,
-            next: header[6],
-            fragment: false,
-            end: IPV6_LEN as u32,
-            next_at: 6,
-            // 40 more than 16 bits say, and headers end within.
-            packet_len: packet_len as u32,
-        };
+        let (mut end, mut next, mut next_at, mut is_fragment) = (IPV6_LEN, header[6], 6, false);
         // Options that no routing header follows belong to what ESP protects.
         let mut before_options = None;
-        while !found.fragment {
-            let (len, destination) = match found.next {
-                number::HOP_BY_HOP if found.end() == IPV6_LEN => (extension_len(packet, found.end())?, false),
-                number::ROUTING => (extension_len(packet, found.end())?, false),
-                number::DESTINATION => (extension_len(packet, found.end())?, true),
+        while !is_fragment {
+            let found = IpHeaders::new(IpFamily::V6, end, (next, next_at), packet_len, false);
+            let (len, destination) = match next {
+                number::HOP_BY_HOP if end == IPV6_LEN => (extension_len(packet, end)?, false),
+                number::ROUTING => (extension_len(packet, end)?, false),
+                number::DESTINATION => (extension_len(packet, end)?, true),
                 number::FRAGMENT => {
-                    found.fragment = true;
+                    is_fragment = true;
                     (8, false)
                 }
                 _ => break,
             };
-            let at = found.end();
-            let next = *packet.get(at).ok_or(DropReason::Malformed)?;
-            if at + len > packet.len() {
+            let after = *packet.get(end).ok_or(DropReason::Malformed)?;
+            if end + len > packet.len() {
                 return Err(DropReason::Malformed);
             }
             match destination {
@@ -184,11 +226,11 @@ impl IpHeaders {
                 true => {}
                 false => before_options = None,
             }
-            (found.end, found.next, found.next_at) = ((at + len) as u32, next, at as u32);
+            (end, next, next_at) = (end + len, after, end);
         }
         match before_options {
             Some(before) if !past_options => Ok(before),
-            _ => Ok(found),
+            _ => Ok(IpHeaders::new(IpFamily::V6, end, (next, next_at), packet_len, is_fragment)),
         }
     }
 }

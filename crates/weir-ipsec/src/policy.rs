@@ -164,16 +164,16 @@ impl Selected {
         let packet = packet.get(..headers.packet_len()).ok_or(DropReason::Malformed)?;
         let data = packet.get(headers.end()..).ok_or(DropReason::Malformed)?;
         let ports = match data.first_chunk() {
-            Some(&[s0, s1, d0, d1]) if !headers.fragment => {
+            Some(&[s0, s1, d0, d1]) if !headers.is_fragment() => {
                 Some([u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])])
             }
             _ => None,
         };
-        let (source, destination) = match headers.family {
+        let (source, destination) = match headers.family() {
             IpFamily::V4 => (v4_bits(packet, 12), v4_bits(packet, 16)),
             IpFamily::V6 => (v6_bits(packet, 8), v6_bits(packet, 24)),
         };
-        Ok(Selected { family: headers.family, source, destination, protocol: headers.next, ports })
+        Ok(Selected { family: headers.family(), source, destination, protocol: headers.next(), ports })
     }
 }
 

@@ -315,7 +315,6 @@ impl Esp {
         (verdict, decided)
     }
 
-    #[inline]
     fn protect(
         &mut self,
         packet: &mut PathPacket,
@@ -363,8 +362,8 @@ impl Esp {
     ) -> Result<EspVerdict, DropReason> {
         let ip = &packet.bytes(memory)[LINK_LEN..];
         let headers = IpHeaders::read_all(ip)?;
-        if matches!(headers.next, number::ESP | number::UDP)
-            && self.is_own(destination_of(ip, headers.family))
+        if matches!(headers.next(), number::ESP | number::UDP)
+            && self.is_own(destination_of(ip, headers.family()))
         {
             match locate(ip, &headers, Some(self.udp_port))? {
                 Arrival::Esp(located) => return self.open(packet, memory, &located, now_ns),
@@ -404,7 +403,7 @@ impl Esp {
 
     /// Whether it is a message of IKE from or to this gateway. Of fragments nobody knows.
     fn is_own_ike(&self, ip: &[u8], headers: &IpHeaders, is_outbound: bool) -> bool {
-        if headers.next != number::UDP || headers.fragment {
+        if headers.next() != number::UDP || headers.is_fragment() {
             return false;
         }
         let Some(&[s0, s1, d0, d1]) = ip.get(headers.end()..).and_then(<[u8]>::first_chunk) else {
@@ -412,7 +411,7 @@ impl Esp {
         };
         let port = u16::from_be_bytes(if is_outbound { [s0, s1] } else { [d0, d1] });
         let own = if is_outbound { source_of } else { destination_of };
-        matches!(port, IKE_PORT | UDP_PORT) && self.is_own(own(ip, headers.family))
+        matches!(port, IKE_PORT | UDP_PORT) && self.is_own(own(ip, headers.family()))
     }
 
     /// Whether an address, as it stands in a packet, is of this gateway.
@@ -487,15 +486,15 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 
 /// Whether it is a message of neighbour discovery.
 fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
-    headers.family == IpFamily::V6
-        && headers.next == ICMPV6
+    headers.family() == IpFamily::V6
+        && headers.next() == ICMPV6
         && ip[7] == u8::MAX
         && matches!(ip.get(headers.end()), Some(133..=137))
 }
 
 /// What becomes of a packet that would be too long when it is sealed.
 fn too_long(ip: &[u8], headers: &IpHeaders, longest: u16, is_tunnel: bool) -> EspVerdict {
-    let may_be_cut = headers.family == IpFamily::V4 && ip[6] & 0x40 == 0 && is_tunnel;
+    let may_be_cut = headers.family() == IpFamily::V4 && ip[6] & 0x40 == 0 && is_tunnel;
     if may_be_cut { EspVerdict::Cut(longest) } else { EspVerdict::TooLong(longest) }
 }
 

@@ -74,7 +74,7 @@ pub fn esp_sealed(bytes: &[u8]) {
     if changes == 0 {
         match opened {
             // Nothing follows the header: that is what dummies say.
-            Err(DropReason::EspDummy) => assert!(mode == EspMode::Transport && headers.next == 59),
+            Err(DropReason::EspDummy) => assert!(mode == EspMode::Transport && headers.next() == 59),
             opened => assert_eq!(opened.as_deref(), Ok(plain)),
         }
     } else if let Ok(opened) = opened
