@@ -7,6 +7,9 @@
 //! - `openssl`: `openssl speed` of the same, both ways.
 //! - `dpdk`: `dpdk-test-crypto-perf` with `crypto_aesni_gcm`, bursts of 32, both ways. Left out, and said so, where it is not installed.
 //!
+//! - `esp-sealers-2`: the tunnel on two workers, each of its two associations shared by two sealers, beside `copies`: two such tunnels, each
+//!   whole on a worker of its own. Packets a second of time; left out where there is one core.
+//!
 //! Systems take turns. Figures are cycles of the time-stamp counter for each packet, of processor time; medians. What ESP costs beyond the
 //! cipher is what `tunnel` takes more than `bridges` and `aws-lc-rs` together, for sealing or opening one packet: the half of it.
 //!
@@ -22,11 +25,14 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use floors::Floors;
+use weir_core::dispatch::protocol::Mode;
 use weir_ipsec::algorithm::Algorithm;
 use weir_lab::machine::Machine;
-use weir_lab::tunnel::{Between, tunnel};
+use weir_lab::tunnel::{Between, tunnel, tunnels};
+use weir_path::esp::plan::EspDispatch;
 use weir_path::traffic::generator::Until;
 use weir_run::clock::thread_cpu_ns;
+use weir_run::memory::summary::MemorySummary;
 
 const TURNS: usize = 5;
 const TIME: Until = Until::Elapsed(500_000_000);
@@ -37,7 +43,7 @@ const CIPHER_PACKETS: u32 = 400_000;
 const DPDK: &str = "/usr/bin/dpdk-test-crypto-perf";
 const OPENSSL: &str = "/usr/bin/openssl";
 
-const ROWS: [&str; 6] = ["bridges", "null", "tunnel", "aws-lc-rs", "openssl", "dpdk"];
+const ROWS: [&str; 7] = ["bridges", "null", "tunnel", "aws-lc-rs", "openssl", "dpdk", "esp-sealers-2"];
 
 fn main() -> Result<ExitCode> {
     println!("{}", Machine::measure()?.to_line());
@@ -82,6 +88,10 @@ fn main() -> Result<ExitCode> {
                 figures[5].push(dpdk(size)?);
             }
         }
+        let has_cores = std::thread::available_parallelism()?.get() > 1;
+        if is_asked("esp-sealers-2") && has_cores {
+            sealers(size, &mut floors)?;
+        }
         println!("{size} bytes in the tunnel");
         println!("{:>10}  {:>15}  {:>10}", "", "cycles a packet", "spread");
         for (name, figures) in ROWS.iter().zip(&figures) {
@@ -107,11 +117,48 @@ fn main() -> Result<ExitCode> {
     Ok(floors.finish())
 }
 
-fn path(between: Between, size: u16, tsc_hz: f64) -> Result<f64> {
-    let summary = tunnel(between, size + LINK_BYTES, TIME).run(&mut |_, _| true)?;
+/// One association over two sealers beside two associations, in turns.
+fn sealers(size: u16, floors: &mut Floors) -> Result<()> {
+    let shared = EspDispatch { mode: Mode::Deferred, sealers: 2, ..EspDispatch::default() };
+    let (mut rates, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+    for _ in 0..TURNS {
+        let rate = |count, dispatch| -> Result<f64> {
+            let summary = tunnels(count, dispatch, 2, size + LINK_BYTES, TIME).run(&mut |_, _| true)?;
+            require_clean(&summary)?;
+            Ok(summary.packets_per_s())
+        };
+        let [copies, sealers] = [rate(2, EspDispatch::default())?, rate(1, shared)?];
+        rates[0].push(copies);
+        rates[1].push(sealers);
+        ratios.push(sealers / copies);
+    }
+    let [copies, sealers] = rates.map(|rates| median(&rates) / 1e6);
+    let sorted = sorted(&ratios);
+    println!(
+        "{size} bytes on two workers: esp-sealers-2 {sealers:.2} Mpps, copies {copies:.2} Mpps: {:.2} ({:.2} to {:.2})",
+        median(&ratios),
+        sorted[0],
+        sorted[TURNS - 1]
+    );
+    floors.at_least(
+        &format!("one association over two sealers beside two, {size} bytes"),
+        median(&ratios),
+        0.1,
+    );
+    Ok(())
+}
+
+fn require_clean(summary: &MemorySummary) -> Result<()> {
     let seen = summary.sequences();
     ensure!(summary.balances() && summary.lost() == 0, "{summary:?}");
+    ensure!(summary.account.dropped.total().packets == 0, "{summary:?}");
     ensure!(seen.missing + seen.duplicated + seen.reordered == 0, "{seen:?}");
+    Ok(())
+}
+
+fn path(between: Between, size: u16, tsc_hz: f64) -> Result<f64> {
+    let summary = tunnel(between, size + LINK_BYTES, TIME).run(&mut |_, _| true)?;
+    require_clean(&summary)?;
     Ok(tsc_hz / summary.packets_per_cpu_s())
 }
 

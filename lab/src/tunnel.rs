@@ -71,6 +71,37 @@ pub fn tunnel(between: Between, size_bytes: u16, until: Until) -> MemoryPath {
     }
 }
 
+/// So many beds beside each other with an association each, by AES-256-GCM, on so many workers.
+pub fn tunnels(
+    count: usize,
+    dispatch: EspDispatch,
+    workers: usize,
+    size_bytes: u16,
+    until: Until,
+) -> MemoryPath {
+    use Attachment::{Port, Stage};
+    let (mut plan, mut ends) = (Plan::default(), Vec::new());
+    let flows = FLOWS / count as u32;
+    for bed in 0..count {
+        plan.ports.extend(["gen", "sink"].map(|name| port(&format!("{name}-{bed}"))));
+        plan.stages.extend(["near", "far"].into_iter().zip(0..).map(|(name, own)| StagePlan {
+            name: format!("{name}-{bed}"),
+            kind: StageKind::Esp(Box::new(gateway(GATEWAYS, own, Algorithm::Aes256Gcm, dispatch))),
+        }));
+        let [near, far] = [2 * bed, 2 * bed + 1];
+        plan.links.extend([
+            [Port(near), Stage(near, INSIDE)],
+            [Stage(near, OUTSIDE), Stage(far, OUTSIDE)],
+            [Stage(far, INSIDE), Port(far)],
+        ]);
+        let traffic = Traffic { size_bytes, flows, first_flow: bed as u32 * flows, ..traffic() };
+        ends.push(MemoryEnd::Generator(GenSpec { traffic, packets_per_s: None, until }));
+        ends.push(MemoryEnd::Sink { flows: FLOWS });
+    }
+    let owners = Owners::deal(&plan, workers);
+    MemoryPath { owners, plan, ends, workers, frames: FRAMES, held_packets_max: 256 }
+}
+
 /// Gateway `own` of two: the near one seals, and the far one opens.
 pub(crate) fn gateway(
     gateways: [[u8; 4]; 2],

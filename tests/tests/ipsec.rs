@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         privileged!(back_to_back_they_find_each_other),
         privileged!(keys_change_under_a_flood),
         privileged!(a_worker_of_its_own_seals_and_costs_nobody_beside_anything),
+        privileged!(sealers_share_one_association_and_keep_its_order),
         privileged!(a_start_uses_no_number_twice),
     ])
 }
@@ -323,6 +324,38 @@ fn a_worker_of_its_own_seals_and_costs_nobody_beside_anything() -> Result<()> {
     }
     let p99 = pings.percentile_ms(0.99).context("pings")?;
     require_timing!(p99 < 2.0, "{p99} ms for 99 % of the pings beside a flooded tunnel");
+    Ok(())
+}
+
+/// Two sealers at the first gateway; the second has none, and a window.
+fn sealers_share_one_association_and_keep_its_order() -> Result<()> {
+    let [one, two] = sites(None)?;
+    let text = one.text.replace("[[esp]]\n", "[[esp]]\ndispatch = \"deferred\"\nsealers = 2\n");
+    let one = Site { text, ..one };
+    let ups = [Up::start_with(&weir_binary()?, &one.gateway, &one.text, &["--workers", "2"])?, two.up()?];
+    wait_for(&one.host, FAR[0])?;
+    for (from, to, address) in [(&one.host, &two.host, FAR[0]), (&two.host, &one.host, "10.1.0.2")] {
+        let load = Load { payload_bytes: PAYLOAD_BYTES, ..Load::new(from, to, address, 2, SECONDS / 2.0) };
+        require_lossless(&flood(&load)?.finish(PATIENCE)?, &load)?;
+    }
+    ups[0].check()?;
+    let stats = ups[0].stat()?;
+    let stages = stats["stages"].as_array().context("stages")?;
+    let named = |name: &str| {
+        stages.iter().find(|stage| stage["name"] == name).with_context(|| format!("no {name} in {stages:?}"))
+    };
+    for sealer in ["tunnel-sealer-0", "tunnel-sealer-1"] {
+        let worked = count(named(sealer)?, "delivered")?;
+        ensure!(worked > 1_000, "{sealer} has sealed and opened {worked} packets");
+    }
+    let esp = &named("tunnel")?["counts"];
+    let [given, merged] = ["given", "merged"].map(|what| count(esp, what));
+    let (given, merged) = (given?, merged?);
+    ensure!(given > 10_000 && given - merged <= 256, "{given} given to sealers and {merged} back");
+    for up in ups {
+        up.check()?;
+        up.down()?;
+    }
     Ok(())
 }
 

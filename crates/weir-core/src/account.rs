@@ -60,6 +60,11 @@ impl Account {
         self.accepted.sub(len_bytes);
     }
 
+    /// The same of several.
+    pub fn move_out_all(&mut self, moved: Count) {
+        self.accepted.sub_all(moved);
+    }
+
     /// What the books say must be inside; `None` if more left than entered.
     pub fn expected_held(&self) -> Option<Count> {
         let dropped = self.dropped.total();

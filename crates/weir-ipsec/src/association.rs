@@ -4,17 +4,22 @@
 //! |---|---|
 //! | 1. expired? drop | 1. expired? drop |
 //! | 2. a number, or wait, or drop | 2. the whole number from its lower half; replayed or too old? drop |
-//! | 3. seal, count | 3. verify; 4. note the number, count; 5. unwrap |
+//! | 3. wrap, count; 4. seal | 3. verify; 4. note the number, count; 5. unwrap |
 //!
 //! Rule: a packet that is not proven changes neither window nor counts; a number that was taken is never taken again, whatever becomes of
 //! its packet.
 //!
+//! Sealing and verifying need the key alone, so another worker may do them in between ([`Outbound::wrap`], [`Inbound::admit`] and
+//! [`Inbound::accept`]); the number of an inbound packet is looked at again when it comes back.
+//!
 //! Owner: one worker. Source: RFC 4301 section 4.4.2, RFC 4303 sections 3.3 and 3.4.
+
+use std::sync::Arc;
 
 use weir_core::drops::DropReason;
 
 use crate::algorithm::{Algorithm, Associated, Transform};
-use crate::esp::{self, Encapsulation, EspMode, Located};
+use crate::esp::{self, Encapsulation, EspMode, Located, Verified, Wrapped};
 use crate::ip::IpHeaders;
 use crate::lifetime::{Age, Lifetime, Usage};
 use crate::replay::{NotFresh, ReplayWindow};
@@ -25,7 +30,7 @@ use crate::sequence::{NoNumber, SequenceNumbers};
 #[derive(Debug)]
 struct Common {
     spi: u32,
-    transform: Transform,
+    transform: Arc<Transform>,
     encapsulation: Encapsulation,
     extended: bool,
     lifetime: Lifetime,
@@ -53,7 +58,7 @@ impl Common {
         let AssociationSettings { spi, transform, encapsulation, extended, lifetime } = settings;
         Common {
             spi,
-            transform,
+            transform: Arc::new(transform),
             encapsulation,
             extended,
             lifetime,
@@ -87,6 +92,11 @@ macro_rules! common {
             /// Its algorithm.
             pub fn algorithm(&self) -> Algorithm {
                 self.common.transform.algorithm()
+            }
+
+            /// Its algorithm with its key, for whoever seals or verifies elsewhere.
+            pub fn transform(&self) -> &Arc<Transform> {
+                &self.common.transform
             }
 
             /// How its packets are wrapped.
@@ -150,17 +160,49 @@ impl Outbound {
     /// Seals a packet with these headers, all of them, in place.
     #[inline]
     pub fn seal(&mut self, room: &mut Room, headers: &IpHeaders, now_ns: u64) -> Result<(), Unsealed> {
+        let sequence = self.number(now_ns)?;
+        let associated = self.common.associated(sequence);
+        let wrapped = self.wrap_with(room, headers, associated)?;
+        let sealed = wrapped.seal(room.packet_mut(), &self.common.transform, associated);
+        sealed.map_err(Unsealed::Drop)
+    }
+
+    /// Gives such a packet a number and wraps it, so that only sealing is left.
+    #[inline]
+    pub fn wrap(
+        &mut self,
+        room: &mut Room,
+        headers: &IpHeaders,
+        now_ns: u64,
+    ) -> Result<(Wrapped, Associated), Unsealed> {
+        let sequence = self.number(now_ns)?;
+        let associated = self.common.associated(sequence);
+        self.wrap_with(room, headers, associated).map(|wrapped| (wrapped, associated))
+    }
+
+    /// The next number, if the association lives.
+    #[inline]
+    fn number(&mut self, now_ns: u64) -> Result<u64, Unsealed> {
         self.common.check_age(now_ns).map_err(Unsealed::Drop)?;
-        let sequence = self.numbers.take().map_err(|error| match error {
+        self.numbers.take().map_err(|error| match error {
             NoNumber::NotReserved => Unsealed::Wait,
             NoNumber::Overflow => Unsealed::Drop(DropReason::EspSequenceOverflow),
-        })?;
+        })
+    }
+
+    #[inline]
+    fn wrap_with(
+        &mut self,
+        room: &mut Room,
+        headers: &IpHeaders,
+        associated: Associated,
+    ) -> Result<Wrapped, Unsealed> {
         let Common { transform, encapsulation, .. } = &self.common;
         let len_bytes = room.len();
-        esp::seal(room, headers, transform, encapsulation, self.common.associated(sequence))
-            .map_err(Unsealed::Drop)?;
+        let wrapped = esp::wrap(room, headers, transform.algorithm(), encapsulation, associated);
+        let wrapped = wrapped.map_err(Unsealed::Drop)?;
         self.common.usage.add(len_bytes);
-        Ok(())
+        Ok(wrapped)
     }
 
     /// Its numbers.
@@ -193,6 +235,14 @@ impl Inbound {
     /// any more.
     #[inline]
     pub fn open(&mut self, room: &mut Room, located: &Located, now_ns: u64) -> Result<IpHeaders, DropReason> {
+        let associated = self.admit(located, now_ns)?;
+        let verified = esp::verify(room, located, &self.common.transform, associated)?;
+        self.accept(room, verified, associated.sequence)
+    }
+
+    /// What a packet is to prove that was found to be this association's, if its number may be received now.
+    #[inline]
+    pub fn admit(&self, located: &Located, now_ns: u64) -> Result<Associated, DropReason> {
         if located.spi != self.common.spi || located.udp != self.common.encapsulation.udp.is_some() {
             return Err(DropReason::EspNoAssociation);
         }
@@ -202,7 +252,17 @@ impl Inbound {
             false => located.sequence_low.into(),
         };
         self.window.check(sequence).map_err(refused)?;
-        let verified = esp::verify(room, located, &self.common.transform, self.common.associated(sequence))?;
+        Ok(self.common.associated(sequence))
+    }
+
+    /// Takes in a packet that has proven this number, unless another has meanwhile; the headers of what is left.
+    #[inline]
+    pub fn accept(
+        &mut self,
+        room: &mut Room,
+        verified: Verified,
+        sequence: u64,
+    ) -> Result<IpHeaders, DropReason> {
         self.window.note(sequence).map_err(refused)?;
         let tunnel = matches!(self.common.encapsulation.mode, EspMode::Tunnel(_));
         let unwrapped = verified.unwrap_packet(room, tunnel);

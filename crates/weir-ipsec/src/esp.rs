@@ -94,7 +94,7 @@ pub fn seal(
 }
 
 /// A packet that has everything around it but is neither encrypted nor proven yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it is still in the clear"]
 pub struct Wrapped {
     /// Where its SPI is.
@@ -167,6 +167,11 @@ pub fn wrap(
 }
 
 impl Wrapped {
+    /// Where its SPI is.
+    pub fn esp_at(self) -> usize {
+        self.esp_at.into()
+    }
+
     /// Encrypts the packet, which is as it was wrapped, and proves it.
     #[inline]
     pub fn seal(
@@ -292,6 +297,45 @@ pub struct Verified {
     payload_end: u32,
 }
 
+impl Located {
+    /// Where ESP begins.
+    #[inline]
+    pub fn esp_at(&self) -> usize {
+        self.esp_at as usize
+    }
+
+    /// Where it ends; what is behind is not the packet's.
+    #[inline]
+    pub fn end(&self) -> usize {
+        self.end as usize
+    }
+
+    /// The packet after somebody else has verified and decrypted it, as [`open_at`] does.
+    #[inline]
+    pub fn verified(&self, algorithm: Algorithm) -> Result<Verified, DropReason> {
+        let payload_at = self.esp_at + (HEADER_LEN + algorithm.iv_len()) as u32;
+        let payload_end = self.end.checked_sub(algorithm.icv_len() as u32).filter(|&end| end >= payload_at);
+        let payload_end = payload_end.ok_or(DropReason::EspTruncated)?;
+        Ok(Verified { headers: self.headers, payload_at, payload_end })
+    }
+}
+
+/// Verifies and decrypts ESP in place that begins at `esp_at` and ends with the packet. What is not proven means nothing any more.
+#[inline]
+pub fn open_at(
+    packet: &mut [u8],
+    esp_at: usize,
+    transform: &Transform,
+    associated: Associated,
+) -> Result<(), DropReason> {
+    let algorithm = transform.algorithm();
+    let payload_at = HEADER_LEN + algorithm.iv_len();
+    let sealed = packet.get_mut(esp_at..).ok_or(DropReason::EspTruncated)?;
+    let encrypted = sealed.len().checked_sub(payload_at + algorithm.icv_len());
+    encrypted.filter(|&len| len >= trailer::LEN_MIN).ok_or(DropReason::EspTruncated)?;
+    transform.open(associated, sealed, payload_at).map_err(|Unproven| DropReason::EspBadIcv)
+}
+
 /// Verifies and decrypts in place. What is not proven means nothing any more.
 #[inline]
 pub fn verify(
@@ -300,15 +344,9 @@ pub fn verify(
     transform: &Transform,
     associated: Associated,
 ) -> Result<Verified, DropReason> {
-    let algorithm = transform.algorithm();
-    let payload_at = HEADER_LEN + algorithm.iv_len();
-    let (esp_at, end) = (located.esp_at as usize, located.end as usize);
-    let sealed = room.packet_mut().get_mut(esp_at..end).ok_or(DropReason::EspTruncated)?;
-    let encrypted = sealed.len().checked_sub(payload_at + algorithm.icv_len());
-    let encrypted = encrypted.filter(|&len| len >= trailer::LEN_MIN).ok_or(DropReason::EspTruncated)?;
-    transform.open(associated, sealed, payload_at).map_err(|Unproven| DropReason::EspBadIcv)?;
-    let payload_at = located.esp_at + payload_at as u32;
-    Ok(Verified { headers: located.headers, payload_at, payload_end: payload_at + encrypted as u32 })
+    let packet = room.packet_mut().get_mut(..located.end()).ok_or(DropReason::EspTruncated)?;
+    open_at(packet, located.esp_at(), transform, associated)?;
+    located.verified(transform.algorithm())
 }
 
 impl Verified {

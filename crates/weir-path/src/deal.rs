@@ -5,12 +5,14 @@
 use std::fmt;
 
 use weir_ring::handoff::InboxError;
+use weir_ring::spsc;
 
 use crate::assembly::{PlanError, Shares};
+use crate::esp::deferral;
 use crate::frames::Frames;
 use crate::landings;
 use crate::owners::{Owners, Portion};
-use crate::plan::Plan;
+use crate::plan::{Attachment, Plan, StageKind};
 use crate::port::{ReceiveQueues, TransmitRing};
 use crate::worker::Worker;
 
@@ -63,7 +65,27 @@ pub fn workers<P: ReceiveQueues + TransmitRing>(
         let portion = Portion { plan, owners, worker };
         workers.push(Worker::new(portion, ports, frames, others, shares, now_ns).map_err(DealError::Plan)?);
     }
+    join_sealers((plan, owners), &mut workers);
     // Each knows the others' credit only now.
     workers.iter_mut().for_each(Worker::tune);
     Ok(workers)
+}
+
+/// Lets each ESP stage tell its sealers what is to be done.
+fn join_sealers<P: ReceiveQueues + TransmitRing>(
+    (plan, owners): (&Plan, &Owners),
+    workers: &mut [Worker<P>],
+) {
+    for (number, stage) in plan.stages.iter().enumerate() {
+        let StageKind::Esp(esp) = &stage.kind else { continue };
+        for sealer in 0..esp.dispatch.sealers() {
+            let at = Attachment::Stage(number, deferral::SEALERS + sealer);
+            let Some(Attachment::Stage(other, _)) = plan.far_end(at) else { continue };
+            let frames = workers[0].frames().memory().frames() as usize;
+            let (told, heard) =
+                spsc::ring(spsc::capacity_for(frames)).expect("there are fewer than 2^24 frames");
+            workers[owners.stages[number]].join_sealer(owners.place_of_stage(number), sealer.into(), told);
+            workers[owners.stages[other]].join_home(owners.place_of_stage(other), heard);
+        }
+    }
 }

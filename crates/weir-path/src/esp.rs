@@ -28,9 +28,12 @@
 //! comes in fragments is dropped; after a start a window is empty, so what was received before could be received once more.
 
 pub(crate) mod deferral;
+mod frame;
 mod keepalive;
 pub mod marks;
 pub mod plan;
+pub(crate) mod sealer;
+mod sealing;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -44,13 +47,17 @@ use weir_core::net::limit::Limiter;
 use weir_ipsec::association::Unsealed;
 use weir_ipsec::esp::{Arrival, Located, UDP_PORT, locate};
 use weir_ipsec::ip::{IpFamily, IpHeaders, number};
-use weir_ipsec::policy::{AddressPrefix, BundleId, Policies, PolicyAction, SecurityPolicy, Selector};
-use weir_ipsec::room::Room;
+use weir_ipsec::policy::{BundleId, Policies, PolicyAction, SecurityPolicy, Selector};
 use weir_ring::memory::FrameMemory;
 
 pub use self::deferral::QUEUES;
 use self::deferral::{Deferral, side_of};
+use self::frame::{
+    LINK_LEN, Link, address, destination_of, in_place, ip_of, is_neighbourly, prefix, source_of, too_long,
+};
 use self::plan::{EspChange, EspDispatch, EspPlan, PolicyVerb};
+use self::sealer::SealerWork;
+use self::sealing::Sealing;
 pub use self::state::RunningAssociation;
 use crate::dispatch::DispatchCounts;
 use crate::egress::set_sealed;
@@ -61,14 +68,7 @@ pub const INSIDE: u16 = 0;
 /// The port where they are protected.
 pub const OUTSIDE: u16 = 1;
 
-const LINK_LEN: usize = 14;
-/// The part of it that says who sends to whom.
-const STATIONS_LEN: usize = 12;
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
-const ETHERTYPE_ARP: u16 = 0x0806;
 const IKE_PORT: u16 = 500;
-const ICMPV6: u8 = 58;
 const ERRORS_PER_SECOND: u32 = 1000;
 const ERRORS_BURST: u32 = 50;
 
@@ -120,6 +120,9 @@ pub struct Esp {
     bundles: Vec<Vec<usize>>,
     inbound: Policies,
     deferral: Deferral,
+    sealing: Sealing,
+    /// How many associations began here, by which each is known.
+    begun: u64,
     /// Before this no keepalive is due.
     keepalive_ns: Option<u64>,
     waiting: VecDeque<PathPacket>,
@@ -140,6 +143,8 @@ impl Esp {
             bundles: Vec::new(),
             inbound: Policies::default(),
             deferral: Deferral::new(plan.dispatch),
+            sealing: Sealing::new(plan.dispatch.sealers()),
+            begun: 0,
             keepalive_ns: None,
             waiting: VecDeque::new(),
             held: Count::default(),
@@ -156,7 +161,10 @@ impl Esp {
         let mut before = std::mem::take(&mut self.associations);
         for (plan, key) in plan.associations.into_iter().zip(keys) {
             let association = match key {
-                Some(key) => RunningAssociation::new(plan, key, now_ns),
+                Some(key) => {
+                    self.begun += 1;
+                    RunningAssociation::new(plan, key, self.begun, now_ns)
+                }
                 None => {
                     let place = before.iter().position(|running| running.plan == plan);
                     before.swap_remove(place.expect("an association goes on that runs"))
@@ -231,8 +239,8 @@ impl Esp {
 
     /// So many packets come by a port: the queue that they go to, if they wait first, and how many it takes.
     pub(crate) fn defer(&mut self, port: u16, packets: usize) -> Option<(u16, usize)> {
-        let is_waiting = self.is_waiting();
-        self.deferral.arrive(port, packets, is_waiting)
+        let is_stuck = self.is_waiting() || self.sealing.is_full();
+        self.deferral.arrive(port, packets, is_stuck)
     }
 
     /// Whether packets wait for a number, so that nothing more may come.
@@ -242,12 +250,14 @@ impl Esp {
 
     /// Whether nothing may be taken from the queue that leads back to a port.
     pub(crate) fn holds(&self, port: u16) -> bool {
-        port == QUEUES[usize::from(INSIDE)] && self.is_waiting()
+        port == QUEUES[usize::from(INSIDE)] && self.is_waiting() || self.sealing.is_full()
     }
 
-    /// What waits.
+    /// What waits, and what is back from a sealer before its turn.
     pub fn held(&self) -> Count {
-        self.held
+        let mut held = self.held;
+        held.merge(self.sealing.held());
+        held
     }
 
     /// Keeps a packet that waits.
@@ -299,6 +309,7 @@ impl Esp {
                 _ => {}
             }
         }
+        self.sealing.close();
         decided
     }
 
@@ -312,6 +323,7 @@ impl Esp {
         let (before, mut decided) = (packet.len_bytes, Decided::default());
         let verdict = self.protect(packet, memory, now_ns).unwrap_or_else(EspVerdict::Drop);
         decided.note(before, packet.len_bytes);
+        self.sealing.close();
         (verdict, decided)
     }
 
@@ -340,11 +352,22 @@ impl Esp {
         if headers.packet_len() > longest {
             return Ok(too_long(ip, &headers, longest as u16, association.plan.is_tunnel));
         }
-        match in_place(packet, memory, |room| association.seal(room, &headers, now_ns)) {
-            Ok(()) => {
+        let out = match self.sealing.is_there() {
+            false => {
+                in_place(packet, memory, |room| association.seal(room, &headers, now_ns)).map(|()| OUTSIDE)
+            }
+            true => in_place(packet, memory, |room| association.wrap(room, &headers, now_ns)).map(
+                |(wrapped, associated)| {
+                    let (serial, transform) = (association.serial, association.transform());
+                    self.sealing.give(serial, transform, associated, SealerWork::Seal(wrapped))
+                },
+            ),
+        };
+        match out {
+            Ok(out) => {
                 self.note_sent(place, packet.bytes(memory), now_ns);
                 set_sealed(&mut packet.meta, true);
-                Ok(EspVerdict::Pass(OUTSIDE))
+                Ok(EspVerdict::Pass(out))
             }
             Err(Unsealed::Wait) => Ok(EspVerdict::Wait),
             Err(Unsealed::Drop(reason)) => {
@@ -389,6 +412,21 @@ impl Esp {
         let (_, place) = self.by_spi[place.map_err(|_| DropReason::EspNoAssociation)?];
         let association = &mut self.associations[place];
         let len_bytes = packet.len_bytes;
+        if self.sealing.is_there() {
+            let ip_len = usize::from(len_bytes) - LINK_LEN;
+            // A frame is no longer than 16 bits say.
+            let work = SealerWork::Open {
+                esp_at: located.esp_at() as u16,
+                behind: ip_len.saturating_sub(located.end()) as u16,
+            };
+            let given = association.admit(located, now_ns).map(|associated| {
+                self.sealing.give(association.serial, association.transform(), associated, work)
+            });
+            if let Err(reason) = given {
+                association.dropped.add(reason, len_bytes.into());
+            }
+            return given.map(EspVerdict::Pass);
+        }
         let policies = &self.inbound;
         let opened = in_place(packet, memory, |room| {
             let headers = association.open(room, located, now_ns)?;
@@ -445,86 +483,4 @@ impl Esp {
         own_link[12..].copy_from_slice(&link[12..]);
         Some((LINK_LEN + len) as u16)
     }
-}
-
-/// What a frame carries, by its type.
-enum Link {
-    Ip,
-    Arp,
-    /// What no policy can look into.
-    Hidden,
-}
-
-fn ip_of(frame: &[u8]) -> Link {
-    match frame.get(12..LINK_LEN).map(|kind| u16::from_be_bytes([kind[0], kind[1]])) {
-        Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6) => Link::Ip,
-        Some(ETHERTYPE_ARP) => Link::Arp,
-        _ => Link::Hidden,
-    }
-}
-
-/// Where a packet comes from. Its headers have been read.
-fn source_of(ip: &[u8], family: IpFamily) -> &[u8] {
-    match family {
-        IpFamily::V4 => &ip[12..16],
-        IpFamily::V6 => &ip[8..24],
-    }
-}
-
-/// Where it goes to.
-fn destination_of(ip: &[u8], family: IpFamily) -> &[u8] {
-    match family {
-        IpFamily::V4 => &ip[16..20],
-        IpFamily::V6 => &ip[24..40],
-    }
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
-}
-
-/// Whether it is a message of neighbour discovery.
-fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
-    headers.family() == IpFamily::V6
-        && headers.next() == ICMPV6
-        && ip[7] == u8::MAX
-        && matches!(ip.get(headers.end()), Some(133..=137))
-}
-
-/// What becomes of a packet that would be too long when it is sealed.
-fn too_long(ip: &[u8], headers: &IpHeaders, longest: u16, is_tunnel: bool) -> EspVerdict {
-    let may_be_cut = headers.family() == IpFamily::V4 && ip[6] & 0x40 == 0 && is_tunnel;
-    if may_be_cut { EspVerdict::Cut(longest) } else { EspVerdict::TooLong(longest) }
-}
-
-fn prefix(address: IpAddr, len: u8) -> AddressPrefix {
-    AddressPrefix::new(address, len).expect("no longer than an address")
-}
-
-/// Changes the IP packet in a frame, and puts its link header before it again. On an error the packet means nothing any more, but is as long as
-/// it was.
-#[inline]
-fn in_place<E>(
-    packet: &mut PathPacket,
-    memory: &FrameMemory,
-    change: impl FnOnce(&mut Room) -> Result<(), E>,
-) -> Result<(), E> {
-    let (start, len) = (usize::from(packet.offset_bytes), usize::from(packet.len_bytes));
-    let frame = memory.bytes_mut(&mut packet.frame);
-    let stations: [u8; STATIONS_LEN] = *frame[start..].first_chunk().expect("a frame has a link header");
-    // Without the first bytes, so that there is room for the link header wherever it ends up.
-    let mut room = Room::new(&mut frame[LINK_LEN..], start, len - LINK_LEN).expect("it lies in its frame");
-    change(&mut room)?;
-    let (start, len) = (room.start(), room.len());
-    let kind = if room.packet().first().is_some_and(|first| first >> 4 == 6) {
-        ETHERTYPE_IPV6
-    } else {
-        ETHERTYPE_IPV4
-    };
-    frame[start..start + STATIONS_LEN].copy_from_slice(&stations);
-    frame[start + STATIONS_LEN..start + LINK_LEN].copy_from_slice(&kind.to_be_bytes());
-    // A frame is no longer than 16 bits say.
-    (packet.offset_bytes, packet.len_bytes) = (start as u16, (len + LINK_LEN) as u16);
-    Ok(())
 }

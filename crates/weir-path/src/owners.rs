@@ -149,11 +149,12 @@ impl Plan {
     }
 
     /// How many workers may have something of it: two have a wire; of many ports that stages join, each may have a worker, and each ESP stage
-    /// whose packets wait for it.
+    /// whose packets wait for it, and each of its sealers.
     pub fn workers_max(&self) -> usize {
         let deferred = self.stages.iter().filter(|stage| defers(stage)).count();
+        let sealers: usize = self.stages.iter().map(|stage| stage.kind.sealers()).sum();
         let receiving_max: usize = parts(self).iter().map(Joined::workers_max).sum();
-        if self.is_wire() { 2 } else { receiving_max + deferred }
+        if self.is_wire() { 2 } else { receiving_max + deferred + sealers }
     }
 }
 

@@ -24,6 +24,8 @@ pub struct PathPacket {
     pub len_bytes: u16,
     /// What is known of its congestion mark.
     pub ecn: Ecn,
+    /// Of one that comes back from a sealer whether it could not be proven (`esp/sealer.rs`).
+    pub(crate) is_unproven: bool,
 }
 
 const _: () = assert!(size_of::<Option<PathPacket>>() == 32, "two packets share a cache line");
@@ -50,12 +52,20 @@ impl Ecn {
 impl PathPacket {
     /// A packet that lies in a frame, of which nothing else is known yet. Whoever makes it has checked that it lies within.
     pub fn new(frame: Frame, offset_bytes: u16, len_bytes: u16) -> PathPacket {
-        PathPacket { meta: Meta::default(), frame, to: 0, offset_bytes, len_bytes, ecn: Ecn::Incapable }
+        PathPacket {
+            meta: Meta::default(),
+            frame,
+            to: 0,
+            offset_bytes,
+            len_bytes,
+            ecn: Ecn::Incapable,
+            is_unproven: false,
+        }
     }
 
     /// A packet of the same origin and time in another frame, whose first `len_bytes` it is.
     pub fn in_frame(&self, frame: Frame, len_bytes: u16) -> PathPacket {
-        PathPacket { meta: self.meta, frame, to: 0, offset_bytes: 0, len_bytes, ecn: Ecn::Incapable }
+        PathPacket { meta: self.meta, ..PathPacket::new(frame, 0, len_bytes) }
     }
 
     /// Its bytes.

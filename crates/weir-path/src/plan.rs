@@ -83,6 +83,8 @@ pub enum StageKind {
     /// What seals packets that come in inside, its first port, and opens those that come in outside, its second. Where they wait first,
     /// two more lead to the queues ([`crate::esp::QUEUES`]).
     Esp(Box<EspPlan>),
+    /// What seals and opens for an ESP stage, by its only port ([`crate::dispatch::spread`] puts it into the plan).
+    Sealer,
 }
 
 /// One end of a link.
@@ -167,13 +169,14 @@ impl StageKind {
             }
             StageKind::Dispatch(plan) => plan.ports(),
             StageKind::Esp(plan) => deferral::ports(&plan.dispatch),
+            StageKind::Sealer => 1,
         }
     }
 
     /// How many packets the queue holds that a port leads to and back from, if it is such a port.
     pub(crate) fn queue_packets(&self, port: u16) -> Option<u64> {
         match self {
-            StageKind::Bridge { .. } | StageKind::Router(_) => None,
+            StageKind::Bridge { .. } | StageKind::Router(_) | StageKind::Sealer => None,
             StageKind::Dispatch(plan) => plan.queue_packets(port),
             StageKind::Esp(plan) => {
                 deferral::QUEUES.contains(&port).then_some(u64::from(plan.dispatch.queue_packets))
@@ -181,10 +184,18 @@ impl StageKind {
         }
     }
 
+    /// How many sealers it has.
+    pub fn sealers(&self) -> usize {
+        match self {
+            StageKind::Esp(plan) => plan.dispatch.sealers().into(),
+            _ => 0,
+        }
+    }
+
     /// Whether packets may leave by a port.
     pub(crate) fn is_exit(&self, port: u16) -> bool {
         match self {
-            StageKind::Bridge { .. } | StageKind::Router(_) | StageKind::Esp(_) => true,
+            StageKind::Bridge { .. } | StageKind::Router(_) | StageKind::Esp(_) | StageKind::Sealer => true,
             StageKind::Dispatch(plan) => (0..plan.ports()).any(|entry| plan.exits(entry).contains(&port)),
         }
     }
@@ -192,7 +203,7 @@ impl StageKind {
     /// The most packets that wait to leave by a port of the path that is joined to this one, if that is said here.
     pub(crate) fn held_packets_max(&self, port: u16) -> Option<u64> {
         match self {
-            StageKind::Bridge { .. } => None,
+            StageKind::Bridge { .. } | StageKind::Sealer => None,
             StageKind::Router(settings) => {
                 let is_socket = usize::from(port) >= settings.interfaces.len();
                 settings.host.filter(|_| is_socket).map(|host| host.held_packets_max)
@@ -210,6 +221,7 @@ impl StageKind {
             StageKind::Router(_) => (0..self.ports()).collect(),
             StageKind::Dispatch(plan) => plan.exits(entry),
             StageKind::Esp(plan) => deferral::exits(&plan.dispatch, entry),
+            StageKind::Sealer => vec![entry],
         }
     }
 }

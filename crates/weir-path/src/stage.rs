@@ -8,7 +8,8 @@
 //! | bridge | 2 to 64 | is forwarded or flooded; copies need frames, and are dropped as `no-frame` without |
 //! | router | one for each interface, of a host for each socket too | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame |
 //! | dispatch | `dispatch.rs` | is handled, or waits for that with the worker of its flow |
-//! | ESP | inside, outside, a queue of each | is sealed or opened, `stage/protect.rs`; waits while no number is reserved for it |
+//! | sealer | 1 | is sealed or opened for an ESP, and goes back to it |
+//! | ESP | inside, outside, a queue of each, each sealer | is sealed or opened, `stage/protect.rs`; waits while no number is reserved for it |
 //!
 //! Conservation (invariant 1): accepted = delivered + dropped + held, where accepted is what came in by its ports and what it made
 //! itself (copies, fragments, messages of its own), delivered what it sent on or was for itself, held what it keeps. What a router keeps for
@@ -32,6 +33,7 @@ use weir_ring::memory::{Frame, FrameMemory};
 use crate::dispatch::{Dispatch, Handled};
 use crate::egress::{EgressCounts, OWN_PORT};
 use crate::esp::Esp;
+use crate::esp::sealer::Sealer;
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::plan::StageKind;
@@ -84,6 +86,8 @@ pub struct Stage {
     keeping: Keeping,
     /// Frames for the fragments of the packet that is being cut; empty otherwise.
     cutting: Vec<Frame>,
+    /// What is back from sealers and being decided on; empty otherwise.
+    merged: Vec<PathPacket>,
 }
 
 /// What a stage counts of the packets that it does not decide on at once, apart from its books.
@@ -105,6 +109,7 @@ enum Decision {
     Router(Box<Router<PathPacket>>),
     Dispatch(Box<Dispatch>),
     Esp(Box<Esp>),
+    Sealer(Sealer),
 }
 
 /// What a stage moves packets with: the frames of the worker, the packets that leave it, and the time.
@@ -135,6 +140,7 @@ impl Stage {
             }
             StageKind::Dispatch(plan) => Decision::Dispatch(Box::new(Dispatch::new(plan))),
             StageKind::Esp(plan) => Decision::Esp(Box::new(Esp::new(plan))),
+            StageKind::Sealer => Decision::Sealer(Sealer::default()),
         };
         Ok(Stage {
             decision,
@@ -143,6 +149,7 @@ impl Stage {
             consumed: Count::default(),
             keeping: Keeping::default(),
             cutting: Vec::new(),
+            merged: Vec::new(),
         })
     }
 
@@ -219,6 +226,11 @@ impl Stage {
                     }
                 }
                 Decision::Esp(_) => self.protect(port, packets, burst, around),
+                Decision::Sealer(sealer) => {
+                    sealer.process(packets, around.frames.memory());
+                    let count = packets.len();
+                    self.account.deliver_all(around.sent.take_run(port, packets, count));
+                }
             }
         }
     }
@@ -235,7 +247,7 @@ impl Stage {
                 let due = [self.release_sealed(around), self.keep_alive(around)];
                 due.into_iter().flatten().min()
             }
-            Decision::Bridge(_) | Decision::Dispatch(_) => None,
+            Decision::Bridge(_) | Decision::Dispatch(_) | Decision::Sealer(_) => None,
         }
     }
 
@@ -244,7 +256,7 @@ impl Stage {
         match &mut self.decision {
             Decision::Bridge(bridge) => bridge.forget(port),
             Decision::Router(router) => router.forget(port),
-            Decision::Dispatch(_) | Decision::Esp(_) => {}
+            Decision::Dispatch(_) | Decision::Esp(_) | Decision::Sealer(_) => {}
         }
     }
 
@@ -271,7 +283,7 @@ impl Stage {
     /// What it keeps.
     pub fn held(&self) -> Count {
         match &self.decision {
-            Decision::Bridge(_) | Decision::Dispatch(_) => Count::default(),
+            Decision::Bridge(_) | Decision::Dispatch(_) | Decision::Sealer(_) => Count::default(),
             Decision::Router(router) => router.held(),
             Decision::Esp(esp) => esp.held(),
         }

@@ -26,6 +26,8 @@ use weir_sim::prng::Prng;
 mod dispatch;
 #[path = "workers/esp.rs"]
 mod esp;
+#[path = "workers/sealers.rs"]
+mod sealers;
 #[path = "workers/transmit.rs"]
 mod transmit;
 #[path = "workers/wire.rs"]

@@ -218,7 +218,7 @@ fn is_short(plan: &Plan, stage: usize) -> bool {
     match &plan.stages[stage].kind {
         StageKind::Bridge { ports, .. } => *ports < 2,
         StageKind::Router(router) => router.interfaces.is_empty(),
-        StageKind::Dispatch(_) | StageKind::Esp(_) => unreachable!("none is drawn"),
+        StageKind::Dispatch(_) | StageKind::Esp(_) | StageKind::Sealer => unreachable!("none is drawn"),
     }
 }
 
@@ -234,7 +234,7 @@ fn grow(plan: &mut Plan, stage: usize) -> Attachment {
             router.interfaces.push(Interface { mac, mtu_bytes: 1500, addresses: Vec::new() });
             router.interfaces.len() as u16 - 1
         }
-        StageKind::Dispatch(_) | StageKind::Esp(_) => unreachable!("none is drawn"),
+        StageKind::Dispatch(_) | StageKind::Esp(_) | StageKind::Sealer => unreachable!("none is drawn"),
     };
     Attachment::Stage(stage, number)
 }

@@ -1,4 +1,5 @@
-//! A plan with dispatch in it: a stage for each worker, the links between these, and a port that leads back for each queue, those of ESP too.
+//! A plan with dispatch in it: a stage for each worker, the links between these, and a port that leads back for each queue, those of ESP too,
+//! which has its sealers then.
 //!
 //! ```text
 //! port a --entry--> dispatch of worker 0 --> port b          each direction of a wire has such a row of stages
@@ -56,6 +57,22 @@ impl Dispatched {
         plan.ports.push(PortPlan { interface: name, limits: None, classes: None, is_optional: false });
         owners.ports.push(worker);
         loops.push((stage, port));
+    }
+
+    /// Adds the sealers of an ESP stage: with workers that have nothing else, and then with all in turn, its own last.
+    fn add_sealers(&mut self, stage: usize, workers: usize) {
+        let Dispatched { plan, owners, .. } = self;
+        let StageKind::Esp(esp) = &plan.stages[stage].kind else { return };
+        let (sealers, home) = (esp.dispatch.sealers(), owners.stages[stage]);
+        let mut turn: Vec<_> = (1..=workers).map(|step| (home + step) % workers).collect();
+        turn.sort_by_key(|worker| owners.ports.contains(worker) || owners.stages.contains(worker));
+        for sealer in 0..sealers {
+            let at = Attachment::Stage(stage, deferral::SEALERS + sealer);
+            plan.links.push([at, Attachment::Stage(plan.stages.len(), 0)]);
+            let name = format!("{}-sealer-{sealer}", plan.stages[stage].name);
+            plan.stages.push(StagePlan { name, kind: StageKind::Sealer });
+            owners.stages.push(turn[usize::from(sealer) % workers]);
+        }
     }
 
     /// Adds a stage for each worker.
@@ -150,6 +167,7 @@ pub fn spread(plan: &Plan, owners: &Owners, workers: usize) -> Result<Dispatched
         let queues = (0..deferral::ports(&esp.dispatch)).filter(|port| deferral::QUEUES.contains(port));
         let worker = owners.stages[number];
         queues.for_each(|port| spread.add_loop(number, port, worker, stage.name.clone()));
+        spread.add_sealers(number, workers);
     }
     let mut rows = Vec::new();
     for WireDispatch { ports, settings } in std::mem::take(&mut spread.plan.dispatched) {

@@ -29,15 +29,21 @@ use crate::dispatch::DispatchCounts;
 /// The ports to the queues of what comes in inside, and outside, and back from them.
 pub const QUEUES: [u16; 2] = [2, 3];
 
+/// The port to the first sealer and back; those to others follow.
+pub(crate) const SEALERS: u16 = QUEUES[1] + 1;
+
 /// How many ports the stage has.
 pub(crate) fn ports(dispatch: &EspDispatch) -> u16 {
-    if dispatch.mode == Mode::Direct { QUEUES[0] } else { QUEUES[1] + 1 }
+    if dispatch.mode == Mode::Direct { QUEUES[0] } else { SEALERS + dispatch.sealers() }
 }
 
 /// The ports that packets may leave by which come in by `entry`.
 pub(crate) fn exits(dispatch: &EspDispatch, entry: u16) -> Vec<u16> {
     // What is too long is told where it came in.
     let mut exits = vec![INSIDE, OUTSIDE];
+    if entry < SEALERS {
+        exits.extend((0..dispatch.sealers()).map(|sealer| SEALERS + sealer));
+    }
     if let Some(queue) = queue_of(entry) {
         match dispatch.mode {
             Mode::Direct => {}
@@ -84,10 +90,13 @@ impl Deferral {
         self.is_beside = is_beside;
     }
 
-    /// So many packets come by a port, while others wait in the stage for a number or none does: the queue that they go to, if they
+    /// So many packets come by a port, while nothing may be sealed or opened, for want of a number or of sealers, or it may: the queue that they go to, if they
     /// do, and how many the first of them are that it takes; the others are dropped.
     pub(super) fn arrive(&mut self, port: u16, packets: usize, is_waiting: bool) -> Option<(u16, usize)> {
-        let EspDispatch { mode, queue_packets, drops_when_full } = self.dispatch;
+        let EspDispatch { mode, queue_packets, drops_when_full, .. } = self.dispatch;
+        if port >= SEALERS {
+            return None;
+        }
         let side = usize::from(side_of(port));
         let counts = &mut self.counts[side];
         let count = packets as u64;

@@ -11,8 +11,9 @@ use weir_ipsec::esp::UdpEncapsulation;
 use weir_ipsec::keepalive::{KeepaliveTimer, write};
 use weir_ipsec::lifetime::Age;
 
+use super::Esp;
+use super::frame::LINK_LEN;
 use super::plan::AssociationPlan;
-use super::{Esp, LINK_LEN};
 
 /// The keepalives of one association.
 #[derive(Debug)]

@@ -40,11 +40,20 @@ pub struct EspDispatch {
     pub queue_packets: u32,
     /// Whether what comes to a full queue is dropped, as netisr does it, and nobody is held: what the lab compares with.
     pub drops_when_full: bool,
+    /// How many sealers share the work of its associations, if packets wait in a queue; without any the worker of the stage does it alone.
+    pub sealers: u16,
 }
 
 impl EspDispatch {
     /// The queue where none is said: netisr's.
     pub const QUEUE_PACKETS_DEFAULT: u32 = 256;
+    /// The most sealers.
+    pub const SEALERS_MAX: u16 = 16;
+
+    /// How many sealers there are: without queues nobody could be held for them.
+    pub fn sealers(&self) -> u16 {
+        if self.mode == Mode::Direct { 0 } else { self.sealers }
+    }
 }
 
 impl Default for EspDispatch {
@@ -53,6 +62,7 @@ impl Default for EspDispatch {
             mode: Mode::Direct,
             queue_packets: EspDispatch::QUEUE_PACKETS_DEFAULT,
             drops_when_full: false,
+            sealers: 0,
         }
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! Owner: the stage.
 
+use std::sync::Arc;
+
 use weir_core::drops::{Count, DropCounts, DropReason};
+use weir_ipsec::algorithm::{Associated, Transform};
 use weir_ipsec::association::{Inbound, Outbound, Unsealed};
-use weir_ipsec::esp::Located;
+use weir_ipsec::esp::{Located, Wrapped};
 use weir_ipsec::ip::IpHeaders;
 use weir_ipsec::lifetime::{Age, Usage};
 use weir_ipsec::policy::BundleId;
@@ -19,6 +22,8 @@ use super::plan::{AssociationKey, AssociationPlan};
 #[derive(Debug)]
 pub struct RunningAssociation {
     pub(super) plan: AssociationPlan,
+    /// By which it is known, also when others end and begin.
+    pub(super) serial: u64,
     state: State,
     pub(super) dropped: DropCounts,
     /// Of an inbound one the policies' lists that it is in.
@@ -45,7 +50,12 @@ impl RunningAssociation {
     ///
     /// # Panics
     /// If an outbound one has no numbers.
-    pub(super) fn new(plan: AssociationPlan, key: AssociationKey, now_ns: u64) -> RunningAssociation {
+    pub(super) fn new(
+        plan: AssociationPlan,
+        key: AssociationKey,
+        serial: u64,
+        now_ns: u64,
+    ) -> RunningAssociation {
         let settings = plan.settings(key.transform);
         let state = if plan.is_inbound {
             State::In(Box::new(Inbound::new(settings, ReplayWindow::new(plan.window), now_ns)))
@@ -55,7 +65,14 @@ impl RunningAssociation {
             State::Out(Box::new(outbound), Marking { mark, wanted: 0 })
         };
         let keepalive = Keepalive::new(&plan);
-        RunningAssociation { plan, state, dropped: DropCounts::default(), bundles: Vec::new(), keepalive }
+        RunningAssociation {
+            plan,
+            serial,
+            state,
+            dropped: DropCounts::default(),
+            bundles: Vec::new(),
+            keepalive,
+        }
     }
 
     /// What it is.
@@ -132,6 +149,22 @@ impl RunningAssociation {
 
     #[inline]
     pub(super) fn seal(&mut self, room: &mut Room, headers: &IpHeaders, now_ns: u64) -> Result<(), Unsealed> {
+        self.outbound()?.seal(room, headers, now_ns)
+    }
+
+    /// Gives a packet a number and wraps it, so that only sealing is left.
+    pub(super) fn wrap(
+        &mut self,
+        room: &mut Room,
+        headers: &IpHeaders,
+        now_ns: u64,
+    ) -> Result<(Wrapped, Associated), Unsealed> {
+        self.outbound()?.wrap(room, headers, now_ns)
+    }
+
+    /// The outbound one with as many numbers as are safe, if it is one.
+    #[inline]
+    fn outbound(&mut self) -> Result<&mut Outbound, Unsealed> {
         let State::Out(outbound, marking) = &mut self.state else {
             return Err(Unsealed::Drop(DropReason::EspNoAssociation));
         };
@@ -142,7 +175,7 @@ impl RunningAssociation {
             }
             outbound.reserve(marking.mark.safe());
         }
-        outbound.seal(room, headers, now_ns)
+        Ok(outbound)
     }
 
     #[inline]
@@ -155,6 +188,41 @@ impl RunningAssociation {
         match &mut self.state {
             State::In(inbound) => inbound.open(room, located, now_ns),
             State::Out(..) => Err(DropReason::EspNoAssociation),
+        }
+    }
+
+    /// What a packet is to prove, if its number may be received now.
+    pub(super) fn admit(&self, located: &Located, now_ns: u64) -> Result<Associated, DropReason> {
+        match &self.state {
+            State::In(inbound) => inbound.admit(located, now_ns),
+            State::Out(..) => Err(DropReason::EspNoAssociation),
+        }
+    }
+
+    /// Takes in a packet that has proven this number; the headers of what is left.
+    pub(super) fn accept(
+        &mut self,
+        room: &mut Room,
+        located: &Located,
+        sequence: u64,
+        now_ns: u64,
+    ) -> Result<IpHeaders, DropReason> {
+        match &mut self.state {
+            // What passed since it was given may have been the last that may.
+            State::In(inbound) if inbound.is_over(now_ns) => Err(DropReason::EspExpired),
+            State::In(inbound) => {
+                let verified = located.verified(inbound.algorithm())?;
+                inbound.accept(room, verified, sequence)
+            }
+            State::Out(..) => Err(DropReason::EspNoAssociation),
+        }
+    }
+
+    /// Its algorithm with its key, for whoever seals or opens elsewhere.
+    pub(super) fn transform(&self) -> &Arc<Transform> {
+        match &self.state {
+            State::In(inbound) => inbound.transform(),
+            State::Out(outbound, _) => outbound.transform(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use weir_core::packet::Meta;
 use weir_ipsec::algorithm::{Algorithm, KeyMaterial, Transform};
 use weir_ipsec::lifetime::{Lifetime, Limits};
+use weir_ipsec::policy::AddressPrefix;
 use weir_ipsec::sequence::SequenceNumbers;
 use weir_ipsec::tunnel::OuterDontFragment;
 use weir_ring::pool::Pool;

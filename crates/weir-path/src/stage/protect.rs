@@ -1,16 +1,19 @@
 //! Packets moved as an ESP stage decides ([`crate::esp`]).
 //!
 //! Conservation: a packet that is sealed grows, and one that is opened shrinks. What it grows by the stage has made, and what it shrinks by
-//! it has consumed, in bytes without a packet. What goes to a queue first is in the books of that, and comes here when it is back.
+//! it has consumed, in bytes without a packet. What goes to a queue first is in the books of that, and comes here when it is back; so does what
+//! goes to a sealer.
 
 use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::{Count, DropReason};
 use weir_core::net::BURST_MAX;
 use weir_core::net::fragment::Fragments;
 use weir_ring::memory::FrameMemory;
+use weir_ring::spsc::{Consumer, Producer};
 
 use super::{Around, Decision, Stage, own_meta, take_frames};
 use crate::esp::plan::EspChange;
+use crate::esp::sealer::SealerRun;
 use crate::esp::{Decided, Esp, EspVerdict, INSIDE, OUTSIDE};
 use crate::packet::PathPacket;
 
@@ -72,18 +75,65 @@ impl Stage {
         let Decision::Esp(esp) = &mut self.decision else { return };
         let mut verdicts = [EspVerdict::Wait; BURST_MAX];
         let memory = around.frames.memory();
+        if let Some(sealer) = Esp::sealer_at(port) {
+            esp.take_back(sealer, packets);
+            return self.merge(around);
+        }
         let decided = esp.process(port, &mut packets[..burst], memory, around.now_ns, &mut verdicts);
+        self.carry_out_all(packets, decided, &verdicts, around);
+    }
+
+    /// Lets through, or not, what is back from sealers and whose turn it is.
+    fn merge(&mut self, around: &mut Around) {
+        let mut merged = std::mem::take(&mut self.merged);
+        let mut verdicts = [EspVerdict::Wait; BURST_MAX];
+        while let Decision::Esp(esp) = &mut self.decision
+            && let Some(decided) =
+                esp.merge(&mut merged, around.frames.memory(), around.now_ns, &mut verdicts)
+        {
+            self.carry_out_all(&mut merged, decided, &verdicts, around);
+        }
+        // Its memory is used again.
+        self.merged = merged;
+    }
+
+    /// Carries out what was decided of the first packets.
+    fn carry_out_all(
+        &mut self,
+        packets: &mut Vec<PathPacket>,
+        decided: Decided,
+        verdicts: &[EspVerdict],
+        around: &mut Around,
+    ) {
         self.note_lengths(decided);
         for run in verdicts[..decided.packets].chunk_by(|one, next| one == next) {
             let count = run.len();
             match run[0] {
                 EspVerdict::Pass(out) => {
-                    self.account.deliver_all(around.sent.take_run(out, packets, count));
+                    let passed = around.sent.take_run(out, packets, count);
+                    match Esp::sealer_at(out) {
+                        None => self.account.deliver_all(passed),
+                        Some(_) => self.account.move_out_all(passed),
+                    }
                 }
                 verdict => {
                     packets.drain(..count).for_each(|packet| self.carry_out(packet, verdict, around));
                 }
             }
+        }
+    }
+
+    /// An ESP stage learns where it tells a sealer what is to be done.
+    pub(crate) fn join_sealer(&mut self, sealer: usize, runs: Producer<SealerRun>) {
+        if let Decision::Esp(esp) = &mut self.decision {
+            esp.join(sealer, runs);
+        }
+    }
+
+    /// A sealer learns where it is told.
+    pub(crate) fn join_home(&mut self, runs: Consumer<SealerRun>) {
+        if let Decision::Sealer(sealer) = &mut self.decision {
+            sealer.join(runs);
         }
     }
 
@@ -94,10 +144,19 @@ impl Stage {
             && let Some(mut packet) = esp.take_waiting()
         {
             let delivered = self.account.delivered.packets;
+            has_released = true;
             match esp.process_again(&mut packet, around.frames.memory(), around.now_ns) {
                 (EspVerdict::Wait, _) => {
                     esp.put_back(packet);
                     return Some(around.now_ns + LOOK_NS);
+                }
+                (EspVerdict::Pass(out), decided) if Esp::sealer_at(out).is_some() => {
+                    // It begins anew when it is back.
+                    self.keeping.entered -= 1;
+                    self.note_lengths(decided);
+                    self.account.move_out(packet.len_bytes.into());
+                    around.sent.push(out, packet);
+                    continue;
                 }
                 (verdict, decided) => {
                     self.note_lengths(decided);
@@ -108,7 +167,6 @@ impl Stage {
                 true => self.keeping.delayed += 1,
                 false => self.keeping.dropped += 1,
             }
-            has_released = true;
         }
         // What was not taken from the queue meanwhile is, in the next pass.
         has_released.then_some(around.now_ns)

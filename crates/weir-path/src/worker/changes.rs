@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use weir_core::net::sockets::{BindError, Binding};
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
+use weir_ring::spsc::{Consumer, Producer};
 
 use super::{Feeding, Worker};
 use crate::between::Between;
@@ -15,11 +16,22 @@ use crate::classes::Classes;
 use crate::egress::{EgressQueue, origin};
 use crate::end::End;
 use crate::esp::plan::EspChange;
+use crate::esp::sealer::SealerRun;
 use crate::place::Place;
 use crate::port::{ReceiveQueues, TransmitRing};
 use crate::shape::PortShape;
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
+    /// An ESP stage, by its place here, learns where it tells a sealer what is to be done.
+    pub(crate) fn join_sealer(&mut self, stage: usize, sealer: usize, runs: Producer<SealerRun>) {
+        self.between.stage_mut(stage).join_sealer(sealer, runs);
+    }
+
+    /// A sealer, by its place here, learns where it is told.
+    pub(crate) fn join_home(&mut self, stage: usize, runs: Consumer<SealerRun>) {
+        self.between.stage_mut(stage).join_home(runs);
+    }
+
     /// Changes the limits of what leaves by a port, if its egress queue is here; nothing that waits is touched.
     ///
     /// # Errors

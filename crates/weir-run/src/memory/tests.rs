@@ -387,13 +387,17 @@ fn tunnel(dispatch: &str, workers: usize, packets: u64) -> MemoryPath {
 fn packets_that_wait_for_a_gateway_come_whole_and_in_order() {
     for dispatch in ["deferred", "hybrid"] {
         for (workers, queue_packets) in [(1, 1), (2, 1), (2, 256), (4, 16)] {
-            let dispatch = format!("dispatch = \"{dispatch}\"\nqueue_packets = {queue_packets}");
-            let summary = Stepped::new(&tunnel(&dispatch, workers, 5_000)).into_rest();
-            assert_clean(&summary, 5_000);
+            for sealers in ["", "sealers = 3"] {
+                let dispatch =
+                    format!("dispatch = \"{dispatch}\"\nqueue_packets = {queue_packets}\n{sealers}");
+                let summary = Stepped::new(&tunnel(&dispatch, workers, 5_000)).into_rest();
+                assert_clean(&summary, 5_000);
+            }
         }
     }
     if has_two_cores() {
         assert_clean(&run(&tunnel("dispatch = \"deferred\"", 2, 300_000)), 300_000);
+        assert_clean(&run(&tunnel("dispatch = \"deferred\"\nsealers = 2", 2, 300_000)), 300_000);
     }
 }
 

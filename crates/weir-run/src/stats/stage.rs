@@ -48,11 +48,12 @@ impl StageStats {
         let (intake, released) = stage.counts();
         let mut stats = StageStats {
             place: PlaceStats::new(name, Books::new(stage.account(), stage.held())),
-            kind: match (stage.bridge(), stage.router(), stage.esp()) {
+            kind: match (stage.bridge(), stage.router(), stage.esp(), stage.dispatch()) {
                 (Some(_), ..) => "bridge",
-                (_, Some(_), _) => "router",
-                (.., Some(_)) => "esp",
-                _ => DISPATCH,
+                (_, Some(_), ..) => "router",
+                (_, _, Some(_), _) => "esp",
+                (.., Some(_)) => DISPATCH,
+                (None, None, None, None) => "sealer",
             }
             .into(),
             worker: 0,
@@ -66,6 +67,10 @@ impl StageStats {
         if let Some(esp) = stage.esp() {
             let associations = esp.associations().iter();
             stats.associations = associations.map(|running| AssociationStats::of(running, now_ns)).collect();
+            if let Some([given, merged]) = esp.given_to_sealers() {
+                stats.count("given", given);
+                stats.count("merged", merged);
+            }
         }
         if let Some(bridge) = stage.bridge() {
             let counts = bridge.counts();

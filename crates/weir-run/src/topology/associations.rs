@@ -148,6 +148,17 @@ impl TopologyReader<'_> {
             }
             dispatch.queue_packets = packets.unwrap_or(dispatch.queue_packets);
         }
+        if let Some(sealers) = &table.sealers {
+            let most = EspDispatch::SEALERS_MAX;
+            let count = u16::try_from(*sealers.as_ref()).ok().filter(|count| (1..=most).contains(count));
+            if mode == Some(Mode::Direct) {
+                let why = "sealers share what waits to be sealed or opened: write dispatch = \"deferred\" too, or take it out";
+                self.tell(sealers.span(), why);
+            } else if count.is_none() {
+                self.tell(sealers.span(), format!("an esp has 1 to {most} sealers, or no such key"));
+            }
+            dispatch.sealers = count.unwrap_or(0);
+        }
         EspDispatch { mode: mode.unwrap_or(Mode::Direct), ..dispatch }
     }
 

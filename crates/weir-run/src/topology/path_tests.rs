@@ -105,19 +105,31 @@ fn a_wire_may_be_dispatched_to_the_workers() {
 #[test]
 fn packets_may_wait_for_an_esp() {
     let esp = "[[esp]]\nname = \"gw\"\ninside = \"a\"\noutside = \"b\"\naddress = [\"192.0.2.1\"]\n";
-    for (keys, mode, queue_packets) in [
-        ("", Mode::Direct, 256),
-        ("dispatch = \"hybrid\"\n", Mode::Hybrid, 256),
-        ("dispatch = \"deferred\"\nqueue_packets = 8192\n", Mode::Deferred, 8192),
+    for (keys, mode, queue_packets, sealers) in [
+        ("", Mode::Direct, 256, 0),
+        ("dispatch = \"hybrid\"\n", Mode::Hybrid, 256, 0),
+        ("dispatch = \"deferred\"\nqueue_packets = 8192\n", Mode::Deferred, 8192, 0),
+        ("dispatch = \"deferred\"\nsealers = 3\n", Mode::Deferred, 256, 3),
     ] {
         let topology = parse(&format!("{TWO}{esp}{keys}")).unwrap();
         for topology in [&topology, &again(&topology)] {
             let StageKind::Esp(plan) = &topology.plan.as_ref().unwrap().stages[0].kind else {
                 panic!("no esp")
             };
-            assert_eq!((plan.dispatch.mode, plan.dispatch.queue_packets), (mode, queue_packets), "{keys}");
+            let told = &plan.dispatch;
+            let told = (told.mode, told.queue_packets, told.sealers);
+            assert_eq!(told, (mode, queue_packets, sealers), "{keys}");
         }
-        assert_eq!(topology.plan.unwrap().workers_max(), 1 + 2 * usize::from(mode != Mode::Direct), "{keys}");
+        let workers_max = 1 + 2 * usize::from(mode != Mode::Direct) + usize::from(sealers);
+        assert_eq!(topology.plan.unwrap().workers_max(), workers_max, "{keys}");
+    }
+    for (keys, why) in [
+        ("sealers = 2\n", "write dispatch = \"deferred\" too"),
+        ("dispatch = \"deferred\"\nsealers = 0\n", "an esp has 1 to 16 sealers"),
+        ("dispatch = \"deferred\"\nsealers = 17\n", "an esp has 1 to 16 sealers"),
+    ] {
+        let all = parse(&format!("{TWO}{esp}{keys}")).unwrap_err();
+        assert!(all.len() == 1 && all[0].contains(why), "{all:?}");
     }
 }
 

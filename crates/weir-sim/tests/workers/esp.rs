@@ -17,7 +17,7 @@ use super::*;
 
 const POLL: u64 = POLL_PACKETS_MAX as u64;
 /// Where the sequence number of a sealed packet is: behind the headers of Ethernet and IPv4 and the SPI.
-const SEQUENCE_AT: usize = 38;
+pub(super) const SEQUENCE_AT: usize = 38;
 /// How far a packet in a tunnel is behind where it was: a header of IPv4, and one of ESP.
 const TUNNEL_BYTES: usize = 28;
 
@@ -26,7 +26,7 @@ fn waiting(mode: Mode, queue_packets: u32) -> EspDispatch {
 }
 
 /// The workers of a plan whose ports have so many queues each, with the keys of its gateways.
-fn dealt(plan: &Plan, queues: usize, workers: usize, seed: u64) -> (Bench, Vec<(usize, u16)>) {
+pub(super) fn dealt(plan: &Plan, queues: usize, workers: usize, seed: u64) -> (Bench, Vec<(usize, u16)>) {
     let made = spread(plan, &Owners::deal(plan, workers), workers).unwrap();
     let queues = [vec![queues; plan.ports.len()], vec![1; made.loops.len()]].concat();
     let mut bench = Bench::dealt(&made.plan, made.owners, &queues, made.loops.len(), 1024, seed);
@@ -38,22 +38,22 @@ fn dealt(plan: &Plan, queues: usize, workers: usize, seed: u64) -> (Bench, Vec<(
     (bench, made.loops)
 }
 
-fn change(bench: &mut Bench, stage: usize, change: weir_path::esp::plan::EspChange) {
+pub(super) fn change(bench: &mut Bench, stage: usize, change: weir_path::esp::plan::EspChange) {
     let (owner, place) = (bench.owners.stages[stage], bench.owners.place_of_stage(stage));
     let now_ns = bench.now_ns;
     bench.workers[owner].change_esp(place, change, now_ns);
 }
 
-fn stage_of(bench: &Bench, stage: usize) -> &weir_path::stage::Stage {
+pub(super) fn stage_of(bench: &Bench, stage: usize) -> &weir_path::stage::Stage {
     let place = bench.owners.place_of_stage(stage);
     bench.workers[bench.owners.stages[stage]].between().stages().nth(place).unwrap()
 }
 
-fn counts(bench: &Bench, stage: usize, side: u16) -> DispatchCounts {
+pub(super) fn counts(bench: &Bench, stage: usize, side: u16) -> DispatchCounts {
     *stage_of(bench, stage).esp().unwrap().counts(side)
 }
 
-fn dropped(bench: &Bench) -> u64 {
+pub(super) fn dropped(bench: &Bench) -> u64 {
     let stages = bench.workers.iter().flat_map(|worker| worker.between().stages());
     stages.map(|stage| stage.account().dropped.total().packets).sum()
 }
@@ -205,12 +205,12 @@ fn there_and_back(dispatch: EspDispatch, rate: u64) -> Plan {
 }
 
 /// From the station behind one gateway to that behind the other.
-fn through(from: usize, queue: usize, number: u64) -> Vec<u8> {
+pub(super) fn through(from: usize, queue: usize, number: u64) -> Vec<u8> {
     let addresses = [from, 1 - from].map(|at| STATIONS[at].into());
     packet(mac(from, queue), mac(1 - from, queue), addresses, number)
 }
 
-fn require_order(bench: &mut Bench, sent: &[[u64; 4]; 2], case: &str) {
+pub(super) fn require_order(bench: &mut Bench, sent: &[[u64; 4]; 2], case: &str) {
     for (from, sent) in sent.iter().enumerate() {
         let mut next = [0u64; 4];
         for bytes in &std::mem::take(&mut bench.port(1 - from).left) {

@@ -78,6 +78,7 @@ pub fn dispatch(system: EspSystem, case: &EspCase) -> EspDispatch {
         mode: system.mode,
         queue_packets: EspDispatch::QUEUE_PACKETS_DEFAULT * times,
         drops_when_full: system.drops,
+        ..EspDispatch::default()
     }
 }
 

@@ -193,10 +193,13 @@ fn built_otherwise(now: Named, wanted: Named) -> Vec<String> {
     told
 }
 
-fn dispatch_text(EspDispatch { mode, queue_packets, .. }: &EspDispatch) -> String {
-    match mode {
-        Mode::Direct => mode.to_string(),
-        Mode::Hybrid | Mode::Deferred => format!("{mode} with queue_packets {queue_packets}"),
+fn dispatch_text(EspDispatch { mode, queue_packets, sealers, .. }: &EspDispatch) -> String {
+    match (mode, sealers) {
+        (Mode::Direct, _) => mode.to_string(),
+        (Mode::Hybrid | Mode::Deferred, 0) => format!("{mode} with queue_packets {queue_packets}"),
+        (Mode::Hybrid | Mode::Deferred, _) => {
+            format!("{mode} with queue_packets {queue_packets} and sealers {sealers}")
+        }
     }
 }
 
@@ -257,6 +260,7 @@ fn stage_text(stage: &StagePlan) -> String {
         StageKind::Router(_) => format!("router {}", stage.name),
         StageKind::Dispatch(_) => format!("dispatch {}", stage.name),
         StageKind::Esp(_) => format!("esp {}", stage.name),
+        StageKind::Sealer => format!("sealer {}", stage.name),
     }
 }
 

@@ -297,4 +297,8 @@ fn how_an_esp_is_dispatched_is_built_when_it_comes_up() {
         refused(&short, &deferred),
         "esp gw: dispatch deferred with queue_packets 16 -> deferred with queue_packets 256"
     );
+    assert_eq!(
+        refused(&deferred, &format!("{deferred}sealers = 2\n")),
+        "esp gw: dispatch deferred with queue_packets 256 -> deferred with queue_packets 256 and sealers 2"
+    );
 }

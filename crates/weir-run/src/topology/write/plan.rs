@@ -201,7 +201,7 @@ fn stage_table(stage: &StagePlan, at: &[String]) -> TopologyFile {
         }),
         StageKind::Router(router) => file.routers.push(router_table(name, router, at)),
         // No file asks for one.
-        StageKind::Dispatch(_) => {}
+        StageKind::Dispatch(_) | StageKind::Sealer => {}
         StageKind::Esp(plan) => esp_tables(&mut file, name, plan, at),
     }
     file
@@ -277,6 +277,7 @@ fn esp_tables(file: &mut TopologyFile, name: Spanned<String>, plan: &EspPlan, at
         queue_packets: waits
             .filter(|of| of.queue_packets != EspDispatch::QUEUE_PACKETS_DEFAULT)
             .map(|of| spanned(of.queue_packets.into())),
+        sealers: waits.filter(|of| of.sealers > 0).map(|of| spanned(of.sealers.into())),
         name,
     });
 }

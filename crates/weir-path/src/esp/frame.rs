@@ -1,0 +1,106 @@
+//! What an ESP stage reads of frames, and a change of the packet in one.
+//!
+//! Rule: what is read of a frame is in it; headers have been read before their addresses are.
+//!
+//! Pure.
+
+use std::net::IpAddr;
+
+use weir_ipsec::ip::{IpFamily, IpHeaders};
+use weir_ipsec::policy::AddressPrefix;
+use weir_ipsec::room::Room;
+use weir_ring::memory::FrameMemory;
+
+use super::EspVerdict;
+use crate::packet::PathPacket;
+
+/// A link header.
+pub(super) const LINK_LEN: usize = 14;
+/// The part of it that says who sends to whom.
+const STATIONS_LEN: usize = 12;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ICMPV6: u8 = 58;
+
+/// What a frame carries, by its type.
+pub(super) enum Link {
+    Ip,
+    Arp,
+    /// What no policy can look into.
+    Hidden,
+}
+
+pub(super) fn ip_of(frame: &[u8]) -> Link {
+    match frame.get(12..LINK_LEN).map(|kind| u16::from_be_bytes([kind[0], kind[1]])) {
+        Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6) => Link::Ip,
+        Some(ETHERTYPE_ARP) => Link::Arp,
+        _ => Link::Hidden,
+    }
+}
+
+/// Where a packet comes from. Its headers have been read.
+pub(super) fn source_of(ip: &[u8], family: IpFamily) -> &[u8] {
+    match family {
+        IpFamily::V4 => &ip[12..16],
+        IpFamily::V6 => &ip[8..24],
+    }
+}
+
+/// Where it goes to.
+pub(super) fn destination_of(ip: &[u8], family: IpFamily) -> &[u8] {
+    match family {
+        IpFamily::V4 => &ip[16..20],
+        IpFamily::V6 => &ip[24..40],
+    }
+}
+
+pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
+/// Whether it is a message of neighbour discovery.
+pub(super) fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
+    headers.family() == IpFamily::V6
+        && headers.next() == ICMPV6
+        && ip[7] == u8::MAX
+        && matches!(ip.get(headers.end()), Some(133..=137))
+}
+
+/// What becomes of a packet that would be too long when it is sealed.
+pub(super) fn too_long(ip: &[u8], headers: &IpHeaders, longest: u16, is_tunnel: bool) -> EspVerdict {
+    let may_be_cut = headers.family() == IpFamily::V4 && ip[6] & 0x40 == 0 && is_tunnel;
+    if may_be_cut { EspVerdict::Cut(longest) } else { EspVerdict::TooLong(longest) }
+}
+
+pub(super) fn prefix(address: IpAddr, len: u8) -> AddressPrefix {
+    AddressPrefix::new(address, len).expect("no longer than an address")
+}
+
+/// Changes the IP packet in a frame, and puts its link header before it again. On an error the packet means nothing any more, but is as long as
+/// it was.
+#[inline]
+pub(super) fn in_place<T, E>(
+    packet: &mut PathPacket,
+    memory: &FrameMemory,
+    change: impl FnOnce(&mut Room) -> Result<T, E>,
+) -> Result<T, E> {
+    let (start, len) = (usize::from(packet.offset_bytes), usize::from(packet.len_bytes));
+    let frame = memory.bytes_mut(&mut packet.frame);
+    let stations: [u8; STATIONS_LEN] = *frame[start..].first_chunk().expect("a frame has a link header");
+    // Without the first bytes, so that there is room for the link header wherever it ends up.
+    let mut room = Room::new(&mut frame[LINK_LEN..], start, len - LINK_LEN).expect("it lies in its frame");
+    let changed = change(&mut room)?;
+    let (start, len) = (room.start(), room.len());
+    let kind = if room.packet().first().is_some_and(|first| first >> 4 == 6) {
+        ETHERTYPE_IPV6
+    } else {
+        ETHERTYPE_IPV4
+    };
+    frame[start..start + STATIONS_LEN].copy_from_slice(&stations);
+    frame[start + STATIONS_LEN..start + LINK_LEN].copy_from_slice(&kind.to_be_bytes());
+    // A frame is no longer than 16 bits say.
+    (packet.offset_bytes, packet.len_bytes) = (start as u16, (len + LINK_LEN) as u16);
+    Ok(changed)
+}

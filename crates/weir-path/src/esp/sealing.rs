@@ -1,0 +1,250 @@
+//! What an ESP stage has given to its sealers, and the turn in which it comes back.
+//!
+//! ```text
+//! packets, numbered  --run of 32--> sealer 0 --+
+//!                    --run of 32--> sealer 1 --+--> merged: run by run, in the turn in which they were given
+//!                    --run of 32--> sealer 2 --+
+//! ```
+//!
+//! Rule: runs are given to the sealers in turn and merged in that turn, so packets leave in the order of their numbers and nothing is searched.
+//! What comes back early is kept here. While as many are given as [`GIVEN_MAX`] says for each sealer, nothing is taken from the queues that
+//! lead to the stage (`deferral.rs`), which hold who feeds them; so a sealer that does not come holds, and loses nothing.
+//!
+//! An association that ends while packets are given is in their runs until they are done: what it sealed goes on, what it was to open is
+//! dropped when it comes back, as all is that comes without an association.
+//!
+//! Owner: the stage. Limits: a run ends with the burst that filled it, so that none waits for more; a sealer that is slow holds the others
+//! after [`GIVEN_MAX`] of each.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use weir_core::drops::{Count, DropReason};
+use weir_ipsec::algorithm::{Associated, Transform};
+use weir_ipsec::esp::{Arrival, locate};
+use weir_ipsec::ip::IpHeaders;
+use weir_ring::memory::FrameMemory;
+use weir_ring::spsc::Producer;
+
+use super::deferral::SEALERS;
+use super::frame::in_place;
+use super::sealer::{SealerRun, SealerWork};
+use super::{Decided, Esp, EspVerdict, INSIDE, OUTSIDE};
+use crate::egress::set_sealed;
+use crate::packet::PathPacket;
+
+/// How many packets a run has at the most.
+const RUN_PACKETS: u16 = 32;
+/// How many packets each sealer may be given before the home takes no more in: while one run is worked on, others are under way.
+pub(crate) const GIVEN_MAX: u64 = 128;
+
+/// The sealers of an ESP stage, as its home sees them.
+#[derive(Debug, Default)]
+pub(super) struct Sealing {
+    sealers: Vec<SealerLane>,
+    /// The runs that are given and not merged, in turn.
+    turns: VecDeque<Turn>,
+    /// The run that is being filled, and its association.
+    filling: Option<(SealerRun, u64)>,
+    /// The sealer whose turn it is.
+    next: usize,
+    given: u64,
+    merged: u64,
+    /// What is back before its turn.
+    held: Count,
+}
+
+/// The way to a sealer and back.
+#[derive(Debug, Default)]
+struct SealerLane {
+    /// None before the workers are joined.
+    runs: Option<Producer<SealerRun>>,
+    back: VecDeque<PathPacket>,
+}
+
+/// A run that is given.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    sealer: usize,
+    packets: u16,
+    /// The association, by what it is known by also when there are others.
+    pub serial: u64,
+    /// Whether its packets are opened, and not sealed.
+    pub opens: bool,
+    /// The upper half of their numbers.
+    pub upper: u64,
+}
+
+impl Sealing {
+    pub(super) fn new(sealers: u16) -> Sealing {
+        Sealing { sealers: (0..sealers).map(|_| SealerLane::default()).collect(), ..Sealing::default() }
+    }
+
+    /// Whether there is any sealer; otherwise the stage does it itself.
+    #[inline]
+    pub(super) fn is_there(&self) -> bool {
+        !self.sealers.is_empty()
+    }
+
+    /// Learns where a sealer is told what is to be done.
+    pub(super) fn join(&mut self, sealer: usize, runs: Producer<SealerRun>) {
+        self.sealers[sealer].runs = Some(runs);
+    }
+
+    /// Whether no more may be given.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.is_there() && self.given - self.merged >= GIVEN_MAX * self.sealers.len() as u64
+    }
+
+    /// Packets that were given, and of these packets that are merged.
+    pub(super) fn counts(&self) -> [u64; 2] {
+        [self.given, self.merged]
+    }
+
+    /// What is back before its turn.
+    pub(super) fn held(&self) -> Count {
+        self.held
+    }
+
+    /// Gives a packet of an association; the port by which it leaves.
+    pub(super) fn give(
+        &mut self,
+        serial: u64,
+        transform: &Arc<Transform>,
+        associated: Associated,
+        work: SealerWork,
+    ) -> u16 {
+        let fits = self.filling.as_ref().is_some_and(|(run, of)| {
+            run.packets < RUN_PACKETS
+                && (*of, run.work) == (serial, work)
+                && run.associated.sequence >> 32 == associated.sequence >> 32
+        });
+        if !fits {
+            self.close();
+            let transform = Arc::clone(transform);
+            self.filling = Some((SealerRun { transform, associated, work, packets: 0 }, serial));
+        }
+        if let Some((run, _)) = &mut self.filling {
+            run.packets += 1;
+        }
+        self.given += 1;
+        SEALERS + self.next as u16
+    }
+
+    /// Tells a sealer of the run that was filled: before its packets leave.
+    pub(super) fn close(&mut self) {
+        let Some((run, serial)) = self.filling.take() else { return };
+        self.turns.push_back(Turn {
+            sealer: self.next,
+            packets: run.packets,
+            serial,
+            opens: matches!(run.work, SealerWork::Open { .. }),
+            upper: run.associated.sequence & !u64::from(u32::MAX),
+        });
+        let runs = self.sealers[self.next].runs.as_mut().expect("workers are joined before packets come");
+        runs.push(run).expect("the ring has a slot for every frame");
+        self.next = (self.next + 1) % self.sealers.len();
+    }
+
+    /// Keeps what is back from a sealer until it is its turn.
+    pub(super) fn take_back(&mut self, sealer: usize, packets: &mut Vec<PathPacket>) {
+        let bytes = packets.iter().map(|packet| u64::from(packet.len_bytes)).sum();
+        self.held.merge(Count { packets: packets.len() as u64, bytes });
+        self.sealers[sealer].back.extend(packets.drain(..));
+    }
+
+    /// Moves packets of one run whose turn it is behind others, `most` at the most; what run that is.
+    pub(super) fn merge(&mut self, most: usize, merged: &mut Vec<PathPacket>) -> Option<Turn> {
+        let turn = self.turns.front_mut()?;
+        let back = &mut self.sealers[turn.sealer].back;
+        let count = back.len().min(turn.packets.into()).min(most);
+        if count == 0 {
+            return None;
+        }
+        let before = merged.len();
+        merged.extend(back.drain(..count));
+        let bytes = merged[before..].iter().map(|packet| u64::from(packet.len_bytes)).sum();
+        self.held.sub_all(Count { packets: count as u64, bytes });
+        self.merged += count as u64;
+        turn.packets -= count as u16;
+        let told = *turn;
+        if told.packets == 0 {
+            self.turns.pop_front();
+        }
+        Some(told)
+    }
+}
+
+impl Esp {
+    /// Packets that were given to sealers, and of these those that are back in their turn; none without sealers.
+    pub fn given_to_sealers(&self) -> Option<[u64; 2]> {
+        self.sealing.is_there().then(|| self.sealing.counts())
+    }
+
+    /// Learns where a sealer is told what is to be done.
+    pub(crate) fn join(&mut self, sealer: usize, runs: Producer<SealerRun>) {
+        self.sealing.join(sealer, runs);
+    }
+
+    /// The sealer behind a port, if there is one.
+    pub(crate) fn sealer_at(port: u16) -> Option<usize> {
+        port.checked_sub(SEALERS).map(usize::from)
+    }
+
+    /// Keeps what is back from a sealer until it is its turn.
+    pub(crate) fn take_back(&mut self, sealer: usize, packets: &mut Vec<PathPacket>) {
+        self.sealing.take_back(sealer, packets);
+    }
+
+    /// Moves what is back and whose turn it is behind others, a burst at the most, and decides what becomes of it; none if nothing is.
+    pub(crate) fn merge(
+        &mut self,
+        merged: &mut Vec<PathPacket>,
+        memory: &FrameMemory,
+        now_ns: u64,
+        verdicts: &mut [EspVerdict],
+    ) -> Option<Decided> {
+        let before = merged.len();
+        let turn = self.sealing.merge(verdicts.len(), merged)?;
+        let place = self.associations.iter().position(|running| running.serial == turn.serial);
+        let mut decided = Decided::default();
+        for (packet, verdict) in merged[before..].iter_mut().zip(verdicts) {
+            let (len_bytes, is_unproven) = (packet.len_bytes, std::mem::take(&mut packet.is_unproven));
+            let passed = match (is_unproven, turn.opens, place) {
+                (true, ..) => Err(DropReason::EspBadIcv),
+                (false, false, _) => Ok(EspVerdict::Pass(OUTSIDE)),
+                (false, true, None) => Err(DropReason::EspNoAssociation),
+                (false, true, Some(place)) => self.accept(packet, (place, turn.upper), memory, now_ns),
+            };
+            if let (Err(reason), Some(place)) = (passed, place) {
+                self.associations[place].dropped.add(reason, len_bytes.into());
+            }
+            *verdict = passed.unwrap_or_else(EspVerdict::Drop);
+            decided.note(len_bytes, packet.len_bytes);
+        }
+        Some(decided)
+    }
+
+    /// Takes in a packet that a sealer has opened.
+    fn accept(
+        &mut self,
+        packet: &mut PathPacket,
+        (place, upper): (usize, u64),
+        memory: &FrameMemory,
+        now_ns: u64,
+    ) -> Result<EspVerdict, DropReason> {
+        let (association, policies, udp_port) = (&mut self.associations[place], &self.inbound, self.udp_port);
+        in_place(packet, memory, |room| {
+            let headers = IpHeaders::read_all(room.packet())?;
+            let Arrival::Esp(located) = locate(room.packet(), &headers, Some(udp_port))? else {
+                return Err(DropReason::EspTruncated);
+            };
+            let headers =
+                association.accept(room, &located, upper | u64::from(located.sequence_low), now_ns)?;
+            policies.inbound(room.packet(), &headers, Some(&association.bundles))
+        })?;
+        set_sealed(&mut packet.meta, false);
+        Ok(EspVerdict::Pass(INSIDE))
+    }
+}
