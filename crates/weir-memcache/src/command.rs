@@ -275,7 +275,7 @@ fn put<'b>(
             Some(value) => {
                 Front::Whole(MemcacheCommand::Put { condition, key, flags, exptime, value, noreply }, whole)
             }
-            // Up to the next line, which may be a request again.
+            // As many bytes as were told.
             None => Front::Nonsense(answer(BAD_CHUNK), whole),
         },
     }

@@ -1,7 +1,8 @@
 //! A client's connection: what it has sent and is not answered, and the answers in the order of its commands, whoever answers first.
 //!
 //! Rule: while a client does not read, or has many commands under way, no more of its commands are taken, so what it costs is bounded: a line
-//! or a value that comes, [`OUTPUT_BYTES_MAX`] and one answer. It is held by its own window then, and nobody else.
+//! or a value that comes, [`OUTPUT_BYTES_MAX`], and [`UNDER_WAY_MAX`] answers of other workers. It is held by its own window then, and nobody
+//! else.
 //!
 //! Owner: one worker. It knows nothing of sockets but that they read and write.
 
@@ -12,8 +13,8 @@ use crate::command::{Front, MemcacheCommand, read};
 
 /// Bytes to be written, from which on no more commands are taken.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
-/// Commands under way.
-const REPLIES_MAX: usize = 256;
+/// Commands that are not answered.
+pub const UNDER_WAY_MAX: usize = 32;
 /// How much is read at once.
 const READ_BYTES: usize = 16 * 1024;
 
@@ -119,6 +120,9 @@ impl<S> Connection<S> {
             count += 1;
         }
         self.input.drain(..std::mem::take(&mut self.taken));
+        if self.input.is_empty() {
+            self.input.shrink_to(READ_BYTES);
+        }
         count
     }
 
@@ -133,7 +137,7 @@ impl<S> Connection<S> {
 
     fn may_take(&self) -> bool {
         let is_full =
-            self.replies.len() >= REPLIES_MAX || self.output.len() - self.written >= OUTPUT_BYTES_MAX;
+            self.replies.len() >= UNDER_WAY_MAX || self.output.len() - self.written >= OUTPUT_BYTES_MAX;
         !self.has_ended && !is_full
     }
 }
@@ -151,6 +155,7 @@ impl<S: Read + Write> Connection<S> {
         match count {
             Ok(0) => self.has_ended = true,
             Ok(count) => {
+                self.is_hungry = false;
                 let passed_over = self.skip.min(count);
                 self.skip -= passed_over;
                 self.input.drain(before..before + passed_over);
@@ -177,6 +182,7 @@ impl<S: Read + Write> Connection<S> {
         let has_moved = self.written > before;
         if !self.has_output() {
             self.output.clear();
+            self.output.shrink_to(READ_BYTES);
             self.written = 0;
         }
         Ok(has_moved)

@@ -23,6 +23,10 @@ use crate::execute::{self, END, OK};
 use crate::stats::{Server, Stats};
 use crate::store::Store;
 
+/// A reply that has so many bytes, or would get them by more items, is none: whatever is asked, so much is made for it and one item more.
+const REPLY_BYTES_MAX: usize = 32 << 20;
+const TOO_LONG: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
+
 /// What a worker of others asks and answers.
 #[derive(Debug)]
 pub enum Message {
@@ -205,6 +209,9 @@ impl<C> Exchange<C> {
         let mut asks: Vec<Vec<u8>> = vec![Vec::new(); self.workers];
         for (key, &home) in keys.iter().zip(&homes) {
             if usize::from(home) == self.me {
+                if own.len() > REPLY_BYTES_MAX {
+                    return self.reply(client, TOO_LONG.into());
+                }
                 let hash = self.hasher.hash_one(key);
                 execute::get(&mut self.store, hash, key, how, now_s, &mut own);
                 ends.push(own.len() as u32);
@@ -234,7 +241,8 @@ impl<C> Exchange<C> {
         parts[self.me] = (own, ends);
         let ticket = self.ticket(client, left, Gathers::Get(homes, parts));
         for (home, mut text) in asks.into_iter().enumerate().filter(|(_, text)| !text.is_empty()) {
-            text.extend_from_slice(b"\r\n");
+            // No longer than the client's own line, which may have ended so.
+            text.push(b'\n');
             self.asks.push_back((home, Message::Ask { ticket, ask: Ask::Text(text) }));
         }
     }
@@ -255,6 +263,10 @@ impl<C> Exchange<C> {
         match read(text, self.value_bytes_max) {
             Front::Whole(MemcacheCommand::Get { keys, with_cas, touch }, _) => {
                 for key in keys.iter() {
+                    // Ends that are missing say so.
+                    if out.len() > REPLY_BYTES_MAX {
+                        break;
+                    }
                     let hash = self.hasher.hash_one(key);
                     execute::get(&mut self.store, hash, key, (with_cas, touch), now_s, &mut out);
                     ends.push(out.len() as u32);
@@ -306,8 +318,12 @@ fn gathered(gathers: Gathers, server: &Server) -> Vec<u8> {
         }
         Gathers::Stats(sum) => sum.text(server),
         Gathers::Get(homes, parts) => {
-            let mut out =
-                Vec::with_capacity(parts.iter().map(|part| part.0.len()).sum::<usize>() + END.len());
+            let len = parts.iter().map(|part| part.0.len()).sum::<usize>();
+            let is_whole = homes.len() == parts.iter().map(|part| part.1.len()).sum::<usize>();
+            if !is_whole || homes.len() > 1 && len > REPLY_BYTES_MAX {
+                return TOO_LONG.into();
+            }
+            let mut out = Vec::with_capacity(len + END.len());
             let mut taken = vec![(0usize, 0u32); parts.len()];
             for home in homes.into_iter().map(usize::from) {
                 let (index, from) = &mut taken[home];

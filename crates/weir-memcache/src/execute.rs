@@ -21,9 +21,6 @@ pub fn get(
     now_s: u32,
     out: &mut Vec<u8>,
 ) {
-    if let Some(exptime) = touch {
-        store.touch(hash, key, expiry_s(exptime, now_s), now_s);
-    }
     let Some(item) = store.get(hash, key, now_s) else { return };
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
@@ -35,6 +32,10 @@ pub fn get(
     written.expect("a vector takes all");
     out.extend_from_slice(item.value);
     out.extend_from_slice(b"\r\n");
+    // It is told as it was.
+    if let Some(exptime) = touch {
+        store.touch(hash, key, expiry_s(exptime, now_s), now_s);
+    }
 }
 
 /// Everything else that has one key, or is for all of a worker's: the answer, behind what is in `out`; nothing if none is wanted.
@@ -117,7 +118,7 @@ mod tests {
             ("incr m 1\r\n", "NOT_FOUND\r\n"),
             ("touch n 10\r\n", "TOUCHED\r\n"),
             ("touch m 10\r\n", "NOT_FOUND\r\n"),
-            ("gat -1 n\r\n", ""),
+            ("gat -1 n\r\n", "VALUE n 0 1\r\n0\r\n"),
             ("get n\r\n", ""),
             ("delete a\r\n", "DELETED\r\n"),
             ("delete a\r\n", "NOT_FOUND\r\n"),

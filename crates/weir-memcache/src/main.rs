@@ -7,12 +7,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use weir_memcache::server::{Memcache, MemcacheSettings};
+use weir_memcache::store::{ITEM_BYTES, KEY_BYTES_MAX};
 use weir_socket::Stack;
 
 /// A key-value server that speaks memcached's text protocol over TCP and UDP, on a Weir stack.
 ///
 /// The interface is the server's alone while it runs, with an address of its own. A worker answers each bucket of flows; a key has one
-/// home worker, whichever is asked, so nothing is locked. A full buffer holds who fills it, so no reply is lost to one.
+/// home worker, whichever is asked, so nothing is locked. A full buffer holds back whoever fills it, so no reply is lost to one.
 #[derive(Parser)]
 #[command(name = "weir-memcache", version, after_help = EXAMPLES)]
 struct Arguments {
@@ -24,25 +25,28 @@ struct Arguments {
     /// The port
     #[arg(short = 'p', long, default_value_t = 11211)]
     port: u16,
-    /// What all items together may take, in MiB; the oldest unused make room
+    /// What all items together may take, in MiB; the least recently used are evicted
     #[arg(short = 'm', long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     memory_mib: u32,
     /// The longest value, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=128 << 20))]
     value_bytes_max: u32,
-    /// How many workers answer, each a bucket of flows: 1, 2, 4 to 64; as many as there are processors if not given
+    /// Worker threads, each with a bucket of flows and a share of -m: 1, 2, 4, 8 or 16; the processors, rounded down, if not given
     #[arg(short = 't', long, value_name = "N", value_parser = power_of_two)]
     threads: Option<u32>,
-    /// The most connections at once, for each processor that the stack uses
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 256)]
+    /// The most TCP connections at once
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
-    /// The program weir, whose guardian puts the interface back if this process is killed; that of PATH if not given
+    /// The program weir, whose guardian puts the interface back if this process is killed; the one in PATH if not given
     #[arg(long, value_name = "PATH")]
     weir: Option<PathBuf>,
     /// The next hop for what is not in its network
     #[arg(long, value_name = "ADDRESS")]
     gateway: Option<String>,
 }
+
+/// Between each two of them there are rings.
+const THREADS_MAX: u32 = 16;
 
 const EXAMPLES: &str = "Example, as root:
   ip netns add client
@@ -52,7 +56,10 @@ const EXAMPLES: &str = "Example, as root:
   ip -n client address add 192.0.2.1/24 dev eth0
   weir-memcache veth-a 192.0.2.2/24 -m 64
 
-Ctrl-C ends it, and its guardian puts the interface back. What is stored is gone then.";
+Ctrl-C ends it, and its guardian puts the interface back. What is stored is gone then.
+
+Who can send to it over UDP can make it answer to a forged address: give it
+an interface that only its clients reach.";
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -71,7 +78,7 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     let host = host.parse().map_err(|_| {
         invalid(format!("{} is no address with a prefix, such as 192.0.2.2/24", arguments.address))
     })?;
-    let processors = std::thread::available_parallelism().map_or(1, usize::from).min(64);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX as usize);
     let bucket_bits = arguments.threads.unwrap_or(processors as u32).ilog2();
     let builder = Stack::builder().address(&arguments.address).bucket_bits(bucket_bits);
     let mut builder = builder.connections(arguments.connections).sockets(1 << bucket_bits);
@@ -83,9 +90,12 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     }
     let limit_bytes = usize::try_from(arguments.memory_mib).unwrap_or(usize::MAX).saturating_mul(1 << 20);
     let value_bytes_max = arguments.value_bytes_max as usize;
-    if value_bytes_max > limit_bytes {
+    let share_bytes = limit_bytes >> bucket_bits;
+    if value_bytes_max + KEY_BYTES_MAX + ITEM_BYTES > share_bytes {
         return Err(invalid(format!(
-            "values of {value_bytes_max} bytes do not fit in {limit_bytes}: give -m more, or --value-bytes-max less"
+            "values of {value_bytes_max} bytes do not fit in the {share_bytes} of each of {} workers: give -m more, or less to \
+             --value-bytes-max or -t",
+            1 << bucket_bits
         )));
     }
     let stack = builder.open(&arguments.interface)?;
@@ -101,6 +111,7 @@ fn run(arguments: &Arguments) -> io::Result<()> {
 }
 
 fn power_of_two(text: &str) -> Result<u32, String> {
-    let threads = text.parse().ok().filter(|threads: &u32| threads.is_power_of_two() && *threads <= 64);
-    threads.ok_or_else(|| "give 1, 2, 4, 8, 16, 32 or 64".into())
+    let threads =
+        text.parse().ok().filter(|threads: &u32| threads.is_power_of_two() && *threads <= THREADS_MAX);
+    threads.ok_or_else(|| "give 1, 2, 4, 8 or 16".into())
 }

@@ -90,14 +90,31 @@ impl Memcache {
         };
         let all: Vec<Worker<'_>> = ways(&sockets)?.into_iter().enumerate().zip(accepted).map(make).collect();
         thread::scope(|scope| {
+            let run = |worker: Worker<'_>| {
+                // The others would wait for its answers for ever.
+                let _all = EndsWithAPanic(&stack);
+                worker.run()
+            };
             // The list first: all run at once.
-            let threads: Vec<_> = all.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
+            let threads: Vec<_> = all.into_iter().map(|worker| scope.spawn(move || run(worker))).collect();
             let accepts = scope.spawn(|| accept(&stack, &listener, address, &to_workers));
             let threads = threads.into_iter().chain([accepts]);
             threads
                 .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked"))))
                 .fold(Ok(()), Result::and)
         })
+    }
+}
+
+/// Ends the stack if its thread panics.
+struct EndsWithAPanic<'s>(&'s Stack);
+
+impl Drop for EndsWithAPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // What it says is of less interest than the panic.
+            let _ = self.0.stop();
+        }
     }
 }
 
@@ -116,7 +133,7 @@ fn accept(
         });
         match accepted {
             Ok((stream, _)) => {
-                // A worker that has ended has said why.
+                // A worker that has ended tells why when all have.
                 let (to_worker, ringer) = &to_workers[bucket];
                 let _ = to_worker.send(stream);
                 ringer.published();

@@ -45,7 +45,7 @@ pub struct Item<'s> {
     pub value: &'s [u8],
     /// The client's own mark.
     pub flags: u32,
-    /// Which change of which item this is; no two are alike.
+    /// Which change of the item this is; no two of a key are alike.
     pub cas: u64,
 }
 
@@ -148,6 +148,20 @@ impl Store {
         now_s: u32,
     ) -> Outcome {
         self.counts.sets += 1;
+        self.write(hash, key, condition, flags, expires_s, value, now_s)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an item has so many parts")]
+    fn write(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        condition: Condition,
+        flags: u32,
+        expires_s: u32,
+        value: &[u8],
+        now_s: u32,
+    ) -> Outcome {
         let found = self.find(hash, key, now_s);
         match (condition, found) {
             (Condition::Add, Some(number)) => {
@@ -202,7 +216,7 @@ impl Store {
         let (flags, expires_s) = (slot.flags, slot.expires_s);
         let Some(value) = number_of(slot.value()) else { return Counted::NotANumber };
         let value = if is_up { value.wrapping_add(delta) } else { value.saturating_sub(delta) };
-        match self.put(hash, key, Condition::Set, flags, expires_s, value.to_string().as_bytes(), now_s) {
+        match self.write(hash, key, Condition::Set, flags, expires_s, value.to_string().as_bytes(), now_s) {
             Outcome::Stored => Counted::To(value),
             // A store that has no room for a number.
             _ => Counted::NotFound,

@@ -294,6 +294,11 @@ impl UdpSocket {
         self.lock_receive().wait_until(deadline(timeout), &mut is_so)
     }
 
+    /// Whether its stack has ended: nothing is sent or received any more.
+    pub fn has_ended(&self) -> bool {
+        self.lock_send().is_abandoned()
+    }
+
     /// Wakes whoever waits to receive, to look at what else it waits for: [`UdpSocket::wait_until`]. To be asked for before somebody waits,
     /// who would be waited for.
     pub fn ringer(&self) -> Ringer {

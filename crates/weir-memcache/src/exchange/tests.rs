@@ -103,6 +103,33 @@ fn a_key_set_by_one_worker_is_read_by_all() {
     }
 }
 
+#[test]
+fn a_reply_is_bounded_whoever_has_the_keys() {
+    for workers in [1, 2, 3] {
+        let mut them = Workers::new(workers);
+        let value = "v".repeat(60_000);
+        for key in ["a", "b", "c", "d", "e", "f"] {
+            assert_eq!(them.answer(0, &format!("set {key} 0 0 60000\r\n{value}\r\n")), "STORED\r\n");
+            let keys = format!(" {key}").repeat(600);
+            let told = them.answer(0, &format!("get{keys}\r\n"));
+            assert_eq!(told.as_bytes(), TOO_LONG, "{workers} workers");
+        }
+        assert!(them.answer(0, "get a b c d e f\r\n").len() > 6 * 60_000, "below the bound they come");
+    }
+}
+
+#[test]
+fn the_longest_line_may_be_asked_of_others() {
+    let mut them = Workers::new(3);
+    // Without a carriage return, to the last byte that a line may have.
+    let keys = " k".repeat((crate::command::LINE_BYTES_MAX - "get".len() - 1) / 2);
+    let line = format!("get{keys}\n");
+    assert!(line.len() <= crate::command::LINE_BYTES_MAX && line.len() + 2 > crate::command::LINE_BYTES_MAX);
+    for at in 0..3 {
+        assert_eq!(them.answer(at, &line), "END\r\n");
+    }
+}
+
 proptest! {
     /// Whatever the turns of the workers, each request has one reply, counting loses nothing, and no more wait than there are tickets.
     #[test]

@@ -24,13 +24,17 @@ use crate::pipeline::{Pipelines, ReplyPlace};
 use crate::stats::Server;
 
 /// Datagrams that are received at once.
-const BATCH: usize = 16;
-/// The shortest command is `get a\r\n`, so a datagram of 1,472 bytes has no more.
-const COMMANDS_MAX: usize = 210;
+const BATCH: usize = 4;
+/// Commands of one datagram: the shortest, `get a\n`, as often as it goes into 1,472 bytes, and some.
+const COMMANDS_MAX: usize = 256;
+/// What is answered behind so many.
+const TOO_MANY: &[u8] = b"SERVER_ERROR too many commands in a datagram\r\n";
+/// Tickets that connections leave: for whatever a batch of datagrams may ask.
+const RESERVE: usize = BATCH * COMMANDS_MAX;
 /// Commands of one connection before it is another's turn.
 const TURN: usize = 64;
 /// Commands under way with other workers.
-pub(super) const TICKETS: usize = 2 * BATCH * COMMANDS_MAX;
+pub(super) const TICKETS: usize = 2 * RESERVE;
 /// Datagrams that are made before they are sent.
 const SEND_BATCH: usize = 64;
 
@@ -84,19 +88,26 @@ impl<'s> Worker<'s> {
         }
     }
 
-    pub(super) fn run(mut self) -> io::Result<()> {
+    /// Answers until the stack ends.
+    pub(super) fn run(self) -> io::Result<()> {
+        match self.answer_all() {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other,
+        }
+    }
+
+    fn answer_all(mut self) -> io::Result<()> {
         let mut received = self.socket.datagrams(BATCH);
         let mut sent = self.socket.datagrams(SEND_BATCH);
         loop {
             self.server.now_s = unix_seconds();
-            let mut moved = self.hear() + self.read_connections();
+            let mut moved = self.hear();
+            self.reply(&mut sent)?;
+            moved += self.read_connections();
             if self.may_receive() {
                 match self.socket.recv_batch(&mut received) {
                     Ok(count) => moved += count,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                    // Somebody's port was closed: whoever asked from it has gone.
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                     Err(error) => return Err(error),
                 }
                 for datagram in received.iter() {
@@ -107,27 +118,36 @@ impl<'s> Worker<'s> {
                 received.clear();
             }
             self.ask();
-            while let Some((asker, reply)) = self.exchange.replies.pop_front() {
-                match asker {
-                    Asker::Datagram(place) => {
-                        if let Some((client, reply)) = self.lines.answer(place, reply) {
-                            self.send(&client, &reply, &mut sent)?;
-                        }
-                    }
-                    Asker::Connection(number, command) => {
-                        // It may have gone meanwhile.
-                        if let Some(connection) = self.connections.get_mut(&number) {
-                            connection.answer(command, reply);
-                        }
-                    }
-                }
-            }
+            self.reply(&mut sent)?;
             self.send_all(&mut sent)?;
             moved += self.write_connections();
             if moved == 0 {
+                if self.socket.has_ended() {
+                    return Ok(());
+                }
                 self.sleep()?;
             }
         }
+    }
+
+    /// Gives the replies that there are to whom they are for.
+    fn reply(&mut self, sent: &mut Datagrams<'_>) -> io::Result<()> {
+        while let Some((asker, reply)) = self.exchange.replies.pop_front() {
+            match asker {
+                Asker::Datagram(place) => {
+                    if let Some((client, reply)) = self.lines.answer(place, reply) {
+                        self.send(&client, &reply, sent)?;
+                    }
+                }
+                Asker::Connection(number, command) => {
+                    // It may have gone meanwhile.
+                    if let Some(connection) = self.connections.get_mut(&number) {
+                        connection.answer(command, reply);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Waits until there is something to do.
@@ -147,7 +167,7 @@ impl<'s> Worker<'s> {
 
     /// Whether there are tickets for whatever a batch may ask.
     fn may_receive(&self) -> bool {
-        self.exchange.free() >= BATCH * COMMANDS_MAX
+        self.exchange.free() >= RESERVE
     }
 
     /// Takes what other workers ask and answer; how many messages.
@@ -184,10 +204,19 @@ impl<'s> Worker<'s> {
                     Err(_) => return false,
                 }
             }
-            let most = exchange.free().min(TURN);
-            moved += connection.take(most, *value_bytes_max, |place, command, text| {
-                exchange.take(Asker::Connection(number, place), command, text, server);
-            });
+            // One by one: what it asks of this worker is answered at once, and counts before more is taken.
+            for _ in 0..TURN.min(exchange.free().saturating_sub(RESERVE)) {
+                let taken = connection.take(1, *value_bytes_max, |place, command, text| {
+                    exchange.take(Asker::Connection(number, place), command, text, server);
+                });
+                if taken == 0 {
+                    break;
+                }
+                moved += 1;
+                if let Some((Asker::Connection(_, place), reply)) = exchange.replies.pop_front() {
+                    connection.answer(place, reply);
+                }
+            }
             true
         });
         moved
@@ -215,7 +244,13 @@ impl<'s> Worker<'s> {
         let client = Client { address, id };
         let Some(mut text) = text else { return Some((client, SEVERAL.to_vec())) };
         let line = self.lines.begin(client);
-        for _ in 0..COMMANDS_MAX {
+        for count in 0.. {
+            if count == COMMANDS_MAX && !text.is_empty() {
+                let place = self.lines.ask(line);
+                let none = self.lines.answer(place, TOO_MANY.to_vec());
+                debug_assert!(none.is_none());
+                break;
+            }
             match read(text, self.value_bytes_max) {
                 Front::Whole(command, taken) => {
                     let place = Asker::Datagram(self.lines.ask(line));
@@ -268,7 +303,6 @@ impl<'s> Worker<'s> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.socket.wait_writable(None)?;
                 }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(error) => return Err(error),
             }
         }
