@@ -137,7 +137,8 @@ impl TcpListener {
 }
 
 impl TcpStream {
-    /// As [`TcpStream::connect`], for a task and to one address.
+    /// As [`TcpStream::connect`], for a task and to one address. It waits for the worker to say that there is a place, a matter of
+    /// microseconds, on the executor's thread; then, for the other side, as a task.
     ///
     /// # Errors
     /// As [`TcpStream::connect`].

@@ -63,9 +63,11 @@ impl Control {
 
     /// Binds a listener; its number.
     pub(crate) fn listen(&mut self, host: usize, binding: Binding) -> io::Result<u16> {
-        let number = self.next_listener;
+        // Numbers come round again after 65,536 listeners, some of which may still be there.
+        let numbers = (0..=u16::MAX).map(|more| self.next_listener.wrapping_add(more));
+        let is_free = |number: &u16| self.listeners.iter().all(|bindings| !bindings.is_bound(*number));
+        let number = numbers.into_iter().find(is_free).ok_or_else(|| os(libc::EADDRINUSE))?;
         self.listeners[host].bind(binding, number).map_err(refused)?;
-        // More than these would have been needed at once for two to have one number.
         self.next_listener = number.wrapping_add(1);
         Ok(number)
     }

@@ -185,7 +185,7 @@ impl StackWorker {
             }
             Request::Tcp { port, request } => {
                 if let Some((port, frames)) = tcp_port(&mut self.path, port) {
-                    request.answer(port, frames);
+                    request.answer(port, frames, now_ns);
                 }
             }
             Request::Books(reply) => {

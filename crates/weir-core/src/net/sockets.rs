@@ -186,6 +186,11 @@ impl Bindings {
         Ok(())
     }
 
+    /// Whether a socket is bound.
+    pub fn is_bound(&self, socket: u16) -> bool {
+        self.entries.iter().any(|entry| entry.sockets.contains(&Some(socket)))
+    }
+
     /// Unbinds a socket.
     pub fn unbind(&mut self, socket: u16) {
         for entry in &mut self.entries {

@@ -50,8 +50,8 @@ pub(crate) enum Role {
     Waiting(u32),
     /// An application has it, or is about to.
     Open,
-    /// The application has gone; it is forgotten at this time at the latest.
-    Orphan(Instant),
+    /// The application has gone.
+    Orphan,
 }
 
 /// See the head of the file.
@@ -74,6 +74,10 @@ pub(crate) struct Connection {
     pub(crate) is_in_burst: bool,
     /// When it is to be looked at.
     pub(crate) due: Option<Instant>,
+    /// What was to go, chunks and bytes, when that was last asked.
+    left: (usize, usize),
+    /// When what an application left behind is given up, unless more of it goes.
+    pub(crate) until: Option<Instant>,
 }
 
 /// The application's side.
@@ -104,6 +108,8 @@ impl Connection {
             is_ready: false,
             is_in_burst: false,
             due: None,
+            left: (0, 0),
+            until: None,
         }
     }
 
@@ -121,6 +127,7 @@ impl Connection {
         self.rest = (Vec::new(), 0);
         self.was_established = false;
         self.failure = None;
+        self.until = None;
         let socket = self.socket();
         socket.abort();
         socket.set_timeout(Some(timeout));
@@ -141,7 +148,6 @@ impl Connection {
             && !matches!(state, State::SynSent | State::SynReceived | State::Listen | State::Closed)
         {
             self.was_established = true;
-            self.socket().set_timeout(Some(GIVE_UP));
             self.socket().set_ack_delay(Some(ACK_DELAY));
         }
         let is_end = matches!(before, State::LastAck | State::TimeWait | State::Closing);
@@ -151,6 +157,26 @@ impl Connection {
         if state == State::TimeWait {
             self.keep_rest();
         }
+    }
+
+    /// Gives the other side up only while it owes an answer: smoltcp's timeout counts from what came last, asked for or not.
+    pub(crate) fn set_patience(&mut self) {
+        if self.was_established {
+            let socket = self.socket();
+            socket.set_timeout((socket.send_queue() > 0).then_some(GIVE_UP));
+        }
+    }
+
+    /// Whether the other side has taken something of what is to go since this was asked last, or more is to go.
+    pub(crate) fn has_moved(&mut self) -> bool {
+        let in_ring = self.app.as_mut().map_or(0, |app| app.open.sent.len());
+        let left = (in_ring, self.socket().send_queue());
+        std::mem::replace(&mut self.left, left) != left
+    }
+
+    /// Whether the application has let go of it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.app.as_ref().is_some_and(|app| app.open.shared.stream.has(StreamState::CLOSED))
     }
 
     /// Fails it.
@@ -214,6 +240,10 @@ impl Connection {
                 state.set(StreamState::RECEIVE_ENDED);
             }
             None => {}
+        }
+        if is_over {
+            // The error is told after the bytes, but nothing more is taken.
+            state.set(StreamState::SEND_ENDED);
         }
         app.tell();
         if !is_closed {
@@ -292,7 +322,9 @@ impl App {
         let is_shut = open.shared.stream.has(StreamState::SHUT_RECEIVE);
         loop {
             open.take_returned(frames, |_| *unread -= 1);
-            while *unread < open.receive_packets && (rest.1 < rest.0.len() || socket.can_recv()) {
+            // What nobody wants to read is thrown away, whatever else is unread.
+            while (is_shut || *unread < open.receive_packets) && (rest.1 < rest.0.len() || socket.can_recv())
+            {
                 let Some(mut frame) = frames.pool.take() else { break };
                 let buffer = frames.memory().bytes_mut(&mut frame);
                 let kept = &rest.0[rest.1..];

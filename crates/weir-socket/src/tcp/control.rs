@@ -46,9 +46,9 @@ pub(crate) enum TcpRequest {
 }
 
 impl TcpRequest {
-    pub(crate) fn answer(self, port: &mut TcpPort, frames: &mut Frames) {
+    pub(crate) fn answer(self, port: &mut TcpPort, frames: &mut Frames, now_ns: u64) {
         // Whoever has closed a connection and asks for another finds its place free.
-        port.take_news(frames);
+        port.take_news(frames, now_ns);
         match self {
             TcpRequest::Listen(listening) => port.listen(listening),
             TcpRequest::StopListening(number) => port.stop_listening(number, frames),

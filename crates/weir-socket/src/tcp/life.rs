@@ -26,7 +26,7 @@ use crate::tcp::device::Segments;
 use crate::tcp::half_open::Listening;
 use crate::tcp::port::{NoConnection, TcpPort};
 
-/// For how long a connection stays whose application has gone while the other side does not end it too.
+/// For how long a connection stays whose application has gone while the other side takes nothing of what is left, and does not end it too.
 const ORPHAN: Duration = Duration::from_secs(60);
 /// When a connection is asked again that said that it has something to send and had not.
 const AGAIN: Duration = Duration::from_millis(1);
@@ -123,7 +123,7 @@ impl TcpPort {
     }
 
     fn orphan(&mut self, connection: u32) {
-        self.connections[connection as usize].role = Role::Orphan(self.now + ORPHAN);
+        self.connections[connection as usize].role = Role::Orphan;
         self.orphans.push_back(connection);
     }
 
@@ -134,7 +134,7 @@ impl TcpPort {
             Role::Free => return,
             Role::HalfOpen(_) => self.listeners.end(number),
             Role::Waiting(_) | Role::Open => self.live -= 1,
-            Role::Orphan(_) => {
+            Role::Orphan => {
                 self.live -= 1;
                 self.orphans.retain(|&other| other != number);
             }
@@ -193,20 +193,33 @@ impl TcpPort {
                     self.orphan(number);
                 }
             }
-            Role::Orphan(_) => {}
+            Role::Orphan => {}
+        }
+        let now = self.now;
+        let connection = &mut self.connections[number as usize];
+        let is_orphan = connection.role == Role::Orphan;
+        if is_orphan || connection.is_closed() {
+            if connection.has_moved() || connection.until.is_none() {
+                connection.until = Some(now + ORPHAN);
+            }
+            if is_orphan && connection.socket().can_recv()
+                || connection.until.is_some_and(|until| until <= now)
+            {
+                // Nobody reads what comes (RFC 9293 section 3.10.4), or the other side does not end it.
+                connection.socket().abort();
+                if !is_orphan {
+                    // The ring goes with it: it was shut, and what is in there can go nowhere.
+                    connection.detach(frames);
+                    self.orphan(number);
+                }
+            }
         }
         let connection = &mut self.connections[number as usize];
-        if let Role::Orphan(until) = connection.role
-            && (connection.socket().can_recv() || until <= self.now)
-        {
-            // Nobody reads what comes (RFC 9293 section 3.10.4), or the other side does not end it.
-            connection.socket().abort();
-        }
         if connection.is_over() {
             if let Some(flow) = connection.flow.take() {
                 self.flows.remove(&flow);
             }
-            if matches!(connection.role, Role::Orphan(_)) {
+            if connection.role == Role::Orphan {
                 return self.forget(number);
             }
         }
@@ -232,10 +245,8 @@ impl TcpPort {
     fn schedule(&mut self, number: u32) {
         let TcpPort { interface, connections, timers, now, .. } = self;
         let connection = &mut connections[number as usize];
-        let until = match connection.role {
-            Role::Orphan(until) => Some(until),
-            _ => None,
-        };
+        connection.set_patience();
+        let until = connection.until;
         let due = interface.poll_at(*now, &connection.sockets);
         if due.is_some_and(|due| due <= *now) {
             return self.schedule_soon(number);

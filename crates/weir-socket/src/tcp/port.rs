@@ -149,7 +149,8 @@ impl TcpPort {
     }
 
     /// Sees to news.
-    pub(crate) fn take_news(&mut self, frames: &mut Frames) {
+    pub(crate) fn take_news(&mut self, frames: &mut Frames, now_ns: u64) {
+        self.now = instant(now_ns);
         let news = Arc::clone(&self.news);
         news.take(|connection| {
             if (connection as usize) < self.connections.len() {
@@ -160,8 +161,7 @@ impl TcpPort {
 
     /// Sees to news and timers; when to look again.
     pub(crate) fn look(&mut self, frames: &mut Frames, now_ns: u64) -> Option<u64> {
-        self.now = instant(now_ns);
-        self.take_news(frames);
+        self.take_news(frames, now_ns);
         while let Some(&(due, connection)) = self.timers.first().filter(|&&(due, _)| due <= self.now) {
             self.timers.remove(&(due, connection));
             self.connections[connection as usize].due = None;

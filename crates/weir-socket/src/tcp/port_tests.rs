@@ -208,6 +208,25 @@ fn an_honest_client_gets_in_through_a_flood_of_syns() {
 }
 
 #[test]
+fn a_connection_that_is_quiet_stays() {
+    let mut bed = Bed::new(16);
+    bed.put(syn(HONEST));
+    let &(_, _, seq, _) = bed.poll().first().expect("it is answered");
+    bed.put(Says { from: HONEST, control: TcpControl::None, seq: 101, ack: Some(seq + 1) });
+    assert!(bed.accepted.pop().is_some());
+    assert_eq!(bed.pass_until(1000 * SECOND), [], "nobody is asked for anything");
+    assert_eq!(bed.places_in_use(), 1);
+    let data =
+        segment(Says { from: HONEST, control: TcpControl::None, seq: 101, ack: Some(seq + 1) }, b"now");
+    bed.put_bytes(&data);
+    let end_ns = bed.now_ns + SECOND;
+    assert_eq!(bed.pass_until(end_ns), [(HONEST.1, TcpControl::None, seq + 1, Some(104))]);
+    bed.port.stop_listening(1, &mut bed.frames);
+    bed.poll();
+    bed.require_clean();
+}
+
+#[test]
 fn a_segment_for_nobody_is_answered_by_a_reset_and_a_reset_by_nothing() {
     let mut bed = Bed::new(16);
     bed.put(Says { from: HONEST, control: TcpControl::None, seq: 5, ack: Some(77) });

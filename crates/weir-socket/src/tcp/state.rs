@@ -78,7 +78,8 @@ impl News {
     pub(crate) fn note(&self, connection: u32) {
         // R2.
         self.bits[connection as usize / 64].fetch_or(1 << (connection % 64), Ordering::Release);
-        self.is_there.store(true, Ordering::Release);
+        // Exchanged, not stored: whoever takes it sees the bits of all who noted.
+        self.is_there.swap(true, Ordering::AcqRel);
     }
 
     /// Whether there is news.

@@ -65,8 +65,9 @@ pub(crate) struct Inner {
     receive: Mutex<Receiving>,
     returns: Mutex<Returns>,
     shared: Arc<Shared>,
-    caller: Caller,
     blocking: Blocking,
+    // After the halves: the worker takes their rings back.
+    closed: Closed,
     // Last: the worker is told when the halves have gone.
     stack: Stack,
 }
@@ -121,8 +122,8 @@ impl TcpStream {
             send: Mutex::new(send),
             receive: Mutex::new(Receiving { half: receive, chunk: None }),
             returns: Mutex::new(returns),
+            closed: Closed { shared: Arc::clone(&shared), caller },
             shared,
-            caller,
             blocking: Blocking::default(),
             stack,
         };
@@ -158,7 +159,7 @@ impl TcpStream {
         };
         // Whoever waits in that direction is woken by the worker.
         state.set(flags);
-        self.inner.caller.call();
+        self.inner.closed.caller.call();
         Ok(())
     }
 
@@ -189,7 +190,7 @@ impl TcpStream {
             true => drop(state.set(StreamState::NO_DELAY)),
             false => state.clear(StreamState::NO_DELAY),
         }
-        self.inner.caller.call();
+        self.inner.closed.caller.call();
     }
 
     /// Whether short segments go at once.
@@ -377,7 +378,17 @@ impl Drop for Inner {
         spare.into_iter().for_each(|frame| returns.unused(frame));
         unread.into_iter().for_each(|frame| returns.unread(frame));
         returns.publish();
-        drop(returns);
+    }
+}
+
+/// Tells the worker that the application has gone, when it is dropped.
+struct Closed {
+    shared: Arc<Shared>,
+    caller: Caller,
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
         self.shared.stream.set(StreamState::CLOSED);
         self.caller.call();
     }
