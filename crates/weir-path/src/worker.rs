@@ -220,9 +220,10 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.entered.clear();
         self.entered.extend(self.between.egress.queues().iter().map(|queue| queue.counts().entered));
         let landed = landings.land(&mut self.between, now_ns);
+        // Asked also when it was woken for something else, which is no batch's.
+        let is_woken = landings.is_woken();
         if landed > 0 {
             pass.moved += landed;
-            let is_woken = landings.is_woken();
             for (queue, before) in self.between.egress.queues().iter().zip(&self.entered) {
                 if queue.counts().entered != *before
                     && let Some(end) = end_of(&mut self.ends, queue.port)
