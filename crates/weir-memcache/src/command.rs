@@ -113,6 +113,9 @@ pub enum Front<'b> {
     Part,
     /// None, of so many bytes, some of which may not have come; to be answered with this line.
     Nonsense(&'static str, usize),
+    /// A value that is longer than values may be, in so many bytes, some of which may not have come; to be answered with this line. Of a `set`
+    /// the key, whose item goes, lest what was to be replaced be got.
+    TooLarge(Option<&'b [u8]>, &'static str, usize),
     /// A line without end: to be answered with this, and then closed.
     Endless(&'static str),
 }
@@ -126,6 +129,11 @@ const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long";
+
+/// The command that removes an item and says nothing of it.
+pub fn quiet_delete(key: &[u8]) -> (MemcacheCommand<'_>, Vec<u8>) {
+    (MemcacheCommand::Delete { key, noreply: true }, [b"delete ", key, b" noreply\n"].concat())
+}
 
 /// Reads the front of what has come. Values of more than `value_bytes_max` are skipped.
 pub fn read(bytes: &[u8], value_bytes_max: usize) -> Front<'_> {
@@ -267,7 +275,7 @@ fn put<'b>(
         return Front::Nonsense(answer(BAD_LINE), whole);
     };
     if length > value_bytes_max {
-        return Front::Nonsense(answer(TOO_LARGE), whole);
+        return Front::TooLarge((condition == Condition::Set).then_some(key), answer(TOO_LARGE), whole);
     }
     match bytes.get(behind..whole) {
         None => Front::Part,

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 
-use crate::command::{Front, MemcacheCommand, read};
+use crate::command::{Front, MemcacheCommand, quiet_delete, read};
 
 /// Bytes to be written, from which on no more commands are taken.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -85,7 +85,7 @@ impl<S> Connection<S> {
         let mut count = 0;
         self.is_hungry = false;
         while count < most && self.may_take() {
-            let number = self.first + self.replies.len() as u64;
+            let mut number = self.first + self.replies.len() as u64;
             let text = &self.input[self.taken..];
             let said = match read(text, value_bytes_max) {
                 Front::Part => {
@@ -104,6 +104,17 @@ impl<S> Connection<S> {
                     continue;
                 }
                 Front::Nonsense(said, taken) => {
+                    let here = taken.min(text.len());
+                    self.skip = taken - here;
+                    self.taken += here;
+                    said
+                }
+                Front::TooLarge(key, said, taken) => {
+                    if let Some((delete, text)) = key.map(quiet_delete) {
+                        self.replies.push_back(None);
+                        each(number, &delete, &text);
+                        number += 1;
+                    }
                     let here = taken.min(text.len());
                     self.skip = taken - here;
                     self.taken += here;
@@ -255,7 +266,8 @@ mod tests {
         let value = [b'v'; 102];
         let mut client = connection(&[b"set a 0 0 302\r\n", &value, &value, &value[..98], b"\r\nget a\r\n"]);
         serve(&mut client);
-        let wanted = "SERVER_ERROR object too large for cache\r\n1 ";
+        // What was there goes: command 0.
+        let wanted = "0 SERVER_ERROR object too large for cache\r\n2 ";
         assert_eq!(String::from_utf8_lossy(&client.stream.output), wanted);
         assert!(client.input.is_empty() && !client.is_done());
     }

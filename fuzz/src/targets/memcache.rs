@@ -84,7 +84,7 @@ fn serve(mut bytes: &[u8]) {
                 assert!(exchange.store().bytes() <= LIMIT_BYTES);
                 bytes = &bytes[taken..];
             }
-            Front::Nonsense(_, taken) => {
+            Front::Nonsense(_, taken) | Front::TooLarge(_, _, taken) => {
                 assert!(taken > 0);
                 bytes = bytes.get(taken..).unwrap_or_default();
             }

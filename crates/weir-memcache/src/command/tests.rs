@@ -76,11 +76,13 @@ fn nonsense_is_answered_and_skipped_with_its_value() {
         ("set k -1 0 3\r\nabc\r\n", BAD_LINE, 19),
         ("set k 4294967296 0 3 noreply\r\nabc\r\n", NO_ANSWER, 35),
         ("set k 0 0 3\r\nabcd\r\n", BAD_CHUNK, 18),
-        ("set k 0 0 1025\r\n", TOO_LARGE, 16 + 1027),
         ("set k 0 0 99999999999999999999\r\n", BAD_LINE, 32),
     ] {
         assert_eq!(read(text.as_bytes(), 1024), Front::Nonsense(answer, taken), "{text:?}");
     }
+    let of_key = |key: Option<&'static [u8]>, answer, taken| Front::TooLarge(key, answer, taken);
+    assert_eq!(read(b"set k 0 0 1025\r\n", 1024), of_key(Some(b"k"), TOO_LARGE, 16 + 1027));
+    assert_eq!(read(b"append k 0 0 1025 noreply\r\n", 1024), of_key(None, NO_ANSWER, 27 + 1027));
     assert_eq!(read(&[b'x'; LINE_BYTES_MAX], 1024), Front::Endless(LINE_TOO_LONG));
 }
 

@@ -16,7 +16,7 @@ use weir_run::clock::unix_seconds;
 use weir_socket::{Datagrams, TcpStream, UdpSocket};
 
 use super::{Outward, WaysOfWorker};
-use crate::command::{Front, read};
+use crate::command::{Front, quiet_delete, read};
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Message};
 use crate::frame::{HEADER_BYTES, SEVERAL, cut, read as read_frame};
@@ -28,7 +28,7 @@ const BATCH: usize = 4;
 /// Commands of one datagram: the shortest, `get a\n`, as often as it goes into 1,472 bytes, and some.
 const COMMANDS_MAX: usize = 256;
 /// What is answered behind so many.
-const TOO_MANY: &[u8] = b"SERVER_ERROR too many commands in a datagram\r\n";
+const TOO_MANY: &str = "SERVER_ERROR too many commands in a datagram";
 /// Tickets that connections leave: for whatever a batch of datagrams may ask.
 const RESERVE: usize = BATCH * COMMANDS_MAX;
 /// Commands of one connection before it is another's turn.
@@ -246,9 +246,7 @@ impl<'s> Worker<'s> {
         let line = self.lines.begin(client);
         for count in 0.. {
             if count == COMMANDS_MAX && !text.is_empty() {
-                let place = self.lines.ask(line);
-                let none = self.lines.answer(place, TOO_MANY.to_vec());
-                debug_assert!(none.is_none());
+                self.say(line, TOO_MANY);
                 break;
             }
             match read(text, self.value_bytes_max) {
@@ -258,11 +256,15 @@ impl<'s> Worker<'s> {
                     text = &text[taken..];
                 }
                 Front::Nonsense(answer, taken) => {
-                    let place = self.lines.ask(line);
-                    let answer = if answer.is_empty() { Vec::new() } else { format!("{answer}\r\n").into() };
-                    // There are more to come, so the line is not done by this.
-                    let none = self.lines.answer(place, answer);
-                    debug_assert!(none.is_none());
+                    self.say(line, answer);
+                    text = text.get(taken..).unwrap_or_default();
+                }
+                Front::TooLarge(key, answer, taken) => {
+                    if let Some((delete, text)) = key.map(quiet_delete) {
+                        let place = Asker::Datagram(self.lines.ask(line));
+                        self.exchange.take(place, &delete, &text, &self.server);
+                    }
+                    self.say(line, answer);
                     text = text.get(taken..).unwrap_or_default();
                 }
                 // A datagram has no further part.
@@ -270,6 +272,14 @@ impl<'s> Worker<'s> {
             }
         }
         self.lines.end(line)
+    }
+
+    /// Answers to what is no command, if something is to be answered. There may be more to come, so the line is not done by this.
+    fn say(&mut self, line: u32, answer: &str) {
+        let place = self.lines.ask(line);
+        let answer = if answer.is_empty() { Vec::new() } else { format!("{answer}\r\n").into() };
+        let done = self.lines.answer(place, answer);
+        debug_assert!(done.is_none());
     }
 
     /// Makes the datagrams of a reply, and sends them when there are many.
