@@ -278,6 +278,10 @@ fn after_a_run_was_killed_whole_a_command_puts_forwarding_back() -> Result<()> {
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", whole.id()))?;
     host.namespace.sh(&format!("kill -KILL {children} {}", whole.id()))?;
     whole.wait(LIMIT)?;
+    // A process that dies keeps its locks until its files are closed.
+    for child in children.split_whitespace() {
+        wait_until("what was killed is gone", LIMIT, || Ok(!is_running(child)))?;
+    }
     ensure!(host.forwards()?, "nothing is left behind: this test sees nothing");
     let done = run(&mut host.weir(&["mend"]), LIMIT)?.success()?;
     ensure!(!host.forwards()?, "the host still forwards: {}", done.stdout);
@@ -285,4 +289,10 @@ fn after_a_run_was_killed_whole_a_command_puts_forwarding_back() -> Result<()> {
     let again = run(&mut host.weir(&["mend"]), LIMIT)?.success()?;
     ensure!(!again.stdout.contains("forwarding"), "{}", again.stdout);
     Ok(())
+}
+
+/// Whether a process is there and has not ended.
+fn is_running(id: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
