@@ -93,6 +93,19 @@ pub enum MemcacheCommand<'b> {
     Quit,
 }
 
+impl<'b> MemcacheCommand<'b> {
+    /// Its key, if it has just one.
+    pub fn key(&self) -> Option<&'b [u8]> {
+        match *self {
+            MemcacheCommand::Put { key, .. }
+            | MemcacheCommand::Delete { key, .. }
+            | MemcacheCommand::Count { key, .. }
+            | MemcacheCommand::Touch { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+}
+
 /// The keys of a `get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys<'b>(&'b [u8]);
@@ -129,6 +142,11 @@ const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long";
+
+/// What a client reads of such an answer.
+pub fn answer_line(answer: &str) -> Vec<u8> {
+    if answer == NO_ANSWER { Vec::new() } else { format!("{answer}\r\n").into() }
+}
 
 /// The command that removes an item and says nothing of it.
 pub fn quiet_delete(key: &[u8]) -> (MemcacheCommand<'_>, Vec<u8>) {

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 
-use crate::command::{Front, MemcacheCommand, quiet_delete, read};
+use crate::command::{Front, MemcacheCommand, answer_line, quiet_delete, read};
 
 /// Bytes to be written, from which on no more commands are taken.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -104,9 +104,7 @@ impl<S> Connection<S> {
                     continue;
                 }
                 Front::Nonsense(said, taken) => {
-                    let here = taken.min(text.len());
-                    self.skip = taken - here;
-                    self.taken += here;
+                    self.pass_over(taken);
                     said
                 }
                 Front::TooLarge(key, said, taken) => {
@@ -115,9 +113,7 @@ impl<S> Connection<S> {
                         each(number, &delete, &text);
                         number += 1;
                     }
-                    let here = taken.min(text.len());
-                    self.skip = taken - here;
-                    self.taken += here;
+                    self.pass_over(taken);
                     said
                 }
                 Front::Endless(said) => {
@@ -125,9 +121,8 @@ impl<S> Connection<S> {
                     said
                 }
             };
-            let said = if said.is_empty() { Vec::new() } else { format!("{said}\r\n").into() };
             self.replies.push_back(None);
-            self.answer(number, said);
+            self.answer(number, answer_line(said));
             count += 1;
         }
         self.input.drain(..std::mem::take(&mut self.taken));
@@ -144,6 +139,13 @@ impl<S> Connection<S> {
             self.output.extend_from_slice(&reply);
             self.first += 1;
         }
+    }
+
+    /// Is done with so many bytes, some of which may not have come.
+    fn pass_over(&mut self, bytes: usize) {
+        let here = bytes.min(self.input.len() - self.taken);
+        self.skip = bytes - here;
+        self.taken += here;
     }
 
     fn may_take(&self) -> bool {

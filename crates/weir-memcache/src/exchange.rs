@@ -139,23 +139,21 @@ impl<C> Exchange<C> {
     /// Takes the request of a client, which was read from `text`. There must be a ticket.
     pub fn take(&mut self, client: C, request: &MemcacheCommand<'_>, text: &[u8], server: &Server) {
         let now_s = server.now_s;
+        if let Some(key) = request.key() {
+            let (hash, home) = self.home(key);
+            if home == self.me {
+                let mut out = Vec::new();
+                execute::change(&mut self.store, hash, request, now_s, &mut out);
+                self.reply(client, out);
+            } else {
+                let ticket = self.ticket(client, 1, Gathers::One(Vec::new()));
+                self.asks.push_back((home, Message::Ask { ticket, ask: Ask::Text(text.to_vec()) }));
+            }
+            return;
+        }
         match *request {
             MemcacheCommand::Get { keys, with_cas, touch } => {
-                self.take_get(client, keys, with_cas, touch, now_s)
-            }
-            MemcacheCommand::Put { key, .. }
-            | MemcacheCommand::Delete { key, .. }
-            | MemcacheCommand::Count { key, .. }
-            | MemcacheCommand::Touch { key, .. } => {
-                let (hash, home) = self.home(key);
-                if home == self.me {
-                    let mut out = Vec::new();
-                    execute::change(&mut self.store, hash, request, now_s, &mut out);
-                    self.reply(client, out);
-                } else {
-                    let ticket = self.ticket(client, 1, Gathers::One(Vec::new()));
-                    self.asks.push_back((home, Message::Ask { ticket, ask: Ask::Text(text.to_vec()) }));
-                }
+                self.take_get(client, keys, (with_cas, touch), now_s)
             }
             MemcacheCommand::FlushAll { noreply, .. } => {
                 execute::change(&mut self.store, 0, request, now_s, &mut Vec::new());
@@ -170,6 +168,10 @@ impl<C> Exchange<C> {
                 self.reply(client, if noreply { Vec::new() } else { OK.into() })
             }
             MemcacheCommand::Quit => self.reply(client, Vec::new()),
+            MemcacheCommand::Put { .. }
+            | MemcacheCommand::Delete { .. }
+            | MemcacheCommand::Count { .. }
+            | MemcacheCommand::Touch { .. } => unreachable!("they have a key"),
         }
     }
 
@@ -202,22 +204,20 @@ impl<C> Exchange<C> {
         }
     }
 
-    fn take_get(&mut self, client: C, keys: Keys<'_>, with_cas: bool, touch: Option<i64>, now_s: u32) {
-        let how = (with_cas, touch);
-        let homes: Vec<u8> = keys.iter().map(|key| self.home(key).1 as u8).collect();
+    fn take_get(&mut self, client: C, keys: Keys<'_>, how: (bool, Option<i64>), now_s: u32) {
+        let mut homes = Vec::new();
         let (mut own, mut ends) = (Vec::new(), Vec::new());
         let mut asks: Vec<Vec<u8>> = vec![Vec::new(); self.workers];
-        for (key, &home) in keys.iter().zip(&homes) {
-            if usize::from(home) == self.me {
-                if own.len() > REPLY_BYTES_MAX {
+        for key in keys.iter() {
+            let (hash, home) = self.home(key);
+            homes.push(home as u8);
+            if home == self.me {
+                if !self.find(hash, key, how, now_s, &mut own, &mut ends) {
                     return self.reply(client, TOO_LONG.into());
                 }
-                let hash = self.hasher.hash_one(key);
-                execute::get(&mut self.store, hash, key, how, now_s, &mut own);
-                ends.push(own.len() as u32);
                 continue;
             }
-            let ask = &mut asks[usize::from(home)];
+            let ask = &mut asks[home];
             if ask.is_empty() {
                 ask.extend_from_slice(match how {
                     (false, None) => b"get",
@@ -225,7 +225,7 @@ impl<C> Exchange<C> {
                     (false, Some(_)) => b"gat",
                     (true, Some(_)) => b"gats",
                 });
-                if let Some(exptime) = touch {
+                if let Some(exptime) = how.1 {
                     ask.extend_from_slice(format!(" {exptime}").as_bytes());
                 }
             }
@@ -263,28 +263,38 @@ impl<C> Exchange<C> {
         match read(text, self.value_bytes_max) {
             Front::Whole(MemcacheCommand::Get { keys, with_cas, touch }, _) => {
                 for key in keys.iter() {
-                    // Ends that are missing say so.
-                    if out.len() > REPLY_BYTES_MAX {
+                    let hash = self.hasher.hash_one(key);
+                    // Ends that are missing tell the asker.
+                    if !self.find(hash, key, (with_cas, touch), now_s, &mut out, &mut ends) {
                         break;
                     }
-                    let hash = self.hasher.hash_one(key);
-                    execute::get(&mut self.store, hash, key, (with_cas, touch), now_s, &mut out);
-                    ends.push(out.len() as u32);
                 }
             }
-            Front::Whole(
-                request @ (MemcacheCommand::Put { key, .. }
-                | MemcacheCommand::Delete { key, .. }
-                | MemcacheCommand::Count { key, .. }
-                | MemcacheCommand::Touch { key, .. }),
-                _,
-            ) => execute::change(&mut self.store, self.hasher.hash_one(key), &request, now_s, &mut out),
-            Front::Whole(request @ MemcacheCommand::FlushAll { .. }, _) => {
-                execute::change(&mut self.store, 0, &request, now_s, &mut out);
+            Front::Whole(request, _) => {
+                let hash = request.key().map_or(0, |key| self.hasher.hash_one(key));
+                execute::change(&mut self.store, hash, &request, now_s, &mut out);
             }
             other => unreachable!("a worker asks for what it has read: {other:?}"),
         }
         Answer::Text(out, ends)
+    }
+
+    /// One key of a `get`, behind what was found, and where that ends; whether there was room for it in a reply.
+    fn find(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        how: (bool, Option<i64>),
+        now_s: u32,
+        out: &mut Vec<u8>,
+        ends: &mut Vec<u32>,
+    ) -> bool {
+        let has_room = out.len() <= REPLY_BYTES_MAX;
+        if has_room {
+            execute::get(&mut self.store, hash, key, how, now_s, out);
+            ends.push(out.len() as u32);
+        }
+        has_room
     }
 
     fn home(&self, key: &[u8]) -> (u64, usize) {

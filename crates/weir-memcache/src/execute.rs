@@ -134,13 +134,10 @@ mod tests {
                         get(&mut store, u64::from(key[0]), key, (with_cas, touch), 1000, &mut out);
                     }
                 }
-                MemcacheCommand::Put { key, .. }
-                | MemcacheCommand::Delete { key, .. }
-                | MemcacheCommand::Count { key, .. }
-                | MemcacheCommand::Touch { key, .. } => {
-                    change(&mut store, u64::from(key[0]), &read, 1000, &mut out);
+                _ => {
+                    let hash = read.key().map_or(0, |key| u64::from(key[0]));
+                    change(&mut store, hash, &read, 1000, &mut out);
                 }
-                _ => change(&mut store, 0, &read, 1000, &mut out),
             }
             assert_eq!(String::from_utf8_lossy(&out), answer, "{request:?}");
         }

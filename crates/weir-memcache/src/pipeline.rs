@@ -1,4 +1,4 @@
-//! The requests of one datagram or connection, whose replies go out in the order in which they were asked for, whoever answers first.
+//! The commands of one datagram, whose replies go out in the order in which they were asked for, whoever answers first.
 //!
 //! Owner: one worker. A line's number is given again when the line is done.
 

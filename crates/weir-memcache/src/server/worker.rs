@@ -16,7 +16,7 @@ use weir_run::clock::unix_seconds;
 use weir_socket::{Datagrams, TcpStream, UdpSocket};
 
 use super::{Outward, WaysOfWorker};
-use crate::command::{Front, quiet_delete, read};
+use crate::command::{Front, answer_line, quiet_delete, read};
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Message};
 use crate::frame::{HEADER_BYTES, SEVERAL, cut, read as read_frame};
@@ -277,8 +277,7 @@ impl<'s> Worker<'s> {
     /// Answers to what is no command, if something is to be answered. There may be more to come, so the line is not done by this.
     fn say(&mut self, line: u32, answer: &str) {
         let place = self.lines.ask(line);
-        let answer = if answer.is_empty() { Vec::new() } else { format!("{answer}\r\n").into() };
-        let done = self.lines.answer(place, answer);
+        let done = self.lines.answer(place, answer_line(answer));
         debug_assert!(done.is_none());
     }
 
