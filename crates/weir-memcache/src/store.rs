@@ -148,20 +148,6 @@ impl Store {
         now_s: u32,
     ) -> Outcome {
         self.counts.sets += 1;
-        self.write(hash, key, condition, flags, expires_s, value, now_s)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "an item has so many parts")]
-    fn write(
-        &mut self,
-        hash: u64,
-        key: &[u8],
-        condition: Condition,
-        flags: u32,
-        expires_s: u32,
-        value: &[u8],
-        now_s: u32,
-    ) -> Outcome {
         let found = self.find(hash, key, now_s);
         match (condition, found) {
             (Condition::Add, Some(number)) => {
@@ -187,26 +173,40 @@ impl Store {
             (Condition::Append | Condition::Prepend, Some(number)) => joined(number),
             _ => ([key, value].concat(), flags, expires_s),
         };
+        if self.place(hash, found, bytes, key.len(), flags, expires_s) {
+            return Outcome::Stored;
+        }
+        // As memcached does: who asks for the key shall not get what was to be replaced.
+        if let (Condition::Set | Condition::Replace | Condition::Cas(_), Some(number)) = (condition, found) {
+            self.remove(hash, number);
+        }
+        Outcome::TooLarge
+    }
+
+    /// Puts an item in place of the one that was found, if one was; whether it is no larger than items may be.
+    fn place(
+        &mut self,
+        hash: u64,
+        found: Option<u32>,
+        bytes: Vec<u8>,
+        key_bytes: usize,
+        flags: u32,
+        expires_s: u32,
+    ) -> bool {
         let takes = ITEM_BYTES + bytes.len();
         if takes > self.item_bytes_max {
-            // As memcached does: who asks for the key shall not get what was to be replaced.
-            if let (Condition::Set | Condition::Replace | Condition::Cas(_), Some(number)) =
-                (condition, found)
-            {
-                self.remove(hash, number);
-            }
-            return Outcome::TooLarge;
+            return false;
         }
         if let Some(number) = found {
             self.remove(hash, number);
         }
         self.make_room(takes);
         self.last_cas += 1;
-        let number = self.slots.put(bytes.into(), key.len(), flags, expires_s, hash, self.last_cas);
+        let number = self.slots.put(bytes.into(), key_bytes, flags, expires_s, hash, self.last_cas);
         self.table.insert_unique(hash, number, |&number| self.slots.get(number).hash);
         self.bytes += takes;
         self.counts.total_items += 1;
-        Outcome::Stored
+        true
     }
 
     /// Counts the number in an item up, or down to 0 at the least.
@@ -216,11 +216,13 @@ impl Store {
         let (flags, expires_s) = (slot.flags, slot.expires_s);
         let Some(value) = number_of(slot.value()) else { return Counted::NotANumber };
         let value = if is_up { value.wrapping_add(delta) } else { value.saturating_sub(delta) };
-        match self.write(hash, key, Condition::Set, flags, expires_s, value.to_string().as_bytes(), now_s) {
-            Outcome::Stored => Counted::To(value),
+        let bytes = [key, value.to_string().as_bytes()].concat();
+        if !self.place(hash, Some(number), bytes, key.len(), flags, expires_s) {
             // A store that has no room for a number.
-            _ => Counted::NotFound,
+            self.remove(hash, number);
+            return Counted::NotFound;
         }
+        Counted::To(value)
     }
 
     /// Removes an item; whether there was one.
