@@ -1,11 +1,15 @@
 //! A stack of `weir-socket` on a veth, with the kernel's own programs and sockets at the other end: it is found and answers, a datagram to
 //! nobody is refused, echoes lose nothing, and a server that does not read holds the kernel's `send`.
 
+#[path = "../../crates/weir-socket/examples/quic/echo.rs"]
+mod quic;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{
     Shutdown, TcpListener as KernelListener, TcpStream as KernelStream, UdpSocket as KernelSocket,
 };
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -34,6 +38,7 @@ fn main() -> ExitCode {
         privileged!(streams_go_both_ways_with_the_kernel),
         privileged!(a_kernel_that_does_not_read_holds_the_writer_and_may_reset),
         privileged!(an_honest_client_opens_in_a_flood_of_syns),
+        privileged!(quic_goes_to_the_kernel_and_back),
         privileged!(a_stream_through_a_limit_has_its_rate_and_loses_nothing),
     ])
 }
@@ -287,6 +292,38 @@ fn a_kernel_that_does_not_read_holds_the_writer_and_may_reset() -> Result<()> {
     let reset = server.read(&mut [0; 1]).err().map(|error| error.kind());
     ensure!(reset == Some(ErrorKind::ConnectionReset), "{reset:?}");
     drop((server, listener));
+    require_clean(&stack)
+}
+
+/// The example's server on a stack, and its client on a socket of the kernel's.
+fn quic_goes_to_the_kernel_and_back() -> Result<()> {
+    const LEN: usize = 4 << 20;
+    let (pair, stack) = hosts(1)?;
+    // What waits for an address is the kernel's to drop.
+    run(pair.left.command("ping").args(["-n", "-c", "1", "-W", "5", "10.99.0.2"]), PATIENCE)?.success()?;
+    let socket = UdpSocket::bind(&stack, "10.99.0.2:4433")?;
+    let kernels = pair.left.enter(|| KernelSocket::bind("10.99.0.1:0"))??;
+    let told = |error: Box<dyn std::error::Error + Send + Sync>| anyhow::anyhow!(error);
+    let (config, certificate) = quic::server().map_err(told)?;
+    let trusting = quic::client(certificate).map_err(told)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let exchange = async {
+        let (server, _) = quic::endpoint(socket, Some(config))?;
+        let by_kernel = Arc::new(quinn::TokioRuntime);
+        let client = quinn::Endpoint::new(quinn::EndpointConfig::default(), None, kernels, by_kernel)?;
+        let serving = tokio::spawn(async move {
+            let connection = server.accept().await.expect("a connection").await.expect("open");
+            quic::echo(&connection).await;
+            connection.stats()
+        });
+        let connection = quic::connect(&client, "10.99.0.2:4433".parse()?, trusting).await?;
+        quic::ask(&connection, LEN).await?;
+        connection.close(0_u32.into(), b"");
+        quic::Outcome::Ok(serving.await?)
+    };
+    let stats = runtime.block_on(async { tokio::time::timeout(PATIENCE, exchange).await })?.map_err(told)?;
+    drop(runtime);
+    println!("    {} packets sent by the server, {} lost", stats.path.sent_packets, stats.path.lost_packets);
     require_clean(&stack)
 }
 

@@ -64,7 +64,7 @@ impl UdpSocket {
                 return Poll::Pending;
             }
             let Some(frame) = send.take_frame() else { return Poll::Ready(Err(os(libc::EPIPE))) };
-            self.send_in(&mut send, PathPacket::new(frame, 0, len), payload, [source, to]);
+            self.send_in(&mut send, PathPacket::new(frame, 0, len), payload, [source, to], 0);
             Poll::Ready(Ok(payload.len()))
         })
         .await

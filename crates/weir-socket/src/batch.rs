@@ -4,7 +4,7 @@
 //! it is removed or sent back, and one that was written a frame of the send buffer.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use weir_path::packet::PathPacket;
 use weir_ring::memory::Frame;
@@ -84,17 +84,39 @@ impl<'s> Datagrams<'s> {
     /// # Errors
     /// As [`UdpSocket::send_to`]; `WouldBlock` also if the batch is full or the send buffer is, whatever the mode of the socket.
     pub fn push(&mut self, to: SocketAddr, payload_bytes: usize) -> io::Result<DatagramMut<'_>> {
+        self.push_routed(to, payload_bytes, None)
+    }
+
+    /// The same, from this address: one of the stack's, where the socket is bound to all of them.
+    ///
+    /// # Errors
+    /// As [`Datagrams::push`]; `AddrNotAvailable` of an address that is not the socket's.
+    pub fn push_from(
+        &mut self,
+        source: IpAddr,
+        to: SocketAddr,
+        payload_bytes: usize,
+    ) -> io::Result<DatagramMut<'_>> {
+        self.push_routed(to, payload_bytes, Some(source))
+    }
+
+    fn push_routed(
+        &mut self,
+        to: SocketAddr,
+        payload_bytes: usize,
+        source: Option<IpAddr>,
+    ) -> io::Result<DatagramMut<'_>> {
         if self.held.len() >= self.most {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let (source, len) = self.socket.route(to, payload_bytes)?;
+        let (source, len) = self.socket.route_from(source, to, payload_bytes)?;
         let frame = self.socket.take_frame()?;
         let memory = self.socket.memory();
         let mut packet = PathPacket::new(frame, 0, len);
         let bytes = packet.bytes_mut(memory);
         bytes[headers_len(to.ip())..].fill(0);
-        write_headers(bytes, source, to);
-        self.held.push(Held { packet, is_received: false, is_changed: false, received_bytes: 0 });
+        write_headers(bytes, source, to, 0);
+        self.held.push(Held { packet, is_received: false, is_changed: false, ecn: 0, received_bytes: 0 });
         let held = self.held.last_mut().expect("it was pushed");
         Ok(DatagramMut { held, memory })
     }
@@ -137,7 +159,13 @@ impl UdpSocket {
             let before = batch.held.len();
             receive.take(room, |packet| {
                 let received_bytes = packet.len_bytes;
-                batch.held.push(Held { packet, is_received: true, is_changed: false, received_bytes });
+                batch.held.push(Held {
+                    packet,
+                    is_received: true,
+                    is_changed: false,
+                    ecn: 0,
+                    received_bytes,
+                });
             });
             if self.lock_peer().is_some() {
                 let memory = self.memory();
@@ -179,11 +207,11 @@ impl UdpSocket {
             if held.is_received {
                 let Some(frame) = send.take_frame() else { break };
                 exchanged.push((frame, held.received_bytes));
-                turn_round(held.packet.bytes_mut(memory), held.is_changed);
-            } else if held.is_changed {
+                turn_round(held.packet.bytes_mut(memory), held.is_changed, held.ecn);
+            } else if held.is_changed || held.ecn != 0 {
                 let bytes = held.packet.bytes_mut(memory);
                 let (from, to) = ends(bytes);
-                write_headers(bytes, from, to);
+                write_headers(bytes, from, to, held.ecn);
             }
             count += 1;
         }

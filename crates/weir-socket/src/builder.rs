@@ -231,8 +231,8 @@ impl StackBuilder {
         let mtu_bytes = link.mtu_bytes.min(port.sender().mtu_bytes) as u16;
         let host = self.host(EthernetAddress(link.address), mtu_bytes, 1)?;
         let port = EitherPort::Kernel(Box::new(EitherPort::Kernel(Box::new(port))));
-        let parts = vec![WorkerParts { interface: Some(port), frames, kernel: Some(kernel) }];
-        Stack::start(self, interface, vec![host], parts)
+        let parts = vec![WorkerParts { interfaces: vec![port], frames, kernel: Some(kernel) }];
+        Stack::start(self, &[(interface, self.limits())], vec![host], parts)
     }
 
     /// A stack on interfaces in memory, one for each of its workers: what a generator makes comes in there, from the first socket of the worker
@@ -252,10 +252,11 @@ impl StackBuilder {
             FrameMemory::new(self.frames(workers as u32, 1), MEMORY_FRAME_BYTES).map_err(io::Error::other)?;
         let frames = Pool::for_workers(memory, workers).into_iter().map(Frames::new);
         let parts = ports.into_iter().zip(frames).map(|(port, frames)| {
+            let port = EitherPort::Kernel(Box::new(port));
             let interface = EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(port))));
-            WorkerParts { interface: Some(interface), frames, kernel: None }
+            WorkerParts { interfaces: vec![interface], frames, kernel: None }
         });
-        Stack::start(self, "memory", vec![host], parts.collect())
+        Stack::start(self, &[("memory", self.limits())], vec![host], parts.collect())
     }
 
     /// With the buffers, sockets and buckets of another.
@@ -370,8 +371,8 @@ impl StackBuilder {
 
 /// What a worker is made of.
 pub(crate) struct WorkerParts {
-    /// The interface of its one host; without one its two hosts are joined.
-    pub(crate) interface: Option<StackPort>,
+    /// Those of its hosts, one each; without any its two hosts are joined.
+    pub(crate) interfaces: Vec<StackPort>,
     pub(crate) frames: Frames,
     pub(crate) kernel: Option<KernelSide>,
 }

@@ -24,6 +24,8 @@ pub(crate) const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
+/// The bits of a traffic class that are ECN's.
+pub(crate) const ECN_MASK: u8 = 0b11;
 /// Time to live of what we send (RFC 1700's default, as everybody's).
 const TTL: u8 = 64;
 
@@ -37,9 +39,9 @@ pub(crate) fn payload_max(address: IpAddr, mtu_bytes: u16) -> usize {
     (ETHERNET_LEN + usize::from(mtu_bytes)).saturating_sub(headers_len(address))
 }
 
-/// Writes all headers of a datagram from one address to another, of the same family, whose payload is there already; the frame has the
-/// length of the packet.
-pub(crate) fn write_headers(frame: &mut [u8], source: SocketAddr, destination: SocketAddr) {
+/// Writes all headers of a datagram from one address to another, of the same family, whose payload is there already, with this ECN codepoint;
+/// the frame has the length of the packet.
+pub(crate) fn write_headers(frame: &mut [u8], source: SocketAddr, destination: SocketAddr, ecn: u8) {
     let ip_len = frame.len() - ETHERNET_LEN;
     let (ethertype, ip_header_len) = match (source.ip(), destination.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -47,7 +49,7 @@ pub(crate) fn write_headers(frame: &mut [u8], source: SocketAddr, destination: S
             ip.set_version(4);
             ip.set_header_len(IPV4_LEN as u8);
             ip.set_dscp(0);
-            ip.set_ecn(0);
+            ip.set_ecn(ecn);
             ip.set_total_len(ip_len as u16);
             ip.set_ident(0);
             ip.clear_flags();
@@ -63,7 +65,7 @@ pub(crate) fn write_headers(frame: &mut [u8], source: SocketAddr, destination: S
         (IpAddr::V6(from), IpAddr::V6(to)) => {
             let mut ip = Ipv6Packet::new_unchecked(&mut frame[ETHERNET_LEN..]);
             ip.set_version(6);
-            ip.set_traffic_class(0);
+            ip.set_traffic_class(ecn);
             ip.set_flow_label(0);
             ip.set_payload_len((ip_len - IPV6_LEN) as u16);
             ip.set_next_header(IpProtocol::Udp);
@@ -95,8 +97,8 @@ fn fill_checksum(frame: &mut [u8]) {
     frame[udp_at + 6..udp_at + 8].copy_from_slice(&sum.to_ne_bytes());
 }
 
-/// Makes an answer of a datagram that came in: to where it came from, with the payload that is there now.
-pub(crate) fn turn_round(frame: &mut [u8], is_changed: bool) {
+/// Makes an answer of a datagram that came in: to where it came from, with the payload that is there now, and this ECN codepoint.
+pub(crate) fn turn_round(frame: &mut [u8], is_changed: bool, ecn: u8) {
     let (from, to) = ends(frame);
     let is_v4 = from.is_ipv4();
     let udp_at = headers_len(from.ip()) - UDP_LEN;
@@ -105,13 +107,13 @@ pub(crate) fn turn_round(frame: &mut [u8], is_changed: bool) {
     let kept: [u8; 2] = [frame[udp_at + 6], frame[udp_at + 7]];
     let is_kept = !is_changed && !has_options && kept != [0, 0];
     if !is_kept {
-        return write_headers(frame, to, from);
+        return write_headers(frame, to, from, ecn);
     }
     if is_v4 {
         let mut ip = Ipv4Packet::new_unchecked(&mut frame[ETHERNET_LEN..]);
         let (IpAddr::V4(from), IpAddr::V4(to)) = (from.ip(), to.ip()) else { return };
         ip.set_dscp(0);
-        ip.set_ecn(0);
+        ip.set_ecn(ecn);
         ip.set_ident(0);
         ip.clear_flags();
         ip.set_dont_frag(true);
@@ -122,7 +124,7 @@ pub(crate) fn turn_round(frame: &mut [u8], is_changed: bool) {
     } else {
         let mut ip = Ipv6Packet::new_unchecked(&mut frame[ETHERNET_LEN..]);
         let (IpAddr::V6(from), IpAddr::V6(to)) = (from.ip(), to.ip()) else { return };
-        ip.set_traffic_class(0);
+        ip.set_traffic_class(ecn);
         ip.set_flow_label(0);
         ip.set_hop_limit(TTL);
         ip.set_src_addr(to);
@@ -145,6 +147,12 @@ pub(crate) fn ends(frame: &[u8]) -> (SocketAddr, SocketAddr) {
     };
     let port = |at: usize| u16::from_be_bytes([ip[udp_at + at], ip[udp_at + at + 1]]);
     (SocketAddr::new(from, port(0)), SocketAddr::new(to, port(2)))
+}
+
+/// The ECN codepoint of a datagram (RFC 3168 section 5).
+pub(crate) fn ecn(frame: &[u8]) -> u8 {
+    let ip = &frame[ETHERNET_LEN..];
+    ECN_MASK & if ip[0] >> 4 == 4 { ip[1] } else { ip[1] >> 4 }
 }
 
 /// Where the payload is.
@@ -210,6 +218,8 @@ pub(crate) struct Held {
     pub(crate) is_received: bool,
     /// Whether its payload is another than came in.
     pub(crate) is_changed: bool,
+    /// The ECN codepoint that it is sent with.
+    pub(crate) ecn: u8,
     /// How long the packet was that came in.
     pub(crate) received_bytes: u16,
 }
@@ -251,6 +261,11 @@ impl<'a> Datagram<'a> {
         if self.held.is_received { to } else { from }
     }
 
+    /// The ECN codepoint that it came with (RFC 3168 section 5): 0 none, 1 and 2 capable, 3 that it met congestion.
+    pub fn ecn(&self) -> u8 {
+        ecn(self.frame())
+    }
+
     /// The Toeplitz hash of its flow: an answer has the same, as the key is symmetric unless another was chosen.
     pub fn flow_hash(&self) -> u32 {
         match self.held.packet.meta.flow_hash {
@@ -275,6 +290,11 @@ impl DatagramMut<'_> {
     pub fn payload(&self) -> &[u8] {
         let frame = self.held.packet.bytes(self.memory);
         &frame[payload_range(frame)]
+    }
+
+    /// Sends it with this ECN codepoint ([`Datagram::ecn`]); 0 unless said otherwise, also of one that came with another.
+    pub fn set_ecn(&mut self, codepoint: u8) {
+        self.held.ecn = codepoint & ECN_MASK;
     }
 
     /// The same, to be written.

@@ -183,8 +183,9 @@ impl SendHalf {
     }
 
     /// Notes that there was no frame for a sender that does not wait.
-    pub(crate) fn note_throttled(&self) {
-        add(&self.shared.throttled, 1);
+    pub(crate) fn note_throttled(&mut self) {
+        let SendHalf { empty, spare, shared, .. } = self;
+        shared.note_throttled(|| !spare.is_empty() || !empty.is_empty());
     }
 
     /// Whether there is a frame to send in.
@@ -194,14 +195,12 @@ impl SendHalf {
 
     /// Waits until there is a frame, or until this time; whether there is one, or the worker has gone.
     pub(crate) fn wait(&mut self, deadline_ns: Option<u64>) -> io::Result<bool> {
-        let start_ns = now_ns();
         self.note_throttled();
         let SendHalf { empty, spare, doorbell, sent, shared, .. } = self;
         let woken = wait(doorbell, deadline_ns, || {
             let is_over = sent.is_abandoned() || shared.stream.has(State::SEND_ENDED);
             !spare.is_empty() || !empty.is_empty() || is_over
         })?;
-        add(&shared.throttled_ns, now_ns() - start_ns);
         add(&shared.wakes, woken.wakes);
         add(&shared.empty_wakes, woken.empty_wakes);
         Ok(woken.there_is)
@@ -218,7 +217,7 @@ impl SendHalf {
         match asked {
             Asked::Ready(was_woken) => add(&shared.wakes, was_woken.into()),
             Asked::Pending(is_in_vain) => {
-                add(&shared.throttled, 1);
+                shared.note_throttled(|| !spare.is_empty() || !empty.is_empty());
                 add(&shared.wakes, is_in_vain.into());
                 add(&shared.empty_wakes, is_in_vain.into());
             }

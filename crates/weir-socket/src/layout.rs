@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! interface 0 -- [host] -- 1: port of socket 0            hosts joined in memory:   sockets -- [host 0] -- [host 1] -- sockets
-//!                       -- 2: port of socket 1
+//!                       -- 2: port of socket 1            by a link with a limit:   sockets -- [host 0] -- interface 0, interface 1 -- [host 1] -- sockets
 //!                       -- last: port of all TCP
 //! ```
 //!
@@ -28,14 +28,15 @@ use crate::tcp::port::{TcpPort, TcpSettings};
 use crate::tcp::state::News;
 use crate::worker::StackPort;
 
-/// The plan of hosts: that of one on an interface with these limits, or of two that are joined.
-pub(crate) fn plan(hosts: &[RouterSettings], interface: Option<(&str, Option<TbfConfig>)>) -> Plan {
+/// The plan of hosts: each on one of these interfaces with its limits, or two that are joined without.
+pub(crate) fn plan(hosts: &[RouterSettings], interfaces: &[(&str, Option<TbfConfig>)]) -> Plan {
     let port = |interface: String, limits| PortPlan { interface, limits, classes: None, is_optional: false };
     let mut plan = Plan::default();
-    if let Some((name, limits)) = interface {
+    for (number, &(name, limits)) in interfaces.iter().enumerate() {
         plan.ports.push(port(name.into(), limits));
-        plan.links.push([Attachment::Port(0), Attachment::Stage(0, 0)]);
-    } else {
+        plan.links.push([Attachment::Port(number), Attachment::Stage(number, 0)]);
+    }
+    if interfaces.is_empty() {
         plan.links.push([Attachment::Stage(0, 0), Attachment::Stage(1, 0)]);
     }
     for (number, settings) in hosts.iter().enumerate() {
@@ -49,13 +50,13 @@ pub(crate) fn plan(hosts: &[RouterSettings], interface: Option<(&str, Option<Tbf
     plan
 }
 
-/// A worker of that plan, with its interface if there is one, TCP of each host, and no socket bound.
+/// A worker of that plan, with its interfaces if there are any, TCP of each host, and no socket bound.
 ///
 /// # Errors
 /// If the limits cannot be kept.
 pub(crate) fn path(
     plan: &Plan,
-    interface: Option<StackPort>,
+    interfaces: Vec<StackPort>,
     mut frames: Frames,
     tcp: &[(TcpSettings, Arc<News>)],
     now_ns: u64,
@@ -67,9 +68,8 @@ pub(crate) fn path(
         queues_gone: 0,
         seed: random_seed(),
     };
-    let sockets = plan.ports.len() - usize::from(interface.is_some());
-    let mut own: Vec<StackPort> = Vec::with_capacity(plan.ports.len());
-    own.extend(interface);
+    let sockets = plan.ports.len() - interfaces.len();
+    let mut own = interfaces;
     let of_host = sockets / tcp.len();
     for (settings, news) in tcp {
         let count = of_host - usize::from(settings.connections > 0);

@@ -12,6 +12,9 @@
 //! With the feature `tokio` a stream is `AsyncRead` and `AsyncWrite`, and what waits has an asynchronous form: `accept_async`,
 //! `connect_async`, `send_to_async`, `recv_from_async`, `poll_send_ready`. A task is woken as a thread is: when it can go on.
 //!
+//! With the feature `quinn` a [`UdpSocket`] is a socket of QUIC endpoints, `QuicSocket`: what finds its send buffer full waits with its connection,
+//! and QUIC sees no loss. The example `quic` is a server and a client.
+//!
 //! The example `echo` of this crate is an echo server of UDP with a thread for each bucket, and of TCP.
 
 #[cfg(feature = "tokio")]
@@ -23,8 +26,11 @@ mod control;
 mod datagram;
 mod half;
 mod layout;
+mod link;
 mod options;
 mod port;
+#[cfg(feature = "quinn")]
+mod quic;
 mod socket;
 mod stack;
 mod task;
@@ -36,6 +42,8 @@ pub use builder::{HELD_MAX, StackBuilder};
 pub use datagram::{Datagram, DatagramMut};
 pub use options::{SocketCounts, SocketOptions};
 pub use port::FullRule;
+#[cfg(feature = "quinn")]
+pub use quic::QuicSocket;
 pub use socket::UdpSocket;
 pub use stack::Stack;
 pub use tcp::listener::{Incoming, TcpListener};

@@ -24,9 +24,11 @@ impl Default for SocketOptions {
 /// What a socket has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketCounts {
-    /// Times that the send buffer was full.
+    /// Whether the send buffer is full, and somebody wants to send.
+    pub is_throttled: bool,
+    /// Times that somebody wanted to send and it was full.
     pub throttled: u64,
-    /// For how long that made a sender wait, in nanoseconds.
+    /// For how long it was full when somebody wanted to send, in nanoseconds.
     pub throttled_ns: u64,
     /// Times that a waiting sender was woken.
     pub wakes: u64,

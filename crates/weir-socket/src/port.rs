@@ -21,7 +21,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_core::drops::{Count, DropReason};
@@ -32,6 +32,7 @@ use weir_path::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, Tra
 use weir_ring::doorbell::Ringer;
 use weir_ring::memory::Frame;
 use weir_ring::spsc::{Consumer, Producer};
+use weir_run::clock::now_ns;
 
 use crate::datagram;
 use crate::options::SocketCounts;
@@ -75,18 +76,49 @@ pub(crate) struct Shared {
     /// What the socket counts ([`crate::SocketCounts`]).
     pub(crate) throttled: AtomicU64,
     pub(crate) throttled_ns: AtomicU64,
+    /// Since when somebody wants to send for whom there is no frame; 0 if nobody does.
+    pub(crate) throttled_since_ns: AtomicU64,
     pub(crate) wakes: AtomicU64,
     pub(crate) empty_wakes: AtomicU64,
     pub(crate) from_others: AtomicU64,
 }
 
 impl Shared {
+    /// Somebody wants to send and there was no frame. `is_writable` is asked again: the worker, which ends this, may have come in between.
+    pub(crate) fn note_throttled(&self, is_writable: impl FnOnce() -> bool) {
+        self.throttled.fetch_add(1, Ordering::Relaxed);
+        if self.throttled_since_ns.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        self.throttled_since_ns.store(now_ns().max(1), Ordering::Relaxed);
+        // F4, with the fence of the doorbell after a frame was published: one of both sees the other.
+        fence(Ordering::SeqCst);
+        if is_writable() {
+            self.end_throttled();
+        }
+    }
+
+    /// There are frames to send in.
+    fn end_throttled(&self) {
+        if self.throttled_since_ns.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let since_ns = self.throttled_since_ns.swap(0, Ordering::Relaxed);
+        if since_ns != 0 {
+            self.throttled_ns.fetch_add(now_ns().saturating_sub(since_ns), Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn counts(&self) -> SocketCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Shared { throttled, throttled_ns, wakes, empty_wakes, from_others, .. } = self;
+        let Shared { throttled, throttled_ns, throttled_since_ns, wakes, empty_wakes, from_others, .. } =
+            self;
+        let since_ns = of(throttled_since_ns);
+        let lasts_ns = if since_ns == 0 { 0 } else { now_ns().saturating_sub(since_ns) };
         SocketCounts {
+            is_throttled: since_ns != 0,
             throttled: of(throttled),
-            throttled_ns: of(throttled_ns),
+            throttled_ns: of(throttled_ns) + lasts_ns,
             wakes: of(wakes),
             empty_wakes: of(empty_wakes),
             from_others: of(from_others),
@@ -126,6 +158,8 @@ impl Open {
         self.owed -= paid;
         if self.empty.publish() > 0 {
             self.ringers.sender.published();
+            // After the fence in there (F4).
+            self.shared.end_throttled();
         }
     }
 

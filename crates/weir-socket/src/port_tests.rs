@@ -44,13 +44,14 @@ impl Bed {
             builder = builder.rate(rate.parse().expect("a rate"));
         }
         let host = builder.host(mac_of(0), 1500, 1).expect("a host");
-        let plan = plan(&[host], Some(("interface", builder.limits())));
+        let plan = plan(&[host], &[("interface", builder.limits())]);
         let memory = FrameMemory::new(builder.frames(1, 1), MEMORY_FRAME_BYTES).expect("memory");
         let interface = MemoryPort::sink(Sequences::new(1));
+        let interface = EitherPort::Kernel(Box::new(interface));
         let interface = EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(interface))));
         let tcp = builder.tcp(1500);
         let tcp = [(tcp, Arc::new(News::new(tcp.places())))];
-        let path = path(&plan, Some(interface), Frames::new(Pool::new(memory)), &tcp, 0).expect("a worker");
+        let path = path(&plan, vec![interface], Frames::new(Pool::new(memory)), &tcp, 0).expect("a worker");
         let doorbell = Doorbell::with_full_fences().expect("a doorbell");
         let mut bed = Bed { path, halves: Vec::new(), now_ns: 0, _doorbell: doorbell };
         for socket in 0..sockets {
@@ -76,7 +77,7 @@ impl Bed {
             && let Some(frame) = send.take_frame()
         {
             let mut packet = PathPacket::new(frame, 0, FRAME_BYTES);
-            write_headers(packet.bytes_mut(&memory), from, to.parse().expect("an address"));
+            write_headers(packet.bytes_mut(&memory), from, to.parse().expect("an address"), 0);
             send.stage(packet);
             count += 1;
         }

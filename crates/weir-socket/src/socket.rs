@@ -14,7 +14,7 @@
 //! comes in the same direction waits for its turn, whatever its timeout.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -173,21 +173,22 @@ impl UdpSocket {
         let (source, len) = self.route(to, payload.len())?;
         let mut send = self.lock_send();
         let frame = self.wait_for_frame(&mut send)?;
-        self.send_in(&mut send, PathPacket::new(frame, 0, len), payload, [source, to]);
+        self.send_in(&mut send, PathPacket::new(frame, 0, len), payload, [source, to], 0);
         Ok(payload.len())
     }
 
-    /// Sends a datagram in a frame that was taken, from the first of these to the second.
+    /// Sends a datagram in a frame that was taken, from the first of these to the second, with this ECN codepoint.
     pub(crate) fn send_in(
         &self,
         send: &mut SendHalf,
         mut packet: PathPacket,
         payload: &[u8],
         [source, to]: [SocketAddr; 2],
+        ecn: u8,
     ) {
         let bytes = packet.bytes_mut(self.memory());
         bytes[headers_len(to.ip())..].copy_from_slice(payload);
-        write_headers(bytes, source, to);
+        write_headers(bytes, source, to, ecn);
         send.stage(packet);
         send.publish();
     }
@@ -337,6 +338,24 @@ impl UdpSocket {
             return Err(os(libc::EMSGSIZE));
         }
         Ok((SocketAddr::new(ip, self.local.port()), (headers_len(to.ip()) + payload_bytes) as u16))
+    }
+
+    /// The same from this address, if one is given, which is an address of the socket.
+    pub(crate) fn route_from(
+        &self,
+        source: Option<IpAddr>,
+        to: SocketAddr,
+        payload_bytes: usize,
+    ) -> io::Result<(SocketAddr, u16)> {
+        let (mut from, len) = self.route(to, payload_bytes)?;
+        if let Some(ip) = source {
+            if !self.local.ip().is_unspecified() && ip != self.local.ip() || ip.is_unspecified() {
+                return Err(os(libc::EADDRNOTAVAIL));
+            }
+            self.bound.stack.check_own_address(ip)?;
+            from.set_ip(ip);
+        }
+        Ok((from, len))
     }
 
     /// A frame to write a datagram in, now.

@@ -32,7 +32,9 @@ use smoltcp::wire::IpCidr;
 use weir_core::net::route::{NextHop, RouteTable};
 use weir_core::net::router::RouterSettings;
 use weir_core::net::sockets::Binding;
+use weir_core::shaper::tbf::TbfConfig;
 use weir_core::steer::rss::Rss;
+use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_port::sys;
 use weir_ring::doorbell::{Doorbell, Ringer};
@@ -47,6 +49,7 @@ use crate::builder::{MEMORY_FRAME_BYTES, MEMORY_MTU_BYTES, StackBuilder, WorkerP
 use crate::control::{Control, refused};
 use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::layout::{path, plan};
+use crate::link::LinkPort;
 use crate::options::SocketOptions;
 use crate::socket::os;
 use crate::tcp::state::News;
@@ -131,7 +134,8 @@ impl Stack {
         Stack::pair_of(builder.clone().address(left), builder.address(right))
     }
 
-    /// The same, of stacks that may be more. The limits, sockets, buffers and buckets of the first are those of both.
+    /// The same, of stacks that may be more. The sockets, buffers and buckets of the first are those of both; each has its own limit of what it
+    /// sends ([`StackBuilder::rate`]). With a limit the link has a ring, as a veth has: a socket that nobody reads may then hold all who send by it.
     ///
     /// # Errors
     /// As [`Stack::pair`].
@@ -141,26 +145,32 @@ impl Stack {
         let hosts = hosts.map(|(builder, number)| builder.host(mac_of(number), MEMORY_MTU_BYTES, 1));
         let hosts = hosts.collect::<io::Result<Vec<_>>>()?;
         let memory = FrameMemory::new(left.frames(1, 2), MEMORY_FRAME_BYTES).map_err(io::Error::other)?;
-        let parts = WorkerParts { interface: None, frames: Frames::new(Pool::new(memory)), kernel: None };
-        let stack = Stack::start(&left, "link", hosts, vec![parts])?;
+        let limits = [("left", left.limits()), ("right", right.limits())];
+        let is_limited = limits.iter().any(|(_, limits)| limits.is_some());
+        let end = |port| {
+            EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(EitherPort::Memory(Box::new(port))))))
+        };
+        let interfaces = LinkPort::pair().into_iter().filter(|_| is_limited).map(end).collect();
+        let parts = WorkerParts { interfaces, frames: Frames::new(Pool::new(memory)), kernel: None };
+        let interfaces = if is_limited { &limits[..] } else { &[] };
+        let stack = Stack::start(&left, interfaces, hosts, vec![parts])?;
         let other = Stack { inner: Arc::clone(&stack.inner), host: 1 };
         Ok((stack, other))
     }
 
     pub(crate) fn start(
         builder: &StackBuilder,
-        interface: &str,
+        interfaces: &[(&str, Option<TbfConfig>)],
         hosts: Vec<RouterSettings>,
         parts: Vec<WorkerParts>,
     ) -> io::Result<Stack> {
-        let has_interface = parts.iter().all(|part| part.interface.is_some());
-        let plan = plan(&hosts, has_interface.then_some((interface, builder.limits())));
+        let plan = plan(&hosts, interfaces);
         let memory = Arc::clone(parts[0].frames.memory());
         let host = hosts[0].host.expect("a host has sockets");
         let sockets = usize::from(host.sockets);
         let mut sides = Vec::new();
         for (number, settings) in hosts.iter().enumerate() {
-            let first_port = usize::from(has_interface) + number * usize::from(host.ports());
+            let first_port = interfaces.len() + number * usize::from(host.ports());
             sides.push(HostSide {
                 addresses: settings.interfaces[0].addresses.clone(),
                 table: RouteTable::compile(&settings.interfaces, &settings.routes).map_err(invalid)?,
@@ -183,7 +193,7 @@ impl Stack {
             let tcp: Vec<_> = tcp.collect();
             let news = tcp.iter().map(|(_, news)| Arc::clone(news)).collect();
             workers.push(WorkerSide { requests, ringer: doorbell.ringer(), places, news });
-            let path = path(&plan, part.interface, part.frames, &tcp, now_ns())?;
+            let path = path(&plan, part.interfaces, part.frames, &tcp, now_ns())?;
             let worker = StackWorker::new(path, doorbell, part.kernel, inbox);
             let core = builder.cores.get(number).copied();
             let thread = std::thread::Builder::new().name("weir-socket".into());
@@ -220,7 +230,7 @@ impl Stack {
     /// If they are of different families.
     pub fn bucket_of(&self, source: SocketAddr, destination: SocketAddr) -> usize {
         let mut frame = vec![0; crate::datagram::headers_len(destination.ip())];
-        crate::datagram::write_headers(&mut frame, source, destination);
+        crate::datagram::write_headers(&mut frame, source, destination, 0);
         self.inner.rss.bucket(self.inner.rss.hash(&frame))
     }
 

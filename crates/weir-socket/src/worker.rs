@@ -36,13 +36,16 @@ use weir_ring::doorbell::Doorbell;
 use weir_run::clock::now_ns;
 use weir_run::drive::{Driven, Look};
 
+use crate::link::LinkPort;
 use crate::port::{Open, SocketPort};
 use crate::stack::FREE;
 use crate::tcp::control::TcpRequest;
 use crate::tcp::port::TcpPort;
 
 /// A port of a stack: an interface of the kernel's or one in memory, or a socket, or all TCP of a host.
-pub(crate) type StackPort = EitherPort<EitherPort<Port, MemoryPort>, EitherPort<SocketPort, TcpPort>>;
+pub(crate) type StackPort = EitherPort<InterfacePort, EitherPort<SocketPort, TcpPort>>;
+/// An interface, or an end of a link.
+type InterfacePort = EitherPort<Port, EitherPort<MemoryPort, LinkPort>>;
 
 /// For how long a worker that is to stop lets out what sockets have sent.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
@@ -238,7 +241,7 @@ impl StackWorker {
     fn memory_port(&mut self) -> Option<&mut MemoryPort> {
         match &mut self.path.end_mut(INTERFACE).0.port {
             EitherPort::Kernel(port) => match &mut **port {
-                EitherPort::Memory(port) => Some(port),
+                EitherPort::Memory(port) => port.kernel_mut(),
                 EitherPort::Kernel(_) => None,
             },
             EitherPort::Memory(_) => None,
@@ -307,11 +310,10 @@ impl StackWorker {
             },
             EitherPort::Kernel(_) => false,
         });
-        let has_interface = matches!(self.path.ends()[INTERFACE].port, EitherPort::Kernel(_));
         let waits = |queue: &EgressQueue| queue.shaping.held().packets > 0;
-        let is_on_its_way = has_interface
-            && (self.path.ends()[INTERFACE].port.in_flight().packets > 0
-                || self.path.egress(INTERFACE).is_some_and(waits));
+        let mut interfaces = self.path.ends().iter().filter(|end| matches!(end.port, EitherPort::Kernel(_)));
+        let is_on_its_way = interfaces
+            .any(|end| end.port.in_flight().packets > 0 || self.path.egress(end.index).is_some_and(waits));
         !has_sent && !is_on_its_way
     }
 }
