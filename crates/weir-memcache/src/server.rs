@@ -76,19 +76,27 @@ impl Memcache {
             workers,
         };
         let hasher = DefaultHashBuilder::default();
-        let (to_workers, accepted): (Vec<_>, Vec<_>) = sockets
+        let ringers = ringers(&stack, &sockets);
+        let (to_workers, accepted): (Vec<_>, Vec<_>) = ringers
             .iter()
-            .map(|socket| {
+            .map(|ringer| {
                 let (to_worker, accepted) = channel();
-                ((to_worker, socket.ringer()), accepted)
+                ((to_worker, ringer.clone()), accepted)
             })
             .unzip();
         let make = |((me, (inward, outward)), accepted): (_, Receiver<TcpStream>)| {
             let store = Store::new(limit_bytes / workers, value_bytes_max + ITEM_BYTES + KEY_BYTES_MAX);
             let exchange = Exchange::new(me, workers, TICKETS, hasher.clone(), store, value_bytes_max);
-            Worker::new(&sockets[me], exchange, (inward, outward), accepted, server, value_bytes_max)
+            Worker::new(
+                (&stack, &sockets[me]),
+                exchange,
+                (inward, outward),
+                accepted,
+                server,
+                value_bytes_max,
+            )
         };
-        let all: Vec<Worker<'_>> = ways(&sockets)?.into_iter().enumerate().zip(accepted).map(make).collect();
+        let all: Vec<Worker<'_>> = ways(&ringers)?.into_iter().enumerate().zip(accepted).map(make).collect();
         thread::scope(|scope| {
             let run = |worker: Worker<'_>| {
                 // The others would wait for its answers for ever.
@@ -154,10 +162,19 @@ struct Outward {
 /// What comes to a worker from others, and by worker what goes to them; to itself there is no way.
 type WaysOfWorker = (Vec<Consumer<(usize, Message)>>, Vec<Option<Outward>>);
 
-fn ways(sockets: &[UdpSocket]) -> io::Result<Vec<WaysOfWorker>> {
-    let mut ways: Vec<WaysOfWorker> = sockets.iter().map(|_| (Vec::new(), Vec::new())).collect();
-    for from in 0..sockets.len() {
-        for (to, socket) in sockets.iter().enumerate() {
+/// What wakes each worker: who drives the stack sleeps with it.
+fn ringers(stack: &Stack, sockets: &[UdpSocket]) -> Vec<Ringer> {
+    let of = |(bucket, socket): (usize, &UdpSocket)| match stack.driven_for(bucket) {
+        Some(driven) => stack.ringer(driven),
+        None => socket.ringer(),
+    };
+    sockets.iter().enumerate().map(of).collect()
+}
+
+fn ways(ringers: &[Ringer]) -> io::Result<Vec<WaysOfWorker>> {
+    let mut ways: Vec<WaysOfWorker> = ringers.iter().map(|_| (Vec::new(), Vec::new())).collect();
+    for from in 0..ringers.len() {
+        for (to, ringer) in ringers.iter().enumerate() {
             if from == to {
                 ways[from].1.push(None);
                 continue;
@@ -165,7 +182,7 @@ fn ways(sockets: &[UdpSocket]) -> io::Result<Vec<WaysOfWorker>> {
             // One ask and one answer for each ticket at either end.
             let (producer, consumer) =
                 ring(capacity_for(2 * TICKETS)).map_err(|error| io::Error::other(error.to_string()))?;
-            ways[from].1.push(Some(Outward { ring: producer, ringer: socket.ringer() }));
+            ways[from].1.push(Some(Outward { ring: producer, ringer: ringer.clone() }));
             ways[to].0.push(consumer);
         }
     }

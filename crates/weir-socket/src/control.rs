@@ -1,4 +1,4 @@
-//! What of a stack changes while it is there: which ports are given out, and what ends with it.
+//! What of a stack changes while it is there: which ports are given out.
 //!
 //! Rule: a port of UDP and the same of TCP are two. A port that is asked for by no number is one that nobody has (RFC 6335 section 6). The
 //! bindings here are those of all workers; a worker has those of its own.
@@ -7,10 +7,8 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::thread::JoinHandle;
 
 use weir_core::net::sockets::{BindError, Binding, Bindings};
-use weir_run::guardian::Guardian;
 use weir_run::seed::random_seed;
 
 use crate::builder::invalid;
@@ -26,21 +24,17 @@ pub(crate) struct Control {
     listeners: Vec<Bindings>,
     next_listener: u16,
     next_ephemeral: u16,
-    pub(crate) threads: Vec<JoinHandle<io::Result<()>>>,
-    pub(crate) guardian: Option<Guardian>,
 }
 
 impl Control {
     /// Of so many hosts with so many buckets each, nothing bound.
-    pub(crate) fn new(hosts: usize, buckets: usize, threads: Vec<JoinHandle<io::Result<()>>>) -> Control {
+    pub(crate) fn new(hosts: usize, buckets: usize) -> Control {
         let bindings = |buckets| (0..hosts).map(|_| Bindings::new(buckets)).collect();
         Control {
             bindings: bindings(buckets),
             listeners: bindings(1),
             next_listener: 0,
             next_ephemeral: *EPHEMERAL.start() + (random_seed() % 1024) as u16,
-            threads,
-            guardian: None,
         }
     }
 

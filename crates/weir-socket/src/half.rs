@@ -19,6 +19,7 @@ use weir_ring::memory::Frame;
 use weir_ring::spsc::{CapacityError, Consumer, Producer, capacity_for, ring};
 use weir_run::clock::now_ns;
 
+use crate::driver::may_wait;
 use crate::port::{FullRule, OnDrop, Open, Returned, Ringers, Shared};
 use crate::task::Task;
 #[cfg(feature = "tokio")]
@@ -333,6 +334,7 @@ pub(crate) fn wait(
     mut there_is: impl FnMut() -> bool,
 ) -> io::Result<Woken> {
     let mut woken = Woken::default();
+    may_wait()?;
     loop {
         let kicks_before = doorbell.counts().kicks_sent;
         let Some(parked) = doorbell.park(&mut there_is) else {

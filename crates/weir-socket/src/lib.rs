@@ -15,6 +15,8 @@
 //! With the feature `quinn` a [`UdpSocket`] is a socket of QUIC endpoints, `QuicSocket`: what finds its send buffer full waits with its connection,
 //! and QUIC sees no loss. The example `quic` is a server and a client.
 //!
+//! A worker of the stack's own makes its passes; an application that wants one wake-up for each request makes them itself by a [`Driver`].
+//!
 //! The example `echo` of this crate is an echo server of UDP with a thread for each bucket, and of TCP.
 
 #[cfg(feature = "tokio")]
@@ -24,6 +26,8 @@ mod blocking;
 mod builder;
 mod control;
 mod datagram;
+mod driver;
+mod ending;
 mod half;
 mod layout;
 mod link;
@@ -40,6 +44,7 @@ mod worker;
 pub use batch::Datagrams;
 pub use builder::{HELD_MAX, StackBuilder};
 pub use datagram::{Datagram, DatagramMut};
+pub use driver::Driver;
 pub use options::{SocketCounts, SocketOptions};
 pub use port::FullRule;
 #[cfg(feature = "quinn")]

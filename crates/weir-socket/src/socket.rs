@@ -9,6 +9,7 @@
 //! | no route; to all stations | `NetworkUnreachable`, `PermissionDenied` |
 //! | no room in the send buffer, or nothing has come | `WouldBlock` if not blocking, `TimedOut` after a timeout |
 //! | the worker of the path has ended | `BrokenPipe` |
+//! | it would have to wait on a thread that drives a stack ([`crate::Driver`]) | `Deadlock` |
 //!
 //! Owner: any thread; each direction has a lock, which no other socket shares. Who waits in a direction has its lock, so another thread that
 //! comes in the same direction waits for its turn, whatever its timeout.
@@ -293,6 +294,16 @@ impl UdpSocket {
         mut is_so: impl FnMut(bool) -> bool,
     ) -> io::Result<bool> {
         self.lock_receive().wait_until(deadline(timeout), &mut is_so)
+    }
+
+    /// Whether something has come.
+    pub fn is_readable(&self) -> bool {
+        self.lock_receive().is_readable()
+    }
+
+    /// Whether a datagram would go.
+    pub fn is_writable(&self) -> bool {
+        self.lock_send().is_writable()
     }
 
     /// Whether its stack has ended: nothing is sent or received any more.

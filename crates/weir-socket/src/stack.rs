@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It is a plan of the path ([`weir_path::plan`]): a router that is a host, a port for the interface, one for each socket that there may
-//! be, and one for all TCP. A worker of its own drives it, on a thread of this process.
+//! be, and one for all TCP. A worker of its own drives it, on a thread of this process, or the application does (`driver.rs`).
 //!
 //! Rule: a full buffer holds whoever fills it. What a socket sends waits in its send buffer while the way out has no room; what comes for a
 //! socket that does not read waits in its receive buffer, in the egress queue before it, and then in the receive queue that it came by, and
@@ -41,12 +41,13 @@ use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_run::clock::now_ns;
-use weir_run::drive::drive;
 use weir_run::guardian::Guardian;
 use weir_run::idle::wake_cost_ns;
 
 use crate::builder::{MEMORY_FRAME_BYTES, MEMORY_MTU_BYTES, StackBuilder, WorkerParts, invalid, mac_of};
 use crate::control::{Control, refused};
+use crate::driver::may_wait;
+use crate::ending::Ending;
 use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::layout::{path, plan};
 use crate::link::LinkPort;
@@ -87,7 +88,9 @@ struct Inner {
     workers: Vec<WorkerSide>,
     sockets: usize,
     buffer_frames_max: u32,
+    wake_cost_ns: u64,
     control: Mutex<Control>,
+    ending: Ending,
 }
 
 /// What does not change of a host.
@@ -194,19 +197,18 @@ impl Stack {
             let news = tcp.iter().map(|(_, news)| Arc::clone(news)).collect();
             workers.push(WorkerSide { requests, ringer: doorbell.ringer(), places, news });
             let path = path(&plan, part.interfaces, part.frames, &tcp, now_ns())?;
-            let worker = StackWorker::new(path, doorbell, part.kernel, inbox);
+            let worker = Box::new(StackWorker::new(path, doorbell, part.kernel, inbox));
             let core = builder.cores.get(number).copied();
             let thread = std::thread::Builder::new().name("weir-socket".into());
             threads.push(thread.spawn(move || {
-                let mut worker = worker;
                 if let Some(core) = core {
                     sys::pin_thread(core)?;
                 }
                 sys::set_timer_slack_ns(1);
-                drive(&mut worker, wake_cost_ns)
+                worker.run(wake_cost_ns)
             })?);
         }
-        let control = Control::new(hosts.len(), buckets, threads);
+        let control = Control::new(hosts.len(), buckets);
         let inner = Inner {
             memory,
             rss,
@@ -214,7 +216,9 @@ impl Stack {
             workers,
             sockets,
             buffer_frames_max: builder.buffer_frames_max,
+            wake_cost_ns,
             control: Mutex::new(control),
+            ending: Ending::new(threads),
         };
         Ok(Stack { inner: Arc::new(inner), host: 0 })
     }
@@ -242,9 +246,10 @@ impl Stack {
     /// The books, of all its workers together; of a pair those of both.
     ///
     /// # Errors
-    /// `BrokenPipe` if a worker has ended.
+    /// `BrokenPipe` if a worker has ended, `Deadlock` if this thread drives one.
     pub fn books(&self) -> io::Result<StackBooks> {
         let mut all = StackBooks { balances: true, ..StackBooks::default() };
+        may_wait()?;
         for worker in &self.inner.workers {
             let (reply, answer) = channel();
             worker.ask(Request::Books(reply))?;
@@ -263,9 +268,23 @@ impl Stack {
     /// a pair, return `BrokenPipe`, and an interface is put back as it was.
     ///
     /// # Errors
-    /// What ended a worker before, or could not be put back.
+    /// What ended a worker before, or could not be put back; `Deadlock` if this thread drives one.
     pub fn stop(&self) -> io::Result<()> {
+        may_wait()?;
         self.inner.stop()
+    }
+
+    /// Wakes a worker, or who drives it ([`Stack::drive`]), to look at what else that waits for.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn ringer(&self, worker: usize) -> Ringer {
+        self.inner.workers[worker].ringer.clone()
+    }
+
+    /// How many workers it has.
+    pub fn workers(&self) -> usize {
+        self.inner.workers.len()
     }
 
     /// The port of all TCP.
@@ -279,8 +298,8 @@ impl Stack {
         self.host
     }
 
-    pub(crate) fn workers(&self) -> usize {
-        self.inner.workers.len()
+    pub(crate) fn wake_cost_ns(&self) -> u64 {
+        self.inner.wake_cost_ns
     }
 
     pub(crate) fn ask(&self, worker: usize, request: Request) -> io::Result<()> {
@@ -343,6 +362,7 @@ impl Stack {
                 ));
             }
         };
+        may_wait()?;
         let mut control = self.lock();
         let port = match address.port() {
             0 => control.free_port(self.host, address.ip(), bucket)?,
@@ -357,6 +377,13 @@ impl Stack {
         })?;
         let (halves, open) =
             halves(BufferSizes { send_frames, receive_packets, full }, &side.caller(None), None)?;
+        side.places[self.host][slot].store(TAKEN, Ordering::Release);
+        // From here on what was taken is freed with it.
+        let bound = Bound { stack: self.clone(), port, worker, slot };
+        let number = bound.number(*sockets);
+        control.bindings[self.host].bind(binding, number).expect("it was checked under this lock");
+        // The worker may be with a thread that waits for this lock.
+        drop(control);
         let (reply, answer) = channel();
         side.ask(Request::Bind {
             stage: self.host,
@@ -367,10 +394,6 @@ impl Stack {
             reply,
         })?;
         answer.recv().map_err(|_| os(libc::EPIPE))?.map_err(refused)?;
-        side.places[self.host][slot].store(TAKEN, Ordering::Release);
-        let bound = Bound { stack: self.clone(), port, worker, slot };
-        let number = bound.number(*sockets);
-        control.bindings[self.host].bind(binding, number).expect("it was checked under this lock");
         Ok((bound, halves))
     }
 
@@ -405,7 +428,7 @@ impl Stack {
 
     /// Keeps the guardian of its interface, to whose end it is put back.
     pub(crate) fn keep(&self, guardian: Guardian) {
-        self.lock().guardian = Some(guardian);
+        self.inner.ending.keep(guardian);
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
@@ -464,20 +487,7 @@ impl Inner {
             // One that has ended needs no word.
             let _ = worker.ask(Request::Stop);
         }
-        let mut control = self.lock();
-        let mut result = Ok(());
-        for thread in control.threads.drain(..) {
-            let ended =
-                thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker of the path panicked")));
-            result = result.and(ended);
-        }
-        if let Some(guardian) = control.guardian.take() {
-            let faults = guardian.finish();
-            if !faults.is_empty() {
-                result = result.and(Err(io::Error::other(faults.join("; "))));
-            }
-        }
-        result
+        self.ending.wait()
     }
 }
 

@@ -10,13 +10,13 @@
 //! The end: asked to stop it lets out what sockets have sent, for [`DRAIN_NS_MAX`] at the most. However it ends, its ports go with it, and
 //! whoever waits at a socket is woken and finds that it has.
 //!
-//! Owner: the thread that runs it.
+//! Owner: the thread that runs it: one of the stack's, or an application's (`driver.rs`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use weir_core::drops::{Count, DropCounts};
 use weir_core::net::sockets::{BindError, Binding};
@@ -34,8 +34,9 @@ use weir_port::sys;
 use weir_port::xsk::umem::Umem;
 use weir_ring::doorbell::Doorbell;
 use weir_run::clock::now_ns;
-use weir_run::drive::{Driven, Look};
+use weir_run::drive::{Driven, Look, drive};
 
+use crate::driver::Lent;
 use crate::link::LinkPort;
 use crate::port::{Open, SocketPort};
 use crate::stack::FREE;
@@ -73,6 +74,8 @@ pub(crate) enum Request {
     Tcp { port: usize, request: TcpRequest },
     /// The books of everything.
     Books(Sender<StackBooks>),
+    /// Let somebody else drive this worker; none comes if somebody does.
+    Lend(Sender<Option<Lent>>),
     /// Stop.
     Stop,
 }
@@ -121,6 +124,9 @@ pub(crate) struct StackWorker {
     requests: Receiver<Request>,
     /// One that came while it was about to park.
     next: Option<Request>,
+    /// Who is to drive it, and whether somebody does who is not its thread.
+    borrower: Option<Sender<Option<Lent>>>,
+    is_lent: bool,
     /// The ports of all TCP, of each host.
     tcp_ports: Vec<usize>,
     /// The ports of sockets that are being closed.
@@ -157,6 +163,8 @@ impl StackWorker {
             kernel,
             requests,
             next,
+            borrower: None,
+            is_lent: false,
             tcp_ports,
             closing,
             draining_since: None,
@@ -194,6 +202,10 @@ impl StackWorker {
             Request::Books(reply) => {
                 let _ = reply.send(self.books());
             }
+            Request::Lend(to) if self.is_lent => {
+                let _ = to.send(None);
+            }
+            Request::Lend(to) => self.borrower = Some(to),
             Request::Stop => {
                 self.draining_since.get_or_insert(now_ns);
             }
@@ -347,6 +359,9 @@ impl Driven for StackWorker {
         while let Some(request) = self.next.take().or_else(|| self.requests.try_recv().ok()) {
             self.answer(request, now_ns);
         }
+        if self.borrower.is_some() {
+            return Ok(Look::Over);
+        }
         self.finish_closing();
         if now_ns >= self.look_ns {
             self.look_ns = now_ns + INTERFACE_LOOK_NS;
@@ -374,12 +389,42 @@ impl Driven for StackWorker {
     }
 
     fn park(&mut self, until_ns: Option<u64>) -> io::Result<()> {
+        self.park_unless(until_ns, || false)
+    }
+}
+
+impl StackWorker {
+    /// Drives itself by this thread until it is over, but for the times in which somebody else drives it.
+    pub(crate) fn run(mut self: Box<Self>, wake_cost_ns: u64) -> io::Result<()> {
+        loop {
+            drive(&mut *self, wake_cost_ns)?;
+            let Some(to) = self.borrower.take() else { return Ok(()) };
+            let (back, returned) = channel();
+            self.is_lent = true;
+            let lent = match to.send(Some(Lent { worker: self, back })) {
+                Ok(()) => returned.recv().ok(),
+                // Who asked has gone.
+                Err(unsent) => unsent.0.map(|lent| lent.worker),
+            };
+            // One that is over does not come back; whoever drove it knows how it ended.
+            let Some(worker) = lent else { return Ok(()) };
+            self = worker;
+            self.is_lent = false;
+        }
+    }
+
+    /// Sleeps until this time or until woken, unless there is something to do or `has_work`, asked after it has said that it parks.
+    pub(crate) fn park_unless(
+        &mut self,
+        until_ns: Option<u64>,
+        has_work: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
         let StackWorker { path, doorbell, kernel, requests, next, tcp_ports, .. } = self;
         kernel.iter().for_each(|kernel| kernel.bell.park());
         let parked = doorbell.park(|| {
             *next = requests.try_recv().ok();
             let mut has_news = |port| tcp_port(path, port).is_some_and(|(port, _)| port.has_news());
-            next.is_some() || tcp_ports.iter().any(|&port| has_news(port))
+            next.is_some() || tcp_ports.iter().any(|&port| has_news(port)) || has_work()
         });
         let slept = match parked {
             None => Ok(()),

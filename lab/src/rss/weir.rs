@@ -12,7 +12,7 @@ use weir_core::steer::key::Key;
 use weir_path::traffic::flows::{Endpoints, Flows, Traffic};
 use weir_path::traffic::generator::{GenSpec, Until};
 use weir_path::traffic::port::MemoryPort;
-use weir_socket::{Stack, StackBooks, TrafficBooks, UdpSocket};
+use weir_socket::{Driver, Stack, StackBooks, TrafficBooks, UdpSocket};
 
 use super::clients::Pace;
 use super::kernel::{Ends, ask_all, clients, measure};
@@ -52,7 +52,7 @@ pub(super) fn in_memory(plan: &RssPlan) -> Result<Outcome> {
     measure(|| {
         let stack = builder.open_in_memory(MemoryPort::dealt(&spec, &Key::SYMMETRIC, buckets)?)?;
         let servers = sockets(&stack, SERVER)?;
-        serve(plan, &servers, || {
+        serve(plan, &stack, &servers, || {
             let start = clock::now();
             thread::sleep(plan.duration);
             let (in_time, seconds) = (traffic(&stack.books()?)?.numbered, start.elapsed().as_secs_f64());
@@ -91,7 +91,7 @@ pub(super) fn over_veth(plan: &RssPlan) -> Result<Outcome> {
     let servers = sockets(&stack, "10.99.0.2")?;
     let clients = ends.left.enter(|| clients("10.99.0.1", plan))??;
     let outcome = measure(|| {
-        serve(plan, &servers, || {
+        serve(plan, &stack, &servers, || {
             let asked = ask_all(plan, clients, "10.99.0.2:7".parse()?, Pace::Windowed)?;
             let books = stack.books()?;
             ensure!(books.balances, "the books do not balance: {books:?}");
@@ -114,22 +114,34 @@ fn sockets(stack: &Stack, address: &str) -> Result<Vec<UdpSocket>> {
 }
 
 /// Runs the servers, a thread for each on its core, while something else is done.
-fn serve<T>(plan: &RssPlan, servers: &[UdpSocket], meanwhile: impl FnOnce() -> Result<T>) -> Result<T> {
+fn serve<T>(
+    plan: &RssPlan,
+    stack: &Stack,
+    servers: &[UdpSocket],
+    meanwhile: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let threads: Vec<_> = servers
             .iter()
+            .enumerate()
             .zip(&plan.cores)
-            .map(|(socket, &core)| {
+            .map(|((bucket, socket), &core)| {
                 let is_over = &is_over;
                 scope.spawn(move || -> Result<()> {
                     pin(core)?;
-                    echo(socket, is_over)
+                    match stack.driven_for(bucket) {
+                        Some(worker) => drive_and_echo(stack.drive(worker)?, socket, is_over),
+                        None => echo(socket, is_over),
+                    }
                 })
             })
             .collect();
         let done = meanwhile();
         is_over.store(true, Ordering::Relaxed);
+        for worker in 0..stack.workers() {
+            stack.ringer(worker).published();
+        }
         for thread in threads {
             thread.join().expect("a server does not panic")?;
         }
@@ -137,6 +149,33 @@ fn serve<T>(plan: &RssPlan, servers: &[UdpSocket], meanwhile: impl FnOnce() -> R
     })
 }
 
+/// The server of a bucket that drives the worker of its flows.
+fn drive_and_echo(mut driver: Driver, socket: &UdpSocket, is_over: &AtomicBool) -> Result<()> {
+    let mut batch = socket.datagrams(BATCH);
+    let has_ended = || is_over.load(Ordering::Relaxed);
+    socket.set_nonblocking(true);
+    while !has_ended() {
+        let mut has_moved = driver.turn()?;
+        match socket.recv_batch(&mut batch) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            received => has_moved |= received? > 0,
+        }
+        while !batch.is_empty() {
+            match socket.send_batch(&mut batch) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    driver.turn_until(|| socket.is_writable())?;
+                }
+                sent => drop(sent?),
+            }
+        }
+        if !has_moved {
+            driver.rest(|| socket.is_readable() || has_ended())?;
+        }
+    }
+    Ok(())
+}
+
+/// The server of a bucket whose flows another's thread brings.
 fn echo(socket: &UdpSocket, is_over: &AtomicBool) -> Result<()> {
     let mut batch = socket.datagrams(BATCH);
     while !is_over.load(Ordering::Relaxed) {

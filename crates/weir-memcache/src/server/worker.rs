@@ -1,4 +1,5 @@
-//! One worker: its datagrams, its connections, what others ask, and one place where it sleeps until any of them has something.
+//! One worker: its datagrams, its connections, what others ask, and one place where it sleeps until any of them has something. If it is the
+//! first of a worker of the stack it drives that too, so that a command wakes one thread.
 //!
 //! Rule: it reads datagrams only while it has tickets for whatever a batch of them may ask, and of a connection only what it may answer; what
 //! it does not read waits in the receive buffer, and so with who sent it. A reply waits for room: none is lost to a full buffer.
@@ -13,7 +14,7 @@ use std::sync::mpsc::Receiver;
 use hashbrown::HashMap;
 use weir_ring::spsc::Consumer;
 use weir_run::clock::unix_seconds;
-use weir_socket::{Datagrams, TcpStream, UdpSocket};
+use weir_socket::{Datagrams, Driver, Stack, TcpStream, UdpSocket};
 
 use super::{Outward, WaysOfWorker};
 use crate::command::{Front, answer_line, quiet_delete, read};
@@ -52,6 +53,7 @@ struct Client {
 }
 
 pub(super) struct Worker<'s> {
+    stack: &'s Stack,
     socket: &'s UdpSocket,
     exchange: Exchange<Asker>,
     lines: Pipelines<Client>,
@@ -67,7 +69,7 @@ pub(super) struct Worker<'s> {
 
 impl<'s> Worker<'s> {
     pub(super) fn new(
-        socket: &'s UdpSocket,
+        (stack, socket): (&'s Stack, &'s UdpSocket),
         exchange: Exchange<Asker>,
         (inward, outward): WaysOfWorker,
         accepted: Receiver<TcpStream>,
@@ -75,6 +77,7 @@ impl<'s> Worker<'s> {
         value_bytes_max: usize,
     ) -> Worker<'s> {
         Worker {
+            stack,
             socket,
             exchange,
             lines: Pipelines::default(),
@@ -97,12 +100,15 @@ impl<'s> Worker<'s> {
     }
 
     fn answer_all(mut self) -> io::Result<()> {
+        let driven = self.stack.driven_for(self.exchange.number());
+        let mut driver = driven.map(|worker| self.stack.drive(worker)).transpose()?;
         let mut received = self.socket.datagrams(BATCH);
         let mut sent = self.socket.datagrams(SEND_BATCH);
         loop {
             self.server.now_s = unix_seconds();
-            let mut moved = self.hear();
-            self.reply(&mut sent)?;
+            let has_turned = driver.as_mut().map_or(Ok(false), Driver::turn)?;
+            let mut moved = usize::from(has_turned) + self.hear();
+            self.reply(&mut sent, &mut driver)?;
             moved += self.read_connections();
             if self.may_receive() {
                 match self.socket.recv_batch(&mut received) {
@@ -112,31 +118,31 @@ impl<'s> Worker<'s> {
                 }
                 for datagram in received.iter() {
                     if let Some((client, reply)) = self.take(datagram.peer(), datagram.payload()) {
-                        self.send(&client, &reply, &mut sent)?;
+                        self.send(&client, &reply, &mut sent, &mut driver)?;
                     }
                 }
                 received.clear();
             }
             self.ask();
-            self.reply(&mut sent)?;
-            self.send_all(&mut sent)?;
+            self.reply(&mut sent, &mut driver)?;
+            self.send_all(&mut sent, &mut driver)?;
             moved += self.write_connections();
             if moved == 0 {
                 if self.socket.has_ended() {
                     return Ok(());
                 }
-                self.sleep()?;
+                self.sleep(driver.as_mut())?;
             }
         }
     }
 
     /// Gives the replies that there are to whom they are for.
-    fn reply(&mut self, sent: &mut Datagrams<'_>) -> io::Result<()> {
+    fn reply(&mut self, sent: &mut Datagrams<'_>, driver: &mut Option<Driver>) -> io::Result<()> {
         while let Some((asker, reply)) = self.exchange.replies.pop_front() {
             match asker {
                 Asker::Datagram(place) => {
                     if let Some((client, reply)) = self.lines.answer(place, reply) {
-                        self.send(&client, &reply, sent)?;
+                        self.send(&client, &reply, sent, driver)?;
                     }
                 }
                 Asker::Connection(number, command) => {
@@ -151,18 +157,21 @@ impl<'s> Worker<'s> {
     }
 
     /// Waits until there is something to do.
-    fn sleep(&mut self) -> io::Result<()> {
+    fn sleep(&mut self, driver: Option<&mut Driver>) -> io::Result<()> {
         let may_receive = self.may_receive();
         let Worker { socket, inward, connections, accepted, next, .. } = self;
-        socket.wait_until(None, |is_readable| {
+        let mut has_work = |is_readable| {
             let is_accepted = accept_all(accepted, connections, next) > 0;
             let mut has_heard = || inward.iter_mut().any(|ring| !ring.is_empty());
             let has_moved = |it: &Connection<TcpStream>| {
                 it.wants_input() && it.stream().is_readable() || it.has_output() && it.stream().is_writable()
             };
             is_readable && may_receive || is_accepted || has_heard() || connections.values().any(has_moved)
-        })?;
-        Ok(())
+        };
+        match driver {
+            Some(driver) => driver.rest(|| has_work(socket.is_readable())),
+            None => socket.wait_until(None, has_work).map(drop),
+        }
     }
 
     /// Whether there are tickets for whatever a batch may ask.
@@ -282,7 +291,13 @@ impl<'s> Worker<'s> {
     }
 
     /// Makes the datagrams of a reply, and sends them when there are many.
-    fn send(&self, client: &Client, reply: &[u8], sent: &mut Datagrams<'_>) -> io::Result<()> {
+    fn send(
+        &self,
+        client: &Client,
+        reply: &[u8],
+        sent: &mut Datagrams<'_>,
+        driver: &mut Option<Driver>,
+    ) -> io::Result<()> {
         for (header, text) in cut(client.id, reply) {
             let bytes = HEADER_BYTES + text.len();
             loop {
@@ -294,8 +309,8 @@ impl<'s> Worker<'s> {
                         break;
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.send_all(sent)?;
-                        self.socket.wait_writable(None)?;
+                        self.send_all(sent, driver)?;
+                        self.wait_writable(driver)?;
                     }
                     // An address that nothing goes to: nobody waits there.
                     Err(_) => return Ok(()),
@@ -305,17 +320,23 @@ impl<'s> Worker<'s> {
         Ok(())
     }
 
-    fn send_all(&self, sent: &mut Datagrams<'_>) -> io::Result<()> {
+    fn send_all(&self, sent: &mut Datagrams<'_>, driver: &mut Option<Driver>) -> io::Result<()> {
         while !sent.is_empty() {
             match self.socket.send_batch(sent) {
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.socket.wait_writable(None)?;
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable(driver)?,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Waits until a datagram would go.
+    fn wait_writable(&self, driver: &mut Option<Driver>) -> io::Result<()> {
+        match driver {
+            Some(driver) => driver.turn_until(|| self.socket.is_writable()),
+            None => self.socket.wait_writable(None).map(drop),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use weir_path::frames::Frames;
 use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_ring::spsc::{Consumer, capacity_for, ring};
 
+use crate::driver::may_wait;
 use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::port::{FullRule, OnDrop, Open};
 use crate::socket::os;
@@ -143,6 +144,7 @@ impl Stack {
         }
         let source = self.source_for(peer.ip())?;
         let mut tried = 0;
+        may_wait()?;
         loop {
             let own = self.lock().free_tcp_port(self.host(), source)?;
             let flow = Flow { local: SocketAddr::new(source, own), peer };

@@ -1,0 +1,185 @@
+//! An application that drives its stack: the worker's passes are made by a thread of its own, between what it does with its sockets.
+//!
+//! ```text
+//! loop: turn --> what has come is in the receive buffers --> the application answers --> turn --> ... nothing moved: rest
+//! ```
+//!
+//! So a request costs one wake-up, that of the interface's, and what is received is in the cache of the core that answers it.
+//!
+//! Rule: who drives a stack waits in [`Driver::rest`] alone. A call of any socket or stack that would wait on this thread is refused with
+//! `ErrorKind::Deadlock`: nobody else would make the pass that it waits for. Invariant 3 (ARCHITECTURE.md) holds with one more input: what
+//! the application looks for is looked for once more after the worker has said that it parks.
+//!
+//! Owner: one thread; the worker comes from the thread that the stack gave it, and goes back there when the driver is dropped. Limits: while
+//! the application does something else, nothing of its stack moves.
+
+use std::cell::Cell;
+use std::io;
+use std::marker::PhantomData;
+use std::sync::mpsc::{Sender, channel};
+
+use weir_port::sys;
+use weir_run::clock::now_ns;
+use weir_run::drive::{Driven, Look};
+use weir_run::idle::{Idle, Rest};
+
+use crate::socket::os;
+use crate::stack::Stack;
+use crate::worker::{Request, StackWorker};
+
+thread_local! {
+    /// How many stacks this thread drives.
+    static DRIVEN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A worker of a stack, driven by the thread that has this.
+///
+/// ```
+/// use weir_socket::{Stack, UdpSocket};
+///
+/// let (left, right) = Stack::pair("192.0.2.1/24", "192.0.2.2/24")?;
+/// let server = UdpSocket::bind(&right, "192.0.2.2:7")?;
+/// let client = UdpSocket::bind(&left, "192.0.2.1:0")?;
+/// client.send_to(b"hello", "192.0.2.2:7")?;
+///
+/// server.set_nonblocking(true);
+/// let mut driver = right.drive(0)?;
+/// driver.turn_until(|| server.is_readable())?;
+/// let mut buffer = [0; 1500];
+/// assert_eq!(server.recv_from(&mut buffer)?.0, 5);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Driver {
+    /// Until the stack is over.
+    lent: Option<Lent>,
+    idle: Idle,
+    /// When the next turn is due, and whether something may come before.
+    until_ns: Option<u64>,
+    is_expecting: bool,
+    // Last: a stack that ends with this handle waits for its worker.
+    _stack: Stack,
+    /// It stays with its thread.
+    _here: PhantomData<*const ()>,
+}
+
+/// A worker away from its thread, and the way back.
+pub(crate) struct Lent {
+    pub(crate) worker: Box<StackWorker>,
+    pub(crate) back: Sender<Box<StackWorker>>,
+}
+
+impl Stack {
+    /// Drives a worker of the stack by this thread from now on, until the driver is dropped; of a pair of stacks both. Timers of this thread
+    /// become exact (`PR_SET_TIMERSLACK`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no such worker; `ResourceBusy` if somebody drives it; `BrokenPipe` if it has ended.
+    pub fn drive(&self, worker: usize) -> io::Result<Driver> {
+        if worker >= self.workers() {
+            let why = format!("this stack has {} workers, numbered from 0", self.workers());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let (to, lent) = channel();
+        may_wait()?;
+        self.ask(worker, Request::Lend(to))?;
+        let lent = lent.recv().map_err(|_| os(libc::EPIPE))?.ok_or_else(|| os(libc::EBUSY))?;
+        sys::set_timer_slack_ns(1);
+        DRIVEN.set(DRIVEN.get() + 1);
+        Ok(Driver {
+            lent: Some(lent),
+            idle: Idle::new(self.wake_cost_ns(), now_ns()),
+            until_ns: None,
+            is_expecting: false,
+            _stack: self.clone(),
+            _here: PhantomData,
+        })
+    }
+}
+
+impl Stack {
+    /// The worker that the thread of a bucket is to drive where each has one: that of its flows, unless an earlier bucket has the same.
+    pub fn driven_for(&self, bucket: usize) -> Option<usize> {
+        let worker = |bucket: usize| self.rss().worker(bucket as u32);
+        (0..bucket).all(|before| worker(before) != worker(bucket)).then(|| worker(bucket))
+    }
+}
+
+impl Driver {
+    /// Makes one pass; whether something moved.
+    ///
+    /// # Errors
+    /// `BrokenPipe` once the stack was stopped, and what ends it otherwise.
+    pub fn turn(&mut self) -> io::Result<bool> {
+        let Some(lent) = &mut self.lent else { return Err(os(libc::EPIPE)) };
+        let now = now_ns();
+        let looked = lent.worker.look(now).and_then(|look| match look {
+            Look::On(look_ns) => lent.worker.pass(now).map(|pass| Some((look_ns, pass))),
+            Look::Over => Ok(None),
+        });
+        let (look_ns, pass) = match looked {
+            Ok(Some(looked)) => looked,
+            // Its ports go with it, and whoever waits at a socket is woken; its thread ends.
+            ended => {
+                self.lent = None;
+                return Err(ended.err().unwrap_or_else(|| os(libc::EPIPE)));
+            }
+        };
+        self.until_ns = [look_ns, pass.wake_ns].into_iter().flatten().min();
+        self.is_expecting = pass.expecting;
+        if pass.moved > 0 {
+            self.idle.worked(now);
+        }
+        Ok(pass.moved > 0)
+    }
+
+    /// Waits until another turn is due: after one in which nothing moved, and with nothing to do here. `has_work` is asked whether something
+    /// has come meanwhile; whoever brings that rings [`Stack::ringer`]. It may return early.
+    ///
+    /// # Errors
+    /// If the kernel does not let it sleep.
+    pub fn rest(&mut self, has_work: impl FnOnce() -> bool) -> io::Result<()> {
+        let Some(lent) = &mut self.lent else { return Ok(()) };
+        match self.idle.rest(now_ns(), self.until_ns, self.is_expecting) {
+            Rest::Spin => std::hint::spin_loop(),
+            Rest::Park(until_ns) => lent.worker.park_unless(until_ns, has_work)?,
+        }
+        Ok(())
+    }
+
+    /// Turns, and rests, until it is so.
+    ///
+    /// # Errors
+    /// As [`Driver::turn`] and [`Driver::rest`].
+    pub fn turn_until(&mut self, mut is_so: impl FnMut() -> bool) -> io::Result<()> {
+        while !is_so() {
+            if !self.turn()? {
+                self.rest(&mut is_so)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        DRIVEN.set(DRIVEN.get() - 1);
+        if let Some(Lent { worker, back }) = self.lent.take() {
+            // Its thread waits for it.
+            let _ = back.send(worker);
+        }
+    }
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("is_over", &self.lent.is_none()).finish()
+    }
+}
+
+/// Whether this thread may wait for a worker of a stack.
+///
+/// # Errors
+/// `Deadlock` if it drives one.
+pub(crate) fn may_wait() -> io::Result<()> {
+    if DRIVEN.get() == 0 { Ok(()) } else { Err(os(libc::EDEADLK)) }
+}

@@ -1,0 +1,51 @@
+//! What ends with a stack: the threads of its workers, and then the guardian, which puts the interface back.
+//!
+//! Owner: one thread at a time, by a lock of its own: who drives a worker may need the stack's while another thread waits here for that
+//! worker's end.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use weir_run::guardian::Guardian;
+
+/// See the head of the file.
+pub(crate) struct Ending(Mutex<Rest>);
+
+struct Rest {
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    guardian: Option<Guardian>,
+}
+
+impl Ending {
+    /// Of these threads.
+    pub(crate) fn new(threads: Vec<JoinHandle<io::Result<()>>>) -> Ending {
+        Ending(Mutex::new(Rest { threads, guardian: None }))
+    }
+
+    /// Keeps the guardian until the threads have ended.
+    pub(crate) fn keep(&self, guardian: Guardian) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).guardian = Some(guardian);
+    }
+
+    /// Waits for the threads, which were told to end, and has everything put back.
+    ///
+    /// # Errors
+    /// What ended a worker before, or could not be put back.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        let mut rest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut result = Ok(());
+        for thread in rest.threads.drain(..) {
+            let ended =
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker of the path panicked")));
+            result = result.and(ended);
+        }
+        if let Some(guardian) = rest.guardian.take() {
+            let faults = guardian.finish();
+            if !faults.is_empty() {
+                result = result.and(Err(io::Error::other(faults.join("; "))));
+            }
+        }
+        result
+    }
+}

@@ -1,0 +1,171 @@
+//! A stack that its application drives.
+
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use weir_socket::{Driver, Stack, TcpListener, TcpStream, UdpSocket};
+
+const SERVER: &str = "192.0.2.2:7";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn pair() -> (Stack, Stack) {
+    Stack::pair("192.0.2.1/24", "192.0.2.2/24").unwrap()
+}
+
+/// Sends back what comes, until `is_over`.
+fn echo(driver: &mut Driver, socket: &UdpSocket, is_over: &AtomicBool) -> io::Result<u64> {
+    let mut batch = socket.datagrams(32);
+    let mut echoed = 0;
+    socket.set_nonblocking(true);
+    while !is_over.load(Ordering::Relaxed) {
+        let mut has_moved = driver.turn()?;
+        match socket.recv_batch(&mut batch) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            received => {
+                echoed += received? as u64;
+                has_moved = true;
+            }
+        }
+        while !batch.is_empty() {
+            match socket.send_batch(&mut batch) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    driver.turn_until(|| socket.is_writable())?;
+                }
+                sent => drop(sent?),
+            }
+        }
+        if !has_moved {
+            driver.rest(|| socket.is_readable() || is_over.load(Ordering::Relaxed))?;
+        }
+    }
+    Ok(echoed)
+}
+
+/// Asks so many times, and waits for each answer.
+fn ask(socket: &UdpSocket, times: u32) {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = [0; 64];
+    for number in 0..times {
+        socket.send_to(&number.to_le_bytes(), SERVER).unwrap();
+        let (len, _) = socket.recv_from(&mut answer).unwrap();
+        assert_eq!(answer[..len], number.to_le_bytes());
+    }
+}
+
+#[test]
+fn who_drives_answers_and_gives_the_worker_back() {
+    let (left, right) = pair();
+    let server = UdpSocket::bind(&right, SERVER).unwrap();
+    let client = UdpSocket::bind(&left, "192.0.2.1:0").unwrap();
+    let is_over = AtomicBool::new(false);
+    let echoed = thread::scope(|scope| {
+        let driving = scope.spawn(|| echo(&mut right.drive(0).unwrap(), &server, &is_over));
+        ask(&client, 2_000);
+        // Whoever binds and closes meanwhile is answered by the turns of the driver.
+        for _ in 0..100 {
+            drop(UdpSocket::bind(&left, "192.0.2.1:0").unwrap());
+        }
+        assert!(left.books().unwrap().balances);
+        is_over.store(true, Ordering::Relaxed);
+        right.ringer(0).published();
+        driving.join().unwrap()
+    });
+    assert_eq!(echoed.unwrap(), 2_000);
+    // Its own thread goes on.
+    let books = left.books().unwrap();
+    assert!(books.balances && books.dropped.total().packets == 0, "{books:?}");
+    client.send_to(b"again", SERVER).unwrap();
+    assert!(server.wait_readable(Some(PATIENCE)).unwrap());
+    left.stop().unwrap();
+}
+
+#[test]
+fn a_call_that_would_wait_for_its_own_thread_is_refused() {
+    let (left, right) = pair();
+    let server = UdpSocket::bind(&right, SERVER).unwrap();
+    let listener = TcpListener::bind(&right, SERVER).unwrap();
+    let driver = right.drive(0).unwrap();
+    let kinds = [
+        server.recv_from(&mut [0; 8]).map(drop),
+        server.wait_readable(Some(PATIENCE)).map(drop),
+        UdpSocket::bind(&left, "192.0.2.1:0").map(drop),
+        TcpStream::connect(&left, SERVER).map(drop),
+        listener.accept().map(drop),
+        left.books().map(drop),
+        left.stop(),
+        left.drive(0).map(drop),
+    ];
+    for (number, result) in kinds.into_iter().enumerate() {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Deadlock, "call {number}");
+    }
+    drop(driver);
+    assert!(left.books().unwrap().balances);
+    left.stop().unwrap();
+}
+
+#[test]
+fn a_worker_is_driven_by_one_thread_and_ends_with_its_stack() {
+    let (left, right) = pair();
+    let none = left.drive(1).unwrap_err();
+    assert_eq!((none.kind(), none.to_string().contains("1 workers")), (ErrorKind::InvalidInput, true));
+    let (drives, is_driven) = channel();
+    thread::scope(|scope| {
+        let driving = scope.spawn(|| {
+            let mut driver = right.drive(0).unwrap();
+            drives.send(()).unwrap();
+            // Nothing is ever so, but the stack ends.
+            let ended = driver.turn_until(|| false).unwrap_err();
+            assert_eq!(driver.turn().unwrap_err().kind(), ErrorKind::BrokenPipe);
+            ended.kind()
+        });
+        is_driven.recv().unwrap();
+        assert_eq!(left.drive(0).unwrap_err().kind(), ErrorKind::ResourceBusy);
+        left.stop().unwrap();
+        assert_eq!(driving.join().unwrap(), ErrorKind::BrokenPipe);
+    });
+    assert_eq!(left.drive(0).unwrap_err().kind(), ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn the_last_handle_of_a_stack_may_be_its_driver() {
+    let (left, right) = pair();
+    let mut driver = right.drive(0).unwrap();
+    drop((left, right));
+    assert!(!driver.turn().unwrap());
+    // Not for ever, and nobody is left who could ask.
+    drop(driver);
+}
+
+#[test]
+fn a_ring_ends_a_rest_and_none_is_missed() {
+    const ROUNDS: u32 = 2_000;
+    let (left, right) = pair();
+    let (to_driver, from_other) = channel();
+    let (to_other, from_driver) = channel();
+    thread::scope(|scope| {
+        let stack = &right;
+        scope.spawn(move || {
+            let mut driver = stack.drive(0).unwrap();
+            for number in 0..ROUNDS {
+                let mut heard = None;
+                driver
+                    .turn_until(|| {
+                        heard = heard.or_else(|| from_other.try_recv().ok());
+                        heard.is_some()
+                    })
+                    .unwrap();
+                assert_eq!(heard, Some(number));
+                to_other.send(number).unwrap();
+            }
+        });
+        let ringer = left.ringer(0);
+        for number in 0..ROUNDS {
+            to_driver.send(number).unwrap();
+            ringer.published();
+            assert_eq!(from_driver.recv_timeout(PATIENCE).unwrap(), number);
+        }
+    });
+}
