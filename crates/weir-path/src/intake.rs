@@ -272,7 +272,10 @@ impl Intake {
         if is_full {
             port.set_announced(queue);
         }
-        let bytes = self.received.iter().map(|packet| u64::from(packet.len_bytes)).sum();
+        let bytes: u64 = self.received.iter().map(|packet| u64::from(packet.len_bytes)).sum();
+        // What the poll brought and did not come here had a turn too.
+        let elsewhere = count.saturating_sub(self.received.len()) as u64;
+        let bytes = bytes + elsewhere * u64::from(QUANTUM_BYTES);
         self.order.polled(queue, count, bytes, is_full, now_ns);
         if self.backlogged[queue] != is_full {
             self.backlogged[queue] = is_full;

@@ -42,7 +42,7 @@ pub trait ReceiveQueues {
     /// Tells the senders whether `queue` has a backlog, which new flows then avoid.
     fn set_backlog(&mut self, queue: usize, has_backlog: bool);
 
-    /// Polls `queue` once and appends what came; how many packets that were.
+    /// Polls `queue` once and appends what came; how many packets that were, with those that the device gave to somebody else.
     fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize;
 
     /// Appends what has come on `queue` without a poll; how many packets that were.

@@ -15,6 +15,7 @@ const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETHTOOL_GTSO: u32 = 0x1e;
 const ETHTOOL_GGRO: u32 = 0x2b;
+const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// How many queues are in use in each direction.
@@ -84,6 +85,17 @@ pub fn set_tx_checksum(name: &str, on: bool) -> Result<()> {
     ioctl(name, &mut value).doing(|| {
         format!(
             "switching checksum offload of {name} {} (`ethtool -K {name} tx ...`)",
+            if on { "on" } else { "off" }
+        )
+    })
+}
+
+/// Joins what an interface of this thread's namespace receives again, or not.
+pub fn set_receive_offload(name: &str, on: bool) -> Result<()> {
+    let mut value = Value { command: ETHTOOL_SGRO, data: u32::from(on) };
+    ioctl(name, &mut value).doing(|| {
+        format!(
+            "switching receive offload of {name} {} (`ethtool -K {name} gro ...`)",
             if on { "on" } else { "off" }
         )
     })

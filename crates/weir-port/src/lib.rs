@@ -4,7 +4,7 @@
 //! the AF_XDP sockets, [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
 //! [`netns`] arrange interfaces and namespaces; [`hold`] tells what is whose, [`undo`] remembers what must be put back, [`release`] what held senders above all; [`probe`] finds out whether this kernel
 //! can do it all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`],
-//! [`way_out`]), [`limit`] is a limit in place, by the kernel's own queue; [`process`] starts the program there, and [`unsent`] sees what its closed sockets have still to send.
+//! [`way_out`]), [`reservation`] and [`tap`] are for a stack that shares an interface with the kernel, [`limit`] is a limit in place, by the kernel's own queue; [`process`] starts the program there, and [`unsent`] sees what its closed sockets have still to send.
 
 pub mod address;
 pub mod bpf;
@@ -39,6 +39,7 @@ pub mod qdisc;
 pub mod queue;
 pub mod release;
 pub mod report_file;
+pub mod reservation;
 pub mod senders;
 pub mod sending;
 pub mod share;
@@ -47,6 +48,7 @@ pub mod socket_table;
 pub mod subnet;
 pub mod sys;
 pub mod sysctl;
+pub mod tap;
 pub mod transmission;
 pub mod undo;
 pub mod unsent;

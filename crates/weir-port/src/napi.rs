@@ -201,14 +201,7 @@ impl Poller {
     pub fn refuse_packets(&self) -> Result<()> {
         let Poller::Primed(socket) = self else { return Ok(()) };
         let refuse = || -> io::Result<()> {
-            let code = (libc::BPF_RET | libc::BPF_K) as u16;
-            let mut accept_nothing = libc::sock_filter { code, jt: 0, jf: 0, k: 0 };
-            let program = libc::sock_fprog { len: 1, filter: &mut accept_nothing };
-            // SAFETY: the kernel copies the one instruction that the program points at, which is alive.
-            unsafe {
-                sys::setsockopt_with(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?
-            };
-            sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1i32)?;
+            sys::refuse_packets(socket.as_fd())?;
             // Those that came before, few, as the queue of a socket is bounded.
             while receive(socket).is_some() {}
             Ok(())

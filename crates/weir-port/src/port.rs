@@ -5,6 +5,9 @@
 //!                                                                    transmit ring -> veth -> receiver
 //! ```
 //!
+//! Of a port that is shared ([`Port::open_shared`]) the kernel's own stack has what is not for ports that are bound on it, and one more receive queue,
+//! the last, brings copies of what both must hear ([`PacketTap`]).
+//!
 //! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Frames`]. A port that only
 //! receives can be several workers': its queues are dealt to them in turn, [`owner_of`], each with the frames and the bell of its
 //! owner, and [`Port::split`] lends them out.
@@ -14,6 +17,7 @@
 //! refuses XDP on a veth whose peer's MTU would allow one.
 
 use std::io;
+use std::sync::Arc;
 
 use weir_core::drops::Count;
 use weir_path::carrier::Carrier;
@@ -21,6 +25,7 @@ use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
 use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
 
+use crate::bpf::bound::BoundPorts;
 use crate::bpf::doorbell::{Announcements, Bell};
 use crate::bpf::program;
 use crate::error::{Doing, PortError, Result};
@@ -31,6 +36,7 @@ use crate::ownership::{Lost, Ownership};
 use crate::prepared::PreparedPort;
 use crate::qdisc::RootQdisc;
 use crate::queue::Queue;
+use crate::tap::PacketTap;
 use crate::transmission::Transmission;
 use crate::undo::Keeper;
 use crate::view::Pair;
@@ -58,6 +64,8 @@ pub struct Port {
     pub(crate) redirect: Option<program::BpfLink>,
     pub(crate) ownership: Ownership,
     pub(crate) queues: Vec<Queue>,
+    /// The queue of copies, if it is shared.
+    pub(crate) tap: Option<PacketTap>,
     /// By queue, as many as packets are transmitted by.
     pub(crate) transmissions: Vec<Transmission>,
     /// As whom it borrows frames.
@@ -76,7 +84,30 @@ impl Port {
         bells: &[&Bell],
         keeper: &mut dyn Keeper,
     ) -> Result<Port> {
-        PreparedPort::new(name, poll_budget, umem, 0, bells, keeper)?.finish(frames)
+        PreparedPort::new(name, poll_budget, umem, 0, bells, None, keeper)?.finish(frames)
+    }
+
+    /// The same of one whose interface is the kernel's too: what is not for `ports` goes on to its own stack.
+    pub fn open_shared(
+        name: &str,
+        poll_budget: u32,
+        umem: &Umem,
+        frames: &mut [Frames],
+        bells: &[&Bell],
+        ports: &Arc<BoundPorts>,
+        keeper: &mut dyn Keeper,
+    ) -> Result<Port> {
+        PreparedPort::new(name, poll_budget, umem, 0, bells, Some(ports), keeper)?.finish(frames)
+    }
+
+    /// The queue of copies, for whoever looks at it now and then and waits for it.
+    pub fn tap_mut(&mut self) -> Option<&mut PacketTap> {
+        self.tap.as_mut()
+    }
+
+    /// That queue, if this is its number.
+    fn tap_at(&mut self, queue: usize) -> Option<&mut PacketTap> {
+        self.tap.as_mut().filter(|_| queue == self.queues.len())
     }
 
     /// Notes that the interface went down: what the kernel loses from now on until [`Port::retake`] or [`Port::note_up`] is no fault.
@@ -185,32 +216,53 @@ impl Port {
 
 impl ReceiveQueues for Port {
     fn queues(&self) -> usize {
-        self.queues.len()
+        self.queues.len() + usize::from(self.tap.is_some())
     }
 
     fn is_announced(&self, queue: usize) -> bool {
-        self.announcements().is_pending(queue)
+        match &self.tap {
+            Some(tap) if queue == self.queues.len() => tap.is_readable(),
+            _ => self.announcements().is_pending(queue),
+        }
     }
 
     fn expect(&mut self, queue: usize) {
-        self.announcements().expect_none(queue);
+        match self.tap_at(queue) {
+            Some(tap) => tap.set_readable(false),
+            None => self.announcements().expect_none(queue),
+        }
     }
 
     fn set_announced(&mut self, queue: usize) {
-        self.announcements().set_pending(queue);
+        match self.tap_at(queue) {
+            Some(tap) => tap.set_readable(true),
+            None => self.announcements().set_pending(queue),
+        }
     }
 
     fn set_backlog(&mut self, queue: usize, has_backlog: bool) {
-        self.announcements().set_backlog(queue, has_backlog);
+        // Nobody chooses the queue of copies.
+        if queue < self.queues.len() {
+            self.announcements().set_backlog(queue, has_backlog);
+        }
     }
 
     fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
-        self.queues[queue].offer(frames);
-        self.queues[queue].poll(frames, received)
+        match self.tap_at(queue) {
+            Some(tap) => tap.take(frames, received),
+            None => {
+                self.queues[queue].offer(frames);
+                self.queues[queue].poll(frames, received)
+            }
+        }
     }
 
     fn collect(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
-        self.queues[queue].collect(frames, received)
+        match self.tap_at(queue) {
+            // Nothing of it is lost by waiting.
+            Some(_) => 0,
+            None => self.queues[queue].collect(frames, received),
+        }
     }
 
     fn set_poll_budget(&mut self, packets: u32) -> u32 {

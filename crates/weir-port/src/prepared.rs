@@ -14,10 +14,12 @@ use std::sync::Arc;
 
 use weir_path::frames::Frames;
 
+use crate::bpf::bound::BoundPorts;
 use crate::bpf::doorbell::{Announcements, Bell, DoorbellProgram};
 use crate::bpf::map::Map;
 use crate::bpf::{program, redirect};
 use crate::error::{Doing, Result};
+use crate::ethtool;
 use crate::hold::{Hold, Thing};
 use crate::link::Link;
 use crate::napi::{self, Poller};
@@ -27,6 +29,7 @@ use crate::port::{Port, RINGS, check_suitable, offer};
 use crate::queue::Queue;
 use crate::release::Means;
 use crate::sending;
+use crate::tap::PacketTap;
 use crate::transmission::Transmission;
 use crate::undo::{Keeper, Undo};
 use crate::view::Pair;
@@ -41,10 +44,12 @@ pub struct PreparedPort {
     pollers: Vec<Poller>,
     poll_budget: u32,
     borrower: u16,
+    shared: Option<(Arc<BoundPorts>, PacketTap)>,
 }
 
 impl PreparedPort {
-    /// Prepares an interface of this thread's namespace, as [`Port::open`] says; its sockets borrow frames as `borrower`.
+    /// Prepares an interface of this thread's namespace, as [`Port::open`] says; its sockets borrow frames as `borrower`. What is not for `ports`
+    /// is left to the kernel's own stack; without such nothing is.
     ///
     /// # Errors
     /// If it cannot be a port.
@@ -54,6 +59,7 @@ impl PreparedPort {
         umem: &Umem,
         borrower: u16,
         bells: &[&Bell],
+        ports: Option<&Arc<BoundPorts>>,
         keeper: &mut dyn Keeper,
     ) -> Result<PreparedPort> {
         let link = Link::by_name(name)?;
@@ -83,9 +89,15 @@ impl PreparedPort {
             sockets.push(socket);
         }
         let map = Map::xskmap(link.rx_queues).doing(|| "making the map of AF_XDP sockets".into())?;
-        let redirect = redirect::load(&map)
+        let joins = ethtool::receive_offload(name)?;
+        let redirect = ports
+            .map_or_else(|| redirect::load(&map), |ports| ports.load(&map))
             .and_then(|program| program.attach(link.ifindex))
             .doing(|| format!("attaching the XDP program to {name}"))?;
+        if ports.is_some() && !joins {
+            // A veth joins segments (GRO) while it has such a program, asked to or not; those would wait here for a next poll.
+            ethtool::set_receive_offload(name, false)?;
+        }
         // Owning them is what must be undone, and before the qdiscs are, which hold what waits for it.
         let deferral =
             napi::deferrals(link.ifindex)?.first().map(|(_, deferral)| *deferral).unwrap_or_default();
@@ -105,7 +117,9 @@ impl PreparedPort {
         let pair = Pair { port: link, sender_netns, sender, before, doorbell };
         let mut ownership = Ownership::new(pair, announcements, map, fds);
         let pollers = ownership.begin()?;
-        Ok(PreparedPort { redirect, ownership, sockets, pollers, poll_budget, borrower })
+        let tap = |ports| Ok((Arc::clone(ports), PacketTap::new(ownership.link())?));
+        let shared = ports.map(tap).transpose()?;
+        Ok(PreparedPort { redirect, ownership, sockets, pollers, poll_budget, borrower, shared })
     }
 
     /// The interface and its other end.
@@ -118,7 +132,7 @@ impl PreparedPort {
     /// # Errors
     /// If there are too few.
     pub fn finish(self, frames: &mut [Frames]) -> Result<Port> {
-        let PreparedPort { redirect, ownership, sockets, pollers, poll_budget, borrower } = self;
+        let PreparedPort { redirect, ownership, sockets, pollers, poll_budget, borrower, shared } = self;
         let name = ownership.link().name.clone();
         let mut queues = Vec::new();
         let mut sockets = sockets.into_iter();
@@ -128,8 +142,12 @@ impl PreparedPort {
             queues.push(Queue::new(number, socket, poller, poll_budget, borrower, shared));
             offer(&mut queues, number, frames, &name)
         })?;
+        let tap = shared.map(|(ports, tap)| {
+            queues.iter_mut().for_each(|queue| queue.share(&ports));
+            tap
+        });
         let memory = frames[0].memory();
         let transmissions = vec![Transmission::new(memory, RINGS.transmit, borrower)];
-        Ok(Port { redirect: Some(redirect), ownership, queues, transmissions, borrower })
+        Ok(Port { redirect: Some(redirect), ownership, queues, tap, transmissions, borrower })
     }
 }

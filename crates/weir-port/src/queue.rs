@@ -3,6 +3,9 @@
 //! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has as many frames on offer as one poll may
 //! bring, so that the kernel can place them; [`Queue::collect`] offers new ones at once.
 //!
+//! What the program at the receiving end passes on to the kernel's own stack ([`BoundPorts`]) is taken from the ring by a poll too, and counted as
+//! brought: a poll that brings nothing else has not found the ring empty.
+//!
 //! Owner: one worker, whose [`Frames`] the frames on offer are from, always the same.
 
 use std::sync::Arc;
@@ -10,6 +13,7 @@ use std::sync::Arc;
 use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
 
+use crate::bpf::bound::BoundPorts;
 use crate::bpf::doorbell::Announcements;
 use crate::napi::{self, Poller};
 use crate::waiting::Waiting;
@@ -32,6 +36,8 @@ pub struct Queue {
     borrower: u16,
     announcements: Arc<Announcements>,
     waiting: Waiting,
+    /// What is passed on, where something is, and how much that was at the last look.
+    shared: Option<(Arc<BoundPorts>, [u32; 2])>,
 }
 
 impl Queue {
@@ -56,7 +62,13 @@ impl Queue {
             borrower,
             announcements,
             waiting,
+            shared: None,
         }
+    }
+
+    /// Counts what these ports do not take as passed on.
+    pub(crate) fn share(&mut self, ports: &Arc<BoundPorts>) {
+        self.shared = Some((Arc::clone(ports), ports.passed(self.number)));
     }
 
     /// Its number at the port.
@@ -109,7 +121,7 @@ impl Queue {
         self.on_offer >= count
     }
 
-    /// Polls once and collects what came; how many packets that were.
+    /// Polls once and collects what came; how many packets that were, with those that were passed on.
     pub fn poll(&mut self, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
         let mut count = 0;
         // The kernel has polled uninvited, and what it brought used up part of the offer.
@@ -117,12 +129,24 @@ impl Queue {
             count += self.collect(frames, received);
         }
         self.poller.poll();
-        let last = self.collect(frames, received);
-        if count + last == 0 {
+        count += self.collect(frames, received) + self.note_passed();
+        if count == 0 {
             // It is empty, which `collect` says only of the receive ring.
             self.note_taken(0, 0);
         }
-        count + last
+        count
+    }
+
+    /// Notes what was passed on to the kernel's own stack since the last poll; how many packets that were.
+    fn note_passed(&mut self) -> usize {
+        let Some((ports, before)) = &mut self.shared else { return 0 };
+        let now = ports.passed(self.number);
+        let [packets, bytes] = [0, 1].map(|word| now[word].wrapping_sub(before[word]));
+        *before = now;
+        if packets > 0 {
+            self.note_taken(packets, bytes);
+        }
+        packets as usize
     }
 
     fn note_taken(&mut self, packets: u32, bytes: u32) {

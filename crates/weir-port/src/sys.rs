@@ -46,6 +46,12 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for libc::sockaddr_xdp {}
 // SAFETY: integers of 16, 16, 32 and 32 bits, without padding.
 unsafe impl Plain for libc::sockaddr_nl {}
+// SAFETY: integers of 16, 16, 32, 16, 8 and 8 bits, and 8 bytes, without padding.
+unsafe impl Plain for libc::sockaddr_ll {}
+// SAFETY: integers of 16, 16 and 32 bits, and 8 bytes, without padding.
+unsafe impl Plain for libc::sockaddr_in {}
+// SAFETY: integers of 16, 16 and 32 bits, 16 bytes, and one of 32 bits, without padding.
+unsafe impl Plain for libc::sockaddr_in6 {}
 
 /// `setsockopt(2)` with a plain value.
 pub fn setsockopt<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
@@ -85,6 +91,16 @@ pub fn bind<T: Plain>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     let (pointer, length) = (std::ptr::from_ref(address).cast(), size_of::<T>() as libc::socklen_t);
     // SAFETY: `pointer` and `length` describe `address`, which outlives the call; the kernel only reads it.
     check(unsafe { libc::bind(fd.as_raw_fd(), pointer, length) }).map(drop)
+}
+
+/// Lets nothing be delivered to a socket from now on, by a filter that accepts nothing and cannot be taken off.
+pub fn refuse_packets(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let code = (libc::BPF_RET | libc::BPF_K) as u16;
+    let mut accept_nothing = libc::sock_filter { code, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &mut accept_nothing };
+    // SAFETY: the kernel copies the one instruction that the program points at, which is alive.
+    unsafe { setsockopt_with(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)? };
+    setsockopt(fd, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1i32)
 }
 
 /// `bpf(2)`; `attributes` is the union's member for `command`, zero-filled past its own fields.

@@ -176,7 +176,15 @@ impl Opener {
                 ),
             });
         }
-        PreparedPort::new(name, self.poll_budget_max, &self.umem, port as u16, &[&self.bells[port]], keeper)
+        PreparedPort::new(
+            name,
+            self.poll_budget_max,
+            &self.umem,
+            port as u16,
+            &[&self.bells[port]],
+            None,
+            keeper,
+        )
     }
 }
 

@@ -55,7 +55,6 @@ use super::limit::Limiter;
 use super::near::Near;
 use super::neighbour::{Bounds, NeighbourId, NeighbourState, Neighbours, Released, Resolved};
 use super::outbox::Outbox;
-use super::resolve::link_local;
 use super::route::{Interface, NextHop, RouteTable};
 use super::sockets::Host;
 use super::station::Station;
@@ -449,12 +448,7 @@ impl<P: Packet> Router<P> {
 
 impl Port {
     fn new(interface: &Interface) -> Port {
-        let mac = interface.mac.0;
-        let mut addresses = interface.addresses.clone();
-        if addresses.iter().any(|address| matches!(address, IpCidr::Ipv6(_))) {
-            addresses.push(IpCidr::new(IpAddr::V6(link_local(mac)).into(), 64));
-        }
-        Port { mac, mtu_bytes: interface.mtu_bytes, addresses }
+        Port { mac: interface.mac.0, mtu_bytes: interface.mtu_bytes, addresses: interface.all_addresses() }
     }
 }
 

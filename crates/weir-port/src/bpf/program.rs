@@ -181,17 +181,27 @@ impl Program {
 impl Program {
     /// Runs an XDP program on a frame as if it had come in by this thread's loopback interface, and does with it what it says (Linux 5.18).
     pub fn run_live(&self, frame: &[u8]) -> io::Result<()> {
+        self.run_with(frame, BPF_F_TEST_XDP_LIVE_FRAMES, 1).map(drop)
+    }
+
+    /// Runs it so and does nothing; what it says.
+    pub fn run(&self, frame: &[u8]) -> io::Result<u32> {
+        self.run_with(frame, 0, 0)
+    }
+
+    fn run_with(&self, frame: &[u8], flags: u32, batch_size: u32) -> io::Result<u32> {
         let mut attributes = RunAttributes {
             prog_fd: self.fd.as_raw_fd() as u32,
             data_size_in: frame.len() as u32,
             data_in: frame.as_ptr().addr() as u64,
             repeat: 1,
-            flags: BPF_F_TEST_XDP_LIVE_FRAMES,
-            batch_size: 1,
+            flags,
+            batch_size,
             ..Default::default()
         };
         // SAFETY: the one address is of `frame`, with its length, and alive.
-        unsafe { sys::bpf(BPF_PROG_TEST_RUN, &mut attributes) }.map(drop)
+        unsafe { sys::bpf(BPF_PROG_TEST_RUN, &mut attributes)? };
+        Ok(attributes.retval)
     }
 }
 

@@ -16,8 +16,8 @@ use super::asm::{Asm, Helper, Op, Reg, Width};
 use super::map::Map;
 use super::program::{Hook, Program};
 
-const XDP_MD_RX_QUEUE_INDEX: i16 = 16;
-const XDP_PASS: i32 = 2;
+pub(super) const XDP_MD_RX_QUEUE_INDEX: i16 = 16;
+pub(super) const XDP_PASS: i32 = 2;
 
 /// Loads the program for a map of sockets.
 pub fn load(sockets: &Map) -> io::Result<Program> {
