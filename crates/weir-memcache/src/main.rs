@@ -1,4 +1,4 @@
-//! `weir-memcache`: a key-value server that speaks memcached's text protocol over TCP and UDP, on an interface of its own.
+//! `weir-memcache`: a key-value server that speaks memcached's text protocol over TCP and UDP, on a stack of its own, beside the kernel's.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,14 +12,15 @@ use weir_socket::Stack;
 
 /// A key-value server that speaks memcached's text protocol over TCP and UDP, on a Weir stack.
 ///
-/// The interface is the server's alone while it runs, with an address of its own. A worker answers each bucket of flows; a key has one
+/// The server has its port of an address, which may be one that the kernel has on that interface; all else that comes, ssh for instance, goes
+/// on to the kernel. A worker answers each bucket of flows; a key has one
 /// home worker, whichever is asked, so nothing is locked. A full buffer holds back whoever fills it, so no reply is lost to one.
 #[derive(Parser)]
 #[command(name = "weir-memcache", version, after_help = EXAMPLES)]
 struct Arguments {
-    /// The end of a veth pair that the server has for itself
+    /// The end of a veth pair that its clients are behind
     interface: String,
-    /// Its address there, with the network's prefix
+    /// Its address there, with the network's prefix: the kernel's or one of its own
     #[arg(value_name = "ADDRESS/PREFIX")]
     address: String,
     /// The port

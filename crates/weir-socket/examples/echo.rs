@@ -6,13 +6,14 @@
 //! ip link set veth-a up
 //! ip -n client link set eth0 up
 //! ip -n client address add 192.0.2.1/24 dev eth0
+//! ip address add 192.0.2.2/24 dev veth-a          # if the kernel is to have the address as well
 //! cargo run --release -p weir-socket --example echo -- veth-a 192.0.2.2/24 7
 //! ip netns exec client socat - UDP:192.0.2.2:7
 //! ip netns exec client socat - TCP:192.0.2.2:7
 //! ```
 //!
-//! Each thread has a socket of its own, and shares nothing with the others. A datagram goes back in the frame in which it came. Ctrl-C ends
-//! it, and its guardian puts the interface back.
+//! Each thread has a socket of its own, and shares nothing with the others. A datagram goes back in the frame in which it came. What comes for other
+//! ports goes on to the kernel. Ctrl-C ends it, and its guardian puts the interface back.
 
 use std::io;
 use std::process::ExitCode;

@@ -22,6 +22,8 @@ use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::port::POLL_PACKETS_MAX;
 use weir_path::traffic::port::MemoryPort;
+use weir_port::address;
+use weir_port::bpf::bound::{ADDRESSES_MAX, BoundPorts, OwnAddress};
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
 use weir_port::monitor::Watch;
@@ -33,6 +35,7 @@ use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_run::guardian::Guardian;
 
+use crate::shared::SharedPorts;
 use crate::stack::Stack;
 use crate::tcp::control::CHUNKS;
 use crate::tcp::port::{ANSWERS_MAX, TcpSettings};
@@ -98,7 +101,8 @@ impl Default for StackBuilder {
 }
 
 impl StackBuilder {
-    /// An address with the length of its network's prefix, such as `192.0.2.2/24` or `2001:db8::2/64`; one of each family or more.
+    /// An address with the length of its network's prefix, such as `192.0.2.2/24` or `2001:db8::2/64`; one of each family or more. It may be one
+    /// that the kernel has as well when the stack is opened: then the ports that are bound on the stack are its own, and all else is the kernel's.
     pub fn address(mut self, address: impl Into<String>) -> StackBuilder {
         self.addresses.push(address.into());
         self
@@ -178,7 +182,8 @@ impl StackBuilder {
         self
     }
 
-    /// A stack on an interface of this thread's network namespace, which it takes over: a veth whose other end is on this machine.
+    /// A stack on an interface of this thread's network namespace: a veth whose other end is on this machine. What is not for the stack goes on to the
+    /// kernel's own.
     ///
     /// # Errors
     /// `InvalidInput` for what cannot be meant; otherwise what the kernel refuses, in a sentence.
@@ -208,7 +213,7 @@ impl StackBuilder {
     /// # Errors
     /// As [`StackBuilder::open`].
     pub fn open_kept(&self, interface: &str, keeper: &mut dyn Keeper) -> io::Result<Stack> {
-        let mut open = || -> weir_port::Result<(Frames, Port, KernelSide, Link)> {
+        let mut open = |host: &RouterSettings| -> weir_port::Result<(Frames, Port, KernelSide, Link)> {
             let link = Link::by_name(interface)?;
             let frames = self.frames(1, 1) + 2 * link.rx_queues * napi::BUDGET + TRANSMIT_PACKETS_MAX;
             let memory = FrameMemory::new(frames, KERNEL_FRAME_BYTES)
@@ -219,15 +224,17 @@ impl StackBuilder {
             let bell =
                 Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
             let own = std::slice::from_mut(&mut frames);
-            let mut port = Port::open(interface, napi::BUDGET, &umem, own, &[&bell], keeper)?;
+            let bound = bound_ports(host, link.rx_queues)?;
+            let mut port = Port::open_shared(interface, napi::BUDGET, &umem, own, &[&bell], &bound, keeper)?;
             port.spread_transmission(&frames);
             let watch = Watch::new(link.ifindex)?;
-            Ok((frames, port, KernelSide { bell, watch, _umem: umem }, link))
+            let ports = Arc::new(SharedPorts::new(bound, link.ifindex)?);
+            Ok((frames, port, KernelSide { bell, watch, ports, _umem: umem }, link))
         };
         // What cannot be meant is said before anything is changed.
         let mac = Link::by_name(interface).map_err(io::Error::other)?.address;
-        self.host(EthernetAddress(mac), MEMORY_MTU_BYTES, 1)?;
-        let (frames, port, kernel, link) = open().map_err(io::Error::other)?;
+        let host = self.host(EthernetAddress(mac), MEMORY_MTU_BYTES, 1)?;
+        let (frames, port, kernel, link) = open(&host).map_err(io::Error::other)?;
         let mtu_bytes = link.mtu_bytes.min(port.sender().mtu_bytes) as u16;
         let host = self.host(EthernetAddress(link.address), mtu_bytes, 1)?;
         let port = EitherPort::Kernel(Box::new(EitherPort::Kernel(Box::new(port))));
@@ -298,6 +305,13 @@ impl StackBuilder {
         let addresses = self.addresses.iter().map(parse).collect::<io::Result<Vec<_>>>()?;
         if addresses.is_empty() {
             return Err(invalid("a stack has an address: give it one, such as 192.0.2.2/24"));
+        }
+        if addresses.len() >= ADDRESSES_MAX {
+            return Err(invalid(format_args!(
+                "{} addresses: give {} or fewer",
+                addresses.len(),
+                ADDRESSES_MAX - 1
+            )));
         }
         if self.sockets == 0 || self.buffer_frames_max == 0 {
             return Err(invalid("a stack has sockets, and these have buffers: give 1 or more of each"));
@@ -377,6 +391,19 @@ pub(crate) struct WorkerParts {
     pub(crate) kernel: Option<KernelSide>,
 }
 
+/// The ports of a host on an interface of so many queues, none bound yet, and which of its addresses the kernel has too.
+fn bound_ports(host: &RouterSettings, queues: u32) -> weir_port::Result<Arc<BoundPorts>> {
+    let kernels = address::addresses()?;
+    let own = |address: &IpCidr| {
+        let address = IpAddr::from(address.address());
+        OwnAddress { address, is_shared: kernels.iter().any(|kernels| kernels.address == address) }
+    };
+    let addresses = host.interfaces[0].all_addresses().iter().map(own).collect();
+    BoundPorts::new(addresses, queues as usize)
+        .map(Arc::new)
+        .doing(|| "sharing memory with the program that tells whose a packet is".into())
+}
+
 /// The link-layer address of a host in memory.
 pub(crate) fn mac_of(host: u8) -> EthernetAddress {
     EthernetAddress([2, 0, 0, 0, 0, host + 1])
@@ -399,7 +426,10 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_is_refused_with_what_to_do() {
         let with = || StackBuilder::default().address("192.0.2.1/24");
-        let no_root_needed: [(StackBuilder, &str); 9] = [
+        let many = (1..=ADDRESSES_MAX)
+            .fold(StackBuilder::default(), |builder, host| builder.address(format!("192.0.2.{host}/24")));
+        let no_root_needed: [(StackBuilder, &str); 10] = [
+            (many, "63 or fewer"),
             (StackBuilder::default(), "give it one"),
             (StackBuilder::default().address("192.0.2.1"), "such as 192.0.2.2/24"),
             (StackBuilder::default().address("224.0.0.1/24"), "no address of a station"),

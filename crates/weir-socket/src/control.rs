@@ -15,7 +15,7 @@ use crate::builder::invalid;
 use crate::socket::os;
 
 /// Ports that are given where none is asked for (RFC 6335 section 6).
-const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
+pub(crate) const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
 /// What one thread at a time may change.
 pub(crate) struct Control {
     /// Of each host, whatever the worker. Sockets are numbered from here, over all workers.

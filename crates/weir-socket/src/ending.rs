@@ -28,11 +28,11 @@ impl Ending {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).guardian = Some(guardian);
     }
 
-    /// Waits for the threads, which were told to end, and has everything put back.
+    /// Waits for the threads, which were told to end, does `then`, and has everything put back.
     ///
     /// # Errors
     /// What ended a worker before, or could not be put back.
-    pub(crate) fn wait(&self) -> io::Result<()> {
+    pub(crate) fn wait(&self, then: impl FnOnce()) -> io::Result<()> {
         let mut rest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut result = Ok(());
         for thread in rest.threads.drain(..) {
@@ -40,6 +40,7 @@ impl Ending {
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker of the path panicked")));
             result = result.and(ended);
         }
+        then();
         if let Some(guardian) = rest.guardian.take() {
             let faults = guardian.finish();
             if !faults.is_empty() {

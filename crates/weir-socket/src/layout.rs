@@ -24,6 +24,7 @@ use weir_run::seed::random_seed;
 
 use crate::builder::{EGRESS_PACKETS_MAX, invalid};
 use crate::port::SocketPort;
+use crate::shared::SharedPorts;
 use crate::tcp::port::{TcpPort, TcpSettings};
 use crate::tcp::state::News;
 use crate::worker::StackPort;
@@ -59,6 +60,7 @@ pub(crate) fn path(
     interfaces: Vec<StackPort>,
     mut frames: Frames,
     tcp: &[(TcpSettings, Arc<News>)],
+    ports: Option<&Arc<SharedPorts>>,
     now_ns: u64,
 ) -> io::Result<Worker<StackPort>> {
     let owners = Owners::alone(plan);
@@ -76,7 +78,8 @@ pub(crate) fn path(
         let of_socket = || EitherPort::Kernel(Box::<SocketPort>::default());
         own.extend((0..count).map(|_| EitherPort::Memory(Box::new(of_socket()))));
         if settings.connections > 0 {
-            let port = TcpPort::new(*settings, Arc::clone(news), &mut frames, random_seed(), now_ns);
+            let mut port = TcpPort::new(*settings, Arc::clone(news), &mut frames, random_seed(), now_ns);
+            port.ports = ports.cloned();
             own.push(EitherPort::Memory(Box::new(EitherPort::Memory(Box::new(port)))));
         }
     }

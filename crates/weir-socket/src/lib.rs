@@ -17,6 +17,25 @@
 //!
 //! A worker of the stack's own makes its passes; an application that wants one wake-up for each request makes them itself by a [`Driver`].
 //!
+//! # Beside the kernel
+//!
+//! The interface of a stack stays the kernel's as well, and `ssh` by it goes on. A stack may have an address that the kernel has too: what comes
+//! for a port that is bound on the stack is the stack's, and all else the kernel's, which answers ARP, neighbour discovery, pings, and whoever
+//! asks for a port that nobody has. Or it has an address of its own, which it alone answers for. A port that somebody has of the kernel is in
+//! use here (`AddrInUse`), and the other way round, as long as a socket, a listener or a connection has it. What differs from two programs on
+//! the kernel's sockets:
+//!
+//! - A socket that does not read holds the receive queue that its datagrams come by, and with it what comes that way for the kernel, until it
+//!   reads; with [`FullRule::Drop`] it holds nothing.
+//! - Programs of the same namespace do not reach a socket on a shared address: what they send to that address does not leave by the interface.
+//!   A connection is refused and a datagram is lost.
+//! - Fragments to a shared address are the kernel's, which has no socket for them.
+//! - Which addresses the kernel has is looked at once, when the stack is opened.
+//! - What arrives while the stack is being opened, or takes its queues again after the interface was down, may be dropped: some milliseconds.
+//! - The stack asks for its neighbours itself, and has routes of its own ([`StackBuilder::gateway`]), not the kernel's.
+//! - What the interface receives is not joined into larger packets for the kernel (GRO), unless somebody has switched that on; then a segment
+//!   may wait for a next one for some milliseconds.
+//!
 //! The example `echo` of this crate is an echo server of UDP with a thread for each bucket, and of TCP.
 
 #[cfg(feature = "tokio")]
@@ -29,12 +48,14 @@ mod datagram;
 mod driver;
 mod ending;
 mod half;
+mod host;
 mod layout;
 mod link;
 mod options;
 mod port;
 #[cfg(feature = "quinn")]
 mod quic;
+mod shared;
 mod socket;
 mod stack;
 mod task;

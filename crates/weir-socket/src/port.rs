@@ -42,7 +42,8 @@ use crate::tcp::state::StreamState;
 /// What becomes of a datagram for which there is no room in the receive buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FullRule {
-    /// It waits, and the receive queues wait by which it and its like come: those who send them are held.
+    /// It waits, and the receive queues wait by which it and its like come: those who send them are held. So is what comes by the same queues for
+    /// other sockets, and for the kernel.
     #[default]
     Hold,
     /// It is dropped and counted as `socket-full`.

@@ -51,7 +51,8 @@ impl Bed {
         let interface = EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(interface))));
         let tcp = builder.tcp(1500);
         let tcp = [(tcp, Arc::new(News::new(tcp.places())))];
-        let path = path(&plan, vec![interface], Frames::new(Pool::new(memory)), &tcp, 0).expect("a worker");
+        let path =
+            path(&plan, vec![interface], Frames::new(Pool::new(memory)), &tcp, None, 0).expect("a worker");
         let doorbell = Doorbell::with_full_fences().expect("a doorbell");
         let mut bed = Bed { path, halves: Vec::new(), now_ns: 0, _doorbell: doorbell };
         for socket in 0..sockets {

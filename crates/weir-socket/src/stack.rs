@@ -14,28 +14,30 @@
 //! so with whoever sends it, if that is a local sender on a veth.
 //!
 //! On an interface it needs root. What is changed there is put back by the guardian, a process `weir guardian` beside this one, also after
-//! `kill -9`; after both were killed by `weir mend`. While the stack is there
-//! the interface is its alone: the kernel's own stack hears nothing of it.
+//! `kill -9`; after both were killed by `weir mend`.
+//!
+//! The interface stays the kernel's as well: what is for no port that is bound on the stack goes on to it (`shared.rs`; the crate's own words
+//! say what differs from two programs on the kernel's sockets).
 //!
 //! Owner: the worker has the path; the handles have what does not change, and the list of what is bound. Limits: one interface; a veth whose other
 //! end is on this machine; no fragments, no groups; packets that wait for a neighbour's address are [`crate::HELD_MAX`] at most, further ones
 //! are dropped as `neighbour-full`. A process that is stopped (SIGSTOP) is killed by its guardian.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use smoltcp::wire::IpCidr;
-use weir_core::net::route::{NextHop, RouteTable};
+use weir_core::net::route::RouteTable;
 use weir_core::net::router::RouterSettings;
 use weir_core::net::sockets::Binding;
 use weir_core::shaper::tbf::TbfConfig;
 use weir_core::steer::rss::Rss;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
+use weir_port::bpf::bound::Transport;
 use weir_port::sys;
 use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_ring::memory::FrameMemory;
@@ -49,9 +51,11 @@ use crate::control::{Control, refused};
 use crate::driver::may_wait;
 use crate::ending::Ending;
 use crate::half::{BufferSizes, Caller, Halves, halves};
+use crate::host::HostSide;
 use crate::layout::{path, plan};
 use crate::link::LinkPort;
 use crate::options::SocketOptions;
+use crate::shared::{PortHold, SharedPorts};
 use crate::socket::os;
 use crate::tcp::state::News;
 use crate::worker::{Request, StackBooks, StackWorker};
@@ -79,6 +83,8 @@ pub(crate) struct Bound {
     pub(crate) port: u16,
     worker: usize,
     slot: usize,
+    /// Beside the kernel: it has the port again once the place is free.
+    _hold: Option<PortHold>,
 }
 
 struct Inner {
@@ -89,19 +95,10 @@ struct Inner {
     sockets: usize,
     buffer_frames_max: u32,
     wake_cost_ns: u64,
+    /// On an interface of the kernel's.
+    ports: Option<Arc<SharedPorts>>,
     control: Mutex<Control>,
     ending: Ending,
-}
-
-/// What does not change of a host.
-struct HostSide {
-    addresses: Vec<IpCidr>,
-    table: RouteTable,
-    mtu_bytes: u16,
-    /// The port of its first socket.
-    first_port: usize,
-    /// The port of all TCP, if there is TCP.
-    tcp_port: Option<usize>,
 }
 
 /// A worker, from outside.
@@ -185,6 +182,7 @@ impl Stack {
         let rss = host.rss(parts.len());
         let buckets = rss.buckets();
         let wake_cost_ns = wake_cost_ns()?;
+        let ports = parts[0].kernel.as_ref().map(|kernel| Arc::clone(&kernel.ports));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for (number, part) in parts.into_iter().enumerate() {
             let (requests, inbox) = channel();
@@ -196,7 +194,7 @@ impl Stack {
             let tcp: Vec<_> = tcp.collect();
             let news = tcp.iter().map(|(_, news)| Arc::clone(news)).collect();
             workers.push(WorkerSide { requests, ringer: doorbell.ringer(), places, news });
-            let path = path(&plan, part.interfaces, part.frames, &tcp, now_ns())?;
+            let path = path(&plan, part.interfaces, part.frames, &tcp, ports.as_ref(), now_ns())?;
             let worker = Box::new(StackWorker::new(path, doorbell, part.kernel, inbox));
             let core = builder.cores.get(number).copied();
             let thread = std::thread::Builder::new().name("weir-socket".into());
@@ -217,6 +215,7 @@ impl Stack {
             sockets,
             buffer_frames_max: builder.buffer_frames_max,
             wake_cost_ns,
+            ports,
             control: Mutex::new(control),
             ending: Ending::new(threads),
         };
@@ -302,6 +301,11 @@ impl Stack {
         self.inner.wake_cost_ns
     }
 
+    /// Beside the kernel, which ports are whose.
+    pub(crate) fn ports(&self) -> Option<&Arc<SharedPorts>> {
+        self.inner.ports.as_ref()
+    }
+
     pub(crate) fn ask(&self, worker: usize, request: Request) -> io::Result<()> {
         self.inner.workers[worker].ask(request)
     }
@@ -311,7 +315,7 @@ impl Stack {
     }
 
     pub(crate) fn check_own_address(&self, address: IpAddr) -> io::Result<()> {
-        self.check_own(&self.inner.hosts[self.host], address)
+        self.inner.hosts[self.host].check_own(address)
     }
 
     pub(crate) fn memory(&self) -> &FrameMemory {
@@ -322,24 +326,9 @@ impl Stack {
         self.inner.hosts[self.host].mtu_bytes
     }
 
-    /// The address to speak to another from: that in its network, or the first of its family.
+    /// The address to speak to another from.
     pub(crate) fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
-        let host = &self.inner.hosts[self.host];
-        let hop = match to {
-            IpAddr::V4(to) => host.table.lookup_v4(to),
-            IpAddr::V6(to) => host.table.lookup_v6(to),
-        };
-        match hop {
-            NextHop::Local => return Ok(to),
-            NextHop::OnLink(_) | NextHop::Gateway(..) => {}
-            NextHop::Broadcast => return Err(os(libc::EACCES)),
-            _ if to == IpAddr::V4(Ipv4Addr::BROADCAST) => return Err(os(libc::EACCES)),
-            NextHop::None | NextHop::Multicast | NextHop::Martian => return Err(os(libc::ENETUNREACH)),
-        }
-        let own =
-            || host.addresses.iter().filter(|own| IpAddr::from(own.address()).is_ipv4() == to.is_ipv4());
-        let near = own().find(|own| own.contains_addr(&to.into())).or(own().next());
-        near.map(|own| own.address().into()).ok_or_else(|| os(libc::ENETUNREACH))
+        self.inner.hosts[self.host].source_for(to)
     }
 
     pub(crate) fn bind(&self, address: SocketAddr, options: SocketOptions) -> io::Result<(Bound, Halves)> {
@@ -351,7 +340,7 @@ impl Stack {
             return Err(invalid(why));
         }
         let host = &hosts[self.host];
-        self.check_own(host, address.ip())?;
+        host.check_own(address.ip())?;
         let worker = match bucket {
             // Any number: one that there is not is refused below.
             Some(bucket) => rss.worker(bucket as u32),
@@ -364,12 +353,17 @@ impl Stack {
         };
         may_wait()?;
         let mut control = self.lock();
-        let port = match address.port() {
-            0 => control.free_port(self.host, address.ip(), bucket)?,
-            port => port,
+        let binding = |port| Binding { address: address.ip(), port, bucket };
+        let (port, hold) = match address.port() {
+            0 => self.hold_any(Transport::Udp, address.ip(), || {
+                control.free_port(self.host, address.ip(), bucket)
+            })?,
+            port => {
+                control.bindings[self.host].check(binding(port)).map_err(refused)?;
+                (port, self.hold(Transport::Udp, address)?)
+            }
         };
-        let binding = Binding { address: address.ip(), port, bucket };
-        control.bindings[self.host].check(binding).map_err(refused)?;
+        let binding = binding(port);
         let side = &workers[worker];
         let slot = side.free_place(self.host).ok_or_else(|| {
             let why = format!("all {sockets} sockets of this stack are bound: build it for more");
@@ -379,7 +373,7 @@ impl Stack {
             halves(BufferSizes { send_frames, receive_packets, full }, &side.caller(None), None)?;
         side.places[self.host][slot].store(TAKEN, Ordering::Release);
         // From here on what was taken is freed with it.
-        let bound = Bound { stack: self.clone(), port, worker, slot };
+        let bound = Bound { stack: self.clone(), port, worker, slot, _hold: hold };
         let number = bound.number(*sockets);
         control.bindings[self.host].bind(binding, number).expect("it was checked under this lock");
         // The worker may be with a thread that waits for this lock.
@@ -413,17 +407,6 @@ impl Stack {
             place: Arc::clone(place),
         });
         control.bindings[self.host].unbind(bound.number(*sockets));
-    }
-
-    fn check_own(&self, host: &HostSide, address: IpAddr) -> io::Result<()> {
-        let mut own = host.addresses.iter().map(|own| IpAddr::from(own.address()));
-        if own.clone().all(|own| own.is_ipv4() != address.is_ipv4()) {
-            return Err(os(libc::EAFNOSUPPORT));
-        }
-        match address.is_unspecified() || own.any(|own| own == address) {
-            true => Ok(()),
-            false => Err(os(libc::EADDRNOTAVAIL)),
-        }
     }
 
     /// Keeps the guardian of its interface, to whose end it is put back.
@@ -487,7 +470,8 @@ impl Inner {
             // One that has ended needs no word.
             let _ = worker.ask(Request::Stop);
         }
-        self.ending.wait()
+        // Handles that are left have no port any more.
+        self.ending.wait(|| self.ports.iter().for_each(|ports| ports.release_all()))
     }
 }
 

@@ -13,7 +13,7 @@
 //! Owner: the thread that runs it: one of the stack's, or an application's (`driver.rs`).
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -39,6 +39,7 @@ use weir_run::drive::{Driven, Look, drive};
 use crate::driver::Lent;
 use crate::link::LinkPort;
 use crate::port::{Open, SocketPort};
+use crate::shared::SharedPorts;
 use crate::stack::FREE;
 use crate::tcp::control::TcpRequest;
 use crate::tcp::port::TcpPort;
@@ -142,6 +143,7 @@ pub(crate) struct StackWorker {
 pub(crate) struct KernelSide {
     pub(crate) bell: Bell,
     pub(crate) watch: Watch,
+    pub(crate) ports: Arc<SharedPorts>,
     // Last: the memory goes when the sockets have gone.
     pub(crate) _umem: Umem,
 }
@@ -268,6 +270,13 @@ impl StackWorker {
         }
     }
 
+    /// Looks whether there is something that the kernel's own stack has got and this one is to hear of too; by what it will show.
+    fn look_at_tap(&mut self) -> Option<RawFd> {
+        let tap = self.kernel_port()?.tap_mut()?;
+        tap.look();
+        Some(tap.fd())
+    }
+
     /// Sees to what has happened to the interface.
     fn look_at_interface(&mut self, now_ns: u64) -> weir_port::Result<()> {
         while let Some(kernel) = &mut self.kernel
@@ -366,6 +375,7 @@ impl Driven for StackWorker {
         if now_ns >= self.look_ns {
             self.look_ns = now_ns + INTERFACE_LOOK_NS;
             self.look_at_interface(now_ns).map_err(io::Error::other)?;
+            self.look_at_tap();
         }
         let (is_draining, has_bound) = (self.draining_since.is_some(), self.has_bound);
         let next_ns = self.memory_port().filter(|_| has_bound).and_then(|port| {
@@ -419,6 +429,7 @@ impl StackWorker {
         until_ns: Option<u64>,
         has_work: impl FnOnce() -> bool,
     ) -> io::Result<()> {
+        let tap = self.look_at_tap().unwrap_or(-1);
         let StackWorker { path, doorbell, kernel, requests, next, tcp_ports, .. } = self;
         kernel.iter().for_each(|kernel| kernel.bell.park());
         let parked = doorbell.park(|| {
@@ -433,7 +444,7 @@ impl StackWorker {
                 // What is below 0 is not waited for: poll(2).
                 let [bell, watch] =
                     kernel.as_ref().map_or([-1; 2], |kernel| [kernel.bell.fd(), kernel.watch.fd()]);
-                let mut fds = [parked.as_fd().as_raw_fd(), bell, watch].map(sys::poll_in);
+                let mut fds = [parked.as_fd().as_raw_fd(), bell, watch, tap].map(sys::poll_in);
                 path.park(|_| sys::poll_readable(&mut fds, timeout_ns).map(drop)).map(drop)
             }
         };

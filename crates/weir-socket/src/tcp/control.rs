@@ -13,12 +13,14 @@ use std::sync::mpsc::{Sender, channel};
 
 use weir_core::net::sockets::Binding;
 use weir_path::frames::Frames;
+use weir_port::bpf::bound::Transport;
 use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_ring::spsc::{Consumer, capacity_for, ring};
 
 use crate::driver::may_wait;
 use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::port::{FullRule, OnDrop, Open};
+use crate::shared::PortHold;
 use crate::socket::os;
 use crate::stack::Stack;
 use crate::task::Task;
@@ -75,6 +77,8 @@ pub(crate) struct Listened {
     pub(crate) local: SocketAddr,
     pub(crate) waiting: Arc<Waiting>,
     number: u16,
+    /// Beside the kernel: it has the port again once nobody listens and no connection is left.
+    _hold: Option<PortHold>,
 }
 
 /// What waits to be accepted.
@@ -100,16 +104,18 @@ impl Stack {
         self.check_own_address(address.ip())?;
         let mut control = self.lock();
         let host = self.host();
-        let local = match address.port() {
-            0 => SocketAddr::new(address.ip(), control.free_tcp_port(host, address.ip())?),
-            _ => address,
+        let (port_number, hold) = match address.port() {
+            0 => self.hold_any(Transport::Tcp, address.ip(), || control.free_tcp_port(host, address.ip()))?,
+            port => (port, self.hold(Transport::Tcp, address)?),
         };
+        let local = SocketAddr::new(address.ip(), port_number);
         let binding = Binding { address: local.ip(), port: local.port(), bucket: None };
         let number = control.listen(host, binding)?;
         let waiting = Arc::new(Waiting::default());
         // From here on what was bound is freed with it.
         drop(control);
-        let listened = Listened { stack: self.clone(), local, waiting: Arc::clone(&waiting), number };
+        let listened =
+            Listened { stack: self.clone(), local, waiting: Arc::clone(&waiting), number, _hold: hold };
         let doorbell = Doorbell::with_full_fences()?;
         let task = Arc::<Task>::default();
         let mut queue = Queue {
@@ -146,7 +152,9 @@ impl Stack {
         let mut tried = 0;
         may_wait()?;
         loop {
-            let own = self.lock().free_tcp_port(self.host(), source)?;
+            // Held until the connection holds it, or there is none.
+            let (own, _hold) =
+                self.hold_any(Transport::Tcp, source, || self.lock().free_tcp_port(self.host(), source))?;
             let flow = Flow { local: SocketAddr::new(source, own), peer };
             let worker = self.worker_of(flow);
             let (reply, answer) = channel();

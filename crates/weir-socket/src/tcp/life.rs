@@ -11,6 +11,7 @@
 //!
 //! Owner: the port ([`super::port`]). Source: RFC 9293 section 3.10.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -19,6 +20,7 @@ use smoltcp::time::Duration;
 use weir_core::drops::DropReason;
 use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
+use weir_port::bpf::bound::Transport;
 
 use crate::port::Open;
 use crate::tcp::connection::{Connection, Flow, GIVE_UP, OPENING, Role};
@@ -117,9 +119,29 @@ impl TcpPort {
         let connection = &mut self.connections[number as usize];
         connection.begin(role, timeout);
         connection.flow = Some(flow);
-        self.flows.insert(flow, number);
+        self.begin_flow(flow, number);
         self.schedule_soon(number);
         number
+    }
+
+    /// A connection is between these from now on.
+    fn begin_flow(&mut self, flow: Flow, number: u32) {
+        self.flows.insert(flow, number);
+        if let Some(ports) = &self.ports {
+            let hold = || (0, ports.hold_on(Transport::Tcp, flow.local));
+            self.locals.entry(flow.local).or_insert_with(hold).0 += 1;
+        }
+    }
+
+    /// No connection is between these any more.
+    fn end_flow(&mut self, flow: Flow) {
+        self.flows.remove(&flow);
+        if let Entry::Occupied(mut local) = self.locals.entry(flow.local) {
+            local.get_mut().0 -= 1;
+            if local.get().0 == 0 {
+                local.remove();
+            }
+        }
     }
 
     fn orphan(&mut self, connection: u32) {
@@ -139,10 +161,11 @@ impl TcpPort {
                 self.orphans.retain(|&other| other != number);
             }
         }
-        if let Some(flow) = connection.flow.take() {
-            self.flows.remove(&flow);
+        let (flow, due) = (connection.flow.take(), connection.due.take());
+        if let Some(flow) = flow {
+            self.end_flow(flow);
         }
-        if let Some(due) = connection.due.take() {
+        if let Some(due) = due {
             self.timers.remove(&(due, number));
         }
         self.free.push(number);
@@ -216,10 +239,11 @@ impl TcpPort {
         }
         let connection = &mut self.connections[number as usize];
         if connection.is_over() {
-            if let Some(flow) = connection.flow.take() {
-                self.flows.remove(&flow);
+            let (flow, is_orphan) = (connection.flow.take(), connection.role == Role::Orphan);
+            if let Some(flow) = flow {
+                self.end_flow(flow);
             }
-            if connection.role == Role::Orphan {
+            if is_orphan {
                 return self.forget(number);
             }
         }

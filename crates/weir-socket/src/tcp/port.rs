@@ -22,6 +22,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use smoltcp::iface::{Config, Interface, SocketSet};
@@ -36,6 +37,7 @@ use weir_path::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, Tra
 use weir_ring::memory::FrameMemory;
 
 use crate::datagram::{ETHERNET_LEN, ends};
+use crate::shared::{PortHold, SharedPorts};
 use crate::tcp::connection::{Connection, Flow};
 use crate::tcp::device::Segments;
 use crate::tcp::half_open::{HALF_OPEN_MAX, Listeners};
@@ -84,6 +86,9 @@ pub(crate) struct TcpPort {
     pub(super) connections: Vec<Connection>,
     pub(super) free: Vec<u32>,
     pub(super) flows: HashMap<Flow, u32>,
+    /// Beside the kernel: the ports that are the stack's, and of each address how many connections hold it.
+    pub(crate) ports: Option<Arc<SharedPorts>>,
+    pub(super) locals: HashMap<SocketAddr, (u32, Option<PortHold>)>,
     pub(super) listeners: Listeners,
     /// Connections that applications have, that wait for one, or that were left by one.
     pub(super) live: usize,
@@ -128,6 +133,8 @@ impl TcpPort {
             connections: Vec::new(),
             free: Vec::new(),
             flows: HashMap::new(),
+            ports: None,
+            locals: HashMap::new(),
             listeners: Listeners::default(),
             live: 0,
             orphans: VecDeque::new(),

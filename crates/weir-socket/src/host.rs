@@ -1,0 +1,57 @@
+//! What does not change of a host: its addresses and where they lead.
+//!
+//! Rule: a socket of any address speaks from the one in the network of whom it speaks to, as the kernel's do (RFC 1122 section 3.3.4.3).
+//!
+//! Owner: nobody changes it, and every thread looks.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+
+use smoltcp::wire::IpCidr;
+use weir_core::net::route::{NextHop, RouteTable};
+
+use crate::socket::os;
+
+/// See the head of the file.
+pub(crate) struct HostSide {
+    pub(crate) addresses: Vec<IpCidr>,
+    pub(crate) table: RouteTable,
+    pub(crate) mtu_bytes: u16,
+    /// The port of its first socket.
+    pub(crate) first_port: usize,
+    /// The port of all TCP, if there is TCP.
+    pub(crate) tcp_port: Option<usize>,
+}
+
+impl HostSide {
+    /// The address to speak to another from: that in its network, or the first of its family.
+    pub(crate) fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
+        let hop = match to {
+            IpAddr::V4(to) => self.table.lookup_v4(to),
+            IpAddr::V6(to) => self.table.lookup_v6(to),
+        };
+        match hop {
+            NextHop::Local => return Ok(to),
+            NextHop::OnLink(_) | NextHop::Gateway(..) => {}
+            NextHop::Broadcast => return Err(os(libc::EACCES)),
+            _ if to == IpAddr::V4(Ipv4Addr::BROADCAST) => return Err(os(libc::EACCES)),
+            NextHop::None | NextHop::Multicast | NextHop::Martian => return Err(os(libc::ENETUNREACH)),
+        }
+        let own =
+            || self.addresses.iter().filter(|own| IpAddr::from(own.address()).is_ipv4() == to.is_ipv4());
+        let near = own().find(|own| own.contains_addr(&to.into())).or(own().next());
+        near.map(|own| own.address().into()).ok_or_else(|| os(libc::ENETUNREACH))
+    }
+
+    /// Whether a socket can be bound to an address.
+    pub(crate) fn check_own(&self, address: IpAddr) -> io::Result<()> {
+        let mut own = self.addresses.iter().map(|own| IpAddr::from(own.address()));
+        if own.clone().all(|own| own.is_ipv4() != address.is_ipv4()) {
+            return Err(os(libc::EAFNOSUPPORT));
+        }
+        match address.is_unspecified() || own.any(|own| own == address) {
+            true => Ok(()),
+            false => Err(os(libc::EADDRNOTAVAIL)),
+        }
+    }
+}
