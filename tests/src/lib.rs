@@ -7,6 +7,7 @@ pub mod bpf;
 pub mod chaos;
 pub mod classes;
 pub mod crowd;
+pub mod exchange;
 pub mod harness;
 pub mod host;
 pub mod kernel;

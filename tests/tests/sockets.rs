@@ -18,17 +18,13 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::clock;
 use weir_lab::process::run;
 use weir_socket::{Stack, TcpListener, TcpStream, UdpSocket};
+use weir_tests::exchange::{PATIENCE, PAYLOAD_BYTES, ask, byte_at, echo, exchange, send_all};
 use weir_tests::pair::Pair;
 use weir_tests::raw::{Random, RawSocket};
 use weir_tests::{harness, privileged, require_timing, weir_binary};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const CLIENTS: u16 = 8;
 const DATAGRAMS: u32 = 3000;
-/// As published: frames of 510 bytes.
-const PAYLOAD_BYTES: usize = 510 - 42;
-/// Datagrams of a client on their way: what its own socket has room for when they come back.
-const WINDOW: u32 = 32;
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -116,6 +112,7 @@ fn echoes_lose_nothing() -> Result<()> {
     })??;
     // What waits for an address is the kernel's to drop.
     run(pair.left.command("ping").args(["-n", "-c", "1", "-W", "5", "10.99.0.2"]), PATIENCE)?.success()?;
+    let to = "10.99.0.2:7".parse()?;
     let is_over = AtomicBool::new(false);
     let echoed: Vec<AtomicU64> = servers.iter().map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| -> Result<()> {
@@ -123,7 +120,8 @@ fn echoes_lose_nothing() -> Result<()> {
             let is_over = &is_over;
             scope.spawn(move || echo(server, echoed, is_over));
         }
-        let threads: Vec<_> = clients.iter().map(|client| scope.spawn(move || ask(client))).collect();
+        let threads: Vec<_> =
+            clients.iter().map(|client| scope.spawn(move || ask(client, to, DATAGRAMS))).collect();
         let asked =
             threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>>>();
         is_over.store(true, Ordering::Relaxed);
@@ -132,44 +130,10 @@ fn echoes_lose_nothing() -> Result<()> {
     let echoed: Vec<u64> = echoed.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     ensure!(echoed.iter().sum::<u64>() == u64::from(CLIENTS) * u64::from(DATAGRAMS), "{echoed:?}");
     for client in &clients {
-        let bucket = stack.bucket_of(client.local_addr()?, "10.99.0.2:7".parse()?);
+        let bucket = stack.bucket_of(client.local_addr()?, to);
         ensure!(echoed[bucket] >= u64::from(DATAGRAMS), "bucket {bucket} has a flow: {echoed:?}");
     }
     require_clean(&stack)
-}
-
-/// Sends back what comes until it is over.
-fn echo(server: &UdpSocket, echoed: &AtomicU64, is_over: &AtomicBool) -> std::io::Result<()> {
-    server.set_read_timeout(Some(Duration::from_millis(20)))?;
-    let mut batch = server.datagrams(64);
-    while !is_over.load(Ordering::Relaxed) {
-        match server.recv_batch(&mut batch) {
-            Err(error) if error.kind() == ErrorKind::TimedOut => continue,
-            received => received?,
-        };
-        while !batch.is_empty() {
-            echoed.fetch_add(server.send_batch(&mut batch)? as u64, Ordering::Relaxed);
-        }
-    }
-    Ok(())
-}
-
-/// Sends numbered datagrams and fails unless each comes back, in order.
-fn ask(client: &KernelSocket) -> Result<()> {
-    client.connect("10.99.0.2:7")?;
-    client.set_read_timeout(Some(PATIENCE))?;
-    let (mut sent, mut payload) = (0, [0; PAYLOAD_BYTES]);
-    for next in 0..DATAGRAMS {
-        while sent < DATAGRAMS && sent < next + WINDOW {
-            payload[..4].copy_from_slice(&u32::to_be_bytes(sent));
-            client.send(&payload)?;
-            sent += 1;
-        }
-        let len = client.recv(&mut payload).with_context(|| format!("datagram {next}"))?;
-        let came = payload.first_chunk().map(|number| u32::from_be_bytes(*number));
-        ensure!((len, came) == (PAYLOAD_BYTES, Some(next)), "{came:?} of {len} bytes instead of {next}");
-    }
-    Ok(())
 }
 
 fn a_server_that_does_not_read_holds_who_sends() -> Result<()> {
@@ -199,28 +163,6 @@ fn a_server_that_does_not_read_holds_who_sends() -> Result<()> {
     require_clean(&stack)
 }
 
-/// The byte at a place of a stream.
-fn byte_at(at: usize) -> u8 {
-    (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[6]
-}
-
-/// Sends so many bytes and ends that.
-fn send_all(mut stream: impl Write, len: usize, end: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
-    let bytes: Vec<u8> = (0..len).map(byte_at).collect();
-    stream.write_all(&bytes)?;
-    Ok(end()?)
-}
-
-/// Reads to the end, and requires what was sent.
-fn receive_all(mut stream: impl Read, len: usize) -> Result<()> {
-    let mut came = Vec::with_capacity(len);
-    stream.read_to_end(&mut came).with_context(|| format!("{} of {len} bytes came", came.len()))?;
-    ensure!(came.len() == len, "{} bytes came of {len}", came.len());
-    let wrong = came.iter().enumerate().find(|&(at, &byte)| byte != byte_at(at));
-    ensure!(wrong.is_none(), "a byte that was not sent: {wrong:?}");
-    Ok(())
-}
-
 fn patient(stream: TcpStream) -> Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -234,16 +176,9 @@ fn patient_kernel(stream: KernelStream) -> Result<KernelStream> {
 }
 
 /// Both ways at once over one connection.
-fn exchange(ours: &TcpStream, kernels: &KernelStream, len: usize) -> Result<()> {
-    thread::scope(|scope| {
-        let threads = [
-            scope.spawn(|| send_all(ours, len, || ours.shutdown(Shutdown::Write))),
-            scope.spawn(|| send_all(kernels, len, || kernels.shutdown(Shutdown::Write))),
-            scope.spawn(|| receive_all(ours, len)),
-            scope.spawn(|| receive_all(kernels, len)),
-        ];
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
-    })
+fn both_ways(ours: &TcpStream, kernels: &KernelStream, len: usize) -> Result<()> {
+    let (end_ours, end_kernels) = (|| ours.shutdown(Shutdown::Write), || kernels.shutdown(Shutdown::Write));
+    exchange((ours, end_ours), (kernels, end_kernels), len)
 }
 
 fn streams_go_both_ways_with_the_kernel() -> Result<()> {
@@ -252,10 +187,10 @@ fn streams_go_both_ways_with_the_kernel() -> Result<()> {
     for (address, kernels) in [("10.99.0.2:7", "10.99.0.1:8"), ("[fd99::2]:7", "[fd99::1]:8")] {
         let listener = TcpListener::bind(&stack, address)?;
         let client = patient_kernel(pair.left.enter(|| KernelStream::connect(address))??)?;
-        exchange(&patient(listener.accept()?.0)?, &client, LEN)?;
+        both_ways(&patient(listener.accept()?.0)?, &client, LEN)?;
         let listener = pair.left.enter(|| KernelListener::bind(kernels))??;
         let client = patient(TcpStream::connect(&stack, kernels)?)?;
-        exchange(&client, &patient_kernel(listener.accept()?.0)?, LEN)?;
+        both_ways(&client, &patient_kernel(listener.accept()?.0)?, LEN)?;
     }
     // Nobody listens: by a reset either way.
     let refused = pair.left.enter(|| KernelStream::connect("10.99.0.2:9"))?.err().map(|error| error.kind());
