@@ -183,7 +183,7 @@ impl SendHalf {
         self.sent.is_abandoned()
     }
 
-    /// Notes that there was no frame for a sender that does not wait.
+    /// Notes that somebody wants to send and there was no frame.
     pub(crate) fn note_throttled(&mut self) {
         let SendHalf { empty, spare, shared, .. } = self;
         shared.note_throttled(|| !spare.is_empty() || !empty.is_empty());
