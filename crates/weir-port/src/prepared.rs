@@ -89,13 +89,13 @@ impl PreparedPort {
             sockets.push(socket);
         }
         let map = Map::xskmap(link.rx_queues).doing(|| "making the map of AF_XDP sockets".into())?;
-        let joins = ethtool::receive_offload(name)?;
+        // Asked before a program is there: a veth joins segments (GRO) while it has one, asked to or not, and those would wait here for a next poll.
+        let separates = ports.is_some() && !ethtool::receive_offload(name)?;
         let redirect = ports
             .map_or_else(|| redirect::load(&map), |ports| ports.load(&map))
             .and_then(|program| program.attach(link.ifindex))
             .doing(|| format!("attaching the XDP program to {name}"))?;
-        if ports.is_some() && !joins {
-            // A veth joins segments (GRO) while it has such a program, asked to or not; those would wait here for a next poll.
+        if separates {
             ethtool::set_receive_offload(name, false)?;
         }
         // Owning them is what must be undone, and before the qdiscs are, which hold what waits for it.
