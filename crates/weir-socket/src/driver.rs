@@ -23,7 +23,8 @@ use weir_run::clock::now_ns;
 use weir_run::drive::{Driven, Look};
 use weir_run::idle::{Idle, Rest};
 
-use crate::socket::os;
+use crate::batch::Datagrams;
+use crate::socket::{UdpSocket, os};
 use crate::stack::Stack;
 use crate::worker::{Request, StackWorker};
 
@@ -73,7 +74,8 @@ impl Stack {
     /// become exact (`PR_SET_TIMERSLACK`).
     ///
     /// # Errors
-    /// `InvalidInput` if there is no such worker; `ResourceBusy` if somebody drives it; `BrokenPipe` if it has ended.
+    /// `InvalidInput` if there is no such worker; `ResourceBusy` if another thread drives it; `Deadlock` if this one drives a worker
+    /// already; `BrokenPipe` if it has ended.
     pub fn drive(&self, worker: usize) -> io::Result<Driver> {
         if worker >= self.workers() {
             let why = format!("this stack has {} workers, numbered from 0", self.workers());
@@ -94,9 +96,7 @@ impl Stack {
             _here: PhantomData,
         })
     }
-}
 
-impl Stack {
     /// The worker that the thread of a bucket is to drive where each has one: that of its flows, unless an earlier bucket has the same.
     pub fn driven_for(&self, bucket: usize) -> Option<usize> {
         let worker = |bucket: usize| self.rss().worker(bucket as u32);
@@ -157,6 +157,24 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Sends all of a batch by a socket of the stack, and turns while its send buffer is full; how many that were.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_batch`] of a socket that does not wait, but `WouldBlock`, and as [`Driver::turn_until`].
+    pub fn send_all(&mut self, socket: &UdpSocket, batch: &mut Datagrams<'_>) -> io::Result<usize> {
+        let mut sent = 0;
+        while !batch.is_empty() {
+            match socket.send_batch(batch) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.turn_until(|| socket.is_writable())?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
     }
 }
 

@@ -25,18 +25,11 @@ fn echo(driver: &mut Driver, socket: &UdpSocket, is_over: &AtomicBool) -> io::Re
         match socket.recv_batch(&mut batch) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             received => {
-                echoed += received? as u64;
+                received?;
                 has_moved = true;
             }
         }
-        while !batch.is_empty() {
-            match socket.send_batch(&mut batch) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    driver.turn_until(|| socket.is_writable())?;
-                }
-                sent => drop(sent?),
-            }
-        }
+        echoed += driver.send_all(socket, &mut batch)? as u64;
         if !has_moved {
             driver.rest(|| socket.is_readable() || is_over.load(Ordering::Relaxed))?;
         }

@@ -160,14 +160,7 @@ fn drive_and_echo(mut driver: Driver, socket: &UdpSocket, is_over: &AtomicBool) 
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             received => has_moved |= received? > 0,
         }
-        while !batch.is_empty() {
-            match socket.send_batch(&mut batch) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    driver.turn_until(|| socket.is_writable())?;
-                }
-                sent => drop(sent?),
-            }
-        }
+        driver.send_all(socket, &mut batch)?;
         if !has_moved {
             driver.rest(|| socket.is_readable() || has_ended())?;
         }
