@@ -1,7 +1,7 @@
 //! What a limit in place costs: four TCP streams behind 1 Gbit/s, with the kernel's TBF and with `weir limit`, as it ships, on one pair;
 //! and one stream through the kernel's bridge with a limit far away, 20 Gbit/s, beside the bridge alone. TBF is run as it is, and with the
-//! receive steering of the far end that a limit in place sets: without that a shaper's packets may overtake each other there, and the
-//! price of order is no price of the limit.
+//! far end's receive steering to one processor, as a limit in place sets it at this rate: without that a shaper's packets may overtake
+//! each other there.
 //!
 //! Those of each take turns, forth and back, so that a drift of the machine hits all alike; the ratio is the median of those of each round, with its spread.
 //! Processor time is the whole machine's, counted by a loop on each processor ([`weir_lab::looper`]); on a machine that is shared, the spread
@@ -161,9 +161,9 @@ fn turn(system: System, weir: &Path) -> Result<Figures> {
         System::Tbf | System::SteeredTbf => {
             left.tc(&format!("qdisc add dev veth0 root tbf rate {RATE} burst 250kb limit 4mb"))?;
             if system == System::SteeredTbf {
-                // Every processor, as `weir limit` sets it.
-                let every = "printf %x $(((1 << $(nproc)) - 1)) > /sys/class/net/veth1/queues/rx-0/rps_cpus";
-                run(between.namespace.command("sh").args(["-c", every]), TOOL_LIMIT)?.success()?;
+                // To one processor, as `weir limit` does at this rate.
+                let to_one = "echo 1 > /sys/class/net/veth1/queues/rx-0/rps_cpus";
+                run(between.namespace.command("sh").args(["-c", to_one]), TOOL_LIMIT)?.success()?;
             }
         }
         System::Limit | System::FarLimit => {

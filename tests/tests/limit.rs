@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         privileged!(small_and_large_datagrams_stay_in_order),
         privileged!(short_flows_beside_floods_reorder_nothing),
         privileged!(changes_under_load_lose_nothing),
+        privileged!(a_raise_past_one_processor_keeps_order),
         privileged!(setting_costs_what_the_kernels_own_swap_costs),
         privileged!(forwarded_packets_are_dropped_by_rule_and_counted),
         privileged!(a_forwarded_flow_below_its_share_loses_nothing),
@@ -90,6 +91,40 @@ fn changes_under_load_lose_nothing() -> Result<()> {
     let flows = flood.finish(PATIENCE)?;
     row.lossless_limit("wa")?;
     require_lossless(&flows, &load)
+}
+
+/// One processor takes in what a limit of a gigabit lets through, all take in more than that, and no flow notices the change.
+fn a_raise_past_one_processor_keeps_order() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let steered_to = || -> Result<u32> {
+        let mask = row.middle.sh("cat /sys/class/net/wa/queues/rx-0/rps_cpus")?;
+        let groups = mask.trim().split(',').map(|group| Ok(u32::from_str_radix(group, 16)?.count_ones()));
+        groups.sum()
+    };
+    let online = std::thread::available_parallelism()?.get() as u32;
+    row.weir("limit wa --rate 300mbit")?.success()?;
+    if online > 1 {
+        ensure!(steered_to()? == 1, "{} processors for 300 Mbit/s", steered_to()?);
+    }
+    let to = row.right_address(Between::Bridge);
+    let load = Load::new(&row.left, &row.right, &to, 4, 2.0);
+    let flood = Flood::start(&load)?;
+    wait_until("the floods fill the limit", PATIENCE, || {
+        let limits = row.limits("wa")?;
+        Ok(limits[0]["held_bytes"].as_u64() > Some(200_000))
+    })?;
+    row.weir("limit wa --rate 1001mbit")?.success()?;
+    row.weir("limit wa --rate 200mbit")?.success()?;
+    require_timing!(!flood.remaining().is_zero(), "the floods ended before the changes");
+    if online > 1 {
+        ensure!(steered_to()? > 1, "one processor for 1,001 Mbit/s");
+    }
+    let flows = flood.finish(PATIENCE)?;
+    row.lossless_limit("wa")?;
+    require_lossless(&flows, &load)?;
+    row.weir("limit wa --off")?.success()?;
+    ensure!(online == 1 || steered_to()? == 0, "steering is not put back");
+    Ok(())
 }
 
 /// Setting a limit loses no more than any change of an interface's queue does, and says what.

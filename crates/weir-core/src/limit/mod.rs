@@ -167,6 +167,23 @@ impl HtbTree {
         plan
     }
 
+    /// The same tree with `rate` as its limit, if that is lower, and its classes lowered in proportion.
+    pub fn slowed(&self, rate: Rate) -> HtbTree {
+        let limit = self.wanted.rate;
+        let rate = rate.min(limit);
+        let part = |of: Rate| {
+            let bits =
+                u128::from(of.bits_per_s()) * u128::from(rate.bits_per_s()) / u128::from(limit.bits_per_s());
+            Rate::from_bits_per_s(bits as u64).unwrap_or(of.min(rate))
+        };
+        let mut plan = self.clone();
+        plan.wanted.rate = rate;
+        plan.shared
+            .iter_mut()
+            .for_each(|class| (class.rate, class.ceil) = (part(class.rate), part(class.ceil)));
+        plan
+    }
+
     /// The leaves: the limit's own, and those of each class that has some.
     pub fn groups(&self) -> impl Iterator<Item = Group> + '_ {
         let own = self.has_own_leaves.then(|| self.own());
@@ -322,6 +339,17 @@ mod tests {
             assert!(promised <= root.rate_bytes_per_s, "{bits_per_s}: {promised}");
             assert!(leaves.iter().all(|leaf| leaf.rate_bytes_per_s > 0 && leaf.parent == root.number));
         }
+    }
+
+    #[test]
+    fn a_slowed_tree_promises_less_than_its_limit() {
+        let slow = Rate::from_bits_per_s(20_000_000).unwrap();
+        let tree = plan(900_000_000).slowed(slow);
+        assert_eq!(tree.wanted(), Wanted { rate: slow, ..plan(900_000_000).wanted() });
+        let classes: Vec<_> = tree.classes().collect();
+        assert!(classes.iter().skip(1).map(|class| class.rate_bytes_per_s).sum::<u64>() <= 2_500_000);
+        assert!(classes.iter().all(|class| class.ceil_bytes_per_s == 2_500_000));
+        assert_eq!(plan(8_000_000).slowed(slow), plan(8_000_000), "it is slower than that");
     }
 
     #[test]

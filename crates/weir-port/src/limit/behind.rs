@@ -28,7 +28,7 @@ use super::find;
 use super::htb::{self, RootKind};
 use super::memory::Memory;
 use super::record::Record;
-use super::steering::{self, ReceiveSteering};
+use super::steering::{self, Processors, ReceiveSteering};
 use crate::error::{Doing, Result};
 use crate::link::{self, Joint, Link};
 use crate::netns::NetNs;
@@ -122,7 +122,7 @@ impl Behind {
         let mut ours = Vec::new();
         for pair in &self.pairs {
             let is_known = before.contains(&pair.ifindex) || others.contains(&pair.ifindex);
-            let is_ours = |end: &ReceiveSteering| Ok(end.is_off()? || (is_known && end.is_spread()?));
+            let is_ours = |end: &ReceiveSteering| Ok(end.is_off()? || (is_known && end.is_ours()?));
             if pair.look(is_ours)? == Some(true) {
                 ours.push(pair.ifindex);
             }
@@ -130,9 +130,10 @@ impl Behind {
         Ok(ours)
     }
 
-    /// Steers those that nobody has set.
+    /// Steers those that nobody has set, to all processors: behind a device there are many, each with a part of the rate.
     pub(super) fn steer(&self) -> Result<()> {
-        self.pairs.iter().try_for_each(|pair| pair.look(ReceiveSteering::spread).map(drop))
+        let to_all = |end: &ReceiveSteering| end.steer(Processors::All);
+        self.pairs.iter().try_for_each(|pair| pair.look(to_all).map(drop))
     }
 }
 

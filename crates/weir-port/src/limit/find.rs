@@ -10,7 +10,7 @@ use super::behind::{self, Behind};
 use super::htb::{self, ClassTraffic, QueueTraffic, RootKind};
 use super::memory::{Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, LimitStage, Record};
-use super::{NetnsInterface, arrivals, steering::ReceiveSteering};
+use super::{NetnsInterface, arrivals};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
@@ -194,7 +194,7 @@ impl LimitInPlace {
     pub fn changed_steering(&self) -> Option<Vec<String>> {
         let masks = || -> Result<Option<Vec<String>>> {
             let far_end = self.place.far_end()?;
-            far_end.map(|far| far.netns.run(|| ReceiveSteering::of(&far.link.name)?.masks())).transpose()
+            far_end.map(|far| far.steering()?.masks()).transpose()
         };
         let before = self.record.as_ref().map(|record| record.steering_before.clone()).unwrap_or_default();
         masks().ok().flatten().filter(|masks| *masks != before)

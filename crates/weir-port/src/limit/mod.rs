@@ -3,7 +3,7 @@
 //! From the outside in: this file sets and changes a limit, [`reshape`] changes the classes below it, [`mod@off`] removes it, [`find`]
 //! finds those there are; [`htb`] and [`filter`] are the kernel's objects, [`program`] gives flows their leaves, of the class that
 //! [`classify`] finds, [`mod@passing`] bounds what waits of those that nobody can hold, [`memory`] is what it works on and where
-//! [`record`] is kept; [`steering`] keeps order at the other end of a pair, also of those [`mod@behind`] another device, and
+//! [`record`] is kept; [`mod@order`] is kept at the other end of a pair by [`steering`], also of those [`mod@behind`] another device, and
 //! [`arrivals`] sees there what has passed.
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory; the memory says what
@@ -22,6 +22,7 @@ pub mod find;
 pub mod htb;
 pub mod memory;
 pub mod off;
+mod order;
 pub mod passing;
 pub mod program;
 pub mod record;
@@ -41,10 +42,9 @@ use self::htb::{QueueTraffic, RootKind};
 use self::memory::Memory;
 use self::record::{Direction, LimitStage, Record};
 use self::reshape::{Shape, classes_of};
-use self::steering::ReceiveSteering;
+use self::steering::{Processors, ReceiveSteering};
 use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
-use crate::ethtool;
 use crate::link::Link;
 use crate::netns::NetNs;
 
@@ -161,7 +161,7 @@ impl NetnsInterface {
     }
 
     fn steering(&self) -> Result<ReceiveSteering> {
-        self.netns.run(|| ReceiveSteering::of(&self.link.name))
+        self.netns.run(|| ReceiveSteering::of(&self.link))
     }
 }
 
@@ -182,6 +182,9 @@ pub fn set(
             if before.stage == LimitStage::Making {
                 // What passed while it was half made had no queue to pass.
                 memories[0].forget_bypassed();
+            }
+            if Processors::of(plan.wanted().rate) == Processors::All {
+                order::widen(place, &memories, &before, is_whole)?;
             }
             if asked.reshapes(Some(&before)) {
                 record = reshape::reshape(place, memories, &plan, is_whole.then_some(&before), record)?;
@@ -214,7 +217,7 @@ pub fn check(
     let Prepared { found, is_whole, .. } = prepare(place, asked, burst_default)?;
     let record = found.and_then(|found| found.record);
     if record.is_none() {
-        check_order(place, place.far_end()?.as_ref())?;
+        order::check(place, place.far_end()?.as_ref())?;
     }
     let is_ordered = behind::find(place)?.unsteered().is_empty();
     Ok(record.map(|record| {
@@ -303,7 +306,7 @@ fn wanted_record(
 /// Makes a limit where there is none; the result is the record with what that cost.
 fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Record> {
     let far_end = place.far_end()?;
-    check_order(place, far_end.as_ref())?;
+    order::check(place, far_end.as_ref())?;
     let steering = far_end.as_ref().map(NetnsInterface::steering).transpose()?;
     let behind = behind::find(place)?;
     // What was changed for a limit that somebody took away was changed before this one.
@@ -311,7 +314,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     if let Some(steering) = &steering {
         record.steering_before = match &gone {
             Some(gone) => gone.steering_before.clone(),
-            None => steering_before(place, steering)?,
+            None => order::steering_before(place, steering)?,
         };
     }
     record.steered_behind = behind.to_steer(place, &[])?;
@@ -328,6 +331,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
         record.made_clsact = is_made || gone.as_ref().is_some_and(|gone| gone.made_clsact);
     }
     let ifindex = place.link.ifindex;
+    let processors = Processors::of(plan.wanted().rate);
     let open = open_plan(plan);
     let make_queue = || {
         let program = load(place, &memories, &record)?;
@@ -340,7 +344,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let dropped_before = tx_dropped(place)?;
     let made = write(own, &record).and_then(|()| make_queue());
     record.lost_when_set = tx_dropped(place).unwrap_or(dropped_before).saturating_sub(dropped_before);
-    let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), ReceiveSteering::spread));
+    let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors)));
     let made = made.and_then(|()| behind.steer());
     own.forget_bypassed();
     let made = made.and_then(|()| change(place, &memories, plan, record.clone(), true));
@@ -360,13 +364,6 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
 /// Packets that a device counts as dropped, among them those that came while the kernel swapped its queue.
 fn tx_dropped(place: &NetnsInterface) -> Result<u64> {
     Ok(place.netns.run(|| Link::by_index(place.link.ifindex))?.tx_dropped)
-}
-
-/// Steering at the other end of a pair, as it was before any limit set it.
-fn steering_before(place: &NetnsInterface, steering: &ReceiveSteering) -> Result<Vec<String>> {
-    let masks = steering.masks()?;
-    let is_others = steering.is_spread()? && behind::is_needed_by_others(place)?;
-    Ok(if is_others { vec!["0".into(); masks.len()] } else { masks })
 }
 
 /// What a limit was whose packets arrived at an end, and which is not there any more.
@@ -444,33 +441,6 @@ fn leaves_first(plan: &HtbTree, is_whole: bool) -> impl Iterator<Item = HtbClass
 fn open_plan(plan: &HtbTree) -> HtbTree {
     let rate = plan.wanted().rate;
     plan.opened(weir_core::limit::opening(rate).last().unwrap_or(rate))
-}
-
-/// Where the far end of a pair has NAPI, the pair's ring refuses packets; a queue above several possible transmit queues then
-/// brings some back out of order (kernel `sch_generic.c:dev_requeue_skb`).
-fn check_order(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Result<()> {
-    let Some(far_end) = far_end.filter(|_| place.link.tx_queues_max > 1) else { return Ok(()) };
-    let has_xdp = far_end.link.xdp_program.is_some();
-    let joins = far_end.netns.run(|| ethtool::receive_offload(&far_end.link.name))?
-        && !place.netns.run(|| ethtool::tcp_segmentation(&place.link.name))?;
-    if !has_xdp && !joins {
-        return Ok(());
-    }
-    let (what, cure) = match has_xdp {
-        true => ("an XDP program", format!("remove it, `ip link set dev {} xdp off`,", far_end.link.name)),
-        false => (
-            "GRO while segmentation is off here",
-            format!("switch it off, `ethtool -K {} gro off`,", far_end.link.name),
-        ),
-    };
-    Err(unsuitable(
-        place,
-        &format!(
-            "has {what} at its other end, {}, where one queue cannot keep packets in order: {cure} or make the pair with \
-                  `numtxqueues 1`",
-            far_end.describe()
-        ),
-    ))
 }
 
 fn refuse(place: &NetnsInterface, kind: &str, handle: u32) -> PortError {

@@ -14,7 +14,7 @@ use super::find::Found;
 use super::htb::{self, QueueTraffic};
 use super::memory::Memory;
 use super::record::{LimitStage, Record};
-use super::{NetnsInterface, arrivals, behind, find, leaves_first, open_plan, tx_dropped, unsuitable};
+use super::{NetnsInterface, arrivals, behind, find, leaves_first, open_plan, order, tx_dropped, unsuitable};
 use crate::error::{Doing, Result};
 
 /// How long a step lasts at most.
@@ -53,8 +53,8 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
     }
     let ifindex = place.link.ifindex;
     if !now
-        && let (Some(memory), Some(record)) = (memories.first(), &record)
-        && !open_and_empty(place, memory, record, clock_ns)?
+        && let Some(record) = &record
+        && !open_and_empty(place, &memories, record, clock_ns)?
     {
         return Ok(Off::Open);
     }
@@ -73,12 +73,15 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
 /// True in a moment in which nothing waits and nothing is sent.
 fn open_and_empty(
     place: &NetnsInterface,
-    memory: &Memory,
+    memories: &[Memory],
     record: &Record,
     clock_ns: fn() -> u64,
 ) -> Result<bool> {
+    if traffic(place)?.waiting > 0 {
+        order::widen(place, memories, record, true)?;
+    }
     let write =
-        |record: &Record| memory.write(record).doing(|| "writing that the limit is being opened".into());
+        |record: &Record| memories[0].write(record).doing(|| "writing that the limit is being opened".into());
     write(&Record { stage: LimitStage::Opening, ..record.clone() })?;
     let plan = record.plan().map_err(|why| unsuitable(place, &why))?;
     let open = |plan: &HtbTree| place.netns.run(|| htb::set(place.link.ifindex, leaves_first(plan, true)));
@@ -133,7 +136,7 @@ fn put_back(place: &NetnsInterface, record: &Record) -> Result<()> {
         arrivals::unwatch(&far_end, record.made_clsact)?;
     }
     let steering = far_end.steering()?;
-    if !record.steering_before.is_empty() && !behind::is_needed_by_others(place)? && steering.is_spread()? {
+    if !record.steering_before.is_empty() && !behind::is_needed_by_others(place)? && steering.is_ours()? {
         steering.set(&record.steering_before)?;
     }
     Ok(())

@@ -1,13 +1,14 @@
 //! Receive packet steering at the other end of a pair, which keeps the packets of a flow in order.
 //!
 //! The queue of an interface is run by whichever processor comes: the sender's, or that of a timer. What it passes to the other end of a
-//! pair waits there in a list of that processor, so two packets of a flow may be in two lists. With steering on, the flow's
-//! hash says the processor instead.
+//! pair waits there in a list of that processor, so two packets of a flow may be in two lists. With steering on, one processor takes in all,
+//! or the flow's hash says which.
 //!
-//! Rule: where somebody has set it, it stays as it is. What is changed is returned, to be put back.
+//! Rule: where somebody has set it, it stays as it is. What one processor can take in, one does: with more of them each packet
+//! costs a call from one to another.
 //!
-//! Limits: of a pair that is behind another device, such as a bridge, [`super::behind`] knows. A network card, a tun and a tap have no
-//! other end here.
+//! Limits: of a pair that is behind another device, such as a bridge, [`super::behind`] knows; how traffic gets from one processor to
+//! all, [`super::order`]. A network card, a tun and a tap have no other end here.
 //!
 //! Source: kernel `Documentation/networking/scaling.rst`, `net/core/net-sysfs.c`. A view of sysfs shows the interfaces of the
 //! namespace it was mounted from, so this one is made anew and mounted nowhere (`fsopen(2)`, Linux 5.2).
@@ -18,10 +19,31 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
+use weir_core::rate::Rate;
+
 use crate::error::{Doing, Result};
+use crate::link::Link;
 use crate::sys;
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
+/// What one processor takes in, of packets that are not the smallest.
+const ONE_BITS_PER_S_MAX: u64 = 1_000_000_000;
+
+/// Which processors take in what arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processors {
+    /// One, which the numbers of the pair's ends say.
+    One,
+    /// All, of which a flow's hash says one.
+    All,
+}
+
+impl Processors {
+    /// Those that a limit of `rate` needs.
+    pub fn of(rate: Rate) -> Processors {
+        if rate.bits_per_s() <= ONE_BITS_PER_S_MAX { Processors::One } else { Processors::All }
+    }
+}
 
 /// The steering of the receive queues of one interface.
 pub struct ReceiveSteering {
@@ -29,15 +51,23 @@ pub struct ReceiveSteering {
     _view: OwnedFd,
     folder: PathBuf,
     name: String,
+    online: Vec<usize>,
+    one: usize,
 }
 
 impl ReceiveSteering {
-    /// Of interface `name` of this thread's namespace.
-    pub fn of(name: &str) -> Result<ReceiveSteering> {
+    /// Of an interface of this thread's namespace.
+    pub fn of(link: &Link) -> Result<ReceiveSteering> {
         let view = view_of_sysfs().doing(|| "looking at the sysfs of a network namespace".into())?;
-        let folder =
-            PathBuf::from(format!("/proc/thread-self/fd/{}/class/net/{name}/queues", view.as_raw_fd()));
-        Ok(ReceiveSteering { _view: view, folder, name: name.into() })
+        let folder = PathBuf::from(format!(
+            "/proc/thread-self/fd/{}/class/net/{}/queues",
+            view.as_raw_fd(),
+            link.name
+        ));
+        let online = fs::read_to_string(ONLINE).doing(|| format!("reading {ONLINE}"))?;
+        let online = processors(online.trim());
+        let one = one_of(&online, link.ifindex.wrapping_add(link.peer_ifindex.unwrap_or(0)));
+        Ok(ReceiveSteering { _view: view, folder, name: link.name.clone(), online, one })
     }
 
     /// The mask of each receive queue, in order.
@@ -46,30 +76,51 @@ impl ReceiveSteering {
         Ok((0..).map_while(read).map(|mask| mask.trim().to_string()).collect())
     }
 
-    /// Steers by every processor, unless there is one only or somebody has set it.
-    pub fn spread(&self) -> Result<()> {
-        if !self.is_off()? {
-            return Ok(());
-        }
-        self.set(&vec![every_processor()?; self.masks()?.len()])
+    /// Steers to one processor or all, unless there is one only or somebody has set it.
+    pub fn steer(&self, to: Processors) -> Result<()> {
+        if self.is_off()? { self.set_all(self.mask(to)) } else { Ok(()) }
     }
 
     /// Whether nobody has set it, where it makes a difference: not with one processor.
     pub fn is_off(&self) -> Result<bool> {
-        let is_one = digits(&every_processor()?) == "1";
-        Ok(!is_one && self.masks()?.iter().all(|mask| is_none(mask)))
+        Ok(self.online.len() > 1 && self.masks()?.iter().all(|mask| is_none(mask)))
     }
 
-    /// Switches it off, if it is as [`ReceiveSteering::spread`] sets it.
-    pub fn switch_off(&self) -> Result<()> {
-        let queues = self.masks()?.len();
-        if self.is_spread()? { self.set(&vec!["0".into(); queues]) } else { Ok(()) }
+    /// Whether it is as [`ReceiveSteering::steer`] sets it.
+    pub fn is_ours(&self) -> Result<bool> {
+        Ok(self.is_to(Processors::All)? || self.is_to(Processors::One)?)
     }
 
-    /// Whether it is as [`ReceiveSteering::spread`] sets it.
-    pub fn is_spread(&self) -> Result<bool> {
-        let mask = every_processor()?;
+    /// Whether it is as [`ReceiveSteering::steer`] sets it for `to`.
+    pub fn is_to(&self, to: Processors) -> Result<bool> {
+        let mask = self.mask(to);
         Ok(self.masks()?.iter().all(|queue| digits(queue) == digits(&mask)))
+    }
+
+    /// Steers to all processors what is steered to one, at once.
+    pub fn widen(&self) -> Result<()> {
+        self.set_all(self.mask(Processors::All))
+    }
+
+    /// Switches it off, if it is as [`ReceiveSteering::steer`] sets it.
+    pub fn switch_off(&self) -> Result<()> {
+        if self.is_ours()? { self.set_all("0".into()) } else { Ok(()) }
+    }
+
+    /// The processor of [`Processors::One`].
+    pub fn one(&self) -> usize {
+        self.one
+    }
+
+    fn mask(&self, to: Processors) -> String {
+        match to {
+            Processors::One => mask_of(&[self.one]),
+            Processors::All => mask_of(&self.online),
+        }
+    }
+
+    fn set_all(&self, mask: String) -> Result<()> {
+        self.set(&vec![mask; self.masks()?.len()])
     }
 
     /// Sets the mask of each receive queue; queues that are gone are left out, as is what is no mask.
@@ -100,23 +151,30 @@ fn digits(mask: &str) -> String {
     mask.chars().filter(|c| *c != ',').skip_while(|c| *c == '0').collect()
 }
 
-fn every_processor() -> Result<String> {
-    let online = fs::read_to_string(ONLINE).doing(|| format!("reading {ONLINE}"))?;
-    Ok(mask_of(online.trim()))
+/// The processors of a list such as `0-3,8`.
+fn processors(list: &str) -> Vec<usize> {
+    let ranges = list.split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        Some(first..=last.min(first + 8191))
+    });
+    ranges.flatten().collect()
 }
 
-/// The mask of a list such as `0-3,8`, in groups of 32 bits.
-fn mask_of(list: &str) -> String {
+/// The one processor of a pair, by the sum of its ends' numbers: the same for both ways, and spread over pairs made one after the other.
+fn one_of(online: &[usize], ends: u32) -> usize {
+    let spread = ends.wrapping_mul(0x9e37_79b1) >> 16;
+    online.get(spread as usize % online.len().max(1)).copied().unwrap_or(0)
+}
+
+/// The mask of some processors, in groups of 32 bits.
+fn mask_of(processors: &[usize]) -> String {
     let mut groups = vec![0u32];
-    for range in list.split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else { continue };
-        for cpu in first..=last.min(first + 8191) {
-            if groups.len() <= cpu / 32 {
-                groups.resize(cpu / 32 + 1, 0);
-            }
-            groups[cpu / 32] |= 1 << (cpu % 32);
+    for cpu in processors {
+        if groups.len() <= cpu / 32 {
+            groups.resize(cpu / 32 + 1, 0);
         }
+        groups[cpu / 32] |= 1 << (cpu % 32);
     }
     let groups: Vec<_> = groups.iter().rev().map(|group| format!("{group:08x}")).collect();
     groups.join(",")
@@ -150,8 +208,28 @@ mod tests {
             ("0-31,33", "00000002,ffffffff"),
             ("", "00000000"),
         ] {
-            assert_eq!(mask_of(list), mask, "{list}");
+            assert_eq!(mask_of(&processors(list)), mask, "{list}");
         }
+    }
+
+    #[test]
+    fn one_processor_serves_both_ways_and_pairs_are_spread() {
+        let online: Vec<_> = (0..8).collect();
+        let of = |near: u32, far: u32| one_of(&online, near + far);
+        assert_eq!(of(7, 8), of(8, 7));
+        for step in [1, 2, 4] {
+            let mut counts = [0; 8];
+            (0..256).for_each(|pair| counts[of(2, 3 + pair * step)] += 1);
+            assert!(counts.iter().all(|count| (16..=48).contains(count)), "step {step}: {counts:?}");
+        }
+        assert_eq!(one_of(&[], 5), 0);
+    }
+
+    #[test]
+    fn one_processor_is_enough_up_to_a_gigabit() {
+        let of = |bits_per_s| Processors::of(Rate::from_bits_per_s(bits_per_s).unwrap());
+        assert_eq!([of(8_000), of(1_000_000_000)], [Processors::One; 2]);
+        assert_eq!(of(1_000_000_001), Processors::All);
     }
 
     #[test]

@@ -1,0 +1,136 @@
+//! What keeps the packets of a flow in order behind a limit: refusing what cannot, and steering at the other end of a pair.
+//!
+//! Rule: while traffic passes, steering goes from one processor to all in a moment in which the one has nothing to take in: otherwise a
+//! packet that another takes in overtakes those that wait there. The limit is lowered for that moment, for some 100 ms at the most.
+//! From all to one it never goes: that would save work alone.
+//!
+//! Owner of state: the kernel. Limits: a processor that takes in other traffic all the time may never be seen idle; then a few packets
+//! may overtake others. An end that a limit of another device needs as well stays with one processor.
+//!
+//! Source: kernel `net/core/dev.c:get_rps_cpu`, `net/core/net-procfs.c:softnet_seq_show` (the length of the list, Linux 5.7).
+
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use weir_core::rate::Rate;
+
+use super::htb;
+use super::memory::Memory;
+use super::record::{LimitStage, Record};
+use super::steering::{self, Processors, ReceiveSteering};
+use super::{NetnsInterface, behind, change, leaves_first, set_clocks, unsuitable, write};
+use crate::error::Result;
+use crate::ethtool;
+
+/// The limit while steering changes: two packets of a flow are far apart, and one of 64 kB takes 26 ms.
+const SLOW_BITS_PER_S: u64 = 20_000_000;
+/// How often and how many times the one processor is looked at.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
+const LOOKS: usize = 600;
+
+/// Where the far end of a pair has NAPI, the pair's ring refuses packets; a queue above several possible transmit queues then
+/// brings some back out of order (kernel `sch_generic.c:dev_requeue_skb`).
+pub(super) fn check(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Result<()> {
+    let Some(far_end) = far_end.filter(|_| place.link.tx_queues_max > 1) else { return Ok(()) };
+    let has_xdp = far_end.link.xdp_program.is_some();
+    let joins = far_end.netns.run(|| ethtool::receive_offload(&far_end.link.name))?
+        && !place.netns.run(|| ethtool::tcp_segmentation(&place.link.name))?;
+    if !has_xdp && !joins {
+        return Ok(());
+    }
+    let (what, cure) = match has_xdp {
+        true => ("an XDP program", format!("remove it, `ip link set dev {} xdp off`,", far_end.link.name)),
+        false => (
+            "GRO while segmentation is off here",
+            format!("switch it off, `ethtool -K {} gro off`,", far_end.link.name),
+        ),
+    };
+    Err(unsuitable(
+        place,
+        &format!(
+            "has {what} at its other end, {}, where one queue cannot keep packets in order: {cure} or make the pair with \
+                  `numtxqueues 1`",
+            far_end.describe()
+        ),
+    ))
+}
+
+/// Steering at the other end of a pair, as it was before any limit set it.
+pub(super) fn steering_before(place: &NetnsInterface, steering: &ReceiveSteering) -> Result<Vec<String>> {
+    let masks = steering.masks()?;
+    let is_others = steering.is_ours()? && behind::is_needed_by_others(place)?;
+    Ok(if is_others { vec!["0".into(); masks.len()] } else { masks })
+}
+
+/// Steers to all processors what a limit has steered to one, and leaves the limit lowered if it did; the caller sets it next. If it
+/// `is_whole`, the queues of its leaves are there.
+pub(super) fn widen(
+    place: &NetnsInterface,
+    memories: &[Memory],
+    record: &Record,
+    is_whole: bool,
+) -> Result<()> {
+    let before = &record.steering_before;
+    if before.is_empty() || !before.iter().all(|mask| steering::is_none(mask)) {
+        return Ok(());
+    }
+    let Some(far_end) = place.far_end()? else { return Ok(()) };
+    let steering = far_end.steering()?;
+    if steering.is_to(Processors::All)? || !steering.is_to(Processors::One)? {
+        return Ok(());
+    }
+    let plan = record.plan().map_err(|why| unsuitable(place, &why))?;
+    let slow = Rate::from_bits_per_s(SLOW_BITS_PER_S).expect("more than 0");
+    let slow = plan.slowed(slow);
+    // Whoever ends here leaves a limit that is half made, which the next command finishes.
+    write(&memories[0], &Record { stage: LimitStage::Making, ..record.clone() })?;
+    set_clocks(memories, &slow, |clock, before| clock < before);
+    let widened =
+        place.netns.run(|| htb::set(place.link.ifindex, leaves_first(&slow, is_whole))).and_then(|()| {
+            wait_until_idle(steering.one());
+            steering.widen()
+        });
+    if widened.is_err() {
+        // The first error says it all.
+        let _ = change(place, memories, &plan, record.clone(), is_whole);
+    }
+    widened
+}
+
+/// Waits until a processor has nothing to take in.
+fn wait_until_idle(processor: usize) {
+    for _ in 0..LOOKS {
+        let backlog = fs::read_to_string("/proc/net/softnet_stat").ok();
+        if backlog.and_then(|text| backlog_of(&text, processor)) == Some(0) {
+            return;
+        }
+        sleep(LOOK_EVERY);
+    }
+}
+
+/// What waits to be taken in by a processor; `None` where the kernel does not say.
+fn backlog_of(text: &str, processor: usize) -> Option<u64> {
+    let of_line = |line: &str| {
+        let mut columns = line.split_whitespace().skip(11).map(|column| u64::from_str_radix(column, 16).ok());
+        let (backlog, number) = (columns.next()??, columns.next()??);
+        (number == processor as u64).then_some(backlog)
+    };
+    text.lines().find_map(of_line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_columns_say_what_waits_for_a_processor() {
+        let text = "\
+            000023a1 00000000 00000002 00000000 00000000 00000000 00000000 00000000 00000000 0000001f 00000000 00000003 00000000\n\
+            00001b2c 00000000 00000001 00000000 00000000 00000000 00000000 00000000 00000000 00000021 00000000 0000000a 00000002 0000 0000\n";
+        assert_eq!(backlog_of(text, 0), Some(3));
+        assert_eq!(backlog_of(text, 2), Some(10));
+        assert_eq!(backlog_of(text, 1), None, "it is not there");
+        assert_eq!(backlog_of("00000001 00000000 00000000\n", 0), None, "an old kernel");
+    }
+}
