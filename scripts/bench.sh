@@ -21,13 +21,16 @@ bench() {
 runner=()
 [[ $(id -u) -eq 0 ]] || runner=(--config "target.'cfg(unix)'.runner=['sudo']")
 
-cargo build --release -p weir-cli -p weir-lab
+cargo build --release -p weir-cli -p weir-lab -p weir-memcache
 bench forward cargo "${runner[@]}" bench -p weir-lab --bench forward
 bench htb cargo "${runner[@]}" bench -p weir-lab --bench htb
 # It has loops of its own.
 WEIR_AWAKE=0 bench limit cargo "${runner[@]}" bench -p weir-lab --bench limit
 bench path cargo bench -p weir-lab --bench path
 bench ipsec cargo bench -p weir-lab --bench ipsec
+as_root=()
+[[ $(id -u) -eq 0 ]] || as_root=(sudo)
+bench memcached "${as_root[@]}" scripts/compare_memcached.sh
 bench handoff_bench cargo run --release -p weir-ring --example handoff_bench
 for example in shaper_bench steer_bench; do
     bench "$example" cargo run --release -p weir-core --example "$example"

@@ -12,7 +12,7 @@ packages=(
     iperf iperf3   # the floods, TCP
     iproute2       # namespaces, veth, the kernel's own limits
     iputils-ping   # round trips beside the floods
-    libmemcached-tools # memccapable, which tests key-value servers
+    libmemcached-tools # memccapable, memcaslap: key-value clients
     make
     nftables       # masquerading of `weir run`
     runc           # a container to limit
@@ -22,6 +22,7 @@ if [[ ${1:-} == --bench ]]; then
         dpdk-dev    # dpdk-testpmd
         jq          # figures of two revisions, from their reports
         libdpdk-dev # rte_ring, rte_thash
+        memcached   # the key-value server; Debian starts it as a service, too
         nginx       # the web server behind the bed; Debian starts it as a service, too
         pkg-config
     )
