@@ -390,7 +390,9 @@ fn what_is_up_ends_by_its_name_whatever_became_of_its_file() -> Result<()> {
     let again = down(&gone)?;
     ensure!(
         again.status.code() == Some(2)
-            && again.stderr.contains("there is no such file, and there is no wire, topology or limit called"),
+            && again
+                .stderr
+                .contains("there is no such file, and there is no wire, topology, stack or limit called"),
         "{}",
         again.said()
     );

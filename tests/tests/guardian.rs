@@ -206,7 +206,11 @@ fn after_both_were_killed_stat_says_so_until_it_is_mended() -> Result<()> {
     let done = run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;
     ensure!(done.stdout.contains("control socket") && !Path::new(&socket).exists(), "{}", done.stdout);
     let done = run(&mut rig.weir(&["stat", name]), LIMIT)?;
-    ensure!(done.stderr.contains(&format!("no wire, topology or limit called {name}")), "{}", done.stderr);
+    ensure!(
+        done.stderr.contains(&format!("no wire, topology, stack or limit called {name}")),
+        "{}",
+        done.stderr
+    );
     living.stop().map(drop)
 }
 

@@ -150,7 +150,7 @@ fn a_queue_of_another_tool_is_left_alone() -> Result<()> {
     )?;
     line(&row.weir("limit wa --off")?, 1, &["there is no limit at veth0"])?;
     let done = row.weir("stat veth0")?;
-    ensure!(done.stderr.contains("no wire, topology or limit called veth0"), "{}", done.stderr);
+    ensure!(done.stderr.contains("no wire, topology, stack or limit called veth0"), "{}", done.stderr);
     ensure!(row.left.tc("class show dev veth0")? == before, "it was changed");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The control socket: how `weir stat` and `weir set` reach a running wire.
+//! The control socket: how `weir stat` and `weir set` reach a running wire, and `weir stat` a stack in the process of an application.
 //!
 //! A Unix socket `/run/weir/NAME.sock` in a directory where only root makes names. Everybody may connect; the wire looks who it is
 //! (`control/admission.rs`): anybody may read counters, only root may change anything. One JSON object a line, one line in answer:
@@ -39,8 +39,8 @@ use crate::crew::Crew;
 use crate::limits::SetLimits;
 use crate::stats::Snapshot;
 
-pub use changes::{AppliedPort, Running, RunningPort};
-pub use server::Control;
+pub use changes::{AppliedPort, DatapathResponder, Running, RunningPort};
+pub use server::{Control, Responder};
 
 /// Where the sockets are.
 pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
@@ -203,6 +203,11 @@ fn not_told(path: &Path, error: &serde_json::Error) -> String {
 /// The names of the wires that are up, and of those that were killed and are not mended.
 pub fn names() -> Vec<String> {
     sockets().iter().filter_map(|path| name_of(path)).collect()
+}
+
+/// `first`, and then the same with a number behind it: 2, 3, and so on. What is named after its interface is called as the first of these that is free.
+pub fn names_from(first: &str) -> impl Iterator<Item = String> {
+    std::iter::once(first.to_string()).chain((2..).map(move |number: u64| format!("{first}.{number}")))
 }
 
 fn name_of(path: &Path) -> Option<String> {

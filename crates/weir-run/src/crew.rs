@@ -22,7 +22,7 @@ use crate::stats::Snapshot;
 use crate::worker::{Mailbox, Request, Reshape};
 
 /// What whoever asked is told when a worker has ended.
-const GOING_DOWN: &str = "the wire is going down";
+pub const GOING_DOWN: &str = "the wire is going down";
 /// The pauses between attempts to make all workers stand still: 5 ms, then twice as long each time, 1.3 s in all.
 const PAUSE_FIRST: Duration = Duration::from_millis(5);
 const PAUSES: u32 = 8;
@@ -270,7 +270,7 @@ mod tests {
     use weir_path::owners::Owners;
 
     use super::*;
-    use crate::watcher::Eye;
+    use crate::report::Sight;
 
     fn crew(mailboxes: Vec<Mailbox>) -> Crew {
         let constants = Constants {
@@ -282,7 +282,7 @@ mod tests {
             port_names: Vec::new(),
             frames_total: 0,
             since_ns: 0,
-            eye: Eye::new().unwrap().0,
+            sight: Sight::Nothing,
         };
         Crew::new(mailboxes, constants)
     }

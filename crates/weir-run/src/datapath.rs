@@ -38,7 +38,7 @@ use weir_ring::pool::{CACHE_FRAMES, Pool};
 use crate::classes::Classes;
 use crate::look_over;
 use crate::part::{Part, PartStages, packet_bytes_max};
-use crate::report::Constants;
+use crate::report::{Constants, Sight};
 use crate::seed::random_seed;
 use crate::watcher::Eye;
 
@@ -279,7 +279,7 @@ impl Datapath {
             owners,
             frames_total,
             since_ns: now_ns,
-            eye,
+            sight: Sight::Watched(eye),
         };
         Ok(Datapath { parts, constants, pairs, opener, warnings })
     }

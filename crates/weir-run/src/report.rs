@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
+use weir_path::egress::EgressQueue;
 use weir_path::end::{End, Gone};
 use weir_path::exit::Exit;
 use weir_path::landings::Landings;
@@ -24,18 +25,17 @@ use weir_path::owners::Owners;
 use weir_path::plan::Plan;
 use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_path::shaping::Holder;
-use weir_path::worker::Worker;
 use weir_port::port::Port;
 
 use crate::books::Books;
 use crate::datapath::Kind;
 use crate::dispatch_rows;
-use crate::part::{Part, PartPort};
+use crate::part::Part;
 use crate::stats::{
     ClassStats, DISPATCH, DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot,
     StageStats, TransmitStats, WireStats, WorkerStats,
 };
-use crate::watcher::{Device, Devices, Eye};
+use crate::watcher::{Device, Devices, Eye, Glance};
 use crate::workstreams::{Tally, WorkstreamStats};
 
 /// What is told of a direction where its packets wait.
@@ -66,9 +66,8 @@ pub struct PortReport {
     pub port: PortStats,
 }
 
-/// What is told of an egress queue of a part.
-fn of_egress(path: &Worker<PartPort>, number: usize, now_ns: u64) -> DirectionReport {
-    let queue = &path.between().egress.queues()[number];
+/// What is told of an egress queue.
+pub fn of_egress(queue: &EgressQueue, now_ns: u64) -> DirectionReport {
     let shaping = &queue.shaping;
     let (limits, rows) = (shaping.limits(), shaping.rows(now_ns));
     let class = DirectionStats {
@@ -165,9 +164,9 @@ impl PartReport {
         let last = |gone: &Gone| part.left.get(&gone.index).cloned().unwrap_or_default();
         ports.extend(part.path.gone().iter().map(|gone| of_gone(gone, &last(gone))));
         let is_loop = |port: usize| part.stages.loops.iter().any(|(number, ..)| *number == port);
-        let queues = part.path.between().egress.queues().iter().enumerate();
-        let queues = queues.filter(|(_, queue)| !is_loop(queue.port));
-        let directions = queues.map(|(number, _)| of_egress(&part.path, number, now_ns)).collect();
+        let queues = part.path.between().egress.queues().iter();
+        let queues = queues.filter(|queue| !is_loop(queue.port));
+        let directions = queues.map(|queue| of_egress(queue, now_ns)).collect();
         let dispatched = dispatch_rows::of(part, now_ns);
         let stages = part.stages.names.iter().zip(part.path.between().stages());
         let stages = stages.map(|(name, stage)| StageStats::of(name, stage, now_ns)).collect();
@@ -198,6 +197,27 @@ impl PartReport {
     }
 }
 
+/// How the devices of a datapath are seen.
+#[derive(Clone, Debug)]
+pub enum Sight {
+    /// By a watcher, which is asked.
+    Watched(Eye),
+    /// When somebody asks, as those of a stack.
+    Unwatched(Arc<Glance>),
+    /// There are none: its ports are in memory.
+    Nothing,
+}
+
+impl Sight {
+    fn look(&self) -> Devices {
+        match self {
+            Sight::Watched(eye) => eye.look(),
+            Sight::Unwatched(glance) => glance.devices(),
+            Sight::Nothing => Devices::default(),
+        }
+    }
+}
+
 /// What does not change while a datapath is up.
 #[derive(Clone, Debug)]
 pub struct Constants {
@@ -218,15 +238,15 @@ pub struct Constants {
     /// When it came up.
     pub since_ns: u64,
     /// Sees the devices and queues, which are the kernel's.
-    pub eye: Eye,
+    pub sight: Sight,
 }
 
 impl Constants {
     /// Adds the parts of a datapath up, and what its interfaces are and lost.
     pub fn snapshot(&self, mut parts: Vec<PartReport>) -> Snapshot {
-        let Devices { pairs, events } = self.eye.look();
+        let Devices { pairs, events } = self.sight.look();
         let mut worker = WorkerStats { since_ns: self.since_ns, ..WorkerStats::default() };
-        let mut frames = FrameStats { total: self.frames_total, free: 0, lent: 0, held: 0 };
+        let mut frames = FrameStats { total: self.frames_total, ..FrameStats::default() };
         let (mut directions, mut reports) = (Vec::new(), Vec::new());
         for (wsid, part) in parts.iter_mut().enumerate() {
             worker.add(&part.worker);
@@ -309,8 +329,9 @@ impl Constants {
             .map(|(worker, report)| with_devices(worker, report, &pairs.next().unwrap_or_default()));
         let ports = ports.collect();
         let events = events.into_iter().map(|(event, stats)| (event.name().to_string(), stats)).collect();
+        let name = self.name.clone();
         let stats =
-            WireStats { name: self.name.clone(), ports: names, classes, stages, frames, worker, events };
+            WireStats { name, ports: names, classes, stages, frames, worker, events, ..WireStats::default() };
         Snapshot::of(self.kind, stats, ports, workstreams, totals)
     }
 
@@ -460,7 +481,6 @@ mod tests {
 
     fn snapshot(kind: Kind, names: &[&str], frames_total: u64, parts: Vec<PartReport>) -> Snapshot {
         let ports: Vec<String> = names.iter().map(|name| name.to_string()).collect();
-        let eye = Eye::new().unwrap().0;
         let (plan, port_names) = (Arc::default(), ports.clone());
         let constants = Constants {
             name: "office".into(),
@@ -471,7 +491,7 @@ mod tests {
             port_names,
             frames_total,
             since_ns: 0,
-            eye,
+            sight: Sight::Nothing,
         };
         let snapshot = constants.snapshot(parts);
         assert_eq!(snapshot.check(), Vec::<String>::new());

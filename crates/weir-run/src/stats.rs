@@ -11,6 +11,7 @@ pub mod association;
 mod class;
 pub mod place;
 mod port;
+pub mod socket;
 mod stage;
 
 use std::collections::BTreeMap;
@@ -28,7 +29,9 @@ pub use place::PlaceStats;
 pub use port::{DeviceStats, PortStats, TransmitStats};
 pub use stage::{DISPATCH, StageStats};
 
-/// One wire, or one topology.
+use self::socket::{ConnectionStats, ListenerStats, ProcessStats, SocketStats};
+
+/// One wire, one topology, or one stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WireStats {
@@ -48,6 +51,18 @@ pub struct WireStats {
     /// What happened to its interfaces and their other ends, by its name, and what was lost then. A wire of a later version may tell of
     /// what this one does not know.
     pub events: BTreeMap<String, EventStats>,
+    /// Of a stack whose process has it; anything else has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessStats>,
+    /// Its UDP sockets.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sockets: Vec<SocketStats>,
+    /// Its TCP listeners.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub listeners: Vec<ListenerStats>,
+    /// Its TCP connections.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub connections: Vec<ConnectionStats>,
 }
 
 impl WireStats {
@@ -62,7 +77,9 @@ impl WireStats {
             .stages
             .iter()
             .map(|stage| (format!("{} {}", stage.kind, stage.place.name), &stage.place.books));
-        let unbalanced = directions.chain(classes).chain(stages).filter(|(_, books)| !books.balance());
+        let sockets = self.sockets.iter().map(|socket| (socket.place.name.clone(), &socket.place.books));
+        let places = directions.chain(classes).chain(stages).chain(sockets);
+        let unbalanced = places.filter(|(_, books)| !books.balance());
         let mut faults: Vec<_> = unbalanced
             .map(|(name, books)| {
                 format!(
@@ -73,10 +90,12 @@ impl WireStats {
                 )
             })
             .collect();
-        let FrameStats { total, free, lent, held } = self.frames;
-        if [free, lent, held].map(u128::from).iter().sum::<u128>() != u128::from(total) {
+        let FrameStats { total, free, lent, held, sockets } = self.frames;
+        if [free, lent, held, sockets].map(u128::from).iter().sum::<u128>() != u128::from(total) {
+            let of_sockets =
+                if self.process.is_some() { format!(", {sockets} with sockets") } else { String::new() };
             faults.push(format!(
-                "{}: of {total} frames, {free} are free, {lent} lent and {held} held",
+                "{}: of {total} frames, {free} are free, {lent} lent and {held} held{of_sockets}",
                 self.name
             ));
         }
@@ -96,6 +115,8 @@ pub struct FrameStats {
     pub lent: u64,
     /// In the classes.
     pub held: u64,
+    /// Of a stack: in the buffers of its sockets and connections.
+    pub sockets: u64,
 }
 
 /// What the workers of a wire did.
@@ -257,7 +278,7 @@ mod tests {
     fn more_than_can_be_counted_is_a_fault_and_no_end() {
         let most = Count { packets: u64::MAX, bytes: u64::MAX };
         let books = Books { accepted: most, delivered: most, held: most, ..Books::default() };
-        let frames = FrameStats { total: 1, free: u64::MAX, lent: u64::MAX, held: u64::MAX };
+        let frames = FrameStats { total: 1, free: u64::MAX, lent: u64::MAX, held: u64::MAX, sockets: 0 };
         let class = DirectionStats { place: PlaceStats::new("", books.clone()), ..DirectionStats::default() };
         let wire = WireStats { classes: vec![class], frames, ..WireStats::default() };
         let mut snapshot = Snapshot { wires: vec![wire], totals: books, ..Snapshot::default() };

@@ -20,6 +20,7 @@
 
 mod coming;
 mod eye;
+mod glance;
 pub mod ledger;
 mod mending;
 mod remedy;
@@ -38,6 +39,7 @@ use weir_port::{Doing, confinement, sending, sys};
 use self::coming::Missing;
 use self::eye::Request;
 pub use self::eye::{Device, Devices, Eye, Lens};
+pub use self::glance::Glance;
 use self::ledger::{Drops, InterfaceEvent, Ledger};
 use self::remedy::Remedy;
 use crate::clock::now_ns;

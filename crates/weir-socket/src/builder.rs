@@ -34,7 +34,10 @@ use weir_port::{Doing, napi, sys};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_run::guardian::Guardian;
+use weir_run::report::Sight;
+use weir_run::watcher::Glance;
 
+use crate::responder::{Answering, StackResponder, listen};
 use crate::shared::SharedPorts;
 use crate::stack::Stack;
 use crate::tcp::control::CHUNKS;
@@ -79,6 +82,7 @@ pub struct StackBuilder {
     pub(crate) key: Key,
     pub(crate) cores: Vec<usize>,
     guardian: PathBuf,
+    name: Option<String>,
 }
 
 impl Default for StackBuilder {
@@ -96,6 +100,7 @@ impl Default for StackBuilder {
             key: Key::SYMMETRIC,
             cores: Vec::new(),
             guardian: "weir".into(),
+            name: None,
         }
     }
 }
@@ -182,6 +187,12 @@ impl StackBuilder {
         self
     }
 
+    /// What `weir stat` calls it; as its interface unless said otherwise, with a number behind that if something is called so.
+    pub fn name(mut self, name: impl Into<String>) -> StackBuilder {
+        self.name = Some(name.into());
+        self
+    }
+
     /// A stack on an interface of this thread's network namespace: a veth whose other end is on this machine. What is not for the stack goes on to the
     /// kernel's own.
     ///
@@ -197,7 +208,7 @@ impl StackBuilder {
         })?;
         match self.open_kept(interface, &mut guardian) {
             Ok(stack) => {
-                stack.keep(guardian);
+                stack.ending().keep(guardian);
                 Ok(stack)
             }
             Err(error) => {
@@ -213,7 +224,9 @@ impl StackBuilder {
     /// # Errors
     /// As [`StackBuilder::open`].
     pub fn open_kept(&self, interface: &str, keeper: &mut dyn Keeper) -> io::Result<Stack> {
-        let mut open = |host: &RouterSettings| -> weir_port::Result<(Frames, Port, KernelSide, Link)> {
+        let open = |host: &RouterSettings,
+                    keeper: &mut dyn Keeper|
+         -> weir_port::Result<(Frames, Port, KernelSide, Link)> {
             let link = Link::by_name(interface)?;
             let frames = self.frames(1, 1) + 2 * link.rx_queues * napi::BUDGET + TRANSMIT_PACKETS_MAX;
             let memory = FrameMemory::new(frames, KERNEL_FRAME_BYTES)
@@ -234,12 +247,17 @@ impl StackBuilder {
         // What cannot be meant is said before anything is changed.
         let mac = Link::by_name(interface).map_err(io::Error::other)?.address;
         let host = self.host(EthernetAddress(mac), MEMORY_MTU_BYTES, 1)?;
-        let (frames, port, kernel, link) = open(&host).map_err(io::Error::other)?;
+        let control = listen(self.name.as_deref(), interface, keeper)?;
+        let (frames, port, kernel, link) = open(&host, keeper).map_err(io::Error::other)?;
+        let sight = Sight::Unwatched(Arc::new(Glance::new(port.pair())));
         let mtu_bytes = link.mtu_bytes.min(port.sender().mtu_bytes) as u16;
         let host = self.host(EthernetAddress(link.address), mtu_bytes, 1)?;
         let port = EitherPort::Kernel(Box::new(EitherPort::Kernel(Box::new(port))));
         let parts = vec![WorkerParts { interfaces: vec![port], frames, kernel: Some(kernel) }];
-        Stack::start(self, &[(interface, self.limits())], vec![host], parts)
+        let stack = Stack::start(self, &[(interface, self.limits())], vec![host], parts)?;
+        let responder = StackResponder::new(&stack, control.name(), &[interface], sight);
+        stack.ending().answer(Answering::start(control, responder)?);
+        Ok(stack)
     }
 
     /// A stack on interfaces in memory, one for each of its workers: what a generator makes comes in there, from the first socket of the worker

@@ -39,6 +39,16 @@ pub(crate) fn payload_max(address: IpAddr, mtu_bytes: u16) -> usize {
     (ETHERNET_LEN + usize::from(mtu_bytes)).saturating_sub(headers_len(address))
 }
 
+/// The bucket that a flow between two addresses falls into, by the way its packets come in here.
+///
+/// # Panics
+/// If they are of different families.
+pub(crate) fn bucket_of(rss: &Rss, source: SocketAddr, destination: SocketAddr) -> usize {
+    let mut frame = vec![0; headers_len(destination.ip())];
+    write_headers(&mut frame, source, destination, 0);
+    rss.bucket(rss.hash(&frame))
+}
+
 /// Writes all headers of a datagram from one address to another, of the same family, whose payload is there already, with this ECN codepoint;
 /// the frame has the length of the packet.
 pub(crate) fn write_headers(frame: &mut [u8], source: SocketAddr, destination: SocketAddr, ecn: u8) {

@@ -122,6 +122,7 @@ pub(crate) fn halves(
         shared: Arc::clone(&shared),
         receive_packets,
         full,
+        send_frames,
         owed: send_frames,
     };
     let halves = Halves {

@@ -55,6 +55,8 @@ mod options;
 mod port;
 #[cfg(feature = "quinn")]
 mod quic;
+mod report;
+mod responder;
 mod shared;
 mod socket;
 mod stack;

@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     pub(crate) error: Mutex<Option<(SocketAddr, i32)>>,
     /// How a stream of bytes stands, if it is one.
     pub(crate) stream: StreamState,
+    /// To whom a UDP socket is connected. In memory of its own: the application looks at it for each datagram, the worker when it is asked to tell.
+    pub(crate) peer: Arc<Mutex<Option<SocketAddr>>>,
     /// What the socket counts ([`crate::SocketCounts`]).
     pub(crate) throttled: AtomicU64,
     pub(crate) throttled_ns: AtomicU64,
@@ -110,6 +112,11 @@ impl Shared {
         }
     }
 
+    /// To whom a UDP socket is connected.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn counts(&self) -> SocketCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let Shared { throttled, throttled_ns, throttled_since_ns, wakes, empty_wakes, from_others, .. } =
@@ -138,11 +145,18 @@ pub(crate) struct Open {
     pub(crate) shared: Arc<Shared>,
     pub(crate) receive_packets: u32,
     pub(crate) full: FullRule,
-    /// Frames that the send buffer lacks.
+    /// Frames of the send buffer.
+    pub(crate) send_frames: u32,
+    /// Frames that it lacks.
     pub(crate) owed: u32,
 }
 
 impl Open {
+    /// Frames of packet memory that are in the send buffer.
+    pub(crate) fn frames_to_send(&self) -> u64 {
+        u64::from(self.send_frames.saturating_sub(self.owed))
+    }
+
     /// Gives the frames that the send buffer lacks, as far as there are any.
     pub(crate) fn pay(&mut self, frames: &mut Frames) {
         let mut paid = 0;
@@ -253,6 +267,8 @@ pub(crate) struct SocketPort {
     /// The application has closed the socket: what it sent is still to be polled.
     is_closing: bool,
     poll_budget: u32,
+    /// Datagrams that were polled since it was opened.
+    sent: u64,
     /// Put and not told as ended.
     in_flight: Count,
     /// Put and not published.
@@ -267,6 +283,7 @@ impl Default for SocketPort {
             open: None,
             is_closing: false,
             poll_budget: POLL_PACKETS_MAX,
+            sent: 0,
             in_flight: Count::default(),
             staged: false,
             ended: Ended::default(),
@@ -278,6 +295,7 @@ impl SocketPort {
     /// Is the port of a socket from now on. Its send buffer is filled from the pool, as far as that has frames.
     pub(crate) fn open(&mut self, open: Open, frames: &mut Frames) {
         self.is_closing = false;
+        self.sent = 0;
         self.open.insert(open).pay(frames);
     }
 
@@ -303,6 +321,21 @@ impl SocketPort {
     /// Whether the application has sent something that was not polled.
     pub(crate) fn has_sent(&mut self) -> bool {
         self.open.as_mut().is_some_and(|open| !open.sent.is_empty())
+    }
+
+    /// Frames of packet memory in the buffers of its socket; exact after a `complete`.
+    pub(crate) fn frames(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.frames_to_send() + self.in_flight.packets)
+    }
+
+    /// Datagrams that were polled since it was opened.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// What the socket and its application share, if there is one.
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        self.open.as_ref().map(|open| &*open.shared)
     }
 
     fn pay(&mut self, frames: &mut Frames) {
@@ -341,6 +374,7 @@ impl ReceiveQueues for SocketPort {
         let Some(open) = &mut self.open else { return 0 };
         let count = open.sent.pop_each(self.poll_budget as usize, |packet| received.push(packet));
         open.owed += count as u32;
+        self.sent += count as u64;
         self.pay(frames);
         count
     }

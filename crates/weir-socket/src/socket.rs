@@ -51,7 +51,7 @@ use crate::stack::{Bound, Stack};
 /// ```
 pub struct UdpSocket {
     local: SocketAddr,
-    peer: Mutex<Option<SocketAddr>>,
+    peer: Arc<Mutex<Option<SocketAddr>>>,
     send: Mutex<SendHalf>,
     receive: Mutex<ReceiveHalf>,
     returns: Mutex<Returns>,
@@ -114,7 +114,7 @@ impl UdpSocket {
         let local = SocketAddr::new(address.ip(), bound.port);
         Ok(UdpSocket {
             local,
-            peer: Mutex::new(None),
+            peer: Arc::clone(&shared.peer),
             send: Mutex::new(send),
             receive: Mutex::new(receive),
             returns: Mutex::new(returns),

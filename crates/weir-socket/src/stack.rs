@@ -43,7 +43,6 @@ use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_run::clock::now_ns;
-use weir_run::guardian::Guardian;
 use weir_run::idle::wake_cost_ns;
 
 use crate::builder::{MEMORY_FRAME_BYTES, MEMORY_MTU_BYTES, StackBuilder, WorkerParts, invalid, mac_of};
@@ -232,9 +231,7 @@ impl Stack {
     /// # Panics
     /// If they are of different families.
     pub fn bucket_of(&self, source: SocketAddr, destination: SocketAddr) -> usize {
-        let mut frame = vec![0; crate::datagram::headers_len(destination.ip())];
-        crate::datagram::write_headers(&mut frame, source, destination, 0);
-        self.inner.rss.bucket(self.inner.rss.hash(&frame))
+        crate::datagram::bucket_of(&self.inner.rss, source, destination)
     }
 
     /// How flows fall into buckets, and buckets to workers.
@@ -409,9 +406,15 @@ impl Stack {
         control.bindings[self.host].unbind(bound.number(*sockets));
     }
 
-    /// Keeps the guardian of its interface, to whose end it is put back.
-    pub(crate) fn keep(&self, guardian: Guardian) {
-        self.inner.ending.keep(guardian);
+    /// What ends with it.
+    pub(crate) fn ending(&self) -> &Ending {
+        &self.inner.ending
+    }
+
+    /// How a worker is asked by who has no handle.
+    pub(crate) fn requests(&self, worker: usize) -> (Sender<Request>, Ringer) {
+        let WorkerSide { requests, ringer, .. } = &self.inner.workers[worker];
+        (requests.clone(), ringer.clone())
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
@@ -466,6 +469,7 @@ impl Inner {
     }
 
     fn stop(&self) -> io::Result<()> {
+        self.ending.announce();
         for worker in &self.workers {
             // One that has ended needs no word.
             let _ = worker.ask(Request::Stop);

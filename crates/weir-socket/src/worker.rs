@@ -35,10 +35,12 @@ use weir_port::xsk::umem::Umem;
 use weir_ring::doorbell::Doorbell;
 use weir_run::clock::now_ns;
 use weir_run::drive::{Driven, Look, drive};
+use weir_run::stats::WorkerStats;
 
 use crate::driver::Lent;
 use crate::link::LinkPort;
 use crate::port::{Open, SocketPort};
+use crate::report::{BoundSockets, StackReport, report};
 use crate::shared::SharedPorts;
 use crate::stack::FREE;
 use crate::tcp::control::TcpRequest;
@@ -75,6 +77,8 @@ pub(crate) enum Request {
     Tcp { port: usize, request: TcpRequest },
     /// The books of everything.
     Books(Sender<StackBooks>),
+    /// What `weir stat` shows.
+    Stat(Sender<weir_port::Result<StackReport>>),
     /// Let somebody else drive this worker; none comes if somebody does.
     Lend(Sender<Option<Lent>>),
     /// Stop.
@@ -130,6 +134,9 @@ pub(crate) struct StackWorker {
     is_lent: bool,
     /// The ports of all TCP, of each host.
     tcp_ports: Vec<usize>,
+    bound: BoundSockets,
+    /// Passes that moved packets.
+    busy_passes: u64,
     /// The ports of sockets that are being closed.
     closing: Vec<(usize, Arc<AtomicU8>)>,
     draining_since: Option<u64>,
@@ -168,6 +175,8 @@ impl StackWorker {
             borrower: None,
             is_lent: false,
             tcp_ports,
+            bound: BoundSockets::default(),
+            busy_passes: 0,
             closing,
             draining_since: None,
             look_ns: 0,
@@ -181,16 +190,18 @@ impl StackWorker {
             Request::Bind { stage, socket, port, binding, open, reply } => {
                 let bound = self.path.bind(stage, binding, socket);
                 self.has_bound |= bound.is_ok();
-                if bound.is_ok()
-                    && let Some((port, frames)) = socket_port(&mut self.path, port)
-                {
-                    port.open(*open, frames);
+                if bound.is_ok() {
+                    self.bound.add(&mut self.path, port, stage, binding, now_ns);
+                    if let Some((port, frames)) = socket_port(&mut self.path, port) {
+                        port.open(*open, frames);
+                    }
                 }
                 // Who asked may have gone; then it will close the socket.
                 let _ = reply.send(bound);
             }
             Request::Close { stage, socket, port, place } => {
                 self.path.unbind(stage, socket);
+                self.bound.remove(port);
                 if let Some((port, _)) = socket_port(&mut self.path, port) {
                     port.close();
                 }
@@ -203,6 +214,16 @@ impl StackWorker {
             }
             Request::Books(reply) => {
                 let _ = reply.send(self.books());
+            }
+            Request::Stat(reply) => {
+                let counts = self.doorbell.counts();
+                let worker = WorkerStats {
+                    busy_passes: self.busy_passes,
+                    parks: counts.parks,
+                    kicks: counts.kicks_sent,
+                    ..WorkerStats::default()
+                };
+                let _ = reply.send(report(&mut self.path, &self.bound, worker, now_ns));
             }
             Request::Lend(to) if self.is_lent => {
                 let _ = to.send(None);
@@ -352,7 +373,7 @@ pub(crate) fn socket_port(
 }
 
 /// A port, if it is that of all TCP of a host, and the frames.
-fn tcp_port(path: &mut Worker<StackPort>, port: usize) -> Option<(&mut TcpPort, &mut Frames)> {
+pub(crate) fn tcp_port(path: &mut Worker<StackPort>, port: usize) -> Option<(&mut TcpPort, &mut Frames)> {
     let (end, frames) = path.end_mut(port);
     match &mut end.port {
         EitherPort::Memory(port) => match &mut **port {
@@ -395,7 +416,9 @@ impl Driven for StackWorker {
     }
 
     fn pass(&mut self, now_ns: u64) -> io::Result<Pass> {
-        self.path.pass(now_ns)
+        let pass = self.path.pass(now_ns)?;
+        self.busy_passes += u64::from(pass.moved > 0);
+        Ok(pass)
     }
 
     fn park(&mut self, until_ns: Option<u64>) -> io::Result<()> {

@@ -48,7 +48,7 @@ fn sentence(name: &str, known: &[String], sees_limits: bool) -> String {
     };
     let hidden = if sees_limits { "" } else { "; limits in place are shown to root alone: try sudo" };
     let near = did_you_mean(name, known.iter().map(String::as_str));
-    format!("there is no wire, topology or limit called {name}: {there}{hidden}{near}")
+    format!("there is no wire, topology, stack or limit called {name}: {there}{hidden}{near}")
 }
 
 #[cfg(test)]
@@ -60,11 +60,11 @@ mod tests {
         let known = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
         assert_eq!(
             sentence("ofice", &known(&["office", "veth-a"]), true),
-            "there is no wire, topology or limit called ofice: there are office, veth-a; did you mean \"office\"?"
+            "there is no wire, topology, stack or limit called ofice: there are office, veth-a; did you mean \"office\"?"
         );
         assert_eq!(
             sentence("x", &[], true),
-            "there is no wire, topology or limit called x: there is none at all"
+            "there is no wire, topology, stack or limit called x: there is none at all"
         );
         let text = sentence("x", &known(&["office"]), false);
         assert!(text.contains("there is office; limits in place are shown to root alone"), "{text}");

@@ -11,7 +11,7 @@ use weir_port::cores;
 use weir_port::netns::NetNs;
 use weir_port::undo::{FileIdentity, Keeper, Undo};
 use weir_run::clock::now_ns;
-use weir_run::control::Control;
+use weir_run::control::{Control, DatapathResponder};
 use weir_run::crew::Crew;
 use weir_run::datapath::{Datapath, DatapathConfig, Kind};
 use weir_run::guardian::Guardian;
@@ -136,11 +136,11 @@ impl Running {
                 worker::run(part, &bell, &inbox, core)
             })?);
         }
-        let answering = crew.clone();
         let asked = guarded.events();
         // One that has ended already has nobody to tell.
         let stop = move || drop(asked.send(SessionEvent::AskedToEnd));
-        spawn("weir-control", move || control.serve(&answering, stop))?;
+        let responder = DatapathResponder { crew: crew.clone(), stop };
+        spawn("weir-control", move || control.serve(&responder, None))?;
         Ok(Running { watcher, eye, workers, crew })
     }
 }

@@ -1,4 +1,4 @@
-//! What is changed of a running wire or topology on request, and what it is as a file.
+//! How a running wire or topology answers at its control socket: what is changed of it on request, and what it is as a file.
 //!
 //! Rule: everything is checked before anything changes, here as far as values tell and then by all workers ([`Crew::reshape`]). One thread
 //! makes all changes, so what is computed from the present values holds until it is made.
@@ -12,14 +12,48 @@ use serde_json::json;
 use weir_path::plan::PortPlan;
 use weir_path::shape::PortShape;
 
-use super::{ApplyFile, SetClasses};
+use super::{ApplyFile, Command, Responder, SetClasses};
 use crate::classes;
 use crate::crew::Crew;
 use crate::datapath::Kind;
 use crate::limits::SetLimits;
+use crate::stats::Snapshot;
 use crate::topology::diff::LimitChange;
 use crate::topology::diff::plan::{Named, compare_plans};
 use crate::topology::{self, write};
+
+/// The workers of a datapath as they answer, and what is done when it is asked to end.
+pub struct DatapathResponder<F> {
+    /// The workers.
+    pub crew: Crew,
+    /// Called when it is to end.
+    pub stop: F,
+}
+
+impl<F: Fn()> Responder for DatapathResponder<F> {
+    fn noun(&self) -> &'static str {
+        self.crew.kind().noun()
+    }
+
+    fn stat(&self) -> Result<Snapshot, String> {
+        self.crew.stat()
+    }
+
+    fn change(&self, command: &Command) -> Result<String, String> {
+        let crew = &self.crew;
+        match command {
+            Command::Stat => Err("counters change nothing".into()),
+            Command::Stop => {
+                (self.stop)();
+                Ok("null".into())
+            }
+            Command::Show => running(crew),
+            Command::Set(limits) => set(crew, limits),
+            Command::SetClasses(classes) => set_classes(crew, classes),
+            Command::Apply(file) => apply(crew, file),
+        }
+    }
+}
 
 /// What runs, as a file and in names.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,7 +90,7 @@ fn port_word() -> String {
 }
 
 /// What runs, as JSON of [`Running`].
-pub fn running(crew: &Crew) -> Result<String, String> {
+fn running(crew: &Crew) -> Result<String, String> {
     let plan = crew.plan()?;
     let names = crew.port_names();
     let called: Vec<_> = names.iter().map(String::as_str).collect();
@@ -70,7 +104,7 @@ pub fn running(crew: &Crew) -> Result<String, String> {
 }
 
 /// Changes the limits of a direction, one of as many as there are ports.
-pub fn set(crew: &Crew, set: &SetLimits) -> Result<String, String> {
+fn set(crew: &Crew, set: &SetLimits) -> Result<String, String> {
     check_direction(set.direction, crew.kind(), crew.ports().len())?;
     let port = crew.kind().exit_of(set.direction);
     let PortPlan { limits, classes, .. } = crew.plan()?.ports.swap_remove(port);
@@ -79,7 +113,7 @@ pub fn set(crew: &Crew, set: &SetLimits) -> Result<String, String> {
 }
 
 /// Shapes both directions of a wire by the classes of a file.
-pub fn set_classes(crew: &Crew, SetClasses { file, text }: &SetClasses) -> Result<String, String> {
+fn set_classes(crew: &Crew, SetClasses { file, text }: &SetClasses) -> Result<String, String> {
     let (Kind::Wire, [first, second]) = (crew.kind(), crew.ports()) else {
         return Err(
             "a topology has classes for each port, in its own file: change them there, and `weir apply` it"
@@ -96,7 +130,7 @@ pub fn set_classes(crew: &Crew, SetClasses { file, text }: &SetClasses) -> Resul
 }
 
 /// Makes what runs what a file says, all of it or nothing; what changes, for each port.
-pub fn apply(crew: &Crew, ApplyFile { text, is_trial }: &ApplyFile) -> Result<String, String> {
+fn apply(crew: &Crew, ApplyFile { text, is_trial }: &ApplyFile) -> Result<String, String> {
     let wanted = topology::read(crew.name(), text, "", |path| Err(format!("{path} is not handed over")))
         .map_err(|told| told.join("\n"))?;
     let (Some(plan), true) = (&wanted.plan, wanted.name == crew.name()) else {

@@ -1,4 +1,5 @@
-//! The wire's side of the control socket: one thread that serves all clients at once.
+//! The answering side of the control socket: one thread that serves all clients at once, of whatever answers ([`Responder`]): a datapath, or a
+//! stack in the process of an application.
 //!
 //! Rule: nobody is waited for. Each client has [`PATIENCE_NS`] to ask and as long again to read the answer, so one that is slow or
 //! silent holds nobody up and is gone after that; one that is too much ([`super::admission`]) is told so and let go at once.
@@ -7,7 +8,7 @@
 //! Owner: the thread that calls [`Control::serve`]. Source: unix(7).
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -18,9 +19,9 @@ use weir_port::lock::Lock;
 use weir_port::{directory, sys};
 
 use super::admission::{ROOT, Recent, admits, allows};
-use super::{Command, DIRECTORY, FILE_BYTES_MAX, VERSION, changes};
+use super::{Command, DIRECTORY, FILE_BYTES_MAX, VERSION, is_up, names_from};
 use crate::clock::now_ns;
-use crate::crew::Crew;
+use crate::stats::Snapshot;
 
 /// How long a client may take to ask, and to read the answer.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -30,6 +31,24 @@ const REQUEST_BYTES_MAX: usize = (6 * FILE_BYTES_MAX + 64 * 1024) as usize;
 const REQUEST_BYTES_MAX_OTHERS: usize = 4096;
 /// Everybody may connect; what for is decided by who it is.
 const SOCKET_MODE: u32 = 0o666;
+
+/// What answers at a control socket.
+pub trait Responder {
+    /// What it is, in a sentence: `wire`.
+    fn noun(&self) -> &'static str;
+
+    /// Copies of its counters.
+    ///
+    /// # Errors
+    /// Why there are none, in a sentence.
+    fn stat(&self) -> Result<Snapshot, String>;
+
+    /// Does what root alone may ask for; the answer, as JSON.
+    ///
+    /// # Errors
+    /// Why not, in a sentence.
+    fn change(&self, command: &Command) -> Result<String, String>;
+}
 
 /// The listening socket of a wire.
 pub struct Control {
@@ -51,12 +70,14 @@ impl Control {
         let path = Control::path_of(name);
         directory::make(Path::new(DIRECTORY))?;
         if is_served(&path) {
-            return Err(io::Error::other(format!(
-                "{name} is up already, as `weir stat {name}` shows; give this one another name: --name of a wire, name = \"...\" in a file"
-            )));
+            return Err(in_use(name));
         }
         // Until it listens, nobody else takes the socket for one that was left.
         let _lock = Lock::take().map_err(io::Error::other)?;
+        if is_up(&path) {
+            // Somebody was faster.
+            return Err(in_use(name));
+        }
         // Nobody answers: it was left behind by a crash.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -69,19 +90,36 @@ impl Control {
         Ok(Control { listener, path })
     }
 
+    /// The same under the first of [`names_from`] that nothing is up as, and that is not `is_used` otherwise.
+    ///
+    /// # Errors
+    /// If there is no listening.
+    pub fn listen_from(first: &str, is_used: impl Fn(&str) -> bool) -> io::Result<Control> {
+        let mut free = names_from(first).filter(|name| !is_used(name) && !is_up(&Control::path_of(name)));
+        loop {
+            let name = free.next().expect("numbers have no end");
+            match Control::listen(&name) {
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+                listening => return listening,
+            }
+        }
+    }
+
+    /// What it listens as.
+    pub fn name(&self) -> String {
+        self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// Where it listens.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Answers requests for as long as the process lives.
-    ///
-    /// `stop` is called when it is asked to end.
-    pub fn serve(&self, crew: &Crew, stop: impl Fn()) {
+    /// Answers requests until `end` is readable; without one for as long as the process lives.
+    pub fn serve(&self, responder: &dyn Responder, end: Option<BorrowedFd<'_>>) {
         let mut recent = Recent::default();
         let mut clients = Vec::new();
-        loop {
-            self.wait(&clients);
+        while !self.wait(&clients, end) {
             while let Ok((stream, _)) = self.listener.accept() {
                 let user = sys::peer_user(stream.as_fd()).unwrap_or(u32::MAX);
                 let is_admitted = admits(clients.iter().map(|client: &Client| client.user), user);
@@ -98,14 +136,16 @@ impl Control {
                 }
             }
             clients.retain_mut(|client| {
-                client.goes_on(&mut |line, user| perform(line, user, crew, &mut recent, &stop))
+                client.goes_on(&mut |line, user| perform(line, user, responder, &mut recent))
             });
         }
     }
 
-    /// Until somebody comes, asks or can be answered, or has taken too long.
-    fn wait(&self, clients: &[Client]) {
-        let mut fds = vec![sys::poll_in(self.listener.as_raw_fd())];
+    /// Until somebody comes, asks or can be answered, or has taken too long; whether it is to end.
+    fn wait(&self, clients: &[Client], end: Option<BorrowedFd<'_>>) -> bool {
+        // What is below 0 is not waited for: poll(2).
+        let end = end.map_or(-1, |end| end.as_raw_fd());
+        let mut fds = vec![sys::poll_in(self.listener.as_raw_fd()), sys::poll_in(end)];
         fds.extend(clients.iter().map(Client::waits_for));
         let first_ns = clients.iter().map(|client| client.until_ns).min();
         let timeout_ns = first_ns.map(|until_ns| until_ns.saturating_sub(now_ns()) + 1);
@@ -113,9 +153,10 @@ impl Control {
             // No memory: it may come back.
             std::thread::sleep(Duration::from_millis(10));
         }
-        if fds[0].revents != 0 && fds.len() == 1 && self.is_out_of_descriptors() {
+        if fds[0].revents != 0 && clients.is_empty() && self.is_out_of_descriptors() {
             std::thread::sleep(Duration::from_millis(10));
         }
+        fds[1].revents != 0
     }
 
     /// Whether a client waits that cannot be accepted; `poll` would return at once for ever.
@@ -213,29 +254,26 @@ impl Client {
 }
 
 /// The answer to one request, as JSON.
-fn perform(
-    line: &str,
-    user: u32,
-    crew: &Crew,
-    recent: &mut Recent,
-    stop: &impl Fn(),
-) -> Result<String, String> {
+fn perform(line: &str, user: u32, responder: &dyn Responder, recent: &mut Recent) -> Result<String, String> {
     let command: Command = serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))?;
     if !allows(&command, user) {
-        return Err(format!("only root may change a {}: run it with sudo", crew.kind().noun()));
+        return Err(format!("only root may change a {}: run it with sudo", responder.noun()));
     }
     match command {
-        Command::Stat => recent
-            .tell(user, now_ns(), || serde_json::to_string(&crew.stat()?).map_err(|error| error.to_string())),
-        Command::Stop => {
-            stop();
-            Ok("null".into())
-        }
-        Command::Show => changes::running(crew),
-        Command::Set(set) => changes::set(crew, &set),
-        Command::SetClasses(classes) => changes::set_classes(crew, &classes),
-        Command::Apply(file) => changes::apply(crew, &file),
+        Command::Stat => recent.tell(user, now_ns(), || {
+            serde_json::to_string(&responder.stat()?).map_err(|error| error.to_string())
+        }),
+        change => responder.change(&change),
     }
+}
+
+/// That something is up under a name.
+fn in_use(name: &str) -> io::Error {
+    let why = format!(
+        "{name} is up already, as `weir stat {name}` shows; give this one another name: --name of a wire, name = \"...\" in a file, \
+         StackBuilder::name of a stack"
+    );
+    io::Error::new(ErrorKind::AddrInUse, why)
 }
 
 /// Whether a wire listens there. One that was just killed still seems to, until the kernel has taken its sockets apart; it gets some

@@ -13,6 +13,13 @@ fn snapshot_1() -> Snapshot {
     serde_json::from_value(told).unwrap()
 }
 
+#[test]
+fn a_name_that_is_used_gets_a_number() {
+    let used = ["eth0", "eth0.2"];
+    let unused = |first| names_from(first).find(|name| !used.contains(&name.as_str()));
+    assert_eq!(["eth0", "eth1"].map(unused), ["eth0.3", "eth1"].map(|name| Some(name.to_string())));
+}
+
 fn refused(answer: &Value) -> String {
     match understood(answer.to_string().as_bytes()) {
         Err(Refusal::Said(error) | Refusal::Unclear(error)) => error,

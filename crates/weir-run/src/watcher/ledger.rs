@@ -106,6 +106,13 @@ pub struct Counts {
     last: Option<Drops>,
 }
 
+impl Counts {
+    /// Of a device that nobody watches: nothing is known of its events.
+    pub fn unwatched(dropped: Drops) -> Counts {
+        Counts { dropped, ..Counts::default() }
+    }
+}
+
 /// See the head of the file. Devices are known by their place.
 #[derive(Clone, Debug)]
 pub struct Ledger {

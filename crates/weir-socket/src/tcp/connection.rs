@@ -21,6 +21,7 @@ use smoltcp::time::{Duration, Instant};
 use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
 
+use crate::options::SocketCounts;
 use crate::port::Open;
 use crate::tcp::state::StreamState;
 
@@ -265,6 +266,22 @@ impl Connection {
             }
             open.reclaim(frames, |_| {}, |_| {});
         }
+    }
+
+    /// Frames of packet memory that the application and the rings between have.
+    pub(crate) fn frames(&self) -> u64 {
+        self.app.as_ref().map_or(0, |app| app.open.frames_to_send() + u64::from(app.unread))
+    }
+
+    /// What has come and was not given to the application, and what was sent and is not acknowledged, in bytes.
+    pub(crate) fn queued_bytes(&self) -> [u64; 2] {
+        let socket = self.sockets.get::<Socket>(self.handle);
+        [socket.recv_queue() + self.rest.0.len() - self.rest.1, socket.send_queue()].map(|bytes| bytes as u64)
+    }
+
+    /// What its application has counted.
+    pub(crate) fn counts(&self) -> SocketCounts {
+        self.app.as_ref().map(|app| app.open.shared.counts()).unwrap_or_default()
     }
 
     /// Whether the application has sent something that smoltcp has not acknowledged to be with the other side.

@@ -92,6 +92,11 @@ impl Listeners {
         self.listeners.iter_mut().find(|listening| listening.number == number)
     }
 
+    /// Who listens.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &Listening> {
+        self.listeners.iter()
+    }
+
     /// Who listens at an address: an address that is named beats any address.
     pub(crate) fn find(&mut self, local: SocketAddr) -> Option<&mut Listening> {
         let fits = |listening: &Listening| {

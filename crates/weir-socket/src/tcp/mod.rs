@@ -16,5 +16,6 @@ pub(crate) mod half_open;
 mod life;
 pub(crate) mod listener;
 pub(crate) mod port;
+pub(crate) mod report;
 pub(crate) mod state;
 pub(crate) mod stream;

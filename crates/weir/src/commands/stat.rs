@@ -1,4 +1,4 @@
-//! `weir stat`: what wires, topologies and limits in place did, hold and dropped.
+//! `weir stat`: what wires, topologies, stacks and limits in place did, hold and dropped.
 
 mod associations;
 mod classes;
@@ -6,6 +6,7 @@ mod interval;
 mod limits;
 #[cfg(test)]
 mod sample;
+mod sockets;
 mod stages;
 mod text;
 
@@ -33,7 +34,7 @@ const HEADER_EVERY: u64 = 20;
 /// Show counters; with --check prove that none of them hides a lost packet.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir stat                   every wire, topology and limit in place
+  weir stat                   every wire, topology, stack and limit in place
   weir stat veth-a --json     one of them, for programs
   weir stat -i 1              a line a second, as `netstat -iw 1`
   weir stat --check           prove accepted = delivered + dropped + held, and
@@ -42,7 +43,7 @@ const HEADER_EVERY: u64 = 20;
 
 `weir stat --help` explains the columns.", after_long_help = include_str!("stat-help.txt"))]
 pub struct StatArguments {
-    /// One wire, topology, limit or run only
+    /// One wire, topology, stack, limit or run only
     wire: Option<String>,
     /// As one JSON object; with -i one object a line
     #[arg(long)]

@@ -139,26 +139,8 @@ impl Ways {
             (None, None) => target.device.into(),
         };
         let is_up = |name: &str| control::is_up(&Control::path_of(name));
-        unused_name(&first, |name| {
-            is_wanted(name) || named.iter().any(|(_, other)| other == name) || is_up(name)
-        })
-    }
-}
-
-/// `first`, or with a number behind it, so that it is not used.
-fn unused_name(first: &str, is_used: impl Fn(&str) -> bool) -> String {
-    let numbered = (2..).map(|number: u32| format!("{first}.{number}"));
-    std::iter::once(first.to_string()).chain(numbered).find(|name| !is_used(name)).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_that_is_used_gets_a_number() {
-        let used = ["eth0", "eth0.2"];
-        let unused = |name| unused_name(name, |name| used.contains(&name));
-        assert_eq!([unused("eth0"), unused("eth1")], ["eth0.3", "eth1"]);
+        let is_used =
+            |name: &str| is_wanted(name) || named.iter().any(|(_, other)| other == name) || is_up(name);
+        control::names_from(&first).find(|name| !is_used(name)).unwrap_or_default()
     }
 }

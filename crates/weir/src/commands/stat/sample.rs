@@ -38,7 +38,7 @@ pub fn snapshot() -> Snapshot {
     wb.sender_device =
         DeviceStats { state: "no-carrier".into(), tx_dropped: 17, queue_dropped: 7, ..wb.sender_device };
     let wa = PortStats { queues: 128, sender_queue_packets: 1_024, ..port("wa", "veth0") };
-    let frames = FrameStats { total: 16_384, free: 7_744, lent: 8_328, held: 312 };
+    let frames = FrameStats { total: 16_384, free: 7_744, lent: 8_328, held: 312, sockets: 0 };
     let mut wire = wire("wa", &["wa", "wb"], vec![there, back], frames);
     wire.events =
         [(InterfaceEvent::Down.name().into(), EventStats { times: 2, dropped: 17, waiting: 300 })].into();
@@ -48,7 +48,7 @@ pub fn snapshot() -> Snapshot {
 /// A wire that has carried little and has nothing to do.
 pub fn idle() -> Snapshot {
     let classes = ["c->d", "d->c"].map(|name| class(name, [0; 4], passed(10, 840))).into();
-    let frames = FrameStats { total: 512, free: 384, lent: 128, held: 0 };
+    let frames = FrameStats { total: 512, free: 384, lent: 128, held: 0, sockets: 0 };
     let office = wire("office", &["c", "d"], classes, frames);
     one(Kind::Wire, office, vec![port("c", "veth9"), port("d", "veth9")])
 }
@@ -62,7 +62,7 @@ pub fn topology() -> Snapshot {
         ..class("->a", [0; 4], passed(30, 2_520))
     };
     let classes = vec![limited, class("->b", [0; 4], passed(10, 840)), class("->c", [0; 4], passed(0, 0))];
-    let frames = FrameStats { total: 512, free: 384, lent: 128, held: 0 };
+    let frames = FrameStats { total: 512, free: 384, lent: 128, held: 0, sockets: 0 };
     let lan = wire("lan", &["a", "b", "c"], classes, frames);
     one(Kind::Topology, lan, ["a", "b", "c"].map(|name| port(name, "veth7")).into())
 }
@@ -94,10 +94,9 @@ fn wire(name: &str, ports: &[&str], classes: Vec<DirectionStats>, frames: FrameS
         name: name.into(),
         ports: ports.iter().map(|name| name.to_string()).collect(),
         classes,
-        stages: Vec::new(),
         frames,
         worker: WorkerStats { now_ns: 8_100 * S, since_ns: 100 * S, ..WorkerStats::default() },
-        events: Default::default(),
+        ..WireStats::default()
     }
 }
 

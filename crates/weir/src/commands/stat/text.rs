@@ -17,18 +17,19 @@ pub fn render(snapshot: &Snapshot, colour: bool) -> String {
 
 fn one(kind: Kind, wire: &WireStats, ports: &[PortStats], colour: bool) -> String {
     let uptime_ns = wire.worker.now_ns.saturating_sub(wire.worker.since_ns);
-    let joins = match kind {
-        Kind::Wire => wire.ports.join(" <-> "),
-        Kind::Topology => human::plural(wire.ports.len() as u64, "port"),
+    let (noun, joins) = match (kind, &wire.process) {
+        (_, Some(process)) => ("stack", super::sockets::heading(wire, process)),
+        (Kind::Wire, None) => (kind.noun(), wire.ports.join(" <-> ")),
+        (Kind::Topology, None) => (kind.noun(), human::plural(wire.ports.len() as u64, "port")),
     };
-    let heading = format!("{} {}: {joins}, up for {}", kind.noun(), wire.name, human::uptime(uptime_ns));
+    let heading = format!("{noun} {}: {joins}, up for {}", wire.name, human::uptime(uptime_ns));
     let mut parts = vec![
         paint(&heading, Style::Heading, colour) + "\n",
         limits_and_books(&wire.classes).render(colour),
         waits(&wire.classes, uptime_ns).render(colour),
         port_table(ports).render(colour),
         device_table(ports).render(colour),
-        frames_line(wire.frames),
+        frames_line(wire),
     ];
     parts.extend(forwarded_lines(ports));
     if !wire.events.is_empty() {
@@ -37,6 +38,7 @@ fn one(kind: Kind, wire: &WireStats, ports: &[PortStats], colour: bool) -> Strin
     if let Some(reasons) = reasons(&wire.classes) {
         parts.insert(2, reasons.render(colour));
     }
+    parts.extend(super::sockets::parts(wire, uptime_ns, colour));
     parts.extend(super::associations::parts(&wire.stages));
     parts.extend(super::stages::tables(&wire.stages).iter().map(|table| table.render(colour)));
     parts.extend(super::classes::table(&wire.classes).map(|table| table.render(colour)));
@@ -176,10 +178,11 @@ fn forwarded_lines(ports: &[PortStats]) -> Option<String> {
     Some(lines.collect::<String>()).filter(|lines| !lines.is_empty())
 }
 
-fn frames_line(frames: FrameStats) -> String {
-    let FrameStats { total, free, lent, held } = frames;
-    let [total, free, lent, held] = [total, free, lent, held].map(human::count);
-    format!("frames: {total} = {free} free + {lent} with the kernel + {held} held\n")
+fn frames_line(wire: &WireStats) -> String {
+    let FrameStats { total, free, lent, held, sockets } = wire.frames;
+    let [total, free, lent, held, sockets] = [total, free, lent, held, sockets].map(human::count);
+    let sockets = if wire.process.is_some() { format!(" + {sockets} with sockets") } else { String::new() };
+    format!("frames: {total} = {free} free + {lent} with the kernel + {held} held{sockets}\n")
 }
 
 #[cfg(test)]

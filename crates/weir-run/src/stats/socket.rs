@@ -1,0 +1,188 @@
+//! What a stack in the process of an application counts of its sockets, as `weir stat` shows it: of a UDP socket the place that its receive
+//! buffer is, and how often and how long it was throttled; of TCP its listeners and connections.
+//!
+//! ```text
+//! socket:     accepted = delivered (read) + dropped (socket-full, ...) + held;     sent beside it
+//! throttled:  somebody wants to send and the send buffer is full
+//! ```
+//!
+//! Rule: as in [`crate::stats`], what is missing is 0 or nothing. Owner: none, these are copies.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::place::PlaceStats;
+
+/// Whose process it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessStats {
+    /// Its number.
+    pub pid: u32,
+    /// Its program.
+    pub program: String,
+}
+
+/// How whoever sends by a socket is held.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThrottleStats {
+    /// Whether the send buffer is full, and somebody wants to send.
+    pub is_throttled: bool,
+    /// Times that somebody wanted to send and it was full.
+    pub throttled: u64,
+    /// For how long it was full when somebody wanted to send, in nanoseconds.
+    pub throttled_ns: u64,
+    /// Times that a waiting sender was woken.
+    pub wakes: u64,
+    /// Of those, times that there was nothing to send in.
+    pub empty_wakes: u64,
+}
+
+impl ThrottleStats {
+    /// Adds those of another; whether any of them is throttled.
+    pub fn merge(&mut self, other: &ThrottleStats) {
+        self.is_throttled |= other.is_throttled;
+        self.throttled += other.throttled;
+        self.throttled_ns += other.throttled_ns;
+        self.wakes += other.wakes;
+        self.empty_wakes += other.empty_wakes;
+    }
+}
+
+/// A UDP socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SocketStats {
+    /// What came for it since it was bound: accepted, delivered when it was read. It waits for what it is to leave by while it is throttled.
+    #[serde(flatten)]
+    pub place: PlaceStats,
+    /// `udp`.
+    pub protocol: String,
+    /// Its address and port.
+    pub local: String,
+    /// Whom it is connected to.
+    pub peer: Option<String>,
+    /// The RSS bucket whose flows alone it receives.
+    pub bucket: Option<usize>,
+    /// Datagrams that have left the send buffer.
+    pub sent: u64,
+    /// Datagrams that were not from whom it is connected to, and were thrown away.
+    pub from_others: u64,
+    /// How its senders are held.
+    #[serde(flatten)]
+    pub throttle: ThrottleStats,
+}
+
+/// A TCP listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ListenerStats {
+    /// `tcp`.
+    pub protocol: String,
+    /// Its address and port.
+    pub local: String,
+    /// Connections that wait to be accepted.
+    pub waiting: u64,
+    /// How many may.
+    pub backlog: u64,
+    /// Connections that somebody has asked for and not confirmed.
+    pub half_open: u64,
+    /// SYNs that found as many connections as there may be.
+    pub refused: u64,
+    /// Half-open connections that made room for others.
+    pub replaced: u64,
+}
+
+/// A TCP connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConnectionStats {
+    /// `tcp`.
+    pub protocol: String,
+    /// Its address and port here.
+    pub local: String,
+    /// The other side's.
+    pub peer: String,
+    /// Where the listener listens by which it came; none if it was made from here, or nobody listens there any more.
+    pub listener: Option<String>,
+    /// As RFC 9293 calls it, in the letters of `ss`: `established`, `syn-sent`.
+    pub state: String,
+    /// The RSS bucket of its flow.
+    pub bucket: usize,
+    /// What was received and not taken by the application, in bytes (`Recv-Q` of `ss`).
+    pub receive_queue_bytes: u64,
+    /// What was sent and not acknowledged, in bytes (`Send-Q`).
+    pub send_queue_bytes: u64,
+    /// How its writers are held.
+    #[serde(flatten)]
+    pub throttle: ThrottleStats,
+}
+
+/// Connections together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionSum {
+    /// How many.
+    pub connections: u64,
+    /// How many of them are throttled now.
+    pub throttled_now: u64,
+    /// What they were throttled, all together.
+    pub throttle: ThrottleStats,
+}
+
+impl ConnectionSum {
+    /// Of connections, by the listener they came by.
+    pub fn by_listener(connections: &[ConnectionStats]) -> BTreeMap<Option<&str>, ConnectionSum> {
+        let mut sums = BTreeMap::<_, ConnectionSum>::new();
+        for connection in connections {
+            let sum = sums.entry(connection.listener.as_deref()).or_default();
+            sum.connections += 1;
+            sum.throttled_now += u64::from(connection.throttle.is_throttled);
+            sum.throttle.merge(&connection.throttle);
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_of_a_socket_is_nothing_and_more_is_passed_over() {
+        let told = json!({"name": "udp 192.0.2.2:7", "accepted": 3, "delivered": 2, "held": 1, "is_throttled": true, "throttled_ns": 5,
+            "local": "192.0.2.2:7", "colour": "blue"});
+        let socket: SocketStats = serde_json::from_value(told).unwrap();
+        assert_eq!((socket.place.books.held.packets, socket.throttle.throttled_ns), (1, 5));
+        assert!(socket.throttle.is_throttled && socket.peer.is_none());
+        let json = serde_json::to_value(&socket).unwrap();
+        assert_eq!(
+            (&json["is_throttled"], &json["bucket"], &json["held"]),
+            (&json!(true), &json!(null), &json!(1))
+        );
+        assert_eq!(serde_json::from_value::<SocketStats>(json).unwrap(), socket);
+    }
+
+    #[test]
+    fn connections_are_summed_by_listener() {
+        let connection = |listener: Option<&str>, throttled_ns| ConnectionStats {
+            listener: listener.map(String::from),
+            throttle: ThrottleStats {
+                is_throttled: throttled_ns > 1,
+                throttled_ns,
+                ..ThrottleStats::default()
+            },
+            ..ConnectionStats::default()
+        };
+        let all = [connection(Some("a"), 1), connection(None, 7), connection(Some("a"), 2)];
+        let sums = ConnectionSum::by_listener(&all);
+        let told = |of: Option<&str>| {
+            let sum = &sums[&of];
+            (sum.connections, sum.throttled_now, sum.throttle.throttled_ns)
+        };
+        assert_eq!((told(Some("a")), told(None)), ((2, 1, 3), (1, 1, 7)));
+    }
+}

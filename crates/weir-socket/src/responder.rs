@@ -1,0 +1,272 @@
+//! How a stack answers at a control socket of its own ([`weir_run::control`]): `weir stat` shows it beside wires and limits.
+//!
+//! ```text
+//! weir stat --> /run/weir/NAME.sock --> this thread --Request::Stat--> the worker, when it looks next
+//! ```
+//!
+//! Rule: it tells, and changes nothing: a stack is its application's, which alone knows why it is as it is. Whoever asks waits, and never the
+//! worker, which copies its counters in one go. Everybody may ask, as of a wire.
+//!
+//! The end: it is told of by an eventfd, after the workers have ended; the guardian then removes the socket, as it does after `kill -9`.
+//!
+//! Owner: a thread of the stack's, which sleeps until somebody asks; it has no handle of the stack, which so ends with those of the application.
+//! Limits: a stack that its application drives ([`crate::Driver`]) answers when that turns.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use weir_core::steer::rss::Rss;
+use weir_path::owners::Owners;
+use weir_port::limit::find;
+use weir_port::netns::NetNs;
+use weir_port::sys;
+use weir_port::undo::{FileIdentity, Keeper, Undo};
+use weir_ring::doorbell::Ringer;
+use weir_run::clock::now_ns;
+use weir_run::control::{Command, Control, Responder};
+use weir_run::crew::GOING_DOWN;
+use weir_run::datapath::Kind;
+use weir_run::limits::{PATH_NAME_IS, is_path_name};
+use weir_run::report::{Constants, Sight};
+use weir_run::stats::socket::{ConnectionStats, ProcessStats, SocketStats, ThrottleStats};
+use weir_run::stats::{PlaceStats, Snapshot};
+
+use crate::builder::invalid;
+use crate::datagram::bucket_of;
+use crate::options::SocketCounts;
+use crate::report::{SocketReport, StackReport, TRANSPORTS};
+use crate::stack::Stack;
+use crate::tcp::report::{ConnectionReport, name};
+use crate::worker::Request;
+
+/// How long a worker may take to tell: far more than a pass, and less than whoever asks waits.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What answers of a stack.
+pub(crate) struct StackResponder {
+    pub(crate) requests: Sender<Request>,
+    pub(crate) ringer: Ringer,
+    pub(crate) constants: Constants,
+    pub(crate) rss: Rss,
+    pub(crate) process: ProcessStats,
+    pub(crate) is_stopping: Arc<AtomicBool>,
+}
+
+impl StackResponder {
+    /// Of a stack on this interface, of the kernel's or in memory.
+    pub(crate) fn new(stack: &Stack, name: String, interfaces: &[&str], sight: Sight) -> StackResponder {
+        let (requests, ringer) = stack.requests(0);
+        let ports: Vec<String> = interfaces.iter().chain(&TRANSPORTS).map(|name| name.to_string()).collect();
+        let constants = Constants {
+            name,
+            // What has stages.
+            kind: Kind::Topology,
+            port_names: ports.clone(),
+            ports,
+            owners: Owners::default(),
+            plan: Arc::default(),
+            frames_total: stack.memory().frames().into(),
+            since_ns: now_ns(),
+            sight,
+        };
+        let process = process();
+        let is_stopping = Arc::default();
+        StackResponder { requests, ringer, constants, rss: stack.rss().clone(), process, is_stopping }
+    }
+}
+
+/// The thread that answers, and how it is ended.
+pub(crate) struct Answering {
+    end: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
+    is_stopping: Arc<AtomicBool>,
+}
+
+impl Answering {
+    /// Answers from now on.
+    pub(crate) fn start(control: Control, responder: StackResponder) -> io::Result<Answering> {
+        let end = Arc::new(sys::eventfd()?);
+        let (until, is_stopping) = (Arc::clone(&end), Arc::clone(&responder.is_stopping));
+        let thread = std::thread::Builder::new().name("weir-control".into());
+        let thread = thread.spawn(move || control.serve(&responder, Some(until.as_fd())))?;
+        Ok(Answering { end, thread, is_stopping })
+    }
+
+    /// The stack is about to end.
+    pub(crate) fn announce_end(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends it.
+    pub(crate) fn end(self) {
+        sys::signal_eventfd(&self.end);
+        // One that has panicked has ended.
+        let _ = self.thread.join();
+    }
+}
+
+/// Listens for a stack that is called so, or after its interface; `keeper` removes the socket.
+///
+/// # Errors
+/// `InvalidInput` if it cannot be called so, `AddrInUse` if something is.
+pub(crate) fn listen(name: Option<&str>, interface: &str, keeper: &mut dyn Keeper) -> io::Result<Control> {
+    let limits = find::names();
+    let limit = |name: &str| limits.iter().find(|(_, other)| other == name);
+    let control = match name {
+        Some(name) => {
+            if !is_path_name(name) {
+                return Err(invalid(format_args!(
+                    "a stack cannot be called `{name}`: a name is {PATH_NAME_IS}"
+                )));
+            }
+            if let Some((place, _)) = limit(name) {
+                let why = format!(
+                    "the limit at {} is called {name} already: give the stack another name",
+                    place.describe()
+                );
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+            }
+            Control::listen(name)?
+        }
+        None => {
+            // The kernel has interfaces that no file can be called after.
+            let first = if is_path_name(interface) { interface } else { "stack" };
+            Control::listen_from(first, |name| limit(name).is_some())?
+        }
+    };
+    let path = control.path();
+    if let Some(identity) = FileIdentity::of(path) {
+        let here = NetNs::current().map_err(io::Error::other)?;
+        keeper.record(&here, Undo::File { path: path.into(), identity }, None).map_err(io::Error::other)?;
+    }
+    Ok(control)
+}
+
+/// This process.
+pub(crate) fn process() -> ProcessStats {
+    let path = std::env::current_exe().unwrap_or_default();
+    let program = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    ProcessStats { pid: std::process::id(), program }
+}
+
+impl Responder for StackResponder {
+    fn noun(&self) -> &'static str {
+        "stack"
+    }
+
+    fn stat(&self) -> Result<Snapshot, String> {
+        let ended = || match self.is_stopping.load(Ordering::Relaxed) {
+            true => GOING_DOWN.to_string(),
+            false => format!(
+                "{} has ended, as when its interface vanishes, and {} has not closed it",
+                self.constants.name,
+                self.whose()
+            ),
+        };
+        let (reply, answer) = channel();
+        self.requests.send(Request::Stat(reply)).map_err(|_| ended())?;
+        self.ringer.published();
+        let told = answer.recv_timeout(PATIENCE).map_err(|error| match error {
+            RecvTimeoutError::Disconnected => ended(),
+            RecvTimeoutError::Timeout => format!(
+                "{}, which drives {} itself, has not done so for a second",
+                self.whose(),
+                self.constants.name
+            ),
+        })?;
+        Ok(self.snapshot(told.map_err(|error| error.to_string())?))
+    }
+
+    fn change(&self, command: &Command) -> Result<String, String> {
+        let (name, whose) = (&self.constants.name, self.whose());
+        Err(match command {
+            Command::Stop => format!(
+                "{name} is a stack of {whose}: end that by `kill {}`, and its interface is put back",
+                self.process.pid
+            ),
+            Command::Show => format!(
+                "{name} is a stack of {whose}, of which there is no file: `weir stat {name}` shows it"
+            ),
+            _ => format!(
+                "{name} is a stack of {whose}, which alone sets its limit, where it opens it: start that with another"
+            ),
+        })
+    }
+}
+
+impl StackResponder {
+    /// In a sentence.
+    fn whose(&self) -> String {
+        let ProcessStats { pid, program } = &self.process;
+        format!("{program} (process {pid})")
+    }
+
+    /// What a worker told, as it is shown.
+    pub(crate) fn snapshot(&self, told: StackReport) -> Snapshot {
+        let StackReport { part, frames_of_sockets, sockets, listeners, connections } = told;
+        let mut snapshot = self.constants.snapshot(vec![part]);
+        // Sockets have directions, and no devices.
+        let interfaces = snapshot.ports.len() - TRANSPORTS.len();
+        snapshot.ports.truncate(interfaces);
+        for stack in &mut snapshot.topologies {
+            stack.ports.truncate(interfaces);
+            stack.process = Some(self.process.clone());
+            stack.frames.sockets = frames_of_sockets;
+            let leaves_by =
+                |interface: usize| stack.classes.get(interface).map(|class| class.place.name.clone());
+            stack.sockets =
+                sockets.iter().map(|socket| socket_stats(socket, leaves_by(socket.interface))).collect();
+            stack.connections =
+                connections.iter().map(|connection| self.connection_stats(connection)).collect();
+            stack.listeners.clone_from(&listeners);
+        }
+        snapshot
+    }
+
+    fn connection_stats(&self, told: &ConnectionReport) -> ConnectionStats {
+        let (local, peer) = (told.flow.local, told.flow.peer);
+        ConnectionStats {
+            protocol: "tcp".into(),
+            local: local.to_string(),
+            peer: peer.to_string(),
+            listener: told.listener.map(|listener| listener.to_string()),
+            state: name(told.state).into(),
+            bucket: bucket_of(&self.rss, peer, local),
+            receive_queue_bytes: told.receive_queue_bytes,
+            send_queue_bytes: told.send_queue_bytes,
+            throttle: throttle_stats(told.counts),
+        }
+    }
+}
+
+fn socket_stats(told: &SocketReport, leaves_by: Option<String>) -> SocketStats {
+    let local = SocketAddr::new(IpAddr::from(told.binding.address), told.binding.port);
+    let bucket = told.binding.bucket;
+    let place =
+        bucket.map_or_else(|| format!("udp {local}"), |bucket| format!("udp {local} bucket {bucket}"));
+    SocketStats {
+        place: PlaceStats {
+            blocked_ns: Some(told.blocked_ns),
+            waits_for: leaves_by.filter(|_| told.counts.is_throttled),
+            ..PlaceStats::new(place, told.books.clone())
+        },
+        protocol: "udp".into(),
+        local: local.to_string(),
+        peer: told.peer.map(|peer| peer.to_string()),
+        bucket,
+        sent: told.sent,
+        from_others: told.counts.from_others,
+        throttle: throttle_stats(told.counts),
+    }
+}
+
+fn throttle_stats(counts: SocketCounts) -> ThrottleStats {
+    let SocketCounts { is_throttled, throttled, throttled_ns, wakes, empty_wakes, from_others: _ } = counts;
+    ThrottleStats { is_throttled, throttled, throttled_ns, wakes, empty_wakes }
+}
