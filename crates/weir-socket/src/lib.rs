@@ -36,6 +36,13 @@
 //! - What the interface receives is not joined into larger packets for the kernel (GRO), unless somebody has switched that on; then a segment
 //!   may wait for a next one for some milliseconds.
 //!
+//! # In `weir stat`
+//!
+//! A stack on an interface answers as wires do: `weir stat` shows it under the name of its interface ([`StackBuilder::name`]), with the process
+//! that has it, each socket's datagrams, drops and time spent throttled ([`SocketCounts`]), its listeners and connections. It costs a thread
+//! that sleeps until somebody asks. Everybody on the machine may ask, as `ss` lets everybody see the kernel's sockets; nobody changes a stack but
+//! its application. A stack in memory is not shown.
+//!
 //! The example `echo` of this crate is an echo server of UDP with a thread for each bucket, and of TCP.
 
 #[cfg(feature = "tokio")]

@@ -183,3 +183,20 @@ fn nothing_of_a_stack_is_changed_from_outside_and_the_refusal_says_whose_it_is()
     let why = responder.stat().expect_err("it has ended");
     assert!(why.starts_with("pair has ended"), "{why}");
 }
+
+#[test]
+fn a_stack_that_its_application_drives_answers_when_that_turns() {
+    let (left, _right, responder) = stacks(1_000_000);
+    let mut driver = left.drive(0).expect("driven");
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| told(&responder).1.name);
+        while !asking.is_finished() {
+            driver.turn().expect("turned");
+        }
+        assert_eq!(asking.join().expect("told"), "pair");
+        // Nobody turns, and nobody waits for ever.
+        let asking = scope.spawn(|| responder.stat().expect_err("nobody has turned"));
+        let why = asking.join().expect("told");
+        assert!(why.contains("which drives pair itself"), "{why}");
+    });
+}

@@ -1,6 +1,7 @@
 //! Tests of the server: a client at a time, with the other end of its connection in hand.
 
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 
 use super::*;
 
@@ -82,4 +83,48 @@ fn what_is_no_request_is_answered_so() {
     let (mut client, theirs) = client(1000);
     drop(theirs);
     assert!(!client.goes_on(&mut |_, _| panic!("nobody asked")), "it has gone");
+}
+
+/// What answers of nothing, and refuses.
+struct Refusing;
+
+impl Responder for Refusing {
+    fn noun(&self) -> &'static str {
+        "stack"
+    }
+
+    fn stat(&self) -> Result<Snapshot, String> {
+        Ok(Snapshot::default())
+    }
+
+    fn change(&self, _: &Command) -> Result<String, String> {
+        Err("it is somebody's".into())
+    }
+}
+
+#[test]
+fn whoever_answers_is_asked_until_the_end() {
+    let path = std::env::temp_dir().join(format!("weir-server-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let control = Control { listener, path: path.clone() };
+    let end: OwnedFd = sys::eventfd().unwrap();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let control = control;
+            control.serve(&Refusing, Some(end.as_fd()));
+        });
+        let told = super::super::ask(&path, &Command::Stat).unwrap();
+        assert!(Snapshot::of_answer(told).unwrap().is_empty());
+        let why = super::super::ask(&path, &Command::Stop).unwrap_err();
+        assert!(
+            why == "it is somebody's" || why == "only root may change a stack: run it with sudo",
+            "{why}"
+        );
+        sys::signal_eventfd(&end);
+        serving.join().unwrap();
+    });
+    assert!(!is_up(&path), "nobody listens any more");
+    std::fs::remove_file(&path).unwrap();
 }

@@ -82,6 +82,11 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     // One of another version may count in another way, and yet be changed.
     let before = control::stat(wire);
     let is_topology = before.as_ref().is_ok_and(|snapshot| !snapshot.topologies.is_empty());
+    let is_stack = |snapshot: &Snapshot| snapshot.topologies.iter().any(|path| path.process.is_some());
+    if before.as_ref().is_ok_and(is_stack) {
+        // It has no ports and classes to look for, and refuses in its own words.
+        ask(&Control::path_of(wire), &Command::Set(change(0, limit.rate)))?;
+    }
     if is_topology || port.is_some() {
         let direction = direction(arguments, is_topology)?;
         changes = vec![change(direction, limit.rate)];

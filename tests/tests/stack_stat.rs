@@ -1,0 +1,177 @@
+//! A program that has a stack of `weir-socket` in its own process, in `weir stat`: whose it is and that its socket is throttled, while nothing
+//! is lost; nobody else changes it; and it is gone when the program has ended, also by `kill -9`.
+//!
+//! The program is this one, started again with [`PROGRAM`] in its environment.
+
+use std::net::UdpSocket as KernelSocket;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use weir_core::rate::Rate;
+use weir_lab::clock::wait_until;
+use weir_lab::process::{Finished, Process, Signal, run};
+use weir_socket::{Stack, TcpListener, UdpSocket};
+use weir_tests::pair::{Pair, json_of};
+use weir_tests::{harness, privileged, weir_binary};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Set where this is the program with the stack: what that is called, or nothing, and so after its interface.
+const PROGRAM: &str = "WEIR_TEST_STACK";
+const KERNEL: &str = "10.99.0.1:4000";
+const STACK: &str = "10.99.0.2:7";
+
+fn main() -> ExitCode {
+    if let Some(name) = std::env::var_os(PROGRAM) {
+        return match program(&name.to_string_lossy()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    harness::main(&[
+        privileged!(a_throttled_socket_is_seen_and_gone_with_its_program),
+        privileged!(two_stacks_have_two_names),
+    ])
+}
+
+/// Sends as fast as 1 Mbit/s lets it, until somebody says that it is over.
+fn program(name: &str) -> Result<()> {
+    let rate = Rate::from_bits_per_s(1_000_000).context("not 0")?;
+    let mut builder = Stack::builder().address("10.99.0.2/24").rate(rate).guardian(weir_binary()?);
+    if !name.is_empty() {
+        builder = builder.name(name);
+    }
+    let stack = builder.open("veth1")?;
+    let socket = UdpSocket::bind(&stack, STACK)?;
+    let _listener = TcpListener::bind(&stack, STACK)?;
+    socket.connect(KERNEL)?;
+    println!("ready");
+    thread::scope(|scope| {
+        // It ends with the stack.
+        scope.spawn(|| while socket.send(&[0; 1000]).is_ok() {});
+        let come = socket.recv(&mut [0; 8]);
+        stack.stop()?;
+        come.map(drop).context("a word to end")
+    })
+}
+
+/// That program at the right end of a pair, when it is ready.
+fn start(pair: &Pair, name: &str) -> Result<Process> {
+    let mut command = pair.right.command(std::env::current_exe()?);
+    let mut process = Process::spawn(command.env(PROGRAM, name).env("WEIR_BIN", weir_binary()?))?;
+    process.wait_for_output("ready", PATIENCE).with_context(|| process.stderr())?;
+    Ok(process)
+}
+
+/// A pair whose left end is the kernel's, and its socket there.
+fn hosts() -> Result<(Pair, KernelSocket)> {
+    let pair = Pair::new(1)?;
+    pair.left.ip("address add 10.99.0.1/24 dev veth0")?;
+    let socket = pair.left.enter(|| KernelSocket::bind(KERNEL))??;
+    socket.connect(STACK)?;
+    Ok((pair, socket))
+}
+
+fn weir(arguments: &[&str]) -> Result<Finished> {
+    run(Command::new(weir_binary()?).args(arguments), PATIENCE)
+}
+
+/// What is told of the stack that this process has, whatever else is up.
+fn stack_of(process: &Process) -> Result<Value> {
+    let all = json_of(&weir(&["stat", "--json"])?.stdout)?;
+    let stacks = all["topologies"].as_array().into_iter().flatten();
+    let own = stacks.into_iter().find(|stack| stack["process"]["pid"] == process.id());
+    own.cloned().with_context(|| format!("no stack of process {}: {all}", process.id()))
+}
+
+fn a_throttled_socket_is_seen_and_gone_with_its_program() -> Result<()> {
+    let (pair, kernel) = hosts()?;
+    let process = start(&pair, "")?;
+    let name = stack_of(&process)?["name"].as_str().context("a name")?.to_string();
+    ensure!(name == "veth1" || name.starts_with("veth1."), "{name}");
+    let path = format!("/run/weir/{name}.sock");
+    let socket = || -> Result<Value> { Ok(stack_of(&process)?["sockets"][0].clone()) };
+    let throttled_ns = |socket: &Value| socket["throttled_ns"].as_u64().context("throttled_ns");
+    let mut before = Value::Null;
+    wait_until("it is throttled", PATIENCE, || {
+        before = socket()?;
+        Ok(before["is_throttled"] == true && before["sent"].as_u64() > Some(100))
+    })?;
+    let mut after = Value::Null;
+    wait_until("it goes on sending, and is throttled for longer", PATIENCE, || {
+        after = socket()?;
+        let is_longer = throttled_ns(&after)? > throttled_ns(&before)? + 100_000_000;
+        Ok(is_longer && after["sent"].as_u64() > before["sent"].as_u64())
+    })?;
+    for (field, value) in [
+        ("protocol", "udp"),
+        ("local", STACK),
+        ("peer", KERNEL),
+        ("waits_for", "->veth1"),
+        ("name", "udp 10.99.0.2:7"),
+    ] {
+        // What it waits for is told while it waits.
+        ensure!(after[field] == value || field == "waits_for" && after[field].is_null(), "{field}: {after}");
+    }
+    ensure!(after["dropped"] == serde_json::json!({}) && after["empty_wakes"] == 0, "{after}");
+    let stack = stack_of(&process)?;
+    let out = &stack["classes"][0];
+    ensure!(out["name"] == "->veth1" && out["rate_bits_per_s"] == 1_000_000, "{out}");
+    ensure!(out["dropped"] == serde_json::json!({}) && out["delivered"].as_u64() > Some(0), "{out}");
+    ensure!(stack["listeners"][0]["local"] == STACK, "{stack}");
+
+    let proven = weir(&["stat", &name, "--check"])?.success()?;
+    ensure!(proven.stdout.contains("conservation holds"), "{}", proven.stdout);
+    let text = weir(&["stat", &name])?.success()?.stdout;
+    let heading = format!("stack {name}: 1 socket, 1 listener of stack_stat");
+    ensure!(text.starts_with(&heading) && text.contains(&format!("(process {})", process.id())), "{text}");
+    ensure!(text.contains("udp 10.99.0.2:7  10.99.0.1:4000"), "{text}");
+    let tables = weir(&["stat", &name, "-Q"])?.success()?.stdout;
+    ensure!(tables.contains("ether/->udp") && tables.contains("host/host0"), "{tables}");
+    for (refused, told) in [
+        (weir(&["down", &name])?, "end that by `kill"),
+        (weir(&["set", &name, "--rate", "5mbit"])?, "which alone sets its limit"),
+        (weir(&["show", &name])?, "no file"),
+    ] {
+        let is_told = refused.stderr.contains(told) && refused.stderr.contains(&process.id().to_string());
+        ensure!(refused.status.code() == Some(1) && is_told, "`{}`: {}", refused.what, refused.stderr);
+    }
+
+    kernel.send(b"over")?;
+    process.wait(PATIENCE)?.success()?;
+    ensure!(!Path::new(&path).exists(), "{path} is left");
+
+    let mut process = start(&pair, "")?;
+    let name = stack_of(&process)?["name"].as_str().context("a name")?.to_string();
+    process.signal(Signal::KILL)?;
+    process.wait(PATIENCE)?;
+    let path = format!("/run/weir/{name}.sock");
+    wait_until("the guardian has removed the socket", PATIENCE, || Ok(!Path::new(&path).exists()))?;
+    pair.right.ip("address add 10.99.0.2/24 dev veth1")?;
+    wait_until("the interface is the kernel's", PATIENCE, || Ok(pair.require_answer().is_ok()))
+}
+
+/// Of two programs whose interfaces are called alike each stack has a name; one that is given is had once.
+fn two_stacks_have_two_names() -> Result<()> {
+    let beds = [hosts()?, hosts()?];
+    let [one, two] = [start(&beds[0].0, "")?, start(&beds[1].0, "")?];
+    let names = [stack_of(&one)?["name"].clone(), stack_of(&two)?["name"].clone()];
+    ensure!(names[0] != names[1] && names.iter().all(Value::is_string), "{names:?}");
+    let third = hosts()?;
+    let mut command = third.0.right.command(std::env::current_exe()?);
+    let taken = names[0].as_str().context("a name")?;
+    let refused = run(command.env(PROGRAM, taken).env("WEIR_BIN", weir_binary()?), PATIENCE)?;
+    let is_told = refused.stderr.contains("is up already") && refused.stderr.contains("StackBuilder::name");
+    ensure!(refused.status.code() == Some(1) && is_told, "{}", refused.stderr);
+    for (_, kernel) in &beds {
+        kernel.send(b"over")?;
+    }
+    one.wait(PATIENCE)?.success()?;
+    two.wait(PATIENCE)?.success().map(drop)
+}
