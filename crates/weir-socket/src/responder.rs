@@ -13,7 +13,7 @@
 //! Limits: a stack that its application drives ([`crate::Driver`]) answers when that turns.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,12 +50,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What answers of a stack.
 pub(crate) struct StackResponder {
-    pub(crate) requests: Sender<Request>,
-    pub(crate) ringer: Ringer,
-    pub(crate) constants: Constants,
-    pub(crate) rss: Rss,
-    pub(crate) process: ProcessStats,
-    pub(crate) is_stopping: Arc<AtomicBool>,
+    requests: Sender<Request>,
+    ringer: Ringer,
+    constants: Constants,
+    rss: Rss,
+    process: ProcessStats,
+    is_stopping: Arc<AtomicBool>,
 }
 
 impl StackResponder {
@@ -98,7 +98,7 @@ impl Answering {
         Ok(Answering { end, thread, is_stopping })
     }
 
-    /// The stack is about to end.
+    /// The stack is about to end. It chooses what is said of that, and orders nothing.
     pub(crate) fn announce_end(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
@@ -208,7 +208,7 @@ impl StackResponder {
     }
 
     /// What a worker told, as it is shown.
-    pub(crate) fn snapshot(&self, told: StackReport) -> Snapshot {
+    fn snapshot(&self, told: StackReport) -> Snapshot {
         let StackReport { part, frames_of_sockets, sockets, listeners, connections } = told;
         let mut snapshot = self.constants.snapshot(vec![part]);
         // Sockets have directions, and no devices.
@@ -246,7 +246,7 @@ impl StackResponder {
 }
 
 fn socket_stats(told: &SocketReport, leaves_by: Option<String>) -> SocketStats {
-    let local = SocketAddr::new(IpAddr::from(told.binding.address), told.binding.port);
+    let local = SocketAddr::new(told.binding.address, told.binding.port);
     let bucket = told.binding.bucket;
     let place =
         bucket.map_or_else(|| format!("udp {local}"), |bucket| format!("udp {local} bucket {bucket}"));
