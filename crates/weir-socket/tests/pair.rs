@@ -409,3 +409,53 @@ fn what_a_batch_does_not_send_another_thread_can() {
     });
     assert_eq!(server.recv(&mut [0; 16]).expect("received"), 4);
 }
+
+/// Both by one's own hand and in an answer in place, whether its payload was written anew or not.
+#[test]
+fn datagrams_have_the_source_and_the_ecn_codepoint_that_were_asked_for_over_both_families() {
+    let left = ["192.0.2.1/24", "192.0.2.3/24", "2001:db8::1/64", "2001:db8::3/64"];
+    let left = left.into_iter().fold(Stack::builder(), weir_socket::StackBuilder::address);
+    let right = Stack::builder().address("192.0.2.2/24").address("2001:db8::2/64");
+    let (left, right) = Stack::pair_of(left, right).expect("a pair");
+    for (any, second, server) in [
+        ("0.0.0.0:4000", "192.0.2.3:4000", "192.0.2.2:7"),
+        ("[::]:4000", "[2001:db8::3]:4000", "[2001:db8::2]:7"),
+    ] {
+        let (client, server, second) = (socket(&left, any), socket(&right, server), address(second));
+        for codepoint in 0..4 {
+            let mut batch = client.datagrams(2);
+            for payload in [b"kept", b"anew"] {
+                let mut one =
+                    batch.push_from(second.ip(), server.local_addr(), 4).expect("it is the stack's");
+                one.payload_mut().copy_from_slice(payload);
+                one.set_ecn(codepoint);
+            }
+            assert_eq!(client.send_batch(&mut batch).expect("sent"), 2);
+            let mut came = server.datagrams(2);
+            while came.len() < 2 {
+                server.recv_batch(&mut came).expect("received");
+            }
+            for one in came.iter() {
+                assert_eq!((one.ecn(), one.peer()), (codepoint, second));
+            }
+            for mut one in came.iter_mut() {
+                one.set_ecn(3 - codepoint);
+                if one.payload() == b"anew" {
+                    one.payload_mut().copy_from_slice(b"back");
+                }
+            }
+            assert_eq!(server.send_batch(&mut came).expect("sent back"), 2);
+            let mut back = client.datagrams(2);
+            while back.len() < 2 {
+                client.recv_batch(&mut back).expect("back");
+            }
+            let told: Vec<_> =
+                back.iter().map(|one| (one.ecn(), one.peer(), one.payload().to_vec())).collect();
+            let answer = |payload: &[u8]| (3 - codepoint, server.local_addr(), payload.to_vec());
+            assert_eq!(told, [answer(b"kept"), answer(b"back")]);
+        }
+        let other = client.datagrams(1).push_from(server.local_addr().ip(), server.local_addr(), 1).map(drop);
+        assert_eq!(other.map_err(|error| error.kind()), Err(ErrorKind::AddrNotAvailable));
+    }
+    require_clean(&left);
+}
