@@ -213,6 +213,14 @@ pub fn pin_thread(core: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
 }
 
+/// The core that this thread is on just now.
+pub fn current_core() -> usize {
+    // SAFETY: takes no pointers.
+    let core = unsafe { libc::sched_getcpu() };
+    // It fails on kernels without the call alone.
+    usize::try_from(core).unwrap_or(0)
+}
+
 /// Does something on each core that this thread may run on, one after the other, which leaves it free to run on all of them again.
 pub fn on_each_core(mut work: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: an all-zero `cpu_set_t` is the empty set.

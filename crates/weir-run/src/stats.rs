@@ -129,7 +129,7 @@ pub struct WorkerStats {
     pub parks: u64,
     /// Times a doorbell woke it.
     pub kicks: u64,
-    /// The core it is pinned to; of several workers the last one's.
+    /// The core it is pinned to; of several workers the last one's; of a stack the one that it was on when it was asked.
     pub cpu: usize,
     /// What a wake-up costs here, in nanoseconds.
     pub wake_cost_ns: u64,

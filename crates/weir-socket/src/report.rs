@@ -152,6 +152,7 @@ struct Together {
 impl Together {
     fn add(&mut self, queue: &EgressQueue, end: &End<StackPort>) {
         let counts = queue.counts();
+        self.tally.intake.qlimit = self.tally.intake.qlimit.max(counts.qlimit);
         if counts.entered + counts.refused == 0 {
             // As that of most sockets that there may be.
             return;
@@ -165,7 +166,6 @@ impl Together {
         intake.blocked += counts.blocked;
         // Of each by itself.
         intake.held_max = intake.held_max.max(counts.held_max);
-        intake.qlimit = intake.qlimit.max(counts.qlimit);
         let counts = queue.shaping.released();
         released.dispatched += counts.dispatched;
         released.delayed += counts.delayed;

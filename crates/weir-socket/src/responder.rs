@@ -54,6 +54,7 @@ pub(crate) struct StackResponder {
     ringer: Ringer,
     constants: Constants,
     rss: Rss,
+    wake_cost_ns: u64,
     process: ProcessStats,
     is_stopping: Arc<AtomicBool>,
 }
@@ -77,7 +78,8 @@ impl StackResponder {
         };
         let process = process();
         let is_stopping = Arc::default();
-        StackResponder { requests, ringer, constants, rss: stack.rss().clone(), process, is_stopping }
+        let (rss, wake_cost_ns) = (stack.rss().clone(), stack.wake_cost_ns());
+        StackResponder { requests, ringer, constants, rss, wake_cost_ns, process, is_stopping }
     }
 }
 
@@ -209,7 +211,8 @@ impl StackResponder {
 
     /// What a worker told, as it is shown.
     fn snapshot(&self, told: StackReport) -> Snapshot {
-        let StackReport { part, frames_of_sockets, sockets, listeners, connections } = told;
+        let StackReport { mut part, frames_of_sockets, sockets, listeners, connections } = told;
+        part.worker.wake_cost_ns = self.wake_cost_ns;
         let mut snapshot = self.constants.snapshot(vec![part]);
         // Sockets have directions, and no devices.
         let interfaces = snapshot.ports.len() - TRANSPORTS.len();

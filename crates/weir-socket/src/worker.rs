@@ -221,6 +221,7 @@ impl StackWorker {
                     busy_passes: self.busy_passes,
                     parks: counts.parks,
                     kicks: counts.kicks_sent,
+                    cpu: sys::current_core(),
                     ..WorkerStats::default()
                 };
                 let _ = reply.send(report(&mut self.path, &self.bound, worker, now_ns));
