@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Rule: the places of sockets are used again, and their counters go on; so what a socket did is what was counted since it was bound. What it
-//! held then, of the one before, is its own. Nothing is counted for this but once when a socket is bound; a worker that nobody asks does what it did.
+//! held then, of the one before, is its own. A worker that nobody asks does what it did, but for two additions: one in a pass that moves packets, and
+//! one in a poll of a socket, of how many it has sent.
 //!
 //! Owner: the worker; what is told are copies. Frames of packet memory are counted where they are, so that their sum can fail.
 
@@ -107,7 +108,7 @@ impl Since {
             binding: self.binding,
             peer: None,
             books: self.books(&account(queue, end), held),
-            blocked_ns: queue.shaping.blocked_ns(now_ns) - self.blocked_ns,
+            blocked_ns: queue.shaping.blocked_ns(now_ns).saturating_sub(self.blocked_ns),
             sent: 0,
             counts: SocketCounts::default(),
             interface: self.host,

@@ -177,9 +177,9 @@ impl Responder for StackResponder {
         let told = answer.recv_timeout(PATIENCE).map_err(|error| match error {
             RecvTimeoutError::Disconnected => ended(),
             RecvTimeoutError::Timeout => format!(
-                "{}, which drives {} itself, has not done so for a second",
-                self.whose(),
-                self.constants.name
+                "{} of {} has not moved for a second: that drives it itself, or its interface is just being taken over",
+                self.constants.name,
+                self.whose()
             ),
         })?;
         Ok(self.snapshot(told.map_err(|error| error.to_string())?))
