@@ -35,6 +35,9 @@ pub fn make(path: &Path) -> io::Result<File> {
         }
     })?;
     let about = directory.metadata()?;
+    if about.uid() == 0 && sys::user() != 0 {
+        return Err(io::Error::other(format!("{} is root's: run weir as root, with sudo", path.display())));
+    }
     if about.uid() != sys::user() {
         return Err(io::Error::other(format!(
             "{} belongs to user {}, who could answer in weir's place: remove it, and weir makes it anew",

@@ -208,7 +208,11 @@ impl Here {
 
 impl Drop for Here {
     fn drop(&mut self) {
-        if let Err(error) = self.0.enter() {
+        // Who may not enter another namespace, for want of root, is still here.
+        let is_here = || NetNs::current().is_ok_and(|now| now.is(&self.0));
+        if let Err(error) = self.0.enter()
+            && !is_here()
+        {
             // Whatever this thread did next would be done to other interfaces than it means.
             eprintln!("weir: {error}; it cannot go on in another namespace than its own");
             std::process::abort();

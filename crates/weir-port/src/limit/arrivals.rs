@@ -110,6 +110,7 @@ fn memory_at(ifindex: u32) -> Result<Option<Memory>> {
 fn load(memory: &Map) -> io::Result<Program> {
     let mut asm = Asm::new();
     let [whole, stamped, late, counted] = [asm.label(), asm.label(), asm.label(), asm.label()];
+    let is_after = asm.label();
     asm.op(Op::Mov, Reg::R6, Reg::R1);
     asm.load_map_value(Reg::R8, memory.as_fd());
     asm.load(Width::Word, Reg::R7, Reg::R6, SKB_TC_INDEX);
@@ -131,6 +132,10 @@ fn load(memory: &Map) -> io::Result<Program> {
     asm.op_imm(Op::Rsh, Reg::R1, STAMP_SHIFT);
     asm.op(Op::Sub, Reg::R1, Reg::R7);
     asm.op_imm(Op::And, Reg::R1, STAMP_MASK);
+    // What is stamped in unit 0 bears 1: here within that unit, it would have come a whole turn of the stamps ago.
+    asm.jump_if(Cond::Ne, Reg::R1, STAMP_MASK, is_after);
+    asm.op_imm(Op::Mov, Reg::R1, 0);
+    asm.place(is_after);
     asm.op(Op::Mov, Reg::R7, Reg::R1);
     asm.op_imm(Op::Lsh, Reg::R1, STAMP_SHIFT);
     asm.store(Width::Double, Reg::R8, memory::DELAY_NS, Reg::R1);

@@ -3,7 +3,7 @@
 //! From the outside in: this file sets and changes a limit, [`reshape`] changes the classes below it, [`mod@off`] removes it, [`find`]
 //! finds those there are; [`htb`] and [`filter`] are the kernel's objects, [`program`] gives flows their leaves, of the class that
 //! [`classify`] finds, [`mod@passing`] bounds what waits of those that nobody can hold, [`memory`] is what it works on and where
-//! [`record`] is kept; [`mod@order`] is kept at the other end of a pair by [`steering`], also of those [`mod@behind`] another device, and
+//! [`record`] is kept; order is kept (`order.rs`) at the other end of a pair by [`steering`], also of those [`mod@behind`] another device, and
 //! [`arrivals`] sees there what has passed.
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory; the memory says what

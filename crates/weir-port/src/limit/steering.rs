@@ -8,7 +8,7 @@
 //! costs a call from one to another.
 //!
 //! Limits: of a pair that is behind another device, such as a bridge, [`super::behind`] knows; how traffic gets from one processor to
-//! all, [`super::order`]. A network card, a tun and a tap have no other end here.
+//! all, `order.rs`. A network card, a tun and a tap have no other end here.
 //!
 //! Source: kernel `Documentation/networking/scaling.rst`, `net/core/net-sysfs.c`. A view of sysfs shows the interfaces of the
 //! namespace it was mounted from, so this one is made anew and mounted nowhere (`fsopen(2)`, Linux 5.2).
