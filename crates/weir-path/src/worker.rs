@@ -19,7 +19,6 @@ mod changes;
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use weir_core::due::sooner;
 
 use crate::backoff::Backoff;
 use crate::between::Between;
@@ -46,7 +45,7 @@ pub struct Pass {
 
 impl Pass {
     fn wake(&mut self, wake_ns: Option<u64>) {
-        self.wake_ns = sooner(self.wake_ns, wake_ns);
+        self.wake_ns = [self.wake_ns, wake_ns].into_iter().flatten().min();
     }
 
     fn add(&mut self, released: Release) {

@@ -47,7 +47,6 @@ use super::places::{NEVER, Places};
 use super::questions::Questions;
 use super::station::Station;
 use crate::drops::{Count, DropReason};
-use crate::due::sooner;
 use crate::packet::Packet;
 use crate::shaper::slab::Slab;
 
@@ -327,7 +326,7 @@ impl<P: Packet> Neighbours<P> {
     /// When [`Neighbours::next_request`] is to be called again.
     #[inline]
     pub(super) fn next_due_ns(&self) -> Option<u64> {
-        sooner(self.probes.next_due_ns(), self.solicits.next_due_ns())
+        [self.probes.next_due_ns(), self.solicits.next_due_ns()].into_iter().flatten().min()
     }
 
     /// Neighbours that are known, and addresses that are being asked for.
