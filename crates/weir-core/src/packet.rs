@@ -33,17 +33,34 @@ pub struct Meta {
     pub queue: u16,
 }
 
+impl Meta {
+    /// Whether two packets came by the same queue at the same time.
+    #[inline]
+    pub fn came_with(&self, other: &Meta) -> bool {
+        self.arrival_ns == other.arrival_ns && self.port == other.port && self.queue == other.queue
+    }
+}
+
 const _: () = assert!(size_of::<Meta>() == 16, "a packet is twice as large, and two share a cache line");
 
-/// Moves the first `count` packets behind others, as memory where it is all of them: one that is moved by itself is written in parts and
-/// read again as a whole, for which a processor waits.
+/// Moves the first `count` packets behind others. Where it is all of them and there are no others, the lists are exchanged and no packet moves;
+/// otherwise they are moved as memory where it is all of them: one that is moved by itself is written in parts and read again as a whole, for
+/// which a processor waits.
 #[inline]
 pub fn move_first<P>(from: &mut Vec<P>, count: usize, to: &mut Vec<P>) {
-    if count == from.len() {
-        to.append(from);
-    } else {
+    if count != from.len() {
         to.extend(from.drain(..count));
+    } else if to.is_empty() {
+        std::mem::swap(from, to);
+    } else {
+        to.append(from);
     }
+}
+
+/// The same of all packets.
+#[inline]
+pub fn move_all<P>(from: &mut Vec<P>, to: &mut Vec<P>) {
+    move_first(from, from.len(), to);
 }
 
 /// Where the bytes of packets are, which do not carry them: whoever decides by them is given this beside the packets.

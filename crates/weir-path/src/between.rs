@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 
 use weir_core::drops::Count;
-use weir_core::packet::move_first;
+use weir_core::packet::{move_all, move_first};
 
 use crate::departures::Departures;
 use crate::egress::{EgressQueues, Landed};
@@ -158,7 +158,7 @@ impl Between {
             }
             Way::Stage(stage, port) => {
                 if !received.is_empty() {
-                    self.stages[stage].arrived[usize::from(port)].append(received);
+                    move_all(received, &mut self.stages[stage].arrived[usize::from(port)]);
                     self.turns.push_back((stage, port));
                     self.serve(now_ns, &mut landed);
                 }

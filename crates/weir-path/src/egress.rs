@@ -259,7 +259,7 @@ impl EgressQueues {
         self.first_flow[usize::from(port)] + usize::from(queue)
     }
 
-    /// Puts the first `count` packets into their classes; `landed` is told each place and flow that one came to.
+    /// Puts the first `count` packets into their classes; `landed` is told each place and receive queue that one came to.
     #[inline]
     pub fn enqueue_all(
         &mut self,
@@ -276,23 +276,13 @@ impl EgressQueues {
             return packets.drain(..count).for_each(|packet| landed(self.enqueue(egress, packet, frames)));
         };
         let (first_flow, flows) = (&self.first_flow, self.flows);
-        let place = Place { egress, class: 0 };
-        if fills {
-            // The last of them fill it, and whoever has some of them there waits for it.
-            let of = |packet: &PathPacket| receive_queue_in(first_flow, &packet.meta);
-            for run in packets[..count].chunk_by(|one, next| of(one) == of(next)) {
-                landed(Landed { place, fills, receive_queue: of(&run[0]) });
-            }
-        }
-        let passed = class.pass_in(packets, count, |packet| flow_in(first_flow, flows, &packet.meta));
-        // Neighbours are mostly of one flow.
-        for of_flow in passed.chunk_by(|one, next| one == next).filter(|_| !fills) {
-            // Of what a stage made or sealed it matters only where that is full.
-            let receive_queue =
-                Some(of_flow[0] as usize).filter(|flow| flow + STAGE_FLOWS < flows || !self.has_stages);
-            landed(Landed { place, fills, receive_queue });
-        }
-        counts.entered += passed.len() as u64;
+        // Where they fill it, whoever has some of them there waits for it.
+        class.pass_all_in(packets, count, |meta| {
+            let receive_queue = receive_queue_in(first_flow, meta);
+            landed(Landed { place: Place { egress, class: 0 }, fills, receive_queue });
+            flow_in(first_flow, flows, meta)
+        });
+        counts.entered += count as u64;
         counts.held_max = counts.held_max.max(shaping.held().packets);
     }
 

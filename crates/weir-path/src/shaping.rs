@@ -220,16 +220,18 @@ impl Shaping {
         out: &mut Vec<PathPacket>,
     ) -> Release {
         let (before, most) = (out.len(), BURST.min(room as usize));
-        if let Shaper::Class(class) = &mut self.shaper {
-            class.pass_out(most, now_ns, out);
-        }
+        let came_now = match &mut self.shaper {
+            Shaper::Class(class) => class.pass_out(most, now_ns, out),
+            Shaper::Htb(_) | Shaper::Cbq(_) => 0,
+        };
+        let passed = out.len();
         let wake_ns = self.dequeue_all(before + most, frames, now_ns, out);
-        let left = &out[before..];
-        let dispatched = left.iter().filter(|packet| packet.meta.arrival_ns == now_ns).count() as u64;
+        let also_now = out[passed..].iter().filter(|packet| packet.meta.arrival_ns == now_ns).count();
+        let (packets, dispatched) = (out.len() - before, came_now + also_now as u64);
         self.released.dispatched += dispatched;
-        self.released.delayed += left.len() as u64 - dispatched;
-        let is_short = most < BURST && left.len() == most && self.held().packets > 0;
-        Release { packets: left.len(), wake_ns, is_short }
+        self.released.delayed += packets as u64 - dispatched;
+        let is_short = most < BURST && packets == most && self.held().packets > 0;
+        Release { packets, wake_ns, is_short }
     }
 
     /// Moves what may leave now behind others, until there are so many; when the next may, if it is time that it waits for.

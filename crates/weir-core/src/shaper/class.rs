@@ -13,6 +13,8 @@
 //! Owner: one worker. Limits: no TBF (`None`) means that packets pass as fast as they are asked for, and the
 //! room is then bounded by the slots alone.
 
+use std::collections::VecDeque;
+
 use super::{
     backlog::{Backlog, Dequeue, QueueRule, Refused},
     blocked::Blocked,
@@ -23,7 +25,7 @@ use super::{
 use crate::{
     account::Account,
     drops::{Count, DropReason},
-    packet::{Packet, move_first},
+    packet::{Meta, Packet, move_first},
 };
 
 /// The most packets that pass by the fair queues at a time: a poll, and the four that another worker may be ahead.
@@ -51,13 +53,21 @@ pub struct Class<P> {
     passing: Passing<P>,
 }
 
-/// Packets that pass by the fair queues, and the flow of each.
+/// Packets that pass by the fair queues.
 #[derive(Debug)]
 struct Passing<P> {
     packets: Vec<P>,
-    /// Apart from the packets, so that each is moved as a whole.
-    flows: Vec<u32>,
+    /// The same in runs of neighbours that came together.
+    runs: VecDeque<Run>,
     packets_max: usize,
+}
+
+/// Packets of a flow that came together.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    flow: usize,
+    arrival_ns: u64,
+    count: Count,
 }
 
 impl<P: Packet> Class<P> {
@@ -93,8 +103,8 @@ impl<P: Packet> Class<P> {
     #[inline(always)]
     pub fn enqueue(&mut self, flow: usize, packet: P) -> Result<(), Refused<P>> {
         if self.may_pass(1) {
-            self.backlog.pass_in(Count { packets: 1, bytes: packet.len_bytes().into() });
-            self.passing.flows.push(flow as u32);
+            let count = Count { packets: 1, bytes: packet.len_bytes().into() };
+            self.pass_in(Run { flow, arrival_ns: packet.meta().arrival_ns, count });
             self.passing.packets.push(packet);
             return Ok(());
         }
@@ -110,35 +120,42 @@ impl<P: Packet> Class<P> {
         self.tbf.is_none() && self.passing.has_room(packets) && self.backlog.may_be_passed()
     }
 
-    /// Takes the first `count` packets in, which may pass by the queues; the flow of each.
+    /// Takes the first `count` packets in, which may pass by the queues; `flow` says of each run of neighbours that came together their flow.
     #[inline(always)]
-    pub fn pass_in(&mut self, packets: &mut Vec<P>, count: usize, flow: impl Fn(&P) -> usize) -> &[u32] {
-        let before = self.passing.packets.len();
+    pub fn pass_all_in(&mut self, packets: &mut Vec<P>, count: usize, mut flow: impl FnMut(&Meta) -> usize) {
+        for run in packets[..count].chunk_by(|one, next| one.meta().came_with(next.meta())) {
+            let bytes = run.iter().map(|packet| u64::from(packet.len_bytes())).sum();
+            let (meta, count) = (run[0].meta(), Count { packets: run.len() as u64, bytes });
+            self.pass_in(Run { flow: flow(meta), arrival_ns: meta.arrival_ns, count });
+        }
         move_first(packets, count, &mut self.passing.packets);
-        let passed = &self.passing.packets[before..];
-        // The fair queues number flows with 32 bits too.
-        self.passing.flows.extend(passed.iter().map(|packet| flow(packet) as u32));
-        let bytes = passed.iter().map(|packet| u64::from(packet.len_bytes())).sum();
-        self.backlog.pass_in(Count { packets: passed.len() as u64, bytes });
-        &self.passing.flows[before..]
     }
 
-    /// Lets out what passes by the queues behind others in `out`, `packets_max` at the most, if nothing limits it now.
+    /// Notes packets that pass by the queues.
     #[inline(always)]
-    pub fn pass_out(&mut self, packets_max: usize, now_ns: u64, out: &mut Vec<P>) {
+    fn pass_in(&mut self, run: Run) {
+        self.backlog.pass_in(run.count);
+        self.passing.runs.push_back(run);
+    }
+
+    /// Lets out what passes by the queues behind others in `out`, `packets_max` at the most, if nothing limits it now; how many of these came
+    /// in now.
+    #[inline(always)]
+    pub fn pass_out(&mut self, packets_max: usize, now_ns: u64, out: &mut Vec<P>) -> u64 {
         let count = packets_max.min(self.passing.packets.len());
         if count == 0 || self.tbf.is_some() {
-            return;
+            return 0;
         }
-        self.passing.flows.drain(..count);
-        let before = out.len();
         move_first(&mut self.passing.packets, count, out);
-        // What came in together waited as long.
-        for run in out[before..].chunk_by(|one, next| one.meta().arrival_ns == next.meta().arrival_ns) {
-            let bytes = run.iter().map(|packet| u64::from(packet.len_bytes())).sum();
-            let passed = Count { packets: run.len() as u64, bytes };
-            self.backlog.pass_out(passed, run[0].meta().arrival_ns, now_ns);
+        let mut left = &out[out.len() - count..];
+        let mut came_now = 0;
+        while let Some(&first) = left.first().and(self.passing.runs.front()) {
+            let passed = self.passing.take(left);
+            self.backlog.pass_out(passed, first.arrival_ns, now_ns);
+            came_now += if first.arrival_ns == now_ns { passed.packets } else { 0 };
+            left = &left[passed.packets as usize..];
         }
+        came_now
     }
 
     /// The next packet in fair order, if the limit admits it now.
@@ -272,10 +289,10 @@ impl<P: Packet> Class<P> {
     }
 }
 
-impl<P> Passing<P> {
+impl<P: Packet> Passing<P> {
     fn new(packets_max: usize) -> Passing<P> {
-        let (packets, flows) = (Vec::with_capacity(packets_max), Vec::with_capacity(packets_max));
-        Passing { packets, flows, packets_max }
+        let (packets, runs) = (Vec::with_capacity(packets_max), VecDeque::with_capacity(packets_max));
+        Passing { packets, runs, packets_max }
     }
 
     #[inline(always)]
@@ -283,12 +300,25 @@ impl<P> Passing<P> {
         self.packets.len() + packets <= self.packets_max
     }
 
+    /// Takes from the first run what of it is among `packets`, the next to leave; how much that is.
+    #[inline(always)]
+    fn take(&mut self, packets: &[P]) -> Count {
+        let Some(first) = self.runs.front_mut() else { return Count::default() };
+        if first.count.packets <= packets.len() as u64 {
+            return self.runs.pop_front().map_or(Count::default(), |run| run.count);
+        }
+        let bytes = packets.iter().map(|packet| u64::from(packet.len_bytes())).sum();
+        let taken = Count { packets: packets.len() as u64, bytes };
+        first.count.sub_all(taken);
+        taken
+    }
+
     /// The first packet, with its flow.
     fn pop(&mut self) -> Option<(usize, P)> {
-        if self.packets.is_empty() {
-            return None;
-        }
-        Some((self.flows.remove(0) as usize, self.packets.remove(0)))
+        let flow = self.runs.front()?.flow;
+        let packet = self.packets.remove(0);
+        self.take(std::slice::from_ref(&packet));
+        Some((flow, packet))
     }
 }
 
@@ -347,6 +377,33 @@ mod tests {
         assert_eq!(class.dequeue(3_000), Dequeue::Packet(1, packet(60, 7, 1_000)));
         assert_eq!(class.delay().delay_ns_max(), 2_000);
         assert_eq!(class.account().delivered, Count { packets: 1, bytes: 60 });
+    }
+
+    #[test]
+    fn what_passes_by_the_queues_is_booked_in_runs_that_may_leave_in_parts() {
+        let mut class = Class::new(SIZE, None, 0).unwrap();
+        let came = |number, arrival_ns| packet(60 + number as u32, number, arrival_ns);
+        // Flows are told apart by whoever puts packets in; here by their time.
+        let flow = |meta: &Meta| meta.arrival_ns as usize / 1_000;
+        let mut packets: Vec<_> =
+            [(0, 0), (1, 0), (2, 0), (3, 1_000), (4, 2_000)].map(|(n, ns)| came(n, ns)).into();
+        let mut flows = Vec::new();
+        class.pass_all_in(&mut packets, 4, |meta| {
+            flows.push(flow(meta));
+            flow(meta)
+        });
+        assert_eq!((flows, packets.len()), (vec![0, 1], 1), "a flow is asked for each run");
+        class.pass_all_in(&mut packets, 1, flow);
+        let mut out = vec![came(9, 0)];
+        assert_eq!(class.pass_out(2, 1_000, &mut out), 0);
+        assert!(class.account().balances(class.held()), "a part of a run");
+        assert_eq!(class.held(), Count { packets: 3, bytes: 62 + 63 + 64 });
+        assert_eq!(class.dequeue(1_000), Dequeue::Packet(0, came(2, 0)));
+        assert_eq!(class.pass_out(64, 2_000, &mut out), 1, "one came now");
+        assert_eq!(out.iter().map(|packet| packet.number).collect::<Vec<_>>(), [9, 0, 1, 3, 4]);
+        assert_eq!((class.held(), class.account().delivered.packets), (Count::default(), 5));
+        assert_eq!((class.delay().packets(), class.delay().delay_ns_max()), (5, 1_000));
+        assert!(class.account().balances(class.held()));
     }
 
     #[test]

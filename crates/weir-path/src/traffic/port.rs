@@ -17,7 +17,7 @@ use std::fmt;
 use std::io;
 
 use weir_core::drops::Count;
-use weir_core::packet::Meta;
+use weir_core::packet::{Meta, move_all};
 use weir_core::steer::key::Key;
 
 use super::flows::{Flows, TrafficError};
@@ -237,7 +237,7 @@ impl TransmitRing for MemoryPort {
     #[inline]
     fn put(&mut self, packets: &mut Vec<PathPacket>, _: &mut Frames) {
         self.put_bytes += packets.iter().map(|packet| u64::from(packet.len_bytes)).sum::<u64>();
-        self.put.append(packets);
+        move_all(packets, &mut self.put);
     }
 
     fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {
