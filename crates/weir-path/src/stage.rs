@@ -164,12 +164,8 @@ impl Stage {
                 Decision::Bridge(bridge) => {
                     let mut forwarded = [Forwarded::Flood; BURST_MAX];
                     let memory = around.frames.memory();
-                    let none: &[u8] = &[];
-                    let mut bytes = [none; BURST_MAX];
-                    for (bytes, packet) in bytes.iter_mut().zip(&packets[..burst]) {
-                        *bytes = packet.bytes(memory);
-                    }
-                    bridge.forward(port, &bytes[..burst], around.now_ns, &mut forwarded);
+                    let frames = packets[..burst].iter().map(|packet| packet.bytes(memory));
+                    bridge.forward(port, frames, around.now_ns, &mut forwarded);
                     let flooded = bridge.flood_ports(port);
                     let mut others = flooded;
                     let only = others.next().filter(|_| others.next().is_none());

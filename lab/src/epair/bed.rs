@@ -131,7 +131,7 @@ impl Front {
             self.flows.write_next(&mut frame.bytes);
         }
         let mut egress = [Egress::Flood; BURST];
-        self.bridge.forward(0, frames, 0, &mut egress);
+        self.bridge.forward(0, frames.iter(), 0, &mut egress);
         for ((packet, frame), egress) in burst.iter().zip(frames).zip(egress) {
             assert_eq!(egress, Egress::Port(1), "the first bridge knows the router");
             *self.slots.of(*packet) = frame.bytes;
@@ -155,7 +155,7 @@ impl Back {
         let mut verdicts = [Verdict::Local; BURST];
         self.router.process(0, frames, &Carried, 0, &mut verdicts);
         let mut egress = [Egress::Flood; BURST];
-        self.bridge.forward(0, frames, 0, &mut egress);
+        self.bridge.forward(0, frames.iter(), 0, &mut egress);
         for ((frame, verdict), egress) in frames.iter().zip(verdicts).zip(egress) {
             self.astray += u64::from((verdict, egress) != (Verdict::Forward(1), Egress::Port(1)));
             self.sequences.note(frame.as_ref());

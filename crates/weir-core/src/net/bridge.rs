@@ -28,7 +28,6 @@
 //! through as they are. Times are kept to 1/256 of `ageing_ns`, so a station may be forgotten that much
 //! early.
 
-use super::BURST_MAX;
 use super::table::{Full, Table};
 use crate::drops::DropReason;
 
@@ -130,49 +129,47 @@ impl Bridge {
         self.stations.len()
     }
 
-    /// Decides where each frame of a burst goes, into the first places of `egress`.
-    ///
-    /// # Panics
-    /// If there are more than [`BURST_MAX`] frames, or `egress` is shorter than they are.
+    /// Decides where each frame of a burst goes, into the places of `egress`, of which there are as many as frames.
     pub fn forward<F: AsRef<[u8]>>(
         &mut self,
         ingress: u16,
-        frames: &[F],
+        frames: impl IntoIterator<Item = F>,
         now_ns: u64,
         egress: &mut [Egress],
     ) {
-        assert!(frames.len() <= BURST_MAX, "a burst has at most {BURST_MAX} frames");
         self.forget_aged(now_ns);
         let flood = if self.flood_ports(ingress) == PortSet::default() {
             Egress::Drop(DropReason::OwnSegment)
         } else {
             Egress::Flood
         };
-        // Neighbours in a burst mostly share their addresses: what holds for one holds for the next.
+        // Neighbours in a burst mostly share their addresses: what holds for one holds for the next. What has only ones is malformed.
+        let (mut last, mut compared) = (u128::MAX, u128::MAX);
+        let mut decided = Egress::Drop(DropReason::Malformed);
         let mut last_source = NO_STATION;
-        let mut last = (NO_HEAD, flood);
         // Whether what holds for the next is that nobody knows its destination, of which each frame is counted.
         let mut unknown = 0;
-        for (frame, egress) in frames.iter().zip(&mut egress[..frames.len()]) {
+        for (frame, egress) in frames.into_iter().zip(egress) {
             let head = head_of(frame.as_ref());
-            if head != last.0 {
-                let (destination, source, vlan) = fields_of(head);
-                if source == 0 || source & GROUP != 0 {
-                    *egress = Egress::Drop(DropReason::Malformed);
-                    continue;
+            if (head ^ last) & compared != 0 {
+                let Head { destination, source, vlan } = Head::from(head);
+                (last, compared) = (head, if vlan.is_some() { u128::MAX } else { UNTAGGED });
+                (decided, unknown) = (Egress::Drop(DropReason::Malformed), 0);
+                if source != 0 && source & GROUP == 0 {
+                    let vlan = vlan.unwrap_or(0);
+                    let source = station_of(source, vlan);
+                    if source != last_source {
+                        self.learn(source, ingress, now_ns);
+                        last_source = source;
+                    }
+                    let before = self.counts.flooded_unknown;
+                    decided = self.decide(destination, vlan, ingress, now_ns, flood);
+                    unknown = self.counts.flooded_unknown - before;
                 }
-                let source = station_of(source, vlan);
-                if source != last_source {
-                    self.learn(source, ingress, now_ns);
-                    last_source = source;
-                }
-                let before = self.counts.flooded_unknown;
-                last = (head, self.decide(destination, vlan, ingress, now_ns, flood));
-                unknown = self.counts.flooded_unknown - before;
             } else {
                 self.counts.flooded_unknown += unknown;
             }
-            *egress = last.1;
+            *egress = decided;
         }
     }
 
@@ -263,35 +260,42 @@ const NO_STATION: u64 = u64::MAX;
 const TAGS: [u64; 2] = [0x8100, 0x88a8];
 const VLAN_ID: u64 = 0xfff;
 
-/// Destination, source and tag as they lie in a frame: its first sixteen bytes, the last four of them only where they are a tag. Zeros
-/// for a frame without addresses.
-type RawHead = (u64, u64);
+/// Of the first sixteen bytes of a frame, as they lie in memory, all but the last two: in a frame without a tag these are no addresses.
+const UNTAGGED: u128 = (u128::MAX << 16).to_be();
 
-/// No frame's: there is no such tag.
-const NO_HEAD: RawHead = (u64::MAX, u64::MAX);
-
+/// The first sixteen bytes of a frame as they lie in memory. Of a frame too short for a tag its addresses, and zeros; zeros for one without
+/// addresses.
 #[inline]
-fn head_of(frame: &[u8]) -> RawHead {
-    if let Some(head) = frame.first_chunk::<16>() {
-        let head = u128::from_be_bytes(*head);
-        let (first, last) = ((head >> 64) as u64, head as u64);
-        return (first, if TAGS.contains(&(last >> 16 & 0xffff)) { last } else { last & ADDRESS_END });
+fn head_of(frame: &[u8]) -> u128 {
+    if let Some(head) = frame.first_chunk() {
+        return u128::from_ne_bytes(*head);
     }
-    let Some(head) = frame.first_chunk::<ETHERNET_LEN>() else {
-        return (0, 0);
-    };
     let mut padded = [0; 16];
-    padded[..12].copy_from_slice(&head[..12]);
-    let head = u128::from_be_bytes(padded);
-    ((head >> 64) as u64, head as u64)
+    if let Some(head) = frame.first_chunk::<ETHERNET_LEN>() {
+        padded[..12].copy_from_slice(&head[..12]);
+    }
+    u128::from_ne_bytes(padded)
 }
 
-/// Of the second half of a head, the end of the source.
-const ADDRESS_END: u64 = 0xffff_ffff_0000_0000;
+/// What a frame begins with: addresses as numbers of 48 bits, and the VLAN that its tag names.
+struct Head {
+    destination: u64,
+    source: u64,
+    vlan: Option<u64>,
+}
 
-/// Destination and source as numbers of 48 bits, and the VLAN.
-fn fields_of((first, last): RawHead) -> (u64, u64, u64) {
-    (first >> 16, (first & 0xffff) << 32 | last >> 32, last & VLAN_ID)
+impl From<u128> for Head {
+    /// Of its first sixteen bytes.
+    fn from(head: u128) -> Head {
+        let head = u128::from_be(head);
+        let (first, last) = ((head >> 64) as u64, head as u64);
+        let is_tagged = TAGS.contains(&(last >> 16 & 0xffff));
+        Head {
+            destination: first >> 16,
+            source: (first & 0xffff) << 32 | last >> 32,
+            vlan: is_tagged.then_some(last & VLAN_ID),
+        }
+    }
 }
 
 /// An address in a VLAN, as a key.

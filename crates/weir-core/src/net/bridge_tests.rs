@@ -181,7 +181,7 @@ proptest! {
     #[test]
     fn any_bytes_are_decided(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..64)) {
         let mut bridge = bridge(2, 8);
-        let mut egress = [Egress::Flood; BURST_MAX];
+        let mut egress = [Egress::Flood; 64];
         bridge.forward(0, &frames, 0, &mut egress);
         for (frame, egress) in frames.iter().zip(egress) {
             prop_assert!(frame.len() >= 14 || egress == Egress::Drop(DropReason::Malformed));
