@@ -12,6 +12,7 @@ pub mod asm;
 pub mod classify;
 pub mod dispatch;
 pub mod drops;
+pub mod due;
 
 pub mod limit;
 pub mod net;

@@ -17,6 +17,7 @@
 use std::collections::VecDeque;
 
 use weir_core::drops::Count;
+use weir_core::due::sooner;
 use weir_core::packet::{move_all, move_first};
 
 use crate::departures::Departures;
@@ -154,7 +155,7 @@ impl Between {
             }
             Way::Over(worker, to) => {
                 let count = received.len();
-                self.hand(worker, to, received, count);
+                hand(&mut self.over, &self.egress, (worker, to), received, count);
             }
             Way::Stage(stage, port) => {
                 if !received.is_empty() {
@@ -172,18 +173,11 @@ impl Between {
         for number in 0..self.stages.len() {
             let mut around = Around { frames: &mut self.frames, sent: &mut self.sent, now_ns };
             let stage_ns = self.stages[number].stage.poll(&mut around);
-            next_ns = [next_ns, stage_ns].into_iter().flatten().min();
+            next_ns = sooner(next_ns, stage_ns);
             self.pass_on(number, &mut |_| {});
             self.serve(now_ns, &mut |_| {});
         }
         next_ns
-    }
-
-    /// Hands the first packets over to another worker.
-    fn hand(&mut self, worker: usize, to: u32, packets: &mut Vec<PathPacket>, count: usize) {
-        let Between { egress, over, .. } = self;
-        let receive_queue = |packet: &PathPacket| egress.receive_queue_of(&packet.meta);
-        over.as_mut().expect("links lead to others").hand(worker, to, packets, count, receive_queue);
     }
 
     /// Lets stages decide until nothing waits before any.
@@ -198,24 +192,32 @@ impl Between {
 
     /// Moves what left a stage to where its ports lead.
     fn pass_on(&mut self, number: usize, landed: &mut impl FnMut(Landed)) {
-        let mut sent = std::mem::take(&mut self.sent);
+        let Between { frames, egress, over, stages, turns, sent } = self;
         for (port, count) in sent.runs.drain(..) {
             let packets = &mut sent.packets;
-            match self.stages[number].ways[usize::from(port)].expect("packets leave by ports that lead on") {
-                Way::Egress(queue) => {
-                    self.egress.enqueue_all(queue, packets, count, &mut self.frames, landed);
-                }
-                Way::Over(worker, to) => self.hand(worker, to, packets, count),
+            match stages[number].ways[usize::from(port)].expect("packets leave by ports that lead on") {
+                Way::Egress(queue) => egress.enqueue_all(queue, packets, count, frames, landed),
+                Way::Over(worker, to) => hand(over, egress, (worker, to), packets, count),
                 Way::Stage(next, port) => {
-                    let waiting = &mut self.stages[next].arrived[usize::from(port)];
+                    let waiting = &mut stages[next].arrived[usize::from(port)];
                     if waiting.is_empty() {
-                        self.turns.push_back((next, port));
+                        turns.push_back((next, port));
                     }
                     move_first(packets, count, waiting);
                 }
             }
         }
-        // Its memory is used again.
-        self.sent = sent;
     }
+}
+
+/// Hands the first packets over to another worker, for what they come to there.
+fn hand(
+    over: &mut Option<Departures>,
+    egress: &EgressQueues,
+    (worker, to): (usize, u32),
+    packets: &mut Vec<PathPacket>,
+    count: usize,
+) {
+    let receive_queue = |packet: &PathPacket| egress.receive_queue_of(&packet.meta);
+    over.as_mut().expect("links lead to others").hand(worker, to, packets, count, receive_queue);
 }

@@ -15,7 +15,7 @@
 use std::io;
 
 use weir_core::drops::Count;
-use weir_core::packet::move_first;
+use weir_core::packet::{move_all, move_first};
 
 use crate::carrier::Carrier;
 use crate::frames::Frames;
@@ -97,7 +97,7 @@ impl TransmitRing for LoopPort {
     #[inline]
     fn put(&mut self, packets: &mut Vec<PathPacket>, _: &mut Frames) {
         self.inside.merge(count_of(packets));
-        self.ring.append(packets);
+        move_all(packets, &mut self.ring);
     }
 
     fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use weir_core::account::Account;
 use weir_core::drops::{Count, DropReason};
+use weir_core::due::sooner;
 use weir_core::net::BURST_MAX;
 use weir_core::net::bridge::{Bridge, Egress as Forwarded, PortSet};
 use weir_core::net::fragment::Fragments;
@@ -240,8 +241,8 @@ impl Stage {
                 next_ns
             }
             Decision::Esp(_) => {
-                let due = [self.release_sealed(around), self.keep_alive(around)];
-                due.into_iter().flatten().min()
+                let released_ns = self.release_sealed(around);
+                sooner(released_ns, self.keep_alive(around))
             }
             Decision::Bridge(_) | Decision::Dispatch(_) | Decision::Sealer(_) => None,
         }

@@ -19,6 +19,7 @@ mod changes;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use weir_core::due::sooner;
 
 use crate::backoff::Backoff;
 use crate::between::Between;
@@ -45,7 +46,7 @@ pub struct Pass {
 
 impl Pass {
     fn wake(&mut self, wake_ns: Option<u64>) {
-        self.wake_ns = [self.wake_ns, wake_ns].into_iter().flatten().min();
+        self.wake_ns = sooner(self.wake_ns, wake_ns);
     }
 
     fn add(&mut self, released: Release) {

@@ -6,6 +6,7 @@
 
 use std::io;
 
+use weir_core::due::sooner;
 use weir_path::worker::Pass;
 
 use crate::clock::now_ns;
@@ -55,7 +56,7 @@ pub fn drive(driven: &mut impl Driven, wake_cost_ns: u64) -> io::Result<()> {
             idle.worked(now);
             continue;
         }
-        let until_ns = [look_ns, pass.wake_ns].into_iter().flatten().min();
+        let until_ns = sooner(look_ns, pass.wake_ns);
         match idle.rest(now_ns(), until_ns, pass.expecting) {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Park(until_ns) => driven.park(until_ns)?,

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use weir_core::account::Account;
 use weir_core::drops::Count;
+use weir_core::due::sooner;
 use weir_path::assembly::Shares;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
@@ -258,7 +259,7 @@ impl Driven for Sending<'_> {
                 return Ok(Look::Over);
             }
         }
-        Ok(Look::On([next_ns, Some(self.look_ns)].into_iter().flatten().min()))
+        Ok(Look::On(sooner(next_ns, Some(self.look_ns))))
     }
 
     fn pass(&mut self, now_ns: u64) -> io::Result<Pass> {

@@ -18,6 +18,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::sync::mpsc::{Sender, channel};
 
+use weir_core::due::sooner;
 use weir_port::sys;
 use weir_run::clock::now_ns;
 use weir_run::drive::{Driven, Look};
@@ -124,7 +125,7 @@ impl Driver {
                 return Err(ended.err().unwrap_or_else(|| os(libc::EPIPE)));
             }
         };
-        self.until_ns = [look_ns, pass.wake_ns].into_iter().flatten().min();
+        self.until_ns = sooner(look_ns, pass.wake_ns);
         self.is_expecting = pass.expecting;
         if pass.moved > 0 {
             self.idle.worked(now);

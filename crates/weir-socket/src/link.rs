@@ -13,7 +13,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_core::drops::Count;
-use weir_core::packet::move_first;
+use weir_core::packet::{move_all, move_first};
 use weir_path::carrier::Carrier;
 use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
@@ -112,7 +112,7 @@ impl TransmitRing for LinkPort {
         packets.iter().for_each(|packet| self.in_flight.add(packet.len_bytes.into()));
         let mut way = lock(&self.out);
         way.is_announced |= !packets.is_empty();
-        way.ring.append(packets);
+        move_all(packets, &mut way.ring);
     }
 
     fn flush(&mut self, _: &mut Carrier, _: u64) -> io::Result<Transmit> {

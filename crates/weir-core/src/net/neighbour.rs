@@ -47,6 +47,7 @@ use super::places::{NEVER, Places};
 use super::questions::Questions;
 use super::station::Station;
 use crate::drops::{Count, DropReason};
+use crate::due::sooner;
 use crate::packet::Packet;
 use crate::shaper::slab::Slab;
 
@@ -326,7 +327,7 @@ impl<P: Packet> Neighbours<P> {
     /// When [`Neighbours::next_request`] is to be called again.
     #[inline]
     pub(super) fn next_due_ns(&self) -> Option<u64> {
-        [self.probes.next_due_ns(), self.solicits.next_due_ns()].into_iter().flatten().min()
+        sooner(self.probes.next_due_ns(), self.solicits.next_due_ns())
     }
 
     /// Neighbours that are known, and addresses that are being asked for.

@@ -7,6 +7,7 @@
 //! next hop is that of the last packet, also if the router inside has another since.
 
 use weir_core::drops::Count;
+use weir_core::due::sooner;
 use weir_ipsec::esp::UdpEncapsulation;
 use weir_ipsec::keepalive::{KeepaliveTimer, write};
 use weir_ipsec::lifetime::Age;
@@ -45,7 +46,7 @@ impl Esp {
         keepalive.link.copy_from_slice(&frame[..LINK_LEN]);
         // Of all others it is not due before it was.
         if is_first {
-            self.keepalive_ns = [self.keepalive_ns, keepalive.timer.due_ns()].into_iter().flatten().min();
+            self.keepalive_ns = sooner(self.keepalive_ns, keepalive.timer.due_ns());
         }
     }
 

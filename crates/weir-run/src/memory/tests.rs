@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use smoltcp::wire::EthernetAddress;
 use weir_core::drops::DropReason;
+use weir_core::due::sooner;
 use weir_core::net::bridge::AGEING_NS;
 use weir_core::net::route::Interface;
 use weir_core::net::router::{RouterSettings, StaticNeighbour};
@@ -76,9 +77,9 @@ impl Stepped<'_> {
 
     /// One pass of each.
     fn step(&mut self) -> (usize, Option<u64>) {
-        (0..self.workers.len()).map(|worker| self.pass(worker)).fold((0, None), |(moved, wake_ns), pass| {
-            (moved + pass.0, [wake_ns, pass.1].into_iter().flatten().min())
-        })
+        (0..self.workers.len())
+            .map(|worker| self.pass(worker))
+            .fold((0, None), |(moved, wake_ns), pass| (moved + pass.0, sooner(wake_ns, pass.1)))
     }
 
     /// Its books, which must balance.
