@@ -23,6 +23,7 @@ use std::thread::{self, Scope};
 use std::time::Duration;
 
 use weir_core::drops::Count;
+use weir_core::due::sooner;
 use weir_path::assembly::Shares;
 use weir_path::deal::{self, DealError};
 use weir_path::dispatch::spread;
@@ -359,7 +360,7 @@ impl Running {
             if is_stopped {
                 port.stop();
             }
-            next_ns = [next_ns, port.look(now_ns)].into_iter().flatten().min();
+            next_ns = sooner(next_ns, port.look(now_ns));
             is_done &= port.is_done();
         }
         if is_done && !self.is_done {
@@ -419,7 +420,10 @@ impl Driven for Running {
     }
 
     fn park(&mut self, until_ns: Option<u64>) -> io::Result<()> {
-        let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
+        let now_ns = now_ns();
+        // What the last pass delivered was delivered now, and not when the worker wakes.
+        self.note_delivered(now_ns);
+        let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns));
         // What is below 0 is not waited for: poll(2).
         let slept = self.path.park(|kicked| {
             let kicked = kicked.map_or(-1, |kicked| std::os::fd::AsRawFd::as_raw_fd(&kicked));
