@@ -3,7 +3,8 @@
 //! ```text
 //! gate of a receive queue   the place here that its packets came to last; whether that is full, and whether some of them wait in it; of what
 //!                           comes straight there what it may still hold
-//! handed, landed            packets that went from here to another worker; that came from there and were worked on
+//! handed, landed            packets that went from here to another worker; that came from there and were worked on; from here to here,
+//!                           those that waited in queues that lead back, and those that do not any more
 //! credit of a port          the least that a class of its egress queue may hold, in bytes
 //! ```
 //!

@@ -48,6 +48,15 @@ pub struct Landings {
     woken: u64,
 }
 
+/// The packets of a worker's queues that lead back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TurnedBack {
+    /// That came to wait there.
+    pub entered: u64,
+    /// That do not wait there any more: they came back, or were dropped.
+    pub left: u64,
+}
+
 /// The gates of the receive queues whose packets come over a ring.
 struct Gates {
     worker: usize,
@@ -165,13 +174,17 @@ impl Landings {
         self.gates.tell(egress);
     }
 
-    /// Tells what room what has been worked on has left, and then how much that was, once what it caused has been told as handed; whether
-    /// there is news.
-    pub(crate) fn tell_landed(&mut self, egress: &EgressQueues) -> bool {
+    /// Tells what room what has been worked on has left, and then how much that was, once what it caused has been told as handed, to others
+    /// or to queues that lead back; whether there is news.
+    pub(crate) fn tell_landed(&mut self, egress: &EgressQueues, turned_back: TurnedBack) -> bool {
         self.gates.tell_credits(egress);
-        let board = &self.gates.boards[self.gates.worker];
-        let told = self.landed.iter().enumerate().filter(|&(from, &packets)| board.set_landed(from, packets));
-        told.count() > 0
+        let worker = self.gates.worker;
+        let board = &self.gates.boards[worker];
+        // What waits to come back is told before what brought it is told as landed, so that it is known at every instant to be inside.
+        board.set_handed(worker, turned_back.entered);
+        board.set_landed(worker, turned_back.left);
+        let mut others = self.landed.iter().enumerate().filter(|(from, _)| *from != worker);
+        others.fold(false, |is_news, (from, &packets)| board.set_landed(from, packets) | is_news)
     }
 
     /// Opens the gates behind which nothing waits in a full place any more; whether there was one.

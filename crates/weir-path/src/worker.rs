@@ -24,10 +24,10 @@ use weir_core::due::sooner;
 use crate::backoff::Backoff;
 use crate::between::Between;
 use crate::departures::Departures;
-use crate::egress::EgressQueue;
+use crate::egress::{EgressQueue, EgressQueues};
 use crate::end::{End, Gone};
 use crate::frames::Frames;
-use crate::landings::Landings;
+use crate::landings::{Landings, TurnedBack};
 use crate::packet::PathPacket;
 use crate::place::Place;
 use crate::port::{ReceiveQueues, TransmitRing};
@@ -241,7 +241,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             over.flush().map_err(|gone| {
                 io::Error::other(format!("handing packets over to another worker: {gone}"))
             })?;
-            let has_landed = landings.tell_landed(&self.between.egress);
+            let turned_back = turned_back(&self.between.egress, &self.ends);
+            let has_landed = landings.tell_landed(&self.between.egress, turned_back);
             over.tell([false, has_landed]);
         }
         Ok(())
@@ -361,6 +362,19 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn frames_mut(&mut self) -> &mut Frames {
         &mut self.between.frames
     }
+}
+
+/// What came to queues that lead back, and what of it has come back and been moved on.
+fn turned_back<P: ReceiveQueues + TransmitRing>(egress: &EgressQueues, ends: &[End<P>]) -> TurnedBack {
+    let mut turned_back = TurnedBack::default();
+    for End { index, port, .. } in ends.iter().filter(|end| end.port.is_inner()) {
+        for queue in egress.queues().iter().filter(|queue| queue.port == *index) {
+            let entered = queue.counts().entered;
+            turned_back.entered += entered;
+            turned_back.left += entered - queue.shaping.held().packets - port.in_flight().packets;
+        }
+    }
+    turned_back
 }
 
 /// The end of a port; ends are in the order of the plan.
