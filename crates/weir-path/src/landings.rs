@@ -6,7 +6,8 @@
 //!      --> straight to an egress queue                      --> place: its room is told, and its owner when there is some again
 //! ```
 //!
-//! Rule: everything that has come is worked on in the next pass, so nothing ever waits in a ring for room. The gate of a receive queue of
+//! Rule: of what has come from each other worker the next burst is worked on in a pass, and what is behind it stays in its ring, where a long
+//! queue costs no cache. It waits for its turn there, never for room. The gate of a receive queue of
 //! another worker is closed while packets of it wait here in a place that is full: a place that takes nothing holds no queue that has
 //! nothing for it. When none waits there any more, but the place is still full, the gate is narrow. Where packets come straight to an egress
 //! queue there is no other place, and the gate tells what that may still hold. Whoever sleeps at a gate is woken when it opens.
@@ -137,7 +138,7 @@ impl Landings {
         &self.receive_queues
     }
 
-    /// Works on all that has come; how many packets.
+    /// Works on a burst of what has come from each other worker; how many packets.
     pub(crate) fn land(&mut self, between: &mut Between, now_ns: u64) -> usize {
         let Landings { inbox, ways, arrived, gates, taken, landed, sources, .. } = self;
         let memory = Arc::clone(between.frames.memory());
@@ -145,7 +146,7 @@ impl Landings {
         let mut take = |at: u32, between: &mut Between, arrived: &mut Vec<PathPacket>| {
             gates.take(between, ways.get(at as usize).copied().flatten(), arrived, now_ns);
         };
-        let moved = inbox.drain(|source, crosser| match crosser {
+        let moved = inbox.drain_some(handoff::BURST, |source, crosser| match crosser {
             Crosser::Packet(packet) => {
                 if packet.to != at {
                     take(at, between, arrived);
