@@ -84,7 +84,7 @@ fn a_socket_behind_a_limit_is_throttled_and_loses_nothing() {
     assert!(stack.sockets.iter().all(|socket| socket.place.books.dropped.is_empty()));
     // Once it can go on, it is throttled no more.
     wait_until("there is room", || client.is_writable());
-    assert!(!told(&responder).1.sockets[0].throttle.is_throttled);
+    wait_until("it is told as throttled no more", || !told(&responder).1.sockets[0].throttle.is_throttled);
 }
 
 #[test]
