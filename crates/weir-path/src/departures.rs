@@ -34,6 +34,11 @@ use crate::plan::Attachment;
 /// How many packets are under way from one worker to another before no more are polled for it.
 pub const UNDER_WAY_MAX: u64 = 512;
 
+/// So few are under way when who waits for packets to land is woken: what these take to land is what a wake-up takes.
+pub(crate) const UNDER_WAY_FEW: u64 = UNDER_WAY_MAX / 4;
+/// How long a worker that has more to hand over in its next pass lets another sleep: a wake-up costs both some microseconds.
+const WAKE_NS_MAX: u64 = 50_000;
+
 /// What goes from a worker to another.
 pub enum Crosser {
     /// A packet, which knows what it comes to by the number of that attachment.
@@ -50,6 +55,10 @@ pub struct Departures {
     outlets: Vec<Option<Outlet<Crosser>>>,
     boards: Arc<[Board]>,
     handed: Vec<Count>,
+    /// The workers that were handed packets and not woken yet: bit by number.
+    unwoken: u64,
+    /// Since when.
+    unwoken_ns: u64,
     /// For each worker, and each receive queue of all ports, what is known of those under way.
     bunches: Vec<Box<[Bunch]>>,
 }
@@ -129,7 +138,7 @@ impl Departures {
     ) -> Departures {
         let handed = vec![Count::default(); boards.len()];
         let bunches = boards.iter().map(|_| vec![Bunch::default(); receive_queues].into()).collect();
-        Departures { worker, outlets, boards, handed, bunches }
+        Departures { worker, outlets, boards, handed, unwoken: 0, unwoken_ns: 0, bunches }
     }
 
     /// Hands the first `count` packets over with the next [`Departures::flush`]; `receive_queue` says of each of which it is, if a port brought
@@ -167,26 +176,45 @@ impl Departures {
 
     fn stage(&mut self, worker: usize, crosser: Crosser) {
         let outlet = self.outlets[worker].as_mut().expect("nothing crosses from a worker to itself");
+        let mut is_there = true;
         if outlet.staged() == BURST {
-            // What is staged is published first.
+            // Who sleeps is woken for it with the rest.
             self.boards[self.worker].set_handed(worker, self.handed[worker].packets);
+            is_there = outlet.flush_quietly().is_ok();
         }
-        let is_staged = outlet.stage(crosser).is_ok();
+        let is_staged = is_there && outlet.stage(crosser).is_ok();
         assert!(is_staged, "a ring has a slot for every frame, and no worker goes before all have stopped");
     }
 
-    /// Publishes what was handed over, and wakes whoever sleeps.
+    /// Publishes what was handed over, and wakes whoever sleeps: at once, or if `has_more` to hand over soon, [`WAKE_NS_MAX`] after the first.
     ///
     /// # Errors
     /// If one of the others has gone.
-    pub(crate) fn flush(&mut self) -> Result<(), Abandoned> {
+    pub(crate) fn flush(&mut self, has_more: bool, now_ns: u64) -> Result<(), Abandoned> {
         for (worker, outlet) in self.outlets.iter_mut().enumerate() {
+            // Of what was published before there is always some left that is staged.
             if let Some(outlet) = outlet.as_mut().filter(|outlet| outlet.staged() > 0) {
                 self.boards[self.worker].set_handed(worker, self.handed[worker].packets);
-                outlet.flush()?;
+                outlet.flush_quietly()?;
+                if self.unwoken == 0 {
+                    self.unwoken_ns = now_ns;
+                }
+                self.unwoken |= 1 << worker;
             }
         }
+        if self.unwoken != 0 && (!has_more || now_ns - self.unwoken_ns >= WAKE_NS_MAX) {
+            self.wake();
+        }
         Ok(())
+    }
+
+    fn wake(&mut self) {
+        while self.unwoken != 0 {
+            if let Some(outlet) = &mut self.outlets[self.unwoken.trailing_zeros() as usize] {
+                outlet.wake();
+            }
+            self.unwoken &= self.unwoken - 1;
+        }
     }
 
     /// Whether a receive queue of a port may be polled, as far as others are concerned; where there is no room for more, while fewer than

@@ -24,7 +24,7 @@ use weir_simd::prefetch::prefetch_write;
 
 use crate::between::{Between, Way};
 use crate::board::{Board, Opening};
-use crate::departures::{Crosser, Departures};
+use crate::departures::{Crosser, Departures, UNDER_WAY_FEW};
 use crate::egress::{EgressQueues, Landed};
 use crate::packet::PathPacket;
 use crate::place::{Credit, Gate, NOWHERE, Place};
@@ -176,7 +176,7 @@ impl Landings {
     }
 
     /// Tells what room what has been worked on has left, and then how much that was, once what it caused has been told as handed, to others
-    /// or to queues that lead back; whether there is news.
+    /// or to queues that lead back; whether so few are left under way that whoever waits for that is to be woken.
     pub(crate) fn tell_landed(&mut self, egress: &EgressQueues, turned_back: TurnedBack) -> bool {
         self.gates.tell_credits(egress);
         let worker = self.gates.worker;
@@ -184,8 +184,11 @@ impl Landings {
         // What waits to come back is told before what brought it is told as landed, so that it is known at every instant to be inside.
         board.set_handed(worker, turned_back.entered);
         board.set_landed(worker, turned_back.left);
-        let mut others = self.landed.iter().enumerate().filter(|(from, _)| *from != worker);
-        others.fold(false, |is_news, (from, &packets)| board.set_landed(from, packets) | is_news)
+        let others = self.landed.iter().enumerate().filter(|(from, _)| *from != worker);
+        others.fold(false, |is_news, (from, &packets)| {
+            let has_landed = board.set_landed(from, packets);
+            is_news | (has_landed && self.gates.boards[from].handed(worker) - packets <= UNDER_WAY_FEW)
+        })
     }
 
     /// Opens the gates behind which nothing waits in a full place any more; whether there was one.

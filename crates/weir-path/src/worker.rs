@@ -20,6 +20,7 @@ mod changes;
 use std::io;
 use std::os::fd::BorrowedFd;
 use weir_core::due::sooner;
+use weir_ring::handoff::BURST;
 
 use crate::backoff::Backoff;
 use crate::between::Between;
@@ -114,7 +115,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn pass(&mut self, now_ns: u64) -> io::Result<Pass> {
         let mut pass = Pass::default();
         let is_starved = self.take_in(&mut pass, now_ns);
-        self.hand_over()?;
+        self.hand_over(pass.moved, now_ns)?;
         self.deliver(&mut pass, now_ns)?;
         if is_starved {
             // Neither the device nor another worker says when it has given frames back.
@@ -134,7 +135,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             over.stop();
         }
         self.take_inner(&mut pass, now_ns);
-        self.hand_over()?;
+        self.hand_over(0, now_ns)?;
         self.deliver(&mut pass, now_ns)?;
         Ok(pass)
     }
@@ -143,7 +144,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.complete();
         self.arrive(pass, now_ns);
         pass.wake(self.between.poll(now_ns));
-        self.hand_over()?;
+        self.hand_over(pass.moved, now_ns)?;
         self.release(pass, now_ns);
         self.flush(pass, now_ns)
     }
@@ -236,9 +237,9 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     }
 
     /// Publishes what others are to have, and then what of theirs was worked on.
-    fn hand_over(&mut self) -> io::Result<()> {
+    fn hand_over(&mut self, moved: usize, now_ns: u64) -> io::Result<()> {
         if let (Some(over), Some(landings)) = (&mut self.between.over, &mut self.landings) {
-            over.flush().map_err(|gone| {
+            over.flush(moved >= BURST, now_ns).map_err(|gone| {
                 io::Error::other(format!("handing packets over to another worker: {gone}"))
             })?;
             let turned_back = turned_back(&self.between.egress, &self.ends);

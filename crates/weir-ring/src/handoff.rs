@@ -209,6 +209,35 @@ impl<T: Send> Outlet<T> {
     /// If the worker has gone: [`Outlet::take_back`] returns what it has not taken.
     #[inline]
     pub fn flush(&mut self) -> Result<usize, Abandoned> {
+        let count = self.publish()?;
+        if count > 0 {
+            self.counts.kicks += u64::from(self.notice.raise());
+        }
+        Ok(count)
+    }
+
+    /// Publishes what is staged, and lets the worker sleep on if it is parked: to be followed by [`Outlet::wake`] before this one parks.
+    /// Returns how many went.
+    ///
+    /// # Errors
+    /// As of [`Outlet::flush`].
+    #[inline]
+    pub fn flush_quietly(&mut self) -> Result<usize, Abandoned> {
+        let count = self.publish()?;
+        if count > 0 {
+            self.notice.mark();
+        }
+        Ok(count)
+    }
+
+    /// Wakes the worker, if it is parked, for what was published quietly.
+    #[inline]
+    pub fn wake(&mut self) {
+        self.counts.kicks += u64::from(self.notice.raise());
+    }
+
+    #[inline]
+    fn publish(&mut self) -> Result<usize, Abandoned> {
         if self.ring.is_abandoned() {
             return Err(Abandoned);
         }
@@ -216,7 +245,6 @@ impl<T: Send> Outlet<T> {
         if count > 0 {
             self.counts.elements += count as u64;
             self.counts.flushes += 1;
-            self.counts.kicks += u64::from(self.notice.raise());
         }
         Ok(count)
     }

@@ -70,6 +70,26 @@ fn one_outlet_sends_twice() {
     });
 }
 
+/// Nobody is woken for the first batch, and a worker that has gone to sleep beside it is woken with the second.
+#[test]
+fn one_outlet_sends_quietly_and_wakes() {
+    check(Some(7), || {
+        let (mut inbox, mut outlets) = inbox::<u32>(InboxSize { ring_elements: 2, ..size(1) }).unwrap();
+        let mut outlet = outlets.pop().unwrap();
+        let producer = loom::thread::spawn(move || {
+            for _ in 0..2 {
+                outlet.stage(1).unwrap();
+                outlet.flush_quietly().unwrap();
+            }
+            outlet.wake();
+            outlet
+        });
+        let taken = std::cell::Cell::new(0);
+        work(&mut inbox, |_, item| taken.set(taken.get() + item), |_| taken.get() == 2);
+        drop(producer.join().unwrap());
+    });
+}
+
 #[test]
 fn two_outlets_and_one_sleeping_worker() {
     check(Some(4), || {
