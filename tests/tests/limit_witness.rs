@@ -19,6 +19,7 @@ const FRAMES: u32 = 50;
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_queue_that_its_container_removes_is_said),
+        privileged!(a_queue_that_is_removed_by_hand_leaves_what_to_put_back),
         privileged!(a_move_to_another_namespace_is_said),
         privileged!(it_stays_through_queues_down_and_up_and_a_new_name),
         privileged!(what_passes_the_queue_by_is_counted),
@@ -60,6 +61,54 @@ fn a_queue_that_its_container_removes_is_said() -> Result<()> {
     ensure!(row.limits("office").is_err() || row.limits("office")?.is_empty(), "it is not forgotten");
     ensure!(steering()? == steering_before, "steering is put back");
     kernel::require_same(&before, &kernel::traces(&row.middle)?)
+}
+
+/// Where nobody sees packets arrive, a note is left; without one it is said that nobody knows.
+fn a_queue_that_is_removed_by_hand_leaves_what_to_put_back() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let qdiscs = |device: &str| row.middle.tc(&format!("qdisc show dev {device}"));
+    let steering = || row.left.sh("cat /sys/class/net/veth0/queues/rx-0/rps_cpus");
+    let has_steering = std::thread::available_parallelism()?.get() > 1;
+    for (device, rate) in [("wa", "--rate-back 10mbit"), ("br0", "--rate 10mbit")] {
+        let (steering_before, qdiscs_before) = (steering()?, qdiscs(device)?);
+        let set = || row.weir(&format!("limit {device} {rate}"))?.success();
+        for turn in 0..2 {
+            let done = set()?;
+            ensure!(done.stderr.is_empty(), "turn {turn}: {}", done.stderr);
+            row.weir(&format!("stat {device} --check"))?.success()?;
+            ensure!(!has_steering || steering()? != steering_before, "nothing to put back");
+            row.middle.tc(&format!("qdisc del dev {device} root"))?;
+            let said = fault(&row, device)?;
+            ensure!(said.contains(&format!("limit {device} is gone")) && said.contains("by hand"), "{said}");
+            ensure!(row.limits(device)?[0]["stage"] == "gone", "{:?}", row.limits(device)?);
+        }
+        row.weir(&format!("limit {device} --off"))?.success()?;
+        ensure!(steering()? == steering_before, "steering is put back");
+        ensure!(qdiscs(device)? == qdiscs_before, "{}", qdiscs(device)?);
+        if has_steering {
+            set()?;
+            row.middle.tc(&format!("qdisc del dev {device} root"))?;
+            row.middle.tc(&format!("qdisc del dev {device} clsact"))?;
+            for command in [format!("limit {device} --off"), format!("limit {device} {rate}")] {
+                let said = row.weir(&command)?.stderr;
+                ensure!(said.contains("rps_cpus of veth0") && said.contains("no limit says"), "{said}");
+            }
+            row.weir(&format!("limit {device} --off"))?.success()?;
+            for host in [&row.left, &row.right] {
+                host.sh("echo 0 > /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
+            }
+        }
+    }
+    // Of two limits that share clsact, who goes last removes it.
+    let before = qdiscs("wa")?;
+    for ways in [["--rate", "--rate-back"], ["--rate-back", "--rate"]] {
+        for way in ways {
+            row.weir(&format!("limit wa {way} 10mbit"))?.success()?;
+        }
+        row.weir("limit wa --off")?.success()?;
+        ensure!(qdiscs("wa")? == before, "{ways:?}: {}", qdiscs("wa")?);
+    }
+    Ok(())
 }
 
 fn a_move_to_another_namespace_is_said() -> Result<()> {

@@ -178,6 +178,7 @@ fn record(asked: &Asked) -> Record {
         steering_before: Vec::new(),
         steered_behind: Vec::new(),
         sees_arrivals: false,
+        keeps_note: false,
         made_clsact: false,
         lost_when_set: 0,
         classes,

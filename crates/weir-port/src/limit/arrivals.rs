@@ -20,17 +20,13 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use netlink_bindings::tc::{self, Tcmsg};
-use netlink_socket2::NetlinkSocket;
-
-use super::NetnsInterface;
-use super::filter::{Spot, content_if_gone};
+use super::filter::Spot;
 use super::memory::{self, Memory};
+use super::{NetnsInterface, clsact};
 use crate::bpf::asm::{Asm, Cond, Helper, Op, Reg, Width};
 use crate::bpf::map::Map;
 use crate::bpf::program::{Hook, Program};
-use crate::error::{Doing, PortError, Result};
-use crate::netlink::{acknowledged, explained, is_code};
+use crate::error::{Doing, Result};
 use crate::netns::NetNs;
 
 /// `skb->tc_index` of `struct __sk_buff`, which outside of this file and [`super::program`] nothing but the qdiscs gred and dsmark reads.
@@ -47,64 +43,30 @@ const SKB_GSO_SEGS: i16 = 164;
 /// `TC_ACT_UNSPEC`: whoever is asked next decides.
 const ACT_NEXT: i32 = -1;
 
-const CLSACT: u32 = 0xffff_fff1;
-const CLSACT_HANDLE: u32 = 0xffff_0000;
-const EGRESS: u32 = 0xffff_fff3;
 /// Before those to which tc gives a number itself, behind those to which people give a small one.
-const INGRESS: Spot = Spot { parent: 0xffff_fff2, priority: 0x7769, name: c"weir-arrivals", class: None };
+const SPOT: Spot =
+    Spot { parent: clsact::INGRESS, priority: 0x7769, name: c"weir-arrivals", chain: 0, class: None };
 
 /// Attaches the program to the end where packets arrive; whether clsact was made for that.
 pub fn watch(place: &NetnsInterface, memory: &Memory) -> Result<bool> {
     let program =
         load(memory.map()).doing(|| "loading the program that sees what arrives (Linux 5.12)".into())?;
-    let ifindex = place.link.ifindex;
-    place.netns.run(|| {
-        let is_made = make_clsact(ifindex)?;
-        let attached = INGRESS.detach(ifindex).and_then(|()| INGRESS.attach(ifindex, &program));
-        if attached.is_err() && is_made {
-            // The first error says it all.
-            let _ = remove_clsact(ifindex);
-        }
-        attached.map(|()| is_made)
-    })
+    place.netns.run(|| clsact::attach(SPOT, place.link.ifindex, &program))
 }
 
 /// Takes the program off; clsact too if that `is_made` by us and nobody uses it.
 pub fn unwatch(place: &NetnsInterface, is_made: bool) -> Result<()> {
-    let ifindex = place.link.ifindex;
-    place.netns.run(|| {
-        INGRESS.detach(ifindex)?;
-        let on_egress = Spot { parent: EGRESS, ..INGRESS };
-        if is_made && INGRESS.is_ours_alone(ifindex)? && on_egress.is_ours_alone(ifindex)? {
-            remove_clsact(ifindex)?;
-        }
-        Ok(())
-    })
+    place.netns.run(|| clsact::detach(SPOT, place.link.ifindex, is_made))
 }
 
 /// The memory of the limit whose packets arrive at an end; of a limit that may be gone.
 pub fn at(place: &NetnsInterface) -> Result<Option<Memory>> {
-    place.netns.run(|| memory_at(place.link.ifindex))
+    place.netns.run(|| clsact::memory_at(SPOT, place.link.ifindex))
 }
 
 /// The interfaces of a namespace where arrivals are seen, each with the memory of its limit.
 pub fn all(netns: &NetNs) -> Result<Vec<(u32, Memory)>> {
-    netns.run(|| {
-        let mut found = Vec::new();
-        for ifindex in with_clsact()? {
-            found.extend(memory_at(ifindex)?.map(|memory| (ifindex, memory)));
-        }
-        Ok(found)
-    })
-}
-
-fn memory_at(ifindex: u32) -> Result<Option<Memory>> {
-    match INGRESS.program_id(ifindex)? {
-        Some(id) => {
-            Ok(Memory::of_program(id).doing(|| format!("looking at program {id}"))?.into_iter().next())
-        }
-        None => Ok(None),
-    }
+    netns.run(|| clsact::memories(SPOT))
 }
 
 fn load(memory: &Map) -> io::Result<Program> {
@@ -165,42 +127,4 @@ fn load(memory: &Map) -> io::Result<Program> {
     asm.op_imm(Op::Mov, Reg::R0, ACT_NEXT);
     asm.exit();
     Program::load(Hook::Filter, &asm.finish())
-}
-
-/// True if there was none.
-fn make_clsact(ifindex: u32) -> Result<bool> {
-    let header =
-        Tcmsg { ifindex: ifindex as i32, handle: CLSACT_HANDLE, parent: CLSACT, ..Default::default() };
-    let mut request = tc::Request::new().set_create().set_excl().op_newqdisc_do(&header);
-    drop(request.encode().nested_options_clsact());
-    let doing = || format!("giving interface number {ifindex} a place for filters (clsact)");
-    match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
-        Err(error) if is_code(&error, libc::EEXIST) => Ok(false),
-        result => result.map(|()| true),
-    }
-}
-
-fn remove_clsact(ifindex: u32) -> Result<()> {
-    let header =
-        Tcmsg { ifindex: ifindex as i32, handle: CLSACT_HANDLE, parent: CLSACT, ..Default::default() };
-    let request = tc::Request::new().op_delqdisc_do(&header);
-    let doing = || format!("removing clsact from interface number {ifindex}");
-    content_if_gone(acknowledged(&mut NetlinkSocket::new(), &request, doing))
-}
-
-/// The interfaces of this thread's namespace that have filters on arrival.
-fn with_clsact() -> Result<Vec<u32>> {
-    let doing = || "reading the qdiscs of a network namespace".to_string();
-    let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
-    let mut socket = NetlinkSocket::new();
-    let mut reply =
-        socket.request(&request).map_err(|source| PortError::Kernel { doing: doing(), source })?;
-    let mut found = Vec::new();
-    while let Some(item) = reply.recv() {
-        let (header, _) = item.map_err(|error| explained(error, doing()))?;
-        if header.parent == CLSACT {
-            found.push(header.ifindex as u32);
-        }
-    }
-    Ok(found)
 }

@@ -17,7 +17,7 @@
 //! mounted. VLANs and bonds are followed by the kernel's source alone: no machine here had them. Where a tunnel leads is a matter of routes.
 //! Macvlans on one device reach each other by that device's own list, whose steering is not ours to change, so a few packets of a flow
 //! may overtake each other there. A bond that deals packets out in turn keeps no order with or without a limit, and a card with several
-//! transmit queues has its own. Of a queue that somebody removed the record is gone, and steering stays.
+//! transmit queues has its own.
 //!
 //! Source: kernel `net/core/dev.c:netif_rx_internal`, `net/bridge/br_forward.c`, `drivers/net/macvlan.c:macvlan_queue_xmit`.
 
@@ -27,6 +27,7 @@ use super::NetnsInterface;
 use super::find;
 use super::htb::{self, RootKind};
 use super::memory::Memory;
+use super::note;
 use super::record::Record;
 use super::steering::{self, Processors, ReceiveSteering};
 use crate::error::{Doing, Result};
@@ -116,6 +117,23 @@ impl Behind {
         pairs.map(|pair| pair.name.clone()).collect()
     }
 
+    /// What `ask` says of the other ends that neither a limit at `place`, which steered those of `known`, nor another has steered.
+    pub(super) fn ask_of_unknown<T>(
+        &self,
+        place: &NetnsInterface,
+        known: &[u32],
+        ask: impl Fn(&NetnsInterface, &ReceiveSteering) -> Result<Option<T>>,
+    ) -> Result<Vec<T>> {
+        let others = if self.pairs.is_empty() { HashSet::new() } else { steered_by_others(place)? };
+        let mut said = Vec::new();
+        for pair in &self.pairs {
+            if !known.contains(&pair.ifindex) && !others.contains(&pair.ifindex) {
+                said.extend(pair.look(|steering| ask(&pair.far_end, steering))?.flatten());
+            }
+        }
+        Ok(said)
+    }
+
     /// Those that a limit at `place` steers, or shares with another that does; it steered those of `before`.
     pub(super) fn to_steer(&self, place: &NetnsInterface, before: &[u32]) -> Result<Vec<u32>> {
         let others = steered_by_others(place)?;
@@ -180,18 +198,23 @@ pub(super) fn put_back(place: &NetnsInterface, steered: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// The pairs, by the numbers of their near ends, at whose other ends limits of other interfaces of the namespace have steered.
+/// The pairs, by the numbers of their near ends, at whose other ends limits of other interfaces of the namespace have steered, those
+/// among them that somebody took away.
 fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
-    let roots = place.netns.run(htb::roots)?;
-    let mut steered = HashSet::new();
-    for (ifindex, root, _) in roots {
-        if root != RootKind::Limit || ifindex == place.link.ifindex {
+    let mut others: Vec<_> =
+        note::all(&place.netns)?.into_iter().map(|(ifindex, memory)| (ifindex, memory.record())).collect();
+    for (ifindex, root, _) in place.netns.run(htb::roots)? {
+        if root != RootKind::Limit {
             continue;
         }
         // One that goes meanwhile needs nothing.
         let Ok(link) = place.netns.run(|| Link::by_index(ifindex)) else { continue };
-        let other = find::below_root(&NetnsInterface { netns: place.netns.try_clone()?, link }).ok();
-        let Some(record) = other.and_then(|found| found.record) else { continue };
+        let found = find::below_root(&NetnsInterface { netns: place.netns.try_clone()?, link }).ok();
+        others.push((ifindex, found.and_then(|found| found.record)));
+    }
+    let mut steered = HashSet::new();
+    for (ifindex, record) in others.into_iter().filter(|(ifindex, _)| *ifindex != place.link.ifindex) {
+        let Some(record) = record else { continue };
         let before = &record.steering_before;
         if !before.is_empty() && before.iter().all(|mask| steering::is_none(mask)) {
             steered.insert(ifindex);

@@ -25,6 +25,8 @@ pub struct Spot {
     pub priority: u32,
     /// What it is called.
     pub name: &'static CStr,
+    /// The chain it stands in: packets pass 0, and any other only where a filter sends them there.
+    pub chain: u32,
     /// The class it leads to unless it says another.
     pub class: Option<u32>,
 }
@@ -43,7 +45,8 @@ impl Spot {
     pub fn attach(&self, ifindex: u32, program: &Program) -> Result<()> {
         let header = Tcmsg { handle: FILTER, ..self.message_with_priority(ifindex) };
         let mut request = tc::Request::new().set_create().op_newtfilter_do(&header);
-        let options = request.encode().nested_options_bpf().push_fd(program.raw_fd() as u32);
+        let options =
+            request.encode().push_chain(self.chain).nested_options_bpf().push_fd(program.raw_fd() as u32);
         let options = options.push_name(self.name).push_flags(ACT_DIRECT);
         drop(match self.class {
             Some(class) => options.push_classid(class),
@@ -58,14 +61,15 @@ impl Spot {
         Ok(self.all(ifindex)?.into_iter().flatten().last())
     }
 
-    /// Whether no program but ours is there.
-    pub fn is_ours_alone(&self, ifindex: u32) -> Result<bool> {
-        Ok(self.all(ifindex)?.iter().all(Option::is_some))
+    /// Whether no filter is there, in any chain.
+    pub fn is_unused(&self, ifindex: u32) -> Result<bool> {
+        Ok(self.all(ifindex)?.is_empty())
     }
 
     /// Takes our program off; content with it being gone.
     pub fn detach(&self, ifindex: u32) -> Result<()> {
-        let request = tc::Request::new().op_deltfilter_do(&self.message_with_priority(ifindex));
+        let mut request = tc::Request::new().op_deltfilter_do(&self.message_with_priority(ifindex));
+        request.encode().push_chain(self.chain);
         let doing = || format!("removing the filter of interface number {ifindex}");
         content_if_gone(acknowledged(&mut NetlinkSocket::new(), &request, doing))
     }

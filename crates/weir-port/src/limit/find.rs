@@ -10,7 +10,7 @@ use super::behind::{self, Behind};
 use super::htb::{self, ClassTraffic, QueueTraffic, RootKind};
 use super::memory::{Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, LimitStage, Record};
-use super::{NetnsInterface, arrivals};
+use super::{NetnsInterface, arrivals, note};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
@@ -83,8 +83,10 @@ pub struct LimitInPlace {
     pub counts_of_classes: Vec<(u16, LimitCounts)>,
     /// What was seen at the other end; `None` where nobody looks.
     pub arrivals: Option<Arrivals>,
-    /// Where it is seen that the queue is not there any more.
-    pub gone_seen_from: Option<String>,
+    /// Whether the queue is not there any more, and it is known from what it left beside it.
+    pub is_gone: bool,
+    /// Where packets are seen that pass since it is gone.
+    pub seen_from: Option<String>,
     /// Whether its program is not known.
     pub is_strange: bool,
 }
@@ -215,10 +217,16 @@ impl LimitInPlace {
     pub fn faults(&self) -> Vec<String> {
         let place = self.place.describe();
         let bypassed = self.arrivals.map_or(0, |arrivals| arrivals.bypassed);
-        if let (Some(end), Some(record)) = (&self.gone_seen_from, &self.record) {
+        if let (true, Some(record)) = (self.is_gone, &self.record) {
+            let how = match &self.seen_from {
+                Some(end) => {
+                    format!("there, or the interface moved, and {bypassed} packets passed {end} since")
+                }
+                None => "by hand".into(),
+            };
             return vec![format!(
-                "limit {} is gone from {place}: its queue was removed there, or the interface moved, and {bypassed} packets passed {end} \
-                 since: `weir limit` sets it again, `--off` forgets it",
+                "limit {} is gone from {place}: its queue was removed {how}: `weir limit` sets it again, `--off` forgets it and puts back \
+                 what it changed",
                 record.name
             )];
         }
@@ -285,9 +293,18 @@ pub fn all() -> Result<Vec<LimitInPlace>> {
                 Err(error) => return Err(error),
             }
         }
+        // An end that goes meanwhile, or whose other end nobody can see, says nothing.
         for (ifindex, memory) in arrivals::all(&netns).unwrap_or_default() {
-            // An end that goes meanwhile, or whose other end nobody can see, says nothing.
-            seen.extend(gone(&netns, ifindex, &memory).ok().flatten());
+            let look = || -> Result<_> {
+                let end = at_number(&netns, ifindex)?;
+                let place = end.far_end()?;
+                place.map_or(Ok(None), |place| gone(place, &memory, Some(end.describe())))
+            };
+            seen.extend(look().ok().flatten());
+        }
+        for (ifindex, memory) in note::all(&netns).unwrap_or_default() {
+            let look = || gone(at_number(&netns, ifindex)?, &memory, None);
+            seen.extend(look().ok().flatten());
         }
     }
     Ok(seen)
@@ -311,10 +328,12 @@ pub fn names() -> Vec<(NetnsInterface, String)> {
     names
 }
 
-/// A limit that is not there any more, if there is none at the other end of where its packets arrive.
-fn gone(netns: &NetNs, ifindex: u32, memory: &Memory) -> Result<Option<LimitInPlace>> {
-    let end = NetnsInterface { netns: netns.try_clone()?, link: netns.run(|| Link::by_index(ifindex))? };
-    let Some(place) = end.far_end()? else { return Ok(None) };
+fn at_number(netns: &NetNs, ifindex: u32) -> Result<NetnsInterface> {
+    Ok(NetnsInterface { netns: netns.try_clone()?, link: netns.run(|| Link::by_index(ifindex))? })
+}
+
+/// The limit of what an interface sends that left this memory, if its queue is not there any more; `seen_from` is where packets are seen.
+fn gone(place: NetnsInterface, memory: &Memory, seen_from: Option<String>) -> Result<Option<LimitInPlace>> {
     if super::traffic(&place)?.is_some() {
         return Ok(None);
     }
@@ -324,8 +343,9 @@ fn gone(netns: &NetNs, ifindex: u32, memory: &Memory) -> Result<Option<LimitInPl
         classes: Vec::new(),
         counts: memory.counts(),
         counts_of_classes: Vec::new(),
-        arrivals: Some(memory.arrivals()),
-        gone_seen_from: Some(end.describe()),
+        arrivals: seen_from.as_ref().map(|_| memory.arrivals()),
+        is_gone: true,
+        seen_from,
         is_strange: false,
         place,
     }))
@@ -354,7 +374,6 @@ fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic) -> Result<LimitInPlac
     let sees_arrivals = found.record.as_ref().is_some_and(|record| record.sees_arrivals);
     let arrivals = found.memories.first().filter(|_| sees_arrivals).map(Memory::arrivals);
     let Found { record, is_strange, .. } = found;
-    let gone_seen_from = None;
     Ok(LimitInPlace {
         place,
         record,
@@ -363,7 +382,8 @@ fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic) -> Result<LimitInPlac
         counts,
         counts_of_classes,
         arrivals,
-        gone_seen_from,
+        is_gone: false,
+        seen_from: None,
         is_strange,
     })
 }

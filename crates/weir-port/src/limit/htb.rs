@@ -147,8 +147,13 @@ pub fn set(ifindex: u32, classes: impl Iterator<Item = HtbClass>) -> Result<()> 
 }
 
 /// Where the program is asked that chooses the leaf of each packet. It says the number of the class; whose it is, the filter.
-pub const CHOICE: Spot =
-    Spot { parent: HANDLE, priority: 1, name: c"weir-limit", class: Some(HANDLE | ROOT_CLASS as u32) };
+pub const CHOICE: Spot = Spot {
+    parent: HANDLE,
+    priority: 1,
+    name: c"weir-limit",
+    chain: 0,
+    class: Some(HANDLE | ROOT_CLASS as u32),
+};
 
 /// Removes classes, which must be empty, each before the one it is below.
 pub fn remove_classes(ifindex: u32, numbers: impl Iterator<Item = u16>) -> Result<()> {

@@ -4,10 +4,11 @@
 //! finds those there are; [`htb`] and [`filter`] are the kernel's objects, [`program`] gives flows their leaves, of the class that
 //! [`classify`] finds, [`mod@passing`] bounds what waits of those that nobody can hold, [`memory`] is what it works on and where
 //! [`record`] is kept; order is kept (`order.rs`) at the other end of a pair by [`steering`], also of those [`mod@behind`] another device, and
-//! [`arrivals`] sees there what has passed.
+//! [`arrivals`] sees there what has passed; where nobody does, [`note`] keeps the memory at the interface itself, both by [`clsact`].
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory; the memory says what
-//! the limit is and what to put back. So there is no process, file or pin, and all of it goes with the interface.
+//! the limit is and what to put back, and outlives a queue that somebody removes. So there is no process, file or pin, and all of it goes
+//! with the interface.
 //! A limit is made open: until every leaf is there nothing waits, so no flow has packets where the program does not
 //! know of them.
 //!
@@ -17,12 +18,14 @@
 pub mod arrivals;
 pub mod behind;
 pub mod classify;
+mod clsact;
 pub mod filter;
 pub mod find;
 pub mod htb;
 pub mod memory;
+mod note;
 pub mod off;
-mod order;
+pub mod order;
 pub mod passing;
 pub mod program;
 pub mod record;
@@ -296,6 +299,7 @@ fn wanted_record(
         steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
         steered_behind: before.map(|before| before.steered_behind.clone()).unwrap_or_default(),
         sees_arrivals: before.is_some_and(|before| before.sees_arrivals),
+        keeps_note: before.is_some_and(|before| before.keeps_note),
         made_clsact: before.is_some_and(|before| before.made_clsact),
         lost_when_set: before.map_or(0, |before| before.lost_when_set),
         classes: before.map(|before| before.classes.clone()).unwrap_or_default(),
@@ -310,26 +314,19 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let steering = far_end.as_ref().map(NetnsInterface::steering).transpose()?;
     let behind = behind::find(place)?;
     // What was changed for a limit that somebody took away was changed before this one.
-    let gone = far_end.as_ref().and_then(gone_from);
+    let gone = gone_from(place, far_end.as_ref());
     if let Some(steering) = &steering {
         record.steering_before = match &gone {
             Some(gone) => gone.steering_before.clone(),
             None => order::steering_before(place, steering)?,
         };
     }
-    record.steered_behind = behind.to_steer(place, &[])?;
+    record.steered_behind = behind.to_steer(place, gone.as_ref().map_or(&[], |gone| &gone.steered_behind))?;
     let memories = memories(plan, Vec::new())?;
     set_clocks(&memories, plan, |_, _| true);
     let own = &memories[0];
     write(own, &record)?;
-    // The end where the programs are is theirs: who is root there could take away what looks.
-    let looks_from = far_end.as_ref().filter(|_| record.direction == Direction::There);
-    if let Some(far_end) = looks_from
-        && let Ok(is_made) = arrivals::watch(far_end, own)
-    {
-        record.sees_arrivals = true;
-        record.made_clsact = is_made || gone.as_ref().is_some_and(|gone| gone.made_clsact);
-    }
+    keep_beside(place, far_end.as_ref(), own, &mut record);
     let ifindex = place.link.ifindex;
     let processors = Processors::of(plan.wanted().rate);
     let open = open_plan(plan);
@@ -351,12 +348,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     if made.is_err() {
         // The first error says it all.
         let _ = place.netns.run(|| htb::remove(ifindex));
-        let _ = looks_from.map_or(Ok(()), |far_end| arrivals::unwatch(far_end, record.made_clsact));
-        let _ = steering.map_or(Ok(()), |steering| match behind::is_needed_by_others(place)? {
-            true => Ok(()),
-            false => steering.set(&record.steering_before),
-        });
-        let _ = behind::put_back(place, &record.steered_behind);
+        let _ = off::put_back(place, &record);
     }
     made.map(|()| record)
 }
@@ -366,9 +358,39 @@ fn tx_dropped(place: &NetnsInterface) -> Result<u64> {
     Ok(place.netns.run(|| Link::by_index(place.link.ifindex))?.tx_dropped)
 }
 
-/// What a limit was whose packets arrived at an end, and which is not there any more.
-fn gone_from(far_end: &NetnsInterface) -> Option<Record> {
-    arrivals::at(far_end).ok().flatten().and_then(|memory| memory.record())
+/// Keeps the memory of a limit beside its queue, where its packets arrive or at its own interface, and says so in the record. A limit
+/// can be without.
+fn keep_beside(
+    place: &NetnsInterface,
+    far_end: Option<&NetnsInterface>,
+    memory: &Memory,
+    record: &mut Record,
+) {
+    // The end where the programs are is theirs: who is root there could take away what looks.
+    let looks_from = far_end.filter(|_| record.direction == Direction::There);
+    if let Some(far_end) = looks_from {
+        let is_ours = made_clsact(far_end);
+        if let Ok(is_made) = arrivals::watch(far_end, memory) {
+            (record.sees_arrivals, record.made_clsact) = (true, is_made || is_ours);
+            return;
+        }
+    }
+    let is_ours = made_clsact(place);
+    if let Ok(is_made) = note::leave(place, memory) {
+        (record.keeps_note, record.made_clsact) = (true, is_made || is_ours);
+    }
+}
+
+/// Whether a limit made clsact at an interface, one that is there or one that is gone.
+fn made_clsact(place: &NetnsInterface) -> bool {
+    let records = [arrivals::at(place), note::at(place)].map(|memory| memory.ok().flatten()?.record());
+    records.into_iter().flatten().any(|record| record.made_clsact)
+}
+
+/// What a limit was that is not there any more: where its packets arrived it is seen, or there is a note of it.
+fn gone_from(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Option<Record> {
+    let seen = far_end.and_then(|far_end| arrivals::at(far_end).ok().flatten());
+    seen.or_else(|| note::at(place).ok().flatten()).and_then(|memory| memory.record())
 }
 
 /// Brings a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.

@@ -14,7 +14,9 @@ use super::find::Found;
 use super::htb::{self, QueueTraffic};
 use super::memory::Memory;
 use super::record::{LimitStage, Record};
-use super::{NetnsInterface, arrivals, behind, find, leaves_first, open_plan, order, tx_dropped, unsuitable};
+use super::{
+    NetnsInterface, arrivals, behind, find, leaves_first, note, open_plan, order, tx_dropped, unsuitable,
+};
 use crate::error::{Doing, Result};
 
 /// How long a step lasts at most.
@@ -117,19 +119,28 @@ fn traffic(place: &NetnsInterface) -> Result<QueueTraffic> {
 /// Puts back what is left of a limit that somebody took away.
 fn forget(place: &NetnsInterface) -> Result<Off> {
     // Where the other end cannot be seen nothing of it can be put back either.
-    let Some(far_end) = place.far_end().ok().flatten() else { return Ok(Off::None) };
-    let Some(memory) = arrivals::at(&far_end)? else { return Ok(Off::None) };
+    let far_end = place.far_end().ok().flatten();
+    let seen = far_end.as_ref().map_or(Ok(None), arrivals::at)?;
+    let noted = note::at(place)?;
+    let (sees_arrivals, keeps_note) = (seen.is_some(), noted.is_some());
+    let Some(memory) = seen.or(noted) else { return Ok(Off::None) };
     match memory.record() {
         // It was found there, whatever the record says.
-        Some(record) => put_back(place, &Record { sees_arrivals: true, ..record })?,
-        None => arrivals::unwatch(&far_end, false)?,
+        Some(record) => put_back(place, &Record { sees_arrivals, keeps_note, ..record })?,
+        None => {
+            far_end.filter(|_| sees_arrivals).map_or(Ok(()), |far_end| arrivals::unwatch(&far_end, false))?;
+            note::take(place, false)?;
+        }
     }
     Ok(Off::Removed { lost: 0 })
 }
 
 /// Puts back what the limit changed beside the queue, unless somebody changed it again.
-fn put_back(place: &NetnsInterface, record: &Record) -> Result<()> {
+pub(super) fn put_back(place: &NetnsInterface, record: &Record) -> Result<()> {
     behind::put_back(place, &record.steered_behind)?;
+    if record.keeps_note {
+        note::take(place, record.made_clsact)?;
+    }
     let is_changed = record.sees_arrivals || !record.steering_before.is_empty();
     let Some(far_end) = (if is_changed { place.far_end()? } else { None }) else { return Ok(()) };
     if record.sees_arrivals {

@@ -63,6 +63,33 @@ pub(super) fn steering_before(place: &NetnsInterface, steering: &ReceiveSteering
     Ok(if is_others { vec!["0".into(); masks.len()] } else { masks })
 }
 
+/// A sentence for each interface behind `place` whose steering is as a limit sets it, though none has it in its record: a limit may have
+/// been there whose queue and note were both removed. It is taken for the user's. `record` is the limit's that is there.
+pub fn doubtful(place: &NetnsInterface, record: Option<&Record>) -> Result<Vec<String>> {
+    let sentence = |end: &NetnsInterface, steering: &ReceiveSteering| -> Result<Option<String>> {
+        let said = || -> Result<String> {
+            Ok(format!(
+                "rps_cpus of {} is {}, as a limit sets it, and no limit says that it did: it is taken for yours, and stays; if it is not, \
+                 `echo 0 | tee /sys/class/net/{}/queues/rx-*/rps_cpus` there brings back the kernel's default",
+                end.describe(),
+                steering.masks()?.join(" "),
+                end.link.name
+            ))
+        };
+        steering.is_doubtful()?.then(said).transpose()
+    };
+    let known = record.map_or(&[][..], |record| &record.steered_behind);
+    let mut said = behind::find(place)?.ask_of_unknown(place, known, sentence)?;
+    let is_known =
+        record.is_some_and(|record| record.steering_before.iter().all(|mask| steering::is_none(mask)));
+    if let Some(far_end) = place.far_end()?.filter(|_| !is_known)
+        && !behind::is_needed_by_others(place)?
+    {
+        said.extend(sentence(&far_end, &far_end.steering()?)?);
+    }
+    Ok(said)
+}
+
 /// Steers to all processors what a limit has steered to one, and leaves the limit lowered if it did; the caller sets it next. If it
 /// `is_whole`, the queues of its leaves are there.
 pub(super) fn widen(

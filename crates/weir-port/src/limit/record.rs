@@ -30,7 +30,10 @@ pub struct Record {
     /// Whether what it lets pass is seen at the other end.
     #[serde(default)]
     pub sees_arrivals: bool,
-    /// Whether clsact was made there for that.
+    /// Whether a note of it is left at its own interface.
+    #[serde(default)]
+    pub keeps_note: bool,
+    /// Whether clsact was made for one of these.
     #[serde(default)]
     pub made_clsact: bool,
     /// Packets that were lost while the kernel put the queue in the place of the one before.

@@ -330,6 +330,7 @@ mod tests {
             packet_bytes_max: 65_536,
             stage: LimitStage::Limiting,
             sees_arrivals: false,
+            keeps_note: false,
             made_clsact: false,
             lost_when_set: 0,
             steering_before: Vec::new(),

@@ -91,6 +91,11 @@ impl ReceiveSteering {
         Ok(self.is_to(Processors::All)? || self.is_to(Processors::One)?)
     }
 
+    /// Whether it is so where it makes a difference, and nothing but a limit's record could tell whose it is.
+    pub fn is_doubtful(&self) -> Result<bool> {
+        Ok(self.online.len() > 1 && !self.masks()?.is_empty() && self.is_ours()?)
+    }
+
     /// Whether it is as [`ReceiveSteering::steer`] sets it for `to`.
     pub fn is_to(&self, to: Processors) -> Result<bool> {
         let mask = self.mask(to);

@@ -9,6 +9,7 @@ use weir_port::hold;
 use weir_port::limit::behind;
 use weir_port::limit::find;
 use weir_port::limit::off::{self, Off};
+use weir_port::limit::order;
 use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::{Asked, Done, NetnsInterface};
 use weir_run::clock::now_ns;
@@ -195,6 +196,9 @@ fn set(place: &NetnsInterface, asked: &Asked) -> Result<(), Failure> {
     }
     warn_of_burst(&record);
     warn_of_unseen(place);
+    if done == Done::Made {
+        warn_of_doubtful(place, Some(&record));
+    }
     say_what_stays(place, &record);
     Ok(())
 }
@@ -222,6 +226,9 @@ pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Rec
         ));
     }
     warn_of_unseen(place);
+    if done == Done::Made {
+        warn_of_doubtful(place, Some(record));
+    }
     say_what_stays(place, record);
 }
 
@@ -259,6 +266,12 @@ fn warn_of_unseen(place: &NetnsInterface) {
     }
 }
 
+/// Of steering that a limit may have set of which nothing else is left.
+fn warn_of_doubtful(place: &NetnsInterface, record: Option<&Record>) {
+    // What cannot be looked at is said where it matters.
+    order::doubtful(place, record).unwrap_or_default().iter().for_each(output::warn);
+}
+
 fn remove(ways: &Ways, now: bool) -> Outcome {
     let mut is_none = true;
     let mut status = ExitCode::SUCCESS;
@@ -271,6 +284,7 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
         is_none = false;
     }
     if is_none {
+        ways.ends().for_each(|place| warn_of_doubtful(place, None));
         return Err(format!(
             "there is no limit at {}: `weir stat` lists those there are",
             ways.there.describe()

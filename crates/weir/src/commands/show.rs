@@ -91,7 +91,7 @@ fn place(seen: &LimitInPlace) -> Result<LimitPlace<'_>, String> {
         return Err(format!("the limit at {at}, which is half made or of another weir"));
     };
     let name = &record.name;
-    if seen.gone_seen_from.is_some() {
+    if seen.is_gone {
         return Err(format!("limit {name}, which is gone from {at}"));
     }
     if record.stage == LimitStage::Opening {

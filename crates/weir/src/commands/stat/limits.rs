@@ -55,10 +55,7 @@ pub fn to_json(seen: &LimitInPlace) -> Value {
             "interface": seen.place.link.name,
             "netns": seen.place.netns.label(),
             "direction": record.map(|record| record.direction),
-            "stage": match seen.gone_seen_from {
-                Some(_) => json!("gone"),
-                None => json!(record.map(|record| record.stage)),
-            },
+            "stage": if seen.is_gone { json!("gone") } else { json!(record.map(|record| record.stage)) },
             "rate_bits_per_s": rate.map(Rate::bits_per_s),
             "burst_bytes": record.filter(|_| rate.is_some()).map(|record| record.burst_bytes),
             "units": {"delivered": "segments", "held": "packets before segmentation", "dropped": "packets before segmentation"},
@@ -219,8 +216,11 @@ pub fn render(seen: &LimitInPlace) -> String {
     let bypassed = seen.arrivals.map(|arrivals| {
         format!("{} ({})", human::plural(arrivals.bypassed, "packet"), human::bytes(arrivals.bypassed_bytes))
     });
-    if let (Some(end), Some(bypassed)) = (&seen.gone_seen_from, &bypassed) {
-        return format!("limit {}: gone from {place}; {bypassed} passed {end} since\n", record.name);
+    if seen.is_gone {
+        let since = seen.seen_from.as_ref().zip(bypassed);
+        let since =
+            since.map(|(end, bypassed)| format!("; {bypassed} passed {end} since")).unwrap_or_default();
+        return format!("limit {}: gone from {place}{since}\n{}", record.name, changed_lines(seen, record));
     }
     let rate = Rate::from_bits_per_s(record.rate_bits_per_s)
         .map_or_else(|| "nothing".into(), |rate| rate.to_string());
@@ -281,6 +281,14 @@ pub fn render(seen: &LimitInPlace) -> String {
         );
     }
     text.push_str(&held_now(&senders(seen).unwrap_or_default()));
+    text.push_str(&changed_lines(seen, record));
+    text
+}
+
+/// What was changed beside the queue, and is put back.
+fn changed_lines(seen: &LimitInPlace, record: &Record) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
     if let Some(now) = seen.changed_steering() {
         let _ = writeln!(
             text,

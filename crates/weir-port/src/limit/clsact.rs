@@ -1,0 +1,102 @@
+//! Programs of ours beside the queue of an interface, which stay when the queue goes: filters under clsact.
+//!
+//! Rule: clsact is made where there is none, and removed with the last filter if a limit has made it: each limit that uses it has that in
+//! its record, so whoever goes last removes it.
+//!
+//! Owner: the kernel, with the interface. Limits: a move to another network namespace takes them off; so does who removes clsact.
+//!
+//! Source: tc-bpf(8); kernel `net/sched/sch_ingress.c`.
+
+use netlink_bindings::tc::{self, Tcmsg};
+use netlink_socket2::NetlinkSocket;
+
+use super::filter::{Spot, content_if_gone};
+use super::memory::Memory;
+use crate::bpf::program::Program;
+use crate::error::{Doing, PortError, Result};
+use crate::netlink::{acknowledged, explained, is_code};
+
+/// The parent of filters that what arrives passes.
+pub const INGRESS: u32 = 0xffff_fff2;
+/// The same of what leaves, before it comes to the queue.
+pub const EGRESS: u32 = 0xffff_fff3;
+const CLSACT: u32 = 0xffff_fff1;
+const HANDLE: u32 = 0xffff_0000;
+
+/// Attaches a program to an interface of this thread's namespace; whether clsact was made for that.
+pub fn attach(spot: Spot, ifindex: u32, program: &Program) -> Result<bool> {
+    let is_made = make(ifindex)?;
+    let attached = spot.detach(ifindex).and_then(|()| spot.attach(ifindex, program));
+    if attached.is_err() && is_made {
+        // The first error says it all.
+        let _ = remove(ifindex);
+    }
+    attached.map(|()| is_made)
+}
+
+/// Takes our program off; clsact too if that `is_made` by us and nobody uses it.
+pub fn detach(spot: Spot, ifindex: u32, is_made: bool) -> Result<()> {
+    spot.detach(ifindex)?;
+    let is_unused = |parent| Spot { parent, ..spot }.is_unused(ifindex);
+    if is_made && is_unused(INGRESS)? && is_unused(EGRESS)? {
+        remove(ifindex)?;
+    }
+    Ok(())
+}
+
+/// The memory that our program at an interface works on.
+pub fn memory_at(spot: Spot, ifindex: u32) -> Result<Option<Memory>> {
+    match spot.program_id(ifindex)? {
+        Some(id) => {
+            Ok(Memory::of_program(id).doing(|| format!("looking at program {id}"))?.into_iter().next())
+        }
+        None => Ok(None),
+    }
+}
+
+/// The interfaces of this thread's namespace where our program is, each with the memory that it works on.
+pub fn memories(spot: Spot) -> Result<Vec<(u32, Memory)>> {
+    let mut found = Vec::new();
+    for ifindex in all()? {
+        found.extend(memory_at(spot, ifindex)?.map(|memory| (ifindex, memory)));
+    }
+    Ok(found)
+}
+
+/// True if there was none.
+fn make(ifindex: u32) -> Result<bool> {
+    let mut request = tc::Request::new().set_create().set_excl().op_newqdisc_do(&message(ifindex));
+    drop(request.encode().nested_options_clsact());
+    let doing = || format!("giving interface number {ifindex} a place for filters (clsact)");
+    match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
+        Err(error) if is_code(&error, libc::EEXIST) => Ok(false),
+        result => result.map(|()| true),
+    }
+}
+
+fn remove(ifindex: u32) -> Result<()> {
+    let request = tc::Request::new().op_delqdisc_do(&message(ifindex));
+    let doing = || format!("removing clsact from interface number {ifindex}");
+    content_if_gone(acknowledged(&mut NetlinkSocket::new(), &request, doing))
+}
+
+fn message(ifindex: u32) -> Tcmsg {
+    Tcmsg { ifindex: ifindex as i32, handle: HANDLE, parent: CLSACT, ..Default::default() }
+}
+
+/// The interfaces of this thread's namespace that have clsact.
+fn all() -> Result<Vec<u32>> {
+    let doing = || "reading the qdiscs of a network namespace".to_string();
+    let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
+    let mut socket = NetlinkSocket::new();
+    let mut reply =
+        socket.request(&request).map_err(|source| PortError::Kernel { doing: doing(), source })?;
+    let mut found = Vec::new();
+    while let Some(item) = reply.recv() {
+        let (header, _) = item.map_err(|error| explained(error, doing()))?;
+        if header.parent == CLSACT {
+            found.push(header.ifindex as u32);
+        }
+    }
+    Ok(found)
+}
