@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_queue_that_its_container_removes_is_said),
         privileged!(a_queue_that_is_removed_by_hand_leaves_what_to_put_back),
+        privileged!(steering_that_somebody_changes_is_said),
         privileged!(a_move_to_another_namespace_is_said),
         privileged!(it_stays_through_queues_down_and_up_and_a_new_name),
         privileged!(what_passes_the_queue_by_is_counted),
@@ -109,6 +110,35 @@ fn a_queue_that_is_removed_by_hand_leaves_what_to_put_back() -> Result<()> {
         ensure!(qdiscs("wa")? == before, "{ways:?}: {}", qdiscs("wa")?);
     }
     Ok(())
+}
+
+/// Switched off it is a fault, which the same command mends; set to something else it stays.
+fn steering_that_somebody_changes_is_said() -> Result<()> {
+    if std::thread::available_parallelism()?.get() == 1 {
+        return Ok(());
+    }
+    const FILE: &str = "/sys/class/net/wa/queues/rx-0/rps_cpus";
+    let row = Row::new(Between::Bridge)?;
+    let steering = || Ok::<_, anyhow::Error>(row.middle.sh(&format!("cat {FILE}"))?.trim().to_string());
+    let before = steering()?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    let ours = steering()?;
+    row.middle.sh(&format!("echo 0 > {FILE}"))?;
+    let said = fault(&row, "wa")?;
+    ensure!(said.contains("switched rps_cpus off at its other end, wa"), "{said}");
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    ensure!(steering()? == ours, "{} and not {ours}", steering()?);
+    row.weir("stat wa --check")?.success()?;
+    let shown = row.weir("stat wa")?.success()?.stdout;
+    ensure!(shown.contains("changed until --off: rps_cpus"), "{shown}");
+    let other = if ours == "1" { "2" } else { "1" };
+    row.middle.sh(&format!("echo {other} > {FILE}"))?;
+    let shown = row.weir("stat wa")?.success()?.stdout;
+    ensure!(shown.contains("somebody set since") && !shown.contains("until --off"), "{shown}");
+    ensure!(row.limits("wa")?[0]["changed"].is_null(), "{:?}", row.limits("wa")?);
+    row.weir("limit wa --off")?.success()?;
+    ensure!(steering()? == other, "somebody's own steering went");
+    row.middle.sh(&format!("echo {before} > {FILE}")).map(drop)
 }
 
 fn a_move_to_another_namespace_is_said() -> Result<()> {

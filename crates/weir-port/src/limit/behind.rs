@@ -29,7 +29,7 @@ use super::htb::{self, RootKind};
 use super::memory::Memory;
 use super::note;
 use super::record::Record;
-use super::steering::{self, Processors, ReceiveSteering};
+use super::steering::{Processors, ReceiveSteering};
 use crate::error::{Doing, Result};
 use crate::link::{self, Joint, Link};
 use crate::netns::NetNs;
@@ -111,9 +111,10 @@ impl Behind {
         self.pairs.iter().filter(is_off).map(|pair| pair.name.clone()).collect()
     }
 
-    /// The names of those that are among `steered`.
+    /// The names of those that are among `steered`, and are still as they were set.
     pub fn names(&self, steered: &[u32]) -> Vec<String> {
-        let pairs = self.pairs.iter().filter(|pair| steered.contains(&pair.ifindex));
+        let is_ours = |pair: &&PairBehind| matches!(pair.look(ReceiveSteering::is_ours), Ok(Some(true)));
+        let pairs = self.pairs.iter().filter(|pair| steered.contains(&pair.ifindex)).filter(is_ours);
         pairs.map(|pair| pair.name.clone()).collect()
     }
 
@@ -215,8 +216,7 @@ fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
     let mut steered = HashSet::new();
     for (ifindex, record) in others.into_iter().filter(|(ifindex, _)| *ifindex != place.link.ifindex) {
         let Some(record) = record else { continue };
-        let before = &record.steering_before;
-        if !before.is_empty() && before.iter().all(|mask| steering::is_none(mask)) {
+        if record.has_steered() {
             steered.insert(ifindex);
         }
         steered.extend(record.steered_behind);

@@ -10,7 +10,7 @@ use super::behind::{self, Behind};
 use super::htb::{self, ClassTraffic, QueueTraffic, RootKind};
 use super::memory::{Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, LimitStage, Record};
-use super::{NetnsInterface, arrivals, note};
+use super::{NetnsInterface, arrivals, note, order};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
@@ -193,13 +193,14 @@ impl LimitInPlace {
     }
 
     /// Steering at the other end, if it is other than it was before and can be seen.
-    pub fn changed_steering(&self) -> Option<Vec<String>> {
-        let masks = || -> Result<Option<Vec<String>>> {
-            let far_end = self.place.far_end()?;
-            far_end.map(|far| far.steering()?.masks()).transpose()
+    pub fn changed_steering(&self) -> Option<ChangedSteering> {
+        let before = self.record.as_ref().filter(|record| record.has_steered())?.steering_before.clone();
+        let now = || -> Result<Option<ChangedSteering>> {
+            let Some(far_end) = self.place.far_end()? else { return Ok(None) };
+            let steering = far_end.steering()?;
+            Ok(Some(ChangedSteering { now: steering.masks()?, is_ours: steering.is_ours()?, before }))
         };
-        let before = self.record.as_ref().map(|record| record.steering_before.clone()).unwrap_or_default();
-        masks().ok().flatten().filter(|masks| *masks != before)
+        now().ok().flatten().filter(|changed| changed.now != changed.before)
     }
 
     /// The pairs behind a device that is none itself, as far as they can be found.
@@ -253,6 +254,14 @@ impl LimitInPlace {
                 self.classes.len()
             ));
         }
+        if let Some(far_end) = order::unsteered(&self.place) {
+            faults.push(format!(
+                "limit {} at {place} does not keep flows in order, as somebody switched rps_cpus off at its other end, {}: the same \
+                 command again sets it",
+                record.name,
+                far_end.describe()
+            ));
+        }
         let unsteered = self.behind().unsteered();
         if !unsteered.is_empty() {
             faults.push(format!(
@@ -278,6 +287,17 @@ impl LimitInPlace {
         }
         faults
     }
+}
+
+/// Receive packet steering at the other end of a pair, where a limit has switched it on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedSteering {
+    /// The mask of each receive queue before.
+    pub before: Vec<String>,
+    /// The mask of each now.
+    pub now: Vec<String>,
+    /// Whether that is as a limit sets it, and so put back; what somebody has set since is not.
+    pub is_ours: bool,
 }
 
 /// Every limit of the machine, as far as its namespaces can be found.

@@ -182,11 +182,14 @@ pub fn set(
     match found {
         Some(Found { memories, record: Some(before), .. }) => {
             record.steered_behind = behind::update(place, &memories[0], &before)?;
+            let processors = Processors::of(plan.wanted().rate);
+            let before = order::keep(place, &memories[0], before, processors)?;
+            record.steering_before.clone_from(&before.steering_before);
             if before.stage == LimitStage::Making {
                 // What passed while it was half made had no queue to pass.
                 memories[0].forget_bypassed();
             }
-            if Processors::of(plan.wanted().rate) == Processors::All {
+            if processors == Processors::All {
                 order::widen(place, &memories, &before, is_whole)?;
             }
             if asked.reshapes(Some(&before)) {
@@ -222,7 +225,7 @@ pub fn check(
     if record.is_none() {
         order::check(place, place.far_end()?.as_ref())?;
     }
-    let is_ordered = behind::find(place)?.unsteered().is_empty();
+    let is_ordered = behind::find(place)?.unsteered().is_empty() && order::unsteered(place).is_none();
     Ok(record.map(|record| {
         let is_limiting = record.stage == LimitStage::Limiting;
         (record, is_whole && is_limiting && is_ordered)

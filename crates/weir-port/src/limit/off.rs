@@ -141,14 +141,13 @@ pub(super) fn put_back(place: &NetnsInterface, record: &Record) -> Result<()> {
     if record.keeps_note {
         note::take(place, record.made_clsact)?;
     }
-    let is_changed = record.sees_arrivals || !record.steering_before.is_empty();
+    let is_changed = record.sees_arrivals || record.has_steered();
     let Some(far_end) = (if is_changed { place.far_end()? } else { None }) else { return Ok(()) };
     if record.sees_arrivals {
         arrivals::unwatch(&far_end, record.made_clsact)?;
     }
-    let steering = far_end.steering()?;
-    if !record.steering_before.is_empty() && !behind::is_needed_by_others(place)? && steering.is_ours()? {
-        steering.set(&record.steering_before)?;
+    if record.has_steered() && !behind::is_needed_by_others(place)? {
+        far_end.steering()?.switch_off()?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use weir_core::rate::Rate;
 use super::htb;
 use super::memory::Memory;
 use super::record::{LimitStage, Record};
-use super::steering::{self, Processors, ReceiveSteering};
+use super::steering::{Processors, ReceiveSteering};
 use super::{NetnsInterface, behind, change, leaves_first, set_clocks, unsuitable, write};
 use crate::error::Result;
 use crate::ethtool;
@@ -80,14 +80,36 @@ pub fn doubtful(place: &NetnsInterface, record: Option<&Record>) -> Result<Vec<S
     };
     let known = record.map_or(&[][..], |record| &record.steered_behind);
     let mut said = behind::find(place)?.ask_of_unknown(place, known, sentence)?;
-    let is_known =
-        record.is_some_and(|record| record.steering_before.iter().all(|mask| steering::is_none(mask)));
+    let is_known = record.is_some_and(Record::has_steered);
     if let Some(far_end) = place.far_end()?.filter(|_| !is_known)
         && !behind::is_needed_by_others(place)?
     {
         said.extend(sentence(&far_end, &far_end.steering()?)?);
     }
     Ok(said)
+}
+
+/// The other end of a pair, if steering is off there: nobody has set it, or somebody has switched it off under the limit.
+pub(super) fn unsteered(place: &NetnsInterface) -> Option<NetnsInterface> {
+    // Where the other end cannot be seen nothing can be said of it.
+    let far_end = place.far_end().ok().flatten()?;
+    let is_off = far_end.steering().and_then(|steering| steering.is_off());
+    is_off.is_ok_and(|is_off| is_off).then_some(far_end)
+}
+
+/// Steers again where somebody has switched it off; what is known of it then. The record says so before anything is changed.
+pub(super) fn keep(
+    place: &NetnsInterface,
+    memory: &Memory,
+    before: Record,
+    processors: Processors,
+) -> Result<Record> {
+    let Some(far_end) = unsteered(place) else { return Ok(before) };
+    let steering = far_end.steering()?;
+    let record = Record { steering_before: steering.masks()?, ..before };
+    write(memory, &record)?;
+    steering.steer(processors)?;
+    Ok(record)
 }
 
 /// Steers to all processors what a limit has steered to one, and leaves the limit lowered if it did; the caller sets it next. If it
@@ -98,8 +120,7 @@ pub(super) fn widen(
     record: &Record,
     is_whole: bool,
 ) -> Result<()> {
-    let before = &record.steering_before;
-    if before.is_empty() || !before.iter().all(|mask| steering::is_none(mask)) {
+    if !record.has_steered() {
         return Ok(());
     }
     let Some(far_end) = place.far_end()? else { return Ok(()) };

@@ -6,6 +6,7 @@ use weir_core::limit::{HtbTree, Wanted};
 use weir_core::rate::Rate;
 
 use super::classify::Filters;
+use super::steering;
 
 /// Of one queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +104,11 @@ impl Record {
             burst_bytes: self.burst_bytes,
             packet_bytes_max: self.packet_bytes_max,
         })
+    }
+
+    /// Whether it has switched steering on at the other end of a pair; what somebody had set it has left.
+    pub fn has_steered(&self) -> bool {
+        !self.steering_before.is_empty() && self.steering_before.iter().all(|mask| steering::is_none(mask))
     }
 
     /// The tree of the queue.

@@ -10,7 +10,7 @@ use weir_core::drops::Count;
 use weir_core::limit::shared::{FREE_BASE, HtbClassKind, kind_of};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
-use weir_port::limit::find::{self, HeldBy, LimitInPlace};
+use weir_port::limit::find::{self, ChangedSteering, HeldBy, LimitInPlace};
 use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::record::{ClassRecord, Direction, LimitStage, Record};
 use weir_port::senders::{self, Sender};
@@ -98,10 +98,9 @@ fn to_place(place: &PlaceStats, more: Value) -> Value {
 
 /// What was changed beside the queue.
 fn changed(seen: &LimitInPlace) -> Option<Value> {
-    let before = seen.record.as_ref().map(|record| &record.steering_before);
     let behind = seen.steered_behind();
-    match seen.changed_steering() {
-        Some(now) => Some(json!({"rps_cpus": {"before": before, "now": now}})),
+    match seen.changed_steering().filter(|changed| changed.is_ours) {
+        Some(changed) => Some(json!({"rps_cpus": {"before": changed.before, "now": changed.now}})),
         None => (!behind.is_empty()).then(|| json!({"rps_cpus_behind": behind})),
     }
 }
@@ -220,7 +219,7 @@ pub fn render(seen: &LimitInPlace) -> String {
         let since = seen.seen_from.as_ref().zip(bypassed);
         let since =
             since.map(|(end, bypassed)| format!("; {bypassed} passed {end} since")).unwrap_or_default();
-        return format!("limit {}: gone from {place}{since}\n{}", record.name, changed_lines(seen, record));
+        return format!("limit {}: gone from {place}{since}\n{}", record.name, changed_lines(seen));
     }
     let rate = Rate::from_bits_per_s(record.rate_bits_per_s)
         .map_or_else(|| "nothing".into(), |rate| rate.to_string());
@@ -281,21 +280,24 @@ pub fn render(seen: &LimitInPlace) -> String {
         );
     }
     text.push_str(&held_now(&senders(seen).unwrap_or_default()));
-    text.push_str(&changed_lines(seen, record));
+    text.push_str(&changed_lines(seen));
     text
 }
 
 /// What was changed beside the queue, and is put back.
-fn changed_lines(seen: &LimitInPlace, record: &Record) -> String {
+fn changed_lines(seen: &LimitInPlace) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
-    if let Some(now) = seen.changed_steering() {
-        let _ = writeln!(
-            text,
-            "  changed until --off: rps_cpus at the other end, {} before, {} now",
-            record.steering_before.join(" "),
-            now.join(" ")
-        );
+    if let Some(ChangedSteering { before, now, is_ours }) = seen.changed_steering() {
+        let (before, now) = (before.join(" "), now.join(" "));
+        let _ = match is_ours {
+            true => {
+                writeln!(text, "  changed until --off: rps_cpus at the other end, {before} before, {now} now")
+            }
+            false => {
+                writeln!(text, "  rps_cpus at the other end is {now}, which somebody set since, and stays")
+            }
+        };
     }
     let behind = seen.steered_behind();
     if !behind.is_empty() {
