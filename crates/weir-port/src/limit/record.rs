@@ -8,6 +8,9 @@ use weir_core::rate::Rate;
 use super::classify::Filters;
 use super::steering;
 
+/// What a class is promised that goes, the least that HTB takes: so its rate is free for those that stay.
+const GOING_BITS_PER_S: u64 = 8;
+
 /// Of one queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -131,17 +134,21 @@ impl Record {
 }
 
 impl ClassRecord {
-    /// As the plan has it; one that goes is promised next to nothing.
+    /// The same when no filter leads to it any more: until it is empty it is promised next to nothing, and borrows before others.
+    pub fn going(&self) -> ClassRecord {
+        ClassRecord { rate_bits_per_s: GOING_BITS_PER_S, priority: 0, is_going: true, ..self.clone() }
+    }
+
+    /// As the plan has it.
     fn shared(&self) -> Option<Shared> {
-        let promised = if self.is_going { 8 } else { self.rate_bits_per_s };
         Some(Shared {
             base: self.base,
             parent: self.parent,
-            rate: Rate::from_bits_per_s(promised)?,
+            rate: Rate::from_bits_per_s(self.rate_bits_per_s)?,
             ceil: Rate::from_bits_per_s(self.ceil_bits_per_s)?,
             burst_bytes: self.burst_bytes,
             cburst_bytes: self.cburst_bytes,
-            priority: if self.is_going { 0 } else { self.priority },
+            priority: self.priority,
             is_leaf: self.is_leaf,
         })
     }

@@ -136,7 +136,7 @@ impl Shape {
         }
         let kept: HashSet<_> = classes.iter().map(|class| class.base).collect();
         let going = there.iter().filter(|there| !kept.contains(&there.base));
-        classes.extend(going.map(|class| ClassRecord { is_going: true, ..class.clone() }));
+        classes.extend(going.map(ClassRecord::going));
         let mut filters = vec![now];
         if let Some(before) = before {
             let own = [Filters::default()];
@@ -352,7 +352,9 @@ mod tests {
         let second = Shape::new(&asked(&["c", "b"]), Some(&record(&first))).unwrap();
         assert_eq!(bases(&second), [("c", 0x1000, false), ("b", 0xc00, false), ("a", 0x800, true)]);
         assert_eq!(second.filters.len(), 1, "what holds is what held before");
+        assert_eq!(second.classes[2].rate_bits_per_s, 8, "it is promised nothing any more");
         let third = Shape::new(&asked(&["a", "b"]), Some(&record(&second))).unwrap();
+        assert_eq!(third.classes[0].rate_bits_per_s, 10_000_000, "what comes back has its own again");
         assert_eq!(bases(&third), [("a", 0x800, false), ("b", 0xc00, false), ("c", 0x1000, true)]);
     }
 
