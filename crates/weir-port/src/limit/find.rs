@@ -178,7 +178,8 @@ impl LimitInPlace {
     /// Packets that asked by their priority to pass the queue by.
     pub fn misdirected(&self) -> u64 {
         let [held, passing] = self.overflowed();
-        self.traffic.dropped.saturating_sub(held + passing + self.counts.passing_full)
+        let when_set = self.record.as_ref().map_or(0, |record| record.refused_when_set);
+        self.traffic.dropped.saturating_sub(held + passing + self.counts.passing_full + when_set)
     }
 
     /// What was dropped, by reason.

@@ -158,6 +158,10 @@ impl NetnsInterface {
         format!("{} in {}", self.link.name, self.netns.label())
     }
 
+    fn try_clone(&self) -> Result<NetnsInterface> {
+        Ok(NetnsInterface { netns: self.netns.try_clone()?, link: self.link.clone() })
+    }
+
     /// Whether both are the same interface.
     pub fn is(&self, other: &NetnsInterface) -> bool {
         self.netns.is(&other.netns) && self.link.ifindex == other.link.ifindex
@@ -305,6 +309,7 @@ fn wanted_record(
         keeps_note: before.is_some_and(|before| before.keeps_note),
         made_clsact: before.is_some_and(|before| before.made_clsact),
         lost_when_set: before.map_or(0, |before| before.lost_when_set),
+        refused_when_set: before.map_or(0, |before| before.refused_when_set),
         classes: before.map(|before| before.classes.clone()).unwrap_or_default(),
         filters: before.map(|before| before.filters.clone()).unwrap_or_default(),
     })
@@ -317,7 +322,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let steering = far_end.as_ref().map(NetnsInterface::steering).transpose()?;
     let behind = behind::find(place)?;
     // What was changed for a limit that somebody took away was changed before this one.
-    let gone = gone_from(place, far_end.as_ref());
+    let gone = note::gone_from(place, far_end.as_ref());
     if let Some(steering) = &steering {
         record.steering_before = match &gone {
             Some(gone) => gone.steering_before.clone(),
@@ -329,7 +334,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     set_clocks(&memories, plan, |_, _| true);
     let own = &memories[0];
     write(own, &record)?;
-    keep_beside(place, far_end.as_ref(), own, &mut record);
+    note::keep_beside(place, far_end.as_ref(), own, &mut record);
     let ifindex = place.link.ifindex;
     let processors = Processors::of(plan.wanted().rate);
     let open = open_plan(plan);
@@ -343,7 +348,11 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     };
     let dropped_before = tx_dropped(place)?;
     let made = write(own, &record).and_then(|()| make_queue());
+    // What came before the first leaf was there, and what waited in one whose queue took the place of that which the kernel gives it.
+    record.refused_when_set =
+        find::seen_at(place.try_clone()?).ok().flatten().map_or(0, |seen| seen.misdirected());
     record.lost_when_set = tx_dropped(place).unwrap_or(dropped_before).saturating_sub(dropped_before);
+    record.lost_when_set += record.refused_when_set;
     let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors)));
     let made = made.and_then(|()| behind.steer());
     own.forget_bypassed();
@@ -359,41 +368,6 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
 /// Packets that a device counts as dropped, among them those that came while the kernel swapped its queue.
 fn tx_dropped(place: &NetnsInterface) -> Result<u64> {
     Ok(place.netns.run(|| Link::by_index(place.link.ifindex))?.tx_dropped)
-}
-
-/// Keeps the memory of a limit beside its queue, where its packets arrive or at its own interface, and says so in the record. A limit
-/// can be without.
-fn keep_beside(
-    place: &NetnsInterface,
-    far_end: Option<&NetnsInterface>,
-    memory: &Memory,
-    record: &mut Record,
-) {
-    // The end where the programs are is theirs: who is root there could take away what looks.
-    let looks_from = far_end.filter(|_| record.direction == Direction::There);
-    if let Some(far_end) = looks_from {
-        let is_ours = made_clsact(far_end);
-        if let Ok(is_made) = arrivals::watch(far_end, memory) {
-            (record.sees_arrivals, record.made_clsact) = (true, is_made || is_ours);
-            return;
-        }
-    }
-    let is_ours = made_clsact(place);
-    if let Ok(is_made) = note::leave(place, memory) {
-        (record.keeps_note, record.made_clsact) = (true, is_made || is_ours);
-    }
-}
-
-/// Whether a limit made clsact at an interface, one that is there or one that is gone.
-fn made_clsact(place: &NetnsInterface) -> bool {
-    let records = [arrivals::at(place), note::at(place)].map(|memory| memory.ok().flatten()?.record());
-    records.into_iter().flatten().any(|record| record.made_clsact)
-}
-
-/// What a limit was that is not there any more: where its packets arrived it is seen, or there is a note of it.
-fn gone_from(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Option<Record> {
-    let seen = far_end.and_then(|far_end| arrivals::at(far_end).ok().flatten());
-    seen.or_else(|| note::at(place).ok().flatten()).and_then(|memory| memory.record())
 }
 
 /// Brings a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.

@@ -11,7 +11,8 @@ use std::os::fd::AsFd;
 
 use super::filter::Spot;
 use super::memory::Memory;
-use super::{NetnsInterface, clsact};
+use super::record::{Direction, Record};
+use super::{NetnsInterface, arrivals, clsact};
 use crate::bpf::asm::{Asm, Op, Reg};
 use crate::bpf::map::Map;
 use crate::bpf::program::{Hook, Program};
@@ -23,8 +24,43 @@ const SPOT: Spot =
 /// `TC_ACT_UNSPEC`: whoever is asked next decides.
 const ACT_NEXT: i32 = -1;
 
+/// Keeps the memory of a limit beside its queue, where its packets arrive or at its own interface, and says so in the record. A limit
+/// can be without.
+pub fn keep_beside(
+    place: &NetnsInterface,
+    far_end: Option<&NetnsInterface>,
+    memory: &Memory,
+    record: &mut Record,
+) {
+    // The end where the programs are is theirs: who is root there could take away what looks.
+    let looks_from = far_end.filter(|_| record.direction == Direction::There);
+    if let Some(far_end) = looks_from {
+        let is_ours = made_clsact(far_end);
+        if let Ok(is_made) = arrivals::watch(far_end, memory) {
+            (record.sees_arrivals, record.made_clsact) = (true, is_made || is_ours);
+            return;
+        }
+    }
+    let is_ours = made_clsact(place);
+    if let Ok(is_made) = leave(place, memory) {
+        (record.keeps_note, record.made_clsact) = (true, is_made || is_ours);
+    }
+}
+
+/// Whether a limit made clsact at an interface, one that is there or one that is gone.
+fn made_clsact(place: &NetnsInterface) -> bool {
+    let records = [arrivals::at(place), at(place)].map(|memory| memory.ok().flatten()?.record());
+    records.into_iter().flatten().any(|record| record.made_clsact)
+}
+
+/// What a limit was that is not there any more: where its packets arrived it is seen, or there is a note of it.
+pub fn gone_from(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Option<Record> {
+    let seen = far_end.and_then(|far_end| arrivals::at(far_end).ok().flatten());
+    seen.or_else(|| at(place).ok().flatten()).and_then(|memory| memory.record())
+}
+
 /// Leaves a note of the limit with this memory; whether clsact was made for that.
-pub fn leave(place: &NetnsInterface, memory: &Memory) -> Result<bool> {
+fn leave(place: &NetnsInterface, memory: &Memory) -> Result<bool> {
     let program = load(memory.map()).doing(|| "loading the program that holds what a limit is".into())?;
     place.netns.run(|| clsact::attach(SPOT, place.link.ifindex, &program))
 }

@@ -43,6 +43,9 @@ pub struct Record {
     /// Packets that were lost while the kernel put the queue in the place of the one before.
     #[serde(default)]
     pub lost_when_set: u64,
+    /// Those among them that the new queue itself had no place for.
+    #[serde(default)]
+    pub refused_when_set: u64,
     /// The classes that share it, each behind its parent.
     #[serde(default)]
     pub classes: Vec<ClassRecord>,

@@ -333,6 +333,7 @@ mod tests {
             keeps_note: false,
             made_clsact: false,
             lost_when_set: 0,
+            refused_when_set: 0,
             steering_before: Vec::new(),
             steered_behind: Vec::new(),
             classes: shape.classes.clone(),

@@ -53,6 +53,7 @@ fn record(asked: &Asked, before: Option<&Record>) -> Record {
         keeps_note: false,
         made_clsact: false,
         lost_when_set: 0,
+        refused_when_set: 0,
         classes,
         filters,
     }
