@@ -82,9 +82,13 @@ pub fn burst_warnings(rate: Rate, burst_bytes: u64, usual: impl Fn(&str) -> Stri
         ));
     }
     if is_short_burst(rate, burst_bytes) {
+        let cure = match burst_bytes < burst_bytes_default(rate) {
+            true => format!("{cure} makes up for it"),
+            false => format!("no burst is longer than {}", size_text(BURST_BYTES_MAX)),
+        };
         warnings.push(format!(
             "a burst of {} is {} of {rate}: whenever the kernel's timer is later than that, as on a busy virtual machine, rate is lost; \
-             {cure} makes up for it",
+             {cure}",
             size_text(burst_bytes),
             time_text(rate.ns_for(burst_bytes) / 1000 * 1000),
         ));
@@ -143,6 +147,23 @@ mod tests {
 
     fn set(rate_bits_per_s: u64, burst_bytes: Option<u64>) -> SetLimits {
         SetLimits { direction: 0, rate_bits_per_s: Some(rate_bits_per_s), burst_bytes, queue_ns: None }
+    }
+
+    #[test]
+    fn a_burst_that_is_too_short_is_cured_by_a_longer_one_if_there_is_one() {
+        let said = |mbit: u64, burst_bytes: Option<u64>| {
+            let rate = Rate::from_bits_per_s(mbit * 1_000_000).unwrap();
+            burst_warnings(rate, burst_bytes.unwrap_or(burst_bytes_default(rate)), |usual| usual.into())
+                .concat()
+        };
+        assert!(said(200, Some(20_480)).ends_with("49kb makes up for it"), "{}", said(200, Some(20_480)));
+        assert_eq!(said(1_000_000, None), "");
+        assert!(
+            said(10_000_000, None).ends_with("no burst is longer than 1gb"),
+            "{}",
+            said(10_000_000, None)
+        );
+        assert!(said(10_000_000, Some(20_480)).ends_with("1gb makes up for it"));
     }
 
     #[test]
