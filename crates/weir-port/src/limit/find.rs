@@ -220,6 +220,12 @@ impl LimitInPlace {
         let place = self.place.describe();
         let bypassed = self.arrivals.map_or(0, |arrivals| arrivals.bypassed);
         if let (true, Some(record)) = (self.is_gone, &self.record) {
+            if record.stage == LimitStage::Making {
+                return vec![format!(
+                    "limit {} at {place} was left half made, without a queue: the same command again makes it, `--off` forgets it",
+                    record.name
+                )];
+            }
             let how = match &self.seen_from {
                 Some(end) => {
                     format!("there, or the interface moved, and {bypassed} packets passed {end} since")

@@ -55,7 +55,11 @@ pub fn to_json(seen: &LimitInPlace) -> Value {
             "interface": seen.place.link.name,
             "netns": seen.place.netns.label(),
             "direction": record.map(|record| record.direction),
-            "stage": if seen.is_gone { json!("gone") } else { json!(record.map(|record| record.stage)) },
+            "stage": match record.map(|record| record.stage) {
+                Some(stage) if !seen.is_gone || stage == LimitStage::Making => json!(stage),
+                _ if seen.is_gone => json!("gone"),
+                _ => Value::Null,
+            },
             "rate_bits_per_s": rate.map(Rate::bits_per_s),
             "burst_bytes": record.filter(|_| rate.is_some()).map(|record| record.burst_bytes),
             "units": {"delivered": "segments", "held": "packets before segmentation", "dropped": "packets before segmentation"},
@@ -216,10 +220,14 @@ pub fn render(seen: &LimitInPlace) -> String {
         format!("{} ({})", human::plural(arrivals.bypassed, "packet"), human::bytes(arrivals.bypassed_bytes))
     });
     if seen.is_gone {
-        let since = seen.seen_from.as_ref().zip(bypassed);
+        let since = seen.seen_from.as_ref().zip(bypassed).filter(|_| record.stage != LimitStage::Making);
         let since =
             since.map(|(end, bypassed)| format!("; {bypassed} passed {end} since")).unwrap_or_default();
-        return format!("limit {}: gone from {place}{since}\n{}", record.name, changed_lines(seen));
+        let what = match record.stage {
+            LimitStage::Making => format!("half made at {place}, without a queue"),
+            _ => format!("gone from {place}"),
+        };
+        return format!("limit {}: {what}{since}\n{}", record.name, changed_lines(seen));
     }
     let rate = Rate::from_bits_per_s(record.rate_bits_per_s)
         .map_or_else(|| "nothing".into(), |rate| rate.to_string());
