@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use serde_json::Value;
 use weir_port::limit::find::LimitInPlace;
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
@@ -130,7 +131,10 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     let mut out = io::stdout().lock();
     if arguments.json {
         let text = serde_json::to_value(&snapshot).and_then(|mut value| {
-            value["limits"] = limits.iter().map(limits::to_json).collect();
+            // What nobody can see is null.
+            let are_seen = arguments.wire.is_some() || weir_port::sys::is_root();
+            value["limits"] =
+                if are_seen { limits.iter().map(limits::to_json).collect() } else { Value::Null };
             serde_json::to_string_pretty(&value)
         });
         writeln!(out, "{}", text.map_err(|error| Fault::Other(error.into()))?)?;
@@ -149,11 +153,17 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
             write!(out, "{}", output::harmless(&limits::render(seen)))?;
         }
     }
-    let is_silent = arguments.wire.is_some() || snapshot.is_empty();
-    if !is_silent && !weir_port::sys::is_root() {
+    // What is asked for by name is there, and seen.
+    let is_hidden = arguments.wire.is_none() && !weir_port::sys::is_root();
+    let unchecked = is_hidden && arguments.check;
+    if unchecked {
+        output::say(format_args!(
+            "weir: {LIMITS_HIDDEN}, so nobody has looked whether they are whole: try sudo"
+        ));
+    } else if is_hidden && !snapshot.is_empty() {
         output::say(format_args!("weir: {LIMITS_HIDDEN}: try sudo"));
     }
-    let status = if unread.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let status = if unread.is_empty() && !unchecked { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if !arguments.check {
         return Ok(status);
     }
