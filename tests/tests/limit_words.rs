@@ -23,6 +23,9 @@ fn main() -> ExitCode {
         privileged!(an_interface_that_vanishes_takes_its_limit_along),
         privileged!(a_queue_of_another_tool_is_left_alone),
         privileged!(a_name_is_given_once),
+        privileged!(both_ways_are_set_or_neither),
+        privileged!(a_limit_is_found_and_renamed_by_its_name),
+        privileged!(what_could_not_be_looked_at_is_no_proof),
     ])
 }
 
@@ -194,5 +197,70 @@ fn a_name_is_given_once() -> Result<()> {
     for device in ["wa", "wb"] {
         row.weir(&format!("limit {device} --off"))?.success()?;
     }
+    Ok(())
+}
+
+/// The second is refused: by another tool's queue, or as there is no way back.
+fn both_ways_are_set_or_neither() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let both = || row.weir("limit wa --rate 5mbit --rate-back 6mbit");
+    row.middle.tc("qdisc add dev wa root handle 5: tbf rate 1mbit burst 10k latency 10ms")?;
+    line(&both()?, 1, &["wa", "tbf qdisc 5:", "somebody set"])?;
+    ensure!(!row.left.tc("qdisc show dev veth0")?.contains("htb"), "one way was set");
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    line(&both()?, 1, &["tbf qdisc 5:"])?;
+    ensure!(row.limits("wa")?[0]["rate_bits_per_s"] == 10_000_000, "{:?}", row.limits("wa")?);
+    row.middle.tc("qdisc del dev wa root")?;
+    both()?.success()?;
+    ensure!(row.limits("wa")?.len() == 2, "{:?}", row.limits("wa")?);
+    row.weir("limit wa --off")?.success()?;
+    line(&row.weir("limit br0 --rate 5mbit --rate-back 6mbit")?, 2, &["--rate-back is for a pair"])?;
+    ensure!(!row.middle.tc("qdisc show dev br0")?.contains("htb"), "one way was set");
+    line(&row.weir("limit wa --rate 5mbit --now")?, 2, &["--now is for --off"])
+}
+
+/// Whatever became of the interface's name, or of the process by which it was named.
+fn a_limit_is_found_and_renamed_by_its_name() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let name = format!("{}-one", row.middle.name());
+    line(&row.weir(&format!("limit wa --name {name}"))?, 1, &["no limit at veth0", "give its rate"])?;
+    row.weir("limit wa --rate 10mbit --rate-back 20mbit")?.success()?;
+    let done = row.weir(&format!("limit wa --name {name}"))?.success()?;
+    ensure!(done.stdout.matches(&format!("called {name}")).count() == 2, "{}", done.stdout);
+    let rates: Vec<_> = row.limits(&name)?.iter().map(|limit| limit["rate_bits_per_s"].as_u64()).collect();
+    ensure!(rates == [Some(10_000_000), Some(20_000_000)], "{rates:?}");
+    for command in ["link set wa down", "link set wa name wz"] {
+        row.middle.ip(command)?;
+    }
+    row.weir(&format!("limit {name} --rate 30mbit"))?.success()?;
+    ensure!(row.limits(&name)?[0]["rate_bits_per_s"] == 30_000_000, "{:?}", row.limits(&name)?);
+    let done = row.weir(&format!("limit {name} --off"))?.success()?;
+    ensure!(done.stdout.matches("removed").count() == 2, "{}", done.stdout);
+    line(&row.weir(&format!("limit {name} --off"))?, 1, &["no interface", "no limit is called so"])?;
+
+    let mut sleeper = Process::spawn(row.right.command("sleep").arg("100"))?;
+    let pid = sleeper.id();
+    row.weir(&format!("limit --pid {pid} --device veth0 --rate 10mbit --name {name}"))?.success()?;
+    sleeper.signal(Signal::KILL)?;
+    sleeper.wait(PATIENCE)?;
+    let said = row.weir(&format!("limit --pid {pid} --device veth0 --off"))?;
+    line(&said, 1, &[&pid.to_string(), "weir stat", "weir limit NAME --off"])?;
+    row.weir(&format!("limit {name} --off"))?.success().map(drop)
+}
+
+/// Others than root see no limits.
+fn what_could_not_be_looked_at_is_no_proof() -> Result<()> {
+    let as_nobody = |arguments: &[&str]| {
+        // The program itself may lie where nobody else reaches it.
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--clear-groups", "--inh-caps", "+dac_read_search"]);
+        command.args(["--ambient-caps", "+dac_read_search"]).arg(weir_binary()?).args(arguments);
+        run(&mut command, PATIENCE)
+    };
+    let checked = as_nobody(&["stat", "--check"])?;
+    ensure!(checked.status.code() == Some(1), "{}", checked.stdout);
+    ensure!(checked.stderr.contains("nobody has looked whether they are whole"), "{}", checked.stderr);
+    let shown: serde_json::Value = serde_json::from_str(&as_nobody(&["stat", "--json"])?.success()?.stdout)?;
+    ensure!(shown["limits"].is_null(), "{}", shown["limits"]);
     Ok(())
 }

@@ -24,11 +24,9 @@ use serde_json::{Value, json};
 use weir_port::error::PortError;
 use weir_port::hold;
 use weir_port::limit::find;
-use weir_port::limit::off::{self, Off};
 use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::{Asked, NetnsInterface};
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
-use weir_run::clock::now_ns;
 use weir_run::limits::burst_bytes_default;
 use weir_run::topology::diff::{LimitChange, LimitNow, compare};
 use weir_run::topology::{LimitWanted, Topology};
@@ -228,23 +226,11 @@ fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
 
 /// Puts limits back as they were, the last first; why, and what became of it.
 fn put_back(tasks: &[&Task], why: &str) -> Failure {
-    let mut left = Vec::new();
-    for task in tasks.iter().rev() {
-        let done = match &task.before {
-            None => off::off(task.place, false, now_ns).map(|off| off != Off::Open),
-            Some(record) => set_patiently(task.place, &Asked::of(record)).map(|_| true),
-        };
-        match done {
-            Ok(true) => {}
-            Ok(false) => left.push(format!(
-                "{} never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)",
-                task.place.describe()
-            )),
-            // With the interface went its limit.
-            Err(_) if task.place.is_gone() => {}
-            Err(error) => left.push(format!("{} is not as it was: {error}", task.place.describe())),
-        }
-    }
+    let left: Vec<_> = tasks
+        .iter()
+        .rev()
+        .filter_map(|task| super::limit::put_back(task.place, task.before.as_ref()))
+        .collect();
     match left.is_empty() {
         true => format!("{why}; all limits are as they were before").into(),
         false => format!("{why}; limits are as they were before, but {}", left.join(", and ")).into(),

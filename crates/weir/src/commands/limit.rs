@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use weir_core::rate::Rate;
 use weir_core::units::{size_text, time_text};
+use weir_path::classes::Classes;
 use weir_port::hold;
 use weir_port::limit::behind;
 use weir_port::limit::find;
@@ -34,13 +35,14 @@ use crate::{Failure, Outcome, human, output, text};
   weir limit tun0 --rate 20mbit
   weir limit veth-a --rate 50mbit --classes office.toml
   weir limit veth-a --off                          remove it, without loss
+  weir limit office --off                          the same by the limit's name
   weir set veth-a --rate 100mbit                   change it by its name
   weir stat                                        what it does
 
 `weir wire --help` explains classes files. In place HTB shares what classes leave by flows, one turn each, and does without
 cbq, full, max_wait, queue, quantum and interface: a file that has them is refused.")]
 pub struct LimitArguments {
-    /// The interface: the host's end of a pair, or the one that sends
+    /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called
     #[arg(value_name = "DEV", required_unless_present = "pid", conflicts_with_all = ["pid", "device"])]
     interface: Option<String>,
     /// The process whose network namespace the interface is in
@@ -67,8 +69,8 @@ pub struct LimitArguments {
     /// Remove the limit, both ways: raise it until nothing waits, then take the queue off while nothing is sent
     #[arg(long, conflicts_with_all = ["rate", "rate_back", "burst", "classes", "name"])]
     off: bool,
-    /// Take the queue off at once; what waits is lost, and counted
-    #[arg(long, requires = "off")]
+    /// With --off: take the queue off at once; what waits is lost, and counted
+    #[arg(long)]
     now: bool,
     /// Of wires, and looked for here
     #[arg(long, hide = true, num_args = 0..=1)]
@@ -99,18 +101,39 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
         device: arguments.interface.as_deref().unwrap_or(&arguments.device),
     };
     arguments.name.as_deref().map_or(Ok(()), text::check_limit_name)?;
-    if !arguments.off && rate.is_none() && rate_back.is_none() && burst.is_none() && classes.is_none() {
+    if arguments.now && !arguments.off {
         return Err(Failure::usage(
-            "nothing to do: give --rate, --rate-back, --burst or --classes, or --off",
+            "--now is for --off, to remove the limit without regard for what waits: leave it out",
+        ));
+    }
+    let is_change = rate.is_some() || rate_back.is_some() || burst.is_some() || classes.is_some();
+    if !arguments.off && !is_change && arguments.name.is_none() {
+        return Err(Failure::usage(
+            "nothing to do: give --rate, --rate-back, --burst, --classes or --name, or --off",
         ));
     }
     let classes = classes.as_deref().map(text::classes_in_place).transpose()?;
-    let ways = target.ways(rate_back.is_some())?;
+    let ways = target.ways_of_limit(rate_back.is_some())?;
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     if arguments.off {
         return remove(&ways, arguments.now);
     }
+    let tasks = tasks(arguments, target, &ways, classes.as_ref())?;
+    // Where it is not as who reads this expects.
+    let is_name_told = tasks.iter().any(|(_, asked)| arguments.name.is_some() || asked.name != target.device);
+    set_both(&tasks, is_name_told)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is to be done: which interface is to have what.
+fn tasks<'a>(
+    arguments: &LimitArguments,
+    target: LimitTarget,
+    ways: &'a Ways,
+    classes: Option<&Classes>,
+) -> Result<Vec<(&'a NetnsInterface, Asked)>, Failure> {
+    let LimitArguments { rate, rate_back, burst, .. } = arguments;
     let named = find::names();
     let name = match &arguments.name {
         Some(name) => {
@@ -124,16 +147,80 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
         direction,
         rate,
         burst_bytes: *burst,
-        classes: classes.clone(),
+        classes: classes.cloned(),
     };
-    let there = rate.is_some() || rate_back.is_none();
-    if there {
-        set(&ways.there, &wanted(Direction::There, *rate))?;
+    let mut tasks = Vec::new();
+    if rate.is_some() || (rate_back.is_none() && (burst.is_some() || classes.is_some())) {
+        tasks.push((&ways.there, wanted(Direction::There, *rate)));
     }
     if rate_back.is_some() {
-        set(ways.back(target, "--rate-back")?, &wanted(Direction::Back, *rate_back))?;
+        tasks.push((ways.back(target, "--rate-back")?, wanted(Direction::Back, *rate_back)));
     }
-    Ok(ExitCode::SUCCESS)
+    // A name is that of both ways.
+    for place in ways.ends().filter(|_| arguments.name.is_some()) {
+        let is_set = tasks.iter().any(|(other, _)| other.is(place));
+        let there = if is_set { None } else { find::at(place)?.and_then(|found| found.record) };
+        if let Some(record) = there.filter(|record| record.name != name || tasks.is_empty()) {
+            let asked = Asked {
+                name: name.clone(),
+                direction: record.direction,
+                rate: None,
+                burst_bytes: None,
+                classes: None,
+            };
+            tasks.push((place, asked));
+        }
+    }
+    if tasks.is_empty() {
+        return Err(format!(
+            "there is no limit at {} yet that could be called {name}: give its rate",
+            ways.there.describe()
+        )
+        .into());
+    }
+    Ok(tasks)
+}
+
+/// Sets what was asked for, all of it or nothing: what would be refused is known before anything is changed, and what fails all the same
+/// leaves those before it as they were.
+fn set_both(tasks: &[(&NetnsInterface, Asked)], is_name_told: bool) -> Result<(), Failure> {
+    let check = |(place, asked): &(&NetnsInterface, Asked)| {
+        weir_port::limit::check(place, asked, burst_bytes_default)
+    };
+    let before = tasks.iter().map(check).collect::<weir_port::Result<Vec<_>>>()?;
+    for (done, (place, asked)) in tasks.iter().enumerate() {
+        if let Err(failure) = set(place, asked, is_name_told) {
+            let done = tasks[..done].iter().zip(&before);
+            let undone: Vec<_> = done
+                .map(|((place, _), before)| {
+                    let left = put_back(place, before.as_ref().map(|(record, _)| record));
+                    left.unwrap_or_else(|| format!("{} is as it was before", place.describe()))
+                })
+                .collect();
+            let message =
+                std::iter::once(failure.message.clone()).chain(undone).collect::<Vec<_>>().join("; ");
+            return Err(Failure { message, ..failure });
+        }
+    }
+    Ok(())
+}
+
+/// Makes a limit what it was before, which may be none; in words what is not so all the same.
+pub fn put_back(place: &NetnsInterface, before: Option<&Record>) -> Option<String> {
+    let done = match before {
+        None => off::off(place, false, now_ns).map(|off| off != Off::Open),
+        Some(record) => set_patiently(place, &Asked::of(record)).map(|_| true),
+    };
+    match done {
+        Ok(true) => None,
+        Ok(false) => Some(format!(
+            "{} never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)",
+            place.describe()
+        )),
+        // With the interface went its limit.
+        Err(_) if place.is_gone() => None,
+        Err(error) => Some(format!("{} is not as it was: {error}", place.describe())),
+    }
 }
 
 /// Sets a limit, and says so if the kernel takes long, as it does for many classes.
@@ -161,7 +248,7 @@ pub fn hold_and_change(place: &NetnsInterface, asked: &Asked) -> Result<Record, 
     Ok(record)
 }
 
-fn set(place: &NetnsInterface, asked: &Asked) -> Result<(), Failure> {
+fn set(place: &NetnsInterface, asked: &Asked, is_name_told: bool) -> Result<(), Failure> {
     let (done, record) = set_patiently(place, asked)?;
     let verb = match done {
         Done::Made => "limited",
@@ -185,6 +272,9 @@ fn set(place: &NetnsInterface, asked: &Asked) -> Result<(), Failure> {
     }
     if record.direction == Direction::Back {
         output::print_line(format_args!("  {}", whom_it_holds(place)))?;
+    }
+    if is_name_told {
+        output::print_line(format_args!("  called {}", record.name))?;
     }
     let classes = record.classes.iter().filter(|class| !class.is_going);
     let classes: Vec<_> = classes.map(|class| class.name.as_str()).collect();

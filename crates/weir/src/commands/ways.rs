@@ -2,8 +2,10 @@
 
 use weir_port::error::PortError;
 use weir_port::limit::NetnsInterface;
+use weir_port::limit::record::Direction;
 use weir_port::link::{Link, joints};
 use weir_port::netns::NetNs;
+use weir_port::sys;
 use weir_run::control::{self, Control};
 use weir_run::nearest::did_you_mean;
 
@@ -46,6 +48,34 @@ impl LimitTarget<'_> {
             }
             Some(there) => Ways { there, back: Some(place) },
             None => Ways { there: place, back: None },
+        })
+    }
+
+    /// The same where a limit is there, by its own name where no interface is called so: the interface may have another name since, or be
+    /// in a namespace whose process has ended.
+    pub fn ways_of_limit(&self, needs_back: bool) -> Result<Ways, Failure> {
+        let failure = match self.ways(needs_back) {
+            // Others than root see no limits.
+            Err(failure) if self.is_missing() && sys::is_root() => failure,
+            found => return found,
+        };
+        if self.pid.is_some() {
+            let message = format!(
+                "{}; a limit is gone with its interface, and one that is there `weir stat` names, and `weir limit NAME --off` removes",
+                failure.message
+            );
+            return Err(Failure { message, ..failure });
+        }
+        let limits = super::stat::limits(Some(self.device))?;
+        let ends = limits.into_iter().find_map(|seen| Some((seen.place, seen.record?.direction)));
+        let Some((place, direction)) = ends else {
+            let message = format!("{}, and no limit is called so{}", failure.message, self.nearest());
+            return Err(Failure { message, ..failure });
+        };
+        let far_end = place.far_end().ok().flatten();
+        Ok(match (direction, far_end) {
+            (Direction::Back, Some(there)) => Ways { there, back: Some(place) },
+            (_, back) => Ways { there: place, back },
         })
     }
 
