@@ -27,9 +27,9 @@ pub const SLOTS_MAX: usize = 26_000;
 /// The most conditions: the kernel keeps a place to come back to for each while it checks the program, 8,192 at most.
 pub const CONDITIONS_MAX: usize = 8_000;
 
-const SKB_LEN: i16 = 0;
-const SKB_PROTOCOL: i16 = 16;
-const SKB_VLAN_PRESENT: i16 = 20;
+pub(super) const SKB_LEN: i16 = 0;
+pub(super) const SKB_PROTOCOL: i16 = 16;
+pub(super) const SKB_VLAN_PRESENT: i16 = 20;
 /// Offsets that count from the link's header (`BPF_HDR_START_MAC`), and from the network's.
 const FROM_LINK: i32 = 0;
 const FROM_NETWORK: i32 = 1;

@@ -19,7 +19,10 @@
 
 pub mod filter;
 pub mod gate;
+#[cfg(test)]
+mod interpreter;
 pub mod shared;
+pub mod stamp;
 
 use shared::{FREE_BASE, Shared};
 

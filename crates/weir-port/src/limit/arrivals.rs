@@ -1,9 +1,9 @@
 //! The other end of a pair, where a program sees what a limit has let pass: how long it waited, and what came past the queue.
 //!
 //! ```text
-//! stamp    = time >> 17 in 16 bits, never 0           the limit's own program writes it into each packet (`tc_index`)
+//! stamp    = the time, never 0                        the limit's own program writes it into each packet (`tc_index`)
 //! no stamp : the packet passed no queue: AF_XDP, PACKET_QDISC_BYPASS, or the queue is gone
-//! delay    = time - stamp
+//! delay    = time - stamp                             in units of 0.13 ms, by `weir_core::limit::stamp`
 //! held     = the time covered by [stamp, time] of packets whose delay is two units of the stamp (0.26 ms) or more
 //! ```
 //!
@@ -20,6 +20,8 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use weir_core::limit::stamp::{STAMP_SHIFT, waited_since};
+
 use super::filter::Spot;
 use super::memory::{self, Memory};
 use super::{NetnsInterface, clsact};
@@ -31,10 +33,6 @@ use crate::netns::NetNs;
 
 /// `skb->tc_index` of `struct __sk_buff`, which outside of this file and [`super::program`] nothing but the qdiscs gred and dsmark reads.
 pub const SKB_TC_INDEX: i16 = 44;
-/// The unit of stamps: 2^17 ns, 0.13 ms.
-pub const STAMP_SHIFT: i32 = 17;
-/// The part of the time that fits.
-pub const STAMP_MASK: i32 = 0xffff;
 /// Fewer units are a packet's way, and the stamp's own error.
 const STANDING_UNITS: i32 = 2;
 
@@ -72,7 +70,6 @@ pub fn all(netns: &NetNs) -> Result<Vec<(u32, Memory)>> {
 fn load(memory: &Map) -> io::Result<Program> {
     let mut asm = Asm::new();
     let [whole, stamped, late, counted] = [asm.label(), asm.label(), asm.label(), asm.label()];
-    let is_after = asm.label();
     asm.op(Op::Mov, Reg::R6, Reg::R1);
     asm.load_map_value(Reg::R8, memory.as_fd());
     asm.load(Width::Word, Reg::R7, Reg::R6, SKB_TC_INDEX);
@@ -90,14 +87,7 @@ fn load(memory: &Map) -> io::Result<Program> {
     asm.op_imm(Op::Mov, Reg::R1, 0);
     asm.store(Width::Word, Reg::R6, SKB_TC_INDEX, Reg::R1);
     asm.call(Helper::KtimeGetNs);
-    asm.op(Op::Mov, Reg::R1, Reg::R0);
-    asm.op_imm(Op::Rsh, Reg::R1, STAMP_SHIFT);
-    asm.op(Op::Sub, Reg::R1, Reg::R7);
-    asm.op_imm(Op::And, Reg::R1, STAMP_MASK);
-    // What is stamped in unit 0 bears 1: here within that unit, it would have come a whole turn of the stamps ago.
-    asm.jump_if(Cond::Ne, Reg::R1, STAMP_MASK, is_after);
-    asm.op_imm(Op::Mov, Reg::R1, 0);
-    asm.place(is_after);
+    waited_since(&mut asm, Reg::R1, Reg::R7, Reg::R0);
     asm.op(Op::Mov, Reg::R7, Reg::R1);
     asm.op_imm(Op::Lsh, Reg::R1, STAMP_SHIFT);
     asm.store(Width::Double, Reg::R8, memory::DELAY_NS, Reg::R1);

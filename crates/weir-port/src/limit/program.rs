@@ -25,9 +25,10 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use weir_core::limit::stamp::stamp_of;
 use weir_core::limit::{HELD, HELD_BYTES_EACH, Leaves, PASSING};
 
-use super::arrivals::{SKB_TC_INDEX, STAMP_MASK, STAMP_SHIFT};
+use super::arrivals::SKB_TC_INDEX;
 use super::classify::{self, Filters};
 use super::memory::{self, LeafMemory, Memory};
 use super::passing;
@@ -94,13 +95,7 @@ fn stamp(asm: &mut Asm, stamps: bool) {
     if !stamps {
         return;
     }
-    let is_some = asm.label();
-    asm.op(Op::Mov, Reg::R1, Reg::R9);
-    asm.op_imm(Op::Rsh, Reg::R1, STAMP_SHIFT);
-    asm.op_imm(Op::And, Reg::R1, STAMP_MASK);
-    asm.jump_if(Cond::Ne, Reg::R1, 0, is_some);
-    asm.op_imm(Op::Mov, Reg::R1, 1);
-    asm.place(is_some);
+    stamp_of(asm, Reg::R1, Reg::R9);
     asm.store(Width::Word, Reg::R6, SKB_TC_INDEX, Reg::R1);
 }
 
