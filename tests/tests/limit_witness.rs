@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{End, Namespace, names};
 use weir_lab::clock::{now, wait_until};
 use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::run;
 use weir_tests::limits::{Between, Row};
 use weir_tests::raw::{Random, RawSocket, frame};
 use weir_tests::{harness, kernel, privileged};
@@ -83,9 +84,14 @@ fn a_queue_that_is_removed_by_hand_leaves_what_to_put_back() -> Result<()> {
             ensure!(said.contains(&format!("limit {device} is gone")) && said.contains("by hand"), "{said}");
             ensure!(row.limits(device)?[0]["stage"] == "gone", "{:?}", row.limits(device)?);
         }
+        for command in ["limit {} --off", "mend {}"] {
+            row.weir(&command.replace("{}", device))?.success()?;
+            ensure!(steering()? == steering_before, "{command}: steering is put back");
+            ensure!(qdiscs(device)? == qdiscs_before, "{command}: {}", qdiscs(device)?);
+            set()?;
+            row.middle.tc(&format!("qdisc del dev {device} root"))?;
+        }
         row.weir(&format!("limit {device} --off"))?.success()?;
-        ensure!(steering()? == steering_before, "steering is put back");
-        ensure!(qdiscs(device)? == qdiscs_before, "{}", qdiscs(device)?);
         if has_steering {
             set()?;
             row.middle.tc(&format!("qdisc del dev {device} root"))?;
@@ -96,7 +102,7 @@ fn a_queue_that_is_removed_by_hand_leaves_what_to_put_back() -> Result<()> {
             }
             row.weir(&format!("limit {device} --off"))?.success()?;
             for host in [&row.left, &row.right] {
-                host.sh("echo 0 > /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
+                steer(host, "veth0", "0")?;
             }
         }
     }
@@ -112,18 +118,24 @@ fn a_queue_that_is_removed_by_hand_leaves_what_to_put_back() -> Result<()> {
     Ok(())
 }
 
+/// What somebody does by hand to the first receive queue of an interface.
+fn steer(host: &Namespace, interface: &str, mask: &str) -> Result<()> {
+    let line = format!("echo {mask} > /sys/class/net/{interface}/queues/rx-0/rps_cpus");
+    run(host.command("sh").args(["-c", &line]), PATIENCE)?.success().map(drop)
+}
+
 /// Switched off it is a fault, which the same command mends; set to something else it stays.
 fn steering_that_somebody_changes_is_said() -> Result<()> {
     if std::thread::available_parallelism()?.get() == 1 {
         return Ok(());
     }
-    const FILE: &str = "/sys/class/net/wa/queues/rx-0/rps_cpus";
     let row = Row::new(Between::Bridge)?;
-    let steering = || Ok::<_, anyhow::Error>(row.middle.sh(&format!("cat {FILE}"))?.trim().to_string());
-    let before = steering()?;
+    let steering = || -> Result<String> {
+        Ok(row.middle.sh("cat /sys/class/net/wa/queues/rx-0/rps_cpus")?.trim().into())
+    };
     row.weir("limit wa --rate 10mbit")?.success()?;
     let ours = steering()?;
-    row.middle.sh(&format!("echo 0 > {FILE}"))?;
+    steer(&row.middle, "wa", "0")?;
     let said = fault(&row, "wa")?;
     ensure!(said.contains("switched rps_cpus off at its other end, wa"), "{said}");
     row.weir("limit wa --rate 10mbit")?.success()?;
@@ -132,13 +144,13 @@ fn steering_that_somebody_changes_is_said() -> Result<()> {
     let shown = row.weir("stat wa")?.success()?.stdout;
     ensure!(shown.contains("changed until --off: rps_cpus"), "{shown}");
     let other = if ours == "1" { "2" } else { "1" };
-    row.middle.sh(&format!("echo {other} > {FILE}"))?;
+    steer(&row.middle, "wa", other)?;
     let shown = row.weir("stat wa")?.success()?.stdout;
     ensure!(shown.contains("somebody set since") && !shown.contains("until --off"), "{shown}");
     ensure!(row.limits("wa")?[0]["changed"].is_null(), "{:?}", row.limits("wa")?);
     row.weir("limit wa --off")?.success()?;
     ensure!(steering()? == other, "somebody's own steering went");
-    row.middle.sh(&format!("echo {before} > {FILE}")).map(drop)
+    Ok(())
 }
 
 fn a_move_to_another_namespace_is_said() -> Result<()> {

@@ -261,7 +261,9 @@ impl LimitInPlace {
                 self.classes.len()
             ));
         }
-        if let Some(far_end) = order::unsteered(&self.place) {
+        // One that is half made is steered when it is finished.
+        let is_made = record.stage != LimitStage::Making;
+        if let Some(far_end) = order::unsteered(&self.place).filter(|_| is_made) {
             faults.push(format!(
                 "limit {} at {place} does not keep flows in order, as somebody switched rps_cpus off at its other end, {}: the same \
                  command again sets it",
@@ -270,7 +272,7 @@ impl LimitInPlace {
             ));
         }
         let unsteered = self.behind().unsteered();
-        if !unsteered.is_empty() {
+        if is_made && !unsteered.is_empty() {
             faults.push(format!(
                 "limit {} at {place} does not keep flows in order behind {}, which joined since, or where somebody switched rps_cpus off: \
                  the same command again does",
@@ -313,44 +315,35 @@ pub fn all() -> Result<Vec<LimitInPlace>> {
     for (_, netns) in NetNs::all()? {
         // One that cannot be entered or asked hides the others no more than one that is gone.
         let Ok(roots) = netns.run(htb::roots) else { continue };
-        for (ifindex, _, traffic) in roots.into_iter().filter(|(_, root, _)| *root == RootKind::Limit) {
-            match look(netns.try_clone()?, ifindex, traffic) {
+        let limits = roots.iter().filter(|(_, root, _)| *root == RootKind::Limit);
+        for (ifindex, _, traffic) in limits {
+            match look(netns.try_clone()?, *ifindex, *traffic) {
                 Ok(limit) => seen.push(limit),
                 Err(error) if error.is_no_interface() => {}
                 Err(error) => return Err(error),
             }
         }
-        // An end that goes meanwhile, or whose other end nobody can see, says nothing.
-        for (ifindex, memory) in arrivals::all(&netns).unwrap_or_default() {
-            let look = || -> Result<_> {
-                let end = at_number(&netns, ifindex)?;
-                let place = end.far_end()?;
-                place.map_or(Ok(None), |place| gone(place, &memory, Some(end.describe())))
-            };
-            seen.extend(look().ok().flatten());
-        }
-        for (ifindex, memory) in note::all(&netns).unwrap_or_default() {
-            let look = || gone(at_number(&netns, ifindex)?, &memory, None);
-            seen.extend(look().ok().flatten());
-        }
+        seen.extend(gone(&netns, &roots));
     }
     Ok(seen)
 }
 
-/// Where there are limits, and what they are called, as far as the machine's namespaces can be found.
+/// Where there are limits, or were until somebody took the queue away, and what they are called, as far as the machine's namespaces can be
+/// found.
 pub fn names() -> Vec<(NetnsInterface, String)> {
     let mut names = Vec::new();
     for (_, netns) in NetNs::all().unwrap_or_default() {
         let roots = netns.run(htb::roots).unwrap_or_default();
-        for (ifindex, ..) in roots.into_iter().filter(|(_, root, _)| *root == RootKind::Limit) {
+        for (ifindex, ..) in roots.iter().filter(|(_, root, _)| *root == RootKind::Limit) {
             let named = || -> Result<Option<(NetnsInterface, String)>> {
-                let link = netns.run(|| Link::by_index(ifindex))?;
-                let place = NetnsInterface { netns: netns.try_clone()?, link };
+                let place = at_number(&netns, *ifindex)?;
                 let record = below_root(&place)?.record;
                 Ok(record.map(|record| (place, record.name)))
             };
             names.extend(named().ok().flatten());
         }
+        let gone = gone(&netns, &roots).into_iter();
+        names.extend(gone.filter_map(|seen| Some((seen.place, seen.record?.name))));
     }
     names
 }
@@ -359,12 +352,31 @@ fn at_number(netns: &NetNs, ifindex: u32) -> Result<NetnsInterface> {
     Ok(NetnsInterface { netns: netns.try_clone()?, link: netns.run(|| Link::by_index(ifindex))? })
 }
 
-/// The limit of what an interface sends that left this memory, if its queue is not there any more; `seen_from` is where packets are seen.
-fn gone(place: NetnsInterface, memory: &Memory, seen_from: Option<String>) -> Result<Option<LimitInPlace>> {
-    if super::traffic(&place)?.is_some() {
-        return Ok(None);
+/// The limits whose queues are not there any more, by what they left in a namespace with these roots.
+fn gone(netns: &NetNs, roots: &[(u32, RootKind, QueueTraffic)]) -> Vec<LimitInPlace> {
+    let is_limited =
+        |ifindex: u32| roots.iter().any(|(of, root, _)| *of == ifindex && *root == RootKind::Limit);
+    let mut seen = Vec::new();
+    // An end that goes meanwhile, or whose other end nobody can see, says nothing.
+    for (ifindex, memory) in arrivals::all(netns).unwrap_or_default() {
+        let look = || -> Result<Option<LimitInPlace>> {
+            let end = at_number(netns, ifindex)?;
+            let Some(place) = end.far_end()? else { return Ok(None) };
+            let is_there = super::traffic(&place)?.is_some();
+            Ok((!is_there).then(|| left(place, &memory, Some(end.describe()))))
+        };
+        seen.extend(look().ok().flatten());
     }
-    Ok(Some(LimitInPlace {
+    let notes = note::all(netns).unwrap_or_default();
+    for (ifindex, memory) in notes.into_iter().filter(|(ifindex, _)| !is_limited(*ifindex)) {
+        seen.extend(at_number(netns, ifindex).ok().map(|place| left(place, &memory, None)));
+    }
+    seen
+}
+
+/// The limit of what an interface sent that left this memory; `seen_from` is where packets are seen.
+fn left(place: NetnsInterface, memory: &Memory, seen_from: Option<String>) -> LimitInPlace {
+    LimitInPlace {
         record: memory.record(),
         traffic: QueueTraffic::default(),
         classes: Vec::new(),
@@ -375,7 +387,7 @@ fn gone(place: NetnsInterface, memory: &Memory, seen_from: Option<String>) -> Re
         seen_from,
         is_strange: false,
         place,
-    }))
+    }
 }
 
 /// The limit of what one interface sends, with what it did.

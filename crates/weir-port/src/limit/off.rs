@@ -48,6 +48,11 @@ pub fn off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<O
     take_off(place, now, clock_ns).or_else(|error| if place.is_gone() { Ok(Off::Gone) } else { Err(error) })
 }
 
+/// Puts back what a limit left whose queue somebody took away; false if there is none such.
+pub fn mend(place: &NetnsInterface) -> Result<bool> {
+    Ok(find::at(place)?.is_none() && forget(place)? != Off::None)
+}
+
 fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
     let Some(Found { memories, record, is_strange }) = find::at(place)? else { return forget(place) };
     if is_strange && !now {

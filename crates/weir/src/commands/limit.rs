@@ -117,7 +117,7 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     if arguments.off {
-        return remove(&ways, arguments.now);
+        return remove(&ways, target, arguments.now);
     }
     let tasks = tasks(arguments, target, &ways, classes.as_ref())?;
     // Where it is not as who reads this expects.
@@ -362,7 +362,7 @@ fn warn_of_doubtful(place: &NetnsInterface, record: Option<&Record>) {
     order::doubtful(place, record).unwrap_or_default().iter().for_each(output::warn);
 }
 
-fn remove(ways: &Ways, now: bool) -> Outcome {
+fn remove(ways: &Ways, target: LimitTarget, now: bool) -> Outcome {
     let mut is_none = true;
     let mut status = ExitCode::SUCCESS;
     for place in ways.ends() {
@@ -375,9 +375,14 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
     }
     if is_none {
         ways.ends().for_each(|place| warn_of_doubtful(place, None));
+        let named = find::names();
+        let other = named.iter().find(|(_, name)| name == target.device);
+        let other =
+            other.map(|(place, name)| format!("; the one that is called {name} is at {}", place.describe()));
         return Err(format!(
-            "there is no limit at {}: `weir stat` lists those there are",
-            ways.there.describe()
+            "there is no limit at {}: `weir stat` lists those there are{}",
+            ways.there.describe(),
+            other.unwrap_or_default()
         )
         .into());
     }

@@ -2,12 +2,15 @@
 
 use std::process::ExitCode;
 
-use weir_port::{PortError, mend};
+use weir_port::limit::{NetnsInterface, off};
+use weir_port::link::Link;
+use weir_port::{PortError, hold, mend};
 use weir_run::control;
 
 use crate::{Failure, Outcome, output};
 
-/// Put back what a killed weir left behind: the queue, checksum offload, senders that stand, forwarding, control sockets.
+/// Put back what a killed weir left behind: the queue, checksum offload, senders that stand, forwarding, control sockets; and what a limit in
+/// place changed whose queue was removed by hand.
 ///
 /// Normally nothing is left behind, because a second process, the guardian, puts everything back also after a crash. If both were
 /// killed, the next weir on the same interfaces puts things right, or this command where there is none. It may be given
@@ -34,7 +37,8 @@ pub fn run(arguments: &MendArguments) -> Outcome {
     );
     let mut faults: Vec<Failure> = Vec::new();
     for interface in &arguments.interfaces {
-        match mend::pair(interface, &mut |text| output::say(format_args!("weir: {text}"))) {
+        let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
+        match one(interface, say) {
             Ok(mended) => done.extend(mended),
             Err(error) => faults.push(error.into()),
         }
@@ -48,4 +52,29 @@ pub fn run(arguments: &MendArguments) -> Outcome {
     let last = faults.pop();
     faults.iter().for_each(|fault| output::say(format_args!("weir: {}", fault.message)));
     last.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+fn one(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<String>> {
+    let mut done = limits(interface, say)?;
+    // What is no pair can have had nothing but a limit.
+    if done.is_empty() || Link::by_name(interface)?.kind == "veth" {
+        done.extend(mend::pair(interface, say)?);
+    }
+    Ok(done)
+}
+
+/// What limits in place left at both ends of a pair, or at an interface that is none, whose queues somebody took away.
+fn limits(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<String>> {
+    let here = NetnsInterface::here(interface)?;
+    let far_end = here.far_end().ok().flatten();
+    let ends: Vec<_> = std::iter::once(here).chain(far_end).collect();
+    let held: Vec<_> = ends.iter().map(|place| (&place.netns, &place.link)).collect();
+    let _ends = hold::ends(&held, say)?;
+    let mut done = Vec::new();
+    for place in &ends {
+        if off::mend(place)? {
+            done.push(format!("what the limit of {} changed is as before it", place.describe()));
+        }
+    }
+    Ok(done)
 }
