@@ -1,16 +1,25 @@
 //! The XDP program of an interface that a stack shares with the kernel, as the kernel's verifier takes it, run on frames of each kind: whose
-//! each is.
+//! each is. And the program at the other end where a stack has several workers: by which queue a flow comes.
 
 use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail, ensure};
+use weir_core::steer::key::Key;
+use weir_core::steer::parse::HashKind;
+use weir_core::steer::rss::Rss;
 use weir_port::bpf::bound::{BoundPorts, OwnAddress, Transport};
+use weir_port::bpf::doorbell::{Announcements, Bell, DoorbellProgram};
 use weir_port::bpf::map::Map;
+use weir_port::bpf::steering::Steering;
 use weir_tests::{harness, privileged};
 
 fn main() -> ExitCode {
-    harness::main(&[privileged!(each_packet_goes_to_whose_it_is)])
+    harness::main(&[
+        privileged!(each_packet_goes_to_whose_it_is),
+        privileged!(what_all_workers_must_hear_goes_to_each),
+        privileged!(a_flow_comes_by_the_queue_of_its_bucket),
+    ])
 }
 
 /// Two addresses of each family, one of each shared.
@@ -20,7 +29,7 @@ fn each_packet_goes_to_whose_it_is() -> Result<()> {
     };
     let addresses =
         vec![own("10.0.0.2", true)?, own("10.0.0.3", false)?, own("fd00::2", true)?, own("fd00::3", false)?];
-    let ports = BoundPorts::new(addresses, 1)?;
+    let ports = BoundPorts::new(addresses, 1, None)?;
     let program = ports.load(&Map::xskmap(1)?)?;
     // What is for the stack is dropped, there being no socket to go to; what is for the kernel is passed and counted.
     let is_kernels = |frame: &[u8]| -> Result<bool> {
@@ -109,6 +118,90 @@ fn each_packet_goes_to_whose_it_is() -> Result<()> {
         require("a neighbour solicitation", &solicitation, is_kernels)?;
         solicitation[54] = 136;
         require("an advertisement to a group", &solicitation, true)?;
+    }
+    Ok(())
+}
+
+fn rss(bits: u32, workers: usize) -> Result<Rss> {
+    Ok(Rss::new(&Key::MICROSOFT, HashKind::FourTuple, bits, workers)?)
+}
+
+/// An address that a stack of two workers alone has: answers and errors go past its sockets, to where each worker has a copy of them.
+fn what_all_workers_must_hear_goes_to_each() -> Result<()> {
+    let own = ["10.0.0.3", "fd00::3"].map(|address| -> Result<OwnAddress> {
+        Ok(OwnAddress { address: address.parse()?, is_shared: false })
+    });
+    let own = own.into_iter().collect::<Result<Vec<_>>>()?;
+    let ports = BoundPorts::new(own, 2, Some(Steering::new(&rss(1, 2)?, 2)?))?;
+    let program = ports.load(&Map::xskmap(2)?)?;
+    let require = |what: &str, frame: &[u8], is_passed: bool| -> Result<()> {
+        ensure!((program.run(frame)? == 2) == is_passed, "{what} is passed on: {}", !is_passed);
+        Ok(())
+    };
+    for protocol in [6, 17] {
+        for to in ["10.0.0.3", "fd00::3"] {
+            require(to, &packet(to, protocol, 53)?, false)?;
+        }
+    }
+    for (kind, is_passed) in [(0, false), (3, true), (8, false), (11, false)] {
+        let mut icmp = packet("10.0.0.3", 1, 0)?;
+        icmp[34] = kind;
+        require(&format!("ICMP type {kind}"), &icmp, is_passed)?;
+        icmp[14] = 0x46;
+        icmp.splice(34..34, [1; 4]);
+        require(&format!("ICMP type {kind} behind options"), &icmp, is_passed)?;
+        icmp[21] = 1;
+        require("a later fragment", &icmp, false)?;
+    }
+    for (kind, is_passed) in [(1, true), (2, true), (3, false), (128, false), (135, false), (136, true)] {
+        let mut icmp = packet("fd00::3", 58, 0)?;
+        icmp[54] = kind;
+        require(&format!("ICMPv6 type {kind}"), &icmp, is_passed)?;
+    }
+    for (operation, is_passed) in [(1, false), (2, true)] {
+        let mut arp = vec![0; 42];
+        arp[12..14].copy_from_slice(&[8, 6]);
+        arp[21] = operation;
+        arp[38..].copy_from_slice(&[10, 0, 0, 3]);
+        require(&format!("ARP operation {operation}"), &arp, is_passed)?;
+    }
+    Ok(())
+}
+
+fn a_flow_comes_by_the_queue_of_its_bucket() -> Result<()> {
+    for (bits, workers, queues) in [(1, 2, 2), (3, 2, 5), (7, 4, 8)] {
+        let (rss, bell) = (rss(bits, workers)?, Bell::new()?);
+        let announcements = Announcements::new(queues)?;
+        let steering = Steering::new(&rss, queues)?;
+        let program = DoorbellProgram::load(&[&bell], &announcements, Some(&steering))?;
+        let by = rss.queues(queues);
+        let queue_of = |frame: &[u8]| -> Result<Vec<usize>> {
+            program.run(frame)?;
+            let pending = (0..queues).filter(|&queue| announcements.is_pending(queue)).collect();
+            (0..queues).for_each(|queue| announcements.expect_none(queue));
+            Ok(pending)
+        };
+        for number in 0..64_u16 {
+            for (to, protocol) in [("10.0.0.3", 6), ("10.0.0.3", 17), ("fd00::3", 6), ("fd00::3", 17)] {
+                let mut frame = packet(to, protocol, number.wrapping_mul(4001))?;
+                // Another source.
+                frame[if to.contains('.') { 29 } else { 37 }] = number as u8;
+                let wanted = usize::from(by[rss.bucket(rss.hash(&frame))]);
+                let found = queue_of(&frame)?;
+                ensure!(found == [wanted], "{to} {protocol} {number}: {found:?}, not {wanted}");
+            }
+        }
+        let mut options = packet("10.0.0.3", 17, 53)?;
+        options[14] = 0x47;
+        options[17] += 8;
+        options.splice(34..34, [1; 8]);
+        ensure!(queue_of(&options)? == [usize::from(by[rss.bucket(rss.hash(&options))])], "with options");
+        for other in [packet("10.0.0.3", 1, 0)?, packet("fd00::3", 58, 0)?, vec![0; 60]] {
+            ensure!(queue_of(&other)? == [0], "what has no ports");
+        }
+        let mut fragment = packet("10.0.0.3", 17, 53)?;
+        fragment[20] = 0x20;
+        ensure!(queue_of(&fragment)? == [0], "a fragment");
     }
     Ok(())
 }

@@ -57,6 +57,7 @@ pub mod view;
 mod waiting;
 pub mod way_out;
 pub mod witness;
+pub mod worker_port;
 pub mod xfrm;
 pub mod xsk;
 

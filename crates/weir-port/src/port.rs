@@ -10,7 +10,8 @@
 //!
 //! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Frames`]. A port that only
 //! receives can be several workers': its queues are dealt to them in turn, [`owner_of`], each with the frames and the bell of its
-//! owner, and [`Port::split`] lends them out.
+//! owner, and [`Port::split`] lends them out. One that several workers receive and send by keeps the queues of the first, and [`Port::deal`] gives
+//! the others theirs ([`WorkerPort`]).
 //!
 //! Limits: packets are transmitted by way of queue 0, unless [`Port::spread_transmission`] was called: those of a flow must not
 //! change queues. A packet longer than the frame cannot arrive, because the kernel
@@ -18,12 +19,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 
 use weir_core::drops::Count;
 use weir_path::carrier::Carrier;
 use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
 use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
+use weir_ring::memory::FrameMemory;
 
 use crate::bpf::bound::BoundPorts;
 use crate::bpf::doorbell::{Announcements, Bell};
@@ -40,6 +43,7 @@ use crate::tap::PacketTap;
 use crate::transmission::Transmission;
 use crate::undo::Keeper;
 use crate::view::Pair;
+use crate::worker_port::WorkerPort;
 use crate::xsk::socket::RingSizes;
 use crate::xsk::umem::Umem;
 
@@ -63,7 +67,10 @@ pub struct Port {
     /// The program that directs packets to the sockets; taken off when dropped. The one at the other end is the pair's.
     pub(crate) redirect: Option<program::BpfLink>,
     pub(crate) ownership: Ownership,
+    /// Those of its worker: every one, or, where `others` have theirs, each so many.
     pub(crate) queues: Vec<Queue>,
+    /// Where the other workers hear of their queues' new pollers, by worker from the second on.
+    pub(crate) others: Vec<Sender<(usize, Poller)>>,
     /// The queue of copies, if it is shared.
     pub(crate) tap: Option<PacketTap>,
     /// By queue, as many as packets are transmitted by.
@@ -134,11 +141,56 @@ impl Port {
     /// for all that comes first. The caller sets the poll budget anew.
     pub fn retake(&mut self, frames: &mut Frames) -> Result<()> {
         let name = self.ownership.link().name.clone();
-        let queues = &mut self.queues;
-        self.ownership.retake(|number, poller| {
-            queues[number].set_poller(poller);
-            offer(queues, number, std::slice::from_mut(frames), &name)
+        let Port { queues, others, ownership, .. } = self;
+        let workers = 1 + others.len();
+        ownership.retake(|number, poller| match owner_of(number, workers).checked_sub(1) {
+            None => {
+                let own = number / workers;
+                queues[own].set_poller(poller);
+                offer(queues, own, std::slice::from_mut(frames), &name)
+            }
+            Some(other) => {
+                // Who has gone polls nothing any more.
+                let _ = others[other].send((number, poller));
+                Ok(())
+            }
         })
+    }
+
+    /// Gives so many workers their queues, of which this keeps those of the first: those of the others, from the second on.
+    ///
+    /// # Errors
+    /// If the kernel gives no further sockets that hear copies.
+    ///
+    /// # Panics
+    /// If there are fewer queues than workers, or others have theirs already.
+    pub fn deal(&mut self, workers: usize, memory: &FrameMemory) -> Result<Vec<WorkerPort>> {
+        assert!(self.others.is_empty() && self.queues.len() >= workers, "a queue for each worker");
+        let mut dealt: Vec<Vec<Queue>> = (0..workers).map(|_| Vec::new()).collect();
+        for queue in self.queues.drain(..) {
+            dealt[owner_of(queue.number(), workers)].push(queue);
+        }
+        let mut dealt = dealt.into_iter();
+        self.queues.extend(dealt.next().into_iter().flatten());
+        let part = |queues| {
+            let (told, pollers) = channel();
+            self.others.push(told);
+            Ok(WorkerPort {
+                queues,
+                tap: PacketTap::new(self.ownership.link())?,
+                transmission: Transmission::new(memory, RINGS.transmit, self.borrower),
+                announcements: Arc::clone(self.ownership.announcements()),
+                link: self.ownership.link().clone(),
+                packet_bytes_max: self.packet_bytes_max(),
+                pollers,
+            })
+        };
+        dealt.map(part).collect()
+    }
+
+    /// What a queue of its worker's is called by the sending end.
+    fn number_of(&self, queue: usize) -> usize {
+        queue * (1 + self.others.len())
     }
 
     /// The interface and its other end.
@@ -184,7 +236,8 @@ impl Port {
 
     /// Polls by io_uring from now on, as it does by itself where packets to the kernel's own sockets are filtered.
     pub fn poll_by_ring(&mut self) -> Result<()> {
-        for (queue, &id) in self.queues.iter_mut().zip(self.ownership.ids()) {
+        let ids = self.ownership.ids().iter().step_by(1 + self.others.len());
+        for (queue, &id) in self.queues.iter_mut().zip(ids) {
             queue.set_poller(Poller::ring(id)?);
         }
         Ok(())
@@ -222,28 +275,28 @@ impl ReceiveQueues for Port {
     fn is_announced(&self, queue: usize) -> bool {
         match &self.tap {
             Some(tap) if queue == self.queues.len() => tap.is_readable(),
-            _ => self.announcements().is_pending(queue),
+            _ => self.announcements().is_pending(self.number_of(queue)),
         }
     }
 
     fn expect(&mut self, queue: usize) {
         match self.tap_at(queue) {
             Some(tap) => tap.set_readable(false),
-            None => self.announcements().expect_none(queue),
+            None => self.announcements().expect_none(self.number_of(queue)),
         }
     }
 
     fn set_announced(&mut self, queue: usize) {
         match self.tap_at(queue) {
             Some(tap) => tap.set_readable(true),
-            None => self.announcements().set_pending(queue),
+            None => self.announcements().set_pending(self.number_of(queue)),
         }
     }
 
     fn set_backlog(&mut self, queue: usize, has_backlog: bool) {
         // Nobody chooses the queue of copies.
         if queue < self.queues.len() {
-            self.announcements().set_backlog(queue, has_backlog);
+            self.announcements().set_backlog(self.number_of(queue), has_backlog);
         }
     }
 
@@ -332,7 +385,7 @@ impl TransmitRing for Port {
 }
 
 /// One that cannot be asked is gone, and its user will hear of it.
-fn has_carrier(link: &Link) -> bool {
+pub(crate) fn has_carrier(link: &Link) -> bool {
     Link::by_index(link.ifindex).is_ok_and(|link| link.has_carrier)
 }
 

@@ -106,7 +106,8 @@ impl PreparedPort {
             .doing(|| "sharing memory with the doorbell".into())?;
         let doorbell = sender_netns.run(|| {
             let load = || -> io::Result<DoorbellProgram> {
-                let doorbell = DoorbellProgram::load(bells, &announcements)?;
+                let steering = ports.and_then(|ports| ports.steering());
+                let doorbell = DoorbellProgram::load(bells, &announcements, steering)?;
                 doorbell.put_first(sender.ifindex)?;
                 Ok(doorbell)
             };
@@ -148,6 +149,7 @@ impl PreparedPort {
         });
         let memory = frames[0].memory();
         let transmissions = vec![Transmission::new(memory, RINGS.transmit, borrower)];
-        Ok(Port { redirect: Some(redirect), ownership, queues, tap, transmissions, borrower })
+        let others = Vec::new();
+        Ok(Port { redirect: Some(redirect), ownership, queues, others, tap, transmissions, borrower })
     }
 }

@@ -161,7 +161,7 @@ fn tcx(pair: &ScratchPair) -> Result<()> {
     hooks::check_tcx(pair.sender.ifindex)?;
     let attach = || -> io::Result<()> {
         // Two queues, so that the program is the longer one.
-        DoorbellProgram::load(&[&Bell::new()?], &Announcements::new(2)?)?.put_first(pair.sender.ifindex)
+        DoorbellProgram::load(&[&Bell::new()?], &Announcements::new(2)?, None)?.put_first(pair.sender.ifindex)
     };
     attach().doing(|| "attaching a tcx program (Linux 6.6 or newer, CONFIG_NET_XGRESS)".into())
 }

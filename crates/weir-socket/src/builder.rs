@@ -417,7 +417,7 @@ fn bound_ports(host: &RouterSettings, queues: u32) -> weir_port::Result<Arc<Boun
         OwnAddress { address, is_shared: kernels.iter().any(|kernels| kernels.address == address) }
     };
     let addresses = host.interfaces[0].all_addresses().iter().map(own).collect();
-    BoundPorts::new(addresses, queues as usize)
+    BoundPorts::new(addresses, queues as usize, None)
         .map(Arc::new)
         .doing(|| "sharing memory with the program that tells whose a packet is".into())
 }

@@ -92,6 +92,38 @@ impl Rss {
         self.workers
     }
 
+    /// The receive queue that the flows of each bucket come by, of so many, where queue `q` is worker `q mod workers`'s: one of their own
+    /// worker's, its queues in turn. With fewer queues than workers they are dealt out in turn.
+    pub fn queues(&self, queues: usize) -> Vec<u8> {
+        assert!((1..=1 << u8::BITS).contains(&queues), "a queue's number is a byte");
+        let of_worker = |worker: usize| queues.saturating_sub(worker).div_ceil(self.workers);
+        let mut dealt = vec![0; self.workers];
+        let buckets = self.table[..self.buckets()].iter().map(|&worker| usize::from(worker));
+        let queue = buckets.map(|worker| {
+            let turn = dealt[worker];
+            dealt[worker] += 1;
+            match of_worker(worker) {
+                0 => worker % queues,
+                own => worker + self.workers * (turn % own),
+            }
+        });
+        queue.map(|queue| queue as u8).collect()
+    }
+
+    /// What a byte of a flow's tuple adds (XOR) to its hash: of the addresses, source first, and the ports behind them.
+    ///
+    /// # Panics
+    /// If no tuple is so long.
+    pub fn share_of(&self, at: usize, byte: u8) -> u32 {
+        let mut flow = Flow { addresses: [[0; 8]; V6_WORDS], ports: [0; 4] };
+        let (word, ports_at) = (at / 8, 8 * V6_WORDS);
+        match flow.addresses.get_mut(word) {
+            Some(word) => word[at % 8] = byte,
+            None => flow.ports[at - ports_at] = byte,
+        }
+        self.toeplitz.hash(&flow)
+    }
+
     /// What hashing runs on.
     pub fn kernel_name(&self) -> &'static str {
         self.toeplitz.kernel_name()

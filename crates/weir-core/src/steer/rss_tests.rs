@@ -132,3 +132,40 @@ fn flows_spread_evenly() {
         assert!(flows.iter().all(|n| (384..=640).contains(n)), "{key} {flows:?}");
     }
 }
+
+/// Whoever steers by bytes, as a device does or a program of the kernel's, comes to the same hash.
+#[test]
+fn a_hash_is_the_sum_of_its_bytes_shares() {
+    let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, 3, 2).unwrap();
+    let sum =
+        |tuple: &[u8]| tuple.iter().enumerate().fold(0, |sum, (at, &byte)| sum ^ rss.share_of(at, byte));
+    for number in 0..200_u32 {
+        let (source, port) = (number.wrapping_mul(0x9e37_79b9), (number as u16).wrapping_mul(331));
+        let (v4, v6) = (udp_v4(source, port), udp_v6(source, port));
+        assert_eq!(sum(&v4[26..38]), rss.hash(&v4));
+        assert_eq!(sum(&v6[22..58]), rss.hash(&v6));
+    }
+}
+
+#[test]
+fn flows_come_by_a_queue_of_their_worker() {
+    for (bits, workers, queues) in
+        [(0, 1, 1), (1, 2, 2), (3, 2, 2), (3, 2, 5), (4, 3, 8), (7, 4, 64), (2, 4, 200)]
+    {
+        let rss = Rss::new(&Key::SYMMETRIC, HashKind::FourTuple, bits, workers).unwrap();
+        let by = rss.queues(queues);
+        assert_eq!(by.len(), rss.buckets());
+        for (bucket, &queue) in by.iter().enumerate() {
+            assert!(usize::from(queue) < queues);
+            assert_eq!(usize::from(queue) % workers, rss.worker(bucket as u32), "{bits} {workers} {queues}");
+        }
+        let mut used: Vec<u8> = by.clone();
+        used.sort_unstable();
+        used.dedup();
+        // No queue has two while another has none.
+        assert_eq!(used.len(), queues.min(rss.buckets()), "{bits} {workers} {queues}");
+    }
+    // Too few for all workers: none beyond them.
+    let rss = Rss::new(&Key::SYMMETRIC, HashKind::FourTuple, 2, 4).unwrap();
+    assert_eq!(rss.queues(2), [0, 1, 0, 1]);
+}

@@ -6,6 +6,7 @@
 //! | to an address that the stack alone has | the stack; so does ARP, and a neighbour solicitation, that asks for it |
 //! | to an address that both have: UDP or TCP to a bound port, no fragment | the stack |
 //! | anything else: other ports, ICMP, ARP, fragments, groups, VLANs, IPv6 with extension headers | the kernel |
+//! | for several workers: an answer of ARP or neighbour discovery, an ICMP error to an address that the stack alone has | the kernel |
 //!
 //! ```text
 //! words: [ passed packets, bytes, .. ] for each queue, a cache line each
@@ -15,6 +16,9 @@
 //! Rule: a port is bound from the moment its bit is set, which is one store to memory that the program reads; no packet waits for that. A packet
 //! passed on is untouched, its checksum and its offloads included. How many were passed on is counted for each queue, since the queue's poller sees
 //! nothing of them otherwise and would take a ring full of them for an empty one.
+//!
+//! Of several workers each asks for its neighbours, and what comes by one queue is one worker's. So what all of them must hear goes the other way,
+//! where each has a copy of it ([`crate::tap`]); the kernel has no use for it.
 //!
 //! While a queue has no socket, as when it is taken again after the interface was down, what is for the stack is dropped: the kernel would reset
 //! the stack's connections.
@@ -31,6 +35,7 @@ use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Width};
 use super::map::{Map, SharedWords};
 use super::program::{Hook, Program};
 use super::redirect::{XDP_MD_RX_QUEUE_INDEX, XDP_PASS};
+use super::steering::Steering;
 
 const XDP_MD_DATA: i16 = 0;
 const XDP_MD_DATA_END: i16 = 4;
@@ -53,8 +58,14 @@ const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const UDP: i32 = 17;
 const TCP: i32 = 6;
+const ICMP: i32 = 1;
+const ICMP_UNREACHABLE: i32 = 3;
 const ICMPV6: i32 = 58;
+const ICMPV6_UNREACHABLE: i32 = 1;
+const ICMPV6_TOO_BIG: i32 = 2;
 const NEIGHBOUR_SOLICITATION: i32 = 135;
+const NEIGHBOUR_ADVERTISEMENT: i32 = 136;
+const ARP_REPLY: u16 = 2;
 
 /// A protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +90,8 @@ pub struct BoundPorts {
     words: SharedWords,
     addresses: Vec<OwnAddress>,
     queues: usize,
+    /// How flows come to its workers, if those are several.
+    steering: Option<Steering>,
 }
 
 impl BoundPorts {
@@ -86,15 +99,24 @@ impl BoundPorts {
     ///
     /// # Panics
     /// If there are more than [`ADDRESSES_MAX`].
-    pub fn new(addresses: Vec<OwnAddress>, queues: usize) -> io::Result<BoundPorts> {
+    pub fn new(
+        addresses: Vec<OwnAddress>,
+        queues: usize,
+        steering: Option<Steering>,
+    ) -> io::Result<BoundPorts> {
         assert!(addresses.len() <= ADDRESSES_MAX, "a stack has at most {ADDRESSES_MAX} addresses");
         let words = SharedWords::new(QUEUE_WORDS * queues + ADDRESS_WORDS * addresses.len())?;
-        Ok(BoundPorts { words, addresses, queues })
+        Ok(BoundPorts { words, addresses, queues, steering })
     }
 
     /// The addresses, by their numbers.
     pub fn addresses(&self) -> &[OwnAddress] {
         &self.addresses
+    }
+
+    /// How flows come to several workers.
+    pub fn steering(&self) -> Option<&Steering> {
+        self.steering.as_ref()
     }
 
     /// Has a port of the address with this number be the stack's, or the kernel's again.
@@ -183,13 +205,19 @@ impl BoundPorts {
         /// Without the bit "don't fragment".
         const FRAGMENT: u16 = 0x3fff;
         let shared = asm.label();
+        let alone = if self.steering.is_some() { asm.label() } else { to.stack };
         asm.load(Width::Word, Reg::R4, Reg::R7, 30);
         self.each_v4(asm, Reg::R4, |asm, number, own| {
             asm.op_imm(Op::Mov, Reg::R5, self.offset(number));
-            asm.jump(if own.is_shared { shared } else { to.stack });
+            asm.jump(if own.is_shared { shared } else { alone });
         });
         asm.jump(to.kernel);
 
+        let is_alone = |own: &OwnAddress| !own.is_shared && own.address.is_ipv4();
+        if self.steering.is_some() && self.addresses.iter().any(is_alone) {
+            asm.place(alone);
+            of_error_v4(asm, to);
+        }
         if !self.addresses.iter().any(|own| own.is_shared && own.address.is_ipv4()) {
             return;
         }
@@ -213,6 +241,7 @@ impl BoundPorts {
     /// As of IPv4.
     fn of_ipv6(&self, asm: &mut Asm, to: &Ways) {
         let shared = asm.label();
+        let alone = if self.steering.is_some() { asm.label() } else { to.stack };
         require_bytes(asm, 58, to.kernel);
         let destination = |asm: &mut Asm, at: i16| {
             asm.load(Width::Double, Reg::R3, Reg::R7, at);
@@ -221,7 +250,7 @@ impl BoundPorts {
         destination(asm, 38);
         self.each_v6(asm, |asm, number, own| {
             asm.op_imm(Op::Mov, Reg::R5, self.offset(number));
-            asm.jump(if own.is_shared { shared } else { to.stack });
+            asm.jump(if own.is_shared { shared } else { alone });
         });
         // It may be to a group, and ask for an address that is the stack's alone.
         require_bytes(asm, 78, to.kernel);
@@ -233,6 +262,17 @@ impl BoundPorts {
         self.each_v6(asm, |asm, _, own| asm.jump(if own.is_shared { to.kernel } else { to.stack }));
         asm.jump(to.kernel);
 
+        let is_alone = |own: &OwnAddress| !own.is_shared && own.address.is_ipv6();
+        if self.steering.is_some() && self.addresses.iter().any(is_alone) {
+            asm.place(alone);
+            asm.load(Width::Byte, Reg::R1, Reg::R7, 20);
+            asm.jump_if(Cond::Ne, Reg::R1, ICMPV6, to.stack);
+            asm.load(Width::Byte, Reg::R1, Reg::R7, 54);
+            for heard_by_all in [ICMPV6_UNREACHABLE, ICMPV6_TOO_BIG, NEIGHBOUR_ADVERTISEMENT] {
+                asm.jump_if(Cond::Eq, Reg::R1, heard_by_all, to.kernel);
+            }
+            asm.jump(to.stack);
+        }
         if !self.addresses.iter().any(|own| own.is_shared && own.address.is_ipv6()) {
             return;
         }
@@ -246,6 +286,10 @@ impl BoundPorts {
     fn of_arp(&self, asm: &mut Asm, to: &Ways) {
         require_bytes(asm, 42, to.kernel);
         asm.load(Width::Word, Reg::R4, Reg::R7, 38);
+        if self.steering.is_some() {
+            asm.load(Width::Half, Reg::R3, Reg::R7, 20);
+            asm.jump_if(Cond::Eq, Reg::R3, wire(ARP_REPLY), to.kernel);
+        }
         self.each_v4(asm, Reg::R4, |asm, _, own| {
             asm.jump(if own.is_shared { to.kernel } else { to.stack });
         });
@@ -297,6 +341,27 @@ fn require_bytes(asm: &mut Asm, bytes: i32, short: Label) {
     asm.op(Op::Mov, Reg::R2, Reg::R7);
     asm.op_imm(Op::Add, Reg::R2, bytes);
     asm.jump_if_reg(Cond::Gt, Reg::R2, Reg::R8, short);
+}
+
+/// Of an IPv4 packet to an address that the stack alone has: an ICMP error is for all its workers.
+fn of_error_v4(asm: &mut Asm, to: &Ways) {
+    /// Of a later fragment.
+    const OFFSET: u16 = 0x1fff;
+    asm.load(Width::Byte, Reg::R1, Reg::R7, 23);
+    asm.jump_if(Cond::Ne, Reg::R1, ICMP, to.stack);
+    asm.load(Width::Half, Reg::R1, Reg::R7, 20);
+    asm.op_imm(Op::And, Reg::R1, wire(OFFSET));
+    asm.jump_if(Cond::Ne, Reg::R1, 0, to.stack);
+    asm.load(Width::Byte, Reg::R1, Reg::R7, 14);
+    asm.op_imm(Op::And, Reg::R1, 0x0f);
+    asm.op_imm(Op::Lsh, Reg::R1, 2);
+    asm.op(Op::Add, Reg::R1, Reg::R7);
+    asm.op(Op::Mov, Reg::R2, Reg::R1);
+    asm.op_imm(Op::Add, Reg::R2, 15);
+    asm.jump_if_reg(Cond::Gt, Reg::R2, Reg::R8, to.stack);
+    asm.load(Width::Byte, Reg::R1, Reg::R1, 14);
+    asm.jump_if(Cond::Eq, Reg::R1, ICMP_UNREACHABLE, to.kernel);
+    asm.jump(to.stack);
 }
 
 /// By the transport in `R4`, the port in `R3` and the address's words at `R5`.

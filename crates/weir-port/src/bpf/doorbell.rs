@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! if priming: queue = the mark's, or drop a packet that is not marked
+//! if flows are steered (a stack of several workers): queue = that of the flow's bucket ([`Steering`])
 //! else:       queue = flows[hash] or, for a new flow, the next queue in turn that has no backlog
 //! if it has no socket:
 //!             drop it and count that, if too much waits in the queue without one; otherwise forwarded[queue] += its cost
@@ -35,6 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Slot, Width};
 use super::map::{Map, SharedWords, WakeRing};
 use super::program::{BpfLink, Hook, Program};
+use super::steering::Steering;
 use crate::napi::PRIMING_MARK;
 use crate::waiting::{self, LetIn};
 
@@ -218,10 +220,23 @@ enum Place {
 }
 
 impl DoorbellProgram {
-    /// Loads it. The bells are of the owners of the receiving queues ([`crate::port::owner_of`]).
-    pub fn load(bells: &[&Bell], announcements: &Announcements) -> io::Result<DoorbellProgram> {
-        let flows = if announcements.queues > 1 { Some(Map::lru_hash(FLOWS_MAX)?) } else { None };
-        let code = code(bells, announcements, flows.as_ref());
+    /// Loads it. The bells are of the owners of the receiving queues ([`crate::port::owner_of`]); flows come by the queues that `steering` says, if
+    /// it does.
+    pub fn load(
+        bells: &[&Bell],
+        announcements: &Announcements,
+        steering: Option<&Steering>,
+    ) -> io::Result<DoorbellProgram> {
+        let flows = match steering {
+            None if announcements.queues > 1 => Some(Map::lru_hash(FLOWS_MAX)?),
+            _ => None,
+        };
+        let choice = match (steering, &flows) {
+            (Some(steering), _) => Choice::Steered(steering),
+            (None, Some(flows)) => Choice::InTurn(flows.as_fd()),
+            (None, None) => Choice::One,
+        };
+        let code = code(bells, announcements, &choice);
         let load = || Program::load(Hook::TcxEgress, &code);
         let copies = [load()?, load()?];
         let ids = [copies[0].id()?, copies[1].id()?];
@@ -242,6 +257,11 @@ impl DoorbellProgram {
         Ok(())
     }
 
+    /// Runs it on a frame as if that was being sent, and sends nothing; what it says.
+    pub fn run(&self, frame: &[u8]) -> io::Result<u32> {
+        self.copies[0].run(frame)
+    }
+
     /// Whether it comes first in a row of programs, or has been taken off and is in none.
     pub fn is_first(&self, programs: &[u32]) -> bool {
         match *self.place() {
@@ -260,13 +280,23 @@ impl DoorbellProgram {
     }
 }
 
-fn code(bells: &[&Bell], announcements: &Announcements, flows: Option<&Map>) -> Vec<Slot> {
+/// How a flow has its queue.
+enum Choice<'a> {
+    /// There is one.
+    One,
+    /// A new flow has the next, which is remembered.
+    InTurn(BorrowedFd<'a>),
+    /// By its bucket.
+    Steered(&'a Steering),
+}
+
+fn code(bells: &[&Bell], announcements: &Announcements, choice: &Choice<'_>) -> Vec<Slot> {
     let mut asm = Asm::new();
     let out = asm.label();
     let drop = asm.label();
     asm.op(Op::Mov, Reg::R6, Reg::R1);
     asm.load_map_value(Reg::R8, announcements.words.as_fd());
-    choose_queue(&mut asm, flows.map(Map::as_fd), announcements.queues, drop);
+    choose_queue(&mut asm, choice, announcements.queues, drop);
     account(&mut asm, announcements.queues, out, drop);
     announce(&mut asm, bells, announcements.queues, out);
     asm.place(out);
@@ -279,7 +309,7 @@ fn code(bells: &[&Bell], announcements: &Announcements, flows: Option<&Map>) -> 
 }
 
 /// Leaves the queue in `R7` and in the packet, or goes to `drop`. `R6` is the packet, `R8` the announcements.
-fn choose_queue(asm: &mut Asm, flows: Option<BorrowedFd<'_>>, queues: usize, drop: Label) {
+fn choose_queue(asm: &mut Asm, choice: &Choice<'_>, queues: usize, drop: Label) {
     let classify = asm.label();
     let set = asm.label();
 
@@ -294,9 +324,10 @@ fn choose_queue(asm: &mut Asm, flows: Option<BorrowedFd<'_>>, queues: usize, dro
     asm.jump(set);
 
     asm.place(classify);
-    match flows {
-        Some(flows) => choose_queue_of_flow(asm, flows, queues, set),
-        None => asm.op_imm(Op::Mov, Reg::R7, 0),
+    match choice {
+        Choice::One => asm.op_imm(Op::Mov, Reg::R7, 0),
+        Choice::InTurn(flows) => choose_queue_of_flow(asm, *flows, queues, set),
+        Choice::Steered(steering) => steering.choose_queue(asm, set),
     }
 
     // As a receive queue is recorded: `skb_tx_hash` takes one off again.

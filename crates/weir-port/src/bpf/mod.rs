@@ -1,7 +1,7 @@
 //! BPF without a toolchain: maps, programs and links through `bpf(2)`, and Weir's programs.
 //!
-//! [`redirect`] runs where packets arrive and hands them to AF_XDP sockets, as [`bound`] does with what is for a stack; [`doorbell`] runs where they are sent and
-//! wakes the worker. Both are assembled by [`asm`] at run time, because they hold map descriptors and queue counts.
+//! [`redirect`] runs where packets arrive and hands them to AF_XDP sockets, as [`bound`] does with what is for a stack; [`doorbell`] runs where they are sent,
+//! chooses a queue, by [`steering`] for several workers of a stack, and wakes the worker. Both are assembled by [`asm`] at run time, because they hold map descriptors and queue counts.
 //! [`object`] finds by number what the kernel holds.
 //! Links and maps belong to descriptors: when the process dies, the kernel detaches and frees them.
 
@@ -11,5 +11,6 @@ pub mod map;
 pub mod object;
 pub mod program;
 pub mod redirect;
+pub mod steering;
 
 pub use weir_core::asm;
