@@ -16,8 +16,9 @@ pub struct PathPacket {
     pub meta: Meta,
     /// The frame that it lies in.
     pub frame: Frame,
-    /// While it is under way to another worker the attachment that it comes to, by its number in the plan.
-    pub(crate) to: u32,
+    /// While it is under way to another worker the attachment that it comes to, by its number in the plan. Out of the path, whoever has it may
+    /// keep a number of its own here.
+    pub to: u32,
     /// Where in the frame it starts, in bytes.
     pub offset_bytes: u16,
     /// How long it is, in bytes.

@@ -28,7 +28,7 @@ pub mod report;
 pub mod seed;
 pub mod sink;
 mod source;
-mod standstill;
+pub mod standstill;
 pub mod stats;
 pub mod testbed;
 pub mod topology;

@@ -132,7 +132,7 @@ impl TcpListener {
                 }
             }
         });
-        self.take(&next.await?, |_| None)
+        self.take(next.await?, |_| None)
     }
 }
 

@@ -201,12 +201,12 @@ impl UdpSocket {
             let frame = self.wait_for_frame(&mut send)?;
             send.put_back(frame);
         }
-        let mut exchanged: Vec<(Frame, u16)> = Vec::with_capacity(batch.held.len());
+        let mut exchanged: Vec<(u32, Frame, u16)> = Vec::with_capacity(batch.held.len());
         let mut count = 0;
         for held in &mut batch.held {
             if held.is_received {
                 let Some(frame) = send.take_frame() else { break };
-                exchanged.push((frame, held.received_bytes));
+                exchanged.push((held.packet.to, frame, held.received_bytes));
                 turn_round(held.packet.bytes_mut(memory), held.is_changed, held.ecn);
             } else if held.is_changed || held.ecn != 0 {
                 let bytes = held.packet.bytes_mut(memory);
@@ -220,7 +220,7 @@ impl UdpSocket {
         drop(send);
         if !exchanged.is_empty() {
             let mut returns = self.lock_returns();
-            exchanged.into_iter().for_each(|(frame, len_bytes)| returns.read(frame, len_bytes));
+            exchanged.into_iter().for_each(|(lane, frame, len_bytes)| returns.read(lane, frame, len_bytes));
             returns.publish();
         }
         Ok(count)
@@ -231,7 +231,7 @@ impl UdpSocket {
         let mut returns = self.lock_returns();
         for Held { packet, is_received, received_bytes, .. } in gone.drain(..) {
             match is_received {
-                true => returns.read(packet.frame, received_bytes),
+                true => returns.read(packet.to, packet.frame, received_bytes),
                 false => returns.unused(packet.frame),
             }
         }

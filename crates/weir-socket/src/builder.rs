@@ -18,6 +18,7 @@ use weir_core::net::sockets::HostSettings;
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::steer::key::Key;
+use weir_core::steer::rss::{QUEUES_MAX, WORKERS_MAX};
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::port::POLL_PACKETS_MAX;
@@ -25,10 +26,12 @@ use weir_path::traffic::port::MemoryPort;
 use weir_port::address;
 use weir_port::bpf::bound::{ADDRESSES_MAX, BoundPorts, OwnAddress};
 use weir_port::bpf::doorbell::Bell;
+use weir_port::bpf::steering::Steering;
 use weir_port::link::Link;
 use weir_port::monitor::Watch;
 use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
 use weir_port::undo::Keeper;
+use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, napi, sys};
 use weir_ring::memory::FrameMemory;
@@ -80,6 +83,7 @@ pub struct StackBuilder {
     pub(crate) tcp_buffer_bytes: u32,
     pub(crate) bucket_bits: u32,
     pub(crate) key: Key,
+    pub(crate) workers: usize,
     pub(crate) cores: Vec<usize>,
     guardian: PathBuf,
     name: Option<String>,
@@ -98,6 +102,7 @@ impl Default for StackBuilder {
             tcp_buffer_bytes: 64 << 10,
             bucket_bits: 3,
             key: Key::SYMMETRIC,
+            workers: 1,
             cores: Vec::new(),
             guardian: "weir".into(),
             name: None,
@@ -174,6 +179,39 @@ impl StackBuilder {
         self
     }
 
+    /// How many workers it has, each with receive queues and a way out of its own, and the buckets that fall to it; one unless said otherwise.
+    ///
+    /// An interface has at least as many receive queues. Its queues are dealt to the workers in turn, and the other end of the veth puts each flow
+    /// into a queue of the worker of its bucket, as a NIC does that is told the same key. So a thread for each bucket, each with a socket of its
+    /// own ([`UdpSocket::bind_bucket`]), shares nothing. A socket without a bucket receives what comes to its port by whatever worker, as one of
+    /// the kernel's does by whatever queue, and sends by one of them; its receive buffer is so large for each.
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    /// use weir_socket::{Stack, TcpListener, TcpStream};
+    ///
+    /// # if std::thread::available_parallelism()?.get() < 2 { return Ok(()); }
+    /// let left = Stack::builder().address("192.0.2.1/24").workers(2);
+    /// let (left, right) = Stack::pair_of(left, Stack::builder().address("192.0.2.2/24"))?;
+    /// let listener = TcpListener::bind(&right, "192.0.2.2:7")?;
+    /// for number in 0..8 {
+    ///     // Each is some worker's, by its flow.
+    ///     TcpStream::connect(&left, "192.0.2.2:7")?.write_all(&[number])?;
+    ///     let mut came = Vec::new();
+    ///     listener.accept()?.0.read_to_end(&mut came)?;
+    ///     assert_eq!(came, [number]);
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// A limit ([`StackBuilder::rate`]) is one worker's to keep, so a stack with a limit has one.
+    ///
+    /// [`UdpSocket::bind_bucket`]: crate::UdpSocket::bind_bucket
+    pub fn workers(mut self, workers: usize) -> StackBuilder {
+        self.workers = workers;
+        self
+    }
+
     /// The cores that the workers stay on, one each; they may be anywhere unless said otherwise.
     pub fn cores(mut self, cores: impl IntoIterator<Item = usize>) -> StackBuilder {
         self.cores = cores.into_iter().collect();
@@ -224,40 +262,65 @@ impl StackBuilder {
     /// # Errors
     /// As [`StackBuilder::open`].
     pub fn open_kept(&self, interface: &str, keeper: &mut dyn Keeper) -> io::Result<Stack> {
-        let open = |host: &RouterSettings,
-                    keeper: &mut dyn Keeper|
-         -> weir_port::Result<(Frames, Port, KernelSide, Link)> {
-            let link = Link::by_name(interface)?;
-            let frames = self.frames(1, 1) + 2 * link.rx_queues * napi::BUDGET + TRANSMIT_PACKETS_MAX;
-            let memory = FrameMemory::new(frames, KERNEL_FRAME_BYTES)
-                .map_err(io::Error::other)
-                .doing(|| "taking packet memory".into())?;
-            let mut frames = Frames::new(Pool::new(memory));
-            let umem = Umem::new(Arc::clone(frames.memory()));
-            let bell =
-                Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
-            let own = std::slice::from_mut(&mut frames);
-            let bound = bound_ports(host, link.rx_queues)?;
-            let mut port = Port::open_shared(interface, napi::BUDGET, &umem, own, &[&bell], &bound, keeper)?;
-            port.spread_transmission(&frames);
-            let watch = Watch::new(link.ifindex)?;
-            let ports = Arc::new(SharedPorts::new(bound, link.ifindex)?);
-            Ok((frames, port, KernelSide { bell, watch, ports, _umem: umem }, link))
-        };
         // What cannot be meant is said before anything is changed.
-        let mac = Link::by_name(interface).map_err(io::Error::other)?.address;
-        let host = self.host(EthernetAddress(mac), MEMORY_MTU_BYTES, 1)?;
+        let link = Link::by_name(interface).map_err(io::Error::other)?;
+        let workers = self.check_workers()?;
+        check_queues(interface, &link, workers)?;
+        let host = self.host(EthernetAddress(link.address), MEMORY_MTU_BYTES, workers)?;
         let control = listen(self.name.as_deref(), interface, keeper)?;
-        let (frames, port, kernel, link) = open(&host, keeper).map_err(io::Error::other)?;
-        let sight = Sight::Unwatched(Arc::new(Glance::new(port.pair())));
-        let mtu_bytes = link.mtu_bytes.min(port.sender().mtu_bytes) as u16;
-        let host = self.host(EthernetAddress(link.address), mtu_bytes, 1)?;
-        let port = EitherPort::Kernel(Box::new(EitherPort::Kernel(Box::new(port))));
-        let parts = vec![WorkerParts { interfaces: vec![port], frames, kernel: Some(kernel) }];
+        let Opened { parts, link, pair, mtu_bytes } =
+            self.take_over(interface, &host, keeper).map_err(io::Error::other)?;
+        let sight = Sight::Unwatched(Arc::new(Glance::new(&pair)));
+        let host = self.host(EthernetAddress(link.address), mtu_bytes, workers)?;
         let stack = Stack::start(self, &[(interface, self.limits())], vec![host], parts)?;
         let responder = StackResponder::new(&stack, control.name(), &[interface], sight);
         stack.ending().answer(Answering::start(control, responder)?);
         Ok(stack)
+    }
+
+    /// Takes an interface over, for as many workers as there are to be.
+    fn take_over(
+        &self,
+        interface: &str,
+        host: &RouterSettings,
+        keeper: &mut dyn Keeper,
+    ) -> weir_port::Result<Opened> {
+        let (link, workers) = (Link::by_name(interface)?, self.workers);
+        let beside = 2 * link.rx_queues * napi::BUDGET + workers as u32 * TRANSMIT_PACKETS_MAX;
+        let memory = FrameMemory::new(self.frames(workers as u32, 1) + beside, KERNEL_FRAME_BYTES)
+            .map_err(io::Error::other)
+            .doing(|| "taking packet memory".into())?;
+        let mut frames: Vec<Frames> =
+            Pool::for_workers(memory, workers).into_iter().map(Frames::new).collect();
+        let memory = Arc::clone(frames[0].memory());
+        let umem = Arc::new(Umem::new(Arc::clone(&memory)));
+        let bells = (0..workers)
+            .map(|_| Bell::new())
+            .collect::<io::Result<Vec<_>>>()
+            .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
+        let rung: Vec<&Bell> = bells.iter().collect();
+        let bound = bound_ports(host, link.rx_queues, workers)?;
+        let mut port = Port::open_shared(interface, napi::BUDGET, &umem, &mut frames, &rung, &bound, keeper)?;
+        let others = match workers {
+            1 => {
+                port.spread_transmission(&frames[0]);
+                Vec::new()
+            }
+            _ => port.deal(workers, &memory)?,
+        };
+        let (pair, mtu_bytes) = (port.pair().clone(), link.mtu_bytes.min(port.sender().mtu_bytes) as u16);
+        let mut watch = Some(Watch::new(link.ifindex)?);
+        let ports = Arc::new(SharedPorts::new(bound, link.ifindex)?);
+        let first = EitherPort::Kernel(Box::new(port));
+        let others = others.into_iter().map(|port| EitherPort::Memory(Box::new(port)));
+        let interfaces = [first].into_iter().chain(others);
+        let parts = interfaces.zip(frames).zip(bells).map(|((port, frames), bell)| {
+            let interface = EitherPort::Kernel(Box::new(EitherPort::Kernel(Box::new(port))));
+            let (watch, ports, umem) = (watch.take(), Arc::clone(&ports), Arc::clone(&umem));
+            let kernel = Some(KernelSide { bell, watch, ports, _umem: umem });
+            WorkerParts { interfaces: vec![interface], frames, kernel }
+        });
+        Ok(Opened { parts: parts.collect(), link, pair, mtu_bytes })
     }
 
     /// A stack on interfaces in memory, one for each of its workers: what a generator makes comes in there, from the first socket of the worker
@@ -266,12 +329,7 @@ impl StackBuilder {
     /// # Errors
     /// As [`StackBuilder::open`].
     pub fn open_in_memory(&self, ports: Vec<MemoryPort>) -> io::Result<Stack> {
-        let workers = ports.len();
-        if workers == 0 || workers > sys::allowed_cores().len() {
-            return Err(invalid(format_args!(
-                "{workers} workers: give from 1 to as many as there are cores"
-            )));
-        }
+        let workers = self.clone().workers(ports.len()).check_workers()?;
         let host = self.host(mac_of(0), MEMORY_MTU_BYTES, workers)?;
         let memory =
             FrameMemory::new(self.frames(workers as u32, 1), MEMORY_FRAME_BYTES).map_err(io::Error::other)?;
@@ -284,12 +342,44 @@ impl StackBuilder {
         Stack::start(self, &[("memory", self.limits())], vec![host], parts.collect())
     }
 
-    /// With the buffers, sockets and buckets of another.
+    /// With the buffers, sockets, buckets and workers of another.
     pub(crate) fn like(self, other: &StackBuilder) -> StackBuilder {
         let StackBuilder {
-            sockets, buffer_frames_max, connections, tcp_buffer_bytes, bucket_bits, key, ..
+            sockets,
+            buffer_frames_max,
+            connections,
+            tcp_buffer_bytes,
+            bucket_bits,
+            key,
+            workers,
+            ..
         } = *other;
-        StackBuilder { sockets, buffer_frames_max, connections, tcp_buffer_bytes, bucket_bits, key, ..self }
+        StackBuilder {
+            sockets,
+            buffer_frames_max,
+            connections,
+            tcp_buffer_bytes,
+            bucket_bits,
+            key,
+            workers,
+            ..self
+        }
+    }
+
+    /// How many workers there may be.
+    pub(crate) fn check_workers(&self) -> io::Result<usize> {
+        let workers = self.workers;
+        if workers == 0 || workers > sys::allowed_cores().len().min(WORKERS_MAX) {
+            return Err(invalid(format_args!(
+                "{workers} workers: give from 1 to as many as there are cores"
+            )));
+        }
+        if workers > 1 && self.rate.is_some() {
+            return Err(invalid(format_args!(
+                "{workers} workers and a limit: the limit is one worker's to keep, so give one worker, or no limit"
+            )));
+        }
+        Ok(workers)
     }
 
     /// How many frames of packet memory so many workers with so many hosts each need.
@@ -409,15 +499,44 @@ pub(crate) struct WorkerParts {
     pub(crate) kernel: Option<KernelSide>,
 }
 
-/// The ports of a host on an interface of so many queues, none bound yet, and which of its addresses the kernel has too.
-fn bound_ports(host: &RouterSettings, queues: u32) -> weir_port::Result<Arc<BoundPorts>> {
+/// An interface that was taken over.
+struct Opened {
+    parts: Vec<WorkerParts>,
+    link: Link,
+    pair: Pair,
+    /// The shorter of both ends.
+    mtu_bytes: u16,
+}
+
+/// Whether an interface has a receive queue for each of so many workers.
+fn check_queues(interface: &str, link: &Link, workers: usize) -> io::Result<()> {
+    let queues = link.rx_queues as usize;
+    if workers > 1 && queues < workers {
+        return Err(invalid(format_args!(
+            "{interface} has {queues} receive queues, and {workers} workers need one each: give it more by `ethtool -L`, and its other \
+             end as many, or give fewer workers"
+        )));
+    }
+    if workers > 1 && queues > QUEUES_MAX {
+        return Err(invalid(format_args!(
+            "{interface} has {queues} receive queues, of which several workers can have {QUEUES_MAX}: give it fewer by `ethtool -L`"
+        )));
+    }
+    Ok(())
+}
+
+/// The ports of a host on an interface of so many queues, for so many workers, none bound yet, and which of its addresses the kernel has too.
+fn bound_ports(host: &RouterSettings, queues: u32, workers: usize) -> weir_port::Result<Arc<BoundPorts>> {
     let kernels = address::addresses()?;
     let own = |address: &IpCidr| {
         let address = IpAddr::from(address.address());
         OwnAddress { address, is_shared: kernels.iter().any(|kernels| kernels.address == address) }
     };
     let addresses = host.interfaces[0].all_addresses().iter().map(own).collect();
-    BoundPorts::new(addresses, queues as usize, None)
+    let rss = host.host.map(|host| host.rss(workers)).filter(|_| workers > 1);
+    let steering = rss.map(|rss| Steering::new(&rss, queues as usize)).transpose();
+    steering
+        .and_then(|steering| BoundPorts::new(addresses, queues as usize, steering))
         .map(Arc::new)
         .doing(|| "sharing memory with the program that tells whose a packet is".into())
 }

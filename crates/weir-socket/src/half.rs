@@ -1,6 +1,7 @@
 //! The application's half of a socket: what it does with frames, and how it waits for them.
 //!
-//! Rule: whoever waits says so, looks once more, and sleeps (ARCHITECTURE.md, invariant 3). Who is woken to send has a frame to send in;
+//! Rule: of each worker it has a lane, by which come the flows that this worker receives; it sends by that of one of them, its home. Whoever waits
+//! says so, looks once more, and sleeps (ARCHITECTURE.md, invariant 3). Who is woken to send has a frame to send in;
 //! times that it had none are counted, and are 0 (invariant 5).
 //!
 //! Owner: the socket, under a lock for each direction, which nobody but its own threads can ever hold, and one for frames that go back.
@@ -20,7 +21,7 @@ use weir_ring::spsc::{CapacityError, Consumer, Producer, capacity_for, ring};
 use weir_run::clock::now_ns;
 
 use crate::driver::may_wait;
-use crate::port::{FullRule, OnDrop, Open, Returned, Ringers, Shared};
+use crate::port::{FullRule, Lane, OnDrop, Open, Returned, Ringers, Shared};
 use crate::task::Task;
 #[cfg(feature = "tokio")]
 use crate::task::{Asked, Waits};
@@ -62,12 +63,16 @@ pub(crate) struct SendHalf {
     #[cfg(feature = "tokio")]
     task: (Arc<Task>, Waits),
     caller: Caller,
+    lane: Arc<Lane>,
     shared: Arc<Shared>,
 }
 
 /// Receives.
 pub(crate) struct ReceiveHalf {
-    received: Consumer<PathPacket>,
+    /// Of each lane.
+    received: Vec<Consumer<PathPacket>>,
+    /// Whose turn it is.
+    turn: usize,
     doorbell: Doorbell,
     #[cfg(feature = "tokio")]
     task: (Arc<Task>, Waits),
@@ -76,10 +81,16 @@ pub(crate) struct ReceiveHalf {
 
 /// Gives frames back, for both: nobody ever waits with it in hand.
 pub(crate) struct Returns {
-    returned: Producer<Returned>,
+    lanes: Vec<ReturnLane>,
+    home: usize,
     has_unused: bool,
+}
+
+/// Where frames go back to.
+struct ReturnLane {
+    returned: Producer<Returned>,
     caller: Caller,
-    shared: Arc<Shared>,
+    lane: Arc<Lane>,
 }
 
 /// The application's side of a socket.
@@ -90,20 +101,16 @@ pub(crate) struct Halves {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The halves of a socket with such buffers, whose path's worker is called by `caller`. What becomes of them rings `ringer`, if there is one,
-/// instead of bells of their own: then nobody waits for them alone.
+/// The halves of a socket with such buffers, which has a lane to the path's worker that each of `callers` calls, and sends by that with the number
+/// `home`. What becomes of them rings `ringer`, if there is one, instead of bells of their own: then nobody waits for them alone.
 pub(crate) fn halves(
     sizes: BufferSizes,
-    caller: &Caller,
+    callers: &[Caller],
+    home: usize,
     ringer: Option<&Ringer>,
-) -> io::Result<(Halves, Open)> {
+) -> io::Result<(Halves, Vec<Open>)> {
     let BufferSizes { send_frames, receive_packets, full } = sizes;
-    let (sends, receives) = (send_frames as usize, receive_packets as usize);
     let refused = |error: CapacityError| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
-    let (to_worker, sent) = ring(capacity_for(sends)).map_err(refused)?;
-    let (empty, to_sender) = ring(capacity_for(sends)).map_err(refused)?;
-    let (received, to_receiver) = ring(capacity_for(receives)).map_err(refused)?;
-    let (back, returned) = ring(capacity_for(sends + receives)).map_err(refused)?;
     let shared = Arc::new(Shared::default());
     let [sender, receiver] = [Doorbell::with_full_fences()?, Doorbell::with_full_fences()?];
     let tasks: [Arc<Task>; 2] = Default::default();
@@ -112,46 +119,63 @@ pub(crate) fn halves(
         ringer: ringer.cloned().unwrap_or_else(|| bell.ringer()),
         task: Arc::clone(task),
     };
-    let ringers = Ringers { sender: awaited(&sender, sends_to), receiver: awaited(&receiver, receives_from) };
-    let open = Open {
-        sent,
-        empty,
-        received,
-        returned,
-        ringers,
-        shared: Arc::clone(&shared),
-        receive_packets,
-        full,
-        send_frames,
-        owed: send_frames,
-    };
+    let (mut opens, mut received_by, mut return_lanes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut sends_by = None;
+    for (number, caller) in callers.iter().enumerate() {
+        let send_frames = if number == home { send_frames } else { 0 };
+        let (sends, receives) = (send_frames as usize, receive_packets as usize);
+        let (to_worker, sent) = ring(capacity_for(sends)).map_err(refused)?;
+        let (empty, to_sender) = ring(capacity_for(sends)).map_err(refused)?;
+        let (received, to_receiver) = ring(capacity_for(receives)).map_err(refused)?;
+        let (back, returned) = ring(capacity_for(sends + receives)).map_err(refused)?;
+        let lane = Arc::<Lane>::default();
+        opens.push(Open {
+            sent,
+            empty,
+            received,
+            returned,
+            ringers: Ringers {
+                sender: awaited(&sender, sends_to),
+                receiver: awaited(&receiver, receives_from),
+            },
+            lane: Arc::clone(&lane),
+            shared: Arc::clone(&shared),
+            receive_packets,
+            full,
+            send_frames,
+            owed: send_frames,
+        });
+        if number == home {
+            sends_by = Some((to_worker, to_sender, caller.clone(), Arc::clone(&lane)));
+        }
+        received_by.push(to_receiver);
+        return_lanes.push(ReturnLane { returned: back, caller: caller.clone(), lane });
+    }
+    let (sent, empty, caller, lane) = sends_by.expect("its home is one of its lanes");
     let halves = Halves {
         send: SendHalf {
-            sent: to_worker,
-            empty: to_sender,
+            sent,
+            empty,
             spare: Vec::new(),
             doorbell: sender,
             #[cfg(feature = "tokio")]
             task: (Arc::clone(sends_to), Waits::default()),
-            caller: caller.clone(),
+            caller,
+            lane,
             shared: Arc::clone(&shared),
         },
         receive: ReceiveHalf {
-            received: to_receiver,
+            received: received_by,
+            turn: 0,
             doorbell: receiver,
             #[cfg(feature = "tokio")]
             task: (Arc::clone(receives_from), Waits::default()),
             shared: Arc::clone(&shared),
         },
-        returns: Returns {
-            returned: back,
-            has_unused: false,
-            caller: caller.clone(),
-            shared: Arc::clone(&shared),
-        },
+        returns: Returns { lanes: return_lanes, home, has_unused: false },
         shared,
     };
-    Ok((halves, open))
+    Ok((halves, opens))
 }
 
 impl SendHalf {
@@ -174,7 +198,7 @@ impl SendHalf {
     pub(crate) fn publish(&mut self) {
         if self.sent.publish() > 0 {
             // R0, to A0.
-            self.shared.is_announced.store(true, Ordering::Release);
+            self.lane.is_announced.store(true, Ordering::Release);
             self.caller.call();
         }
     }
@@ -234,33 +258,46 @@ impl SendHalf {
 }
 
 impl ReceiveHalf {
-    /// Hands the datagrams that have come to `each`, at most so many; how many.
-    pub(crate) fn take(&mut self, most: usize, each: impl FnMut(PathPacket)) -> usize {
-        self.received.pop_each(most, each)
+    /// Hands the datagrams that have come to `each`, at most so many; how many. Each has the number of its lane in `to`.
+    pub(crate) fn take(&mut self, most: usize, mut each: impl FnMut(PathPacket)) -> usize {
+        let mut taken = 0;
+        for _ in 0..self.received.len() {
+            let lane = self.turn;
+            self.turn = (lane + 1) % self.received.len();
+            let each = |mut packet: PathPacket| {
+                packet.to = lane as u32;
+                each(packet);
+            };
+            taken += self.received[lane].pop_each(most - taken, each);
+            if taken == most {
+                break;
+            }
+        }
+        taken
     }
 
-    /// Whether the worker has gone and has left nothing.
+    /// Whether a worker has gone and nothing is left.
     pub(crate) fn is_abandoned(&mut self) -> bool {
-        self.received.is_abandoned() && self.received.is_empty()
+        is_any_abandoned(&self.received) && !self.is_readable()
     }
 
     /// Whether something has come.
     pub(crate) fn is_readable(&mut self) -> bool {
-        !self.received.is_empty()
+        has_any(&mut self.received)
     }
 
-    /// Whether something has come, or the worker has gone, or the stream has ended; otherwise this task is woken when it is so.
+    /// Whether something has come, or a worker has gone, or the stream has ended; otherwise this task is woken when it is so.
     #[cfg(feature = "tokio")]
     pub(crate) fn ask(&mut self, waker: &Waker) -> bool {
         let ReceiveHalf { received, shared, task: (task, waits), .. } = self;
         let asked = waits.ask(task, waker, || {
-            let is_over = received.is_abandoned() || shared.stream.has(State::RECEIVE_ENDED);
-            !received.is_empty() || is_over || shared.has_error.load(Ordering::Acquire)
+            let is_over = is_any_abandoned(received) || shared.stream.has(State::RECEIVE_ENDED);
+            has_any(received) || is_over || shared.has_error.load(Ordering::Acquire)
         });
         matches!(asked, Asked::Ready(_))
     }
 
-    /// Waits until a datagram or an error has come, or until this time; whether one has, or the worker has gone.
+    /// Waits until a datagram or an error has come, or until this time; whether one has, or a worker has gone.
     pub(crate) fn wait(&mut self, deadline_ns: Option<u64>) -> io::Result<bool> {
         self.wait_until(deadline_ns, &mut |is_readable| is_readable)
     }
@@ -273,8 +310,8 @@ impl ReceiveHalf {
     ) -> io::Result<bool> {
         let ReceiveHalf { received, doorbell, shared, .. } = self;
         let woken = wait(doorbell, deadline_ns, || {
-            let is_over = received.is_abandoned() || shared.stream.has(State::RECEIVE_ENDED);
-            is_so(!received.is_empty()) || is_over || shared.has_error.load(Ordering::Acquire)
+            let is_over = is_any_abandoned(received) || shared.stream.has(State::RECEIVE_ENDED);
+            is_so(has_any(received)) || is_over || shared.has_error.load(Ordering::Acquire)
         })?;
         Ok(woken.there_is)
     }
@@ -285,33 +322,43 @@ impl ReceiveHalf {
     }
 }
 
+fn is_any_abandoned(lanes: &[Consumer<PathPacket>]) -> bool {
+    lanes.iter().any(Consumer::is_abandoned)
+}
+
+fn has_any(lanes: &mut [Consumer<PathPacket>]) -> bool {
+    lanes.iter_mut().any(|lane| !lane.is_empty())
+}
+
 impl Returns {
-    /// Gives the frame of a datagram of so many bytes back, or another one for it, with the next [`Returns::publish`].
-    pub(crate) fn read(&mut self, frame: Frame, len_bytes: u16) {
-        self.stage(Returned::Read(frame, len_bytes));
+    /// Gives the frame of a datagram of so many bytes back, or another one for it, to the lane that it came by, with the next [`Returns::publish`].
+    pub(crate) fn read(&mut self, lane: u32, frame: Frame, len_bytes: u16) {
+        self.stage(lane as usize, Returned::Read(frame, len_bytes));
     }
 
     /// Gives a frame of the send buffer back, which has another for it, with the next [`Returns::publish`].
     pub(crate) fn unused(&mut self, frame: Frame) {
         self.has_unused = true;
-        self.stage(Returned::Unused(frame));
+        self.stage(self.home, Returned::Unused(frame));
     }
 
-    /// Gives the frame of a packet back that is not read, with the next [`Returns::publish`].
-    pub(crate) fn unread(&mut self, frame: Frame) {
-        self.stage(Returned::Unread(frame));
+    /// Gives the frame of a packet back that is not read, to the lane that it came by, with the next [`Returns::publish`].
+    pub(crate) fn unread(&mut self, lane: u32, frame: Frame) {
+        self.stage(lane as usize, Returned::Unread(frame));
     }
 
-    fn stage(&mut self, returned: Returned) {
-        self.returned.stage(returned).expect("a ring has a slot for each frame of the socket");
+    fn stage(&mut self, lane: usize, returned: Returned) {
+        self.lanes[lane].returned.stage(returned).expect("a ring has a slot for each frame of the socket");
     }
 
-    /// Lets the worker have what was given back, which it may be waiting for.
+    /// Lets the workers have what was given back, which they may be waiting for.
     pub(crate) fn publish(&mut self) {
         let has_unused = std::mem::take(&mut self.has_unused);
-        if self.returned.publish() > 0 && (self.shared.wants_room.swap(false, Ordering::SeqCst) || has_unused)
-        {
-            self.caller.call();
+        for (number, ReturnLane { returned, caller, lane }) in self.lanes.iter_mut().enumerate() {
+            let is_wanted = || lane.wants_room.swap(false, Ordering::SeqCst);
+            if returned.publish() > 0 && (is_wanted() || has_unused && number == self.home) {
+                caller.call();
+            }
         }
     }
 }

@@ -61,13 +61,18 @@ pub(crate) enum Returned {
     Unread(Frame),
 }
 
-/// What both halves look at.
+/// What the application and one worker tell each other.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct Lane {
     /// Whether something was sent since the worker last said that it expects it.
     pub(crate) is_announced: AtomicBool,
     /// Whether the worker waits for room in the receive buffer.
     pub(crate) wants_room: AtomicBool,
+}
+
+/// What both halves look at, whatever the worker.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
     /// Whether there is an error to be told.
     pub(crate) has_error: AtomicBool,
     /// To whom what it is about was sent, and its number. Off the packets' way: ICMP errors alone come here.
@@ -142,10 +147,11 @@ pub(crate) struct Open {
     pub(crate) received: Producer<PathPacket>,
     pub(crate) returned: Consumer<Returned>,
     pub(crate) ringers: Ringers,
+    pub(crate) lane: Arc<Lane>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) receive_packets: u32,
     pub(crate) full: FullRule,
-    /// Frames of the send buffer.
+    /// Frames of the send buffer; none where the socket sends by another worker.
     pub(crate) send_frames: u32,
     /// Frames that it lacks.
     pub(crate) owed: u32,
@@ -328,6 +334,11 @@ impl SocketPort {
         self.open.as_ref().map_or(0, |open| open.frames_to_send() + self.in_flight.packets)
     }
 
+    /// Whether its socket sends by this worker.
+    pub(crate) fn is_home(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.send_frames > 0)
+    }
+
     /// Datagrams that were polled since it was opened.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
@@ -351,19 +362,19 @@ impl ReceiveQueues for SocketPort {
     }
 
     fn is_announced(&self, _: usize) -> bool {
-        self.open.as_ref().is_some_and(|open| open.shared.is_announced.load(Ordering::Relaxed))
+        self.open.as_ref().is_some_and(|open| open.lane.is_announced.load(Ordering::Relaxed))
     }
 
     fn expect(&mut self, _: usize) {
         if let Some(open) = &self.open {
             // A0, from R0.
-            open.shared.is_announced.swap(false, Ordering::AcqRel);
+            open.lane.is_announced.swap(false, Ordering::AcqRel);
         }
     }
 
     fn set_announced(&mut self, _: usize) {
         if let Some(open) = &self.open {
-            open.shared.is_announced.store(true, Ordering::Relaxed);
+            open.lane.is_announced.store(true, Ordering::Relaxed);
         }
     }
 
@@ -437,7 +448,7 @@ impl TransmitRing for SocketPort {
             open.ringers.receiver.published();
         }
         if is_full {
-            open.shared.wants_room.store(true, Ordering::SeqCst);
+            open.lane.wants_room.store(true, Ordering::SeqCst);
         }
         Ok(Transmit::Progress)
     }

@@ -58,7 +58,8 @@ impl Bed {
         for socket in 0..sockets {
             let sizes = BufferSizes { send_frames: SEND_FRAMES, receive_packets: RECEIVE_PACKETS, full };
             let caller = Caller { worker: bed._doorbell.ringer(), news: None };
-            let (half, open) = halves(sizes, &caller, None).expect("halves");
+            let (half, mut open) = halves(sizes, &[caller], 0, None).expect("halves");
+            let open = open.pop().expect("a lane");
             let binding = Binding { address: [0; 4].into(), port: 1000 + socket, bucket: None };
             bed.path.bind(0, binding, socket).expect("bound");
             let (port, frames) = socket_port(&mut bed.path, 1 + usize::from(socket)).expect("a socket");
@@ -202,7 +203,7 @@ fn a_full_receive_buffer_holds_its_senders_alone() {
     let mut came = 0;
     for _ in 0..1000 {
         let Halves { receive, returns, .. } = &mut bed.halves[1];
-        came += receive.take(usize::MAX, |packet| returns.read(packet.frame, packet.len_bytes));
+        came += receive.take(usize::MAX, |packet| returns.read(packet.to, packet.frame, packet.len_bytes));
         returns.publish();
         bed.step();
     }
@@ -245,4 +246,66 @@ fn a_closed_socket_leaves_nothing_behind() {
     let closed = bed.path.ends()[1].exit.account().dropped.get(DropReason::SocketClosed).packets;
     assert_eq!((bed.left(), closed), (5, 3));
     assert_eq!(bed.path.frames().pool.census().out, before - u64::from(SEND_FRAMES));
+}
+
+/// A socket of two workers: what comes by either is read in turns, goes back to where it came by, and nothing is sent by the one that is not its home.
+#[test]
+fn what_came_by_a_worker_goes_back_there() {
+    let doorbell = Doorbell::with_full_fences().expect("a doorbell");
+    let caller = || Caller { worker: doorbell.ringer(), news: None };
+    let sizes = BufferSizes { send_frames: 8, receive_packets: 8, full: FullRule::Hold };
+    let (mut socket, opens) = halves(sizes, &[caller(), caller()], 1, None).expect("halves");
+    let memory = FrameMemory::new(1024, MEMORY_FRAME_BYTES).expect("memory");
+    let mut frames: Vec<Frames> = Pool::for_workers(memory, 2).into_iter().map(Frames::new).collect();
+    let mut ports: Vec<SocketPort> = Vec::new();
+    for (open, frames) in opens.into_iter().zip(&mut frames) {
+        let mut port = SocketPort::default();
+        port.open(open, frames);
+        ports.push(port);
+    }
+    assert_eq!(ports.iter().map(SocketPort::is_home).collect::<Vec<_>>(), [false, true]);
+    let from = "192.0.2.9:4000".parse().expect("an address");
+    for (number, (port, frames)) in ports.iter_mut().zip(&mut frames).enumerate() {
+        let mut come: Vec<PathPacket> = (0..5)
+            .map(|_| {
+                let frame = frames.pool.take().expect("a frame");
+                let mut packet = PathPacket::new(frame, 0, 100 + number as u16);
+                write_headers(
+                    packet.bytes_mut(frames.memory()),
+                    from,
+                    "192.0.2.1:7".parse().expect("one"),
+                    0,
+                );
+                packet
+            })
+            .collect();
+        port.put(&mut come, frames);
+        port.flush(&mut weir_path::carrier::Carrier::default(), 0).expect("flushed");
+    }
+    // Two at a time: whose turn it is goes round.
+    let mut lanes = Vec::new();
+    while socket.receive.is_readable() {
+        let Halves { receive, returns, .. } = &mut socket;
+        receive.take(2, |packet| {
+            assert_eq!(u32::from(packet.len_bytes), 100 + packet.to);
+            lanes.push(packet.to);
+            returns.read(packet.to, packet.frame, packet.len_bytes);
+        });
+    }
+    assert_eq!(lanes, [0, 0, 1, 1, 0, 0, 1, 1, 0, 1]);
+    socket.returns.publish();
+    for (port, frames) in ports.iter_mut().zip(&mut frames) {
+        let mut delivered = Count::default();
+        port.complete(frames, |count, fate| {
+            assert_eq!(fate, Completion::Delivered);
+            delivered.merge(count);
+        });
+        assert_eq!((delivered.packets, port.in_flight().packets), (5, 0));
+    }
+    // It sends by its home alone.
+    let frame = socket.send.take_frame().expect("a frame");
+    socket.send.stage(PathPacket::new(frame, 0, 60));
+    socket.send.publish();
+    assert_eq!(ports.iter_mut().map(SocketPort::has_sent).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(ports.iter().map(|port| port.is_announced(0)).collect::<Vec<_>>(), [false, true]);
 }

@@ -124,7 +124,7 @@ impl AsyncUdpSocket for QuicSocket {
                 if let Some((buffer, meta)) = places.next() {
                     *meta = copy_out(packet.bytes(memory), buffer);
                 }
-                returns.read(packet.frame, packet.len_bytes);
+                returns.read(packet.to, packet.frame, packet.len_bytes);
             });
             returns.publish();
             drop(returns);

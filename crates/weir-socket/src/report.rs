@@ -23,7 +23,7 @@ use weir_core::shaper::delay::DelayHistogram;
 use weir_path::egress::EgressQueue;
 use weir_path::either_port::EitherPort;
 use weir_path::end::End;
-use weir_path::port::TransmitRing;
+use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_path::worker::Worker;
 use weir_run::books::Books;
 use weir_run::report::{DirectionReport, PartReport, PortReport, of_egress, port_stats};
@@ -60,6 +60,81 @@ pub(crate) struct SocketReport {
     pub(crate) counts: SocketCounts,
     /// The number of the interface that it sends by.
     pub(crate) interface: usize,
+    /// Whether it sends by this worker.
+    pub(crate) is_home: bool,
+}
+
+/// What all workers of a stack tell.
+pub(crate) struct AllReports {
+    /// The part of each: first the interfaces of all, then of each [`TRANSPORTS`].
+    pub(crate) parts: Vec<PartReport>,
+    /// Frames of packet memory that sockets and connections have.
+    pub(crate) frames_of_sockets: u64,
+    pub(crate) sockets: Vec<SocketReport>,
+    pub(crate) listeners: Vec<ListenerStats>,
+    pub(crate) connections: Vec<ConnectionReport>,
+}
+
+impl AllReports {
+    /// Of workers with so many interfaces each. A socket and a listener is at every worker: it is told once, with what all of them counted.
+    pub(crate) fn of(reports: Vec<StackReport>, interfaces: usize) -> AllReports {
+        let (workers, transports) = (reports.len(), TRANSPORTS.len());
+        let mut all = AllReports {
+            parts: Vec::new(),
+            frames_of_sockets: 0,
+            sockets: Vec::new(),
+            listeners: Vec::new(),
+            connections: Vec::new(),
+        };
+        for (worker, report) in reports.into_iter().enumerate() {
+            let StackReport { mut part, frames_of_sockets, sockets, listeners, connections } = report;
+            let among_all = |index: usize| match index.checked_sub(interfaces) {
+                None => worker * interfaces + index,
+                Some(transport) => workers * interfaces + worker * transports + transport,
+            };
+            part.directions.iter_mut().for_each(|direction| direction.exit = among_all(direction.exit));
+            for port in &mut part.ports {
+                port.index = among_all(port.index);
+                if workers > 1 {
+                    // Each has a name of its own.
+                    port.port.name.clear();
+                }
+            }
+            all.parts.push(part);
+            all.frames_of_sockets += frames_of_sockets;
+            for socket in sockets {
+                let socket = SocketReport { interface: among_all(socket.interface), ..socket };
+                let is_it = |other: &&mut SocketReport| other.binding == socket.binding;
+                match all.sockets.iter_mut().find(is_it).filter(|_| workers > 1) {
+                    Some(known) => known.merge(socket),
+                    None => all.sockets.push(socket),
+                }
+            }
+            for listener in listeners {
+                let is_it = |other: &&mut ListenerStats| other.local == listener.local;
+                match all.listeners.iter_mut().find(is_it).filter(|_| workers > 1) {
+                    // All but this they count together.
+                    Some(known) => known.half_open += listener.half_open,
+                    None => all.listeners.push(listener),
+                }
+            }
+            all.connections.extend(connections);
+        }
+        all
+    }
+}
+
+impl SocketReport {
+    /// Adds what another worker tells of the same socket; what its application counts both tell.
+    fn merge(&mut self, other: SocketReport) {
+        self.books.merge(&other.books);
+        self.blocked_ns = self.blocked_ns.max(other.blocked_ns);
+        self.sent += other.sent;
+        if other.is_home {
+            self.interface = other.interface;
+        }
+        self.is_home |= other.is_home;
+    }
 }
 
 /// The sockets that are bound, each at its port, and since when.
@@ -112,6 +187,7 @@ impl Since {
             sent: 0,
             counts: SocketCounts::default(),
             interface: self.host,
+            is_home: false,
         }
     }
 
@@ -189,7 +265,7 @@ impl Together {
     }
 }
 
-/// What there is to tell now.
+/// What there is to tell now, after what is complete was noted. It moves no frame: the free ones of all workers are counted meanwhile.
 ///
 /// # Errors
 /// If the kernel does not say what it lost.
@@ -199,7 +275,6 @@ pub(crate) fn report(
     worker: WorkerStats,
     now_ns: u64,
 ) -> weir_port::Result<StackReport> {
-    path.complete();
     let queues: BTreeMap<_, _> =
         path.between().egress.queues().iter().map(|queue| (queue.port, queue)).collect();
     let (mut directions, mut sockets, mut tcp_ports) = (Vec::new(), Vec::new(), Vec::new());
@@ -223,6 +298,7 @@ pub(crate) fn report(
                         sent: port.sent(),
                         peer: shared.peer(),
                         counts: shared.counts(),
+                        is_home: port.is_home(),
                         ..since.report(queue, end, now_ns)
                     }));
                 }
@@ -276,7 +352,13 @@ fn interface_report(path: &mut Worker<StackPort>, index: usize) -> weir_port::Re
     let (departed, departing) = (exit.account().clone(), port.in_flight());
     let transmit = exit.counts().into();
     let stats = match port {
-        EitherPort::Kernel(interface) => interface.kernel_mut().map(port_stats).transpose()?,
+        EitherPort::Kernel(interface) => match interface.kernel_mut() {
+            Some(EitherPort::Kernel(port)) => Some(port_stats(port)?),
+            Some(EitherPort::Memory(port)) => {
+                Some(PortStats { queues: port.queues(), ..PortStats::default() })
+            }
+            None => None,
+        },
         EitherPort::Memory(_) => None,
     };
     let port = PortStats { transmit, ..stats.unwrap_or_default() };

@@ -202,3 +202,46 @@ fn a_stack_that_its_application_drives_answers_when_that_turns() {
         assert!(why.starts_with("pair of ") && why.contains("has not moved for a second"), "{why}");
     });
 }
+
+/// A socket and a listener of two workers are told once, and what both workers counted adds up while they move packets.
+#[test]
+fn what_two_workers_tell_adds_up() {
+    let left = Stack::builder().address("192.0.2.1/24").workers(2);
+    let (left, right) = Stack::pair_of(left, Stack::builder().address("192.0.2.2/24")).expect("a pair");
+    let responder = StackResponder::new(&left, "pair".into(), &[], Sight::Nothing);
+    let server = UdpSocket::bind(&right, "192.0.2.2:7").expect("a socket");
+    let _listener = TcpListener::bind(&right, "192.0.2.2:7").expect("listening");
+    let clients: Vec<UdpSocket> =
+        (0..2).map(|_| UdpSocket::bind(&left, "192.0.2.1:0").expect("a socket")).collect();
+    clients.iter().for_each(|client| client.set_write_timeout(Some(PATIENCE)).expect("a timeout"));
+    thread::scope(|scope| {
+        for client in &clients {
+            scope.spawn(move || {
+                for _ in 0..2000 {
+                    client.send_to(&[0; 100], "192.0.2.2:7").expect("sent");
+                }
+            });
+        }
+        let mut came = 0;
+        let mut batch = server.datagrams(64);
+        while came < 4000 {
+            came += server.recv_batch(&mut batch).expect("datagrams");
+            batch.clear();
+            told(&responder);
+        }
+    });
+    let mut stack = WireStats::default();
+    wait_until("all is told as delivered", || {
+        stack = told(&responder).1;
+        stack.sockets.iter().all(|socket| socket.place.books.held.packets == 0)
+    });
+    assert_eq!((stack.sockets.len(), stack.listeners.len()), (3, 1));
+    let server = stack.sockets.iter().find(|socket| socket.local == "192.0.2.2:7").expect("the server's");
+    assert_eq!((server.place.books.delivered.packets, server.place.books.accepted.packets), (4000, 4000));
+    assert_eq!(stack.sockets.iter().map(|socket| socket.sent).sum::<u64>(), 4000);
+    let mut workers: Vec<usize> = stack.stages.iter().map(|stage| stage.worker).collect();
+    workers.sort_unstable();
+    // Two hosts at each.
+    assert_eq!(workers, [0, 0, 1, 1]);
+    assert!(stack.stages.iter().all(|stage| stage.place.books.accepted.packets > 0));
+}

@@ -1,11 +1,12 @@
 //! How a stack answers at a control socket of its own ([`weir_run::control`]): `weir stat` shows it beside wires and limits.
 //!
 //! ```text
-//! weir stat --> /run/weir/NAME.sock --> this thread --Request::Stat--> the worker, when it looks next
+//! weir stat --> /run/weir/NAME.sock --> this thread --Request::Stat--> the workers, when they look next
 //! ```
 //!
-//! Rule: it tells, and changes nothing: a stack is its application's, which alone knows why it is as it is. Whoever asks waits, and never the
-//! worker, which copies its counters in one go. Everybody may ask, as of a wire.
+//! Rule: it tells, and changes nothing: a stack is its application's, which alone knows why it is as it is. Whoever asks waits, and never a
+//! worker that is alone, which copies its counters in one go; several stand still together meanwhile ([`Standstill`]), so that sums are exact.
+//! Everybody may ask, as of a wire.
 //!
 //! The end: it is told of by an eventfd, after the workers have ended; the guardian then removes the socket, as it does after `kill -9`.
 //!
@@ -17,7 +18,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -27,31 +28,32 @@ use weir_port::limit::find;
 use weir_port::netns::NetNs;
 use weir_port::sys;
 use weir_port::undo::{FileIdentity, Keeper, Undo};
-use weir_ring::doorbell::Ringer;
 use weir_run::clock::now_ns;
 use weir_run::control::{Command, Control, Responder};
 use weir_run::crew::GOING_DOWN;
 use weir_run::datapath::Kind;
 use weir_run::limits::{PATH_NAME_IS, is_path_name};
 use weir_run::report::{Constants, Sight};
+use weir_run::standstill::Standstill;
 use weir_run::stats::socket::{ConnectionStats, ProcessStats, SocketStats, ThrottleStats};
 use weir_run::stats::{PlaceStats, Snapshot};
 
 use crate::builder::invalid;
 use crate::datagram::bucket_of;
 use crate::options::SocketCounts;
-use crate::report::{SocketReport, StackReport, TRANSPORTS};
+use crate::report::{AllReports, SocketReport, StackReport, TRANSPORTS};
 use crate::stack::Stack;
 use crate::tcp::report::{ConnectionReport, name};
-use crate::worker::Request;
+use crate::worker::{Asking, Request};
 
 /// How long a worker may take to tell: far more than a pass, and less than whoever asks waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What answers of a stack.
 pub(crate) struct StackResponder {
-    requests: Sender<Request>,
-    ringer: Ringer,
+    workers: Vec<Asking>,
+    /// How many each of them has.
+    interfaces: usize,
     constants: Constants,
     rss: Rss,
     wake_cost_ns: u64,
@@ -60,10 +62,18 @@ pub(crate) struct StackResponder {
 }
 
 impl StackResponder {
-    /// Of a stack on this interface, of the kernel's or in memory.
+    /// Of a stack whose workers have these interfaces each, of the kernel's or in memory.
     pub(crate) fn new(stack: &Stack, name: String, interfaces: &[&str], sight: Sight) -> StackResponder {
-        let (requests, ringer) = stack.requests(0);
-        let ports: Vec<String> = interfaces.iter().chain(&TRANSPORTS).map(|name| name.to_string()).collect();
+        let workers = stack.asking();
+        let count = workers.len();
+        let called = |name: &str, worker| match count {
+            1 => name.to_string(),
+            _ => format!("{name}/{worker}"),
+        };
+        let named = |names: &[&str]| -> Vec<String> {
+            (0..count).flat_map(|worker| names.iter().map(move |name| called(name, worker))).collect()
+        };
+        let ports = [named(interfaces), named(&TRANSPORTS)].concat();
         let constants = Constants {
             name,
             // What has stages.
@@ -76,10 +86,65 @@ impl StackResponder {
             since_ns: now_ns(),
             sight,
         };
-        let process = process();
-        let is_stopping = Arc::default();
-        let (rss, wake_cost_ns) = (stack.rss().clone(), stack.wake_cost_ns());
-        StackResponder { requests, ringer, constants, rss, wake_cost_ns, process, is_stopping }
+        StackResponder {
+            workers,
+            interfaces: interfaces.len(),
+            constants,
+            rss: stack.rss().clone(),
+            wake_cost_ns: stack.wake_cost_ns(),
+            process: process(),
+            is_stopping: Arc::default(),
+        }
+    }
+
+    /// What all workers tell, of one moment.
+    fn ask(&self) -> Result<Vec<StackReport>, String> {
+        let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
+        loop {
+            let together = Arc::new(Standstill::new(self.workers.len()));
+            let mut answers = Vec::new();
+            for worker in &self.workers {
+                let (reply, answer) = channel();
+                if !worker.ask(Request::Stat { reply, together: Arc::clone(&together) }) {
+                    return Err(self.ended());
+                }
+                answers.push(answer);
+            }
+            let mut told = Vec::new();
+            for answer in answers {
+                let answer = answer.recv_timeout(PATIENCE).map_err(|error| match error {
+                    RecvTimeoutError::Disconnected => self.ended(),
+                    RecvTimeoutError::Timeout => self.is_still(),
+                })?;
+                told.extend(answer);
+            }
+            if told.len() == self.workers.len() {
+                return told.into_iter().map(|report| report.map_err(|error| error.to_string())).collect();
+            }
+            // One was with its application, or asleep, for longer than the others wait.
+            if now_ns() > end_ns {
+                return Err(self.is_still());
+            }
+        }
+    }
+
+    fn ended(&self) -> String {
+        match self.is_stopping.load(Ordering::Relaxed) {
+            true => GOING_DOWN.to_string(),
+            false => format!(
+                "{} has ended, as when its interface vanishes, and {} has not closed it",
+                self.constants.name,
+                self.whose()
+            ),
+        }
+    }
+
+    fn is_still(&self) -> String {
+        format!(
+            "{} of {} has not moved for a second: that drives it itself, or its interface is just being taken over",
+            self.constants.name,
+            self.whose()
+        )
     }
 }
 
@@ -163,26 +228,7 @@ impl Responder for StackResponder {
     }
 
     fn stat(&self) -> Result<Snapshot, String> {
-        let ended = || match self.is_stopping.load(Ordering::Relaxed) {
-            true => GOING_DOWN.to_string(),
-            false => format!(
-                "{} has ended, as when its interface vanishes, and {} has not closed it",
-                self.constants.name,
-                self.whose()
-            ),
-        };
-        let (reply, answer) = channel();
-        self.requests.send(Request::Stat(reply)).map_err(|_| ended())?;
-        self.ringer.published();
-        let told = answer.recv_timeout(PATIENCE).map_err(|error| match error {
-            RecvTimeoutError::Disconnected => ended(),
-            RecvTimeoutError::Timeout => format!(
-                "{} of {} has not moved for a second: that drives it itself, or its interface is just being taken over",
-                self.constants.name,
-                self.whose()
-            ),
-        })?;
-        Ok(self.snapshot(told.map_err(|error| error.to_string())?))
+        Ok(self.snapshot(AllReports::of(self.ask()?, self.interfaces)))
     }
 
     fn change(&self, command: &Command) -> Result<String, String> {
@@ -209,13 +255,13 @@ impl StackResponder {
         format!("{program} (process {pid})")
     }
 
-    /// What a worker told, as it is shown.
-    fn snapshot(&self, told: StackReport) -> Snapshot {
-        let StackReport { mut part, frames_of_sockets, sockets, listeners, connections } = told;
-        part.worker.wake_cost_ns = self.wake_cost_ns;
-        let mut snapshot = self.constants.snapshot(vec![part]);
+    /// What the workers told, as it is shown.
+    fn snapshot(&self, told: AllReports) -> Snapshot {
+        let AllReports { mut parts, frames_of_sockets, sockets, listeners, connections } = told;
+        parts.iter_mut().for_each(|part| part.worker.wake_cost_ns = self.wake_cost_ns);
+        let interfaces = self.interfaces * parts.len();
+        let mut snapshot = self.constants.snapshot(parts);
         // Sockets have directions, and no devices.
-        let interfaces = snapshot.ports.len() - TRANSPORTS.len();
         snapshot.ports.truncate(interfaces);
         for stack in &mut snapshot.topologies {
             stack.ports.truncate(interfaces);

@@ -224,7 +224,7 @@ impl UdpSocket {
         let len = payload.len().min(buffer.len());
         buffer[..len].copy_from_slice(&payload[..len]);
         let mut returns = self.lock_returns();
-        returns.read(packet.frame, packet.len_bytes);
+        returns.read(packet.to, packet.frame, packet.len_bytes);
         returns.publish();
         drop(returns);
         if !self.is_from_peer(from) {

@@ -9,6 +9,10 @@
 //! It is a plan of the path ([`weir_path::plan`]): a router that is a host, a port for the interface, one for each socket that there may
 //! be, and one for all TCP. A worker of its own drives it, on a thread of this process, or the application does (`driver.rs`).
 //!
+//! Of several workers each has such a plan with receive queues of its own, and nothing of it is another's: the stack's addresses are those of a
+//! host at each of them. A socket is bound at every worker, and has a lane to each ([`crate::half`]): so a flow is found by whatever queue it comes.
+//! It sends by its home, the worker of its bucket, or of one without such any. A listener is every worker's, a connection one worker's.
+//!
 //! Rule: a full buffer holds whoever fills it. What a socket sends waits in its send buffer while the way out has no room; what comes for a
 //! socket that does not read waits in its receive buffer, in the egress queue before it, and then in the receive queue that it came by, and
 //! so with whoever sends it, if that is a local sender on a veth.
@@ -26,7 +30,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,17 +61,15 @@ use crate::options::SocketOptions;
 use crate::shared::{PortHold, SharedPorts};
 use crate::socket::os;
 use crate::tcp::state::News;
-use crate::worker::{Request, StackBooks, StackWorker};
+use crate::worker::{Asking, Request, StackBooks, StackWorker};
 
 /// How long a new socket waits for the place of one that is being closed, and how often it looks.
 const CLOSE_NS_MAX: u64 = 100_000_000;
 const CLOSE_LOOK: Duration = Duration::from_micros(50);
 /// Nobody has the place of a socket.
-pub(crate) const FREE: u8 = 0;
-/// A socket has it.
-const TAKEN: u8 = 1;
-/// What a closed socket has sent is not all polled yet.
-const CLOSING: u8 = 2;
+const FREE: u8 = 0;
+/// A socket has it. Less is the number of workers that have not let go of a closed one yet: what it has sent is not all polled.
+const TAKEN: u8 = u8::MAX;
 
 /// A stack: hold one while there are sockets to be bound. It ends with the last of its handles and sockets.
 #[derive(Clone)]
@@ -80,7 +82,6 @@ pub struct Stack {
 pub(crate) struct Bound {
     pub(crate) stack: Stack,
     pub(crate) port: u16,
-    worker: usize,
     slot: usize,
     /// Beside the kernel: it has the port again once the place is free.
     _hold: Option<PortHold>,
@@ -91,7 +92,8 @@ struct Inner {
     rss: Rss,
     hosts: Vec<HostSide>,
     workers: Vec<WorkerSide>,
-    sockets: usize,
+    /// Of each host the places of sockets: [`FREE`], [`TAKEN`] or being closed.
+    places: Vec<Vec<Arc<AtomicU8>>>,
     buffer_frames_max: u32,
     wake_cost_ns: u64,
     /// On an interface of the kernel's.
@@ -102,10 +104,7 @@ struct Inner {
 
 /// A worker, from outside.
 struct WorkerSide {
-    requests: Sender<Request>,
-    ringer: Ringer,
-    /// Of each host the places of sockets: [`FREE`], [`TAKEN`] or [`CLOSING`].
-    places: Vec<Vec<Arc<AtomicU8>>>,
+    asking: Asking,
     /// Of each host where applications say which of their connections have news.
     news: Vec<Arc<News>>,
 }
@@ -133,26 +132,30 @@ impl Stack {
         Stack::pair_of(builder.clone().address(left), builder.address(right))
     }
 
-    /// The same, of stacks that may be more. The sockets, buffers and buckets of the first are those of both; each has its own limit of what it
+    /// The same, of stacks that may be more. The sockets, buffers, buckets and workers of the first are those of both; each has its own limit of what it
     /// sends ([`StackBuilder::rate`]). With a limit the link has a ring, as a veth has: a socket that nobody reads may then hold all who send by it.
     ///
     /// # Errors
     /// As [`Stack::pair`].
     pub fn pair_of(left: StackBuilder, right: StackBuilder) -> io::Result<(Stack, Stack)> {
         let right = right.like(&left);
+        let workers = left.check_workers()?.max(right.check_workers()?);
         let hosts = [&left, &right].into_iter().zip(0..);
-        let hosts = hosts.map(|(builder, number)| builder.host(mac_of(number), MEMORY_MTU_BYTES, 1));
+        let hosts = hosts.map(|(builder, number)| builder.host(mac_of(number), MEMORY_MTU_BYTES, workers));
         let hosts = hosts.collect::<io::Result<Vec<_>>>()?;
-        let memory = FrameMemory::new(left.frames(1, 2), MEMORY_FRAME_BYTES).map_err(io::Error::other)?;
+        let memory = FrameMemory::new(left.frames(workers as u32, 2), MEMORY_FRAME_BYTES);
+        let memory = memory.map_err(io::Error::other)?;
         let limits = [("left", left.limits()), ("right", right.limits())];
         let is_limited = limits.iter().any(|(_, limits)| limits.is_some());
         let end = |port| {
             EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(EitherPort::Memory(Box::new(port))))))
         };
-        let interfaces = LinkPort::pair().into_iter().filter(|_| is_limited).map(end).collect();
-        let parts = WorkerParts { interfaces, frames: Frames::new(Pool::new(memory)), kernel: None };
+        let parts = Pool::for_workers(memory, workers).into_iter().map(|pool| {
+            let interfaces = LinkPort::pair().into_iter().filter(|_| is_limited).map(end).collect();
+            WorkerParts { interfaces, frames: Frames::new(pool), kernel: None }
+        });
         let interfaces = if is_limited { &limits[..] } else { &[] };
-        let stack = Stack::start(&left, interfaces, hosts, vec![parts])?;
+        let stack = Stack::start(&left, interfaces, hosts, parts.collect())?;
         let other = Stack { inner: Arc::clone(&stack.inner), host: 1 };
         Ok((stack, other))
     }
@@ -183,18 +186,22 @@ impl Stack {
         let wake_cost_ns = wake_cost_ns()?;
         let ports = parts[0].kernel.as_ref().map(|kernel| Arc::clone(&kernel.ports));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
-        for (number, part) in parts.into_iter().enumerate() {
-            let (requests, inbox) = channel();
-            let doorbell = Doorbell::with_full_fences()?;
-            let place = || Arc::new(AtomicU8::new(FREE));
-            let places = hosts.iter().map(|_| (0..sockets).map(|_| place()).collect()).collect();
+        let mut inboxes = Vec::new();
+        for _ in &parts {
+            let ((requests, inbox), doorbell) = (channel(), Doorbell::with_full_fences()?);
+            inboxes.push((Asking { requests, ringer: doorbell.ringer() }, inbox, doorbell));
+        }
+        let all: Vec<Asking> = inboxes.iter().map(|(asking, ..)| asking.clone()).collect();
+        for (number, (part, (asking, inbox, doorbell))) in parts.into_iter().zip(inboxes).enumerate() {
             let tcp = sides.iter().map(|side| builder.tcp(side.mtu_bytes));
             let tcp = tcp.map(|settings| (settings, Arc::new(News::new(settings.places()))));
             let tcp: Vec<_> = tcp.collect();
             let news = tcp.iter().map(|(_, news)| Arc::clone(news)).collect();
-            workers.push(WorkerSide { requests, ringer: doorbell.ringer(), places, news });
+            workers.push(WorkerSide { asking, news });
             let path = path(&plan, part.interfaces, part.frames, &tcp, ports.as_ref(), now_ns())?;
-            let worker = Box::new(StackWorker::new(path, doorbell, part.kernel, inbox));
+            let others = all.iter().enumerate().filter(|(other, _)| *other != number);
+            let others = others.map(|(_, asking)| asking.clone()).collect();
+            let worker = Box::new(StackWorker::new(path, doorbell, part.kernel, inbox, others));
             let core = builder.cores.get(number).copied();
             let thread = std::thread::Builder::new().name("weir-socket".into());
             threads.push(thread.spawn(move || {
@@ -206,12 +213,14 @@ impl Stack {
             })?);
         }
         let control = Control::new(hosts.len(), buckets);
+        let place = || Arc::new(AtomicU8::new(FREE));
+        let places = hosts.iter().map(|_| (0..sockets).map(|_| place()).collect()).collect();
         let inner = Inner {
             memory,
             rss,
             hosts: sides,
             workers,
-            sockets,
+            places,
             buffer_frames_max: builder.buffer_frames_max,
             wake_cost_ns,
             ports,
@@ -275,7 +284,7 @@ impl Stack {
     /// # Panics
     /// If there is no such worker.
     pub fn ringer(&self, worker: usize) -> Ringer {
-        self.inner.workers[worker].ringer.clone()
+        self.inner.workers[worker].asking.ringer.clone()
     }
 
     /// How many workers it has.
@@ -329,7 +338,7 @@ impl Stack {
     }
 
     pub(crate) fn bind(&self, address: SocketAddr, options: SocketOptions) -> io::Result<(Bound, Halves)> {
-        let Inner { hosts, workers, sockets, buffer_frames_max, rss, .. } = &*self.inner;
+        let Inner { hosts, workers, places, buffer_frames_max, rss, .. } = &*self.inner;
         let SocketOptions { send_frames, receive_packets, full, bucket } = options;
         let possible = 1..=*buffer_frames_max;
         if !possible.contains(&send_frames) || !possible.contains(&receive_packets) {
@@ -338,16 +347,6 @@ impl Stack {
         }
         let host = &hosts[self.host];
         host.check_own(address.ip())?;
-        let worker = match bucket {
-            // Any number: one that there is not is refused below.
-            Some(bucket) => rss.worker(bucket as u32),
-            None if workers.len() == 1 => 0,
-            None => {
-                return Err(invalid(
-                    "the sockets of a stack of several workers have a bucket each: bind_bucket",
-                ));
-            }
-        };
         may_wait()?;
         let mut control = self.lock();
         let binding = |port| Binding { address: address.ip(), port, bucket };
@@ -361,49 +360,73 @@ impl Stack {
             }
         };
         let binding = binding(port);
-        let side = &workers[worker];
-        let slot = side.free_place(self.host).ok_or_else(|| {
+        let slot = self.free_place().ok_or_else(|| {
+            let sockets = places[self.host].len();
             let why = format!("all {sockets} sockets of this stack are bound: build it for more");
             io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
-        let (halves, open) =
-            halves(BufferSizes { send_frames, receive_packets, full }, &side.caller(None), None)?;
-        side.places[self.host][slot].store(TAKEN, Ordering::Release);
+        let home = bucket.map_or(slot % workers.len(), |bucket| rss.worker(bucket as u32));
+        let callers: Vec<Caller> = workers.iter().map(|side| side.caller(None)).collect();
+        let (halves, opens) =
+            halves(BufferSizes { send_frames, receive_packets, full }, &callers, home, None)?;
+        places[self.host][slot].store(TAKEN, Ordering::Release);
         // From here on what was taken is freed with it.
-        let bound = Bound { stack: self.clone(), port, worker, slot, _hold: hold };
-        let number = bound.number(*sockets);
-        control.bindings[self.host].bind(binding, number).expect("it was checked under this lock");
-        // The worker may be with a thread that waits for this lock.
+        let bound = Bound { stack: self.clone(), port, slot, _hold: hold };
+        control.bindings[self.host].bind(binding, slot as u16).expect("it was checked under this lock");
+        // A worker may be with a thread that waits for this lock.
         drop(control);
-        let (reply, answer) = channel();
-        side.ask(Request::Bind {
-            stage: self.host,
-            socket: slot as u16,
-            port: host.first_port + slot,
-            binding,
-            open: Box::new(open),
-            reply,
-        })?;
-        answer.recv().map_err(|_| os(libc::EPIPE))?.map_err(refused)?;
+        let mut answers = Vec::new();
+        for (number, (side, open)) in workers.iter().zip(opens).enumerate() {
+            let (reply, answer) = channel();
+            side.ask(Request::Bind {
+                stage: self.host,
+                socket: slot as u16,
+                port: host.first_port + slot,
+                binding,
+                is_home: number == home,
+                open: Box::new(open),
+                reply,
+            })?;
+            answers.push(answer);
+        }
+        for answer in answers {
+            answer.recv().map_err(|_| os(libc::EPIPE))?.map_err(refused)?;
+        }
         Ok((bound, halves))
     }
 
     /// Frees the place of a socket, whose application has let go of it.
     fn close(&self, bound: &Bound) {
-        let Inner { hosts, workers, sockets, .. } = &*self.inner;
-        let side = &workers[bound.worker];
+        let Inner { hosts, workers, places, .. } = &*self.inner;
         // In this order: a port that is free here is free there by the time that somebody binds it.
         let mut control = self.lock();
-        let place = &side.places[self.host][bound.slot];
-        place.store(CLOSING, Ordering::Relaxed);
-        // A worker that has ended needs no word.
-        let _ = side.ask(Request::Close {
-            stage: self.host,
-            socket: bound.slot as u16,
-            port: hosts[self.host].first_port + bound.slot,
-            place: Arc::clone(place),
-        });
-        control.bindings[self.host].unbind(bound.number(*sockets));
+        let place = &places[self.host][bound.slot];
+        place.store(workers.len() as u8, Ordering::Relaxed);
+        for side in workers {
+            // A worker that has ended needs no word.
+            let _ = side.ask(Request::Close {
+                stage: self.host,
+                socket: bound.slot as u16,
+                port: hosts[self.host].first_port + bound.slot,
+                place: Arc::clone(place),
+            });
+        }
+        control.bindings[self.host].unbind(bound.slot as u16);
+    }
+
+    /// A place for a socket. One that is being closed is waited for, as long as that may take where nobody is held.
+    fn free_place(&self) -> Option<usize> {
+        let places = &self.inner.places[self.host];
+        let is = |is: fn(u8) -> bool| places.iter().position(|place| is(place.load(Ordering::Acquire)));
+        let end_ns = now_ns() + CLOSE_NS_MAX;
+        loop {
+            let free = is(|state| state == FREE);
+            let is_closing = |state| state != FREE && state != TAKEN;
+            if free.is_some() || is(is_closing).is_none() || now_ns() > end_ns {
+                return free;
+            }
+            std::thread::sleep(CLOSE_LOOK);
+        }
     }
 
     /// What ends with it.
@@ -411,21 +434,13 @@ impl Stack {
         &self.inner.ending
     }
 
-    /// How a worker is asked by who has no handle.
-    pub(crate) fn requests(&self, worker: usize) -> (Sender<Request>, Ringer) {
-        let WorkerSide { requests, ringer, .. } = &self.inner.workers[worker];
-        (requests.clone(), ringer.clone())
+    /// How its workers are asked by who has no handle.
+    pub(crate) fn asking(&self) -> Vec<Asking> {
+        self.inner.workers.iter().map(|side| side.asking.clone()).collect()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
         self.inner.lock()
-    }
-}
-
-impl Bound {
-    /// The number of the socket over all workers.
-    fn number(&self, sockets: usize) -> u16 {
-        (self.worker * sockets + self.slot) as u16
     }
 }
 
@@ -436,30 +451,14 @@ impl Drop for Bound {
 }
 
 impl WorkerSide {
-    /// A place for a socket of a host. One that is being closed is waited for, as long as that may take where nobody is held.
-    fn free_place(&self, host: usize) -> Option<usize> {
-        let places = &self.places[host];
-        let is = |state: u8| places.iter().position(|place| place.load(Ordering::Acquire) == state);
-        let end_ns = now_ns() + CLOSE_NS_MAX;
-        loop {
-            let free = is(FREE);
-            if free.is_some() || is(CLOSING).is_none() || now_ns() > end_ns {
-                return free;
-            }
-            std::thread::sleep(CLOSE_LOOK);
-        }
-    }
-
     /// How an application calls it, of a connection of a host if it is about one.
     pub(crate) fn caller(&self, connection: Option<(usize, u32)>) -> Caller {
         let news = connection.map(|(host, connection)| (Arc::clone(&self.news[host]), connection));
-        Caller { worker: self.ringer.clone(), news }
+        Caller { worker: self.asking.ringer.clone(), news }
     }
 
     pub(crate) fn ask(&self, request: Request) -> io::Result<()> {
-        self.requests.send(request).map_err(|_| os(libc::EPIPE))?;
-        self.ringer.published();
-        Ok(())
+        if self.asking.ask(request) { Ok(()) } else { Err(os(libc::EPIPE)) }
     }
 }
 

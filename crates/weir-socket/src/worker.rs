@@ -31,10 +31,12 @@ use weir_port::link::Link;
 use weir_port::monitor::{State, Watch};
 use weir_port::port::Port;
 use weir_port::sys;
+use weir_port::worker_port::WorkerPort;
 use weir_port::xsk::umem::Umem;
-use weir_ring::doorbell::Doorbell;
+use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_run::clock::now_ns;
 use weir_run::drive::{Driven, Look, drive};
+use weir_run::standstill::Standstill;
 use weir_run::stats::WorkerStats;
 
 use crate::driver::Lent;
@@ -42,14 +44,13 @@ use crate::link::LinkPort;
 use crate::port::{Open, SocketPort};
 use crate::report::{BoundSockets, StackReport, report};
 use crate::shared::SharedPorts;
-use crate::stack::FREE;
 use crate::tcp::control::TcpRequest;
 use crate::tcp::port::TcpPort;
 
 /// A port of a stack: an interface of the kernel's or one in memory, or a socket, or all TCP of a host.
 pub(crate) type StackPort = EitherPort<InterfacePort, EitherPort<SocketPort, TcpPort>>;
-/// An interface, or an end of a link.
-type InterfacePort = EitherPort<Port, EitherPort<MemoryPort, LinkPort>>;
+/// An interface, the first worker's part or another's, or an end of a link.
+type InterfacePort = EitherPort<EitherPort<Port, WorkerPort>, EitherPort<MemoryPort, LinkPort>>;
 
 /// For how long a worker that is to stop lets out what sockets have sent.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
@@ -62,12 +63,13 @@ const INTERFACE: usize = 0;
 
 /// What can be asked of it.
 pub(crate) enum Request {
-    /// Open a socket: the stage of its host, its number there, its port, what it is bound to, and its half of the rings.
+    /// Open a socket: the stage of its host, its number there, its port, what it is bound to, whether this is its home, and its half of the rings.
     Bind {
         stage: usize,
         socket: u16,
         port: usize,
         binding: Binding,
+        is_home: bool,
         open: Box<Open>,
         reply: Sender<Result<(), BindError>>,
     },
@@ -77,12 +79,35 @@ pub(crate) enum Request {
     Tcp { port: usize, request: TcpRequest },
     /// The books of everything.
     Books(Sender<StackBooks>),
-    /// What `weir stat` shows.
-    Stat(Sender<weir_port::Result<StackReport>>),
+    /// What `weir stat` shows, of the moment when all workers stand still; nothing if they do not come together.
+    Stat { reply: Sender<Option<weir_port::Result<StackReport>>>, together: Arc<Standstill> },
+    /// Look how the interface fares: its queues were owned again.
+    LookAtInterface,
     /// Let somebody else drive this worker; none comes if somebody does.
     Lend(Sender<Option<Lent>>),
     /// Stop.
     Stop,
+}
+
+/// How a worker is asked.
+#[derive(Clone)]
+pub(crate) struct Asking {
+    pub(crate) requests: Sender<Request>,
+    pub(crate) ringer: Ringer,
+}
+
+impl Asking {
+    /// Asks it; whether it is there.
+    pub(crate) fn ask(&self, request: Request) -> bool {
+        let is_there = self.requests.send(request).is_ok();
+        self.ringer.published();
+        is_there
+    }
+
+    /// Tells it; one that has ended needs no word.
+    pub(crate) fn tell(&self, request: Request) {
+        self.ask(request);
+    }
 }
 
 /// The books of a stack.
@@ -127,6 +152,8 @@ pub(crate) struct StackWorker {
     /// What rings for the interface, if it is the kernel's, and says how it fares.
     kernel: Option<KernelSide>,
     requests: Receiver<Request>,
+    /// The other workers of the stack.
+    others: Vec<Asking>,
     /// One that came while it was about to park.
     next: Option<Request>,
     /// Who is to drive it, and whether somebody does who is not its thread.
@@ -142,17 +169,18 @@ pub(crate) struct StackWorker {
     draining_since: Option<u64>,
     /// When to look how the interface fares.
     look_ns: u64,
-    /// Whether a socket has been bound: before that a generator in memory would find nobody.
+    /// Whether a socket has been bound whose home this is: before that a generator in memory would find nobody.
     has_bound: bool,
 }
 
 /// What a worker has of the kernel's beside the port.
 pub(crate) struct KernelSide {
     pub(crate) bell: Bell,
-    pub(crate) watch: Watch,
+    /// How the interface fares, for the first worker.
+    pub(crate) watch: Option<Watch>,
     pub(crate) ports: Arc<SharedPorts>,
     // Last: the memory goes when the sockets have gone.
-    pub(crate) _umem: Umem,
+    pub(crate) _umem: Arc<Umem>,
 }
 
 impl StackWorker {
@@ -161,6 +189,7 @@ impl StackWorker {
         doorbell: Doorbell,
         kernel: Option<KernelSide>,
         requests: Receiver<Request>,
+        others: Vec<Asking>,
     ) -> StackWorker {
         let (next, closing) = (None, Vec::new());
         let mut path = path;
@@ -171,6 +200,7 @@ impl StackWorker {
             doorbell,
             kernel,
             requests,
+            others,
             next,
             borrower: None,
             is_lent: false,
@@ -187,9 +217,9 @@ impl StackWorker {
     /// Does what is asked.
     fn answer(&mut self, request: Request, now_ns: u64) {
         match request {
-            Request::Bind { stage, socket, port, binding, open, reply } => {
+            Request::Bind { stage, socket, port, binding, is_home, open, reply } => {
                 let bound = self.path.bind(stage, binding, socket);
-                self.has_bound |= bound.is_ok();
+                self.has_bound |= bound.is_ok() && is_home;
                 if bound.is_ok() {
                     self.bound.add(&mut self.path, port, stage, binding, now_ns);
                     if let Some((port, frames)) = socket_port(&mut self.path, port) {
@@ -215,7 +245,7 @@ impl StackWorker {
             Request::Books(reply) => {
                 let _ = reply.send(self.books());
             }
-            Request::Stat(reply) => {
+            Request::Stat { reply, together } => {
                 let counts = self.doorbell.counts();
                 let worker = WorkerStats {
                     busy_passes: self.busy_passes,
@@ -224,8 +254,11 @@ impl StackWorker {
                     cpu: sys::current_core(),
                     ..WorkerStats::default()
                 };
-                let _ = reply.send(report(&mut self.path, &self.bound, worker, now_ns));
+                self.path.complete();
+                let report = || report(&mut self.path, &self.bound, worker, now_ns);
+                let _ = reply.send(together.copy(report).ok());
             }
+            Request::LookAtInterface => self.look_ns = 0,
             Request::Lend(to) if self.is_lent => {
                 let _ = to.send(None);
             }
@@ -242,7 +275,8 @@ impl StackWorker {
         self.closing.retain(|(port, place)| {
             let is_finished = socket_port(path, *port).is_none_or(|(port, frames)| port.finish(frames));
             if is_finished {
-                place.store(FREE, Ordering::Release);
+                // The last frees it.
+                place.fetch_sub(1, Ordering::Release);
             }
             !is_finished
         });
@@ -284,25 +318,43 @@ impl StackWorker {
         }
     }
 
-    /// The interface, if it is the kernel's.
+    /// The interface, if it is the kernel's, and this the first worker.
     fn kernel_port(&mut self) -> Option<&mut Port> {
         match &mut self.path.end_mut(INTERFACE).0.port {
-            EitherPort::Kernel(port) => port.kernel_mut(),
+            EitherPort::Kernel(port) => port.kernel_mut()?.kernel_mut(),
+            EitherPort::Memory(_) => None,
+        }
+    }
+
+    /// The part of the interface that is another worker's.
+    fn worker_port(&mut self) -> Option<&mut WorkerPort> {
+        match &mut self.path.end_mut(INTERFACE).0.port {
+            EitherPort::Kernel(port) => match port.kernel_mut()? {
+                EitherPort::Memory(port) => Some(port),
+                EitherPort::Kernel(_) => None,
+            },
             EitherPort::Memory(_) => None,
         }
     }
 
     /// Looks whether there is something that the kernel's own stack has got and this one is to hear of too; by what it will show.
     fn look_at_tap(&mut self) -> Option<RawFd> {
-        let tap = self.kernel_port()?.tap_mut()?;
+        let tap = match self.worker_port() {
+            Some(port) => Some(port.tap_mut()),
+            None => self.kernel_port()?.tap_mut(),
+        }?;
         tap.look();
         Some(tap.fd())
     }
 
     /// Sees to what has happened to the interface.
     fn look_at_interface(&mut self, now_ns: u64) -> weir_port::Result<()> {
-        while let Some(kernel) = &mut self.kernel
-            && let Some(state) = kernel.watch.next_change()?
+        if let Some(port) = self.worker_port() {
+            port.look();
+            return Ok(());
+        }
+        while let Some(watch) = self.kernel.as_mut().and_then(|kernel| kernel.watch.as_mut())
+            && let Some(state) = watch.next_change()?
         {
             match state {
                 State::Gone => {
@@ -336,10 +388,15 @@ impl StackWorker {
         self.path.collect(INTERFACE, now_ns);
         let (end, frames) = self.path.end_mut(INTERFACE);
         let result = match &mut end.port {
-            EitherPort::Kernel(port) => port.kernel_mut().map_or(Ok(()), |port| port.retake(frames)),
+            EitherPort::Kernel(port) => {
+                let port = port.kernel_mut().and_then(EitherPort::kernel_mut);
+                port.map_or(Ok(()), |port| port.retake(frames))
+            }
             EitherPort::Memory(_) => Ok(()),
         };
         self.path.tune();
+        // Their queues have other pollers.
+        self.others.iter().for_each(|other| other.tell(Request::LookAtInterface));
         result
     }
 
@@ -428,8 +485,16 @@ impl Driven for StackWorker {
 }
 
 impl StackWorker {
-    /// Drives itself by this thread until it is over, but for the times in which somebody else drives it.
-    pub(crate) fn run(mut self: Box<Self>, wake_cost_ns: u64) -> io::Result<()> {
+    /// Drives itself by this thread until it is over, but for the times in which somebody else drives it. However it ends, the others end too: who has
+    /// lost a part of the stack is to know.
+    pub(crate) fn run(self: Box<Self>, wake_cost_ns: u64) -> io::Result<()> {
+        let others = self.others.clone();
+        let result = self.run_alone(wake_cost_ns);
+        others.iter().for_each(|other| other.tell(Request::Stop));
+        result
+    }
+
+    fn run_alone(mut self: Box<Self>, wake_cost_ns: u64) -> io::Result<()> {
         loop {
             drive(&mut *self, wake_cost_ns)?;
             let Some(to) = self.borrower.take() else { return Ok(()) };
@@ -466,8 +531,9 @@ impl StackWorker {
             Some(parked) => {
                 let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
                 // What is below 0 is not waited for: poll(2).
-                let [bell, watch] =
-                    kernel.as_ref().map_or([-1; 2], |kernel| [kernel.bell.fd(), kernel.watch.fd()]);
+                let [bell, watch] = kernel.as_ref().map_or([-1; 2], |KernelSide { bell, watch, .. }| {
+                    [bell.fd(), watch.as_ref().map_or(-1, Watch::fd)]
+                });
                 let mut fds = [parked.as_fd().as_raw_fd(), bell, watch, tap].map(sys::poll_in);
                 path.park(|_| sys::poll_readable(&mut fds, timeout_ns).map(drop)).map(drop)
             }

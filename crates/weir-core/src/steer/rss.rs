@@ -33,6 +33,9 @@ use super::toeplitz::Toeplitz;
 /// Frames in a burst at most.
 pub const BURST_MAX: usize = BATCH_TUPLES;
 
+/// The most receive queues that buckets are dealt to.
+pub const QUEUES_MAX: usize = 1 << u8::BITS;
+
 /// Workers at most.
 pub const WORKERS_MAX: usize = 64;
 
@@ -94,8 +97,11 @@ impl Rss {
 
     /// The receive queue that the flows of each bucket come by, of so many, where queue `q` is worker `q mod workers`'s: one of their own
     /// worker's, its queues in turn. With fewer queues than workers they are dealt out in turn.
+    ///
+    /// # Panics
+    /// If there are none, or more than [`QUEUES_MAX`].
     pub fn queues(&self, queues: usize) -> Vec<u8> {
-        assert!((1..=1 << u8::BITS).contains(&queues), "a queue's number is a byte");
+        assert!((1..=QUEUES_MAX).contains(&queues), "a queue's number is a byte");
         let of_worker = |worker: usize| queues.saturating_sub(worker).div_ceil(self.workers);
         let mut dealt = vec![0; self.workers];
         let buckets = self.table[..self.buckets()].iter().map(|&worker| usize::from(worker));

@@ -369,7 +369,7 @@ impl App {
             if *unread < open.receive_packets || rest.1 == rest.0.len() && !socket.can_recv() {
                 return;
             }
-            open.shared.wants_room.store(true, Ordering::SeqCst);
+            open.lane.wants_room.store(true, Ordering::SeqCst);
             // What was given back before the application could see that is looked for once more.
             fence(Ordering::SeqCst);
             let mut is_more = false;

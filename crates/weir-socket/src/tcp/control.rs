@@ -1,8 +1,8 @@
 //! How the application's side of TCP asks the workers: to listen, to connect, to take what was accepted.
 //!
-//! Rule: what is asked is answered by the worker that has the connection, the one of the bucket that its flow falls in; of a listener every
-//! worker has a part, and the connections of all wait in one queue each for whoever accepts. A connection gets its rings when an application
-//! takes it, made by that application's thread.
+//! Rule: what is asked is answered by the worker that has the connection: that whose queue its SYN came by, or, of one that is asked for here, the one
+//! of the bucket that its flow falls in, by whose queue the answers come. Of a listener every worker has a part, and the connections of all wait
+//! in one queue each for whoever accepts. A connection gets its rings when an application takes it, made by that application's thread.
 //!
 //! Owner: any thread; ports are given out under the stack's lock.
 
@@ -160,7 +160,7 @@ impl Stack {
             let (reply, answer) = channel();
             self.ask(worker, Request::Tcp { port, request: TcpRequest::Connect { flow, reply } })?;
             match answer.recv().map_err(|_| os(libc::EPIPE))? {
-                Ok(connection) => return self.attach(flow, connection, None),
+                Ok(connection) => return self.attach(flow, (worker, connection), None),
                 Err(NoConnection::Full) => {
                     let why = "as many connections as this stack was built for: build it for more";
                     return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
@@ -171,20 +171,22 @@ impl Stack {
         }
     }
 
-    /// Takes a connection: makes its rings.
+    /// Takes a connection of a worker: makes its rings.
     pub(crate) fn attach(
         &self,
         flow: Flow,
-        connection: u32,
+        (worker, connection): (usize, u32),
         ringer: Option<&Ringer>,
     ) -> io::Result<Connected> {
-        let (port, worker) = (self.tcp_port()?, self.worker_of(flow));
+        let port = self.tcp_port()?;
         let caller = self.caller(worker, connection);
         let sizes = BufferSizes { send_frames: CHUNKS, receive_packets: CHUNKS, full: FullRule::Hold };
         let ask = |request| self.ask(worker, Request::Tcp { port, request });
-        match halves(sizes, &caller, ringer) {
-            Ok((halves, open)) => {
-                ask(TcpRequest::Attach { connection, open: Box::new(open) })?;
+        match halves(sizes, std::slice::from_ref(&caller), 0, ringer) {
+            Ok((halves, opens)) => {
+                for open in opens {
+                    ask(TcpRequest::Attach { connection, open: Box::new(open) })?;
+                }
                 Ok(Connected { flow, halves, caller })
             }
             Err(error) => {
@@ -195,7 +197,7 @@ impl Stack {
         }
     }
 
-    /// By the bucket of its flow, as it comes in.
+    /// The worker of the bucket that its answers fall in.
     fn worker_of(&self, flow: Flow) -> usize {
         self.rss().worker(self.bucket_of(flow.peer, flow.local) as u32)
     }

@@ -100,7 +100,7 @@ impl TcpListener {
     /// # Errors
     /// Those of the table at the head of this file.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.take(&self.next()?, |_| None)
+        self.take(self.next()?, |_| None)
     }
 
     /// The same for a thread that waits for many: what becomes of the connection rings what `ringer` says for its other end, such as
@@ -114,7 +114,7 @@ impl TcpListener {
         &self,
         ringer: impl FnOnce(SocketAddr) -> Ringer,
     ) -> io::Result<(TcpStream, SocketAddr)> {
-        let (stream, peer) = self.take(&self.next()?, |peer| Some(ringer(peer)))?;
+        let (stream, peer) = self.take(self.next()?, |peer| Some(ringer(peer)))?;
         stream.set_nonblocking(true);
         Ok((stream, peer))
     }
@@ -139,7 +139,7 @@ impl TcpListener {
         self.listened.waiting.replaced.load(Ordering::Relaxed)
     }
 
-    fn next(&self) -> io::Result<Accepted> {
+    fn next(&self) -> io::Result<(usize, Accepted)> {
         let mut queue = self.lock();
         loop {
             if let Some(next) = self.look(&mut queue)? {
@@ -152,11 +152,12 @@ impl TcpListener {
         }
     }
 
-    /// The next connection that waits, if one does.
-    pub(crate) fn look(&self, queue: &mut Queue) -> io::Result<Option<Accepted>> {
+    /// The next connection that waits, if one does, and which worker has it.
+    pub(crate) fn look(&self, queue: &mut Queue) -> io::Result<Option<(usize, Accepted)>> {
         // In this order: what was left by a worker that has gone is there.
         let is_abandoned = queue.accepted.iter().any(|of_worker| of_worker.is_abandoned());
-        let next = queue.accepted.iter_mut().find_map(|of_worker| of_worker.pop());
+        let mut of_workers = queue.accepted.iter_mut().enumerate();
+        let next = of_workers.find_map(|(worker, of_worker)| of_worker.pop().map(|next| (worker, next)));
         if next.is_some() {
             self.listened.waiting.connections.fetch_sub(1, Ordering::Relaxed);
         }
@@ -166,11 +167,11 @@ impl TcpListener {
     /// A connection that has waited; what becomes of it rings what `ringer` says for its other end, if anything.
     pub(crate) fn take(
         &self,
-        next: &Accepted,
+        (worker, Accepted { connection, flow }): (usize, Accepted),
         ringer: impl FnOnce(SocketAddr) -> Option<Ringer>,
     ) -> io::Result<(TcpStream, SocketAddr)> {
-        let (stack, flow) = (&self.listened.stack, next.flow);
-        let connected = stack.attach(flow, next.connection, ringer(flow.peer).as_ref())?;
+        let stack = &self.listened.stack;
+        let connected = stack.attach(flow, (worker, connection), ringer(flow.peer).as_ref())?;
         Ok((TcpStream::of(stack.clone(), connected), flow.peer))
     }
 

@@ -350,7 +350,7 @@ impl Inner {
             && let Some((packet, _)) = chunk.take()
         {
             let mut returns = self.lock_returns();
-            returns.read(packet.frame, packet.len_bytes);
+            returns.read(packet.to, packet.frame, packet.len_bytes);
             returns.publish();
         }
         told
@@ -373,10 +373,10 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let spare = self.lock_send().take_spare();
         let receive = self.receive.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let unread = receive.chunk.take().map(|(packet, _)| packet.frame);
+        let unread = receive.chunk.take();
         let mut returns = self.lock_returns();
         spare.into_iter().for_each(|frame| returns.unused(frame));
-        unread.into_iter().for_each(|frame| returns.unread(frame));
+        unread.into_iter().for_each(|(packet, _)| returns.unread(packet.to, packet.frame));
         returns.publish();
     }
 }
