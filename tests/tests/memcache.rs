@@ -1,18 +1,20 @@
-//! The key-value server on a veth, asked by sockets of the kernel at the other end: libmemcached's own test of servers passes over TCP; over
-//! UDP a key set by one flow is read by flows of every bucket, and no reply of a flood of multi-gets behind a limit is lost.
+//! The key-value server on a veth, asked by sockets of the kernel at the other end: libmemcached's own test of servers passes over TCP; with two
+//! workers nothing is lost or comes out of order, over UDP and TCP, and their books are exact; over UDP a key set by one flow is read by flows of every bucket, and no reply of a flood of multi-gets behind a limit is lost.
 
 use std::collections::HashSet;
-use std::net::UdpSocket as KernelSocket;
-use std::process::ExitCode;
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket as KernelSocket};
+use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_core::rate::Rate;
+use weir_lab::clock::wait_until;
 use weir_lab::process::run;
 use weir_memcache::server::{Memcache, MemcacheSettings};
-use weir_socket::Stack;
-use weir_tests::pair::Pair;
+use weir_socket::{Stack, StackBuilder};
+use weir_tests::pair::{Pair, json_of};
 use weir_tests::{harness, privileged, weir_binary};
 
 const SERVER: &str = "10.99.0.2:11211";
@@ -28,18 +30,26 @@ fn main() -> ExitCode {
         privileged!(libmemcached_finds_it_capable),
         privileged!(a_key_set_by_one_flow_is_read_by_flows_of_every_bucket),
         privileged!(multi_gets_behind_a_limit_lose_no_reply),
+        privileged!(two_workers_lose_nothing_and_keep_order),
     ])
 }
 
 /// The kernel's host at the left end of a pair, the server at the right one, until `ask` returns.
 fn with_server(rate: Option<Rate>, ask: impl FnOnce(&Pair, &Stack) -> Result<()>) -> Result<()> {
-    let pair = Pair::new(1)?;
+    let shape = |builder: StackBuilder| rate.into_iter().fold(builder, StackBuilder::rate);
+    with_workers(1, |builder| shape(builder.bucket_bits(BUCKETS.ilog2())), ask)
+}
+
+/// The same of a stack of so many workers, with as many receive queues.
+fn with_workers(
+    workers: usize,
+    shape: impl FnOnce(StackBuilder) -> StackBuilder,
+    ask: impl FnOnce(&Pair, &Stack) -> Result<()>,
+) -> Result<()> {
+    let pair = Pair::new(workers as u32)?;
     pair.left.ip("address add 10.99.0.1/24 dev veth0")?;
-    let stack = pair.right.enter(|| -> Result<Stack> {
-        let builder = Stack::builder().address("10.99.0.2/24").bucket_bits(BUCKETS.ilog2());
-        let builder = rate.into_iter().fold(builder, weir_socket::StackBuilder::rate);
-        Ok(builder.guardian(weir_binary()?).open("veth1")?)
-    })??;
+    let builder = shape(Stack::builder().address("10.99.0.2/24").workers(workers)).guardian(weir_binary()?);
+    let stack = pair.right.enter(|| builder.open("veth1"))??;
     // What waits for an address is the kernel's to drop.
     run(pair.left.command("ping").args(["-n", "-c", "1", "-W", "5", "10.99.0.2"]), PATIENCE)?.success()?;
     let settings =
@@ -155,6 +165,95 @@ fn multi_gets_behind_a_limit_lose_no_reply() -> Result<()> {
             let threads: Vec<_> = clients.iter().map(|socket| scope.spawn(|| flood(socket))).collect();
             threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
         })?;
+        let books = stack.books()?;
+        let lost: Vec<_> =
+            books.dropped.occurred().filter(|(reason, _)| reason.name() != "no-handler").collect();
+        ensure!(books.balances && lost.is_empty(), "{books:?}");
+        Ok(())
+    })
+}
+
+/// Eight clients over UDP and eight over TCP, each of which counts a key of its own up and has to find each count, in order.
+fn two_workers_lose_nothing_and_keep_order() -> Result<()> {
+    const CLIENTS: u16 = 8;
+    const COUNTS: u32 = 400;
+    let shape = |builder: StackBuilder| builder.bucket_bits(1).connections(32);
+    with_workers(2, shape, |pair, stack| {
+        let counted = |reply: &str, count: u32| -> Result<()> {
+            ensure!(reply == format!("{count}\r\n"), "{reply:?}, not {count}");
+            Ok(())
+        };
+        let by_datagrams = |port: u16| -> Result<()> {
+            let socket = client(pair, port)?;
+            let stored = ask(&socket, &format!("set udp{port} 0 0 1\r\n0\r\n"))?;
+            ensure!(stored == "STORED\r\n", "{stored}");
+            let mut next = 1;
+            // Two under way: their replies come in their order.
+            send(&socket, 1, &format!("incr udp{port} 1\r\n"))?;
+            while next <= COUNTS {
+                if next < COUNTS {
+                    send(&socket, next as u16 + 1, &format!("incr udp{port} 1\r\n"))?;
+                }
+                let (id, is_last, text) = receive(&socket)?;
+                ensure!(u32::from(id) == next && is_last, "reply {id}, not {next}");
+                counted(&String::from_utf8(text)?, next)?;
+                next += 1;
+            }
+            Ok(())
+        };
+        let by_stream = |port: u16| -> Result<()> {
+            let mut stream = pair.left.enter(|| TcpStream::connect(SERVER))??;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut line = |text: String, wanted: &str| -> Result<()> {
+                stream.write_all(text.as_bytes())?;
+                let mut reply = vec![0; wanted.len()];
+                stream.read_exact(&mut reply)?;
+                ensure!(reply == wanted.as_bytes(), "{:?}, not {wanted:?}", String::from_utf8_lossy(&reply));
+                Ok(())
+            };
+            line(format!("set tcp{port} 0 0 1\r\n0\r\n"), "STORED\r\n")?;
+            (1..=COUNTS).try_for_each(|count| line(format!("incr tcp{port} 1\r\n"), &format!("{count}\r\n")))
+        };
+        let stat =
+            |arguments: &[&str]| run(Command::new(weir_binary()?).arg("stat").args(arguments), PATIENCE);
+        let stack_of = || -> Result<serde_json::Value> {
+            let all = json_of(&stat(&["--json"])?.success()?.stdout)?;
+            let own = |stack: &&serde_json::Value| stack["process"]["pid"] == std::process::id();
+            let stacks = all["topologies"].as_array().into_iter().flatten();
+            stacks.into_iter().find(own).cloned().context("it is told")
+        };
+        let name = stack_of()?["name"].as_str().context("a name")?.to_string();
+        thread::scope(|scope| {
+            let udp = (0..CLIENTS).map(|number| scope.spawn(move || by_datagrams(4000 + number)));
+            let tcp = (0..CLIENTS).map(|number| scope.spawn(move || by_stream(number)));
+            let threads: Vec<_> = udp.chain(tcp).collect();
+            // Exact while packets move, too.
+            let checked = stat(&[&name, "--check"])?.success()?;
+            ensure!(checked.stdout.contains("conservation holds"), "{}", checked.stdout);
+            threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        })?;
+        let mut told = serde_json::Value::Null;
+        wait_until("all is told as delivered", PATIENCE, || {
+            told = stack_of()?;
+            Ok(told["sockets"].as_array().is_some_and(|all| all.iter().all(|one| one["held"] == 0)))
+        })?;
+        let (out, sockets) = (told["classes"].as_array(), told["sockets"].as_array());
+        let of_worker = |worker: usize| {
+            let name = format!("->veth1/{worker}");
+            out?.iter().find(|class| class["name"] == *name)?["delivered"].as_u64()
+        };
+        for worker in 0..2 {
+            // Of both there are clients with fixed ports.
+            ensure!(of_worker(worker) > Some(1000), "worker {worker} sent {:?}: {told}", of_worker(worker));
+        }
+        let sum = |field: &str| -> Result<u64> {
+            let of = sockets.context("sockets")?.iter().map(|socket| socket[field].as_u64());
+            of.sum::<Option<u64>>().with_context(|| format!("{field} of {told}"))
+        };
+        let datagrams = u64::from(CLIENTS) * (u64::from(COUNTS) + 1);
+        ensure!((sum("delivered")?, sum("sent")?) == (datagrams, datagrams), "{told}");
+        let checked = stat(&[&name, "--check"])?.success()?;
+        ensure!(checked.stdout.contains("conservation holds"), "{}", checked.stdout);
         let books = stack.books()?;
         let lost: Vec<_> =
             books.dropped.occurred().filter(|(reason, _)| reason.name() != "no-handler").collect();

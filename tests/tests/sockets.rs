@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::clock;
+use weir_lab::clock::{self, wait_until};
 use weir_lab::process::run;
 use weir_socket::{Stack, TcpListener, TcpStream, UdpSocket};
 use weir_tests::exchange::{PATIENCE, PAYLOAD_BYTES, ask, byte_at, echo, exchange, send_all};
@@ -36,17 +36,23 @@ fn main() -> ExitCode {
         privileged!(an_honest_client_opens_in_a_flood_of_syns),
         privileged!(quic_goes_to_the_kernel_and_back),
         privileged!(a_stream_through_a_limit_has_its_rate_and_loses_nothing),
+        privileged!(two_workers_have_their_flows_also_after_the_interface_was_down),
     ])
 }
 
 /// Two hosts: the kernel's with an address at the left end, and at the right end a stack.
 fn hosts(queues: u32) -> Result<(Pair, Stack)> {
+    hosts_of(queues, 1)
+}
+
+/// The same of a stack of so many workers.
+fn hosts_of(queues: u32, workers: usize) -> Result<(Pair, Stack)> {
     let pair = Pair::new(queues)?;
     for address in ["10.99.0.1/24", "fd99::1/64"] {
         pair.left.ip(&format!("address add {address} dev veth0"))?;
     }
     let stack = pair.right.enter(|| -> Result<Stack> {
-        let stack = Stack::builder().address("10.99.0.2/24").address("fd99::2/64");
+        let stack = Stack::builder().address("10.99.0.2/24").address("fd99::2/64").workers(workers);
         Ok(stack.guardian(weir_binary()?).open("veth1")?)
     })??;
     Ok((pair, stack))
@@ -388,4 +394,56 @@ fn a_stream_through_a_limit_has_its_rate_and_loses_nothing() -> Result<()> {
     require_timing!((0.97..1.03).contains(&ratio), "{ratio:.4} of the time that the rate takes");
     ensure!(ours.counts().throttled > 0 && ours.counts().empty_wakes == 0, "{:?}", ours.counts());
     require_clean(&stack)
+}
+
+/// Two workers with two receive queues each: connections that either asks for have their answers, which come by its own queues; a socket without a
+/// bucket hears all clients; and so again when the queues were taken a second time.
+fn two_workers_have_their_flows_also_after_the_interface_was_down() -> Result<()> {
+    const CONNECTIONS: usize = 12;
+    let (pair, stack) = hosts_of(4, 2)?;
+    ensure!(stack.workers() == 2, "{} workers", stack.workers());
+    let refused = Stack::builder().address("10.99.0.3/24").workers(2).guardian(weir_binary()?);
+    let refused = pair.right.enter(|| refused.open("lo"))?;
+    let told = refused.err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(told.contains("receive queues"), "{told}");
+    let listeners = ["10.99.0.1:8", "[fd99::1]:8"]
+        .map(|address| -> Result<_> { Ok((address, pair.left.enter(|| KernelListener::bind(address))??)) });
+    let listeners = listeners.into_iter().collect::<Result<Vec<_>>>()?;
+    let server = UdpSocket::bind(&stack, "10.99.0.2:7")?;
+    let to = "10.99.0.2:7".parse()?;
+    let (echoed, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let flows = |datagrams: u32| -> Result<()> {
+        for (address, listener) in &listeners {
+            for _ in 0..CONNECTIONS {
+                let ours = patient(TcpStream::connect(&stack, address)?)?;
+                both_ways(&ours, &patient_kernel(listener.accept()?.0)?, 1000)?;
+            }
+        }
+        let clients = pair.left.enter(|| {
+            (0..CLIENTS).map(|_| KernelSocket::bind("10.99.0.1:0")).collect::<Result<Vec<_>, _>>()
+        })??;
+        thread::scope(|scope| {
+            let asking = clients.iter().map(|client| scope.spawn(move || ask(client, to, datagrams)));
+            let threads: Vec<_> = asking.collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        })
+    };
+    thread::scope(|scope| -> Result<()> {
+        scope.spawn(|| echo(&server, &echoed, &is_over));
+        let done = flows(500).and_then(|()| {
+            pair.right.ip("link set veth1 down")?;
+            pair.right.ip("link set veth1 up")?;
+            wait_until("it is found again", PATIENCE, || {
+                let mut ping = pair.left.command("ping");
+                let pinged = run(ping.args(["-n", "-c", "1", "-W", "1", "10.99.0.2"]), PATIENCE)?;
+                Ok(pinged.status.success())
+            })?;
+            flows(500)
+        });
+        is_over.store(true, Ordering::Relaxed);
+        done
+    })?;
+    ensure!(echoed.load(Ordering::Relaxed) == 2 * 500 * u64::from(CLIENTS), "{echoed:?}");
+    drop(server);
+    stack.stop().map_err(Into::into)
 }

@@ -32,7 +32,8 @@ struct Arguments {
     /// The longest value, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=128 << 20))]
     value_bytes_max: u32,
-    /// Worker threads, each with a bucket of flows and a share of -m: 1, 2, 4, 8 or 16; the processors, rounded down, if not given
+    /// Worker threads, each with a bucket of flows and a share of -m: 1, 2, 4, 8 or 16; the processors, rounded down, if not given. Each has
+    /// receive queues of its own, if the interface has as many; otherwise as many threads as it has serve the others
     #[arg(short = 't', long, value_name = "N", value_parser = power_of_two)]
     threads: Option<u32>,
     /// The most TCP connections at once
@@ -82,6 +83,8 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX as usize);
     let bucket_bits = arguments.threads.unwrap_or(processors as u32).ilog2();
     let builder = Stack::builder().address(&arguments.address).bucket_bits(bucket_bits);
+    let queues_bits = Stack::workers_max(&arguments.interface)?.ilog2().min(bucket_bits);
+    let builder = builder.workers(1 << queues_bits);
     let mut builder = builder.connections(arguments.connections).sockets(1 << bucket_bits);
     if let Some(weir) = &arguments.weir {
         builder = builder.guardian(weir);
@@ -103,9 +106,10 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     let address = SocketAddr::new(host, arguments.port);
     let server = Memcache::bind(&stack, MemcacheSettings { address, limit_bytes, value_bytes_max })?;
     println!(
-        "{address} on {}: {} workers, {} MiB",
+        "{address} on {}: {} workers, {} with receive queues, {} MiB",
         arguments.interface,
         stack.buckets(),
+        stack.workers(),
         arguments.memory_mib
     );
     server.serve()
