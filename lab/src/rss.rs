@@ -5,20 +5,22 @@
 //! | `kernel` | the kernel's sockets, one for each core (`SO_REUSEPORT`, steered by core), `recvmmsg` and `sendmmsg`; clients that wait for their echoes |
 //! | `kernel-flood` | the same, with clients that do not wait, as published |
 //! | `weir` | a stack of `weir-socket` in memory: a worker and a thread for each bucket, and a generator that is held like any sender |
-//! | `kernel-veth`, `weir-veth` | the servers of `kernel` and of `weir` at one end of a veth, the clients of `kernel` at the other |
+//! | `weir-copies` | the same flows, to as many stacks of one worker each as there are buckets, all at once: what workers could do that share nothing |
+//! | `kernel-veth`, `weir-veth` | the servers of `kernel` and of `weir` at one end of a veth, the clients of `kernel` at the other; as many receive queues as buckets |
 //!
 //! A case is the number of buckets, and of cores: all of a run, clients included, is on so many cores, bucket by bucket. Frames are of
 //! [`FRAME_BYTES`], as published, of [`CLIENTS`] clients.
 //!
-//! - `kpps`: echoes a second that came back to the clients; `kpps_per_core` those for each of the cores. The published machine had its
+//! - `kpps`: echoes a second that came back to the clients, median of the repeats, and `kpps_spread_pct` how far the least and the most of them are
+//!   apart, of the median; `kpps_per_core` those for each of the cores. The published machine had its
 //!   clients elsewhere, so their cost is in our figures and not in its.
 //! - `cpu_ns`: processor time of the process for each echo, clients and servers together (softirqs that run outside it are not in it).
 //! - `ratio_to_one`: `kpps_per_core` by that with one bucket.
+//! - `ratio_to_copies`: of `weir`, the median of its runs by those of `weir-copies` in the same turns, and `copies_spread_pct` as above.
 //! - `dropped_full_socket`: datagrams for which a server's socket had no room, and `dropped_pct` of those sent; `lost` and
 //!   `reordered` of those that were to come back. With Weir any of these fails the row.
 //!
-//! Source: seed `rss-udp-scaling`. Limits: the kernel's path is loopback, which has no device, or a veth. With `weir-veth` one worker has all
-//! queues. The generator of `weir` is cheaper than a client with a socket.
+//! Source: seed `rss-udp-scaling`. Limits: the kernel's path is loopback, which has no device, or a veth. The generator of `weir` is cheaper than a client with a socket.
 
 mod clients;
 mod kernel;
@@ -30,6 +32,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::machine::Machine;
+use crate::ministat::Series;
 use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
 use crate::{bed, interrupt, machine, turns};
@@ -48,9 +51,12 @@ const REST: Duration = Duration::from_millis(50);
 
 const FIELDS: &[Field] = &[
     Field { name: "kpps", heading: "echoed", unit: "kpps", decimals: 0 },
+    Field { name: "kpps_spread_pct", heading: "spread", unit: "%", decimals: 0 },
     Field { name: "kpps_per_core", heading: "each core", unit: "kpps", decimals: 0 },
     Field { name: "seed_kpps_per_core", heading: "published", unit: "kpps", decimals: 0 },
     Field { name: "ratio_to_one", heading: "to 1 core", unit: "", decimals: 2 },
+    Field { name: "ratio_to_copies", heading: "to copies", unit: "", decimals: 2 },
+    Field { name: "copies_spread_pct", heading: "spread", unit: "%", decimals: 0 },
     Field { name: "cpu_ns", heading: "CPU", unit: "ns/echo", decimals: 0 },
     Field { name: "dropped_full_socket", heading: "socket full", unit: "datagrams", decimals: 0 },
     Field { name: "dropped_pct", heading: "of sent", unit: "%", decimals: 1 },
@@ -80,6 +86,7 @@ const NOTES: &[&str] = &[
     "Published: 215000 frames a second in and out on each core, from 1 to 8 cores, with 24 % of what was received dropped due to full \
      socket buffers.",
     "The clients of kernel wait for their echoes, 16 on their way for each; those of kernel-flood do not, as published.",
+    "Those of weir-copies are as many stacks, each with one worker and its share of the same flows, all at once and on the same cores.",
     "The generator of weir is a port in memory, and held when the servers do not keep up.",
 ];
 
@@ -92,6 +99,8 @@ pub enum System {
     KernelFlood,
     /// `weir-socket` in memory.
     Weir,
+    /// As many stacks of one worker each, at once.
+    WeirCopies,
     /// The kernel's sockets over a veth.
     KernelVeth,
     /// `weir-socket` on a veth, with the kernel's clients.
@@ -100,8 +109,14 @@ pub enum System {
 
 impl System {
     /// All of them, in the order they take turns.
-    pub const ALL: [System; 5] =
-        [System::Kernel, System::KernelFlood, System::Weir, System::KernelVeth, System::WeirVeth];
+    pub const ALL: [System; 6] = [
+        System::Kernel,
+        System::KernelFlood,
+        System::Weir,
+        System::WeirCopies,
+        System::KernelVeth,
+        System::WeirVeth,
+    ];
 
     /// The name in reports and on the command line.
     pub fn name(self) -> &'static str {
@@ -109,6 +124,7 @@ impl System {
             System::Kernel => "kernel",
             System::KernelFlood => "kernel-flood",
             System::Weir => "weir",
+            System::WeirCopies => "weir-copies",
             System::KernelVeth => "kernel-veth",
             System::WeirVeth => "weir-veth",
         }
@@ -119,7 +135,7 @@ impl System {
     }
 
     fn is_weirs(self) -> bool {
-        matches!(self, System::Weir | System::WeirVeth)
+        matches!(self, System::Weir | System::WeirCopies | System::WeirVeth)
     }
 
     fn run(self, plan: &RssPlan) -> Result<Outcome> {
@@ -127,6 +143,7 @@ impl System {
             System::Kernel => kernel::over_loopback(plan, clients::Pace::Windowed),
             System::KernelFlood => kernel::over_loopback(plan, clients::Pace::Flood),
             System::Weir => weir::in_memory(plan),
+            System::WeirCopies => weir::copies(plan),
             System::KernelVeth => kernel::over_veth(plan),
             System::WeirVeth => weir::over_veth(plan),
         }
@@ -202,9 +219,13 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
     }
     steps.finish();
     let of_one = |system: usize| outcomes.get(system).map(|runs| kpps(runs));
+    let copies = systems.iter().position(|system| *system == System::WeirCopies);
     let rows = outcomes.iter().enumerate().map(|(index, runs)| {
-        let system = index % systems.len();
-        row(systems[system], cases[index / systems.len()], runs, of_one(system))
+        let (case, system) = (index / systems.len(), index % systems.len());
+        let is_beside = systems[system] == System::Weir;
+        let copies =
+            copies.filter(|_| is_beside).and_then(|copies| outcomes.get(case * systems.len() + copies));
+        row(systems[system], cases[case], runs, of_one(system), copies.map(Vec::as_slice))
     });
     Ok(Report {
         appendix: String::new(),
@@ -220,14 +241,38 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
     })
 }
 
-/// The median rate.
-fn kpps(runs: &[Outcome]) -> f64 {
-    let mut rates: Vec<f64> = runs.iter().map(|run| run.in_time as f64 / run.seconds / 1e3).collect();
-    rates.sort_by(f64::total_cmp);
-    rates.get((rates.len().max(1) - 1) / 2).copied().unwrap_or(f64::NAN)
+impl Outcome {
+    fn kpps(&self) -> f64 {
+        self.in_time as f64 / self.seconds / 1e3
+    }
 }
 
-fn row(system: System, buckets: usize, runs: &[Outcome], of_one: Option<f64>) -> Row {
+/// The median rate.
+fn kpps(runs: &[Outcome]) -> f64 {
+    rates(runs).map_or(f64::NAN, |rates| rates.median)
+}
+
+fn rates(runs: &[Outcome]) -> Option<Series> {
+    Series::of(&runs.iter().map(Outcome::kpps).collect::<Vec<_>>())
+}
+
+/// By what was run in the same turns.
+fn ratios(runs: &[Outcome], beside: &[Outcome]) -> Option<Series> {
+    Series::of(&runs.iter().zip(beside).map(|(run, beside)| run.kpps() / beside.kpps()).collect::<Vec<_>>())
+}
+
+fn spread_pct(series: Series) -> f64 {
+    100.0 * (series.max - series.min) / series.median
+}
+
+fn row(
+    system: System,
+    buckets: usize,
+    runs: &[Outcome],
+    of_one: Option<f64>,
+    copies: Option<&[Outcome]>,
+) -> Row {
+    let to_copies = copies.and_then(|copies| ratios(runs, copies));
     let sum = |of: fn(&Outcome) -> u64| runs.iter().map(of).sum::<u64>();
     let (sent, echoed) = (sum(|run| run.sent), sum(|run| run.echoed));
     let (dropped, reordered) = (sum(|run| run.dropped_full_socket), sum(|run| run.reordered));
@@ -237,9 +282,12 @@ fn row(system: System, buckets: usize, runs: &[Outcome], of_one: Option<f64>) ->
     let seed = |figure: f64| Value::from((system == System::KernelFlood).then_some(figure));
     let values: Vec<(&'static str, Value)> = vec![
         ("kpps", kpps(runs).into()),
+        ("kpps_spread_pct", rates(runs).map(spread_pct).into()),
         ("kpps_per_core", each.into()),
         ("seed_kpps_per_core", seed(SEED_KPPS_PER_CORE)),
         ("ratio_to_one", of_one.map(|one| each / one).into()),
+        ("ratio_to_copies", to_copies.map(|ratios| ratios.median).into()),
+        ("copies_spread_pct", to_copies.map(spread_pct).into()),
         ("cpu_ns", (cpu_seconds * 1e9 / echoed as f64).into()),
         ("dropped_full_socket", dropped.into()),
         ("dropped_pct", (100.0 * dropped as f64 / sent.max(1) as f64).into()),
@@ -264,7 +312,7 @@ mod tests {
 
     #[test]
     fn what_needs_no_root_in_a_second() {
-        let systems = vec![System::Kernel, System::KernelFlood, System::Weir];
+        let systems = vec![System::Kernel, System::KernelFlood, System::Weir, System::WeirCopies];
         let options = Options { seconds: 0.1, repeats: 1, systems, ..Options::new("weir".into()) };
         let json = run(&options, &mut Silent).unwrap().to_json();
         assert_eq!(json["lab"], "rss");
@@ -276,15 +324,30 @@ mod tests {
             if row["case"] == "1" {
                 assert_eq!(row["ratio_to_one"], 1.0, "{row}");
             }
+            assert_eq!(row["ratio_to_copies"].is_number(), row["system"] == "weir", "{row}");
         }
     }
 
     #[test]
     fn a_datagram_that_does_not_come_back_fails_weirs_row_alone() {
         let run = Outcome { sent: 10, echoed: 9, in_time: 9, seconds: 1.0, ..Outcome::default() };
-        assert!(row(System::Weir, 1, &[run], None).error.is_some());
-        assert!(row(System::KernelFlood, 1, &[run], None).error.is_none());
-        assert!(row(System::Kernel, 1, &[Outcome { echoed: 0, ..run }], None).error.is_some());
+        for weirs in [System::Weir, System::WeirCopies, System::WeirVeth] {
+            assert!(row(weirs, 1, &[run], None, None).error.is_some());
+        }
+        assert!(row(System::KernelFlood, 1, &[run], None, None).error.is_none());
+        assert!(row(System::Kernel, 1, &[Outcome { echoed: 0, ..run }], None, None).error.is_some());
+    }
+
+    /// Turn by turn, so that a drift of the machine falls on both.
+    #[test]
+    fn workers_are_compared_with_copies_of_the_same_turn() {
+        let runs = |in_time: [u64; 3]| {
+            in_time.map(|in_time| Outcome { sent: 9, echoed: 9, in_time, seconds: 1.0, ..Outcome::default() })
+        };
+        let (workers, copies) = (runs([100, 50, 30]), runs([100, 100, 40]));
+        let ratios = ratios(&workers, &copies).unwrap();
+        assert_eq!((ratios.min, ratios.median, ratios.max), (0.5, 0.75, 1.0));
+        assert!((spread_pct(ratios) - 100.0 * 0.5 / 0.75).abs() < 1e-9);
     }
 
     #[test]

@@ -137,7 +137,8 @@ pub struct TrafficBooks {
 }
 
 impl TrafficBooks {
-    pub(crate) fn merge(&mut self, other: &TrafficBooks) {
+    /// Adds those of another.
+    pub fn merge(&mut self, other: &TrafficBooks) {
         self.made += other.made;
         self.numbered += other.numbered;
         self.reordered += other.reordered;

@@ -12,7 +12,7 @@ use weir_core::steer::key::Key;
 use weir_path::traffic::flows::{Endpoints, Flows, Traffic};
 use weir_path::traffic::generator::{GenSpec, Until};
 use weir_path::traffic::port::MemoryPort;
-use weir_socket::{Driver, Stack, StackBooks, TrafficBooks, UdpSocket};
+use weir_socket::{Driver, Stack, StackBooks, StackBuilder, TrafficBooks, UdpSocket};
 
 use super::clients::Pace;
 use super::kernel::{Ends, ask_all, clients, measure};
@@ -32,66 +32,106 @@ const PORT: u16 = 7;
 const FIRST_CLIENT: [u8; 4] = [10, 11, 2, 2];
 const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
+/// A server: its stack, its socket there, and its bucket.
+struct Server<'s> {
+    stack: &'s Stack,
+    socket: UdpSocket,
+    bucket: usize,
+}
+
 /// Everything in memory: a worker with its part of the flows, and a server, on each core.
 pub(super) fn in_memory(plan: &RssPlan) -> Result<Outcome> {
+    let generators = generators(plan)?;
+    measure(|| {
+        let builder = builder(plan.cores.len())?.cores(plan.cores.iter().copied());
+        echo_in_memory(plan, &[builder.open_in_memory(generators)?])
+    })
+}
+
+/// The same flows and generators, each to a stack of its own, on its core.
+pub(super) fn copies(plan: &RssPlan) -> Result<Outcome> {
+    let generators = generators(plan)?;
+    measure(|| {
+        let stacks = generators.into_iter().zip(&plan.cores).map(|(generator, &core)| {
+            builder(1)?.cores([core]).open_in_memory(vec![generator]).map_err(anyhow::Error::from)
+        });
+        echo_in_memory(plan, &stacks.collect::<Result<Vec<_>>>()?)
+    })
+}
+
+/// The clients of each core.
+fn generators(plan: &RssPlan) -> Result<Vec<MemoryPort>> {
     let buckets = plan.cores.len();
     let spec = GenSpec {
         traffic: even_traffic(buckets)?,
         packets_per_s: None,
         until: Until::Elapsed(plan.duration.as_nanos() as u64),
     };
+    Ok(MemoryPort::dealt(&spec, &Key::SYMMETRIC, buckets)?)
+}
+
+/// A stack in memory of so many buckets, and as many sockets.
+fn builder(buckets: usize) -> Result<StackBuilder> {
     let mut builder = Stack::builder()
         .address(format!("{SERVER}/24"))
-        .sockets(buckets as u16)
-        .bucket_bits(buckets.ilog2())
-        .cores(plan.cores.iter().copied());
+        .sockets(u16::try_from(buckets)?)
+        .bucket_bits(buckets.ilog2());
     for client in 0..CLIENTS {
         let [a, b, c, d] = FIRST_CLIENT;
         builder = builder.neighbour(format!("{a}.{b}.{c}.{}", u16::from(d) + client), CLIENT_MAC);
     }
-    measure(|| {
-        let stack = builder.open_in_memory(MemoryPort::dealt(&spec, &Key::SYMMETRIC, buckets)?)?;
-        let servers = sockets(&stack, SERVER)?;
-        serve(plan, &stack, &servers, || {
-            let start = clock::now();
-            thread::sleep(plan.duration);
-            let (in_time, seconds) = (traffic(&stack.books()?)?.numbered, start.elapsed().as_secs_f64());
-            let end = clock::now() + REST;
-            let books = loop {
-                let books = stack.books()?;
-                let traffic = traffic(&books)?;
-                if traffic.made == traffic.numbered || clock::now() > end {
-                    break books;
-                }
-            };
-            ensure!(books.balances, "the books do not balance: {books:?}");
-            let TrafficBooks { made, numbered, reordered, .. } = traffic(&books)?;
-            let dropped_full_socket = books.dropped.get(DropReason::SocketFull).packets;
-            Ok(Outcome {
-                sent: made,
-                echoed: numbered,
-                in_time,
-                seconds,
-                cpu_seconds: 0.0,
-                dropped_full_socket,
-                reordered,
-            })
+    Ok(builder)
+}
+
+/// Lets generators of these stacks be answered.
+fn echo_in_memory(plan: &RssPlan, stacks: &[Stack]) -> Result<Outcome> {
+    let mut servers = Vec::new();
+    for stack in stacks {
+        servers.extend(self::servers(stack, SERVER)?);
+    }
+    let all = || -> Result<Vec<StackBooks>> {
+        stacks.iter().map(|stack| stack.books().map_err(anyhow::Error::from)).collect()
+    };
+    serve(plan, &servers, || {
+        let start = clock::now();
+        thread::sleep(plan.duration);
+        let (in_time, seconds) = (traffic(&all()?)?.numbered, start.elapsed().as_secs_f64());
+        let end = clock::now() + REST;
+        let books = loop {
+            let books = all()?;
+            let traffic = traffic(&books)?;
+            if traffic.made == traffic.numbered || clock::now() > end {
+                break books;
+            }
+        };
+        ensure!(books.iter().all(|books| books.balances), "the books do not balance: {books:?}");
+        let TrafficBooks { made, numbered, reordered, .. } = traffic(&books)?;
+        let dropped = books.iter().map(|books| books.dropped.get(DropReason::SocketFull).packets);
+        Ok(Outcome {
+            sent: made,
+            echoed: numbered,
+            in_time,
+            seconds,
+            cpu_seconds: 0.0,
+            dropped_full_socket: dropped.sum(),
+            reordered,
         })
     })
 }
 
-/// The stack on a veth, with the kernel's clients at its other end.
+/// The stack on a veth, with the kernel's clients at its other end: a worker, a receive queue and a server on each core.
 pub(super) fn over_veth(plan: &RssPlan) -> Result<Outcome> {
     let buckets = plan.cores.len();
     let ends = Ends::new(buckets)?;
     let stack = ends.right.enter(|| {
-        let builder = Stack::builder().address("10.99.0.2/24").sockets(buckets as u16);
-        builder.bucket_bits(buckets.ilog2()).cores([plan.cores[0]]).guardian(&plan.weir).open("veth0")
+        let builder = Stack::builder().address("10.99.0.2/24").sockets(buckets as u16).workers(buckets);
+        let builder = builder.bucket_bits(buckets.ilog2()).cores(plan.cores.iter().copied());
+        builder.guardian(&plan.weir).open("veth0")
     })??;
-    let servers = sockets(&stack, "10.99.0.2")?;
+    let servers = servers(&stack, "10.99.0.2")?;
     let clients = ends.left.enter(|| clients("10.99.0.1", plan))??;
     let outcome = measure(|| {
-        serve(plan, &stack, &servers, || {
+        serve(plan, &servers, || {
             let asked = ask_all(plan, clients, "10.99.0.2:7".parse()?, Pace::Windowed)?;
             let books = stack.books()?;
             ensure!(books.balances, "the books do not balance: {books:?}");
@@ -103,34 +143,28 @@ pub(super) fn over_veth(plan: &RssPlan) -> Result<Outcome> {
     outcome
 }
 
-/// A socket for each bucket.
-fn sockets(stack: &Stack, address: &str) -> Result<Vec<UdpSocket>> {
-    let sockets = (0..stack.buckets()).map(|bucket| {
+/// A server for each bucket.
+fn servers<'s>(stack: &'s Stack, address: &str) -> Result<Vec<Server<'s>>> {
+    let servers = (0..stack.buckets()).map(|bucket| {
         let socket = UdpSocket::bind_bucket(stack, format!("{address}:{PORT}"), bucket)?;
         socket.set_read_timeout(Some(LOOK))?;
-        Ok(socket)
+        Ok(Server { stack, socket, bucket })
     });
-    sockets.collect()
+    servers.collect()
 }
 
 /// Runs the servers, a thread for each on its core, while something else is done.
-fn serve<T>(
-    plan: &RssPlan,
-    stack: &Stack,
-    servers: &[UdpSocket],
-    meanwhile: impl FnOnce() -> Result<T>,
-) -> Result<T> {
+fn serve<T>(plan: &RssPlan, servers: &[Server<'_>], meanwhile: impl FnOnce() -> Result<T>) -> Result<T> {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let threads: Vec<_> = servers
             .iter()
-            .enumerate()
             .zip(&plan.cores)
-            .map(|((bucket, socket), &core)| {
+            .map(|(Server { stack, socket, bucket }, &core)| {
                 let is_over = &is_over;
                 scope.spawn(move || -> Result<()> {
                     pin(core)?;
-                    match stack.driven_for(bucket) {
+                    match stack.driven_for(*bucket) {
                         Some(worker) => drive_and_echo(stack.drive(worker)?, socket, is_over),
                         None => echo(socket, is_over),
                     }
@@ -139,8 +173,10 @@ fn serve<T>(
             .collect();
         let done = meanwhile();
         is_over.store(true, Ordering::Relaxed);
-        for worker in 0..stack.workers() {
-            stack.ringer(worker).published();
+        for Server { stack, .. } in servers {
+            (0..stack.workers()).for_each(|worker| {
+                stack.ringer(worker).published();
+            });
         }
         for thread in threads {
             thread.join().expect("a server does not panic")?;
@@ -183,8 +219,12 @@ fn echo(socket: &UdpSocket, is_over: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-fn traffic(books: &StackBooks) -> Result<TrafficBooks> {
-    books.traffic.context("the interface is in memory")
+/// What the generators of all stacks made and saw.
+fn traffic(books: &[StackBooks]) -> Result<TrafficBooks> {
+    books.iter().try_fold(TrafficBooks::default(), |mut all, books| {
+        all.merge(&books.traffic.context("the interface is in memory")?);
+        Ok(all)
+    })
 }
 
 /// A flow of each client, such that each bucket has as many: after some trial and error, as published.
