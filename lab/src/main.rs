@@ -68,7 +68,7 @@ struct Arguments {
     /// The systems to run; of qdisc: tbf, tbf-large, fq, fq_codel, cake, tbf-fq, weir, weir-limit, htb, weir-htb, weir-cbq; of epair:
     /// two-ring, mutex-drain, mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, the same with esp-
     /// before them, and each with -drop; of ifq: locked, spin-dispatch, weir; of bed: weir, kernel, kernel-frames; of rss: kernel,
-    /// kernel-flood, weir, kernel-veth, weir-veth
+    /// kernel-flood, weir, weir-copies, kernel-veth, weir-veth
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     systems: Vec<String>,
     /// How long each system runs in each case; 10 for qdisc, 1.2 for epair, 0.5 for netisr, 1.4 for ifq,

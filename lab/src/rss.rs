@@ -86,7 +86,7 @@ const NOTES: &[&str] = &[
     "Published: 215000 frames a second in and out on each core, from 1 to 8 cores, with 24 % of what was received dropped due to full \
      socket buffers.",
     "The clients of kernel wait for their echoes, 16 on their way for each; those of kernel-flood do not, as published.",
-    "Those of weir-copies are as many stacks, each with one worker and its share of the same flows, all at once and on the same cores.",
+    "Those of weir-copies are as many stacks, each with one worker and its share of the same flows and buckets, all at once and on the same cores.",
     "The generator of weir is a port in memory, and held when the servers do not keep up.",
 ];
 

@@ -11,7 +11,7 @@ use weir_core::steer::rss::Rss;
 use weir_port::bpf::bound::{BoundPorts, OwnAddress, Transport};
 use weir_port::bpf::doorbell::{Announcements, Bell, DoorbellProgram};
 use weir_port::bpf::map::Map;
-use weir_port::bpf::steering::Steering;
+use weir_port::bpf::steering::BucketSteering;
 use weir_tests::{harness, privileged};
 
 fn main() -> ExitCode {
@@ -132,7 +132,7 @@ fn what_all_workers_must_hear_goes_to_each() -> Result<()> {
         Ok(OwnAddress { address: address.parse()?, is_shared: false })
     });
     let own = own.into_iter().collect::<Result<Vec<_>>>()?;
-    let ports = BoundPorts::new(own, 2, Some(Steering::new(&rss(1, 2)?, 2)?))?;
+    let ports = BoundPorts::new(own, 2, Some(BucketSteering::new(&rss(1, 2)?, 2)?))?;
     let program = ports.load(&Map::xskmap(2)?)?;
     let require = |what: &str, frame: &[u8], is_passed: bool| -> Result<()> {
         ensure!((program.run(frame)? == 2) == is_passed, "{what} is passed on: {}", !is_passed);
@@ -172,7 +172,7 @@ fn a_flow_comes_by_the_queue_of_its_bucket() -> Result<()> {
     for (bits, workers, queues) in [(1, 2, 2), (3, 2, 5), (7, 4, 8)] {
         let (rss, bell) = (rss(bits, workers)?, Bell::new()?);
         let announcements = Announcements::new(queues)?;
-        let steering = Steering::new(&rss, queues)?;
+        let steering = BucketSteering::new(&rss, queues)?;
         let program = DoorbellProgram::load(&[&bell], &announcements, Some(&steering))?;
         let by = rss.queues(queues);
         let queue_of = |frame: &[u8]| -> Result<Vec<usize>> {

@@ -18,34 +18,27 @@ use weir_core::net::sockets::HostSettings;
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::steer::key::Key;
-use weir_core::steer::rss::{QUEUES_MAX, WORKERS_MAX};
+use weir_core::steer::rss::WORKERS_MAX;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::port::POLL_PACKETS_MAX;
 use weir_path::traffic::port::MemoryPort;
-use weir_port::address;
-use weir_port::bpf::bound::{ADDRESSES_MAX, BoundPorts, OwnAddress};
-use weir_port::bpf::doorbell::Bell;
-use weir_port::bpf::steering::Steering;
+use weir_port::bpf::bound::ADDRESSES_MAX;
 use weir_port::link::Link;
-use weir_port::monitor::Watch;
-use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
+use weir_port::sys;
 use weir_port::undo::Keeper;
-use weir_port::view::Pair;
-use weir_port::xsk::umem::Umem;
-use weir_port::{Doing, napi, sys};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_run::guardian::Guardian;
 use weir_run::report::Sight;
 use weir_run::watcher::Glance;
 
+use crate::interface::{KernelSide, Opened, check_queues};
 use crate::responder::{Answering, StackResponder, listen};
-use crate::shared::SharedPorts;
 use crate::stack::Stack;
 use crate::tcp::control::CHUNKS;
 use crate::tcp::port::{ANSWERS_MAX, TcpSettings};
-use crate::worker::{KernelSide, StackPort};
+use crate::worker::StackPort;
 
 /// Packets that may wait for neighbours whose addresses are asked for.
 pub const HELD_MAX: usize = 2048;
@@ -54,7 +47,7 @@ pub(crate) const EGRESS_PACKETS_MAX: u64 = 512;
 /// Packets that wait before the receive buffer of a socket, beyond what that takes, before who sends them is held.
 const BEFORE_SOCKET: u64 = POLL_PACKETS_MAX as u64;
 /// The frames of an interface of the kernel's, which XDP asks for; and those of packets in memory.
-const KERNEL_FRAME_BYTES: u32 = 4096;
+pub(crate) const KERNEL_FRAME_BYTES: u32 = 4096;
 pub(crate) const MEMORY_FRAME_BYTES: u32 = 2112;
 pub(crate) const MEMORY_MTU_BYTES: u16 = 1500;
 const GIBIBIT: u64 = 1 << 30;
@@ -278,51 +271,6 @@ impl StackBuilder {
         Ok(stack)
     }
 
-    /// Takes an interface over, for as many workers as there are to be.
-    fn take_over(
-        &self,
-        interface: &str,
-        host: &RouterSettings,
-        keeper: &mut dyn Keeper,
-    ) -> weir_port::Result<Opened> {
-        let (link, workers) = (Link::by_name(interface)?, self.workers);
-        let beside = 2 * link.rx_queues * napi::BUDGET + workers as u32 * TRANSMIT_PACKETS_MAX;
-        let memory = FrameMemory::new(self.frames(workers as u32, 1) + beside, KERNEL_FRAME_BYTES)
-            .map_err(io::Error::other)
-            .doing(|| "taking packet memory".into())?;
-        let mut frames: Vec<Frames> =
-            Pool::for_workers(memory, workers).into_iter().map(Frames::new).collect();
-        let memory = Arc::clone(frames[0].memory());
-        let umem = Arc::new(Umem::new(Arc::clone(&memory)));
-        let bells = (0..workers)
-            .map(|_| Bell::new())
-            .collect::<io::Result<Vec<_>>>()
-            .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
-        let rung: Vec<&Bell> = bells.iter().collect();
-        let bound = bound_ports(host, link.rx_queues, workers)?;
-        let mut port = Port::open_shared(interface, napi::BUDGET, &umem, &mut frames, &rung, &bound, keeper)?;
-        let others = match workers {
-            1 => {
-                port.spread_transmission(&frames[0]);
-                Vec::new()
-            }
-            _ => port.deal(workers, &memory)?,
-        };
-        let (pair, mtu_bytes) = (port.pair().clone(), link.mtu_bytes.min(port.sender().mtu_bytes) as u16);
-        let mut watch = Some(Watch::new(link.ifindex)?);
-        let ports = Arc::new(SharedPorts::new(bound, link.ifindex)?);
-        let first = EitherPort::Kernel(Box::new(port));
-        let others = others.into_iter().map(|port| EitherPort::Memory(Box::new(port)));
-        let interfaces = [first].into_iter().chain(others);
-        let parts = interfaces.zip(frames).zip(bells).map(|((port, frames), bell)| {
-            let interface = EitherPort::Kernel(Box::new(EitherPort::Kernel(Box::new(port))));
-            let (watch, ports, umem) = (watch.take(), Arc::clone(&ports), Arc::clone(&umem));
-            let kernel = Some(KernelSide { bell, watch, ports, _umem: umem });
-            WorkerParts { interfaces: vec![interface], frames, kernel }
-        });
-        Ok(Opened { parts: parts.collect(), link, pair, mtu_bytes })
-    }
-
     /// A stack on interfaces in memory, one for each of its workers: what a generator makes comes in there, from the first socket of the worker
     /// on, and what leaves ends there ([`MemoryPort::dealt`]). Its link-layer address is `02:00:00:00:00:01`.
     ///
@@ -497,48 +445,6 @@ pub(crate) struct WorkerParts {
     pub(crate) interfaces: Vec<StackPort>,
     pub(crate) frames: Frames,
     pub(crate) kernel: Option<KernelSide>,
-}
-
-/// An interface that was taken over.
-struct Opened {
-    parts: Vec<WorkerParts>,
-    link: Link,
-    pair: Pair,
-    /// The shorter of both ends.
-    mtu_bytes: u16,
-}
-
-/// Whether an interface has a receive queue for each of so many workers.
-fn check_queues(interface: &str, link: &Link, workers: usize) -> io::Result<()> {
-    let queues = link.rx_queues as usize;
-    if workers > 1 && queues < workers {
-        return Err(invalid(format_args!(
-            "{interface} has {queues} receive queues, and {workers} workers need one each: give it more by `ethtool -L`, and its other \
-             end as many, or give fewer workers"
-        )));
-    }
-    if workers > 1 && queues > QUEUES_MAX {
-        return Err(invalid(format_args!(
-            "{interface} has {queues} receive queues, of which several workers can have {QUEUES_MAX}: give it fewer by `ethtool -L`"
-        )));
-    }
-    Ok(())
-}
-
-/// The ports of a host on an interface of so many queues, for so many workers, none bound yet, and which of its addresses the kernel has too.
-fn bound_ports(host: &RouterSettings, queues: u32, workers: usize) -> weir_port::Result<Arc<BoundPorts>> {
-    let kernels = address::addresses()?;
-    let own = |address: &IpCidr| {
-        let address = IpAddr::from(address.address());
-        OwnAddress { address, is_shared: kernels.iter().any(|kernels| kernels.address == address) }
-    };
-    let addresses = host.interfaces[0].all_addresses().iter().map(own).collect();
-    let rss = host.host.map(|host| host.rss(workers)).filter(|_| workers > 1);
-    let steering = rss.map(|rss| Steering::new(&rss, queues as usize)).transpose();
-    steering
-        .and_then(|steering| BoundPorts::new(addresses, queues as usize, steering))
-        .map(Arc::new)
-        .doing(|| "sharing memory with the program that tells whose a packet is".into())
 }
 
 /// The link-layer address of a host in memory.

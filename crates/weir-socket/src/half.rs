@@ -69,8 +69,7 @@ pub(crate) struct SendHalf {
 
 /// Receives.
 pub(crate) struct ReceiveHalf {
-    /// Of each lane.
-    received: Vec<Consumer<PathPacket>>,
+    received: Vec<ReceiveLane>,
     /// Whose turn it is.
     turn: usize,
     doorbell: Doorbell,
@@ -86,7 +85,12 @@ pub(crate) struct Returns {
     has_unused: bool,
 }
 
-/// Where frames go back to.
+/// Whence datagrams come. In cache lines of its own, as another socket's may be next to it in memory.
+#[repr(align(128))]
+struct ReceiveLane(Consumer<PathPacket>);
+
+/// Where frames go back to; so too.
+#[repr(align(128))]
 struct ReturnLane {
     returned: Producer<Returned>,
     caller: Caller,
@@ -148,7 +152,7 @@ pub(crate) fn halves(
         if number == home {
             sends_by = Some((to_worker, to_sender, caller.clone(), Arc::clone(&lane)));
         }
-        received_by.push(to_receiver);
+        received_by.push(ReceiveLane(to_receiver));
         return_lanes.push(ReturnLane { returned: back, caller: caller.clone(), lane });
     }
     let (sent, empty, caller, lane) = sends_by.expect("its home is one of its lanes");
@@ -268,7 +272,7 @@ impl ReceiveHalf {
                 packet.to = lane as u32;
                 each(packet);
             };
-            taken += self.received[lane].pop_each(most - taken, each);
+            taken += self.received[lane].0.pop_each(most - taken, each);
             if taken == most {
                 break;
             }
@@ -322,12 +326,12 @@ impl ReceiveHalf {
     }
 }
 
-fn is_any_abandoned(lanes: &[Consumer<PathPacket>]) -> bool {
-    lanes.iter().any(Consumer::is_abandoned)
+fn is_any_abandoned(lanes: &[ReceiveLane]) -> bool {
+    lanes.iter().any(|lane| lane.0.is_abandoned())
 }
 
-fn has_any(lanes: &mut [Consumer<PathPacket>]) -> bool {
-    lanes.iter_mut().any(|lane| !lane.is_empty())
+fn has_any(lanes: &mut [ReceiveLane]) -> bool {
+    lanes.iter_mut().any(|lane| !lane.0.is_empty())
 }
 
 impl Returns {

@@ -17,6 +17,22 @@
 //!
 //! A worker of the stack's own makes its passes; an application that wants one wake-up for each request makes them itself by a [`Driver`].
 //!
+//! # Several workers
+//!
+//! A stack has one worker unless it is built for more ([`StackBuilder::workers`]), as many as its interface has receive queues and there are cores. Each has
+//! queues of its own and shares nothing with the others. Which flow comes to which is decided by its bucket at the other end of the veth, as a NIC does
+//! it by the same hash; the stack sees to that when it is opened.
+//!
+//! - A UDP socket of a bucket ([`UdpSocket::bind_bucket`]) sends by the worker of that. A thread that has such a socket and drives that worker
+//!   ([`Stack::drive`], [`Stack::driven_for`]) has its flows from the device to the answer to itself. This is what `SO_REUSEPORT` is for, but
+//!   that flows do not move when sockets come and go.
+//! - A UDP socket without a bucket receives from all workers, as one of the kernel's does from all queues, and sends by one of them. Datagrams of a flow
+//!   stay in order.
+//! - A [`TcpListener`] accepts from all. A connection is the worker's by whose queue its segments come, whoever asked for it.
+//! - Each worker asks for neighbours itself: ARP and neighbour discovery happen once for each.
+//! - Who sends past the other end's hooks (AF_XDP, XDP redirect, `PACKET_QDISC_BYPASS`) chooses the queue. Datagrams are heard all the same, and
+//!   connections that he asks for, if he keeps to a queue; one that the stack asks for with such a host may find no answer.
+//!
 //! # Beside the kernel
 //!
 //! The interface of a stack stays the kernel's as well, and `ssh` by it goes on. A stack may have an address that the kernel has too: what comes
@@ -41,7 +57,7 @@
 //! A stack on an interface answers as wires do: `weir stat` shows it under the name of its interface ([`StackBuilder::name`]), with the process
 //! that has it, each socket's datagrams, drops and time spent throttled ([`SocketCounts`]), its listeners and connections. It costs a thread
 //! that sleeps until somebody asks. Everybody on the machine may ask, as `ss` lets everybody see the kernel's sockets; nobody changes a stack but
-//! its application. A stack in memory is not shown.
+//! its application. A stack in memory is not shown. Of several workers each has its rows, with its number behind the name (`->veth-a/1`); a socket has one.
 //!
 //! The example `echo` of this crate is an echo server of UDP with a thread for each bucket, and of TCP.
 
@@ -56,6 +72,7 @@ mod driver;
 mod ending;
 mod half;
 mod host;
+mod interface;
 mod layout;
 mod link;
 mod options;

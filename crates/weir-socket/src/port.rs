@@ -61,8 +61,9 @@ pub(crate) enum Returned {
     Unread(Frame),
 }
 
-/// What the application and one worker tell each other.
+/// What the application and one worker tell each other, and nobody else touches: not what shares a cache line with it either.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Lane {
     /// Whether something was sent since the worker last said that it expects it.
     pub(crate) is_announced: AtomicBool,
@@ -72,6 +73,7 @@ pub(crate) struct Lane {
 
 /// What both halves look at, whatever the worker.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Shared {
     /// Whether there is an error to be told.
     pub(crate) has_error: AtomicBool,

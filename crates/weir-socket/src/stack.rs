@@ -38,11 +38,10 @@ use weir_core::net::route::RouteTable;
 use weir_core::net::router::RouterSettings;
 use weir_core::net::sockets::Binding;
 use weir_core::shaper::tbf::TbfConfig;
-use weir_core::steer::rss::{Rss, WORKERS_MAX};
+use weir_core::steer::rss::Rss;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_port::bpf::bound::Transport;
-use weir_port::link::Link;
 use weir_port::sys;
 use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_ring::memory::FrameMemory;
@@ -159,15 +158,6 @@ impl Stack {
         let stack = Stack::start(&left, interfaces, hosts, parts.collect())?;
         let other = Stack { inner: Arc::clone(&stack.inner), host: 1 };
         Ok((stack, other))
-    }
-
-    /// The most workers that a stack on this interface may have ([`StackBuilder::workers`]): as many as it has receive queues and there are cores.
-    ///
-    /// # Errors
-    /// If there is no such interface.
-    pub fn workers_max(interface: &str) -> io::Result<usize> {
-        let link = Link::by_name(interface).map_err(io::Error::other)?;
-        Ok((link.rx_queues as usize).min(sys::allowed_cores().len()).clamp(1, WORKERS_MAX))
     }
 
     pub(crate) fn start(

@@ -13,7 +13,7 @@
 //! Owner: the thread that runs it: one of the stack's, or an application's (`driver.rs`).
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,13 +26,10 @@ use weir_path::frames::Frames;
 use weir_path::port::TransmitRing;
 use weir_path::traffic::port::MemoryPort;
 use weir_path::worker::{Pass, Worker};
-use weir_port::bpf::doorbell::Bell;
-use weir_port::link::Link;
-use weir_port::monitor::{State, Watch};
+use weir_port::monitor::Watch;
 use weir_port::port::Port;
 use weir_port::sys;
 use weir_port::worker_port::WorkerPort;
-use weir_port::xsk::umem::Umem;
 use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_run::clock::now_ns;
 use weir_run::drive::{Driven, Look, drive};
@@ -40,10 +37,10 @@ use weir_run::standstill::Standstill;
 use weir_run::stats::WorkerStats;
 
 use crate::driver::Lent;
+use crate::interface::KernelSide;
 use crate::link::LinkPort;
 use crate::port::{Open, SocketPort};
 use crate::report::{BoundSockets, StackReport, report};
-use crate::shared::SharedPorts;
 use crate::tcp::control::TcpRequest;
 use crate::tcp::port::TcpPort;
 
@@ -59,7 +56,7 @@ const LOOK_NS: u64 = 100_000;
 /// How often a busy worker looks how its interface fares.
 const INTERFACE_LOOK_NS: u64 = 1_000_000;
 /// The port of the interface, where there is one.
-const INTERFACE: usize = 0;
+pub(crate) const INTERFACE: usize = 0;
 
 /// What can be asked of it.
 pub(crate) enum Request {
@@ -148,13 +145,13 @@ impl TrafficBooks {
 
 /// See the head of the file.
 pub(crate) struct StackWorker {
-    path: Worker<StackPort>,
+    pub(crate) path: Worker<StackPort>,
     doorbell: Doorbell,
     /// What rings for the interface, if it is the kernel's, and says how it fares.
-    kernel: Option<KernelSide>,
+    pub(crate) kernel: Option<KernelSide>,
     requests: Receiver<Request>,
     /// The other workers of the stack.
-    others: Vec<Asking>,
+    pub(crate) others: Vec<Asking>,
     /// One that came while it was about to park.
     next: Option<Request>,
     /// Who is to drive it, and whether somebody does who is not its thread.
@@ -172,16 +169,6 @@ pub(crate) struct StackWorker {
     look_ns: u64,
     /// Whether a socket has been bound whose home this is: before that a generator in memory would find nobody.
     has_bound: bool,
-}
-
-/// What a worker has of the kernel's beside the port.
-pub(crate) struct KernelSide {
-    pub(crate) bell: Bell,
-    /// How the interface fares, for the first worker.
-    pub(crate) watch: Option<Watch>,
-    pub(crate) ports: Arc<SharedPorts>,
-    // Last: the memory goes when the sockets have gone.
-    pub(crate) _umem: Arc<Umem>,
 }
 
 impl StackWorker {
@@ -317,88 +304,6 @@ impl StackWorker {
             },
             EitherPort::Memory(_) => None,
         }
-    }
-
-    /// The interface, if it is the kernel's, and this the first worker.
-    fn kernel_port(&mut self) -> Option<&mut Port> {
-        match &mut self.path.end_mut(INTERFACE).0.port {
-            EitherPort::Kernel(port) => port.kernel_mut()?.kernel_mut(),
-            EitherPort::Memory(_) => None,
-        }
-    }
-
-    /// The part of the interface that is another worker's.
-    fn worker_port(&mut self) -> Option<&mut WorkerPort> {
-        match &mut self.path.end_mut(INTERFACE).0.port {
-            EitherPort::Kernel(port) => match port.kernel_mut()? {
-                EitherPort::Memory(port) => Some(port),
-                EitherPort::Kernel(_) => None,
-            },
-            EitherPort::Memory(_) => None,
-        }
-    }
-
-    /// Looks whether there is something that the kernel's own stack has got and this one is to hear of too; by what it will show.
-    fn look_at_tap(&mut self) -> Option<RawFd> {
-        let tap = match self.worker_port() {
-            Some(port) => Some(port.tap_mut()),
-            None => self.kernel_port()?.tap_mut(),
-        }?;
-        tap.look();
-        Some(tap.fd())
-    }
-
-    /// Sees to what has happened to the interface.
-    fn look_at_interface(&mut self, now_ns: u64) -> weir_port::Result<()> {
-        if let Some(port) = self.worker_port() {
-            port.look();
-            return Ok(());
-        }
-        while let Some(watch) = self.kernel.as_mut().and_then(|kernel| kernel.watch.as_mut())
-            && let Some(state) = watch.next_change()?
-        {
-            match state {
-                State::Gone => {
-                    let doing = "receiving".to_string();
-                    let source = io::Error::other("the interface has vanished");
-                    return Err(weir_port::PortError::Kernel { doing, source });
-                }
-                State::Down => self.kernel_port().into_iter().for_each(Port::note_down),
-                State::Up | State::NoCarrier => match self.own_again(now_ns) {
-                    // Down again already: it will come up again, or vanish.
-                    Err(_) if !self.is_up() => {}
-                    result => result?,
-                },
-            }
-        }
-        Ok(())
-    }
-
-    fn is_up(&mut self) -> bool {
-        self.kernel_port().is_some_and(|port| Link::by_index(port.link().ifindex).is_ok_and(|link| link.up))
-    }
-
-    /// Owns the queues again if they have other instances than before. What was received before is taken in, since its rings are not the
-    /// new instances'.
-    fn own_again(&mut self, now_ns: u64) -> weir_port::Result<()> {
-        let Some(port) = self.kernel_port() else { return Ok(()) };
-        if !port.is_disowned()? {
-            return port.note_up();
-        }
-        port.let_go()?;
-        self.path.collect(INTERFACE, now_ns);
-        let (end, frames) = self.path.end_mut(INTERFACE);
-        let result = match &mut end.port {
-            EitherPort::Kernel(port) => {
-                let port = port.kernel_mut().and_then(EitherPort::kernel_mut);
-                port.map_or(Ok(()), |port| port.retake(frames))
-            }
-            EitherPort::Memory(_) => Ok(()),
-        };
-        self.path.tune();
-        // Their queues have other pollers.
-        self.others.iter().for_each(|other| other.tell(Request::LookAtInterface));
-        result
     }
 
     /// Whether nothing is left that a socket has sent.

@@ -32,11 +32,20 @@ const PORT: u16 = 7;
 const FIRST_CLIENT: [u8; 4] = [10, 11, 2, 2];
 const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// A server: its stack, its socket there, and its bucket.
+/// A server: its stack, its socket there, and the worker that it drives.
 struct Server<'s> {
     stack: &'s Stack,
     socket: UdpSocket,
-    bucket: usize,
+    driven: Option<usize>,
+}
+
+impl<'s> Server<'s> {
+    /// That of a bucket.
+    fn bind(stack: &'s Stack, address: &str, bucket: usize, driven: Option<usize>) -> Result<Server<'s>> {
+        let socket = UdpSocket::bind_bucket(stack, format!("{address}:{PORT}"), bucket)?;
+        socket.set_read_timeout(Some(LOOK))?;
+        Ok(Server { stack, socket, driven })
+    }
 }
 
 /// Everything in memory: a worker with its part of the flows, and a server, on each core.
@@ -44,18 +53,24 @@ pub(super) fn in_memory(plan: &RssPlan) -> Result<Outcome> {
     let generators = generators(plan)?;
     measure(|| {
         let builder = builder(plan.cores.len())?.cores(plan.cores.iter().copied());
-        echo_in_memory(plan, &[builder.open_in_memory(generators)?])
+        let stack = builder.open_in_memory(generators)?;
+        echo_in_memory(plan, &[&stack], &servers(&stack, SERVER)?)
     })
 }
 
-/// The same flows and generators, each to a stack of its own, on its core.
+/// The same flows and generators, each to a stack of its own on its core, which hashes as the one of several workers does.
 pub(super) fn copies(plan: &RssPlan) -> Result<Outcome> {
     let generators = generators(plan)?;
     measure(|| {
         let stacks = generators.into_iter().zip(&plan.cores).map(|(generator, &core)| {
-            builder(1)?.cores([core]).open_in_memory(vec![generator]).map_err(anyhow::Error::from)
+            let builder = builder(plan.cores.len())?.cores([core]);
+            Ok(builder.open_in_memory(vec![generator])?)
         });
-        echo_in_memory(plan, &stacks.collect::<Result<Vec<_>>>()?)
+        let stacks = stacks.collect::<Result<Vec<_>>>()?;
+        let servers = stacks.iter().enumerate();
+        let servers = servers.map(|(bucket, stack)| Server::bind(stack, SERVER, bucket, Some(0)));
+        let servers = servers.collect::<Result<Vec<_>>>()?;
+        echo_in_memory(plan, &stacks.iter().collect::<Vec<_>>(), &servers)
     })
 }
 
@@ -83,16 +98,12 @@ fn builder(buckets: usize) -> Result<StackBuilder> {
     Ok(builder)
 }
 
-/// Lets generators of these stacks be answered.
-fn echo_in_memory(plan: &RssPlan, stacks: &[Stack]) -> Result<Outcome> {
-    let mut servers = Vec::new();
-    for stack in stacks {
-        servers.extend(self::servers(stack, SERVER)?);
-    }
+/// Lets the generators of stacks be answered by their servers.
+fn echo_in_memory(plan: &RssPlan, stacks: &[&Stack], servers: &[Server<'_>]) -> Result<Outcome> {
     let all = || -> Result<Vec<StackBooks>> {
         stacks.iter().map(|stack| stack.books().map_err(anyhow::Error::from)).collect()
     };
-    serve(plan, &servers, || {
+    serve(plan, servers, || {
         let start = clock::now();
         thread::sleep(plan.duration);
         let (in_time, seconds) = (traffic(&all()?)?.numbered, start.elapsed().as_secs_f64());
@@ -145,12 +156,8 @@ pub(super) fn over_veth(plan: &RssPlan) -> Result<Outcome> {
 
 /// A server for each bucket.
 fn servers<'s>(stack: &'s Stack, address: &str) -> Result<Vec<Server<'s>>> {
-    let servers = (0..stack.buckets()).map(|bucket| {
-        let socket = UdpSocket::bind_bucket(stack, format!("{address}:{PORT}"), bucket)?;
-        socket.set_read_timeout(Some(LOOK))?;
-        Ok(Server { stack, socket, bucket })
-    });
-    servers.collect()
+    let buckets = 0..stack.buckets();
+    buckets.map(|bucket| Server::bind(stack, address, bucket, stack.driven_for(bucket))).collect()
 }
 
 /// Runs the servers, a thread for each on its core, while something else is done.
@@ -160,11 +167,11 @@ fn serve<T>(plan: &RssPlan, servers: &[Server<'_>], meanwhile: impl FnOnce() -> 
         let threads: Vec<_> = servers
             .iter()
             .zip(&plan.cores)
-            .map(|(Server { stack, socket, bucket }, &core)| {
+            .map(|(Server { stack, socket, driven }, &core)| {
                 let is_over = &is_over;
                 scope.spawn(move || -> Result<()> {
                     pin(core)?;
-                    match stack.driven_for(*bucket) {
+                    match *driven {
                         Some(worker) => drive_and_echo(stack.drive(worker)?, socket, is_over),
                         None => echo(socket, is_over),
                     }

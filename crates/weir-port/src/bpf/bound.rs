@@ -35,7 +35,7 @@ use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Width};
 use super::map::{Map, SharedWords};
 use super::program::{Hook, Program};
 use super::redirect::{XDP_MD_RX_QUEUE_INDEX, XDP_PASS};
-use super::steering::Steering;
+use super::steering::BucketSteering;
 
 const XDP_MD_DATA: i16 = 0;
 const XDP_MD_DATA_END: i16 = 4;
@@ -91,7 +91,7 @@ pub struct BoundPorts {
     addresses: Vec<OwnAddress>,
     queues: usize,
     /// How flows come to its workers, if those are several.
-    steering: Option<Steering>,
+    steering: Option<BucketSteering>,
 }
 
 impl BoundPorts {
@@ -102,7 +102,7 @@ impl BoundPorts {
     pub fn new(
         addresses: Vec<OwnAddress>,
         queues: usize,
-        steering: Option<Steering>,
+        steering: Option<BucketSteering>,
     ) -> io::Result<BoundPorts> {
         assert!(addresses.len() <= ADDRESSES_MAX, "a stack has at most {ADDRESSES_MAX} addresses");
         let words = SharedWords::new(QUEUE_WORDS * queues + ADDRESS_WORDS * addresses.len())?;
@@ -115,7 +115,7 @@ impl BoundPorts {
     }
 
     /// How flows come to several workers.
-    pub fn steering(&self) -> Option<&Steering> {
+    pub fn steering(&self) -> Option<&BucketSteering> {
         self.steering.as_ref()
     }
 

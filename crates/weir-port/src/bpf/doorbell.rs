@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! if priming: queue = the mark's, or drop a packet that is not marked
-//! if flows are steered (a stack of several workers): queue = that of the flow's bucket ([`Steering`])
+//! if flows are steered (a stack of several workers): queue = that of the flow's bucket ([`BucketSteering`])
 //! else:       queue = flows[hash] or, for a new flow, the next queue in turn that has no backlog
 //! if it has no socket:
 //!             drop it and count that, if too much waits in the queue without one; otherwise forwarded[queue] += its cost
@@ -36,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Slot, Width};
 use super::map::{Map, SharedWords, WakeRing};
 use super::program::{BpfLink, Hook, Program};
-use super::steering::Steering;
+use super::steering::BucketSteering;
 use crate::napi::PRIMING_MARK;
 use crate::waiting::{self, LetIn};
 
@@ -225,7 +225,7 @@ impl DoorbellProgram {
     pub fn load(
         bells: &[&Bell],
         announcements: &Announcements,
-        steering: Option<&Steering>,
+        steering: Option<&BucketSteering>,
     ) -> io::Result<DoorbellProgram> {
         let flows = match steering {
             None if announcements.queues > 1 => Some(Map::lru_hash(FLOWS_MAX)?),
@@ -287,7 +287,7 @@ enum Choice<'a> {
     /// A new flow has the next, which is remembered.
     InTurn(BorrowedFd<'a>),
     /// By its bucket.
-    Steered(&'a Steering),
+    Steered(&'a BucketSteering),
 }
 
 fn code(bells: &[&Bell], announcements: &Announcements, choice: &Choice<'_>) -> Vec<Slot> {

@@ -38,17 +38,17 @@ const V4_TUPLE_BYTES: usize = 12;
 const V6_TUPLE_BYTES: usize = 36;
 
 /// See the head of the file.
-pub struct Steering {
+pub struct BucketSteering {
     words: SharedWords,
     buckets: usize,
 }
 
-impl Steering {
+impl BucketSteering {
     /// To so many queues, as [`Rss::queues`] deals buckets to them.
     ///
     /// # Errors
     /// If the kernel does not give the memory.
-    pub fn new(rss: &Rss, queues: usize) -> io::Result<Steering> {
+    pub fn new(rss: &Rss, queues: usize) -> io::Result<BucketSteering> {
         let mut bytes = vec![0; SHARES_AT + 256 * V6_TUPLE_BYTES];
         let by = rss.queues(queues);
         bytes[..by.len()].copy_from_slice(&by);
@@ -61,7 +61,7 @@ impl Steering {
         for (word, bytes) in words.words().iter().zip(bytes.as_chunks().0) {
             word.store(u32::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
-        Ok(Steering { words, buckets: rss.buckets() })
+        Ok(BucketSteering { words, buckets: rss.buckets() })
     }
 
     /// Leaves the queue of the packet in `R7` and goes to `chosen` or on. `R6` is the packet; `R9` is used.

@@ -1,0 +1,233 @@
+//! The interface of a stack: taken over for its workers, and looked after by them.
+//!
+//! ```text
+//! queue q --> worker q mod workers          flow --> bucket --> its worker --> one of that one's queues (`weir_core::steer::rss::Rss::queues`)
+//! ```
+//!
+//! Rule: each worker has receive queues, a way out, a bell and a tap of its own. The first one alone hears how the interface fares, owns all queues
+//! again after it was down, and gives the others word.
+//!
+//! Owner: the caller until the workers have it; then each its part.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use smoltcp::wire::IpCidr;
+use weir_core::net::router::RouterSettings;
+use weir_core::steer::rss::{QUEUES_MAX, WORKERS_MAX};
+use weir_path::either_port::EitherPort;
+use weir_path::frames::Frames;
+use weir_port::bpf::bound::{BoundPorts, OwnAddress};
+use weir_port::bpf::doorbell::Bell;
+use weir_port::bpf::steering::BucketSteering;
+use weir_port::link::Link;
+use weir_port::monitor::{State, Watch};
+use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
+use weir_port::undo::Keeper;
+use weir_port::view::Pair;
+use weir_port::worker_port::WorkerPort;
+use weir_port::xsk::umem::Umem;
+use weir_port::{Doing, address, napi, sys};
+use weir_ring::memory::FrameMemory;
+use weir_ring::pool::Pool;
+
+use crate::builder::{KERNEL_FRAME_BYTES, StackBuilder, WorkerParts, invalid};
+use crate::shared::SharedPorts;
+use crate::stack::Stack;
+use crate::worker::{INTERFACE, Request, StackWorker};
+
+/// An interface that was taken over.
+pub(crate) struct Opened {
+    pub(crate) parts: Vec<WorkerParts>,
+    pub(crate) link: Link,
+    pub(crate) pair: Pair,
+    /// The shorter of both ends.
+    pub(crate) mtu_bytes: u16,
+}
+
+/// What a worker has of the kernel's beside the port.
+pub(crate) struct KernelSide {
+    pub(crate) bell: Bell,
+    /// How the interface fares, for the first worker.
+    pub(crate) watch: Option<Watch>,
+    pub(crate) ports: Arc<SharedPorts>,
+    // Last: the memory goes when the sockets have gone.
+    pub(crate) _umem: Arc<Umem>,
+}
+
+impl Stack {
+    /// The most workers that a stack on this interface may have ([`StackBuilder::workers`]): as many as it has receive queues and there are cores.
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    pub fn workers_max(interface: &str) -> io::Result<usize> {
+        let link = Link::by_name(interface).map_err(io::Error::other)?;
+        Ok((link.rx_queues as usize).min(sys::allowed_cores().len()).clamp(1, WORKERS_MAX))
+    }
+}
+
+impl StackBuilder {
+    /// Takes an interface over, for as many workers as there are to be.
+    pub(crate) fn take_over(
+        &self,
+        interface: &str,
+        host: &RouterSettings,
+        keeper: &mut dyn Keeper,
+    ) -> weir_port::Result<Opened> {
+        let (link, workers) = (Link::by_name(interface)?, self.workers);
+        let beside = 2 * link.rx_queues * napi::BUDGET + workers as u32 * TRANSMIT_PACKETS_MAX;
+        let memory = FrameMemory::new(self.frames(workers as u32, 1) + beside, KERNEL_FRAME_BYTES)
+            .map_err(io::Error::other)
+            .doing(|| "taking packet memory".into())?;
+        let mut frames: Vec<Frames> =
+            Pool::for_workers(memory, workers).into_iter().map(Frames::new).collect();
+        let memory = Arc::clone(frames[0].memory());
+        let umem = Arc::new(Umem::new(Arc::clone(&memory)));
+        let bells = (0..workers)
+            .map(|_| Bell::new())
+            .collect::<io::Result<Vec<_>>>()
+            .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
+        let rung: Vec<&Bell> = bells.iter().collect();
+        let bound = bound_ports(host, link.rx_queues, workers)?;
+        let mut port = Port::open_shared(interface, napi::BUDGET, &umem, &mut frames, &rung, &bound, keeper)?;
+        let others = match workers {
+            1 => {
+                port.spread_transmission(&frames[0]);
+                Vec::new()
+            }
+            _ => port.deal(workers, &memory)?,
+        };
+        let (pair, mtu_bytes) = (port.pair().clone(), link.mtu_bytes.min(port.sender().mtu_bytes) as u16);
+        let mut watch = Some(Watch::new(link.ifindex)?);
+        let ports = Arc::new(SharedPorts::new(bound, link.ifindex)?);
+        let first = EitherPort::Kernel(Box::new(port));
+        let others = others.into_iter().map(|port| EitherPort::Memory(Box::new(port)));
+        let interfaces = [first].into_iter().chain(others);
+        let parts = interfaces.zip(frames).zip(bells).map(|((port, frames), bell)| {
+            let interface = EitherPort::Kernel(Box::new(EitherPort::Kernel(Box::new(port))));
+            let (watch, ports, umem) = (watch.take(), Arc::clone(&ports), Arc::clone(&umem));
+            let kernel = Some(KernelSide { bell, watch, ports, _umem: umem });
+            WorkerParts { interfaces: vec![interface], frames, kernel }
+        });
+        Ok(Opened { parts: parts.collect(), link, pair, mtu_bytes })
+    }
+}
+
+/// Whether an interface has a receive queue for each of so many workers.
+pub(crate) fn check_queues(interface: &str, link: &Link, workers: usize) -> io::Result<()> {
+    let queues = link.rx_queues as usize;
+    if workers > 1 && queues < workers {
+        return Err(invalid(format_args!(
+            "{interface} has {queues} receive queues, and {workers} workers need one each: give it more by `ethtool -L`, and its other \
+             end as many, or give fewer workers"
+        )));
+    }
+    if workers > 1 && queues > QUEUES_MAX {
+        return Err(invalid(format_args!(
+            "{interface} has {queues} receive queues, of which several workers can have {QUEUES_MAX}: give it fewer by `ethtool -L`"
+        )));
+    }
+    Ok(())
+}
+
+/// The ports of a host on an interface of so many queues, for so many workers, none bound yet, and which of its addresses the kernel has too.
+fn bound_ports(host: &RouterSettings, queues: u32, workers: usize) -> weir_port::Result<Arc<BoundPorts>> {
+    let kernels = address::addresses()?;
+    let own = |address: &IpCidr| {
+        let address = IpAddr::from(address.address());
+        OwnAddress { address, is_shared: kernels.iter().any(|kernels| kernels.address == address) }
+    };
+    let addresses = host.interfaces[0].all_addresses().iter().map(own).collect();
+    let rss = host.host.map(|host| host.rss(workers)).filter(|_| workers > 1);
+    let steering = rss.map(|rss| BucketSteering::new(&rss, queues as usize)).transpose();
+    steering
+        .and_then(|steering| BoundPorts::new(addresses, queues as usize, steering))
+        .map(Arc::new)
+        .doing(|| "sharing memory with the program that tells whose a packet is".into())
+}
+
+impl StackWorker {
+    /// The interface, if it is the kernel's, and this the first worker.
+    fn kernel_port(&mut self) -> Option<&mut Port> {
+        match &mut self.path.end_mut(INTERFACE).0.port {
+            EitherPort::Kernel(port) => port.kernel_mut()?.kernel_mut(),
+            EitherPort::Memory(_) => None,
+        }
+    }
+
+    /// The part of the interface that is another worker's.
+    fn worker_port(&mut self) -> Option<&mut WorkerPort> {
+        match &mut self.path.end_mut(INTERFACE).0.port {
+            EitherPort::Kernel(port) => match port.kernel_mut()? {
+                EitherPort::Memory(port) => Some(port),
+                EitherPort::Kernel(_) => None,
+            },
+            EitherPort::Memory(_) => None,
+        }
+    }
+
+    /// Looks whether there is something that the kernel's own stack has got and this one is to hear of too; by what it will show.
+    pub(crate) fn look_at_tap(&mut self) -> Option<RawFd> {
+        let tap = match self.worker_port() {
+            Some(port) => Some(port.tap_mut()),
+            None => self.kernel_port()?.tap_mut(),
+        }?;
+        tap.look();
+        Some(tap.fd())
+    }
+
+    /// Sees to what has happened to the interface.
+    pub(crate) fn look_at_interface(&mut self, now_ns: u64) -> weir_port::Result<()> {
+        if let Some(port) = self.worker_port() {
+            port.look();
+            return Ok(());
+        }
+        while let Some(watch) = self.kernel.as_mut().and_then(|kernel| kernel.watch.as_mut())
+            && let Some(state) = watch.next_change()?
+        {
+            match state {
+                State::Gone => {
+                    let doing = "receiving".to_string();
+                    let source = io::Error::other("the interface has vanished");
+                    return Err(weir_port::PortError::Kernel { doing, source });
+                }
+                State::Down => self.kernel_port().into_iter().for_each(Port::note_down),
+                State::Up | State::NoCarrier => match self.own_again(now_ns) {
+                    // Down again already: it will come up again, or vanish.
+                    Err(_) if !self.is_up() => {}
+                    result => result?,
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn is_up(&mut self) -> bool {
+        self.kernel_port().is_some_and(|port| Link::by_index(port.link().ifindex).is_ok_and(|link| link.up))
+    }
+
+    /// Owns the queues again if they have other instances than before. What was received before is taken in, since its rings are not the
+    /// new instances'.
+    fn own_again(&mut self, now_ns: u64) -> weir_port::Result<()> {
+        let Some(port) = self.kernel_port() else { return Ok(()) };
+        if !port.is_disowned()? {
+            return port.note_up();
+        }
+        port.let_go()?;
+        self.path.collect(INTERFACE, now_ns);
+        let (end, frames) = self.path.end_mut(INTERFACE);
+        let result = match &mut end.port {
+            EitherPort::Kernel(port) => {
+                let port = port.kernel_mut().and_then(EitherPort::kernel_mut);
+                port.map_or(Ok(()), |port| port.retake(frames))
+            }
+            EitherPort::Memory(_) => Ok(()),
+        };
+        self.path.tune();
+        // Their queues have other pollers.
+        self.others.iter().for_each(|other| other.tell(Request::LookAtInterface));
+        result
+    }
+}
