@@ -181,6 +181,7 @@ impl Port {
                 transmission: Transmission::new(memory, RINGS.transmit, self.borrower),
                 announcements: Arc::clone(self.ownership.announcements()),
                 link: self.ownership.link().clone(),
+                sender: self.sender().name.clone(),
                 packet_bytes_max: self.packet_bytes_max(),
                 pollers,
             })

@@ -36,6 +36,7 @@ pub struct WorkerPort {
     pub(crate) transmission: Transmission,
     pub(crate) announcements: Arc<Announcements>,
     pub(crate) link: Link,
+    pub(crate) sender: String,
     pub(crate) packet_bytes_max: u32,
     /// The pollers of queues that were owned again, with their numbers.
     pub(crate) pollers: Receiver<(usize, Poller)>,
@@ -45,6 +46,16 @@ impl WorkerPort {
     /// The queue of copies, for whoever looks at it now and then and waits for it.
     pub fn tap_mut(&mut self) -> &mut PacketTap {
         &mut self.tap
+    }
+
+    /// The name of the other end of the interface, as it was when this was made.
+    pub fn sender(&self) -> &str {
+        &self.sender
+    }
+
+    /// How its queues are polled.
+    pub fn poller_name(&self) -> &'static str {
+        self.queues[0].poller_name()
     }
 
     /// Takes the pollers of queues that were owned again.

@@ -354,9 +354,12 @@ fn interface_report(path: &mut Worker<StackPort>, index: usize) -> weir_port::Re
     let stats = match port {
         EitherPort::Kernel(interface) => match interface.kernel_mut() {
             Some(EitherPort::Kernel(port)) => Some(port_stats(port)?),
-            Some(EitherPort::Memory(port)) => {
-                Some(PortStats { queues: port.queues(), ..PortStats::default() })
-            }
+            Some(EitherPort::Memory(port)) => Some(PortStats {
+                sender: port.sender().into(),
+                queues: port.queues(),
+                poller: port.poller_name().into(),
+                ..PortStats::default()
+            }),
             None => None,
         },
         EitherPort::Memory(_) => None,
