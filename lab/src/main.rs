@@ -82,7 +82,7 @@ struct Arguments {
     /// null-64, gcm-64, gcm-1420, nested-1, nested-16, and null-64 with -long, -271, -one-core, -priority, -maxthreads-1 or -maxthreads-4
     #[arg(long, value_name = "CASE,...", value_delimiter = ',')]
     cases: Vec<netisr::NamedCase>,
-    /// bed: how many turns each system has in each case; 2 if not given
+    /// bed: how many turns each system has in each case, 2 if not given; netisr: how many runs each system of IPsec has, 5 if not given
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
     /// netisr: what the work on a packet costs; 1000 if not given
@@ -172,8 +172,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         check_writable(path)?;
     }
     refuse(
-        &[("--rounds", arguments.rounds.is_some() && !matches!(arguments.name, Name::Bed))],
-        "only bed has it; leave it out",
+        &[("--rounds", arguments.rounds.is_some() && !matches!(arguments.name, Name::Bed | Name::Netisr))],
+        "only bed and netisr have it; leave it out",
     )?;
     weir_lab::interrupt::install();
     let report = match arguments.name {
@@ -263,6 +263,7 @@ fn run_netisr(arguments: &Arguments) -> Result<Report, Failure> {
     let mut options = netisr::Options { settings: arguments.set.clone(), ..netisr::Options::default() };
     options.seconds = arguments.seconds.unwrap_or(options.seconds);
     options.cost_ns = arguments.cost_ns.unwrap_or(options.cost_ns);
+    options.rounds = arguments.rounds.unwrap_or(options.rounds);
     if !arguments.cases.is_empty() {
         options = options.with_cases(&arguments.cases);
     }

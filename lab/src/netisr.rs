@@ -98,7 +98,7 @@ const NOTES: &[&str] = &[
     "In direct mode nothing is queued. What its receiver is too slow for, the sender keeps or, by the other rule, the device's ring of 512 \
      slots drops: in the published run so did the network card, uncounted.",
     "The rows of esp seal real packets on the plan of a gateway, and differ from esp-direct under the same rule, or a long queue from the short \
-     one, in the mean of five runs by what Student's t says at 95 %. Published is the same of the review: use_netisr=1 against 0, 8192 against 256.",
+     one, in the mean of the runs by what Student's t says at 95 %. Published is the same of the review: use_netisr=1 against 0, 8192 against 256.",
     "On one core a receiver that drops takes as much of the core as the scheduler gives it and works for nothing; one that is \
      held sleeps.",
 ];
@@ -107,6 +107,9 @@ const NOTES: &[&str] = &[
 const RUN_SECONDS: f64 = 0.05;
 /// After each run the machine is left to others for one part in this many of its time.
 const REST_SHARE: u64 = 8;
+
+/// The fewest runs of which a spread says something.
+const ROUNDS_MIN: usize = 3;
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -121,6 +124,8 @@ pub struct Options {
     pub esp_systems: Vec<EspSystem>,
     /// Their cases.
     pub esp_cases: Vec<EspCase>,
+    /// How many runs each of these has in each case, 3 or more.
+    pub rounds: usize,
     /// What the work on a packet costs, in nanoseconds.
     pub cost_ns: u64,
     /// Settings of dispatch and steering, as key and text.
@@ -136,6 +141,7 @@ impl Default for Options {
             cases: Case::defaults(),
             esp_systems: EspSystem::ALL.to_vec(),
             esp_cases: EspCase::ALL.to_vec(),
+            rounds: esp::RUNS,
             cost_ns: 1000,
             settings: Vec::new(),
         }
@@ -216,6 +222,11 @@ pub fn check(settings: &[(String, String)]) -> Result<()> {
 /// Runs the lab.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
     dispatch::check(options)?;
+    ensure!(
+        options.rounds >= ROUNDS_MIN,
+        "{} rounds: give {ROUNDS_MIN} or more, for there is a spread",
+        options.rounds
+    );
     let cores = turns::two_cores()?;
     let machine = Machine::measure()?;
     let of_dispatch = dispatch::steps(options);

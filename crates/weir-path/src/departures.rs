@@ -34,8 +34,8 @@ use crate::plan::Attachment;
 /// How many packets are under way from one worker to another before no more are polled for it.
 pub const UNDER_WAY_MAX: u64 = 512;
 
-/// So few are under way when who waits for packets to land is woken: what these take to land is what a wake-up takes.
-pub(crate) const UNDER_WAY_FEW: u64 = UNDER_WAY_MAX / 4;
+/// So few are under way when who waits for packets to land is woken: there is something to do until more come.
+pub(crate) const UNDER_WAY_FEW: u64 = UNDER_WAY_MAX / 2;
 /// How long a worker that has more to hand over in its next pass lets another sleep: a wake-up costs both some microseconds.
 const WAKE_NS_MAX: u64 = 50_000;
 

@@ -74,11 +74,10 @@ impl Pending {
 }
 
 impl Notice {
-    /// To be called after publishing, and to be followed by [`Notice::raise`] soon: a worker that is awake looks, one that sleeps does not.
+    /// To be called after publishing, and to be followed by [`Notice::raise`] soon: a worker that is awake looks at once, mostly, and one that
+    /// sleeps does not.
     #[inline]
     pub(crate) fn mark(&self) {
-        // F1a: what was published is visible before the bit is read, or the worker that clears it looks at what was published.
-        self.ringer.fences().light();
         if self.word.0.load(Ordering::Relaxed) & self.bit == 0 {
             self.word.0.fetch_or(self.bit, Ordering::Relaxed);
         }

@@ -39,8 +39,8 @@ pub use case::{EspCase, EspSystem};
 use compare::Results;
 use run::EspOutcome;
 
-/// As in the seed.
-const RUNS: usize = 5;
+/// How many runs each row has if nobody says: as in the seed.
+pub(super) const RUNS: usize = 5;
 /// Runs that find the load that sealing at once carries: the highest counts, as disturbance only ever lowers it.
 const CAPACITY_RUNS: usize = 3;
 
@@ -78,7 +78,7 @@ fn kinds(pairs: &[Pair]) -> Vec<EspCase> {
 /// How many steps the rows are.
 pub(super) fn steps(options: &Options) -> usize {
     let pairs = pairs(options);
-    kinds(&pairs).len() + (RUNS + 1) * pairs.len()
+    kinds(&pairs).len() + (options.rounds + 1) * pairs.len()
 }
 
 /// The rows, in [`steps`] steps from `first`, and what is printed below them.
@@ -89,7 +89,7 @@ pub(super) fn rows(
     steps: &mut Steps<'_>,
 ) -> Result<(Vec<Row>, String)> {
     let pairs = pairs(options);
-    let duration_ns = (options.seconds / RUNS as f64 * 1e9) as u64;
+    let duration_ns = (options.seconds / options.rounds as f64 * 1e9) as u64;
     let mut step = first;
     let mut begin = |name: &str| {
         steps.begin(step, name);
@@ -102,7 +102,7 @@ pub(super) fn rows(
         capacities.push((sealed(&case), capacity(&case, duration_ns, cores)?));
     }
     let mut outcomes: Vec<Vec<EspOutcome>> = vec![Vec::new(); pairs.len()];
-    for index in turns::order(RUNS, pairs.len()) {
+    for index in turns::order(options.rounds, pairs.len()) {
         let (system, case) = &pairs[index];
         begin(&format!("{} {}", system.name(), case.name))?;
         let carried =
