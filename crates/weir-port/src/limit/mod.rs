@@ -4,7 +4,7 @@
 //! finds those there are; [`htb`] and [`filter`] are the kernel's objects, [`program`] gives flows their leaves, of the class that
 //! [`classify`] finds, [`mod@passing`] bounds what waits of those that nobody can hold, [`memory`] is what it works on and where
 //! [`record`] is kept; order is kept (`order.rs`) at the other end of a pair by [`steering`], also of those [`mod@behind`] another device, and
-//! [`arrivals`] sees there what has passed; where nobody does, [`note`] keeps the memory at the interface itself, both by [`clsact`].
+//! [`arrivals`] sees there what has passed; where nobody does, `note.rs` keeps the memory at the interface itself, both by `clsact.rs`.
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory; the memory says what
 //! the limit is and what to put back, and outlives a queue that somebody removes. So there is no process, file or pin, and all of it goes
