@@ -16,9 +16,10 @@ use weir_port::view::Pair;
 
 use crate::datapath::Kind;
 use crate::ipsec::EspKeys;
-use crate::report::{Constants, PartReport};
+use crate::report::PartReport;
 use crate::standstill::{Missed, Standstill};
 use crate::stats::Snapshot;
+use crate::sum::Constants;
 use crate::worker::{Mailbox, Request, Reshape};
 
 /// What whoever asked is told when a worker has ended.
@@ -270,7 +271,7 @@ mod tests {
     use weir_path::owners::Owners;
 
     use super::*;
-    use crate::report::Sight;
+    use crate::sum::Sight;
 
     fn crew(mailboxes: Vec<Mailbox>) -> Crew {
         let constants = Constants {

@@ -38,8 +38,8 @@ use weir_ring::pool::{CACHE_FRAMES, Pool};
 use crate::classes::Classes;
 use crate::look_over;
 use crate::part::{Part, PartStages, packet_bytes_max};
-use crate::report::{Constants, Sight};
 use crate::seed::random_seed;
+use crate::sum::{Constants, Sight};
 use crate::watcher::Eye;
 
 const FRAME_BYTES: u32 = 4096;

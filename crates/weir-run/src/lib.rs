@@ -30,6 +30,7 @@ pub mod sink;
 mod source;
 pub mod standstill;
 pub mod stats;
+pub mod sum;
 pub mod testbed;
 pub mod topology;
 pub mod watcher;

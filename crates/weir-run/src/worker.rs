@@ -209,6 +209,8 @@ fn answer(part: &mut Part, inbox: &Requests, stats: WorkerStats, now: u64) -> Or
         // Whoever asked may have gone; then nobody misses the answer.
         match request {
             Request::Stat(reply, together) => {
+                // Beforehand, because what others count as free is changed by it.
+                part.path.complete();
                 let copy = || PartReport::new(part, stats, now).map_err(|error| error.to_string());
                 let _ = reply.send(together.copy(copy));
             }

@@ -30,7 +30,7 @@ use weir_port::undo::Keeper;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_run::guardian::Guardian;
-use weir_run::report::Sight;
+use weir_run::sum::Sight;
 use weir_run::watcher::Glance;
 
 use crate::interface::{KernelSide, Opened, check_queues};

@@ -7,8 +7,8 @@ use std::time::Duration;
 use weir_core::rate::Rate;
 use weir_run::clock::now_ns;
 use weir_run::control::{Command, Responder, SetClasses};
-use weir_run::report::Sight;
 use weir_run::stats::{Snapshot, WireStats};
+use weir_run::sum::Sight;
 
 use crate::responder::StackResponder;
 use crate::{FullRule, SocketOptions, Stack, TcpListener, TcpStream, UdpSocket};

@@ -33,10 +33,10 @@ use weir_run::control::{Command, Control, Responder};
 use weir_run::crew::GOING_DOWN;
 use weir_run::datapath::Kind;
 use weir_run::limits::{PATH_NAME_IS, is_path_name};
-use weir_run::report::{Constants, Sight};
 use weir_run::standstill::Standstill;
 use weir_run::stats::socket::{ConnectionStats, ProcessStats, SocketStats, ThrottleStats};
 use weir_run::stats::{PlaceStats, Snapshot};
+use weir_run::sum::{Constants, Sight};
 
 use crate::builder::invalid;
 use crate::datagram::bucket_of;

@@ -147,17 +147,20 @@ impl Running {
 
 /// The last counters, and the end of the workers' ports; or what went wrong first.
 fn last_words(ended: Vec<std::thread::Result<io::Result<Ended>>>, crew: &Crew) -> Result<Snapshot, Failure> {
-    let mut reports = Vec::new();
+    let mut parts = Vec::new();
     let mut faults = Vec::new();
     for worker in ended {
         let Ended { mut part, stats, fault } =
             worker.map_err(|_| "a worker panicked; everything has been put back")??;
         faults.extend(fault);
-        reports.push(PartReport::new(&mut part, stats, now_ns()));
+        part.path.complete();
+        parts.push((part, stats));
     }
+    // Once all have given back what they can.
+    let reports = parts.iter_mut().map(|(part, stats)| PartReport::new(part, *stats, now_ns()));
     match faults.into_iter().next() {
         Some(fault) => Err(fault.into()),
-        None => Ok(crew.last_words(reports.into_iter().collect::<Result<_, _>>()?)),
+        None => Ok(crew.last_words(reports.collect::<Result<_, _>>()?)),
     }
 }
 
