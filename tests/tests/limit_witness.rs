@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         privileged!(a_move_to_another_namespace_is_said),
         privileged!(it_stays_through_queues_down_and_up_and_a_new_name),
         privileged!(what_passes_the_queue_by_is_counted),
+        privileged!(a_look_that_is_removed_is_said_and_put_back),
         privileged!(no_priority_passes_the_limit),
         privileged!(who_is_held_and_for_how_long_is_told),
         privileged!(filters_of_others_where_packets_arrive_stay),
@@ -223,6 +224,23 @@ fn what_passes_the_queue_by_is_counted() -> Result<()> {
     let said = fault(&row, "wa")?;
     ensure!(said.contains(&format!("passed by {FRAMES} packets")), "{said}");
     Ok(())
+}
+
+/// The other end has no clsact any more: nobody can know what passes the queue, and nobody says that it is nothing.
+fn a_look_that_is_removed_is_said_and_put_back() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    let before = kernel::traces(&row.middle)?;
+    row.weir("limit wa --rate 10mbit --name office")?.success()?;
+    row.weir("stat office --check")?.success()?;
+    row.middle.tc("qdisc del dev wa clsact")?;
+    let said = fault(&row, "office")?;
+    ensure!(said.contains("nobody looks at the other end") && said.contains("the same command"), "{said}");
+    ensure!(row.limits("office")?[0]["bypassed_packets"].is_null(), "{:?}", row.limits("office")?);
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    row.weir("stat office --check")?.success()?;
+    ensure!(row.limits("office")?[0]["bypassed_packets"] == 0, "{:?}", row.limits("office")?);
+    row.weir("limit office --off")?.success()?;
+    kernel::require_same(&before, &kernel::traces(&row.middle)?)
 }
 
 /// Not that of the queue, of a class or of a leaf, for who has CAP_NET_RAW and nothing else.

@@ -254,6 +254,7 @@ fn two_workers_lose_nothing_and_keep_order() -> Result<()> {
         ensure!((sum("delivered")?, sum("sent")?) == (datagrams, datagrams), "{told}");
         let checked = stat(&[&name, "--check"])?.success()?;
         ensure!(checked.stdout.contains("conservation holds"), "{}", checked.stdout);
+        ensure!(!checked.stdout.contains("is not up"), "both workers have the interface: {}", checked.stdout);
         let books = stack.books()?;
         let lost: Vec<_> =
             books.dropped.occurred().filter(|(reason, _)| reason.name() != "no-handler").collect();

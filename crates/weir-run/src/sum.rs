@@ -156,9 +156,12 @@ impl Constants {
         }
         // Before it has looked for the first time the watcher tells of none.
         let mut pairs = pairs.into_iter();
-        let ports = reports
-            .into_iter()
-            .map(|(worker, report)| with_devices(worker, report, &pairs.next().unwrap_or_default()));
+        let mut pair: [Device; 2] = Default::default();
+        let ports = reports.into_iter().map(|(worker, report)| {
+            // Several workers of a stack have parts of one interface: what that lost is told once.
+            pair = pairs.next().unwrap_or_else(|| std::mem::take(&mut pair).map(Device::uncounted));
+            with_devices(worker, report, &pair)
+        });
         let ports = ports.collect();
         let events = events.into_iter().map(|(event, stats)| (event.name().to_string(), stats)).collect();
         let name = self.name.clone();

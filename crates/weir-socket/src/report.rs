@@ -100,6 +100,9 @@ impl AllReports {
                     port.port.name.clear();
                 }
             }
+            if workers > 1 {
+                part.stages.iter_mut().for_each(|host| host.place.name += &format!("/{worker}"));
+            }
             all.parts.push(part);
             all.frames_of_sockets += frames_of_sockets;
             for socket in sockets {

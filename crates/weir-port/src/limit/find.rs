@@ -280,6 +280,13 @@ impl LimitInPlace {
                 unsteered.join(", ")
             ));
         }
+        if record.sees_arrivals && self.arrivals.is_none() && is_made {
+            faults.push(format!(
+                "nobody looks at the other end for what passes limit {} at {place}: the program there was removed, or the end moved; the \
+                 same command again puts it back",
+                record.name
+            ));
+        }
         if bypassed > 0 {
             faults.push(format!(
                 "limit {} at {place} was passed by {bypassed} packets, which AF_XDP or PACKET_QDISC_BYPASS sent past its queue: take \
@@ -396,6 +403,12 @@ pub fn seen_at(place: NetnsInterface) -> Result<Option<LimitInPlace>> {
     traffic.map(|traffic| look(place.netns, place.link.ifindex, traffic)).transpose()
 }
 
+/// Whether what an interface sends is looked at where it arrives; `None` where the other end cannot be seen.
+pub fn is_watched(place: &NetnsInterface) -> Option<bool> {
+    let far_end = place.far_end().ok()??;
+    Some(arrivals::at(&far_end).ok()?.is_some())
+}
+
 fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic) -> Result<LimitInPlace> {
     let link = netns.run(|| Link::by_index(ifindex))?;
     let place = NetnsInterface { netns, link };
@@ -411,6 +424,7 @@ fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic) -> Result<LimitInPlac
         found.memories.iter().skip(1).map(|memory| (memory.base(), memory.counts())).collect();
     let counts = found.memories.iter().map(Memory::counts).fold(LimitCounts::default(), LimitCounts::and);
     let sees_arrivals = found.record.as_ref().is_some_and(|record| record.sees_arrivals);
+    let sees_arrivals = sees_arrivals && is_watched(&place) != Some(false);
     let arrivals = found.memories.first().filter(|_| sees_arrivals).map(Memory::arrivals);
     let Found { record, is_strange, .. } = found;
     Ok(LimitInPlace {

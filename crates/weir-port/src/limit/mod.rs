@@ -189,6 +189,12 @@ pub fn set(
             let processors = Processors::of(plan.wanted().rate);
             let before = order::keep(place, &memories[0], before, processors)?;
             record.steering_before.clone_from(&before.steering_before);
+            if before.sees_arrivals
+                && find::is_watched(place) == Some(false)
+                && let Some(far_end) = place.far_end()?
+            {
+                record.made_clsact |= arrivals::watch(&far_end, &memories[0])?;
+            }
             if before.stage == LimitStage::Making {
                 // What passed while it was half made had no queue to pass.
                 memories[0].forget_bypassed();

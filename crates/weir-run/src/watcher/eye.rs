@@ -32,6 +32,13 @@ pub struct Device {
     pub backlog: u64,
 }
 
+impl Device {
+    /// The same without what was counted.
+    pub(crate) fn uncounted(self) -> Device {
+        Device { name: self.name, state: self.state, ..Device::default() }
+    }
+}
+
 /// What was last seen of all.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
