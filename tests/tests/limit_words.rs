@@ -121,6 +121,8 @@ fn an_end_that_is_cut_short_leaves_an_open_limit() -> Result<()> {
     ensure!(limit["stage"] == "opening" && limit["rate_bits_per_s"].is_null(), "{limit}");
     let shown = row.weir("stat wa")?.success()?.stdout;
     ensure!(shown.contains("is open, to be removed") && !shown.contains("10mbit"), "{shown}");
+    let checked = row.weir("stat wa --check")?;
+    ensure!(checked.status.code() == Some(1) && checked.stderr.contains("is open"), "{}", checked.stderr);
     row.weir("limit wa --off")?.success()?;
     let qdisc = row.left.tc("qdisc show dev veth0")?;
     ensure!(qdisc.contains("noqueue"), "{qdisc}");

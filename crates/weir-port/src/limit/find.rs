@@ -253,6 +253,12 @@ impl LimitInPlace {
                 record.name
             ));
         }
+        if record.stage == LimitStage::Opening {
+            faults.push(format!(
+                "limit {} at {place} is open, to be removed, and nothing is limited: `--off` again removes the queue",
+                record.name
+            ));
+        }
         let leaves = record.plan().map_or(0, |plan| plan.classes().count());
         if self.classes.len() < leaves && record.stage == LimitStage::Limiting {
             faults.push(format!(

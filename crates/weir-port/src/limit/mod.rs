@@ -455,7 +455,9 @@ fn refuse(place: &NetnsInterface, kind: &str, handle: u32) -> PortError {
     PortError::Unsuitable {
         name: place_text,
         why: if handle == WIRE {
-            "is an end of a wire (`weir stat` names it): stop that first".into()
+            format!(
+                "is an end of a wire or of a stack (`weir stat` names it): stop that first, or, if it was killed, `weir mend {name}` there"
+            )
         } else {
             format!(
                 "has a {kind} qdisc {:x}: that somebody set: remove it with `tc qdisc del dev {name} root` there",

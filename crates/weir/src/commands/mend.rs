@@ -32,9 +32,13 @@ pub fn run(arguments: &MendArguments) -> Outcome {
         return Err(PortError::NotRoot { doing: "mending what weir changed".into() }.into());
     }
     let mut done = mend::settings()?;
-    done.extend(
-        control::remove_left().iter().map(|name| format!("the control socket of wire {name} removed")),
-    );
+    let left = control::remove_left();
+    done.extend(left.iter().map(|name| format!("the control socket of {name} removed")));
+    if !left.is_empty() && arguments.interfaces.is_empty() {
+        done.push(
+            "what these had of interfaces is put back by `weir mend` with the interfaces' names".into(),
+        );
+    }
     let mut faults: Vec<Failure> = Vec::new();
     for interface in &arguments.interfaces {
         let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
