@@ -3,8 +3,8 @@
 //! ```text
 //! gate of a receive queue   the place here that its packets came to last; whether that is full, and whether some of them wait in it; of what
 //!                           comes straight there what it may still hold
-//! handed, landed            packets that went from here to another worker; that came from there and were worked on; from here to here,
-//!                           those that waited in queues that lead back, and those that do not any more
+//! handed, landed            packets that went from here to another worker; that came from there and were worked on. At the end, from here to
+//!                           here, those that came to queues that lead back, and those that do not wait there any more
 //! credit of a port          the least that a class of its egress queue may hold, in bytes
 //! ```
 //!
@@ -14,7 +14,8 @@
 //! Ordering: words of credit order nothing, but `landed` is published after the room that what landed has left, so whoever reads it first
 //! counts no packet neither as under way nor in its place. `handed` is published before the packets are, `landed` after all that these caused was
 //! published as handed. B1 (landed, released) <-> A1: whoever has read all that landed, and then as much as handed, has seen nothing
-//! under way; B2 (ending, released) <-> A2: nor will anything be, of those that take nothing in any more.
+//! under way; B2 (ending, released) <-> A2: nor will anything be, of those that take nothing in any more, whose queues that lead back were told
+//! before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -146,6 +147,11 @@ impl Board {
     /// Tells it.
     pub(crate) fn set_credit_bytes(&self, port: usize, bytes: u64) {
         self.credit_bytes[port].store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether this worker takes nothing in any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ending.load(Ordering::Relaxed) != Ending::Not as u8
     }
 
     /// Tells how far this worker has come to an end.

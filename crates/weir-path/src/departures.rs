@@ -334,6 +334,11 @@ impl Departures {
         self.board().end(Ending::Stopped);
     }
 
+    /// Whether it has told so.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.board().has_ended()
+    }
+
     /// Tells that this worker does nothing any more.
     pub(crate) fn leave(&self) {
         self.board().end(Ending::Gone);

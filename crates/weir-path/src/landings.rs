@@ -175,15 +175,21 @@ impl Landings {
         self.gates.tell(egress);
     }
 
+    /// Tells which packets wait to come back from queues: before it is told that this worker has stopped, and from then on before what brought
+    /// them is told as landed, so that they are known at every instant to be inside.
+    pub(crate) fn tell_turned_back(&self, TurnedBack { entered, left }: TurnedBack) {
+        let worker = self.gates.worker;
+        let board = &self.gates.boards[worker];
+        board.set_handed(worker, entered);
+        board.set_landed(worker, left);
+    }
+
     /// Tells what room what has been worked on has left, and then how much that was, once what it caused has been told as handed, to others
     /// or to queues that lead back; whether so few are left under way that whoever waits for that is to be woken.
-    pub(crate) fn tell_landed(&mut self, egress: &EgressQueues, turned_back: TurnedBack) -> bool {
+    pub(crate) fn tell_landed(&mut self, egress: &EgressQueues) -> bool {
         self.gates.tell_credits(egress);
         let worker = self.gates.worker;
         let board = &self.gates.boards[worker];
-        // What waits to come back is told before what brought it is told as landed, so that it is known at every instant to be inside.
-        board.set_handed(worker, turned_back.entered);
-        board.set_landed(worker, turned_back.left);
         let others = self.landed.iter().enumerate().filter(|(from, _)| *from != worker);
         others.fold(false, |is_news, (from, &packets)| {
             let has_landed = board.set_landed(from, packets);

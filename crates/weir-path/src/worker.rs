@@ -19,6 +19,7 @@ mod changes;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+
 use weir_core::due::sooner;
 use weir_ring::handoff::BURST;
 
@@ -131,7 +132,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// As of [`Worker::pass`].
     pub fn drain(&mut self, now_ns: u64) -> io::Result<Pass> {
         let mut pass = Pass::default();
-        if let Some(over) = &self.between.over {
+        if let (Some(over), Some(landings)) = (&self.between.over, &self.landings) {
+            landings.tell_turned_back(turned_back(&self.between.egress, &self.ends));
             over.stop();
         }
         self.take_inner(&mut pass, now_ns);
@@ -242,8 +244,10 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             over.flush(moved >= BURST, now_ns).map_err(|gone| {
                 io::Error::other(format!("handing packets over to another worker: {gone}"))
             })?;
-            let turned_back = turned_back(&self.between.egress, &self.ends);
-            let has_landed = landings.tell_landed(&self.between.egress, turned_back);
+            if over.has_stopped() {
+                landings.tell_turned_back(turned_back(&self.between.egress, &self.ends));
+            }
+            let has_landed = landings.tell_landed(&self.between.egress);
             over.tell([false, has_landed]);
         }
         Ok(())
@@ -365,7 +369,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     }
 }
 
-/// What came to queues that lead back, and what of it has come back and been moved on.
+/// The packets of all queues that lead back.
 fn turned_back<P: ReceiveQueues + TransmitRing>(egress: &EgressQueues, ends: &[End<P>]) -> TurnedBack {
     let mut turned_back = TurnedBack::default();
     for End { index, port, .. } in ends.iter().filter(|end| end.port.is_inner()) {

@@ -10,7 +10,7 @@
 //! example.
 #![cfg(loom)]
 
-use weir_ring::handoff::{Inbox, InboxSize, Source, inbox};
+use weir_ring::handoff::{Inbox, InboxSize, Outlet, Source, inbox};
 
 /// Checks `body` with at most `preemptions` interruptions (`None`: any number), unless `LOOM_MAX_PREEMPTIONS` says otherwise.
 fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
@@ -51,17 +51,17 @@ fn one_outlet_sends_and_goes() {
     });
 }
 
-/// The second batch finds the bit of the first still set, or just cleared.
-#[test]
-fn one_outlet_sends_twice() {
-    check(Some(7), || {
+/// A worker drains and sleeps until it has both of two batches, each published by `publish`, and after them `end`.
+fn two_batches(publish: fn(&mut Outlet<u32>), end: fn(&mut Outlet<u32>)) {
+    check(Some(7), move || {
         let (mut inbox, mut outlets) = inbox::<u32>(InboxSize { ring_elements: 2, ..size(1) }).unwrap();
         let mut outlet = outlets.pop().unwrap();
         let producer = loom::thread::spawn(move || {
             for _ in 0..2 {
                 outlet.stage(1).unwrap();
-                outlet.flush().unwrap();
+                publish(&mut outlet);
             }
+            end(&mut outlet);
             outlet
         });
         let taken = std::cell::Cell::new(0);
@@ -70,24 +70,16 @@ fn one_outlet_sends_twice() {
     });
 }
 
-/// Nobody is woken for the first batch, and a worker that has gone to sleep beside it is woken with the second.
+/// The second batch finds the bit of the first still set, or just cleared.
+#[test]
+fn one_outlet_sends_twice() {
+    two_batches(|outlet| assert_eq!(outlet.flush(), Ok(1)), |_| ());
+}
+
+/// Nobody is woken for a batch, and a worker that has gone to sleep beside them is woken at the end.
 #[test]
 fn one_outlet_sends_quietly_and_wakes() {
-    check(Some(7), || {
-        let (mut inbox, mut outlets) = inbox::<u32>(InboxSize { ring_elements: 2, ..size(1) }).unwrap();
-        let mut outlet = outlets.pop().unwrap();
-        let producer = loom::thread::spawn(move || {
-            for _ in 0..2 {
-                outlet.stage(1).unwrap();
-                outlet.flush_quietly().unwrap();
-            }
-            outlet.wake();
-            outlet
-        });
-        let taken = std::cell::Cell::new(0);
-        work(&mut inbox, |_, item| taken.set(taken.get() + item), |_| taken.get() == 2);
-        drop(producer.join().unwrap());
-    });
+    two_batches(|outlet| assert_eq!(outlet.flush_quietly(), Ok(1)), Outlet::wake);
 }
 
 #[test]
