@@ -189,7 +189,7 @@ impl Port {
         dealt.map(part).collect()
     }
 
-    /// What a queue of its worker's is called by the sending end.
+    /// The name of a queue of its worker's at the sending end.
     fn number_of(&self, queue: usize) -> usize {
         queue * (1 + self.others.len())
     }

@@ -29,7 +29,6 @@ use crate::bpf::asm::{Asm, Cond, Helper, Op, Reg, Width};
 use crate::bpf::map::Map;
 use crate::bpf::program::{Hook, Program};
 use crate::error::{Doing, Result};
-use crate::netns::NetNs;
 
 /// `skb->tc_index` of `struct __sk_buff`, which outside of this file and [`super::program`] nothing but the qdiscs gred and dsmark reads.
 pub const SKB_TC_INDEX: i16 = 44;
@@ -38,33 +37,16 @@ const STANDING_UNITS: i32 = 2;
 
 const SKB_LEN: i16 = 0;
 const SKB_GSO_SEGS: i16 = 164;
-/// `TC_ACT_UNSPEC`: whoever is asked next decides.
-const ACT_NEXT: i32 = -1;
 
 /// Before those to which tc gives a number itself, behind those to which people give a small one.
-const SPOT: Spot =
+pub const SPOT: Spot =
     Spot { parent: clsact::INGRESS, priority: 0x7769, name: c"weir-arrivals", chain: 0, class: None };
 
 /// Attaches the program to the end where packets arrive; whether clsact was made for that.
 pub fn watch(place: &NetnsInterface, memory: &Memory) -> Result<bool> {
     let program =
         load(memory.map()).doing(|| "loading the program that sees what arrives (Linux 5.12)".into())?;
-    place.netns.run(|| clsact::attach(SPOT, place.link.ifindex, &program))
-}
-
-/// Takes the program off; clsact too if that `is_made` by us and nobody uses it.
-pub fn unwatch(place: &NetnsInterface, is_made: bool) -> Result<()> {
-    place.netns.run(|| clsact::detach(SPOT, place.link.ifindex, is_made))
-}
-
-/// The memory of the limit whose packets arrive at an end; of a limit that may be gone.
-pub fn at(place: &NetnsInterface) -> Result<Option<Memory>> {
-    place.netns.run(|| clsact::memory_at(SPOT, place.link.ifindex))
-}
-
-/// The interfaces of a namespace where arrivals are seen, each with the memory of its limit.
-pub fn all(netns: &NetNs) -> Result<Vec<(u32, Memory)>> {
-    netns.run(|| clsact::memories(SPOT))
+    clsact::attach(SPOT, place, &program)
 }
 
 fn load(memory: &Map) -> io::Result<Program> {
@@ -114,7 +96,7 @@ fn load(memory: &Map) -> io::Result<Program> {
     asm.add_double(Reg::R8, memory::HELD_NS, Reg::R0);
 
     asm.place(counted);
-    asm.op_imm(Op::Mov, Reg::R0, ACT_NEXT);
+    asm.op_imm(Op::Mov, Reg::R0, clsact::ACT_NEXT);
     asm.exit();
     Program::load(Hook::Filter, &asm.finish())
 }

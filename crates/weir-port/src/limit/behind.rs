@@ -24,6 +24,7 @@
 use std::collections::HashSet;
 
 use super::NetnsInterface;
+use super::clsact;
 use super::find;
 use super::htb::{self, RootKind};
 use super::memory::Memory;
@@ -118,7 +119,7 @@ impl Behind {
         pairs.map(|pair| pair.name.clone()).collect()
     }
 
-    /// What `ask` says of the other ends that neither a limit at `place`, which steered those of `known`, nor another has steered.
+    /// The answers of `ask` for the other ends that neither a limit at `place`, which steered those of `known`, nor another has steered.
     pub(super) fn ask_of_unknown<T>(
         &self,
         place: &NetnsInterface,
@@ -202,8 +203,10 @@ pub(super) fn put_back(place: &NetnsInterface, steered: &[u32]) -> Result<()> {
 /// The pairs, by the numbers of their near ends, at whose other ends limits of other interfaces of the namespace have steered, those
 /// among them that somebody took away.
 fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
-    let mut others: Vec<_> =
-        note::all(&place.netns)?.into_iter().map(|(ifindex, memory)| (ifindex, memory.record())).collect();
+    let mut others: Vec<_> = clsact::memories(note::SPOT, &place.netns)?
+        .into_iter()
+        .map(|(ifindex, memory)| (ifindex, memory.record()))
+        .collect();
     for (ifindex, root, _) in place.netns.run(htb::roots)? {
         if root != RootKind::Limit {
             continue;

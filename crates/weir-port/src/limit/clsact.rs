@@ -10,57 +10,73 @@
 use netlink_bindings::tc::{self, Tcmsg};
 use netlink_socket2::NetlinkSocket;
 
+use super::NetnsInterface;
 use super::filter::{Spot, content_if_gone};
 use super::memory::Memory;
 use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
 use crate::netlink::{acknowledged, explained, is_code};
+use crate::netns::NetNs;
 
 /// The parent of filters that what arrives passes.
 pub const INGRESS: u32 = 0xffff_fff2;
 /// The same of what leaves, before it comes to the queue.
 pub const EGRESS: u32 = 0xffff_fff3;
+/// `TC_ACT_UNSPEC`: whoever is asked next decides.
+pub const ACT_NEXT: i32 = -1;
 const CLSACT: u32 = 0xffff_fff1;
 const HANDLE: u32 = 0xffff_0000;
 
-/// Attaches a program to an interface of this thread's namespace; whether clsact was made for that.
-pub fn attach(spot: Spot, ifindex: u32, program: &Program) -> Result<bool> {
-    let is_made = make(ifindex)?;
-    let attached = spot.detach(ifindex).and_then(|()| spot.attach(ifindex, program));
-    if attached.is_err() && is_made {
-        // The first error says it all.
-        let _ = remove(ifindex);
-    }
-    attached.map(|()| is_made)
+/// Attaches a program to an interface; whether clsact was made for that.
+pub fn attach(spot: Spot, place: &NetnsInterface, program: &Program) -> Result<bool> {
+    let ifindex = place.link.ifindex;
+    place.netns.run(|| {
+        let is_made = make(ifindex)?;
+        let attached = spot.detach(ifindex).and_then(|()| spot.attach(ifindex, program));
+        if attached.is_err() && is_made {
+            // The first error says it all.
+            let _ = remove(ifindex);
+        }
+        attached.map(|()| is_made)
+    })
 }
 
 /// Takes our program off; clsact too if that `is_made` by us and nobody uses it.
-pub fn detach(spot: Spot, ifindex: u32, is_made: bool) -> Result<()> {
-    spot.detach(ifindex)?;
-    let is_unused = |parent| Spot { parent, ..spot }.is_unused(ifindex);
-    if is_made && is_unused(INGRESS)? && is_unused(EGRESS)? {
-        remove(ifindex)?;
-    }
-    Ok(())
+pub fn detach(spot: Spot, place: &NetnsInterface, is_made: bool) -> Result<()> {
+    let ifindex = place.link.ifindex;
+    place.netns.run(|| {
+        spot.detach(ifindex)?;
+        let is_unused = |parent| Spot { parent, ..spot }.is_unused(ifindex);
+        if is_made && is_unused(INGRESS)? && is_unused(EGRESS)? {
+            remove(ifindex)?;
+        }
+        Ok(())
+    })
 }
 
-/// The memory that our program at an interface works on.
-pub fn memory_at(spot: Spot, ifindex: u32) -> Result<Option<Memory>> {
+/// The memory of the limit that our program at an interface works on; the limit may be gone.
+pub fn memory_at(spot: Spot, place: &NetnsInterface) -> Result<Option<Memory>> {
+    place.netns.run(|| memory_here(spot, place.link.ifindex))
+}
+
+/// The interfaces of a namespace where our program is, each with the memory that it works on.
+pub fn memories(spot: Spot, netns: &NetNs) -> Result<Vec<(u32, Memory)>> {
+    netns.run(|| {
+        let mut found = Vec::new();
+        for ifindex in all()? {
+            found.extend(memory_here(spot, ifindex)?.map(|memory| (ifindex, memory)));
+        }
+        Ok(found)
+    })
+}
+
+fn memory_here(spot: Spot, ifindex: u32) -> Result<Option<Memory>> {
     match spot.program_id(ifindex)? {
         Some(id) => {
             Ok(Memory::of_program(id).doing(|| format!("looking at program {id}"))?.into_iter().next())
         }
         None => Ok(None),
     }
-}
-
-/// The interfaces of this thread's namespace where our program is, each with the memory that it works on.
-pub fn memories(spot: Spot) -> Result<Vec<(u32, Memory)>> {
-    let mut found = Vec::new();
-    for ifindex in all()? {
-        found.extend(memory_at(spot, ifindex)?.map(|memory| (ifindex, memory)));
-    }
-    Ok(found)
 }
 
 /// True if there was none.

@@ -10,7 +10,7 @@ use super::behind::{self, Behind};
 use super::htb::{self, ClassTraffic, QueueTraffic, RootKind};
 use super::memory::{Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, LimitStage, Record};
-use super::{NetnsInterface, arrivals, note, order};
+use super::{NetnsInterface, arrivals, clsact, note, order};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
@@ -371,7 +371,7 @@ fn gone(netns: &NetNs, roots: &[(u32, RootKind, QueueTraffic)]) -> Vec<LimitInPl
         |ifindex: u32| roots.iter().any(|(of, root, _)| *of == ifindex && *root == RootKind::Limit);
     let mut seen = Vec::new();
     // An end that goes meanwhile, or whose other end nobody can see, says nothing.
-    for (ifindex, memory) in arrivals::all(netns).unwrap_or_default() {
+    for (ifindex, memory) in clsact::memories(arrivals::SPOT, netns).unwrap_or_default() {
         let look = || -> Result<Option<LimitInPlace>> {
             let end = at_number(netns, ifindex)?;
             let Some(place) = end.far_end()? else { return Ok(None) };
@@ -380,7 +380,7 @@ fn gone(netns: &NetNs, roots: &[(u32, RootKind, QueueTraffic)]) -> Vec<LimitInPl
         };
         seen.extend(look().ok().flatten());
     }
-    let notes = note::all(netns).unwrap_or_default();
+    let notes = clsact::memories(note::SPOT, netns).unwrap_or_default();
     for (ifindex, memory) in notes.into_iter().filter(|(ifindex, _)| !is_limited(*ifindex)) {
         seen.extend(at_number(netns, ifindex).ok().map(|place| left(place, &memory, None)));
     }
@@ -412,7 +412,7 @@ pub fn seen_at(place: NetnsInterface) -> Result<Option<LimitInPlace>> {
 /// Whether what an interface sends is looked at where it arrives; `None` where the other end cannot be seen.
 pub fn is_watched(place: &NetnsInterface) -> Option<bool> {
     let far_end = place.far_end().ok()??;
-    Some(arrivals::at(&far_end).ok()?.is_some())
+    Some(clsact::memory_at(arrivals::SPOT, &far_end).ok()?.is_some())
 }
 
 fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic) -> Result<LimitInPlace> {

@@ -189,11 +189,8 @@ pub fn set(
             let processors = Processors::of(plan.wanted().rate);
             let before = order::keep(place, &memories[0], before, processors)?;
             record.steering_before.clone_from(&before.steering_before);
-            if before.sees_arrivals
-                && find::is_watched(place) == Some(false)
-                && let Some(far_end) = place.far_end()?
-            {
-                record.made_clsact |= arrivals::watch(&far_end, &memories[0])?;
+            if before.sees_arrivals && find::is_watched(place) == Some(false) {
+                note::keep_beside(place, place.far_end()?.as_ref(), &memories[0], &mut record);
             }
             if before.stage == LimitStage::Making {
                 // What passed while it was half made had no queue to pass.

@@ -17,12 +17,10 @@ use crate::bpf::asm::{Asm, Op, Reg};
 use crate::bpf::map::Map;
 use crate::bpf::program::{Hook, Program};
 use crate::error::{Doing, Result};
-use crate::netns::NetNs;
 
-const SPOT: Spot =
+/// In a chain that no packet passes.
+pub const SPOT: Spot =
     Spot { parent: clsact::EGRESS, priority: 0x7769, name: c"weir-limit-note", chain: 0x7769, class: None };
-/// `TC_ACT_UNSPEC`: whoever is asked next decides.
-const ACT_NEXT: i32 = -1;
 
 /// Keeps the memory of a limit beside its queue, where its packets arrive or at its own interface, and says so in the record. A limit
 /// can be without.
@@ -49,41 +47,27 @@ pub fn keep_beside(
 
 /// Whether a limit made clsact at an interface, one that is there or one that is gone.
 fn made_clsact(place: &NetnsInterface) -> bool {
-    let records = [arrivals::at(place), at(place)].map(|memory| memory.ok().flatten()?.record());
-    records.into_iter().flatten().any(|record| record.made_clsact)
+    let record = |spot| clsact::memory_at(spot, place).ok().flatten()?.record();
+    [arrivals::SPOT, SPOT].into_iter().filter_map(record).any(|record| record.made_clsact)
 }
 
-/// What a limit was that is not there any more: where its packets arrived it is seen, or there is a note of it.
+/// The record of a limit that is not there any more: where its packets arrived it is seen, or there is a note of it.
 pub fn gone_from(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Option<Record> {
-    let seen = far_end.and_then(|far_end| arrivals::at(far_end).ok().flatten());
-    seen.or_else(|| at(place).ok().flatten()).and_then(|memory| memory.record())
+    let memory = |spot, place| clsact::memory_at(spot, place).ok().flatten();
+    let seen = far_end.and_then(|far_end| memory(arrivals::SPOT, far_end));
+    seen.or_else(|| memory(SPOT, place)).and_then(|memory| memory.record())
 }
 
 /// Leaves a note of the limit with this memory; whether clsact was made for that.
 fn leave(place: &NetnsInterface, memory: &Memory) -> Result<bool> {
     let program = load(memory.map()).doing(|| "loading the program that holds what a limit is".into())?;
-    place.netns.run(|| clsact::attach(SPOT, place.link.ifindex, &program))
-}
-
-/// Takes it away; clsact too if that `is_made` by us and nobody uses it.
-pub fn take(place: &NetnsInterface, is_made: bool) -> Result<()> {
-    place.netns.run(|| clsact::detach(SPOT, place.link.ifindex, is_made))
-}
-
-/// The memory of the limit of what an interface sends; of a limit that may be gone.
-pub fn at(place: &NetnsInterface) -> Result<Option<Memory>> {
-    place.netns.run(|| clsact::memory_at(SPOT, place.link.ifindex))
-}
-
-/// The interfaces of a namespace that have a note, each with the memory of its limit.
-pub fn all(netns: &NetNs) -> Result<Vec<(u32, Memory)>> {
-    netns.run(|| clsact::memories(SPOT))
+    clsact::attach(SPOT, place, &program)
 }
 
 fn load(memory: &Map) -> io::Result<Program> {
     let mut asm = Asm::new();
     asm.load_map_value(Reg::R1, memory.as_fd());
-    asm.op_imm(Op::Mov, Reg::R0, ACT_NEXT);
+    asm.op_imm(Op::Mov, Reg::R0, clsact::ACT_NEXT);
     asm.exit();
     Program::load(Hook::Filter, &asm.finish())
 }

@@ -15,7 +15,8 @@ use super::htb::{self, QueueTraffic};
 use super::memory::Memory;
 use super::record::{LimitStage, Record};
 use super::{
-    NetnsInterface, arrivals, behind, find, leaves_first, note, open_plan, order, tx_dropped, unsuitable,
+    NetnsInterface, arrivals, behind, clsact, find, leaves_first, note, open_plan, order, tx_dropped,
+    unsuitable,
 };
 use crate::error::{Doing, Result};
 
@@ -125,16 +126,17 @@ fn traffic(place: &NetnsInterface) -> Result<QueueTraffic> {
 fn forget(place: &NetnsInterface) -> Result<Off> {
     // Where the other end cannot be seen nothing of it can be put back either.
     let far_end = place.far_end().ok().flatten();
-    let seen = far_end.as_ref().map_or(Ok(None), arrivals::at)?;
-    let noted = note::at(place)?;
+    let seen = far_end.as_ref().map_or(Ok(None), |far_end| clsact::memory_at(arrivals::SPOT, far_end))?;
+    let noted = clsact::memory_at(note::SPOT, place)?;
     let (sees_arrivals, keeps_note) = (seen.is_some(), noted.is_some());
     let Some(memory) = seen.or(noted) else { return Ok(Off::None) };
     match memory.record() {
         // It was found there, whatever the record says.
         Some(record) => put_back(place, &Record { sees_arrivals, keeps_note, ..record })?,
         None => {
-            far_end.filter(|_| sees_arrivals).map_or(Ok(()), |far_end| arrivals::unwatch(&far_end, false))?;
-            note::take(place, false)?;
+            let far_end = far_end.filter(|_| sees_arrivals);
+            far_end.map_or(Ok(()), |far_end| clsact::detach(arrivals::SPOT, &far_end, false))?;
+            clsact::detach(note::SPOT, place, false)?;
         }
     }
     Ok(Off::Removed { lost: 0 })
@@ -144,12 +146,12 @@ fn forget(place: &NetnsInterface) -> Result<Off> {
 pub(super) fn put_back(place: &NetnsInterface, record: &Record) -> Result<()> {
     behind::put_back(place, &record.steered_behind)?;
     if record.keeps_note {
-        note::take(place, record.made_clsact)?;
+        clsact::detach(note::SPOT, place, record.made_clsact)?;
     }
     let is_changed = record.sees_arrivals || record.has_steered();
     let Some(far_end) = (if is_changed { place.far_end()? } else { None }) else { return Ok(()) };
     if record.sees_arrivals {
-        arrivals::unwatch(&far_end, record.made_clsact)?;
+        clsact::detach(arrivals::SPOT, &far_end, record.made_clsact)?;
     }
     if record.has_steered() && !behind::is_needed_by_others(place)? {
         far_end.steering()?.switch_off()?;

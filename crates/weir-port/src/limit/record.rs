@@ -8,7 +8,7 @@ use weir_core::rate::Rate;
 use super::classify::Filters;
 use super::steering;
 
-/// What a class is promised that goes, the least that HTB takes: so its rate is free for those that stay.
+/// The rate of a class that goes, the least that HTB takes: so its own is free for those that stay.
 const GOING_BITS_PER_S: u64 = 8;
 
 /// Of one queue.
