@@ -1,4 +1,4 @@
-//! What a worker tells of its part of a datapath: a copy of what it counts. What the parts add up to is [`crate::sum`]'s.
+//! The report of a worker on its part of a datapath: a copy of its counters. [`crate::sum`] adds the parts up.
 //!
 //! Rule: a copy changes nothing, so that those of several workers that stand still are of one moment. What finished transmissions give back is
 //! taken in before ([`weir_path::worker::Worker::complete`]).

@@ -1,4 +1,4 @@
-//! What the parts of a datapath add up to: the snapshot that is told of it.
+//! The sum of the parts of a datapath: the snapshot that is told of it.
 //!
 //! Rule: a direction's books are kept in two places, and the sum is made here:
 //!
@@ -50,20 +50,20 @@ impl Sight {
     }
 }
 
-/// What does not change while a datapath is up.
+/// The properties of a datapath that do not change while it is up.
 #[derive(Clone, Debug)]
 pub struct Constants {
     /// Its name.
     pub name: String,
-    /// What it is called.
+    /// A wire or a topology.
     pub kind: Kind,
     /// Its interfaces, by their names when it came up.
     pub ports: Vec<String>,
     /// Which worker owns what of it.
     pub owners: Owners,
-    /// What it came up as.
+    /// The plan that it came up with.
     pub plan: Arc<Plan>,
-    /// What the tables of its file call its ports.
+    /// The names of its ports in the tables of its file.
     pub port_names: Vec<String>,
     /// Frames of packet memory.
     pub frames_total: u64,
@@ -170,7 +170,7 @@ impl Constants {
         Snapshot::of(self.kind, stats, ports, workstreams, totals)
     }
 
-    /// What is under way to each worker from the others, and that as a workstream; none if no links lead there.
+    /// The packets under way to each worker from the others, and they as a workstream; none if no links lead there.
     fn handoffs(&self, parts: &[PartReport]) -> Vec<(Count, WorkstreamStats)> {
         let linked = parts.iter().filter(|part| !part.passed.is_empty()).enumerate();
         let rows = linked.map(|(worker, part)| {
@@ -194,7 +194,7 @@ impl Constants {
         rows.collect()
     }
 
-    /// What the direction that ends at a port is called.
+    /// The name of the direction that ends at a port.
     fn name_of(&self, exit: usize, ports: &[String]) -> String {
         match self.kind {
             Kind::Wire => format!("{}->{}", ports[self.kind.exit_of(exit)], ports[exit]),

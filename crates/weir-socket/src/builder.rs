@@ -292,24 +292,14 @@ impl StackBuilder {
 
     /// With the buffers, sockets, buckets and workers of another.
     pub(crate) fn like(self, other: &StackBuilder) -> StackBuilder {
-        let StackBuilder {
-            sockets,
-            buffer_frames_max,
-            connections,
-            tcp_buffer_bytes,
-            bucket_bits,
-            key,
-            workers,
-            ..
-        } = *other;
         StackBuilder {
-            sockets,
-            buffer_frames_max,
-            connections,
-            tcp_buffer_bytes,
-            bucket_bits,
-            key,
-            workers,
+            sockets: other.sockets,
+            buffer_frames_max: other.buffer_frames_max,
+            connections: other.connections,
+            tcp_buffer_bytes: other.tcp_buffer_bytes,
+            bucket_bits: other.bucket_bits,
+            key: other.key,
+            workers: other.workers,
             ..self
         }
     }

@@ -47,7 +47,7 @@ pub(crate) struct Opened {
     pub(crate) mtu_bytes: u16,
 }
 
-/// What a worker has of the kernel's beside the port.
+/// A worker's part of the kernel's things beside the port.
 pub(crate) struct KernelSide {
     pub(crate) bell: Bell,
     /// How the interface fares, for the first worker.

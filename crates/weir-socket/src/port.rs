@@ -61,7 +61,7 @@ pub(crate) enum Returned {
     Unread(Frame),
 }
 
-/// What the application and one worker tell each other, and nobody else touches: not what shares a cache line with it either.
+/// The flags by which the application and one worker tell each other something. Nobody else touches their cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Lane {
@@ -71,7 +71,7 @@ pub(crate) struct Lane {
     pub(crate) wants_room: AtomicBool,
 }
 
-/// What both halves look at, whatever the worker.
+/// The state that both halves look at, whatever the worker.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Shared {

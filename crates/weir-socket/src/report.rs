@@ -64,7 +64,7 @@ pub(crate) struct SocketReport {
     pub(crate) is_home: bool,
 }
 
-/// What all workers of a stack tell.
+/// The reports of all workers of a stack, added up.
 pub(crate) struct AllReports {
     /// The part of each: first the interfaces of all, then of each [`TRANSPORTS`].
     pub(crate) parts: Vec<PartReport>,
@@ -268,7 +268,7 @@ impl Together {
     }
 }
 
-/// What there is to tell now, after what is complete was noted. It moves no frame: the free ones of all workers are counted meanwhile.
+/// The report of this moment, after what is complete was noted. It moves no frame: the free ones of all workers are counted meanwhile.
 ///
 /// # Errors
 /// If the kernel does not say what it lost.

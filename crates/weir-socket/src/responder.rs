@@ -97,7 +97,7 @@ impl StackResponder {
         }
     }
 
-    /// What all workers tell, of one moment.
+    /// The reports of all workers, of one moment.
     fn ask(&self) -> Result<Vec<StackReport>, String> {
         let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
         loop {
@@ -255,7 +255,7 @@ impl StackResponder {
         format!("{program} (process {pid})")
     }
 
-    /// What the workers told, as it is shown.
+    /// The snapshot of what the workers told.
     fn snapshot(&self, told: AllReports) -> Snapshot {
         let AllReports { mut parts, frames_of_sockets, sockets, listeners, connections } = told;
         parts.iter_mut().for_each(|part| part.worker.wake_cost_ns = self.wake_cost_ns);

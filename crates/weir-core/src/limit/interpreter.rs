@@ -35,7 +35,7 @@ impl QueuedPacket {
     }
 }
 
-/// What the program returns. Registers hold numbers; the stack is the one memory, from address 2^32 down.
+/// Runs a program and says what it returns. Registers hold numbers; the stack is the one memory, from address 2^32 down.
 pub fn run(program: &[Slot], packet: &QueuedPacket) -> u64 {
     const CONTEXT: u64 = 1 << 40;
     const STACK_TOP: u64 = 1 << 32;

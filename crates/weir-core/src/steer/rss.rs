@@ -116,7 +116,7 @@ impl Rss {
         queue.map(|queue| queue as u8).collect()
     }
 
-    /// What a byte of a flow's tuple adds (XOR) to its hash: of the addresses, source first, and the ports behind them.
+    /// The share (XOR) of a byte of a flow's tuple in its hash: of the addresses, source first, and the ports behind them.
     ///
     /// # Panics
     /// If no tuple is so long.

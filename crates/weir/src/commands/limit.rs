@@ -126,7 +126,7 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is to be done: which interface is to have what.
+/// The tasks of a command: which interface is to have what.
 fn tasks<'a>(
     arguments: &LimitArguments,
     target: LimitTarget,

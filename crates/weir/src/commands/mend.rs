@@ -67,7 +67,7 @@ fn one(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<Stri
     Ok(done)
 }
 
-/// What limits in place left at both ends of a pair, or at an interface that is none, whose queues somebody took away.
+/// Puts back what limits in place left at both ends of a pair, or at an interface that is none, whose queues somebody took away.
 fn limits(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<String>> {
     let here = NetnsInterface::here(interface)?;
     let far_end = here.far_end().ok().flatten();

@@ -292,7 +292,7 @@ pub fn render(seen: &LimitInPlace) -> String {
     text
 }
 
-/// What was changed beside the queue, and is put back.
+/// The lines on what was changed beside the queue, and is put back.
 fn changed_lines(seen: &LimitInPlace) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
