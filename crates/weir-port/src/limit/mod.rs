@@ -235,7 +235,8 @@ pub fn check(
     let is_ordered = behind::find(place)?.unsteered().is_empty() && order::unsteered(place).is_none();
     Ok(record.map(|record| {
         let is_limiting = record.stage == LimitStage::Limiting;
-        (record, is_whole && is_limiting && is_ordered)
+        let is_seen = !record.sees_arrivals || find::is_watched(place) != Some(false);
+        (record, is_whole && is_limiting && is_ordered && is_seen)
     }))
 }
 
