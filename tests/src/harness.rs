@@ -8,7 +8,8 @@
 //! `CI=true` a file whose run as a whole was quiet may leave nothing unjudged.
 //!
 //! Its output is libtest's with the time of each test, skipped tests as `ignored`, and the unjudged in the last line. Tests run one
-//! after another, because each loads every core; a word on the command line picks those whose name contains it.
+//! after another, because each loads every core; a word on the command line picks the one of that name, or else those whose
+//! name contains it.
 
 use std::process::ExitCode;
 use std::thread;
@@ -225,7 +226,11 @@ pub fn main(cases: &[Case]) -> ExitCode {
 fn run_all(cases: &[Case], picks: &[&str], place: Place) -> Tally {
     let mut tally = Tally::default();
     for case in cases {
-        if !picks.is_empty() && !picks.iter().any(|pick| case.name.contains(pick)) {
+        let names = |pick: &&str| match cases.iter().any(|case| case.name == *pick) {
+            true => case.name == *pick,
+            false => case.name.contains(pick),
+        };
+        if !picks.is_empty() && !picks.iter().any(names) {
             tally.filtered += 1;
             continue;
         }

@@ -142,4 +142,7 @@ fn what_needs_two_processors_is_skipped_on_one() {
 #[test]
 fn a_word_picks_tests() {
     assert_eq!(run_all(&CASES, &["pass"], HERE), Tally { passed: 1, filtered: 3, ..Tally::default() });
+    let cases = [plain!(passes), Case { name: "passes_too", ..plain!(passes) }];
+    assert_eq!(run_all(&cases, &["pass"], HERE).passed, 2);
+    assert_eq!(run_all(&cases, &["passes"], HERE).passed, 1, "a whole name is that test's alone");
 }
