@@ -4,7 +4,7 @@
 //! accepted = delivered + dropped + held
 //! ```
 //!
-//! In JSON packets stand under the plain names, bytes beside them, and the books among the fields of whatever they are of.
+//! In JSON, packets stand under the plain names, bytes beside them, and the books among the fields of their place.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +16,18 @@ use weir_core::drops::Count;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "FlatBooks", into = "FlatBooks")]
 pub struct Books {
-    /// What came in.
+    /// Packets and bytes that came in.
     pub accepted: Count,
-    /// What left as it should.
+    /// Packets and bytes that left as they should.
     pub delivered: Count,
-    /// What is inside, counted there.
+    /// Packets and bytes that are inside, counted there.
     pub held: Count,
-    /// What was dropped, by reason; only reasons that occurred.
+    /// Packets and bytes that were dropped, by reason; only reasons that occurred.
     pub dropped: BTreeMap<String, Count>,
 }
 
 impl Books {
-    /// From an account and what was counted in the place itself.
+    /// Books of an account and of the packets counted in the place itself.
     pub fn new(account: &Account, held: Count) -> Books {
         Books {
             accepted: account.accepted,
@@ -41,7 +41,7 @@ impl Books {
         }
     }
 
-    /// Adds another place's books. What is more than can be counted, which no wire has, is as much as can.
+    /// Adds another place's books. A sum that overflows, which no wire reaches, is the largest number.
     pub fn merge(&mut self, other: &Books) {
         let add = |mine: &mut Count, theirs: &Count| {
             mine.packets = mine.packets.saturating_add(theirs.packets);

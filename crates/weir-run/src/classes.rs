@@ -1,4 +1,4 @@
-//! The classes file of `--classes FILE`: a tree of classes that share a wire, and filters that say what goes where.
+//! The classes file of `--classes FILE`: a tree of classes that share a wire, and filters that lead packets to them.
 //!
 //! ```toml
 //! default = "internet"            # the class of what no filter matches; or "free", past all limits
@@ -26,8 +26,8 @@
 //! class = "free"
 //! ```
 //!
-//! Each direction of a wire has the tree for itself. [`read`] checks everything before anything is changed: an error
-//! names file, line and column, shows the line and says what to do; what is kept, but perhaps not as meant, is a warning.
+//! Each direction of a wire has the tree for itself. [`read`] checks everything before anything is changed: an error names file, line and
+//! column, shows the line and says what to do; a file that is kept, but perhaps not as meant, gets a warning.
 //! [`read_in_place`] does so for a limit in place, which is the kernel's HTB, and refuses what that cannot do.
 //!
 //! Pure: no clock, no files, no sockets. Limits: packets wait in leaves only, so only they take filters, priority, full,
@@ -67,13 +67,14 @@ pub const CLASSES_MAX: usize = RULES_MAX;
 /// Reads and checks a file called `name`, whose filters may name `interfaces`, such as the two of a wire.
 ///
 /// # Errors
-/// What is wrong, where, and what to do.
+/// If the file is wrong: what, where, and what to do.
 pub fn read<'a>(name: &str, text: &str, interfaces: impl Into<Interfaces<'a>>) -> Result<Classes, String> {
     let source = SourceText { name, text };
     Reader::new(source, &file::read(source)?)?.read(&interfaces.into())
 }
 
-/// That classes without a parent, which have these rates, are guaranteed more than the limit that they share. It is no error: the limit
+/// A warning if classes without a parent, which have these rates, are guaranteed more than the limit that they share. It is no error: the
+/// limit
 /// holds all the same, and may be low for a while.
 pub fn oversold(rate: Rate, roots_bits_per_s: impl Iterator<Item = u64>) -> Option<String> {
     let sum = roots_bits_per_s.fold(0, u64::saturating_add);
@@ -89,12 +90,12 @@ pub fn roots_bits_per_s(classes: &Classes) -> impl Iterator<Item = u64> {
     classes.classes.iter().filter(|class| class.parent.is_none()).map(|class| class.rate.bits_per_s())
 }
 
-/// The work of reading: the file as it is written, and who is whose child.
+/// The state of reading: the tables as they are written, and the parent of each class.
 struct Reader<'a> {
     source: SourceText<'a>,
     file: &'a file::File,
     kind: TreeKind,
-    /// Place in the file by name.
+    /// The place of each class in the file, by its name.
     places: HashMap<&'a str, usize>,
     /// For each class of the file, its parent's place in the file, and whether it is one itself.
     parents: Vec<Option<usize>>,

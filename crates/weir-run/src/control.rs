@@ -12,8 +12,8 @@
 //! "stop"                                                   -> the same, and soon after it nobody listens any more
 //! ```
 //!
-//! Rule, because a wire may have been up for longer than the command that asks it: whoever reads counters takes what is missing for 0
-//! and passes over what it does not know; whoever is asked to change something refuses what it does not know, because a change
+//! Rule, because a wire may have been up for longer than the command that asks it: a reader of counters takes a missing field for 0 and
+//! passes over one that it does not know; a wire that is asked to change something refuses a field that it does not know, because a change
 //! half made is worse than none. An answer without a version is of version 1, which only root could ask.
 //!
 //! Here is the protocol and the side that asks; `control/server.rs` answers.
@@ -50,7 +50,7 @@ pub const FILE_BYTES_MAX: u64 = 4 << 20;
 const VERSION: u64 = 3;
 /// How long a wire may take to answer.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// Far more than the counters of the largest wire.
+/// The longest answer in bytes: far more than the counters of the largest wire.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A request to a running wire.
@@ -63,7 +63,7 @@ pub enum Command {
     Set(SetLimits),
     /// A live change of classes.
     SetClasses(SetClasses),
-    /// What runs, as a file.
+    /// The running wire or topology, as a file.
     Show,
     /// A live change to what a file says, of all ports at once.
     Apply(ApplyFile),
@@ -71,13 +71,13 @@ pub enum Command {
     Stop,
 }
 
-/// A classes file for both directions, as it is written; whoever runs the wire checks it.
+/// A classes file for both directions, as it is written; the process that runs the wire checks it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetClasses {
-    /// What to call the file where something is wrong with it.
+    /// The name of the file in messages about it.
     pub file: String,
-    /// All of it.
+    /// The text of the file.
     pub text: String,
 }
 
@@ -85,7 +85,7 @@ pub struct SetClasses {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApplyFile {
-    /// All of it.
+    /// The text of the file.
     pub text: String,
     /// Whether it is only checked, and said what would change.
     pub is_trial: bool,
@@ -96,7 +96,7 @@ pub fn ask(path: &Path, command: &Command) -> Result<Value, String> {
     ask_whoever(path, command).map(|(_, answer)| answer)
 }
 
-/// The same, and the version of the answer.
+/// Asks as [`ask`] does. Returns the version of the answer too.
 fn ask_whoever(path: &Path, command: &Command) -> Result<(u64, Value), String> {
     let line = exchange(path, command).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => format!("{}: only root may ask: run it with sudo", path.display()),
@@ -153,18 +153,18 @@ fn exchange(path: &Path, command: &Command) -> io::Result<Vec<u8>> {
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum Refusal {
-    /// The wire said so.
+    /// The wire refused, with this message.
     Said(String),
-    /// It is not an answer of any version.
+    /// The line is not an answer of any version.
     Unclear(String),
 }
 
-/// What an answer says, of whatever version it is.
+/// The content of an answer, of any version.
 pub fn understood(line: &[u8]) -> Result<Value, Refusal> {
     answered(line).map(|(_, answer)| answer)
 }
 
-/// The same, with the version.
+/// The version and the content of an answer.
 fn answered(line: &[u8]) -> Result<(u64, Value), Refusal> {
     let mut reply: Value =
         serde_json::from_slice(line).map_err(|error| Refusal::Unclear(format!("not an answer: {error}")))?;
@@ -184,7 +184,7 @@ fn answered(line: &[u8]) -> Result<(u64, Value), Refusal> {
     }
 }
 
-/// What the wire or topology of this name runs.
+/// The file and the ports that the wire or topology of this name runs.
 pub fn running(name: &str) -> Result<Running, String> {
     let path = Control::path_of(name);
     serde_json::from_value(ask(&path, &Command::Show)?).map_err(|error| not_told(&path, &error))
@@ -205,7 +205,8 @@ pub fn names() -> Vec<String> {
     sockets().iter().filter_map(|path| name_of(path)).collect()
 }
 
-/// `first`, and then the same with a number behind it: 2, 3, and so on. What is named after its interface is called as the first of these that is free.
+/// The names `first`, and then the same with a number behind it: 2, 3, and so on. A socket that is named after its interface gets the first
+/// of these that is free.
 pub fn names_from(first: &str) -> impl Iterator<Item = String> {
     std::iter::once(first.to_string()).chain((2..).map(move |number: u64| format!("{first}.{number}")))
 }
@@ -219,7 +220,7 @@ pub fn remove_left() -> Vec<String> {
     sockets().iter().filter(|path| remove_if_left(path)).filter_map(|path| name_of(path)).collect()
 }
 
-/// What is to be said of a wire at whose socket nobody listens any more.
+/// The sentence on a wire at whose socket nobody listens any more.
 fn killed(path: &Path) -> String {
     format!(
         "{} was killed together with its guardian: `weir mend A B`, with its interfaces, puts right what it left",
@@ -258,7 +259,7 @@ fn remove_if_left(path: &Path) -> bool {
     }
 }
 
-/// Where wires listen, or did.
+/// The paths of the sockets at which wires listen, or did.
 fn sockets() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten();
     let mut paths: Vec<_> = entries
@@ -283,7 +284,7 @@ pub fn is_up(path: &Path) -> bool {
 /// The counters of one wire or topology.
 pub fn stat(name: &str) -> Result<Snapshot, String> {
     let path = Control::path_of(name);
-    // Where nobody listens, whoever mends that by itself has done so after this.
+    // Where nobody listens, a guardian has had its time to remove the socket after this.
     is_left(&path, mending_ns());
     read(&path)
 }
@@ -293,7 +294,7 @@ fn read(path: &Path) -> Result<Snapshot, String> {
     counters(path, version, answer)
 }
 
-/// The counters that whoever listens at `path` answered with, in this version.
+/// The counters that the wire at `path` answered with, in this version.
 fn counters(path: &Path, version: u64, answer: Value) -> Result<Snapshot, String> {
     let told = Snapshot::of_answer(answer).map(|snapshot| Snapshot { version, ..snapshot });
     told.map_err(|error| {
@@ -304,21 +305,21 @@ fn counters(path: &Path, version: u64, answer: Value) -> Result<Snapshot, String
     })
 }
 
-/// What was asked for, told by one or by many.
+/// The answers of one wire or of many to a request for counters.
 #[derive(Default)]
 pub struct Answers {
     /// The counters of all that could be read.
     pub all: Snapshot,
-    /// Why others could not.
+    /// The reasons why others could not be read.
     pub unread: Vec<String>,
-    /// What does not add up in what one of them told, or cannot be proven.
+    /// Counters of one of them that do not add up, or cannot be proven, in a sentence each.
     pub faults: Vec<String>,
-    /// The books of those in which all adds up.
+    /// The books of those in which all counters add up.
     pub proven: Books,
 }
 
 impl Answers {
-    /// Takes one in. Each is checked by itself, so that one never hides another, and one that does not add up is named.
+    /// Adds one answer. Each is checked by itself, so that one never hides another, and one that does not add up is named.
     pub fn add(&mut self, told: Result<Snapshot, String>) {
         let snapshot = match told {
             Ok(snapshot) => snapshot,
@@ -327,7 +328,7 @@ impl Answers {
         let faults = snapshot.check();
         match faults.is_empty() {
             true => self.proven.merge(&snapshot.totals),
-            // It may count what this one knows nothing of.
+            // A later version may count things that this one does not know.
             false if snapshot.version > VERSION => self.faults.push(format!(
                 "{}: it was started by a later version of weir (its protocol is {}, this one's {VERSION}), whose counters this one \
                  cannot prove: ask it with that one",

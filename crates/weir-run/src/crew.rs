@@ -1,4 +1,4 @@
-//! The workers of a datapath as everyone else reaches them: requests go to whoever owns what they concern.
+//! The workers of a datapath as everyone else reaches them: a request goes to the worker that owns what it concerns.
 //!
 //! Rule: counters are copied while all workers stand still (`standstill.rs`), so that the sums of [`crate::report`] are exact. All
 //! workers get the requests to stand still in the same order, or two that ask at once would make each wait for the other. One
@@ -22,7 +22,7 @@ use crate::stats::Snapshot;
 use crate::sum::Constants;
 use crate::worker::{Mailbox, Request, Reshape};
 
-/// What whoever asked is told when a worker has ended.
+/// The error when a worker has ended.
 pub const GOING_DOWN: &str = "the wire is going down";
 /// The pauses between attempts to make all workers stand still: 5 ms, then twice as long each time, 1.3 s in all.
 const PAUSE_FIRST: Duration = Duration::from_millis(5);
@@ -45,17 +45,17 @@ impl Crew {
         Crew { mailboxes, order: Arc::default(), constants, esp: Arc::default() }
     }
 
-    /// The same, whose ESP stages run these associations.
+    /// The crew with these associations in its ESP stages.
     pub fn with_esp(self, keys: EspKeys) -> Crew {
         Crew { esp: Arc::new(Mutex::new(keys)), ..self }
     }
 
-    /// What it is called.
+    /// The name of the datapath.
     pub fn name(&self) -> &str {
         &self.constants.name
     }
 
-    /// What it is that they carry.
+    /// The kind of datapath that they carry.
     pub fn kind(&self) -> Kind {
         self.constants.kind
     }
@@ -75,7 +75,7 @@ impl Crew {
         self.together(|| self.parts()).map(|parts| self.constants.snapshot(parts))
     }
 
-    /// What `ask` comes to, which asks all workers to stand still together and says if one missed it.
+    /// The result of `ask`, which asks all workers to stand still together, and again after a pause if one missed it.
     fn together<T>(&self, ask: impl Fn() -> Result<Option<T>, String>) -> Result<T, String> {
         let mut pause = PAUSE_FIRST;
         for _ in 0..PAUSES {
@@ -89,7 +89,7 @@ impl Crew {
         Err(format!("a worker of the {noun} is busy taking its interface over: ask again in a moment"))
     }
 
-    /// Asks all workers to stand still together; where each answers.
+    /// Asks all workers to stand still together. Returns the receivers of their answers.
     fn ask<T>(&self, request: impl Fn(Sender<T>) -> Request) -> Vec<Receiver<T>> {
         let ask = |worker: &Mailbox| {
             let (reply, answer) = channel();
@@ -100,7 +100,7 @@ impl Crew {
         self.mailboxes.iter().map(ask).collect()
     }
 
-    /// What all workers tell, if they stood still together.
+    /// The reports of all workers, if they stood still together.
     fn parts(&self) -> Result<Option<Vec<PartReport>>, String> {
         let together = Arc::new(Standstill::new(self.mailboxes.len()));
         let answers = self.ask(|reply| Request::Stat(reply, Arc::clone(&together)));
@@ -123,7 +123,7 @@ impl Crew {
         }
     }
 
-    /// What it carries, as it is now.
+    /// The plan of the datapath, with the limits, classes and associations of now.
     pub fn plan(&self) -> Result<Plan, String> {
         let mut plan = Plan::clone(&self.constants.plan);
         for worker in &self.mailboxes {
@@ -149,7 +149,7 @@ impl Crew {
         self.esp.lock().expect("nobody panics while keys are read")
     }
 
-    /// Makes ports and ESP stages other, all of them or none; or only checks whether it could.
+    /// Changes ports and ESP stages, all of them or none; or only checks whether it could.
     pub fn change(
         &self,
         shapes: &[PortShape],
@@ -182,12 +182,12 @@ impl Crew {
         (&self.mailboxes[owners.stages[stage]], owners.place_of_stage(stage))
     }
 
-    /// What the tables of its file call its ports.
+    /// The names of its ports in the tables of its file.
     pub fn port_names(&self) -> &[String] {
         &self.constants.port_names
     }
 
-    /// Shapes what leaves by these ports so from now on, all of them or none; or only checks whether it could.
+    /// Shapes the packets that leave by these ports so from now on, all ports or none; or only checks whether it could.
     pub fn reshape(&self, shapes: &[PortShape], is_trial: bool) -> Result<(), String> {
         let reshaped = self.together(|| {
             let reshape = Arc::new(Reshape::new(shapes.to_vec(), is_trial, self.mailboxes.len()));
@@ -213,7 +213,7 @@ impl Crew {
         self.owner(port).send(if up { Request::Retake(port) } else { Request::NoteDown(port) })
     }
 
-    /// Tells that the interface of a port, or its other end, has changed what workers know of it; false if its worker has ended.
+    /// Tells that the interface of a port, or its other end, has changed; false if its worker has ended.
     pub fn follow(&self, port: usize, pair: Pair) -> bool {
         let owner = self.constants.owners.ports[port];
         for (_, worker) in self.mailboxes.iter().enumerate().filter(|(at, _)| *at != owner) {
@@ -230,12 +230,12 @@ impl Crew {
         owner.send(Request::TakePort(port, reply));
         let Ok(Some(closed)) = received(&answer) else { return false };
         let borrower = closed.borrower();
-        // It takes its time, in which nobody waits for the worker.
+        // Closing takes its time, in which nobody waits for the worker.
         drop(closed);
         owner.send(Request::PortClosed(borrower))
     }
 
-    /// Gives a port in whose interface is there, or there again.
+    /// Gives in a port whose interface is there, or there again.
     ///
     /// # Errors
     /// Why its worker does not take it.
@@ -299,7 +299,7 @@ mod tests {
                 let askers: Vec<_> = (0..ASKERS).map(|_| scope.spawn(|| crew.stat().is_err())).collect();
                 let places = inboxes.iter().map(|inbox| -> Vec<_> {
                     let requests = (0..ASKERS).map(|_| inbox.next());
-                    // The replies go with the requests, which is what a worker's end looks like.
+                    // The reply channels are dropped with the requests, as at a worker's end.
                     let places = requests.map(|request| match request {
                         Some(Request::Stat(_, together)) => Arc::as_ptr(&together),
                         _ => panic!("nobody asked for anything else"),

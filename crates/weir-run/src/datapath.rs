@@ -1,14 +1,15 @@
-//! A datapath: ports of the kernel, and what joins them, as a plan says it ([`weir_path::plan`]). A wire is the one of two ports.
+//! A datapath: ports of the kernel, and the links and stages that join them by a plan ([`weir_path::plan`]). A wire is the one of two
+//! ports.
 //!
-//! Opened here; what moves packets are its parts ([`crate::part`]), one for each worker, over one packet memory.
+//! It is opened here; its parts ([`crate::part`]), one for each worker, move packets over one packet memory.
 //!
-//! The bound on frames. What goes to a port holds, in its classes and on the way out, at most its share of the frames that are left
-//! when every queue has its offer: half of them in a wire, a third with three ports. With several workers it is less what one poll may
-//! bring beyond that, and what may lie free with another worker ([`weir_ring::pool`]). So a frame is there for each packet that a poll
-//! may bring.
+//! The bound on frames. The packets for a port hold, in its classes and on the way out, at most its share of the frames that are left when
+//! every queue has its offer: half of them in a wire, a third with three ports. With several workers the share is less by what one poll may
+//! bring beyond it, and by what may lie free with another worker ([`weir_ring::pool`]). So a frame is there for each packet that a poll may
+//! bring.
 //!
-//! Where stages are joined to what other workers own, what may be under way between these is kept free as well. What comes straight to a port,
-//! in a wire, is within that port's share ([`weir_path::departures`]).
+//! Where stages are joined to ports or stages of other workers, frames for the packets under way between these are kept free as well.
+//! Packets that come straight to a port, in a wire, are within that port's share ([`weir_path::departures`]).
 
 use std::io;
 use std::sync::Arc;
@@ -46,14 +47,14 @@ const FRAME_BYTES: u32 = 4096;
 /// Frames that a second worker costs a port: one poll and its next offer, and what lies free with the other worker.
 const FRAMES_SPARE: u64 = 2 * POLL_PACKETS_MAX as u64 + CACHE_FRAMES as u64;
 
-/// What a datapath is to be.
+/// The configuration of a datapath.
 #[derive(Clone, Debug)]
 pub struct DatapathConfig {
-    /// What `weir stat` and `weir set` call it.
+    /// Its name for `weir stat` and `weir set`.
     pub name: String,
     /// Its ports, and what joins them.
     pub plan: Plan,
-    /// What its file calls its ports, where that is not their interfaces.
+    /// The names of its ports in its file, where these are not their interfaces.
     pub port_names: Vec<String>,
     /// Packet memory, in bytes.
     pub memory_bytes: u64,
@@ -62,7 +63,7 @@ pub struct DatapathConfig {
 }
 
 impl DatapathConfig {
-    /// Whether it can be, as far as that can be told from it.
+    /// Checks the configuration, as far as its values tell.
     ///
     /// # Errors
     /// Why not, in a sentence.
@@ -87,12 +88,12 @@ pub fn wire_plan(
 ) -> Plan {
     let port =
         |(interface, limits)| PortPlan { interface, limits, classes: classes.clone(), is_optional: false };
-    // What goes there leaves by the second.
+    // Packets that go `there` leave by the second.
     let ports = interfaces.into_iter().zip([back, there]).map(port).collect();
     Plan { ports, links: vec![[Attachment::Port(0), Attachment::Port(1)]], ..Plan::default() }
 }
 
-/// What datapaths are called.
+/// The kinds of datapaths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Two ports and one link.
@@ -102,7 +103,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Of this plan.
+    /// The kind of this plan.
     pub fn of(plan: &Plan) -> Kind {
         let is_whole = |[one, other]: &[Attachment; 2]| matches!((one, other), (Attachment::Port(one), Attachment::Port(other)) if one + other == 1);
         match (plan.ports.len(), plan.stages.len(), &plan.links[..]) {
@@ -111,7 +112,7 @@ impl Kind {
         }
     }
 
-    /// In a sentence.
+    /// The noun for it in a sentence.
     pub fn noun(self) -> &'static str {
         match self {
             Kind::Wire => "wire",
@@ -133,13 +134,13 @@ impl Kind {
 pub struct Datapath {
     /// A part for each worker.
     pub parts: Vec<Part>,
-    /// What does not change.
+    /// The properties that do not change.
     pub constants: Constants,
     /// Its interfaces with their other ends, in the order of the plan, to be watched; none of an optional one that is not there.
     pub pairs: Vec<Option<Pair>>,
-    /// What takes ports over that come, or come back.
+    /// The opener of ports that come, or come back.
     pub opener: Opener,
-    /// What its user may not expect, a sentence each.
+    /// Facts that its user may not expect, a sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -149,7 +150,7 @@ pub struct Opener {
     interfaces: Vec<String>,
     /// How many queues each may have.
     queues_max: Vec<u32>,
-    /// What rings for each.
+    /// The bell of each.
     bells: Vec<Arc<Bell>>,
     poll_budget_max: u32,
     umem: Arc<Umem>,
@@ -161,7 +162,7 @@ impl Opener {
         &self.interfaces[port]
     }
 
-    /// Prepares a port as it was at first. What is to be put back is recorded with the keeper.
+    /// Prepares a port as it was at first. Changes that are to be put back are recorded with the keeper.
     ///
     /// # Errors
     /// If its interface is not fit for it.
@@ -189,8 +190,8 @@ impl Opener {
 }
 
 impl Datapath {
-    /// Takes its interfaces over, which `eye` will watch, but for optional ones that are not there, on a kernel that holds senders, as is tried first. Each port is rung for by
-    /// the bell of its worker; there is a bell for each worker.
+    /// Takes the interfaces over, which `eye` will watch, but for optional ones that are not there. A trial first shows that the kernel
+    /// holds senders. Each port is rung for by the bell of its worker; there is a bell for each worker.
     ///
     /// # Errors
     /// If the kernel, an interface or the memory is not fit for it, in a sentence.
@@ -201,7 +202,7 @@ impl Datapath {
         eye: Eye,
         now_ns: u64,
     ) -> weir_port::Result<Datapath> {
-        // What else goes wrong on the trial's pair goes wrong below too, and is told of the interface that matters.
+        // Every other fault of the trial's pair occurs below too, and is told of the interface that matters.
         if let Err(error @ PortError::Unsupported { .. }) = probe::holds_senders() {
             return Err(error);
         }
@@ -285,7 +286,7 @@ impl Datapath {
     }
 }
 
-/// The ports dealt out to the workers, with what lies between them.
+/// The parts of the workers: the ports dealt out to them, with the stages and links between.
 fn parts(
     Dispatched { plan, owners, loops }: &Dispatched,
     ports: Vec<Option<Port>>,
@@ -318,7 +319,7 @@ fn parts(
     Ok(parts)
 }
 
-/// How many packets may be under way between workers beyond what ports may hold: what comes straight to a port has its room.
+/// How many packets may be under way between workers beyond those that ports may hold: those that come straight to a port have room there.
 fn under_way_max(plan: &Plan, owners: &Owners, workers: usize) -> u64 {
     let may_exceed = |&[one, other]: &[Attachment; 2]| {
         owners.of(one) != owners.of(other)
@@ -349,7 +350,7 @@ fn poll_budget_max(frames: u64, queues: u32, has_stages: bool) -> Option<u32> {
     (budget >= 4).then_some((budget & !1).min(POLL_PACKETS_MAX))
 }
 
-/// How many packets what goes to one of so many ports may hold, of the frames that are free; none if it is less than a poll brings.
+/// How many packets for one of so many ports may be held, of the frames that are free; none if it is less than a poll brings.
 fn held_packets_max(free: u64, ports: usize, workers: usize) -> Option<u64> {
     let spare = if workers > 1 { FRAMES_SPARE } else { 0 };
     let share = (free / ports.max(1) as u64).saturating_sub(spare);

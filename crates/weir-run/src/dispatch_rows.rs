@@ -1,4 +1,4 @@
-//! The workstreams of what is dispatched: of a wire a row for each of its protocols with each worker, `ip@A->B`; of an ESP one for each
+//! The workstreams of dispatched packets: of a wire a row for each of its protocols with each worker, `ip@A->B`; of an ESP one for each
 //! side, `inside@NAME`.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //! Len, Held                                  counted in the queue itself: in its egress queue, and on the way back from there
 //! ```
 //!
-//! What is handled goes on in another row: of the next protocol, of a hand-off, of the ESP, or of the direction.
+//! Handled packets go on in another row: of the next protocol, of a hand-off, of the ESP, or of the direction.
 //!
 //! Owner: none, these are copies.
 
@@ -19,7 +19,7 @@ use weir_path::port::TransmitRing;
 use crate::part::Part;
 use crate::workstreams::WorkstreamStats;
 
-/// What is said of a workstream, and counted where packets are handled.
+/// The properties of a workstream, and its counters, which are kept where packets are handled.
 struct Row {
     name: String,
     qlimit: u64,
@@ -31,7 +31,7 @@ struct Row {
     queue: Option<u16>,
 }
 
-/// The rows of a part, each with what waits in its queue.
+/// The rows of a part, each with the packets that wait in its queue.
 pub fn of(part: &Part, now_ns: u64) -> Vec<(Count, WorkstreamStats)> {
     let mut rows = Vec::new();
     for (place, (name, stage)) in part.stages.names.iter().zip(part.path.between().stages()).enumerate() {
@@ -60,7 +60,7 @@ fn of_dispatch(name: &str, dispatch: &Dispatch) -> Vec<Row> {
     registry.ids().map(row).collect()
 }
 
-/// One that seals and opens at once has no row but that of the stage.
+/// The rows of an ESP. One that seals and opens at once has no row but that of the stage.
 fn of_esp(name: &str, esp: &Esp) -> Vec<Row> {
     let dispatch = esp.dispatch();
     if dispatch.mode == Mode::Direct {
@@ -79,7 +79,7 @@ fn of_esp(name: &str, esp: &Esp) -> Vec<Row> {
     [(INSIDE, "inside"), (OUTSIDE, "outside")].map(row).into()
 }
 
-/// A row of a stage, by its place, with what waits in its queue.
+/// A row of a stage, by its place, with the packets that wait in its queue.
 fn with_queue(part: &Part, place: usize, row: Row, now_ns: u64) -> (Count, WorkstreamStats) {
     let Row { name, qlimit, policy, mode, when_full, counts, queue } = row;
     let of_loop = part.stages.loops.iter().find(|(_, stage, port)| *stage == place && Some(*port) == queue);

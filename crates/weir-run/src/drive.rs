@@ -1,6 +1,6 @@
 //! The loop of a worker's thread: a pass, and another as long as something moves; otherwise spin or park ([`crate::idle`]).
 //!
-//! Rule: nothing is looked for but in a pass. What is driven parks by itself, since it knows what wakes it (invariant 3).
+//! Rule: nothing is looked for but in a pass. The object that is driven parks by itself, since it knows what wakes it (invariant 3).
 //!
 //! Owner: the thread that calls owns what it drives.
 
@@ -12,9 +12,9 @@ use weir_path::worker::Pass;
 use crate::clock::now_ns;
 use crate::idle::{Idle, Rest};
 
-/// What can be driven.
+/// An object that a worker's thread drives.
 pub trait Driven {
-    /// Looks at what is not a packet; whether it goes on, and until when it may rest at the most.
+    /// Looks at everything but packets. Returns whether it goes on, and until when it may rest at the most.
     ///
     /// # Errors
     /// If it cannot go on.
@@ -33,7 +33,7 @@ pub trait Driven {
     fn park(&mut self, until_ns: Option<u64>) -> io::Result<()>;
 }
 
-/// What came of a look.
+/// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// It goes on, and is to be looked at again by this time.

@@ -8,12 +8,12 @@
 //! Flows are spread over the queues of the interface by their hash, as a device does that receives them: the generator has a receive
 //! queue for each.
 //!
-//! A generator is held like any sender: a device that takes no more, or is down, is asked again later, and nothing is dropped for
-//! that. What is inside when the interface vanishes is dropped with it. Books (invariant 1): accepted = delivered +
-//! dropped(reason) + held.
+//! A generator is held like any sender: a device that takes no more, or is down, is asked again later, and nothing is dropped for that.
+//! Packets that are inside when the interface vanishes are dropped with it. Books (invariant 1): accepted = delivered + dropped(reason) +
+//! held.
 //!
-//! A device may take no more because whoever received at the other end was killed while it held its senders
-//! ([`weir_port::release`]). A generator that is held for long looks whether that is so, and goes on.
+//! A device may take no more because the receiver at the other end was killed while it held its senders ([`weir_port::release`]). A
+//! generator that is held for long looks whether that is so, and goes on.
 //!
 //! Owner: the calling thread. Limits: interfaces are veths ([`weir_port::port`]). What arrives at a generator is thrown away.
 
@@ -60,10 +60,10 @@ const LOOK_NS: u64 = 1_000_000;
 const HELD_NS: u64 = 100_000_000;
 const HELD_AGAIN_NS: u64 = 1_000_000_000;
 
-/// How it goes: the time since the start, and what was sent; false stops it.
+/// The observer of a run: it gets the nanoseconds since the start, and the packets sent; false stops the generator.
 pub type Observe<'a> = &'a mut dyn FnMut(u64, Count) -> bool;
 
-/// What happens on the way that concerns its user.
+/// An event on the way that concerns its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// How the interface fares now.
@@ -72,11 +72,11 @@ pub enum Event {
     Released(String),
 }
 
-/// What a generator came to.
+/// The result of a generator.
 pub struct Sent {
     /// Its books.
     pub account: Account,
-    /// What was made and has not been taken.
+    /// Packets that were made and are still inside.
     pub held: Count,
     /// Whether the interface vanished.
     pub is_gone: bool,
@@ -171,7 +171,7 @@ impl Generation {
         self.path.ends().iter().find_map(|end| end.port.kernel())
     }
 
-    /// What was made and what became of it, and what is inside.
+    /// The account of the packets that were made, and those that are still inside.
     fn books(&mut self) -> (Account, Count) {
         let mut account = Account { accepted: self.generator().made(), ..Account::default() };
         let end = self.path.ends().iter().find(|end| end.index == INTERFACE);
@@ -219,7 +219,7 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// Looks who holds it, if that has lasted.
+    /// Looks who holds the generator, if it has been held for long.
     fn look_at_holder(&mut self, finished: u64, held: Count, now_ns: u64) -> weir_port::Result<()> {
         if finished != self.finished || held.packets == 0 || self.state != State::Up {
             (self.finished, self.held_look_ns) = (finished, now_ns + HELD_NS);

@@ -11,8 +11,8 @@
 //! notes                                                                                 <-  {"deserted": NAMESPACE}
 //! ```
 //!
-//! When the requests end, because the main process ended them or died, it undoes everything in reverse order and ends. There is
-//! no other way of putting things back, so the way that a crash takes is the way that every exit takes. What each side does:
+//! When the requests end, because the main process ended them or died, it undoes everything in reverse order and ends. There is no other
+//! way of putting things back, so the way that a crash takes is the way that every exit takes. The tasks of each side:
 //!
 //! | happens | guardian | main process |
 //! |---|---|---|
@@ -49,31 +49,31 @@ pub use guard::guard;
 /// How long an answer may take before the guardian is taken for stopped, and then for dead.
 const ANSWER_NS_MAX: u64 = 2_000_000_000;
 
-/// What the main process says.
+/// A request of the main process.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Request {
-    /// Keep this.
+    /// Keep this record.
     Record { undo: Undo, hold: Option<PathBuf> },
     /// Put back what was recorded of these interfaces.
     PutBack { interfaces: Vec<(u64, u32)> },
 }
 
-/// What the guardian answers.
+/// An answer of the guardian.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Answer {
-    /// It is recorded.
+    /// The change is recorded.
     Kept,
-    /// It is not, and why.
+    /// The change is not recorded, and why.
     Refused(String),
-    /// What could not be put back yet and is tried again, a sentence each.
+    /// Changes that could not be put back yet and are tried again, a sentence each.
     Faults(Vec<String>),
     /// Everything was put back.
     Done,
 }
 
-/// What the guardian notices.
+/// A notice of the guardian.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Note {
@@ -86,14 +86,14 @@ pub struct Guardian {
     child: Child,
     requests: Channel,
     notes: Option<Channel>,
-    /// For the case that the guardian dies first.
+    /// The records, for the case that the guardian dies first.
     records: Vec<UndoRecord>,
     /// Of namespaces, by number, an interface each.
     names: Vec<(u64, String)>,
     say: fn(&str),
 }
 
-/// What a main process must end for.
+/// An event for which a main process must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The guardian has ended.
@@ -121,7 +121,7 @@ impl Guardian {
         start().doing(|| "starting the guardian, the process that cleans up after a crash".into())
     }
 
-    /// To wait for trouble by, on a thread of its own; once.
+    /// The notices to wait for trouble by, on a thread of their own; only the first call gets them.
     pub fn watch(&mut self) -> Option<Notices> {
         self.notes.take().map(|notes| Notices { notes })
     }
@@ -131,14 +131,14 @@ impl Guardian {
         self.names.iter().find(|(inode, _)| *inode == namespace).map(|(_, name)| name.as_str())
     }
 
-    /// Says that everything is about to be put back, so that whoever wants it waits and is not refused.
+    /// Says that everything is about to be put back, so that a process that wants an interface waits and is not refused.
     pub fn announce_end(&self) {
         for record in self.records.iter().filter(|record| record.undo == Undo::Hold) {
             record.hold.iter().for_each(Hold::note_undone);
         }
     }
 
-    /// Puts everything back and waits until that is done; what could not be put back, a sentence each.
+    /// Puts everything back and waits until that is done. Returns what could not be put back, a sentence each.
     pub fn finish(mut self) -> Vec<String> {
         self.announce_end();
         self.proceed();
@@ -233,13 +233,13 @@ impl Keeper for Guardian {
     }
 }
 
-/// Waits for trouble.
+/// The notices of the guardian, to wait for trouble by.
 pub struct Notices {
     notes: Channel,
 }
 
 impl Notices {
-    /// Returns when there is some.
+    /// Waits for trouble and returns it.
     pub fn wait(&self) -> Trouble {
         loop {
             let Ok(Some((bytes, _))) = self.notes.receive() else { return Trouble::Unguarded };

@@ -1,4 +1,4 @@
-//! What a worker with nothing to do does: spin while that is cheaper than sleeping, otherwise park.
+//! The rest of a worker with nothing to do: it spins while that is cheaper than sleeping, otherwise it parks.
 //!
 //! ```text
 //! spin  if the next packet is expected sooner than a wake-up costs, for at most as long as one costs;
@@ -20,7 +20,7 @@ use crate::clock::now_ns;
 /// The weight of a new gap in the average is one in this many.
 const GAP_WEIGHT: u64 = 8;
 
-/// What to do now.
+/// The next step of a worker that has no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// Look again at once.
@@ -51,7 +51,7 @@ impl Idle {
         self.worked_ns = now_ns;
     }
 
-    /// What to do, there being no work; `expecting` says whether a packet may come at any time.
+    /// The next step, there being no work; `expecting` says whether a packet may come at any time.
     pub fn rest(&self, now_ns: u64, deadline_ns: Option<u64>, expecting: bool) -> Rest {
         if deadline_ns.is_some_and(|deadline_ns| deadline_ns.saturating_sub(now_ns) < self.wake_cost_ns) {
             return Rest::Spin;
@@ -63,7 +63,7 @@ impl Idle {
     }
 }
 
-/// What it costs to wake a sleeping thread, one way, in nanoseconds: the median of some rounds.
+/// The cost of waking a sleeping thread, one way, in nanoseconds: the median of some rounds.
 pub fn wake_cost_ns() -> std::io::Result<u64> {
     const ROUNDS: usize = 31;
     let (mut here, mut there) = UnixStream::pair()?;

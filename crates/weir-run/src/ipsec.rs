@@ -1,4 +1,5 @@
-//! What an ESP stage gets from this machine: the keys of its associations, read from their files, and marks of sequence numbers on disk.
+//! The inputs of an ESP stage from this machine: the keys of its associations, read from their files, and marks of sequence numbers on
+//! disk.
 //!
 //! ```text
 //! plan --keys (`ipsec/key_file.rs`), marks (`ipsec/marks.rs`)--> change --> the worker that has the stage
@@ -8,8 +9,8 @@
 //! the same, and an association that stays as it is goes on with its numbers and its window. Everything that can fail is done before
 //! anything changes.
 //!
-//! Owner: whoever runs the datapath; asked by one thread at a time. Limits: keys are known by fingerprints alone, so that the same key
-//! under two names of another process is not seen, but for the lock on its mark.
+//! Owner: the process that runs the datapath; asked by one thread at a time. Limits: keys are known by fingerprints alone, so that the same
+//! key under two names of another process is not seen, but for the lock on its mark.
 
 pub mod follow;
 pub mod import;
@@ -40,11 +41,11 @@ pub struct EspKeys {
     writer: MarkWriter,
 }
 
-/// What runs of one stage.
+/// The plan that one stage runs, and its keys.
 #[derive(Clone, Debug)]
 struct StageKeys {
     plan: EspPlan,
-    /// For each association of the plan its key's; none without a key.
+    /// The fingerprint of each association's key, in the order of the plan; none without a key.
     fingerprints: Vec<Option<Fingerprint>>,
 }
 
@@ -53,16 +54,16 @@ struct StageKeys {
 pub struct PreparedEsp {
     /// The stage, by its place in the plan.
     pub stage: usize,
-    /// What the worker is to be given.
+    /// The change that the worker is to be given.
     pub change: EspChange,
     running: StageKeys,
 }
 
 impl EspKeys {
-    /// All that the ESP stages of a plan need to begin.
+    /// The changes with which the ESP stages of a plan begin.
     ///
     /// # Errors
-    /// What is wrong with a key or a mark.
+    /// If a key or a mark is wrong, with the reason.
     pub fn prepare_all(&mut self, plan: &Plan) -> Result<Vec<PreparedEsp>, String> {
         let stages = plan.stages.iter().enumerate();
         let mut prepared: Vec<PreparedEsp> = Vec::new();
@@ -76,7 +77,7 @@ impl EspKeys {
         Ok(prepared)
     }
 
-    /// Reads and checks the keys of what is to run, and touches nothing: whether it could.
+    /// Checks the keys of plans that are to run, and changes nothing.
     ///
     /// # Errors
     /// As of [`EspKeys::prepare`].
@@ -100,7 +101,7 @@ impl EspKeys {
     /// Whether the associations that go on when these stages become so have their keys in their files, those of other stages too.
     ///
     /// # Errors
-    /// Which has not.
+    /// If one has not, with its name.
     pub fn check_going_on(&self, wanted: &[(usize, EspPlan)]) -> Result<(), String> {
         for (stage, running) in &self.stages {
             let plan =
@@ -114,10 +115,10 @@ impl EspKeys {
         Ok(())
     }
 
-    /// What these stages, all together, need to become so. The marks of new associations are safe then.
+    /// The changes that make all of these stages what is wanted. The marks of new associations are safe then.
     ///
     /// # Errors
-    /// What is wrong with a key or a mark; nothing has changed then.
+    /// If a key or a mark is wrong, with the reason; nothing has changed then.
     pub fn prepare(&mut self, wanted: &[(usize, EspPlan)]) -> Result<Vec<PreparedEsp>, String> {
         self.check(wanted)?;
         let mut seen = self.running_keys();
@@ -146,12 +147,12 @@ impl EspKeys {
         Ok(all)
     }
 
-    /// A change is about to be made.
+    /// Notes a change that is about to be made.
     pub fn note(&mut self, prepared: &PreparedEsp) {
         self.stages.insert(prepared.stage, prepared.running.clone());
     }
 
-    /// What a stage runs.
+    /// The plan that a stage runs.
     pub fn plan(&self, stage: usize) -> Option<&EspPlan> {
         self.stages.get(&stage).map(|running| &running.plan)
     }

@@ -1,4 +1,4 @@
-//! The limits of a direction as a user gives them: what is not asked for, and what becomes of it in a live change.
+//! The limits of a direction as a user gives them: their defaults, and their fate in a live change.
 //!
 //! ```text
 //! burst = 2 ms of the rate, 20 kb at least        queue = 5 ms of the rate
@@ -55,22 +55,22 @@ pub fn is_path_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.chars().all(fits)
 }
 
-/// What a name of a wire or a topology is.
+/// The rule for names of wires and topologies, in words.
 pub const PATH_NAME_IS: &str = "1 to 64 letters, digits or any of -_.@ (and no dot in front)";
 
-/// Whether a limit in place can be called so, which may be any interface's name. It is text in the limit's memory, and where a wire is
-/// looked for by it a file's name.
+/// Whether a limit in place can be called so, which may be any interface's name. The name is text in the limit's memory, and a file's name
+/// where a wire is looked for by it.
 pub fn is_name(name: &str) -> bool {
     let fits = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
     !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.chars().all(fits)
 }
 
-/// What a name of a limit in place is.
+/// The rule for names of limits in place, in words.
 pub const NAME_IS: &str =
     "1 to 64 bytes without spaces, control characters and slashes (and no dot in front)";
 
-/// What to warn of in a burst of a limit in place that was asked for, each with `usual BURST` as the cure, such as `--burst 20kb`. The
-/// default is long enough.
+/// Warnings of a burst that was asked for of a limit in place, each with `usual BURST` as the cure, such as `--burst 20kb`. The default is
+/// long enough.
 pub fn burst_warnings(rate: Rate, burst_bytes: u64, usual: impl Fn(&str) -> String) -> Vec<String> {
     let mut warnings = Vec::new();
     let cure = usual(&size_text(burst_bytes_default(rate).next_multiple_of(1024)));
@@ -96,7 +96,7 @@ pub fn burst_warnings(rate: Rate, burst_bytes: u64, usual: impl Fn(&str) -> Stri
     warnings
 }
 
-/// What to change in one direction; what is absent stays as it is.
+/// The changes to the limits of one direction; a limit that is absent stays as it is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetLimits {

@@ -1,5 +1,5 @@
-//! What is looked over before a datapath moves anything: interfaces that cannot be its ports are refused, and what its user may not
-//! expect of it is told, a sentence each.
+//! The look over a datapath before it moves anything: interfaces that cannot be its ports are refused, and facts that its user may not
+//! expect are told, a sentence each.
 //!
 //! Of MTUs a user may not expect that packets which the sender's end lets pass are too long for an end behind it; of limits that
 //!
@@ -8,7 +8,7 @@
 //! the queue is shorter than asked for                    rate * queue > packets that fit * 1514 bytes
 //! ```
 //!
-//! Limits: looks at a datapath as it is opened; what `weir set` changes later is not looked over.
+//! Limits: a datapath is looked over as it is opened; later changes by `weir set` are not.
 
 use std::collections::HashMap;
 
@@ -24,13 +24,13 @@ use weir_port::link::Link;
 use crate::classes::FRAME_BYTES;
 use crate::datapath::Kind;
 
-/// A packet that takes so long to pass was hardly meant to.
+/// A packet that takes so many seconds to pass was hardly meant to.
 const PACKET_S_MAX: u64 = 1;
 
-/// Refuses interfaces that cannot be ports together, and finds what a user may not expect of these.
+/// Refuses interfaces that cannot be ports together, and finds facts about these that a user may not expect.
 ///
 /// # Errors
-/// If they cannot, or the kernel does not say what they are.
+/// If they cannot, or the kernel does not tell their properties.
 pub fn interfaces(links: &[&Link], kind: Kind, has_classes: bool) -> weir_port::Result<Vec<String>> {
     if let Some([first, second]) = one_pair(links) {
         let instead = match kind {
@@ -79,7 +79,7 @@ pub fn interfaces(links: &[&Link], kind: Kind, has_classes: bool) -> weir_port::
     Ok(warnings)
 }
 
-/// Two of these that are the ends of one pair.
+/// The two of these that are the ends of one pair.
 fn one_pair<'a>(links: &[&'a Link]) -> Option<[&'a Link; 2]> {
     let other_end = |link: &Link| link.peer_ifindex.filter(|_| link.peer_netns_id.is_none());
     links.iter().enumerate().find_map(|(place, first)| {
@@ -88,7 +88,7 @@ fn one_pair<'a>(links: &[&'a Link]) -> Option<[&'a Link; 2]> {
     })
 }
 
-/// What hooks of others at an interface do not see.
+/// The warning of hooks of others at an interface that carried packets pass by.
 fn passed_by(name: &str, noun: &str, hooks: &[String]) -> Option<String> {
     let (last, others) = hooks.split_last()?;
     let list = if others.is_empty() { last.clone() } else { format!("{} and {last}", others.join(", ")) };
@@ -97,8 +97,8 @@ fn passed_by(name: &str, noun: &str, hooks: &[String]) -> Option<String> {
     ))
 }
 
-/// The ports of a plan between which packets go unchanged, each two once: those that are joined directly or through bridges. A router
-/// cuts what is too long, or says so to its sender.
+/// The ports of a plan between which packets go unchanged, each two once: those that are joined directly or through bridges. A router cuts
+/// a packet that is too long, or says so to its sender.
 pub fn joined(plan: &Plan) -> Vec<[usize; 2]> {
     let is_bridge = |stage: usize| {
         matches!(plan.stages.get(stage), Some(StagePlan { kind: StageKind::Bridge { .. }, .. }))
@@ -127,8 +127,8 @@ pub fn joined(plan: &Plan) -> Vec<[usize; 2]> {
         .collect()
 }
 
-/// Finds what a user may not expect of the MTUs of interfaces, each that is there given with its other end, where the senders are. What
-/// comes in at one of two that are `joined` may go out by the other as it is.
+/// Finds faults of MTUs that a user may not expect, of interfaces that are given with their other ends, where the senders are. A packet
+/// that comes in at one of two `joined` ports may go out by the other as it is.
 pub fn mtus(ends: &[Option<(&Link, &Link)>], joined: &[[usize; 2]]) -> Vec<String> {
     let there = joined.iter().filter_map(|&[one, other]| Some([ends[one]?, ends[other]?]));
     let ways = there.flat_map(|[one, other]| [(one, other), (other, one)]);
@@ -146,7 +146,7 @@ pub fn mtus(ends: &[Option<(&Link, &Link)>], joined: &[[usize; 2]]) -> Vec<Strin
     told.collect()
 }
 
-/// Finds what a user may not expect of the limits of what leaves by each of these ports, where that can hold so many packets.
+/// Finds facts that a user may not expect about the limits of each of these ports, where a port can hold so many packets.
 pub fn limits<'a>(ports: impl Iterator<Item = &'a PortPlan>, held_packets_max: u64) -> Vec<String> {
     let mut warnings = Vec::new();
     for PortPlan { limits, .. } in ports {

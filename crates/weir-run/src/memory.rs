@@ -1,17 +1,17 @@
-//! A path whose ports are in memory, with a thread for each worker: what `weir gen` without an interface and the labs run.
+//! A path whose ports are in memory, with a thread for each worker: `weir gen` without an interface and the labs run it.
 //!
 //! ```text
 //! generator --poll, if there is room--> [stages] --> egress queue --> sink: checked, counted, frame back
 //! ```
 //!
-//! What the plan says of dispatch is carried out as in `weir up`, by ports that lead back ([`spread`]).
-//! All threads begin together (`start_line.rs`), each in its seat: on a core of its own unless whoever runs the path says otherwise.
+//! The plan's dispatch is carried out as in `weir up`, by ports that lead back ([`spread`]). All threads begin together (`start_line.rs`),
+//! each in its seat: on a core of its own unless the caller says otherwise.
 //!
-//! The end: generators are done or told to stop; what is inside is delivered, for at most [`DRAIN_NS_MAX`]; then the books of all workers are
-//! added up ([`summary`]). A worker that dies takes the path with it: the others are told to end, and the caller learns which
+//! The end: generators are done or told to stop; packets that are inside are delivered, for at most [`DRAIN_NS_MAX`]; then the books of all
+//! workers are added up ([`summary`]). A worker that dies takes the path with it: the others are told to end, and the caller learns which
 //! one died, and of what.
 //!
-//! Owner: each thread owns its worker; the thread that calls looks at what they tell (`progress.rs`).
+//! Owner: each thread owns its worker; the thread that calls reads their progress (`progress.rs`).
 
 use std::any::Any;
 use std::fmt;
@@ -56,23 +56,23 @@ mod tests;
 use start_line::StartLine;
 use summary::{MemorySummary, WorkerTold, summarise};
 
-/// How long what is inside at the end may take to come out, in nanoseconds: longer than a router waits for a neighbour.
+/// How long packets that are inside at the end may take to come out, in nanoseconds: longer than a router waits for a neighbour.
 pub const DRAIN_NS_MAX: u64 = 5_000_000_000;
 /// An Ethernet frame, and a cache line so that frames do not all begin in the same lines of a cache.
 const FRAME_BYTES: u32 = 2112;
-/// How often the caller is told how it goes.
+/// How often the caller is told the progress, in nanoseconds.
 const TELL_NS: u64 = 1_000_000;
 /// How often a worker that generates nothing looks whether the others do.
 const LOOK_NS: u64 = 10_000_000;
 
-/// A path in memory, as it is to be.
+/// The configuration of a path in memory.
 #[derive(Clone, Debug)]
 pub struct MemoryPath {
     /// Its ports, stages and links.
     pub plan: Plan,
-    /// What is at each port of the plan.
+    /// The generator or sink at each port of the plan.
     pub ends: Vec<MemoryEnd>,
-    /// Who owns what.
+    /// The worker that owns each port and stage.
     pub owners: Owners,
     /// How many workers, each on a core of its own.
     pub workers: usize,
@@ -87,7 +87,7 @@ pub type MemoryPathPort = EitherPort<MemoryPort, LoopPort>;
 /// A worker of a path in memory.
 pub type MemoryPathWorker = Worker<MemoryPathPort>;
 
-/// What is at a port in memory.
+/// The end at a port in memory.
 #[derive(Clone, Debug)]
 pub enum MemoryEnd {
     /// A generator.
@@ -99,11 +99,11 @@ pub enum MemoryEnd {
         /// How many.
         flows: u32,
     },
-    /// What leaves by it comes in by it; those of what the plan says of dispatch are beside these.
+    /// Packets that leave by it come in by it; the ports of the plan's dispatch are beside these.
     Loop,
 }
 
-/// Where the thread of a worker runs, and how.
+/// The place of a worker's thread: its core, and how it runs there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
     /// The core that it stays on; the scheduler chooses if there is none.
@@ -116,7 +116,7 @@ pub struct Seat {
 
 /// A path that has been run.
 pub struct Ran {
-    /// What became of it.
+    /// The result of the run.
     pub summary: MemorySummary,
     /// Its workers.
     pub workers: Vec<MemoryPathWorker>,
@@ -140,7 +140,7 @@ impl fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
-/// How it goes: the time since the start, and what was delivered; false stops the generators.
+/// The observer of a run: it gets the nanoseconds since the start, and the packets delivered; false stops the generators.
 pub type Observe<'a> = &'a mut dyn FnMut(u64, Count) -> bool;
 
 impl MemoryPath {
@@ -187,7 +187,7 @@ impl MemoryPath {
         Ok(workers)
     }
 
-    /// Runs it to its end, each worker on a core of its own. `observe` is shown how it goes every millisecond or so.
+    /// Runs it to its end, each worker on a core of its own. `observe` is shown the progress every millisecond or so.
     ///
     /// # Errors
     /// If there can be no such path, the kernel does not give what it needs, or a worker dies.
@@ -251,7 +251,7 @@ type Ended = (usize, Result<(MemoryPathWorker, WorkerTold), String>);
 /// A worker that has ended well, by its number.
 type Done = (usize, MemoryPathWorker, WorkerTold);
 
-/// Looks on until all have ended.
+/// Watches the workers until all have ended.
 fn watch(
     board: &ProgressBoard,
     ended: &Receiver<Ended>,
@@ -343,7 +343,7 @@ impl Running {
         }
     }
 
-    /// The thread.
+    /// Drives the worker to its end, on this thread.
     fn work(mut self, wake_cost_ns: u64) -> Result<(MemoryPathWorker, WorkerTold), String> {
         let start_cpu_ns = thread_cpu_ns();
         drive(&mut self, wake_cost_ns).map_err(|error| error.to_string())?;
@@ -351,7 +351,7 @@ impl Running {
         Ok((self.path, self.counts))
     }
 
-    /// Learns what time it is for the generators; when the next packet is due.
+    /// Tells the generators the time. Returns when the next packet is due.
     fn look_at_generators(&mut self, now_ns: u64) -> Option<u64> {
         let is_stopped = self.board.is_stopping();
         let (mut next_ns, mut is_done) = (None, true);
@@ -373,7 +373,7 @@ impl Running {
     /// Notes what has been delivered, and tells it now and then.
     fn note_delivered(&mut self, now_ns: u64) {
         let mut delivered = Count::default();
-        // What leaves by others comes back.
+        // Packets that leave by other ports come back.
         let outer = self.path.ends().iter().filter(|end| end.port.kernel().is_some());
         outer.for_each(|end| delivered.merge(end.exit.account().delivered));
         if delivered != self.delivered {
@@ -421,10 +421,10 @@ impl Driven for Running {
 
     fn park(&mut self, until_ns: Option<u64>) -> io::Result<()> {
         let now_ns = now_ns();
-        // What the last pass delivered was delivered now, and not when the worker wakes.
+        // Packets that the last pass delivered were delivered now, and not when the worker wakes.
         self.note_delivered(now_ns);
         let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns));
-        // What is below 0 is not waited for: poll(2).
+        // poll(2) passes over a descriptor below 0.
         let slept = self.path.park(|kicked| {
             let kicked = kicked.map_or(-1, |kicked| std::os::fd::AsRawFd::as_raw_fd(&kicked));
             sys::poll_readable(&mut [sys::poll_in(kicked)], timeout_ns).map(drop)

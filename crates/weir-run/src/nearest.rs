@@ -1,4 +1,4 @@
-//! The word that was perhaps meant, the nearest by letters that are changed, added or removed; and words in a row.
+//! The nearest of some words by letters that are changed, added or removed, as a guess at the one that was meant; and words in a row.
 
 /// `; did you mean "x"?` for the candidate that is nearest to `word`, or nothing if none is near.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {

@@ -1,7 +1,7 @@
-//! A worker's part of a datapath on the kernel's interfaces: what happens to these while its packets move.
+//! A worker's part of a datapath on the kernel's interfaces: events of these while its packets move.
 //!
-//! What moves them is [`weir_path::worker::Worker`]. Here is what that must not know: that an interface goes down, comes up with other
-//! NAPI instances, gets another name or MTU, is gone; and what the kernel lost.
+//! [`weir_path::worker::Worker`] moves the packets. Here is what it must not know: that an interface goes down, comes up with other NAPI
+//! instances, gets another name or MTU, or is gone; and the packets that the kernel lost.
 //!
 //! Owner: the thread that runs it ([`crate::worker`]).
 
@@ -27,7 +27,7 @@ const ETHERNET_HEADER_BYTES: u64 = 14;
 /// A port of a datapath: the kernel's, or one that leads back.
 pub type PartPort = EitherPort<Port, LoopPort>;
 
-/// What stages are called, and which ports lead back to them.
+/// The names of stages, and the ports that lead back to them.
 #[derive(Debug, Default)]
 pub struct PartStages {
     /// For each stage its name.
@@ -38,33 +38,33 @@ pub struct PartStages {
     pub looped_bytes_max: u64,
 }
 
-/// What one worker owns of a datapath.
+/// The part of a datapath that one worker owns.
 pub struct Part {
-    /// What moves its packets.
+    /// The worker of the path, which moves its packets.
     pub path: Worker<PartPort>,
-    /// What its stages are called.
+    /// The names of its stages.
     pub stages: PartStages,
-    /// Of ports that are gone, or were, what was told of them last: their counters go on from there.
+    /// The last counters of ports that are gone, or were: their counters go on from there.
     pub left: BTreeMap<usize, PortStats>,
-    // The sockets go first.
+    // Last: the sockets go first.
     _umem: Arc<Umem>,
 }
 
 impl Part {
-    /// Of a worker whose ports' sockets use this memory.
+    /// The part of a worker whose ports' sockets use this memory.
     pub fn new(path: Worker<PartPort>, stages: PartStages, umem: Arc<Umem>, now_ns: u64) -> Part {
         let mut part = Part { path, stages, left: BTreeMap::new(), _umem: umem };
         part.tell_looped_bytes_max(now_ns);
         part
     }
 
-    /// Takes a port out whose interface is gone. Whoever closes it says so by [`Part::note_closed`].
+    /// Takes a port out whose interface is gone. The thread that closes it says so by [`Part::note_closed`].
     pub fn take_port(&mut self, index: usize, now_ns: u64) -> Option<Port> {
         let EitherPort::Kernel(mut port) = self.path.take_port(index, now_ns)? else { return None };
-        // What the kernel lost at its end is no fault.
+        // Packets that the kernel lost at the port's end are no fault.
         port.note_down();
         let before = self.left.remove(&index).unwrap_or_default();
-        // One that cannot be asked any more has told its counters before.
+        // A port that cannot be asked any more has told its counters before.
         let last = port_stats(&mut port).unwrap_or_default().after(&before);
         self.left.insert(index, last);
         Some(*port)
@@ -79,7 +79,7 @@ impl Part {
         frames.pool.give_all(back);
     }
 
-    /// Takes a port in whose interface is there, or there again.
+    /// Takes in a port whose interface is there, or there again.
     ///
     /// # Errors
     /// If there are too few frames, or the port is not missing.
@@ -116,7 +116,8 @@ impl Part {
         }
     }
 
-    /// Notes that an interface, of this worker or another, or its other end has another name or MTU now, or that the other end is elsewhere.
+    /// Notes that an interface, of this worker or another, or its other end has another name or MTU now, or that the other end is in
+    /// another namespace.
     pub fn follow(&mut self, index: usize, pair: Pair, now_ns: u64) {
         let bytes = packet_bytes_max(&pair.sender);
         if let Some(port) = self.port(index) {
@@ -133,8 +134,8 @@ impl Part {
         loops.iter().for_each(|(port, ..)| self.path.set_packet_bytes_max(*port, *looped_bytes_max, now_ns));
     }
 
-    /// Owns the queues of an interface again that came up again, with other NAPI instances than before. What was received before it
-    /// went down is taken in, since its rings are not the new instances'. One that went down and up twice is told of twice, and may be
+    /// Owns the queues of an interface again that came up again, with other NAPI instances than before. Packets received before it went
+    /// down are taken in, since its rings are not the new instances'. An interface that went down and up twice is told of twice, and may be
     /// owned again by the first time.
     pub fn retake(&mut self, index: usize, now_ns: u64) -> weir_port::Result<()> {
         if self.port(index).is_none() {

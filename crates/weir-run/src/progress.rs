@@ -1,17 +1,18 @@
-//! What the workers of a path tell whoever looks on, and what that tells them: to take nothing more in, and to end.
+//! The progress of a path's workers as they tell it to an observer, and the two orders for them: to take nothing more in, and to
+//! end.
 //!
-//! Rule: a worker counts what it received before what became of it, and tells it the other way round, so that what is at rest has nothing
-//! inside: every worker takes nothing in any more, and every packet received has ended.
+//! Rule: a worker counts a packet as received before it counts it as ended, and publishes the two the other way round, so that a path at
+//! rest has nothing inside: every worker takes nothing in any more, and every packet received has ended.
 //!
-//! Ordering: `R0` (`is_closed`) `<-> A0`: what was received, and handed to others. `R1` (`ended`) `<-> A1`: what was received before it
-//! ended, read after it.
+//! Ordering: `R0` (`is_closed`) `<-> A0`: the packets received, and handed to others. `R1` (`ended`) `<-> A1`: the packets received before
+//! `ended`, read after it.
 //! Owner: each worker its line; the two orders are the caller's.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use weir_core::drops::Count;
 
-/// What all have told.
+/// The progress of all workers.
 #[derive(Default)]
 pub struct ProgressBoard {
     lines: Box<[Line]>,
@@ -31,14 +32,14 @@ struct Line {
     is_closed: AtomicBool,
 }
 
-/// What a worker tells.
+/// The progress of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerProgress {
     /// Packets received.
     pub received: u64,
     /// Packets delivered or dropped.
     pub ended: u64,
-    /// What was delivered.
+    /// Packets and bytes delivered.
     pub delivered: Count,
     /// Packets of generators seen, those dropped included.
     pub numbered: u64,
@@ -65,7 +66,7 @@ impl ProgressBoard {
         line.is_closed.store(told.is_closed, Ordering::Release);
     }
 
-    /// What all have delivered, and how many packets of generators they have seen.
+    /// The packets that all have delivered, and how many packets of generators they have seen.
     pub fn told(&self) -> (Count, u64) {
         let sum = |of: fn(&Line) -> &AtomicU64| {
             self.lines.iter().map(|line| of(line).load(Ordering::Relaxed)).sum::<u64>()

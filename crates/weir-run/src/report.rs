@@ -1,7 +1,7 @@
 //! The report of a worker on its part of a datapath: a copy of its counters. [`crate::sum`] adds the parts up.
 //!
-//! Rule: a copy changes nothing, so that those of several workers that stand still are of one moment. What finished transmissions give back is
-//! taken in before ([`weir_path::worker::Worker::complete`]).
+//! Rule: a copy changes nothing, so that those of several workers that stand still are of one moment. Frames of finished transmissions are
+//! taken back before ([`weir_path::worker::Worker::complete`]).
 //!
 //! A direction is known by the port where it ends: there is one for each.
 //!
@@ -24,7 +24,7 @@ use crate::stats::{
 };
 use crate::workstreams::{Tally, WorkstreamStats};
 
-/// What is told of a direction where its packets wait.
+/// The report of a direction, from where its packets wait.
 pub struct DirectionReport {
     /// The port where it ends.
     pub exit: usize,
@@ -32,27 +32,27 @@ pub struct DirectionReport {
     pub class: DirectionStats,
     /// The books of its classes.
     pub shaped: Account,
-    /// What they hold.
+    /// The packets that its classes hold.
     pub held: Count,
-    /// What they did.
+    /// The counts of packets that entered and left its classes.
     pub tally: Tally,
-    /// What holds most of what waits: in all of them, then in each.
+    /// The holder of most of the packets that wait: in all classes, then in each.
     pub holders: Vec<Option<Holder>>,
 }
 
-/// What is told of a port.
+/// The report of a port.
 pub struct PortReport {
     /// Its place in the plan.
     pub index: usize,
-    /// The books of what leaves by it.
+    /// The books of the packets that leave by it.
     pub departed: Account,
-    /// Of that, what is with the device.
+    /// Of those, the packets that are with the device.
     pub departing: Count,
-    /// The rest.
+    /// The other counters of the port.
     pub port: PortStats,
 }
 
-/// What is told of an egress queue.
+/// The report of an egress queue.
 pub fn of_egress(queue: &EgressQueue, now_ns: u64) -> DirectionReport {
     let shaping = &queue.shaping;
     let (limits, rows) = (shaping.limits(), shaping.rows(now_ns));
@@ -80,7 +80,7 @@ pub fn of_egress(queue: &EgressQueue, now_ns: u64) -> DirectionReport {
     }
 }
 
-/// What is told of a port, as it is now; `before` was told of it before it was gone for some time, if it was.
+/// The report of a port as it is now; `before` are its last counters before it was gone for some time, if it was.
 fn of_end(
     (index, port, exit): (usize, &mut Port, &Exit),
     before: Option<&PortStats>,
@@ -94,7 +94,7 @@ fn of_end(
     })
 }
 
-/// What is told of a port that is gone, of which `last` was told last.
+/// The report of a port that is gone; `last` are its last counters.
 fn of_gone(gone: &Gone, last: &PortStats) -> PortReport {
     let Gone { index, exit, .. } = gone;
     PortReport {
@@ -119,13 +119,13 @@ pub struct PartReport {
     pub ports: Vec<PortReport>,
     /// The stages between them.
     pub stages: Vec<StageStats>,
-    /// The protocols by which packets are dispatched here, and what waits in the queue of each.
+    /// The protocols by which packets are dispatched here, and the packets that wait in the queue of each.
     pub dispatched: Vec<(Count, WorkstreamStats)>,
     /// Polls and wakes in vain at its ports whose packets all leave by one port, with that.
     pub in_vain: Vec<(usize, [u64; 2])>,
-    /// What it handed over links to each worker, if links lead to others.
+    /// The packets that it handed over links to each worker, if links lead to others.
     pub passed: Vec<Count>,
-    /// What it took that came over links.
+    /// The packets that it took from links.
     pub landed: Count,
     /// Packets that stand in its rings.
     pub waiting: u64,
@@ -133,12 +133,12 @@ pub struct PartReport {
     pub frames_free: u64,
     /// Its frames with the kernel.
     pub frames_lent: u64,
-    /// What it did.
+    /// The counters of the worker.
     pub worker: WorkerStats,
 }
 
 impl PartReport {
-    /// Of a part as it is now.
+    /// The report of a part as it is now.
     pub fn new(part: &mut Part, worker: WorkerStats, now_ns: u64) -> weir_port::Result<PartReport> {
         let indexes: Vec<_> = part.path.ends().iter().map(|end| end.index).collect();
         let there = indexes.into_iter().filter_map(|index| {
@@ -182,7 +182,7 @@ impl PartReport {
     }
 }
 
-/// What a port and the kernel count at it.
+/// The counters of a port, and those of the kernel at it.
 ///
 /// # Errors
 /// If the kernel does not say.

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Such a number.
+/// A number that nobody outside can know.
 pub fn random_seed() -> u64 {
     RandomState::new().hash_one(0)
 }

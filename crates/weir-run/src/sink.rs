@@ -8,8 +8,8 @@
 //!
 //! A sink is a plan ([`weir_path::dispatch::dispatched`]), and each worker runs its portion.
 //!
-//! - Where the port has as many queues as there are workers, each polls its own, and whoever put flows into queues (the NIC; on a
-//!   veth the program at the sending end) has steered: nothing is hashed and nothing handed over.
+//! Where the port has as many queues as there are workers, each polls its own, and the device that put flows into queues (the NIC; on a
+//! veth the program at the sending end) has steered: nothing is hashed and nothing handed over.
 //! - Where it has fewer, who polls one hashes its packets (`rss.*`), and ether, whose mode is `hybrid`, hands those of other workers'
 //!   flows to them ([`weir_core::dispatch::handlers`]).
 //! - A full queue holds the receive queues whose packets wait there; nothing is dropped unless a protocol's rule says so.
@@ -65,13 +65,13 @@ pub use summary::{SinkSummary, WorkerSummary};
 use worker::{Pollers, SinkWorker};
 
 const FRAME_BYTES: u32 = 4096;
-/// Frames beside those on offer and under way: what workers hold, queue and keep at hand, and some more for each.
+/// Frames beside those on offer and under way: those that workers hold, queue and keep at hand, and some more for each.
 const FRAMES: u32 = 4096;
 const FRAMES_PER_WORKER: u32 = 1024;
-/// How often the caller is told how it goes, and the end is looked for.
+/// How often the caller is told the progress, and the end is looked for.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// An interface taken over, and what its workers are to have.
+/// An interface taken over, and the parts for its workers.
 pub struct Sink {
     port: Port,
     frames: Vec<Frames>,
@@ -81,12 +81,12 @@ pub struct Sink {
     _umem: Umem,
 }
 
-/// How it goes.
+/// The progress of a sink.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Since the start.
+    /// The time since the start, in nanoseconds.
     pub elapsed_ns: u64,
-    /// What was delivered.
+    /// Packets and bytes delivered.
     pub delivered: Count,
     /// Packets of generators that have come, delivered or dropped for a rule.
     pub numbered: u64,
@@ -153,8 +153,8 @@ impl Sink {
         Steering::new(self.port.queues(), self.configuration.workers)
     }
 
-    /// Receives and checks packets until the interface vanishes or `observe`, which is shown how it goes every millisecond or so,
-    /// says false; `tell` is told how the interface fares.
+    /// Receives and checks packets until the interface vanishes or `observe`, which is shown the progress every millisecond or so, says
+    /// false; `tell` is told the state of the interface.
     ///
     /// # Errors
     /// If a worker cannot start or go on, the interface cannot be owned again, or the kernel does not say what it lost.
@@ -257,7 +257,7 @@ fn work(mut worker: SinkWorker<'_>, core: Option<usize>, wake_cost_ns: u64) -> i
     if let Some(core) = core {
         sys::pin_thread(core)?;
     }
-    // It is handed back whole: none goes before all have stopped.
+    // The worker is handed back whole: none goes before all have stopped.
     drive(&mut worker, wake_cost_ns).map(|()| worker)
 }
 
@@ -276,7 +276,7 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// Sees to what has happened to the interface; whether it is gone.
+    /// Handles what has happened to the interface. Returns whether it is gone.
     fn look(&mut self) -> weir_port::Result<bool> {
         while let Some(state) = self.watch.next_change()? {
             (self.tell)(state);
@@ -306,14 +306,14 @@ impl Watched<'_> {
             Ok(())
         })?;
         for (sender, pollers) in self.senders.iter().zip(pollers) {
-            // One that is gone has ended, which the caller finds.
+            // A worker that is gone has ended, which the caller finds.
             let _ = sender.send(pollers);
         }
         Ok(())
     }
 }
 
-/// Looks on until all is handled, or that takes too long, or a worker has ended of itself; whether the interface is gone.
+/// Watches until all packets are handled, or that takes too long, or a worker has ended of itself. Returns whether the interface is gone.
 fn look_on(
     board: &ProgressBoard,
     interface: &mut Watched<'_>,

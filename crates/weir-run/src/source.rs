@@ -1,4 +1,4 @@
-//! The text of a file that a user wrote in TOML, and how something wrong with it is told: where, the line itself, what to do.
+//! The text of a file that a user wrote in TOML, and messages on its faults: the place, the line itself, and what to do.
 //!
 //! ```text
 //! office.toml:7:8: the ceiling 100mbit is below the rate 150mbit; raise it to 150mbit or more
@@ -19,14 +19,14 @@ const SHOWN_MAX: usize = 120;
 /// A file's name and text.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceText<'a> {
-    /// What to call it.
+    /// The name of the file in messages.
     pub name: &'a str,
-    /// All of it.
+    /// The text of the file.
     pub text: &'a str,
 }
 
 impl SourceText<'_> {
-    /// Tells what is wrong at a place, in bytes of the text.
+    /// The message on a fault at a place, in bytes of the text.
     pub fn tell(&self, at: Range<usize>, what: impl std::fmt::Display) -> String {
         let (line, start) = self.line_of(at.start);
         let text = self.text[start..].lines().next().unwrap_or("");
@@ -44,12 +44,12 @@ impl SourceText<'_> {
         told
     }
 
-    /// Tells what the reader of TOML has to say, at a place.
+    /// The message of the TOML reader, at a place.
     pub fn explain(&self, error: &toml::de::Error, at: Range<usize>) -> String {
         self.tell(at, explained(error.message()))
     }
 
-    /// Where something is, in bytes of the text: `FILE:LINE:COLUMN`.
+    /// The place of a byte of the text: `FILE:LINE:COLUMN`.
     pub fn place(&self, byte: usize) -> String {
         let (line, start) = self.line_of(byte);
         let before = self.text.get(start..byte).unwrap_or("").chars().count();

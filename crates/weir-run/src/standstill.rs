@@ -1,8 +1,8 @@
 //! A place where the workers of a datapath stand still, so that their counters are copied as of one moment, or all of them change at once.
 //!
 //! Rule: nobody copies before all have come, and nobody goes on before all have copied. A change is checked by all before the first
-//! changes. Who has come has packets to move: where another does not come soon, because it takes its queues over or has just ended, all
-//! go on, nothing is copied or changed, and whoever asked asks again (`crew.rs`).
+//! changes. A worker that has come has packets to move: where another does not come soon, because it takes its queues over or has just
+//! ended, all go on, nothing is copied or changed, and the thread that asked asks again (`crew.rs`).
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How long workers wait for each other. One that spins or sleeps comes within a fraction of this.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// A worker did not come.
+/// The error that a worker did not come.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Missed;
 
@@ -24,17 +24,17 @@ pub struct Standstill {
 #[derive(Default)]
 struct State {
     arrivals: usize,
-    /// Somebody has gone on without the others.
+    /// Whether a worker has gone on without the others.
     is_over: bool,
 }
 
 impl Standstill {
-    /// For so many workers.
+    /// A place for so many workers.
     pub fn new(workers: usize) -> Standstill {
         Standstill { workers, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// What `copy` makes of this worker while all stand still.
+    /// The result of `copy` for this worker, made while all stand still.
     pub fn copy<T>(&self, copy: impl FnOnce() -> T) -> Result<T, Missed> {
         self.meet(self.workers)?;
         let copied = copy();
@@ -42,8 +42,8 @@ impl Standstill {
         Ok(copied)
     }
 
-    /// Waits after a copy until all have done what that led to. Whether a copy was made is the same for all; one that is slow here is not
-    /// waited for, and does it all the same.
+    /// Waits after a copy until all have acted on it. Whether a copy was made is the same for all; a worker that is slow here is not waited
+    /// for, and acts all the same.
     pub fn leave_together(&self) {
         let _ = self.meet(3 * self.workers);
     }
@@ -87,7 +87,7 @@ mod tests {
                             assert_eq!(still.load(Ordering::SeqCst), 3);
                             copied.fetch_add(1, Ordering::SeqCst);
                         });
-                        // On a loaded machine one may come late; then nobody says that all stood still.
+                        // On a loaded machine a thread may come late; then nobody says that all stood still.
                         if outcome.is_ok() {
                             assert_eq!(copied.load(Ordering::SeqCst), 3);
                         }

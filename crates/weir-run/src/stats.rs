@@ -1,11 +1,11 @@
-//! What `weir stat` shows: copies of the workers' counters, as one JSON object.
+//! The statistics that `weir stat` shows: copies of the workers' counters, as one JSON object.
 //!
-//! The same numbers stand in the text, the JSON and, later, the metrics. Every part carries what it accepted, delivered,
+//! The same numbers stand in the text, the JSON and, later, the metrics. Every part carries the packets that it accepted, delivered,
 //! dropped by reason and holds, so that [`Snapshot::check`] can prove conservation (ARCHITECTURE.md, invariant 1) from the outside.
 //!
-//! Rule: a field that is missing is 0 or nothing and one that is not known is passed over, because whoever counted may be of an
-//! older or a newer version than whoever reads. Names of events, reasons, pollers and states are text, so one that is not known is shown
-//! as it is.
+//! Rule: a field that is missing is 0 or nothing and one that is not known is passed over, because the process that counted may be of an
+//! older or a newer version than the one that reads. Names of events, reasons, pollers and states are text, so one that is not known is
+//! shown as it is.
 
 pub mod association;
 mod class;
@@ -39,19 +39,19 @@ pub struct WireStats {
     pub name: String,
     /// Its interfaces.
     pub ports: Vec<String>,
-    /// Its directions: of a wire those there and back, of a topology what leaves by each port.
+    /// Its directions: of a wire those there and back, of a topology the packets that leave by each port.
     pub classes: Vec<DirectionStats>,
     /// Its bridges and routers; a wire has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageStats>,
     /// Frames of packet memory: all, free, on loan to the kernel, held.
     pub frames: FrameStats,
-    /// What its workers did, together.
+    /// The counters of its workers, added up.
     pub worker: WorkerStats,
-    /// What happened to its interfaces and their other ends, by its name, and what was lost then. A wire of a later version may tell of
-    /// what this one does not know.
+    /// Events of its interfaces and their other ends, by the name of the event, and the packets lost then. A wire of a later version may
+    /// have events that this one does not know.
     pub events: BTreeMap<String, EventStats>,
-    /// Of a stack whose process has it; anything else has none.
+    /// The process of a stack; anything else has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessStats>,
     /// Its UDP sockets.
@@ -66,7 +66,7 @@ pub struct WireStats {
 }
 
 impl WireStats {
-    /// What does not add up, a sentence each.
+    /// The counters that do not add up, a sentence each.
     fn faults(&self) -> Vec<String> {
         let directions = self.classes.iter().map(|class| (class.place.name.clone(), &class.place.books));
         let classes = self.classes.iter().flat_map(|direction| {
@@ -103,7 +103,7 @@ impl WireStats {
     }
 }
 
-/// Where the frames are.
+/// The frames, by where they are.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FrameStats {
@@ -119,7 +119,7 @@ pub struct FrameStats {
     pub sockets: u64,
 }
 
-/// What the workers of a wire did.
+/// The counters of the workers of a wire.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerStats {
@@ -131,7 +131,7 @@ pub struct WorkerStats {
     pub kicks: u64,
     /// The core it is pinned to; of several workers the last one's; of a stack the one that it was on when it was asked.
     pub cpu: usize,
-    /// What a wake-up costs here, in nanoseconds.
+    /// The cost of a wake-up here, in nanoseconds.
     pub wake_cost_ns: u64,
     /// The time that these counters are of, in nanoseconds of the machine's clock.
     pub now_ns: u64,
@@ -140,7 +140,7 @@ pub struct WorkerStats {
 }
 
 impl WorkerStats {
-    /// Adds what another worker of the same wire did.
+    /// Adds the counters of another worker of the same wire.
     pub fn add(&mut self, other: &WorkerStats) {
         self.busy_passes += other.busy_passes;
         self.parks += other.parks;
@@ -151,7 +151,7 @@ impl WorkerStats {
     }
 }
 
-/// Everything.
+/// The snapshot of all wires, topologies and stacks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
@@ -172,7 +172,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Of one datapath.
+    /// The snapshot of one datapath.
     pub fn of(
         kind: Kind,
         stats: WireStats,
@@ -187,11 +187,11 @@ impl Snapshot {
         Snapshot { wires, topologies, ports, workstreams, totals, version: 0 }
     }
 
-    /// What a wire or a topology told. Each has as many ports as it names, and a wire two at least, also where it told of fewer, so that
-    /// the ports of others stay theirs.
+    /// The snapshot in the answer of a wire or a topology. Each has as many ports as it names, and a wire two at least, also where it told
+    /// of fewer, so that the ports of others stay theirs.
     ///
     /// # Errors
-    /// If a counter is of another kind than it ever was.
+    /// If a counter is of a type that it never had.
     pub fn of_answer(answer: Value) -> Result<Snapshot, serde_json::Error> {
         let mut snapshot: Snapshot = serde_json::from_value(answer)?;
         for wire in snapshot.wires.iter_mut().filter(|wire| wire.ports.len() < 2) {
@@ -207,7 +207,7 @@ impl Snapshot {
         self.wires.is_empty() && self.topologies.is_empty()
     }
 
-    /// What they are called.
+    /// The names of all, with commas between.
     pub fn names(&self) -> String {
         let names: Vec<_> = self.each().map(|(_, stats, _)| stats.name.as_str()).collect();
         names.join(", ")
@@ -238,7 +238,7 @@ impl Snapshot {
         self.totals.merge(&other.totals);
     }
 
-    /// Proves conservation; what does not add up otherwise, a sentence each.
+    /// Proves conservation. Returns the counters that do not add up, a sentence each.
     pub fn check(&self) -> Vec<String> {
         let mut faults: Vec<_> = self.each().flat_map(|(_, stats, _)| stats.faults()).collect();
         for port in self.ports.iter().filter(|port| port.kernel_dropped > 0) {

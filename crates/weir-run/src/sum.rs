@@ -7,7 +7,7 @@
 //! held      = in the classes + with the device
 //! ```
 //!
-//! Between workers a packet is in the books of no direction and no stage: what is under way is held by the worker that it is handed to.
+//! Between workers a packet is in the books of no direction and no stage: a packet under way is held by the worker that it is handed to.
 //!
 //! The sums are exact only if all parts stood still while they reported ([`crate::report`]): [`crate::crew`] sees to that.
 
@@ -29,7 +29,7 @@ use crate::stats::{
 use crate::watcher::{Device, Devices, Eye, Glance};
 use crate::workstreams::WorkstreamStats;
 
-/// How the devices of a datapath are seen.
+/// The source of the states of a datapath's devices.
 #[derive(Clone, Debug)]
 pub enum Sight {
     /// By a watcher, which is asked.
@@ -59,7 +59,7 @@ pub struct Constants {
     pub kind: Kind,
     /// Its interfaces, by their names when it came up.
     pub ports: Vec<String>,
-    /// Which worker owns what of it.
+    /// The worker that owns each of its ports and stages.
     pub owners: Owners,
     /// The plan that it came up with.
     pub plan: Arc<Plan>,
@@ -69,12 +69,12 @@ pub struct Constants {
     pub frames_total: u64,
     /// When it came up.
     pub since_ns: u64,
-    /// Sees the devices and queues, which are the kernel's.
+    /// The source of the states of devices and queues, which are the kernel's.
     pub sight: Sight,
 }
 
 impl Constants {
-    /// Adds the parts of a datapath up, and what its interfaces are and lost.
+    /// Adds the parts of a datapath up, with the states and the losses of its interfaces.
     pub fn snapshot(&self, mut parts: Vec<PartReport>) -> Snapshot {
         let Devices { pairs, events } = self.sight.look();
         let mut worker = WorkerStats { since_ns: self.since_ns, ..WorkerStats::default() };
@@ -132,7 +132,7 @@ impl Constants {
             for stage in part.stages.drain(..) {
                 frames.held += stage.place.books.held.packets;
                 totals.merge(&stage.ended());
-                // What is dispatched has a row for each protocol.
+                // Dispatched packets have a row for each protocol.
                 if part.dispatched.is_empty() || stage.kind != DISPATCH {
                     workstreams.push(stage.workstream(&self.name, wsid, part.worker.cpu));
                 }
@@ -158,7 +158,7 @@ impl Constants {
         let mut pairs = pairs.into_iter();
         let mut pair: [Device; 2] = Default::default();
         let ports = reports.into_iter().map(|(worker, report)| {
-            // Several workers of a stack have parts of one interface: what that lost is told once.
+            // Several workers of a stack have parts of one interface: its losses are told once.
             pair = pairs.next().unwrap_or_else(|| std::mem::take(&mut pair).map(Device::uncounted));
             with_devices(worker, report, &pair)
         });
@@ -203,7 +203,7 @@ impl Constants {
     }
 }
 
-/// Notes what holds what waits in a direction and in each class of it; the direction's limit has the direction's name.
+/// Notes the holder of the packets that wait in a direction and in each class of it; the direction's limit has the direction's name.
 fn note_holders(direction: &mut DirectionStats, holders: Vec<Option<Holder>>) {
     let name = direction.place.name.clone();
     let places = std::iter::once(&mut direction.place);
@@ -216,12 +216,12 @@ fn note_holders(direction: &mut DirectionStats, holders: Vec<Option<Holder>>) {
     }
 }
 
-/// A port with what was seen of its device and the other end.
+/// A port with the states of its device and the other end.
 fn with_devices(worker: usize, report: PortReport, [device, sender]: &[Device; 2]) -> PortStats {
     let PortReport { departed, port, .. } = report;
     let mut device = DeviceStats::of(device);
     let state = if port.is_gone { "gone".into() } else { device.state.clone() };
-    // What is in the books has its reason there.
+    // Packets in the books have their reason there.
     let refused = departed.dropped.get(DropReason::DeviceRefused).packets;
     device.explain(port.kernel_dropped + port.lost_while_down, refused);
     PortStats {
@@ -256,7 +256,7 @@ mod tests {
         Count { packets, bytes: packets * 100 }
     }
 
-    /// What ends at a port: 10 packets came, 1 waits, 2 are with the device, 1 was dropped there, and so many are on the way.
+    /// The packets that end at a port: 10 came, 1 waits, 2 are with the device, 1 was dropped there, and so many are on the way.
     fn direction(exit: usize) -> DirectionReport {
         let intake = EgressCounts { entered: 10, ..EgressCounts::default() };
         let released = ReleaseCounts { delayed: 9, ..ReleaseCounts::default() };

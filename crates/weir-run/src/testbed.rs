@@ -45,7 +45,7 @@ pub const JAIL_0: EthernetAddress = EthernetAddress([0x02, 0x95, 0xfd, 0x1a, 0x5
 /// The router's interface on the sink's side.
 pub const JAIL_1: EthernetAddress = EthernetAddress([0x02, 0x95, 0xfd, 0x1a, 0x51, 0x0a]);
 
-/// What the generator sends.
+/// The traffic of the generator.
 pub fn traffic() -> Traffic {
     Traffic {
         size_bytes: SIZE_BYTES,

@@ -1,5 +1,5 @@
-//! The topology file, `weir.toml`: what a machine's limits in place, and the ports that Weir carries, are to be: read, checked and compared
-//! with what there is.
+//! The topology file, `weir.toml`: it says a machine's limits in place, and the ports that Weir carries. It is read, checked and compared
+//! with the machine.
 //!
 //! ```toml
 //! name = "office"             # what `weir stat` calls what is carried [the file's name without .toml]
@@ -88,14 +88,14 @@
 //! sa = ["there"]              # going out the first that lives, coming in any
 //! ```
 //!
-//! [`read`] takes a file apart and finds all that can be told wrong without looking at the machine, with its place. [`diff`] says what
-//! would change, [`mod@write`] makes a file of the limits that there are, or of a plan.
+//! [`read`] takes a file apart and finds all faults that can be found without looking at the machine, with their places. [`diff`] finds the
+//! changes, [`mod@write`] makes a file of the limits that there are, or of a plan.
 //!
-//! Rule: a file says all of a limit: what a table leaves out has its default, and classes that it does not have go. The one exception is
-//! a name. Of what no table names nothing is said, and nothing is changed. Ports and what joins them come to one
-//! [`Plan`], in which each port and each end of an epair is joined once.
+//! Rule: a file says all of a limit: a key that a table leaves out has its default, and classes that it does not have go. The one exception
+//! is a name. A limit that no table names is not mentioned and not changed. Ports, and the tables that join them, become one [`Plan`], in
+//! which each port and each end of an epair is joined once.
 //!
-//! Pure: no clock, no sockets; what it asks for, a classes file, is handed in. Limits: what else there may be one day is refused with the
+//! Pure: no clock, no sockets; a classes file that it asks for is handed in. Limits: a key that may be built one day is refused with the
 //! command that does it.
 
 pub(crate) mod associations;
@@ -132,23 +132,23 @@ pub use check::read;
 pub use file::name_of;
 pub use schema::schema;
 
-/// The device inside a process's namespace, unless it is said.
+/// The device inside a process's namespace, unless the file names one.
 pub const DEVICE_DEFAULT: &str = "eth0";
-/// What a name of an interface is.
+/// The rule for names of interfaces, in words.
 const INTERFACE_NAME_IS: &str = "1 to 15 bytes without spaces, slashes and colons";
 
-/// What a file says, checked.
+/// The content of a file, checked.
 #[derive(Clone, Debug)]
 pub struct Topology {
-    /// What its path is called.
+    /// The name of its path.
     pub name: String,
     /// The limits, in the order of the file.
     pub limits: Vec<LimitWanted>,
-    /// What its ports, and what joins them, come to; `None` without any. Seeds are 0: who makes it draws them.
+    /// The plan of its ports and of the tables that join them; `None` without any. Seeds are 0: the caller who makes the path draws them.
     pub plan: Option<Plan>,
-    /// For each port of the plan what it is called, and where.
+    /// The name of each port of the plan, and its place in the file.
     pub ports: Vec<PortPlace>,
-    /// What is kept, but perhaps not as meant.
+    /// A sentence on each thing that is kept, but perhaps not as meant.
     pub warnings: Vec<String>,
 }
 
@@ -176,28 +176,28 @@ impl Topology {
 /// A port as its file has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortPlace {
-    /// What other tables call it.
+    /// Its name in other tables.
     pub name: String,
-    /// Where its interface is in the file: `FILE:LINE:COLUMN`.
+    /// The place of its interface in the file: `FILE:LINE:COLUMN`.
     pub at: String,
 }
 
 /// One limit of a file.
 #[derive(Clone, Debug)]
 pub struct LimitWanted {
-    /// Where it is in the file: `FILE:LINE:COLUMN`.
+    /// The place of the limit in the file: `FILE:LINE:COLUMN`.
     pub at: String,
     /// The interface.
     pub device: String,
-    /// The process whose namespace that is in, if it is not this one's.
+    /// The process in whose namespace the interface is, if not in this one's.
     pub pid: Option<u32>,
-    /// What it is to be called, if that is said.
+    /// The name of the limit, if the file gives one.
     pub name: Option<String>,
-    /// What programs behind the interface may send.
+    /// The rate of what programs behind the interface send.
     pub rate: Option<Rate>,
-    /// What may be sent to them.
+    /// The rate of what is sent to them.
     pub rate_back: Option<Rate>,
-    /// How much may pass at once, if that is said.
+    /// How many bytes may pass at once, if the file says so.
     pub burst_bytes: Option<u64>,
     /// The classes that share it; without any, none.
     pub classes: Classes,

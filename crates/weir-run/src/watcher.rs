@@ -6,14 +6,14 @@
 //!                                 -> remedy: follow, put right, or end it            (watcher/remedy.rs)
 //! ```
 //!
-//! Rule: what can be put right is, and is said; what cannot ends the datapath in one sentence. The kernel's messages only tell when to look,
-//! because they can be lost; what is looked at decides. Down and up alone are read from the messages, one by one, because an interface
-//! that was down for a moment has lost its NAPI instances.
+//! Rule: a change that can be put right is, and is said; any other ends the datapath in one sentence. The kernel's messages only tell when
+//! to look, because they can be lost; what is looked at decides. Down and up alone are read from the messages, one by one, because an
+//! interface that was down for a moment has lost its NAPI instances.
 //!
 //! A port of a topology whose interface vanishes is closed, and taken over again when an interface of its name is there, as is one that
 //! was not there at first (`coming.rs`); all others carry on. A wire ends, because its other end is useless then.
 //!
-//! Owner: one thread; others ask it by [`Eye`]. It records what must be put back where an end has moved to.
+//! Owner: one thread; others ask it by [`Eye`]. It records the changes that must be put back where an end has moved to.
 //!
 //! Limits: an interface of its own that moves is gone, as its sockets do not go along. A fight with a program that keeps changing
 //! something back is fought for ever, and each round said.
@@ -57,18 +57,18 @@ const FAILURES_MAX: u32 = 5;
 /// The other end of a pair; end `e` of pair `p` is device `2 p + e`.
 const SENDER: usize = 1;
 
-/// What whoever runs the datapath is told.
+/// News for the process that runs the datapath.
 pub enum News {
-    /// What an interface of it has come to.
+    /// The new state of one of its interfaces.
     Interface(String, State),
-    /// Something was found and put right, or followed.
+    /// A change was found and put right, or followed.
     Said(String),
-    /// It cannot go on; why.
+    /// The datapath cannot go on; why.
     Ended(String),
 }
 
-/// Starts to watch these pairs, of which the crew has the ports, and to look for those that are not there yet. `tell` is called with what happens, and says whether anybody listens.
-/// Whatever else must be put back is recorded with the keeper.
+/// Starts to watch these pairs, of which the crew has the ports, and to look for those that are not there yet. `tell` is called with the
+/// news, and says whether anybody listens. Further changes that must be put back are recorded with the keeper.
 pub fn start<K: Keeper + Send + 'static>(
     lens: Lens,
     pairs: Vec<Option<Pair>>,
@@ -105,7 +105,7 @@ pub fn start<K: Keeper + Send + 'static>(
         .doing(|| "starting the thread that watches the interfaces".into())
 }
 
-/// Where what must be put back is recorded.
+/// The keeper, which records the changes that must be put back.
 type Records = Mutex<dyn Keeper>;
 
 struct Watcher {
@@ -123,7 +123,7 @@ struct Watcher {
     views: Vec<Option<View>>,
     /// Rounds that failed, in a row.
     failures: u32,
-    /// It ends: nothing is put right any more.
+    /// Whether it ends: nothing is put right any more.
     is_over: bool,
     tell: Box<dyn Fn(News) -> bool + Send>,
 }
@@ -163,11 +163,11 @@ impl Watcher {
                 next_ns = now_ns() + pause_ns * (self.pairs.len() as u64).div_ceil(PAIRS_AT_ONCE);
             }
             for reply in asked {
-                // Whoever asked may have gone.
+                // The asker may have gone.
                 let _ = reply.send(());
             }
             let mut fds = [self.monitor.fd(), self.stir.fd(), self.lens.fd()].map(sys::poll_in);
-            // What it returns early for is seen in the next round.
+            // An event that ends the wait early is seen in the next round.
             let _ = sys::poll_readable(&mut fds, Some(next_ns.saturating_sub(now_ns())));
             if fds[2].revents != 0 {
                 self.lens.clear();
@@ -175,7 +175,7 @@ impl Watcher {
         }
     }
 
-    /// Takes what the kernel says; whether any of it is of these interfaces.
+    /// Reads the kernel's messages. Returns whether any of them is of these interfaces.
     fn listen(&mut self, records: &Records) -> bool {
         let mut heard = false;
         while sys::poll_readable(&mut [sys::poll_in(self.monitor.fd())], Some(0)).is_ok_and(|count| count > 0)
@@ -188,7 +188,7 @@ impl Watcher {
         heard | self.stir.has_heard_of(&ifindexes.collect::<Vec<_>>()).unwrap_or(false)
     }
 
-    /// Tells how its own interfaces fare, and their workers when one goes down and when it has come up again.
+    /// Tells the states of its own interfaces, and tells their workers when one goes down and when it has come up again.
     fn hear(&mut self, heard: Option<Vec<LinkEvent>>, records: &Records) -> bool {
         let mut any = false;
         for pair in 0..self.pairs.len() {
@@ -219,7 +219,7 @@ impl Watcher {
         any
     }
 
-    /// What waited in a device's queue when it was last looked at, if it was Weir's.
+    /// Packets that waited in a device's queue when it was last looked at, if the queue was Weir's.
     fn waiting(&self, device: usize) -> u64 {
         let queue = self.views[device].as_ref().map(|view| &view.queue);
         queue.filter(|queue| queue.is_ours).map_or(0, |queue| queue.counters.backlog)
@@ -243,7 +243,7 @@ impl Watcher {
         true
     }
 
-    /// Looks at everything, keeps the books, and does what is to be done.
+    /// Looks at everything, keeps the books, and acts on the findings.
     fn round(&mut self, records: &Records) {
         let waiting: Vec<_> = (0..self.views.len()).map(|device| self.waiting(device)).collect();
         let places: Vec<_> = (0..self.pairs.len()).map(|pair| self.look_at(pair)).collect();
@@ -253,7 +253,7 @@ impl Watcher {
             self.note(finding, &waiting);
         }
         let seen: Vec<_> = self.views.iter().map(|view| view.as_ref().map(drops_of)).collect();
-        // What is gone is no event that goes on.
+        // A device that is gone is no event that goes on.
         let mut there = (0..self.views.len()).filter(|device| self.pairs[device / 2].is_some());
         let is_up = |view: &Option<View>| view.as_ref().is_some_and(|v| state_of(&v.link) == State::Up);
         let is_well = there.all(|device| is_up(&self.views[device]));
@@ -272,9 +272,9 @@ impl Watcher {
         self.show();
     }
 
-    /// Looks at a pair; where its other end is now. While that moves, or a namespace ends, it is nowhere.
+    /// Looks at a pair. Returns the namespace of its other end; none while that moves, or a namespace ends.
     fn look_at(&mut self, pair: usize) -> Option<Arc<NetNs>> {
-        // What cannot be looked at now is looked at again soon.
+        // A device that cannot be looked at now is looked at again soon.
         let port = View::of(self.pairs[pair].as_ref()?.port.ifindex).unwrap_or(None);
         let (place, sender) = port.as_ref().and_then(|port| self.find_sender(pair, &port.link)).unzip();
         self.views[2 * pair] = port;
@@ -282,7 +282,7 @@ impl Watcher {
         place
     }
 
-    /// What is to be done about a pair of which both ends were seen.
+    /// The finding on a pair of which both ends were seen.
     fn judge(&self, pair: usize, place: Arc<NetNs>) -> Option<Finding> {
         let known = self.pairs[pair].as_ref()?;
         let (port, sender) = (self.views[2 * pair].as_ref()?, self.views[2 * pair + SENDER].as_ref()?);
@@ -296,7 +296,7 @@ impl Watcher {
         Some(Finding { pair, place, has_moved, remedies })
     }
 
-    /// Notes what has happened, before what was dropped is booked. A move explains all that comes with it.
+    /// Notes the events of a finding, before drops are booked. A move explains all that comes with it.
     fn note(&mut self, finding: &Finding, waiting: &[u64]) {
         let Finding { pair, has_moved, remedies, .. } = finding;
         let now = now_ns();
@@ -328,11 +328,11 @@ impl Watcher {
             false => Arc::new(port.peer().ok()?.0),
         };
         let view = netns.run(|| View::of(port.peer_ifindex.unwrap_or_default())).ok()??;
-        // Not another that has got its number.
+        // Another interface may have got its number.
         (view.link.peer_ifindex == Some(port.ifindex)).then_some((netns, view))
     }
 
-    /// Does what is to be done about a pair.
+    /// Carries out the remedies of a finding.
     fn act(&mut self, finding: Finding, records: &Records) -> weir_port::Result<()> {
         let Finding { pair, place, has_moved, remedies } = finding;
         let (Some(port), Some(sender)) = (&self.views[2 * pair], &self.views[2 * pair + SENDER]) else {
@@ -391,7 +391,7 @@ impl Watcher {
         }
     }
 
-    /// Lays out what was seen for whoever asks.
+    /// Lays the devices out as they were seen, for everyone who asks.
     fn show(&self) {
         let device = |index: usize| {
             let pair = self.pairs[index / 2].as_ref();
@@ -411,18 +411,18 @@ impl Watcher {
     }
 }
 
-/// What is to be done about a pair.
+/// The remedies for a pair, and where its other end is.
 struct Finding {
     pair: usize,
-    /// Where its other end is now.
+    /// The namespace of its other end now.
     place: Arc<NetNs>,
-    /// Whether that is another place than before.
+    /// Whether that is another than before.
     has_moved: bool,
-    /// Of the port, and of its other end.
+    /// The remedies for the port, and for its other end.
     remedies: [Vec<Remedy>; 2],
 }
 
-/// Whoever panicked with it had nothing half done.
+/// The keeper, locked. A thread that panicked with it had nothing half done.
 fn locked(records: &Records) -> MutexGuard<'_, dyn Keeper + 'static> {
     records.lock().unwrap_or_else(PoisonError::into_inner)
 }

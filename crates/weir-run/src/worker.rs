@@ -32,26 +32,26 @@ use crate::stats::WorkerStats;
 
 /// How long a stopping worker goes on delivering what it holds, in nanoseconds.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
-/// The same where an end is gone: what is bound for it cannot leave, and the rest has been under way for no longer than this.
+/// The same where an end is gone: packets bound for it cannot leave, and the rest have been under way for no longer than this.
 const DRAIN_NS_CUT: u64 = 50_000_000;
 
-/// What can be asked of a worker.
+/// A request to a worker.
 pub enum Request {
     /// Copies of the counters, while all workers of the datapath stand still.
     Stat(Sender<Result<Result<PartReport, String>, Missed>>, Arc<Standstill>),
-    /// How what leaves by each port is shaped, of those whose egress queues are with this worker.
+    /// The limits and classes of each port whose egress queue is with this worker.
     Shapes(Sender<Vec<PortShape>>),
-    /// Shape what leaves by ports otherwise, all workers together.
+    /// Give ports other limits and classes, all workers together.
     Reshape(Arc<Reshape>, Sender<Result<(), Missed>>),
-    /// Make an ESP stage, by its place with this worker, other.
+    /// Change an ESP stage, by its place with this worker.
     ChangeEsp(usize, Box<EspChange>, Sender<()>),
     /// The interface of this port went down.
     NoteDown(usize),
     /// The interface of this port has come up again: own it anew.
     Retake(usize),
-    /// What this port, of whatever worker, or its other end is called, carries and where it is, has changed.
+    /// Follow this port, of whatever worker, whose interface or other end has another name, MTU or namespace.
     Follow(usize, Box<Pair>),
-    /// What other workers have credit for has changed.
+    /// The credit of other workers has changed.
     Tune,
     /// The interface of this port is gone: hand the port out, to be closed.
     TakePort(usize, Sender<Option<Box<Port>>>),
@@ -63,7 +63,7 @@ pub enum Request {
     Stop,
 }
 
-/// A change of how what leaves by ports is shaped. All workers get the same, each changes what is its own, and all or none do.
+/// A change of the limits and classes of ports. All workers get the same, each changes its own, and all or none do.
 pub struct Reshape {
     shapes: Vec<PortShape>,
     /// Whether it is only checked.
@@ -141,13 +141,13 @@ impl Requests {
     }
 }
 
-/// How and why a worker ended.
+/// A worker that has ended.
 pub struct Ended {
-    /// What it owned.
+    /// The part that it owned.
     pub part: Part,
-    /// What it did.
+    /// Its counters.
     pub stats: WorkerStats,
-    /// What went wrong, if anything.
+    /// The fault that ended it, if one did.
     pub fault: Option<String>,
 }
 
@@ -206,10 +206,10 @@ enum Order {
 
 fn answer(part: &mut Part, inbox: &Requests, stats: WorkerStats, now: u64) -> Order {
     while let Ok(request) = inbox.requests.try_recv() {
-        // Whoever asked may have gone; then nobody misses the answer.
+        // The asker may have gone; then nobody misses the answer.
         match request {
             Request::Stat(reply, together) => {
-                // Beforehand, because what others count as free is changed by it.
+                // Beforehand, because it changes the number of frames that others count as free.
                 part.path.complete();
                 let copy = || PartReport::new(part, stats, now).map_err(|error| error.to_string());
                 let _ = reply.send(together.copy(copy));
@@ -251,7 +251,7 @@ fn sleep(
     kicked: Option<BorrowedFd<'_>>,
     until_ns: Option<u64>,
 ) -> io::Result<()> {
-    // What is below 0 is not waited for: poll(2).
+    // poll(2) passes over a descriptor below 0.
     let kicked = kicked.map_or(-1, |kicked| kicked.as_raw_fd());
     let mut fds = [bell.fd(), inbox.event.as_raw_fd(), kicked].map(sys::poll_in);
     let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
@@ -262,7 +262,7 @@ fn sleep(
     Ok(())
 }
 
-/// Delivers what is inside, taking nothing more in, for a bounded time.
+/// Delivers packets that are inside, taking nothing more in, for a bounded time.
 fn drain(part: &mut Part) {
     let end_ns = now_ns() + if part.has_lost_an_end() { DRAIN_NS_CUT } else { DRAIN_NS_MAX };
     while !part.path.is_drained() && now_ns() < end_ns {
@@ -282,8 +282,8 @@ fn precise_sleep() {
     sys::set_timer_slack_ns(1);
 }
 
-/// Lets the worker go before programs that compute: a departure that is late by more than the burst is a loss of rate. It
-/// sleeps whenever it waits, and what it moves comes from programs that must run for it to have work.
+/// Lets the worker go before programs that compute: a departure that is late by more than the burst is a loss of rate. It sleeps whenever
+/// it waits, and its packets come from programs that must run for it to have work.
 fn prefer() {
     sys::set_realtime();
 }

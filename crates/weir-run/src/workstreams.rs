@@ -1,4 +1,5 @@
-//! The workstreams of wires, as `weir stat -Q` shows them: netisr's counters of what a worker did at once and what had to wait.
+//! The workstreams of wires, as `weir stat -Q` shows them: netisr's counters of packets that a worker handled at once and of those that had
+//! to wait.
 //!
 //! A wire has a workstream for each of its workers, and in it a protocol for each direction that ends with that worker:
 //! `ether/A->B`. Its queue is the direction's classes. The mapping, for packets that the classes were given:
@@ -14,19 +15,19 @@
 //! accepted = Disp'd + HDisp'd + Queued + QDrops          Disp'd + HDisp'd + Queued = Handled + Len
 //! ```
 //!
-//! Where links join several workers each of these has one more, `handoff`: packets that others handed to it are Queued, those
-//! it has taken Handled. They go on in a row of a stage or a direction, so only what waits is in the sum of what was accepted.
+//! Where links join several workers each of these has one more, `handoff`: packets that others handed to it are Queued, those it has taken
+//! Handled. They go on in a row of a stage or a direction, so only those that wait are in the sum of accepted packets.
 //!
-//! A stage of a topology has one, `bridge/NAME` or `router/NAME`, for what came in by its ports and what it made: what went on at once or was for
-//! itself is Disp'd, what a router keeps for a neighbour is Queued, what it drops is in QDrops. What it sends on is in the row of a direction
-//! or another stage too, so it is taken off the sum of what was accepted.
+//! A stage of a topology has one, `bridge/NAME` or `router/NAME`, for packets that came in by its ports and those that it made: packets
+//! that went on at once or were for itself are Disp'd, those that a router keeps for a neighbour are Queued, those that it drops are in
+//! QDrops. Packets that it sends on are in the row of a direction or another stage too, so they are taken off the sum of accepted packets.
 //!
-//! Rule: both sides of these sums are counted, each where it happens: what enters by the intake, what leaves by the release of the
-//! classes or of the router's keeping, what waits by these. So a packet that is counted twice, or in one place alone, shows.
+//! Rule: both sides of these sums are counted, each where it happens: packets enter by the intake, leave by the release of the classes or
+//! of the router's keeping, and wait by these. So a packet that is counted twice, or in one place alone, shows.
 //!
 //! Ownership: a [`Tally`] has one writer, the worker that owns the direction; it is copied while all workers stand still.
 //! Source: FreeBSD `usr.bin/netstat/netisr.c`, `sys/net/netisr_internal.h` (the counters).
-//! Limits: what each class does when it is full is not in the flags here.
+//! Limits: the actions of full classes are not in the flags here.
 
 use serde::{Deserialize, Serialize};
 use weir_core::dispatch::netstat::{self, ProtocolRow, WorkstreamRow};
@@ -40,12 +41,12 @@ use crate::books::Books;
 /// netisr's number of Ethernet.
 const ETHER: u16 = 5;
 
-/// What a direction or a stage counts for its workstream.
+/// The counts of a direction or a stage for its workstream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// By its intake.
+    /// The counts of its intake.
     pub intake: EgressCounts,
-    /// By the release of its classes.
+    /// The counts of the release of its classes.
     pub released: ReleaseCounts,
 }
 
@@ -61,11 +62,11 @@ pub struct WorkstreamStats {
     pub cpu: usize,
     /// The protocol: `ether/A->B`.
     pub name: String,
-    /// By what a packet's worker is chosen: `source`, unless it says otherwise.
+    /// The rule that chooses a packet's worker: `source`, unless it says otherwise.
     pub policy: String,
-    /// Now or later: `direct`, unless it says otherwise.
+    /// The mode, now or later: `direct`, unless it says otherwise.
     pub mode: String,
-    /// What happens when it is full: `block`, unless it says otherwise.
+    /// The action when it is full: `block`, unless it says otherwise.
     pub full: String,
     /// The most packets that may be inside.
     pub qlimit: u64,
@@ -89,12 +90,12 @@ pub struct WorkstreamStats {
     pub held: u64,
     /// Times that senders began to be held.
     pub blocked: u64,
-    /// For how long, in nanoseconds.
+    /// For how long they were held, in nanoseconds.
     pub blocked_ns: u64,
 }
 
 impl WorkstreamStats {
-    /// Of a direction or a stage: what it counted, and what waits in it.
+    /// The workstream of a direction or a stage: its counts, and the packets that wait in it.
     pub fn new(name: String, tally: Tally, waiting: Count) -> WorkstreamStats {
         let Tally { intake, released } = tally;
         WorkstreamStats {
@@ -104,7 +105,7 @@ impl WorkstreamStats {
             wmark: intake.held_max,
             dispatched: released.dispatched,
             queue_drops: intake.refused + released.dropped,
-            // What entered and did not leave at once, nor by a rule.
+            // Packets that entered and did not leave at once, nor by a rule.
             queued: intake.entered.saturating_sub(released.dispatched + released.dropped),
             handled: released.dispatched + released.delayed,
             blocked: intake.blocked,
@@ -161,7 +162,7 @@ pub fn append(all: &mut Vec<WorkstreamStats>, other: Vec<WorkstreamStats>) {
     );
 }
 
-/// What does not add up, a sentence each: within a workstream, and of all of them with the books.
+/// The sums that do not add up, a sentence each: within a workstream, and of all of them with the books.
 pub fn check(workstreams: &[WorkstreamStats], totals: &Books) -> Vec<String> {
     let add = |parts: &[u64]| parts.iter().copied().map(u128::from).sum::<u128>();
     let taken = |stats: &WorkstreamStats| add(&[stats.dispatched, stats.hybrid_dispatched, stats.queued]);

@@ -58,7 +58,7 @@ impl SequenceMark for StackProbe {
     fn end(&mut self, _: u64) {}
 }
 
-/// What a file says, on one worker.
+/// The stages of a file, on one worker.
 struct Bench {
     worker: Worker<FramePort>,
     stages: Vec<String>,
@@ -142,7 +142,7 @@ impl Bench {
         std::mem::take(&mut self.port(port).left)
     }
 
-    /// What was dropped anywhere, and what is out of the pool.
+    /// The reasons of all drops, each with the name of its stage.
     fn dropped(&self) -> Vec<(String, DropReason)> {
         let stages = self.stages.iter().zip(self.worker.between().stages());
         let all = stages.flat_map(|(name, stage)| {
@@ -266,7 +266,7 @@ fn the_innermost_tunnel_tells_the_path_mtu_of_all() {
     let icmp = &told[LINK_LEN + 20..];
     assert_eq!((icmp[0], icmp[1], u16::from_be_bytes([icmp[6], icmp[7]])), (3, 4, longest as u16));
     assert_eq!(bench.dropped(), [("near-0".to_string(), DropReason::TooLong)]);
-    // What may be cut is, once, by the first: none of its fragments is too long for any of the others.
+    // A packet that may be cut is cut once, by the first tunnel: none of its fragments is too long for any of the others.
     bench.port(LAN).send(0, frame(2, 1500, true));
     bench.run();
     let fragments = bench.left(WAN);
@@ -299,7 +299,7 @@ fn what_is_too_long_for_the_tunnel_around_it_is_warned_of() {
     }
 }
 
-/// A gateway in UDP, without its peer: what it seals leaves.
+/// A gateway in UDP, without its peer: the packets that it seals leave.
 const IN_UDP: &str = r#"
 [[port]]
 interface = "lan"

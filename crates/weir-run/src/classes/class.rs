@@ -1,11 +1,11 @@
-//! One class of a file: its values, read and checked, and what is taken where the file says nothing.
+//! One class of a file: its values, read and checked, and their defaults.
 //!
 //! ```text
 //! ceil = rate (htb), that of the top (cbq)     burst, cburst = 2 ms, 20 kb at least     quantum = 1 ms of the rate
 //! queue = 5 ms at the ceil; of a class that marks or drops ten of CoDel's targets       priority = 0, full = "block"
 //! ```
 //!
-//! Rule: what is not for this kind of tree, or not for a class that others are below, is refused with its line.
+//! Rule: a key that is not for this kind of tree, or not for a class that has children, is refused with its line.
 //! Pure. Source: tc-htb(8), `sch_htb.c` (the quantum).
 
 use toml::Spanned;

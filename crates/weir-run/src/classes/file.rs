@@ -18,12 +18,12 @@ use crate::source::SourceText;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Where all of it is, in a file that has other things too.
+    /// The span of these tables, in a file that has other things too.
     #[serde(skip)]
     pub at: Range<usize>,
     /// `htb` or `cbq`.
     pub shaper: Option<Spanned<String>>,
-    /// The class of what no filter matches.
+    /// The class of packets that no filter matches.
     pub default: Option<Spanned<String>>,
     /// `[[class]]`.
     #[serde(default)]

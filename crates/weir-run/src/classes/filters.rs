@@ -29,7 +29,7 @@ const PROTOCOLS: [(&str, u8); 10] = [
 /// The interfaces that filters may name.
 #[derive(Clone, Debug, Default)]
 pub struct Interfaces<'a> {
-    /// What they are, such as `the ports`.
+    /// The words for them in messages, such as `the ports`.
     what: &'static str,
     /// Their names, each with the number that rules have for it.
     names: Vec<(&'a str, u16)>,
@@ -60,7 +60,7 @@ impl<'a> Interfaces<'a> {
 }
 
 impl<'a> From<[&'a str; 2]> for Interfaces<'a> {
-    /// Those of a wire.
+    /// The interfaces of a wire.
     fn from([first, second]: [&'a str; 2]) -> Interfaces<'a> {
         Interfaces { what: "the wire's interfaces", names: vec![(first, 0), (second, 1)] }
     }
@@ -101,7 +101,7 @@ impl Rules {
         Ok(all)
     }
 
-    /// The classifier, and what to warn of.
+    /// The classifier, and a warning for each filter that never matches.
     pub fn classifier(self, source: SourceText, otherwise: Target) -> (Classifier, Vec<String>) {
         let classifier = Classifier::new(self.rules, otherwise).expect("there are at most RULES_MAX");
         let warnings = classifier.faults().into_iter().map(|fault| match fault {
@@ -132,7 +132,7 @@ fn interface(source: SourceText, filter: &Filter, interfaces: &Interfaces) -> Re
     Ok(Some(number))
 }
 
-/// Every combination of what the filter lists.
+/// Every combination of the values that the filter lists.
 fn conditions(source: SourceText, filter: &Filter) -> Result<Vec<Conditions>, String> {
     let mut all = vec![Conditions::default()];
     combine(&mut all, source, &filter.from, subnet, |conditions, subnet| conditions.from = Some(subnet))?;
@@ -211,7 +211,7 @@ pub(crate) fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     }
 }
 
-/// By number, or by the names of RFC 2474, 2597 and 3246.
+/// A code point by its number, or by the names of RFC 2474, 2597 and 3246.
 fn dscp(text: &str) -> Result<u8, String> {
     let assured = (1..=4u8)
         .flat_map(|class| (1..=3u8).map(move |drop| (format!("af{class}{drop}"), 8 * class + 2 * drop)));

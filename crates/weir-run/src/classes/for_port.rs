@@ -1,7 +1,7 @@
 //! Classes of a port of a topology file.
 //!
-//! Rule: what is kept means the same as on a wire, and each leaf is reached: it is the default, or a filter leads to it. A class that nothing
-//! leads to is no slip that shows later, so it is told.
+//! Rule: a class that is kept means the same as on a wire, and each leaf is reached: it is the default, or a filter leads to it. A class
+//! that nothing leads to would show nowhere later, so it is told.
 //!
 //! Pure.
 
@@ -13,13 +13,13 @@ use crate::source::SourceText;
 /// Reads and checks a file called `name`.
 ///
 /// # Errors
-/// What is wrong, where, and what to do.
+/// If the file is wrong: what, where, and what to do.
 pub(crate) fn read_for_port(name: &str, text: &str, interfaces: &Interfaces) -> Result<Classes, Vec<String>> {
     let source = SourceText { name, text };
     of_tables_for_port(source, &file::read(source).map_err(|told| vec![told])?, interfaces)
 }
 
-/// The same of tables that have been read.
+/// Checks tables that have been read, as [`read_for_port`] does.
 pub(crate) fn of_tables_for_port(
     source: SourceText,
     file: &file::File,

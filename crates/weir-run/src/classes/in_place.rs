@@ -1,7 +1,7 @@
-//! A classes file for a limit in place: what the kernel's queue cannot do as a wire does is refused, with the line.
+//! A classes file for a limit in place: a key that the kernel's queue cannot do as a wire does is refused, with its line.
 //!
-//! Rule: what is kept means the same as on a wire. The classes without a parent stand below the limit, which they may borrow from.
-//! HTB lets each class have what it is promised whatever its parent has left, so what is promised below a class fits its ceiling.
+//! Rule: a file that is kept means the same as on a wire. The classes without a parent stand below the limit, which they may borrow from.
+//! HTB lets each class have its guaranteed rate whatever its parent has left, so the rates guaranteed below a class fit its ceiling.
 
 use std::ops::Range;
 
@@ -14,19 +14,19 @@ use weir_core::units::time_text;
 use super::{ClassConfig, Classes, Interfaces, Reader, file};
 use crate::source::SourceText;
 
-/// What does all that a limit in place cannot.
+/// The advice where a file asks for what a limit in place cannot do.
 const CURE: &str = "join the interfaces with `weir wire`, which can";
 
-/// Why a file cannot be kept in place.
+/// The reason why a file cannot be kept in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotInPlace {
-    /// With the line of the file, and what to do.
+    /// The message, with the line of the file and what to do.
     pub told: String,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub why: String,
 }
 
-/// What is in the way, where, and what to do about it.
+/// An obstacle to keeping a file in place: its place in the file, the reason, and what to do about it.
 struct Obstacle {
     at: Range<usize>,
     why: String,
@@ -53,13 +53,13 @@ impl From<String> for NotInPlace {
 /// Reads and checks a file called `name`, for a limit in place.
 ///
 /// # Errors
-/// What is wrong, where, and what to do.
+/// If the file is wrong or cannot be kept in place: what, where, and what to do.
 pub fn read_in_place(name: &str, text: &str) -> Result<Classes, NotInPlace> {
     let source = SourceText { name, text };
     of_tables_in_place(source, &file::read(source)?)
 }
 
-/// The same of tables that have been read.
+/// Checks tables that have been read, as [`read_in_place`] does.
 pub(crate) fn of_tables_in_place(source: SourceText, file: &file::File) -> Result<Classes, NotInPlace> {
     refuse(file).map_err(|obstacle| obstacle.told(source))?;
     let reader = Reader::new(source, file)?;
@@ -70,8 +70,8 @@ pub(crate) fn of_tables_in_place(source: SourceText, file: &file::File) -> Resul
 }
 
 impl Reader<'_> {
-    /// A class at the top may borrow from the limit, so a ceiling there is within reach. One that nothing leads to has its leaves made for
-    /// nothing.
+    /// A class at the top may borrow from the limit, so a ceiling there is within reach. A class that nothing leads to has its leaves made
+    /// for nothing.
     fn warnings_in_place(&self, order: &[usize], classes: &Classes) -> Vec<String> {
         let mut warnings = classes.warnings.clone();
         warnings.retain(|warning| !self.ceilings_out_of_reach(order, &classes.classes).contains(warning));

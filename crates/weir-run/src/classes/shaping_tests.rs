@@ -81,7 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is changed when: every packet leaves once, each flow's in order, and the books agree at every step.
+    /// Every packet leaves once, each flow's in order, and the books agree at every step, whatever changes when.
     #[test]
     fn changes_lose_nothing_and_reorder_nothing(steps in prop::collection::vec(step(), 1..200)) {
         let (mut pool, files) = (pool(), files());
@@ -274,7 +274,8 @@ fn codel_knows_how_long_packets_are() {
     }
 }
 
-/// A class at its ceiling waits for that, classes that have used up what they share for that, and nothing for nothing.
+/// The holder of waiting packets: a class at its ceiling is its own, classes that have used up their parent's rate have the parent, and an
+/// empty class has none.
 #[test]
 fn what_is_waited_for_is_known() {
     let mut pool = pool();

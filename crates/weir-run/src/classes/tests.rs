@@ -1,4 +1,4 @@
-//! What a file comes to, and what is said of one that is wrong, word for word.
+//! The classes of a file, and the messages on a wrong file, word for word.
 
 use weir_core::classify::headers::{Headers, Ip};
 use weir_core::shaper::backlog::FullPolicy;

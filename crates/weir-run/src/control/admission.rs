@@ -1,7 +1,7 @@
-//! Who may come to the control socket, what for, and how many at once.
+//! Admission to the control socket: which users may come, what for, and how many at once.
 //!
-//! Rule: root may change a wire and see its file, everybody may read its counters. Root always finds a place, and no user can take those of the
-//! others. What root may keep a worker busy with others may not: all of them together are told counters that are up to
+//! Rule: root may change a wire and see its file, everybody may read its counters. Root always finds a place, and no user can take those of
+//! the others. Requests of others than root never keep a worker busy: all of these users together are told counters that are up to
 //! [`FRESH_NS`] old, so that workers stand still for their sake a few times a second at most, however often they ask.
 //!
 //! Owner: the thread that serves the socket. Limits: users are told apart by number, so all that a container's user namespace does
@@ -48,7 +48,7 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// What `user` is told at `now_ns`: root always what `count` finds, others what was found a moment ago, if something was.
+    /// The counters that `user` is told at `now_ns`: root always those that `count` finds, others the last ones if they are fresh.
     pub fn tell(
         &mut self,
         user: u32,

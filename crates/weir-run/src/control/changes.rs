@@ -1,4 +1,4 @@
-//! How a running wire or topology answers at its control socket: what is changed of it on request, and what it is as a file.
+//! The answers of a running wire or topology at its control socket: changes on request, and its file.
 //!
 //! Rule: everything is checked before anything changes, here as far as values tell and then by all workers ([`Crew::reshape`]). One thread
 //! makes all changes, so what is computed from the present values holds until it is made.
@@ -22,7 +22,7 @@ use crate::topology::diff::LimitChange;
 use crate::topology::diff::plan::{Named, compare_plans};
 use crate::topology::{self, write};
 
-/// The workers of a datapath as they answer, and what is done when it is asked to end.
+/// The workers of a datapath as they answer, and the call that ends it.
 pub struct DatapathResponder<F> {
     /// The workers.
     pub crew: Crew,
@@ -55,19 +55,19 @@ impl<F: Fn()> Responder for DatapathResponder<F> {
     }
 }
 
-/// What runs, as a file and in names.
+/// A running datapath, as a file and in names.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Running {
-    /// The file that it came to.
+    /// The file of the datapath as it is now.
     pub file: String,
     /// Its ports, in their order.
     pub ports: Vec<RunningPort>,
 }
 
-/// A port of what runs.
+/// A port of a running datapath.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunningPort {
-    /// What the file's other tables call it.
+    /// Its name in the file's other tables.
     pub name: String,
     /// Its interface.
     pub interface: String,
@@ -81,7 +81,7 @@ pub struct AppliedPort {
     pub what: String,
     /// Its interface, or its name.
     pub interface: String,
-    /// What changes; nothing where it is so already.
+    /// The change; none where the port or ESP is so already.
     pub change: Option<LimitChange>,
 }
 
@@ -89,7 +89,7 @@ fn port_word() -> String {
     "port".into()
 }
 
-/// What runs, as JSON of [`Running`].
+/// The running datapath, as JSON of [`Running`].
 fn running(crew: &Crew) -> Result<String, String> {
     let plan = crew.plan()?;
     let names = crew.port_names();
@@ -129,7 +129,7 @@ fn set_classes(crew: &Crew, SetClasses { file, text }: &SetClasses) -> Result<St
     Ok("null".into())
 }
 
-/// Makes what runs what a file says, all of it or nothing; what changes, for each port.
+/// Changes the running datapath to what a file says, all of it or nothing. Returns the change of each port.
 fn apply(crew: &Crew, ApplyFile { text, is_trial }: &ApplyFile) -> Result<String, String> {
     let wanted = topology::read(crew.name(), text, "", |path| Err(format!("{path} is not handed over")))
         .map_err(|told| told.join("\n"))?;

@@ -1,5 +1,5 @@
-//! The answering side of the control socket: one thread that serves all clients at once, of whatever answers ([`Responder`]): a datapath, or a
-//! stack in the process of an application.
+//! The answering side of the control socket: one thread that serves all clients at once, for a [`Responder`]: a datapath, or a stack in the
+//! process of an application.
 //!
 //! Rule: nobody is waited for. Each client has [`PATIENCE_NS`] to ask and as long again to read the answer, so one that is slow or
 //! silent holds nobody up and is gone after that; one that is too much ([`super::admission`]) is told so and let go at once.
@@ -27,14 +27,14 @@ use crate::stats::Snapshot;
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// Enough for a classes file of [`FILE_BYTES_MAX`] with every byte escaped.
 const REQUEST_BYTES_MAX: usize = (6 * FILE_BYTES_MAX + 64 * 1024) as usize;
-/// Enough for whatever others than root may ask.
+/// Enough for every request that others than root may make.
 const REQUEST_BYTES_MAX_OTHERS: usize = 4096;
-/// Everybody may connect; what for is decided by who it is.
+/// Everybody may connect; the user decides what may be asked.
 const SOCKET_MODE: u32 = 0o666;
 
-/// What answers at a control socket.
+/// A datapath or stack that answers at a control socket.
 pub trait Responder {
-    /// What it is, in a sentence: `wire`.
+    /// The noun for it in a sentence: `wire`.
     fn noun(&self) -> &'static str;
 
     /// Copies of its counters.
@@ -43,7 +43,7 @@ pub trait Responder {
     /// Why there are none, in a sentence.
     fn stat(&self) -> Result<Snapshot, String>;
 
-    /// Does what root alone may ask for; the answer, as JSON.
+    /// Performs a command that root alone may give. Returns the answer, as JSON.
     ///
     /// # Errors
     /// Why not, in a sentence.
@@ -85,12 +85,12 @@ impl Control {
         }
         let listener = UnixListener::bind(&path)?;
         listener.set_nonblocking(true)?;
-        // Whatever the umask says.
+        // The umask may have taken bits away.
         std::fs::set_permissions(&path, PermissionsExt::from_mode(SOCKET_MODE))?;
         Ok(Control { listener, path })
     }
 
-    /// The same under the first of [`names_from`] that nothing is up as, and that is not `is_used` otherwise.
+    /// Listens under the first of [`names_from`] that nothing is up as, and that is not `is_used` otherwise.
     ///
     /// # Errors
     /// If there is no listening.
@@ -105,12 +105,12 @@ impl Control {
         }
     }
 
-    /// What it listens as.
+    /// The name that it listens under.
     pub fn name(&self) -> String {
         self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Where it listens.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -141,9 +141,9 @@ impl Control {
         }
     }
 
-    /// Until somebody comes, asks or can be answered, or has taken too long; whether it is to end.
+    /// Waits until a client comes, asks, can be answered, or has taken too long. Returns whether to end.
     fn wait(&self, clients: &[Client], end: Option<BorrowedFd<'_>>) -> bool {
-        // What is below 0 is not waited for: poll(2).
+        // poll(2) passes over a descriptor below 0.
         let end = end.map_or(-1, |end| end.as_raw_fd());
         let mut fds = vec![sys::poll_in(self.listener.as_raw_fd()), sys::poll_in(end)];
         fds.extend(clients.iter().map(Client::waits_for));
@@ -181,7 +181,7 @@ struct Client {
     state: State,
 }
 
-/// What answers one request of a user.
+/// The function that answers one request of a user.
 type Perform<'a> = dyn FnMut(&str, u32) -> Result<String, String> + 'a;
 
 impl Client {
@@ -193,7 +193,7 @@ impl Client {
         libc::pollfd { fd: self.stream.as_raw_fd(), events, revents: 0 }
     }
 
-    /// Takes what it sends, answers, and sends the answer as far as it is read; false when that is over.
+    /// Reads the request, answers it, and sends the answer as far as the client reads it. Returns false when that is over.
     fn goes_on(&mut self, perform: &mut Perform<'_>) -> bool {
         let result = match self.state {
             State::Asking(_) => self.read(perform),
@@ -202,7 +202,7 @@ impl Client {
         match result {
             Err(error) if error.kind() == ErrorKind::WouldBlock => now_ns() < self.until_ns,
             Err(error) if error.kind() == ErrorKind::Interrupted => true,
-            // It broke off, or has all.
+            // The client broke off, or has the whole answer.
             _ => false,
         }
     }
@@ -267,7 +267,7 @@ fn perform(line: &str, user: u32, responder: &dyn Responder, recent: &mut Recent
     }
 }
 
-/// That something is up under a name.
+/// The error that something is up under a name.
 fn in_use(name: &str) -> io::Error {
     let why = format!(
         "{name} is up already, as `weir stat {name}` shows; give this one another name: --name of a wire, name = \"...\" in a file, \

@@ -85,7 +85,7 @@ fn what_is_no_request_is_answered_so() {
     assert!(!client.goes_on(&mut |_, _| panic!("nobody asked")), "it has gone");
 }
 
-/// What answers of nothing, and refuses.
+/// A responder that has no counters and refuses all changes.
 struct Refusing;
 
 impl Responder for Refusing {

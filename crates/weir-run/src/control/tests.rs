@@ -1,11 +1,11 @@
-//! Tests of the protocol: what versions say to each other.
+//! Tests of the protocol between versions.
 
 use serde_json::json;
 
 use super::*;
 use crate::watcher::ledger::InterfaceEvent;
 
-/// What a wire of version 1 answered to `"stat"`, as it was recorded.
+/// The answer of a wire of version 1 to `"stat"`, as it was recorded.
 const ANSWER_1: &str = include_str!("answer-1.json");
 
 fn snapshot_1() -> Snapshot {
@@ -37,7 +37,7 @@ fn counters_of_version_1_are_read() {
     assert!(snapshot.check().is_empty());
 }
 
-/// What a later version may answer: events, reasons, states and fields that this one does not know.
+/// A possible answer of a later version: events, reasons, states and fields that this one does not know.
 fn later(name: &str) -> Value {
     let mut answer = serde_json::to_value(snapshot_1()).unwrap();
     answer["weather"] = json!({"rain": true});
@@ -61,7 +61,7 @@ fn told(answer: &Value) -> Result<Snapshot, String> {
     counters(Path::new("/run/weir/later.sock"), version, answer)
 }
 
-/// What these answer together.
+/// The answers added up.
 fn together(answers: &[&Value]) -> Answers {
     let mut all = Answers::default();
     answers.iter().for_each(|answer| all.add(told(answer)));

@@ -1,10 +1,10 @@
 //! The guardian's own side: it keeps records while the main process is well, and undoes them when it is not.
 //!
-//! It is one thread, and what undoing needs is there before: descriptors in reserve, the program and the io_uring that release
+//! It is one thread, and everything that undoing needs is there before: descriptors in reserve, the program and the io_uring that release
 //! senders, namespaces and holds by descriptor. So it can undo where no process id, no file and no descriptor is to be had.
 //!
-//! Rule: what fails is tried again, ever more rarely, for ten minutes; after a second the main process, if it is there, and the system log are
-//! told.
+//! Rule: a record that fails to be undone is tried again, ever more rarely, for ten minutes; after a second the main process, if it is
+//! there, and the system log are told.
 
 use std::fs::File;
 use std::io;
@@ -128,7 +128,7 @@ fn keep(
     }
 }
 
-/// What came as a request.
+/// A request as it was read.
 enum Read {
     Record(UndoRecord),
     PutBack(Vec<(u64, u32)>),
@@ -142,14 +142,14 @@ fn read_request(bytes: &[u8], descriptors: Vec<OwnedFd>) -> weir_port::Result<Re
     })
 }
 
-/// Undoes what is of these interfaces, which are gone, in reverse order; what fails stays, to be undone with all others.
+/// Undoes the records of these interfaces, which are gone, in reverse order. One that fails stays, to be undone with all others.
 fn put_back_of(interfaces: &[(u64, u32)], records: &mut Vec<UndoRecord>, means: &mut Means) {
     for at in (0..records.len()).rev() {
         if records[at].is_of(interfaces) && records[at].put_back(means).is_ok() {
             records.remove(at);
         }
     }
-    // Whoever has one of them next finds no program there.
+    // The next owner of such an interface finds no program there.
     means.end();
 }
 
@@ -157,8 +157,8 @@ fn is_of_any(records: &[UndoRecord], namespace: u64) -> bool {
     records.iter().any(|record| record.netns.inode() == namespace)
 }
 
-/// Undoes in reverse order, and again what failed, until all is done; whether it is. `tell` is told once of what fails for long, and says
-/// whether to go on.
+/// Undoes records in reverse order, and again those that failed, until all are done. Returns whether they are. `tell` is told once of those
+/// that fail for long, and says whether to go on.
 pub(super) fn put_back(
     records: Vec<UndoRecord>,
     means: &mut Means,
@@ -188,7 +188,7 @@ pub(super) fn put_back(
             faults.iter().for_each(|fault| journal::write(&format!("given up putting things back: {fault}")));
             return false;
         }
-        // If it is shorter, because of a signal, that is as well.
+        // A pause that a signal cuts short does no harm.
         let _ = sys::poll_readable(&mut [], Some(pause_ns));
         pause_ns = (pause_ns * 2).min(PAUSE_NS_MAX);
     }

@@ -1,17 +1,17 @@
-//! An ESP that has what the kernel's IPsec has: associations and policies as whoever negotiates keys for the kernel adds and removes them.
+//! An ESP that follows the kernel's IPsec: its associations and policies, as the program that negotiates keys adds and removes them.
 //!
 //! ```text
 //! dump, events --`follow/message.rs`--> Follower: what the kernel has --wanted--> EspPlan, key files --`weir sa follow`--> `weir up`
 //! ```
 //!
-//! Rule: what cannot be followed is left out with a sentence, and the rest goes on. A policy that cannot be said discards what it names. A key
-//! with which the kernel has sent, or that another association has, is refused. Names stay: an association that does not change goes on
-//! with its numbers and its window. One that changes and keeps its key, as when a peer moves (MOBIKE), ends first and then begins, with
-//! the numbers that are left and a new window.
+//! Rule: an association or policy that cannot be followed is left out with a sentence, and the rest goes on. A policy that cannot be said
+//! discards what it names. A key with which the kernel has sent, or that another association has, is refused. Names stay: an association
+//! that does not change goes on with its numbers and its window. One that changes and keeps its key, as when a peer moves (MOBIKE), ends
+//! first and then begins, with the numbers that are left and a new window.
 //!
-//! Owner: one thread. Limits: what no policy of the kernel's names is dropped here, and passes there. The kernel's marks and interface
-//! numbers no packet here has. Nothing is told to the kernel: neither that packets passed, nor that a peer moved, nor that an association
-//! is missed (`ACQUIRE`), so IKE is to begin by itself.
+//! Owner: one thread. Limits: packets that no policy of the kernel's names are dropped here, and pass there. No packet here has the
+//! kernel's marks and interface numbers. Nothing is told to the kernel: neither that packets passed, nor that a peer moved, nor that an
+//! association is missed (`ACQUIRE`), so IKE is to begin by itself.
 
 mod bytes;
 mod message;
@@ -30,14 +30,14 @@ use self::message::{Followed, FollowedPolicy, Heard, StateId, read};
 use super::new_key::{self, NewKey};
 use super::xfrm::{XfrmPolicy, XfrmState, as_asked};
 
-/// What the kernel has, as far as it was told.
+/// The associations and policies of the kernel, as far as they were told.
 pub struct Follower {
-    /// Where keys go.
+    /// The directory of the key files.
     directory: PathBuf,
     /// The youngest first, as the kernel tells them.
     states: Vec<StateEntry>,
     policies: Vec<PolicyEntry>,
-    /// What was said and still holds.
+    /// The sentences that were said and still hold.
     told: BTreeSet<String>,
 }
 
@@ -45,7 +45,7 @@ struct StateEntry {
     id: StateId,
     at: String,
     state: Followed,
-    /// What it is called here, once it is.
+    /// Its name here, once it has one.
     name: Option<String>,
     refused: Option<String>,
 }
@@ -57,33 +57,33 @@ struct PolicyEntry {
     policy: FollowedPolicy,
 }
 
-/// What came of what was heard.
+/// The outcome of events that were heard.
 #[derive(Debug, Default)]
 pub struct News {
     /// A line for each event.
     pub lines: Vec<String>,
-    /// Whether all is to be read anew.
+    /// Whether everything is to be read anew.
     pub is_to_dump: bool,
 }
 
-/// What an ESP is to become.
+/// The plan that an ESP is to have.
 pub struct Wanted {
-    /// It, with keys in files that may not be there yet.
+    /// The plan, with keys in files that may not be there yet.
     pub plan: EspPlan,
-    /// What is left out, as far as that is news.
+    /// A sentence on each thing that is left out, as far as that is news.
     pub notes: Vec<String>,
-    /// By the names of their associations.
+    /// The new keys, by the names of their associations.
     keys: Vec<(String, NewKey)>,
 }
 
 impl Follower {
-    /// One that knows nothing yet, and whose keys go into `directory`.
+    /// A follower that knows nothing yet, and whose keys go into `directory`.
     pub fn new(directory: &Path) -> Follower {
         let (states, policies) = (Vec::new(), Vec::new());
         Follower { directory: directory.into(), states, policies, told: BTreeSet::new() }
     }
 
-    /// Reads all that the kernel has; whether that is to be asked once more, because it was changing.
+    /// Reads all associations and policies of the kernel. Returns whether to ask it once more, because they were changing.
     ///
     /// # Errors
     /// If the kernel refuses, with its error.
@@ -92,7 +92,7 @@ impl Follower {
             std::mem::take(&mut self.states).into_iter().filter_map(|entry| Some((entry.id, entry.name?)));
         let names: BTreeMap<StateId, String> = before.collect();
         self.policies.clear();
-        // One that was told twice, while much changed, is one.
+        // An entry that was told twice, while much changed, counts once.
         let (mut states, mut policies) = (BTreeSet::new(), BTreeSet::new());
         let mut is_whole = true;
         for heard in read(bytes) {
@@ -205,7 +205,7 @@ impl Follower {
         (!matches!(entry.policy, FollowedPolicy::PassedOver)).then(|| format!("- {}{why}", entry.at))
     }
 
-    /// Leaves an association out, which whoever runs it refused.
+    /// Leaves an association out that the datapath refused.
     pub fn refuse(&mut self, name: &str, why: String) {
         let named = |entry: &&mut StateEntry| entry.name.as_deref() == Some(name);
         if let Some(entry) = self.states.iter_mut().find(named) {
@@ -213,12 +213,12 @@ impl Follower {
         }
     }
 
-    /// Tries once more what was refused: whoever used a key may have ended.
+    /// Tries refused associations once more: the user of a key may have ended.
     pub fn forget_refusals(&mut self) {
         self.states.iter_mut().for_each(|entry| entry.refused = None);
     }
 
-    /// What an ESP that runs so is to become, beside associations of these names that are of others.
+    /// The plan that an ESP with this running plan is to have, beside associations of these names that are of others.
     pub fn wanted(&mut self, running: &EspPlan, others: &BTreeSet<String>) -> Wanted {
         let mut notes = Vec::new();
         let own = &running.addresses;
@@ -332,7 +332,7 @@ fn direction(state: &XfrmState, policies: &[&XfrmPolicy], own: &[IpAddr]) -> Res
     }
 }
 
-/// What an association is called: what one that runs with its key is, or after its direction and SPI.
+/// The name of an association: that of the running one with its key, or one made of its direction and SPI.
 fn call(plan: &AssociationPlan, running: &EspPlan, taken: &mut BTreeSet<String>) -> String {
     let is_it = |other: &&AssociationPlan| {
         (other.spi, other.is_inbound, &other.key_file) == (plan.spi, plan.is_inbound, &plan.key_file)
@@ -349,7 +349,7 @@ fn call(plan: &AssociationPlan, running: &EspPlan, taken: &mut BTreeSet<String>)
 }
 
 impl Wanted {
-    /// Writes the keys of those that do not run yet. What could not be, by the names of the associations.
+    /// Writes the keys of associations that do not run yet. Returns those that could not be written, by the names of their associations.
     pub fn write_keys(&self) -> Vec<(String, String)> {
         let mut failed: Vec<_> = Vec::new();
         for (name, key) in &self.keys {
@@ -367,7 +367,7 @@ impl Wanted {
         new.map(|plan| plan.name.clone()).collect()
     }
 
-    /// What the ESP is to become, one after the other: a key that stays while its association changes is given up in between.
+    /// The plans of the ESP, one after the other: a key that stays while its association changes is given up in between.
     pub fn steps(&self, running: &EspPlan) -> Vec<EspPlan> {
         let new = self.new_names(running);
         let keeps_key = |plan: &&AssociationPlan| {
@@ -399,7 +399,7 @@ pub fn without(plan: &EspPlan, names: &BTreeSet<String>) -> EspPlan {
 /// Removes the key files in `directory` that ran and do not any more; their marks stay.
 ///
 /// # Errors
-/// Which could not be.
+/// If a file could not be removed, with its name.
 pub fn remove_keys(directory: &Path, ran: &EspPlan, runs: &EspPlan) -> Result<(), String> {
     let files = |plan: &EspPlan| -> BTreeSet<PathBuf> {
         let files = plan.associations.iter().filter_map(|association| association.key_file.as_ref());

@@ -5,10 +5,10 @@
 //!                                                                      --> key files (`ipsec/new_key.rs`)
 //! ```
 //!
-//! Rule: all of it is taken over, or the first that cannot be is told. What may be is said in `ipsec/xfrm.rs`.
+//! Rule: everything is taken over, or the first thing that cannot be is told. `ipsec/xfrm.rs` says what can be.
 //!
-//! Limits: what the kernel seals with the key after it was read, nobody sees here: from then on it is Weir's. The lifetime of an
-//! association begins when it runs.
+//! Limits: packets that the kernel seals with the key after it was read, nobody sees here: from then on the key is Weir's. The lifetime of
+//! an association begins when it runs.
 
 mod printed;
 #[cfg(test)]
@@ -25,20 +25,20 @@ use super::new_key::{self, NewKey};
 use super::xfrm::as_asked;
 use crate::topology::routers::MTU_DEFAULT;
 
-/// What was read, and is not in any file yet.
+/// Associations, policies and keys that were read, and are not in any file yet.
 pub struct Import {
-    /// The ESP that has it all.
+    /// The ESP with all associations and policies.
     pub plan: EspPlan,
-    /// What is left out, a line each.
+    /// A line for each thing that is left out.
     pub notes: Vec<String>,
     keys: Vec<NewKey>,
 }
 
-/// Reads what `ip xfrm state` and `ip xfrm policy` print. Key files are to be in `directory`; what comes from one of the addresses `own`
-/// goes out, where neither the kernel nor a policy says so.
+/// Reads the output of `ip xfrm state` and `ip xfrm policy`. Key files are to be in `directory`. An association from one of the addresses
+/// `own` is outbound, where neither the kernel nor a policy says so.
 ///
 /// # Errors
-/// What cannot be taken over, with its line; no key is in it.
+/// If something cannot be taken over, with its line; no key is in the message.
 pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, String> {
     let Listed { states, mut policies, mut notes } = printed::read(text)?;
     policies.retain(|policy| policy.is_inbound.is_some());
@@ -80,7 +80,7 @@ impl Import {
     /// Writes the keys. A file that is there already is left as it is, if it has the same key.
     ///
     /// # Errors
-    /// What cannot be written, or is another key's. The files before it are whole.
+    /// If a file cannot be written, or is another key's. The files before it are whole.
     pub fn write_keys(&self) -> Result<(), String> {
         self.keys.iter().try_for_each(NewKey::write)?;
         new_key::sync_directories(self.keys.iter())

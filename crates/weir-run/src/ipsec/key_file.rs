@@ -1,6 +1,7 @@
 //! Key files: hexadecimal digits, the salt behind the key, in a regular file that nobody but its owner may read.
 //!
-//! Rule: what is read lies in memory that is wiped, and nothing of it is in an error. The file that is checked is the one that is read.
+//! Rule: a key that is read lies in memory that is wiped, and nothing of it is in an error. The file that is checked is the one that is
+//! read.
 //!
 //! Limits: a file on a disk stays there when it is removed; in `/run` it does not.
 
@@ -12,9 +13,9 @@ use std::path::Path;
 use weir_ipsec::algorithm::{Algorithm, KeyMaterial};
 use zeroize::Zeroizing;
 
-/// Whoever is neither the owner nor root.
+/// The permission bits of users other than the owner.
 const OTHERS: u32 = 0o077;
-/// The same, of writing alone.
+/// The bits of writing alone.
 const OTHERS_WRITE: u32 = 0o022;
 /// Far more than the longest key has digits.
 const TEXT_BYTES_MAX: usize = 512;
@@ -28,7 +29,7 @@ pub(super) fn none(algorithm: Algorithm) -> Result<KeyMaterial, String> {
 /// Reads a key.
 ///
 /// # Errors
-/// Why it cannot be, or must not.
+/// If it cannot be read, or must not be, with the reason.
 pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, String> {
     let shown = path.display();
     // A pipe may have no end, or nobody who writes to it.
@@ -58,10 +59,10 @@ pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, Str
     of_digits(&text[..len], algorithm).map_err(|why| format!("{shown}: {why}"))
 }
 
-/// The key that hexadecimal digits say.
+/// The key of these hexadecimal digits.
 ///
 /// # Errors
-/// Why they say none.
+/// If they are no key of this algorithm.
 pub(super) fn of_digits(digits: &[u8], algorithm: Algorithm) -> Result<KeyMaterial, String> {
     let mut key = Zeroizing::new([0; KEY_BYTES_MAX]);
     let bytes = in_bytes(digits, &mut key)
@@ -69,7 +70,7 @@ pub(super) fn of_digits(digits: &[u8], algorithm: Algorithm) -> Result<KeyMateri
     KeyMaterial::new(algorithm, &key[..bytes]).map_err(|why| why.to_string())
 }
 
-/// Who may write in the directory of a key may put another file in its place, or in that of its mark.
+/// Checks the directory of a key: a user who may write there may put another file in the place of the key, or of its mark.
 fn check_directory(path: &Path) -> Result<(), String> {
     const STICKY: u32 = 0o1000;
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());

@@ -7,13 +7,13 @@
 //! key 0123456789abcdef0123456789abcdef      the fingerprint of the key
 //! ```
 //!
-//! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is none, nobody knows what was used, and the
-//! association is refused; so is one whose mark is another key's, or is locked by another process.
+//! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is no mark, nobody knows which numbers were used, and
+//! the association is refused; so is one whose mark is another key's, or is locked by another process.
 //!
-//! A clean end gives back what was reserved and not used: the mark is then the first number that was not used. A kill leaves it out.
+//! A clean end gives back the numbers that were reserved and not used: the mark is then the first of them. A kill leaves them out.
 //!
-//! One thread writes them all, so that no worker waits for a disk. One that cannot be written is tried again; numbers end meanwhile, and
-//! packets wait.
+//! One thread writes all marks, so that no worker waits for a disk. A mark that cannot be written is tried again; numbers end meanwhile,
+//! and packets wait.
 //!
 //! Owner: the writer's thread; the safe mark is an atomic. Limits: a file that is copied with its key to another machine tells both the same.
 
@@ -37,17 +37,17 @@ const FIRST_LINE: &str = "weir sequence\n";
 const BYTES_MAX: usize = 256;
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Where the mark of a key is.
+/// The path of the mark of a key.
 pub fn path(key: &Path) -> PathBuf {
     let mut path = key.as_os_str().to_owned();
     path.push(".sequence");
     path.into()
 }
 
-/// The mark of this key, which nobody keeps from being used.
+/// Reads the mark of this key, without locking it.
 ///
 /// # Errors
-/// Why it cannot be.
+/// If there is no mark of this key that could be used, with the reason.
 pub fn check(path: &Path, fingerprint: Option<[u8; 16]>) -> Result<u64, String> {
     let file = File::open(path).map_err(|error| missing(path, &error))?;
     read(&file, path, &fingerprint.unwrap_or_default())
@@ -63,10 +63,10 @@ pub struct MarkFile {
 }
 
 impl MarkFile {
-    /// Opens a mark; the first number that nobody can have used.
+    /// Opens and locks a mark. Returns the first number that nobody can have used.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// If that number is not known, with the reason.
     pub fn open(path: &Path, fingerprint: [u8; 16]) -> Result<(MarkFile, u64), String> {
         let told = |error: io::Error| format!("{}: {error}", path.display());
         let file =
@@ -83,7 +83,7 @@ impl MarkFile {
         Ok((mark, next))
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -156,7 +156,7 @@ struct WriterThread {
 }
 
 impl MarkWriter {
-    /// What a worker asks for the marks of a file.
+    /// The mark of this file, for the worker that asks for it to be written.
     pub fn mark(&mut self, file: MarkFile) -> WrittenMark {
         let thread = self.thread.get_or_insert_with(|| {
             let (wanted, inbox) = channel();
@@ -176,7 +176,7 @@ impl Drop for MarkWriter {
     fn drop(&mut self) {
         if let Some(WriterThread { wanted, ended }) = self.thread.take() {
             drop(wanted);
-            // Cut off, or too late.
+            // The channel is cut off, or the time is over.
             let _ = ended.recv_timeout(END);
         }
     }
@@ -205,7 +205,7 @@ impl SequenceMark for WrittenMark {
     }
 }
 
-/// Until nobody can ask any more.
+/// Writes marks until nobody can ask any more.
 fn write_all(inbox: &Receiver<(Arc<MarkFile>, u64)>) {
     let mut failed: Vec<(Arc<MarkFile>, u64)> = Vec::new();
     loop {

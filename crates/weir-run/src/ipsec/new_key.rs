@@ -33,7 +33,7 @@ pub(super) struct NewKey {
 }
 
 impl NewKey {
-    /// One for `directory`.
+    /// The file of a key in `directory`.
     ///
     /// # Errors
     /// If the digits are no key of this algorithm.
@@ -43,7 +43,7 @@ impl NewKey {
         digits: &str,
         is_inbound: bool,
     ) -> Result<NewKey, String> {
-        // As a kernel in lockdown (`LOCKDOWN_XFRM_SECRET`) tells every key.
+        // A kernel in lockdown (`LOCKDOWN_XFRM_SECRET`) tells every key as zeros.
         if digits.bytes().all(|digit| digit == b'0') {
             return Err("its key is nothing but zeros, as where the kernel hides keys (lockdown)".into());
         }
@@ -52,15 +52,15 @@ impl NewKey {
         Ok(NewKey { path, digits: Zeroizing::new(digits.into()), fingerprint, is_inbound })
     }
 
-    /// Where it is to be.
+    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes it, and the mark of one that seals. What is there already is left as it is, if it is of this key.
+    /// Writes the file, and the mark of a key that seals. A file that is there already is left as it is, if it is of this key.
     ///
     /// # Errors
-    /// What cannot be written, or is another key's.
+    /// If a file cannot be written, or is another key's.
     pub(super) fn write(&self) -> Result<(), String> {
         self.write_both().map_err(|why| format!("{}: {why}", self.path.display()))
     }
@@ -74,13 +74,14 @@ impl NewKey {
             Err(error) => return Err(told(error)),
         }
         if !self.is_inbound {
-            // First: a key without a mark is refused by whoever runs it; a mark of no number, left by one who was cut off, is as good.
+            // First: a key without a mark is refused by the datapath that runs it; a mark of no number, left by one who was cut off, is as
+            // good.
             let mark = marks::path(&self.path);
             match mark.try_exists() {
                 Ok(false) => {
                     create(&mark, UNUSED).map_err(|error| format!("beside it {}: {error}", mark.display()))?
                 }
-                // Whatever is in it, it is not ours to replace.
+                // A mark that is there is not ours to replace.
                 _ => marks::check(&mark, Some(self.fingerprint))
                     .map(drop)
                     .map_err(|why| format!("beside it {why}"))?,
@@ -107,7 +108,7 @@ pub(super) fn sync_directories<'a>(keys: impl Iterator<Item = &'a NewKey>) -> Re
 fn create(path: &Path, text: &str) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
-    // Whoever left it was cut off.
+    // A file that is there was left by a process that was cut off.
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -101,7 +101,7 @@ fn a_key_is_one_associations() {
     let mut keys = EspKeys::default();
     let prepared = keys.prepare(&both(&two)).unwrap();
     keys.note(&prepared[0]);
-    // Who runs as before goes on; whoever is other needs another key.
+    // An association that runs as before goes on; one that is other needs another key.
     let again = keys.prepare(&both(&two)).unwrap();
     assert!(again[0].change.keys.iter().all(Option::is_none));
     let mut other = both(&two);

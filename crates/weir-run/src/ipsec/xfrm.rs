@@ -1,12 +1,12 @@
-//! Associations and policies as the kernel's IPsec has them, and what they are here.
+//! Associations and policies of the kernel's IPsec, and their plans here.
 //!
 //! ```text
 //! ip xfrm state, ip xfrm policy --`import/printed.rs`--> XfrmState,  --> AssociationPlan, key file
 //! events of the kernel          --`follow/message.rs`--> XfrmPolicy  --> PolicyPlan
 //! ```
 //!
-//! Rule: a key that has sealed a packet is refused, because its numbers would begin again. What a file of Weir cannot say is refused in a
-//! sentence that begins with where it was found; nothing of a key is in it.
+//! Rule: a key that has sealed a packet is refused, because its numbers would begin again. A property that a file of Weir cannot express is
+//! refused in a sentence that begins with where it was found; nothing of a key is in it.
 //!
 //! Pure. Source: the kernel's `xfrm_state_find` (which association a policy takes) and `xfrm_policy_insert_list` (which policy is asked first).
 
@@ -50,7 +50,7 @@ pub(super) struct XfrmState {
     pub lifetime: Lifetime,
 }
 
-/// A key, and what for.
+/// A key, and its algorithm.
 pub(super) struct XfrmKey {
     pub name: String,
     /// Hexadecimal digits.
@@ -70,7 +70,7 @@ pub(super) struct XfrmPolicy {
     pub templates: Vec<XfrmTemplate>,
 }
 
-/// What a policy wants of its associations.
+/// The association that a policy asks for.
 pub(super) struct XfrmTemplate {
     pub ends: [IpAddr; 2],
     /// 0 is any.
@@ -88,7 +88,7 @@ pub(super) fn as_asked<T>(mut policies: Vec<T>, priority: impl Fn(&T) -> u32) ->
 }
 
 impl XfrmTemplate {
-    /// A template without an SPI or a reqid wants any, and unspecified addresses in transport mode too.
+    /// Whether an association fits. A template without an SPI or a reqid wants any, and unspecified addresses in transport mode too.
     fn wants(&self, state: &XfrmState) -> bool {
         let fits = |(wanted, end): (IpAddr, IpAddr)| wanted.is_unspecified() || wanted == end;
         self.is_tunnel == state.is_tunnel
@@ -114,10 +114,10 @@ impl XfrmState {
         self.is_inbound.or(by_policy.and_then(|policy| policy.is_inbound)).or_else(by_address)
     }
 
-    /// What it is here, under a name, and the key that is to be in `directory`, if it has one.
+    /// The plan of the association, under a name, and the key that is to be in `directory`, if it has one.
     ///
     /// # Errors
-    /// Why it cannot be.
+    /// If there can be no such plan, with the reason.
     pub(super) fn association(
         &self,
         name: String,
@@ -209,10 +209,10 @@ impl XfrmState {
 }
 
 impl XfrmPolicy {
-    /// What it is here, by the associations that there are, the youngest first: the kernel seals with that.
+    /// The plan of the policy, by the associations that there are, the youngest first: the kernel seals with that.
     ///
     /// # Errors
-    /// Why it cannot be.
+    /// If there can be no such plan, with the reason.
     pub(super) fn policy<'a>(
         &self,
         associations: impl Iterator<Item = (&'a XfrmState, &'a AssociationPlan)>,
@@ -234,7 +234,7 @@ impl XfrmPolicy {
             association.is_inbound == is_inbound && wanted.is_some_and(|template| template.wants(state))
         });
         let names: Vec<String> = fitting.map(|(_, association)| association.name.clone()).collect();
-        // Until there is one the kernel lets nothing pass either.
+        // Until there is an association the kernel lets nothing pass either.
         let verb = if wanted.is_some() && names.is_empty() {
             notes.push(format!("{}: no association is there for this policy, so it discards", self.at));
             PolicyVerb::Discard

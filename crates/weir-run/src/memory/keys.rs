@@ -1,6 +1,6 @@
 //! Keys of the associations of a path in memory: both ends of an SPI have the same.
 //!
-//! Rule: they keep nothing secret, for nothing that is sealed by them leaves this process; their numbers need no mark on a disk.
+//! Rule: they keep nothing secret, for no packet that is sealed by them leaves this process; their numbers need no mark on a disk.
 
 use weir_ipsec::algorithm::{KeyMaterial, Transform};
 use weir_ipsec::sequence::SequenceNumbers;
@@ -10,7 +10,7 @@ use weir_path::plan::{Plan, StageKind};
 
 use crate::ipsec::marks::AHEAD;
 
-/// For each ESP stage of a plan its place, and all that it needs to begin.
+/// The place of each ESP stage of a plan, and the change with which it begins.
 pub(super) fn of(plan: &Plan) -> impl Iterator<Item = (usize, EspChange)> {
     plan.stages.iter().enumerate().filter_map(|(stage, of)| match &of.kind {
         StageKind::Esp(plan) => {

@@ -1,14 +1,14 @@
-//! Where the threads of a path wait for each other, so that all begin at once.
+//! The start line of a path's threads: they wait for each other, so that all begin at once.
 //!
 //! Rule: nobody begins before all are there; if one cannot come, nobody does.
 //!
-//! Owner: whoever starts the threads.
+//! Owner: the thread that starts the others.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::clock::now_ns;
 
-/// See the head of the file.
+/// The line at which threads wait for each other.
 pub(super) struct StartLine {
     threads: usize,
     state: Mutex<State>,
@@ -23,12 +23,12 @@ struct State {
 }
 
 impl StartLine {
-    /// For so many threads.
+    /// A line for so many threads.
     pub fn new(threads: usize) -> StartLine {
         StartLine { threads, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Waits for the others; whether all begin.
+    /// Waits for the others. Returns whether all begin.
     pub fn wait(&self) -> bool {
         let mut state = self.state();
         state.arrived += 1;
@@ -47,7 +47,7 @@ impl StartLine {
         self.changed.notify_all();
     }
 
-    /// When they began.
+    /// The time when they began.
     pub fn begun_ns(&self) -> u64 {
         self.state().begun_ns
     }

@@ -1,4 +1,4 @@
-//! What became of a path in memory: the books of all workers together, what sinks saw, and the proof that nothing is missing.
+//! The result of a run of a path in memory: the books of all workers together, the counts of sinks, and the proof that nothing is missing.
 
 use weir_core::account::Account;
 use weir_core::drops::Count;
@@ -12,7 +12,7 @@ use weir_ring::pool::Census;
 
 use super::{MemoryPath, MemoryPathWorker};
 
-/// What the thread of a worker counts.
+/// The counters of a worker's thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerTold {
     /// Passes.
@@ -28,15 +28,15 @@ pub struct WorkerTold {
 /// One worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerRow {
-    /// What its thread counts.
+    /// The counters of its thread.
     pub told: WorkerTold,
-    /// How others wake it.
+    /// The counts of others waking it.
     pub doorbell: DoorbellCounts,
     /// How often it woke others.
     pub kicks_sent: u64,
     /// Times that its queues began to hold senders.
     pub blocked: u64,
-    /// For how long its queues held senders; of each the longest.
+    /// For how long its queues held senders, in nanoseconds; of each queue the longest.
     pub blocked_ns: u64,
 }
 
@@ -45,21 +45,21 @@ pub struct WorkerRow {
 pub struct MemorySummary {
     /// The workers.
     pub workers: Vec<WorkerRow>,
-    /// The books: what generators and stages made, and what became of it.
+    /// The books: packets that generators and stages made, delivered and dropped.
     pub account: Account,
-    /// What was inside at the end, between workers too.
+    /// Packets that were inside at the end, between workers too.
     pub held: Count,
     /// Packets that found the rings of generators full, which are in no books.
     pub missed: u64,
-    /// Where the frames were.
+    /// The frames, by where they were.
     pub census: Census,
-    /// For each sink its port in the plan and what it saw.
+    /// For each sink its port in the plan and its counts of sequences.
     pub sinks: Vec<(usize, SequenceCounts)>,
     /// For each stage of the plan its books.
     pub stages: Vec<Account>,
-    /// For each router its stage in the plan and what it did besides forwarding.
+    /// For each router its stage in the plan and its counters besides forwarding.
     pub routers: Vec<(usize, RouterCounts)>,
-    /// For each port of the plan what left by it.
+    /// For each port of the plan the packets that left by it.
     pub delivered: Vec<Count>,
     /// From the start to the last packet that ended.
     pub elapsed_ns: u64,
@@ -71,7 +71,7 @@ impl MemorySummary {
         self.account.balances(self.held) && self.census.balances() && self.census.out == self.held.packets
     }
 
-    /// What all sinks saw, together.
+    /// The sequence counts of all sinks, added up.
     pub fn sequences(&self) -> SequenceCounts {
         self.sinks.iter().fold(SequenceCounts::default(), |mut sum, (_, counts)| {
             sum.merge(counts);
@@ -85,7 +85,7 @@ impl MemorySummary {
         self.account.accepted.packets.saturating_sub(self.account.delivered.packets + inside)
     }
 
-    /// Packets delivered for each second of processor time of the busiest worker, spinning included: what others take of the
+    /// Packets delivered for each second of processor time of the busiest worker, spinning included: the time that others take of the
     /// machine is not in it.
     pub fn packets_per_cpu_s(&self) -> f64 {
         let busiest_ns = self.workers.iter().map(|worker| worker.told.cpu_ns).max().unwrap_or(0);
@@ -98,7 +98,7 @@ impl MemorySummary {
     }
 }
 
-/// Adds up what workers came to, in the order of their numbers, that began at `start_ns`.
+/// Adds up the results of workers, in the order of their numbers, that began at `start_ns`.
 pub fn summarise<'a>(
     spec: &MemoryPath,
     workers: impl Iterator<Item = (&'a MemoryPathWorker, WorkerTold)>,
@@ -125,7 +125,7 @@ pub fn summarise<'a>(
         path.landings().iter().for_each(|landings| taken.merge(landings.taken()));
         summary.add_worker(path, told, stages.map(|(stage, _)| stage));
     }
-    // What was handed over and has not been taken.
+    // Packets that were handed over and have not been taken.
     let [packets, bytes] = [handed.packets - taken.packets, handed.bytes - taken.bytes];
     summary.held.merge(Count { packets, bytes });
     summary.sinks.sort_by_key(|(port, _)| *port);
@@ -137,7 +137,7 @@ impl MemorySummary {
         let mut row = WorkerRow { told, ..WorkerRow::default() };
         for end in path.ends() {
             self.held.merge(end.port.in_flight());
-            // What leaves by others comes back.
+            // Packets that leave by other ports come back.
             let Some(port) = end.port.kernel() else { continue };
             self.account.accepted.merge(port.made());
             self.account.delivered.merge(end.exit.account().delivered);

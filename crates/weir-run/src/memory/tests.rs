@@ -307,7 +307,7 @@ fn a_flow_loses_nothing_beside_a_generator_that_scans() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Pairs of generator and sink, each joined by a link, and a bridge beside them, whoever owns what.
+    /// Pairs of generator and sink, each joined by a link, and a bridge beside them, whichever workers own them.
     #[test]
     fn nothing_is_lost_or_reordered_whoever_owns_what(
         workers in 1usize..6,

@@ -1,4 +1,4 @@
-//! What a sink came to, and how the rows of its workers become netisr's tables.
+//! The result of a sink, with the rows of its workers as netisr's tables.
 //!
 //! Owner: the caller.
 
@@ -15,16 +15,16 @@ use super::Steering;
 use super::worker::SinkWorker;
 use crate::clock::now_ns;
 
-/// What one worker came to.
+/// The result of one worker.
 #[derive(Clone, Debug)]
 pub struct WorkerSummary {
     /// The core it is for.
     pub core: usize,
     /// How many queues of the port it had.
     pub queues: usize,
-    /// What came by them.
+    /// Packets and bytes that came by them.
     pub received: Count,
-    /// What it delivered, whoever received it.
+    /// Packets and bytes that it delivered, whichever worker received them.
     pub delivered: Count,
     /// Flows of generators that came to it.
     pub flows: u64,
@@ -32,20 +32,20 @@ pub struct WorkerSummary {
     pub rows: Vec<WorkstreamRow>,
 }
 
-/// What it all came to.
+/// The result of all workers together.
 #[derive(Debug)]
 pub struct SinkSummary {
     /// Worker by worker.
     pub workers: Vec<WorkerSummary>,
     /// netisr's tables.
     pub tables: NetstatTables,
-    /// What came, and what became of it.
+    /// The packets that came, were delivered and were dropped.
     pub account: Account,
-    /// What is inside, counted in the queues themselves.
+    /// Packets that are inside, counted in the queues themselves.
     pub held: Count,
     /// Whether the books of each workstream balance.
     pub workstreams_balance: bool,
-    /// What generators sent.
+    /// The sequences of generators, as they were received.
     pub sequences: Sequences,
     /// Flows of generators that came to more than one worker.
     pub split_flows: u64,
@@ -58,7 +58,7 @@ pub struct SinkSummary {
 }
 
 impl SinkSummary {
-    /// Of workers that have ended, on these cores, which followed so many flows.
+    /// The summary of workers that have ended, on these cores, which followed so many flows.
     pub(super) fn new(
         configuration: &Configuration,
         dispatched: &Dispatched,
@@ -94,7 +94,7 @@ impl SinkSummary {
                     .collect(),
             });
         }
-        // What is on its way between workers.
+        // Packets that are on their way between workers.
         held.packets += handed.packets - taken.packets;
         held.bytes += handed.bytes - taken.bytes;
         let rows = workers.iter().flat_map(|worker| worker.rows.clone()).collect();

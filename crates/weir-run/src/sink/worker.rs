@@ -35,7 +35,7 @@ const REST_NS_MIN: u64 = 50_000;
 /// The longest a worker rests, in nanoseconds.
 const REST_NS_MAX: u64 = 1_000_000;
 
-/// The queues of these numbers are polled by these from now on: the interface came up again.
+/// New pollers of the queues of these numbers: the interface came up again.
 pub type Pollers = Vec<(usize, Poller)>;
 
 /// One worker.
@@ -62,7 +62,7 @@ impl<'a> SinkWorker<'a> {
         SinkWorker { path, number, bell, pollers, board, rest_ns: REST_NS_MIN, look_ns: 0, is_closed: false }
     }
 
-    /// What moves its packets.
+    /// The worker of the path, which moves its packets.
     pub fn path(&self) -> &Worker<EitherPort<PortShare<'a>, LoopPort>> {
         &self.path
     }
@@ -72,12 +72,12 @@ impl<'a> SinkWorker<'a> {
         self.share().map_or(0, PortShare::queues)
     }
 
-    /// What came by its queues.
+    /// Packets and bytes that came by its queues.
     pub fn received(&self) -> Count {
         self.share().map_or(Count::default(), PortShare::received)
     }
 
-    /// What was delivered here, whoever received it.
+    /// Packets and bytes delivered here, whichever worker received them.
     pub fn delivered(&self) -> Count {
         self.stage().own()[1]
     }
@@ -87,7 +87,7 @@ impl<'a> SinkWorker<'a> {
         self.stage().dispatch().expect("the stage of a sink is dispatch")
     }
 
-    /// The books of what it handled.
+    /// The books of the packets that it handled.
     pub fn account(&self) -> &Account {
         self.stage().account()
     }
@@ -99,14 +99,14 @@ impl<'a> SinkWorker<'a> {
             && queues.all(|queue| queue.shaping.account().balances(queue.shaping.held()))
     }
 
-    /// What waits here.
+    /// Packets that wait here.
     pub fn held(&self) -> Count {
         let mut held = self.path.between().egress.held();
         self.path.ends().iter().for_each(|end| held.merge(end.port.in_flight()));
         held
     }
 
-    /// What it handed to others, and took from them.
+    /// Packets that it handed to others, and packets that it took from them.
     pub fn crossed(&self) -> [Count; 2] {
         let mut handed = Count::default();
         let over = self.path.between().over.iter();
@@ -178,7 +178,7 @@ impl Driven for SinkWorker<'_> {
         bell.park();
         let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
         let slept = path.park(|kicked| {
-            // What is below 0 is not waited for: poll(2).
+            // poll(2) passes over a descriptor below 0.
             let kicked = kicked.map_or(-1, |kicked| kicked.as_raw_fd());
             sys::poll_readable(&mut [bell.fd(), kicked].map(sys::poll_in), timeout_ns).map(drop)
         });

@@ -14,9 +14,9 @@ pub struct AssociationStats {
     pub name: String,
     /// `in` or `out`.
     pub direction: String,
-    /// Where its packets come from.
+    /// The address that its packets come from.
     pub source: String,
-    /// Where they go to.
+    /// The address that its packets go to.
     pub destination: String,
     /// The security parameter index.
     pub spi: u32,
@@ -44,9 +44,9 @@ pub struct AssociationStats {
     pub keepalives: u64,
     /// Packets that it dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// When a successor is due.
+    /// The limits after which a successor is due.
     pub soft: LimitsStats,
-    /// When no packet passes any more.
+    /// The limits after which no packet passes any more.
     pub hard: LimitsStats,
 }
 
@@ -63,7 +63,7 @@ pub struct LimitsStats {
 }
 
 impl AssociationStats {
-    /// Of an association as it is now.
+    /// The counters of an association as it is now.
     pub fn of(running: &RunningAssociation, now_ns: u64) -> AssociationStats {
         let (plan, usage) = (running.plan(), running.usage());
         let limits = |limits: &Limits| LimitsStats {

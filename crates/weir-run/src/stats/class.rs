@@ -1,6 +1,6 @@
-//! What a direction and the classes that share it count, as `weir stat` shows it.
+//! The counters of a direction and the classes that share it, as `weir stat` shows them.
 //!
-//! Rule: as in [`crate::stats`], what is missing is 0 or nothing. Owner: none, these are copies.
+//! Rule: as in [`crate::stats`], a field that is missing is 0 or nothing. Owner: none, these are copies.
 
 use serde::{Deserialize, Serialize};
 use weir_core::rate::Rate;
@@ -9,7 +9,7 @@ use weir_path::shaping::Row;
 use super::place::PlaceStats;
 use crate::books::Books;
 
-/// One direction of a wire, or what leaves by one port of a topology.
+/// One direction of a wire, or the packets that leave by one port of a topology.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DirectionStats {
@@ -28,7 +28,7 @@ pub struct DirectionStats {
     pub empty_wakes: u64,
     /// `transmit.tryfail` of the port by which it leaves.
     pub transmit_busy: u64,
-    /// The classes that share it, parents first, and what passes them free; none without a classes file.
+    /// The classes that share it, parents first, and `free`; none without a classes file.
     pub classes: Vec<ClassStats>,
 }
 
@@ -53,7 +53,7 @@ pub struct ClassStats {
 }
 
 impl ClassStats {
-    /// From the row that shaping keeps.
+    /// The counters in the row that shaping keeps.
     pub fn of(row: &Row) -> ClassStats {
         let place = PlaceStats::new(&row.name, Books::new(&row.account, row.held)).with_delay(&row.delay);
         ClassStats {

@@ -1,5 +1,5 @@
-//! What every place where packets wait or end tells of itself, in one form: a direction and its classes, a bridge, a router, a sink, a
-//! limit in place and its classes.
+//! The statistics of every place where packets wait or end, in one form: a direction and its classes, a bridge, a router, a sink, a limit
+//! in place and its classes.
 //!
 //! ```text
 //! accepted = delivered + dropped (by reason) + held      in packets, and beside them in bytes
@@ -7,8 +7,8 @@
 //! delay_ns_*    how long packets stood in it
 //! ```
 //!
-//! Rule: all of them are in the JSON of every place, under these names, written here alone; what nobody can see is null, never 0. What else
-//! a place tells stands beside them. As in [`crate::stats`], what is missing where this is read is nothing.
+//! Rule: all of them are in the JSON of every place, under these names, written here alone; a value that nobody can see is null, never 0.
+//! The other fields of a place stand beside them. As in [`crate::stats`], a field that is missing where this is read is nothing.
 //!
 //! Owner: none, these are copies.
 
@@ -29,7 +29,7 @@ pub struct PlaceStats {
     pub books: Books,
     /// For how long its senders were blocked, in nanoseconds.
     pub blocked_ns: Option<u64>,
-    /// What holds most of what waits in it, by its name; none where nothing waits, or all of it is being sent.
+    /// The name of the holder of most packets that wait in it; none where nothing waits, or all of it is being sent.
     pub waits_for: Option<String>,
     /// How long packets stood in it: the median, in nanoseconds.
     pub delay_ns_p50: Option<u64>,
@@ -40,12 +40,12 @@ pub struct PlaceStats {
 }
 
 impl PlaceStats {
-    /// With these books, and nothing known of times.
+    /// A place with these books, and nothing known of times.
     pub fn new(name: impl Into<String>, books: Books) -> PlaceStats {
         PlaceStats { name: name.into(), books, ..PlaceStats::default() }
     }
 
-    /// The same, with how long packets stood in it.
+    /// The same place, with how long packets stood in it.
     pub fn with_delay(self, delay: &DelayHistogram) -> PlaceStats {
         PlaceStats {
             delay_ns_p50: Some(delay.quantile_ns(500)),
@@ -55,7 +55,7 @@ impl PlaceStats {
         }
     }
 
-    /// For programs, with what else is told of it, which goes before.
+    /// The JSON of the place, behind these other fields of it.
     ///
     /// # Panics
     /// If `more` is no object.

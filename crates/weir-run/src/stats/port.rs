@@ -1,6 +1,6 @@
-//! What a port and its devices count, as `weir stat` shows it.
+//! The counters of a port and its devices, as `weir stat` shows them.
 //!
-//! Rule: as in [`crate::stats`], what is missing is 0 or nothing. Owner: none, these are copies.
+//! Rule: as in [`crate::stats`], a field that is missing is 0 or nothing. Owner: none, these are copies.
 
 use serde::{Deserialize, Serialize};
 use weir_path::exit::TransmitCounts;
@@ -23,7 +23,7 @@ pub struct PortStats {
     pub poller: String,
     /// The worker that owns it.
     pub worker: usize,
-    /// As that of its device; `gone` while the interface is not there, or not taken over yet.
+    /// The state of its device; `gone` while the interface is not there, or not taken over yet.
     pub state: String,
     /// Whether it is gone.
     #[serde(skip)]
@@ -32,7 +32,7 @@ pub struct PortStats {
     pub sender_queue_packets: u64,
     /// Packets that qdisc dropped since the wire came up.
     pub sender_queue_dropped: u64,
-    /// What waits at the sender's end without a socket that could be held, forwarded or bridged, in bytes of the kernel's memory.
+    /// Packets that wait at the sender's end without a socket that could be held, forwarded or bridged, in bytes of the kernel's memory.
     pub forwarded_bytes: u64,
     /// Packets without a socket that were dropped there, because too much waited.
     pub forwarded_dropped: u64,
@@ -40,7 +40,7 @@ pub struct PortStats {
     pub kernel_dropped: u64,
     /// Packets the kernel lost because the interface was down, or up again and not yet Weir's.
     pub lost_while_down: u64,
-    /// How its owner transmitted there.
+    /// The transmissions of its owner there.
     pub transmit: TransmitStats,
     /// The interface as a device.
     pub device: DeviceStats,
@@ -49,7 +49,7 @@ pub struct PortStats {
 }
 
 impl PortStats {
-    /// The same with what was counted before the interface was gone.
+    /// The counters together with those from before the interface was gone.
     pub fn after(mut self, before: &PortStats) -> PortStats {
         self.forwarded_dropped += before.forwarded_dropped;
         self.kernel_dropped += before.kernel_dropped;
@@ -61,7 +61,7 @@ impl PortStats {
     }
 }
 
-/// How the owner of a port transmitted there, by the names that DragonFly's serializers had ([`weir_path::exit`]).
+/// The transmissions of a port's owner, by the names that DragonFly's serializers had ([`weir_path::exit`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TransmitStats {
@@ -87,7 +87,7 @@ impl From<TransmitCounts> for TransmitStats {
     }
 }
 
-/// A device: how it fares, and what the kernel dropped there since the wire came up.
+/// A device: its state, and the packets that the kernel dropped there since the wire came up.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceStats {
@@ -106,7 +106,7 @@ pub struct DeviceStats {
 }
 
 impl DeviceStats {
-    /// From what the watcher saw.
+    /// The counters that the watcher saw.
     pub fn of(device: &Device) -> DeviceStats {
         let Drops { rx, tx, queue } = device.counts.dropped;
         let state = match device.state {
@@ -126,15 +126,15 @@ impl DeviceStats {
         }
     }
 
-    /// Takes off what other counters of the wire tell of the same packets.
+    /// Takes packets off that other counters of the wire explain.
     pub fn explain(&mut self, rx: u64, tx: u64) {
         self.unexplained.rx = self.unexplained.rx.saturating_sub(rx);
         self.unexplained.tx = self.unexplained.tx.saturating_sub(tx);
     }
 
-    /// What it dropped without a reason, a sentence each. What a receiver's device counts as dropped on receiving may be a packet that it
-    /// has got and its host has no use for, such as one of an unknown protocol; one that it has not got is counted by the device that
-    /// sent it.
+    /// The packets that it dropped without a reason, a sentence each. A packet that a receiver's device counts as dropped on receiving may
+    /// be one that it has got and its host has no use for, such as one of an unknown protocol; a packet that it has not got is counted by
+    /// the device that sent it.
     pub(super) fn faults(&self, is_receiver: bool) -> Vec<String> {
         let Drops { rx, tx, queue } = self.unexplained;
         let counters = [

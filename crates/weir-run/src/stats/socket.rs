@@ -1,12 +1,12 @@
-//! What a stack in the process of an application counts of its sockets, as `weir stat` shows it: of a UDP socket the place that its receive
-//! buffer is, and how often and how long it was throttled; of TCP its listeners and connections.
+//! The counters of the sockets of a stack in the process of an application, as `weir stat` shows them: of a UDP socket the place that its
+//! receive buffer is, and how often and how long it was throttled; of TCP its listeners and connections.
 //!
 //! ```text
 //! socket:     accepted = delivered (read) + dropped (socket-full, ...) + held;     sent beside it
 //! throttled:  somebody wants to send and the send buffer is full
 //! ```
 //!
-//! Rule: as in [`crate::stats`], what is missing is 0 or nothing. Owner: none, these are copies.
+//! Rule: as in [`crate::stats`], a field that is missing is 0 or nothing. Owner: none, these are copies.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::place::PlaceStats;
 
-/// Whose process it is.
+/// The process of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessStats {
@@ -24,7 +24,7 @@ pub struct ProcessStats {
     pub program: String,
 }
 
-/// How whoever sends by a socket is held.
+/// The throttling of the senders of a socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ThrottleStats {
@@ -41,7 +41,7 @@ pub struct ThrottleStats {
 }
 
 impl ThrottleStats {
-    /// Adds those of another; whether any of them is throttled.
+    /// Adds the counters of another; it is throttled if any of them is.
     pub fn merge(&mut self, other: &ThrottleStats) {
         self.is_throttled |= other.is_throttled;
         self.throttled += other.throttled;
@@ -55,22 +55,23 @@ impl ThrottleStats {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SocketStats {
-    /// What came for it since it was bound: accepted, delivered when it was read. It waits for what it is to leave by while it is throttled.
+    /// The datagrams that came for it since it was bound: accepted, delivered when they were read. While it is throttled it waits for the
+    /// interface that it is to leave by.
     #[serde(flatten)]
     pub place: PlaceStats,
     /// `udp`.
     pub protocol: String,
     /// Its address and port.
     pub local: String,
-    /// Whom it is connected to.
+    /// The address that it is connected to.
     pub peer: Option<String>,
     /// The RSS bucket whose flows alone it receives.
     pub bucket: Option<usize>,
     /// Datagrams that have left the send buffer.
     pub sent: u64,
-    /// Datagrams that were not from whom it is connected to, and were thrown away.
+    /// Datagrams that came from another address than it is connected to, and were thrown away.
     pub from_others: u64,
-    /// How its senders are held.
+    /// The throttling of its senders.
     #[serde(flatten)]
     pub throttle: ThrottleStats,
 }
@@ -85,7 +86,7 @@ pub struct ListenerStats {
     pub local: String,
     /// Connections that wait to be accepted.
     pub waiting: u64,
-    /// How many may.
+    /// How many may wait.
     pub backlog: u64,
     /// Connections that somebody has asked for and not confirmed.
     pub half_open: u64,
@@ -103,36 +104,36 @@ pub struct ConnectionStats {
     pub protocol: String,
     /// Its address and port here.
     pub local: String,
-    /// The other side's.
+    /// The address and port of the other side.
     pub peer: String,
-    /// Where the listener listens by which it came; none if it was made from here, or nobody listens there any more.
+    /// The address of the listener by which it came; none if it was made from here, or nobody listens there any more.
     pub listener: Option<String>,
-    /// As RFC 9293 calls it, in the letters of `ss`: `established`, `syn-sent`.
+    /// The state of RFC 9293, in the letters of `ss`: `established`, `syn-sent`.
     pub state: String,
     /// The RSS bucket of its flow.
     pub bucket: usize,
-    /// What was received and not taken by the application, in bytes (`Recv-Q` of `ss`).
+    /// Bytes that were received and not taken by the application (`Recv-Q` of `ss`).
     pub receive_queue_bytes: u64,
-    /// What was sent and not acknowledged, in bytes (`Send-Q`).
+    /// Bytes that were sent and not acknowledged (`Send-Q`).
     pub send_queue_bytes: u64,
-    /// How its writers are held.
+    /// The throttling of its writers.
     #[serde(flatten)]
     pub throttle: ThrottleStats,
 }
 
-/// Connections together.
+/// The sum of several connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionSum {
-    /// How many.
+    /// How many connections.
     pub connections: u64,
     /// How many of them are throttled now.
     pub throttled_now: u64,
-    /// What they were throttled, all together.
+    /// Their throttling, added up.
     pub throttle: ThrottleStats,
 }
 
 impl ConnectionSum {
-    /// Of connections, by the listener they came by.
+    /// The sums of connections, by the listener they came by.
     pub fn by_listener(connections: &[ConnectionStats]) -> BTreeMap<Option<&str>, ConnectionSum> {
         let mut sums = BTreeMap::<_, ConnectionSum>::new();
         for connection in connections {

@@ -1,4 +1,4 @@
-//! A stage's counters: what passed a bridge, a router or an ESP, what ended there, and what it did besides.
+//! A stage's counters: packets that passed a bridge, a router or an ESP, packets that ended there, and its other counts.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub const DISPATCH: &str = "dispatch";
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageStats {
-    /// The place: what came in or was made here; what went on or was for itself; what it keeps.
+    /// The place: packets that came in or were made here; that went on or were for itself; that it keeps.
     #[serde(flatten)]
     pub place: PlaceStats,
     /// `bridge`, `router`, `dispatch` or `esp`.
@@ -31,18 +31,18 @@ pub struct StageStats {
     pub consumed: u64,
     /// Their bytes.
     pub consumed_bytes: u64,
-    /// What entered it and left it.
+    /// Packets that entered it and left it.
     #[serde(skip)]
     pub tally: Tally,
-    /// What else it counts, by name: of a bridge its stations, of a router its ICMP errors, neighbours and fragments.
+    /// Its other counts, by name: of a bridge its stations, of a router its ICMP errors, neighbours and fragments.
     pub counts: BTreeMap<String, u64>,
-    /// Of an ESP its security associations.
+    /// The security associations of an ESP.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub associations: Vec<AssociationStats>,
 }
 
 impl StageStats {
-    /// Of a stage as it is now.
+    /// The counters of a stage as it is now.
     pub fn of(name: &str, stage: &Stage, now_ns: u64) -> StageStats {
         let [made, consumed] = stage.own();
         let (intake, released) = stage.counts();
@@ -102,7 +102,7 @@ impl StageStats {
         self.counts.insert(what.into(), count);
     }
 
-    /// The books of what ended here: what went on is in those of a direction.
+    /// The books of the packets that ended here: those that went on are in the books of a direction.
     pub fn ended(&self) -> Books {
         let delivered = Count { packets: self.consumed, bytes: self.consumed_bytes };
         let mut ended = Books { delivered, ..self.place.books.clone() };
@@ -113,7 +113,7 @@ impl StageStats {
         ended
     }
 
-    /// The same as a workstream. What went on is handled in the row of a direction too.
+    /// The counters as a workstream. Packets that went on are handled in the row of a direction too.
     pub fn workstream(&self, topology: &str, wsid: usize, cpu: usize) -> WorkstreamStats {
         let held = self.place.books.held;
         let name = format!("{}/{}", self.kind, self.place.name);

@@ -1,7 +1,7 @@
 //! The `[[esp]]` and `[[sa]]` tables: stages that seal and open, and their associations without the keys.
 //!
-//! Rule: what a table says of an association is checked here; whether its key file is there, is nobody else's to read and has a key, is
-//! looked at by whoever runs it. SPIs up to 255 are reserved, and of two inbound ones of a stage nobody could tell which is meant.
+//! Rule: the values of an association's table are checked here; whether its key file is there, is nobody else's to read and has a key, is
+//! checked by the process that runs it. SPIs up to 255 are reserved, and of two inbound ones of a stage nobody could tell which is meant.
 //!
 //! Source: RFC 4303 section 2.1.
 
@@ -31,7 +31,7 @@ pub(crate) const WINDOW_DEFAULT: u32 = 64;
 pub(super) const KEEPALIVE_OFF: &str = "off";
 /// The first SPI that is not reserved.
 const SPI_MIN: u32 = 256;
-/// What IPv6 needs of every link, and more than a tunnel of IPv4 takes away.
+/// The least MTU outside, in bytes: the datagram that every IPv4 host accepts (RFC 791 section 3.1).
 const MTU_MIN: i64 = 576;
 const MTU_MAX: i64 = 9000;
 /// The longest queue: 256 MiB of packets in frames as long as pages.
@@ -48,7 +48,7 @@ pub(super) const DONT_FRAGMENT: [(&str, OuterDontFragment); 3] = [
 ];
 
 impl TopologyReader<'_> {
-    /// What each ESP is to be, in the order of the tables.
+    /// The plan of each ESP, in the order of the tables.
     pub(super) fn esps(&mut self, file: &TopologyFile) -> Vec<EspPlan> {
         let mut plans: Vec<EspPlan> = file.esps.iter().map(|table| self.esp(table)).collect();
         let mut names: HashMap<&str, Range<usize>> = HashMap::new();
@@ -85,7 +85,7 @@ impl TopologyReader<'_> {
         plans
     }
 
-    /// An association that no policy names seals nothing, and what is opened by it does not pass.
+    /// Warns of an association that no policy names: it seals nothing, and packets that it opens do not pass.
     fn warn_of_unnamed(&mut self, file: &TopologyFile) {
         let named: HashSet<&str> =
             file.policies.iter().flat_map(|policy| &policy.sa).map(|name| name.as_ref().as_str()).collect();
@@ -129,7 +129,7 @@ impl TopologyReader<'_> {
         }
     }
 
-    /// When packets are sealed and opened, and how many wait for that.
+    /// The dispatch of an ESP: when packets are sealed and opened, and how many wait for that.
     fn esp_dispatch(&mut self, table: &EspTable) -> EspDispatch {
         let modes = [Mode::Direct, Mode::Hybrid, Mode::Deferred].map(|mode| (mode.name(), mode));
         let mode = match &table.dispatch {
@@ -162,7 +162,7 @@ impl TopologyReader<'_> {
         EspDispatch { mode: mode.unwrap_or(Mode::Direct), ..dispatch }
     }
 
-    /// The ESP that a table is of, by its place; what is wrong with that is told.
+    /// The ESP that a table is of, by its place; a fault in that is told.
     pub(super) fn esp_of(
         &mut self,
         file: &TopologyFile,
@@ -268,7 +268,7 @@ impl TopologyReader<'_> {
         })
     }
 
-    /// What keeps a way through a translator of addresses alive.
+    /// The time between keepalives, in nanoseconds, which keep a way through a translator of addresses alive.
     fn keepalive(&mut self, table: &AssociationTable, is_inbound: bool) -> Option<u64> {
         let time_or_off = |text: &str| if text == KEEPALIVE_OFF { Ok(0) } else { parse_time_ns(text) };
         let every_ns = self.value(&table.keepalive, time_or_off);
@@ -303,7 +303,7 @@ impl TopologyReader<'_> {
         address
     }
 
-    /// A key is of one association.
+    /// Checks that a key is of one association.
     fn check_key_file(&mut self, file: &TopologyFile, table: &AssociationTable) {
         let Some(key) = &table.key_file else { return };
         let mut others = file.associations.iter().take_while(|other| !std::ptr::eq(*other, table));
@@ -317,7 +317,7 @@ impl TopologyReader<'_> {
         }
     }
 
-    /// A limit lets something pass, and a successor is due before the end.
+    /// Checks that a limit lets something pass, and that a successor is due before the end.
     fn check_lifetime(&mut self, table: &AssociationTable, lifetime: &Lifetime) {
         let of = |limits: &Limits| [limits.time_ns, limits.bytes, limits.packets];
         for (soft, hard) in of(&lifetime.soft).into_iter().zip(of(&lifetime.hard)) {
@@ -339,7 +339,7 @@ impl TopologyReader<'_> {
         Limits { time_ns: self.value(&table.time, parse_time_ns), bytes: table.bytes, packets: table.packets }
     }
 
-    /// What one of a few words stands for.
+    /// The value of one of a few words; any other word is told as a fault.
     pub(super) fn word<T: Copy>(
         &mut self,
         word: &Spanned<String>,
@@ -359,7 +359,7 @@ impl TopologyReader<'_> {
     }
 }
 
-/// Whether one host may have it: neither nobody's nor a group's.
+/// Whether the address may be one host's: neither nobody's nor a group's.
 fn is_of_one_host(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && address != IpAddr::V4(Ipv4Addr::BROADCAST)
 }

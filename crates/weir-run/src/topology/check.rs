@@ -1,11 +1,11 @@
-//! What is wrong with a topology file, as far as the file itself tells; and what it comes to.
+//! The check of a topology file, as far as the file itself tells its faults; and the topology that it becomes.
 //!
 //! ```text
 //! tables (file)   names   limits   ports   stages: bridges, routers and their routes   joined: links, loops   ->  Topology
 //! ```
 //!
-//! Rule: all that is wrong is told, each with its place, what is expected and what is nearest. What depends on the machine (interfaces,
-//! queues of others) is not looked at here.
+//! Rule: every fault is told, with its place, what is expected and what is nearest. Properties of the machine (interfaces, queues of
+//! others) are not looked at here.
 
 use std::ops::Range;
 
@@ -23,14 +23,14 @@ use crate::datapath::Kind;
 use crate::limits::{PATH_NAME_IS, check_burst, is_path_name};
 use crate::source::SourceText;
 
-/// Asked for a classes file by the path that stands in the file: what to call it, and all of it; or in words why not.
+/// The opener of a classes file, by the path that stands in the file: the name to show for it, and its text; or in words why not.
 pub(super) type Open<'a> = dyn FnMut(&str) -> Result<(String, String), String> + 'a;
 
 /// Reads a file called `name`. `machine_id` tells this machine from others, so that its routers have MACs that no others have; empty where
-/// there is none. `open` is asked for a classes file by the path that stands there: what to call it, and all of it.
+/// there is none. `open` opens a classes file by the path that stands there: the name to show for it, and its text.
 ///
 /// # Errors
-/// All that is wrong, in the order of the file: where, what is expected, and what to do.
+/// All faults, in the order of the file: where, what is expected, and what to do.
 pub fn read(
     name: &str,
     text: &str,
@@ -70,7 +70,7 @@ pub fn read(
     }
 }
 
-/// The work of reading: what was told so far.
+/// The state of reading: the faults and warnings told so far.
 pub(super) struct TopologyReader<'a> {
     pub(super) source: SourceText<'a>,
     pub(super) told: Vec<Told>,
@@ -78,12 +78,12 @@ pub(super) struct TopologyReader<'a> {
 }
 
 impl TopologyReader<'_> {
-    /// Tells what is wrong at a place.
+    /// Tells a fault at a place.
     pub(super) fn tell(&mut self, at: Range<usize>, what: impl std::fmt::Display) {
         self.told.push(Told::new(self.source, at, what));
     }
 
-    /// Warns of what is kept, but perhaps not as meant.
+    /// Warns of something that is kept, but perhaps not as meant.
     pub(super) fn warn(&mut self, at: Range<usize>, what: impl std::fmt::Display) {
         self.warnings.push(self.source.tell(at, what));
     }
@@ -111,7 +111,7 @@ impl TopologyReader<'_> {
         })
     }
 
-    /// What the file is called: as it says, or as its own name without `.toml`.
+    /// The name of the topology: as the file says, or the file's own name without `.toml`.
     fn topology_name(&mut self, file: &TopologyFile, is_path: bool) -> String {
         if let Some(name) = &file.name {
             if !is_path_name(name.as_ref()) {
@@ -144,7 +144,7 @@ impl TopologyReader<'_> {
         }
     }
 
-    /// What the ports, wires, epairs, bridges and routers come to.
+    /// The plan of the ports, wires, epairs, bridges and routers.
     fn plan(&mut self, file: &TopologyFile, identity: &Identity, open: &mut Open) -> Plan {
         let names = Names::read(self, file);
         let stages = Stages::of(file);

@@ -1,6 +1,6 @@
 //! The classes of a limit or a port: in a file of their own, or in tables below its own.
 //!
-//! Rule: one of the two. Which classes can be kept, the reader that is handed in says: what is in place, or a path.
+//! Rule: one of the two. The reader that is handed in decides which classes can be kept: those of a limit in place, or those of a path.
 
 use std::ops::Range;
 
@@ -11,11 +11,11 @@ use super::file::Told;
 use crate::classes::{Classes, file};
 use crate::source::SourceText;
 
-/// What a table says of classes.
+/// The keys of a table that concern classes.
 pub(super) struct ClassTables<'a> {
     /// The table: `limit` or `port`.
     pub of: &'static str,
-    /// Where it is.
+    /// The span of the table.
     pub at: &'a Range<usize>,
     pub classes_file: &'a Option<Spanned<String>>,
     pub shaper: &'a Option<Spanned<String>>,
@@ -25,7 +25,7 @@ pub(super) struct ClassTables<'a> {
 }
 
 impl ClassTables<'_> {
-    /// Where the first is that stands here and not in a file.
+    /// The place of the first key that stands here and not in a file.
     fn here(&self) -> Option<Range<usize>> {
         let default = self.default.as_ref().map(Spanned::span);
         let shaper = self.shaper.as_ref().map(Spanned::span);
@@ -41,7 +41,7 @@ impl ClassTables<'_> {
 }
 
 impl TopologyReader<'_> {
-    /// The classes, and where they are called; `None` without any, and where something is wrong with them, which is told.
+    /// The classes, and the place that names them; `None` without any, and where they have a fault, which is told.
     pub(super) fn classes(
         &mut self,
         tables: &ClassTables,

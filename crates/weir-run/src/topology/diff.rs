@@ -1,7 +1,7 @@
-//! What would change: one limit as it is, beside what a file wants of it; and so a running plan ([`plan`]).
+//! The changes that a file would make: of one limit as it is, and of a running plan ([`plan`]).
 //!
-//! Rule: two that behave alike are alike, whatever the order in which a file names their classes. Nothing here looks at the machine, so
-//! what is shown is what is done.
+//! Rule: two limits that behave alike are alike, whatever the order in which a file names their classes. Nothing here looks at the machine,
+//! so the changes that are shown are those that are made.
 
 pub mod plan;
 
@@ -16,21 +16,21 @@ use weir_port::limit::record::Record;
 
 use crate::classes::FREE;
 
-/// What a limit is now.
+/// The present state of a limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitNow<'a> {
-    /// As it says itself.
+    /// The limit's own record.
     pub record: &'a Record,
     /// Whether nothing of it is missing.
     pub is_whole: bool,
 }
 
-/// What becomes of one limit.
+/// The change of one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitChange {
-    /// In a word.
+    /// The kind of change.
     pub action: Action,
-    /// From what to what.
+    /// The values that change, with the old and the new.
     pub values: Vec<ValueChange>,
 }
 
@@ -38,28 +38,28 @@ pub struct LimitChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// There is none yet.
+    /// There is no limit yet.
     Set,
-    /// There is one, and it is other.
+    /// There is a limit with other values.
     Change,
-    /// It is as it should be, but something of it is missing.
+    /// The limit has the right values, but something of it is missing.
     Finish,
-    /// It is as it should be, but flows may still wait by the classes before.
+    /// The limit has the right values, but flows may still wait by the classes before.
     Settle,
 }
 
 /// One value that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueChange {
-    /// What it is.
+    /// The name of the value.
     pub what: String,
-    /// As it is.
+    /// The value as it is.
     pub before: Option<String>,
-    /// As it is to be.
+    /// The value as it is to be.
     pub after: Option<String>,
 }
 
-/// What changes where a limit is to be as `asked`; `None` if it is so already.
+/// The change of a limit that is to be as `asked`; `None` if it is so already.
 pub fn compare(now: Option<LimitNow>, asked: &Asked) -> Option<LimitChange> {
     let before = now.map(|now| values(&Asked::of(now.record))).unwrap_or_default();
     let values = changed(&before, &values(asked));
@@ -73,7 +73,7 @@ pub fn compare(now: Option<LimitNow>, asked: &Asked) -> Option<LimitChange> {
     Some(LimitChange { action, values })
 }
 
-/// What is other, from what to what.
+/// The values that differ, each with the old and the new.
 fn changed(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>) -> Vec<ValueChange> {
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
     let changes = keys.into_iter().filter(|key| before.get(key) != after.get(key)).map(|key| ValueChange {
@@ -85,7 +85,7 @@ fn changed(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>) -> Vec<V
 }
 
 impl LimitChange {
-    /// `+` for what comes, `~` for what changes.
+    /// `+` for a limit that comes, `~` for one that changes.
     pub fn sign(&self) -> char {
         if self.action == Action::Set { '+' } else { '~' }
     }
@@ -118,7 +118,7 @@ impl fmt::Display for ValueChange {
     }
 }
 
-/// What a value is of: limits' own first, then class by class.
+/// The name of a value, with its rank: values of the limit first, then class by class.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     rank: u8,
@@ -129,7 +129,7 @@ struct Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Value {
     Text(String),
-    /// Filters in order: what is asked, and the class.
+    /// Filters in order: the conditions, and the class.
     Filters(Vec<(Conditions, String)>),
 }
 

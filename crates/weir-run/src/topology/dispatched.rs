@@ -1,7 +1,7 @@
-//! The wires of a topology file whose packets are dispatched to workers: `dispatch`, and `set` for what else netisr has.
+//! The wires of a topology file whose packets are dispatched to workers: `dispatch`, and `set` for netisr's other settings.
 //!
-//! Rule: the settings are those of `weir sink --set`, read by the same reader. How many workers there are is the machine's, so what
-//! depends on that is told by `weir up`.
+//! Rule: the settings are those of `weir sink --set`, read by the same reader. The number of workers is the machine's, so `weir up` tells
+//! faults that depend on it.
 //!
 //! Limits: such a wire joins two ports.
 
@@ -16,7 +16,7 @@ use super::tables::{TopologyFile, WireTable};
 
 /// The setting that says when packets are handled.
 pub(super) const MODE: &str = "dispatch";
-/// What is of all workers, and not of a wire.
+/// Settings of all workers, which no wire has for itself.
 const OF_ALL: [&str; 2] = ["maxthreads", "bindthreads"];
 
 impl TopologyReader<'_> {
@@ -45,7 +45,7 @@ impl TopologyReader<'_> {
                 Err(why) => self.tell(text.span(), why),
             }
         }
-        // What is wrong with the names is told of the wire.
+        // Faults of the names are told of the wire.
         let [one, other] = &wire.ports.as_ref()[..] else { return None };
         match [one, other].map(|name| names.find(name.as_ref())) {
             [Ok(Thing::Port(one)), Ok(Thing::Port(other))] => {

@@ -1,7 +1,7 @@
-//! A topology file taken apart into its tables, and what is said of those that are not of the right shape.
+//! A topology file taken apart into its tables, with a message on each that is not of the right shape.
 //!
-//! Rule: one wrong table hides no other: each is read by itself, so that what is wrong with several is told at once. A key or table that
-//! is not known is refused with the one that is near; one that is a command's, with the command.
+//! Rule: one wrong table hides no other: each is read by itself, so that the faults of several are told at once. A key or table that is not
+//! known is refused with the one that is near; one that is a command's, with the command.
 //!
 //! Limits: of one table the first thing that is not of the right shape is told.
 
@@ -15,16 +15,16 @@ use super::tables::{BridgeTable, EspTable, LimitTable, PortTable, RouterTable, T
 use crate::nearest::did_you_mean;
 use crate::source::SourceText;
 
-/// What a file is called as it says it, whatever else is wrong with it.
+/// The name that a file gives itself, whatever else is wrong with it.
 pub fn name_of(text: &str) -> Option<String> {
     let first = text.lines().take_while(|line| !line.trim_start().starts_with('['));
     let table: toml::Table = first.collect::<Vec<_>>().join("\n").parse().ok()?;
     Some(table.get(NAME)?.as_str()?.into())
 }
 
-/// What is done by a command, and not by a file.
+/// The tasks of commands, which no file has.
 const COMMANDS: [&str; 3] = ["run", "gen", "sink"];
-/// The tables that there may be, each several times, and what stands in one.
+/// The tables that there may be, each several times, and the contents of one in words.
 const TABLES: [(&str, &str); 9] = [
     ("limit", "its device and rate"),
     ("port", "its interface"),
@@ -39,7 +39,7 @@ const TABLES: [(&str, &str); 9] = [
 const NAME: &str = "name";
 /// Tables of a kind, but for limits in place; more could hardly be meant, and are not looked at.
 pub(super) const TABLES_MAX: usize = 4096;
-/// What belongs into a table, and is easily written beside it.
+/// Keys that belong into a table, and are easily written beside it.
 const PLACES: [(&[&str], &str); 9] = [
     (
         &["class", "filter"],
@@ -61,23 +61,23 @@ const PLACES: [(&[&str], &str); 9] = [
     (&["workers", "core", "memory"], "is the machine's, and not the file's: give it to `weir up` as --KEY"),
 ];
 
-/// Something wrong with a file, and where that is, in bytes of it.
+/// A fault of a file, and its place in bytes of the file.
 #[derive(Debug)]
 pub struct Told {
-    /// Where.
+    /// The place.
     pub at: usize,
-    /// With its place.
+    /// The message, with the place.
     pub what: String,
 }
 
 impl Told {
-    /// What is wrong at a place of a file.
+    /// A fault at a place of a file.
     pub(super) fn new(source: SourceText, at: Range<usize>, what: impl std::fmt::Display) -> Told {
         Told { at: at.start, what: source.tell(at, what) }
     }
 }
 
-/// Reads the tables, those that can be, and tells what is wrong with the others.
+/// Reads the tables that can be read, and tells the faults of the others.
 pub(super) fn tables(source: SourceText) -> (TopologyFile, Vec<Told>) {
     let mut file = TopologyFile::default();
     let mut taker = Taker { source, told: Vec::new(), is_partial: false };
@@ -107,7 +107,7 @@ pub(super) fn tables(source: SourceText) -> (TopologyFile, Vec<Told>) {
     (file, taker.told)
 }
 
-/// The work of taking apart: what was told so far.
+/// The state of taking apart: the faults told so far.
 struct Taker<'a> {
     source: SourceText<'a>,
     told: Vec<Told>,
@@ -146,14 +146,14 @@ impl Taker<'_> {
                 self.told.push(Told::new(self.source, table.span(), why));
                 None
             };
-            // No table calls a limit by its name.
+            // No table refers to a limit by its name.
             self.is_partial |= table.is_none() && key != "limit";
             read.extend(table.map(|(at, table)| of(at, table)));
         }
         read
     }
 
-    /// One value and where it is, or what is wrong with it.
+    /// One value and its place; the fault is told if it has one.
     fn table<T: DeserializeOwned>(&mut self, value: Spanned<DeValue<'_>>) -> Option<(Range<usize>, T)> {
         let at = value.span();
         match T::deserialize(ValueDeserializer::from(value)) {
@@ -166,14 +166,14 @@ impl Taker<'_> {
     }
 }
 
-/// What the reader of TOML has to say, at `otherwise` where it does not say where.
+/// The message of the TOML reader, at `otherwise` where it does not say where.
 fn explained(source: SourceText, otherwise: Range<usize>, error: &toml::de::Error) -> Told {
     let at = error.span().unwrap_or(otherwise);
     Told { at: at.start, what: source.explain(error, at) }
 }
 
 fn unknown(key: &str) -> String {
-    // People write the plural of what may be there several times.
+    // People write the plural of a table that may be there several times.
     let singular = key.strip_suffix('s').unwrap_or(key);
     let command = COMMANDS.iter().find(|command| [key, singular].contains(*command));
     let place = PLACES.iter().find_map(|(keys, place)| {

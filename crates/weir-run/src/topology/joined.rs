@@ -1,5 +1,5 @@
-//! What joins what: wires, the ports of bridges and the interfaces of routers become links of a plan; an epair becomes the link between
-//! what its two ends are joined to.
+//! The links of a plan: wires, the ports of bridges and the interfaces of routers become links; an epair becomes the link between the
+//! things that its two ends are joined to.
 //!
 //! ```text
 //! a --wire-- e0a   e0b --bridge        ->  port a -- bridge
@@ -23,16 +23,16 @@ use super::names::{Names, Thing, end_name};
 use super::stages::Stages;
 use super::tables::TopologyFile;
 
-/// What a port or an end of an epair is joined to, where it is named.
+/// The thing that a port or an end of an epair is joined to, where a table says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Joint {
-    /// Another, by a wire.
+    /// Another port or end, by a wire.
     Wire(Thing),
     /// A port of a stage, by the stage's place in the plan.
     Stage(usize, u16),
 }
 
-/// A name in a table, what it stands for, and what that is joined to there.
+/// A name in a table, the thing that it stands for, and the joint that the table gives it.
 type Named<'f> = (&'f Spanned<String>, Thing, Joint);
 
 /// All joints, each with its place.
@@ -48,7 +48,7 @@ struct Link {
 }
 
 impl TopologyReader<'_> {
-    /// The links of a plan; tells what is joined twice, to nothing, or in a circle.
+    /// The links of a plan; tells things that are joined twice, to nothing, or in a circle.
     pub(super) fn links(
         &mut self,
         file: &TopologyFile,
@@ -73,7 +73,7 @@ impl TopologyReader<'_> {
                 }
             }
         }
-        // Who is named wrongly is joined to nothing as well, which would be the same told twice.
+        // A thing that is named wrongly is joined to nothing as well, which would be the same told twice.
         if is_whole && !file.is_partial {
             self.tell_unjoined(file, names, &joints);
         }
@@ -159,7 +159,7 @@ impl TopologyReader<'_> {
         for (stage, ports) in of_bridges.chain(of_routers).chain(of_esps) {
             for (number, name) in ports.into_iter().enumerate() {
                 match self.find(names, name) {
-                    // More than a stage can have are told elsewhere.
+                    // Ports beyond the most of a stage are told elsewhere.
                     Some(thing) => all.push((name, thing, Joint::Stage(stage, number as u16))),
                     None => is_whole = false,
                 }
@@ -170,7 +170,7 @@ impl TopologyReader<'_> {
     }
 
     fn tell_unjoined(&mut self, file: &TopologyFile, names: &Names, joints: &Joints) {
-        // What has another's name cannot be joined, and is told for that.
+        // A thing that has another's name cannot be joined, and is told for that.
         let is_open = |name: &str, thing| !joints.contains_key(&thing) && names.is_of(name, thing);
         let cure = "write it into the ports of a [[wire]] or a [[bridge]], or as the port of a [[router.interface]], or take it out";
         for (place, port) in file.ports.iter().enumerate() {
@@ -255,13 +255,13 @@ fn called(file: &TopologyFile, epairs: &[usize]) -> String {
     format!("epair{several} {}", crate::nearest::and(&names))
 }
 
-/// Where a walk along wires and epairs ends, and what it led through.
+/// The end of a walk along wires and epairs, and the epairs that it led through.
 struct Walk {
     end: Option<(Attachment, Range<usize>)>,
     epairs: Vec<usize>,
 }
 
-/// Follows what a port or an end of an epair is joined to, out of the other ends of the epairs on the way.
+/// Follows the joints of a port or an end of an epair, out of the other ends of the epairs on the way.
 fn follow(mut out: Thing, joints: &Joints, epairs_max: usize) -> Walk {
     let mut walk = Walk { end: None, epairs: Vec::new() };
     while walk.epairs.len() <= epairs_max {
@@ -284,7 +284,7 @@ fn follow(mut out: Thing, joints: &Joints, epairs_max: usize) -> Walk {
     walk
 }
 
-/// The links in order; `crossed` gets the epairs that any of them, or what was to be one, leads through.
+/// The links in order; `crossed` gets the epairs that any of them, or an unfinished one, leads through.
 fn links_of(file: &TopologyFile, joints: &Joints, crossed: &mut BTreeSet<usize>) -> Vec<Link> {
     let mut links = Vec::new();
     for port in 0..file.ports.len() {
@@ -293,7 +293,7 @@ fn links_of(file: &TopologyFile, joints: &Joints, crossed: &mut BTreeSet<usize>)
         let Walk { end, epairs } = follow(thing, joints, file.epairs.len());
         crossed.extend(&epairs);
         match end {
-            // It is the other's link.
+            // The link is the other port's.
             Some((Attachment::Port(other), _)) if other <= port => {}
             Some((end, far)) => {
                 links.push(Link { ends: [Attachment::Port(port), end], at: later(at, far), epairs })

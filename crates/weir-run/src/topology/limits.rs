@@ -1,6 +1,6 @@
 //! The `[[limit]]` tables: limits in place, each for itself and beside the others.
 //!
-//! Rule: what one table says is told in its place; what two say of one limit, in the second's.
+//! Rule: a fault of one table is told at its place; a fault between two tables of one limit, at the second's.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -25,14 +25,14 @@ const PACKET_BYTES_MAX: u32 = 65_536;
 type Whose<'a> = (Option<i64>, &'a str);
 
 impl TopologyReader<'_> {
-    /// All limits that nothing is wrong with.
+    /// All limits that have no fault.
     pub(super) fn limits(&mut self, tables: &[LimitTable], open: &mut Open) -> Vec<LimitWanted> {
         let limits = tables.iter().filter_map(|table| self.limit(table, open)).collect();
         self.limits_twice(tables);
         limits
     }
 
-    /// One limit, or `None` and what is wrong with it.
+    /// One limit; `None` if it has faults, which are told.
     fn limit(&mut self, table: &LimitTable, open: &mut Open) -> Option<LimitWanted> {
         let before = self.told.len();
         let pid = self.pid(table);
@@ -118,7 +118,7 @@ impl TopologyReader<'_> {
         }
     }
 
-    /// The classes, and where they are called.
+    /// The classes, and the place that names them.
     fn limit_classes(&mut self, table: &LimitTable, open: &mut Open) -> Option<(Classes, Range<usize>)> {
         let LimitTable { classes_file, default, class, filter, at, .. } = table;
         let tables = ClassTables { of: "limit", at, classes_file, shaper: &None, default, class, filter };
@@ -130,7 +130,7 @@ impl TopologyReader<'_> {
         )
     }
 
-    /// HTB lets each class have what it is promised, so all together must fit the limit.
+    /// HTB lets each class have its guaranteed rate, so the rates of all together must fit the limit.
     fn check_promises(
         &mut self,
         of: &Range<usize>,
@@ -152,7 +152,7 @@ impl TopologyReader<'_> {
         }
     }
 
-    /// What two tables say of one limit, and names that are given twice.
+    /// Tells limits that two tables set, and names that are given twice.
     fn limits_twice(&mut self, tables: &[LimitTable]) {
         let mut devices: HashMap<(Option<i64>, &str, bool), Range<usize>> = HashMap::new();
         let mut names: HashMap<&str, (Range<usize>, Whose)> = HashMap::new();

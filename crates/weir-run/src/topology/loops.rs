@@ -1,7 +1,7 @@
 //! Circles of bridges: links by which a flooded frame would come back to the bridge that flooded it.
 //!
 //! Rule: links are taken in the order of the file; one that joins bridges which those before it join already closes a circle, and is told
-//! with all that are in it. So what is left without the told ones is a forest.
+//! with all that are in it. So the links that are not told are a forest.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::nearest::and;
 pub(super) struct Bridged {
     /// Their places among the stages.
     pub bridges: [usize; 2],
-    /// Where it is written.
+    /// The place of the link in the file.
     pub at: Range<usize>,
     /// The epairs that it leads through.
     pub epairs: Vec<usize>,
@@ -58,7 +58,7 @@ pub(super) fn circle(
     told
 }
 
-/// What stands for all that are joined to one.
+/// The bridge that stands for all that are joined to one.
 pub(super) fn root(group: &mut [usize], mut one: usize) -> usize {
     while group[one] != one {
         group[one] = group[group[one]];

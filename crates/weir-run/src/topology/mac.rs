@@ -5,19 +5,19 @@
 //!           locally administered, of one station
 //! ```
 //!
-//! Rule: the same at each start, so that neighbours keep what they know; other on other machines, and without a word of the machine id, which
-//! is not for the network. Two interfaces of one LAN have the same by chance once in 10^13. Source: RFC 9542 (locally administered
-//! addresses); machine-id(5); Aumasson and Bernstein, "SipHash".
+//! Rule: an address is the same at each start, so that neighbours keep what they know; it is another on other machines, and has nothing of
+//! the machine id in the clear, which is not for the network. Two interfaces of one LAN have the same by chance once in 10^13. Source: RFC
+//! 9542 (locally administered addresses); machine-id(5); Aumasson and Bernstein, "SipHash".
 
 use std::hash::Hasher;
 
 use smoltcp::wire::EthernetAddress;
 
-/// What a topology is told from others by.
+/// The identity of a topology among others.
 pub(super) struct Identity<'a> {
     /// The machine: a number in hexadecimal digits; anything else is none.
     pub machine_id: &'a str,
-    /// Its name.
+    /// The name of the topology.
     pub topology: &'a str,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn derived(identity: &Identity, router: &str, port: &str) -> Ethernet
 /// Reads one station's address.
 ///
 /// # Errors
-/// It is none, and what one is.
+/// If it is none; the message says what one is.
 pub(super) fn read(text: &str) -> Result<EthernetAddress, String> {
     let mac: EthernetAddress = text
         .parse()

@@ -1,4 +1,4 @@
-//! What the tables of a topology file call each other by.
+//! The names by which the tables of a topology file refer to each other.
 //!
 //! Rule: one name space over ports, ends of epairs, bridges and routers; a name stands for one of them. Where a table could not be read,
 //! names that nothing has are not told: that table may have them.
@@ -15,7 +15,7 @@ use super::tables::TopologyFile;
 use crate::limits::{NAME_IS, is_name};
 use crate::nearest::{and, did_you_mean};
 
-/// What a name stands for; each by its place among the tables of its kind.
+/// The thing that a name stands for; each by its place among the tables of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Thing {
     /// A port.
@@ -46,18 +46,18 @@ impl Thing {
 /// All names of a file.
 pub(super) struct Names {
     known: BTreeMap<String, Thing>,
-    /// What a port is called, by its interface.
+    /// The name of a port, by its interface.
     called: HashMap<String, String>,
     is_partial: bool,
 }
 
-/// What an end of an epair is called.
+/// The name of an end of an epair.
 pub(super) fn end_name(epair: &str, is_b: bool) -> String {
     format!("{epair}{}", if is_b { 'b' } else { 'a' })
 }
 
 impl Names {
-    /// Collects them; tells those that cannot be, and those that two have.
+    /// Collects the names; tells those that cannot be, and those that two things have.
     pub(super) fn read(reader: &mut TopologyReader, file: &TopologyFile) -> Names {
         let mut all: Vec<(String, Range<usize>, Thing)> = Vec::new();
         let mut called = HashMap::new();
@@ -69,7 +69,7 @@ impl Names {
                 reader.tell(port.interface.span(), why);
             }
             let first = interfaces.insert(interface, port.interface.span());
-            // Called by it, and told for it.
+            // The port is called by its interface, and told for that.
             let is_told = first.is_some() && port.name.is_none();
             if let Some(first) = first {
                 let line = reader.line(&first);
@@ -116,7 +116,7 @@ impl Names {
     /// The port or end of an epair of a name.
     ///
     /// # Errors
-    /// There is none, and what was perhaps meant; `None` where it may be in a table that could not be read.
+    /// If there is none, with the name that was perhaps meant; `None` where it may be in a table that could not be read.
     pub(super) fn find(&self, name: &str) -> Result<Thing, Option<String>> {
         let ends = [false, true].map(|is_b| end_name(name, is_b));
         let told = match self.known.get(name) {
@@ -146,12 +146,12 @@ impl Names {
 }
 
 impl TopologyReader<'_> {
-    /// The port or end of an epair that a table names; what is wrong with that is told.
+    /// The port or end of an epair that a table names; a fault of the name is told.
     pub(super) fn find(&mut self, names: &Names, name: &Spanned<String>) -> Option<Thing> {
         names.find(name.as_ref()).map_err(|why| why.map(|why| self.tell(name.span(), why))).ok()
     }
 
-    /// Whether something can be called so; that it cannot is told.
+    /// Whether something can be called so; a name that cannot be is told.
     fn check_name(&mut self, kind: &str, at: &Spanned<String>, name: &str) -> bool {
         if !is_name(name) {
             self.tell(at.span(), format!("{kind} cannot be called so: a name is {NAME_IS}"));
@@ -159,7 +159,7 @@ impl TopologyReader<'_> {
         is_name(name)
     }
 
-    /// What each name stands for, the first of the file; a second is told.
+    /// The thing that each name stands for, the first of the file; a second is told.
     fn known(&mut self, all: Vec<(String, Range<usize>, Thing)>) -> BTreeMap<String, Thing> {
         let mut known: BTreeMap<String, (Thing, Range<usize>)> = BTreeMap::new();
         // Both ends of an epair have one place, and are told once.

@@ -1,7 +1,8 @@
 //! Tunnels within tunnels: an ESP whose outside leads to the inside of another.
 //!
-//! Rule: what one seals the other has to take whole. Otherwise it is cut there or dropped, and the sender never hears how long its packets may
-//! be: what is told of a sealed packet is told to the gateway that sealed it (RFC 4301 section 8.2). So it is warned of.
+//! Rule: a packet that one ESP seals the other has to take whole. Otherwise it is cut there or dropped, and the sender never hears how long
+//! its packets may be: a message on a sealed packet goes to the gateway that sealed it (RFC 4301 section 8.2). So such a nesting is warned
+//! of.
 
 use weir_path::esp::plan::EspPlan;
 use weir_path::esp::{INSIDE, OUTSIDE};

@@ -1,4 +1,4 @@
-//! Files of ports and what joins them: what they come to, and that a plan is written as a file that says the same.
+//! Files of ports and the tables that join them: their plans, and that a plan is written as a file that says the same.
 
 use smoltcp::wire::EthernetAddress;
 use weir_core::dispatch::protocol::Mode;
@@ -24,7 +24,7 @@ fn plan(text: &str) -> Plan {
     parse(text).unwrap_or_else(|told| panic!("{}", told.join("\n"))).plan.expect("a plan")
 }
 
-/// What one file says, written and read again.
+/// The content of a file, written and read again.
 fn again(topology: &Topology) -> Topology {
     let names: Vec<&str> = topology.ports.iter().map(|port| port.name.as_str()).collect();
     let text = write(&topology.name, &names, topology.plan.as_ref().expect("a plan"));

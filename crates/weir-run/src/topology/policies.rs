@@ -1,7 +1,7 @@
 //! The `[[policy]]` tables: which packets an ESP protects, lets pass in the clear, or drops.
 //!
-//! Rule: where neither end is said a policy is of both families, and comes to two. One that protects names associations of its own
-//! direction; whoever removes one removes its name here too, so nothing is left unprotected by a slip.
+//! Rule: a policy that says neither end is of both families, and becomes two. One that protects names associations of its own direction; a
+//! user who removes an association removes its name here too, so no packet is left unprotected by a slip.
 
 use std::net::IpAddr;
 
@@ -104,7 +104,7 @@ impl TopologyReader<'_> {
                     self.tell(name.span(), why);
                 }
                 Some(_) => {}
-                // One that could not be read is told itself.
+                // An association that could not be read is told itself.
                 None if file.is_partial
                     || file.associations.iter().any(|sa| sa.name.as_ref() == name.as_ref()) => {}
                 None => {

@@ -1,4 +1,5 @@
-//! The `[[port]]` tables: interfaces whose packets are carried, each with a limit of what leaves by it and classes that share it.
+//! The `[[port]]` tables: interfaces whose packets are carried, each with a limit of the packets that leave by it and classes that share
+//! it.
 //!
 //! Rule: a limit means what it means on a wire. An interface has its queue replaced by one of the two, a port or a limit in place.
 

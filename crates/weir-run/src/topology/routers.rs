@@ -27,7 +27,7 @@ const MTU_MAX: u16 = u16::MAX - 14;
 /// Neighbours that a router knows, besides the static ones.
 const NEIGHBOURS_MAX: usize = 1024;
 
-/// A router without interfaces, with what no file says. Its seed, which is random, who runs it gives.
+/// A router without interfaces, with the settings that no file has. Its seed, which is random, comes from the process that runs it.
 pub fn settings() -> RouterSettings {
     RouterSettings {
         interfaces: Vec::new(),
@@ -47,7 +47,7 @@ pub fn settings() -> RouterSettings {
 }
 
 impl TopologyReader<'_> {
-    /// What a router is to be.
+    /// The settings of a router.
     pub(super) fn router(&mut self, table: &RouterTable, identity: &Identity) -> RouterSettings {
         if table.interface.is_empty() {
             let why =
@@ -113,7 +113,7 @@ impl TopologyReader<'_> {
         self.tell(mtu.span(), why);
     }
 
-    /// Addresses that two have, and networks of two interfaces.
+    /// Tells addresses that two interfaces have, and networks of two interfaces.
     fn overlaps(&mut self, tables: &[InterfaceTable]) {
         let mut all: Vec<(usize, Range<usize>, IpCidr)> = Vec::new();
         for (number, table) in tables.iter().enumerate() {
@@ -170,7 +170,7 @@ impl TopologyReader<'_> {
 /// An interface's address and the length of its network's prefix.
 ///
 /// # Errors
-/// It can be no station's there, and what to write.
+/// If it can be no station's there; the message says what to write.
 pub(super) fn own_address(text: &str) -> Result<IpCidr, String> {
     const EXAMPLE: &str = "write for example 10.0.0.1/24 or fd00::1/64";
     let Some((address, len)) = text.split_once('/') else {
@@ -208,7 +208,7 @@ pub(super) fn prefix_len(address: IpAddr, text: &str, least: u8) -> Result<u8, S
     })
 }
 
-/// Refuses what can be no station's address.
+/// Refuses an address that can be no station's.
 pub(super) fn check_station(address: IpAddr) -> Result<(), String> {
     let is = match address {
         _ if address.is_multicast() => "the address of a group",
@@ -228,14 +228,14 @@ pub(super) fn check_station(address: IpAddr) -> Result<(), String> {
     Err(format!("{address} is {is}, and no station's: write another"))
 }
 
-/// What an address is in its network.
+/// The part that an address has in its network.
 pub(super) enum HostPart {
     Station,
     Network,
     Broadcast,
 }
 
-/// What the bits behind the prefix make of an address.
+/// The part of an address in its network, by the bits behind the prefix.
 pub(super) fn host_part(cidr: &IpCidr) -> HostPart {
     let bits = if matches!(cidr, IpCidr::Ipv4(_)) { 32 } else { 128 };
     if cidr.prefix_len() + 1 >= bits {

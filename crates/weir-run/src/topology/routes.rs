@@ -1,7 +1,7 @@
 //! The routes and static neighbours of a `[[router]]`.
 //!
 //! Rule: the interface that a route leaves by is the one whose network has its gateway; where that cannot say it (no gateway, a link-local
-//! one), the route says it itself. What a router does with routes is its own rule (`weir_core::net::route`), which is asked here.
+//! one), the route says it itself. The choice among routes is the router's own rule (`weir_core::net::route`), which is asked here.
 //!
 //! Source: ip-route(8) (`default`, `via`; host bits are refused), RFC 1812 section 5.2.4.3.
 
@@ -51,7 +51,7 @@ impl TopologyReader<'_> {
         }
     }
 
-    /// A route, or `None` and what is wrong with it.
+    /// A route; `None` if it has a fault, which is told.
     fn route(
         &mut self,
         table: &RouterTable,
@@ -164,7 +164,7 @@ impl TopologyReader<'_> {
                 let networks: Vec<String> = all.map(|own| network(own).to_string()).collect();
                 let networks: Vec<&str> = networks.iter().map(String::as_str).collect();
                 return Err(match networks.is_empty() {
-                    // What is wrong with them is told.
+                    // Faults of the networks are told already.
                     true => String::new(),
                     false => format!(
                         "{address} is on no network of router {}, which are {}: give an interface an address there",
@@ -220,7 +220,7 @@ impl TopologyReader<'_> {
     }
 }
 
-/// Where a route leads.
+/// The network that a route leads to.
 fn destination(text: &str, gateway: Option<IpAddr>) -> Result<IpCidr, String> {
     const EXAMPLE: &str = "write for example 10.1.0.0/16, fd01::/48 or default";
     if text == DEFAULT {
@@ -233,7 +233,7 @@ fn destination(text: &str, gateway: Option<IpAddr>) -> Result<IpCidr, String> {
     network_or_address(text, || format!("{EXAMPLE}{}", did_you_mean(text, [DEFAULT])))
 }
 
-/// Reads a network, or one address; `advice` says what to write where it is neither.
+/// Reads a network, or one address; `advice` says what to write where the text is neither.
 pub(super) fn network_or_address(text: &str, advice: impl Fn() -> String) -> Result<IpCidr, String> {
     let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
     let address: IpAddr = address.parse().map_err(|_| format!("\"{text}\" is no network; {}", advice()))?;

@@ -1,7 +1,7 @@
 //! The JSON schema of a topology file, so that an editor completes and checks its keys as they are typed.
 //!
-//! Rule: it is made of the types that read a file ([`super::tables`]), so it knows each key that they know and no other. What a value
-//! may be beyond its type only the reader says.
+//! Rule: it is made of the types that read a file ([`super::tables`]), so it knows each key that they know and no other. The limits of a
+//! value beyond its type are known to the reader alone.
 //!
 //! Source: JSON Schema 2020-12. Limits: `docs/weir.schema.json` is a copy for editors that fetch it; a test keeps it the same.
 

@@ -1,7 +1,7 @@
-//! Segments: what one broadcast reaches through links and bridges, up to ports and the interfaces of routers.
+//! Segments: the ports and interfaces of routers that one broadcast reaches through links and bridges.
 //!
-//! Rule: on one segment an address is one interface's, and a MAC too; the later of two in the file is told. One router's own addresses are
-//! looked at whatever segment they are on (`routers`). Limits: two ports may lead to one segment outside, which nobody knows here.
+//! Rule: on one segment an address is one interface's, and a MAC too; the later of two in the file is told. The addresses of one router are
+//! compared in `routers`, on all segments. Limits: two ports may lead to one segment outside, which nobody knows here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,7 +19,7 @@ use super::routers::own_address;
 use super::stages::Stages;
 use super::tables::TopologyFile;
 
-/// By segment: where something stands, and whose it is there.
+/// The router that has an address or MAC on a segment, and the place in the file.
 type Seen<T> = HashMap<(usize, T), (usize, Range<usize>)>;
 
 impl TopologyReader<'_> {
@@ -80,7 +80,7 @@ impl TopologyReader<'_> {
     }
 }
 
-/// Who has something on a segment already; if nobody, it is taken.
+/// The router that has an address or MAC on a segment already; if none has, `by` takes it.
 fn taken<T: Eq + Hash>(
     seen: &mut Seen<T>,
     what: (usize, T),

@@ -1,4 +1,4 @@
-//! The stages of a topology file: bridges and routers in one row, and what a `[[bridge]]` says.
+//! The stages of a topology file: bridges and routers in one row, and the settings of a `[[bridge]]`.
 //!
 //! Rule: a stage's place in the plan is its place in the file.
 
@@ -17,7 +17,7 @@ const STATIONS_MAX: usize = 1 << 20;
 const AGEING_NS_MIN: u64 = 1_000_000_000;
 const AGEING_NS_MAX: u64 = 1_000_000_000_000_000;
 
-/// Where the stages are in the plan.
+/// The places of the stages in the plan.
 pub(super) struct Stages {
     /// The place of each bridge.
     pub of_bridges: Vec<usize>,
@@ -52,7 +52,7 @@ impl Stages {
         stages
     }
 
-    /// What one is, by its place.
+    /// The noun for a stage, by its place.
     pub fn noun(&self, stage: usize) -> &'static str {
         let is = |of: &[usize]| of.contains(&stage);
         match (is(&self.of_esps), is(&self.of_routers)) {
@@ -64,7 +64,7 @@ impl Stages {
 }
 
 impl TopologyReader<'_> {
-    /// What a bridge is to be.
+    /// The settings of a bridge.
     pub(super) fn bridge(&mut self, table: &BridgeTable) -> StageKind {
         let ports = table.ports.as_ref();
         if ports.len() < 2 {

@@ -57,7 +57,7 @@ pub struct TopologyFile {
 #[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitTable {
-    /// Where it is.
+    /// The span of the table.
     #[serde(skip)]
     pub at: Range<usize>,
     /// The interface.
@@ -107,7 +107,7 @@ pub struct LimitTable {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortTable {
-    /// Where it is.
+    /// The span of the table.
     #[serde(skip)]
     pub at: Range<usize>,
     /// The interface.
@@ -183,7 +183,7 @@ pub struct EpairTable {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeTable {
-    /// Where it is.
+    /// The span of the table.
     #[serde(skip)]
     pub at: Range<usize>,
     /// What it is called.
@@ -206,7 +206,7 @@ pub struct BridgeTable {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouterTable {
-    /// Where it is.
+    /// The span of the table.
     #[serde(skip)]
     pub at: Range<usize>,
     /// What it is called.
@@ -280,7 +280,7 @@ pub struct NeighbourTable {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EspTable {
-    /// Where it is.
+    /// The span of the table.
     #[serde(skip)]
     pub at: Range<usize>,
     /// What it is called.
@@ -460,7 +460,7 @@ impl TopologyFile {
 }
 
 impl PortTable {
-    /// What other tables call it.
+    /// The port's name in other tables.
     pub fn called(&self) -> &Spanned<String> {
         self.name.as_ref().unwrap_or(&self.interface)
     }

@@ -1,4 +1,4 @@
-//! Files that are read, compared and written again. What is said of wrong ones stands with them, in `tests/files/invalid`.
+//! Files that are read, compared and written again. The messages on wrong ones stand with them, in `tests/files/invalid`.
 
 use proptest::prelude::*;
 use weir_port::limit::Asked;
@@ -19,7 +19,7 @@ fn parse(text: &str) -> Result<Topology, Vec<String>> {
     })
 }
 
-/// What a command asks for by a limit of a file.
+/// The request of a command for a limit of a file.
 fn asked(limit: &LimitWanted, direction: Direction) -> Asked {
     let rate = match direction {
         Direction::There => limit.rate,
@@ -35,7 +35,7 @@ fn asked(limit: &LimitWanted, direction: Direction) -> Asked {
     }
 }
 
-/// What a limit remembers that was set so.
+/// The record of a limit that was set so.
 fn record(asked: &Asked, before: Option<&Record>) -> Record {
     let classes = asked.classes.as_ref().filter(|classes| !classes.classes.is_empty());
     let shape = classes.map(|classes| Shape::new(classes, before).unwrap());
@@ -187,7 +187,7 @@ fn what_is_written_is_read_as_what_there_is() {
     for (direction, record) in [(Direction::There, &there), (Direction::Back, &back)] {
         assert_eq!(compare(whole(record), &self::asked(&again.limits[0], direction)), None, "{text}");
     }
-    // What one table cannot say is two, and what two have is one's.
+    // A pair that one table cannot say is two tables, and a name that two limits have is written for one.
     let other = Record { burst_bytes: 9_000_000, ..back.clone() };
     let text = write(&[place(&there), place(&other)]);
     assert_eq!(parse(&text).unwrap().limits.len(), 2, "{text}");

@@ -1,7 +1,7 @@
 //! The limits that there are, as a topology file that says the same; and so a plan ([`plan`]).
 //!
-//! Rule: what is written is read again as what there is, so that applying it changes nothing. What has its default is left out. Both ways
-//! of a pair are one table where one can say both.
+//! Rule: a file that is written is read again as the limits that there are, so that applying it changes nothing. A value that is the
+//! default is left out. Both ways of a pair are one table where one can say both.
 
 pub mod plan;
 
@@ -27,11 +27,11 @@ pub struct LimitPlace<'a> {
     pub device: String,
     /// The process whose namespace it is in, if it is not this one's.
     pub pid: Option<u32>,
-    /// What the limit is.
+    /// The record of the limit.
     pub record: &'a Record,
 }
 
-/// The file that says so.
+/// The text of a file with these limits.
 pub fn write(limits: &[LimitPlace]) -> String {
     let mut tables: Vec<LimitTable> = Vec::new();
     let mut names: Vec<(&str, (&str, Option<u32>))> = Vec::new();
@@ -99,7 +99,7 @@ impl LimitPlace<'_> {
     }
 }
 
-/// The burst, if it is not what the rate has anyway.
+/// The burst, if it is not the rate's default.
 fn burst_said(record: &Record) -> Option<u64> {
     let rate = Rate::from_bits_per_s(record.rate_bits_per_s)?;
     Some(record.burst_bytes).filter(|bytes| *bytes != burst_bytes_default(rate))
@@ -120,7 +120,7 @@ fn filter_tables_in_place(classes: &Classes) -> Vec<Filter> {
     filter_tables(&classes.classifier, |target| name_of(classes, target), |_| None)
 }
 
-/// The rules of a classifier as filters; what it leads to and interfaces as they are called.
+/// The rules of a classifier as filters, with the names of classes and interfaces.
 fn filter_tables(
     classifier: &Classifier,
     class: impl Fn(Target) -> String,

@@ -6,7 +6,8 @@
 //! there:  up, with a carrier -> prepared (slow, on this thread) -> worker takes it in
 //! ```
 //!
-//! Rule: the worker, which all other ports wait for, does none of what takes long. What is prepared and not taken leaves nothing behind.
+//! Rule: the worker, which all other ports wait for, does nothing that takes long. A port that is prepared and not taken leaves nothing
+//! behind.
 //!
 //! An interface whose other end is in a namespace that nobody but weir keeps is given up, so that the kernel removes both: a container
 //! that has ended. It is not taken again under the same number.
@@ -34,7 +35,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 pub(super) struct Missing {
     /// The interface that was given up, and is about to go.
     given_up: Option<u32>,
-    /// What was said last of one that is not fit.
+    /// The last sentence on an interface that is not fit.
     told: String,
     /// Not to be tried before this time.
     not_before_ns: u64,
@@ -57,7 +58,7 @@ impl Watcher {
         }
     }
 
-    /// The interface of a port is gone.
+    /// Closes a port whose interface is gone, and looks for one of its name from now on.
     pub(super) fn lose(&mut self, port: usize, records: &Records) {
         let Some(pair) = self.pairs[port].as_ref() else { return };
         let name = pair.port.name.clone();
@@ -93,7 +94,7 @@ impl Watcher {
         any
     }
 
-    /// Has the worker of a port let it go, and puts back what was changed for it, also where it is now.
+    /// Has the worker of a port let it go, and puts back the changes made for it, also where the interface is now.
     fn close(&mut self, port: usize, elsewhere: Option<(u64, u32)>, records: &Records) {
         let waiting = self.waiting(2 * port + SENDER);
         self.ledger.note(InterfaceEvent::Gone, waiting, now_ns());
@@ -115,7 +116,7 @@ impl Watcher {
         }
     }
 
-    /// Takes over what is there of the ports that are missing.
+    /// Takes over the missing ports whose interfaces are there.
     pub(super) fn seek(&mut self, records: &Records) {
         let now = now_ns();
         let due = self.missing.iter().filter(|(_, missing)| now >= missing.not_before_ns);
@@ -192,11 +193,11 @@ impl Watcher {
     }
 }
 
-/// If an interface that is gone is elsewhere, senders into it are let go there when what was changed is put back: its namespace and number
-/// there.
+/// The namespace and number of an interface that is gone from here and is elsewhere, if it is. Senders into it are let go there when the
+/// changes are put back.
 pub(super) fn let_go_elsewhere(pair: &Pair, records: &Records) -> Option<(u64, u32)> {
     let (netns, link) = pair.sender_netns.run(|| Link::by_index(pair.sender.ifindex)?.peer()).ok()?;
-    // What cannot be told to the keeper is no worse than an interface that is gone.
+    // A record that the keeper does not take is no worse than an interface that is gone.
     let undo = Undo::Queues { ifindex: link.ifindex, before: Deferral::default() };
     let _ = locked(records).record(&netns, undo, None);
     Some((netns.inode(), link.ifindex))

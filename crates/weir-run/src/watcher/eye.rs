@@ -1,6 +1,6 @@
-//! How everyone else asks a watcher: for a look now, and what it saw.
+//! The eye of everyone else on a watcher: it asks for a look now, and has what was seen.
 //!
-//! Rule: an answer is as new as the question, unless the watcher is held up or has ended; then it is what was seen last.
+//! Rule: an answer is as new as the question, unless the watcher is held up or has ended; then it is the last look.
 //!
 //! Owner: the watcher writes what it saw, others copy it.
 
@@ -16,7 +16,7 @@ use weir_port::sys;
 
 use super::ledger::{Counts, EventStats, InterfaceEvent};
 
-/// How long whoever asks waits for a look before it is told of the last one.
+/// How long an asker waits for a look before it is told of the last one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One device as it was last seen.
@@ -24,31 +24,31 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Device {
     /// Its name.
     pub name: String,
-    /// How it fares; `None` if it was not there.
+    /// The state of the device; `None` if it was not there.
     pub state: Option<State>,
-    /// What it dropped.
+    /// The counts of its drops.
     pub counts: Counts,
-    /// What waits in its queue.
+    /// Packets that wait in its queue.
     pub backlog: u64,
 }
 
 impl Device {
-    /// The same without what was counted.
+    /// The device without its counts.
     pub(crate) fn uncounted(self) -> Device {
         Device { name: self.name, state: self.state, ..Device::default() }
     }
 }
 
-/// What was last seen of all.
+/// The devices of a datapath as they were last seen.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
     /// By port: itself, and its other end; none before the first look.
     pub pairs: Vec<[Device; 2]>,
-    /// What happened to them.
+    /// The events that happened to them.
     pub events: BTreeMap<InterfaceEvent, EventStats>,
 }
 
-/// What a watcher is asked.
+/// A request to a watcher.
 pub(super) enum Request {
     /// To look, and say when it has.
     Look(Sender<()>),
@@ -59,7 +59,7 @@ pub(super) enum Request {
     Stop,
 }
 
-/// How everyone else asks a watcher.
+/// The way for everyone else to ask a watcher.
 #[derive(Clone, Debug)]
 pub struct Eye {
     requests: Sender<Request>,
@@ -83,7 +83,7 @@ impl Eye {
         Ok((eye, Lens { requests, event, last }))
     }
 
-    /// What is seen now; if the watcher has ended or is held up, what it saw last.
+    /// The devices as they are now; if the watcher has ended or is held up, as it saw them last.
     pub fn look(&self) -> Devices {
         let (reply, answer) = channel();
         if self.send(Request::Look(reply)) {
@@ -126,7 +126,7 @@ impl Lens {
         sys::clear_eventfd(&self.event);
     }
 
-    /// Lays out what was seen.
+    /// Lays out the devices as they were seen.
     pub(super) fn show(&self, devices: Devices) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = devices;
     }

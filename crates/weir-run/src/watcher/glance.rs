@@ -1,7 +1,7 @@
 //! Both ends of a pair as they are when somebody asks, where nobody watches them: those of a stack in the process of an application.
 //!
-//! Rule: nothing is kept but what was counted at first, and nothing is put right. So no drop is told apart from those of an event, and none
-//! is called unexplained. An end that cannot be looked at, as by a process that has given up its rights, is not known.
+//! Rule: nothing is kept but the drops counted at first, and nothing is put right. So no drop is told apart from those of an event, and
+//! none is called unexplained. An end that cannot be looked at, as by a process that has given up its rights, is not known.
 //!
 //! Owner: the thread that asks, in the network namespace of the pair's first end. Source: rtnetlink(7).
 
@@ -34,7 +34,7 @@ impl Glance {
         glance
     }
 
-    /// What is seen now.
+    /// The devices as they are now.
     pub fn devices(&self) -> Devices {
         Devices { pairs: vec![[0, 1].map(|end| self.look(end))], ..Devices::default() }
     }
@@ -50,7 +50,7 @@ impl Glance {
                 return Device { name: known.name.clone(), state, ..Device::default() };
             }
         };
-        // A queue that is new began anew.
+        // The counters of a new queue began anew.
         let since = |now: u64, before: u64| if now < before { now } else { now - before };
         let before = self.before[end];
         let dropped = Drops {

@@ -1,15 +1,15 @@
-//! What the devices and queues of a wire dropped, and whether an event that was said explains it.
+//! The drops of the devices and queues of a wire, and whether an event that was said explains them.
 //!
 //! ```text
 //! dropped since the wire came up = during events + unexplained
 //! ```
 //!
-//! Rule: what a counter has grown by from one look to the next is an event's if one was noted at the later of the two, or had not been
-//! over at the earlier; otherwise it is unexplained. An event is over when all has been well for [`SETTLE_NS`], because the kernel lets
-//! a device send again only some time after its carrier is back.
+//! Rule: the growth of a counter from one look to the next is an event's if one was noted at the later of the two, or had not been over at
+//! the earlier; otherwise it is unexplained. An event is over when all has been well for [`SETTLE_NS`], because the kernel lets a device
+//! send again only some time after its carrier is back.
 //!
-//! Owner: the watcher. It is told the time. Limits: what is dropped in the second before an event is noted counts as the event's.
-//! What waited in a queue that was replaced the kernel frees uncounted: `waiting` is what waited there when it was last looked at.
+//! Owner: the watcher. It is told the time. Limits: packets dropped in the second before an event is noted count as the event's. The kernel
+//! frees the packets of a queue that is replaced uncounted: `waiting` is how many waited there when it was last looked at.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// For how long all must be well before an event is over, in nanoseconds.
 pub const SETTLE_NS: u64 = 500_000_000;
 
-/// What happens to interfaces while a wire is up.
+/// An event of an interface while a wire is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InterfaceEvent {
     /// One was down, or its other end.
@@ -58,15 +58,15 @@ impl InterfaceEvent {
     }
 }
 
-/// What came of events of one kind.
+/// The counts of the events of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EventStats {
     /// How often it happened.
     pub times: u64,
-    /// What devices and queues dropped meanwhile.
+    /// Packets that devices and queues dropped meanwhile.
     pub dropped: u64,
-    /// What waited in senders' queues that the kernel emptied, when they were last looked at: lost at most, and nowhere counted.
+    /// Packets that waited in senders' queues that the kernel emptied, when they were last looked at: lost at most, and nowhere counted.
     pub waiting: u64,
 }
 
@@ -74,11 +74,11 @@ pub struct EventStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Drops {
-    /// By the device, of what came in.
+    /// Packets that came in, dropped by the device.
     pub rx: u64,
-    /// By the device, of what was to go out.
+    /// Packets that were to go out, dropped by the device.
     pub tx: u64,
-    /// By its queue.
+    /// Packets dropped by its queue.
     pub queue: u64,
 }
 
@@ -99,21 +99,21 @@ impl Drops {
 /// One device's counts since the wire came up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All.
+    /// All drops.
     pub dropped: Drops,
-    /// Those that no event explains.
+    /// The drops that no event explains.
     pub unexplained: Drops,
     last: Option<Drops>,
 }
 
 impl Counts {
-    /// Of a device that nobody watches: nothing is known of its events.
+    /// The counts of a device that nobody watches: nothing is known of its events.
     pub fn unwatched(dropped: Drops) -> Counts {
         Counts { dropped, ..Counts::default() }
     }
 }
 
-/// See the head of the file. Devices are known by their place.
+/// The ledger of drops and events. Devices are known by their place.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     counts: Vec<Counts>,
@@ -123,7 +123,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Of so many devices.
+    /// A ledger of so many devices.
     pub fn new(devices: usize) -> Ledger {
         Ledger { counts: vec![Counts::default(); devices], events: BTreeMap::new(), open: None }
     }
@@ -141,7 +141,7 @@ impl Ledger {
         self.counts[device].last = None;
     }
 
-    /// Takes what the counters of each device show now; of one that could not be looked at, nothing. `is_well` says whether all are up.
+    /// Takes the present counters of each device; of one that could not be looked at, none. `is_well` says whether all are up.
     pub fn look(&mut self, seen: &[Option<Drops>], is_well: bool, now_ns: u64) {
         if !is_well {
             let event = self.open.map_or(InterfaceEvent::Down, |(event, _)| event);
@@ -150,7 +150,7 @@ impl Ledger {
         }
         for (counts, seen) in self.counts.iter_mut().zip(seen) {
             let &Some(seen) = seen else { continue };
-            // A queue that is new began anew.
+            // The counters of a new queue began anew.
             let since = |now: u64, last: u64| if now < last { now } else { now - last };
             let new = counts.last.map_or(Drops::default(), |last| seen.each(&last, since));
             counts.last = Some(seen);

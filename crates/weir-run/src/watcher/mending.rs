@@ -1,6 +1,6 @@
-//! Putting right what a remedy says, at an end of a pair, and how it is said.
+//! The work of a remedy at an end of a pair, and the sentence on it.
 //!
-//! Owner: none; the watcher's thread calls. Limits: what waited in a queue that was replaced is lost before anybody looks.
+//! Owner: none; the watcher's thread calls. Limits: packets that waited in a queue that was replaced are lost before anybody looks.
 
 use weir_port::bpf::doorbell::DoorbellProgram;
 use weir_port::link::Link;
@@ -11,7 +11,7 @@ use weir_port::{Doing, ethtool, features, qdisc};
 use super::remedy::Remedy;
 use crate::datapath::Kind;
 
-/// Does what can be done about an interface of `netns` by its settings alone; what is said of it, if it is any of that.
+/// Carries out a remedy that takes only settings of an interface of `netns`. Returns the sentence on it; none for any other remedy.
 pub(super) fn put_right(
     remedy: &Remedy,
     kind: Kind,
@@ -36,7 +36,7 @@ pub(super) fn put_right(
     })
 }
 
-/// Puts the program that rings before all others of an interface of `netns`; what is said of it.
+/// Attaches the doorbell program of an interface of `netns` before all others. Returns the sentence on it.
 pub(super) fn put_first(doorbell: &DoorbellProgram, netns: &NetNs, seen: &View) -> weir_port::Result<String> {
     let link = &seen.link;
     let attach = || {

@@ -1,4 +1,4 @@
-//! What is to be done about an end of a pair that is not as a datapath left it.
+//! The remedy for an end of a pair that is not as a datapath left it.
 //!
 //! ```text
 //! seen                                            remedy
@@ -8,10 +8,11 @@
 //! other queues, programs taken off, no room       the datapath ends, in a sentence
 //! ```
 //!
-//! Rule: a remedy depends on what was known and what is seen, and on nothing else. Only what a datapath needs is judged.
+//! Rule: a remedy depends on the known state and the one that is seen, and on nothing else. Only properties that a datapath needs are
+//! judged.
 //!
-//! Owner: none, these are functions; [`crate::watcher`] looks, and does what they say. Limits: what changed and changed back between
-//! two looks is not seen, and leaves nothing to do.
+//! Owner: none, these are functions; [`crate::watcher`] looks, and does what they say. Limits: a change that was undone between two looks
+//! is not seen, and leaves nothing to do.
 
 use weir_port::link::Link;
 use weir_port::port::MTU_BYTES_MAX;
@@ -20,10 +21,10 @@ use weir_port::view::View;
 use crate::datapath::Kind;
 use crate::watcher::ledger::InterfaceEvent;
 
-/// What is to be done.
+/// The remedy for one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Whoever has the port must know what is seen; said like this.
+    /// The owner of the port must know the new state; the sentence says it.
     Follow(InterfaceEvent, String),
     /// Checksums must be filled in before packets leave.
     FillChecksums,
@@ -37,7 +38,7 @@ pub enum Remedy {
     End(String),
 }
 
-/// Of the end that is a port of this kind of datapath.
+/// The remedies for the end that is a port of this kind of datapath.
 pub fn of_port(kind: Kind, known: &Link, now: &View) -> Vec<Remedy> {
     let noun = kind.noun();
     let mut remedies = follow(known, &now.link);
@@ -54,7 +55,7 @@ pub fn of_port(kind: Kind, known: &Link, now: &View) -> Vec<Remedy> {
     remedies
 }
 
-/// Of the other end, where programs send; `is_first` is whether weir's program runs before all others there.
+/// The remedies for the other end, where programs send; `is_first` is whether weir's program runs before all others there.
 pub fn of_sender(kind: Kind, known: &Link, now: &View, is_first: bool) -> Vec<Remedy> {
     let noun = kind.noun();
     let mut remedies = follow(known, &now.link);
@@ -163,7 +164,7 @@ mod tests {
             of_sender(Kind::Wire, &link(), &now, false),
             [Remedy::FillChecksums, Remedy::TagFrames, Remedy::PutQueueBack, Remedy::PutProgramFirst]
         );
-        // What the wire itself sends has its checksums, and its tags in the frame.
+        // Packets that the wire itself sends have their checksums, and their tags in the frame.
         assert_eq!(of_port(Kind::Wire, &link(), &now), [Remedy::PutQueueBack]);
     }
 

@@ -1,11 +1,11 @@
-//! Netlink's framing: messages, the attributes behind what they begin with, and fields at a place.
+//! Netlink's framing: messages, the attributes behind their headers, and fields at a place.
 //!
 //! ```text
 //! message    length (4)  type (2)  flags (2)  sequence (4)  port (4)  body, padded to 4
 //! attribute  length (2)  type (2)  value, padded to 4
 //! ```
 //!
-//! Rule: nothing is read beyond what is there; what is cut off ends the list.
+//! Rule: nothing is read beyond the bytes; a message or attribute that is cut off ends the list.
 //!
 //! Pure. Source: netlink(7), linux/netlink.h.
 
@@ -16,7 +16,7 @@ const ATTRIBUTE_HEADER_BYTES: usize = 4;
 /// Flags of the kernel's in an attribute's type (`NLA_F_NESTED`, `NLA_F_NET_BYTEORDER`).
 const ATTRIBUTE_FLAGS: u16 = 0xc000;
 
-/// The messages of what came in one call: type, flags and body of each.
+/// The messages of the bytes received in one call: type, flags and body of each.
 pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = bytes.u32(0)? as usize;

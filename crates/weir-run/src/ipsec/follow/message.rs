@@ -1,4 +1,4 @@
-//! What the kernel's IPsec says over netlink: dumps and events, read from bytes.
+//! The messages of the kernel's IPsec over netlink: dumps and events, read from bytes.
 //!
 //! | message | begins with (linux/xfrm.h) | what it says |
 //! |---|---|---|
@@ -13,7 +13,7 @@
 //! | `MIGRATE`, `MAPPING` | | ends of associations are others |
 //!
 //! Rule: every field is looked for within its message, and one that is too short says so and nothing else; nothing of a key is in a text.
-//! What an association comes to is in `follow/state.rs`, and what a policy does in `follow/policy.rs`.
+//! `follow/state.rs` judges an association, `follow/policy.rs` a policy.
 //!
 //! Pure. Numbers are of the machine's byte order, but for addresses, SPIs and ports. Source: linux/xfrm.h, the kernel's `xfrm_user.c`.
 
@@ -57,7 +57,7 @@ pub(super) struct StateId {
     pub mark: [u32; 2],
 }
 
-/// What there is to know of an association.
+/// An association as far as it can be followed.
 pub(super) enum Followed {
     State(Box<XfrmState>),
     /// Its SPI is taken, and IKE goes on (`ALLOCSPI`).
@@ -66,10 +66,10 @@ pub(super) enum Followed {
     Left(String),
 }
 
-/// What there is to know of a policy.
+/// A policy as far as it can be followed.
 pub(super) enum FollowedPolicy {
     Policy(Box<XfrmPolicy>),
-    /// It cannot be said, and why; what it names is discarded.
+    /// It cannot be expressed, and why; the packets that it names are discarded.
     Discarding(Box<XfrmPolicy>, String),
     /// It is of a socket, or the kernel's other half of `in`.
     PassedOver,
@@ -77,7 +77,7 @@ pub(super) enum FollowedPolicy {
     Left(String),
 }
 
-/// What a message says.
+/// The content of a message.
 pub(super) enum Heard {
     State {
         id: StateId,
@@ -89,7 +89,7 @@ pub(super) enum Heard {
         id: StateId,
         is_hard: bool,
     },
-    /// All of a protocol, or of any (0).
+    /// All associations of a protocol, or of any (0).
     StatesFlushed(u8),
     /// The kernel has sealed so many packets.
     Sealed {
@@ -98,7 +98,7 @@ pub(super) enum Heard {
     },
     Policy {
         index: u32,
-        /// Whether it is of the main table, and not of the other.
+        /// Whether the policy is of the main table, and not of the other.
         is_main: bool,
         at: String,
         policy: FollowedPolicy,
@@ -108,20 +108,20 @@ pub(super) enum Heard {
         index: u32,
         is_hard: bool,
     },
-    /// Those of the main table, or the others.
+    /// The policies of the main table, or the others.
     PoliciesFlushed {
         is_main: bool,
     },
     /// Associations and policies have other ends.
     Migrated,
-    /// A peer behind NAT is to be found elsewhere.
+    /// A peer behind NAT has another address.
     Mapping,
     /// A dump is at its end.
     Done,
-    /// A dump is not one moment's, or messages were lost.
+    /// A dump is not of one moment, or messages were lost.
     Interrupted,
     Failed(i32),
-    /// It is too short for what it should be.
+    /// The message is too short.
     Unclear(&'static str),
 }
 
@@ -181,7 +181,7 @@ fn info_id(info: &[u8], with: &[u8]) -> Option<StateId> {
     })
 }
 
-/// The value and the mask; zeros where there is none.
+/// The value and the mask of a mark; zeros where there is none.
 pub(super) fn mark(attributes_of: &[u8]) -> [u32; 2] {
     let mark = find(attributes_of, attribute::MARK);
     mark.and_then(|mark| Some([mark.u32(0)?, mark.u32(4)?])).unwrap_or_default()
@@ -223,7 +223,7 @@ fn sealed(body: &[u8]) -> Option<Heard> {
     Some(Heard::Sealed { id, packets: sealed_by(with)?.unwrap_or_default() })
 }
 
-/// Whether it is of the main table of policies (`XFRMA_POLICY_TYPE`).
+/// Whether a policy is of the main table (`XFRMA_POLICY_TYPE`).
 pub(super) fn is_main(with: &[u8]) -> bool {
     find(with, attribute::POLICY_TYPE).and_then(|kind| kind.u8(0)).unwrap_or_default() == 0
 }

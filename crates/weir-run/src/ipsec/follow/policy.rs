@@ -1,12 +1,13 @@
-//! A policy as the kernel tells it (`xfrm_userpolicy_info`, 168 bytes, and attributes), and what of it can be followed.
+//! A policy as the kernel tells it (`xfrm_userpolicy_info`, 168 bytes, and attributes), and how far it can be followed.
 //!
 //! ```text
 //! selector:  0 destination  16 source  32 ports and masks  40 family, prefix lengths, protocol  48 interface
 //! policy:    56 limits  120 what passed  152 priority  156 index  160 direction, action
 //! ```
 //!
-//! Rule: what no packet of Weir's can match, because none has a mark or an interface number, is left out. What cannot be said otherwise
-//! discards what it names, so that nothing of it goes out in the clear by a later policy; a policy that lets pass is left out instead.
+//! Rule: a policy that no packet of Weir's can match, because none has a mark or an interface number, is left out. Any other that cannot be
+//! expressed discards the packets that it names, so that none of them goes out in the clear by a later policy; a policy that lets pass is
+//! left out instead.
 //!
 //! Pure. Source: linux/xfrm.h, the kernel's `copy_to_user_policy`.
 
@@ -88,7 +89,7 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
     });
     let policy = match unsaid {
         None => FollowedPolicy::Policy(policy),
-        // Nothing passes in the clear that no policy lets.
+        // No packet passes in the clear that no policy lets.
         Some(why) if !is_block && policy.templates.is_empty() => {
             FollowedPolicy::Left(format!("{at}: {why}, which cannot be said"))
         }
@@ -100,7 +101,7 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
     Some(Heard::Policy { index, is_main, at, policy })
 }
 
-/// `xfrm_selector`; what of it cannot be said is widened, and told.
+/// `xfrm_selector`; a part that cannot be expressed is widened, and told.
 fn selector(
     info: &[u8],
     source: AddressPrefix,

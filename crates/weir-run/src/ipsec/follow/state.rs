@@ -1,11 +1,11 @@
-//! An association as the kernel tells it (`xfrm_usersa_info`, 224 bytes, and attributes), and what of it can be followed.
+//! An association as the kernel tells it (`xfrm_usersa_info`, 224 bytes, and attributes), and how far it can be followed.
 //!
 //! ```text
 //! 0 selector  56 destination, SPI, protocol  80 source  96 limits  160 what passed  204 sequence, reqid  212 family, mode, window, flags
 //! ```
 //!
-//! Rule: what no packet of Weir's can match, because none has a mark or an interface number, is left out, and so is what Weir does not do;
-//! why is a sentence without a key.
+//! Rule: an association that no packet of Weir's can match, because none has a mark or an interface number, is left out, and so is one that
+//! Weir does not do; the reason is a sentence without a key.
 //!
 //! Pure. Source: linux/xfrm.h, the kernel's `copy_to_user_state_extra`.
 
@@ -26,7 +26,7 @@ const FLAG_ESN: u8 = 128;
 const ESP_IN_UDP: u16 = 2;
 const LIFETIME_INFINITE: u64 = u64::MAX;
 
-/// What there is to know of it; none if something is missing.
+/// The association as far as it can be followed; none if a field is missing.
 pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) -> Option<Followed> {
     let left = |why: &str| Some(Followed::Left(format!("{at}: {why}")));
     let [mark, _] = mark(with);
@@ -50,7 +50,7 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
         };
     }
     let [aead, mut auth, enc] = keys;
-    // The same key again, or one that is not cut.
+    // `ALG_AUTH` has the same key again, or one whose ICV is not cut.
     if let (None, Some(whole)) = (&auth, of(attribute::ALG_AUTH)) {
         auth = Some(key_of(whole, ALGORITHM_NAME_BYTES + 4)?);
     }
@@ -85,7 +85,7 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
         Some(extended) => extended.u32(20)?,
         None => info.u8(215)?.into(),
     };
-    // What passed, of which an inbound one has as many as were received.
+    // Packets that passed; of an inbound association those received.
     let passed = info.u64(168)?;
     Some(Followed::State(Box::new(XfrmState {
         at: at.into(),
@@ -146,7 +146,7 @@ fn key_of(algorithm: &[u8], key_at: usize) -> Option<XfrmKey> {
         digits.push(digit(byte >> 4));
         digits.push(digit(byte & 15));
     }
-    // A name is printed, so it is to be one.
+    // The name is printed, so it is kept to graphic characters.
     let name = String::from_utf8_lossy(name).chars().filter(|char| char.is_ascii_graphic()).collect();
     Some(XfrmKey { name, digits, icv_bits })
 }

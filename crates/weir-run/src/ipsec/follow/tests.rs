@@ -1,4 +1,4 @@
-//! What a kernel said, word by word, and what an ESP becomes of it.
+//! Messages of a kernel as they were captured, and the ESP that follows them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,7 +41,7 @@ fn follower() -> Follower {
     Follower::new(Path::new("/keys"))
 }
 
-/// What it says to one message; no key is in it.
+/// The lines of a follower on one message; no key is in them.
 fn hear(follower: &mut Follower, bytes: &[u8]) -> String {
     let lines = follower.heard(bytes).lines.join("; ");
     assert!(!KEYS.iter().any(|key| lines.contains(key)), "{lines}");
@@ -90,7 +90,7 @@ fn a_tunnel_comes_and_goes() {
     let protects = |is_inbound, name: &str| (is_inbound, PolicyVerb::Protect, name.to_string());
     assert_eq!(policies(&wanted), [protects(false, "out-00001001"), protects(true, "in-00002001")]);
 
-    // What does not change runs on; and another priority is no other policy, but asked first.
+    // An association that does not change runs on; and another priority is no other policy, but asked first.
     let running = wanted.plan;
     assert_eq!(hear(&mut follower, &messages["updpolicy"]), "~ policy out from 10.1.0.0/24 to 10.2.0.0/24");
     assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan, running);
@@ -138,7 +138,7 @@ fn what_cannot_be_followed_is_one_sentence_and_harms_nothing() {
         assert!(note.contains(&expected), "{name}: {note}");
         assert_eq!(wanted.plan, running, "{name}");
     }
-    // What these name would go out by a later policy, so it is discarded.
+    // Packets that these name would go out by a later policy, so they are discarded.
     for (name, expected, from) in [
         (
             "newpolicy-icmp",
@@ -161,7 +161,7 @@ fn what_cannot_be_followed_is_one_sentence_and_harms_nothing() {
     assert_eq!((blocked.verb, blocked.selector.protocol), (PolicyVerb::Discard, Some(6)));
 }
 
-/// Whoever missed everything and reads all has the same.
+/// A follower that missed all events and reads a dump has the same.
 #[test]
 fn a_dump_says_what_the_events_said() {
     let messages = captured();
@@ -253,7 +253,7 @@ fn keys_that_are_refused_are_left_out_until_there_is_another() {
     assert_eq!(wanted.notes, ["SPI 0x00001001 from 192.0.2.1 to 192.0.2.2: its disk is full"]);
     hear(&mut follower, &messages["newsa-gcm-esn"]);
     assert_eq!(follower.wanted(&empty(), &BTreeSet::new()).plan.associations.len(), 2);
-    // All zeros is what a kernel in lockdown tells.
+    // A kernel in lockdown tells all zeros.
     let key: Vec<u8> = (1..=0x10).chain([0xa1, 0xb2, 0xc3, 0xd4]).collect();
     let mut hidden = messages["newsa-gcm-esn"].clone();
     let at = hidden.windows(20).position(|window| window == key).unwrap();

@@ -1,4 +1,4 @@
-//! What `ip xfrm state` and `ip xfrm policy` print, with `-s` or without, one behind the other or alone.
+//! Reads the output of `ip xfrm state` and `ip xfrm policy`, with `-s` or without, one behind the other or alone.
 //!
 //! ```text
 //! src 192.0.2.1 dst 192.0.2.2                    src 10.1.0.0/24 dst 10.2.0.0/24
@@ -7,8 +7,8 @@
 //!     aead rfc4106(gcm(aes)) 0x... 128                       proto esp reqid 1 mode tunnel
 //! ```
 //!
-//! Rule: what a file of Weir cannot say is refused with its line, or told; nothing of a key is in an error. Policies of sockets and of
-//! direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`.
+//! Rule: a property that a file of Weir cannot express is refused with its line, or told; nothing of a key is in an error. Policies of
+//! sockets and of direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`.
 //!
 //! Pure. Source: ip-xfrm(8), iproute2 `ip/ipxfrm.c`.
 
@@ -22,16 +22,16 @@ use zeroize::Zeroizing;
 use crate::classes::protocol;
 use crate::ipsec::xfrm::{XfrmKey, XfrmPolicy, XfrmState, XfrmTemplate};
 
-/// What was printed.
+/// The associations and policies that were printed.
 #[derive(Default)]
 pub(super) struct Listed {
     pub states: Vec<XfrmState>,
     pub policies: Vec<XfrmPolicy>,
-    /// What is left out, for the user to know.
+    /// A sentence on each thing that is left out.
     pub notes: Vec<String>,
 }
 
-/// Reads what was printed.
+/// Reads the printed text.
 pub(super) fn read(text: &str) -> Result<Listed, String> {
     let mut listed = Listed::default();
     let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()).peekable();
@@ -87,7 +87,7 @@ impl Listed {
                     state.reqid = words.number("reqid")?;
                     state.is_tunnel = words.is_tunnel()?;
                 }
-                // Its last line with `-s` begins so too.
+                // The last line of an association printed with `-s` begins so too.
                 "replay-window" if !words.has("failed") => {
                     state.window = words.number("replay-window")?;
                     self.flags(&words, &mut state);
@@ -96,7 +96,7 @@ impl Listed {
                 "dir" => state.is_inbound = Some(words.after("dir")? == "in"),
                 "aead" => state.aead = Some(words.key(true)?),
                 "auth-trunc" => state.auth = Some(words.key(true)?),
-                // The same key again, or one that is not cut.
+                // `auth` has the same key again, or one whose ICV is not cut.
                 "auth" if state.auth.is_none() => state.auth = Some(words.key(false)?),
                 "enc" => state.enc = Some(words.key(false)?),
                 "comp" => return Err(words.told("compression is not built: Weir does ESP alone")),
@@ -133,7 +133,7 @@ impl Listed {
             match *flag {
                 "esn" => state.is_extended = true,
                 "nopmtudisc" => state.is_df_clear = true,
-                // Which families are inside is for policies to say; alignment follows from the algorithm.
+                // The families inside are for policies to say; alignment follows from the algorithm.
                 "af-unspec" | "align4" => {}
                 other => self.notes.push(words.told(&format!("flag {other} is left out"))),
             }
@@ -250,7 +250,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Its source and its destination.
+    /// The source and the destination of the line.
     fn ends(&self) -> Result<[IpAddr; 2], String> {
         let address = |key: &str| {
             let text = self.after(key)?;
@@ -294,7 +294,7 @@ impl<'a> Words<'a> {
 
     /// `aead NAME 0xDIGITS [(BITS bits)] ICV`, the last where it has one.
     fn key(&self, has_icv: bool) -> Result<XfrmKey, String> {
-        // None is printed where it is empty.
+        // An empty key is not printed.
         let is_empty = self.word(2).is_empty() || self.word(2).starts_with('(');
         let digits = if is_empty { Some("") } else { self.word(2).strip_prefix("0x") };
         let digits = digits.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));

@@ -1,4 +1,4 @@
-//! What `ip xfrm` prints as tables that are read again, and as key files.
+//! The output of `ip xfrm` as tables that are read again, and as key files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use crate::topology::write::plan::write_esp;
 
 const KEY: &str = "0102030405060708090a0b0c0d0e0f10a1b2c3d4";
 const OTHER: &str = "1112030405060708090a0b0c0d0e0f10a1b2c3d4";
-/// What stands around the tables of an ESP.
+/// The tables around those of an ESP.
 const AROUND: &str = "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan\"\n[[epair]]\nname = \"e0\"\n\
                       [[wire]]\nports = [\"lan\", \"e0a\"]\n";
 
@@ -104,7 +104,7 @@ fn a_tunnel_is_read_as_it_was_written() {
     assert_eq!(import.plan.addresses, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
     let policies: Vec<_> =
         import.plan.policies.iter().map(|of| (of.is_inbound, &of.associations[..])).collect();
-    // What was added first is printed last, and asked first.
+    // The policy that was added first is printed last, and asked first.
     assert_eq!(policies, [(true, &["in-00002001".to_string()][..]), (false, &["out-00001001".to_string()])]);
 
     let text = write_esp("tunnel", Some(["e0b", "wan"]), &import.plan);
@@ -222,7 +222,7 @@ fn key_files_are_made_once() {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!([mode(&out), mode(&back), mode(&marks::path(&out))], [0o600; 3]);
     assert!(!marks::path(&back).exists());
-    // What `weir up` has written since stays, also where the key was removed meanwhile.
+    // A mark that `weir up` has written since stays, also where the key was removed meanwhile.
     let fingerprint = out.file_stem().unwrap().to_str().unwrap();
     let mark = format!("weir sequence\nnext 00000000000000005001\nkey {fingerprint}\n");
     fs::write(marks::path(&out), &mark).unwrap();

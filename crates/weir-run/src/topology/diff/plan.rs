@@ -1,9 +1,9 @@
-//! What would change: a plan as it runs, beside the one that a file wants.
+//! The changes from a plan that runs to the one that a file wants.
 //!
-//! Rule: live changes what shapes that which leaves by a port: rate, burst, queue, classes and filters; and all of an ESP but what it is
-//! joined to and how it is dispatched. Everything else is built when it
-//! comes up, and what a file wants other of that is told, all at once. What only stands in another order is the same: ports are matched by
-//! their interfaces, stages by their names, and the ports of a bridge are one like another.
+//! Rule: live changes are those of the shaping of packets that leave by a port: rate, burst, queue, classes and filters; and those of an
+//! ESP, but for the ports that it is joined to and its dispatch. Everything else is built when the path comes up, and all differences in it
+//! are told at once. Things that only stand in another order are the same: ports are matched by their interfaces, stages by their names,
+//! and the ports of a bridge are one like another.
 //!
 //! Pure.
 
@@ -22,30 +22,30 @@ use weir_path::shape::PortShape;
 
 use super::{Action, Key, LimitChange, Value, changed};
 
-/// A plan, and what its file calls its ports.
+/// A plan, and the names of its ports in its file.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'a> {
-    /// By place.
+    /// The names, by the place of the port.
     pub names: &'a [String],
     /// The plan.
     pub plan: &'a Plan,
 }
 
-/// What changes while it runs.
+/// The changes that are made while it runs.
 #[derive(Debug)]
 pub struct Live {
-    /// For each port that runs, in its order, what changes; nothing where it is so.
+    /// The change of each port that runs, in its order; none where it is so already.
     pub changes: Vec<Option<LimitChange>>,
-    /// What the ports that change are to become.
+    /// The new limits and classes of the ports that change.
     pub shapes: Vec<PortShape>,
-    /// The ESP stages that change, by their places as they run: what changes, and what they are to become.
+    /// The ESP stages that change, by their places as they run: the change, and the new plan.
     pub esps: Vec<(usize, LimitChange, EspPlan)>,
 }
 
-/// What changes where `now` is to become `wanted`.
+/// The changes where `now` is to become `wanted`.
 ///
 /// # Errors
-/// What cannot change while it runs: one sentence that names all of it.
+/// If something cannot change while it runs: one sentence that names all of it.
 pub fn compare_plans(now: Named, wanted: Named) -> Result<Live, String> {
     let told = built_otherwise(now, wanted);
     if !told.is_empty() {
@@ -138,7 +138,7 @@ fn renumbered(classes: &Arc<Classes>, places: &[usize]) -> Result<Arc<Classes>, 
     Ok(Arc::new(Classes { classifier, ..Classes::clone(classes) }))
 }
 
-/// All that is built otherwise, a few words each.
+/// All parts that are built otherwise, a few words each.
 fn built_otherwise(now: Named, wanted: Named) -> Vec<String> {
     let mut told = Vec::new();
     let ports = [now, wanted].map(|of| {
@@ -174,7 +174,7 @@ fn built_otherwise(now: Named, wanted: Named) -> Vec<String> {
             told.push(format!("dispatch of the wire {wire}: {before} -> {after}"));
         }
     }
-    // Links of what comes and goes are no news.
+    // Links of ports and stages that come and go are no news.
     if told.is_empty() {
         let [mut gone, mut new] = [now, wanted].map(|of| links(of.plan));
         gone.retain(|link| match new.iter().position(|other| other == link) {
@@ -299,7 +299,7 @@ fn values(port: &PortPlan) -> BTreeMap<Key, Value> {
     if let Some(limits) = &port.limits {
         add(1, "rate", Value::Text(limits.rate.to_string()));
         add(2, "burst", Value::Text(size_text(limits.burst_bytes)));
-        // With classes each has its own.
+        // With classes each class has its own queue.
         if port.classes.is_none() {
             add(2, "queue", Value::Text(limits.limit.to_string()));
         }
@@ -326,11 +326,11 @@ fn values(port: &PortPlan) -> BTreeMap<Key, Value> {
     values
 }
 
-/// A class in words, but for what is so by default: `100mbit to 150mbit below link priority 1 full ecn`.
+/// A class in words, without its defaults: `100mbit to 150mbit below link priority 1 full ecn`.
 pub(super) fn class_text(classes: &Classes, class: &ClassConfig) -> String {
     let ClassConfig { parent, rate, leaf, bounded, quantum_bytes, .. } = class;
     let parent = parent.and_then(|place| classes.classes.get(place)).map(|parent| parent.name.as_str());
-    // The ceiling of CBQ is what follows from the others.
+    // The ceiling of CBQ follows from the other values.
     let ceil: Rate = if classes.kind == TreeKind::Cbq { *rate } else { class.ceil };
     let cburst_bytes = match classes.kind {
         TreeKind::Cbq => crate::limits::burst_bytes_default(ceil),

@@ -1,4 +1,4 @@
-//! Two plans beside each other: what changes live and in which words, what does not, and that a plan that is shown changes nothing.
+//! Two plans compared: the live changes and their words, the changes that are refused, and that a plan that is shown changes nothing.
 
 use super::*;
 use crate::topology::{Topology, read, write};
@@ -8,7 +8,7 @@ fn topology(text: &str) -> Topology {
         .unwrap_or_else(|told| panic!("{}\n{text}", told.join("\n")))
 }
 
-/// What comes of two files, the first of which runs.
+/// The comparison of two files, the first of which runs.
 fn compare(now: &Topology, wanted: &Topology) -> Result<Live, String> {
     let names = [now, wanted].map(|of| of.ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>());
     let named = |place: usize, of: &'_ Topology| (names[place].clone(), of.plan.clone().expect("ports"));
@@ -16,7 +16,7 @@ fn compare(now: &Topology, wanted: &Topology) -> Result<Live, String> {
     compare_plans(Named { names: &now_names, plan: &now }, Named { names: &names, plan: &plan })
 }
 
-/// What changes, a line for each port.
+/// The changes, a line for each port.
 fn lines(now: &str, wanted: &str) -> Vec<String> {
     let live = compare(&topology(now), &topology(wanted)).unwrap();
     let changes = live.changes.iter().enumerate();
@@ -89,7 +89,7 @@ fn an_order_is_no_difference() {
     };
     let wanted = format!("{c}{bridge}{b}{a}").replace("\"p0\", \"b\", \"p2\"", "\"p2\", \"p0\", \"b\"");
     assert_eq!(lines(&now, &wanted), Vec::<String>::new());
-    // And what a filter calls a port is found in another order too.
+    // A port that a filter names is found in another order too.
     let other = wanted.replacen("interface = \"p2\"\nclass", "interface = \"p0\"\nclass", 1);
     let live = compare(&topology(&now), &topology(&other)).unwrap();
     let classes = live.shapes[0].classes.clone().unwrap();
@@ -145,7 +145,7 @@ impl Draws {
         texts[self.below(texts.len() as u64) as usize]
     }
 
-    /// What leaves by one of so many ports: a limit or none, and perhaps classes.
+    /// The keys of one of so many ports: a limit or none, and perhaps classes.
     fn port(&mut self, ports: u64) -> String {
         let mut text = String::new();
         let has_classes = self.below(2) == 0;
@@ -247,7 +247,7 @@ fn a_plan_that_is_shown_checks_and_changes_nothing() {
     }
 }
 
-/// What a change comes to is what the file says, whatever was before: the second time there is nothing to do.
+/// A change makes the plan of the file, whatever was before: the second time there is nothing to do.
 #[test]
 fn a_change_comes_to_what_the_file_says() {
     for seed in 0..400 {

@@ -1,7 +1,7 @@
 //! A plan, as a topology file that says the same.
 //!
-//! Rule: what is written is read again as the same plan, with links in the order in which a file has them, first end first. What has its
-//! default is left out, but for MACs, which another machine would derive otherwise. A link between two stages becomes an epair.
+//! Rule: a file that is written is read again as the same plan, with links in the order in which a file has them, first end first. A value
+//! that is the default is left out, but for MACs, which another machine would derive otherwise. A link between two stages becomes an epair.
 //!
 //! Limits: a file cannot say a queue in bytes, a peak rate, shares of flows in filters and other settings of a router than those in
 //! tables, and an ESP that drops where its queue is full; they are left out.
@@ -42,7 +42,7 @@ use super::{filter_tables, ports, spanned, text};
 use crate::classes::file::{ClassTable, Word};
 use crate::limits::burst_bytes_default;
 
-/// The file that says so. `ports` has what each port is called, in the order of the plan.
+/// The text of a file with this plan. `ports` has the name of each port, in the order of the plan.
 pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
     let called =
         |port: usize| ports.get(port).copied().or(plan.ports.get(port).map(|port| port.interface.as_str()));
@@ -52,7 +52,7 @@ pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
         (0..).zip(&plan.ports).map(|(place, port)| port_table(port, called(place), called)).collect();
     let mut taken: BTreeSet<String> = (0..plan.ports.len()).map(called).collect();
     taken.extend(plan.stages.iter().map(|stage| stage.name.clone()));
-    // By stage and number, what is at its ports.
+    // By stage and number, the name that is joined to each of its ports.
     let mut at: Vec<Vec<String>> =
         plan.stages.iter().map(|stage| vec![String::new(); ports_of(stage)]).collect();
     let mut put = |stage: usize, number: u16, name: String| {
@@ -91,7 +91,7 @@ pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
     std::iter::once(text(&first)).chain(stages).collect::<Vec<_>>().join("\n")
 }
 
-/// The tables of an ESP alone: what it is called, and the ports inside and outside, without which only its associations and policies.
+/// The tables of an ESP alone: its name, and the ports inside and outside, without which only its associations and policies.
 pub fn write_esp(name: &str, ends: Option<[&str; 2]>, plan: &EspPlan) -> String {
     // In the order of its ports: `INSIDE`, `OUTSIDE`.
     let at = ends.map_or_else(Vec::new, |ends| ends.map(String::from).into());
@@ -200,7 +200,7 @@ fn stage_table(stage: &StagePlan, at: &[String]) -> TopologyFile {
             ageing: (*ageing_ns != AGEING_NS).then(|| spanned(time_text(*ageing_ns))),
         }),
         StageKind::Router(router) => file.routers.push(router_table(name, router, at)),
-        // No file asks for one.
+        // No file asks for such a stage.
         StageKind::Dispatch(_) | StageKind::Sealer => {}
         StageKind::Esp(plan) => esp_tables(&mut file, name, plan, at),
     }
@@ -282,7 +282,7 @@ fn esp_tables(file: &mut TopologyFile, name: Spanned<String>, plan: &EspPlan, at
     });
 }
 
-/// None where it is what it would be without.
+/// The keepalive of an association; none where it is the default.
 fn keepalive(association: &AssociationPlan) -> Option<String> {
     let is_sender = !association.is_inbound && association.udp_ports.is_some();
     match association.keepalive_ns {
