@@ -1,6 +1,6 @@
-//! The guardian of what a command changes, and what can happen to whoever has it: signals, the guardian's end, news of interfaces.
+//! The guardian of a command's changes, and the events of the command: signals, the guardian's end, news of interfaces.
 //!
-//! Rule: from [`Guarded::start`] on a signal is an event and no longer the end of the process; whatever ends it, [`Guarded::finish`] puts
+//! Rule: from [`Guarded::start`] on a signal is an event and no longer the end of the process; however it ends, [`Guarded::finish`] puts
 //! everything back. Owner: the main thread; the watcher of a wire's interfaces shares the guardian, to tell it of changes.
 
 use std::io;
@@ -17,7 +17,7 @@ use weir_run::watcher::News;
 
 use crate::{Failure, output};
 
-/// What can end a session or concerns it.
+/// An event that can end a session or concerns it.
 pub enum SessionEvent {
     /// A signal arrived.
     Signal(Received),
@@ -25,7 +25,7 @@ pub enum SessionEvent {
     WorkerEnded,
     /// It can no longer go on safely.
     Trouble(Trouble),
-    /// Of the wire's interfaces.
+    /// News of the wire's interfaces.
     News(News),
     /// Somebody asked it to end, by its control socket.
     AskedToEnd,
@@ -33,7 +33,7 @@ pub enum SessionEvent {
     ProgramEnded,
 }
 
-/// Whose the namespaces are that are changed.
+/// The makers of the namespaces that are changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Namespaces {
     /// Made by others, and kept only as long as others keep them.
@@ -52,8 +52,8 @@ pub fn guardian(namespaces: Namespaces) -> Result<Guardian, Failure> {
     Ok(Guardian::start(Path::new("/proc/self/exe"), namespaces == Namespaces::Others, say)?)
 }
 
-/// Gives up the rights that are not needed, of this thread and those it starts, and what no thread of this process ever does. Where
-/// that cannot be, it is said, and everything is as good as without.
+/// Gives up the rights that are not needed, of this thread and those it starts, and the calls that no thread of this process ever makes. A
+/// failure is said, and the command goes on with these rights.
 pub fn confine() {
     if let Err(fault) = confinement::shed().and_then(|()| confinement::seal()) {
         output::warn(format_args!("going on with more rights than are needed: {fault}"));
@@ -72,7 +72,7 @@ pub fn spawn<T: Send + 'static>(
     })
 }
 
-/// Why whoever has this guardian ends for a trouble.
+/// The reason why the command with this guardian ends for a trouble.
 pub fn explain(trouble: Trouble, guardian: &Guardian) -> String {
     match trouble {
         Trouble::Unguarded => {
@@ -100,7 +100,7 @@ pub fn give_up(guardian: Guardian, failure: Failure) -> Failure {
     failure
 }
 
-/// A guardian that is watched, and the events of whoever has it.
+/// A guardian that is watched, and the events of the command that has it.
 pub struct Guarded {
     guardian: Arc<Mutex<Guardian>>,
     events: Receiver<SessionEvent>,
@@ -134,7 +134,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// The guardian, to tell it what to put back.
+    /// The guardian, to tell it the changes that it must put back.
     pub fn guardian(&self) -> MutexGuard<'_, Guardian> {
         self.guardian.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,7 +144,7 @@ impl Guarded {
         Arc::clone(&self.guardian)
     }
 
-    /// Where events can be sent to.
+    /// The sender of its events.
     pub fn events(&self) -> Sender<SessionEvent> {
         self.sender.clone()
     }
@@ -159,7 +159,7 @@ impl Guarded {
         self.events.recv_timeout(time).ok()
     }
 
-    /// Why it ends for a trouble.
+    /// The reason why it ends for a trouble.
     pub fn explain(&self, trouble: Trouble) -> String {
         explain(trouble, &self.guardian())
     }

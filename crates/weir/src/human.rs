@@ -59,7 +59,7 @@ pub fn uptime(time_ns: u64) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-/// What part `part` is of `whole`: `92.1 %`.
+/// The part that `part` is of `whole`: `92.1 %`.
 pub fn percent(part: u64, whole: u64) -> String {
     let per_mille = (u128::from(part) * 1000 + u128::from(whole) / 2) / u128::from(whole.max(1));
     format!("{}.{} %", per_mille / 10, per_mille % 10)

@@ -85,7 +85,7 @@ fn fail(failure: Failure) -> ExitCode {
     ExitCode::from(failure.code)
 }
 
-/// Prints help, or what is wrong with the command line.
+/// Prints help, or the fault of the command line.
 fn explain(error: &clap::Error) -> ExitCode {
     let printed = error.print();
     if error.use_stderr() {

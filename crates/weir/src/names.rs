@@ -1,4 +1,5 @@
-//! Names of what is up and of limits in place: one that nothing has, and what there is instead; one that a limit has already.
+//! Names of wires, topologies and limits in place: the sentence on one that nothing has, with those that there are; and the refusal of one
+//! that a limit has already.
 
 use weir_port::limit::find;
 use weir_port::sys;
@@ -11,7 +12,7 @@ use crate::commands::stat;
 /// How many names are listed.
 const LISTED: usize = 8;
 
-/// That no wire and no limit is called so, and which there are.
+/// The sentence that no wire and no limit is called so, with the names that there are.
 pub fn unknown(name: &str) -> String {
     let mut known = control::names();
     // Where limits cannot be read this is not the place to say why.
@@ -22,7 +23,7 @@ pub fn unknown(name: &str) -> String {
     sentence(name, &known, sys::is_root())
 }
 
-/// Refuses a name that a limit in place has, for what is to be up: `weir set` could tell neither.
+/// Refuses a name that a limit in place has, for a wire or topology that is to be up: `weir set` could tell neither.
 pub fn refuse_a_limits(name: &str) -> Result<(), Failure> {
     if !sys::is_root() {
         // Others cannot look into all namespaces, and have nothing up either.

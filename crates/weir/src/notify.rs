@@ -1,7 +1,7 @@
-//! What a service manager is told: that the service is up, that it is alive, that it ends.
+//! The messages to a service manager: that the service is up, that it is alive, that it ends.
 //!
-//! Rule: nothing is told where nobody asks (`NOTIFY_SOCKET`), and who is told is found before rights are given up. The watchdog is fed
-//! at half of the time that it allows, by whoever has seen that the workers answer.
+//! Rule: nothing is told where nobody asks (`NOTIFY_SOCKET`), and the socket is found before rights are given up. The watchdog is fed at
+//! half of the time that it allows, by the caller, who has seen that the workers answer.
 //!
 //! Source: sd_notify(3), systemd.service(5) `WatchdogSec=`. Limits: no descriptors are passed, and no status line is kept.
 
@@ -24,7 +24,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// As the environment says.
+    /// The way that the environment names.
     pub fn from_environment() -> Notify {
         let socket = std::env::var("NOTIFY_SOCKET").ok().and_then(|path| connect(&path));
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -63,7 +63,7 @@ impl Notify {
         Some(Duration::from_nanos(left_ns.max(LOOK_AGAIN_NS)))
     }
 
-    /// One that does not listen has its own problem.
+    /// Sends a message. A manager that does not listen has its own problem.
     fn tell(&self, what: &str) {
         if let Some(socket) = &self.socket {
             let _ = socket.send(what.as_bytes());

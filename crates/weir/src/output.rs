@@ -1,4 +1,4 @@
-//! What commands say: to standard output, coloured on a terminal only, and to standard error.
+//! The output of commands: to standard output, coloured on a terminal only, and to standard error.
 //!
 //! Rule: nobody reading any more (EPIPE) is no failure; any other failure, such as a full disk, is one sentence and status 1.
 //! The standard library's `println!` panics instead, so no command uses it.
@@ -12,7 +12,7 @@ use weir_port::monitor::State;
 
 use crate::Failure;
 
-/// What takes longer is told of.
+/// Work that takes longer is told of.
 const LONG: Duration = Duration::from_secs(1);
 
 /// Whether to colour: on a terminal, unless its user wants none (<https://no-color.org>).
@@ -26,13 +26,13 @@ pub fn print(text: impl Display) -> Result<(), Failure> {
     written(write!(out, "{}", harmless(&text.to_string())).and_then(|()| out.flush()))
 }
 
-/// The same with the end of a line.
+/// Writes a line to standard output, at once and as a whole.
 pub fn print_line(text: impl Display) -> Result<(), Failure> {
     print(format_args!("{text}\n"))
 }
 
-/// A text without what a terminal would take for a command, colours apart: names of interfaces are in it, and the one at the other end
-/// of a pair is called what its container likes.
+/// A text without characters that a terminal would take for a command, colours apart: names of interfaces are in it, and a container
+/// chooses the name of its own end of a pair.
 pub fn harmless(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -52,14 +52,14 @@ pub fn harmless(text: &str) -> String {
     shown
 }
 
-/// How long the sequence that sets a colour is, if there is one in front.
+/// The length of the sequence that sets a colour, in bytes; 0 if there is none in front.
 fn colour_bytes(text: &str) -> usize {
     let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
     let length = parameters.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
     if parameters.as_bytes().get(length) == Some(&b'm') { 2 + length + 1 } else { 0 }
 }
 
-/// What became of writing. A pipe that is closed has been read as far as its reader wanted.
+/// The outcome of writing. A pipe that is closed has been read as far as its reader wanted.
 pub fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -74,7 +74,7 @@ pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", harmless(&text.to_string()));
 }
 
-/// Does what may take long; `what` is said once if it does.
+/// Does work that may take long; `what` is said once if it does.
 pub fn patiently<T>(what: impl Display + Send, work: impl FnOnce() -> T) -> T {
     let (working, is_done) = channel::<()>();
     std::thread::scope(|scope| {
@@ -94,13 +94,13 @@ pub fn warn(text: impl Display) {
     say(format_args!("weir: warning: {text}"));
 }
 
-/// Says how an interface fares; who has it waits while it is down.
+/// Says the state of an interface; the command waits while it is down.
 pub fn say_state(interface: &str, state: State) {
     let fares = match state {
         State::Up => "is up again: going on",
         State::Down => "is down: waiting until it is up again",
         State::NoCarrier => "has no carrier, because its other end is down: waiting until that is up again",
-        // That is the end, and said there.
+        // A vanished interface is the end, and said there.
         State::Gone => return,
     };
     say(format_args!("weir: {interface} {fares}"));

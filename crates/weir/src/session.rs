@@ -32,12 +32,12 @@ pub const MEMORY_BYTES_PER_PORT: u64 = 1 << 20;
 
 /// A datapath that is up.
 pub struct Session {
-    /// Its guardian, and what happens to it.
+    /// Its guardian, and the events of the session.
     pub guarded: Guarded,
     running: Running,
 }
 
-/// What runs of a datapath.
+/// The running threads of a datapath, and the ways to them.
 struct Running {
     watcher: JoinHandle<()>,
     eye: Eye,
@@ -60,12 +60,12 @@ impl Session {
         }
     }
 
-    /// What it carries.
+    /// The kind of the datapath.
     pub fn kind(&self) -> Kind {
         self.running.crew.kind()
     }
 
-    /// Gives up the ports whose other ends are in a namespace that nobody but weir keeps; whether it can go on without.
+    /// Gives up the ports whose other ends are in a namespace that nobody but weir keeps. Returns whether the datapath can go on without.
     pub fn desert(&self, namespace: u64) -> bool {
         self.running.eye.desert(namespace)
     }
@@ -75,7 +75,7 @@ impl Session {
         self.running.crew.stat()
     }
 
-    /// Delivers what is inside, takes the datapath down and puts everything back; the last counters.
+    /// Delivers packets that are inside, takes the datapath down and puts everything back. Returns the last counters.
     pub fn finish(self) -> Result<Snapshot, Failure> {
         let Session { guarded, running: Running { watcher, eye, workers, crew } } = self;
         guarded.guardian().announce_end();
@@ -145,7 +145,7 @@ impl Running {
     }
 }
 
-/// The last counters, and the end of the workers' ports; or what went wrong first.
+/// The last counters, and the end of the workers' ports; or the first fault.
 fn last_words(ended: Vec<std::thread::Result<io::Result<Ended>>>, crew: &Crew) -> Result<Snapshot, Failure> {
     let mut parts = Vec::new();
     let mut faults = Vec::new();

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-/// What a cell says about itself; shown on a terminal only.
+/// The style of a cell; shown on a terminal only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Nothing.
+    /// No style.
     Plain,
     /// A heading.
     Heading,

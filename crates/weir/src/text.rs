@@ -1,4 +1,4 @@
-//! How options are read: the units of tc and names, checked where they are given.
+//! The reading of options: the units of tc and names, checked where they are given.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Read};
@@ -87,12 +87,12 @@ pub fn classes_in_place(file: &Path) -> Result<Classes, Failure> {
     Ok(classes)
 }
 
-/// Says what is kept of a file, but perhaps not as meant.
+/// Warns of classes that are kept, but perhaps not as meant.
 pub fn warn_of(classes: &Classes) {
     classes.warnings.iter().for_each(output::warn);
 }
 
-/// Says of limits, each with the rates of the classes without a parent that share it, where these are guaranteed more; once of two that
+/// Warns of limits, each with the rates of the classes without a parent that share it, where these are guaranteed more; once of two that
 /// are alike.
 pub fn warn_of_oversold(shared: impl Iterator<Item = (Rate, Vec<u64>)>) {
     let mut told =
@@ -101,14 +101,14 @@ pub fn warn_of_oversold(shared: impl Iterator<Item = (Rate, Vec<u64>)>) {
     told.iter().for_each(output::warn);
 }
 
-/// The same of the ports of a datapath.
+/// Warns so of the ports of a datapath.
 pub fn warn_of_oversold_ports(config: &DatapathConfig) {
     let shared =
         config.plan.ports.iter().filter_map(|port| Some((port.limits?.rate, port.classes.as_deref()?)));
     warn_of_oversold(shared.map(|(rate, classes)| (rate, classes::roots_bits_per_s(classes).collect())));
 }
 
-/// What a classes file is called, and all of it.
+/// The name of a classes file, and its text.
 pub fn classes_file(file: &Path) -> Result<(String, String), Failure> {
     let text =
         read_file(file).map_err(|why| Failure::usage(format!("--classes {}: {why}", file.display())))?;
@@ -116,7 +116,7 @@ pub fn classes_file(file: &Path) -> Result<(String, String), Failure> {
 }
 
 /// Reads a topology file, and the classes files that it names, which are where it is; warnings go to standard error. The first failure is
-/// that it cannot be read, the second what is wrong with it.
+/// that the file cannot be read, the second are its faults.
 pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
     let name = file.display().to_string();
     let text = read_file(file).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
@@ -127,7 +127,7 @@ pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
         let path = folder.join(path);
         Ok((path.display().to_string(), read_file(&path)?))
     });
-    // Whoever runs it may be somewhere else.
+    // The process that runs the topology may be in another directory.
     if let Ok(Topology { plan: Some(plan), .. }) = &mut topology {
         let folder = std::path::absolute(folder.join("."))?;
         key_files(plan).for_each(|key| *key = folder.join(&*key).display().to_string());
@@ -145,7 +145,7 @@ fn key_files(plan: &mut Plan) -> impl Iterator<Item = &mut String> {
     associations.flatten().filter_map(|association| association.key_file.as_mut())
 }
 
-/// All of a text file, or in words why it cannot be read.
+/// The text of a file, or in words why it cannot be read.
 pub fn read_file(file: &Path) -> Result<String, String> {
     let mut text = String::new();
     let mut read = || {

@@ -1,16 +1,17 @@
-//! `weir apply`: brings a topology file about, all of it or nothing: its limits in place, and what its ports are to be that `weir up` runs.
+//! `weir apply`: carries a topology file out, all of it or nothing: its limits in place, and the changes of its ports that `weir up` runs.
 //!
 //! ```text
-//! read      the file, all of it                                                       what is wrong: nothing is touched
-//! ask       whoever runs its ports what would change (`apply/ports.rs`)               what cannot change live: nothing is touched
-//! find      the interfaces, and hold both ends of each                                what is missing: nothing is touched
-//! compare   each limit with what is there, as setting it would look at it first       what is refused: nothing is touched
-//! set       one after the other                                                       what fails: those before are put back
-//! change    all ports that run, in one step                                           what fails: the limits are put back
+//! read      the file, all of it                                                   a fault of the file: nothing is touched
+//! ask       the process that runs its ports for the changes (`apply/ports.rs`)    a change that cannot be live: nothing is touched
+//! find      the interfaces, and hold both ends of each                            one that is missing: nothing is touched
+//! compare   each limit with the one there, as setting it would do first           one that is refused: nothing is touched
+//! set       one after the other                                                   one that fails: those before are put back
+//! change    all ports that run, in one step                                       a failure: the limits are put back
 //! ```
 //!
-//! Rule: what no table of the file names is not touched. Killed half-way, it leaves limits that are set and perhaps one that is half made,
-//! which `weir stat --check` says; the same command again finishes. A signal that asks it to end is heard between two limits, and puts back.
+//! Rule: an interface that no table of the file names is not touched. Killed half-way, it leaves limits that are set and perhaps one that
+//! is half made, which `weir stat --check` says; the same command again finishes. A signal that asks it to end is heard between two limits,
+//! and puts back.
 //!
 //! Owner: the kernel, under the holds of all ends, so that two commands come one after the other. Limits: a file is as wide as a network
 //! namespace and what can be reached from it by a pair or a process.
@@ -85,7 +86,8 @@ pub fn set(topology: &Topology) -> Result<(), Failure> {
     bring_about(topology, &Ports::default(), false, true, |_, _| Ok(()))
 }
 
-/// Finds, holds, compares and, unless it is a `dry_run`, sets and changes; `told` is called at the end with what there was to do.
+/// Finds, holds, compares and, unless it is a `dry_run`, sets and changes; `told` is called at the end with the tasks and the skipped
+/// limits.
 fn bring_about(
     topology: &Topology,
     ports: &Ports,
@@ -111,7 +113,7 @@ fn bring_about(
     told(&tasks, &skipped)
 }
 
-/// The file, or all that is wrong with it.
+/// The topology of a file, or all faults of the file.
 pub fn read(file: &std::path::Path) -> Result<Topology, Failure> {
     text::topology(file)?.map_err(|told| Failure::usage(told.join("\nweir: ")))
 }
@@ -127,7 +129,7 @@ struct Task<'a> {
     place: &'a NetnsInterface,
     asked: Asked,
     before: Option<Record>,
-    /// None where it is so.
+    /// The change; none where the limit is so already.
     change: Option<LimitChange>,
 }
 
@@ -149,7 +151,7 @@ fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&Limi
     if told.is_empty() { Ok((found, skipped)) } else { Err(told.join("\nweir: ").into()) }
 }
 
-/// What is to be done, or a sentence for each limit that cannot be set.
+/// The tasks, or a sentence for each limit that cannot be set.
 fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<Vec<Task<'a>>, Failure> {
     let named = find::names();
     let is_named_here = |place: &NetnsInterface| {
@@ -174,7 +176,7 @@ fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<V
                     return Err(format!("{} has a limit by {} already", place.describe(), other.at).into());
                 }
                 if let Some(name) = &wanted.name {
-                    // What the file names loses the name that it has.
+                    // A limit that the file names loses the name that it has.
                     ways.check_name(name, named.iter().filter(|(place, _)| !is_named_here(place)))?;
                 }
                 let own_name = named.iter().find(|(other, _)| other.is(place)).map(|(_, name)| name.clone());
@@ -224,7 +226,7 @@ fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
     })
 }
 
-/// Puts limits back as they were, the last first; why, and what became of it.
+/// Puts limits back as they were, the last first. Returns the failure: why, and what could not be put back.
 fn put_back(tasks: &[&Task], why: &str) -> Failure {
     let left: Vec<_> = tasks
         .iter()
@@ -252,7 +254,7 @@ fn show(tasks: &[Task], skipped: &[&LimitWanted]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All in a line.
+/// The outcome, in a line.
 fn sum(arguments: &ApplyArguments, ports: &Ports, tasks: &[Task]) -> String {
     let file = arguments.file.display();
     let (all_ports, changed_ports) = ports.counts();

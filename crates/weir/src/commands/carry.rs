@@ -1,9 +1,8 @@
 //! Carries packets in the foreground, for `weir wire` and `weir up`: until it is told to end, or cannot go on.
 //!
-//! Rule: however it ends, what is inside is delivered as far as it can be, everything is put back, and what became of it is said.
+//! Rule: however it ends, packets inside are delivered as far as they can be, everything is put back, and the outcome is said.
 //!
-//! Whoever started it is told when it is up: by a line on standard output, and where a service manager asks for it, by its socket
-//! ([`crate::notify`]).
+//! It says when it is up: by a line on standard output, and to a service manager that asks for it, by its socket ([`crate::notify`]).
 //!
 //! Owner: the main thread.
 
@@ -41,7 +40,7 @@ pub fn carry(config: &DatapathConfig, cores: &[usize], ready: &str) -> Outcome {
     ended
 }
 
-/// Until it ends, and what became of it.
+/// Waits until the session ends. Returns the outcome, having said it.
 fn watch(session: Session, notify: &Notify) -> Outcome {
     loop {
         // A worker that does not answer is told of by silence.
@@ -60,7 +59,7 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
             SessionEvent::Trouble(Trouble::Deserted(namespace)) if session.desert(namespace) => {}
             SessionEvent::Trouble(trouble) => {
                 let why = session.guarded.explain(trouble);
-                // What is wrong on the way out is only more of the same.
+                // A fault on the way out is only more of the same.
                 let _ = session.finish();
                 return Err(why.into());
             }
@@ -75,7 +74,7 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
             }
             SessionEvent::News(News::Interface(interface, State::Gone)) => {
                 let noun = session.kind().noun();
-                // What the vanished interface's sockets say on the way out is only more of the same.
+                // Errors of the vanished interface's sockets on the way out are only more of the same.
                 let _ = session.finish();
                 return Err(format!(
                     "interface {interface} vanished while the {noun} was up; everything else is as before"
@@ -85,7 +84,7 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
             SessionEvent::News(News::Interface(interface, state)) => output::say_state(&interface, state),
             SessionEvent::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
             SessionEvent::News(News::Ended(why)) => {
-                // What else goes wrong on the way out is said there, or only more of the same.
+                // Any other fault on the way out is said there, or is only more of the same.
                 if let Ok(last) = session.finish() {
                     output::print_line(last_line(&last))?;
                 }
@@ -95,7 +94,7 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
     }
 }
 
-/// What is said last: what became of all that was taken in.
+/// The last line: the packets that were delivered and dropped.
 fn last_line(last: &Snapshot) -> String {
     let Some((kind, stats, _)) = last.each().next() else { return "ended: nothing was counted".into() };
     let delivered = last.totals.delivered;

@@ -46,7 +46,7 @@ pub fn run(arguments: &CheckArguments) -> Outcome {
     }
 }
 
-/// What a file has, in a line: `4 ports, 1 bridge, 1 router, 2 limits`.
+/// The contents of a file, in a line: `4 ports, 1 bridge, 1 router, 2 limits`.
 fn sum(topology: &Topology) -> String {
     let there = topology.counts().into_iter().filter(|(number, _)| *number > 0);
     there.map(|(number, thing)| human::plural(number as u64, thing)).collect::<Vec<_>>().join(", ")

@@ -1,7 +1,7 @@
-//! `weir doctor`: what this kernel and machine can do, and what to change.
+//! `weir doctor`: the abilities of this kernel and machine, and what to change.
 //!
-//! Every check is a trial or a measurement; none compares versions. What is tried is tried in a namespace of its own, and is
-//! gone when this process is ([`weir_port::probe`]).
+//! Every check is a trial or a measurement; none compares versions. Each trial is made in a namespace of its own, and is gone when this
+//! process is ([`weir_port::probe`]).
 
 mod kernel;
 mod machine;
@@ -25,7 +25,7 @@ pub struct DoctorArguments {
     json: bool,
 }
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     /// As it should be.
@@ -64,7 +64,7 @@ struct Check {
     name: &'static str,
     status: Status,
     what: String,
-    /// What to do about it, unless all is well.
+    /// The remedy, unless all is well.
     fix: Option<String>,
 }
 

@@ -1,7 +1,7 @@
-//! `weir down`: ends what `weir up` runs of a topology file, and removes the limits that it names.
+//! `weir down`: ends the topology that `weir up` runs of a file, and removes the limits that the file names.
 //!
-//! Rule: what runs is found by its name, as the file says it or is called itself; so it ends also when the file has gone, was edited, or
-//! is wrong now. Limits: which limits such a file had nobody knows; they stay.
+//! Rule: a running topology is found by its name, as the file says it or is called itself; so it ends also when the file has gone, was
+//! edited, or is wrong now. Limits: nobody knows which limits such a file had; they stay.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,13 +72,13 @@ fn require_root() -> Result<(), Failure> {
     }
 }
 
-/// What a file that cannot be read, or is wrong, was called: as it still says, or as its own name.
+/// The name of a file that cannot be read, or is wrong: the one that it still says, or its own.
 fn called(file: &Path) -> String {
     let text = text::read_file(file).unwrap_or_default();
     name_of(&text).unwrap_or_else(|| file.file_stem().unwrap_or_default().to_string_lossy().into_owned())
 }
 
-/// Ends and removes what a file says.
+/// Ends the topology of a file, and removes its limits.
 fn down(topology: &Topology) -> Outcome {
     require_root()?;
     let name = &topology.name;
@@ -110,7 +110,7 @@ fn down(topology: &Topology) -> Outcome {
 fn others(topology: &Topology) -> Vec<String> {
     let Some(plan) = &topology.plan else { return Vec::new() };
     let is_of_this = |name: &String| {
-        // One that does not answer has none.
+        // A topology that does not answer has none.
         let running = control::running(name).map(|running| running.ports).unwrap_or_default();
         running.iter().any(|port| plan.ports.iter().any(|of| of.interface == port.interface))
     };

@@ -1,4 +1,4 @@
-//! What was dropped from a start to an end, in words.
+//! The packets that were dropped from a start to an end, in words.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use weir_run::stats::Snapshot;
 
 use crate::human::count;
 
-/// Nothing was.
+/// The word for no drops.
 pub const NONE: &str = "none";
 
 /// Packets that were dropped, by what they were dropped for.
 pub type DropsByReason = BTreeMap<String, u64>;
 
-/// What a wire dropped: by its rules, by the kernel before it had them, or `forwarded` ones of which too much waited.
+/// The drops of a wire: by its rules, by the kernel before it had the packets, or `forwarded` ones of which too much waited.
 pub fn of(last: &Snapshot) -> DropsByReason {
     let mut reasons = DropsByReason::new();
     for (reason, amount) in &last.totals.dropped {

@@ -120,13 +120,13 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
         return remove(&ways, target, arguments.now);
     }
     let tasks = tasks(arguments, target, &ways, classes.as_ref())?;
-    // Where it is not as who reads this expects.
+    // The name is told where a reader of the line would not expect it.
     let is_name_told = tasks.iter().any(|(_, asked)| arguments.name.is_some() || asked.name != target.device);
     set_both(&tasks, is_name_told)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tasks of a command: which interface is to have what.
+/// The tasks of a command: each interface with the limit that is asked for.
 fn tasks<'a>(
     arguments: &LimitArguments,
     target: LimitTarget,
@@ -181,7 +181,7 @@ fn tasks<'a>(
     Ok(tasks)
 }
 
-/// Sets what was asked for, all of it or nothing: what would be refused is known before anything is changed, and what fails all the same
+/// Sets the limits that were asked for, all or nothing: a refusal is known before anything is changed, and a limit that fails all the same
 /// leaves those before it as they were.
 fn set_both(tasks: &[(&NetnsInterface, Asked)], is_name_told: bool) -> Result<(), Failure> {
     let check = |(place, asked): &(&NetnsInterface, Asked)| {
@@ -205,7 +205,7 @@ fn set_both(tasks: &[(&NetnsInterface, Asked)], is_name_told: bool) -> Result<()
     Ok(())
 }
 
-/// Makes a limit what it was before, which may be none; in words what is not so all the same.
+/// Puts a limit back as it was before, which may be none. Returns a sentence if it is not so all the same.
 pub fn put_back(place: &NetnsInterface, before: Option<&Record>) -> Option<String> {
     let done = match before {
         None => off::off(place, false, now_ns).map(|off| off != Off::Open),
@@ -238,7 +238,7 @@ pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result
     output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))
 }
 
-/// Changes the limit of one interface, which nobody else changes meanwhile; what it is then.
+/// Changes the limit of one interface, which nobody else changes meanwhile. Returns its record then.
 pub fn hold_and_change(place: &NetnsInterface, asked: &Asked) -> Result<Record, Failure> {
     let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
     let _ends = hold::ends(&[(&place.netns, &place.link)], say)?;
@@ -293,7 +293,7 @@ fn set(place: &NetnsInterface, asked: &Asked, is_name_told: bool) -> Result<(), 
     Ok(())
 }
 
-/// Of the way back: who sends from this side.
+/// The sentence on the way back: it holds programs that send from this side.
 fn whom_it_holds(place: &NetnsInterface) -> String {
     format!(
         "held is who sends from {} itself; what is sent from elsewhere has no sender here: {} of it may wait, then it is marked, and \
@@ -303,7 +303,7 @@ fn whom_it_holds(place: &NetnsInterface) -> String {
     )
 }
 
-/// Says of a limit that is set what its user may not expect.
+/// Says facts about a limit that is set which its user may not expect.
 pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Record) {
     if done == Done::Made && record.direction == Direction::Back {
         output::say(format_args!("weir: {}: {}", place.describe(), whom_it_holds(place)));
@@ -322,7 +322,7 @@ pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Rec
     say_what_stays(place, record);
 }
 
-/// Which flows still go by the classes that were there before.
+/// Says which flows still go by the classes that were there before.
 fn say_what_stays(place: &NetnsInterface, record: &Record) {
     if record.filters.len() > 1 {
         let going = record.classes.iter().filter(|class| class.is_going);
@@ -336,7 +336,7 @@ fn say_what_stays(place: &NetnsInterface, record: &Record) {
     }
 }
 
-/// Of a burst that was asked for.
+/// Warns of a burst that was asked for.
 fn warn_of_burst(record: &Record) {
     let Some(rate) = Rate::from_bits_per_s(record.rate_bits_per_s) else { return };
     burst_warnings(rate, record.burst_bytes, |usual| format!("--burst {usual}"))
@@ -344,7 +344,7 @@ fn warn_of_burst(record: &Record) {
         .for_each(output::warn);
 }
 
-/// Of pairs behind a bridge or another device, whose steering could not be set.
+/// Warns of pairs behind a bridge or another device, whose steering could not be set.
 fn warn_of_unseen(place: &NetnsInterface) {
     let unseen = behind::find(place).map(|behind| behind.unseen).unwrap_or_default();
     if !unseen.is_empty() {
@@ -356,9 +356,9 @@ fn warn_of_unseen(place: &NetnsInterface) {
     }
 }
 
-/// Of steering that a limit may have set of which nothing else is left.
+/// Warns of steering that a limit may have set of which nothing else is left.
 fn warn_of_doubtful(place: &NetnsInterface, record: Option<&Record>) {
-    // What cannot be looked at is said where it matters.
+    // A fault of this look is said where it matters.
     order::doubtful(place, record).unwrap_or_default().iter().for_each(output::warn);
 }
 
@@ -389,8 +389,8 @@ fn remove(ways: &Ways, target: LimitTarget, now: bool) -> Outcome {
     Ok(status)
 }
 
-/// Removes the limit of one interface, which nobody else changes meanwhile, and says what became of it: whether it is gone as it should be;
-/// `None`, and nothing said, if there was none.
+/// Removes the limit of one interface, which nobody else changes meanwhile, and says the outcome. Returns whether it is gone as it should
+/// be; `None`, and nothing said, if there was none.
 pub fn remove_one(place: &NetnsInterface, now: bool) -> Result<Option<bool>, Failure> {
     match off::off(place, now, now_ns)? {
         Off::None => return Ok(None),

@@ -1,4 +1,4 @@
-//! `weir mend`: puts back what a weir left that was killed together with its guardian.
+//! `weir mend`: puts back the changes of a weir that was killed together with its guardian.
 
 use std::process::ExitCode;
 
@@ -60,14 +60,14 @@ pub fn run(arguments: &MendArguments) -> Outcome {
 
 fn one(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<String>> {
     let mut done = limits(interface, say)?;
-    // What is no pair can have had nothing but a limit.
+    // An interface that is no pair can have had nothing but a limit.
     if done.is_empty() || Link::by_name(interface)?.kind == "veth" {
         done.extend(mend::pair(interface, say)?);
     }
     Ok(done)
 }
 
-/// Puts back what limits in place left at both ends of a pair, or at an interface that is none, whose queues somebody took away.
+/// Puts back the changes of limits in place at both ends of a pair, or at an interface that is none, whose queues somebody took away.
 fn limits(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<String>> {
     let here = NetnsInterface::here(interface)?;
     let far_end = here.far_end().ok().flatten();

@@ -1,4 +1,4 @@
-//! One file a command, and what several of them share: `drops`, `traffic`, `ways`.
+//! One file a command, and the modules that several of them share: `drops`, `traffic`, `ways`.
 
 pub mod apply;
 pub mod carry;

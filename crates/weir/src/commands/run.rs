@@ -1,8 +1,8 @@
 //! `weir run`: a program behind a limit, in a network of its own.
 //!
 //! Everything is made for the program and goes with it: a namespace and a pair whose ends are limited in place, or two namespaces, two
-//! pairs and a wire between them ([`way`]); masquerading where the host has a way out ([`weir_port::enclosure`]). What is wrong
-//! with the command line or the program is said before any of that.
+//! pairs and a wire between them ([`way`]); masquerading where the host has a way out ([`weir_port::enclosure`]). Faults of the command
+//! line or the program are said before any of that.
 //!
 //! Signals: those that a process sends to Weir are passed on to the program. Ctrl-C and its like at a terminal reach the program
 //! without us, because it is in our process group, as it would be if the shell had started it; passing them on would deliver
@@ -186,7 +186,7 @@ fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
     Err(format!("{lost}; the program was killed, because it would have had no network").into())
 }
 
-/// As shells tell it.
+/// The exit code for a status, as shells tell it.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let signalled = status.signal().map(|signal| 128 + signal);
     let code = status.code().or(signalled).and_then(|code| u8::try_from(code).ok());

@@ -1,4 +1,4 @@
-//! `weir sa`: what the kernel's IPsec has, for a topology file or for one that is up.
+//! `weir sa`: the associations and policies of the kernel's IPsec, for a topology file or for a topology that is up.
 
 mod follow;
 
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::{Failure, Outcome, output};
 
-/// Far more than any gateway has associations.
+/// The longest input, in bytes: far more than any gateway has associations.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Take over security associations and policies that IKE agreed on for the kernel.
@@ -91,7 +91,7 @@ fn import(arguments: &ImportArguments) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All of a file, which has keys in it.
+/// The text of a file, which has keys in it.
 fn read(file: &std::path::Path) -> Result<Zeroizing<String>, Failure> {
     let told = |error: std::io::Error| Failure::usage(format!("{}: {error}", file.display()));
     let mut text = Zeroizing::new(String::new());

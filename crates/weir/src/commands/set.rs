@@ -51,7 +51,7 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     if let Some(burst_bytes) = limit.burst {
         text::check_burst(burst_bytes)?;
     }
-    // As when a wire is made: what is said of no direction in particular is for both.
+    // As when a wire is made: a value of no direction in particular is for both.
     let both =
         limit.rate.is_some() || (rate_back.is_none() && (limit.burst.is_some() || limit.queue.is_some()));
     let change = |direction, rate: Option<Rate>| SetLimits {
@@ -79,12 +79,12 @@ pub fn run(arguments: &SetArguments) -> Outcome {
             }
         };
     }
-    // One of another version may count in another way, and yet be changed.
+    // A wire of another version may count in another way, and yet be changed.
     let before = control::stat(wire);
     let is_topology = before.as_ref().is_ok_and(|snapshot| !snapshot.topologies.is_empty());
     let is_stack = |snapshot: &Snapshot| snapshot.topologies.iter().any(|path| path.process.is_some());
     if before.as_ref().is_ok_and(is_stack) {
-        // It has no ports and classes to look for, and refuses in its own words.
+        // A stack has no ports and classes to look for, and refuses in its own words.
         ask(&Control::path_of(wire), &Command::Set(change(0, limit.rate)))?;
     }
     if is_topology || port.is_some() {
@@ -221,7 +221,7 @@ impl Way {
             name: class.place.name.clone(),
             rate: rate_text(class.rate_bits_per_s),
             burst: size(class.burst_bytes),
-            // Unless it was asked for it follows the rate.
+            // A queue that was not asked for follows the rate.
             queue: if with_queue { size(class.limit_bytes) } else { String::new() },
         }
     }
@@ -235,7 +235,7 @@ impl Way {
         }
     }
 
-    /// What is other than before.
+    /// The values that are other than before.
     fn since(&self, before: &Way) -> Option<String> {
         let values = [
             ("", &before.rate, &self.rate),
@@ -252,7 +252,7 @@ fn rate_text(bits_per_s: Option<u64>) -> String {
     bits_per_s.and_then(Rate::from_bits_per_s).map_or("no limit".into(), |rate| rate.to_string())
 }
 
-/// What was changed.
+/// The line on the changes.
 fn line(kind: &str, name: &str, before: &[Way], after: &[Way], classes: Option<&Path>) -> String {
     let mut parts: Vec<_> = before.iter().zip(after).filter_map(|(before, now)| now.since(before)).collect();
     parts.extend(classes.map(|file| format!("the classes of {}", file.display())));

@@ -1,6 +1,6 @@
-//! `weir show`: the limits in place that there are, or what is up, as a topology file.
+//! `weir show`: the limits in place that there are, or a topology that is up, as a file.
 //!
-//! Rule: what is printed is read again as what there is, so that applying it changes nothing.
+//! Rule: the printed file is read again as the limits or the topology that there are, so that applying it changes nothing.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -84,7 +84,7 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How a file names where a limit is, or in words why it cannot.
+/// The place of a limit as a file names it, or in words why a file cannot.
 fn place(seen: &LimitInPlace) -> Result<LimitPlace<'_>, String> {
     let at = seen.place.describe();
     let Some(record) = &seen.record else {

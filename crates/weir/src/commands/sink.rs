@@ -1,4 +1,4 @@
-//! `weir sink`: counts and checks what arrives on an interface.
+//! `weir sink`: counts and checks packets that arrive on an interface.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -88,7 +88,7 @@ pub struct SinkArguments {
 
 const MAXTHREADS: &str = "maxthreads";
 
-/// What `--workers` and `--set` come to on a machine with so many cores.
+/// The configuration by `--workers` and `--set`, on a machine with so many cores.
 fn configuration(arguments: &SinkArguments, cores: usize) -> Result<Configuration, Failure> {
     let mut settings = Settings::new(handlers::protocols());
     let mut is_set = false;
@@ -204,7 +204,7 @@ fn summary_text(summary: &SinkSummary, seen: &SequenceCounts, times: Times) -> S
     text
 }
 
-/// What a worker handled at each layer: `ether 7 at once, ip 5 at once and 2 from its queue`.
+/// The packets that a worker handled at each layer: `ether 7 at once, ip 5 at once and 2 from its queue`.
 fn handled(worker: &WorkerSummary) -> String {
     let layer = |row: &WorkstreamRow| {
         let at_once = human::count(row.dispatched + row.hybrid_dispatched);
@@ -213,7 +213,7 @@ fn handled(worker: &WorkerSummary) -> String {
             queued => format!("{} {at_once} at once and {} from its queue", row.name, human::count(queued)),
         }
     };
-    // What every packet goes through comes first.
+    // The layer that every packet goes through comes first.
     let (ether, others): (Vec<_>, Vec<_>) = worker.rows.iter().partition(|row| row.name == "ether");
     let layers: Vec<_> = ether.into_iter().chain(others).filter(|row| row.handled > 0).map(layer).collect();
     if layers.is_empty() { "nothing handled".into() } else { layers.join(", ") }
@@ -226,7 +226,7 @@ fn place(interface: &str, summary: &SinkSummary) -> PlaceStats {
     PlaceStats { blocked_ns, ..PlaceStats::new(interface, books) }
 }
 
-/// What else is told of it.
+/// The other fields of a sink.
 fn summary_json(summary: &SinkSummary, seen: &SequenceCounts, times: Times) -> Value {
     let mut object = sequences_json(seen);
     object["numbered"] = json!(seen.numbered + seen.dropped);

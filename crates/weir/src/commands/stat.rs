@@ -1,4 +1,4 @@
-//! `weir stat`: what wires, topologies, stacks and limits in place did, hold and dropped.
+//! `weir stat`: the counters of wires, topologies, stacks and limits in place.
 
 mod associations;
 mod classes;
@@ -27,7 +27,7 @@ pub use self::limits::read as limits;
 use crate::output::{colour, written};
 use crate::{Failure, Outcome, human, names, output};
 
-/// What is said to others than root.
+/// The sentence to users other than root.
 const LIMITS_HIDDEN: &str = "limits in place, as those of `weir run`, are shown to root alone";
 /// Lines between two headers of `-i`.
 const HEADER_EVERY: u64 = 20;
@@ -81,7 +81,7 @@ pub fn run(arguments: &StatArguments) -> Outcome {
     })
 }
 
-/// What went wrong; an output that nobody reads any more is no failure.
+/// A failure; an output that nobody reads any more is none.
 enum Fault {
     Output(io::Error),
     Other(Failure),
@@ -93,13 +93,13 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// What was asked for.
+/// The counters and limits that were asked for.
 struct Seen {
     answers: Answers,
     limits: Vec<LimitInPlace>,
 }
 
-/// Reads what was asked for. A wire that cannot be read is said, and hides neither the others nor a limit.
+/// Reads the counters and limits that were asked for. A wire that cannot be read is said, and hides neither the others nor a limit.
 ///
 /// # Errors
 /// If there is nothing to show for it.
@@ -131,7 +131,7 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     let mut out = io::stdout().lock();
     if arguments.json {
         let text = serde_json::to_value(&snapshot).and_then(|mut value| {
-            // What nobody can see is null.
+            // Limits that nobody can see are null.
             let are_seen = arguments.wire.is_some() || weir_port::sys::is_root();
             value["limits"] =
                 if are_seen { limits.iter().map(limits::to_json).collect() } else { Value::Null };
@@ -153,7 +153,7 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
             write!(out, "{}", output::harmless(&limits::render(seen)))?;
         }
     }
-    // What is asked for by name is there, and seen.
+    // A limit that is asked for by name is there, and seen.
     let is_hidden = arguments.wire.is_none() && !weir_port::sys::is_root();
     let unchecked = is_hidden && arguments.check;
     if unchecked {
@@ -172,7 +172,7 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     for fault in &faults {
         output::say(format_args!("weir: {fault}"));
     }
-    // Of a wire that has carried nothing yet too, unless it is one of those with faults.
+    // The proof of a wire that has carried nothing yet is printed too, unless it is one of those with faults.
     if !arguments.json && !snapshot.is_empty() && (faults.is_empty() || proven != Books::default()) {
         writeln!(out, "{}", proof(&proven))?;
     }
@@ -230,7 +230,7 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
             }
             break;
         }
-        // From the start, so that what a line takes to print does not add up.
+        // From the start, so that the time that a line takes to print does not add up.
         next_ns += interval.as_nanos() as u64;
         let wait = Duration::from_nanos(next_ns.saturating_sub(now_ns()));
         if signals.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
@@ -256,7 +256,7 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
     Ok(ExitCode::SUCCESS)
 }
 
-/// Something to wait on that a signal interrupts, in place of ending the process in the middle of a line.
+/// The signals that interrupt a wait, in place of ending the process in the middle of a line.
 fn signals() -> Result<Receiver<i32>, Fault> {
     let (sender, receiver) = channel();
     let signals = Signals::block(&[SIGINT, SIGTERM])

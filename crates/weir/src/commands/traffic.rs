@@ -1,4 +1,4 @@
-//! What `weir gen` and `weir sink` share: taking an interface over for a while, the line a second, and how counts are said.
+//! The parts that `weir gen` and `weir sink` share: taking an interface over for a while, the line a second, and counts in words.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use weir_run::guardian::Trouble;
 use crate::guarded::{Namespaces, confine, explain, give_up, guardian, say_unstoppable, spawn};
 use crate::{Failure, human, output};
 
-/// Does something with an interface until `stop`; whatever comes of it, it is put back.
+/// Does something with an interface until `stop`; the interface is put back in any case.
 pub fn with_interface<T>(
     stop: &Stop,
     work: impl FnOnce(&mut dyn Keeper) -> Result<T, Failure>,
@@ -41,12 +41,12 @@ pub fn with_interface<T>(
     }
 }
 
-/// What is said last if the interface has vanished.
+/// The failure that is said last if the interface has vanished.
 pub fn vanished(interface: &str, what: &str) -> Failure {
     format!("interface {interface} vanished: {what}").into()
 }
 
-/// Whether it is to end, and why if not because it was asked to.
+/// Whether the command is to end, and why if not because it was asked to.
 #[derive(Clone, Default)]
 pub struct Stop {
     now: Arc<AtomicBool>,
@@ -63,7 +63,7 @@ pub struct Ticker {
     fault: Option<Failure>,
 }
 
-/// How long it took.
+/// The times of a run.
 #[derive(Clone, Copy, Default)]
 pub struct Times {
     /// From the start to the end.
@@ -115,12 +115,12 @@ impl Ticker {
         })
     }
 
-    /// What ends it.
+    /// The stop that ends it.
     pub fn stop(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// Notes how far it has come; false if it is to end.
+    /// Notes the progress; false if it is to end.
     pub fn tick(&mut self, elapsed_ns: u64, count: Count) -> bool {
         self.times.note(elapsed_ns, count);
         if self.prints && elapsed_ns - self.printed_ns >= SECOND_NS {
@@ -135,18 +135,18 @@ impl Ticker {
         !self.stop.now.load(Ordering::Relaxed) && self.fault.is_none()
     }
 
-    /// How long it has been, unless its lines could not be printed.
+    /// The times of the run, unless its lines could not be printed.
     pub fn finish(self) -> Result<Times, Failure> {
         self.fault.map_or(Ok(self.times), Err)
     }
 }
 
-/// What must not happen to numbered packets.
+/// Numbered packets that are missing, came twice or came out of order.
 pub fn faults(seen: &SequenceCounts) -> u64 {
     seen.missing + seen.duplicated + seen.reordered
 }
 
-/// What a sink saw, for programs.
+/// The sequence counts of a sink, as JSON.
 pub fn sequences_json(seen: &SequenceCounts) -> Value {
     json!({
         "numbered": seen.numbered,
@@ -162,7 +162,7 @@ pub fn speed(count: Count, elapsed_ns: u64) -> String {
     format!("{}, {}", human::packet_rate(count.packets, elapsed_ns), human::bit_rate(count.bytes, elapsed_ns))
 }
 
-/// What a sink saw, in words.
+/// The sequence counts of a sink, in words.
 pub fn order(seen: &SequenceCounts) -> String {
     format!(
         "missing {}, duplicated {}, reordered {}",

@@ -51,8 +51,8 @@ impl LimitTarget<'_> {
         })
     }
 
-    /// The same where a limit is there, by its own name where no interface is called so: the interface may have another name since, or be
-    /// in a namespace whose process has ended.
+    /// The interfaces where a limit is there, by its own name where no interface is called so: the interface may have another name since,
+    /// or be in a namespace whose process has ended.
     pub fn ways_of_limit(&self, needs_back: bool) -> Result<Ways, Failure> {
         let failure = match self.ways(needs_back) {
             // Others than root see no limits.
@@ -100,7 +100,7 @@ impl LimitTarget<'_> {
         did_you_mean(self.device, there.iter().map(|joint| joint.name.as_str()))
     }
 
-    /// What the limit of an interface that cannot be found is called.
+    /// The label for the limit of an interface that cannot be found.
     pub fn label(&self) -> String {
         match self.pid {
             Some(pid) => format!("{} of process {pid}", self.device),
@@ -123,7 +123,7 @@ impl Ways {
         std::iter::once(&self.there).chain(&self.back)
     }
 
-    /// The one by which is sent to them; `asked` is what somebody wrote who wants it.
+    /// The interface by which packets are sent to them; `asked` is what the user wrote who wants it.
     pub fn back(&self, target: LimitTarget, asked: &str) -> Result<&NetnsInterface, Failure> {
         self.back.as_ref().ok_or_else(|| {
             Failure::usage(format!(
@@ -133,7 +133,8 @@ impl Ways {
         })
     }
 
-    /// Refuses a name that another limit has, or what is up: `weir set` could tell neither. `named` are the limits that keep their names.
+    /// Refuses a name that another limit has, or something that is up: `weir set` could tell neither. `named` are the limits that keep
+    /// their names.
     pub fn check_name<'a>(
         &self,
         name: &str,
@@ -149,8 +150,8 @@ impl Ways {
         Err(Failure::usage(format!("{whose} is called {name} already: give this one another name")))
     }
 
-    /// As the limit is called, if there is one among `named`; else by the interface, so that no other limit of the machine is called the
-    /// same, nothing that is up, and none that is to be.
+    /// The name of the limit, if there is one among `named`; else one after the interface, so that no other limit of the machine is called
+    /// the same, nothing that is up, and none that is to be.
     pub fn default_name(
         &self,
         target: LimitTarget,

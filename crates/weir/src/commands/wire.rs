@@ -60,7 +60,7 @@ pub struct RateArguments {
     pub classes: Option<PathBuf>,
 }
 
-/// What a wire may use of the machine.
+/// The memory, threads and cores that a wire may use.
 #[derive(clap::Args)]
 pub struct MachineArguments {
     /// Packet memory [default: 64mb, or 1mb for each port if that is more]

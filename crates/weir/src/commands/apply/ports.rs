@@ -1,6 +1,7 @@
-//! The ports of a file that is applied: what `weir up` runs of it becomes what the file says, in one step between two passes of its workers.
+//! The ports of a file that is applied: `weir up` changes those that it runs to the file's, in one step between two passes of its workers.
 //!
-//! Rule: whoever runs it compares and checks, once before anything is touched and once more when it changes; here is only asked and shown.
+//! Rule: the process that runs them compares and checks, once before anything is touched and once more when it changes; it is only asked
+//! here, and its answer is shown.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use weir_run::topology::write::plan::write;
 
 use crate::{Failure, output};
 
-/// What is to become of the ports that run; of none where the file has none.
+/// The changes of the ports that run; none where the file has no ports.
 #[derive(Default)]
 pub struct Ports {
     name: String,
@@ -22,7 +23,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Asks whoever runs the file's ports what would change, and whether it can.
+    /// Asks the process that runs the file's ports for the changes, and whether they can be made.
     pub fn check(topology: &Topology, file: &Path) -> Result<Ports, Failure> {
         let Some(plan) = &topology.plan else { return Ok(Ports::default()) };
         let name = topology.name.clone();
@@ -49,7 +50,7 @@ impl Ports {
         )
     }
 
-    /// Says what changes, a line for each port.
+    /// Prints the changes, a line for each port.
     pub fn show(&self) -> Result<(), Failure> {
         for AppliedPort { what, interface, change } in &self.each {
             if let Some(change) = change {
@@ -59,7 +60,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Changes all that changes, or nothing.
+    /// Makes all changes, or none.
     pub fn apply(&self) -> Result<(), Failure> {
         if self.counts().1 > 0 {
             control::apply(&self.name, ApplyFile { text: self.text.clone(), is_trial: false })?;

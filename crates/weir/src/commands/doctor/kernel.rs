@@ -1,4 +1,4 @@
-//! What the kernel can do: each of [`Feature`], and whether queues can be polled in this namespace.
+//! The abilities of the kernel: each of [`Feature`], and whether queues can be polled in this namespace.
 
 use weir_port::PortError;
 use weir_port::probe::limiting::limits_in_place;
@@ -85,14 +85,14 @@ fn judge(found: &Finding) -> Check {
     let (name, needed, fix) = about(found.feature);
     let (what, fix) = match &found.result {
         Ok(what) => return Check::ok(name, what),
-        // It knows better than this list.
+        // The error knows better than this list.
         Err(PortError::Unsupported { what, fix }) => (format!("this kernel lacks {what}"), fix.as_str()),
         Err(error) => (error.to_string(), fix),
     };
     if needed { Check::fail(name, what, fix) } else { Check::warn(name, what, fix) }
 }
 
-/// What the trial costs that says whether a wire can hold its senders, and nothing else.
+/// The time of the trial that says whether a wire can hold its senders, and nothing else.
 fn quick_trial() -> Check {
     let start_ns = now_ns();
     match probe::holds_senders() {
@@ -130,7 +130,7 @@ fn priming(primes: weir_port::Result<bool>, ring_polls: bool) -> Check {
     }
 }
 
-/// What this process may do, by the kernel's own word (capabilities(7)).
+/// The capabilities of this process, by the kernel's own word (capabilities(7)).
 fn capabilities() -> Check {
     const NEEDED: [(u32, &str); 4] =
         [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (21, "CAP_SYS_ADMIN"), (39, "CAP_BPF")];

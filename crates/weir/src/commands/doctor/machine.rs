@@ -1,5 +1,4 @@
-//! What the machine costs and how it is set: nothing here keeps Weir from running, all of it can make it worse or be mistaken
-//! for it.
+//! The costs and settings of the machine: none of them keeps Weir from running, all of them can make it worse or be mistaken for it.
 
 use std::fs;
 
@@ -10,15 +9,15 @@ use weir_run::idle::wake_cost_ns;
 use super::Check;
 use crate::human;
 
-/// What a wake-up, or a timer beyond its time, costs where sleeping pays; above it packets wait noticeably.
+/// The most that a wake-up, or a timer beyond its time, takes where sleeping pays, in nanoseconds; above it packets wait noticeably.
 const LATE_NS_MAX: u64 = 300_000;
-/// What reading the clock costs where it needs no call into the kernel.
+/// The most that reading the clock takes where it needs no call into the kernel, in nanoseconds.
 const CLOCK_NS_MAX: u64 = 250;
 /// The kernel's default; a burst of a wire is 64 packets, of several wires several times that.
 const BACKLOG_MIN: u64 = 1000;
 /// Some settings are the first namespace's alone, and not to be seen from others.
 const NOT_SHOWN: &str = "not shown in this namespace";
-/// What the kernel charges for a small packet (`skb->truesize`), in bytes.
+/// The bytes that the kernel charges for a small packet (`skb->truesize`).
 const SMALL_PACKET_BYTES: u64 = 768;
 /// How many sockets may flood at once without the qdisc being shorter than what their buffers hold.
 const FLOODS_MIN: u64 = 64;
@@ -118,7 +117,7 @@ fn send_buffers(wmem_default: Option<u64>) -> Check {
     Check::warn(NAME, what, fix)
 }
 
-/// Never a fault: it is said because it is the first thing that those suspect who know that CoDel drops.
+/// The default qdisc, which is never a fault: it is said because users who know that CoDel drops suspect it first.
 fn default_qdisc(name: &str) -> Check {
     let name = if name.trim().is_empty() { NOT_SHOWN } else { name.trim() };
     let drops = ["codel", "pie", "cake", "sfb"].iter().any(|kind| name.contains(kind));

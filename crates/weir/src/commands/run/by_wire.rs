@@ -1,4 +1,4 @@
-//! A run by a wire, for what only that can do: a queue given as a time, classes that the kernel's queue cannot keep, workers, packet
+//! A run by a wire, for options that only a wire has: a queue given as a time, classes that the kernel's queue cannot keep, workers, packet
 //! memory; and kernels without the queues.
 //!
 //! Packets that stand in the veth's ring, between the qdisc and Weir, are counted by nobody. While there are such, Weir holds packets
@@ -27,7 +27,7 @@ use crate::guarded::{self, Guarded};
 use crate::session::Session;
 use crate::{Failure, text};
 
-/// What is asked for, checked.
+/// The options of the run, checked.
 pub struct Prepared {
     config: DatapathConfig,
     /// The limit of what the program sends.
@@ -41,7 +41,7 @@ pub struct ByWire {
     gate: Option<GateKeeper>,
     netns: NetNs,
     qdisc: RootQdisc,
-    /// What the qdisc had handed on, and Weir not taken in, before the program started: what was sent before Weir was there.
+    /// Packets that the qdisc had handed on, and Weir not taken in, before the program started: they were sent before Weir was there.
     apart: u32,
     /// The limit of what the program sends when it started.
     limit_bits_per_s: u64,
@@ -103,7 +103,7 @@ impl Prepared {
     }
 }
 
-/// Before the program starts.
+/// The qdisc of the program's interface, and the packets that it had handed on and Weir not taken in, before the program starts.
 fn look_before(session: &Session, netns: &NetNs) -> Result<(RootQdisc, u32), Failure> {
     let eth0 = netns.run(|| Link::by_name("eth0"))?;
     let qdisc = RootQdisc::new(Arc::new(netns.try_clone()?), eth0.ifindex);
@@ -155,18 +155,18 @@ impl RunNetwork for ByWire {
     }
 
     fn finish(self: Box<Self>) -> Result<Totals, Failure> {
-        // Lest what the guardian removes is put back.
+        // Lest the table that the guardian removes is put back.
         drop(self.gate);
         Ok(totals(&self.session.finish()?))
     }
 }
 
-/// The direction of what the program sends: its end of the wire is the first.
+/// The direction in which the program sends: its end of the wire is the first.
 fn there(snapshot: &Snapshot) -> Option<&DirectionStats> {
     snapshot.wires.first()?.classes.first()
 }
 
-/// What a wire did.
+/// The totals of a wire.
 pub fn totals(last: &Snapshot) -> Totals {
     let Some([there, back]) = last.wires.first().map(|wire| wire.classes.as_slice()) else {
         return Totals::default();

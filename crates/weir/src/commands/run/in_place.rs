@@ -34,16 +34,16 @@ pub struct InPlace {
     guarded: Guarded,
     gate: Option<GateKeeper>,
     ends: Limited,
-    /// Of what the program sends; it tells the limit also when somebody has changed it.
+    /// The memory of the limit on the program's packets; it tells the limit also when somebody has changed it.
     memory: Memory,
     limit: Rate,
-    /// What the devices had dropped before the program started.
+    /// Packets that the devices had dropped before the program started.
     dropped_before: u64,
 }
 
-/// What became of it.
+/// The outcome of limiting a run in place.
 pub enum Opened {
-    /// It is limited.
+    /// The run is limited.
     Limited(Box<InPlace>),
     /// This kernel, or this limit, is not for that; why.
     Refused(Guardian, String),
@@ -82,7 +82,7 @@ pub fn open(
     }
 }
 
-/// Nobody else knows of the ends yet, so nobody is in the way.
+/// Limits both ends. Nobody else knows of them yet, so nobody is in the way.
 fn limit_both(
     ends: &Limited,
     arguments: &RunArguments,
@@ -116,7 +116,7 @@ impl InPlace {
     }
 }
 
-/// Makes an event of the pair's end: the program has no network then.
+/// Makes an event of the end of the pair: the program has no network then.
 fn watch_interface(guarded: &Guarded, ifindex: u32, name: &str) -> Result<(), Failure> {
     let monitor = Monitor::new()?;
     let (events, name) = (guarded.events(), name.to_string());
@@ -140,7 +140,7 @@ fn watch_interface(guarded: &Guarded, ifindex: u32, name: &str) -> Result<(), Fa
     Ok(())
 }
 
-/// What was dropped between the two ends, behind either queue.
+/// Packets that were dropped between the two ends, behind either queue.
 fn dropped_by_devices(ends: &Limited) -> u64 {
     let dropped = |place: &NetnsInterface| {
         let link = place.netns.run(|| Link::by_index(place.link.ifindex));
@@ -184,7 +184,7 @@ impl RunNetwork for InPlace {
         let record = self.memory.record();
         let limit = record.as_ref().and_then(|record| Rate::from_bits_per_s(record.rate_bits_per_s));
         let arrivals = record.filter(|record| record.sees_arrivals).map(|_| self.memory.arrivals());
-        // Lest what the guardian removes is put back.
+        // Lest the table that the guardian removes is put back.
         drop(self.gate);
         self.guarded.finish()?;
         let traffic = there.as_ref().map(|seen| seen.traffic);
@@ -211,7 +211,7 @@ fn seen(place: &NetnsInterface) -> Option<LimitInPlace> {
     find::seen_at(NetnsInterface { netns, link: place.link.clone() }).ok().flatten()
 }
 
-/// By the queues' rules, and by the devices.
+/// Drops by the queues' rules, and by the devices.
 fn drops(limits: &[&Option<LimitInPlace>], by_devices: u64) -> DropsByReason {
     let mut drops = DropsByReason::from([("kernel".to_string(), by_devices)]);
     for seen in limits.iter().filter_map(|seen| seen.as_ref()) {

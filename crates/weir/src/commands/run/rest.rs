@@ -1,12 +1,12 @@
-//! What a program sent last and what has not left yet when it has ended.
+//! The packets that a program sent last and that have not left yet when it has ended.
 //!
 //! A send ends when the kernel has the data, so at the program's end packets may wait for the limit, held as always, and
 //! closed TCP sockets may have more to say. Its network must not go before them.
 //!
-//! Rule: the network stays until nothing waits for the limit and no closed TCP socket waits for an
-//! acknowledgement, by two looks in a row between which nothing moved. Children may go on sending, so the wait is bounded by twice the time that what stood there at the end
-//! needs at the limit, and 2 s; it ends too when nothing was delivered for 2 s (or two packets' time, if that is more), when
-//! the network fails, and by a signal.
+//! Rule: the network stays until nothing waits for the limit and no closed TCP socket waits for an acknowledgement, by two looks in a row
+//! between which nothing moved. Children may go on sending, so the wait is bounded by twice the time that the packets which stood there at
+//! the end need at the limit, and 2 s; it ends too when nothing was delivered for 2 s (or two packets' time, if that is more), when the
+//! network fails, and by a signal.
 //!
 //! Owner: the main thread. Source: the counters of the [`RunNetwork`], [`weir_port::unsent`].
 //!
@@ -33,7 +33,7 @@ const STALL_NS: u64 = 2_000_000_000;
 /// Signals that end the wait.
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// What the network of a program still holds of it.
+/// The packets and bytes of a program that its network still holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remainder {
     /// Packets in the sender's qdisc.
@@ -42,11 +42,11 @@ pub struct Remainder {
     pub in_ring: u64,
     /// Packets inside Weir, which delivers them also when it ends.
     pub held: u64,
-    /// What the wire has taken in from the program.
+    /// Packets that the wire has taken in from the program.
     pub accepted: u64,
-    /// What it has delivered of that.
+    /// Packets of those that it has delivered.
     pub delivered: u64,
-    /// What closed TCP sockets have to send.
+    /// Data that closed TCP sockets have to send.
     pub tcp: Unsent,
 }
 
@@ -68,12 +68,13 @@ impl Remainder {
         self.queued == 0 && self.held == 0 && self.tcp.sockets == 0
     }
 
-    /// What was lost with the network, if so many packets were taken in by its end: what came in meanwhile was delivered.
+    /// The packets and data that were lost with the network, if so many packets were taken in by its end: packets that came in meanwhile
+    /// were delivered.
     pub fn lost(&self, accepted_last: u64) -> (u64, Unsent) {
         ((self.queued + self.in_ring).saturating_sub(accepted_last.saturating_sub(self.accepted)), self.tcp)
     }
 
-    /// How long it takes at `rate`, each packet as long as can be.
+    /// The time that these need at `rate`, in nanoseconds, each packet as long as can be.
     fn needs_ns(&self, rate: u64) -> u64 {
         time_ns(self.packets() * FRAME_BYTES + self.tcp.bytes, rate)
     }
@@ -99,7 +100,7 @@ fn time_ns(bytes: u64, rate_bits_per_s: u64) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// Waits until what the program sent has left; what has not when the wait ends.
+/// Waits until the packets of the program have left. Returns the remainder when the wait ends.
 pub fn wait(way: &dyn RunNetwork) -> Remainder {
     let rate = way.slowest();
     let start_ns = now_ns();

@@ -8,7 +8,8 @@ use super::way::Totals;
 use crate::commands::drops;
 use crate::human::{bytes, count, duration, plural};
 
-/// Sums a run up, by the last limit, which may not be the first: what the program sent, at which rate over all its time, and whether anything was lost.
+/// The line on a run, by the last limit, which may not be the first: the packets that the program sent, their rate over all its time, and
+/// the drops.
 pub fn line(limit: Rate, totals: &Totals, rest: &Remainder, elapsed_ns: u64) -> String {
     let limit = totals.limit.unwrap_or(limit);
     let Some(sent) = totals.sent else { return format!("{limit}: nothing was counted") };
@@ -24,8 +25,8 @@ pub fn line(limit: Rate, totals: &Totals, rest: &Remainder, elapsed_ns: u64) -> 
     )
 }
 
-/// `none`, or how many and why: by the rules of the limit, by the kernel, or with the network, which ended
-/// before they had left. What closed TCP connections had to send is no packets yet.
+/// `none`, or how many and why: by the rules of the limit, by the kernel, or with the network, which ended before they had left. Data that
+/// closed TCP connections had to send is no packets yet.
 fn dropped(totals: &Totals, (unsent, tcp): (u64, Unsent)) -> String {
     let mut drops = totals.dropped.clone();
     *drops.entry("unsent".into()).or_default() += unsent;

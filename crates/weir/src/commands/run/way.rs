@@ -1,4 +1,4 @@
-//! How what a program sends is limited: in place at its own interface, or by a wire where only that can do what is asked for.
+//! The way to limit a program's packets: in place at its own interface, or by a wire where only a wire has the options that are asked for.
 
 use weir_core::drops::Count;
 use weir_core::rate::Rate;
@@ -17,15 +17,15 @@ pub const HEARD: [i32; 8] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2,
 
 /// A program's network, limited.
 pub trait RunNetwork {
-    /// What puts everything back, and what happens.
+    /// The guardian of all changes, and the events of the run.
     fn guarded(&self) -> &Guarded;
     /// The program's namespace.
     fn netns(&self) -> &NetNs;
-    /// What the network still holds of what the program sent.
+    /// The packets of the program that the network still holds.
     fn look(&self) -> Result<Remainder, Blind>;
-    /// The lowest limit that what the program sent may be under, in bits per second.
+    /// The lowest limit that the program's packets may be under, in bits per second.
     fn slowest(&self) -> u64;
-    /// Ends it, with all that is in it; what it did.
+    /// Ends the network, with all that is in it. Returns the totals of the run.
     fn finish(self: Box<Self>) -> Result<Totals, Failure>;
 }
 
@@ -38,12 +38,12 @@ pub enum Blind {
     ForGood,
 }
 
-/// What a run did, at its end.
+/// The totals of a run, at its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// The last limit of what the program sends, which may not be the first.
     pub limit: Option<Rate>,
-    /// What the program sent and had delivered; `None` where nobody counted.
+    /// Packets that the program sent and that were delivered; `None` where nobody counted.
     pub sent: Option<Count>,
     /// Packets taken in from the program.
     pub accepted: u64,
@@ -51,7 +51,7 @@ pub struct Totals {
     pub received: u64,
     /// How long senders were held.
     pub blocked_ns: Option<u64>,
-    /// What was dropped, both ways.
+    /// Packets that were dropped, both ways.
     pub dropped: DropsByReason,
 }
 
@@ -62,7 +62,7 @@ pub fn open(arguments: &RunArguments, name: &str) -> Result<Box<dyn RunNetwork>,
         names::refuse_a_limits(name)?;
     }
     let file = arguments.classes.as_deref().map(text::classes_file).transpose()?;
-    // A wire can do all, so what is wrong for one is wrong.
+    // A wire has all options, so a fault of the wire's is a fault.
     let prepared = by_wire::Prepared::new(arguments, name, file.as_ref())?;
     let mut guardian = guarded::guardian(Namespaces::Ours)?;
     let why = match can_limit_in_place(arguments).and_then(|()| classes_in_place(file.as_ref())) {
@@ -88,7 +88,7 @@ fn classes_in_place(file: Option<&(String, String)>) -> Result<Option<Classes>, 
     file.map(read).transpose().map_err(|refused| refused.why)
 }
 
-/// Whether the kernel's own queue can do what is asked for; if not, why.
+/// Whether the kernel's own queue has the options that are asked for; if not, why.
 pub fn can_limit_in_place(arguments: &RunArguments) -> Result<(), String> {
     match arguments.queue.map(|_| "--queue").or(arguments.machine.first_given()) {
         Some(option) => Err(format!("{option} is not for a limit in place")),

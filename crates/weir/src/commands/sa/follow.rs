@@ -1,11 +1,11 @@
-//! `weir sa follow`: an ESP that is up has what the kernel's IPsec has, for as long as this runs.
+//! `weir sa follow`: an ESP that is up follows the kernel's IPsec, for as long as this runs.
 //!
 //! ```text
 //! listen, then read all, then events --`weir_run::ipsec::follow`--> what the esp is to become --apply--> `weir up`
 //! ```
 //!
-//! Rule: nothing falls between what was read and what is heard, because it listens first; when events were lost it reads all again. A change is
-//! made as by `weir apply`. Each second it looks whether the esp is as it was made, so that one that was started anew gets all again.
+//! Rule: no change falls between the reading and the events, because it listens first; when events were lost it reads all again. A change
+//! is made as by `weir apply`. Each second it looks whether the esp is as it was made, so that one that was started anew gets all again.
 //! When this ends, everything stays as it is.
 //!
 //! Owner: this process, which alone may change the esp meanwhile. Limits: of the network namespace that it is started in.
@@ -34,16 +34,16 @@ use weir_run::topology::write::plan::write;
 
 use crate::{Failure, Outcome, output};
 
-/// How often to look whether what runs is what was made.
+/// How often to look whether the running esp is the one that was made.
 const LOOK_NS: u64 = 1_000_000_000;
 /// How soon a signal is heard.
 const SIGNAL_NS: u64 = 100_000_000;
 /// How long a key that was given up may take to be free: its mark is written by another thread.
 const AGAIN: Duration = Duration::from_millis(100);
 const TRIES: usize = 10;
-/// After how many looks what was refused is tried again: a minute, or sooner where much happens.
+/// After how many looks refused associations are tried again: a minute, or sooner where much happens.
 const LOOKS_REFUSED: u32 = 60;
-/// A dump that changes all the time is taken as it is; what changed is heard.
+/// A dump that changes all the time is taken as it is; later changes are heard.
 const DUMPS: usize = 10;
 
 /// Give an esp that is up the associations and policies that the kernel has, as IKE adds and removes them.
@@ -110,14 +110,14 @@ struct Following<'a> {
     directory: PathBuf,
     events: XfrmEvents,
     follower: Follower,
-    /// What stands in the way, as it was said last.
+    /// The obstacle, as it was said last.
     trouble: Option<String>,
-    /// How often it looked since what was refused was tried.
+    /// How often it looked since refused associations were tried.
     looks: u32,
 }
 
 impl Following<'_> {
-    /// Listens, and reads what there is.
+    /// Listens, and reads the associations and policies that there are.
     fn begin(arguments: &FollowArguments) -> Result<Following<'_>, Failure> {
         let directory = keys_directory(&arguments.keys)?;
         if !is_path_name(&arguments.topology) {
@@ -140,7 +140,7 @@ impl Following<'_> {
         Ok(following)
     }
 
-    /// Reads all that the kernel has.
+    /// Reads all associations and policies of the kernel.
     fn dump(&mut self) -> Result<(), Failure> {
         for _ in 0..DUMPS {
             let messages = xfrm::dump()?;
@@ -169,7 +169,7 @@ impl Following<'_> {
         Ok(false)
     }
 
-    /// Hears what there is to hear, and brings it about.
+    /// Reads the events that there are, and changes the esp by them.
     fn catch_up(&mut self) -> Result<(), Failure> {
         let mut is_to_dump = false;
         loop {
@@ -207,7 +207,7 @@ impl Following<'_> {
         Ok(())
     }
 
-    /// Says what would change.
+    /// Prints the changes that it would make.
     fn show(&mut self) -> Result<(), Failure> {
         let running = Running::ask(self.arguments)?;
         let wanted = self.wanted(&running);
@@ -225,7 +225,7 @@ impl Following<'_> {
         wanted
     }
 
-    /// Makes the esp what it is to be, but for associations that are refused, which is said of each.
+    /// Makes the esp as it is wanted, but for associations that are refused, which is said of each.
     fn bring_about(&mut self) -> Result<(), Failure> {
         let running = Running::ask(self.arguments)?;
         loop {
@@ -345,7 +345,7 @@ impl Running {
         }
     }
 
-    /// What the associations of its other esps are called.
+    /// The names of the associations of its other esps.
     fn others(&self) -> BTreeSet<String> {
         let others = self.plan.stages.iter().enumerate().filter(|(place, _)| *place != self.stage);
         let esps = others.filter_map(|(_, stage)| match &stage.kind {
@@ -362,7 +362,7 @@ impl Running {
         plan
     }
 
-    /// Changes the esp, or only tries whether it could be; what changes, a line each.
+    /// Changes the esp, or only tries whether it could be changed. Returns the changes, a line each.
     fn apply(&self, esp: &EspPlan, is_trial: bool) -> Result<Vec<String>, String> {
         let names: Vec<_> = self.names.iter().map(String::as_str).collect();
         let text = write(&self.topology, &names, &self.with(esp));
@@ -374,7 +374,7 @@ impl Running {
         Ok(applied.into_iter().filter_map(line).collect())
     }
 
-    /// Which of the new associations cannot be, each tried with what runs; and why.
+    /// The new associations that cannot be, each tried with those that run; and why.
     fn refused(&self, wanted: &Wanted) -> Vec<(String, String)> {
         let new = wanted.new_names(self.esp());
         let mut refused = Vec::new();

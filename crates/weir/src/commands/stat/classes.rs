@@ -1,5 +1,5 @@
-//! The classes that share each direction as a table: what each may have, what it got, and how long it kept its senders and
-//! its packets waiting. Children stand below their parents, set in.
+//! The classes that share each direction as a table: the limits of each, its traffic, and how long it kept its senders and its packets
+//! waiting. Children stand below their parents, set in.
 
 use weir_core::rate::Rate;
 use weir_run::stats::{ClassStats, DirectionStats};

@@ -1,4 +1,5 @@
-//! A line an interval, as `netstat -iw 1` prints: what came in and went out of each wire, topology and limit since the line before.
+//! A line an interval, as `netstat -iw 1` prints: the packets that came in and went out of each wire, topology and limit since the line
+//! before.
 //!
 //! ```text
 //! in   packets, bytes  accepted, all directions together
@@ -10,8 +11,8 @@
 //! held, blk%           inside now; the part of the interval for which the senders of the slower direction were blocked
 //! ```
 //!
-//! Of a limit in place what comes in nobody counts: `-`, or null. What goes out is counted as the receiver gets it, and it is blocked while a
-//! packet waits, where that is seen.
+//! Nobody counts the packets that come in to a limit in place: `-`, or null. Those that go out are counted as the receiver gets them, and
+//! it is blocked while a packet waits, where that is seen.
 //!
 //! Limits: a wire that has come up since the last line counts from its start, a limit from when it was made; one that has gone has no line.
 
@@ -27,19 +28,19 @@ use crate::human;
 const ERRORS: [DropReason; 4] =
     [DropReason::DeviceRefused, DropReason::PortGone, DropReason::TooLong, DropReason::Malformed];
 
-/// All there was at one time.
+/// The counters of everything at one time.
 pub struct Reading {
     snapshot: Snapshot,
     limits: Vec<LimitSeen>,
     now_ns: u64,
 }
 
-/// A limit in place at that time, all of it so far.
+/// A limit in place at that time, with its counters so far.
 #[derive(Clone, PartialEq, Eq)]
 struct LimitSeen {
-    /// Where it is, which no other has.
+    /// The place of the limit, which no other has.
     place: String,
-    /// Its name, and `back` for what is sent to the programs.
+    /// Its name, with `back` if it limits packets to the programs.
     name: String,
     output: Flow,
     held_packets: u64,
@@ -63,7 +64,7 @@ impl LimitSeen {
 }
 
 impl Reading {
-    /// These, at this time.
+    /// The reading of these, at this time.
     pub fn new(snapshot: Snapshot, limits: &[LimitInPlace], now_ns: u64) -> Reading {
         Reading { snapshot, limits: limits.iter().filter_map(LimitSeen::of).collect(), now_ns }
     }
@@ -74,14 +75,14 @@ impl Reading {
     }
 }
 
-/// What a line is of.
+/// The kind of thing that a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Wire,
     Limit,
 }
 
-/// What one of them did in one interval.
+/// The traffic of one of them in one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     subject: Subject,
@@ -91,7 +92,7 @@ pub struct Line {
     input: Option<Flow>,
     output: Flow,
     held_packets: u64,
-    /// The same.
+    /// None where nobody sees it.
     blocked_ns: Option<u64>,
 }
 
@@ -119,7 +120,7 @@ impl Flow {
     }
 }
 
-/// What happened between two readings, a line for each wire and then each limit of the later one.
+/// The traffic between two readings, a line for each wire and then each limit of the later one.
 pub fn between(before: &Reading, after: &Reading) -> Vec<Line> {
     let mut lines = of_wires(&before.snapshot, &after.snapshot);
     lines.extend(after.limits.iter().map(|seen| {
@@ -227,7 +228,7 @@ impl Line {
         })
     }
 
-    /// How long its name is.
+    /// The length of its name, in characters.
     pub fn name_width(&self) -> usize {
         self.name.chars().count()
     }

@@ -1,7 +1,7 @@
-//! Limits in place in `weir stat`: what their queues did, hold and dropped, and what was changed beside them.
+//! Limits in place in `weir stat`: the counters of their queues, and the changes beside them.
 //!
-//! Rule: what nobody can see is `null`, never 0. How long packets waited is seen at the other end of a pair; elsewhere what waits over
-//! the rate is all that can be told.
+//! Rule: a value that nobody can see is `null`, never 0. How long packets waited is seen at the other end of a pair; elsewhere only the
+//! waiting bytes divided by the rate can be told.
 
 use std::fmt::Write;
 
@@ -37,7 +37,7 @@ fn key(seen: &LimitInPlace) -> (&str, bool, &str) {
     (record.map_or("", |record| &record.name), is_back, &seen.place.link.name)
 }
 
-/// For programs.
+/// The limit as JSON.
 pub fn to_json(seen: &LimitInPlace) -> Value {
     let record = seen.record.as_ref();
     let arrivals = seen.arrivals;
@@ -79,7 +79,8 @@ pub fn to_json(seen: &LimitInPlace) -> Value {
     )
 }
 
-/// A queue of the kernel's as a place. What came in the kernel does not count, so it is the sum of what became of it.
+/// A queue of the kernel's as a place. The kernel does not count packets that come in, so their number is the sum of those that left, wait
+/// and were dropped.
 fn place(name: &str, traffic: &QueueTraffic, dropped: &[(&str, u64)]) -> PlaceStats {
     let sum: u64 = dropped.iter().map(|(_, packets)| packets).sum();
     let amount =
@@ -93,14 +94,14 @@ fn place(name: &str, traffic: &QueueTraffic, dropped: &[(&str, u64)]) -> PlaceSt
     PlaceStats::new(name, books)
 }
 
-/// As JSON, with what else is told of it; the kernel counts no bytes of what it drops.
+/// The place as JSON, with its other fields; the kernel counts no bytes of the packets that it drops.
 fn to_place(place: &PlaceStats, more: Value) -> Value {
     let mut json = place.to_json(more);
     (json["accepted_bytes"], json["dropped_bytes"]) = (Value::Null, Value::Null);
     json
 }
 
-/// What was changed beside the queue.
+/// The steering that was changed beside the queue, as JSON.
 fn changed(seen: &LimitInPlace) -> Option<Value> {
     let behind = seen.steered_behind();
     match seen.changed_steering().filter(|changed| changed.is_ours) {
@@ -114,7 +115,7 @@ fn rate_of(record: &Record) -> Option<Rate> {
     Rate::from_bits_per_s(record.rate_bits_per_s).filter(|_| record.stage != LimitStage::Opening)
 }
 
-/// Who is held at this moment; `None` where that cannot be told.
+/// The senders that are held at this moment; `None` where that cannot be told.
 fn senders(seen: &LimitInPlace) -> Option<Vec<Sender>> {
     if seen.traffic.waiting == 0 {
         return Some(Vec::new());
@@ -170,7 +171,7 @@ fn gate_name(gate: HeldBy<'_>) -> &str {
     }
 }
 
-/// What packets wait for, in words.
+/// The limit or the ceiling that packets wait for, in words.
 fn waits_for(gate: Option<HeldBy<'_>>) -> String {
     match gate {
         Some(HeldBy::Limit(name)) => format!(", waits for limit {name}"),
@@ -184,7 +185,7 @@ fn limited(class: &ClassRecord) -> bool {
     class.base != FREE_BASE
 }
 
-/// A class as a line: what it may have, did and holds.
+/// A class as a line: its limits, its traffic and the packets that it holds.
 fn line(seen: &LimitInPlace, class: &ClassRecord) -> String {
     let rate =
         |bits_per_s| Rate::from_bits_per_s(bits_per_s).map_or_else(String::new, |rate| rate.to_string());
@@ -208,7 +209,7 @@ fn line(seen: &LimitInPlace, class: &ClassRecord) -> String {
     )
 }
 
-/// For people.
+/// The limit as text.
 pub fn render(seen: &LimitInPlace) -> String {
     let mut text = String::new();
     let place = seen.place.describe();
@@ -292,7 +293,7 @@ pub fn render(seen: &LimitInPlace) -> String {
     text
 }
 
-/// The lines on what was changed beside the queue, and is put back.
+/// The lines on changes beside the queue, which are put back.
 fn changed_lines(seen: &LimitInPlace) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -318,7 +319,7 @@ fn changed_lines(seen: &LimitInPlace) -> String {
     text
 }
 
-/// Who is held at this moment, the first few by name.
+/// The senders that are held at this moment, the first few by name.
 fn held_now(senders: &[Sender]) -> String {
     const NAMED: usize = 5;
     if senders.is_empty() {

@@ -1,4 +1,4 @@
-//! Hand-made snapshots for the tests of what is printed.
+//! Hand-made snapshots for the tests of printed output.
 
 use weir_core::drops::Count;
 use weir_run::books::Books;
@@ -74,7 +74,7 @@ fn one(kind: Kind, wire: WireStats, ports: Vec<PortStats>) -> Snapshot {
     Snapshot::of(kind, wire, ports, workstreams, totals)
 }
 
-/// All packets waited, and what is held waits.
+/// A workstream all of whose packets waited, and whose held packets wait.
 fn workstream(class: &DirectionStats) -> WorkstreamStats {
     let books = &class.place.books;
     let dropped = books.dropped.values().map(|amount| amount.packets).sum();
@@ -105,7 +105,7 @@ fn passed(packets: u64, bytes: u64) -> Books {
     Books { accepted: amount, delivered: amount, ..Books::default() }
 }
 
-/// Without a limit; how long it blocked its senders, and how long packets stood in it: p50, p99, the longest.
+/// A direction without a limit; how long it blocked its senders, and how long packets stood in it: p50, p99, the longest.
 fn class(name: &str, times_ns: [u64; 4], books: Books) -> DirectionStats {
     let [blocked_ns, delay_ns_p50, delay_ns_p99, delay_ns_max] = times_ns.map(Some);
     let place = PlaceStats::new(name, books);

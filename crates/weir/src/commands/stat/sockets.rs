@@ -14,7 +14,7 @@ const LISTED: usize = 24;
 /// netstat -s: "dropped due to full socket buffers".
 const FULL: &str = "socket-full";
 
-/// What a stack has, and whose it is: for its heading.
+/// The counts of a stack, and its process: for its heading.
 pub fn heading(stack: &WireStats, process: &ProcessStats) -> String {
     let counts = [
         (stack.sockets.len(), "socket"),

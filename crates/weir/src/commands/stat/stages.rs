@@ -6,7 +6,7 @@ use weir_run::stats::StageStats;
 use crate::human;
 use crate::table::{Style, TextTable};
 
-/// What passed each, and what it did besides; none without any.
+/// The packets that passed each, and its other counts; none without any.
 pub fn tables(stages: &[StageStats]) -> Vec<TextTable> {
     if stages.is_empty() {
         return Vec::new();

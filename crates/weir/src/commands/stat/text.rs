@@ -1,4 +1,4 @@
-//! Counters as tables, for people: what the directions of each wire and topology did, and where packets and frames are now.
+//! Counters as tables, for people: the traffic of the directions of each wire and topology, and where packets and frames are now.
 
 use weir_core::drops::Count;
 use weir_core::rate::Rate;
@@ -79,7 +79,7 @@ fn limits_and_books(classes: &[DirectionStats]) -> TextTable {
     table
 }
 
-/// What was dropped and why, if anything was.
+/// The drops by reason, if there were any.
 fn reasons(classes: &[DirectionStats]) -> Option<TextTable> {
     let mut table = TextTable::new(2, &["direction", "dropped because of", "packets", "bytes"]);
     for class in classes {
@@ -130,14 +130,14 @@ fn port_table(ports: &[PortStats]) -> TextTable {
     table
 }
 
-/// The devices of these ports: how they fare and what the kernel dropped there.
+/// The devices of these ports: their states, and the packets that the kernel dropped there.
 fn device_table(ports: &[PortStats]) -> TextTable {
     let mut table = TextTable::new(
         2,
         &["device", "state", "dropped coming in", "going out", "by its queue", "unexplained"],
     );
     let devices = ports.iter().flat_map(|port| [&port.device, &port.sender_device]);
-    // The other end of what is gone is not known.
+    // The other end of a port that is gone is not known.
     for DeviceStats { name, state, rx_dropped, tx_dropped, queue_dropped, unexplained } in
         devices.filter(|device| !device.name.is_empty())
     {
@@ -154,7 +154,7 @@ fn device_table(ports: &[PortStats]) -> TextTable {
     table
 }
 
-/// What happened to the interfaces.
+/// The events of the interfaces.
 fn event_table(wire: &WireStats) -> TextTable {
     let mut table =
         TextTable::new(1, &["event", "times", "dropped meanwhile", "waited in a queue that was emptied"]);
@@ -169,7 +169,7 @@ fn event_table(wire: &WireStats) -> TextTable {
     table
 }
 
-/// What could not be held and was too much.
+/// A line for each port that dropped forwarded packets, which could not be held, because too many waited.
 fn forwarded_lines(ports: &[PortStats]) -> Option<String> {
     let lines = ports.iter().filter(|port| port.forwarded_dropped > 0).map(|port| {
         let (dropped, waits) = (human::plural(port.forwarded_dropped, "packet"), human::bytes(port.forwarded_bytes));

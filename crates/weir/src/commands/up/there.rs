@@ -1,7 +1,7 @@
 //! The interfaces that `weir up` needs from the start: waited for if that is asked for, and told of where they are missing.
 //!
 //! Rule: each that is missing is told with its place in the file, and with the ways out. Optional ones are neither waited for nor told of
-//! here. Limits: what is there and not fit is told by whoever takes it over.
+//! here. Limits: an interface that is there and not fit is told when it is taken over.
 
 use std::time::Duration;
 
@@ -64,13 +64,13 @@ fn wait_for(topology: &Topology, wait: Duration) -> Result<(), Failure> {
         }
         let mut fds = [sys::poll_in(monitor.fd())];
         if sys::poll_readable(&mut fds, Some((until_ns - now).min(LOOK_NS))).is_ok_and(|count| count > 0) {
-            // Whatever it says, all is looked at again.
+            // All is looked at again, whatever the event.
             let _ = monitor.wait();
         }
     }
 }
 
-/// What must be there and is not, of ports and of limits.
+/// The ports and limits that must be there and are not.
 fn missing(topology: &Topology) -> Vec<String> {
     let ports = missing_ports(topology).into_iter().map(|(_, interface)| interface.to_string());
     let limits = topology.limits.iter().filter(|limit| !limit.is_optional && target(limit).is_missing());
