@@ -1,4 +1,4 @@
-//! What a wire without limits forwards, beside the kernel's bridge and DPDK's `testpmd` (AF_XDP) between the same two veth pairs.
+//! The forwarding of a wire without limits, beside the kernel's bridge and DPDK's `testpmd` (AF_XDP) between the same two veth pairs.
 //!
 //! The systems take turns, ABCCBA, so that a drift of the machine hits all alike; medians, and the ratio to each peer with its
 //! spread over the turns. Needs root; `testpmd` is left out, and said so, where it is not installed (`apt-get install dpdk-dev`).
@@ -25,7 +25,7 @@ use weir_lab::wire::Wire;
 const PAYLOAD_BYTES: usize = 18;
 const TIME: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 4;
-/// Beside another build: how often, and of what that does.
+/// The comparison with another build: how many turns, and the least share of its rate.
 const ROUNDS_BEFORE: usize = 10;
 const BEFORE_LEAST: f64 = 0.98;
 const PORT: u16 = 5001;
@@ -37,7 +37,7 @@ enum System {
     Bridge,
 }
 
-/// What one turn measured.
+/// The figures of one turn.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures {
     datagrams_per_s: f64,
@@ -45,7 +45,7 @@ struct Figures {
     ping_ms: f64,
 }
 
-/// Of `testpmd`'s packets a second: in five runs 0.85 to 1.10.
+/// The least share of `testpmd`'s packets a second: in five runs 0.85 to 1.10.
 const TESTPMD_LEAST: f64 = 0.75;
 
 fn main() -> Result<ExitCode> {

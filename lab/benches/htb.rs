@@ -33,13 +33,13 @@ use weir_lab::process::run;
 
 const INNER: usize = 10;
 const LEAVES: usize = 990;
-/// Of an Ethernet frame.
+/// The length of an Ethernet frame.
 const LEN_BYTES: usize = 1000;
 const HEADERS_BYTES: usize = 42;
 const ROUNDS: usize = 4;
 /// Datagrams that one system call sends.
 const BATCH: usize = 16;
-/// How much each turn sends.
+/// How many packets each turn sends.
 const PACKETS: usize = 300_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ fn kernel(system: System) -> Result<f64> {
     let to = Namespace::new("nobody")?;
     bed::veth(0, End { namespace: &from, name: "veth0" }, End { namespace: &to, name: "veth1" }, 1)?;
     from.ip("addr add 10.99.0.1/24 dev veth0")?;
-    // Of nobody: the far end drops it as soon as it sees it.
+    // The neighbour is nobody: the far end drops each packet as soon as it sees it.
     from.ip("neigh replace 10.99.0.2 lladdr 02:57:ff:ff:ff:ff dev veth0 nud permanent")?;
     match system {
         System::Htb => tc_batch(&from, &tree())?,
@@ -134,7 +134,7 @@ fn leaf_id(leaf: usize) -> usize {
     1 + INNER + 1 + leaf
 }
 
-/// The tree that Weir has, with rates that nothing reaches here: the shares are the same.
+/// The tree that Weir has, with rates that no packet reaches here: the shares are the same.
 fn tree() -> String {
     let mut text = String::from("qdisc replace dev veth0 root handle 1: htb default 2\n");
     let mut class = |parent: usize, id: usize, mbit: usize| {

@@ -10,8 +10,8 @@
 //! - `esp-sealers-2`: the tunnel on two workers, each of its two associations shared by two sealers, beside `copies`: two such tunnels, each
 //!   whole on a worker of its own. Packets a second of time; left out where there is one core.
 //!
-//! Systems take turns. Figures are cycles of the time-stamp counter for each packet, of processor time; medians. What ESP costs beyond the
-//! cipher is what `tunnel` takes more than `bridges` and `aws-lc-rs` together, for sealing or opening one packet: the half of it.
+//! Systems take turns. Figures are cycles of the time-stamp counter for each packet, of processor time; medians. The cost of ESP beyond the
+//! cipher is `tunnel` less `bridges` and `aws-lc-rs` together; for sealing or opening one packet it is the half of that.
 //!
 //! `cargo bench -p weir-lab --bench ipsec -- tunnel` runs the rows named alone, for a profiler.
 

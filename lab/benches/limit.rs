@@ -1,7 +1,7 @@
-//! What a limit in place costs: four TCP streams behind 1 Gbit/s, with the kernel's TBF and with `weir limit`, as it ships, on one pair;
+//! The cost of a limit in place: four TCP streams behind 1 Gbit/s, with the kernel's TBF and with `weir limit`, as it ships, on one pair;
 //! and one stream through the kernel's bridge with a limit far away, 20 Gbit/s, beside the bridge alone. TBF is run as it is, and with the
-//! far end's receive steering to one processor, as a limit in place sets it at this rate: without that a shaper's packets may overtake
-//! each other there.
+//! far end's receive steering to one processor, as a limit in place sets it at this rate: without that a shaper's packets may overtake each
+//! other there.
 //!
 //! Those of each take turns, forth and back, so that a drift of the machine hits all alike; the ratio is the median of those of each round, with its spread.
 //! Processor time is the whole machine's, counted by a loop on each processor ([`weir_lab::looper`]); on a machine that is shared, the spread
@@ -54,7 +54,7 @@ impl System {
     }
 }
 
-/// What one turn measured.
+/// The figures of one turn.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
     busy_s: f64,
@@ -80,7 +80,7 @@ fn main() -> Result<ExitCode> {
     Ok(floors.finish())
 }
 
-/// What holding a rate costs, beside the kernel's TBF.
+/// The cost of holding a rate, beside the kernel's TBF.
 fn near(weir: &Path, floors: &mut Floors) -> Result<()> {
     let rounds = turns(NEAR_ROUNDS, [System::Tbf, System::SteeredTbf, System::Limit], weir)?;
     for (index, name) in ["tbf", "tbf, steered", "weir limit"].iter().enumerate() {
@@ -97,7 +97,7 @@ fn near(weir: &Path, floors: &mut Floors) -> Result<()> {
     Ok(())
 }
 
-/// What a limit costs that is never reached.
+/// The cost of a limit that is never reached.
 fn far(weir: &Path, floors: &mut Floors) -> Result<()> {
     let pairs = turns(FAR_ROUNDS, [System::None, System::FarLimit], weir)?;
     let of = || pairs.iter().map(|[none, limit]| limit.bits_per_s / none.bits_per_s);

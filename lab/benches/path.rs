@@ -5,8 +5,8 @@
 //!   packet, swaps its addresses and throws it away. Left out, and said so, where it is not installed (`apt-get install dpdk-dev`).
 //! - `testbed-1`, `testbed-2`: the bed of `weir lab epair`.
 //!
-//! Systems take turns. Figures are packets for each second of processor time of the busiest thread, spinning included, so that
-//! what else runs on the machine is mostly left out of both; and by the clock. Medians, and the ratio with its spread.
+//! Systems take turns. Figures are packets for each second of processor time of the busiest thread, spinning included, so that other
+//! programs on the machine are mostly left out of both; and by the clock. Medians, and the ratio with its spread.
 //!
 //! `cargo bench -p weir-lab --bench path -- bridge` runs the rows named alone, for a profiler.
 
@@ -73,7 +73,7 @@ fn main() -> Result<ExitCode> {
         }
     }
     let mut floors = Floors::default();
-    // Of the peer's packets for each second of processor time, in the same turn; in a run beside compilers 0.37 and 0.15.
+    // The least share of the peer's packets for each second of processor time, in the same turn; in a run beside compilers 0.37 and 0.15.
     for (row, least) in [(2, 0.25), (3, 0.1)] {
         let turns = figures[row].iter().zip(&figures[1]);
         let ratios = sorted(turns.map(|(bed, peer)| bed[0] / peer[0]));

@@ -149,7 +149,7 @@ pub fn veth(pair: u8, a: End, b: End, queues: u32) -> Result<()> {
     veth_with(pair, a, b, &format!("numtxqueues {queues} numrxqueues {queues}"))
 }
 
-/// The same as container runtimes make pairs, without a word of queues: one is in use, and there is room for as many as the machine
+/// Makes a veth pair as container runtimes make them, without a word of queues: one is in use, and there is room for as many as the machine
 /// can have processors.
 pub fn plain_veth(pair: u8, a: End, b: End) -> Result<()> {
     veth_with(pair, a, b, "")

@@ -1,7 +1,8 @@
-//! As many small datagrams as one thread can send, and a counter for what arrives: `sendmmsg(2)` and `recvmmsg(2)`, 64 at a time.
+//! As many small datagrams as one thread can send, and a counter of those that arrive: `sendmmsg(2)` and `recvmmsg(2)`, 64 at a time.
 //!
-//! For comparing forwarders. A datagram begins with its number, so the order of what arrives is known. What is lost is what was sent and did
-//! not arrive; what the receiver's socket does not hold is part of it, because nothing paces the sender to that. Both sides run on threads of this process, inside the namespaces of the bench.
+//! For comparing forwarders. A datagram begins with its number, so the order of those that arrive is known. Lost datagrams are those that
+//! were sent and did not arrive; those that the receiver's socket does not hold are part of them, because nothing paces the sender to that.
+//! Both sides run on threads of this process, inside the namespaces of the bench.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -42,13 +43,13 @@ impl Batch {
         Batch { bytes, len_bytes, _parts: parts, messages }
     }
 
-    /// Where each datagram has its number.
+    /// The place of the number in each datagram.
     fn numbers(&mut self) -> impl Iterator<Item = &mut [u8; 8]> {
         self.bytes.chunks_mut(self.len_bytes).filter_map(|chunk| chunk.first_chunk_mut())
     }
 }
 
-/// Sends datagrams of `len_bytes` to an address for a time; how many the socket took.
+/// Sends datagrams of `len_bytes` to an address for a time. Returns how many the socket took.
 pub fn send(to: Ipv4Addr, port: u16, len_bytes: usize, time: Duration) -> Result<u64> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect((to, port)).context("connecting the sender")?;
@@ -64,7 +65,7 @@ pub fn send(to: Ipv4Addr, port: u16, len_bytes: usize, time: Duration) -> Result
     Ok(count)
 }
 
-/// What arrived.
+/// The datagrams that arrived.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arrived {
     /// Datagrams.
@@ -94,7 +95,7 @@ impl Counter {
         Ok(Counter { socket })
     }
 
-    /// Counts what one sender sends until nothing has arrived for a while.
+    /// Counts the datagrams of one sender until none has arrived for a while.
     pub fn count(&self, limit: Duration) -> Arrived {
         let mut batch = Batch::new(2048);
         let (end, mut datagrams, mut first, mut last) = (now() + limit, 0u64, None, now());

@@ -1,7 +1,7 @@
-//! A bound that a lab's figure must keep to, and what is said of it: held, missed, or unjudged.
+//! A bound that a lab's figure must keep to, and the judgement on it: held, missed, or unjudged.
 //!
-//! Rule: a figure within its bound is held, whatever the machine did. One beyond it is missed only if nothing excuses it, such as a host that
-//! took the processors meanwhile ([`stolen`]); otherwise nobody can tell whose fault it is.
+//! Rule: a figure within its bound is held, whatever the machine did. One beyond it is missed only if nothing excuses it, such as a host
+//! that took the processors meanwhile ([`stolen`]); otherwise nobody can tell whether the fault is the program's.
 
 use serde_json::{Value, json};
 
@@ -10,15 +10,15 @@ use crate::stolen::STOLEN_MAX;
 /// A figure and the most that it may be.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bound {
-    /// What was measured.
+    /// The name of the figure.
     pub what: String,
-    /// What came of it.
+    /// The figure that was measured.
     pub figure: f64,
-    /// What it may be at most.
+    /// The most that the figure may be.
     pub at_most: f64,
-    /// Of both; empty for a ratio.
+    /// The unit of both; empty for a ratio.
     pub unit: &'static str,
-    /// Why it says nothing if it is beyond the bound.
+    /// The reason why a figure beyond the bound says nothing.
     pub excuse: Option<String>,
 }
 

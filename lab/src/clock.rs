@@ -15,7 +15,7 @@ use crate::interrupt;
 /// How often a condition is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// The time, for measuring what the machine does.
+/// The time, for measuring the machine from outside.
 #[expect(clippy::disallowed_methods, reason = "a bench measures programs from outside, on the wall clock")]
 pub fn now() -> Instant {
     Instant::now()
@@ -59,8 +59,8 @@ pub fn let_pass(duration: Duration, mut each: impl FnMut(f64)) -> Result<()> {
     }
 }
 
-/// While this lives, its thread runs before all ordinary programs as soon as it wakes, so that what it reads and the time at
-/// which it reads it belong together, however busy the floods keep the processors. Programs that it starts are ordinary.
+/// While this lives, its thread runs before all ordinary programs as soon as it wakes, so that a value that it reads and the time at which
+/// it reads it belong together, however busy the floods keep the processors. Programs that it starts are ordinary.
 #[derive(Debug)]
 pub struct Punctual {
     /// It is this thread's alone.

@@ -1,7 +1,7 @@
 //! `weir lab epair`: packets handed from one thread to another, by the historical designs of FreeBSD's epair, by today's
 //! channels, and by Weir.
 //!
-//! | case | what runs |
+//! | case | load |
 //! |---|---|
 //! | `handoff` | one transmitter that always has packets, one worker |
 //! | `fairness` | the same, and the worker feeds what it takes to a second link of its own: the published chain of two epairs. Of Weir, two links that do not know of each other, one saturated from another worker, the other from this one |
@@ -21,8 +21,8 @@
 //! The repeats of a case go through the systems forwards and backwards in turn (ABBA), so that a slow drift of the machine falls
 //! on all alike.
 //!
-//! Source: seed `epair-transmit-path` (review D38843).
-//! Limits: two threads. What the machine does meanwhile is in every figure.
+//! Source: seed `epair-transmit-path` (review D38843). Limits: two threads. Everything else that the machine does meanwhile is in every
+//! figure.
 
 mod bed;
 mod crossbeam;
@@ -120,7 +120,7 @@ const NOTES: &[&str] = &[
     "Weir's fairness is the harder case: neither link feeds the other, and the first is saturated from another worker.",
 ];
 
-/// Before the review: `two-ring`.
+/// The published histogram before the review: `two-ring`.
 const SEED_TWO_RING: &[[u64; 2]] = &[
     [512, 8586],
     [1024, 22289],
@@ -139,7 +139,7 @@ const SEED_TWO_RING: &[[u64; 2]] = &[
     [67108864, 1],
 ];
 
-/// With the review: `mutex-flush`.
+/// The published histogram with the review: `mutex-flush`.
 const SEED_MUTEX_FLUSH: &[[u64; 2]] = &[
     [512, 4484],
     [1024, 50911],
@@ -214,7 +214,7 @@ impl System {
         }
     }
 
-    /// What the published machine did with its bed, in millions a second.
+    /// The rate of the published machine with its bed, in millions of packets a second.
     fn seed_mpps(self) -> Option<f64> {
         match self {
             System::TwoRing => Some(0.889_672),
@@ -233,7 +233,7 @@ impl System {
     }
 }
 
-/// A load: its name, the links of the chain, what goes through them, packets a second if they are limited.
+/// A load: its name, the links of the chain, the packets that go through them, packets a second if they are limited.
 struct Case {
     name: &'static str,
     links: usize,
@@ -252,18 +252,18 @@ const CASES: [Case; 7] = [
 ];
 
 impl Case {
-    /// The designs need two threads.
+    /// Whether a system runs the case: the designs need two threads.
     fn is_for(&self, system: System) -> bool {
         self.load != Load::TestBed(1) || system == System::Weir
     }
 }
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How long each system runs in each case, all repeats together.
     pub seconds: f64,
-    /// Into how many runs that is cut.
+    /// How many runs that time is cut into.
     pub repeats: usize,
     /// The systems, in the order they take turns.
     pub systems: Vec<System>,

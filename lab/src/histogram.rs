@@ -88,7 +88,7 @@ fn render_case(report: &Report, plot: &Plot, case: &str) -> String {
     let slot = (WIDTH - LEFT) / own as f64;
     let mut place = 0.0;
     for column in &all {
-        // A published one lies over its system's.
+        // A published histogram lies over its system's.
         if !column.published {
             line(text("", LEFT + slot * place, TOP - 10.0, &column.heading));
             place += 1.0;

@@ -81,7 +81,7 @@ pub fn render(report: &Report) -> String {
     page + "</ul>\n</body>\n</html>\n"
 }
 
-/// What stands between backticks, as code.
+/// The text between backticks, as code.
 fn code(text: &str) -> String {
     let parts = text.split('`').enumerate();
     parts

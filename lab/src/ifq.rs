@@ -1,8 +1,8 @@
 //! `weir lab ifq`: two inputs forwarded to one output device, and the fight for it.
 //!
-//! | system | what |
+//! | system | design |
 //! |---|---|
-//! | `locked` | one lock around the device and its queue; whoever has a packet starts the device |
+//! | `locked` | one lock around the device and its queue; the core that has a packet starts the device |
 //! | `spin-dispatch` | the seed's patch: a queue with a spin lock of its own, the device started on its own core |
 //! | `weir` | a plan of the path: the inputs and the device on a bridge, one owner for the device, one wake-up for a batch |
 //!
@@ -14,13 +14,13 @@
 //! One core has an input, the other the second input and the device's interrupts. Forwarding costs [`FORWARD_NS`] a packet; the
 //! device costs the same for all (`design`).
 //!
-//! - `kpps`: packets that the device sent / time; median of the repeats. `least_pct`: how much of it is of the input that had less.
-//! - `enter`, `try`, `tryfail`, `sleep`, `kicks_sent`, `kicks_saved`: by the seed's names, for each million packets sent; what
-//!   each design counts as what stands at its head. `tryfail_pct` of the tries, `sleep_pct` of the entries.
+//! - `kpps`: packets that the device sent / time; median of the repeats. `least_pct`: the part of it from the input that had less.
+//! - `enter`, `try`, `tryfail`, `sleep`, `kicks_sent`, `kicks_saved`: by the seed's names, for each million packets sent; the
+//!   head of each design says what it counts as each. `tryfail_pct` of the tries, `sleep_pct` of the entries.
 //! - `lost`, `reordered`: sums over the repeats. Weir may do neither: its row fails if it does.
 //!
 //! Source: seed `ifq-start-dispatch`.
-//! Limits: the device is in memory. What the machine does meanwhile is in every figure.
+//! Limits: the device is in memory. Everything else that the machine does meanwhile is in every figure.
 
 mod design;
 mod drive;
@@ -87,14 +87,14 @@ const NOTES: &[&str] = &[
     "With locked the device is told of every packet by itself, with the others of as many as a pass has found.",
 ];
 
-/// What forwarding a packet costs.
+/// The cost of forwarding a packet, in nanoseconds.
 pub const FORWARD_NS: u64 = 200;
 /// After each run the machine is left to others for one part in this many of its time: the threads are real-time.
 const REST_SHARE: u64 = 8;
 /// More than any machine can forward.
 const FLOOD_PACKETS_PER_S: f64 = 50e6;
 
-/// What the published counters say of `locked`: tries that failed, entries that slept.
+/// The published counters of `locked`: tries that failed, entries that slept.
 const SEED_TRYFAIL_PCT: f64 = 100.0 * 2_402_027.0 / 5_077_636.0;
 const SEED_SLEEP_PCT: f64 = 100.0 * 635_969.0 / 7_084_821.0;
 
@@ -133,12 +133,12 @@ impl System {
 
 const CASES: [(&str, f64); 3] = [("2x1", FLOOD_PACKETS_PER_S), ("2x1-20k", 20e3), ("2x1-200k", 200e3)];
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How long each system runs in each case, all repeats together.
     pub seconds: f64,
-    /// Into how many runs that is cut.
+    /// How many runs that time is cut into.
     pub repeats: usize,
     /// The systems, in the order they take turns.
     pub systems: Vec<System>,

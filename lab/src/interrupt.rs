@@ -1,8 +1,8 @@
 //! Ctrl-C that still cleans up: a signal sets a flag, every wait looks at it, and the run returns an error, so
 //! that namespaces and processes are removed by the values that own them.
 //!
-//! A second Ctrl-C ends the program at once; what that leaves behind is removed by the next run (`bed::sweep`). A second SIGTERM
-//! does not: whoever sends one may send it twice, as timeout(1) does to a group and to the program in it.
+//! A second Ctrl-C ends the program at once; the next run removes the namespaces that it leaves behind (`bed::sweep`). A second SIGTERM
+//! does not: a program that sends one may send it twice, as timeout(1) does to a group and to the program in it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! Floods of real `iperf` 2 clients, each with a server of its own, and what the servers report.
+//! Floods of real `iperf` 2 clients, each with a server of its own, and the servers' reports.
 //!
 //! A server serves one client and exits (`-P 1`), printing one CSV line (`-y C`):
 //! `date,ip,port,ip,port,id,begin-end,bytes,bits/s,jitter ms,lost,total,lost %,out of order`. `total` is the highest
@@ -7,8 +7,8 @@
 //!
 //! Source: iperf 2.1.8 as in Debian 12 (`iperf(1)`).
 //!
-//! Limits: datagrams lost after the last one that arrived are not in `lost`; compare with what the client says it
-//! sent where that matters ([`Flow::missing`]).
+//! Limits: datagrams lost after the last one that arrived are not in `lost`; compare with the bytes that the client says it sent where that
+//! matters ([`Flow::missing`]).
 
 use std::fs;
 use std::mem;
@@ -33,11 +33,11 @@ pub const HEADERS_V4_BYTES: u64 = 14 + 20 + 8;
 /// Ethernet, IPv6 and UDP headers.
 pub const HEADERS_V6_BYTES: u64 = 14 + 40 + 8;
 
-/// The servers' socket buffers. The default holds 92 datagrams, which a server that waits for a core overflows;
-/// what is measured here is the loss before that. The kernel cuts it to its `rmem_max`.
+/// The servers' socket buffers. The default holds 92 datagrams, which a server that waits for a core overflows; the loss before that is
+/// measured here. The kernel cuts it to its `rmem_max`.
 const SERVER_BUFFER: &str = "4M";
 
-/// What one flood does.
+/// The configuration of a flood.
 #[derive(Debug, Clone)]
 pub struct Load<'a> {
     /// Where the clients run.
@@ -54,7 +54,7 @@ pub struct Load<'a> {
     pub payload_bytes: u64,
     /// The first client's port; the others' follow.
     pub first_port: u16,
-    /// What enters `from` for each client, if it is a container: a program and its arguments.
+    /// The program and arguments that enter `from` for each client, if it is a container.
     pub by: &'a [&'a str],
 }
 
@@ -222,7 +222,7 @@ fn csv_line(line: &str) -> Option<Flow> {
     if fields.len() < 14 {
         return None;
     }
-    // The client's own line has -1 for what only the server knows.
+    // The client's own line has -1 for values that only the server knows.
     let count = |index: usize| fields[index].parse::<i64>().ok().map(|n| n.max(0) as u64);
     Some(Flow {
         bytes: count(7)?,
@@ -282,9 +282,9 @@ pub fn overflowed_datagrams(namespace: &Namespace) -> Result<u64> {
     Ok(v4.context("no RcvbufErrors in /proc/net/snmp")? + v6.unwrap_or(0))
 }
 
-/// Datagrams that the kernel of a namespace never took from those who sent them, since the namespace was made: their `send` failed, as
-/// that of a client does whose time ends while it is held. What a queue drops is discarded too, by a `send` that succeeds, and not one of
-/// these; what the queues of interfaces that are gone dropped is not known.
+/// Datagrams that the kernel of a namespace never took from those who sent them, since the namespace was made: their `send` failed, as that
+/// of a client does whose time ends while it is held. A datagram that a queue drops is discarded too, by a `send` that succeeds, and not
+/// one of these; the drops of the queues of interfaces that are gone are not known.
 pub fn refused_datagrams(namespace: &Namespace) -> Result<u64> {
     let (snmp, snmp6) = (net_file(namespace, "snmp")?, net_file(namespace, "snmp6")?);
     let discarded = snmp_value(&snmp, "Ip:", "OutDiscards").context("no OutDiscards in /proc/net/snmp")?;

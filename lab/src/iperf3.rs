@@ -1,4 +1,4 @@
-//! One real `iperf3` client with a server of its own, and what the server received.
+//! One real `iperf3` client with a server of its own, and the data that the server received.
 //!
 //! Source: iperf3 3.12 as in Debian 12 (`iperf3(1)`); `-J` prints one JSON object.
 //!
@@ -23,7 +23,7 @@ pub struct Stream {
     limit: Duration,
 }
 
-/// What arrived.
+/// The data that arrived.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Received {
     /// Payload bits per second.
@@ -66,7 +66,7 @@ impl Stream {
 fn read(text: &str) -> Result<Received> {
     let report: Value = serde_json::from_str(text).context("iperf3 printed no JSON")?;
     let end = &report["end"];
-    // In UDP's own sum are the datagrams; `sum_received` has what arrived either way.
+    // In UDP's own sum are the datagrams; `sum_received` has the data that arrived either way.
     let received = &end["sum_received"];
     Ok(Received {
         bits_per_s: received["bits_per_second"].as_f64().context("iperf3 reports no rate")?,

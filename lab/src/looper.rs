@@ -1,11 +1,11 @@
-//! Processor time, by what is left over of it: a loop of the lowest scheduling class on each processor reads the clock without end, and two
-//! readings that are close together had nothing between them. What is not the loop's was somebody's.
+//! Processor time, by the time that is left over: a loop of the lowest scheduling class on each processor reads the clock without end, and
+//! two readings that are close together had nothing between them. Time that is not the loop's was another program's.
 //!
-//! The kernel's own count of busy time is one of samples: it looks 250 times a second who runs, so of a turn of five seconds that takes a
-//! tenth of a processor it sees a hundred samples, which are off by a tenth. The loop counts interrupts too, to the fraction of a
+//! The kernel's own count of busy time is one of samples: it looks 250 times a second which program runs, so of a turn of five seconds that
+//! takes a tenth of a processor it sees a hundred samples, which are off by a tenth. The loop counts interrupts too, to the fraction of a
 //! microsecond, and while it runs no processor of a virtual machine halts, so nothing is measured of how late a host wakes one.
 //!
-//! Limits: what a host takes away counts as busy, so figures are compared that take turns. Two of them at once count half each.
+//! Limits: time that a host takes away counts as busy, so figures are compared that take turns. Two loops at once count half each.
 //!
 //! Source: netperf's manual, "CPU utilization", the looper method; sched(7), `SCHED_IDLE`.
 
@@ -57,7 +57,7 @@ impl Looper {
             looper.threads.push(thread::Builder::new().name(format!("looper {core}")).spawn(move || {
                 let ready = pin(core).and_then(|()| Ok(set_policy(libc::SCHED_IDLE, 0)?));
                 let is_ready = ready.is_ok();
-                // Whoever started it waits for this word.
+                // The thread that started it waits for this word.
                 let _ = tell.send(ready);
                 if is_ready {
                     mine.run();
@@ -68,7 +68,7 @@ impl Looper {
         Ok(looper)
     }
 
-    /// What was left over until now.
+    /// The time that was left over until now.
     pub fn read(&self) -> Reading {
         let idle_ns = self.loops.iter().map(|each| each.idle_ns.load(Ordering::Relaxed)).sum();
         Reading { at: now(), idle_ns, processors: self.loops.len() }
@@ -123,7 +123,7 @@ mod tests {
             (until.tv_sec - started.tv_sec) as f64 + (until.tv_nsec - started.tv_nsec) as f64 / 1e9
         };
         while used_s() < 0.2 {}
-        // Others run beside: what it used is the least.
+        // Others run beside: the time that this thread used is the least.
         let busy_s = looper.read().busy_s_since(&before);
         assert!(busy_s > 0.19, "{busy_s}");
     }

@@ -1,4 +1,4 @@
-//! What machine a figure was measured on, and how fast its cores talk to each other.
+//! The machine that a figure was measured on, and how fast its cores talk to each other.
 //!
 //! Two quantities decide what a hand-off between cores can cost: the round trip of one cache line between two
 //! cores (`cache_line_rtt_ns`), and the time from writing an eventfd to running in the thread that was blocked
@@ -71,8 +71,8 @@ impl Machine {
     }
 }
 
-/// CPU seconds that all cores together have been busy since boot. Stolen and idle time are not counted, nor that of niced programs:
-/// nothing that is measured is one, and `scripts/awake.sh` is.
+/// CPU seconds that all cores together have been busy since boot. Stolen and idle time are not counted, nor that of niced programs: no
+/// measured program is niced, and `scripts/awake.sh` is.
 pub fn busy_seconds() -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let ticks = busy_ticks(&stat).context("/proc/stat is not understood")?;

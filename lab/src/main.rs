@@ -118,7 +118,7 @@ fn clients(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|count| (1..=1000).contains(count)).ok_or("give 1 to 1000 clients".into())
 }
 
-/// What did not succeed: 1 for a failure, 2 for something wrong with what was asked.
+/// A failure: 1 for a failed run, 2 for something wrong with the command line.
 struct Failure {
     message: String,
     code: u8,
@@ -300,13 +300,13 @@ fn run_rss(arguments: &Arguments) -> Result<Report, Failure> {
     Ok(rss::run(&options, progress::on_stderr().as_mut()).map_err(|error| format!("{error:#}"))?)
 }
 
-/// Options that only qdisc has.
+/// Refuses options that only qdisc has.
 fn refuse_qdiscs(arguments: &Arguments) -> Result<(), Failure> {
     let given = [("--clients", !arguments.clients.is_empty()), ("--sim", arguments.sim)];
     refuse(&given, "only qdisc has it; leave it out")
 }
 
-/// Options that only netisr has.
+/// Refuses options that only netisr has.
 fn refuse_netisrs(arguments: &Arguments) -> Result<(), Failure> {
     let given = [
         ("--cases", !arguments.cases.is_empty()),
@@ -323,7 +323,7 @@ fn refuse(given: &[(&str, bool)], why: &str) -> Result<(), Failure> {
     }
 }
 
-/// What `--systems` names, out of all that the lab has; `None` if it is not given.
+/// The systems that `--systems` names, out of all that the lab has; `None` if it is not given.
 fn systems<S: Copy>(arguments: &Arguments, all: &[(&str, S)]) -> Result<Option<Vec<S>>, Failure> {
     let find = |name: &String| {
         all.iter().find(|(other, _)| other == name).map(|(_, system)| *system).ok_or_else(|| {

@@ -18,7 +18,7 @@ const T_95: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
-/// The same of any number, which is that of the normal distribution.
+/// The quantile for any number, which is that of the normal distribution.
 const T_95_MANY: f64 = 1.960;
 
 /// A series.
@@ -39,7 +39,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Of these values; none without any.
+    /// The series of these values; none without any.
     pub fn of(values: &[f64]) -> Option<Series> {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
@@ -56,7 +56,7 @@ impl Series {
         })
     }
 
-    /// How this differs from `reference`; none if either has too few values.
+    /// The difference of this from `reference`; none if either has too few values.
     pub fn difference(&self, reference: &Series) -> Option<Difference> {
         if self.n < 2 || reference.n < 2 {
             return None;
@@ -79,23 +79,23 @@ impl Series {
     }
 }
 
-/// A difference, with what it may be more or less at a confidence of 95 %.
+/// A difference, with its confidence interval at 95 %.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
-    /// Of the means.
+    /// The difference of the means.
     pub diff: f64,
-    /// More or less.
+    /// Half of its confidence interval.
     pub ci: f64,
-    /// In percent of the mean that it is from.
+    /// The difference in percent of the reference's mean.
     pub diff_pct: f64,
-    /// More or less.
+    /// Half of its confidence interval, in percent.
     pub ci_pct: f64,
     /// The standard deviation of both together.
     pub pooled_stddev: f64,
 }
 
 impl Difference {
-    /// Whether 0 is outside of it.
+    /// Whether 0 is outside of the interval.
     pub fn is_proven(&self) -> bool {
         self.diff.abs() > self.ci
     }
@@ -142,7 +142,7 @@ mod tests {
         Series { n: 5, min, max, median, avg, stddev }
     }
 
-    /// Of the seed, without IPsec's netisr.
+    /// A series of the seed, without IPsec's netisr.
     fn before() -> Series {
         published(546152.0, 550381.0, 549167.0, 548753.4, 1564.3483)
     }

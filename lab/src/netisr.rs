@@ -1,41 +1,41 @@
-//! `weir lab netisr`: now or later, and what happens to a feeder that is faster than the work.
+//! `weir lab netisr`: work now or later, and a feeder that is faster than the work.
 //!
 //! A path in memory ([`weir_run::memory`]): generators, the dispatch stages by which `weir up` deals flows to workers
 //! ([`weir_path::dispatch`]), and work of adjustable cost behind them, which stands in for IPsec's. The systems are the modes of `ip`:
-//! `direct` works on the receiver itself, `deferred` hands every packet to the worker its flow has, `hybrid` only those of flows that are not
-//! the receiver's own. Each also with `-drop`, netisr's rule on the same path: what a queue or the device's ring has no room for is dropped,
-//! and nobody is told.
+//! `direct` works on the receiver itself, `deferred` hands every packet to the worker its flow has, `hybrid` only those of flows that are
+//! not the receiver's own. Each also with `-drop`, netisr's rule on the same path: a packet that a queue or the device's ring has no room
+//! for is dropped, and nobody is told.
 //!
 //! | case | load and machine |
 //! |---|---|
-//! | `1` .. `150` | percent of what `deferred` can do at most, measured first; the work of every flow is worker 1's |
+//! | `1` .. `150` | percent of the most that `deferred` can do, measured first; the work of every flow is worker 1's |
 //! | `271` | as published: 1.488 Mpps against the 0.549 Mpps that direct dispatch reached |
 //! | `N-long` | the same with a queue limit 32 times longer |
 //! | `N-rss` | the flows are dealt to both workers, the receiver being one |
 //! | `N-one-core` | receiver and worker share one core |
-//! | `1-worker`, `2-workers` | more than can be done; a network card's queue brings each worker the flows of its own |
+//! | `1-worker`, `2-workers` | more than they can do; a network card's queue brings each worker the flows of its own |
 //!
 //! The systems and cases of IPsec itself, which the seed measured, are in `netisr/esp.rs`.
 //!
 //! - `kpps`: packets worked on / time to the end of the last one's work; median of the repeats.
 //! - Ratios are of kpps in the same repeat, and the median of the repeats: in percent of
 //!   `of_best_pct` (hybrid) the better of direct and deferred, `of_peak_pct` the same system in the load where it did most, on
-//!   the same cores and steering, `of_short_pct` (`-long`) the same without the long queue, `per_worker_pct` (2-workers) what
-//!   one worker does alone.
-//! - `dropped`, `reordered`: sums over the repeats; `dropped_pct` of what was sent.
+//!   the same cores and steering, `of_short_pct` (`-long`) the same without the long queue, `per_worker_pct` (2-workers) the
+//!   rate of one worker alone.
+//! - `dropped`, `reordered`: sums over the repeats; `dropped_pct` of the packets that were sent.
 //! - `p50_us`, `p99_us`: from the poll that brought a packet to the end of the work, all repeats together.
 //! - `held_pct`: by so much of the time the senders were kept back. `cpu_pct`: CPU time of both threads, of one core.
-//! - `kpps_per_core` = packets worked on / CPU time of both threads: on one core what the worker keeps of it.
+//! - `kpps_per_core` = packets worked on / CPU time of both threads: on one core the part of it that the worker keeps.
 //!
-//! The threads are real-time, as the path's workers are, so that what else the machine does disturbs them little; on one core
-//! they are not, and never spin.
+//! The threads are real-time, as the path's workers are, so that other programs disturb them little; on one core they are not, and never
+//! spin.
 //!
 //! Runs are short and every repeat goes through all cases and systems, the next one backwards, so that a drift
 //! of the machine falls on all alike.
 //!
 //! Source: seed `netisr-ipsec` (FreeBSD review D9721).
-//! Limits: two threads. What the machine does meanwhile is in every figure. Packets come at even gaps, as a generator of the seed's kind
-//! sends them; what waits in the ring of `-drop` before it is polled is in no latency.
+//! Limits: two threads. Everything else that the machine does meanwhile is in every figure. Packets come at even gaps, as a generator of
+//! the seed's kind sends them; the time in the ring of `-drop` before a packet is polled is in no latency.
 
 mod case;
 mod dispatch;
@@ -111,7 +111,7 @@ const REST_SHARE: u64 = 8;
 /// The fewest runs of which a spread says something.
 const ROUNDS_MIN: usize = 3;
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How long each system runs in each case, all repeats together.
@@ -126,7 +126,7 @@ pub struct Options {
     pub esp_cases: Vec<EspCase>,
     /// How many runs each of these has in each case, 3 or more.
     pub rounds: usize,
-    /// What the work on a packet costs, in nanoseconds.
+    /// The cost of the work on a packet, in nanoseconds.
     pub cost_ns: u64,
     /// Settings of dispatch and steering, as key and text.
     pub settings: Vec<(String, String)>,
@@ -151,9 +151,9 @@ impl Default for Options {
 /// A case as it is named on the command line.
 #[derive(Debug, Clone)]
 pub enum NamedCase {
-    /// Of dispatch.
+    /// A case of dispatch.
     Dispatch(Case),
-    /// Of IPsec.
+    /// A case of IPsec.
     Esp(EspCase),
 }
 
@@ -171,9 +171,9 @@ impl FromStr for NamedCase {
 /// A system as it is named on the command line.
 #[derive(Debug, Clone, Copy)]
 pub enum NamedSystem {
-    /// Of dispatch.
+    /// A system of dispatch.
     Dispatch(System),
-    /// Of IPsec.
+    /// A system of IPsec.
     Esp(EspSystem),
 }
 
@@ -187,7 +187,7 @@ impl NamedSystem {
 }
 
 impl Options {
-    /// The same with these systems alone, and none of the others.
+    /// The options with these systems alone, and none of the others.
     #[must_use]
     pub fn with_systems(mut self, systems: &[NamedSystem]) -> Options {
         (self.systems, self.esp_systems) = (Vec::new(), Vec::new());
@@ -200,7 +200,7 @@ impl Options {
         self
     }
 
-    /// The same with these cases alone.
+    /// The options with these cases alone.
     #[must_use]
     pub fn with_cases(mut self, cases: &[NamedCase]) -> Options {
         (self.cases, self.esp_cases) = (Vec::new(), Vec::new());
@@ -214,7 +214,7 @@ impl Options {
     }
 }
 
-/// Says what is wrong with settings, naming the key.
+/// Tells a fault of settings, naming the key.
 pub fn check(settings: &[(String, String)]) -> Result<()> {
     case::queue_limit(settings).map(|_| ())
 }

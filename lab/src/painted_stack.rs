@@ -1,10 +1,11 @@
-//! How much of its thread's stack a piece of work uses: it runs on a stack that was painted before, and what is not of that colour any more
-//! was used.
+//! How much of its thread's stack a piece of work uses: it runs on a stack that was painted before, and the words that are not of that
+//! colour any more were used.
 //!
-//! Rule: the paint is of words that no code has a reason to write, and the depth is counted from where the work was called, so what a thread
-//! needs to begin is not in it.
+//! Rule: the paint is of words that no code has a reason to write, and the depth is counted from where the work was called, so the words
+//! that a thread needs to begin are not in it.
 //!
-//! Owner: the caller owns the stack, before the thread and after it. Limits: what is reserved on the stack and never written is not seen.
+//! Owner: the caller owns the stack, before the thread and after it. Limits: words that are reserved on the stack and never written are not
+//! seen.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -68,15 +69,15 @@ impl Drop for PaintedStack {
     }
 }
 
-/// What a thread is given, and gives back.
+/// The work of a thread, and its outcome.
 struct Task<W> {
     work: Option<W>,
-    /// Where the work was called.
+    /// The address of the stack where the work was called.
     called_at: usize,
     has_panicked: bool,
 }
 
-/// Does some work on a thread of its own; how many bytes of stack it used.
+/// Does some work on a thread of its own. Returns how many bytes of stack it used.
 ///
 /// # Errors
 /// If there can be no such thread, or it panics.

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::bed::Namespace;
 use crate::process::Process;
 
-/// Between one ping and the next.
+/// The time between one ping and the next, in seconds.
 const INTERVAL_S: f64 = 0.02;
 
 /// A ping under way.
@@ -22,7 +22,7 @@ pub struct Ping {
     limit: Duration,
 }
 
-/// What a ping measured.
+/// The measurements of a ping.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundTrips {
     /// Echo requests sent.
@@ -63,7 +63,7 @@ impl RoundTrips {
     }
 }
 
-/// Reads all that `ping` printed.
+/// Reads the output of `ping`.
 pub fn parse(text: &str) -> Result<RoundTrips> {
     let summary = text.lines().find(|line| line.contains(" packets transmitted"));
     let summary = summary.context("ping printed no summary")?;

@@ -1,8 +1,8 @@
 //! Child processes that cannot be left behind: each is owned, has a deadline, and is ended by its own id.
 //!
-//! Standard output and error go to files in memory, so a child never blocks on a full pipe and what it has said
-//! can be read while it runs and after it was ended. A child that has not been waited for keeps its id, so a
-//! signal always reaches that child and no other. If this program is killed, the kernel ends its children.
+//! Standard output and error go to files in memory, so a child never blocks on a full pipe and its output can be read while it runs and
+//! after it was ended. A child that has not been waited for keeps its id, so a signal always reaches that child and no other. If this
+//! program is killed, the kernel ends its children.
 //!
 //! Limits: the kernel ties that last promise to the thread that spawned, so spawn from a thread that lives as
 //! long as the child should.
@@ -37,13 +37,13 @@ pub struct Process {
 /// A child process that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it was called.
+    /// The command line.
     pub what: String,
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// All it wrote to standard output.
+    /// The whole standard output.
     pub stdout: String,
-    /// All it wrote to standard error.
+    /// The whole standard error.
     pub stderr: String,
 }
 
@@ -71,12 +71,12 @@ impl Process {
         self.child.id()
     }
 
-    /// What it has written to standard output so far.
+    /// The standard output so far.
     pub fn stdout(&self) -> String {
         read_from_start(&self.stdout)
     }
 
-    /// What it has written to standard error so far.
+    /// The standard error so far.
     pub fn stderr(&self) -> String {
         read_from_start(&self.stderr)
     }
@@ -98,7 +98,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for it to end by itself; past `limit` it is ended and the wait fails with what it had said.
+    /// Waits for it to end by itself; past `limit` it is ended and the wait fails with its output.
     pub fn wait(mut self, limit: Duration) -> Result<Finished> {
         let what = format!("`{}` ends", self.what);
         match wait_until(&what, limit, || Ok(!self.is_running()?)) {
@@ -163,7 +163,7 @@ impl Drop for Process {
 }
 
 impl Finished {
-    /// Fails unless the process exited with status 0; the error carries what it said.
+    /// Fails unless the process exited with status 0; the error carries its output.
     pub fn success(self) -> Result<Finished> {
         if !self.status.success() {
             bail!("`{}` failed ({}): {}", self.what, self.status, self.said());

@@ -1,4 +1,4 @@
-//! What a lab says while it runs: a bar on a terminal, one line per step elsewhere, both on standard error.
+//! The progress of a lab while it runs: a bar on a terminal, one line per step elsewhere, both on standard error.
 //!
 //! A lab is a number of steps of about equal length. Time left = time spent x (1 - done) / done.
 
@@ -25,7 +25,7 @@ pub fn on_stderr() -> Box<dyn Progress> {
     }
 }
 
-/// Says nothing.
+/// A progress that says nothing.
 #[derive(Debug, Default)]
 pub struct Silent;
 

@@ -1,9 +1,9 @@
 //! `weir lab bed`: the published bed (bridge, epair, router, epair, bridge) on real veth pairs with the kernel's programs at both
 //! ends: Weir's, beside the kernel's own bridges and routing, in one run.
 //!
-//! | case | what goes through |
+//! | case | load |
 //! |---|---|
-//! | `quiet`, `load`, `flood` | short connections to a real web server, one after another, a thousand a second at most: alone, beside 200 Mbit/s of TCP and 100 Mbit/s of UDP, beside a TCP stream that takes what it gets |
+//! | `quiet`, `load`, `flood` | short connections to a real web server, one after another, a thousand a second at most: alone, beside 200 Mbit/s of TCP and 100 Mbit/s of UDP, beside a TCP stream at full speed |
 //! | `tcp` | one stream of `iperf3` |
 //! | `packets` | as many frames of 64 bytes as one thread can send |
 //!
@@ -23,8 +23,8 @@
 //! Source: seed `epair-transmit-path` (review D38843): `nc` to nginx in a jail, which took hundreds of milliseconds now and then.
 //!
 //! Limits: the kernel's bed has four veth pairs, Weir's two and two epairs in memory. The kernel moves up to 64 KB of a stream as one
-//! packet; `kernel-frames` is what it does with frames as they are on a wire. On a machine of two cores programs, web server and
-//! Weir's worker share them.
+//! packet; `kernel-frames` is the kernel with frames as they are on a wire. On a machine of two cores programs, web server and Weir's
+//! worker share them.
 
 mod stand;
 mod turn;
@@ -47,9 +47,9 @@ use crate::web::Connections;
 use stand::Stand;
 use turn::Turn;
 
-/// The seed's complaint is hundreds.
+/// The bound on the 99.9th percentile, in milliseconds; the seed's complaint is hundreds.
 const P999_MS_MAX: f64 = 10.0;
-/// Times the kernel's.
+/// The bound on the 99th percentile, in times the kernel's.
 const P99_RATIO_MAX: f64 = 2.0;
 
 const FIELDS: &[Field] = &[
@@ -111,7 +111,7 @@ const NOTES: &[&str] = &[
     "CPU is that of the whole machine, programs included, and of whatever else ran meanwhile.",
 ];
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The program under test.
@@ -134,7 +134,7 @@ impl Options {
     }
 }
 
-/// A system's turns in one case, and why the last of them failed if it did.
+/// The turns of a system in one case, and why the last of them failed if it did.
 type Turns = (Vec<Turn>, Option<String>);
 
 /// Runs the lab. A turn that fails becomes a row with an error; only an interruption ends the run.
@@ -256,7 +256,7 @@ fn row(system: System, case: Case, (turns, error): &Turns, kernel: Option<&[Turn
     }
 }
 
-/// What a turn is compared by.
+/// The figure by which a turn is compared.
 fn figure(turn: &Turn) -> Option<f64> {
     match &turn.connections {
         Some(connections) => connections.took.quantile_ns(0.99).map(|ns| ns as f64),
@@ -279,7 +279,7 @@ fn bounds_of(case: Case, web: &str, weir: &Row, kernel: Option<&Row>) -> Vec<Bou
         unit,
         excuse: was_stolen.clone(),
     };
-    // Where the kernel's own takes as long, it is the machine's.
+    // Where the kernel's own bed takes as long, the fault is the machine's.
     let busy = kernel.and_then(|kernel| figure(kernel, "p999_ms")).filter(|ms| *ms > P999_MS_MAX);
     let busy = busy.map(|ms| format!("the kernel's own was {ms:.2} ms"));
     let p999 = figure(weir, "p999_ms").map(|ms| {

@@ -8,13 +8,13 @@
 //! Every client sends with `iperf -u -b 1G`; the limit is 200 Mbit/s with a burst of 20 kB. For one number of
 //! clients after another, each system has its turn in fresh namespaces, so all systems share the machine's moods.
 //!
-//! - `lost_pct` = 100 x missing / sent: sums over what the clients sent and the servers never saw, after the last arrival too.
-//!   `reordered` is what the servers report.
+//! - `lost_pct` = 100 x missing / sent: sums over the data that the clients sent and that the servers never saw, after the last
+//!   arrival too. `reordered` is of the servers' reports.
 //! - `rate_share` = bits of Ethernet frames that carried datagrams received / (200 Mbit/s x time), between the
 //!   moment all clients are under way and shortly before they end (a tenth of the time is left out at either end).
 //! - `jain`: of the servers' received rates.
 //! - `cpu_s_per_gbit` = CPU seconds of the whole machine, clients and servers and all / gigabits of frames that
-//!   arrived, between the same two moments. Whatever else the machine does is in it.
+//!   arrived, between the same two moments. Everything else that the machine does is in it.
 //! - `ping_p50_ms`, `ping_p99_ms`: of the echo requests that were answered.
 //!
 //! Rows of trees of classes are in [`tree`].
@@ -138,7 +138,7 @@ pub enum System {
     Tbf,
     /// The same with a limit that is never reached.
     TbfLarge,
-    /// What else the kernel has.
+    /// Another queueing discipline of the kernel's.
     Peer(Peer),
     /// `weir wire`.
     Weir,
@@ -195,7 +195,7 @@ impl System {
     }
 }
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The program under test.
@@ -258,7 +258,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
             }
             let row = run_case(options, *system, *clients, &mut steps);
             interrupt::check()?;
-            // What the RFC measured is its kernel's TBF with these parameters; the others have nothing to stand beside.
+            // The RFC measured its kernel's TBF with these parameters; the others have nothing to stand beside.
             let published = seed_lost_pct(*clients).filter(|_| *system == System::Tbf);
             let published = ("seed_lost_pct", published.into());
             rows.push(match row {
@@ -345,7 +345,7 @@ fn run_case(options: &Options, system: System, clients: usize, steps: &mut Steps
                 let mut command = to.command(&options.weir_binary);
                 process::run(command.args(arguments), TOOL_LIMIT)?.success().map(drop)
             };
-            // Of all that clients send by their end of the pair, named by the servers'.
+            // The limit is of all packets that clients send by their end of the pair, named by the servers'.
             weir(&["limit", s.name, "--rate", RATE, "--burst", BURST, "--name", &name])?;
             let values = measure(&load, steps, || weir(&["stat", &name, "--check"]))?;
             weir(&["stat", &name, "--check"])?;
@@ -356,7 +356,7 @@ fn run_case(options: &Options, system: System, clients: usize, steps: &mut Steps
     }
 }
 
-/// Floods through whatever stands between the namespaces, with a ping beside, and calls `halfway` meanwhile.
+/// Floods through the system between the namespaces, with a ping beside, and calls `halfway` meanwhile.
 fn measure(load: &Load, steps: &mut Steps, halfway: impl Fn() -> Result<()>) -> Result<Values> {
     let flood = Flood::start(load)?;
     // At either end, while clients start and stop, the rate is not the limit's to decide.
@@ -398,14 +398,14 @@ fn summarise(flows: &[Flow], trips: &RoundTrips, window: &Window) -> Result<Valu
     ])
 }
 
-/// What the clients sent and the servers never saw, also after the last arrival.
+/// Data that the clients sent and the servers never saw, also after the last arrival, in percent.
 fn lost_pct(flows: &[Flow]) -> f64 {
     let sent: u64 = flows.iter().map(|flow| flow.sent_bytes).sum();
     let missing: u64 = flows.iter().map(Flow::missing).sum();
     100.0 * missing as f64 / sent as f64
 }
 
-/// Sections I and III of the RFC: its kernel before the patch.
+/// The published loss of sections I and III of the RFC: its kernel before the patch.
 fn seed_lost_pct(clients: usize) -> Option<f64> {
     match clients {
         2 => Some(74.7),
@@ -423,7 +423,7 @@ fn empty_wakes(wire: &Json) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The server saw no loss before the last arrival.
+    /// The flow of a server that saw no loss before the last arrival.
     fn flow(bytes: u64, sent_bytes: u64) -> Flow {
         let total = bytes / PAYLOAD_BYTES;
         Flow { bytes, bits_per_s: bytes as f64, lost: 0, total, out_of_order: 1, sent_bytes }

@@ -1,4 +1,4 @@
-//! A lab's result: rows of named fields with units, and what it takes to print them.
+//! A lab's result: rows of named fields with units, and the headings and plots that printing them takes.
 //!
 //! Every lab fills one of these; [`crate::table`] and [`crate::html`] know nothing of any lab. The names in
 //! [`Field::name`] are those of the JSON file, which scripts rely on: units last, `null` where a system cannot tell.
@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::bound::Bound;
 use crate::machine::Machine;
 
-/// A column: what it is called in JSON, and how people see it.
+/// A column: its name in JSON, and its form for people.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
     /// Name in the JSON file.
@@ -91,9 +91,9 @@ impl<T: Into<Value>> From<Option<T>> for Value {
 /// One system in one case.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// What was measured.
+    /// The system that was measured.
     pub system: String,
-    /// Under what load, as text.
+    /// The load, as text.
     pub case: String,
     /// Figures by field name; a field that is not here is missing.
     pub values: Vec<(&'static str, Value)>,
@@ -155,7 +155,7 @@ pub struct Plot {
 pub struct Report {
     /// The lab's name on the command line.
     pub lab: &'static str,
-    /// What it shows, in one line.
+    /// The subject of the lab, in one line.
     pub title: &'static str,
     /// Heading of the column of cases.
     pub case_heading: &'static str,
@@ -169,9 +169,9 @@ pub struct Report {
     pub machine: Machine,
     /// The figures.
     pub rows: Vec<Row>,
-    /// What some of them must keep to.
+    /// The bounds that some of them must keep to.
     pub bounds: Vec<Bound>,
-    /// What else is printed below the table, for people alone.
+    /// The text that is printed below the table, for people alone.
     pub appendix: String,
 }
 
@@ -239,7 +239,7 @@ impl Report {
     }
 }
 
-/// Whether a system is ours: it is what the reader looks for first.
+/// Whether a system is ours: a reader looks for it first.
 pub fn is_ours(system: &str) -> bool {
     system.starts_with("weir")
 }

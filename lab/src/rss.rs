@@ -1,11 +1,11 @@
 //! `weir lab rss`: an echo server with a thread for each bucket of flows, on 1 core to all of them.
 //!
-//! | system | what |
+//! | system | sockets |
 //! |---|---|
 //! | `kernel` | the kernel's sockets, one for each core (`SO_REUSEPORT`, steered by core), `recvmmsg` and `sendmmsg`; clients that wait for their echoes |
 //! | `kernel-flood` | the same, with clients that do not wait, as published |
 //! | `weir` | a stack of `weir-socket` in memory: a worker and a thread for each bucket, and a generator that is held like any sender |
-//! | `weir-copies` | the same flows, to as many stacks of one worker each as there are buckets, all at once: what workers could do that share nothing |
+//! | `weir-copies` | the same flows, to as many stacks of one worker each as there are buckets, all at once: the rate of workers that share nothing |
 //! | `kernel-veth`, `weir-veth` | the servers of `kernel` and of `weir` at one end of a veth, the clients of `kernel` at the other; as many receive queues as buckets |
 //!
 //! A case is the number of buckets, and of cores: all of a run, clients included, is on so many cores, bucket by bucket. Frames are of
@@ -37,13 +37,13 @@ use crate::progress::{Progress, Steps};
 use crate::report::{Field, Plot, Report, Row, Scale, Value};
 use crate::{bed, interrupt, machine, turns};
 
-/// As published.
+/// The published length of a frame.
 pub const FRAME_BYTES: u16 = 510;
-/// As published.
+/// The published number of clients.
 pub const CLIENTS: u16 = 8;
 /// The UDP payload of a frame.
 const PAYLOAD_BYTES: usize = FRAME_BYTES as usize - 14 - 20 - 8;
-/// What the published counters say of each core, of 6773040390 datagrams received, 1634117674 of them dropped due to full socket buffers.
+/// The published counters of each core, of 6773040390 datagrams received, 1634117674 of them dropped due to full socket buffers.
 const SEED_KPPS_PER_CORE: f64 = 215.0;
 const SEED_DROPPED_PCT: f64 = 100.0 * 1_634_117_674.0 / 6_773_040_390.0;
 /// Between two runs the machine is left to others for a moment.
@@ -160,11 +160,11 @@ struct RssPlan {
     weir: std::path::PathBuf,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Outcome {
     sent: u64,
-    /// What came back, and of that in the measured time.
+    /// Echoes that came back, and those of them that came in the measured time.
     echoed: u64,
     in_time: u64,
     seconds: f64,
@@ -173,12 +173,12 @@ struct Outcome {
     reordered: u64,
 }
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How long each system runs in each case, all repeats together.
     pub seconds: f64,
-    /// Into how many runs that is cut.
+    /// How many runs that time is cut into.
     pub repeats: usize,
     /// The systems, in the order they take turns.
     pub systems: Vec<System>,
@@ -256,7 +256,7 @@ fn rates(runs: &[Outcome]) -> Option<Series> {
     Series::of(&runs.iter().map(Outcome::kpps).collect::<Vec<_>>())
 }
 
-/// By what was run in the same turns.
+/// The rates by those of the runs in the same turns.
 fn ratios(runs: &[Outcome], beside: &[Outcome]) -> Option<Series> {
     Series::of(&runs.iter().zip(beside).map(|(run, beside)| run.kpps() / beside.kpps()).collect::<Vec<_>>())
 }
@@ -338,7 +338,7 @@ mod tests {
         assert!(row(System::Kernel, 1, &[Outcome { echoed: 0, ..run }], None, None).error.is_some());
     }
 
-    /// Turn by turn, so that a drift of the machine falls on both.
+    /// The comparison is turn by turn, so that a drift of the machine falls on both.
     #[test]
     fn workers_are_compared_with_copies_of_the_same_turn() {
         let runs = |in_time: [u64; 3]| {

@@ -1,19 +1,19 @@
-//! What the host took of this machine: the time in which a processor had something to do and another guest had it instead.
+//! The time that the host took of this machine: a processor had something to do and another guest had it instead.
 //!
 //! `stolen share = steal / (user + nice + system + irq + softirq + steal)`, between two looks at `/proc/stat`. Idle time is no part of
 //! it, because nothing can be stolen of it.
 //!
-//! Limits: a kernel on the machine itself, or a host that does not say, counts no steal, and is then always clean. What slows a
+//! Limits: a kernel on the machine itself, or a host that does not say, counts no steal, and is then always clean. A host that slows a
 //! machine without taking its processors (caches, memory) is not seen.
 //!
 //! Source: proc_stat(5).
 
 use anyhow::{Context, Result};
 
-/// What the host may take for a figure of time or speed to be judged.
+/// The share that the host may take for a figure of time or speed to be judged.
 pub const STOLEN_MAX: f64 = 0.03;
 
-/// What the processors have done since the machine started, in ticks.
+/// The ticks of all processors since the machine started.
 #[derive(Clone, Copy, Debug)]
 pub struct Processors {
     busy: u64,
@@ -21,12 +21,12 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// With such counts.
+    /// Processors with such counts.
     pub fn of(busy: u64, stolen: u64) -> Processors {
         Processors { busy, stolen }
     }
 
-    /// As they are now.
+    /// The ticks until now.
     pub fn now() -> Result<Processors> {
         let text = std::fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
         Processors::read(&text).context("/proc/stat begins with the processors' times")
@@ -41,7 +41,7 @@ impl Processors {
         Some(Processors { busy: user + nice + system + irq + softirq + stolen, stolen })
     }
 
-    /// Which part of the busy time since then the host took.
+    /// The part of the busy time since then that the host took.
     pub fn stolen_since(&self, before: &Processors) -> f64 {
         // The counters of a processor that is taken away may go back.
         let [stolen, busy] = [(self.stolen, before.stolen), (self.busy, before.busy)]

@@ -1,7 +1,7 @@
 //! A report as an aligned table: headings with units, one row per system, a rule between cases.
 //! Histograms follow, of a field that was published in part those that have a published one beside them; last comes the appendix.
 //!
-//! With colour, our own rows are bold green and rows that failed are red; without, nothing is lost but that.
+//! With colour, our own rows are bold green and rows that failed are red; without, only the colour is lost.
 
 use std::fmt::Write;
 

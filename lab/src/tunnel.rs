@@ -1,4 +1,4 @@
-//! Two IPsec gateways in memory: what a generator makes is sealed, opened and checked by a sink.
+//! Two IPsec gateways in memory: a generator's packets are sealed, opened and checked by a sink.
 //!
 //! ```text
 //! gen --- [inside  near  outside] === ESP === [outside  far  inside] --- sink
@@ -25,10 +25,10 @@ use weir_run::testbed::{FLOWS, port, traffic};
 
 const GATEWAYS: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 2]];
 const FRAMES: u32 = 4096;
-/// What lets a packet of 1,500 bytes be sealed uncut.
+/// The MTU outside, at which a packet of 1,500 bytes is sealed uncut.
 const MTU_BYTES: u16 = 1600;
 
-/// What is between the generator and the sink.
+/// The stages between the generator and the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// Two bridges: as many stages, and nothing sealed.

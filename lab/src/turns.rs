@@ -21,7 +21,7 @@ pub(crate) fn two_cores() -> Result<[usize; 2]> {
     Ok([cores[0], cores[1]])
 }
 
-/// Which of `runs` comes next, `repeats` times over.
+/// The run of `runs` that comes next, `repeats` times over.
 pub(crate) fn order(repeats: usize, runs: usize) -> impl Iterator<Item = usize> {
     (0..repeats * runs).map(move |turn| {
         let (repeat, place) = (turn / runs, turn % runs);

@@ -23,7 +23,7 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 pub struct Up {
     /// The process.
     pub daemon: Process,
-    /// What it is called.
+    /// The name of the topology.
     pub name: String,
     binary: PathBuf,
     file: Written,
@@ -46,10 +46,10 @@ impl Up {
         Up::start_with(binary, namespace, file, &[])
     }
 
-    /// The same, with these arguments.
+    /// Runs a file as [`Up::start`] does, with these arguments.
     pub fn start_with(binary: &Path, namespace: &Namespace, file: &str, arguments: &[&str]) -> Result<Up> {
         let name = namespace.name().to_string();
-        // Of two of one name each has a file of its own, which goes with it.
+        // Two of one name have a file each, which goes with its own.
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let path =
             std::env::temp_dir().join(format!("{name}-{}.toml", STARTED.fetch_add(1, Ordering::Relaxed)));

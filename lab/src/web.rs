@@ -1,12 +1,13 @@
 //! A real web server in a namespace, and short connections to it: connect, ask, read the answer, close, as `nc` in a loop does.
 //!
-//! The server is what the machine has: nginx, busybox's httpd, or python3's `http.server`. It sends one small page from a file and closes.
+//! The server is one that the machine has: nginx, busybox's httpd, or python3's `http.server`. It sends one small page from a file and
+//! closes.
 //!
 //! One client connects, at most once in an interval, and again at once if it is late. How long a connection took is measured
 //! from before `connect` to the end of the answer. One that is refused, times out, or brings anything but the page has failed.
 //!
-//! Limits: one connection at a time, so a pause of the path is one long connection and not as many as would have come
-//! meanwhile. The client is an ordinary thread: what it waits for a processor is in every figure.
+//! Limits: one connection at a time, so a pause of the path is one long connection and not as many as would have come meanwhile. The client
+//! is an ordinary thread: the time that it waits for a processor is in every figure.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -35,7 +36,7 @@ pub struct Server {
     /// Ends before its folder goes.
     _process: Process,
     _folder: Folder,
-    /// Which program it is.
+    /// The name of the program.
     pub program: &'static str,
 }
 
@@ -85,7 +86,7 @@ impl Server {
     }
 }
 
-/// In one process that is nobody's child but ours, and writes nothing outside its folder.
+/// The configuration of nginx: one process that is nobody's child but ours, and writes nothing outside its folder.
 fn nginx_conf(root: &str, address: SocketAddrV4) -> String {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
@@ -97,11 +98,11 @@ fn nginx_conf(root: &str, address: SocketAddrV4) -> String {
     )
 }
 
-/// Where a program is, in the folders of root as well.
+/// The path of a program, in the folders of root as well.
 fn installed(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-    // A shim is there for programs that are not.
+    // A shim may be there for a program that is not.
     let runs = |path: &PathBuf| {
         let help = if program == "nginx" { "-v" } else { "--help" };
         Command::new(path).arg(help).output().is_ok_and(|done| done.status.success())
@@ -109,7 +110,7 @@ fn installed(program: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(|path| path.is_file() && runs(path))
 }
 
-/// What became of a client's connections.
+/// The outcome of a client's connections.
 #[derive(Debug, Default)]
 pub struct Connections {
     /// How long each of those that succeeded took.
@@ -118,7 +119,7 @@ pub struct Connections {
     pub count: u64,
     /// How many failed.
     pub failed: u64,
-    /// Why the first of them did.
+    /// The reason of the first failure.
     pub failure: Option<String>,
 }
 

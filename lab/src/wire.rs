@@ -30,7 +30,7 @@ pub struct Wire {
 impl Wire {
     /// Starts `weir wire A B OPTIONS --name NAME` in `namespace` and waits until it carries traffic.
     pub fn start(binary: &Path, namespace: &Namespace, ends: [&str; 2], options: &[&str]) -> Result<Wire> {
-        // Unique on the machine, whatever else runs on it: the namespace's name is.
+        // The name is unique on the machine: it is the namespace's.
         let name = namespace.name().to_string();
         let mut command = namespace.command(binary);
         command.arg("wire").args(ends).args(options).args(["--name", &name]);
@@ -92,7 +92,7 @@ impl Wire {
         self.daemon.is_running()
     }
 
-    /// What the daemon has said on standard error so far.
+    /// The daemon's standard error so far.
     pub fn said(&self) -> String {
         self.daemon.stderr()
     }

@@ -74,8 +74,7 @@ pub fn read<'a>(name: &str, text: &str, interfaces: impl Into<Interfaces<'a>>) -
 }
 
 /// A warning if classes without a parent, which have these rates, are guaranteed more than the limit that they share. It is no error: the
-/// limit
-/// holds all the same, and may be low for a while.
+/// limit holds all the same, and may be low for a while.
 pub fn oversold(rate: Rate, roots_bits_per_s: impl Iterator<Item = u64>) -> Option<String> {
     let sum = roots_bits_per_s.fold(0, u64::saturating_add);
     let sum = Rate::from_bits_per_s(sum).filter(|sum| *sum > rate)?;

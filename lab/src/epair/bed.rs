@@ -149,7 +149,7 @@ impl Back {
         }
     }
 
-    /// Routes and bridges what was taken, to the sink.
+    /// Routes and bridges the packets that were taken, to the sink.
     pub fn flush(&mut self) {
         let frames = &mut self.frames[..std::mem::take(&mut self.waiting)];
         let mut verdicts = [Verdict::Local; BURST];

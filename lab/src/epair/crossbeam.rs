@@ -18,7 +18,7 @@ pub struct Crossbeam;
 /// The worker: of each link its receiver and, for the links that it feeds itself, the sender of the next.
 pub struct Worker {
     links: Vec<(Receiver<Packet>, Option<Sender<Packet>>)>,
-    /// What ended the last rest.
+    /// The packet that ended the last rest.
     first: Option<Packet>,
 }
 

@@ -1,4 +1,4 @@
-//! What the lab asks of a hand-off design: a transmitter for one thread, and a worker for another.
+//! The interface of a hand-off design in this lab: a transmitter for one thread, and a worker for another.
 //!
 //! A worker owns one link or a chain of them: a packet that leaves a link goes into the next one of the same worker, and is
 //! delivered by the last. The chain is the published test bed without its bridges and router: "the taskqueue thread is just
@@ -17,21 +17,20 @@ pub const LINK_PACKETS: usize = 1024;
 /// The most packets that are offered together, and that a design without a rule of its own takes in one pass.
 pub const BURST: usize = 32;
 
-/// What goes through a link.
+/// A packet that goes through a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// Counts up from 0, so that the worker sees what is missing and what was overtaken.
     pub number: u32,
-    /// Nothing comes after it.
+    /// Whether it is the last packet.
     pub last: bool,
-    /// When it was offered, since the start of the run.
+    /// When it was offered, in nanoseconds since the start of the run.
     pub sent_ns: u64,
 }
 
 /// The transmitting half.
 pub trait Transmit: Send {
-    /// Hands over what fits of `burst`, from the front, and wakes the worker as the design does. Returns whether all has
-    /// gone.
+    /// Hands over the packets of `burst` that fit, from the front, and wakes the worker as the design does. Returns whether all have gone.
     fn transmit(&mut self, burst: &mut Vec<Packet>) -> bool;
 }
 
@@ -47,11 +46,11 @@ pub trait Work: Send {
     /// Having found nothing, waits as the design does until there may be something, or until `limit` has passed.
     fn rest(&mut self, limit: Duration);
 
-    /// What was counted.
+    /// The counts of the design.
     fn counts(&self) -> Counts;
 }
 
-/// What a worker has counted; `None` where the design cannot tell.
+/// The counts of a worker; `None` where the design cannot tell.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
     /// Packets that found the next link of the chain full and were dropped.

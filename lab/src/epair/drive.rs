@@ -5,12 +5,12 @@
 //! - `wakes` = times the kernel put the worker's thread to sleep at its own wish and woke it again
 //!   (`voluntary_ctxt_switches`): counted the same for all, whatever the design says of itself.
 //! - `lost` = transmitted packets that did not leave the last link. A packet is reordered if one with a higher number left
-//!   before it. After the transmitter has ended, a worker to which nothing comes for [`STALL`] gives up: what is still in the
-//!   links is lost to it.
-//! - A full link holds the transmitter, in every design, so that what is lost is the hand-off's fault; if it stays full for
+//!   before it. After the transmitter has ended, a worker to which nothing comes for [`STALL`] gives up: packets that are
+//!   still in the links are lost to it.
+//! - A full link holds the transmitter, in every design, so that lost packets are the hand-off's fault; if it stays full for
 //!   [`STALL`], the transmitter gives up, and so no run hangs.
 //!
-//! Ordering: `R0` (`ended`) `<-> A0`: all that the transmitter handed over. The rest is the design's.
+//! Ordering: `R0` (`ended`) `<-> A0`: all packets that the transmitter handed over. The rest is the design's.
 //! Limits: the clock is read once for each burst, which costs every design the same.
 
 use std::fs;
@@ -31,12 +31,12 @@ use crate::machine::pin;
 /// Longer than any wake-up takes.
 pub const STALL: Duration = Duration::from_millis(250);
 
-/// What to run.
+/// The configuration of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Links in the worker's chain.
     pub links: usize,
-    /// What goes through them.
+    /// The load of the links.
     pub load: Load,
     /// Packets a second, at random times; `None` for as many as will go.
     pub packets_per_s: Option<f64>,
@@ -44,11 +44,11 @@ pub struct Plan {
     pub duration: Duration,
     /// The cores of the transmitter and of the worker.
     pub cores: [usize; 2],
-    /// What waking a thread costs here.
+    /// The cost of waking a thread here, in nanoseconds.
     pub wake_cost_ns: u64,
 }
 
-/// What goes through the links.
+/// The load of the links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     /// Numbers.
@@ -59,7 +59,7 @@ pub enum Load {
     TwoLinks,
 }
 
-/// What came of it.
+/// The outcome of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     /// Packets handed over.
@@ -70,7 +70,7 @@ pub struct Outcome {
     pub lost: u64,
     /// Packets that were overtaken.
     pub reordered: u64,
-    /// From the start to the last packet.
+    /// The time from the start to the last packet.
     pub seconds: f64,
     /// See the head of the file.
     pub waits: Histogram,
@@ -78,7 +78,7 @@ pub struct Outcome {
     pub wakes: u64,
     /// Processor time of the busiest thread.
     pub cpu_s: f64,
-    /// What the design has counted.
+    /// The counts of the design.
     pub counts: Counts,
 }
 
@@ -223,7 +223,7 @@ fn work_off(
     }
 }
 
-/// What the worker sees.
+/// The worker's view of a run.
 struct Tally {
     origin: Instant,
     left: Vec<u64>,

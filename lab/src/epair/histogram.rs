@@ -1,4 +1,4 @@
-//! How long something took, counted by size: a bucket is at most a sixteenth wide, so that a percentile is that exact.
+//! A histogram of times: a bucket is at most a sixteenth wide, so that a percentile is that exact.
 //!
 //! Below 16 ns each value has its bucket. Above, with `e` the exponent of the value's leading bit, the bucket is `e` and the
 //! four bits that follow it. Printed as the seed prints it: by powers of two, each named by its lower end.
@@ -9,7 +9,7 @@
 const PRECISION: u32 = 4;
 const BUCKETS: usize = (64 - PRECISION as usize + 1) << PRECISION;
 
-/// See the head of the file.
+/// A histogram of nanoseconds.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     counts: Vec<u64>,

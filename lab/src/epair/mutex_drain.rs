@@ -3,7 +3,7 @@
 //! It loses no wake-up, as the state is changed under the mutex of the queue. But while transmitters are busy the task does not
 //! end, and every other link of its thread starves: 889 Kpps became 42.
 //!
-//! Ownership: queue and state are under one mutex; what was taken out is the task's.
+//! Ownership: queue and state are under one mutex; packets that were taken out are the task's.
 //! Source: seed `epair-transmit-path`, the comment on the first revision.
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::design::{LINK_PACKETS, Packet};
 use super::task_queue::{Link, TaskQueue};
 
-/// See the head of the file.
+/// One direction of an epair in the first revision of D38843.
 pub struct MutexDrain {
     queue: Mutex<Queue>,
     task: usize,

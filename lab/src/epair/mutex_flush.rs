@@ -1,10 +1,10 @@
-//! D38843 as it landed: one queue under a mutex, whose task takes what is there once and schedules itself for the rest.
+//! D38843 as it landed: one queue under a mutex, whose task takes the packets that are there once and schedules itself for the rest.
 //!
 //! ```text
 //! IDLE --transmit: schedules--> WAKING --task takes all--> RUNNING --queue empty--> IDLE
 //!                                  ^---queue not empty: schedules---/
 //! ```
-//! Ownership: queue and state are under one mutex; what was taken out is the task's.
+//! Ownership: queue and state are under one mutex; packets that were taken out are the task's.
 //! Source: seed `epair-transmit-path`, "only flush the epair queue once per task"; FreeBSD df7bbd8c354a.
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::design::{LINK_PACKETS, Packet};
 use super::task_queue::{Link, TaskQueue};
 
-/// See the head of the file.
+/// One direction of an epair after D38843.
 pub struct MutexFlush {
     queue: Mutex<Queue>,
     task: usize,

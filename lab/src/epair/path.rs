@@ -22,7 +22,7 @@ pub fn run_bed(plan: &Plan) -> Result<Outcome> {
     ensure!(summary.balances(), "the books do not balance: {summary:?}");
     let seen = summary.sequences();
     let sum = |of: fn(&WorkerRow) -> u64| summary.workers.iter().map(of).sum();
-    // What came out of the two links: to the sinks, or of the epairs to the stages behind them.
+    // Packets that came out of the two links: to the sinks, or of the epairs to the stages behind them.
     let left = match plan.load {
         Load::TwoLinks => [2, 3].map(|sink: usize| summary.delivered[sink].packets),
         _ => [STAGES[1], STAGES[2]].map(|stage| summary.stages[stage].accepted.packets),

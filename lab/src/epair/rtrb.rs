@@ -17,7 +17,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::design::{BURST, Counts, Design, LINK_PACKETS, Packet, Transmit, Work};
 
-/// See the head of the file.
+/// The design of `rtrb` with a parked thread.
 pub struct Rtrb;
 
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Design for Rtrb {
     }
 }
 
-/// Moves what fits of `packets`; returns how many went.
+/// Moves the packets that fit. Returns how many went.
 fn push(ring: &mut Producer<Packet>, packets: &[Packet]) -> usize {
     // Asking for more than its view shows makes the ring look at the other side's index.
     let count = match ring.write_chunk_uninit(packets.len()) {

@@ -1,7 +1,7 @@
-//! What the historical designs run on: a thread with a list of tasks, as the kernel's taskqueue(9), one task a link.
+//! The threads of the historical designs: each has a list of tasks, as the kernel's taskqueue(9), one task a link.
 //!
-//! A task that is on the list is not put there again; the thread takes tasks in the order they were scheduled and sleeps when
-//! there are none. Whoever schedules a task while it sleeps wakes it.
+//! A task that is on the list is not put there again; the thread takes tasks in the order they were scheduled and sleeps when there are
+//! none. A transmitter that schedules a task while it sleeps wakes it.
 //!
 //! Ownership: the list is under one mutex, so a kick is never redundant.
 //! Source: FreeBSD `subr_taskqueue.c`.
@@ -70,7 +70,7 @@ pub trait Link: Send + Sync + 'static {
     /// The packet, if the queue is full.
     fn transmit(&self, packet: Packet) -> Result<(), Packet>;
 
-    /// One run of the task. `batch` is room for what it takes out, and empty before and after.
+    /// One run of the task. `batch` is room for the packets that it takes out, and empty before and after.
     fn run(&self, batch: &mut Vec<Packet>, deliver: &mut impl FnMut(Packet));
 }
 
@@ -116,7 +116,7 @@ impl<L: Link> Work for TaskThread<L> {
         self.links[task].run(&mut self.batch, &mut |packet| {
             moved += 1;
             left(task, packet);
-            // As published: the thread cannot wait for itself, so what does not fit is dropped.
+            // As published: the thread cannot wait for itself, so packets that do not fit are dropped.
             self.dropped += u64::from(next.is_some_and(|next| next.transmit(packet).is_err()));
         });
         // A run for nothing is work too: the next task may be scheduled.

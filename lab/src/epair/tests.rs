@@ -1,4 +1,4 @@
-//! The whole lab in two seconds, and what its rows say of given runs.
+//! The whole lab in two seconds, and the rows of given runs.
 
 use super::*;
 use crate::machine::cores;
@@ -36,7 +36,7 @@ fn outcome(left: &[u64], lost: u64) -> Outcome {
 #[test]
 fn the_whole_lab_in_two_seconds() {
     if cores().unwrap().len() < 2 {
-        // What it says then is the next test's.
+        // The message of that case is the next test's.
         return;
     }
     let report = run(&Options { seconds: 0.06, repeats: 2, ..Options::default() }, &mut Silent).unwrap();

@@ -14,14 +14,14 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::design::{BURST, Counts, Design, LINK_PACKETS, Packet, Transmit, Work};
 
-/// See the head of the file.
+/// The design of `tokio`'s channel.
 pub struct Tokio;
 
 /// The worker: of each link its receiver and, for the links that it feeds itself, the sender of the next.
 pub struct Worker {
     runtime: Runtime,
     links: Vec<(Receiver<Packet>, Option<Sender<Packet>>)>,
-    /// What ended the last rest.
+    /// The packets that ended the last rest.
     first: Vec<Packet>,
 }
 

@@ -8,8 +8,8 @@
 //! weir-ring); here it needs the transmitter to be stopped between two instructions, and shows as packets that waited,
 //! were overtaken, or never came out.
 //!
-//! Ordering: flags and `ridx` sequentially consistent, as the kernel's atomics are on x86. `R0` (`filled`) `<-> A0`: what
-//! lies in the slots before it. `R1` (`emptied`) `<-> A1`: these slots may be filled again.
+//! Ordering: flags and `ridx` sequentially consistent, as the kernel's atomics are on x86. `R0` (`filled`) `<-> A0`: the packets in the
+//! slots before it. `R1` (`emptied`) `<-> A1`: these slots may be filled again.
 //! Source: seed `epair-transmit-path`; FreeBSD 3dd5760aa5f8 and 66acf7685bcd, buf_ring(9).
 //! Limits: packets are stored in the ring itself, not by pointer.
 
@@ -23,7 +23,7 @@ use super::task_queue::{Link, TaskQueue};
 const QUEUE_TASK: usize = 1;
 const MBUF_QUEUED: usize = 2;
 
-/// See the head of the file.
+/// One direction of an epair before D38843.
 pub struct TwoRing {
     rings: [BufRing; 2],
     ridx: AtomicUsize,

@@ -1,8 +1,8 @@
 //! Weir: the hand-off of weir-ring, and a worker that rests as those of weir-run do.
 //!
-//! The transmitter stages a burst and publishes it at once, with at most one kick. The worker takes what was there when
-//! its pass began; what it hands to itself goes into a list of its own, without a kick, which it empties in the same pass: so
-//! every link has its turn. With nothing to do it spins for as long as that is cheaper than sleeping, then parks.
+//! The transmitter stages a burst and publishes it at once, with at most one kick. The worker takes the packets that were there when its
+//! pass began; those that it hands to itself go into a list of its own, without a kick, which it empties in the same pass: so every link
+//! has its turn. With nothing to do it spins for as long as that is cheaper than sleeping, then parks.
 //!
 //! Ownership: the list is the worker's; the rest is argued in [`weir_ring::handoff`] and [`weir_run::idle`].
 //! Limits: the list holds one pass, at most what a link holds, as it is emptied before the next one fills it.
@@ -18,13 +18,13 @@ use weir_run::idle::{Idle, Rest};
 
 use super::design::{Counts, Design, LINK_PACKETS, Packet, Transmit, Work};
 
-/// See the head of the file.
+/// The design of `weir-ring`.
 pub struct Weir;
 
 /// The worker.
 pub struct Worker {
     inbox: Inbox<Packet>,
-    /// For each link after the first, what is in it.
+    /// For each link after the first, the packets in it.
     lists: Vec<Vec<Packet>>,
     batch: Vec<Packet>,
     idle: Idle,

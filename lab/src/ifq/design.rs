@@ -1,8 +1,8 @@
-//! The device of the lab, and what it asks of a way to transmit that is no path: two sides, one for each core, before the device.
+//! The device of the lab, and the interface of a way to transmit that is no path: two sides, one for each core, before the device.
 //!
 //! The device is the same for all, in memory: a ring of [`RING_SLOTS`], [`PUT_NS`] for each packet put into it (a descriptor), and
-//! [`FLUSH_NS`] each time it is told of new ones (a register). What is in the ring has left once somebody who may enter the
-//! device looks (`reclaim`, a driver's `txeof`); its line is never the limit.
+//! [`FLUSH_NS`] each time it is told of new ones (a register). Packets in the ring have left once somebody who may enter the device looks
+//! (`reclaim`, a driver's `txeof`); its line is never the limit.
 //!
 //! Ownership: side 0 has an input; side 1 has the other, and the device's interrupts. Who may enter the device is each design's
 //! own.
@@ -16,12 +16,12 @@ use crate::cost::Cost;
 pub const RING_SLOTS: usize = 256;
 /// Packets that wait for the device at most, in each design's own queue (`ifq_maxlen` of its time was 50 to 256).
 pub const QUEUE_PACKETS: usize = 256;
-/// What putting one packet into the ring costs.
+/// The cost of putting one packet into the ring, in nanoseconds.
 pub const PUT_NS: u64 = 50;
-/// What telling the device costs.
+/// The cost of telling the device of new packets, in nanoseconds.
 pub const FLUSH_NS: u64 = 200;
 
-/// What is forwarded.
+/// A packet that is forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IfqPacket {
     /// Which input it came by.
@@ -30,7 +30,7 @@ pub struct IfqPacket {
     pub number: u64,
 }
 
-/// What the device's functions cost, in instructions.
+/// The costs of the device's functions, in instructions.
 #[derive(Debug, Clone, Copy)]
 pub struct Costs {
     put: Cost,
@@ -38,12 +38,12 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Measured now.
+    /// The costs as they are measured now.
     pub fn measure() -> Costs {
         Costs { put: Cost::of_ns(PUT_NS), flush: Cost::of_ns(FLUSH_NS) }
     }
 
-    /// Nothing but the calls.
+    /// Costs of nothing but the calls.
     #[cfg(test)]
     pub fn none() -> Costs {
         Costs { put: Cost::of_ns(0), flush: Cost::of_ns(0) }
@@ -68,7 +68,7 @@ impl MemoryDevice {
         MemoryDevice { costs, in_ring: 0, next: [0; 2], sent: [0; 2], reordered: 0 }
     }
 
-    /// Takes back the slots of what has left.
+    /// Takes back the slots of packets that have left.
     pub fn reclaim(&mut self) {
         self.in_ring = 0;
     }
@@ -105,26 +105,26 @@ impl MemoryDevice {
         Ok(())
     }
 
-    /// Tells the device of what it took.
+    /// Tells the device of the packets that it took.
     pub fn flush(&mut self) {
         self.costs.flush.spend();
     }
 }
 
-/// What a side has counted, by the names of the seed; see each design for what it counts as what.
+/// The counts of a side, by the names of the seed; the head of each design says what it counts as each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The device was entered, or had to be waited for.
     pub enter: u64,
-    /// Something was tried that may fail.
+    /// A step that may fail was tried.
     pub tried: u64,
-    /// And did.
+    /// Such a step failed.
     pub tryfail: u64,
     /// Someone went to sleep for the device.
     pub sleep: u64,
     /// The device's core was interrupted.
     pub kicks_sent: u64,
-    /// It was not, as it knew or was about to look.
+    /// The device's core was not interrupted, as it knew or was about to look.
     pub kicks_saved: u64,
     /// Packets dropped because the queue was full.
     pub dropped: u64,
@@ -150,7 +150,7 @@ pub trait Side: Send {
     /// Transmits a packet, drops it by the design's own rule, or gives it back: then it is offered again.
     fn transmit(&mut self, packet: IfqPacket, now_ns: u64) -> Result<(), IfqPacket>;
 
-    /// What the core owes the device, once a pass; how many packets it moved.
+    /// Does the core's duty to the device, once a pass. Returns how many packets it moved.
     fn serve(&mut self) -> usize {
         0
     }
@@ -160,7 +160,7 @@ pub trait Side: Send {
         std::thread::sleep(limit);
     }
 
-    /// What was counted, and the device if it is here.
+    /// The counts, and the device if it is here.
     fn finish(self) -> (Counts, Option<MemoryDevice>);
 }
 

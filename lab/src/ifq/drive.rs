@@ -1,12 +1,12 @@
 //! One run of one design that is no path: two inputs on two cores, forwarded to one device, for a given time.
 //!
-//! Each core takes bursts out of its input's ring, spends what forwarding costs on each packet, and transmits it; then it does
-//! what it owes the device. What the design does not take is offered again, and meanwhile the input's senders are held: so what
-//! is lost was dropped behind the input.
+//! Each core takes bursts out of its input's ring, spends the cost of forwarding on each packet, and transmits it; then it does its duty to
+//! the device. A packet that the design does not take is offered again, and meanwhile the input's senders are held: so lost packets were
+//! dropped behind the input.
 //!
 //! - `lost` = packets sent by both inputs' senders - packets that the device sent.
 //!
-//! Ordering: `R0` (`ended`) `<-> A0`: all that the other core transmitted.
+//! Ordering: `R0` (`ended`) `<-> A0`: all packets that the other core transmitted.
 //! Limits: the clock is read once a burst.
 
 use std::sync::Barrier;
@@ -29,22 +29,22 @@ const BURST: usize = 32;
 /// When to look again if nothing is due.
 pub const LOOK_NS: u64 = 50_000;
 
-/// What to run.
+/// The configuration of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// What each input's senders offer.
+    /// The packets a second that each input's senders offer.
     pub packets_per_s: f64,
     /// For how long, in nanoseconds.
     pub duration_ns: u64,
-    /// What forwarding costs.
+    /// The cost of forwarding a packet.
     pub forward: Cost,
     /// The cores; the second is the device's.
     pub cores: [usize; 2],
-    /// What waking a thread costs here.
+    /// The cost of waking a thread here, in nanoseconds.
     pub wake_cost_ns: u64,
 }
 
-/// What came of it.
+/// The outcome of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     /// Packets that the senders sent.
@@ -55,7 +55,7 @@ pub struct Outcome {
     pub reordered: u64,
     /// How long it took.
     pub seconds: f64,
-    /// What both sides counted.
+    /// The counts of both sides.
     pub counts: Counts,
 }
 
@@ -66,7 +66,7 @@ impl Outcome {
     }
 }
 
-/// What a thread leaves behind.
+/// The part of a thread in the outcome.
 struct Ended {
     offered: u64,
     seconds: f64,
@@ -118,7 +118,7 @@ fn forward(
     let (mut number, mut held) = (0, None);
     loop {
         let now = now_ns();
-        // A0, from R0; before the last look at what came.
+        // A0, from R0; before the last look at the packets that came.
         let others_are_done = other_ended.is_none_or(|ended| ended.load(Ordering::Acquire));
         sender.advance(now);
         let mut moved = 0;
@@ -167,7 +167,7 @@ mod tests {
     use crate::ifq::{locked, spin_dispatch, weir};
     use crate::machine::cores;
 
-    /// Every packet is sent or was dropped by a design that drops, in every design and at any speed.
+    /// Every packet is sent, or was dropped by a design that drops, at any speed.
     #[test]
     fn nothing_is_lost_but_what_a_full_queue_dropped() {
         let cores = cores().unwrap();

@@ -1,10 +1,10 @@
 //! `locked`: one lock around the device and its queue, DragonFly's serializer before the patch.
 //!
-//! Whoever has a packet enters, queues it, and starts the device: each packet is a start of its own. The device's core enters
-//! once a pass to take back slots and to start what is left, without waiting: it has other work.
+//! A core that has a packet enters, queues it, and starts the device: each packet is a start of its own. The device's core enters once a
+//! pass to take back slots and to start the packets that are left, without waiting: it has other work.
 //!
-//! `enter`: the lock was taken or waited for by who transmits; `sleep`: it was held then, and had to be waited for. `try`: the
-//! device's core tried it; `tryfail`: it was held. No kicks: a start is a call. A packet that finds the queue full is dropped.
+//! `enter`: the lock was taken or waited for by the transmitter; `sleep`: it was held then, and had to be waited for. `try`: the device's
+//! core tried it; `tryfail`: it was held. No kicks: a start is a call. A packet that finds the queue full is dropped.
 //!
 //! Ownership: queue and device are under the lock.
 //! Source: DragonFly `lwkt_serialize_enter`, `lwkt_serialize_try`; the seed's "contention (if_output[CPU0] <--> txeof[CPU1])".
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::design::{Costs, Counts, IfqPacket, MemoryDevice, QUEUE_PACKETS, Side};
 
-/// One core's side; both are alike but for who serves.
+/// One core's side; both are alike but for the device's interrupts.
 pub struct Locked {
     interface: Arc<Mutex<Interface>>,
     counts: Counts,

@@ -1,10 +1,10 @@
 //! The ports of Weir's row: an input with its senders, or the device, each with a station that says hello first.
 //!
 //! ```text
-//! Sender --polled, which costs what forwarding costs--> packet          packet --put--> MemoryDevice --complete--> frame back
+//! Sender --polled, at the cost of forwarding--> packet          packet --put--> MemoryDevice --complete--> frame back
 //! ```
 //!
-//! What forwarding costs is spent where a packet is polled, as the other designs spend it where they take one out of their input's ring; a
+//! The cost of forwarding is spent where a packet is polled, as the other designs spend it where they take one out of their input's ring; a
 //! plan's own work comes on top. A hello makes the bridge know the port, so that it floods nothing that is numbered.
 //!
 //! Owner: one worker. Limits: a packet is an Ethernet header, its input and its number.
@@ -21,28 +21,28 @@ use super::design::{Costs, IfqPacket, MemoryDevice};
 use super::sender::Sender;
 use crate::cost::Cost;
 
-/// How long a packet is.
+/// The length of a packet.
 const PACKET_BYTES: u16 = 60;
-/// Where a packet has its input, and behind it its number.
+/// The place of the input in a packet, with the number behind it.
 const INPUT_AT: usize = 14;
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// Of local experiments (IEEE 802).
+/// The EtherType of local experiments (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
 /// The port of the device, in the plan.
 pub const DEVICE: usize = 2;
 
-/// See the head of the file.
+/// A port of Weir's row.
 pub struct IfqPort {
     /// Its place in the plan.
     index: usize,
-    /// Who sends, and what forwarding a packet costs.
+    /// The senders, and the cost of forwarding a packet.
     input: Option<(Sender, Cost)>,
     number: u64,
     has_greeted: bool,
     poll_budget: u32,
     device: MemoryDevice,
-    /// Whether the device is to be told of what is on its ring.
+    /// Whether the device is to be told of the packets on its ring.
     is_untold: bool,
     on_ring: Vec<PathPacket>,
 }
@@ -72,7 +72,7 @@ impl IfqPort {
         &mut self.input.as_mut().expect("an input").0
     }
 
-    /// What was transmitted.
+    /// The device, with the packets that were transmitted.
     pub fn sent(&self) -> &MemoryDevice {
         &self.device
     }
@@ -104,7 +104,7 @@ impl ReceiveQueues for IfqPort {
         !self.has_greeted || self.input.as_ref().is_some_and(|(senders, _)| senders.waiting() > 0)
     }
 
-    // What is due is announced as long as it is.
+    // A packet that is due is announced as long as it is.
     fn expect(&mut self, _: usize) {}
 
     fn set_announced(&mut self, _: usize) {}
@@ -154,7 +154,7 @@ impl TransmitRing for IfqPort {
         self.is_untold |= !packets.is_empty();
         for packet in packets.iter() {
             let bytes = packet.bytes(frames.memory());
-            // What the bridge flooded is a hello.
+            // A frame that the bridge flooded is a hello.
             if bytes[..6] != BROADCAST {
                 let number = bytes[INPUT_AT + 1..].first_chunk().expect("a packet has its number");
                 let packet = IfqPacket { input: bytes[INPUT_AT].into(), number: u64::from_be_bytes(*number) };

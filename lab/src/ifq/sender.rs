@@ -1,4 +1,4 @@
-//! What stands before an input: senders whose packets fall due at random times, and the device's ring.
+//! The senders before an input, whose packets fall due at random times, and the device's ring.
 //!
 //! A packet that falls due enters the ring. If that is full the senders are held, as the kernel stops them where a device's queue is
 //! stopped, and go on as soon as there is room.
@@ -8,10 +8,10 @@
 //!
 //! Owner: the input, which looks at it as often as it polls; nothing is due in between that it does not see afterwards, in order.
 
-/// Slots of the ring: what Intel's drivers use unless told otherwise.
+/// Slots of the ring, as Intel's drivers have unless told otherwise.
 pub const RING_SLOTS: usize = 512;
 
-/// See the head of the file.
+/// The senders of an input.
 pub struct Sender {
     mean_gap_ns: f64,
     /// When the next packet falls due; `None` once they have ended.

@@ -1,8 +1,8 @@
 //! `spin-dispatch`: the seed's patch. The queue has a spin lock of its own, and the device is started on its own core.
 //!
-//! Who has a packet queues it under the spin lock. If no start is scheduled it schedules one and interrupts the device's core,
-//! otherwise the interrupt is saved. The device's core takes the packets out one by one, each time under the spin lock, and is
-//! the only one to enter the device.
+//! A core that has a packet queues it under the spin lock. If no start is scheduled it schedules one and interrupts the device's core,
+//! otherwise the interrupt is saved. The device's core takes the packets out one by one, each time under the spin lock, and is the only one
+//! to enter the device.
 //!
 //! `enter`: starts; `try`: the spin lock was tried; `tryfail`: it was held, and spun for. Nobody sleeps for the device.
 //! `kicks_sent`: interrupts of the device's core by the other one; `kicks_saved`: a start stood already. A packet that finds the
@@ -57,7 +57,7 @@ pub fn sides(costs: Costs) -> Result<(SpinDispatch, SpinDispatch)> {
     Ok((side(Place::Remote(ringer)), side(Place::Device(device, doorbell))))
 }
 
-/// The queue, spun for.
+/// Locks the queue, spinning while another core has it.
 fn spin<'a>(shared: &'a Shared, counts: &mut Counts) -> MutexGuard<'a, VecDeque<IfqPacket>> {
     counts.tried += 1;
     let mut has_failed = false;

@@ -6,12 +6,12 @@
 //! worker 1: input 1 --> bridge --> egress queue --> exit --> device
 //! ```
 //!
-//! The device's owner alone enters it. What the other worker forwards is published once a pass, and wakes the owner if that sleeps. When
+//! The device's owner alone enters it. The other worker's packets are published once a pass, and wakes the owner if that sleeps. When
 //! [`QUEUE_PACKETS`] wait the inputs whose packets wait are not polled, so their senders are held.
 //!
-//! `enter`, `try`, `tryfail`, `sleep`, `kicks_*`: what the exit of the device's port counted ([`weir_path::exit::TransmitCounts`]).
+//! `enter`, `try`, `tryfail`, `sleep`, `kicks_*`: the counts of the exit of the device's port ([`weir_path::exit::TransmitCounts`]).
 //!
-//! Ownership: each worker is its thread's. Ordering: what `ended` counts orders nothing; packets are ordered by their ring.
+//! Ownership: each worker is its thread's. Ordering: the count of `ended` orders nothing; packets are ordered by their ring.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -43,14 +43,14 @@ use super::port::{DEVICE, IfqPort};
 use super::sender::Sender;
 use crate::machine::pin;
 
-/// Frames of packet memory, and how long each is.
+/// Frames of packet memory, and the length of each in bytes.
 const FRAMES: u32 = 4096;
 const FRAME_BYTES: u32 = 2112;
 /// Inputs, each with a worker; and with the device as many ports.
 const INPUTS: usize = 2;
 const PORTS: usize = INPUTS + 1;
 
-/// Runs it once.
+/// Runs the plan once.
 pub fn run(plan: &Plan, costs: Costs) -> Result<Outcome> {
     let mut workers = workers(costs)?;
     // Every station is heard, so that nothing is flooded after that.
@@ -117,7 +117,7 @@ struct Core<'a> {
 }
 
 impl Core<'_> {
-    /// The thread: packets sent, the worker, and how long it took.
+    /// Drives the worker on this thread. Returns the packets sent, the worker, and how long it took.
     fn run(mut self, plan: &Plan, start_line: &Barrier) -> Result<(u64, Worker<IfqPort>, f64)> {
         // As the path's workers: before all others.
         sys::set_realtime();

@@ -1,7 +1,7 @@
-//! What is run: systems, cases, and the settings of dispatch that make the one and the other.
+//! The systems and cases that are run, and the settings of dispatch that make them.
 //!
-//! The path is ether -> ip, and the work is what comes after. Ether is handled where the packet is; the system under test is `ip`'s mode and
-//! rule, which settings therefore must not touch. Every flow's work is worker 1's: one bucket, as IPsec had one thread. Settings of steering
+//! The path is ether -> ip, and the work comes after. Ether is handled where the packet is; the system under test is `ip`'s mode and rule,
+//! which settings therefore must not touch. Every flow's work is worker 1's: one bucket, as IPsec had one thread. Settings of steering
 //! (`maxthreads`, `rss.bits`, `rss.bucket.N`) take the place of that. Where a device's queues deal the flows they say nothing.
 //!
 //! Source of the published figures: seed `netisr-ipsec`, 1.488 Mpps of 64-byte UDP in 2000 flows: 548.8 kpps without netisr, 426.5
@@ -23,7 +23,7 @@ const CPUS: usize = 2;
 const ONE_BUCKET: [(&str, &str); 2] = [("rss.bits", "0"), ("rss.bucket.0", "1")];
 /// Settings in whose place [`ONE_BUCKET`] would stand.
 const STEERING: [&str; 3] = ["maxthreads", "rss.bits", "rss.bucket."];
-/// What the systems are.
+/// The settings in which the systems differ.
 const UNDER_TEST: [&str; 2] = ["proto.ip.dispatch", "proto.ip.full"];
 const QLIMIT: &str = "proto.ip.qlimit";
 
@@ -32,7 +32,7 @@ const QLIMIT: &str = "proto.ip.qlimit";
 pub struct System {
     /// Now or later.
     pub mode: Mode,
-    /// What is full drops, instead of holding its feeder.
+    /// Whether a full queue drops, instead of holding its feeder.
     pub drops: bool,
 }
 
@@ -58,7 +58,7 @@ impl System {
     }
 }
 
-/// Where the threads run and whose the flows are.
+/// The cores of the threads, and the workers of the flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Two cores; the work of every flow is worker 1's.
@@ -71,7 +71,7 @@ pub enum Place {
     Workers(usize),
 }
 
-/// More than any worker can do.
+/// The load of a flood, in percent: more than any worker can do.
 const FLOOD_PCT: f64 = 1000.0;
 
 /// A load and where it is put.
@@ -79,7 +79,7 @@ const FLOOD_PCT: f64 = 1000.0;
 pub struct Case {
     /// The name in reports and on the command line.
     pub name: String,
-    /// The load, in percent of what can be worked on.
+    /// The load, in percent of the most that can be worked on.
     pub load_pct: f64,
     /// Whether the queue limit is many times longer.
     pub is_long: bool,
@@ -164,7 +164,7 @@ impl fmt::Display for CaseError {
 
 impl std::error::Error for CaseError {}
 
-/// `ip`'s queue limit by these settings; what is wrong with them is found here.
+/// `ip`'s queue limit by these settings, which are checked here.
 pub fn queue_limit(settings: &[(String, String)]) -> Result<usize> {
     for (key, _) in settings {
         ensure!(
@@ -185,7 +185,7 @@ pub fn limit_of(configuration: &Configuration) -> usize {
     configuration.registry.get(ip).qlimit
 }
 
-/// Protocols, workers and steering of a system in a case; in a long one the limit is `long` times what it is otherwise.
+/// Protocols, workers and steering of a system in a case; in a long one the limit is `long` times the usual.
 pub fn configure(
     settings: &[(String, String)],
     system: System,
@@ -208,7 +208,7 @@ pub fn configure(
     read(&settings, !dealt, cpus, |ip| {
         ip.mode = Some(system.mode);
         ip.when_full = if system.drops { WhenFull::Drop } else { WhenFull::Block };
-        // Past `maxqlimit`, which bounds what a user may ask for.
+        // Past `maxqlimit`, which bounds the limits that a user may ask for.
         ip.qlimit = Some(qlimit);
     })
 }
@@ -240,7 +240,7 @@ fn read(
     read.finish(cpus).map_err(|error| anyhow::anyhow!("--set {error}"))
 }
 
-/// What the seed says of a system in a case: kpps and percent dropped.
+/// The published kpps of a system in a case, and percent dropped.
 pub fn published(system: System, case: &Case) -> (Option<f64>, Option<f64>) {
     match (system.name().as_str(), case.name.as_str()) {
         ("direct-drop", "271") => (Some(548.8), None),

@@ -1,4 +1,4 @@
-//! The rows of dispatch: each system in each case, in turns, and what is said of them.
+//! The rows of dispatch: each system in each case, in turns, and its figures.
 
 use std::thread;
 use std::time::Duration;
@@ -29,7 +29,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// A run at so many packets a second, or as many as will go.
+    /// Runs a system at so many packets a second, or as many as will go.
     fn run(
         &self,
         options: &Options,
@@ -69,13 +69,13 @@ fn repeats(options: &Options) -> usize {
     (options.seconds / RUN_SECONDS).round().max(1.0) as usize
 }
 
-/// How many steps they are.
+/// How many steps the rows take.
 pub(super) fn steps(options: &Options) -> usize {
     let runs = options.cases.len() * options.systems.len();
     if runs == 0 { 0 } else { 1 + repeats(options) * runs }
 }
 
-/// Refuses what cannot be run.
+/// Refuses options that cannot be run.
 pub(super) fn check(options: &Options) -> Result<()> {
     let (seconds, cost_ns) = (options.seconds, options.cost_ns);
     turns::check(seconds, 1)?;
@@ -113,8 +113,8 @@ pub(super) fn rows(options: &Options, cores: [usize; 2], steps: &mut Steps<'_>) 
     Ok((0..runs).map(|index| results.row(index)).collect())
 }
 
-/// What `deferred` can do when senders never stop: the highest of some runs, as disturbance only ever lowers it. More runs
-/// while it is less than half of what the work alone would allow.
+/// The packets a second that `deferred` can do when senders never stop: the highest of some runs, as disturbance only ever lowers it. More
+/// runs while it is less than half of what the work alone would allow.
 fn capacity(options: &Options, bed: &Bed) -> Result<f64> {
     let system = System::from_name("deferred").expect("it is one");
     let case: Case = "100".parse().expect("a load");
@@ -181,7 +181,7 @@ impl Results<'_> {
         Row::new(&system.name(), &case.name, values)
     }
 
-    /// Hybrid beside the better of the two modes that it chooses between.
+    /// The rate of hybrid beside the better of the two modes that it chooses between, in percent.
     fn of_best_pct(&self, index: usize) -> Option<f64> {
         let systems = &self.options.systems;
         let case_start = index - index % systems.len();
@@ -194,7 +194,7 @@ impl Results<'_> {
         Some(100.0 * self.ratio(index, best))
     }
 
-    /// What a worker does beside another one, of what it does alone.
+    /// The rate of a worker beside another one, in percent of that of a worker alone.
     fn per_worker_pct(&self, index: usize) -> Option<f64> {
         let alone = self.sames(index).find(|other| self.case(*other).place == Place::Workers(1))?;
         (self.case(index).place == Place::Workers(2)).then(|| 100.0 * self.ratio(index, alone) / 2.0)
@@ -227,7 +227,7 @@ impl Results<'_> {
         (index % systems..self.outcomes.len()).step_by(systems)
     }
 
-    /// How many times the throughput of the other this has, in the same repeat; median.
+    /// The throughput of this by that of the other in the same repeat; median.
     fn ratio(&self, index: usize, other: usize) -> f64 {
         let pairs = self.outcomes[index].iter().zip(&self.outcomes[other]);
         median(pairs.map(|(this, other)| kpps(this) / kpps(other)))

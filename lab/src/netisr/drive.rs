@@ -1,4 +1,4 @@
-//! One run: generators in memory, the path's dispatch on its workers, and for each worker whoever works on what it handles.
+//! One run: generators in memory, the path's dispatch on its workers, and on each worker the work on the packets that it handles.
 //!
 //! ```text
 //! generator -> worker 0: ether -> ip --direct--> its work
@@ -10,7 +10,8 @@
 //! Worker 0 polls the generator, worker 1 has the work of every flow that the table gives it. Where a device's queues deal the flows, each
 //! worker has a generator of its own.
 //!
-//! - A generator without `-drop` is held. With it, it stands behind a ring of [`RING_PACKETS`], and what finds that full is dropped.
+//! - A generator without `-drop` is held. With it, it stands behind a ring of [`RING_PACKETS`], and a packet that finds that
+//!   full is dropped.
 //! - `lost` = packets made - worked on - dropped; 0, or the path is at fault.
 //! - `held_seconds` = duration - packets sent / rate: by so much the senders were kept back.
 
@@ -31,34 +32,34 @@ use super::work::{Tally, Work, Worked};
 use crate::cost::Cost;
 use crate::epair::histogram::Histogram;
 
-/// Slots of a device's ring: what Intel's drivers have unless told otherwise.
+/// Slots of a device's ring, as Intel's drivers have unless told otherwise.
 pub const RING_PACKETS: u64 = 512;
 /// The smallest packets.
 const SIZE_BYTES: u16 = 60;
-/// Frames beside those of twice a queue: what is under way, and what sits in the pools' magazines.
+/// Frames beside those of twice a queue: those under way, and those in the pools' magazines.
 const FRAMES_BESIDE: usize = 4096;
 /// Packets that wait for the work behind dispatch.
 const HELD_PACKETS_MAX: u64 = 256;
 
-/// What to run.
+/// The configuration of a run.
 pub struct Plan<'a> {
     /// Protocols, their modes and limits, and steering.
     pub configuration: &'a Configuration,
-    /// Whose the flows are.
+    /// The cores of the threads, and the workers of the flows.
     pub place: Place,
-    /// What all senders together offer; as much as is taken if none.
+    /// The packets a second that all senders together offer; as many as are taken if none.
     pub packets_per_s: Option<u64>,
-    /// Whether they cannot be held.
+    /// Whether the senders cannot be held.
     pub drops: bool,
     /// For how long, in nanoseconds.
     pub duration_ns: u64,
-    /// What the work on a packet costs.
+    /// The cost of the work on a packet.
     pub cost: Cost,
-    /// For each worker where it runs.
+    /// The seat of each worker.
     pub seats: Vec<Seat>,
 }
 
-/// What came of it.
+/// The outcome of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     /// Packets that were sent, or would have been if there had been room.
@@ -81,7 +82,7 @@ pub struct Outcome {
     pub held_seconds: f64,
 }
 
-/// What is sent.
+/// The traffic of the generators.
 pub fn traffic() -> Traffic {
     Traffic { size_bytes: SIZE_BYTES, ..testbed::traffic() }
 }
@@ -94,7 +95,7 @@ fn path(plan: &Plan<'_>) -> MemoryPath {
     let generators = if is_dealt { workers } else { 1 };
     let entries = (0..generators).map(|worker| (port(&format!("gen-{worker}")), worker)).collect();
     let ip = configuration.registry.id("ip").expect("a protocol of the path");
-    // Worker 1 has nothing to do if all is done where it comes in.
+    // Worker 1 has nothing to do if all work is done where packets come in.
     let is_first_alone = configuration.registry.get(ip).mode == Mode::Direct && !is_dealt;
     let working = if is_first_alone { 1 } else { workers };
     let exits = (0..working).map(|worker| (port(&format!("work-{worker}")), worker)).collect();
@@ -134,13 +135,13 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome> {
         port.set_recipient(Worked::new(Work::Costs(plan.cost), &total));
     }
     let ran = path.run_seated(workers, &plan.seats, &mut |_, _| true)?;
-    // What was worked on is added up when they go.
+    // The tallies are added up when the workers go.
     drop(ran.workers);
     let summary = ran.summary;
     ensure!(summary.balances(), "the books do not balance: {summary:?}");
     let (seen, account) = (summary.sequences(), &summary.account);
     let dropped = account.dropped.total().packets;
-    // What one worker drops is missing there, and what came to another is, too: nobody could vouch for its order.
+    // Packets that one worker drops are missing there, and so are packets that came to another: nobody could vouch for their order.
     let split = seen.missing.saturating_sub(dropped);
     let sent = account.accepted.packets;
     let duration_s = plan.duration_ns as f64 / 1e9;

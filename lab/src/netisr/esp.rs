@@ -1,14 +1,14 @@
 //! The seed's tables of IPsec: five runs of each system in each case, compared by Student's t ([`crate::ministat`]).
 //!
-//! Systems are when ESP seals a packet, `esp-direct`, `esp-hybrid` and `esp-deferred`, each also with `-drop`, netisr's rule on the same path.
-//! What is sealed is 2,000 flows of UDP, in one tunnel, that a router sends there ([`run`]).
+//! Systems are the times at which ESP seals a packet, `esp-direct`, `esp-hybrid` and `esp-deferred`, each also with `-drop`, netisr's rule
+//! on the same path. The sealed packets are 2,000 flows of UDP, in one tunnel, that a router sends there ([`run`]).
 //!
 //! | case | |
 //! |---|---|
 //! | `null-64`, `gcm-64`, `gcm-1420` | no encryption or AES-128-GCM, smallest packets or of 1,420 bytes, at 1.5 times the load that `esp-direct` carries |
 //! | `null-64-long` | with a queue 32 times longer |
 //! | `null-64-271` | at 2.71 times that load, as published |
-//! | `null-64-one-core`, `null-64-priority` | who receives and who seals on one core; and who seals goes before the other |
+//! | `null-64-one-core`, `null-64-priority` | the worker that receives and the one that seals on one core; and the one that seals goes before the other |
 //! | `null-64-maxthreads-1`, `-4` | so many workers, and as many generators; one defers to itself |
 //! | `nested-1`, `nested-16` | so many tunnels, one in the other, for the stack |
 //!
@@ -57,14 +57,14 @@ fn pairs(options: &Options) -> Vec<Pair> {
     options.esp_cases.iter().flat_map(of_case).collect()
 }
 
-/// What is sealed, which says what a core carries of it.
+/// The cipher, size and tunnels of the packets that are sealed, which decide how many a core carries.
 type Sealed = (Algorithm, u16, usize);
 
 fn sealed(case: &EspCase) -> Sealed {
     (case.algorithm, case.size_bytes, case.tunnels)
 }
 
-/// All that is sealed, each once, with a case of it.
+/// All kinds of sealed packets, each once, with a case of it.
 fn kinds(pairs: &[Pair]) -> Vec<EspCase> {
     let mut kinds: Vec<EspCase> = Vec::new();
     for (_, case) in pairs {
@@ -81,7 +81,7 @@ pub(super) fn steps(options: &Options) -> usize {
     kinds(&pairs).len() + (options.rounds + 1) * pairs.len()
 }
 
-/// The rows, in [`steps`] steps from `first`, and what is printed below them.
+/// The rows, in [`steps`] steps from `first`, and the text that is printed below them.
 pub(super) fn rows(
     options: &Options,
     cores: [usize; 2],
@@ -121,7 +121,7 @@ pub(super) fn rows(
     Ok(((0..pairs.len()).map(|index| results.row(index)).collect(), results.appendix()))
 }
 
-/// What a core carries when packets are sealed at once, in packets a second.
+/// The packets a second that a core carries when packets are sealed at once.
 fn capacity(case: &EspCase, duration_ns: u64, cores: [usize; 2]) -> Result<f64> {
     let system = EspSystem { mode: Mode::Direct, drops: false };
     let case = EspCase { seating: case::Seating::Threads(1), ..*case };

@@ -1,4 +1,4 @@
-//! The lab in a few seconds, and what its rows say of given runs.
+//! The lab in a few seconds, and the rows of given runs.
 
 use super::dispatch::Results;
 use super::drive::Outcome;
@@ -66,7 +66,7 @@ fn every_system_of_ipsec_in_every_kind_of_case() {
     let report = run(&options, &mut Silent).unwrap();
     let json = report.to_json();
     let rows = json["rows"].as_array().unwrap();
-    // Nested ones are there for the stack, of systems that hold alone.
+    // Nested cases are there for the stack, of systems that hold alone.
     assert_eq!(rows.len(), names.len() * EspSystem::ALL.len() - 2 * 3);
     for row in rows {
         PROMISED.iter().for_each(|field| assert!(row.get(field).is_some(), "no {field} in {row}"));
@@ -116,7 +116,7 @@ fn ratios_are_of_the_same_repeat_and_the_same_cores() {
     let systems = ["direct", "hybrid", "deferred"].map(|name| System::from_name(name).unwrap());
     let cases = cases(&["100", "150", "150-long", "150-rss"]);
     let options = Options { systems: systems.to_vec(), cases, ..Options::default() };
-    // Of three repeats the machine is half as fast in the second, and something disturbs the third.
+    // The machine is half as fast in the second of three repeats, and something disturbs the third.
     let runs = |kpps: u64, last: u64| [kpps, kpps / 2, last].map(outcome).to_vec();
     let rows = results(
         &options,

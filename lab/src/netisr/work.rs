@@ -1,9 +1,9 @@
-//! Whoever the packets of this lab are for: works on each, notes how long it took to get there, and what came of all.
+//! The end of this lab's packets: it works on each, and notes how long it took to get there, and the counts of all.
 //!
-//! The work reads the packet and computes for a given time ([`Cost`]); it stands in for IPsec's. Without a cost there is none, and what was
-//! sealed is looked at: an association's numbers (RFC 4303) must come in their order, each once.
+//! The work reads the packet and computes for a given time ([`Cost`]); it stands in for IPsec's. Without a cost there is none, and sealed
+//! packets are looked at: an association's numbers (RFC 4303) must come in their order, each once.
 //!
-//! Owner: the worker that has the port; what it came to is added to the total when that has gone.
+//! Owner: the worker that has the port; its tally is added to the total when that has gone.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,21 +17,21 @@ use crate::epair::histogram::Histogram;
 /// Where the low half of a sequence number stands in ESP, in an IPv4 packet without options.
 const NUMBER_AT: usize = 14 + 20 + 4;
 
-/// What is done with a packet.
+/// The work on a packet.
 #[derive(Debug, Clone, Copy)]
 pub enum Work {
-    /// It costs so much.
+    /// The work costs so much.
     Costs(Cost),
-    /// Its number is looked at.
+    /// The packet's number is looked at.
     Numbers,
 }
 
-/// What came of it.
+/// The tally of the packets.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     /// From the poll that brought a packet to the end of the work on it.
     pub latency: Histogram,
-    /// Of what was sealed, the number that is due; 0 before the first.
+    /// The number that is due among sealed packets; 0 before the first.
     next: u32,
     /// Sealed packets with a number that is not due, lower or higher.
     pub misnumbered: u64,
@@ -51,7 +51,7 @@ impl Tally {
     }
 }
 
-/// See the head of the file.
+/// The work at a port, with its tally.
 #[derive(Debug)]
 pub struct Worked {
     work: Work,
@@ -60,7 +60,7 @@ pub struct Worked {
 }
 
 impl Worked {
-    /// Nothing yet.
+    /// The work with an empty tally.
     pub fn new(work: Work, total: &Arc<Mutex<Tally>>) -> Box<Worked> {
         Box::new(Worked { work, tally: Tally::default(), total: Arc::clone(total) })
     }

@@ -17,7 +17,7 @@ use crate::bed::{End, Namespace, plain_veth};
 use crate::up::Up;
 use crate::web::Server;
 
-/// Where the web server is.
+/// The address of the web server.
 pub const WEB: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 99, 2, 2), 80);
 
 const FILE: &str = r#"
@@ -45,14 +45,14 @@ port = "e1b"
 address = ["10.99.2.1/24"]
 "#;
 
-/// Whose bed it is.
+/// The systems that make the bed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
     /// `weir up`.
     Weir,
     /// Linux's bridges, routing and veth pairs.
     Kernel,
-    /// The same with the hosts' offloads off: its packets are frames with checksums, as on a wire, and as on Weir's ports.
+    /// Linux's with the hosts' offloads off: its packets are frames with checksums, as on a wire, and as on Weir's ports.
     KernelFrames,
 }
 
@@ -70,7 +70,7 @@ impl System {
     }
 }
 
-/// A bed with a web server behind it. What runs in its namespaces ends before they do.
+/// A bed with a web server behind it. Programs in its namespaces end before they do.
 #[derive(Debug)]
 pub struct Stand {
     /// The web server of the server's host.

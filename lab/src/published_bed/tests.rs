@@ -1,4 +1,4 @@
-//! What comes of turns, without a bed.
+//! The rows of given turns, without a bed.
 
 use super::*;
 

@@ -1,8 +1,7 @@
-//! One system's turn in one case: what goes through its bed, and what came of it.
+//! One system's turn in one case: the load of its bed, and the figures.
 //!
-//! Lost datagrams are those that were sent and never came to the server's host: what found a socket full there is counted apart. Of the
-//! kernel's bed that is where its bound lies too: what a program has sent stands in a list of a processor, and what does not fit
-//! is gone.
+//! Lost datagrams are those that were sent and never came to the server's host: those that found a socket full there are counted apart. Of
+//! the kernel's bed that is where its bound lies too: sent packets stand in a list of a processor, and those that do not fit are gone.
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::machine::busy_seconds;
 use crate::stolen::Processors;
 use crate::web::{Connections, connect_for};
 
-/// A thousand connections a second at most: what a client has addresses for.
+/// A thousand connections a second at most: a client has addresses for so many.
 const INTERVAL: Duration = Duration::from_millis(1);
 /// The load beside connections, in iperf3's words.
 const TCP_LOAD: [&str; 2] = ["-b", "200M"];
@@ -30,19 +29,19 @@ const SMALL_FRAME_BYTES: usize = 60;
 /// The load has begun when so many segments have come.
 const SEGMENTS_FIRST: u64 = 100;
 const BEGIN_LIMIT: Duration = Duration::from_secs(10);
-/// How long what is under way when the sender ends may take to come.
+/// How long packets that are under way when the sender ends may take to come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What goes through the bed.
+/// The load of the bed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
     /// Short connections alone.
     Quiet,
     /// Short connections beside 200 Mbit/s of TCP and 100 Mbit/s of UDP.
     Load,
-    /// Short connections beside a TCP stream that takes what it gets.
+    /// Short connections beside a TCP stream at full speed.
     Flood,
-    /// A TCP stream that takes what it gets.
+    /// A TCP stream at full speed.
     Tcp,
     /// As many small datagrams as one thread can send.
     Packets,
@@ -64,7 +63,7 @@ impl Case {
     }
 }
 
-/// What a turn measured; nothing where the case has none.
+/// The figures of a turn; nothing where the case has none.
 #[derive(Debug, Default)]
 pub struct Turn {
     /// The short connections.
@@ -83,7 +82,7 @@ pub struct Turn {
     pub overflowed: Option<u64>,
     /// Datagrams that came after a later one.
     pub reordered: Option<u64>,
-    /// Which part of the busy time the host took.
+    /// The part of the busy time that the host took.
     pub stolen: f64,
 }
 
@@ -115,7 +114,7 @@ fn load(stand: &Stand, time: Duration) -> Result<Turn> {
     let (overflowed, datagrams) =
         (overflowed_datagrams(&stand.server)?, received_datagrams(&stand.server, false)?);
     let segments = received_segments(&stand.server)?;
-    // It goes on for as long as the connections, and while they begin.
+    // The load goes on for as long as the connections, and while they begin.
     let seconds = time.as_secs_f64() + 1.0;
     let tcp = stream(stand, TCP_PORT, seconds, &TCP_LOAD)?;
     let udp = stream(stand, UDP_PORT, seconds, &UDP_LOAD)?;

@@ -1,14 +1,14 @@
-//! What else the kernel has for such a limit, set up as someone who knows it would.
+//! The other queueing disciplines of the kernel for such a limit, set up as someone who knows them would.
 //!
 //! - `fq`: each flow is paced to its share of the limit, which asks one to know the number of flows.
-//! - `fq_codel`: a queue for each flow below TBF, which drops what stands too long.
+//! - `fq_codel`: a queue for each flow below TBF, which drops packets that stand too long.
 //! - `cake`: limit, queue for each flow and dropping in one.
 //! - `tbf-fq`: TBF with `fq` below it, without a pace, or `sfq` where there is no `fq`.
 //! - `htb-fq`: HTB with one class and `fq` below it.
 //! - `htb-leaves`: HTB with a leaf for each client and one for the rest, each with room for its senders, so that none is dropped: a filter
 //!   for each client's port, which asks one to know the ports. The nearest to `weir limit` that a script sets up.
 //!
-//! Which of them a kernel has is tried, on a pair of their own. What it lacks is a row that says so.
+//! Which of them a kernel has is tried, on a pair of their own. One that it lacks has a row that says so.
 //!
 //! Source: tc-fq(8), tc-fq_codel(8), tc-cake(8), tc-tbf(8), tc-sfq(8), tc-htb(8), tc-u32(8).
 
@@ -113,10 +113,10 @@ impl Peer {
     }
 }
 
-/// The class of what is no client's.
+/// The class of packets that are no client's.
 const REST: u16 = 0x10;
 
-/// HTB with the limit, and `rest` for what no filter finds.
+/// HTB with the limit, and `rest` for packets that no filter finds.
 fn htb_root(rest: u16) -> Vec<String> {
     vec![
         format!("qdisc replace dev veth0 root handle 1: htb default {rest:x}"),

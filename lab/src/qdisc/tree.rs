@@ -7,7 +7,7 @@
 //!
 //! - `rate_share` of a class = bits of its frames that arrived / (200 Mbit/s x time); `floor_share` = the same over its own
 //!   floor instead of 200 Mbit/s. The row of the whole has the least `floor_share` and `jain` of its classes.
-//! - Arrivals are counted by netfilter where the servers are, by port: by nobody who shapes.
+//! - Arrivals are counted by netfilter where the servers are, by port, and not by the shaper.
 //!
 //! Source: tc-htb(8), tc-u32(8). Owner: each run its own namespaces.
 //!
@@ -37,16 +37,16 @@ use crate::progress::Steps;
 use crate::report::{Row, Value};
 use crate::wire::Wire;
 
-/// Enough for a worker that a busy machine wakes 8 ms late; of what is measured it is less than a hundredth.
+/// Enough for a worker that a busy machine wakes 8 ms late; it is less than a hundredth of the measured bytes.
 const BURST: &str = "200kb";
 /// Each class has so many ports, from a multiple of it, so that one mask tells it.
 const PORTS: u16 = 32;
 const FIRST_PORT: u16 = 5120;
 
-/// A tree of classes and who floods them.
+/// A tree of classes, with the floods of each.
 #[derive(Debug)]
 pub struct Tree {
-    /// What the case is called.
+    /// The name of the case.
     pub name: &'static str,
     /// Parents first; the first is the link.
     classes: &'static [Class],
@@ -61,10 +61,10 @@ struct Class {
     feed: Feed,
 }
 
-/// What belongs into a class.
+/// The traffic of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Feed {
-    /// Nothing by itself: it has children.
+    /// No traffic of its own: it has children.
     Children,
     /// So many floods.
     Floods(usize),
@@ -150,7 +150,7 @@ fn run(options: &Options, tree: &Tree, system: System, steps: &mut Steps) -> Res
     let file = ClassesFile::new(middle.name(), &tree.classes_file(system))?;
     let path = file.0.to_str().context("the folder for temporary files has a name that is no text")?;
     let wire = Wire::start(&options.weir_binary, &middle, ["wa", "wb"], &["--classes", path])?;
-    // Seen while all send: a queue whose client has ended may have had just as much as the last poll asked for.
+    // Seen while all send: a queue whose client has ended may have had just as many packets as the last poll asked for.
     let empty = Cell::new(None);
     let (mut whole, classes) = measure(options, tree, [&from, &to], steps, || {
         empty.set(empty_wakes(&wire.counters()?));
@@ -212,7 +212,7 @@ fn start_floods<'a>(
     address: &'a str,
 ) -> Result<Vec<Flood<'a>>> {
     let count = tree.flooded().count();
-    // What starting the floods of one class takes; those that began earlier send for longer.
+    // The seconds that starting the floods of one class takes; those that began earlier send for longer.
     for start_s in [0.8, 2.4, 7.2] {
         let mut floods = Vec::new();
         for (index, (_, clients)) in tree.flooded().enumerate() {
@@ -238,7 +238,7 @@ fn first_port(index: usize) -> u16 {
 }
 
 impl Tree {
-    /// The classes that are flooded, and by how many.
+    /// The classes that are flooded, and how many floods each has.
     fn flooded(&self) -> impl Iterator<Item = (&Class, usize)> {
         self.classes.iter().filter_map(|class| match class.feed {
             Feed::Floods(clients) => Some((class, clients)),
@@ -257,7 +257,7 @@ impl Tree {
 
     /// The arguments of `tc` that build the tree on `veth0`.
     fn tc_commands(&self) -> Vec<String> {
-        // Whatever else there is, such as what resolves addresses, is the first flooded class's.
+        // All other packets, such as those that resolve addresses, are the first flooded class's.
         let otherwise = self.ports().next().map_or(0, |(_, class)| self.id(class.name));
         let mut commands = vec![format!("qdisc replace dev veth0 root handle 1: htb default {otherwise:x}")];
         for class in self.classes {
@@ -282,7 +282,7 @@ impl Tree {
         commands
     }
 
-    /// The same as a classes file.
+    /// The tree as a classes file.
     fn classes_file(&self, system: System) -> String {
         let otherwise = self.ports().next().map_or("free", |(_, class)| class.name);
         let is_cbq = system == System::WeirCbq;
@@ -311,7 +311,7 @@ impl Tree {
         text
     }
 
-    /// Has netfilter count what arrives for each flooded class.
+    /// Has netfilter count the datagrams that arrive for each flooded class.
     fn count_arrivals(&self, to: &Namespace) -> Result<()> {
         to.sh("nft add table inet arrivals")?;
         to.sh("nft add chain inet arrivals input { type filter hook input priority 0 ; }")?;

@@ -16,7 +16,7 @@ use crate::clock;
 pub(super) const BATCH: usize = 64;
 /// Datagrams of a client on their way: eight times as many fit the receive buffer of one server.
 const WINDOW: u64 = 16;
-/// How long what is on its way may take to come at the end.
+/// How long datagrams on their way may take to come at the end.
 const REST: Duration = Duration::from_millis(200);
 
 /// Whether clients wait for their echoes.
@@ -28,11 +28,11 @@ pub(super) enum Pace {
     Flood,
 }
 
-/// What clients came to.
+/// The counts of clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Asked {
     pub(super) sent: u64,
-    /// What came back in all, and of that in the measured time.
+    /// Echoes that came back in all, and those of them that came in the measured time.
     pub(super) echoed: u64,
     pub(super) echoed_in_time: u64,
     pub(super) seconds: f64,
@@ -40,7 +40,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Of a run in which sockets of servers had no room for so many.
+    /// The outcome of a run in which sockets of servers had no room for so many.
     pub(super) fn outcome(self, dropped_full_socket: u64) -> Outcome {
         let Asked { sent, echoed, echoed_in_time: in_time, seconds, reordered } = self;
         Outcome { sent, echoed, in_time, seconds, cpu_seconds: 0.0, dropped_full_socket, reordered }
@@ -74,7 +74,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// With room for where they come from, or without.
+    /// Messages with room for the addresses that they come from, or without.
     pub(super) fn new(with_names: bool) -> Messages {
         let name = libc::sockaddr_in {
             sin_family: 0,
@@ -101,7 +101,7 @@ impl Messages {
         messages
     }
 
-    /// Receives what is there, or waits for one if `flags` say so; how many.
+    /// Receives the messages that are there, or waits for one if `flags` say so. Returns how many.
     pub(super) fn receive(&mut self, socket: &UdpSocket, flags: libc::c_int) -> io::Result<usize> {
         for at in 0..BATCH {
             self.vectors[at].iov_len = self.bytes[at].len();
@@ -120,7 +120,7 @@ impl Messages {
         some_of(count)
     }
 
-    /// Sends the first `count`, of so many bytes each or, if none are said, of those that were received; how many went.
+    /// Sends the first `count`, of so many bytes each or, if none are said, of those that were received. Returns how many went.
     pub(super) fn send(
         &mut self,
         socket: &UdpSocket,
@@ -147,7 +147,7 @@ impl Messages {
     }
 }
 
-/// How many, or none if it would have to wait.
+/// The count, or none if the call would have to wait.
 fn some_of(count: libc::c_int) -> io::Result<usize> {
     match usize::try_from(count) {
         Ok(count) => Ok(count),

@@ -50,7 +50,7 @@ impl Ends {
     }
 }
 
-/// What a run came to, with the processor time of this process.
+/// The outcome of a run, with the processor time of this process.
 pub(super) fn measure(run: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
     let before = process_seconds(std::process::id())?;
     let outcome = run()?;
@@ -179,7 +179,7 @@ fn steer_by_core(first: &UdpSocket) -> io::Result<()> {
 }
 
 fn set_option<T>(socket: &UdpSocket, name: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the value is live and as long as is said; what it points at, if anything, lives to the end of the caller's call.
+    // SAFETY: the value is live and as long as is said; data that it points at, if any, lives to the end of the caller's call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -24,7 +24,7 @@ use crate::machine::pin;
 const LOOK: Duration = Duration::from_millis(10);
 /// Datagrams in one go.
 const BATCH: usize = 256;
-/// How long what is on its way may take to come at the end.
+/// How long datagrams on their way may take to come at the end.
 const REST: Duration = Duration::from_secs(5);
 /// The published server, and the hosts beside it.
 const SERVER: &str = "10.11.2.1";
@@ -40,7 +40,7 @@ struct Server<'s> {
 }
 
 impl<'s> Server<'s> {
-    /// That of a bucket.
+    /// The server of a bucket.
     fn bind(stack: &'s Stack, address: &str, bucket: usize, driven: Option<usize>) -> Result<Server<'s>> {
         let socket = UdpSocket::bind_bucket(stack, format!("{address}:{PORT}"), bucket)?;
         socket.set_read_timeout(Some(LOOK))?;
@@ -247,7 +247,7 @@ fn even_traffic(buckets: usize) -> Result<Traffic> {
             },
             dst: Endpoints { addresses: server, ports: (PORT, PORT) },
             src_mac: EthernetAddress(CLIENT_MAC),
-            // That of a stack in memory.
+            // The address of a stack in memory.
             dst_mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
             flows: CLIENTS.into(),
             first_flow: 0,

@@ -1,4 +1,4 @@
-//! The seed's systems and cases of IPsec, by their names, and what it published of them.
+//! The seed's systems and cases of IPsec, by their names, and the figures that it published of them.
 //!
 //! Source of the figures: seed `netisr-ipsec`, its tables of five runs at 271 % of what direct dispatch carried, and `netstat -Q`.
 
@@ -8,9 +8,9 @@ use weir_ipsec::algorithm::Algorithm;
 /// When ESP seals a packet, and one of two rules for a full queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EspSystem {
-    /// Now or later.
+    /// The mode, now or later.
     pub mode: Mode,
-    /// What is full drops, instead of holding its feeder.
+    /// Whether a full queue drops, instead of holding its feeder.
     pub drops: bool,
 }
 
@@ -62,7 +62,7 @@ impl Seating {
     }
 }
 
-/// What is sealed, at which load, and where.
+/// The packets that are sealed, the load, and the workers' seats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EspCase {
     /// The name in reports and on the command line.
@@ -71,7 +71,7 @@ pub struct EspCase {
     pub algorithm: Algorithm,
     /// Length of the packets that are sealed, with an Ethernet header.
     pub size_bytes: u16,
-    /// The load, in percent of what sealing at once carries.
+    /// The load, in percent of the rate that sealing at once carries.
     pub load_pct: f64,
     /// Whether the queue is 32 times longer.
     pub is_long: bool,
@@ -133,19 +133,19 @@ impl EspCase {
     }
 }
 
-/// What the seed says of a system in a case.
+/// The figures that the seed published of a system in a case.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Published {
     /// Packets a second, in thousands.
     pub kpps: Option<f64>,
-    /// Of what came to the queue.
+    /// Drops, in percent of the packets that came to the queue.
     pub dropped_pct: Option<f64>,
-    /// How its packets a second differ, in percent, and what that may be more or less.
+    /// The difference of its packets a second, in percent, and half of its confidence interval.
     pub diff_pct: Option<(f64, f64)>,
 }
 
 impl Published {
-    /// See the head of the file.
+    /// The figures of a system in a case.
     pub fn of(system: EspSystem, case: &EspCase) -> Published {
         let queue = |kpps, dropped: u64, queued: u64, diff_pct| Published {
             kpps: Some(kpps),

@@ -1,4 +1,4 @@
-//! What is said of the runs of IPsec: a row for each system in each case, and below them, case by case, `ministat`'s tables and `netstat -Q`.
+//! The report on the runs of IPsec: a row for each system in each case, and below them, case by case, `ministat`'s tables and `netstat -Q`.
 //!
 //! Pure.
 
@@ -21,9 +21,9 @@ const IPSEC: u16 = 11;
 pub(super) struct Results<'a> {
     /// The systems in their cases.
     pub pairs: &'a [Pair],
-    /// Of each its runs.
+    /// The runs of each pair.
     pub outcomes: &'a [Vec<EspOutcome>],
-    /// Of each how deep a pass goes, in bytes.
+    /// The depth of a pass of each pair, in bytes.
     pub stacks: &'a [usize],
 }
 
@@ -120,7 +120,7 @@ impl Results<'_> {
         text
     }
 
-    /// A protocol and a workstream for each system: what the first ESP stage counted, of all runs together.
+    /// A protocol and a workstream for each system: the counts of the first ESP stage, of all runs together.
     fn netstat(&self, indices: std::ops::Range<usize>) -> NetstatTables {
         let (mut protocols, mut workstreams) = (Vec::new(), Vec::new());
         let mut qlimits = Vec::new();
@@ -166,7 +166,7 @@ impl Results<'_> {
         self.series(index)?.difference(&self.series(self.reference(index)?)?)
     }
 
-    /// What a pair is compared with.
+    /// The pair that a pair is compared with.
     fn reference(&self, index: usize) -> Option<usize> {
         let (system, case) = &self.pairs[index];
         if let Some(short) = self.find(*system, |other| case.is_long_of(other)) {
@@ -239,7 +239,7 @@ mod tests {
         assert!(text.contains("null-64-long, packets a second"), "{text}");
         assert!(text.contains("Beside esp-direct, null-64: Difference at 95.0% confidence"), "{text}");
         assert!(text.contains("No difference proven at 95.0% confidence"), "{text}");
-        // netisr's third table: what was queued and handled, of five runs together.
+        // netisr's third table: packets that were queued and handled, of five runs together.
         assert!(
             text.lines().any(|line| line.contains("esp-deferred") && line.contains("390100   390100")),
             "{text}"

@@ -4,8 +4,8 @@
 //! generators -> router -> ESP [-> queue -> ESP] -> ... -> sink: numbers looked at
 //! ```
 //!
-//! Whoever owns what is dealt as for any plan ([`Owners::deal`]): a worker receives and routes, and where ESP waits in a queue another has it.
-//! Several tunnels are a row of ESP stages, the outside of one joined to the inside of the next.
+//! The owners of stages and ports are dealt as for any plan ([`Owners::deal`]): a worker receives and routes, and where ESP waits in a
+//! queue another has it. Several tunnels are a row of ESP stages, the outside of one joined to the inside of the next.
 //!
 //! - `stack_bytes`: the deepest pass of any worker, taken in turns on one painted stack ([`crate::painted_stack`]), by [`STACK_PACKETS`].
 
@@ -37,16 +37,16 @@ use crate::tunnel::gateway;
 /// The stage that routes, and the first that seals.
 const ROUTER: usize = 0;
 const FIRST_ESP: usize = 1;
-/// Frames beside those of twice the queues: what is under way, and what sits in the pools' magazines.
+/// Frames beside those of twice the queues: those under way, and those in the pools' magazines.
 const FRAMES_BESIDE: u32 = 4096;
 /// Packets that wait for the sink.
 const HELD_PACKETS_MAX: u64 = 256;
 /// How many packets show how deep a pass goes: more than one poll brings.
 const STACK_PACKETS: u64 = 2000;
-/// Passes in which these have come through, or never do.
+/// The most passes in which these packets come through.
 const STACK_PASSES: usize = 100_000;
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, Default)]
 pub struct EspOutcome {
     /// Packets that were sent, or would have been if there had been room.
@@ -67,11 +67,11 @@ pub struct EspOutcome {
     pub cpu_seconds: f64,
     /// For how long the senders were held.
     pub held_seconds: f64,
-    /// What the first ESP stage counted.
+    /// The counts of the first ESP stage.
     pub workstream: WorkstreamRow,
 }
 
-/// How ESP is dispatched.
+/// The dispatch of ESP.
 pub fn dispatch(system: EspSystem, case: &EspCase) -> EspDispatch {
     let times = if case.is_long { LONG as u32 } else { 1 };
     EspDispatch {
@@ -130,14 +130,14 @@ fn path(system: EspSystem, case: &EspCase, packets_per_s: Option<u64>, until: Un
     }
 }
 
-/// Where the workers of a case run.
+/// The seats of a case's workers.
 fn seats(seating: Seating, cores: [usize; 2]) -> Vec<Seat> {
     let workers = seating.workers();
     let seat = |worker: usize| match seating {
         Seating::TwoCores => Seat { core: Some(cores[worker]), is_realtime: true, is_shared: false },
         Seating::Threads(1) => Seat { core: Some(cores[0]), is_realtime: true, is_shared: false },
         Seating::OneCore => Seat { core: Some(cores[0]), is_realtime: false, is_shared: true },
-        // The last has what waits in a queue.
+        // The last worker has the packets that wait in a queue.
         Seating::Priority => {
             Seat { core: Some(cores[0]), is_realtime: worker + 1 == workers, is_shared: true }
         }
@@ -163,7 +163,7 @@ pub fn run(
     port.set_recipient(Worked::new(Work::Numbers, &total));
     let ran = path.run_seated(workers, &seats(case.seating, cores), &mut |_, _| true)?;
     let workstream = workstream(&path, &ran.workers, system)?;
-    // What was looked at is added up when they go.
+    // The tallies are added up when the workers go.
     drop(ran.workers);
     let summary = ran.summary;
     ensure!(summary.balances(), "the books do not balance: {summary:?}");
@@ -185,7 +185,7 @@ pub fn run(
     })
 }
 
-/// What the first ESP stage of a path counted of the packets that it seals.
+/// The counts of the first ESP stage of a path for the packets that it seals.
 fn workstream(path: &MemoryPath, workers: &[MemoryPathWorker], system: EspSystem) -> Result<WorkstreamRow> {
     let owner = path.owners.stages[FIRST_ESP];
     let stage = workers[owner].between().stages().nth(path.owners.place_of_stage(FIRST_ESP));
@@ -210,11 +210,11 @@ fn workstream(path: &MemoryPath, workers: &[MemoryPathWorker], system: EspSystem
     })
 }
 
-/// How deep the passes of a system in a case go.
+/// The depth of the passes of a system in a case, in bytes of stack.
 pub fn stack_bytes(system: EspSystem, case: &EspCase) -> Result<usize> {
     let path = path(system, case, None, Until::Packets(STACK_PACKETS));
     let mut workers = path.workers(now_ns())?;
-    // What one has handed over may be found by the other in the next round.
+    // Packets that one worker has handed over may be found by the other in the next round.
     let mut rounds_at_rest = 0;
     let deep = || {
         for _ in 0..STACK_PASSES {
@@ -238,7 +238,7 @@ fn is_at_rest(worker: &MemoryPathWorker) -> bool {
     ports.all(MemoryPort::is_done) && worker.between().egress.held().packets == 0
 }
 
-/// One pass, after generators have learnt what time it is.
+/// One pass, after generators have learnt the time.
 fn pass(worker: &mut MemoryPathWorker) -> std::io::Result<()> {
     let now_ns = now_ns();
     for end in 0..worker.ends().len() {
