@@ -28,24 +28,24 @@ use weir_lab::stolen::Processors;
 use crate::raw::RawSocket;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// How often it is noted what the host has taken.
+/// How often the time that the host has taken is noted, in nanoseconds.
 const NOTE_EVERY_NS: u64 = 20_000_000;
 
-/// One packet: when, and how long its frame.
+/// One packet: the time when it came, and the length of its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// In nanoseconds.
+    /// The time, in nanoseconds.
     pub at_ns: u64,
-    /// In bytes.
+    /// The length, in bytes.
     pub bytes: u64,
 }
 
-/// What came by an interface.
+/// The packets that came by an interface.
 #[derive(Debug, Default)]
 pub struct Watched {
     /// The packets, in the order in which they left the queue.
     pub arrivals: Vec<Arrival>,
-    /// What the processors had done, and when, each [`NOTE_EVERY_NS`] or later.
+    /// The ticks of the processors, and the time in nanoseconds, each [`NOTE_EVERY_NS`] or later.
     notes: Vec<(u64, Processors)>,
 }
 
@@ -54,19 +54,19 @@ pub struct Watched {
 pub struct Second {
     /// The share of the rate that arrived.
     pub share: f64,
-    /// How much time the host took in it, in seconds of all processors.
+    /// The time that the host took in it, in seconds of all processors.
     pub stolen_s: f64,
 }
 
 impl Second {
-    /// Whether what arrived is within `allowed`, a share, of the rate. A queue sends nothing while the host has the processor that serves
-    /// it, so what the host took may be missing.
+    /// Whether the share that arrived is within `allowed` of the rate. A queue sends nothing while the host has the processor that serves
+    /// it, so packets for the time that the host took may be missing.
     pub fn is_within(&self, allowed: f64) -> bool {
         (1.0 - allowed - self.stolen_s..=1.0 + allowed).contains(&self.share)
     }
 }
 
-/// A watch of what comes in by an interface.
+/// A watch of the packets that come in by an interface.
 #[derive(Debug)]
 pub struct Watch {
     is_over: Arc<AtomicBool>,
@@ -84,7 +84,7 @@ impl Watch {
         Ok(Watch { is_over, thread: Some(thread) })
     }
 
-    /// What came. Each processor has a list of what is to be received, and one may be behind the other; so it is sorted.
+    /// The packets that came. Each processor has a list of packets to be received, and one may be behind the other; so they are sorted.
     pub fn finish(mut self) -> Result<Watched> {
         self.is_over.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("a thread that looks")?;
@@ -104,7 +104,7 @@ impl Drop for Watch {
 /// The window that has most more than the rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// How much more, in bytes.
+    /// How many bytes more.
     pub excess_bytes: f64,
     /// How long it is, in nanoseconds.
     pub time_ns: u64,
@@ -161,7 +161,7 @@ pub fn seconds(watched: &Watched, rate_bits_per_s: f64) -> Vec<Second> {
     (start_ns..).step_by(SECOND_NS as usize).zip(bytes).map(second).collect()
 }
 
-/// What the host took from the last note before `start_ns` to the first behind `end_ns`.
+/// The time that the host took from the last note before `start_ns` to the first behind `end_ns`, in seconds of all processors.
 fn stolen_s(notes: &[(u64, Processors)], start_ns: u64, end_ns: u64) -> f64 {
     let before = notes.iter().rev().find(|(at_ns, _)| *at_ns <= start_ns).or(notes.first());
     let after = notes.iter().find(|(at_ns, _)| *at_ns >= end_ns).or(notes.last());

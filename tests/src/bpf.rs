@@ -1,4 +1,4 @@
-//! Small BPF programs of somebody else's: what loads them, attaches them for as long as a value lives, and counts for them.
+//! Small BPF programs of somebody else's: the loader, which attaches them for as long as a value lives, and a counter for them.
 //!
 //! Source: bpf(2), `BPF_PROG_LOAD`, `BPF_LINK_CREATE`, `BPF_MAP_CREATE`, `BPF_MAP_LOOKUP_ELEM`; kernel `Documentation/bpf/standardization`.
 
@@ -51,7 +51,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// One that is 0.
+    /// A counter that is 0.
     pub fn new() -> io::Result<Counter> {
         /// The head of `union bpf_attr` for this command.
         #[repr(C)]
@@ -68,7 +68,7 @@ impl Counter {
         Ok(Counter { map })
     }
 
-    /// Instructions that add one and leave in `r3` what it was before; they spoil `r1`.
+    /// Instructions that add one and leave in `r3` the value before; they spoil `r1`.
     pub fn add_one(&self) -> [u64; 4] {
         let fd = self.map.as_raw_fd() as u64;
         [
@@ -81,7 +81,7 @@ impl Counter {
         ]
     }
 
-    /// How often.
+    /// The number.
     pub fn count(&self) -> io::Result<u64> {
         /// The head of `union bpf_attr` for this command.
         #[repr(C)]

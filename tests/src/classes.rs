@@ -22,7 +22,7 @@ impl File {
         Ok(File(path))
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &str {
         self.0.to_str().expect("the folder for temporary files and the name are text")
     }
@@ -77,7 +77,7 @@ pub fn row(wire: &Wire, name: &str) -> Result<(Value, f64)> {
     row_of(&stat_of(wire)?, name)
 }
 
-/// The same out of the JSON of one wire.
+/// The row of a class out of the JSON of one wire, and the time.
 pub fn row_of(stat: &Value, name: &str) -> Result<(Value, f64)> {
     let counters = &stat["wires"][0];
     let seconds = counters["worker"]["now_ns"].as_f64().context("no worker.now_ns")? / 1e9;

@@ -1,8 +1,8 @@
-//! Programs that go on sending whatever becomes of their interface, and one that looks at the order of what arrives.
+//! Programs that go on sending whatever the state of their interface, and one that looks at the order of arrivals.
 //!
 //! Each sender is a thread in `send(2)` with a socket of its own; its datagrams bear its number and theirs. While it is held it sleeps
-//! there. What it sends to an interface without a carrier the kernel drops at once, so then it runs as fast as it can, and
-//! its queue is full the moment the carrier is back.
+//! there. The kernel drops datagrams to an interface without a carrier at once, so then it runs as fast as it can, and its queue is full
+//! the moment the carrier is back.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -17,10 +17,10 @@ use weir_lab::bed::Namespace;
 const PORT: u16 = 7001;
 /// Two words: the sender's number, and how many it sent before.
 pub const HEAD_BYTES: usize = 16;
-/// How long a sender that is held stays deaf to being stopped, and after what silence nothing more comes.
+/// How long a sender that is held stays deaf to being stopped, and the silence after which nothing more comes.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// What arrived.
+/// The datagrams that arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arrived {
     /// Datagrams.
@@ -51,7 +51,7 @@ impl Crowd {
         Crowd::start_mixed(from, to, address, senders, vec![size_bytes])
     }
 
-    /// The same with datagrams of several sizes in turn.
+    /// Lets them send datagrams of several sizes in turn.
     pub fn start_mixed(
         from: &Namespace,
         to: &Namespace,
@@ -67,7 +67,7 @@ impl Crowd {
         Crowd::start_towards(from, address, senders, sizes_bytes, move |head| receiver.recv(head))
     }
 
-    /// The same towards anything that receives: `receive` brings the head of the next datagram, or `WouldBlock` after a silence.
+    /// Lets them send towards anything that receives: `receive` brings the head of the next datagram, or `WouldBlock` after a silence.
     pub fn start_towards(
         from: &Namespace,
         address: &str,
@@ -114,12 +114,12 @@ impl Crowd {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Ends the senders and waits for what is still on its way.
+    /// Ends the senders and waits for the datagrams that are still on their way.
     pub fn finish(self) -> Result<Arrived> {
         self.finish_counted().map(|(_, arrived)| arrived)
     }
 
-    /// The same, with how many datagrams were sent in all.
+    /// Ends the senders and waits. Returns also how many datagrams were sent in all.
     pub fn finish_counted(mut self) -> Result<(u64, Arrived)> {
         self.end_senders();
         let sent = self.sent();

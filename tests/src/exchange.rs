@@ -1,4 +1,4 @@
-//! What two ends say to each other, and whether each got what the other sent: datagrams that are numbered and come back in order, and streams
+//! The traffic between two ends, and the check that each got all of it: datagrams that are numbered and come back in order, and streams
 //! whose byte at a place is known.
 
 use std::io::{ErrorKind, Read, Write};
@@ -12,12 +12,12 @@ use weir_socket::UdpSocket;
 
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// As published: frames of 510 bytes.
+/// The published payload: frames of 510 bytes.
 pub const PAYLOAD_BYTES: usize = 510 - 42;
-/// Datagrams of a client on their way: what its own socket has room for when they come back.
+/// Datagrams of a client on their way: as many as its own socket has room for when they come back.
 const WINDOW: u32 = 32;
 
-/// Sends back what comes until it is over.
+/// Sends datagrams back until it is over.
 pub fn echo(server: &UdpSocket, echoed: &AtomicU64, is_over: &AtomicBool) -> std::io::Result<()> {
     server.set_read_timeout(Some(Duration::from_millis(20)))?;
     let mut batch = server.datagrams(64);
@@ -56,14 +56,14 @@ pub fn byte_at(at: usize) -> u8 {
     (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[6]
 }
 
-/// Sends so many bytes and ends that.
+/// Sends so many bytes and ends the stream.
 pub fn send_all(mut stream: impl Write, len: usize, end: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
     let bytes: Vec<u8> = (0..len).map(byte_at).collect();
     stream.write_all(&bytes)?;
     Ok(end()?)
 }
 
-/// Reads to the end, and requires what was sent.
+/// Reads to the end, and requires the bytes that were sent.
 pub fn receive_all(mut stream: impl Read, len: usize) -> Result<()> {
     let mut came = Vec::with_capacity(len);
     stream.read_to_end(&mut came).with_context(|| format!("{} of {len} bytes came", came.len()))?;

@@ -53,7 +53,7 @@ impl std::fmt::Display for Short {
 
 impl std::error::Error for Short {}
 
-/// Some rows of a test were not judged; the others passed.
+/// The error that some rows of a test were not judged; the others passed.
 #[derive(Debug)]
 pub struct NotJudged(String);
 
@@ -88,7 +88,7 @@ pub fn judge_rows<R: std::fmt::Display>(
     Err(NotJudged(format!("{passed} rows passed; unjudged: {}", not_judged.join("; "))).into())
 }
 
-/// Like `ensure!`, for a figure of time or speed that a slow machine can spoil. A count of what went wrong is no such figure.
+/// Like `ensure!`, for a figure of time or speed that a slow machine can spoil. A count of faults is no such figure.
 #[macro_export]
 macro_rules! require_timing {
     ($condition:expr, $($text:tt)+) => {
@@ -125,7 +125,7 @@ macro_rules! plain {
     };
 }
 
-/// What there is to run tests on.
+/// The rights and the processors that tests have here.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     is_root: bool,
@@ -138,7 +138,7 @@ impl Place {
         Place { is_root: bed::is_privileged(), processors }
     }
 
-    /// What a test lacks here.
+    /// The thing that a test lacks here.
     fn lacks(self, case: &Case) -> Option<String> {
         if case.needs_root && !self.is_root {
             return Some("it needs root".into());
@@ -148,12 +148,12 @@ impl Place {
     }
 }
 
-/// What became of a test.
+/// The outcome of a test.
 #[derive(Debug)]
 enum Outcome {
     Passed,
     Failed(anyhow::Error),
-    /// With what was short the last time.
+    /// The test was short each time, and the host never quiet; with the last figure.
     Unjudged(anyhow::Error),
 }
 
@@ -167,7 +167,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Nothing failed, and nothing is unjudged that had to be judged.
+    /// Whether nothing failed, and nothing is unjudged that had to be judged.
     fn is_ok(&self, must_judge: bool) -> bool {
         self.failed == 0 && (self.unjudged.is_empty() || !must_judge)
     }
@@ -211,7 +211,7 @@ pub fn main(cases: &[Case]) -> ExitCode {
     let tally = run_all(cases, &picks, place);
     let is_quiet = match (before, Processors::now()) {
         (Ok(before), Ok(after)) => after.stolen_since(&before) <= STOLEN_MAX,
-        // Where nobody says what was stolen, nothing excuses a figure.
+        // Where nobody says how much was stolen, nothing excuses a figure.
         _ => true,
     };
     let in_ci = std::env::var("CI").is_ok_and(|text| text == "true");
@@ -261,7 +261,7 @@ fn run_all(cases: &[Case], picks: &[&str], place: Place) -> Tally {
     tally
 }
 
-/// Tries a test until something else is found than a short figure, `TRIES` times at most.
+/// Tries a test until its result is no short figure, `TRIES` times at most.
 fn judge(
     name: &str,
     mut run: impl FnMut() -> Result<()>,
@@ -276,7 +276,7 @@ fn judge(
             Err(error) if !error.is::<Short>() => return Outcome::Failed(error),
             Err(error) => error,
         };
-        // Where nobody says what was stolen, nothing excuses a figure.
+        // Where nobody says how much was stolen, nothing excuses a figure.
         let stolen = before.and_then(|before| Ok(look()?.stolen_since(&before))).unwrap_or(0.0);
         was_quiet |= stolen <= STOLEN_MAX;
         println!("    {name}: {error:#}; the host took {:.1} % of the busy time", 100.0 * stolen);
@@ -287,7 +287,7 @@ fn judge(
     unreachable!("the last try decides");
 }
 
-/// On a thread of its own, so that a panic is that test's and its values are dropped.
+/// Runs a test on a thread of its own, so that a panic is that test's and its values are dropped.
 fn run_one(case: &Case) -> Result<()> {
     interrupt::check()?;
     let thread = thread::Builder::new().name(case.name.to_string()).spawn(case.run).context("no thread")?;

@@ -17,7 +17,7 @@ use weir_lab::process::{Finished, run};
 
 /// An address of the internet that no interface of the host is near to.
 pub const INTERNET_V4: &str = "198.51.100.7";
-/// The same for IPv6.
+/// The same address of IPv6.
 pub const INTERNET_V6: &str = "2001:db8:7::7";
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -82,7 +82,7 @@ impl Host {
         run(&mut self.weir_run(&[], script), LIMIT)
     }
 
-    /// What a run could change of the host, as text: interfaces, addresses, routes, tables, forwarding.
+    /// The state of the host that a run could change, as text: interfaces, addresses, routes, tables, forwarding.
     pub fn state(&self) -> Result<String> {
         let mut state = String::new();
         for what in ["-br link", "-br addr", "route show table all", "-6 route show table all", "neigh"] {
@@ -103,7 +103,7 @@ impl Host {
         Ok(text.map_or("-".into(), |text| text.trim().to_string()))
     }
 
-    /// Whether the host forwards what comes in from the internet.
+    /// Whether the host forwards packets that come in from the internet.
     pub fn forwards(&self) -> Result<bool> {
         Ok(self.forwarding("net.ipv4.conf.veth0.forwarding")? == "1")
     }

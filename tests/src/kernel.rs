@@ -1,4 +1,4 @@
-//! What a program can leave behind in the kernel, as text that can be compared before and after.
+//! The traces that a program can leave behind in the kernel, as text that can be compared before and after.
 //!
 //! For each interface of a namespace: flags, XDP, queueing disciplines, filters, offloads and the NAPI knobs. For the
 //! machine: BPF programs, pinned objects, namespaces, and files under `/run/weir`.
@@ -12,10 +12,10 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use weir_lab::bed::Namespace;
 
-/// What can be read of the interfaces of one namespace, by name of the thing.
+/// The traces of the interfaces of one namespace, by name of the thing.
 pub type Traces = BTreeMap<String, String>;
 
-/// Reads all of it.
+/// Reads the traces of a namespace.
 pub fn traces(namespace: &Namespace) -> Result<Traces> {
     let mut traces = Traces::new();
     let links: serde_json::Value = serde_json::from_str(&namespace.ip("-j link show")?)?;
@@ -39,7 +39,7 @@ pub fn traces(namespace: &Namespace) -> Result<Traces> {
     Ok(traces)
 }
 
-/// What a namespace has counted since it was made, such as `TCPOFOQueue` of `TcpExt` (`/proc/net/netstat`).
+/// A counter of a namespace since it was made, such as `TCPOFOQueue` of `TcpExt` (`/proc/net/netstat`).
 pub fn counter(namespace: &Namespace, table: &str, name: &str) -> Result<u64> {
     let text = namespace.sh("cat /proc/net/netstat")?;
     let is_of = |line: &&str| line.split(':').next() == Some(table);
@@ -64,14 +64,14 @@ pub fn require_same(before: &Traces, after: &Traces) -> Result<()> {
     Ok(())
 }
 
-/// What is on the machine beside interfaces.
+/// The things of a program on the machine beside interfaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Belongings {
     bpf_programs: BTreeSet<u32>,
     files: BTreeSet<String>,
 }
 
-/// Looks at all of it. Namespaces are Weir's if their names say so: others may make theirs meanwhile.
+/// Looks at all belongings. Namespaces are Weir's if their names say so: others may make theirs meanwhile.
 pub fn belongings() -> Result<Belongings> {
     let mut files = BTreeSet::new();
     for folder in ["/sys/fs/bpf", "/run/netns", "/run/weir"] {
@@ -82,7 +82,7 @@ pub fn belongings() -> Result<Belongings> {
 }
 
 impl Belongings {
-    /// What is here that was not there before.
+    /// The things that are here and were not there before.
     pub fn new_since(&self, before: &Belongings) -> Vec<String> {
         let programs =
             self.bpf_programs.difference(&before.bpf_programs).map(|id| format!("BPF program {id}"));
@@ -101,7 +101,7 @@ fn list(folder: &Path, files: &mut BTreeSet<String>) {
     }
 }
 
-/// The files of holds on what is of these namespaces; a namespace before them with the same number may have left some.
+/// The files of holds on things of these namespaces; a namespace before them with the same number may have left some.
 pub fn holds(namespaces: &[&Namespace]) -> Result<Vec<String>> {
     let inode = |namespace: &&Namespace| Ok(fs::metadata(format!("/run/netns/{}", namespace.name()))?.ino());
     let inodes = namespaces.iter().map(inode).collect::<Result<Vec<_>>>()?;
@@ -113,7 +113,7 @@ pub fn holds(namespaces: &[&Namespace]) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The ids of the programs that the kernel holds, for whomever.
+/// The ids of the programs that the kernel holds, for any process.
 fn bpf_programs() -> Result<BTreeSet<u32>> {
     const BPF_PROG_GET_NEXT_ID: i32 = 11;
     /// The head of `union bpf_attr` for this command.
@@ -139,7 +139,7 @@ fn bpf_programs() -> Result<BTreeSet<u32>> {
     }
 }
 
-/// The reference count of a queueing discipline depends on how it came to be there.
+/// The text without reference counts: that of a queueing discipline depends on how it came to be there.
 fn without_refcounts(text: &str) -> String {
     let mut words = text.split(' ');
     let mut kept = Vec::new();

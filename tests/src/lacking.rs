@@ -1,7 +1,7 @@
 //! A kernel that lacks a feature, for one program: its system calls for it fail as they would there.
 //!
-//! A seccomp filter, put on between `fork` and `exec`, answers the calls with an error before the kernel sees them. Limits:
-//! a filter sees numbers and plain arguments only, so what is asked for by a message (netlink) cannot be taken away.
+//! A seccomp filter, put on between `fork` and `exec`, answers the calls with an error before the kernel sees them. Limits: a filter sees
+//! numbers and plain arguments only, so a feature that is asked for by a message (netlink) cannot be taken away.
 //!
 //! Source: seccomp(2), `Documentation/userspace-api/seccomp_filter.rst`.
 
@@ -9,14 +9,14 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// What the kernel lacks.
+/// The system call that the kernel lacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Lacking {
     /// The number of the system call.
     pub call: libc::c_long,
     /// Only with this first argument.
     pub first: Option<u32>,
-    /// How the call fails.
+    /// The error of the call.
     pub error: i32,
 }
 

@@ -1,4 +1,4 @@
-//! What the whole-program tests share: a harness that can skip, the program under test, the bench it is tried on.
+//! The parts that the whole-program tests share: a harness that can skip, the program under test, the bench that it is tried on.
 //!
 //! Every test in `tests/` drives the `weir` command as a user would, in network namespaces of its own.
 
@@ -30,12 +30,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-/// How often a test does what it does once in CI, where `WEIR_ROUNDS` says so, as `make verify` does.
+/// How often a test repeats its work, where `WEIR_ROUNDS` says so, as `make verify` does; once in CI.
 pub fn rounds() -> Option<usize> {
     std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok())
 }
 
-/// How much of something a test does: `here`, or `verify` where `WEIR_ROUNDS` is set, as `make verify` does.
+/// How much of its work a test does: `here`, or `verify` where `WEIR_ROUNDS` is set, as `make verify` does.
 pub fn at_length(here: usize, verify: usize) -> usize {
     if rounds().is_some() { verify } else { here }
 }

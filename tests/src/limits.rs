@@ -1,4 +1,4 @@
-//! The benches of `weir limit`: a host that sends by a pair made without queue options, and what lies behind.
+//! The benches of `weir limit`: a host that sends by a pair made without queue options, and the hosts behind.
 //!
 //! ```text
 //!  left                 middle                       right
@@ -19,7 +19,7 @@ use crate::weir_binary;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is between the two pairs.
+/// The device between the two pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// The kernel's bridge.
@@ -108,7 +108,7 @@ impl Row {
         End { namespace: &self.middle, name: "wa" }
     }
 
-    /// What the row's interfaces have dropped, and what the machine's processors have for full lists, so far.
+    /// The packets that the row's interfaces have dropped, and those that the machine's processors have for full lists, so far.
     pub fn losses(&self) -> Result<BTreeMap<String, u64>> {
         let mut losses = BTreeMap::new();
         for host in [&self.left, &self.middle, &self.right] {
@@ -144,8 +144,8 @@ impl Row {
         Ok(limits.iter().filter(is_ours).cloned().collect())
     }
 
-    /// The one limit of this name, which must have dropped nothing. What the interface sent of itself while the kernel put the queue
-    /// there (`swap`: a neighbour's or a group's message) is counted and told by the command; no test's packets are sent by then.
+    /// The one limit of this name, which must have dropped nothing. A packet that the interface sent of itself while the kernel put the
+    /// queue there (`swap`: a neighbour's or a group's message) is counted and told by the command; no test's packets are sent by then.
     pub fn lossless_limit(&self, name: &str) -> Result<Value> {
         let limits = self.limits(name)?;
         let [limit] = limits.as_slice() else { anyhow::bail!("{} limits called {name}", limits.len()) };

@@ -1,7 +1,7 @@
-//! Senders of different kinds beside each other, each to a receiver of its own, and what of each arrived.
+//! Senders of different kinds beside each other, each to a receiver of its own, and the arrivals of each.
 //!
 //! A sender is a thread that sends as fast as it is let, a receiver one that counts bytes of payload. Datagrams of UDP bear numbers, so
-//! their order is seen; TCP and what the device cuts up (`UDP_SEGMENT`) are counted alone.
+//! their order is seen; TCP and datagrams that the device cuts up (`UDP_SEGMENT`) are only counted.
 //!
 //! Source: udp(7), `UDP_SEGMENT`; Jain's index is [`weir_lab::iperf::jain`].
 
@@ -54,7 +54,7 @@ pub struct Mixed {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What arrived of one.
+/// The arrivals of one sender.
 #[derive(Debug, Default)]
 struct Flow {
     bytes: AtomicU64,
@@ -136,7 +136,7 @@ fn datagrams(from: &Namespace, to: &Namespace, address: &str, port: u16) -> Resu
     Ok([sender, receiver])
 }
 
-/// Gives a receiver the buffer with which limits are judged, 4 MB: what overflows it is the receiver's loss.
+/// Gives a receiver the buffer with which limits are judged, 4 MB: a datagram that overflows it is the receiver's loss.
 pub fn widen(receiver: &UdpSocket) -> Result<()> {
     set(receiver, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
 }

@@ -22,9 +22,9 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 /// A pair between two hosts.
 #[derive(Debug)]
 pub struct Pair {
-    /// Where packets are sent.
+    /// The host that sends.
     pub left: Namespace,
-    /// Where they are received.
+    /// The host that receives.
     pub right: Namespace,
 }
 
@@ -36,7 +36,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// The same, and both ends have addresses.
+    /// A pair of so many queues whose ends have addresses.
     pub fn with_addresses(queues: u32) -> Result<Pair> {
         let pair = Pair::new(queues)?;
         address(0, pair.left_end(), pair.right_end())?;
@@ -76,7 +76,7 @@ impl Pair {
         Ok(generator)
     }
 
-    /// What a generator reports that sends so many packets, all of which must be taken.
+    /// The report of a generator that sends so many packets, all of which must be taken.
     pub fn generate(&self, options: &[&str], packets: u64) -> Result<Value> {
         let mut generator = self.left.command(weir_binary()?);
         generator.args(["gen", "veth0", "--json", "--count", &packets.to_string()]).args(options);
@@ -98,7 +98,7 @@ impl Pair {
     }
 }
 
-/// What a program printed with `--json`.
+/// The output of a program with `--json`.
 pub fn json_of(text: &str) -> Result<Value> {
     serde_json::from_str(text).with_context(|| format!("no JSON: {text}"))
 }

@@ -1,4 +1,4 @@
-//! Raw Ethernet frames through AF_PACKET, for what no ordinary program sends: VLAN tags, odd sizes, odd types.
+//! Raw Ethernet frames through AF_PACKET, such as no ordinary program sends: VLAN tags, odd sizes, odd types.
 //!
 //! The kernel takes a VLAN tag off a frame before it hands it to a packet socket, and passes it beside
 //! (`PACKET_AUXDATA`); [`RawSocket::receive`] puts it back, so a frame is compared as it stood on the wire.
@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use weir_lab::bed::End;
 
-/// For local experiments (IEEE 802): no protocol of the kernel's answers to it.
+/// The EtherType of local experiments (IEEE 802): no protocol of the kernel's answers to it.
 pub const ETHERTYPE: u16 = 0x88b5;
 
 const ETHERTYPE_VLAN: u16 = 0x8100;
@@ -26,22 +26,22 @@ pub struct RawSocket {
 }
 
 impl RawSocket {
-    /// Opens it in the interface's namespace. It does not see what leaves through the interface.
+    /// Opens it in the interface's namespace. It does not see packets that leave through the interface.
     pub fn open(end: End) -> Result<RawSocket> {
         let socket = RawSocket::onlooker(end)?;
         socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)?;
         Ok(socket)
     }
 
-    /// The same with no more memory for what it sees than any program's socket: for one that is not read, and only makes each packet
-    /// dearer to the interface's own stack.
+    /// Opens a socket with no more memory for frames than any program's: for one that is not read, and only makes each packet dearer to the
+    /// interface's own stack.
     pub fn onlooker(end: End) -> Result<RawSocket> {
         end.namespace
             .enter(|| open_here(end.name))?
             .with_context(|| format!("a packet socket on {}", end.name))
     }
 
-    /// Has the kernel say of each frame when it came.
+    /// Has the kernel say of each frame the time when it came.
     pub fn stamp(&self) -> Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
     }

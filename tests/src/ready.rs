@@ -16,12 +16,12 @@ use weir_lab::clock::now;
 /// How long the loop waits for an event before it looks whether its time is over.
 const LOOK_MS: i32 = 100;
 
-/// What the senders did.
+/// The counts of the senders.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
-    /// Datagrams of each.
+    /// Datagrams of each sender.
     pub counts: Vec<u64>,
-    /// How often a send said EAGAIN that did not follow a wake.
+    /// How often a send that did not follow a wake said EAGAIN.
     pub refused: u64,
     /// How often EPOLLOUT came.
     pub wakes: u64,
@@ -30,7 +30,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Datagrams of all.
+    /// Datagrams of all senders.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -58,7 +58,7 @@ pub fn send_until(sockets: &[UdpSocket], size_bytes: usize, end: Instant) -> Res
     Ok(sent)
 }
 
-/// Sends until the kernel takes no more; says how many it took.
+/// Sends until the kernel takes no more. Returns how many it took.
 fn send_all(
     socket: &UdpSocket,
     number: usize,
@@ -83,7 +83,7 @@ fn send_all(
     Ok(sent.counts[number] - before)
 }
 
-/// What arrived of each sender, and how many of those after a later one; until nothing has come for `silence`.
+/// The datagrams that arrived of each sender, and how many of those after a later one; until nothing has come for `silence`.
 pub fn receive(socket: &UdpSocket, senders: usize, silence: Duration) -> Result<(Vec<u64>, u64)> {
     socket.set_read_timeout(Some(silence))?;
     let (mut counts, mut next, mut reordered) = (vec![0; senders], vec![0; senders], 0);

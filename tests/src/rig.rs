@@ -99,13 +99,13 @@ impl Rig {
     }
 }
 
-/// `weir stat NAME --json` of one wire, whatever else is up on the machine.
+/// `weir stat NAME --json` of one wire, whatever other wires are up on the machine.
 pub fn stat_of(wire: &Wire) -> Result<serde_json::Value> {
     let done = wire.weir(&["stat", wire.name(), "--json"])?.success()?;
     Ok(serde_json::from_str(&done.stdout)?)
 }
 
-/// What a flood must have come to.
+/// The least that a flood must reach.
 #[derive(Debug, Clone, Copy)]
 pub struct Demand {
     /// The limit, in bits of frames per second.
@@ -123,7 +123,7 @@ impl Demand {
     }
 }
 
-/// Counts what arrives between now and shortly before the flood ends, in bits of frames per second.
+/// The rate of the datagrams that arrive between now and shortly before the flood ends, in bits of frames per second.
 pub fn measure_rate(flood: &Flood, load: &Load) -> Result<f64> {
     let margin = std::time::Duration::from_secs_f64(load.seconds * 0.1);
     let started = weir_lab::clock::now();
@@ -134,8 +134,8 @@ pub fn measure_rate(flood: &Flood, load: &Load) -> Result<f64> {
     Ok(datagrams as f64 * load.frame_bytes() as f64 * 8.0 / elapsed_s)
 }
 
-/// Nothing lost, not even at the end, and nothing out of order. A datagram that the senders' own kernel did not take was not sent, whatever
-/// number its sender had given it.
+/// Requires that no datagram is lost, not even at the end, and none is out of order. A datagram that the senders' own kernel did not take
+/// was not sent, whatever number its sender had given it.
 pub fn require_lossless(flows: &[Flow], load: &Load) -> Result<()> {
     let lost: u64 = flows.iter().map(|flow| flow.lost).sum();
     let missing: u64 = flows.iter().map(|flow| flow.missing() / load.payload_bytes).sum();
@@ -151,7 +151,7 @@ pub fn require_lossless(flows: &[Flow], load: &Load) -> Result<()> {
     Ok(())
 }
 
-/// The rate is there, all of the limit and no more than it, and shared evenly.
+/// Requires the rate, all of the limit and no more than it, and shared evenly.
 pub fn require_rate(flows: &[Flow], rate_bits_per_s: f64, demand: Demand) -> Result<()> {
     let share = rate_bits_per_s / demand.rate_bits_per_s;
     crate::require_timing!(share >= demand.share_min, "only {:.1} % of the rate arrived", share * 100.0);

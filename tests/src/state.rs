@@ -1,10 +1,10 @@
-//! What the kernel has of the queues of a row of hosts, to tell that nothing of it changed.
+//! The kernel's state of the queues of a row of hosts, to tell that it did not change.
 
 use anyhow::{Result, ensure};
 
 use crate::limits::Row;
 
-/// What the kernel has of both pairs.
+/// The kernel's state of both pairs.
 pub fn state(row: &Row) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for host in [&row.left, &row.middle, &row.right] {
@@ -30,7 +30,7 @@ fn without_numbers(listing: &str) -> String {
         if words.starts_with(&["qdisc", "bfifo"]) {
             words.remove(2);
         }
-        // Of a queue, and of a program.
+        // The number of a queue, and that of a program.
         for word in ["leaf", "id"] {
             if let Some(at) = words.iter().position(|other| *other == word) {
                 words.remove(at + 1);
@@ -42,7 +42,7 @@ fn without_numbers(listing: &str) -> String {
     lines.join("\n")
 }
 
-/// Requires that it is the same still, after `what`.
+/// Requires that the state is the same still, after `what`.
 pub fn require_same(before: &[String], row: &Row, what: &str) -> Result<()> {
     for (before, after) in before.iter().zip(state(row)?) {
         let lost: Vec<_> = before.lines().filter(|line| !after.lines().any(|other| other == *line)).collect();

@@ -10,7 +10,7 @@ use weir_lab::bed::End;
 
 use crate::bpf::{Counter, attach};
 
-/// Before all that are there.
+/// Attach before all programs that are there.
 const BPF_F_BEFORE: u32 = 1 << 3;
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_TCX_INGRESS: u32 = 46;
@@ -39,7 +39,7 @@ impl Tcx {
         Tcx::new(end, BPF_TCX_EGRESS, 0, &PASS)
     }
 
-    /// The same before all that are there.
+    /// Attaches such a program before all that are there.
     pub fn verdict_before_others_on_egress(end: End) -> Result<Tcx> {
         Tcx::new(end, BPF_TCX_EGRESS, BPF_F_BEFORE, &PASS)
     }
@@ -68,7 +68,7 @@ impl Tcx {
         Ok(Tcx { counter: Some(counter), ..Tcx::new(end, attach_type, 0, &code)? })
     }
 
-    /// The same; `None` on a kernel that has no tcx (before 6.6), where the rest of a test is worth running.
+    /// Attaches such a program; `None` on a kernel that has no tcx (before 6.6), where the rest of a test is worth running.
     pub fn counting_if_known(end: End, is_ingress: bool, length_bytes: u16) -> Result<Option<Tcx>> {
         match Tcx::counting(end, is_ingress, length_bytes) {
             Err(error) if is_old_kernel(&error) => Ok(None),
@@ -76,7 +76,7 @@ impl Tcx {
         }
     }
 
-    /// What it counted.
+    /// The number that it counted.
     pub fn count(&self) -> Result<u64> {
         Ok(self.counter.as_ref().context("a program that counts")?.count()?)
     }
@@ -89,12 +89,12 @@ impl Tcx {
     }
 }
 
-/// `BPF_LINK_CREATE` of a sort that the kernel does not know.
+/// Whether the kernel does not know `BPF_LINK_CREATE` of this sort.
 fn is_old_kernel(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(libc::EINVAL) && !has_tcx()
 }
 
-/// As the kernel names what it makes of it.
+/// Whether the kernel has tcx, by the name of a function of it.
 fn has_tcx() -> bool {
     std::fs::read_to_string("/proc/kallsyms").is_ok_and(|symbols| symbols.contains(" tcx_prog_attach"))
 }

@@ -1,4 +1,4 @@
-//! A program on a terminal of its own, as in a window: what is typed there reaches it as keys do.
+//! A program on a terminal of its own, as in a window: typed text reaches it as keys do.
 //!
 //! Source: pty(7); `setsid(2)` and `TIOCSCTTY` (ioctl_tty(2)) make the terminal the program's own.
 
@@ -56,12 +56,12 @@ impl Terminal {
         Ok(Terminal { master, child, shown: Vec::new() })
     }
 
-    /// Types.
+    /// Types keys.
     pub fn keys(&mut self, keys: &str) -> Result<()> {
         self.master.write_all(keys.as_bytes()).context("typing")
     }
 
-    /// Waits until `text` is shown, after what was waited for before.
+    /// Waits until `text` is shown, behind the text of the wait before.
     pub fn wait_for(&mut self, text: &str, limit: Duration) -> Result<()> {
         let mut found = false;
         let waited = wait_until(&format!("the terminal shows {text:?}"), limit, || {
@@ -79,7 +79,7 @@ impl Terminal {
         }
     }
 
-    /// Waits for the program's end; its status, and all that was shown since the last wait.
+    /// Waits for the program's end. Returns its status, and the text that was shown since the last wait.
     pub fn finish(mut self, limit: Duration) -> Result<(ExitStatus, String)> {
         let mut status = None;
         let waited = wait_until("the program on the terminal ends", limit, || {

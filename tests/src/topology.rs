@@ -12,7 +12,7 @@ use crate::weir_binary;
 
 /// A namespace with ports `p0`, `p1`, ..., and at each a host with the other end, `veth0`.
 pub struct Hosts {
-    /// Where the ports are.
+    /// The namespace of the ports.
     pub middle: Namespace,
     /// The hosts.
     pub hosts: Vec<Namespace>,
@@ -48,18 +48,18 @@ impl Hosts {
         self.up_with(file, &[])
     }
 
-    /// The same, with these arguments.
+    /// Runs a file so, with these arguments.
     pub fn up_with(&self, file: &str, arguments: &[&str]) -> Result<Up> {
         Up::start_with(&weir_binary()?, &self.middle, file, arguments)
     }
 }
 
 /// Starts a flood between hosts that have heard of each other: for a neighbour that has not answered yet the kernel keeps 92 packets of
-/// 1500 bytes, and drops what comes beyond (`unres_qlen_bytes` of arp(7)).
+/// 1500 bytes, and drops those beyond (`unres_qlen_bytes` of arp(7)).
 pub fn flood<'a>(load: &Load<'a>) -> Result<Flood<'a>> {
     let mut command = load.from.command("ping");
     command.args(["-n", "-q", "-c", "1", "-W", "2", load.address]);
-    // Whether it is answered is not what is tested here.
+    // The answer is not tested here.
     run(&mut command, Duration::from_secs(10))?;
     Flood::start(load)
 }

@@ -1,4 +1,4 @@
-//! A tun or tap interface and the program behind it, which takes what the host sends.
+//! A tun or tap interface and the program behind it, which takes packets that the host sends.
 //!
 //! Source: kernel `Documentation/networking/tuntap.rst`; `TUNSETIFF` of `include/uapi/linux/if_tun.h`.
 
@@ -14,7 +14,7 @@ const IPV4_AND_UDP_BYTES: usize = 28;
 const ETHERNET_BYTES: usize = 14;
 const LOOK_MS: i32 = 100;
 
-/// What an interface carries.
+/// The layer of an interface's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// IP packets: tun.

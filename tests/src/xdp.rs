@@ -22,7 +22,7 @@ pub struct Xdp {
 }
 
 impl Xdp {
-    /// Passes all, and counts frames of `length_bytes`.
+    /// A program that passes all frames, and counts those of `length_bytes`.
     pub fn counting(end: End, length_bytes: u16) -> Result<Xdp> {
         let counter = Counter::new()?;
         // r2 = data_end - data; unless it is the length, skip four.
@@ -33,7 +33,7 @@ impl Xdp {
         Xdp::new(end, counter, &code)
     }
 
-    /// Drops one frame of `each`.
+    /// A program that drops one frame of `each`.
     pub fn dropping(end: End, each: u32) -> Result<Xdp> {
         let counter = Counter::new()?;
         let mut code = counter.add_one().to_vec();
@@ -44,7 +44,7 @@ impl Xdp {
         Xdp::new(end, counter, &code)
     }
 
-    /// What it counted.
+    /// The number that it counted.
     pub fn count(&self) -> Result<u64> {
         Ok(self.counter.count()?)
     }

@@ -1,11 +1,12 @@
-//! What an event may cost, and whether what is missing is accounted for.
+//! The terms of an event, and the check that missing datagrams are accounted for.
 //!
 //! ```text
 //! missing <= shown + bound
 //! ```
 //!
-//! `shown` is by how much the counters grew that `weir stat` shows. `bound` is 0, or what a ring holds, or for a hole what was under way when
-//! it began and what was sent until traffic flowed again: nothing else can have been in what was killed, went down or was swapped.
+//! `shown` is the growth of the counters that `weir stat` shows. `bound` is 0, or the packets that a ring holds, or for a hole the packets
+//! that were under way when it began and those that were sent until traffic flowed again: no others can have been in a process that was
+//! killed, or an interface that went down or was swapped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,26 +16,26 @@ use serde_json::Value;
 
 use crate::chaos::plan::{At, Event, Kind};
 
-/// What may be missing, beyond what a counter shows.
+/// The loss that an event may cause, beyond the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Nothing.
     None,
-    /// What a ring of the kernel's holds when it is taken apart.
+    /// Packets that a ring of the kernel's holds when it is taken apart.
     Ring,
-    /// What was under way when it began and what was sent until traffic flowed again.
+    /// Packets under way when it began, and packets sent until traffic flowed again.
     Hole,
 }
 
 /// Slots of a veth's ring.
 const RING_PACKETS: u64 = 256;
 
-/// What an event may come to.
+/// The terms of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// Whether the wire may end by itself, in one sentence.
     pub may_end: bool,
-    /// What may be missing.
+    /// The loss that it may cause.
     pub loss: Loss,
     /// How soon the wire must have put the change right, where that is its business.
     pub mended_within: Duration,
@@ -43,7 +44,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Those of an event.
+    /// The terms of an event.
     pub fn of(event: &Event) -> Terms {
         use Kind::*;
         let second = Duration::from_secs(1);
@@ -66,13 +67,13 @@ impl Terms {
 /// Datagrams of one event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// That did not arrive.
+    /// Datagrams that did not arrive.
     pub missing: u64,
-    /// By how much the wire's counters of lost packets grew.
+    /// The growth of the wire's counters of lost packets.
     pub shown: u64,
-    /// Under way when it began.
+    /// Datagrams under way when it began.
     pub under_way: u64,
-    /// Sent from then until traffic flowed again.
+    /// Datagrams sent from then until traffic flowed again.
     pub sent: u64,
 }
 
@@ -91,7 +92,7 @@ impl Account {
         self.missing.saturating_sub(self.shown + self.bound(loss))
     }
 
-    /// As it is printed.
+    /// The account as it is printed.
     pub fn describe(&self, loss: Loss) -> impl fmt::Display {
         let Account { missing, shown, under_way, sent } = *self;
         match loss {
@@ -109,7 +110,7 @@ impl Account {
 /// Packets that a wire says it or the kernel around it lost, by counter.
 pub type Losses = BTreeMap<String, u64>;
 
-/// Those of `weir stat --json`.
+/// The losses in `weir stat --json`.
 pub fn losses(stat: &Value) -> Losses {
     let dropped = stat["totals"]["dropped"].as_object().into_iter().flatten();
     let dropped = dropped.map(|(reason, amount)| (reason.clone(), amount.as_u64()));
@@ -123,7 +124,7 @@ pub fn losses(stat: &Value) -> Losses {
     dropped.chain(of_ports).filter_map(|(counter, count)| Some((counter, count?))).collect()
 }
 
-/// By how much each has grown; one that has begun anew has not.
+/// The growth of each counter; one that has begun anew has not grown.
 pub fn grown(before: &Losses, after: &Losses) -> Losses {
     let grown = |(counter, &count): (&String, &u64)| {
         let more = count.saturating_sub(before.get(counter).copied().unwrap_or(0));

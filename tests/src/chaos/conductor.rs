@@ -6,9 +6,9 @@
 //!         arrived (H)                       sent (S)
 //! ```
 //!
-//! At an event's start, what has arrived of each flow is `H`, and everything below must have: that ends the calm before. When the event is
-//! over and datagrams flow again, what has been sent is `S`, and everything from there on must arrive: so begins the calm after. What lies
-//! between `H` and `S` is the event's.
+//! At an event's start, `H` datagrams of each flow have arrived, and all below must have: that ends the calm before. When the event is over
+//! and datagrams flow again, `S` have been sent, and all from there on must arrive: so begins the calm after. The datagrams between `H` and
+//! `S` are the event's.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -26,20 +26,20 @@ use crate::chaos::stream::{CHUNK_BYTES, Stream};
 use crate::chaos::subject::Subject;
 use crate::kernel::{Belongings, Traces, belongings, require_same};
 
-/// Both ways; the flows offer more.
+/// The rate both ways; the flows offer more.
 const RATE: &str = "50mbit";
-/// One chunk more than what was on its way may hold.
+/// One chunk more than the packets on its way may hold.
 const STREAM_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 /// An event ends a wire once, and the one after it perhaps.
 const ENDINGS_MAX: usize = 3;
 const LONG: Duration = Duration::from_secs(20);
 
-/// What all events came to.
+/// The outcome of all events.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Events that happened.
     pub events: usize,
-    /// What went wrong, a sentence each.
+    /// The faults, a sentence each.
     pub faults: Vec<String>,
     /// Datagrams in calm.
     pub calm: u64,
@@ -49,13 +49,13 @@ pub struct Outcome {
     pub endings: usize,
 }
 
-/// What comes of waiting for traffic.
+/// The outcome of waiting for traffic.
 enum Traffic {
-    /// It flows, so long after it was asked to.
+    /// Traffic flows, so long after it was asked to.
     Flows(Duration),
     /// The wire ended by itself.
     Ended,
-    /// It does not, and in what.
+    /// Traffic does not flow, and which does not.
     Lacks(String),
 }
 
@@ -67,7 +67,7 @@ struct Scene<'a> {
     streams: [Stream; 2],
     patience: Patience,
     before: [Traces; 3],
-    /// From where on everything must arrive.
+    /// The marks from which on everything must arrive.
     calm_from: Marks,
     outcome: Outcome,
 }
@@ -150,7 +150,7 @@ impl Scene<'_> {
             self.traffic_or_rescue(number, event, terms, self.patience.now())?;
         }
         let now = self.losses(number, event);
-        // A wire that was started anew has counted nothing of what its forerunner lost.
+        // A wire that was started anew has counted none of its forerunner's losses.
         let has_ended = self.outcome.endings > endings;
         let loss = if has_ended { Loss::Hole } else { terms.loss };
         let is_another = event.kind.starts_anew() || has_ended;
@@ -186,7 +186,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// What the wire says was lost; that it does not answer is a fault.
+    /// The losses that the wire counted; an answer that does not come is a fault.
     fn losses(&mut self, number: usize, event: &Event) -> Losses {
         match self.subject.stat() {
             Ok(stat) => losses(&stat),
@@ -304,7 +304,7 @@ impl Scene<'_> {
         }
     }
 
-    /// The last calm, and what is left behind.
+    /// The judgement on the last calm, and on the traces that are left behind.
     fn end(mut self, had: &Belongings) -> Result<Outcome> {
         let fate = self.floods.fate(&self.calm_from, &self.floods.arrived());
         self.outcome.calm += fate.count;

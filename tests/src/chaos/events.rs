@@ -1,7 +1,7 @@
-//! What is done to the wire, each as its user, its runtime or its machine would do it.
+//! The events that happen to the wire, each as its user, its runtime or its machine would cause it.
 //!
-//! Rule: when an event returns, interfaces, processes and files are as the wire may expect them again, and a wire that was
-//! killed has been started anew; one that ended by itself has not. What it finds wrong meanwhile is a fault, a sentence each.
+//! Rule: when an event returns, interfaces, processes and files are as the wire may expect them again, and a wire that was killed has been
+//! started anew; one that ended by itself has not. A promise that is broken meanwhile is a fault, a sentence each.
 
 use std::time::Duration;
 
@@ -17,29 +17,30 @@ use crate::chaos::site::{Full, OUR_QDISC, Site};
 use crate::chaos::subject::Subject;
 use crate::kernel::{Traces, require_same};
 
-/// What the kernel, its user or a wire has to be done with in.
+/// The time in which the kernel, its user or a wire has to be done with something.
 const SECOND: Duration = Duration::from_secs(1);
-/// How much a flow can hand on while nothing takes it: its socket's buffer, and a ring that it has to itself; and more than that.
+/// How many datagrams a flow can hand on while nothing takes them: its socket's buffer, and a ring that it has to itself; and more than
+/// that.
 const MORE_THAN_HELD: u64 = 400;
 
-/// What an event happens to.
+/// The stage of an event.
 pub struct Stage<'a> {
     /// The interfaces.
     pub site: &'a Site,
     /// The wire.
     pub subject: &'a mut Subject,
-    /// What it carries.
+    /// The traffic that the wire carries.
     pub floods: &'a Floods,
-    /// The machine.
+    /// The patience with the machine.
     pub patience: &'a Patience,
     /// How everything was before the first wire.
     pub before: &'a [Traces; 3],
-    /// What was found wrong.
+    /// The faults that were found.
     pub faults: Vec<String>,
 }
 
 impl Stage<'_> {
-    /// Makes an event happen, and undoes it; since when traffic must flow again.
+    /// Makes an event happen, and undoes it. Returns since when traffic must flow again.
     pub fn perform(&mut self, event: &Event) -> Result<Since> {
         let hold = Duration::from_millis(event.hold_ms);
         match (event.kind, event.at) {
@@ -72,7 +73,7 @@ impl Stage<'_> {
         Ok(self.patience.now())
     }
 
-    /// In place of a wire that was killed.
+    /// Starts a wire in place of one that was killed.
     fn start_anew(&mut self) -> Result<Since> {
         self.subject.reap()?;
         let since = self.patience.now();
@@ -80,7 +81,7 @@ impl Stage<'_> {
         Ok(since)
     }
 
-    /// The wire ends, or has a new guardian.
+    /// Kills the guardian: the wire ends, or has a new guardian.
     fn kill_guardian(&mut self) -> Result<()> {
         self.subject.signal_guardian(libc::SIGKILL)?;
         let subject = &mut *self.subject;
@@ -92,7 +93,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Senders are let go.
+    /// Stops the daemon: senders are let go.
     fn stop_daemon(&mut self, hold: Duration) -> Result<()> {
         let before: Vec<u64> = self.floods.sent().iter().map(|sent| sent + MORE_THAN_HELD).collect();
         self.subject.signal_daemon(Signal::STOP)?;
@@ -102,7 +103,7 @@ impl Stage<'_> {
         }
         clock::let_pass(hold, |_| ())?;
         self.subject.signal_daemon(Signal::CONT)?;
-        // One that was let go of has to end or to take over again; what it comes to shows by what flows.
+        // A daemon that was let go of has to end or to take over again; the traffic shows which.
         let subject = &mut *self.subject;
         self.patience.wait(SECOND / 2, || Ok(!subject.is_running()?))?;
         Ok(())
@@ -134,7 +135,7 @@ impl Stage<'_> {
         Ok(since)
     }
 
-    /// A wire that cannot start says why in one sentence.
+    /// Requires a wire that cannot start to say why in one sentence.
     fn require_refusal(&mut self, name: &str, why: &str) -> Result<()> {
         let Finished { status, stderr, stdout, .. } = self.subject.refused(name)?;
         if status.code() != Some(1)
@@ -208,7 +209,7 @@ impl Stage<'_> {
         from.ip(&format!("link set {name} netns {}", to.name())).map(drop)
     }
 
-    /// A wire whose own interface has gone ends; the other end of its pair may go where it likes.
+    /// Requires a wire whose own interface has gone to end; the other end of its pair may go where it likes.
     fn require_end(&mut self, at: At) -> Result<()> {
         let (subject, since) = (&mut *self.subject, self.patience.now());
         if !at.is_of_host() && !self.patience.wait(SECOND, || Ok(!subject.is_running()?))? {
@@ -221,7 +222,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// A host's interface has forgotten its neighbour.
+    /// Gives a host's interface its neighbour again, which it has forgotten.
     fn join_again(&self, at: At) -> Result<()> {
         if at.is_of_host() { self.site.join(at) } else { Ok(()) }
     }

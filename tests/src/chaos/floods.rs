@@ -1,8 +1,8 @@
-//! Floods both ways that know what became of each datagram.
+//! Floods both ways that know the fate of each datagram.
 //!
-//! Each flow is a socket of its own with a thread in `send(2)`. While it is held it sleeps there; what `send` refuses is offered again
-//! under the same number, so a number that does not arrive is a datagram that was taken and lost. A flow offers more than its share of the wire, but
-//! no more than [`OFFERED_PER_S`] when nothing holds it, so that what a hole of so many seconds can lose is known.
+//! Each flow is a socket of its own with a thread in `send(2)`. While it is held it sleeps there; a datagram that `send` refuses is offered
+//! again under the same number, so a number that does not arrive is a datagram that was taken and lost. A flow offers more than its share
+//! of the wire, but no more than [`OFFERED_PER_S`] when nothing holds it, so that what a hole of so many seconds can lose is known.
 //!
 //! Owner: [`Floods`], from the conductor's thread. A host's receiver owns the ledgers of its flows and shares them under a lock, a
 //! datagram at a time.
@@ -27,7 +27,7 @@ use crate::chaos::site::Site;
 
 /// Flows each way.
 pub const FLOWS: usize = 3;
-/// What one flow offers.
+/// The most datagrams a second that one flow offers.
 pub const OFFERED_PER_S: u64 = 3_000;
 /// The frame of one datagram, as the wire counts it.
 pub const FRAME_BYTES: u64 = 1200 + 8 + 20 + 14;
@@ -56,7 +56,7 @@ impl Flow {
 /// For each flow, those from left to right first, a number.
 pub type Marks = Vec<u64>;
 
-/// What became of the datagrams between two marks.
+/// The fate of the datagrams between two marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
     /// How many there were.
@@ -67,7 +67,7 @@ pub struct Fate {
     pub late: u64,
 }
 
-/// See the head of the file. Dropping it ends them.
+/// Floods both ways. Dropping them ends them.
 #[derive(Debug)]
 pub struct Floods {
     is_over: Arc<AtomicBool>,
@@ -76,7 +76,7 @@ pub struct Floods {
 }
 
 impl Floods {
-    /// Starts them, which need not arrive yet.
+    /// Starts the floods, which need not arrive yet.
     pub fn start(site: &Site) -> Result<Floods> {
         let new_flow = |_| Arc::new(Flow { sent: AtomicU64::new(0), ledger: Mutex::default() });
         let mut floods = Floods {
@@ -99,22 +99,22 @@ impl Floods {
         Ok(floods)
     }
 
-    /// What has been sent.
+    /// How many datagrams of each flow have been sent.
     pub fn sent(&self) -> Marks {
         self.flows.iter().map(|flow| flow.sent.load(Ordering::Acquire)).collect()
     }
 
-    /// Up to where things have arrived.
+    /// The number up to which datagrams of each flow have arrived.
     pub fn arrived(&self) -> Marks {
         self.flows.iter().map(|flow| flow.ledger().next()).collect()
     }
 
-    /// Whether of every flow something has arrived that was sent after these marks.
+    /// Whether a datagram of every flow has arrived that was sent after these marks.
     pub fn have_passed(&self, marks: &[u64]) -> bool {
         self.arrived().iter().zip(marks).all(|(arrived, mark)| arrived > mark)
     }
 
-    /// What became of what was sent between these marks, all flows together.
+    /// The fate of the datagrams that were sent between these marks, all flows together.
     pub fn fate(&self, from: &[u64], to: &[u64]) -> Fate {
         let mut fate = Fate::default();
         for ((flow, &from), &to) in self.flows.iter().zip(from).zip(to) {
@@ -126,7 +126,7 @@ impl Floods {
         fate
     }
 
-    /// Forgets what was judged.
+    /// Forgets the datagrams that were judged.
     pub fn forget_below(&self, marks: &[u64]) {
         self.flows.iter().zip(marks).for_each(|(flow, &mark)| flow.ledger().forget_below(mark));
     }
@@ -176,7 +176,7 @@ fn send(socket: &UdpSocket, number: usize, flow: &Flow, is_over: &AtomicBool) {
     let period = Duration::from_nanos(1_000_000_000 * AT_ONCE / OFFERED_PER_S);
     let (mut count, mut due) = (0u64, clock::now());
     while !is_over.load(Ordering::Relaxed) {
-        // What it could not offer in time it does not offer later.
+        // Datagrams that it could not offer in time it does not offer later.
         due = (due + period).max(clock::now());
         for _ in 0..AT_ONCE {
             datagram[8..16].copy_from_slice(&count.to_le_bytes());

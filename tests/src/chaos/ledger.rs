@@ -1,14 +1,14 @@
-//! What arrived of one flow, by the numbers that its datagrams bear: what is missing, what came late, what came twice.
+//! The arrivals of one flow, by the numbers that its datagrams bear: the missing, the late, and those that came twice.
 //!
-//! Rule: a number below the highest that has arrived is either missing or was late. So what is missing in a range is known as soon
-//! as a number behind the range has arrived, and a number that fills a hole later was overtaken.
+//! Rule: a number below the highest that has arrived is either missing or was late. So the missing numbers of a range are known as soon as
+//! a number behind the range has arrived, and a number that fills a hole later was overtaken.
 //!
 //! Owner: the flow's receiver; holes that were judged are forgotten, so it stays small however long a flow lasts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// See the head of the file.
+/// The arrivals of one flow.
 #[derive(Debug, Default)]
 pub struct Ledger {
     next: u64,
@@ -65,7 +65,7 @@ impl Ledger {
         self.twice
     }
 
-    /// Forgets what was missing or late below a number. What arrives of it afterwards counts as come twice.
+    /// Forgets the missing and the late below a number. A datagram of these that arrives afterwards counts as come twice.
     pub fn forget_below(&mut self, number: u64) {
         let mut kept = self.holes.split_off(&number);
         if let Some((_, &end)) = self.holes.iter().next_back().filter(|&(_, &end)| end > number) {
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!((ledger.missing(&(0..11)), ledger.late(&(0..11))), (2, 0));
     }
 
-    /// The same by remembering every number, over random arrivals.
+    /// The ledger agrees with a list of all numbers, over random arrivals.
     #[test]
     fn agrees_with_a_list_of_all_numbers() {
         let mut random = crate::raw::Random(5);

@@ -1,7 +1,8 @@
 //! How long the machine keeps the wire waiting: the time in which its processes could have run and had no processor.
 //!
-//! A time that a promise allows is meant of a machine that runs what is ready to run. What a thread of the wire's spent ready and not
-//! running the scheduler counts; beside it stands what a thread of ours, which wants to run for a moment, often, came late to.
+//! A time that a promise allows is meant of a machine that runs each thread that is ready to run. The scheduler counts the time that a
+//! thread of the wire's spent ready and not running; beside it stands the time by which a thread of ours, which wants to run for a moment,
+//! often, came late.
 //!
 //! Source: `Documentation/scheduler/sched-stats.rst`, `/proc/PID/schedstat`. Limits: a limit is extended by a few times itself at most, so
 //! that something which stands still is a failure on any machine.
@@ -18,12 +19,12 @@ use anyhow::Result;
 use weir_lab::clock;
 
 const EVERY: Duration = Duration::from_millis(10);
-/// What it may withhold, of a limit, before something else is the matter.
+/// How many times a limit the machine may withhold before something else is the matter.
 const WITHHELD_MAX: u32 = 4;
-/// What a sleep may take longer on a machine where nobody waits.
+/// How much longer a sleep may take on a machine where nobody waits.
 const USUAL: Duration = Duration::from_millis(1);
 
-/// A moment, and what the machine had withheld until then.
+/// A moment, and the time that the machine had withheld until then.
 #[derive(Clone, Copy, Debug)]
 pub struct Since {
     at: Instant,
@@ -37,7 +38,7 @@ impl Since {
     }
 }
 
-/// See the head of the file.
+/// The measure of the time that the machine withholds.
 #[derive(Debug)]
 pub struct Patience {
     withheld_ns: Arc<AtomicU64>,
@@ -63,7 +64,7 @@ impl Patience {
         Patience { withheld_ns, is_over, thread: Some(thread::spawn(look)) }
     }
 
-    /// What the machine has withheld since the start.
+    /// The time that the machine has withheld since the start.
     pub fn withheld(&self) -> Duration {
         Duration::from_nanos(self.withheld_ns.load(Ordering::Relaxed))
     }
@@ -73,12 +74,12 @@ impl Patience {
         Since { at: clock::now(), withheld: self.withheld() }
     }
 
-    /// Waits until `condition` holds, for `limit` and what the machine withholds meanwhile; whether it came to hold.
+    /// Waits until `condition` holds, for `limit` and the time that the machine withholds meanwhile. Returns whether it came to hold.
     pub fn wait(&self, limit: Duration, condition: impl FnMut() -> Result<bool>) -> Result<bool> {
         self.wait_since(self.now(), limit, condition)
     }
 
-    /// The same from a moment that may have passed.
+    /// Waits so from a moment that may have passed.
     pub fn wait_since(
         &self,
         since: Since,

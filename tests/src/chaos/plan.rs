@@ -1,4 +1,4 @@
-//! What will happen, and in which order: all of it drawn from a seed before anything runs.
+//! The events to come, and their order: all of it drawn from a seed before anything runs.
 //!
 //! A *deck* is every event there is, once: each kind, at each end of the two pairs where the end matters. A plan is as many decks as
 //! are asked for, each shuffled, so that one deck already tries everything and a seed repeats it.
@@ -34,7 +34,7 @@ impl At {
     }
 }
 
-/// What is done to the wire or its interfaces.
+/// The thing that is done to the wire or its interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `kill -9` of the daemon, and a new one at once.
@@ -45,7 +45,7 @@ pub enum Kind {
     KillBoth,
     /// An end goes down and comes up.
     DownUp,
-    /// An end is called otherwise, and again as before.
+    /// An end gets another name, and again the old one.
     Rename,
     /// An end goes to another namespace, and back.
     Move,
@@ -140,13 +140,13 @@ pub fn kinds(list: &str) -> Result<Vec<Kind>> {
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What is done.
+    /// The kind of the event.
     pub kind: Kind,
-    /// To which end, where that matters.
+    /// The end that it is done to, where that matters.
     pub at: Option<At>,
-    /// For how long, before it is undone, in milliseconds.
+    /// The time before it is undone, in milliseconds.
     pub hold_ms: u64,
-    /// How long nothing happens after it, in milliseconds.
+    /// The calm after it, in milliseconds.
     pub calm_ms: u64,
 }
 

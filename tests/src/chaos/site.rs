@@ -1,4 +1,4 @@
-//! Where it happens: two hosts, the wire between them, on pairs made as container runtimes make them, and a place to move an end to.
+//! The site of the events: two hosts, the wire between them, on pairs made as container runtimes make them, and a place to move an end to.
 //!
 //! ```text
 //!  left             middle               right          elsewhere
@@ -20,9 +20,9 @@ use crate::kernel::{Traces, traces};
 
 /// The folder of control sockets and locks.
 pub const RUN: &str = "/run/weir";
-/// How the queue of a plan's event is known: a short one, that drops.
+/// The mark of the queue of a plan's event: a short one, that drops.
 pub const OUR_QDISC: &str = "pfifo 55:";
-/// Enough for what a few wires keep there.
+/// The bytes under `/run/weir`: enough for the files of a few wires.
 const RUN_BYTES: u32 = 1 << 20;
 const RUN_FILES: u32 = 256;
 
@@ -84,7 +84,7 @@ impl Drop for Full {
     }
 }
 
-/// See the head of the file.
+/// The namespaces of the wire and its hosts.
 #[derive(Debug)]
 pub struct Site {
     /// The namespace of the daemon.
@@ -147,7 +147,7 @@ impl Site {
         names(0, if host == At::Left { 1 } else { 2 }).v4
     }
 
-    /// What can be read of all interfaces, by namespace.
+    /// The traces of all interfaces that can be read, by namespace.
     pub fn traces(&self) -> Result<[Traces; 3]> {
         let of = |namespace: &Namespace| -> Result<Traces> {
             let mut all = traces(namespace)?;
@@ -158,8 +158,8 @@ impl Site {
     }
 }
 
-/// What a plan's own event left is none of the wire's: its queue. And the number by which one namespace knows another is given when
-/// it is first asked for.
+/// The text without things that are not the wire's: the queue that a plan's own event left, and the number by which one namespace knows
+/// another, which is given when it is first asked for.
 fn comparable(text: &str) -> String {
     let lines = text.lines().map(|line| {
         if line.contains(OUR_QDISC) {

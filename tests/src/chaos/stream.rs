@@ -24,9 +24,9 @@ const PORT: u16 = 7002;
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How long it may take to be made, a round trip: so that it is tried often.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(120);
-/// What is answered as a whole.
+/// The bytes that are answered as a whole.
 pub const CHUNK_BYTES: usize = 4096;
-/// Between two chunks: some 3 Mbit/s.
+/// The time between two chunks: some 3 Mbit/s.
 const PAUSE: Duration = Duration::from_millis(12);
 
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ struct Counts {
     is_over: AtomicBool,
 }
 
-/// See the head of the file. Dropping it ends it.
+/// A TCP stream. Dropping it ends it.
 #[derive(Debug)]
 pub struct Stream {
     counts: Arc<Counts>,

@@ -1,6 +1,7 @@
 //! The wire under test as two processes, of which either may be killed or stopped, and in which a new one is started at once.
 //!
-//! All that it starts is in a control group of its own, so that whatever is left of it is found, and no process id may be given to it.
+//! All processes that it starts are in a control group of its own, so that those that are left are found, and no process id may be given to
+//! them.
 //!
 //! Rule: a wire that ends by itself has status 1 and said why in its last line.
 
@@ -20,7 +21,7 @@ use weir_lab::process::{Finished, Process, Signal, run};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// See the head of the file.
+/// The wire under test.
 #[derive(Debug)]
 pub struct Subject {
     binary: PathBuf,
@@ -32,7 +33,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// None runs yet. `namespace` is where it will join `wa` and `wb`.
+    /// A subject without a wire. `namespace` is where it will join `wa` and `wb`.
     pub fn new(binary: &Path, namespace: &Namespace, rate: &str) -> Result<Subject> {
         Ok(Subject {
             binary: binary.to_path_buf(),
@@ -53,7 +54,7 @@ impl Subject {
         Ok(())
     }
 
-    /// What becomes of a start that must fail; beside a wire that is up it is another's name that it asks for.
+    /// The end of a start that must fail; beside a wire that is up it is another's name that it asks for.
     pub fn refused(&self, name: &str) -> Result<Finished> {
         self.spawn(name)?.wait(LIMIT)
     }
@@ -120,7 +121,7 @@ impl Subject {
         self.daemon.take().context("no wire runs")?.wait(LIMIT)
     }
 
-    /// What a wire said that ended by itself; one that was stopped cannot speak, and may have been killed by its guardian.
+    /// The last line of a wire that ended by itself; one that was stopped cannot speak, and may have been killed by its guardian.
     ///
     /// # Errors
     /// If it did not end as one may.
@@ -136,7 +137,7 @@ impl Subject {
         Ok(why)
     }
 
-    /// What the wire has said so far.
+    /// The standard error of the wire so far.
     pub fn said(&self) -> String {
         self.daemon.as_ref().map(Process::stderr).unwrap_or_default()
     }
@@ -147,7 +148,7 @@ impl Subject {
         Ok(serde_json::from_str(&done.stdout)?)
     }
 
-    /// `weir stat NAME --check`, and what it says.
+    /// `weir stat NAME --check`, and its output.
     pub fn check(&self) -> Result<Finished> {
         run(&mut self.command(&["stat", &self.namespace, "--check"]), LIMIT)
     }
@@ -172,7 +173,7 @@ fn parent(id: u32) -> Option<u32> {
     text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A control group that counts processes. Dropping it kills what is left in it and removes it.
+/// A control group that counts processes. Dropping it kills processes that are left in it and removes it.
 #[derive(Debug)]
 pub struct Group {
     folder: PathBuf,

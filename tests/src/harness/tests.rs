@@ -1,4 +1,4 @@
-//! Tests of the harness: what is tried again, what is judged, what is counted.
+//! Tests of the harness: its tries, its judgements, its counts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,7 +24,7 @@ fn is_short_but_the_last_time() -> Result<()> {
     Ok(())
 }
 
-/// What becomes of a test that is short each time, if the host takes such parts (percent of the busy time) of its tries.
+/// The outcome of a test that is short each time, if the host takes such parts (percent of the busy time) of its tries.
 fn short_each_time(stolen: [u64; TRIES]) -> (Outcome, usize) {
     let mut looks = Vec::new();
     let (mut busy, mut taken) = (0, 0);
@@ -32,7 +32,7 @@ fn short_each_time(stolen: [u64; TRIES]) -> (Outcome, usize) {
         looks.push(Processors::of(busy, taken));
         (busy, taken) = (busy + 100, taken + percent);
         looks.push(Processors::of(busy, taken));
-        // What is stolen between two tries is no test's.
+        // Time that is stolen between two tries is no test's.
         (busy, taken) = (busy + 100, taken + 50);
     }
     let (mut looks, mut runs) = (looks.into_iter(), 0);
@@ -89,7 +89,7 @@ fn a_short_row_does_not_end_the_others_and_a_wrong_one_does() {
         if *row == 2 { Err(anyhow!("lost")) } else { Ok(()) }
     });
     assert_eq!((format!("{:#}", wrong.unwrap_err()), seen), ("2: lost".into(), vec![1, 2]));
-    // A machine that says what was stolen may leave it unjudged, any other makes it a failure; the third row has its turn.
+    // A machine that says how much was stolen may leave it unjudged, any other makes it a failure; the third row has its turn.
     let mut last = 0;
     let short = judge_rows([1, 2, 3], |row| {
         last = *row;
