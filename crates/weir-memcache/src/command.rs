@@ -1,12 +1,12 @@
-//! What a client asks, as it is read from its bytes.
+//! The requests of a client, as they are read from its bytes.
 //!
 //! ```text
 //! <verb> <words>\r\n
 //! <verb> <key> <flags> <exptime> <bytes> [cas] [noreply]\r\n<bytes of value>\r\n
 //! ```
 //!
-//! Rule: whatever bytes come, the answer is a request, that more must come, or how many bytes of nonsense to skip and what to answer to
-//! them; nothing is copied and nothing panics. What is not understood is answered with memcached's own words.
+//! Rule: for any bytes the result is a request, that more must come, or how many bytes of nonsense to skip and the answer to them; nothing
+//! is copied and nothing panics. Nonsense is answered with memcached's own words.
 //!
 //! Source: memcached `doc/protocol.txt`, the text protocol. Limits: a line of [`LINE_BYTES_MAX`]; the meta commands and the binary protocol
 //! are not spoken: both get `ERROR`.
@@ -19,7 +19,7 @@ pub const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Seconds up to which an expiry is counted from now; a larger one is a date.
 const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// One request; what it names lies in the bytes that it was read from.
+/// One request; the key and value that it names lie in the bytes that it was read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemcacheCommand<'b> {
     /// `get`, `gets`, `gat`, `gats`: items, with their marks of change if asked, and a new expiry if there is one.
@@ -28,54 +28,54 @@ pub enum MemcacheCommand<'b> {
         keys: Keys<'b>,
         /// Whether each item's mark of change is told.
         with_cas: bool,
-        /// What the items' expiry becomes.
+        /// The new expiry of the items, as it was sent.
         touch: Option<i64>,
     },
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`.
     Put {
-        /// When it is stored.
+        /// The condition on which it is stored.
         condition: Condition,
-        /// Where.
+        /// The key.
         key: &'b [u8],
         /// The client's own mark.
         flags: u32,
-        /// As it was sent: see [`expiry_s`].
+        /// The expiry as it was sent: see [`expiry_s`].
         exptime: i64,
-        /// What.
+        /// The value.
         value: &'b [u8],
         /// Whether nothing is answered.
         noreply: bool,
     },
     /// `delete`.
     Delete {
-        /// Which.
+        /// The key.
         key: &'b [u8],
         /// Whether nothing is answered.
         noreply: bool,
     },
     /// `incr`, `decr`.
     Count {
-        /// Which.
+        /// The key.
         key: &'b [u8],
-        /// By how much.
+        /// The number to add or take off.
         delta: u64,
-        /// Up, or down.
+        /// Whether it is added.
         is_up: bool,
         /// Whether nothing is answered.
         noreply: bool,
     },
     /// `touch`.
     Touch {
-        /// Which.
+        /// The key.
         key: &'b [u8],
-        /// As it was sent.
+        /// The expiry as it was sent.
         exptime: i64,
         /// Whether nothing is answered.
         noreply: bool,
     },
     /// `flush_all`.
     FlushAll {
-        /// After so many seconds, or at a date.
+        /// The time: after so many seconds, or a date.
         exptime: i64,
         /// Whether nothing is answered.
         noreply: bool,
@@ -117,23 +117,23 @@ impl<'b> Keys<'b> {
     }
 }
 
-/// What the front of some bytes is.
+/// The front of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Front<'b> {
     /// A request of so many bytes.
     Whole(MemcacheCommand<'b>, usize),
-    /// The beginning of one.
+    /// The beginning of a request.
     Part,
-    /// None, of so many bytes, some of which may not have come; to be answered with this line.
+    /// No request, of so many bytes, some of which may not have come; to be answered with this line.
     Nonsense(&'static str, usize),
-    /// A value that is longer than values may be, in so many bytes, some of which may not have come; to be answered with this line. Of a `set`
-    /// the key, whose item goes, lest what was to be replaced be got.
+    /// A value that is longer than values may be, in so many bytes, some of which may not have come; to be answered with this line. Of a
+    /// `set` the key, whose item goes, lest the value that was to be replaced be got.
     TooLarge(Option<&'b [u8]>, &'static str, usize),
     /// A line without end: to be answered with this, and then closed.
     Endless(&'static str),
 }
 
-/// Nothing is answered to what says so.
+/// The answer to nonsense that asks for none: nothing.
 const NO_ANSWER: &str = "";
 const ERROR: &str = "ERROR";
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
@@ -143,7 +143,7 @@ const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long";
 
-/// What a client reads of such an answer.
+/// The bytes that a client reads of such an answer.
 pub fn answer_line(answer: &str) -> Vec<u8> {
     if answer == NO_ANSWER { Vec::new() } else { format!("{answer}\r\n").into() }
 }
@@ -153,7 +153,7 @@ pub fn quiet_delete(key: &[u8]) -> (MemcacheCommand<'_>, Vec<u8>) {
     (MemcacheCommand::Delete { key, noreply: true }, [b"delete ", key, b" noreply\n"].concat())
 }
 
-/// Reads the front of what has come. Values of more than `value_bytes_max` are skipped.
+/// Reads the front of the bytes that have come. Values of more than `value_bytes_max` are skipped.
 pub fn read(bytes: &[u8], value_bytes_max: usize) -> Front<'_> {
     let Some(end) = bytes.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n') else {
         let is_endless = bytes.len() >= LINE_BYTES_MAX;
@@ -169,7 +169,7 @@ pub fn read(bytes: &[u8], value_bytes_max: usize) -> Front<'_> {
         b"replace" => Some(Condition::Replace),
         b"append" => Some(Condition::Append),
         b"prepend" => Some(Condition::Prepend),
-        // Its mark is read with its other words.
+        // The mark of `cas` is read with its other words.
         b"cas" => Some(Condition::Cas(0)),
         _ => None,
     };
@@ -182,7 +182,7 @@ pub fn read(bytes: &[u8], value_bytes_max: usize) -> Front<'_> {
     }
 }
 
-/// When an item ends that is to end at `exptime` as a client says it; 0 if never.
+/// The time in seconds when an item ends that is to end at `exptime` as a client says it; 0 if never.
 pub fn expiry_s(exptime: i64, now_s: u32) -> u32 {
     match exptime {
         0 => 0,
@@ -285,7 +285,7 @@ fn put<'b>(
     };
     let noreply = next() == Some(b"noreply");
     let answer = |words: &'static str| if noreply { NO_ANSWER } else { words };
-    // The value of what is not understood is no request: it is skipped.
+    // The value of a line that is not understood is no request: it is skipped.
     let whole = behind.saturating_add(length).saturating_add(2);
     let (Some(flags), Some(exptime), Some(condition), true) =
         (number(flags), number(exptime), condition, is_key(key))
@@ -301,7 +301,7 @@ fn put<'b>(
             Some(value) => {
                 Front::Whole(MemcacheCommand::Put { condition, key, flags, exptime, value, noreply }, whole)
             }
-            // As many bytes as were told.
+            // The value has not as many bytes as were told.
             None => Front::Nonsense(answer(BAD_CHUNK), whole),
         },
     }

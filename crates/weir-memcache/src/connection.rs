@@ -1,8 +1,9 @@
-//! A client's connection: what it has sent and is not answered, and the answers in the order of its commands, whoever answers first.
+//! A client's connection: bytes that it has sent and that are not answered, and the answers in the order of its commands, whichever worker
+//! answers first.
 //!
-//! Rule: while a client does not read, or has many commands under way, no more of its commands are taken, so what it costs is bounded: a line
-//! or a value that comes, [`OUTPUT_BYTES_MAX`], and [`UNDER_WAY_MAX`] answers of other workers. It is held by its own window then, and nobody
-//! else.
+//! Rule: while a client does not read, or has many commands under way, no more of its commands are taken, so its memory is bounded: a line
+//! or a value that comes, [`OUTPUT_BYTES_MAX`], and [`UNDER_WAY_MAX`] answers of other workers. It is held by its own window then, and
+//! nobody else.
 //!
 //! Owner: one worker. It knows nothing of sockets but that they read and write.
 
@@ -23,23 +24,23 @@ const READ_BYTES: usize = 16 * 1024;
 pub struct Connection<S> {
     stream: S,
     input: Vec<u8>,
-    /// How much of it is done with.
+    /// How many bytes of it are done with.
     taken: usize,
-    /// How much that has not come is to be passed over.
+    /// How many bytes that have not come are to be passed over.
     skip: usize,
-    /// Answers by the number of their command; of the first it is this.
+    /// Answers by the number of their command; `first` is that of the first.
     replies: VecDeque<Option<Vec<u8>>>,
     first: u64,
     output: Vec<u8>,
     written: usize,
-    /// What has come is no whole command.
+    /// Whether the bytes that have come are no whole command.
     is_hungry: bool,
-    /// No more commands are taken: it has ended, or is to.
+    /// Whether no more commands are taken: the connection has ended, or is to.
     has_ended: bool,
 }
 
 impl<S> Connection<S> {
-    /// Of which nothing has come.
+    /// A connection of which nothing has come.
     pub fn new(stream: S) -> Connection<S> {
         Connection {
             stream,
@@ -60,22 +61,22 @@ impl<S> Connection<S> {
         &self.stream
     }
 
-    /// Whether more is to be read.
+    /// Whether more bytes are to be read.
     pub fn wants_input(&self) -> bool {
         self.is_hungry && self.may_take()
     }
 
-    /// Whether something is to be written.
+    /// Whether bytes are to be written.
     pub fn has_output(&self) -> bool {
         self.written < self.output.len()
     }
 
-    /// Whether all has been said: it may be closed.
+    /// Whether all answers have been sent: it may be closed.
     pub fn is_done(&self) -> bool {
         self.has_ended && self.replies.is_empty() && !self.has_output()
     }
 
-    /// Takes at most so many commands of what has come; each is told with its number. How many.
+    /// Takes at most so many commands of the bytes that have come; each is told with its number. Returns how many.
     pub fn take(
         &mut self,
         most: usize,
@@ -156,7 +157,7 @@ impl<S> Connection<S> {
 }
 
 impl<S: Read + Write> Connection<S> {
-    /// Reads what has come, once; whether something has, be it the end.
+    /// Reads the bytes that have come, once. Returns whether any came, or the end did.
     ///
     /// # Errors
     /// Those of its socket: the client has gone.
@@ -179,7 +180,7 @@ impl<S: Read + Write> Connection<S> {
         Ok(true)
     }
 
-    /// Writes what there is room for; whether something went.
+    /// Writes the bytes that there is room for. Returns whether any went.
     ///
     /// # Errors
     /// Those of its socket.
@@ -247,7 +248,7 @@ mod tests {
         while connection.fill().unwrap() {
             let mut numbers = Vec::new();
             connection.take(usize::MAX, 100, |number, _, _| numbers.push(number));
-            // The last first.
+            // The last command is answered first.
             for number in numbers.into_iter().rev() {
                 connection.answer(number, format!("{number} ").into());
             }
@@ -268,7 +269,7 @@ mod tests {
         let value = [b'v'; 102];
         let mut client = connection(&[b"set a 0 0 302\r\n", &value, &value, &value[..98], b"\r\nget a\r\n"]);
         serve(&mut client);
-        // What was there goes: command 0.
+        // The item that was there goes: command 0.
         let wanted = "0 SERVER_ERROR object too large for cache\r\n2 ";
         assert_eq!(String::from_utf8_lossy(&client.stream.output), wanted);
         assert!(client.input.is_empty() && !client.is_done());

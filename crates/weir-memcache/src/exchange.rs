@@ -1,4 +1,4 @@
-//! A worker's part of the server: its own keys, and what it asks of the workers whose keys others are.
+//! A worker's part of the server: its own keys, and its messages to the workers that have the other keys.
 //!
 //! ```text
 //! client --request--> [take] --its own key--> store ----------------------------> replies --> client
@@ -8,11 +8,11 @@
 //!                        [receive, here] <~~ answers ~~------------+----all there--+
 //! ```
 //!
-//! Rule: a key has one home, which alone touches its item, so nothing is locked; what asks of one worker for a key are answered in their
+//! Rule: a key has one home, which alone touches its item, so nothing is locked; the asks of one worker for a key are answered in their
 //! order. A request that others must help with holds a ticket until all have answered; while there is none, the worker takes no request
 //! ([`Exchange::free`]), so what waits between workers is bounded: to each other worker one ask a ticket, and from it one answer.
 //!
-//! Owner: one worker. It sends what is in `asks` and `replies` after each call. Limits: 255 workers.
+//! Owner: one worker. It sends the messages in `asks` and `replies` after each call. Limits: 255 workers.
 
 use hashbrown::DefaultHashBuilder;
 use std::collections::VecDeque;
@@ -23,30 +23,30 @@ use crate::execute::{self, END, OK};
 use crate::stats::{Server, Stats};
 use crate::store::Store;
 
-/// A reply that has so many bytes, or would get them by more items, is none: whatever is asked, so much is made for it and one item more.
+/// A reply that has so many bytes, or would get them by more items, is none: for any request so many bytes are made and one item more.
 const REPLY_BYTES_MAX: usize = 32 << 20;
 const TOO_LONG: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
 
-/// What a worker of others asks and answers.
+/// A message between workers.
 #[derive(Debug)]
 pub enum Message {
-    /// To do this; `ticket` is the asker's.
+    /// Do this; `ticket` is the asker's.
     Ask {
-        /// To be answered with.
+        /// The ticket, to answer with.
         ticket: u32,
-        /// What.
+        /// The ask.
         ask: Ask,
     },
-    /// What came of it.
+    /// The answer to an ask.
     Answer {
-        /// The asker's.
+        /// The asker's ticket.
         ticket: u32,
-        /// What.
+        /// The answer.
         answer: Answer,
     },
 }
 
-/// What a worker is asked.
+/// The ask of another worker.
 #[derive(Debug)]
 pub enum Ask {
     /// A request, as a client sends it, for keys that are its own or for all.
@@ -55,20 +55,20 @@ pub enum Ask {
     Stats,
 }
 
-/// What it answers.
+/// The answer to an ask.
 #[derive(Debug)]
 pub enum Answer {
-    /// What a client reads; of a `get` where each key's part ends.
+    /// The text that a client reads; of a `get` also where each key's part ends.
     Text(Vec<u8>, Vec<u32>),
     /// Its counters.
     Stats(Box<Stats>),
 }
 
-/// One worker's part. `C` says to whom a reply goes.
+/// One worker's part. `C` identifies the client of a reply.
 pub struct Exchange<C> {
     me: usize,
     workers: usize,
-    /// The same of every worker.
+    /// The hasher, the same of every worker.
     hasher: DefaultHashBuilder,
     store: Store,
     value_bytes_max: usize,
@@ -89,17 +89,17 @@ struct Pending<C> {
 }
 
 enum Gathers {
-    /// The answer of the one that was asked.
+    /// The answer of the one worker that was asked.
     One(Vec<u8>),
-    /// Of a `get` the home of each key, and by worker what it found.
+    /// Of a `get` the home of each key, and by worker the items that it found.
     Get(Vec<u8>, Vec<(Vec<u8>, Vec<u32>)>),
-    /// Whether something is answered when all have.
+    /// Whether the client is answered when all workers have answered.
     All(bool),
     Stats(Box<Stats>),
 }
 
 impl<C> Exchange<C> {
-    /// The part of worker `me`, which has so many requests under way with others at the most. `hasher` is the same of all.
+    /// The part of worker `me`, which has so many requests under way with others at the most. `hasher` is the same of all workers.
     pub fn new(
         me: usize,
         workers: usize,
@@ -121,12 +121,12 @@ impl<C> Exchange<C> {
         }
     }
 
-    /// Its number.
+    /// The number of the worker.
     pub fn number(&self) -> usize {
         self.me
     }
 
-    /// Its items.
+    /// The items of the worker.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -257,7 +257,7 @@ impl<C> Exchange<C> {
         }
     }
 
-    /// What another worker asks for.
+    /// The answer to another worker's request.
     fn execute(&mut self, text: &[u8], now_s: u32) -> Answer {
         let (mut out, mut ends) = (Vec::new(), Vec::new());
         match read(text, self.value_bytes_max) {
@@ -279,7 +279,7 @@ impl<C> Exchange<C> {
         Answer::Text(out, ends)
     }
 
-    /// One key of a `get`, behind what was found, and where that ends; whether there was room for it in a reply.
+    /// Adds one key of a `get` behind the items that were found, and notes where it ends. Returns whether there was room for it in a reply.
     fn find(
         &mut self,
         hash: u64,
@@ -309,7 +309,8 @@ impl<C> Exchange<C> {
         ticket
     }
 
-    /// Every request has one, so that whoever holds the client's order knows that it is done; it may be of no bytes.
+    /// Queues the reply to a request. Every request has one, which may be of no bytes, so that the owner of the client's order knows that
+    /// the request is done.
     fn reply(&mut self, client: C, bytes: Vec<u8>) {
         self.replies.push_back((client, bytes));
     }

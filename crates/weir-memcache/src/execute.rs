@@ -1,4 +1,4 @@
-//! What a worker does with a request for keys of its own: memcached's answers, byte for byte.
+//! The work of a worker on a request for keys of its own: memcached's answers, byte for byte.
 //!
 //! Owner: values without state; the store is the worker's. Source: memcached `doc/protocol.txt`.
 
@@ -7,12 +7,12 @@ use std::io::Write;
 use crate::command::{MemcacheCommand, expiry_s};
 use crate::store::{Counted, Outcome, Store};
 
-/// The end of what a `get` found.
+/// The end of the items that a `get` found.
 pub const END: &[u8] = b"END\r\n";
-/// What most requests are glad of.
+/// The answer to a request that succeeded and has no other.
 pub const OK: &[u8] = b"OK\r\n";
 
-/// One key of a `get`: the item, if there is one, behind what is in `out`.
+/// Adds the item of one key of a `get`, if there is one, behind the bytes in `out`.
 pub fn get(
     store: &mut Store,
     hash: u64,
@@ -32,13 +32,14 @@ pub fn get(
     written.expect("a vector takes all");
     out.extend_from_slice(item.value);
     out.extend_from_slice(b"\r\n");
-    // It is told as it was.
+    // The item is told as it was before.
     if let Some(exptime) = touch {
         store.touch(hash, key, expiry_s(exptime, now_s), now_s);
     }
 }
 
-/// Everything else that has one key, or is for all of a worker's: the answer, behind what is in `out`; nothing if none is wanted.
+/// Performs any other request that has one key, or is for all of a worker's. Adds the answer behind the bytes in `out`; nothing if none is
+/// wanted.
 pub fn change(store: &mut Store, hash: u64, request: &MemcacheCommand<'_>, now_s: u32, out: &mut Vec<u8>) {
     let (answer, noreply): (&[u8], bool) = match *request {
         MemcacheCommand::Put { condition, key, flags, exptime, value, noreply } => {

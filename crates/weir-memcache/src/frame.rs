@@ -11,7 +11,7 @@ pub const HEADER_BYTES: usize = 8;
 /// The most text of a datagram, as memcached's.
 pub const TEXT_BYTES_MAX: usize = 1400 - HEADER_BYTES;
 
-/// What is answered to a request of several datagrams.
+/// The answer to a request of several datagrams.
 pub const SEVERAL: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
 
 /// The request id and the text of a datagram; without text, if it is one of several. `None` if it is too short to be answered.
@@ -21,7 +21,7 @@ pub fn read(datagram: &[u8]) -> Option<(u16, Option<&[u8]>)> {
     Some((word(0), (word(2) == 0 && word(4) <= 1).then_some(text)))
 }
 
-/// The datagrams of a reply: the header of each, and its text. None, if nothing is replied or it is more than 65,535 take.
+/// The datagrams of a reply: the header of each, and its text. None, if the reply is empty or takes more than 65,535.
 pub fn cut(id: u16, reply: &[u8]) -> impl Iterator<Item = ([u8; HEADER_BYTES], &[u8])> {
     let chunks = reply.chunks(TEXT_BYTES_MAX);
     let count = u16::try_from(chunks.len()).unwrap_or(0);

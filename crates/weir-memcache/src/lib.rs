@@ -3,11 +3,11 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`command`] | what a client asks, read from its bytes |
+//! | [`command`] | the requests of a client, read from its bytes |
 //! | [`store`] | the items of one worker, bounded in bytes |
-//! | [`execute`] | what a worker does with a request for its own keys |
-//! | [`exchange`] | what it asks of the others, and when a request is answered |
-//! | [`stats`] | what `stats` tells |
+//! | [`execute`] | the work of a worker on a request for its own keys |
+//! | [`exchange`] | its messages to the others, and when a request is answered |
+//! | [`stats`] | the reply to `stats` |
 //! | [`frame`], [`pipeline`] | datagrams, and the order of their replies |
 //! | [`connection`] | a client's TCP connection |
 //! | [`server`] | all of it on the sockets of a stack |

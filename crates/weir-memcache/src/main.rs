@@ -47,7 +47,7 @@ struct Arguments {
     gateway: Option<String>,
 }
 
-/// Between each two of them there are rings.
+/// The most threads: between each two of them there are rings.
 const THREADS_MAX: u32 = 16;
 
 const EXAMPLES: &str = "Example, as root:

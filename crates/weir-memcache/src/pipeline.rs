@@ -1,15 +1,15 @@
-//! The commands of one datagram, whose replies go out in the order in which they were asked for, whoever answers first.
+//! The commands of one datagram, whose replies go out in the order in which they were asked for, whichever worker answers first.
 //!
 //! Owner: one worker. A line's number is given again when the line is done.
 
-/// Which request of which line.
+/// The place of a reply: its line, and its request there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyPlace {
     line: u32,
     index: u32,
 }
 
-/// Lines under way, each with what its replies are for.
+/// Lines under way, each with the client of its replies.
 #[derive(Debug)]
 pub struct Pipelines<T> {
     lines: Vec<Option<Line<T>>>,

@@ -30,14 +30,14 @@ use worker::{TICKETS, Worker};
 
 mod worker;
 
-/// What the server is to be.
+/// The settings of the server.
 #[derive(Debug, Clone, Copy)]
 pub struct MemcacheSettings {
-    /// Where it listens, over UDP and TCP.
+    /// The address that it listens on, over UDP and TCP.
     pub address: SocketAddr,
-    /// What all items together may take.
+    /// The most bytes that all items together take.
     pub limit_bytes: usize,
-    /// The longest value.
+    /// The longest value, in bytes.
     pub value_bytes_max: usize,
 }
 
@@ -62,7 +62,7 @@ impl Memcache {
         Ok(Memcache { stack: stack.clone(), sockets, listener, settings })
     }
 
-    /// Answers what comes, with a worker for each socket, until the stack ends.
+    /// Answers requests, with a worker for each socket, until the stack ends.
     ///
     /// # Errors
     /// Those of waiting on a socket.
@@ -123,7 +123,7 @@ struct EndsWithAPanic<'s>(&'s Stack);
 impl Drop for EndsWithAPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            // What it says is of less interest than the panic.
+            // The result of this stop is of less interest than the panic.
             let _ = self.0.stop();
         }
     }
@@ -156,16 +156,16 @@ fn accept(
     }
 }
 
-/// A way from one worker to another, and who is to be woken at its end.
+/// A way from one worker to another, and the ringer that wakes its end.
 struct Outward {
     ring: Producer<(usize, Message)>,
     ringer: Ringer,
 }
 
-/// What comes to a worker from others, and by worker what goes to them; to itself there is no way.
+/// The rings to a worker from others, and by worker those to the others; to itself there is none.
 type WaysOfWorker = (Vec<Consumer<(usize, Message)>>, Vec<Option<Outward>>);
 
-/// What wakes each worker: who drives the stack sleeps with it.
+/// The ringer that wakes each worker: a worker that drives the stack sleeps with it.
 fn ringers(stack: &Stack, sockets: &[UdpSocket]) -> Vec<Ringer> {
     let of = |(bucket, socket): (usize, &UdpSocket)| match stack.driven_for(bucket) {
         Some(driven) => stack.ringer(driven),

@@ -1,23 +1,23 @@
-//! What `stats` tells, under memcached's names, added up over the workers.
+//! The reply to `stats`, under memcached's names, with counters added up over the workers.
 
 use std::fmt::Write;
 
 use crate::store::{Store, StoreCounts};
 
-/// What is the same of the whole server, and the time.
+/// The values that are the same of the whole server, and the time.
 #[derive(Debug, Clone, Copy)]
 pub struct Server {
     /// Seconds since 1970.
     pub now_s: u32,
-    /// When it began, likewise.
+    /// The time when it began, likewise.
     pub started_s: u32,
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// What it calls itself.
+    /// The version that it tells.
     pub version: &'static str,
-    /// What its items may take.
+    /// The most bytes that its items take.
     pub limit_bytes: usize,
-    /// How many have keys of their own.
+    /// How many workers have keys of their own.
     pub workers: usize,
 }
 
@@ -30,12 +30,12 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Those of one.
+    /// The counters of one worker.
     pub fn of(store: &Store) -> Stats {
         Stats { counts: store.counts(), items: store.items(), bytes: store.bytes() }
     }
 
-    /// Adds those of another.
+    /// Adds the counters of another.
     pub fn add(&mut self, other: &Stats) {
         let (sum, one) = (&mut self.counts, &other.counts);
         sum.get_hits += one.get_hits;
@@ -47,7 +47,7 @@ impl Stats {
         self.bytes += other.bytes;
     }
 
-    /// As a client reads them.
+    /// The text that a client reads.
     pub fn text(&self, server: &Server) -> Vec<u8> {
         let counts = &self.counts;
         let mut text = String::new();

@@ -4,8 +4,9 @@
 //! table --number--> slots: [cas, flags, expiry, newer, older, bytes --> key value]
 //! ```
 //!
-//! Rule: what items take ([`ITEM_BYTES`] and their key and value each) never exceeds the limit; to make room, the items that nobody asked
-//! for longest go. An item that has expired, or was there when all were flushed, is none: it goes when it is found, or as the longest unused.
+//! Rule: the bytes of items ([`ITEM_BYTES`] and their key and value each) never exceed the limit; to make room, the items that nobody asked
+//! for longest go. An item that has expired, or was there when all were flushed, is none: it goes when it is found, or as the longest
+//! unused.
 //!
 //! Owner: one worker; nothing here is shared, so nothing is locked. Time is given, in seconds since 1970. Source: memcached
 //! `doc/protocol.txt`. Limits: 2^32 - 1 items.
@@ -19,7 +20,7 @@ use slots::{ItemSlot, ItemSlots};
 /// The longest key, as memcached's.
 pub const KEY_BYTES_MAX: usize = 250;
 
-/// What an item takes beside its key and value: its slot, its part of the table, and what the allocator adds.
+/// The bytes of an item beside its key and value: its slot, its part of the table, and the allocator's share.
 pub const ITEM_BYTES: usize = size_of::<ItemSlot>() + 24;
 
 /// The items of one worker.
@@ -33,7 +34,7 @@ pub struct Store {
     last_cas: u64,
     /// Items up to this one were flushed.
     flushed_cas: u64,
-    /// When all that are there then are flushed.
+    /// The time when all items that are there then are flushed.
     flush_at_s: Option<u32>,
     counts: StoreCounts,
 }
@@ -41,58 +42,58 @@ pub struct Store {
 /// An item as it is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item<'s> {
-    /// What is stored.
+    /// The value.
     pub value: &'s [u8],
     /// The client's own mark.
     pub flags: u32,
-    /// Which change of the item this is; no two of a key are alike.
+    /// The number of the item's change; no two of a key are alike.
     pub cas: u64,
 }
 
-/// When a value is stored.
+/// The condition on which a value is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     /// Always.
     Set,
-    /// If there is none.
+    /// If there is no item.
     Add,
-    /// If there is one.
+    /// If there is an item.
     Replace,
-    /// Behind the one that is there, whose flags and expiry stay.
+    /// Behind the value that is there, whose flags and expiry stay.
     Append,
-    /// In front of it.
+    /// In front of the value that is there.
     Prepend,
-    /// If it is still this change of it.
+    /// If the item still has this change.
     Cas(u64),
 }
 
-/// What came of storing a value.
+/// The outcome of storing a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is there.
+    /// The value is stored.
     Stored,
-    /// Its condition did not hold.
+    /// The condition did not hold.
     NotStored,
-    /// It has been changed since.
+    /// The item has been changed since.
     Exists,
-    /// There is none to compare with.
+    /// There is no item to compare with.
     NotFound,
-    /// It is larger than items may be; what was there under its key is not any more, unless it was to stay.
+    /// The item is larger than items may be; the one that was there under its key is gone, unless it was to stay.
     TooLarge,
 }
 
-/// What came of counting up or down.
+/// The outcome of counting up or down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counted {
-    /// To this.
+    /// The new number.
     To(u64),
     /// There is no such item.
     NotFound,
-    /// It is no number.
+    /// The value is no number.
     NotANumber,
 }
 
-/// What a store has counted.
+/// The counters of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreCounts {
     /// Items that were asked for and found.
@@ -108,7 +109,7 @@ pub struct StoreCounts {
 }
 
 impl Store {
-    /// An empty one, of so many bytes, whose items take `item_bytes_max` at most.
+    /// An empty store of so many bytes, whose items take `item_bytes_max` at most.
     pub fn new(limit_bytes: usize, item_bytes_max: usize) -> Store {
         Store {
             table: HashTable::new(),
@@ -176,7 +177,7 @@ impl Store {
         if self.place(hash, found, bytes, key.len(), flags, expires_s) {
             return Outcome::Stored;
         }
-        // As memcached does: who asks for the key shall not get what was to be replaced.
+        // As memcached does: a client that asks for the key shall not get the value that was to be replaced.
         if let (Condition::Set | Condition::Replace | Condition::Cas(_), Some(number)) = (condition, found) {
             self.remove(hash, number);
         }
@@ -218,7 +219,7 @@ impl Store {
         let value = if is_up { value.wrapping_add(delta) } else { value.saturating_sub(delta) };
         let bytes = [key, value.to_string().as_bytes()].concat();
         if !self.place(hash, Some(number), bytes, key.len(), flags, expires_s) {
-            // A store that has no room for a number.
+            // The store has no room for a number.
             self.remove(hash, number);
             return Counted::NotFound;
         }
@@ -252,12 +253,12 @@ impl Store {
         self.table.len()
     }
 
-    /// What they take.
+    /// The bytes of all items.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What has been counted.
+    /// The counters.
     pub fn counts(&self) -> StoreCounts {
         self.counts
     }
@@ -297,7 +298,7 @@ impl Store {
     }
 }
 
-/// The number that a value is, without sign or anything else; of at most 20 digits.
+/// The number that a value has, without sign or anything else; of at most 20 digits.
 fn number_of(value: &[u8]) -> Option<u64> {
     let is_short = (1..=20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(value).ok().filter(|_| is_short)?.parse().ok()

@@ -1,4 +1,4 @@
-//! The server on a stack in memory, asked from another: whichever bucket a client falls into, keys are the same, and no reply is lost.
+//! The server on a stack in memory, asked from another: in whichever bucket a client falls, keys are the same, and no reply is lost.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -121,13 +121,13 @@ fn long_replies_several_requests_and_nonsense_have_one_reply_each() {
         ] {
             assert_eq!(ask(&socket, 5, text.as_bytes()), answer, "{text:?}");
         }
-        // One of several is told that it may not be.
+        // A request of several datagrams is told that it may not be.
         socket.send_to(b"\0\x07\0\0\0\x02\0\0get a\r\n", SERVER).unwrap();
         assert_eq!(reply(&socket, 7), weir_memcache::frame::SEVERAL);
     });
 }
 
-/// Multi-gets whose replies are ten times what the way out lets pass, as many as the clients' buffers hold.
+/// Multi-gets whose replies are ten times the rate of the way out, as many as the clients' buffers hold.
 #[test]
 fn a_flood_of_multi_gets_behind_a_limit_loses_no_reply() {
     let rate = Rate::from_bits_per_s(50_000_000).unwrap();

@@ -113,7 +113,7 @@ proptest! {
         prop_assert!(is_whole);
     }
 
-    /// Whatever comes, what is taken lies in it, unless it is nonsense that goes on.
+    /// For any bytes, those that are taken lie in them, unless it is nonsense that goes on.
     #[test]
     fn any_bytes_have_an_answer(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Front::Whole(_, taken) = read(&bytes, 1024) {

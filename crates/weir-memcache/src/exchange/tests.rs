@@ -12,7 +12,7 @@ fn server(workers: usize) -> Server {
     Server { now_s: 1000, started_s: 900, pid: 7, version: "1", limit_bytes: 1 << 20, workers }
 }
 
-/// Workers, and what is on its way between them.
+/// Workers, and the messages on their way between them.
 struct Workers {
     parts: Vec<Exchange<usize>>,
     under_way: Vec<VecDeque<Message>>,
@@ -131,7 +131,7 @@ fn the_longest_line_may_be_asked_of_others() {
 }
 
 proptest! {
-    /// Whatever the turns of the workers, each request has one reply, counting loses nothing, and no more wait than there are tickets.
+    /// Each request has one reply in any turns of the workers, counting loses nothing, and no more wait than there are tickets.
     #[test]
     fn each_request_has_one_reply_in_any_turns(
         seed in proptest::collection::vec((0..3usize, 0..6u8, 0..9usize, 0..4u8), 1..150),

@@ -1,8 +1,9 @@
-//! One worker: its datagrams, its connections, what others ask, and one place where it sleeps until any of them has something. If it is the
-//! first of a worker of the stack it drives that too, so that a command wakes one thread.
+//! One worker: its datagrams, its connections, the messages of others, and one place where it sleeps until any of them has something. If it
+//! is the first of a worker of the stack it drives that too, so that a command wakes one thread.
 //!
-//! Rule: it reads datagrams only while it has tickets for whatever a batch of them may ask, and of a connection only what it may answer; what
-//! it does not read waits in the receive buffer, and so with who sent it. A reply waits for room: none is lost to a full buffer.
+//! Rule: it reads datagrams only while it has tickets for all commands that a batch of them may have, and of a connection only commands
+//! that it may answer; bytes that it does not read wait in the receive buffer, and so with their sender. A reply waits for room: none is
+//! lost to a full buffer.
 //!
 //! Limits: a reply over UDP is at most 65,535 datagrams; a worker whose datagrams wait for the interface answers nobody meanwhile, and the
 //! others' commands wait with it. Connections are looked at one by one, so many that are idle cost a little each time.
@@ -28,9 +29,9 @@ use crate::stats::Server;
 const BATCH: usize = 4;
 /// Commands of one datagram: the shortest, `get a\n`, as often as it goes into 1,472 bytes, and some.
 const COMMANDS_MAX: usize = 256;
-/// What is answered behind so many.
+/// The answer behind so many.
 const TOO_MANY: &str = "SERVER_ERROR too many commands in a datagram";
-/// Tickets that connections leave: for whatever a batch of datagrams may ask.
+/// Tickets that connections leave: for all commands that a batch of datagrams may have.
 const RESERVE: usize = BATCH * COMMANDS_MAX;
 /// Commands of one connection before it is another's turn.
 const TURN: usize = 64;
@@ -39,14 +40,14 @@ pub(super) const TICKETS: usize = 2 * RESERVE;
 /// Datagrams that are made before they are sent.
 const SEND_BATCH: usize = 64;
 
-/// To whom a reply goes.
+/// The client of a reply.
 pub(super) enum Asker {
     Datagram(ReplyPlace),
     /// A connection, and the number of the command there.
     Connection(u64, u64),
 }
 
-/// To whom a datagram's replies go.
+/// The client of a datagram's replies.
 struct Client {
     address: SocketAddr,
     id: u16,
@@ -136,7 +137,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Gives the replies that there are to whom they are for.
+    /// Gives each reply that there is to its client.
     fn reply(&mut self, sent: &mut Datagrams<'_>, driver: &mut Option<Driver>) -> io::Result<()> {
         while let Some((asker, reply)) = self.exchange.replies.pop_front() {
             match asker {
@@ -174,19 +175,19 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Whether there are tickets for whatever a batch may ask.
+    /// Whether there are tickets for all commands that a batch may have.
     fn may_receive(&self) -> bool {
         self.exchange.free() >= RESERVE
     }
 
-    /// Takes what other workers ask and answer; how many messages.
+    /// Takes the messages of other workers. Returns how many.
     fn hear(&mut self) -> usize {
         let Worker { inward, exchange, server, .. } = self;
         let mut take = |(from, message)| exchange.receive(from, message, server);
         inward.iter_mut().map(|ring| ring.pop_each(usize::MAX, &mut take)).sum()
     }
 
-    /// Sends what others are asked and answered.
+    /// Sends the messages to other workers.
     fn ask(&mut self) {
         let Worker { outward, exchange, .. } = self;
         let me = exchange.number();
@@ -201,7 +202,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Takes connections, and commands of those there are; how much that was.
+    /// Takes connections, and commands of those there are. Returns how many.
     fn read_connections(&mut self) -> usize {
         let Worker { connections, accepted, next, exchange, server, value_bytes_max, .. } = self;
         let mut moved = accept_all(accepted, connections, next);
@@ -209,11 +210,11 @@ impl<'s> Worker<'s> {
             if connection.wants_input() && connection.stream().is_readable() {
                 match connection.fill() {
                     Ok(has_come) => moved += usize::from(has_come),
-                    // It has gone, and what it asked with it.
+                    // The client has gone, and its requests with it.
                     Err(_) => return false,
                 }
             }
-            // One by one: what it asks of this worker is answered at once, and counts before more is taken.
+            // One by one: a request to this worker is answered at once, and counts before more is taken.
             for _ in 0..TURN.min(exchange.free().saturating_sub(RESERVE)) {
                 let taken = connection.take(1, *value_bytes_max, |place, command, text| {
                     exchange.take(Asker::Connection(number, place), command, text, server);
@@ -247,7 +248,7 @@ impl<'s> Worker<'s> {
         moved
     }
 
-    /// Takes the commands of a datagram; its reply, if it is known at once.
+    /// Takes the commands of a datagram. Returns its reply, if it is known at once.
     fn take(&mut self, address: SocketAddr, datagram: &[u8]) -> Option<(Client, Vec<u8>)> {
         let (id, text) = read_frame(datagram)?;
         let client = Client { address, id };
@@ -283,7 +284,7 @@ impl<'s> Worker<'s> {
         self.lines.end(line)
     }
 
-    /// Answers to what is no command, if something is to be answered. There may be more to come, so the line is not done by this.
+    /// Answers to nonsense, if it is to be answered. There may be more to come, so the line is not done by this.
     fn say(&mut self, line: u32, answer: &str) {
         let place = self.lines.ask(line);
         let done = self.lines.answer(place, answer_line(answer));

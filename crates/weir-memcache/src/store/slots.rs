@@ -1,4 +1,5 @@
-//! Where items are: slots in blocks, so that growing never copies what is there, and a list through them in the order of their use.
+//! The place of items: slots in blocks, so that growing never copies the items that are there, and a list through them in the order of
+//! their use.
 //!
 //! Owner: one [`super::Store`]. Limits: a slot that was used is kept for the next item, so the blocks are as many as items ever were at once.
 
@@ -11,21 +12,21 @@ const BLOCK: usize = 1024;
 pub struct ItemSlot {
     /// The key, and the value behind it.
     bytes: Box<[u8]>,
-    /// Of the key.
+    /// The hash of the key.
     pub hash: u64,
-    /// Which change it is.
+    /// The number of the item's change.
     pub cas: u64,
     /// The client's own mark.
     pub flags: u32,
-    /// When it ends; 0 if it does not.
+    /// The time in seconds when it ends; 0 if it does not.
     pub expires_s: u32,
     newer: u32,
-    /// Of a slot that is free, the next that is.
+    /// The next older item; of a slot that is free, the next free one.
     older: u32,
     key_bytes: u8,
 }
 
-/// All of them.
+/// All slots.
 #[derive(Debug)]
 pub struct ItemSlots {
     blocks: Vec<Box<[ItemSlot]>>,
@@ -42,12 +43,12 @@ impl Default for ItemSlots {
 }
 
 impl ItemSlot {
-    /// What it is found by.
+    /// The key by which it is found.
     pub fn key(&self) -> &[u8] {
         &self.bytes[..usize::from(self.key_bytes)]
     }
 
-    /// What it holds.
+    /// The value that it holds.
     pub fn value(&self) -> &[u8] {
         &self.bytes[usize::from(self.key_bytes)..]
     }
@@ -59,7 +60,7 @@ impl ItemSlots {
         &self.blocks[number as usize / BLOCK][number as usize % BLOCK]
     }
 
-    /// The same, to be changed.
+    /// A slot that is taken, to be changed.
     pub fn get_mut(&mut self, number: u32) -> &mut ItemSlot {
         &mut self.blocks[number as usize / BLOCK][number as usize % BLOCK]
     }
@@ -82,7 +83,7 @@ impl ItemSlots {
         number
     }
 
-    /// Frees a slot; how many bytes its key and value had.
+    /// Frees a slot. Returns how many bytes its key and value had.
     pub fn remove(&mut self, number: u32) -> usize {
         self.unlink(number);
         let free = std::mem::replace(&mut self.free, number);

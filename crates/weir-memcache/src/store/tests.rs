@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn hash(key: &[u8]) -> u64 {
-    // A poor one: keys share places, so that what is found is found by the key.
+    // A poor hash: keys share places, so that an item is found by its key.
     u64::from(key[0] & 7) << 57 | u64::from(key[0] & 7)
 }
 
