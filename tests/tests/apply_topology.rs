@@ -1,4 +1,4 @@
-//! `weir apply`, `weir set` and `weir show` of a topology that is up: changes under floods, and those that must not be.
+//! `weir apply`, `weir set` and `weir show` of a topology that is up: changes under floods, and changes that are refused.
 //!
 //! ```text
 //! h0 - p0 --+
@@ -21,7 +21,7 @@ use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 const PATIENCE: Duration = Duration::from_secs(40);
 /// The changes are the same each time.
 const SEED: u64 = 14;
-/// What leaves by p3, which nothing changes.
+/// The rate of packets that leave by p3, which nothing changes.
 const KEPT_BITS_PER_S: f64 = 40e6;
 
 fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// A file, with what each of the ports 0 to 2 says of what leaves by it.
+/// A file, with the keys of the limits of ports 0 to 2.
 fn file(shapes: [&str; 3]) -> String {
     let [p0, p1, p2] = shapes;
     format!(
@@ -112,7 +112,7 @@ fn apply(hosts: &Hosts, file: &Path, options: &[&str]) -> Result<Finished> {
     run(command.arg("apply").arg(file).args(options), PATIENCE)
 }
 
-/// What is up, as a file and in its counters: all that a change could touch.
+/// The topology that is up, as a file and in its counters: all that a change could touch.
 fn state(up: &Up) -> Result<String> {
     let shown = up.weir(&["show", &up.name])?.success()?.stdout;
     let stat = up.stat()?;
@@ -146,7 +146,7 @@ impl Draws {
         (mixed ^ (mixed >> 31)) % bound
     }
 
-    /// What leaves by a port: a rate that receivers keep up with, and perhaps classes, of which none drops.
+    /// The keys of a port: a rate that receivers keep up with, and perhaps classes, of which none drops.
     fn shape(&mut self) -> String {
         let rate = 5 + self.below(75);
         let mut text = format!("rate = \"{rate}mbit\"\n");
@@ -189,7 +189,7 @@ impl Draws {
     }
 }
 
-/// 60 changes in CI, 1,000 where `WEIR_ROUNDS` is set.
+/// 60 random changes in CI, 1,000 where `WEIR_ROUNDS` is set.
 fn random_changes_lose_and_reorder_nothing() -> Result<()> {
     let (changes, seconds) = (at_length(60, 1000), at_length(12, 150) as f64);
     println!("{changes} changes of seed {SEED}");
@@ -244,7 +244,7 @@ fn random_changes_lose_and_reorder_nothing() -> Result<()> {
     Ok(())
 }
 
-/// What is refused names why, in one line for each, and leaves everything as it was, also what it would have changed beside.
+/// A refusal names the reason, in one line for each, and leaves everything as it was, also the ports that could change.
 fn what_cannot_be_changes_nothing() -> Result<()> {
     let (hosts, up) = bed()?;
     let before = state(&up)?;
@@ -291,7 +291,7 @@ fn what_cannot_be_changes_nothing() -> Result<()> {
         }
         ensure!(state(&up)? == before, "{why}: something changed");
     }
-    // A trial of what can be says what would change, and changes nothing either.
+    // A trial of a file that can be applied prints the changes, and makes none.
     let good = Written::new(&up, &with("rate = \"20mbit\""))?;
     let trial = apply(&hosts, &good.0, &["--dry-run"])?.success()?.stdout;
     ensure!(
@@ -370,7 +370,8 @@ fn limits_and_ports_of_one_file() -> Result<()> {
     Ok(())
 }
 
-/// Its file has gone, is wrong, or has no ports any more; or is called otherwise, and then the name is told.
+/// A topology ends by its name when its file has gone, is wrong, or has no ports any more; where the file has another name, the name is
+/// told.
 fn what_is_up_ends_by_its_name_whatever_became_of_its_file() -> Result<()> {
     let (hosts, up) = bed()?;
     let name = up.name.clone();
@@ -416,7 +417,7 @@ fn what_is_up_ends_by_its_name_whatever_became_of_its_file() -> Result<()> {
     Ok(())
 }
 
-/// By check, apply, set and up, each once.
+/// The warning comes by check, apply, set and up, each once.
 fn classes_that_are_guaranteed_more_than_their_port_are_warned_of_once() -> Result<()> {
     const TWO: &str = "default = \"x\"\n[[port.class]]\nname = \"x\"\nrate = \"20mbit\"\n[[port.class]]\nname = \"y\"\nrate = \"10mbit\"\n\
                        [[port.filter]]\nclass = \"y\"\nto_ports = 80\n";

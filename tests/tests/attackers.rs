@@ -1,4 +1,4 @@
-//! Those who wish a wire ill, each with what they can reach: the cells of `docs/attackers.md` that no other file of tests holds.
+//! Attackers of a wire, each with what they can reach: the cells of `docs/attackers.md` that no other file of tests holds.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -77,7 +77,7 @@ fn any_user_reads_counters_and_only_root_changes_a_wire() -> Result<()> {
     Ok(())
 }
 
-/// Some say nothing, some half a request and some ask and do not read.
+/// Some clients send nothing, some half a request, and some ask and do not read.
 fn silent_clients_hold_nobody_up() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
@@ -90,7 +90,7 @@ fn silent_clients_hold_nobody_up() -> Result<()> {
     let begin = clock::now();
     wire.weir(&["stat", wire.name(), "--check"])?.success()?;
     wire.weir(&["set", wire.name(), "--rate", "100mbit"])?.success()?;
-    // One after the other, a second each, they would have taken 26 s.
+    // One after the other, a second each, the clients would have taken 26 s.
     ensure!(begin.elapsed() < Duration::from_secs(5), "an answer took {:?}", begin.elapsed());
     for mut client in silent {
         client.set_read_timeout(Some(LIMIT))?;
@@ -130,7 +130,7 @@ fn wire_where(rig: &Rig, prepare: &str, after: &str) -> Result<Finished> {
     run(rig.middle.command("unshare").args(["--mount", "sh", "-c", &script]), LIMIT)
 }
 
-/// Whoever owns it could answer `weir stat` in the wire's place, or take its name.
+/// The owner of the directory could answer `weir stat` in the wire's place, or take its name.
 fn a_directory_of_another_user_is_refused() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     for prepare in [
@@ -156,7 +156,7 @@ fn a_link_in_the_place_of_a_socket_is_not_followed() -> Result<()> {
     Ok(())
 }
 
-/// There is room for fewer files than a wire makes, down to none.
+/// The file system has room for fewer files than a wire makes, down to none.
 fn a_full_run_at_the_start_is_one_sentence() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let before = [traces(&rig.left)?, traces(&rig.middle)?, traces(&rig.right)?];
@@ -205,7 +205,7 @@ fn require_refused(done: &Finished, why: &str) -> Result<()> {
     Ok(())
 }
 
-/// One without an end, one that nobody writes to, one that is too long.
+/// A file without an end, one that nobody writes to, one that is too long.
 fn a_classes_file_that_is_none_is_refused_at_once() -> Result<()> {
     let directory = Directory::new("classes")?;
     let (fifo, huge) = (directory.file("fifo"), directory.file("huge"));
@@ -247,7 +247,7 @@ fn a_name_leads_nowhere() -> Result<()> {
     Ok(())
 }
 
-/// Whoever owns the directory would choose which file of root's is written to.
+/// The owner of the directory would choose which file of root's is written to.
 fn a_link_in_the_place_of_a_report_is_not_followed() -> Result<()> {
     let directory = Directory::new("report")?;
     let (precious, link) = (directory.file("precious"), directory.file("report"));
@@ -288,7 +288,7 @@ fn a_far_end_may_be_called_anything() -> Result<()> {
     Ok(())
 }
 
-/// Nothing that a wire or a run needs is looked for by `PATH`, or in the directory it was started in.
+/// No program or file that a wire or a run needs is looked for by `PATH`, or in the directory it was started in.
 fn programs_of_the_working_directory_are_not_run() -> Result<()> {
     let directory = Directory::new("path")?;
     let ran = directory.file("ran");
@@ -318,7 +318,7 @@ fn programs_of_the_working_directory_are_not_run() -> Result<()> {
     Ok(())
 }
 
-/// Headers that say what is not so, in frames of every length, through classes that look into them.
+/// Headers with false fields, in frames of every length, through classes that look into them.
 fn malformed_frames_harm_nobody() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let file = File::new(&two_classes("100mbit", "100mbit"))?;
@@ -346,7 +346,7 @@ fn malformed_frames_harm_nobody() -> Result<()> {
     Ok(())
 }
 
-/// It may do with its own end what it likes.
+/// The root of a container may do with its own end what it likes.
 fn root_of_a_container_harms_its_own_wire_alone() -> Result<()> {
     let [rude, other] = [Rig::new(1, 1)?, Rig::new(1, 1)?];
     let (rude_wire, wire) = (rude.wire(&["--rate", "200mbit"])?, other.wire(&["--rate", "200mbit"])?);
@@ -363,7 +363,7 @@ fn root_of_a_container_harms_its_own_wire_alone() -> Result<()> {
         "ip link set veth0 txqueuelen 1",
         "ip link del veth0",
     ] {
-        // One that is refused harms nobody either.
+        // A command that is refused harms nobody either.
         let _ = rude.left.sh(rudeness);
         clock::let_pass(Duration::from_millis(100), |_| ())?;
         ensure!(ping.is_running()?, "the other wire's ping has ended early");
@@ -372,7 +372,7 @@ fn root_of_a_container_harms_its_own_wire_alone() -> Result<()> {
     ensure!(done.stdout.contains(" 0% packet loss"), "{}", done.stdout);
     wire.check()?;
     wire.stop()?.success()?;
-    // Its interface is gone, and so is its wire, in one sentence.
+    // The wire's interface is gone, and so is the wire, in one sentence.
     let done = rude_wire.wait()?;
     ensure!(done.status.code() == Some(1) && done.stderr.contains("vanished"), "{}", done.stderr);
     Ok(())

@@ -13,8 +13,8 @@ fn main() -> ExitCode {
     harness::main(&[privileged!(short_connections_under_load_come_as_with_the_kernel)])
 }
 
-/// Weir and the kernel in turn, twice. That nothing of Weir's is lost, reordered or failed is in the row's error. How the 99th percentiles
-/// compare is the lab's to tell: on two processors worker and programs take turns.
+/// Weir and the kernel in turn, twice. The row's error says that no packet of Weir's is lost or reordered and no connection failed. The
+/// comparison of the 99th percentiles is the lab's: on two processors worker and programs take turns.
 fn short_connections_under_load_come_as_with_the_kernel() -> Result<()> {
     let options = Options {
         seconds: 2.0,

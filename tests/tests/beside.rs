@@ -46,7 +46,7 @@ fn a_flood_through_one_wire_does_not_starve_another() -> Result<()> {
     Ok(())
 }
 
-/// What `work` starts has the first core of this thread and no other.
+/// The threads and processes that `work` starts have the first core of this thread and no other.
 fn on_the_first_core<T>(work: impl FnOnce() -> T) -> Result<T> {
     // SAFETY: an all-zero set is a valid one, and each call gets a live set with its size, for the calling thread.
     unsafe {

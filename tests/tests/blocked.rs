@@ -22,7 +22,7 @@ use weir_tests::{harness, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const TIME: Duration = Duration::from_secs(2);
-/// What a far end that takes nothing may cost: a look each millisecond at the device, and one at what another worker has.
+/// The looks that a far end that takes nothing may cost: one each millisecond at the device, and one at the other worker.
 const LOOKS_PER_S: u64 = 2500;
 
 fn main() -> ExitCode {
@@ -74,7 +74,7 @@ fn full_far_end(workers: &str) -> Result<()> {
     Ok(())
 }
 
-/// Of the direction from left to right.
+/// The packets that the direction from left to right has accepted and holds.
 fn accepted_and_held(stat: &Value) -> Result<(u64, u64)> {
     let class = &stat["wires"][0]["classes"][0];
     let count = |name: &str| class[name].as_u64().with_context(|| format!("no {name}: {class}"));

@@ -1,5 +1,5 @@
-//! The XDP program of an interface that a stack shares with the kernel, as the kernel's verifier takes it, run on frames of each kind: whose
-//! each is. And the program at the other end where a stack has several workers: by which queue a flow comes.
+//! The XDP program of an interface that a stack shares with the kernel, as the kernel's verifier takes it, run on frames of each kind: each
+//! frame goes to its owner. And the program at the other end where a stack has several workers: the queue by which a flow comes.
 
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ fn each_packet_goes_to_whose_it_is() -> Result<()> {
         vec![own("10.0.0.2", true)?, own("10.0.0.3", false)?, own("fd00::2", true)?, own("fd00::3", false)?];
     let ports = BoundPorts::new(addresses, 1, None)?;
     let program = ports.load(&Map::xskmap(1)?)?;
-    // What is for the stack is dropped, there being no socket to go to; what is for the kernel is passed and counted.
+    // A frame for the stack is dropped, there being no socket to go to; a frame for the kernel is passed and counted.
     let is_kernels = |frame: &[u8]| -> Result<bool> {
         let before = ports.passed(0);
         let verdict = program.run(frame)?;
@@ -78,7 +78,7 @@ fn each_packet_goes_to_whose_it_is() -> Result<()> {
         }
     }
     ports.set(0, Transport::Udp, 53, true);
-    // With options the port stands further behind; of a fragment nobody knows it; what is cut short has none.
+    // With options the port stands further behind; of a fragment nobody knows it; a frame that is cut short has none.
     let udp = packet("10.0.0.2", 17, 53)?;
     let mut options = udp.clone();
     options[14] = 0x47;
@@ -103,7 +103,7 @@ fn each_packet_goes_to_whose_it_is() -> Result<()> {
     let mut extended = packet("fd00::2", 0, 53)?;
     extended[54] = 17;
     require("a packet with extension headers", &extended, true)?;
-    // Whoever has an address answers for it.
+    // The owner of an address answers ARP for it.
     for (target, is_kernels) in [([10, 0, 0, 2], true), ([10, 0, 0, 3], false), ([10, 0, 0, 4], true)] {
         let mut arp = vec![0xff; 42];
         arp[12..14].copy_from_slice(&[8, 6]);
@@ -126,7 +126,7 @@ fn rss(bits: u32, workers: usize) -> Result<Rss> {
     Ok(Rss::new(&Key::MICROSOFT, HashKind::FourTuple, bits, workers)?)
 }
 
-/// An address that a stack of two workers alone has: answers and errors go past its sockets, to where each worker has a copy of them.
+/// An address that a stack of two workers has for itself: answers and errors go past its sockets, to where each worker has a copy of them.
 fn what_all_workers_must_hear_goes_to_each() -> Result<()> {
     let own = ["10.0.0.3", "fd00::3"].map(|address| -> Result<OwnAddress> {
         Ok(OwnAddress { address: address.parse()?, is_shared: false })
@@ -184,7 +184,7 @@ fn a_flow_comes_by_the_queue_of_its_bucket() -> Result<()> {
         for number in 0..64_u16 {
             for (to, protocol) in [("10.0.0.3", 6), ("10.0.0.3", 17), ("fd00::3", 6), ("fd00::3", 17)] {
                 let mut frame = packet(to, protocol, number.wrapping_mul(4001))?;
-                // Another source.
+                // Each frame has another source.
                 frame[if to.contains('.') { 29 } else { 37 }] = number as u8;
                 let wanted = usize::from(by[rss.bucket(rss.hash(&frame))]);
                 let found = queue_of(&frame)?;

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 /// Flows move between classes, classes come and go, the kind of tree changes, and the link's rate with all of it.
 fn changes_of_rates_and_classes() -> Result<()> {
     const RATES: [&str; 5] = ["200mbit", "50mbit", "120mbit", "400mbit", "80mbit"];
-    // Of classes; and as many of the rate.
+    // The number of changes of classes; as many are made of the rate.
     let (changes, seconds) = (at_length(150, 500), at_length(5, 12) as f64);
     let rig = Rig::new(MANY_QUEUES, 1)?;
     let first = two_classes("150mbit", "50mbit");

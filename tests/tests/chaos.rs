@@ -1,4 +1,4 @@
-//! A wire stands whatever is done to it, its processes, its interfaces and its machine: traffic flows again at once, nothing is missing
+//! A wire withstands every event at its processes, its interfaces and its machine: traffic flows again at once, no packet is missing
 //! without account, and nothing is left behind.
 //!
 //! | variable | means |
@@ -16,7 +16,7 @@ use weir_tests::chaos::plan::{Kind, draw, kinds};
 use weir_tests::chaos::{conductor, site};
 use weir_tests::{harness, privileged, weir_binary};
 
-/// Of a run that is not to go on for long, so that it is the same each time.
+/// The seed of a run that is not to go on for long, so that it is the same each time.
 const SEED: u64 = 1;
 /// A deck takes less, but on a machine that others keep busy.
 const LIMIT: Duration = Duration::from_secs(140);

@@ -1,4 +1,4 @@
-//! Classes that share a wire: floors and borrowing, a quiet class beside a full one, exemptions, what rules drop and mark.
+//! Classes that share a wire: floors and borrowing, a quiet class beside a full one, exemptions, packets that rules drop and mark.
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// What left each class while `time` passed, in bits per second.
+/// The rates of packets that left each class while `time` passed, in bits per second.
 fn rates(wire: &Wire, names: [&str; 2], time: Duration) -> Result<[f64; 2]> {
     let look = || -> Result<[(f64, f64); 2]> {
         let bits = |name| -> Result<(f64, f64)> {
@@ -167,7 +167,7 @@ fn a_class_that_drops_counts_what_it_drops() -> Result<()> {
     let count = |reason: &str| dropped[reason].as_u64().unwrap_or(0);
     println!("    dropped {dropped}");
     ensure!(count("class-full") > 0, "nothing was dropped: {dropped}");
-    // What iperf's server missed, and datagrams after the last that arrived.
+    // Datagrams that iperf's server missed, and those after the last that arrived.
     let missing: u64 = flows_a.iter().map(|flow| flow.missing() / dropping.payload_bytes).sum();
     let counted = count("class-full") + count("codel");
     ensure!(
@@ -223,7 +223,7 @@ fn congestion_marks(rig: &Rig) -> Result<u64> {
 fn what_waits_too_long_is_dropped_and_counted() -> Result<()> {
     const MAX_WAIT_NS: u64 = 50_000_000;
     let rig = Rig::new(MANY_QUEUES, 1)?;
-    // What may wait takes 400 ms to leave.
+    // The packets that may wait take 400 ms to leave.
     let text = "[[class]]\nname = \"all\"\nrate = \"2mbit\"\nqueue = \"400ms\"\nmax_wait = \"50ms\"\n";
     let file = File::new(text)?;
     let wire = rig.wire(&["--classes", file.path()])?;
@@ -317,7 +317,7 @@ fn a_wrong_file_changes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// What `weir wire` says of a file, and its exit status.
+/// The message of `weir wire` on a file, and its exit status.
 fn said_of(text: &str) -> Result<(String, Option<i32>)> {
     let file = File::new(text)?;
     let mut command = Command::new(weir_binary()?);

@@ -1,5 +1,4 @@
-//! What is wrong with a command line is said in one sentence, with the exit status that scripts rely on: 2 for the
-//! command line, 1 for a failure.
+//! A fault of a command line is said in one sentence, with the exit status that scripts rely on: 2 for the command line, 1 for a failure.
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -36,7 +35,7 @@ fn weir(arguments: &[&str]) -> Result<Finished> {
     run(Command::new(weir_binary()?).args(arguments), LIMIT)
 }
 
-/// The status is one of `codes` and the message is short, names `word` and is no panic.
+/// Requires that the status is one of `codes` and the message is short, names `word` and is no panic.
 fn require_refusal(done: &Finished, codes: &[i32], word: &str) -> Result<()> {
     let code = done.status.code();
     ensure!(code.is_some_and(|code| codes.contains(&code)), "`{}` ended with {}", done.what, done.status);
@@ -114,7 +113,7 @@ fn help_names_every_command() -> Result<()> {
     Ok(())
 }
 
-/// Whatever a command prints; a pipe that nobody reads any more is no failure.
+/// A full disk is said for any output of a command; a pipe that nobody reads any more is no failure.
 fn a_full_disk_is_one_sentence() -> Result<()> {
     let commands: [&[&str]; 4] =
         [&["--help"], &["gen", "--count", "100"], &["gen", "--count", "100", "--json"], &["doctor"]];
@@ -146,7 +145,7 @@ fn no_such_interface() -> Result<()> {
     require_same(&before, &traces(&rig.middle)?)
 }
 
-/// Its packets would go round for ever.
+/// Packets between the two ends of one pair would go round for ever.
 fn the_two_ends_of_one_pair() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     rig.middle.ip("link add name one0 type veth peer name one1")?;
@@ -171,7 +170,7 @@ fn what_a_user_may_not_expect() -> Result<()> {
     Ok(())
 }
 
-/// Each end with its hooks in one sentence, and none where there is none.
+/// Each end with hooks is told in one sentence, and none where there is none.
 fn hooks_that_a_wire_passes_by() -> Result<()> {
     let rig = Rig::new(MANY_QUEUES, MANY_QUEUES)?;
     let said = rig.wire(&[])?.stop()?.stderr;
@@ -198,7 +197,7 @@ fn limits_that_make_no_sense() -> Result<()> {
     require_same(&before, &traces(&rig.middle)?)
 }
 
-/// Each in turn is missing: BPF as a whole, links (XDP by link, tcx), AF_XDP.
+/// Each feature in turn is missing: BPF as a whole, links (XDP by link, tcx), AF_XDP.
 fn a_kernel_that_lacks_something() -> Result<()> {
     /// `BPF_LINK_CREATE` of `include/uapi/linux/bpf.h`.
     const BPF_LINK_CREATE: u32 = 28;

@@ -1,9 +1,9 @@
-//! The same limits and the same trees on the kernel's TBF and HTB and behind Weir, with the same real traffic: what each
-//! class gets agrees within 2 %.
+//! The same limits and the same trees on the kernel's TBF and HTB and behind Weir, with the same real traffic: the rates of each class
+//! agree within 2 %.
 //!
-//! Where the kernel's queues are shorter than what senders may have under way, as with the sixteen of `tenants`, it drops, and
-//! senders that are never held take the processors from the others: then a class with a right to more may not even offer it.
-//! There the tree itself says who is right, and ours is held to that: floors, and what is over in proportion to them.
+//! Where the kernel's queues are shorter than what senders may have under way, as with the sixteen of `tenants`, it drops, and senders that
+//! are never held take the processors from the others: then a class with a right to more may not even offer it. There the tree itself says
+//! which rates are right, and ours are held to these: floors, and the rest in proportion to them.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -36,7 +36,8 @@ fn require_near(what: &str, ours: f64, right: f64) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless what both systems give each class agrees, or ours is right where the kernel lost; how many cases there are.
+/// Fails unless the rates of each class under both systems agree, or ours are right where the kernel lost. Returns how many cases there
+/// are.
 fn require_agreement(
     report: &Report,
     [theirs, ours]: [System; 2],
@@ -70,7 +71,7 @@ fn require_agreement(
     Ok(count)
 }
 
-/// With a burst that covers what a busy machine is late, or that is what would be compared.
+/// The burst covers the time by which a busy machine is late, or that time would be compared.
 fn a_limit_is_what_it_is_with_the_kernels_tbf() -> Result<()> {
     const RATE: &str = "200mbit";
     const BURST: &str = "200kb";
@@ -84,7 +85,7 @@ fn a_limit_is_what_it_is_with_the_kernels_tbf() -> Result<()> {
     bed::veth(0, ends[0], ends[1], 1)?;
     bed::address(0, ends[0], ends[1])?;
     left.tc(&format!("qdisc replace dev veth0 root tbf rate {RATE} burst {BURST} limit 256mb"))?;
-    // Whatever else runs here takes from a rate and never adds to it: the best of some turns is what each gives.
+    // Other programs here take from a rate and never add to it: the best of some turns is the rate of each.
     let (mut ours, mut theirs) = (0f64, 0f64);
     for _ in 0..PAIRS {
         ours = ours.max(rate(&Load::new(&rig.left, &rig.right, &address, 3, SECONDS))?);

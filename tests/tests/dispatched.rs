@@ -1,5 +1,5 @@
-//! A wire of `weir up` whose packets are dispatched to two workers: real programs lose nothing, each flow has one worker, and what each
-//! worker counts for `-Q` adds up while packets move.
+//! A wire of `weir up` whose packets are dispatched to two workers: real programs lose nothing, each flow has one worker, and the counters
+//! of each worker for `-Q` add up while packets move.
 
 use std::net::UdpSocket;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ fn hosts() -> Result<Hosts> {
     Ok(hosts)
 }
 
-/// A figure of the rows of a protocol, of what goes from the first host to the second, worker by worker.
+/// A figure of the rows of a protocol, for packets from the first host to the second, worker by worker.
 fn of_workers(up: &Up, proto: &str, figure: &str) -> Result<Vec<u64>> {
     let done = up.weir(&["stat", &up.name, "--json"])?.success()?;
     let all: Value = serde_json::from_str(&done.stdout)?;

@@ -1,4 +1,4 @@
-//! `weir doctor` tells what is so, and leaves nothing; what it calls second best works.
+//! `weir doctor` tells the truth, and leaves nothing; a feature that it calls second best works.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn weir_can_run_here() -> Result<()> {
     wait_until("nothing is left behind", LIMIT, || Ok(belongings()?.new_since(&before.1).is_empty()))
 }
 
-/// As under Debian 12's kernel: a wire says in one sentence what it lacks, and a limit does not lack it.
+/// As under Debian 12's kernel: a wire says in one sentence that tcx is missing, and a limit works without.
 fn without_tcx_only_limits_can_run() -> Result<()> {
     /// `BPF_PROG_QUERY` of `include/uapi/linux/bpf.h`, with which a kernel without tcx shows that it has none.
     const BPF_PROG_QUERY: u32 = 16;
@@ -120,7 +120,7 @@ fn a_filtered_namespace_is_noticed_and_loses_nothing() -> Result<()> {
     Ok(())
 }
 
-/// While it waits for a packet that a filter drops, its interface is there to be seen.
+/// The doctor is interrupted while it waits for a packet that a filter drops: its interface is there to be seen then.
 fn interrupted_it_leaves_nothing() -> Result<()> {
     let place = Namespace::new("doctor")?;
     drop_input(&place)?;
@@ -136,7 +136,7 @@ fn interrupted_it_leaves_nothing() -> Result<()> {
     wait_until("nothing is left behind", LIMIT, || Ok(belongings()?.new_since(&before.1).is_empty()))
 }
 
-/// As a host's firewall does.
+/// Drops packets that come in, as a host's firewall does.
 fn drop_input(namespace: &Namespace) -> Result<()> {
     namespace.sh("nft add table inet filter")?;
     namespace.sh("nft add chain inet filter input { type filter hook input priority 0 ; policy drop ; }")?;

@@ -1,4 +1,5 @@
-//! What others do at the kernel's edge of a wire, and what of theirs must survive it: tags, programs, qdiscs, sockets, signals, cores.
+//! Programs of others at the kernel's edge of a wire, and things of theirs that must survive it: tags, programs, qdiscs, sockets, signals,
+//! cores.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -89,7 +90,7 @@ fn a_qdisc_with_another_below_it_is_refused() -> Result<()> {
     require_same(&before, &traces(&rig.left)?)
 }
 
-/// Anybody may send to the sockets that poll, by broadcast. What comes there would keep them from polling.
+/// Anybody may send to the sockets that poll, by broadcast. Packets that come there would keep them from polling.
 fn pollers_take_no_packets_of_others() -> Result<()> {
     const SPRAYED: u64 = 100;
     let rig = Rig::plain()?;

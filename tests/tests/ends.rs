@@ -34,7 +34,7 @@ const A_MOMENT: Duration = Duration::from_secs(5);
 fn fill_the_ring(pair: &Pair, sink: &mut Process) -> Result<()> {
     /// Looks that find nothing new.
     const STILL: u32 = 10;
-    // Before it, because a guardian kills who is stopped.
+    // Before the sink, because a guardian kills a process that is stopped.
     pair.right.sh(&format!("kill -STOP {}", guardian(sink.id())?))?;
     sink.signal(Signal::STOP)?;
     let (mut last, mut still) = (pair.sent()?, 0);
@@ -84,14 +84,14 @@ fn a_killed_sink_lets_its_sender_go_on() -> Result<()> {
     ends_with_a_full_ring(&Pair::with_addresses(1)?, Signal::KILL)
 }
 
-/// With GRO on, the NAPI instances outlive the program, and what the sink set with them.
+/// With GRO on, the NAPI instances outlive the program, and so do the settings that the sink made.
 fn a_killed_sink_under_gro_lets_its_sender_go_on() -> Result<()> {
     let pair = Pair::with_addresses(1)?;
     pair.right.sh("ethtool -K veth1 gro on")?;
     ends_with_a_full_ring(&pair, Signal::KILL)
 }
 
-/// It owns the queues of its end too.
+/// A generator owns the queues of its end too.
 fn a_killed_generator_leaves_the_way_back_open() -> Result<()> {
     let pair = Pair::with_addresses(1)?;
     let before = (traces(&pair.left)?, traces(&pair.right)?);
@@ -165,10 +165,10 @@ fn a_pair_that_vanishes_ends_both_with_their_books_in_order() -> Result<()> {
     let pair = Pair::new(1)?;
     let mut sink = pair.sink(&[])?;
     let generator = pair.generator(&[])?;
-    // Its ring is full, and so is the transmit ring of the generator: what is there is lost with the interface.
+    // The sink's ring is full, and so is the transmit ring of the generator: packets there are lost with the interface.
     fill_the_ring(&pair, &mut sink)?;
     pair.left.ip("link del veth0")?;
-    // It lets its guardian go on at the end.
+    // A sink lets its guardian go on at the end.
     sink.signal(Signal::CONT)?;
     let (sink, generator) = (sink.wait(LIMIT)?, generator.wait(LIMIT)?);
     for (done, name) in [(&sink, "veth1"), (&generator, "veth0")] {
@@ -187,7 +187,7 @@ fn a_pair_that_vanishes_ends_both_with_their_books_in_order() -> Result<()> {
     require_sent_books(&sent)
 }
 
-/// What was in the ring is lost with it; everything that comes afterwards comes to the sink again.
+/// Packets in the ring are lost with it; all that come afterwards come to the sink again.
 fn a_sink_waits_while_its_interface_is_down() -> Result<()> {
     const PACKETS: u64 = 20_000;
     let pair = Pair::with_addresses(2)?;
@@ -211,7 +211,7 @@ fn a_sink_waits_while_its_interface_is_down() -> Result<()> {
     pair.require_answer()
 }
 
-/// It is held, and goes on; its own end and the other one.
+/// A generator is held, and goes on; its own end goes down, and then the other one.
 fn a_generator_waits_while_its_interface_is_down() -> Result<()> {
     let pair = Pair::with_addresses(1)?;
     let mut sink = pair.sink(&[])?;

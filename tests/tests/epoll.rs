@@ -59,7 +59,7 @@ fn sixty_four_senders_that_never_block() -> Result<()> {
     ensure!(arrived == sent.counts && reordered == 0, "{reordered} of {} out of order", sent.total());
     ensure!(sent.wakes > SENDERS as u64, "{} wakes: the senders were not held", sent.wakes);
     ensure!(sent.in_vain == 0, "{} of {} wakes in vain", sent.in_vain, sent.wakes);
-    // What passed in the time is the rate's, and no more: they were held by EAGAIN, not by chance.
+    // The packets that passed in the time are the rate's, and no more: senders were held by EAGAIN, not by chance.
     ensure!(sent.refused >= sent.wakes, "{} refusals, {} wakes", sent.refused, sent.wakes);
     wire.check().context("at the end")?;
     wire.stop()?;

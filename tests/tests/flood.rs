@@ -53,7 +53,7 @@ fn sixty_four_clients() -> Result<()> {
     one_way(&Rig::new(MANY_QUEUES, 1)?, 64, false)
 }
 
-/// Pairs that can never have more than one.
+/// The pairs can never have more than one queue.
 fn plain_pairs_of_one_queue() -> Result<()> {
     one_way(&Rig::new(1, 1)?, 3, false)
 }

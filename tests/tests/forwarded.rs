@@ -1,5 +1,5 @@
-//! What is forwarded into a pair has no socket that could be held for it. It may wait in front of a slow wire up to a bound in bytes,
-//! beyond which it is dropped, counted under its own name; senders with a socket at the same end lose nothing.
+//! Packets that are forwarded into a pair have no socket that could be held for them. They may wait in front of a slow wire up to a bound
+//! in bytes, beyond which they are dropped, counted under their own name; senders with a socket at the same end lose nothing.
 //!
 //! ```text
 //!  behind veth0 ----- veth1  left  veth0 ===== wa [weir wire] wb ===== veth0  right
@@ -18,7 +18,7 @@ use weir_tests::{harness, privileged};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
-/// Of the kernel's for each packet, as the bound counts it.
+/// The kernel's bytes for each packet, as the bound counts them.
 const OVERHEAD_BYTES: u64 = 768;
 /// As long as an Ethernet payload may be, with its headers.
 const DATAGRAM_BYTES: usize = 1472;
@@ -41,7 +41,7 @@ fn each_of_many_queues_holds_1_mib() -> Result<()> {
     flood_from_behind(&Rig::new(64, 64)?, SENDERS as u64 * MIB)
 }
 
-/// Of which `bytes_max` may wait, and what senders with sockets have besides.
+/// Floods with datagrams of which `bytes_max` may wait, beside the packets of senders with sockets.
 fn flood_from_behind(rig: &Rig, bytes_max: u64) -> Result<()> {
     let behind = Namespace::new("behind")?;
     let near = End { namespace: &rig.left, name: "veth1" };
@@ -67,7 +67,7 @@ fn flood_from_behind(rig: &Rig, bytes_max: u64) -> Result<()> {
         let_pass(Duration::from_millis(20), |_| ())?;
         Ok(looks >= 100)
     })?;
-    // What senders with sockets have of their own, and a packet or two that are on their way.
+    // The packets of senders with sockets, and a packet or two that are on their way.
     let slack = SENDERS as u64 * 300_000 + 100_000;
     println!("    at most {most} bytes waited, of {bytes_max}");
     ensure!(most <= bytes_max + slack, "{most} bytes waited, where {bytes_max} may");
@@ -75,7 +75,7 @@ fn flood_from_behind(rig: &Rig, bytes_max: u64) -> Result<()> {
         told_most = told_most.max(port("forwarded_bytes")?);
         Ok(port("forwarded_dropped")? > 1000)
     })?;
-    // Processors that look at the same moment may each let one in.
+    // Processors that look at the same moment may each let one packet in.
     let racing = 100_000;
     ensure!(told_most <= bytes_max + racing, "{told_most} bytes are told, where {bytes_max} may wait");
     ensure!(told_most >= bytes_max / SENDERS as u64 / 2, "no more than {told_most} bytes are told to wait");
@@ -100,7 +100,7 @@ fn flood_from_behind(rig: &Rig, bytes_max: u64) -> Result<()> {
     Ok(())
 }
 
-/// What waits in the queue of a namespace's `veth0`, with what the kernel needs for it.
+/// The bytes that wait in the queue of a namespace's `veth0`, with the kernel's overhead.
 fn waiting_bytes(namespace: &Namespace) -> Result<u64> {
     let text = namespace.tc("-j -s qdisc show dev veth0")?;
     let queues: serde_json::Value = serde_json::from_str(&text)?;

@@ -1,4 +1,4 @@
-//! Frames as they stand on the wire: what arrives is what was sent, byte for byte and in order.
+//! Frames as they stand on the wire: each arrives as it was sent, byte for byte and in order.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn odd_sizes_on_the_way_back() -> Result<()> {
     Ok(())
 }
 
-/// Sends frames of random sizes, the smallest and the largest among them, and compares all that arrives.
+/// Sends frames of random sizes, the smallest and the largest among them, and compares those that arrive.
 fn exchange(from: End, to: End, seed: u64, vlan: impl Fn(u32) -> Option<u16> + Sync) -> Result<()> {
     let (sender, receiver) = (RawSocket::open(from)?, RawSocket::open(to)?);
     let make = |number: u32, random: &mut Random| {

@@ -111,7 +111,7 @@ fn a_sink_of_wrong_settings_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// A sink at one end of a pair, a generator at the other; what each reports.
+/// The reports of a generator at one end of a pair, and of a sink at the other.
 fn over_a_veth(queues: u32, sink: &[&str], generator: &[&str], packets: u64) -> Result<(Value, Value)> {
     let pair = Pair::new(queues)?;
     let before = (traces(&pair.left)?, traces(&pair.right)?);
@@ -158,7 +158,7 @@ fn of_workers(received: &Value, figure: &str) -> Result<Vec<u64>> {
         .collect()
 }
 
-/// What each worker put into ether's queue.
+/// The packets that each worker put into ether's queue.
 fn queued_by_ether(received: &Value) -> Result<Vec<u64>> {
     let rows = received["netisr"]["workstreams"].as_array().context("rows")?;
     let of_ether = rows.iter().filter(|row| row["name"] == "ether");
@@ -252,7 +252,7 @@ fn what_is_no_packet_is_counted_by_its_reason() -> Result<()> {
         raw.send(&frame(number, 60, (number > 2).then_some(9), &mut random))?;
     }
     for ethertype in [[0x08, 0x00], [0x86, 0xdd], [0x08, 0x06]] {
-        // A version, or a length, that nothing has.
+        // A version, or a length, that no packet has.
         raw.send(&[ethernet(ethertype), vec![0xff; 46]].concat())?;
         raw.send(&[ethernet(ethertype), vec![0x00; 2]].concat())?;
     }

@@ -1,4 +1,4 @@
-//! Whoever of a weir and its guardian is killed, stopped, or left without processes, files or namespaces: the pair is let go.
+//! A weir or its guardian is killed, stopped, or left without processes, files or namespaces: the pair is let go.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// What a stop, a kill or a deletion may take to be noticed and undone.
+/// The time in which a stop, a kill or a deletion must be noticed and undone.
 const A_SECOND: Duration = Duration::from_secs(1);
 const A_MOMENT: Duration = Duration::from_secs(5);
 
@@ -148,7 +148,7 @@ fn kill_both(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// What was before the first is there after the second.
+/// The state before the first wire is there after the second.
 fn after_both_were_killed_the_next_wire_mends() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     rig.left.tc("qdisc replace dev veth0 root handle 7: pfifo limit 77")?;
@@ -272,7 +272,7 @@ impl Drop for Group {
     }
 }
 
-/// As with `kernel.io_uring_disabled=2`, for one program and what it starts.
+/// A kernel with `kernel.io_uring_disabled=2`, for one program and those that it starts.
 const NO_IO_URING: Lacking = Lacking { call: libc::SYS_io_uring_setup, first: None, error: libc::EPERM };
 
 fn ends_without_io_uring(signal: Signal) -> Result<()> {
@@ -309,7 +309,7 @@ fn without_io_uring_a_killed_wire_lets_its_senders_go() -> Result<()> {
     ends_without_io_uring(Signal::KILL)
 }
 
-/// Its pair goes with it, which the wire must not keep.
+/// The pair of the namespace goes with it; the wire must not keep it.
 fn the_namespace_of_a_container_goes_under_a_wire() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let container = Namespace::new("container")?;

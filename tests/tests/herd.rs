@@ -1,4 +1,4 @@
-//! A thousand senders blocked at once: each is woken only for what it can send then.
+//! A thousand senders blocked at once: each is woken only for as much as it can send then.
 //!
 //! A sender is a thread in `send(2)`. While it sleeps there it gives its processor up once; were it woken in vain it would
 //! sleep again in the same call, so the voluntary context switches of a call beyond the first bound its empty wakes from above;
@@ -23,7 +23,7 @@ use weir_tests::{harness, privileged};
 const SENDERS: usize = 1000;
 const PAYLOAD_BYTES: usize = 1470;
 const PORT: u16 = 5001;
-/// What each socket holds, as the kernel counts: 14 datagrams.
+/// The bytes that each socket holds, as the kernel counts: 14 datagrams.
 const SEND_BUFFER_BYTES: i32 = 16 << 10;
 const RECEIVE_BUFFER_BYTES: i32 = 64 << 20;
 const TIME: Duration = Duration::from_secs(3);
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     harness::main(&[privileged!(a_thousand_blocked_senders_are_woken_for_what_they_can_send)])
 }
 
-/// What a sender did.
+/// The counts of a sender.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     sent: u32,
@@ -42,7 +42,7 @@ struct Tally {
     empty_wakes: u64,
 }
 
-/// What arrived of one sender.
+/// The arrivals of one sender.
 #[derive(Clone, Copy, Debug, Default)]
 struct Arrived {
     count: u32,
@@ -78,13 +78,13 @@ fn a_thousand_blocked_senders_are_woken_for_what_they_can_send() -> Result<()> {
             sender.spawn_scoped(scope, move || send(number as u32, socket, started, stop))
         });
         let senders = senders.collect::<Result<Vec<_>, _>>().context("a thread for each sender");
-        // Whatever happens, they end.
+        // The senders end in any case.
         let watched = senders.as_ref().map_err(|error| anyhow!("{error}")).and_then(|_| {
             let all = || Ok(started.load(Ordering::Relaxed) == SENDERS);
             wait_until("every sender has sent something", Duration::from_secs(20), all)?;
             let_pass(TIME, |_| ())?;
             wire.check().context("while a thousand are blocked")?;
-            // When they stop, a last poll may be as full as if there were more.
+            // When the senders stop, a last poll may be as full as if there were more.
             stat_of(&wire)
         });
         stop.store(true, Ordering::Relaxed);

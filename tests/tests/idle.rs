@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 fn idle_costs_under_a_hundredth_of_a_core() -> Result<()> {
     let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
-    // It has carried something, so it has been awake.
+    // The wire has carried something, so it has been awake.
     let trips = Ping::start_series(&rig.left, &rig.right_address().v4, 5, 0.05)?.finish()?;
     ensure!(trips.sorted_ms.len() == 5, "{} of 5 pings answered", trips.sorted_ms.len());
     let_pass(Duration::from_secs(1), |_| ())?;

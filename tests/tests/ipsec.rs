@@ -23,13 +23,13 @@ use weir_tests::{harness, privileged, require_timing, weir_binary};
 const PATIENCE: Duration = Duration::from_secs(40);
 const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 const SECONDS: f64 = 3.0;
-/// What fits into the tunnel with the headers of UDP and of either family.
+/// The longest payload that fits into the tunnel with the headers of UDP and of either family.
 const PAYLOAD_BYTES: u64 = 1380;
 /// The addresses of the host behind the second gateway.
 const FAR: [&str; 2] = ["10.2.0.2", "fd00:2::2"];
 /// The addresses of two hosts beside the first gateway.
 const BESIDE: [&str; 2] = ["198.51.100.1", "198.51.100.2"];
-/// By whom each key is used to send.
+/// The user of each key, by direction.
 const KEYS: [&str; 2] = ["one-to-two", "two-to-one"];
 
 fn main() -> ExitCode {
@@ -91,7 +91,7 @@ impl Site {
         Up::start(&weir_binary()?, &self.gateway, &self.text)
     }
 
-    /// With another worker that seals and opens what waits for it, and a wire between two hosts beside that.
+    /// Runs the site with another worker that seals and opens packets that wait for it, and a wire between two hosts beside that.
     fn up_with_a_wire(&self, hosts: &[Namespace; 2]) -> Result<Up> {
         let mut text = self.text.replace("[[esp]]\n", "[[esp]]\ndispatch = \"deferred\"\n");
         for (number, host) in hosts.iter().enumerate() {
@@ -117,7 +117,7 @@ impl Site {
     }
 }
 
-/// Both sites; with `internet` between them, a bridge of the kernel's that counts what it sees, or back to back.
+/// Both sites; with `internet` between them, a bridge of the kernel's that counts the packets that it sees, or back to back.
 fn sites(internet: Option<&Namespace>) -> Result<[Site; 2]> {
     let site = |number: usize| -> Result<Site> {
         let (gateway, host) =
@@ -201,7 +201,7 @@ fn count(row: &Value, what: &str) -> Result<u64> {
     row[what].as_u64().with_context(|| format!("{what} of {row}"))
 }
 
-/// Floods, TCP and pings of both families, and what the internet sees of them.
+/// Floods, TCP and pings of both families, and their packets on the internet's side.
 fn what_passes_is_sealed_and_none_of_it_is_lost() -> Result<()> {
     let internet = Namespace::new("net")?;
     let sites = sites(Some(&internet))?;
@@ -239,7 +239,7 @@ fn what_passes_is_sealed_and_none_of_it_is_lost() -> Result<()> {
     Ok(())
 }
 
-/// Each is a weir's port at the other's end.
+/// Each gateway is a weir's port at the other's end.
 fn back_to_back_they_find_each_other() -> Result<()> {
     let sites = sites(None)?;
     let ups = [sites[0].up()?, sites[1].up()?];
@@ -367,7 +367,7 @@ fn workstream(up: &Up, name: &str) -> Result<Value> {
     rows.iter().find(|row| row["name"] == name).cloned().with_context(|| format!("no {name} in {rows:?}"))
 }
 
-/// Killed and started again it goes on behind all that it could have used; where nobody knows what that is, it does not start.
+/// Killed and started again, a gateway goes on behind all numbers that it could have used; where nobody knows these, it does not start.
 fn a_start_uses_no_number_twice() -> Result<()> {
     let internet = Namespace::new("net")?;
     let sites = sites(Some(&internet))?;
@@ -390,7 +390,7 @@ fn a_start_uses_no_number_twice() -> Result<()> {
     ensure!(kept.contains("has another key than the one that runs"), "{kept}");
     fs::write(&key, own)?;
     one.down()?;
-    // What was reserved and not used is given back.
+    // Numbers that were reserved and not used are given back.
     let next = fs::read_to_string(mark(&key))?;
     let next = next.lines().find_map(|line| line.strip_prefix("next ")).context("a mark")?.parse::<u64>()?;
     ensure!(next > after && next < after + 10_000, "{next} after {after}");

@@ -1,5 +1,5 @@
-//! `weir lab qdisc` measures what it says it measures: it sees the loss of a system that drops, and none where
-//! nothing drops. `weir lab epair` writes what it measured; its figures are tested beside it.
+//! `weir lab qdisc` measures loss rightly: it sees the loss of a system that drops, and none where nothing drops. `weir lab epair` writes
+//! its measurements; its figures are tested beside it.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -76,14 +76,14 @@ fn a_system_that_cannot_run_fails_its_row_and_no_other() -> Result<()> {
     Ok(())
 }
 
-/// What a lab printed and wrote.
+/// The output of a lab, and its files.
 struct Written {
     table: String,
     json: Value,
     html: String,
 }
 
-/// Runs the command with these arguments and reads what it wrote.
+/// Runs the command with these arguments and reads its files.
 fn lab(arguments: &[&str]) -> Result<Written> {
     let folder = std::env::temp_dir();
     let stem = format!("weir-test-lab-{}-{}", arguments[0], std::process::id());
@@ -93,7 +93,7 @@ fn lab(arguments: &[&str]) -> Result<Written> {
     let done = run(&mut command, Duration::from_secs(120));
     let written = (std::fs::read_to_string(&json), std::fs::read_to_string(&html));
     for path in [&json, &html] {
-        // It may not be there, which is told below.
+        // The file may not be there, which is told below.
         let _ = std::fs::remove_file(path);
     }
     let done = done?;
@@ -134,7 +134,7 @@ fn the_epair_command_writes_json_and_html() -> Result<()> {
     Ok(())
 }
 
-/// Of Weir alone; `bed` has it beside the kernel.
+/// The bed of Weir alone; `bed` has it beside the kernel.
 fn the_bed_command_writes_json_and_html() -> Result<()> {
     let written = lab(&["bed", "--seconds", "1", "--rounds", "1", "--systems", "weir"])?;
     ensure!(written.table.contains("p99.9: "), "no bound on standard output: {}", written.table);
@@ -168,7 +168,7 @@ fn the_epair_command_refuses_what_is_not_its_own() -> Result<()> {
     Ok(())
 }
 
-/// At four times what can be worked on, whatever else the machine does.
+/// The load is four times the packets that can be worked on, whatever else the machine does.
 fn a_feeder_faster_than_the_work_is_held_or_loses() -> Result<()> {
     let written = lab(&["netisr", "--seconds", "0.1", "--cases", "150,400,400-long,400-one-core"])?;
     ensure!(written.table.contains("deferred-drop"), "no table on standard output: {}", written.table);
@@ -190,7 +190,7 @@ fn a_feeder_faster_than_the_work_is_held_or_loses() -> Result<()> {
     Ok(())
 }
 
-/// The seed's tables of IPsec, at 2.71 times what can be sealed, and its stack.
+/// The seed's tables of IPsec, at 2.71 times the packets that can be sealed, and its stack.
 fn packets_are_sealed_now_or_later_and_none_is_lost() -> Result<()> {
     let (systems, cases) = ("esp-direct,esp-deferred,esp-deferred-drop", "null-64-271,nested-1,nested-16");
     let written = lab(&["netisr", "--seconds", "0.1", "--systems", systems, "--cases", cases])?;

@@ -1,4 +1,4 @@
-//! `weir limit`: what real clients send is held, whole, in order and evenly shared; the limit is found again, changed and removed.
+//! `weir limit`: packets of real clients are held, whole, in order and evenly shared; the limit is found again, changed and removed.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -93,7 +93,7 @@ fn changes_under_load_lose_nothing() -> Result<()> {
     require_lossless(&flows, &load)
 }
 
-/// One processor takes in what a limit of a gigabit lets through, all take in more than that, and no flow notices the change.
+/// One processor takes in the packets of a limit up to a gigabit, all take in more than that, and no flow notices the change.
 fn a_raise_past_one_processor_keeps_order() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let steered_to = || -> Result<u32> {
@@ -127,12 +127,13 @@ fn a_raise_past_one_processor_keeps_order() -> Result<()> {
     Ok(())
 }
 
-/// Setting a limit loses no more than any change of an interface's queue does, and what comes before the new one has a leaf; and says what.
+/// Setting a limit loses no more packets than any change of an interface's queue does, and those that come before the new one has a leaf;
+/// and says which.
 fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
     const TURNS: usize = 9;
-    /// Of two medians of the same thing: how long a swap lasts depends on what else the processors do.
+    /// The factor between two medians of the same thing: how long a swap lasts depends on the other work of the processors.
     const BY_CHANCE: u64 = 2;
-    /// How many come before the new queue has its first leaf, some 30 us.
+    /// How many packets come before the new queue has its first leaf, some 30 us.
     const WITHOUT_A_LEAF: u64 = 10;
     let row = Row::new(Between::Bridge)?;
     let to = row.right_address(Between::Bridge);
@@ -140,7 +141,7 @@ fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
     let dropped = || -> Result<u64> {
         row.losses()?.get(&format!("{} veth0 tx", row.left.name())).copied().context("no drops of veth0")
     };
-    // What a new queue drops itself, as it has no leaf yet.
+    // The packets that a new queue drops itself, as it has no leaf yet.
     let refused = || -> Result<u64> {
         let shown = row.left.tc("-s qdisc show dev veth0 root")?;
         let (_, rest) = shown.split_once("(dropped ").context("no drops of the queue")?;
@@ -181,7 +182,7 @@ fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
     Ok(())
 }
 
-/// What was forwarded has no sender here to hold: it waits, then it is dropped, by the rule's name.
+/// Forwarded packets have no sender here to hold: they wait, then they are dropped, by the rule's name.
 fn forwarded_packets_are_dropped_by_rule_and_counted() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     row.weir("limit wb --rate-back 50mbit")?.success()?;
@@ -218,7 +219,7 @@ fn a_forwarded_flow_below_its_share_loses_nothing() -> Result<()> {
     Ok(())
 }
 
-/// As if there had never been a limit, and no process in between. A bridge would show its timers as well.
+/// The host is as if there had never been a limit, with no process in between. A bridge would show its timers as well.
 fn everything_comes_back() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     let traces = || -> Result<_> {
@@ -247,7 +248,7 @@ fn everything_comes_back() -> Result<()> {
     Ok(())
 }
 
-/// It is set all the same.
+/// The limit is set all the same.
 fn a_burst_that_the_timer_outlasts_is_said() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let done = row.weir("limit wa --rate 200mbit --burst 20kb")?.success()?;
@@ -262,7 +263,7 @@ fn a_burst_that_the_timer_outlasts_is_said() -> Result<()> {
     Ok(())
 }
 
-/// By the host's end where there is one; a name that was given stays, and one that is used gets a number.
+/// The name is that of the host's end where there is one; a name that was given stays, and one that is used gets a number.
 fn limits_by_process_have_names_of_their_own() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let mut sleeper = row.left.command("sleep");
@@ -307,7 +308,7 @@ fn what_is_taken_away_is_said_and_set_again() -> Result<()> {
     row.weir("limit wa --off")?.success().map(drop)
 }
 
-/// `7769:0` means "directly" to HTB, and who may set a priority may set that.
+/// `7769:0` means "directly" to HTB, and a program that may set a priority may set that.
 fn a_priority_passes_nothing_by() -> Result<()> {
     const DIRECT: libc::c_int = 0x7769_0000;
     const DATAGRAMS: usize = 50;

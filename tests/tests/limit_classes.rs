@@ -65,7 +65,7 @@ to_ports = "5001-5004"
 class = "a"
 "#;
 
-/// What a class of the limit at `wa` did.
+/// The row of a class of the limit at `wa`.
 fn class(row: &Row, name: &str) -> Result<Value> {
     let limit = row.limits("wa")?;
     let classes = limit.first().and_then(|limit| limit["classes"].as_array()).context("no classes")?;
@@ -84,7 +84,7 @@ fn bytes(row: &Row, name: &str) -> Result<u64> {
     class(row, name)?["delivered_bytes"].as_u64().context("no bytes")
 }
 
-/// Four floods in each of two classes. What they leave is shared by flows, so the first is between its floor and its ceiling.
+/// Four floods in each of two classes. The rest of the limit is shared by flows, so the first class is between its floor and its ceiling.
 fn floors_and_ceilings_hold_under_floods() -> Result<()> {
     const SECONDS: f64 = 3.0;
     let row = Row::new(Between::Bridge)?;
@@ -107,11 +107,11 @@ fn floors_and_ceilings_hold_under_floods() -> Result<()> {
         require_lossless(&flood.finish(PATIENCE)?, load)?;
     }
     row.lossless_limit("wa")?;
-    // A burst more than the rate at most, in that time.
+    // The bits are at most a burst more than the rate, in that time.
     ensure!(mbit[0] <= 152.0 && mbit[1] <= 61.0, "above their ceilings: {mbit:?} Mbit/s");
     ensure!(mbit[0] + mbit[1] <= 202.0, "above the limit: {mbit:?} Mbit/s");
     require_timing!(mbit[0] >= 97.0 && mbit[1] >= 38.8, "below their floors: {mbit:?} Mbit/s");
-    // Far above their floors, 140: what is left is borrowed. A timer that the host delays loses some of it.
+    // Far above their floors, 140: the rest is borrowed. A timer that the host delays loses some of it.
     require_timing!(mbit[0] + mbit[1] >= 180.0, "some of the limit is left over: {mbit:?} Mbit/s");
     let voice = packets(&row, "voice")?;
     ensure!(voice >= 200, "{voice} packets in the class of pings");
@@ -229,7 +229,7 @@ class = "free"
     row.weir("limit wa --off")?.success().map(drop)
 }
 
-/// Files that send the floods elsewhere in turn, classes that come and go among them.
+/// Files that lead the floods elsewhere in turn, classes that come and go among them.
 fn another_file_under_load_loses_nothing() -> Result<()> {
     let (times, seconds) = (at_length(6, 20), at_length(10, 30) as f64);
     let row = Row::new(Between::Bridge)?;
@@ -264,7 +264,7 @@ fn what_goes_is_removed_when_it_is_empty() -> Result<()> {
     let file = File::new("[[class]]\nname = \"one\"\nrate = \"50mbit\"\nceil = \"100mbit\"\n")?;
     let set = || row.weir(&format!("limit wa --classes {}", file.path()))?.success();
     let done = set()?;
-    // Unless the host took the processors from both for as long as what waits lasts.
+    // Unless the host took the processors from both for as long as the packets wait.
     require_timing!(done.stderr.contains("never pause"), "the floods have left: {}", done.stderr);
     let flows = flood.finish(PATIENCE)?;
     require_lossless(&flows, &load)?;
@@ -292,7 +292,7 @@ fn what_goes_is_removed_when_it_is_empty() -> Result<()> {
     Ok(())
 }
 
-/// They have nobody who could be held: they wait, then they are dropped, and counted for their class.
+/// Forwarded packets have nobody who could be held: they wait, then they are dropped, and counted for their class.
 fn forwarded_packets_wait_in_their_class() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     let file = File::new(OFFICE)?;
@@ -314,7 +314,7 @@ fn forwarded_packets_wait_in_their_class() -> Result<()> {
     flood.finish(PATIENCE).map(drop)
 }
 
-/// A class at its ceiling waits for that, classes that have used up the limit for the limit, and nothing for nothing.
+/// A class at its ceiling waits for that, classes that have used up the limit for the limit, and an empty class for nothing.
 fn what_is_waited_for_is_named() -> Result<()> {
     const FILE: &str = r#"
 default = "wide"

@@ -1,6 +1,6 @@
-//! `weir limit` by figures: what comes out of the queue at every moment, beside what, in what shares, past what far end.
+//! `weir limit` by figures: the packets that come out of the queue at every moment, the traffic beside them, the shares, the far end.
 //!
-//! A corner of the matrix each; with `WEIR_ROUNDS` every number of clients, so often (`make verify`).
+//! A corner of the matrix in each test; with `WEIR_ROUNDS` every number of clients, so often (`make verify`).
 
 use std::net::UdpSocket;
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const RATE_BITS_PER_S: f64 = 200e6;
 /// 2 ms of the rate, the default.
 const BURST_BYTES: f64 = 50_000.0;
-/// So that a pair's end has XDP or NAPI and its queue keeps order all the same.
+/// One queue, so that a pair's end has XDP or NAPI and its queue keeps order all the same.
 const ONE_QUEUE: &str = "numtxqueues 1 numrxqueues 1";
 
 fn main() -> ExitCode {
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// What is at the other end of the sender's pair.
+/// The far end of the sender's pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Far {
     Plain,
@@ -69,7 +69,7 @@ impl Far {
         }
     }
 
-    /// Sets it up; what has to stay.
+    /// Sets it up. Returns the program that has to stay.
     fn set_up(self, row: &Row) -> Result<Option<Xdp>> {
         match self {
             Far::Plain => {}
@@ -124,7 +124,7 @@ fn floods_over_ipv6() -> Result<()> {
     rows(8, Between::Bridge, Far::Plain, true)
 }
 
-/// Once with so many clients, or all numbers of them as often as is asked for.
+/// Runs a row once with so many clients, or with all numbers of them as often as is asked for.
 fn corner(clients: usize, between: Between, far: Far) -> Result<()> {
     rows(clients, between, far, false)
 }
@@ -147,7 +147,7 @@ impl std::fmt::Display for Round {
     }
 }
 
-/// Nothing lost anywhere, nothing out of order; the rate is there in every second, and no window has more than it may.
+/// Requires that no packet is lost or out of order; that the rate is there in every second, and that no window has more than it may.
 fn floods(clients: usize, between: Between, far: Far, ipv6: bool) -> Result<()> {
     let row = Row::with_pair(between, far.pair_options())?;
     let _far = far.set_up(&row)?;
@@ -168,7 +168,7 @@ fn floods(clients: usize, between: Between, far: Far, ipv6: bool) -> Result<()> 
     row.lossless_limit("wa")?;
     row.weir("stat wa --check")?.success()?;
     let losses = row.losses()?;
-    // What has left the queue waits for the far processor, a thousand packets at the most, whatever limits it. Where the host keeps that
+    // Packets that have left the queue wait for the far processor, a thousand at the most, under any limit. Where the host keeps that
     // processor for longer, they are lost.
     require_timing!(
         losses == losses_before || losses["softnet"] == losses_before["softnet"],
@@ -182,7 +182,7 @@ fn floods(clients: usize, between: Between, far: Far, ipv6: bool) -> Result<()> 
     println!("    {worst:?}, {seconds:.4?}");
     ensure!(!seconds.is_empty(), "the watch saw {} packets", watched.arrivals.len());
     let most = BURST_BYTES + (clients + 1) as f64 * load.frame_bytes() as f64;
-    // Where the other end has NAPI, the stamps are of its polls, each of what came since the one before.
+    // Where the other end has NAPI, the stamps are of its polls, each of the packets that came since the one before.
     let is_stamped = matches!(far, Far::Plain | Far::Steered);
     require_timing!(
         !is_stamped || worst.excess_bytes <= most,
@@ -223,15 +223,15 @@ fn a_ping_is_quick_beside_sixteen_floods() -> Result<()> {
     require_quick(&trips)
 }
 
-/// The round trips through the limit of `row`, and in the same seconds those over `free`, which has no limit and no other
-/// traffic: what the machine itself makes a ping wait.
+/// The round trips through the limit of `row`, and in the same seconds those over `free`, which has no limit and no other traffic: these
+/// are the machine's own delays of a ping.
 fn ping_beside(row: &Row, free: &Row) -> Result<[RoundTrips; 2]> {
     let through = Ping::start_series(&row.left, &row.right_address(Between::Bridge), 150, 0.02)?;
     let beside = Ping::start_series(&free.left, &free.right_address(Between::Bridge), 150, 0.02)?;
     Ok([through.finish()?, beside.finish()?])
 }
 
-/// All pings come back, and the limit adds less than 0.5 ms to the 99th of 100.
+/// Requires that all pings come back, and that the limit adds less than 0.5 ms to the 99th of 100.
 fn require_quick(trips: &[RoundTrips; 2]) -> Result<()> {
     let mut p99_ms = [0.0; 2];
     for ((trips, p99_ms), way) in
@@ -300,7 +300,7 @@ fn small_packets_share_with_large_ones() -> Result<()> {
     shares(&row, &kinds)
 }
 
-/// All get the same in bytes of frames, and nothing is dropped.
+/// Requires that all get the same in bytes of frames, and that nothing is dropped.
 fn shares(row: &Row, kinds: &[Kind]) -> Result<()> {
     row.weir("limit wa --rate 200mbit")?.success()?;
     let to = row.right_address(Between::Bridge);

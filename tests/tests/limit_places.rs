@@ -48,7 +48,7 @@ fn what_a_host_sends_by_a_tap_is_limited() -> Result<()> {
     by_a_program("tap7", Layer::Ethernet)
 }
 
-/// Four senders of the host, and a program that reads what they send.
+/// Four senders of the host, and a program that reads their packets.
 fn by_a_program(name: &str, layer: Layer) -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let tun = Arc::new(Tun::new(&row.middle, name, layer, "10.98.7")?);
@@ -68,7 +68,7 @@ fn what_a_host_sends_by_a_bridge_is_limited() -> Result<()> {
     Ok(())
 }
 
-/// One that the middle host sends by itself.
+/// A bridge by which the middle host sends by itself.
 fn bridge_of_a_host() -> Result<Row> {
     let row = Row::new(Between::Bridge)?;
     row.middle.ip("addr add 10.99.0.9/24 dev br0")?;
@@ -76,7 +76,7 @@ fn bridge_of_a_host() -> Result<Row> {
     Ok(row)
 }
 
-/// The kernel lets what waited for a neighbour's address be overtaken by what comes when that is found.
+/// The kernel lets packets that waited for a neighbour's address be overtaken by those that come when that is found.
 fn find_neighbour(row: &Row, address: &str) -> Result<()> {
     row.middle.sh(&format!("ping -q -c 2 -i 0.2 -w 10 {address}")).map(drop)
 }
@@ -95,7 +95,8 @@ fn a_macvlan_keeps_flows_in_order() -> Result<()> {
     keeps_flows_in_order(&row, "mac0", "10.98.8.1")
 }
 
-/// At a rate at which every processor runs the queue: from the middle host to the left one, floods and streams.
+/// Requires that flows keep their order at a rate at which every processor runs the queue: from the middle host to the left one, floods and
+/// streams.
 fn keeps_flows_in_order(row: &Row, name: &str, to: &str) -> Result<()> {
     let long = Duration::from_secs(at_length(1, 2) as u64);
     row.weir(&format!("limit {name} --rate 200mbit"))?.success()?;
@@ -124,13 +125,13 @@ fn keeps_flows_in_order(row: &Row, name: &str, to: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether somebody has steered what comes to a host's end.
+/// Whether somebody has steered the packets that come to a host's end.
 fn is_steered(host: &Namespace) -> Result<bool> {
     let mask = host.sh("cat /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
     Ok(mask.trim().chars().any(|digit| !"0,".contains(digit)))
 }
 
-/// What somebody has set stays, what has left is put back, a container that is gone is no error.
+/// Steering that somebody has set stays, that of a port that has left is put back, a container that is gone is no error.
 fn pairs_that_join_a_bridge_are_said_and_steered() -> Result<()> {
     const LIMIT: &str = "limit br0 --rate 50mbit";
     let row = bridge_of_a_host()?;
@@ -187,7 +188,8 @@ fn limits_that_share_an_end_leave_it_to_the_last() -> Result<()> {
     Ok(())
 }
 
-/// Where there is no pair the device that is named sends itself: held, at the rate; then as before. How many arrived out of order.
+/// Limits a device that is no pair's, which sends itself: it is held, at the rate; then it sends as before. Returns how many packets
+/// arrived out of order.
 fn limited_by_itself(row: &Row, name: &str, start: impl FnOnce() -> Result<Crowd>) -> Result<u64> {
     const RATE_BITS_PER_S: f64 = 20e6;
     let before = row.middle.tc(&format!("qdisc show dev {name}"))?;
@@ -288,7 +290,7 @@ impl Drop for Container {
     }
 }
 
-/// Named by the process, as an engine names it.
+/// The container is named by its process, as an engine names it.
 fn floods_in_a_container() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let container = Container::start(&row.left)?;
@@ -311,10 +313,10 @@ fn floods_in_a_container() -> Result<()> {
     Ok(())
 }
 
-/// XDP, tcx, a tc filter's hook and nftables count what they see under the limit and when it is gone: all of it.
+/// XDP, tcx, a tc filter's hook and nftables count the packets that they see under the limit and when it is gone: all of them.
 fn others_stay_and_see_every_packet() -> Result<()> {
     const PINGS: u64 = 20;
-    /// By its length a request of ours is known to the programs: 14 + 20 + 8 + 1234.
+    /// The length by which the programs know a request of ours: 14 + 20 + 8 + 1234.
     const FRAME_BYTES: u16 = 1276;
     let row = Row::with_pair(Between::Bridge, "numtxqueues 1 numrxqueues 1")?;
     let to = row.right_address(Between::Bridge);

@@ -23,8 +23,8 @@ fn main() -> ExitCode {
     ])
 }
 
-/// So many classes, of which the first few nest as deep as they may, and filters that lead to all but the last that packets wait in, from a
-/// place in their list on. The last filter is of UDP to port 7001 alone, and leads to the last class.
+/// A file of so many classes, of which the first few nest as deep as they may, and filters that lead to all but the last leaf, from a place
+/// in their list on. The last filter is of UDP to port 7001 alone, and leads to the last class.
 fn tree(classes: usize, filters: usize, turn: usize) -> String {
     const LEVELS: usize = 6;
     let mut text = format!("default = \"c{}\"\n", LEVELS - 1);
@@ -87,7 +87,7 @@ fn the_largest_tree_is_loaded_and_leads_to_its_last_class() -> Result<()> {
         row.weir("stat wa --check")?.success().map(drop)
     };
     set(most, 0)?;
-    // The verifier looks at a million steps of the first before it gives up.
+    // The verifier looks at a million steps of the first program before it gives up.
     let refused = [(3 * FILTERS, "join subnets or ports"), (FILTERS, "so many classes and filters at once")];
     for (filters, sentence) in refused.into_iter().take(at_length(1, 2)) {
         let too_many = File::new(&tree(61, filters, 1))?;
@@ -109,7 +109,8 @@ const HALF: &str = "default = \"b\"\n[[class]]\nname = \"a\"\nrate = \"10mbit\"\
 /// The limit and its one leaf, and each class with its leaves.
 const HALF_CLASSES: usize = 2 + 3 * 273;
 
-/// By a command that is killed with so many classes made, by somebody who takes some away, and by one who takes the filter.
+/// The tree is left by a command that is killed with so many classes made, by somebody who takes some away, and by one who takes the
+/// filter.
 fn a_tree_left_half_made_is_said_and_finished_or_removed() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let to = row.right_address(Between::Bridge);
@@ -182,8 +183,8 @@ fn a_tree_left_half_made_is_said_and_finished_or_removed() -> Result<()> {
     Ok(())
 }
 
-/// Floods are served faster than each leaf is promised. All that a leaf has room for takes it 1.5 s at this rate, and only so long may a
-/// flood have it taken for busy.
+/// Floods are served faster than each leaf is promised. The packets that a leaf has room for take it 1.5 s at this rate, and only so long
+/// may a flood have it taken for busy.
 fn after_floods_new_flows_have_leaves_of_their_own() -> Result<()> {
     const FLOODS: usize = 4;
     const BYTES_EACH: usize = 150_000_000;

@@ -1,4 +1,4 @@
-//! `weir limit` under what is done to its interface: what stays, and what is seen and said of the rest.
+//! `weir limit` under changes of others to its interface: things that stay, and messages on the rest.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -32,14 +32,14 @@ fn main() -> ExitCode {
     ])
 }
 
-/// What `weir stat NAME --check` says is wrong.
+/// The fault that `weir stat NAME --check` says.
 fn fault(row: &Row, name: &str) -> Result<String> {
     let done = row.weir(&format!("stat {name} --check"))?;
     ensure!(done.status.code() == Some(1), "nothing is wrong: {}{}", done.stdout, done.stderr);
     Ok(done.stderr)
 }
 
-/// Set again, and forgotten: then nothing of it is left.
+/// The limit is set again, and forgotten: then nothing of it is left.
 fn a_queue_that_its_container_removes_is_said() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     let before = kernel::traces(&row.middle)?;
@@ -107,7 +107,7 @@ fn a_queue_that_is_removed_by_hand_leaves_what_to_put_back() -> Result<()> {
             }
         }
     }
-    // Of two limits that share clsact, who goes last removes it.
+    // Of two limits that share clsact, the one that goes last removes it.
     let before = qdiscs("wa")?;
     for ways in [["--rate", "--rate-back"], ["--rate-back", "--rate"]] {
         for way in ways {
@@ -119,7 +119,7 @@ fn a_queue_that_is_removed_by_hand_leaves_what_to_put_back() -> Result<()> {
     Ok(())
 }
 
-/// What somebody does by hand to the first receive queue of an interface.
+/// Steers the first receive queue of an interface, as somebody does it by hand.
 fn steer(host: &Namespace, interface: &str, mask: &str) -> Result<()> {
     let line = format!("echo {mask} > /sys/class/net/{interface}/queues/rx-0/rps_cpus");
     run(host.command("sh").args(["-c", &line]), PATIENCE)?.success().map(drop)
@@ -243,7 +243,7 @@ fn a_look_that_is_removed_is_said_and_put_back() -> Result<()> {
     kernel::require_same(&before, &kernel::traces(&row.middle)?)
 }
 
-/// Not that of the queue, of a class or of a leaf, for who has CAP_NET_RAW and nothing else.
+/// No priority passes it, be it that of the queue, of a class or of a leaf, for a program that has CAP_NET_RAW and nothing else.
 fn no_priority_passes_the_limit() -> Result<()> {
     const BITS_PER_S: f64 = 1e6;
     const PRIORITIES: [libc::c_int; 5] = [0x7769_0000, 0x7769_0001, 0x7769_0100, 0x7769_020f, 6];
@@ -302,7 +302,7 @@ fn set_priority(socket: &UdpSocket, priority: libc::c_int) -> Result<()> {
     Ok(())
 }
 
-/// And of what nobody can see nothing is told.
+/// The senders that are held and the time are told; nothing is told of packets that nobody can see.
 fn who_is_held_and_for_how_long_is_told() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     row.weir("limit wa --rate 20mbit --rate-back 20mbit")?.success()?;
@@ -336,14 +336,15 @@ fn who_is_held_and_for_how_long_is_told() -> Result<()> {
     let limits = row.limits("wa")?;
     let limit = &limits[0];
     let held_ns = limit["held_ns"].as_u64().context("no held_ns")? - held_before;
-    // Both may take a moment to start, and what stands at the end takes as long again as the send buffers are deep.
+    // Both may take a moment to start, and the packets that stand at the end take as long again as the send buffers are deep.
     ensure!(held_ns > 1_400_000_000, "held for {held_ns} ns of a flood of 2 s");
     ensure!(
         u128::from(held_ns) <= begin.elapsed().as_nanos(),
         "held for longer than there was time: {held_ns} ns"
     );
     ensure!(limit["bypassed_packets"] == 0, "{limit}");
-    // What is sent to programs is seen on one side of the queue alone: what waits there is told, and over the rate, but not for how long.
+    // Packets to programs are seen on one side of the queue alone: the waiting bytes are told, also divided by the rate, but not how long
+    // packets waited.
     let to_left = names(0, 1).v4;
     let back = Load::new(&row.right, &row.left, &to_left, 1, 1.0);
     let flood = Flood::start(&back)?;
@@ -360,7 +361,7 @@ fn who_is_held_and_for_how_long_is_told() -> Result<()> {
     Ok(())
 }
 
-/// They see every packet, whether they are asked before or after, and stay when the limit is gone.
+/// Filters of others see every packet, whether they are asked before or after, and stay when the limit is gone.
 fn filters_of_others_where_packets_arrive_stay() -> Result<()> {
     const PINGS: usize = 20;
     let row = Row::new(Between::Bridge)?;

@@ -1,4 +1,4 @@
-//! What `weir limit` says where it cannot do what is asked, or not as one might think; and that it then changes nothing.
+//! The messages of `weir limit` where it cannot do what is asked, or not as one might think; and that it then changes nothing.
 
 use std::net::UdpSocket;
 use std::process::{Command, ExitCode};
@@ -38,13 +38,13 @@ fn line(done: &Finished, status: i32, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A script in `host`, with the first process of all that it sees.
+/// A script in `host` whose own process is the first of all that it sees.
 fn alone(host: &Namespace, script: &str) -> Result<Finished> {
     let mut command: Command = host.command("unshare");
     run(command.args(["--pid", "--fork", "--mount-proc", "sh", "-c", script]), PATIENCE)
 }
 
-/// What the other end is for is not what was meant; by its process it is limited.
+/// The container's end is not the one that was meant; by its process the container is limited.
 fn an_end_inside_a_container_is_refused() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let weir = weir_binary()?.display().to_string();
@@ -142,7 +142,7 @@ fn an_interface_that_vanishes_takes_its_limit_along() -> Result<()> {
     Ok(())
 }
 
-/// It has the handle of limits, and neither their shape nor their program.
+/// The queue has the handle of limits, and neither their shape nor their program.
 fn a_queue_of_another_tool_is_left_alone() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     row.left.tc("qdisc add dev veth0 root handle 7769: htb default 1")?;
@@ -160,7 +160,7 @@ fn a_queue_of_another_tool_is_left_alone() -> Result<()> {
     Ok(())
 }
 
-/// Whatever else has it: another limit, or what is up. The same limit may be given its name again.
+/// Any other owner of the name is told: another limit, or a wire that is up. The same limit may be given its name again.
 fn a_name_is_given_once() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     let name = format!("{}-one", row.middle.name());
@@ -174,7 +174,7 @@ fn a_name_is_given_once() -> Result<()> {
         &["the limit at ", &format!("is called {name} already: give this one another name")],
     )?;
     ensure!(!row.right.tc("qdisc show")?.contains("htb"), "a limit was set");
-    // What is to be up, by a wire or in place: none of these interfaces is there.
+    // Names of wires and runs that are to be up: none of these interfaces is there.
     for command in ["wire none none2", "run --rate 1mbit", "run --rate 1mbit --queue 5ms"] {
         let program = if command.starts_with("run") { " -- true" } else { "" };
         let said = row.weir(&format!("{command} --name {name}{program}"))?;
@@ -202,7 +202,7 @@ fn a_name_is_given_once() -> Result<()> {
     Ok(())
 }
 
-/// The second is refused: by another tool's queue, or as there is no way back.
+/// The second way is refused: by another tool's queue, or as there is no way back.
 fn both_ways_are_set_or_neither() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let both = || row.weir("limit wa --rate 5mbit --rate-back 6mbit");
@@ -221,7 +221,7 @@ fn both_ways_are_set_or_neither() -> Result<()> {
     line(&row.weir("limit wa --rate 5mbit --now")?, 2, &["--now is for --off"])
 }
 
-/// Whatever became of the interface's name, or of the process by which it was named.
+/// The name finds it when the interface has another name, or the process is gone by which it was named.
 fn a_limit_is_found_and_renamed_by_its_name() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let name = format!("{}-one", row.middle.name());

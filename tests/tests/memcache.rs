@@ -20,7 +20,7 @@ use weir_tests::{harness, privileged, weir_binary};
 const SERVER: &str = "10.99.0.2:11211";
 const PATIENCE: Duration = Duration::from_secs(20);
 const BUCKETS: usize = 4;
-/// Replies of a client on their way: what its socket has room for.
+/// Replies of a client on their way: as many as its socket has room for.
 const WINDOW: u16 = 2;
 const REQUESTS: u16 = 60;
 const VALUE_BYTES: usize = 1000;
@@ -40,7 +40,7 @@ fn with_server(rate: Option<Rate>, ask: impl FnOnce(&Pair, &Stack) -> Result<()>
     with_workers(1, |builder| shape(builder.bucket_bits(BUCKETS.ilog2())), ask)
 }
 
-/// The same of a stack of so many workers, with as many receive queues.
+/// The same hosts with a stack of so many workers, with as many receive queues.
 fn with_workers(
     workers: usize,
     shape: impl FnOnce(StackBuilder) -> StackBuilder,
@@ -50,7 +50,7 @@ fn with_workers(
     pair.left.ip("address add 10.99.0.1/24 dev veth0")?;
     let builder = shape(Stack::builder().address("10.99.0.2/24").workers(workers)).guardian(weir_binary()?);
     let stack = pair.right.enter(|| builder.open("veth1"))??;
-    // What waits for an address is the kernel's to drop.
+    // Packets that wait for an address are the kernel's to drop.
     run(pair.left.command("ping").args(["-n", "-c", "1", "-W", "5", "10.99.0.2"]), PATIENCE)?.success()?;
     let settings =
         MemcacheSettings { address: SERVER.parse()?, limit_bytes: 64 << 20, value_bytes_max: 1 << 20 };
@@ -132,7 +132,7 @@ fn a_key_set_by_one_flow_is_read_by_flows_of_every_bucket() -> Result<()> {
     })
 }
 
-/// Each asks for 10 kB at a time, more than the limit lets pass, and never for more than its own socket has room for.
+/// Each client asks for 10 kB at a time, more than the limit lets pass, and never for more than its own socket has room for.
 fn multi_gets_behind_a_limit_lose_no_reply() -> Result<()> {
     let rate = Rate::from_bits_per_s(50_000_000).context("not 0")?;
     with_server(Some(rate), |pair, stack| {

@@ -1,4 +1,4 @@
-//! An end of a pair is one weir's until all that it changed is put back: who comes next waits or is refused, and nothing is undone that
+//! An end of a pair is one weir's until all that it changed is put back: the next one waits or is refused, and nothing is undone that
 //! another needs.
 
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ fn a_generator_into_a_wire_leaves_the_wires_queue() -> Result<()> {
     wire.stop().map(drop)
 }
 
-/// Where its end has gone to, it is the wire's as it was before.
+/// Where the end has gone to, it is the wire's as it was before.
 fn a_generator_at_a_sender_that_moved_leaves_the_wires_queue() -> Result<()> {
     let rig = Rig::new(4, 4)?;
     let other = Namespace::new("other")?;
@@ -135,7 +135,7 @@ fn a_second_wire_is_told_whose_the_interface_is() -> Result<()> {
     wire.stop().map(drop)
 }
 
-/// They want both ends of a pair, and get some of that before they come to what the wire has.
+/// The commands want both ends of a pair, and get some of that before they come to the end that the wire has.
 fn commands_that_are_refused_leave_no_hold() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let namespaces = [&rig.left, &rig.middle, &rig.right];
@@ -172,10 +172,10 @@ fn a_wire_waits_for_the_guardian_of_a_killed_one() -> Result<()> {
     rig.middle.sh(&format!("kill -STOP {slow}"))?;
     wire.signal(Signal::KILL)?;
     wire.wait()?;
-    // It lets the stopped guardian go on.
+    // The next wire lets the stopped guardian go on.
     let wire = rig.wire(&["--rate", "100mbit"])?;
     require_whole(&rig)?;
-    // What the guardian of the first could still do would come within this.
+    // Undoing by the first guardian would come within this time.
     let_pass(Duration::from_secs(2), |_| ())?;
     require_whole(&rig)?;
     require_answer(&rig)?;
@@ -219,7 +219,7 @@ fn end(mut run: Process) -> Result<()> {
     run.wait(LIMIT).map(drop)
 }
 
-/// Who may edit the ruleset must not have root write files.
+/// A user who may edit the ruleset must not have root write files.
 fn a_rule_that_somebody_wrote_is_not_obeyed() -> Result<()> {
     let host = Host::with_internet()?;
     let victim = std::env::temp_dir().join(format!("weir-victim-{}", std::process::id()));

@@ -1,7 +1,7 @@
 //! One report: a wire, a topology, a generator, a sink and a limit in place tell of each of their places in one form.
 //!
-//! Rule: wherever a place stands in what `--json` prints, it has the same fields, and accepted = delivered + dropped + held, in packets and
-//! where they are counted in bytes. Asked under load, when there is something everywhere.
+//! Rule: wherever a place stands in the output of `--json`, it has the same fields, and accepted = delivered + dropped + held, in packets
+//! and where they are counted in bytes. Asked under load, when there is something everywhere.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use weir_tests::{harness, privileged};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const SECONDS: f64 = 3.0;
-/// What every place tells.
+/// The fields of every place.
 const FIELDS: [&str; 13] = [
     "name",
     "accepted",
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// What a place says of packets, or of bytes where these are counted; `None` if they are not.
+/// The sums of a place in packets, or in bytes where these are counted: accepted, and delivered + dropped + held; `None` if they are not.
 fn sums(place: &Value, suffix: &str) -> Result<Option<[u64; 2]>> {
     let field = |name: &str| &place[format!("{name}{suffix}").as_str()];
     if field("accepted").is_null() {
@@ -62,7 +62,7 @@ fn sums(place: &Value, suffix: &str) -> Result<Option<[u64; 2]>> {
     Ok(Some([count(field("accepted"))?, explained]))
 }
 
-/// That one is a place whose sums balance.
+/// Requires that a value is a place whose sums balance.
 fn require_place(place: &Value) -> Result<()> {
     for field in FIELDS.iter().chain(&["delay_ns_max"]) {
         ensure!(place.get(field).is_some(), "no {field}: {place}");
@@ -105,7 +105,7 @@ fn require_found(report: &Value, places: usize, busy: usize) -> Result<()> {
     Ok(())
 }
 
-/// Two directions; in each the three classes of the file and what is free.
+/// Two directions; in each the three classes of the file and `free`.
 fn a_wire_with_classes() -> Result<()> {
     let rig = Rig::new(4, 4)?;
     let file = File::new(&two_classes("150mbit", "50mbit"))?;
@@ -166,7 +166,7 @@ fn a_topology_with_a_bridge_and_a_router() -> Result<()> {
     up.down().map(drop)
 }
 
-/// Both ways: the limit, its leaves with a socket and without, the classes of the file and what is free.
+/// Both ways: the limit, its leaves with a socket and without, the classes of the file and `free`.
 fn a_limit_in_place_with_classes() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let file = File::new(&two_classes("150mbit", "50mbit"))?;
@@ -192,7 +192,7 @@ fn a_limit_in_place_with_classes() -> Result<()> {
     row.weir("limit wa --off")?.success().map(drop)
 }
 
-/// At their ends, where all that came has been delivered.
+/// Both are asked at their ends, where all packets that came have been delivered.
 fn a_generator_and_a_sink() -> Result<()> {
     const PACKETS: u64 = 20_000;
     let pair = Pair::new(1)?;

@@ -65,7 +65,7 @@ fn floods(clients: usize, workers: &str) -> Result<()> {
     Ok(())
 }
 
-/// Those that `ethtool -L` can bring into use later, too.
+/// Queues that `ethtool -L` can bring into use later have one too.
 fn queues_to_come_have_a_qdisc_each() -> Result<()> {
     let rig = Rig::plain()?;
     let links: serde_json::Value = serde_json::from_str(&rig.left.ip("-d -j link show dev veth0")?)?;

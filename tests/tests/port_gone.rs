@@ -16,7 +16,7 @@ use weir_tests::{at_length, harness, kernel, privileged, weir_binary};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The port that goes.
 const LAST: usize = 2;
-/// So that no flow waits behind another's.
+/// Queues enough that no flow waits behind another's.
 const QUEUES: u32 = 8;
 
 fn main() -> ExitCode {
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// A bridge of three hosts, of which the last has little.
+/// A bridge of three hosts, of which the last has a low limit.
 const BRIDGE: &str = r#"
 [[port]]
 interface = "p0"
@@ -119,7 +119,7 @@ fn a_pair_that_is_deleted_is_gone_and_comes_back() -> Result<()> {
     let dropped = stat["classes"].to_string();
     ensure!(dropped.contains("port-gone"), "{dropped}");
     ensure!(stat["events"]["gone"]["times"] == 2, "{}", stat["events"]);
-    // Limited as before.
+    // The port is limited as before.
     ensure!(stat["classes"][LAST]["rate_bits_per_s"] == 1_000_000, "{}", stat["classes"][LAST]);
     up.down()?;
     Ok(())
@@ -185,7 +185,7 @@ fn a_port_that_moves_away_and_back() -> Result<()> {
     hosts.middle.ip(&format!("link set p2 netns {}", elsewhere.name()))?;
     wait_for_state(&up, "gone")?;
     answers(&hosts, "10.99.1.2")?;
-    // Whoever sends into it there is held no longer.
+    // A program that sends into it there is held no longer.
     elsewhere.ip("link set p2 up")?;
     elsewhere.ip("addr add 10.99.1.9/24 dev p2")?;
     wait_until("it answers where it is", PATIENCE, || {
@@ -201,7 +201,7 @@ fn a_port_that_moves_away_and_back() -> Result<()> {
     Ok(())
 }
 
-/// What is changed at the ports and their other ends, but for the last.
+/// The settings that are changed at the ports and their other ends, but for the last.
 fn look(hosts: &Hosts) -> Result<String> {
     let mut seen = String::new();
     let far = hosts.hosts[..LAST].iter().map(|host| (host, "veth0".to_string()));
@@ -214,7 +214,7 @@ fn look(hosts: &Hosts) -> Result<String> {
     Ok(seen)
 }
 
-/// The holds on what is these hosts'.
+/// The holds on these hosts' interfaces.
 fn holds(hosts: &Hosts) -> Result<Vec<String>> {
     kernel::holds(&hosts.hosts.iter().chain([&hosts.middle]).collect::<Vec<_>>())
 }

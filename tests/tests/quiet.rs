@@ -1,4 +1,4 @@
-//! Whoever sends little is quick, and whoever sends much gets an equal share: within a class, beside the class of a flood.
+//! A sender of little is quick, and a sender of much gets an equal share: within a class, beside the class of a flood.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn a_quiet_flow_beside_64_floods_of_its_class() -> Result<()> {
     quiet_flow(64)
 }
 
-/// Pings and floods are all of class `b`, which borrows what `a` leaves of 200 Mbit/s.
+/// Pings and floods are all of class `b`, which borrows the part of 200 Mbit/s that `a` leaves.
 fn quiet_flow(floods: usize) -> Result<()> {
     let rig = Rig::new(MANY_QUEUES, MANY_QUEUES)?;
     let file = File::new(&two_classes("10mbit", "190mbit"))?;
@@ -120,7 +120,7 @@ fn sixteen_equal_senders_of_udp_and_tcp_share_evenly() -> Result<()> {
     Ok(())
 }
 
-/// What `iperf -s -y C` reports of each TCP stream: `date,ip,port,ip,port,id,begin-end,bytes,bits/s`; a sum has the id -1.
+/// The rates in the report of `iperf -s -y C` on each TCP stream: `date,ip,port,ip,port,id,begin-end,bytes,bits/s`; a sum has the id -1.
 fn tcp_rates(text: &str) -> Vec<f64> {
     let streams = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let streams = streams.filter(|fields| fields.len() >= 9 && fields[5] != "-1");

@@ -90,7 +90,7 @@ fn kill_under_load() -> Result<()> {
     carries_after_a_kill(&Rig::new(MANY_QUEUES, 1)?, 8)
 }
 
-/// What the floods leave stopped is then the only way there is.
+/// The queue that the floods leave stopped is then the only way there is.
 fn kill_under_load_with_one_queue_each() -> Result<()> {
     carries_after_a_kill(&Rig::new(1, 1)?, 2)
 }
@@ -132,7 +132,7 @@ fn answers(from: &Namespace, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// On the wire's own end and on the sender's.
+/// The qdiscs are on the wire's own end and on the sender's.
 fn a_qdisc_of_the_users_comes_back() -> Result<()> {
     let rig = Rig::new(4, 1)?;
     for End { namespace, name } in [rig.left_end(), rig.a()] {

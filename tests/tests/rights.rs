@@ -1,4 +1,4 @@
-//! What rights the processes of Weir keep, and whose rights a program of `weir run` has.
+//! The rights that the processes of Weir keep, and those of a program of `weir run`.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, ExitCode};
@@ -35,7 +35,7 @@ fn field<'s>(status: &'s str, name: &str) -> Result<&'s str> {
     Ok(line.with_context(|| format!("no {name} in {status}"))?.trim())
 }
 
-/// Requires of every thread of a process that it is confined.
+/// Requires that every thread of a process is confined.
 fn require_confined(id: u32) -> Result<()> {
     let mut threads = 0;
     for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
@@ -72,7 +72,7 @@ fn guardian_of(id: u32) -> Result<u32> {
     children(id)?.into_iter().find(is_guardian).context("no guardian")
 }
 
-/// Their packets do not get into a core dump either, and the wire works.
+/// The packets of the wire do not get into a core dump either, and the wire works.
 fn a_wire_and_its_guardian_keep_few_rights() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let wire = rig.wire(&["--rate", "200mbit", "--workers", "1"])?;
@@ -97,7 +97,7 @@ fn generators_and_sinks_keep_few_rights() -> Result<()> {
     let mut sink = pair.sink(&[])?;
     let mut generator = pair.generator(&["--rate", "1kpps", "--time", "30s"])?;
     for process in [&sink, &generator] {
-        // It may be on its way still.
+        // The process may be on its way still.
         clock::wait_until("it is confined", LIMIT, || {
             Ok(require_confined(process.id()).is_ok() && require_confined(guardian_of(process.id())?).is_ok())
         })?;
@@ -119,7 +119,7 @@ fn under_sudo(host: &Host, options: &[&str], script: &str) -> Command {
     command
 }
 
-/// With no less and no more than that user has: a set-user-ID program works, and the wire's rights are not there.
+/// The program has no less and no more than that user has: a set-user-ID program works, and the wire's rights are not there.
 fn a_program_run_under_sudo_is_the_user_who_called_it() -> Result<()> {
     let host = Host::alone()?;
     let directory = std::env::temp_dir().join(format!("weir-attackers-{}", std::process::id()));

@@ -61,14 +61,14 @@ fn the_status_is_the_programs() -> Result<()> {
     Ok(())
 }
 
-/// As a shell tells it: 128 and the number of the signal.
+/// The status is as a shell tells it: 128 and the number of the signal.
 fn a_program_that_dies_of_a_signal() -> Result<()> {
     let host = Host::alone()?;
     require_code(&host.finished("kill -TERM $$")?, 128 + 15)?;
     require_code(&host.finished("kill -KILL $$")?, 128 + 9)
 }
 
-/// As a shell tells it, and before anything is made for the program.
+/// The status is as a shell tells it, and comes before anything is made for the program.
 fn a_program_that_cannot_be_run_changes_nothing() -> Result<()> {
     let host = Host::alone()?;
     let before = host.state()?;
@@ -104,7 +104,7 @@ fn signals_are_passed_on() -> Result<()> {
     Ok(())
 }
 
-/// The terminal sends it to the whole process group, so passing it on as well would be once too often.
+/// The terminal sends Ctrl-C to the whole process group, so passing it on as well would be once too often.
 fn ctrl_c_reaches_the_program_once() -> Result<()> {
     let host = Host::alone()?;
     let script = "trap 'n=$((n+1)); echo interrupted' INT; n=0; echo armed; \
@@ -285,7 +285,7 @@ fn summary_number(summary: &str, word: &str) -> Result<u64> {
     digits.parse().with_context(|| format!("no number after {word:?} in {summary:?}"))
 }
 
-/// What the program receives is limited too, by the same rate or another.
+/// Packets to the program are limited too, by the same rate or another.
 fn both_ways_are_limited() -> Result<()> {
     let host = Host::alone()?;
     for (options, limit) in [(&[][..], 20e6), (&["--rate-back", "8mbit"][..], 8e6)] {
@@ -300,7 +300,7 @@ fn both_ways_are_limited() -> Result<()> {
         server.wait_for_output("started", LIMIT)?;
         let address = Host::address_in(&server.stdout(), "inet")?;
         let name = format!("run-{}", server.id());
-        // What comes before the server has its port (5001) open would be refused, and iperf's client goes on.
+        // Datagrams that come before the server has its port (5001) open would be refused, and iperf's client goes on.
         let mut client = host.namespace.command("iperf");
         client.args(["-u", "-c", &address, "-b", "200M", "-t", "2"]);
         run(&mut client, LIMIT)?;
@@ -340,7 +340,7 @@ impl Counter {
         Ok(Counter { reading })
     }
 
-    /// How many have arrived, when whatever sends to it has ended.
+    /// How many have arrived, when all programs that send to it have ended.
     fn finish(self, host: &Host) -> Result<u64> {
         host.namespace.sh("ip link set lo up")?;
         host.namespace.enter(|| -> Result<()> {
@@ -368,7 +368,7 @@ fn burst() -> String {
     format!("exec 3>/dev/udp/$host/{PORT}; for ((i = 0; i < {DATAGRAMS}; i++)); do printf %s $word >&3; done")
 }
 
-/// It stands in front of Weir when the program ends.
+/// The last datagrams stand in front of Weir when the program ends.
 fn what_was_sent_last_arrives() -> Result<()> {
     let host = Host::alone()?;
     let counter = Counter::start(&host)?;
@@ -380,7 +380,7 @@ fn what_was_sent_last_arrives() -> Result<()> {
     Ok(())
 }
 
-/// With its end of stream.
+/// The data arrive with the end of the stream.
 fn what_a_closed_connection_has_to_send_arrives() -> Result<()> {
     const BYTES: usize = 400_000;
     let host = Host::alone()?;
@@ -399,7 +399,7 @@ fn what_a_closed_connection_has_to_send_arrives() -> Result<()> {
     Ok(())
 }
 
-/// It loses its network, as the help says, and the summary what it loses.
+/// The child loses its network, as the help says, and the summary tells the loss.
 fn a_child_that_goes_on_sending_keeps_nobody() -> Result<()> {
     let host = Host::alone()?;
     let counter = Counter::start(&host)?;

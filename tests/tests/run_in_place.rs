@@ -35,7 +35,7 @@ fn started(host: &Host, options: &[&str], script: &str) -> Result<Process> {
     Ok(process)
 }
 
-/// Neither worker nor real-time thread nor packet memory.
+/// The process has neither worker nor real-time thread nor packet memory.
 fn no_packet_passes_through_its_process() -> Result<()> {
     let host = Host::alone()?;
     let process = started(&host, &[], "read line; while :; do sleep 0.05; done")?;
@@ -116,7 +116,7 @@ fn what_only_a_wire_can_do_it_does_by_one() -> Result<()> {
     Ok(())
 }
 
-/// Each way has them, what is sent goes to the class that its filter names, and another file takes over while the program runs.
+/// Each way has the classes, packets go to the class that the filter names, and another file takes over while the program runs.
 fn classes_of_a_file_share_it_in_place() -> Result<()> {
     const NAME: &str = "inp-classes";
     let host = Host::alone()?;
@@ -173,7 +173,7 @@ fn a_file_that_only_a_wire_keeps_goes_by_one() -> Result<()> {
     Ok(())
 }
 
-/// What cannot be set up for the limit there is nothing left of, and a wire does it.
+/// Nothing is left of a limit that cannot be set up whole, and a wire does its work.
 fn a_kernel_without_the_queue_takes_a_wire() -> Result<()> {
     let host = Host::alone()?;
     let before = host.state()?;

@@ -1,4 +1,4 @@
-//! `weir sa`: what IKE agreed on for the kernel, taken over by a gateway of Weir's, once or live.
+//! `weir sa`: associations that IKE agreed on for the kernel, taken over by a gateway of Weir's, once or live.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,9 +14,9 @@ use weir_tests::{harness, plain, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const KEY: &str = "0102030405060708090a0b0c0d0e0f10a1b2c3d4";
-/// After its fingerprint.
+/// The name of the key file, after the key's fingerprint.
 const KEY_FILE: &str = "7c809baabf955608b02c142516a2e393.key";
-/// What stands around the tables of an ESP.
+/// The tables around those of an ESP.
 const AROUND: &str = "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan\"\n[[epair]]\nname = \"e0\"\n\
                       [[wire]]\nports = [\"lan\", \"e0a\"]\n";
 
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Where the keys go; removed with this value.
+/// The folder of the keys; removed with this value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -47,7 +47,7 @@ impl Drop for Folder {
     }
 }
 
-/// As iproute2 prints a tunnel that has just been agreed on.
+/// The output of iproute2 for a tunnel that has just been agreed on.
 fn printed() -> String {
     format!(
         "src 192.0.2.1 dst 192.0.2.2\n\tproto esp spi 0x00001001 reqid 1 mode tunnel\n\treplay-window 0 flag af-unspec\n\
@@ -89,7 +89,7 @@ fn a_second_time_nothing_is_written() -> Result<()> {
     let folder = Folder::new("twice")?;
     let first = import(&printed(), &folder, &[])?.success()?;
     let mark = folder.0.join(format!("{KEY_FILE}.sequence"));
-    // As `weir up` does.
+    // `weir up` writes the mark so.
     fs::write(&mark, "8193 of this key\n")?;
     ensure!(import(&printed(), &folder, &[])?.success()?.stdout == first.stdout);
     ensure!(fs::read_to_string(&mark)? == "8193 of this key\n", "the numbers begin again");
@@ -137,7 +137,8 @@ outside = "wan"
 address = ["10.99.1.9"]
 "#;
 
-/// By the events of this machine's kernel, which need not have ESP: what it allows passes, and what it does not know does not.
+/// The gateway follows the events of this machine's kernel, which need not have ESP: packets that a policy allows pass, and those that none
+/// names do not.
 fn policies_follow_the_kernels() -> Result<()> {
     let hosts = Hosts::new(2, None)?;
     for host in 0..2 {
@@ -169,7 +170,7 @@ fn policies_follow_the_kernels() -> Result<()> {
         none.stderr
     );
 
-    // One is there before, the other comes while it listens.
+    // One policy is there before, the other comes while it listens.
     let policy = "src 10.99.1.0/24 dst 10.99.1.0/24 dir";
     hosts.middle.ip(&format!("xfrm policy add {policy} out"))?;
     let dry = run(&mut follow(&["--dry-run"])?, LIMIT)?.success()?;
@@ -182,7 +183,7 @@ fn policies_follow_the_kernels() -> Result<()> {
     following.wait_for_output(", in 10.99.1.0/24 to 10.99.1.0/24 bypass\n", LIMIT)?;
     ensure!(pinged()?, "what both policies let does not pass: {}", following.stdout());
 
-    // More than waits for it: what it missed it reads.
+    // More events than the socket has room for: it reads all again.
     following.signal(Signal::STOP)?;
     let updates = format!("xfrm policy update {policy} in priority 7\n").repeat(20_000);
     let batch = File::new(&format!("{updates}xfrm policy update {policy} in action block priority 9\n"))?;
@@ -192,7 +193,7 @@ fn policies_follow_the_kernels() -> Result<()> {
     following.wait_for_output("in 10.99.1.0/24 to 10.99.1.0/24 discard", LIMIT)?;
     ensure!(!pinged()?, "what is blocked passes");
 
-    // What others change is put right, and when it ends all stays.
+    // A change of others is put right, and when it ends all stays.
     hosts.middle.ip("xfrm policy flush")?;
     following.wait_for_output("- all policies", LIMIT)?;
     following.stop(LIMIT)?.success()?;

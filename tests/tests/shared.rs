@@ -1,6 +1,6 @@
 //! A stack of `weir-socket` on an interface that is the kernel's too, at the same addresses: each has its own ports, also under a load of
-//! echoes; what neither has is refused as ever; the stack connects out to whom it does not know; and when it has gone, killed or not, the
-//! interface is as it was.
+//! echoes; a packet to a port that neither has is refused as ever; the stack connects out to addresses that it does not know; and when it
+//! has gone, killed or not, the interface is as it was.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{
@@ -20,16 +20,16 @@ use weir_tests::kernel::{require_same, traces};
 use weir_tests::pair::Pair;
 use weir_tests::{harness, privileged, weir_binary};
 
-/// Of both the kernel and the stack at the right end, and of the kernel at the left.
+/// The addresses of both the kernel and the stack at the right end, and of the kernel at the left.
 const SHARED: [&str; 2] = ["10.99.0.2", "fd99::2"];
 const OTHERS: [&str; 2] = ["10.99.0.1", "fd99::1"];
-/// Where the stack echoes; a server of the kernel's; where nobody is.
+/// The port where the stack echoes, and that of a server of the kernel's.
 const ECHO: u16 = 7;
 const SERVER: u16 = 2222;
 const NOBODY: u16 = 9;
 const DATAGRAMS: u32 = 2000;
 const STREAM_BYTES: usize = 4 << 20;
-/// Given to this program when it is to be the one that is killed.
+/// The argument of this program when it is to be the one that is killed.
 const CHILD: &str = "--open-and-wait";
 
 fn main() -> ExitCode {
@@ -76,7 +76,7 @@ fn ping(pair: &Pair, address: &str, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// What a datagram and a connection from the left get at a port where nobody is.
+/// Requires that a datagram and a connection from the left are refused at a port where nobody is.
 fn require_refused(pair: &Pair, to: SocketAddr) -> Result<()> {
     let socket = pair.left.enter(|| KernelSocket::bind(any(to)))??;
     socket.connect(to)?;
@@ -118,7 +118,7 @@ fn each_answers_at_its_ports_under_load() -> Result<()> {
     let pair = pair(2)?;
     let before = traces(&pair.right)?;
     let stack = open(&pair, SHARED)?;
-    // What waits for an address is the kernel's to drop.
+    // Packets that wait for an address are the kernel's to drop.
     SHARED.into_iter().try_for_each(|address| ping(&pair, address, 1))?;
     let to = SHARED.map(|address| at(address, ECHO).expect("an address"));
     let servers = to.map(|to| UdpSocket::bind(&stack, to).expect("a free port"));
@@ -163,7 +163,7 @@ fn each_answers_at_its_ports_under_load() -> Result<()> {
     ping(&pair, SHARED[0], 1)
 }
 
-/// What the kernel has at an address, both ways, and a stream of the stack's.
+/// Requires answers of the kernel's sockets at an address, both ways, and of a stream of the stack's.
 fn each_answers(pair: &Pair, listeners: &[TcpListener; 2], address: &str, other: &str) -> Result<()> {
     ping(pair, address, 50)?;
     // A server of the kernel's at the shared address, and a client of it there.
@@ -206,13 +206,13 @@ fn a_port_is_the_ones_or_the_others() -> Result<()> {
     };
     for address in SHARED {
         let to = at(address, ECHO)?;
-        // The kernel's is in use for the stack.
+        // The kernel's port is in use for the stack.
         let kernels = pair.right.enter(|| (KernelSocket::bind(to), KernelListener::bind(to)))?;
         let (udp, tcp) = (kernels.0?, kernels.1?);
         in_use("UDP of the kernel's", UdpSocket::bind(&stack, to).err().map(|error| error.kind()))?;
         in_use("TCP of the kernel's", TcpListener::bind(&stack, to).err().map(|error| error.kind()))?;
         drop((udp, tcp));
-        // And the other way round, for each of the sockets at one port until the last has gone.
+        // The stack's port is in use for the kernel, for each of the sockets at one port until the last has gone.
         let buckets = [0, 1].map(|bucket| UdpSocket::bind_bucket(&stack, to, bucket).expect("a free port"));
         let listener = TcpListener::bind(&stack, to)?;
         let binds = || pair.right.enter(|| (KernelSocket::bind(to).err(), KernelListener::bind(to).err()));
@@ -249,7 +249,7 @@ fn a_stack_connects_out_from_the_kernels_address() -> Result<()> {
     let pair = pair(1)?;
     let stack = open(&pair, SHARED)?;
     for (address, other) in SHARED.into_iter().zip(OTHERS) {
-        // Nobody at this end knows where that is.
+        // Nobody at this end knows the MAC of that address.
         let known = pair.right.ip(&format!("neigh show {other} dev veth1"))?;
         ensure!(!known.contains("lladdr"), "{known}");
         let beyond = at(other, SERVER)?;
@@ -308,7 +308,7 @@ fn both_go_on_after_the_interface_was_down() -> Result<()> {
     let kernels = (pair.left.enter(|| KernelStream::connect(server))??, listener.accept()?.0);
     for _ in 0..3 {
         pair.right.ip("link set veth1 down")?;
-        // A segment while it is down is sent again.
+        // A segment that is sent while it is down is sent again.
         (&ours.0).write_all(b"word")?;
         (&kernels.0).write_all(b"word")?;
         pair.right.ip("link set veth1 up")?;
@@ -324,7 +324,7 @@ fn both_go_on_after_the_interface_was_down() -> Result<()> {
     Ok(stack.stop()?)
 }
 
-/// What [`a_killed_stack_leaves_the_interface_as_it_was`] starts and kills.
+/// The process that [`a_killed_stack_leaves_the_interface_as_it_was`] starts and kills.
 fn open_and_wait() -> ExitCode {
     let serve = || -> Result<()> {
         let stack = Stack::builder().address("10.99.0.2/24").guardian(weir_binary()?).open("veth1")?;
@@ -349,7 +349,7 @@ fn open_and_wait() -> ExitCode {
 fn a_killed_stack_leaves_the_interface_as_it_was() -> Result<()> {
     let pair = pair(2)?;
     let before = [traces(&pair.left)?, traces(&pair.right)?];
-    // A connection of the kernel's goes on, whatever becomes of the stack.
+    // A connection of the kernel's goes on without the stack.
     let server = at(SHARED[0], SERVER)?;
     let listener = pair.right.enter(|| KernelListener::bind(server))??;
     let mut client = pair.left.enter(|| KernelStream::connect(server))??;

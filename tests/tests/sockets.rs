@@ -45,7 +45,7 @@ fn hosts(queues: u32) -> Result<(Pair, Stack)> {
     hosts_of(queues, 1)
 }
 
-/// The same of a stack of so many workers.
+/// The same hosts with a stack of so many workers.
 fn hosts_of(queues: u32, workers: usize) -> Result<(Pair, Stack)> {
     let pair = Pair::new(queues)?;
     for address in ["10.99.0.1/24", "fd99::1/64"] {
@@ -58,7 +58,7 @@ fn hosts_of(queues: u32, workers: usize) -> Result<(Pair, Stack)> {
     Ok((pair, stack))
 }
 
-/// Ends a stack after nothing was lost in it.
+/// Ends a stack, after a check that nothing was lost in it.
 fn require_clean(stack: &Stack) -> Result<()> {
     let start = clock::now();
     loop {
@@ -66,7 +66,7 @@ fn require_clean(stack: &Stack) -> Result<()> {
         ensure!(books.balances, "{books:?}");
         let dropped: Vec<_> = books.dropped.occurred().collect();
         if books.held.packets == 0 {
-            // What the kernel says to groups is for nobody here.
+            // Packets of the kernel to groups are for nobody here.
             let is_lost = |(reason, _): &&(weir_core::drops::DropReason, _)| reason.name() != "no-handler";
             ensure!(dropped.iter().filter(is_lost).count() == 0, "{dropped:?}");
             return Ok(stack.stop()?);
@@ -91,7 +91,7 @@ fn a_stack_is_found_and_answers() -> Result<()> {
         let refused = socket.recv(&mut [0; 8]).err().map(|error| error.kind());
         ensure!(refused == Some(ErrorKind::ConnectionRefused), "{to}: {refused:?}");
     }
-    // And the other way round: the kernel refuses what the stack sends.
+    // And the other way round: the kernel refuses the stack's datagrams.
     let socket = UdpSocket::bind(&stack, "10.99.0.2:0")?;
     socket.connect("10.99.0.1:9")?;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -116,7 +116,7 @@ fn echoes_lose_nothing() -> Result<()> {
             .map(|number| KernelSocket::bind(("10.99.0.1", 4000 + number)))
             .collect::<Result<Vec<_>, _>>()
     })??;
-    // What waits for an address is the kernel's to drop.
+    // Packets that wait for an address are the kernel's to drop.
     run(pair.left.command("ping").args(["-n", "-c", "1", "-W", "5", "10.99.0.2"]), PATIENCE)?.success()?;
     let to = "10.99.0.2:7".parse()?;
     let is_over = AtomicBool::new(false);
@@ -147,7 +147,7 @@ fn a_server_that_does_not_read_holds_who_sends() -> Result<()> {
     let server = UdpSocket::bind(&stack, "10.99.0.2:7")?;
     let client = pair.left.enter(|| KernelSocket::bind("10.99.0.1:4000"))??;
     client.connect("10.99.0.2:7")?;
-    // Once the address is known: what waits for that is the kernel's to drop.
+    // Once the address is known: packets that wait for that are the kernel's to drop.
     client.send(&[0; PAYLOAD_BYTES])?;
     server.set_read_timeout(Some(PATIENCE))?;
     server.recv(&mut [0; 8])?;
@@ -198,7 +198,7 @@ fn streams_go_both_ways_with_the_kernel() -> Result<()> {
         let client = patient(TcpStream::connect(&stack, kernels)?)?;
         both_ways(&client, &patient_kernel(listener.accept()?.0)?, LEN)?;
     }
-    // Nobody listens: by a reset either way.
+    // Nobody listens: a connection is refused by a reset either way.
     let refused = pair.left.enter(|| KernelStream::connect("10.99.0.2:9"))?.err().map(|error| error.kind());
     ensure!(refused == Some(ErrorKind::ConnectionRefused), "{refused:?}");
     let refused = TcpStream::connect(&stack, "10.99.0.1:9").err().map(|error| error.kind());
@@ -226,7 +226,7 @@ fn a_kernel_that_does_not_read_holds_the_writer_and_may_reset() -> Result<()> {
     client.read_exact(&mut vec![0; sent])?;
     server.set_write_timeout(Some(PATIENCE))?;
     server.write_all(&chunk)?;
-    // With something unread the kernel resets when it closes.
+    // With unread bytes the kernel resets when it closes.
     client.read_exact(&mut [0; 1])?;
     drop(client);
     server.set_read_timeout(Some(PATIENCE))?;
@@ -240,7 +240,7 @@ fn a_kernel_that_does_not_read_holds_the_writer_and_may_reset() -> Result<()> {
 fn quic_goes_to_the_kernel_and_back() -> Result<()> {
     const LEN: usize = 4 << 20;
     let (pair, stack) = hosts(1)?;
-    // What waits for an address is the kernel's to drop.
+    // Packets that wait for an address are the kernel's to drop.
     run(pair.left.command("ping").args(["-n", "-c", "1", "-W", "5", "10.99.0.2"]), PATIENCE)?.success()?;
     let socket = UdpSocket::bind(&stack, "10.99.0.2:4433")?;
     let kernels = pair.left.enter(|| KernelSocket::bind("10.99.0.1:0"))??;
@@ -287,7 +287,7 @@ fn syn(random: &mut Random, destination: [u8; 6]) -> Vec<u8> {
     frame
 }
 
-/// RFC 1071.
+/// The checksum of RFC 1071.
 fn checksum(bytes: &[u8]) -> u16 {
     let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let sum = (sum & 0xffff) + (sum >> 16);
@@ -296,7 +296,7 @@ fn checksum(bytes: &[u8]) -> u16 {
 
 fn an_honest_client_opens_in_a_flood_of_syns() -> Result<()> {
     const OPENED: u64 = 20;
-    /// SYNs between two that are honest.
+    /// SYNs between two honest connections.
     const BETWEEN: u64 = 2000;
     let (pair, stack) = hosts(1)?;
     let listener = TcpListener::bind(&stack, "10.99.0.2:7")?;
@@ -307,7 +307,7 @@ fn an_honest_client_opens_in_a_flood_of_syns() -> Result<()> {
     for (byte, text) in mac.iter_mut().zip(text.split(':')) {
         *byte = u8::from_str_radix(text, 16)?;
     }
-    // Who it is is known before the flood: the kernel asks for its address here.
+    // The client's address is known before the flood: the kernel asks for the stack's here.
     drop((pair.left.enter(|| KernelStream::connect("10.99.0.2:7"))??, listener.accept()?));
     listener.set_nonblocking(true);
     let raw = RawSocket::onlooker(pair.left_end())?;
@@ -317,7 +317,7 @@ fn an_honest_client_opens_in_a_flood_of_syns() -> Result<()> {
         scope.spawn(|| {
             let mut random = Random(7);
             while !is_over.load(Ordering::Relaxed) {
-                // One that the kernel drops was none.
+                // A SYN that the kernel drops was none.
                 let is_sent = raw.send(&syn(&mut random, mac)).is_ok();
                 flooded.fetch_add(is_sent.into(), Ordering::Relaxed);
             }

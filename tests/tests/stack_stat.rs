@@ -1,5 +1,5 @@
-//! A program that has a stack of `weir-socket` in its own process, in `weir stat`: whose it is and that its socket is throttled, while nothing
-//! is lost; nobody else changes it; and it is gone when the program has ended, also by `kill -9`.
+//! A program that has a stack of `weir-socket` in its own process, in `weir stat`: its process, and that its socket is throttled, while
+//! nothing is lost; nobody else changes it; and it is gone when the program has ended, also by `kill -9`.
 //!
 //! The program is this one, started again with [`PROGRAM`] in its environment.
 
@@ -19,7 +19,7 @@ use weir_tests::pair::{Pair, json_of};
 use weir_tests::{harness, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Set where this is the program with the stack: what that is called, or nothing, and so after its interface.
+/// The variable that is set where this is the program with the stack: the stack's name, or nothing, where it is named after its interface.
 const PROGRAM: &str = "WEIR_TEST_STACK";
 const KERNEL: &str = "10.99.0.1:4000";
 const STACK: &str = "10.99.0.2:7";
@@ -53,7 +53,7 @@ fn program(name: &str) -> Result<()> {
     socket.connect(KERNEL)?;
     println!("ready");
     thread::scope(|scope| {
-        // It ends with the stack.
+        // The thread ends with the stack.
         scope.spawn(|| while socket.send(&[0; 1000]).is_ok() {});
         let come = socket.recv(&mut [0; 8]);
         stack.stop()?;
@@ -82,7 +82,7 @@ fn weir(arguments: &[&str]) -> Result<Finished> {
     run(Command::new(weir_binary()?).args(arguments), PATIENCE)
 }
 
-/// What is told of the stack that this process has, whatever else is up.
+/// The counters of the stack that this process has, whatever other stacks are up.
 fn stack_of(process: &Process) -> Result<Value> {
     let all = json_of(&weir(&["stat", "--json"])?.stdout)?;
     let stacks = all["topologies"].as_array().into_iter().flatten();
@@ -116,7 +116,7 @@ fn a_throttled_socket_is_seen_and_gone_with_its_program() -> Result<()> {
         ("waits_for", "->veth1"),
         ("name", "udp 10.99.0.2:7"),
     ] {
-        // What it waits for is told while it waits.
+        // The holder that it waits for is told while it waits.
         ensure!(after[field] == value || field == "waits_for" && after[field].is_null(), "{field}: {after}");
     }
     ensure!(after["dropped"] == serde_json::json!({}) && after["empty_wakes"] == 0, "{after}");
@@ -157,7 +157,7 @@ fn a_throttled_socket_is_seen_and_gone_with_its_program() -> Result<()> {
     wait_until("the interface is the kernel's", PATIENCE, || Ok(pair.require_answer().is_ok()))
 }
 
-/// Of two programs whose interfaces are called alike each stack has a name; one that is given is had once.
+/// The stacks of two programs whose interfaces have one name have a name each; a name that is given is had once.
 fn two_stacks_have_two_names() -> Result<()> {
     let beds = [hosts()?, hosts()?];
     let [one, two] = [start(&beds[0].0, "")?, start(&beds[1].0, "")?];

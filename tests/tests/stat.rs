@@ -1,4 +1,4 @@
-//! What `weir stat` prints about a wire that is carrying traffic, and about none.
+//! The output of `weir stat` about a wire that is carrying traffic, and about none.
 
 use std::net::UdpSocket;
 use std::process::{Command, ExitCode};
@@ -48,7 +48,7 @@ fn options_that_do_not_go_together() -> Result<()> {
     Ok(())
 }
 
-/// With a `/run` of its own, so that wires of others are not seen.
+/// The command has a `/run` of its own, so that wires of others are not seen.
 fn no_wire_is_up() -> Result<()> {
     let stat = |arguments: &str| -> Result<Finished> {
         let script =
@@ -72,7 +72,7 @@ fn no_wire_is_up() -> Result<()> {
 fn a_wire_that_may_not_be_asked_is_no_proof() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
-    // As the sockets of version 1 of the protocol are.
+    // The socket has the mode of those of version 1 of the protocol.
     let socket = format!("/run/weir/{}.sock", wire.name());
     std::fs::set_permissions(socket, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     // The program itself may lie where nobody else reaches it, so it gives up its rights only for files.
@@ -89,7 +89,7 @@ fn a_wire_that_may_not_be_asked_is_no_proof() -> Result<()> {
 fn one_that_does_not_answer_does_not_hide_the_others() -> Result<()> {
     let rigs = [Rig::new(1, 1)?, Rig::new(1, 1)?];
     let (mut silent, wire) = (rigs[0].wire(&["--rate", "200mbit"])?, rigs[1].wire(&["--rate", "200mbit"])?);
-    // Before it, because a guardian kills who is stopped.
+    // Before the wire, because a guardian kills a process that is stopped.
     rigs[0].middle.sh(&format!("kill -STOP {}", weir_tests::guardian(silent.id())?))?;
     silent.signal(Signal::STOP)?;
     for arguments in [&["stat"][..], &["stat", "--check"]] {
@@ -259,8 +259,8 @@ fn a_reader_that_leaves_and_a_signal() -> Result<()> {
     Ok(())
 }
 
-/// Two that ask in a loop, and the run itself at its end: none of them makes the workers wait for each other, none is told that the
-/// wire is going down, and the run waits until all has left.
+/// Two commands that ask in a loop, and the run itself at its end: none of them makes the workers wait for each other, none is told that
+/// the wire is going down, and the run waits until all has left.
 fn askers_cost_a_run_of_two_workers_nothing() -> Result<()> {
     // The receiver's socket has room for all of them.
     const DATAGRAMS: usize = 80;

@@ -46,7 +46,7 @@ fn eight_streams() -> Result<()> {
     behind_a_limit(&Rig::plain()?, &["-P", "8"], false)
 }
 
-/// 95 % of the limit must arrive, counted as the limit counts: in frames.
+/// Requires that 95 % of the limit arrive, counted as the limit counts: in frames.
 fn behind_a_limit(rig: &Rig, options: &[&str], ipv6: bool) -> Result<()> {
     let wire = rig.wire(&["--rate", "200mbit", "--burst", "20kb"])?;
     let address = if ipv6 { rig.right_address().v6 } else { rig.right_address().v4 };

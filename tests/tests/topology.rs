@@ -1,5 +1,5 @@
-//! `weir apply`, `down` and `show`: a file of limits is set whole; again it changes nothing; what it no longer says goes without loss, and what fails
-//! half-way is put back.
+//! `weir apply`, `down` and `show`: a file of limits is set whole; again it changes nothing; limits that it no longer has go without loss,
+//! and a failure half-way is put back.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ fn apply(row: &Row, file: &File) -> Result<Finished> {
     row.weir(&format!("apply {}", file.path()))
 }
 
-/// `weir stat --json` in short: what is limited to how much, by which name and classes.
+/// `weir stat --json` in short: each interface that is limited, with its rate, name and classes.
 fn limits(row: &Row) -> Result<BTreeMap<String, String>> {
     let done = row.weir("stat --json")?.success()?;
     let value: Value = serde_json::from_str(&done.stdout)?;
@@ -92,7 +92,7 @@ device = "wb"
 rate_back = "50mbit"
 "#;
 
-/// Dry, for good, again, as shown, as shown where there is nothing, and down: the kernel's state is as before.
+/// A file is applied dry, for good, again, as shown, as shown where there is nothing, and taken down: the kernel's state is as before.
 fn a_file_is_applied_once_shown_and_taken_down() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let before = state(&row)?;
@@ -108,7 +108,7 @@ fn a_file_is_applied_once_shown_and_taken_down() -> Result<()> {
 
     let done = apply(&row, &file)?.success()?;
     ensure!(done.stdout.contains("applied: 3 set, 0 changed, 0 as before"), "{}", done.stdout);
-    // Of both ways back.
+    // The message is of both ways back.
     ensure!(done.stderr.matches("held is who sends from").count() == 2, "{}", done.stderr);
     row.weir("stat --check")?.success()?;
     let set = limits(&row)?;
@@ -155,7 +155,7 @@ fn what_is_not_in_the_file_stays() -> Result<()> {
         "[[limit]]\ndevice = \"wa\"\nrate = \"20mbit\"\n[[limit]]\ndevice = \"wb\"\nrate = \"5mbit\"\n",
     )?;
     let done = apply(&row, &file)?.success()?;
-    // As it is called, where the file does not say.
+    // The limit keeps its name, where the file does not give one.
     ensure!(
         done.stdout.contains(": rate 10mbit -> 20mbit\n") && done.stdout.contains("1 set, 1 changed"),
         "{}",
@@ -216,7 +216,7 @@ fn changes_under_a_flood_lose_nothing() -> Result<()> {
     row.weir("limit wa --off")?.success().map(drop)
 }
 
-/// More conditions than a program of the kernel's can ask, which is known when the program is made.
+/// A file of more conditions than a program of the kernel's can ask, which is known when the program is made.
 fn too_many() -> String {
     let mut text = String::from(
         "[[limit]]\ndevice = \"wb\"\nrate_back = \"1gbit\"\ndefault = \"a\"\n[[limit.class]]\nname = \"a\"\nrate = \"1mbit\"\n",
@@ -259,7 +259,7 @@ fn a_failure_half_way_puts_everything_back() -> Result<()> {
     row.weir("limit wa --off")?.success().map(drop)
 }
 
-/// Killed, the same command finishes; asked to end, it puts back.
+/// Killed, the same command finishes its work; asked to end, it puts back.
 fn what_is_killed_half_way_is_finished() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let before = state(&row)?;
@@ -320,7 +320,7 @@ fn two_at_once_come_one_after_the_other() -> Result<()> {
             process.wait(PATIENCE)?.success()?;
         }
         row.weir("stat --check")?.success()?;
-        // Whole, of the one or the other.
+        // The limits are whole, of the one file or the other.
         let nothing: Vec<bool> = files
             .iter()
             .map(|file| {

@@ -1,4 +1,4 @@
-//! What is said of a file of limits that cannot be applied, with its line and column; and that nothing is touched then.
+//! The messages on a file of limits that cannot be applied, with line and column; and that nothing is touched then.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -47,7 +47,7 @@ fn invalid_names() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Each with the words that stand beside it: place, what is wrong, what to do.
+/// Each message has the words that stand beside the file: place, fault, cure.
 fn invalid_files_are_refused_with_their_place() -> Result<()> {
     let mut wrong = Vec::new();
     for name in invalid_names()? {
@@ -94,7 +94,7 @@ fn what_is_no_file_is_one_sentence() -> Result<()> {
 }
 
 /// The examples are right; ports change only where they are up.
-/// What other commands do is told by those that do not.
+/// A task of another command is told with that command.
 fn what_a_command_does_not_do_is_told_with_what_does() -> Result<()> {
     let cases: [(&[&str], &[&str]); 3] = [
         (&["up", "weir.toml", "--dry-run"], &["`weir check weir.toml`", "`weir apply weir.toml --dry-run`"]),
@@ -166,7 +166,7 @@ fn nothing_is_applied_without_root() -> Result<()> {
     Ok(())
 }
 
-/// Refused, and the kernel's state is what it was, with a limit that is there as without.
+/// The files are refused, and the kernel's state is as it was, with a limit that is there as without.
 fn invalid_files_touch_nothing() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     row.weir("limit wa --rate 100mbit --name here")?.success()?;
@@ -193,7 +193,7 @@ fn command_in(row: &Row, name: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Everything at once, each with its line; an interface that may be missing is skipped.
+/// Every fault is told at once, each with its line; an interface that may be missing is skipped.
 fn what_cannot_be_is_said_before_anything_is_touched() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     row.right.tc("qdisc add dev veth0 root tbf rate 10mbit burst 20kb limit 50kb")?;
@@ -253,7 +253,7 @@ struct Sleeper(std::process::Child);
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -63,7 +63,7 @@ fn a_slow_port_of_a_bridge_holds_nothing_for_the_others() -> Result<()> {
 }
 
 fn slow_port_beside_quick_ones(workers: &str) -> Result<()> {
-    // Made anew each time: hosts that know each other ask for nobody, and a bridge that has heard nobody floods.
+    // The bed is made anew each time: hosts that know each other ask for nobody, and a bridge that has heard nobody floods.
     let hosts = Hosts::new(4, Some(16))?;
     for host in 0..4 {
         hosts.address(host, &format!("10.99.1.{}/24", host + 1))?;
@@ -172,7 +172,7 @@ fn bed_under_floods(workers: &str) -> Result<()> {
     Ok(())
 }
 
-/// A host whose way has a smaller MTU: what may be cut is, and who must not be is told.
+/// A host whose way has a smaller MTU: a packet that may be cut is cut, and the sender of any other is told.
 fn a_router_cuts_and_tells() -> Result<()> {
     let hosts = Hosts::new(2, None)?;
     for (host, net) in [(0, 1), (1, 2)] {
@@ -228,7 +228,7 @@ fn wires_of_one_file_share_nothing() -> Result<()> {
     Ok(())
 }
 
-/// What leaves by a pair whose other end is another's port rings no bell there. Both know that after a few packets, and look.
+/// Packets that leave by a pair whose other end is another's port ring no bell there. Both know that after a few packets, and look.
 fn two_on_one_pair_see_what_the_other_sends() -> Result<()> {
     let [left, right] = [Hosts::new(1, None)?, Hosts::new(1, None)?];
     plain_veth(9, End { namespace: &left.middle, name: "x" }, End { namespace: &right.middle, name: "x" })?;
@@ -306,7 +306,7 @@ fn a_hundred_wires_in_one_process() -> Result<()> {
     Ok(())
 }
 
-/// Each worker has five of them, all flooded at once.
+/// Each worker has five wires, all flooded at once.
 fn ten_wires_on_two_workers() -> Result<()> {
     const WIRES: usize = 10;
     let hosts = Hosts::new(2 * WIRES, None)?;
@@ -359,7 +359,7 @@ fn port_down_and_up(workers: &str) -> Result<()> {
         run(command.args(["-c", "2", "-W", "1", "10.99.2.2"]), PATIENCE)?.success().is_err(),
         "down, and answered"
     );
-    // Who is behind other ports is served meanwhile.
+    // Hosts behind other ports are served meanwhile.
     let mut command = hosts.hosts[0].command("ping");
     run(command.args(["-c", "2", "-i", "0.2", "-W", "1", "10.99.1.1"]), PATIENCE)?
         .success()
@@ -412,7 +412,7 @@ fn two_of_one_name_and_two_of_one_port() -> Result<()> {
     std::fs::remove_file(&path)?;
     ensure!(refused.stderr.contains("p0") && refused.stderr.lines().count() == 1, "{}", refused.stderr);
     up.check()?;
-    // And what is up says no word of it.
+    // The topology that is up says no word of it.
     up.down()?;
     Ok(())
 }

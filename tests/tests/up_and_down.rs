@@ -37,7 +37,7 @@ fn where_packets_go_out() -> Result<()> {
     up_and_down(Rig::b, 1)
 }
 
-/// Where its owner's routes and neighbours go with it, so programs must begin anew.
+/// The routes and neighbours of the end's owner go with it, so programs must begin anew.
 fn at_the_senders_end() -> Result<()> {
     let rig = Rig::new(8, 1)?;
     let wire = rig.wire(&["--rate", "100mbit", "--burst", "20kb"])?;
@@ -58,8 +58,8 @@ fn time_and_again() -> Result<()> {
     up_and_down(Rig::a, 5)
 }
 
-/// Of programs that send all the while, into one queue, and with others that look on at each packet the kernel takes: it is still
-/// polling a full ring when the queue is owned again.
+/// The wire's end goes down under programs that send all the while, into one queue, and with others that look on at each packet the kernel
+/// takes: it is still polling a full ring when the queue is owned again.
 fn under_a_crowd() -> Result<()> {
     const SENDERS: usize = 8;
     const SIZE_BYTES: usize = 100;
@@ -87,7 +87,7 @@ fn under_a_crowd() -> Result<()> {
     require_as_before(&rig, &wire)
 }
 
-/// What goes to an interface without a carrier waits, and its senders are held; lost is what the device had.
+/// Packets to an interface without a carrier wait, and their senders are held; those that the device had are lost.
 fn far_end_without_carrier() -> Result<()> {
     const WITH_THE_DEVICE_MAX: u64 = 8;
     let rig = Rig::new(8, 1)?;
@@ -135,7 +135,7 @@ fn up_and_down(end: impl Fn(&Rig) -> End, times: u32) -> Result<()> {
     Ok(())
 }
 
-/// The queues are owned by sockets, every frame is somewhere, and a flood loses nothing.
+/// Requires that the queues are owned by sockets, that every frame is somewhere, and that a flood loses nothing.
 fn require_as_before(rig: &Rig, wire: &Wire) -> Result<()> {
     let stat = stat_of(wire)?;
     for port in stat["ports"].as_array().context("no ports")? {

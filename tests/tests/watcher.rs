@@ -1,5 +1,5 @@
 //! Changes that others make to the interfaces of a wire while it is up and flooded: traffic flows again within a second, TCP too, or the
-//! wire ends with status 1 and a sentence; and what was changed for the wire is as before afterwards.
+//! wire ends with status 1 and a sentence; and all settings that were changed for the wire are as before afterwards.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,7 +21,7 @@ use weir_tests::rig::{Rig, stat_of};
 use weir_tests::tcx::Tcx;
 
 const LIMIT: Duration = Duration::from_secs(10);
-/// Within which traffic must flow again.
+/// The time within which traffic must flow again.
 const SOON: Duration = Duration::from_secs(1);
 const SENDERS: usize = 4;
 const SIZE_BYTES: usize = 1400;
@@ -66,7 +66,7 @@ impl Bed {
         Ok(Bed { wire, crowd, rig })
     }
 
-    /// Traffic flows again soon after what was just done, TCP too, and every drop is explained.
+    /// Requires that traffic flows again soon after the last change, TCP too, and that every drop is explained.
     fn require_flow(&self, from: &Namespace) -> Result<()> {
         let started = now();
         let before = delivered(&self.wire)?;
@@ -92,7 +92,7 @@ fn delivered(wire: &Wire) -> Result<u64> {
     stat_of(wire)?["wires"][0]["classes"][0]["delivered"].as_u64().context("no delivered")
 }
 
-/// A connection is made and carries 100 kB.
+/// Requires that a connection is made and carries 100 kB.
 fn tcp_passes(from: &Namespace, to: &Namespace, address: &str) -> Result<()> {
     const BYTES: usize = 100_000;
     const TRY: Duration = Duration::from_millis(300);
@@ -144,7 +144,7 @@ fn change(queues: u32, commands: &[&str], said: &str, event: &str) -> Result<()>
     Ok(())
 }
 
-/// What a wire needs at the sender's end.
+/// The settings that a wire needs at the sender's end.
 fn queue_and_checksums(rig: &Rig) -> Result<String> {
     let queue = rig.left.tc("qdisc show dev veth0")?;
     // Handles of parts and reference counts are other ones each time.
@@ -226,7 +226,7 @@ fn the_queue_of_the_wires_own_end_comes_back() -> Result<()> {
     Ok(())
 }
 
-/// At all four ends, as one does it.
+/// Sets the MTU at all four ends, as one does it.
 fn set_mtus(rig: &Rig, mtu: u32) -> Result<()> {
     for end in [rig.a(), rig.b(), rig.left_end(), rig.right_end()] {
         end.namespace.ip(&format!("link set {} mtu {mtu}", end.name))?;
@@ -234,7 +234,7 @@ fn set_mtus(rig: &Rig, mtu: u32) -> Result<()> {
     Ok(())
 }
 
-/// A packet of so many bytes passes unfragmented.
+/// Whether a packet of so many bytes passes unfragmented.
 fn ping(rig: &Rig, bytes: u32) -> Result<bool> {
     let mut ping = rig.left.command("ping");
     let size = (bytes - 28).to_string();
@@ -255,7 +255,7 @@ fn a_larger_mtu_is_followed() -> Result<()> {
     Ok(())
 }
 
-/// What is too long then is dropped by the wire, under its name, and not by a device.
+/// A packet that is too long then is dropped by the wire, under its name, and not by a device.
 fn a_smaller_mtu_is_followed() -> Result<()> {
     let bed = Bed::new(1)?;
     bed.rig.right.ip("link set veth0 mtu 1000")?;
@@ -279,7 +279,7 @@ fn a_new_name_after_down_is_followed() -> Result<()> {
     renamed(&["down", "up"])
 }
 
-/// Of one of the wire's own ends and of a sender's.
+/// Renames one of the wire's own ends and a sender's.
 fn renamed(around: &[&str]) -> Result<()> {
     let bed = Bed::new(1)?;
     let rename = |namespace: &Namespace, name: &str, new: &str| -> Result<()> {
@@ -339,7 +339,7 @@ fn a_sender_that_moves_and_comes_back_is_followed() -> Result<()> {
 }
 
 impl Bed {
-    /// Where no crowd sends any more.
+    /// Requires that TCP flows, where no crowd sends any more.
     fn require_flow_of_tcp(&self, from: &Namespace) -> Result<()> {
         let started = now();
         tcp_passes(from, &self.rig.right, &self.rig.right_address().v4)?;
@@ -349,7 +349,7 @@ impl Bed {
     }
 }
 
-/// No queue of Weir's, and checksums left to the device.
+/// Requires no queue of Weir's, and checksums left to the device.
 fn require_untouched(namespace: &Namespace) -> Result<()> {
     let queue = namespace.tc("qdisc show dev veth0")?;
     ensure!(!queue.contains("7765:"), "it left its queue: {queue}");
@@ -381,7 +381,7 @@ fn an_end_of_the_wires_own_that_moves_ends_it() -> Result<()> {
     require_untouched(&rig.left)
 }
 
-/// A queue that is Weir's and has been made too short for what must be held.
+/// The queue is Weir's and has been made too short for the packets that must be held.
 fn a_drop_that_nothing_explains_fails_the_check() -> Result<()> {
     let bed = Bed::new(1)?;
     bed.wire.check()?;

@@ -1,4 +1,4 @@
-//! What a run lets out, it lets out for its own program: whoever could not use the host as a router before cannot while it runs.
+//! A run lets packets out for its own program alone: a neighbour that could not use the host as a router before cannot while it runs.
 //!
 //! ```text
 //!  internet veth0 ------ veth0  host  veth1 ------ veth0  office
@@ -20,9 +20,9 @@ use weir_tests::{guardian, harness, privileged};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const A_MOMENT: Duration = Duration::from_secs(5);
-/// Of each version of the Internet Protocol.
+/// How many echoes are asked for, of each version of the Internet Protocol.
 const ECHOES: u64 = 3;
-/// What all runs of these tests call their interface, as no other host does.
+/// The table of all runs of these tests, whose interface has the same name, as no other host's has.
 const TABLE: &str = "table inet weir0";
 
 fn main() -> ExitCode {
@@ -78,7 +78,7 @@ impl Site {
     }
 }
 
-/// Asks for some echoes; whether any was answered.
+/// Asks for some echoes. Returns whether any was answered.
 fn ping(from: &Namespace, address: &str) -> Result<bool> {
     let count = ECHOES.to_string();
     let done =
@@ -106,7 +106,7 @@ fn shell(namespace: &Namespace, script: &str) -> Result<()> {
     run(namespace.command("sh").args(["-ec", script]), LIMIT)?.success().map(drop)
 }
 
-/// A run that has reached the internet, and tries again when it is to end: its status tells.
+/// A run that has reached the internet, and tries again when it is to end: its status tells the result.
 fn started(host: &Host) -> Result<Process> {
     let tries = format!(
         "ping -n -q -c 2 -i 0.05 -W 2 {INTERNET_V4} >/dev/null && ping -n -q -c 2 -i 0.05 -W 2 {INTERNET_V6} >/dev/null"
@@ -119,7 +119,7 @@ fn started(host: &Host) -> Result<Process> {
     Ok(run)
 }
 
-/// The sum of what the gates of a host dropped.
+/// The sum of the packets that the gates of a host dropped.
 fn dropped(host: &Host) -> Result<u64> {
     let rules = host.namespace.sh("nft list ruleset")?;
     let counters = rules.lines().filter_map(|line| line.split_once("counter packets "));
@@ -146,7 +146,7 @@ fn a_neighbour_does_not_pass_by_way_of_a_run() -> Result<()> {
     Ok(())
 }
 
-/// It finds forwarding on, which the first switched on: for it, too, it was off.
+/// The second run finds forwarding on, which the first switched on: for it, too, it was off.
 fn a_second_run_outlives_the_first() -> Result<()> {
     let site = Site::new()?;
     let before = site.host.state()?;
@@ -201,7 +201,7 @@ fn a_host_that_was_a_router_stays_one() -> Result<()> {
     Ok(())
 }
 
-/// The uplink is a bridge, and the host's firewall sees what it carries (`br_netfilter`, where the kernel has it).
+/// The uplink is a bridge, and the host's firewall sees the packets that it carries (`br_netfilter`, where the kernel has it).
 fn what_a_bridge_carries_is_not_cut_off() -> Result<()> {
     let site = Site::new()?;
     let host = &site.host.namespace;
@@ -237,7 +237,7 @@ fn what_a_bridge_carries_is_not_cut_off() -> Result<()> {
     Ok(())
 }
 
-/// A gate that is left behind keeps the host shut, and must go with what forwards.
+/// A gate that is left behind keeps the host shut, and must go with the forwarding.
 fn what_two_killed_processes_left_is_mended() -> Result<()> {
     let site = Site::new()?;
     let run = started(&site.host)?;
