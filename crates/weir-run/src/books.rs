@@ -1,4 +1,4 @@
-//! The books of one place as they are shown: what it accepted, delivered, dropped by reason and holds, in packets and bytes.
+//! The books of one place as they are shown: the packets that it accepted, delivered, dropped by reason and holds, and their bytes.
 //!
 //! ```text
 //! accepted = delivered + dropped + held

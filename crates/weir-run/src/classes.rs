@@ -1,7 +1,7 @@
 //! The classes file of `--classes FILE`: a tree of classes that share a wire, and filters that lead packets to them.
 //!
 //! ```toml
-//! default = "internet"            # the class of what no filter matches; or "free", past all limits
+//! default = "internet"            # the class of packets that no filter matches; or "free", past all limits
 //! # shaper = "cbq"                # the other kind of tree; htb unless said otherwise
 //!
 //! [[class]]
@@ -12,14 +12,14 @@
 //! name = "internet"
 //! parent = "link"
 //! rate = "150mbit"
-//! ceil = "200mbit"                # htb: the most, by borrowing what others leave its parent [the rate, as for tc]
+//! ceil = "200mbit"                # htb: the most, by borrowing what others leave of its parent's [the rate, as for tc]
 //! # bounded = true                # cbq: never borrows
 //! # burst = "40kb"                # of the rate [2 ms, 20kb at least]; cburst: htb, of the ceil [the same]
-//! # quantum = "4kb"               # what one turn of borrowing passes [1 ms at the rate]
+//! # quantum = "4kb"               # the bytes of one turn of borrowing [1 ms at the rate]
 //! # priority = 1                  # 0 to 7, 0 borrows first [0]
 //! # full = "ecn"                  # when full: "block" holds senders, "ecn" marks and holds, "drop" drops [block]
-//! # max_wait = "50ms"             # what waited longer is dropped [never]
-//! # queue = "5ms"                 # how much may wait, as a time at the ceil [5ms]
+//! # max_wait = "50ms"             # a packet that waited longer is dropped [never]
+//! # queue = "5ms"                 # how many bytes may wait, as a time at the ceil [5ms]
 //!
 //! [[filter]]                      # the first that matches wins
 //! to = ["10.0.0.0/8", "fd00::/8"] # from, to, protocol, from_ports, to_ports, dscp, interface; all must hold
@@ -27,8 +27,8 @@
 //! ```
 //!
 //! Each direction of a wire has the tree for itself. [`read`] checks everything before anything is changed: an error names file, line and
-//! column, shows the line and says what to do; a file that is kept, but perhaps not as meant, gets a warning.
-//! [`read_in_place`] does so for a limit in place, which is the kernel's HTB, and refuses what that cannot do.
+//! column, shows the line and says what to do; a file that is kept, but perhaps not as meant, gets a warning. [`read_in_place`] does so for
+//! a limit in place, which is the kernel's HTB, and refuses a file that it cannot carry out.
 //!
 //! Pure: no clock, no files, no sockets. Limits: packets wait in leaves only, so only they take filters, priority, full,
 //! max_wait and queue. At most [`CLASSES_MAX`] classes, for filters reach no more.
@@ -96,7 +96,7 @@ struct Reader<'a> {
     kind: TreeKind,
     /// The place of each class in the file, by its name.
     places: HashMap<&'a str, usize>,
-    /// For each class of the file, its parent's place in the file, and whether it is one itself.
+    /// The parent's place in the file of each class, and whether each class is a parent itself.
     parents: Vec<Option<usize>>,
     is_inner: Vec<bool>,
 }

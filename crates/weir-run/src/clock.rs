@@ -6,7 +6,7 @@ pub fn now_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds for which a core has worked for this thread: what it cost, however many share the machine.
+/// Nanoseconds for which a core has worked for this thread, however many threads share the machine.
 pub fn thread_cpu_ns() -> u64 {
     read_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }

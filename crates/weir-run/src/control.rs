@@ -65,9 +65,9 @@ pub enum Command {
     SetClasses(SetClasses),
     /// The running wire or topology, as a file.
     Show,
-    /// A live change to what a file says, of all ports at once.
+    /// A live change of all ports at once, to a file.
     Apply(ApplyFile),
-    /// Deliver what is inside, put everything back, and end.
+    /// Deliver packets that are inside, put everything back, and end.
     Stop,
 }
 
@@ -87,7 +87,7 @@ pub struct SetClasses {
 pub struct ApplyFile {
     /// The text of the file.
     pub text: String,
-    /// Whether it is only checked, and said what would change.
+    /// Whether the file is only checked, and the changes said.
     pub is_trial: bool,
 }
 
@@ -115,7 +115,7 @@ fn ask_whoever(path: &Path, command: &Command) -> Result<(u64, Value), String> {
     })
 }
 
-/// One request and the line that answers it, within [`PATIENCE_NS`] in all.
+/// Sends one request and reads the line that answers it, within [`PATIENCE_NS`] in all.
 fn exchange(path: &Path, command: &Command) -> io::Result<Vec<u8>> {
     let until_ns = now_ns() + PATIENCE_NS;
     let left = || Duration::from_nanos(until_ns.saturating_sub(now_ns()).max(1));
@@ -139,7 +139,7 @@ fn exchange(path: &Path, command: &Command) -> io::Result<Vec<u8>> {
             Ok(0) => break,
             Ok(count) => answer.extend_from_slice(&piece[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // It hung up with some of the request unread; what it said before stands.
+            // It hung up with some of the request unread; its answer before that stands.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => break,
             Err(error) => return Err(error),
         }
@@ -190,7 +190,7 @@ pub fn running(name: &str) -> Result<Running, String> {
     serde_json::from_value(ask(&path, &Command::Show)?).map_err(|error| not_told(&path, &error))
 }
 
-/// Makes the topology of this name what a file says, or only says what would change: port by port.
+/// Changes the topology of this name to a file, or only says the changes: port by port.
 pub fn apply(name: &str, file: ApplyFile) -> Result<Vec<AppliedPort>, String> {
     let path = Control::path_of(name);
     serde_json::from_value(ask(&path, &Command::Apply(file))?).map_err(|error| not_told(&path, &error))

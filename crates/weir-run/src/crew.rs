@@ -245,7 +245,7 @@ impl Crew {
         received(&answer)?
     }
 
-    /// Makes all workers deliver what is inside, and end.
+    /// Makes all workers deliver packets that are inside, and end.
     pub fn stop(&self) {
         for worker in &self.mailboxes {
             worker.send(Request::Stop);

@@ -44,7 +44,7 @@ use crate::sum::{Constants, Sight};
 use crate::watcher::Eye;
 
 const FRAME_BYTES: u32 = 4096;
-/// Frames that a second worker costs a port: one poll and its next offer, and what lies free with the other worker.
+/// Frames that a second worker costs a port: one poll and its next offer, and those that lie free with the other worker.
 const FRAMES_SPARE: u64 = 2 * POLL_PACKETS_MAX as u64 + CACHE_FRAMES as u64;
 
 /// The configuration of a datapath.
@@ -52,7 +52,7 @@ const FRAMES_SPARE: u64 = 2 * POLL_PACKETS_MAX as u64 + CACHE_FRAMES as u64;
 pub struct DatapathConfig {
     /// Its name for `weir stat` and `weir set`.
     pub name: String,
-    /// Its ports, and what joins them.
+    /// Its ports, with the stages and links that join them.
     pub plan: Plan,
     /// The names of its ports in its file, where these are not their interfaces.
     pub port_names: Vec<String>,

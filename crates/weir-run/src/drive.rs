@@ -20,7 +20,7 @@ pub trait Driven {
     /// If it cannot go on.
     fn look(&mut self, now_ns: u64) -> io::Result<Look>;
 
-    /// Moves what can be moved now.
+    /// Moves packets that can be moved now.
     ///
     /// # Errors
     /// If it cannot go on.
@@ -36,7 +36,7 @@ pub trait Driven {
 /// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// It goes on, and is to be looked at again by this time.
+    /// It goes on, and the next look is by this time at the latest.
     On(Option<u64>),
     /// It is over.
     Over,

@@ -52,7 +52,7 @@ const FRAME_BYTES: u32 = 4096;
 /// The ports of the wire.
 const GENERATOR: usize = 0;
 const INTERFACE: usize = 1;
-/// How long a generator goes on waiting for what is inside when it is done.
+/// How long a generator goes on waiting for packets that are inside when it is done, in nanoseconds.
 const DRAIN_NS_MAX: u64 = 5_000_000_000;
 /// How often it looks how its interface fares.
 const LOOK_NS: u64 = 1_000_000;
@@ -134,7 +134,7 @@ impl Generation {
         Ok(Generation { path, bell, watch, _umem: umem })
     }
 
-    /// Sends what the generator makes until it is done or the interface vanishes; `observe` stops it by saying false.
+    /// Sends the generator's packets until it is done or the interface vanishes; `observe` stops it by saying false.
     ///
     /// # Errors
     /// If the interface fails.

@@ -1,13 +1,13 @@
 //! The guardian: a small process that outlives a crash of the main one and puts the machine back as it was.
 //!
 //! The main process tells it of each change *before* making it and waits for its answer; the namespace of the change goes along as a
-//! descriptor, and so does the hold on what is changed ([`weir_port::hold`]). So the guardian has all that it needs, whatever becomes of
-//! the other:
+//! descriptor, and so does the hold on the thing that is changed ([`weir_port::hold`]). So the guardian has all that it needs when the
+//! other is gone:
 //!
 //! ```text
 //! requests   {"record": {"undo": {"qdisc": {...}}, "hold": "/run/weir/holds/..."}} + 2 descriptors   ->  "kept"
 //!            {"put-back": {"interfaces": [[NAMESPACE, NUMBER], ...]}}, of one that is gone        ->  "kept"
-//!            end of messages                                                            ->  "done", or what is still to be done
+//!            end of messages                                                            ->  "done", or faults
 //! notes                                                                                 <-  {"deserted": NAMESPACE}
 //! ```
 //!
@@ -21,9 +21,9 @@
 //! | guardian killed | - | ends, and puts everything back itself |
 //! | guardian stopped | - | goes on; lets it continue at the end |
 //! | a namespace has nobody but weir | says so | ends, so that it can go |
-//! | both killed | - | whoever comes next, or `weir mend`, puts back what the holds say |
+//! | both killed | - | the next weir on the same interfaces, or `weir mend`, puts back what the holds say |
 //!
-//! Owner: of the records both, of the holds whoever is left. Limits: one that is frozen by its control group or held by a debugger
+//! Owner: of the records both, of the holds the one that is left. Limits: one that is frozen by its control group or held by a debugger
 //! does not count as stopped.
 
 mod guard;
@@ -55,7 +55,7 @@ const ANSWER_NS_MAX: u64 = 2_000_000_000;
 enum Request {
     /// Keep this record.
     Record { undo: Undo, hold: Option<PathBuf> },
-    /// Put back what was recorded of these interfaces.
+    /// Put back the records of these interfaces.
     PutBack { interfaces: Vec<(u64, u32)> },
 }
 
@@ -88,7 +88,7 @@ pub struct Guardian {
     notes: Option<Channel>,
     /// The records, for the case that the guardian dies first.
     records: Vec<UndoRecord>,
-    /// Of namespaces, by number, an interface each.
+    /// An interface of each namespace, by the namespace's number.
     names: Vec<(u64, String)>,
     say: fn(&str),
 }

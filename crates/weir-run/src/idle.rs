@@ -38,7 +38,7 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// For a machine on which a wake-up costs this much.
+    /// The memory of a worker on a machine where a wake-up costs this much.
     pub fn new(wake_cost_ns: u64, now_ns: u64) -> Idle {
         Idle { wake_cost_ns, worked_ns: now_ns, gap_ns: 2 * wake_cost_ns }
     }

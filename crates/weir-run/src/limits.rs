@@ -100,7 +100,7 @@ pub fn burst_warnings(rate: Rate, burst_bytes: u64, usual: impl Fn(&str) -> Stri
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetLimits {
-    /// Of a wire 0 from the first interface to the second, 1 back; of a topology the place of the port where it ends.
+    /// The direction: of a wire 0 from the first interface to the second, 1 back; of a topology the place of the port where it ends.
     pub direction: usize,
     /// The new rate.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,7 @@
 //!
 //! The end: generators are done or told to stop; packets that are inside are delivered, for at most [`DRAIN_NS_MAX`]; then the books of all
 //! workers are added up ([`summary`]). A worker that dies takes the path with it: the others are told to end, and the caller learns which
-//! one died, and of what.
+//! one died, and why.
 //!
 //! Owner: each thread owns its worker; the thread that calls reads their progress (`progress.rs`).
 
@@ -127,7 +127,7 @@ pub struct Ran {
 pub enum RunError {
     /// There can be no such path.
     Refused(String),
-    /// The kernel does not give what it needs, or a worker died.
+    /// The kernel refuses a thing that it needs, or a worker died.
     Failed(String),
 }
 
@@ -147,7 +147,7 @@ impl MemoryPath {
     /// Its workers, to be driven.
     ///
     /// # Errors
-    /// If there can be no such path, or the kernel does not give what it needs.
+    /// If there can be no such path, or the kernel refuses a thing that it needs.
     pub fn workers(&self, now_ns: u64) -> Result<Vec<MemoryPathWorker>, RunError> {
         let refused = |why: &dyn fmt::Display| RunError::Refused(why.to_string());
         let failed = |why: &dyn fmt::Display| RunError::Failed(why.to_string());
@@ -190,7 +190,7 @@ impl MemoryPath {
     /// Runs it to its end, each worker on a core of its own. `observe` is shown the progress every millisecond or so.
     ///
     /// # Errors
-    /// If there can be no such path, the kernel does not give what it needs, or a worker dies.
+    /// If there can be no such path, the kernel refuses a thing that it needs, or a worker dies.
     pub fn run(&self, observe: Observe) -> Result<MemorySummary, RunError> {
         let cores = sys::allowed_cores();
         if self.workers == 0 || self.workers > cores.len() {
@@ -370,7 +370,7 @@ impl Running {
         next_ns
     }
 
-    /// Notes what has been delivered, and tells it now and then.
+    /// Notes the packets that have been delivered, and tells them now and then.
     fn note_delivered(&mut self, now_ns: u64) {
         let mut delivered = Count::default();
         // Packets that leave by other ports come back.

@@ -20,7 +20,7 @@ pub struct ProgressBoard {
     is_ending: AtomicBool,
 }
 
-/// One worker's, on lines of its own.
+/// The progress of one worker, on cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line {
@@ -48,7 +48,7 @@ pub struct WorkerProgress {
 }
 
 impl ProgressBoard {
-    /// For so many workers, which have done nothing.
+    /// A board for so many workers, which have done nothing.
     pub fn new(workers: usize) -> ProgressBoard {
         ProgressBoard { lines: (0..workers).map(|_| Line::default()).collect(), ..ProgressBoard::default() }
     }

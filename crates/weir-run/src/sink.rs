@@ -16,8 +16,8 @@
 //! - While the interface is down nothing comes; when it is up again, its queues have other NAPI instances, which the thread that
 //!   calls owns anew and hands to the workers. When it vanishes the sink ends.
 //!
-//! Books (invariant 1): received = delivered + dropped(reason) + held, over all workers. The end: queues are polled no more, what is
-//! inside is handled, then workers are told to end and their numbers are added up.
+//! Books (invariant 1): received = delivered + dropped(reason) + held, over all workers. The end: queues are polled no more, packets that
+//! are inside are handled, then workers are told to end and their numbers are added up.
 //!
 //! Owner: each thread its worker; the thread that calls owns none. Limits: interfaces are veths ([`weir_port::port`]).
 
@@ -97,9 +97,9 @@ pub struct Progress {
 pub enum Steering {
     /// There is one worker.
     None,
-    /// By the queues of the device: each worker polls its own.
+    /// Flows are dealt by the queues of the device: each worker polls its own.
     Queues,
-    /// By Toeplitz, where there are fewer queues than workers: those that poll hand over.
+    /// Flows are dealt by Toeplitz, where there are fewer queues than workers: those that poll hand over.
     Toeplitz,
 }
 

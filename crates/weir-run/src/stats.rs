@@ -107,15 +107,15 @@ impl WireStats {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FrameStats {
-    /// All there are.
+    /// All frames.
     pub total: u64,
-    /// Free.
+    /// Free frames.
     pub free: u64,
-    /// With the kernel: on offer or in transmission.
+    /// Frames with the kernel: on offer or in transmission.
     pub lent: u64,
-    /// In the classes.
+    /// Frames in the classes.
     pub held: u64,
-    /// Of a stack: in the buffers of its sockets and connections.
+    /// Frames in the buffers of a stack's sockets and connections.
     pub sockets: u64,
 }
 

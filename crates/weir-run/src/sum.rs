@@ -32,11 +32,11 @@ use crate::workstreams::WorkstreamStats;
 /// The source of the states of a datapath's devices.
 #[derive(Clone, Debug)]
 pub enum Sight {
-    /// By a watcher, which is asked.
+    /// A watcher, which is asked.
     Watched(Eye),
-    /// When somebody asks, as those of a stack.
+    /// A glance when somebody asks, as at a stack's devices.
     Unwatched(Arc<Glance>),
-    /// There are none: its ports are in memory.
+    /// There are no devices: its ports are in memory.
     Nothing,
 }
 

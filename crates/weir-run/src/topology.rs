@@ -2,12 +2,12 @@
 //! with the machine.
 //!
 //! ```toml
-//! name = "office"             # what `weir stat` calls what is carried [the file's name without .toml]
+//! name = "office"             # the name of the topology in `weir stat` [the file's name without .toml]
 //!
 //! [[limit]]
 //! device = "veth-a"           # as `weir limit DEV`; or pid = 4711, and device is the interface there ["eth0"]
-//! rate = "200mbit"            # what the programs behind it send
-//! rate_back = "500mbit"       # what is sent to them; one of the two must be there
+//! rate = "200mbit"            # the limit of what the programs behind it send
+//! rate_back = "500mbit"       # the limit of what is sent to them; one of the two must be there
 //! # burst = "100kb"           # [2 ms at the rate, 20kb at least]
 //! # name = "office"           # [as it is called, or the device]
 //! # optional = true           # where there is no such interface, it is skipped [false]
@@ -21,8 +21,8 @@
 //!
 //! [[port]]                    # an interface whose packets are carried: a veth whose other end is where programs are
 //! interface = "veth-b"
-//! name = "b"                  # what other tables call it [the interface]
-//! rate = "200mbit"            # the limit of what leaves by it [none]
+//! name = "b"                  # its name in other tables [the interface]
+//! rate = "200mbit"            # the limit of packets that leave by it [none]
 //! burst = "50kb"              # [2 ms at the rate, 20kb at least]
 //! queue = "5ms"               # how much may stand, as a time at the rate; with classes each has its own [5ms]
 //! # optional = true           # it may be missing at first, and is a port when it comes [false]
@@ -31,7 +31,7 @@
 //! [[wire]]                    # joins two
 //! ports = ["b", "c"]          # ports, and ends of epairs
 //! # dispatch = "hybrid"       # flows are dealt to the workers as netisr does it: direct, hybrid or deferred [they are not]
-//! # set = ["proto.ip.full=ecn"]   # what else netisr has: KEY=VALUE as of `weir sink --set`
+//! # set = ["proto.ip.full=ecn"]   # netisr's other settings: KEY=VALUE as of `weir sink --set`
 //!
 //! [[epair]]                   # a link with two ends, called e0a and e0b, as epair(4) of FreeBSD has them
 //! name = "e0"
@@ -56,11 +56,11 @@
 //! address = "10.0.0.9"
 //! mac = "02:00:00:00:00:09"
 //!
-//! [[esp]]                     # IPsec between two ports: seals what policies say, opens what comes to its addresses
+//! [[esp]]                     # IPsec between two ports: seals packets that policies name, opens ESP to its addresses
 //! name = "tunnel"
 //! inside = "e1b"              # where packets are in the clear
 //! outside = "wan"
-//! address = ["192.0.2.1"]     # what the gateway is called outside
+//! address = ["192.0.2.1"]     # the gateway's addresses outside
 //! mtu = 1500                  # [1500] the longest IP packet that leaves outside
 //!
 //! [[sa]]                      # a security association; of the only [[esp]], or esp = "tunnel"
@@ -79,7 +79,7 @@
 //! soft = { time = "50m" }     # limits, each in time, bytes and packets: a successor is due,
 //! hard = { time = "1h" }      # and none passes any more
 //!
-//! [[policy]]                  # the first that matches decides; what none names is dropped
+//! [[policy]]                  # the first that matches decides; a packet that none names is dropped
 //! direction = "out"
 //! from = "10.1.0.0/16"        # [any]
 //! to = "10.2.0.0/16"          # [any]

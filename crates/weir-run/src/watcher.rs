@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! heard of a change, or a second has passed, or somebody asks
-//!      -> look at two ends a pair -> ledger: what was dropped, and by which event     (watcher/ledger.rs)
+//!      -> look at two ends a pair -> ledger: drops, and the event that explains them     (watcher/ledger.rs)
 //!                                 -> remedy: follow, put right, or end it            (watcher/remedy.rs)
 //! ```
 //!
 //! Rule: a change that can be put right is, and is said; any other ends the datapath in one sentence. The kernel's messages only tell when
-//! to look, because they can be lost; what is looked at decides. Down and up alone are read from the messages, one by one, because an
-//! interface that was down for a moment has lost its NAPI instances.
+//! to look, because they can be lost; the look decides. Down and up alone are read from the messages, one by one, because an interface that
+//! was down for a moment has lost its NAPI instances.
 //!
 //! A port of a topology whose interface vanishes is closed, and taken over again when an interface of its name is there, as is one that
 //! was not there at first (`coming.rs`); all others carry on. A wire ends, because its other end is useless then.
@@ -46,11 +46,11 @@ use crate::clock::now_ns;
 use crate::crew::Crew;
 use crate::datapath::{Kind, Opener};
 
-/// Of so many pairs a look costs next to nothing; of twice as many there are half as many.
+/// How many pairs cost next to nothing to look at; with twice as many there are half as many looks.
 const PAIRS_AT_ONCE: u64 = 16;
 /// How often to look when nothing is heard, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
-/// And while an event is not over.
+/// How often to look while an event is not over, in nanoseconds.
 const LOOK_SOON_NS: u64 = 100_000_000;
 /// How many rounds in a row may fail to put something right.
 const FAILURES_MAX: u32 = 5;
@@ -110,7 +110,7 @@ type Records = Mutex<dyn Keeper>;
 
 struct Watcher {
     lens: Lens,
-    /// By port; none of one that is gone.
+    /// The pairs, by port; none of a port that is gone.
     pairs: Vec<Option<Pair>>,
     crew: Crew,
     opener: Opener,
@@ -225,7 +225,7 @@ impl Watcher {
         queue.filter(|queue| queue.is_ours).map_or(0, |queue| queue.counters.backlog)
     }
 
-    /// One of a wire's interfaces is not here any more. If it is elsewhere, senders into it are to be let go there.
+    /// Ends a wire one of whose interfaces is gone. If it is elsewhere, senders into it are to be let go there.
     fn gone(&mut self, pair: usize, records: &Records) -> bool {
         if std::mem::replace(&mut self.is_over, true) {
             return true;

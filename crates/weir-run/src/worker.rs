@@ -30,7 +30,7 @@ use crate::report::PartReport;
 use crate::standstill::{Missed, Standstill};
 use crate::stats::WorkerStats;
 
-/// How long a stopping worker goes on delivering what it holds, in nanoseconds.
+/// How long a stopping worker goes on delivering packets that it holds, in nanoseconds.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
 /// The same where an end is gone: packets bound for it cannot leave, and the rest have been under way for no longer than this.
 const DRAIN_NS_CUT: u64 = 50_000_000;
@@ -59,7 +59,7 @@ pub enum Request {
     PortClosed(u16),
     /// The interface of this port is there, or there again.
     GivePort(usize, Box<PreparedPort>, Sender<Result<(), String>>),
-    /// Deliver what is inside, then end.
+    /// Deliver packets that are inside, then end.
     Stop,
 }
 
@@ -78,7 +78,7 @@ impl Reshape {
         Reshape { shapes, is_trial, together: Standstill::new(workers), refused: Mutex::default() }
     }
 
-    /// This worker's share of it, between two passes.
+    /// Makes this worker's part of the change, between two passes.
     fn carry_out(&self, part: &mut Part, now_ns: u64) -> Result<(), Missed> {
         self.together.copy(|| {
             if let Err(why) = part.path.check_shapes(&self.shapes) {

@@ -33,7 +33,7 @@ const PACKETS: u16 = 200;
 /// So few numbers at once that a mark is asked for all the time.
 const AHEAD: u64 = 4;
 
-/// Of each association by its SPI, where on the stack it sealed packets.
+/// The places on the stack where each association, by its SPI, sealed packets.
 type StackDepths = Arc<Mutex<BTreeSet<(u32, usize)>>>;
 
 /// A mark that is safe at once, and remembers how deep the stack was where it was asked.
@@ -187,7 +187,7 @@ fn mtus(depth: usize) -> Vec<usize> {
     mtus
 }
 
-/// So many tunnels in one another, and out of one another again.
+/// A file of so many tunnels in one another, and out of one another again.
 fn chain(depth: usize) -> String {
     let mut file =
         "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan\"\n[[epair]]\nname = \"mid\"\n"
@@ -346,7 +346,7 @@ fn a_way_through_a_translator_is_kept_alive() {
     assert_eq!(bench.left(WAN).len(), 0);
     bench.rest(2 * second);
     let [keepalive] = &bench.left(WAN)[..] else { panic!("one keepalive") };
-    // To the same next hop, and from port to port as what is sealed.
+    // To the same next hop, and from port to port as the sealed packets.
     assert_eq!((&keepalive[..LINK_LEN], keepalive.len()), (&sealed[..LINK_LEN], LINK_LEN + 29));
     assert_eq!(keepalive[LINK_LEN + 12..LINK_LEN + 24], sealed[LINK_LEN + 12..LINK_LEN + 24]);
     assert_eq!(keepalive[LINK_LEN + 28..], [0xff]);

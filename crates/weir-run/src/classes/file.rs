@@ -132,7 +132,7 @@ impl Words {
         Words(vec![(None, word.to_string())])
     }
 
-    /// Each of them with its place; alone it has the place of the value.
+    /// Each word with its place; one alone has the place of the value.
     pub fn each(words: &Spanned<Words>) -> impl Iterator<Item = (Range<usize>, &str)> {
         let all = words.span();
         words.as_ref().0.iter().map(move |(at, word)| (at.clone().unwrap_or(all.clone()), word.as_str()))

@@ -1,7 +1,7 @@
 //! A classes file for a limit in place: a key that the kernel's queue cannot do as a wire does is refused, with its line.
 //!
 //! Rule: a file that is kept means the same as on a wire. The classes without a parent stand below the limit, which they may borrow from.
-//! HTB lets each class have its guaranteed rate whatever its parent has left, so the rates guaranteed below a class fit its ceiling.
+//! HTB lets each class have its guaranteed rate even if its parent has nothing left, so the rates guaranteed below a class fit its ceiling.
 
 use std::ops::Range;
 

@@ -202,7 +202,8 @@ fn a_mark_is_noted_in_the_class_and_made_on_the_way_out() {
     }
 }
 
-/// At once, however long packets are: the burst, or one packet if that is longer. Also of those who come with another MTU later.
+/// A burst at once is the same however long packets are: the burst of the limit, or one packet if that is longer; also for packets of
+/// another MTU later.
 #[test]
 fn a_burst_is_the_same_for_long_packets() {
     const LONG_BYTES: u16 = 3520;

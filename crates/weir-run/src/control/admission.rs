@@ -11,11 +11,11 @@ use super::Command;
 
 /// The user who may change wires.
 pub const ROOT: u32 = 0;
-/// Clients at once.
+/// The most clients at once.
 const CLIENTS_MAX: usize = 64;
-/// Those of them that are not root.
+/// The most clients that are not root's.
 const OTHERS_MAX: usize = 32;
-/// Those of one user.
+/// The most clients of one user.
 const PER_USER_MAX: usize = 8;
 /// How old counters may be that others than root are told, in nanoseconds.
 pub const FRESH_NS: u64 = 50_000_000;

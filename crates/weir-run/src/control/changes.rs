@@ -1,7 +1,7 @@
 //! The answers of a running wire or topology at its control socket: changes on request, and its file.
 //!
 //! Rule: everything is checked before anything changes, here as far as values tell and then by all workers ([`Crew::reshape`]). One thread
-//! makes all changes, so what is computed from the present values holds until it is made.
+//! makes all changes, so a change that is computed from the present values holds until it is made.
 //!
 //! Owner: the thread that serves the control socket.
 

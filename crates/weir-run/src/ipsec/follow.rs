@@ -1,13 +1,13 @@
 //! An ESP that follows the kernel's IPsec: its associations and policies, as the program that negotiates keys adds and removes them.
 //!
 //! ```text
-//! dump, events --`follow/message.rs`--> Follower: what the kernel has --wanted--> EspPlan, key files --`weir sa follow`--> `weir up`
+//! dump, events --`follow/message.rs`--> Follower --wanted--> EspPlan, key files --`weir sa follow`--> `weir up`
 //! ```
 //!
-//! Rule: an association or policy that cannot be followed is left out with a sentence, and the rest goes on. A policy that cannot be said
-//! discards what it names. A key with which the kernel has sent, or that another association has, is refused. Names stay: an association
-//! that does not change goes on with its numbers and its window. One that changes and keeps its key, as when a peer moves (MOBIKE), ends
-//! first and then begins, with the numbers that are left and a new window.
+//! Rule: an association or policy that cannot be followed is left out with a sentence, and the rest goes on. A policy that cannot be
+//! expressed discards the packets that it names. A key with which the kernel has sent, or that another association has, is refused. Names
+//! stay: an association that does not change goes on with its numbers and its window. One that changes and keeps its key, as when a peer
+//! moves (MOBIKE), ends first and then begins, with the numbers that are left and a new window.
 //!
 //! Owner: one thread. Limits: packets that no policy of the kernel's names are dropped here, and pass there. No packet here has the
 //! kernel's marks and interface numbers. Nothing is told to the kernel: neither that packets passed, nor that a peer moved, nor that an

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 const OTHERS: u32 = 0o077;
 /// The bits of writing alone.
 const OTHERS_WRITE: u32 = 0o022;
-/// Far more than the longest key has digits.
+/// The longest text of a key file, in bytes: far more than the longest key has digits.
 const TEXT_BYTES_MAX: usize = 512;
 const KEY_BYTES_MAX: usize = TEXT_BYTES_MAX / 2;
 

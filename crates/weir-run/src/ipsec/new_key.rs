@@ -5,8 +5,8 @@
 //! DIRECTORY/FINGERPRINT.key.sequence   of one that seals, its mark (`ipsec/marks.rs`)
 //! ```
 //!
-//! Rule: a file is called by its key, so the same key finds its mark again, whatever association it is of and however often it comes, and no
-//! number is used twice. A mark that is there is never touched, and it stays when the key is removed.
+//! Rule: a file is called by its key, so the same key finds its mark again, for any association and however often it comes, and no number
+//! is used twice. A mark that is there is never touched, and it stays when the key is removed.
 //!
 //! Limits: marks of keys that are gone stay, 90 bytes each; in `/run` until the machine starts anew. Another directory knows no marks.
 

@@ -63,7 +63,7 @@ pub(super) struct XfrmPolicy {
     /// Where it was found, for the user to know.
     pub at: String,
     pub selector: Selector,
-    /// None where it is passed over.
+    /// Whether it is of inbound packets; none where it is passed over.
     pub is_inbound: Option<bool>,
     pub is_block: bool,
     pub priority: u32,

@@ -41,7 +41,7 @@ impl StartLine {
         !state.is_abandoned
     }
 
-    /// One will not come: lets the others go; nobody begins.
+    /// Lets the other threads go, because one will not come; nobody begins.
     pub fn abandon(&self) {
         self.state().is_abandoned = true;
         self.changed.notify_all();

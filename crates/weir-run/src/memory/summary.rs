@@ -61,7 +61,7 @@ pub struct MemorySummary {
     pub routers: Vec<(usize, RouterCounts)>,
     /// For each port of the plan the packets that left by it.
     pub delivered: Vec<Count>,
-    /// From the start to the last packet that ended.
+    /// The time from the start to the last packet that ended, in nanoseconds.
     pub elapsed_ns: u64,
 }
 

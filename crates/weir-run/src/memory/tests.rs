@@ -375,7 +375,7 @@ fn tunnel(dispatch: &str, workers: usize, packets: u64) -> MemoryPath {
              [[policy]]\nesp = \"{name}\"\ndirection = \"{direction}\"\naction = \"protect\"\nsa = [\"{name}-{direction}\"]\n",
         );
     }
-    // A window is of what comes in.
+    // A window is of inbound associations.
     let text = text.replacen("window = 1024\n", "", 1);
     let topology = crate::topology::read("tunnel.toml", &text, "", |path| Err(path.into())).unwrap();
     let plan = topology.plan.unwrap();

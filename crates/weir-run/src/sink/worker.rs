@@ -38,7 +38,7 @@ const REST_NS_MAX: u64 = 1_000_000;
 /// New pollers of the queues of these numbers: the interface came up again.
 pub type Pollers = Vec<(usize, Poller)>;
 
-/// One worker.
+/// One worker of a sink.
 pub struct SinkWorker<'a> {
     path: Worker<EitherPort<PortShare<'a>, LoopPort>>,
     number: usize,

@@ -54,11 +54,11 @@ pub struct AssociationStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LimitsStats {
-    /// In nanoseconds since it began.
+    /// The time since it began, in nanoseconds.
     pub time_ns: Option<u64>,
-    /// In bytes.
+    /// The bytes that passed.
     pub bytes: Option<u64>,
-    /// In packets.
+    /// The packets that passed.
     pub packets: Option<u64>,
 }
 

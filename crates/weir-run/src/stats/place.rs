@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! accepted = delivered + dropped (by reason) + held      in packets, and beside them in bytes
-//! blocked_ns    for how long it held its senders         waits_for    the name of what holds most of what waits in it now
+//! blocked_ns    for how long it held its senders         waits_for    the holder of most packets that wait in it now
 //! delay_ns_*    how long packets stood in it
 //! ```
 //!

@@ -101,7 +101,7 @@ pub struct DeviceStats {
     pub tx_dropped: u64,
     /// Packets its queue dropped.
     pub queue_dropped: u64,
-    /// Those of each that neither an event nor another counter explains.
+    /// The drops of each that neither an event nor another counter explains.
     pub unexplained: Drops,
 }
 

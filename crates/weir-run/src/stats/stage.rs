@@ -25,9 +25,9 @@ pub struct StageStats {
     pub kind: String,
     /// The worker that owns it.
     pub worker: usize,
-    /// Of what it accepted, packets that it made: copies of floods, fragments, messages of its own.
+    /// Accepted packets that it made: copies of floods, fragments, messages of its own.
     pub made: u64,
-    /// Of what it delivered, packets that were for itself or were cut.
+    /// Delivered packets that were for itself or were cut.
     pub consumed: u64,
     /// Their bytes.
     pub consumed_bytes: u64,

@@ -1,4 +1,4 @@
-//! The link-layer address of a router's interface: as it is written, or derived from what identifies the interface.
+//! The link-layer address of a router's interface: as it is written, or derived from the identity of the interface.
 //!
 //! ```text
 //! derived = 46 bits of SipHash-2-4 of (topology, router, port), each behind its length, with the machine id as the key;

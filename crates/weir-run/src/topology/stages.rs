@@ -25,7 +25,7 @@ pub(super) struct Stages {
     pub of_routers: Vec<usize>,
     /// The place of each ESP.
     pub of_esps: Vec<usize>,
-    /// By place: its name, and whether it passes frames on as a bridge does, which an ESP does too.
+    /// The name of each stage by its place, and whether it passes frames on as a bridge does, which an ESP does too.
     pub called: Vec<(String, bool)>,
 }
 

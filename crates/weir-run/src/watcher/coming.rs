@@ -2,7 +2,7 @@
 //! optional one may be missing from the start.
 //!
 //! ```text
-//! gone:   worker hands the port out -> closed -> frames go back -> what was changed is put back and forgotten
+//! gone:   worker hands the port out -> closed -> frames go back -> changes are put back and forgotten
 //! there:  up, with a carrier -> prepared (slow, on this thread) -> worker takes it in
 //! ```
 //!
@@ -37,7 +37,7 @@ pub(super) struct Missing {
     given_up: Option<u32>,
     /// The last sentence on an interface that is not fit.
     told: String,
-    /// Not to be tried before this time.
+    /// The time before which it is not to be tried.
     not_before_ns: u64,
 }
 

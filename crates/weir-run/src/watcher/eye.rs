@@ -1,8 +1,8 @@
-//! The eye of everyone else on a watcher: it asks for a look now, and has what was seen.
+//! The eye of everyone else on a watcher: it asks for a look now, and has the last look.
 //!
 //! Rule: an answer is as new as the question, unless the watcher is held up or has ended; then it is the last look.
 //!
-//! Owner: the watcher writes what it saw, others copy it.
+//! Owner: the watcher writes the look, others copy it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,7 +42,7 @@ impl Device {
 /// The devices of a datapath as they were last seen.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
-    /// By port: itself, and its other end; none before the first look.
+    /// The devices by port: the interface itself, and its other end; none before the first look.
     pub pairs: Vec<[Device; 2]>,
     /// The events that happened to them.
     pub events: BTreeMap<InterfaceEvent, EventStats>,
@@ -50,12 +50,11 @@ pub struct Devices {
 
 /// A request to a watcher.
 pub(super) enum Request {
-    /// To look, and say when it has.
+    /// Look, and say when that is done.
     Look(Sender<()>),
-    /// To give up the ports whose other ends are in the namespace of this number, which is kept by weir alone, and say whether there
-    /// are any.
+    /// Give up the ports whose other ends are in the namespace of this number, which is kept by weir alone, and say whether there are any.
     Desert(u64, Sender<bool>),
-    /// To end.
+    /// End.
     Stop,
 }
 

@@ -16,7 +16,7 @@ use weir_port::view::{Pair, is_gone};
 use super::ledger::{Counts, Drops};
 use super::{Device, Devices, state_of};
 
-/// A pair, and what its ends had dropped at first.
+/// A pair, and the drops of its ends at first.
 #[derive(Debug)]
 pub struct Glance {
     ends: [Link; 2],
@@ -25,7 +25,7 @@ pub struct Glance {
 }
 
 impl Glance {
-    /// At this pair, from now on.
+    /// A glance at this pair; drops count from now on.
     pub fn new(pair: &Pair) -> Glance {
         let ends = [pair.port.clone(), pair.sender.clone()];
         let mut glance =

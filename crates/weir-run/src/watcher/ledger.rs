@@ -21,23 +21,23 @@ pub const SETTLE_NS: u64 = 500_000_000;
 /// An event of an interface while a wire is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InterfaceEvent {
-    /// One was down, or its other end.
+    /// The interface was down, or its other end.
     Down,
-    /// Its queue was replaced or removed.
+    /// The queue was replaced or removed.
     QueueReplaced,
-    /// Checksums were left to it.
+    /// Checksums were left to the device.
     ChecksumOffload,
-    /// VLAN tags were left to it.
+    /// VLAN tags were left to the device.
     TagInsertion,
     /// A program of somebody else's came before weir's.
     ProgramBefore,
-    /// It got another MTU.
+    /// The interface got another MTU.
     Mtu,
-    /// It got another name.
+    /// The interface got another name.
     Renamed,
-    /// It moved to another namespace.
+    /// The interface moved to another namespace.
     Moved,
-    /// It vanished, or came back.
+    /// The interface vanished, or came back.
     Gone,
 }
 
@@ -136,7 +136,7 @@ impl Ledger {
         self.open = Some((event, now_ns + SETTLE_NS));
     }
 
-    /// A device is another one from now on, whose counters begin with what they show next.
+    /// A device is another one from now on, whose counters begin with those that are seen next.
     pub fn begin_anew(&mut self, device: usize) {
         self.counts[device].last = None;
     }

@@ -1,6 +1,6 @@
 //! The messages of the kernel's IPsec over netlink: dumps and events, read from bytes.
 //!
-//! | message | begins with (linux/xfrm.h) | what it says |
+//! | message | begins with (linux/xfrm.h) | event |
 //! |---|---|---|
 //! | `NEWSA`, `UPDSA` | `xfrm_usersa_info`, 224 bytes | an association, with its key |
 //! | `DELSA` | `xfrm_usersa_id`, 24 | it is gone |
@@ -62,18 +62,18 @@ pub(super) enum Followed {
     State(Box<XfrmState>),
     /// Its SPI is taken, and IKE goes on (`ALLOCSPI`).
     Unfinished,
-    /// It is left out, and why.
+    /// The association is left out, and why.
     Left(String),
 }
 
 /// A policy as far as it can be followed.
 pub(super) enum FollowedPolicy {
     Policy(Box<XfrmPolicy>),
-    /// It cannot be expressed, and why; the packets that it names are discarded.
+    /// The policy cannot be expressed, and why; the packets that it names are discarded.
     Discarding(Box<XfrmPolicy>, String),
-    /// It is of a socket, or the kernel's other half of `in`.
+    /// The policy is of a socket, or the kernel's other half of `in`.
     PassedOver,
-    /// It is left out, and why.
+    /// The policy is left out, and why.
     Left(String),
 }
 
@@ -125,7 +125,7 @@ pub(super) enum Heard {
     Unclear(&'static str),
 }
 
-/// All that was received at once.
+/// The messages in all bytes that were received at once.
 pub(super) fn read(bytes: &[u8]) -> Vec<Heard> {
     let mut heard = Vec::new();
     for (kind, flags, body) in messages(bytes) {

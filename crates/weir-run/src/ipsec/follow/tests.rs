@@ -180,7 +180,7 @@ fn a_dump_says_what_the_events_said() {
     assert_eq!(events.plan, dump_says.plan);
     assert_eq!(events.notes, dump_says.notes);
     assert!(events.plan.associations.len() == 4 && events.plan.policies.len() == 6, "{:?}", events.plan);
-    // Once more and twice at once, over what runs: nothing changes, and nothing is said again.
+    // Once more and twice at once, over the running plan: nothing changes, and nothing is said again.
     assert_eq!(by_dump.dumped(&[&dump[..], &dump].concat()), Ok(false));
     let again = by_dump.wanted(&events.plan, &BTreeSet::new());
     assert_eq!((again.plan, &again.notes[..], again.keys.len()), (events.plan, &[][..], 0));
@@ -262,7 +262,7 @@ fn keys_that_are_refused_are_left_out_until_there_is_another() {
     assert!(follower.wanted(&empty(), &BTreeSet::new()).notes[0].contains("nothing but zeros"));
 }
 
-/// As IKE does it for a peer that moves (MOBIKE): the key stays, the ends are others.
+/// An association of a peer that moves, as IKE does it (MOBIKE): the key stays, the ends are others.
 #[test]
 fn an_association_that_moves_ends_before_it_begins() {
     let messages = captured();
@@ -328,7 +328,7 @@ fn what_is_cut_off_is_passed_over() {
     }
 }
 
-/// Of a host in transport mode, whose policies name no ends: which end is its own says what opens.
+/// A host in transport mode, whose policies name no ends: the end that is its own gives the direction.
 #[test]
 fn the_own_end_says_the_direction_and_names_of_others_are_left() {
     let messages = captured();

@@ -19,7 +19,7 @@ const OTHER: &str = "1112030405060708090a0b0c0d0e0f10a1b2c3d4";
 const AROUND: &str = "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan\"\n[[epair]]\nname = \"e0\"\n\
                       [[wire]]\nports = [\"lan\", \"e0a\"]\n";
 
-/// As `ip xfrm state; ip xfrm policy` of iproute2 6.1 print a tunnel.
+/// A tunnel, as `ip xfrm state; ip xfrm policy` of iproute2 6.1 print it.
 fn printed() -> String {
     format!(
         "src 192.0.2.1 dst 192.0.2.2
@@ -57,7 +57,7 @@ src 0.0.0.0/0 dst 0.0.0.0/0
     )
 }
 
-/// As `ip -s xfrm state` prints a transport association in UDP.
+/// A transport association in UDP, as `ip -s xfrm state` prints it.
 fn with_statistics() -> String {
     format!(
         "src 2001:db8::1 dst 2001:db8::2
@@ -193,7 +193,7 @@ fn what_cannot_be_taken_over_is_refused_with_its_line() {
     assert_eq!(import(&states, &["192.0.2.1"]).unwrap().plan.associations.len(), 2);
 }
 
-/// As the kernel does while IKE is busy.
+/// The policy discards, as the kernel does while IKE is busy.
 #[test]
 fn a_policy_without_an_association_discards() {
     let text = printed().replacen("proto esp reqid 1", "proto esp reqid 2", 1);
@@ -204,7 +204,7 @@ fn a_policy_without_an_association_discards() {
     assert!(note.starts_with("line 18: no association is there for this policy, so it discards"), "{note}");
 }
 
-/// Inbound it does not matter what the kernel has received.
+/// An inbound key may have been used: the packets that the kernel has received do not matter.
 #[test]
 fn an_inbound_key_may_have_been_used() {
     let used = printed().replacen("seq 0x0, oseq-hi", "seq 0x9, oseq-hi", 2);

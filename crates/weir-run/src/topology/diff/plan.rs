@@ -264,7 +264,7 @@ fn stage_text(stage: &StagePlan) -> String {
     }
 }
 
-/// The links, by what they join; in order, and each with its ends in order.
+/// The links, by the things that they join; in order, and each with its ends in order.
 fn links(plan: &Plan) -> Vec<[String; 2]> {
     let text = |at: Attachment| match at {
         Attachment::Port(port) => {
