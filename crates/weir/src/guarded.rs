@@ -23,7 +23,7 @@ pub enum SessionEvent {
     Signal(Received),
     /// The worker ended by itself.
     WorkerEnded,
-    /// It can no longer go on safely.
+    /// The session can no longer go on safely.
     Trouble(Trouble),
     /// News of the wire's interfaces.
     News(News),

@@ -94,8 +94,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     output::written(printed).map_or_else(fail, |()| ExitCode::SUCCESS)
 }
 
-/// A command that did not succeed: 1 for a failure, 2 for something wrong with what was asked, 126 and 127 for a program that
-/// cannot be run.
+/// A command that did not succeed: 1 for a failure, 2 for a wrong command line, 126 and 127 for a program that cannot be run.
 struct Failure {
     message: String,
     code: u8,

@@ -26,8 +26,8 @@ use crate::{Failure, output};
 
 /// Packet memory of a datapath, in bytes, unless another amount is asked for.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
-/// And what each port has at the least, unless another amount is asked for. The kernel keeps some 100 bytes for each frame and queue, so
-/// twice the memory for twice the ports costs it four times as much.
+/// The least packet memory of each port, in bytes, unless another amount is asked for. The kernel keeps some 100 bytes for each frame and
+/// queue, so twice the memory for twice the ports costs it four times as much.
 pub const MEMORY_BYTES_PER_PORT: u64 = 1 << 20;
 
 /// A datapath that is up.
@@ -156,7 +156,7 @@ fn last_words(ended: Vec<std::thread::Result<io::Result<Ended>>>, crew: &Crew) -
         part.path.complete();
         parts.push((part, stats));
     }
-    // Once all have given back what they can.
+    // Once all have given back their frames.
     let reports = parts.iter_mut().map(|(part, stats)| PartReport::new(part, *stats, now_ns()));
     match faults.into_iter().next() {
         Some(fault) => Err(fault.into()),

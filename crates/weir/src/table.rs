@@ -9,7 +9,7 @@ pub enum Style {
     Plain,
     /// A heading.
     Heading,
-    /// As it should be.
+    /// A value as it should be.
     Good,
     /// Worth a look.
     Notice,

@@ -12,9 +12,8 @@
 //! Rule: an interface that no table of the file names is not touched. Killed half-way, it leaves limits that are set and perhaps one that
 //! is half made, which `weir stat --check` says; the same command again finishes. A signal that asks it to end is heard between two limits,
 //! and puts back.
-//!
-//! Owner: the kernel, under the holds of all ends, so that two commands come one after the other. Limits: a file is as wide as a network
-//! namespace and what can be reached from it by a pair or a process.
+//!  Owner: the kernel, under the holds of all ends, so that two commands come one after the other. Limits: a file is as wide as a network
+//! namespace and the ends that can be reached from it by a pair or a process.
 
 mod ports;
 
@@ -202,7 +201,7 @@ fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<V
     if told.is_empty() { Ok(tasks) } else { Err(told.join("\nweir: ").into()) }
 }
 
-/// Sets all that changes, then changes the ports; or puts back what was set.
+/// Sets all limits that change, then changes the ports; or puts back the limits that were set.
 fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
     let changing: Vec<_> = tasks.iter().filter(|task| task.change.is_some()).collect();
     let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;

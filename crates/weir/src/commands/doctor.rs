@@ -28,13 +28,13 @@ pub struct DoctorArguments {
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
-    /// As it should be.
+    /// All is as it should be.
     Ok,
     /// Weir runs, but something could be better or is not its own doing.
     Warn,
     /// Weir cannot run.
     Fail,
-    /// It could not be tried.
+    /// The check could not be made.
     Skip,
 }
 
@@ -58,7 +58,7 @@ impl Status {
     }
 }
 
-/// One line.
+/// One check, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Check {
     name: &'static str,
@@ -114,7 +114,7 @@ fn print(arguments: &DoctorArguments, checks: &[Check], can_run: bool) -> io::Re
     writeln!(out, "{}", verdict(checks))
 }
 
-/// Not if a necessary thing failed or could not be tried.
+/// Whether wires can run: not if a necessary thing failed or could not be tried.
 fn can_run(checks: &[Check]) -> bool {
     checks.iter().all(|check| !matches!(check.status, Status::Fail | Status::Skip))
 }

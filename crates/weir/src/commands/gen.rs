@@ -168,7 +168,7 @@ fn in_memory(arguments: &GenArguments) -> Outcome {
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Of each worker a generator, and a sink for the worker before it.
+/// A path with a generator at each worker, and a sink for the worker before it.
 fn links(arguments: &GenArguments, workers: usize) -> MemoryPath {
     let traffic = arguments.traffic();
     let mut spec = MemoryPath {

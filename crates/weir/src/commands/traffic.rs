@@ -66,11 +66,11 @@ pub struct Ticker {
 /// The times of a run.
 #[derive(Clone, Copy, Default)]
 pub struct Times {
-    /// From the start to the end.
+    /// The time from the start to the end, in nanoseconds.
     pub elapsed_ns: u64,
-    /// From the first packet to the last, as far as ticks tell.
+    /// The time from the first packet to the last, in nanoseconds, as far as ticks tell.
     pub active_ns: u64,
-    /// When the first had not come yet.
+    /// The time when the first packet had not come yet, in nanoseconds since the start.
     idle_ns: Option<u64>,
     seen: Count,
 }

@@ -118,7 +118,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// Both of them.
+    /// The interfaces of both ways.
     pub fn ends(&self) -> impl Iterator<Item = &NetnsInterface> {
         std::iter::once(&self.there).chain(&self.back)
     }

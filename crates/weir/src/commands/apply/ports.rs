@@ -68,7 +68,7 @@ impl Ports {
         Ok(())
     }
 
-    /// By port, as JSON.
+    /// The changes as JSON, by port.
     pub fn to_json(&self) -> Value {
         json!(self.each)
     }

@@ -15,7 +15,7 @@ pub const LIMIT: &str = "limit";
 const QUICK: &str = "quick trial";
 const PRIMING: &str = "priming";
 
-/// In the order they are tried and shown; `probe::features` keeps it.
+/// The features in the order in which they are tried and shown; `probe::features` keeps it.
 const FEATURES: [Feature; 11] = [
     Feature::Veth,
     Feature::Nftables,
@@ -30,7 +30,7 @@ const FEATURES: [Feature; 11] = [
     Feature::IoUring,
 ];
 
-/// All of them.
+/// All checks of the kernel.
 pub fn checks() -> Vec<Check> {
     let mut checks = vec![capabilities()];
     if checks[0].fix.is_some() {

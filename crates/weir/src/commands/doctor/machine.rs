@@ -15,14 +15,14 @@ const LATE_NS_MAX: u64 = 300_000;
 const CLOCK_NS_MAX: u64 = 250;
 /// The kernel's default; a burst of a wire is 64 packets, of several wires several times that.
 const BACKLOG_MIN: u64 = 1000;
-/// Some settings are the first namespace's alone, and not to be seen from others.
+/// The words for a setting that is the first namespace's alone, and not to be seen from others.
 const NOT_SHOWN: &str = "not shown in this namespace";
 /// The bytes that the kernel charges for a small packet (`skb->truesize`).
 const SMALL_PACKET_BYTES: u64 = 768;
-/// How many sockets may flood at once without the qdisc being shorter than what their buffers hold.
+/// How many sockets may flood at once without the qdisc being shorter than their buffers.
 const FLOODS_MIN: u64 = 64;
 
-/// All of them.
+/// All checks of the machine.
 pub fn checks() -> Vec<Check> {
     let snmp = fs::read_to_string("/proc/net/snmp").unwrap_or_default();
     let snmp6 = fs::read_to_string("/proc/net/snmp6").unwrap_or_default();

@@ -2,7 +2,7 @@
 //! memory; and kernels without the queues.
 //!
 //! Packets that stand in the veth's ring, between the qdisc and Weir, are counted by nobody. While there are such, Weir holds packets
-//! itself; how many were lost is what the qdisc has handed on or holds less what Weir took in.
+//! itself; the lost packets are those that the qdisc has handed on or holds less those that Weir took in.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::{Failure, text};
 /// The options of the run, checked.
 pub struct Prepared {
     config: DatapathConfig,
-    /// The limit of what the program sends.
+    /// The limit on the program's packets.
     rate: Rate,
     cores: Vec<usize>,
 }
@@ -43,7 +43,7 @@ pub struct ByWire {
     qdisc: RootQdisc,
     /// Packets that the qdisc had handed on, and Weir not taken in, before the program started: they were sent before Weir was there.
     apart: u32,
-    /// The limit of what the program sends when it started.
+    /// The limit on the program's packets when it started, in bits per second.
     limit_bits_per_s: u64,
 }
 

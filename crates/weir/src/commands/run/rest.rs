@@ -125,7 +125,7 @@ pub fn wait(way: &dyn RunNetwork) -> Remainder {
         }
         let Some(now) = look_until(way, now_ns() + STALL_NS) else { return before };
         if now.is_nothing() && before.is_nothing() && now.accepted == before.accepted {
-            // Nobody has lost what is nowhere.
+            // With nothing queued and nothing held, nothing is in the ring either.
             return Remainder { in_ring: 0, ..now };
         }
         let time_ns = now_ns();

@@ -32,16 +32,16 @@ pub trait RunNetwork {
 /// Why nobody could look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blind {
-    /// It may be seen in a moment.
+    /// The network may be seen in a moment.
     ForNow,
-    /// It is going down.
+    /// The network is going down.
     ForGood,
 }
 
 /// The totals of a run, at its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// The last limit of what the program sends, which may not be the first.
+    /// The last limit on the program's packets, which may not be the first.
     pub limit: Option<Rate>,
     /// Packets that the program sent and that were delivered; `None` where nobody counted.
     pub sent: Option<Count>,

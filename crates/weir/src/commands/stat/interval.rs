@@ -96,7 +96,7 @@ pub struct Line {
     blocked_ns: Option<u64>,
 }
 
-/// One way through, or all of it so far.
+/// The traffic one way, in an interval or in all so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Flow {
     packets: u64,
@@ -212,7 +212,7 @@ impl Line {
         )
     }
 
-    /// The same as one JSON object.
+    /// The line as one JSON object.
     pub fn to_json(&self) -> Value {
         let subject = match self.subject {
             Subject::Wire => "wire",

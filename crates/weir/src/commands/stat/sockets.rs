@@ -26,7 +26,7 @@ pub fn heading(stack: &WireStats, process: &ProcessStats) -> String {
     format!("{} of {} (process {})", counts.join(", "), process.program, process.pid)
 }
 
-/// Its sockets, then its listeners with their connections; then what is left out.
+/// The tables of its sockets, then of its listeners with their connections; and a line on those that are left out.
 pub fn parts(stack: &WireStats, uptime_ns: u64, colour: bool) -> Vec<String> {
     let mut parts = Vec::new();
     if !stack.sockets.is_empty() {

@@ -16,7 +16,7 @@ use weir_run::topology::{PortPlace, Topology};
 use crate::commands::apply::target;
 use crate::{Failure, output};
 
-/// How long at most until it is looked again: no message of this namespace's interfaces tells what comes in another.
+/// The longest time until it looks again, in nanoseconds: no message of this namespace's interfaces tells of one that comes in another.
 const LOOK_NS: u64 = 250_000_000;
 
 /// Requires the interfaces of a file, which may take so long to come.
