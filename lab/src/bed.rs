@@ -94,17 +94,17 @@ impl Namespace {
         command
     }
 
-    /// Runs `ip ARGUMENTS` (split at spaces) inside and returns what it printed.
+    /// Runs `ip ARGUMENTS` (split at spaces) inside and returns its output.
     pub fn ip(&self, arguments: &str) -> Result<String> {
         tool(Command::new("ip").args(["-n", &self.name]).args(arguments.split_whitespace()))
     }
 
-    /// Runs `tc ARGUMENTS` (split at spaces) inside and returns what it printed.
+    /// Runs `tc ARGUMENTS` (split at spaces) inside and returns its output.
     pub fn tc(&self, arguments: &str) -> Result<String> {
         tool(Command::new("tc").args(["-n", &self.name]).args(arguments.split_whitespace()))
     }
 
-    /// Runs any short command line (split at spaces) inside and returns what it printed.
+    /// Runs any short command line (split at spaces) inside and returns its output.
     pub fn sh(&self, line: &str) -> Result<String> {
         let mut words = line.split_whitespace();
         let program = words.next().context("an empty command line")?;
@@ -214,7 +214,7 @@ fn mac(pair: u8, side: u8) -> String {
     format!("02:57:00:00:{pair:02x}:{side:02x}")
 }
 
-/// Runs a short set-up command and returns what it printed.
+/// Runs a short set-up command and returns its output.
 fn tool(command: &mut Command) -> Result<String> {
     Ok(run(command, TOOL_LIMIT)?.success()?.stdout)
 }

@@ -1,7 +1,7 @@
 //! A bound that a lab's figure must keep to, and the judgement on it: held, missed, or unjudged.
 //!
-//! Rule: a figure within its bound is held, whatever the machine did. One beyond it is missed only if nothing excuses it, such as a host
-//! that took the processors meanwhile ([`stolen`]); otherwise nobody can tell whether the fault is the program's.
+//! Rule: a figure within its bound is held, on any machine. One beyond it is missed only if nothing excuses it, such as a host that took
+//! the processors meanwhile ([`stolen`]); otherwise nobody can tell whether the fault is the program's.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! The bench's clock, and waiting for a condition until a deadline.
 //!
-//! A wait names what it waits for, so that a deadline that passes says what did not happen. Nothing here
-//! sleeps in the hope that something has happened meanwhile.
+//! A wait names what it waits for, so that a deadline that passes names it. Nothing here sleeps in the hope that something has happened
+//! meanwhile.
 //!
 //! Limits: a condition is looked at every two milliseconds, so this measures nothing finer.
 
@@ -63,7 +63,7 @@ pub fn let_pass(duration: Duration, mut each: impl FnMut(f64)) -> Result<()> {
 /// it reads it belong together, however busy the floods keep the processors. Programs that it starts are ordinary.
 #[derive(Debug)]
 pub struct Punctual {
-    /// It is this thread's alone.
+    /// The policy is this thread's alone.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 

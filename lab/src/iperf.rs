@@ -198,8 +198,8 @@ impl<'a> Flood<'a> {
     }
 }
 
-/// All are killed before the first is waited for: asked to end, iperf goes on for seconds to tell its peer, and a flood that is
-/// given up has nothing to tell.
+/// Kills all programs before it waits for the first: asked to end, iperf goes on for seconds to tell its peer, and a flood that is given up
+/// has nothing to tell.
 impl Drop for Flood<'_> {
     fn drop(&mut self) {
         for process in self.clients.iter_mut().chain(&mut self.servers) {

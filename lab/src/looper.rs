@@ -29,7 +29,7 @@ pub struct Looper {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Processor time at one moment; the difference of two says what was used between them.
+/// Processor time at one moment; the difference of two is the time that was used between them.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     at: Instant,

@@ -31,7 +31,7 @@ pub struct Machine {
     pub cpu: String,
     /// Round trip of a cache line between two cores, in nanoseconds.
     pub cache_line_rtt_ns: Option<f64>,
-    /// From writing an eventfd to running in the thread that slept on it, in microseconds.
+    /// The time from writing an eventfd to running in the thread that slept on it, in microseconds.
     pub eventfd_wake_us: Option<f64>,
 }
 

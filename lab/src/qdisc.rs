@@ -136,7 +136,7 @@ const NOTES: &[&str] = &[
 pub enum System {
     /// The kernel's token bucket with the RFC's parameters.
     Tbf,
-    /// The same with a limit that is never reached.
+    /// That bucket with a limit that is never reached.
     TbfLarge,
     /// Another queueing discipline of the kernel's.
     Peer(Peer),

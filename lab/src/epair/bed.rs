@@ -24,7 +24,7 @@ use weir_run::testbed::{FLOWS, GENERATOR, JAIL_0, JAIL_1, SINK, SIZE_BYTES, jail
 
 use super::design::{BURST, LINK_PACKETS, Packet};
 
-/// Twice what two links hold that swap a queue out.
+/// Twice the packets of two links that swap a queue out.
 const SLOTS: usize = 8 * LINK_PACKETS;
 
 /// A packet's bytes, in whole cache lines.

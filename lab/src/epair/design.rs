@@ -20,7 +20,7 @@ pub const BURST: usize = 32;
 /// A packet that goes through a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
-    /// Counts up from 0, so that the worker sees what is missing and what was overtaken.
+    /// The number counts up from 0, so that the worker sees which packets are missing and which were overtaken.
     pub number: u32,
     /// Whether it is the last packet.
     pub last: bool,

@@ -5,7 +5,7 @@
 //! has its turn. With nothing to do it spins for as long as that is cheaper than sleeping, then parks.
 //!
 //! Ownership: the list is the worker's; the rest is argued in [`weir_ring::handoff`] and [`weir_run::idle`].
-//! Limits: the list holds one pass, at most what a link holds, as it is emptied before the next one fills it.
+//! Limits: the list holds one pass, at most as many packets as a link holds, as it is emptied before the next one fills it.
 
 use std::time::Duration;
 

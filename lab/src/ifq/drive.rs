@@ -34,7 +34,7 @@ pub const LOOK_NS: u64 = 50_000;
 pub struct Plan {
     /// The packets a second that each input's senders offer.
     pub packets_per_s: f64,
-    /// For how long, in nanoseconds.
+    /// The time of the run, in nanoseconds.
     pub duration_ns: u64,
     /// The cost of forwarding a packet.
     pub forward: Cost,

@@ -114,7 +114,7 @@ pub(super) fn rows(options: &Options, cores: [usize; 2], steps: &mut Steps<'_>) 
 }
 
 /// The packets a second that `deferred` can do when senders never stop: the highest of some runs, as disturbance only ever lowers it. More
-/// runs while it is less than half of what the work alone would allow.
+/// runs while it is less than half of the rate that the work alone would allow.
 fn capacity(options: &Options, bed: &Bed) -> Result<f64> {
     let system = System::from_name("deferred").expect("it is one");
     let case: Case = "100".parse().expect("a load");

@@ -51,7 +51,7 @@ pub struct Plan<'a> {
     pub packets_per_s: Option<u64>,
     /// Whether the senders cannot be held.
     pub drops: bool,
-    /// For how long, in nanoseconds.
+    /// The time of the run, in nanoseconds.
     pub duration_ns: u64,
     /// The cost of the work on a packet.
     pub cost: Cost,
@@ -72,13 +72,13 @@ pub struct Outcome {
     pub reordered: u64,
     /// Packets nobody can account for.
     pub lost: u64,
-    /// From the start to the end of the last packet's work.
+    /// The time from the start to the end of the last packet's work.
     pub seconds: f64,
-    /// From the poll that brought a packet to the end of the work on it.
+    /// The time from the poll that brought a packet to the end of the work on it.
     pub latency: Histogram,
     /// CPU time of all threads.
     pub cpu_seconds: f64,
-    /// For how long the senders were held.
+    /// The time for which the senders were held.
     pub held_seconds: f64,
 }
 

@@ -29,7 +29,7 @@ pub enum Work {
 /// The tally of the packets.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
-    /// From the poll that brought a packet to the end of the work on it.
+    /// The time from the poll that brought a packet to the end of the work on it.
     pub latency: Histogram,
     /// The number that is due among sealed packets; 0 before the first.
     next: u32,

@@ -39,7 +39,7 @@ use crate::wire::Wire;
 
 /// Enough for a worker that a busy machine wakes 8 ms late; it is less than a hundredth of the measured bytes.
 const BURST: &str = "200kb";
-/// Each class has so many ports, from a multiple of it, so that one mask tells it.
+/// The number of ports of each class, from a multiple of it, so that one mask tells it.
 const PORTS: u16 = 32;
 const FIRST_PORT: u16 = 5120;
 

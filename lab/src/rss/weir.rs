@@ -226,7 +226,7 @@ fn echo(socket: &UdpSocket, is_over: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// The sums of what the generators of all stacks made and saw.
+/// The sums of the packets that the generators of all stacks made and saw.
 fn traffic(books: &[StackBooks]) -> Result<TrafficBooks> {
     books.iter().try_fold(TrafficBooks::default(), |mut all, books| {
         all.merge(&books.traffic.context("the interface is in memory")?);

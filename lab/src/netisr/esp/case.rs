@@ -1,6 +1,6 @@
 //! The seed's systems and cases of IPsec, by their names, and the figures that it published of them.
 //!
-//! Source of the figures: seed `netisr-ipsec`, its tables of five runs at 271 % of what direct dispatch carried, and `netstat -Q`.
+//! Source of the figures: seed `netisr-ipsec`, its tables of five runs at 271 % of the rate that direct dispatch carried, and `netstat -Q`.
 
 use weir_core::dispatch::protocol::Mode;
 use weir_ipsec::algorithm::Algorithm;

@@ -59,13 +59,13 @@ pub struct EspOutcome {
     pub misnumbered: u64,
     /// Packets nobody can account for.
     pub lost: u64,
-    /// From the start to the last packet that left.
+    /// The time from the start to the last packet that left.
     pub seconds: f64,
-    /// From the poll that brought a packet until it left.
+    /// The time from the poll that brought a packet until it left.
     pub latency: Histogram,
     /// CPU time of all workers.
     pub cpu_seconds: f64,
-    /// For how long the senders were held.
+    /// The time for which the senders were held.
     pub held_seconds: f64,
     /// The counts of the first ESP stage.
     pub workstream: WorkstreamRow,
