@@ -112,8 +112,8 @@ fn made<T>(command: i32, attributes: &T) -> io::Result<OwnedFd> {
 }
 
 fn call<T>(command: i32, attributes: &T) -> io::Result<i32> {
-    // SAFETY: the pointer and the length are those of a live, fully initialised struct laid out as the kernel's, and what it points to
-    // outlives the call.
+    // SAFETY: the pointer and the length are those of a live, fully initialised struct laid out as the kernel's, and the memory that it
+    // points to outlives the call.
     let done =
         unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done as i32) }

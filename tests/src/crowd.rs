@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 pub struct Arrived {
     /// Datagrams.
     pub count: u64,
-    /// Those that came after a later one of their sender.
+    /// How many came after a later one of their sender.
     pub reordered: u64,
 }
 

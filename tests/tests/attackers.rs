@@ -346,7 +346,7 @@ fn malformed_frames_harm_nobody() -> Result<()> {
     Ok(())
 }
 
-/// The root of a container may do with its own end what it likes.
+/// The root of a container may do anything with its own end.
 fn root_of_a_container_harms_its_own_wire_alone() -> Result<()> {
     let [rude, other] = [Rig::new(1, 1)?, Rig::new(1, 1)?];
     let (rude_wire, wire) = (rude.wire(&["--rate", "200mbit"])?, other.wire(&["--rate", "200mbit"])?);

@@ -16,7 +16,7 @@ use weir_tests::chaos::plan::{Kind, draw, kinds};
 use weir_tests::chaos::{conductor, site};
 use weir_tests::{harness, privileged, weir_binary};
 
-/// The seed of a run that is not to go on for long, so that it is the same each time.
+/// The seed of a run that is one deck long, so that it is the same each time.
 const SEED: u64 = 1;
 /// A deck takes less, but on a machine that others keep busy.
 const LIMIT: Duration = Duration::from_secs(140);

@@ -15,7 +15,7 @@ const SENDERS: usize = 64;
 const PAYLOAD_BYTES: usize = 1470;
 const PORT: u16 = 7002;
 const TIME: Duration = Duration::from_secs(3);
-/// Nothing more comes after this: 64 send buffers take 1.5 s at the rate, and are never empty for long until then.
+/// The silence after which nothing more comes: 64 send buffers take 1.5 s at the rate, and are never empty for long until then.
 const SILENCE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {

@@ -248,7 +248,7 @@ impl Group {
     fn new() -> Result<Group> {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Version 1 has a hierarchy for it, version 2 has it switched on for what is below.
+        // Version 1 has a hierarchy for it, version 2 has it switched on for groups below.
         let own = Path::new("/sys/fs/cgroup/pids");
         let root = if own.exists() { own } else { Path::new("/sys/fs/cgroup") };
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

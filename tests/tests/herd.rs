@@ -27,7 +27,7 @@ const PORT: u16 = 5001;
 const SEND_BUFFER_BYTES: i32 = 16 << 10;
 const RECEIVE_BUFFER_BYTES: i32 = 64 << 20;
 const TIME: Duration = Duration::from_secs(3);
-/// Nothing more comes after this.
+/// The silence after which nothing more comes.
 const SILENCE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {

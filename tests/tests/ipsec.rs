@@ -188,7 +188,7 @@ fn wait_for(host: &Namespace, address: &str) -> Result<()> {
     })
 }
 
-/// The association of this name, of what is up.
+/// The association of this name, in a topology that is up.
 fn association(up: &Up, name: &str) -> Result<Value> {
     let stat = up.stat()?;
     let stages = stat["stages"].as_array().context("stages")?;

@@ -93,7 +93,7 @@ fn changes_under_load_lose_nothing() -> Result<()> {
     require_lossless(&flows, &load)
 }
 
-/// One processor takes in the packets of a limit up to a gigabit, all take in more than that, and no flow notices the change.
+/// One processor takes in the packets of a limit of up to a gigabit, all take in those of a higher one, and no flow notices the change.
 fn a_raise_past_one_processor_keeps_order() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let steered_to = || -> Result<u32> {

@@ -46,8 +46,8 @@ fn tree(classes: usize, filters: usize, turn: usize) -> String {
     text + &format!("[[filter]]\nprotocol = \"udp\"\nto_ports = 7001\nclass = \"c{}\"\n", classes - 1)
 }
 
-/// All classes by one file; half as many by two, whose filters are in the program together, as flows may wait by the first. More is refused, and
-/// changes nothing.
+/// The most classes are loaded by one file; half as many by two, whose filters are in the program together, as flows may wait by the first.
+/// More is refused, and changes nothing.
 fn the_largest_tree_is_loaded_and_leads_to_its_last_class() -> Result<()> {
     // The kernel takes four times as long for twice as many.
     let most = at_length(46, 61);

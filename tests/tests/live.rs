@@ -69,7 +69,7 @@ fn the_rate_follows_within_a_tenth_of_a_second() -> Result<()> {
     Ok(())
 }
 
-/// `weir stat --json` against what the servers received.
+/// `weir stat --json` against the servers' counts.
 fn counters_add_up() -> Result<()> {
     let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "200mbit"])?;

@@ -194,7 +194,7 @@ fn the_internet_is_reached_by_masquerading() -> Result<()> {
     require_state(&host, &before)
 }
 
-/// Each has addresses of its own. The first to end leaves the way out to the other; the last closes it.
+/// Each run has addresses of its own. The first to end leaves the way out to the other; the last closes it.
 fn two_at_once_share_the_way_out() -> Result<()> {
     let host = Host::with_internet()?;
     let before = host.state()?;

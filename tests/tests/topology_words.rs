@@ -93,7 +93,6 @@ fn what_is_no_file_is_one_sentence() -> Result<()> {
     Ok(())
 }
 
-/// The examples are right; ports change only where they are up.
 /// A task of another command is told with that command.
 fn what_a_command_does_not_do_is_told_with_what_does() -> Result<()> {
     let cases: [(&[&str], &[&str]); 3] = [
@@ -124,6 +123,7 @@ fn what_a_command_does_not_do_is_told_with_what_does() -> Result<()> {
     Ok(())
 }
 
+/// The examples are right; ports change only where they are up.
 fn a_file_of_ports_is_applied_to_what_is_up() -> Result<()> {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     for (name, has) in [("bridge.toml", "2 ports, 1 bridge"), ("router.toml", "5 ports, 2 bridges, 1 router")]

@@ -18,7 +18,7 @@ use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 const PATIENCE: Duration = Duration::from_secs(40);
 const SECONDS: f64 = 3.0;
 
-/// With one worker, and with two that a link joins.
+/// The numbers of workers: one, and two that a link joins.
 const WORKERS: [&str; 2] = ["1", "2"];
 
 fn main() -> ExitCode {
@@ -55,7 +55,7 @@ name = "lan"
 ports = ["p0", "p1", "p2", "p3"]
 "#;
 
-/// On pairs of 16 queues: each flow has one of its own while there are enough.
+/// The pairs have 16 queues: each flow has one of its own while there are enough.
 fn a_slow_port_of_a_bridge_holds_nothing_for_the_others() -> Result<()> {
     WORKERS.iter().try_for_each(|workers| {
         slow_port_beside_quick_ones(workers).with_context(|| format!("{workers} workers"))

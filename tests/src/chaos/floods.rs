@@ -2,7 +2,8 @@
 //!
 //! Each flow is a socket of its own with a thread in `send(2)`. While it is held it sleeps there; a datagram that `send` refuses is offered
 //! again under the same number, so a number that does not arrive is a datagram that was taken and lost. A flow offers more than its share
-//! of the wire, but no more than [`OFFERED_PER_S`] when nothing holds it, so that what a hole of so many seconds can lose is known.
+//! of the wire, but no more than [`OFFERED_PER_S`] when nothing holds it, so that the most that a hole of so many seconds can lose is
+//! known.
 //!
 //! Owner: [`Floods`], from the conductor's thread. A host's receiver owns the ledgers of its flows and shares them under a lock, a
 //! datagram at a time.
@@ -53,7 +54,7 @@ impl Flow {
     }
 }
 
-/// For each flow, those from left to right first, a number.
+/// A number for each flow, those from left to right first.
 pub type Marks = Vec<u64>;
 
 /// The fate of the datagrams between two marks.
@@ -61,9 +62,9 @@ pub type Marks = Vec<u64>;
 pub struct Fate {
     /// How many there were.
     pub count: u64,
-    /// Those that did not arrive.
+    /// How many did not arrive.
     pub missing: u64,
-    /// Those that came after a later one of their flow.
+    /// How many came after a later one of their flow.
     pub late: u64,
 }
 

@@ -99,7 +99,7 @@ impl Patience {
     }
 }
 
-/// By how many nanoseconds the threads of the processes that are listed have waited longer than `before`, which it brings up to date.
+/// The nanoseconds that the threads of the listed processes have waited longer than `before`, which is brought up to date.
 fn waited_more(processes: &Path, before: &mut BTreeMap<PathBuf, u64>) -> u64 {
     let listed = fs::read_to_string(processes).unwrap_or_default();
     let tasks =

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(12);
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Connections begun, so that what arrives can be told to be of a new one.
+    /// Connections begun, by which the bytes of a new one are told from those before.
     connections: AtomicU64,
     arrived_bytes: AtomicU64,
     wrong: AtomicU64,
@@ -46,7 +46,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// From one host to the other.
+    /// Starts a stream from one host to the other.
     pub fn start(site: &Site, from: At, to: At) -> Result<Stream> {
         let address: SocketAddr = format!("{}:{PORT}", site.address(to)).parse().context("an address")?;
         let listener = site.end(to).namespace.enter(|| TcpListener::bind(("0.0.0.0", PORT)))??;
