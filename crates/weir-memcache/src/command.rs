@@ -111,7 +111,7 @@ impl<'b> MemcacheCommand<'b> {
 pub struct Keys<'b>(&'b [u8]);
 
 impl<'b> Keys<'b> {
-    /// Each of them, in order.
+    /// Each key, in order.
     pub fn iter(self) -> impl Iterator<Item = &'b [u8]> + Clone {
         words(self.0)
     }

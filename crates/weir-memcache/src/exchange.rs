@@ -10,7 +10,8 @@
 //!
 //! Rule: a key has one home, which alone touches its item, so nothing is locked; the asks of one worker for a key are answered in their
 //! order. A request that others must help with holds a ticket until all have answered; while there is none, the worker takes no request
-//! ([`Exchange::free`]), so what waits between workers is bounded: to each other worker one ask a ticket, and from it one answer.
+//! ([`Exchange::free`]), so the messages that wait between workers are bounded: to each other worker one ask a ticket, and from it one
+//! answer.
 //!
 //! Owner: one worker. It sends the messages in `asks` and `replies` after each call. Limits: 255 workers.
 
