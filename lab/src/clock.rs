@@ -78,7 +78,7 @@ impl Punctual {
 
 impl Drop for Punctual {
     fn drop(&mut self) {
-        // It has just been allowed the opposite.
+        // The thread has just been allowed the opposite.
         let _ = set_policy(libc::SCHED_OTHER, 0);
     }
 }

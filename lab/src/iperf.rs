@@ -203,7 +203,7 @@ impl<'a> Flood<'a> {
 impl Drop for Flood<'_> {
     fn drop(&mut self) {
         for process in self.clients.iter_mut().chain(&mut self.servers) {
-            // It fails only if the process is gone already.
+            // The signal fails only if the process is gone already.
             let _ = process.signal(Signal::KILL);
         }
     }

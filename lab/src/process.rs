@@ -152,7 +152,7 @@ impl Drop for Process {
         let deadline = crate::clock::now() + GRACE;
         while matches!(self.is_running(), Ok(true)) {
             if crate::clock::now() >= deadline {
-                // Both only fail if the child is gone already.
+                // Both calls fail only if the child is gone already.
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 return;

@@ -131,7 +131,7 @@ impl Crowd {
     /// Ends the senders. The receiver goes on until nothing more comes.
     pub fn end_senders(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // One that panicked has ended too.
+        // A sender that panicked has ended too.
         self.senders.drain(..).for_each(|sender| drop(sender.join()));
     }
 }

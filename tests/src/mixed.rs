@@ -118,7 +118,7 @@ impl Mixed {
 impl Drop for Mixed {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // One that panicked has ended too.
+        // A thread that panicked has ended too.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }

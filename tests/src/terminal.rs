@@ -105,7 +105,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // Both fail only if it is gone already.
+            // Both calls fail only if the program is gone already.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -161,7 +161,7 @@ fn a_full_run_at_the_start_is_one_sentence() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let before = [traces(&rig.left)?, traces(&rig.middle)?, traces(&rig.right)?];
     for files in [0, 1, 3, 5] {
-        // One more is the directory itself.
+        // The directory itself takes one more.
         let prepare = format!(
             "mkdir /run/weir && mount -t tmpfs -o size=64k,mode=755,nr_inodes={} none /run/weir",
             files + 1

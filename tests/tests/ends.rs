@@ -119,7 +119,7 @@ fn leave_stopped(pair: &Pair) -> Result<()> {
         sink.wait(LIMIT)?;
         generator.signal(Signal::KILL)?;
         generator.wait(LIMIT)?;
-        // Nothing to read, or nothing there: it ended, reaped or not.
+        // Nothing to read, or nothing there: the process ended, reaped or not.
         let cmdline = format!("/proc/{restoring}/cmdline");
         wait_until("the generator's guardian is done", A_MOMENT, || {
             Ok(std::fs::read(&cmdline).map_or(true, |text| text.is_empty()))

@@ -85,7 +85,7 @@ fn sending<T>(row: &Row, work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                // It may be refused, and its interface may be gone.
+                // The datagram may be refused, and its interface may be gone.
                 let _ = socket.send_to(&[0; 100], (to.as_str(), 7003));
                 std::thread::sleep(Duration::from_micros(500));
             }

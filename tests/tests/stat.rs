@@ -281,7 +281,7 @@ fn askers_cost_a_run_of_two_workers_nothing() -> Result<()> {
             let begin = now();
             let done = run(&mut host.weir(&["stat", &name, "--check"]), LIMIT)?;
             if !done.status.success() {
-                // At its very end there is no wire any more, which is said in one of three ways.
+                // At the very end of the run there is no wire any more, which is said in one of three ways.
                 let ends = ["no wire, topology, stack or limit", "going down", "does not answer"];
                 ensure!(ends.iter().any(|why| done.stderr.contains(why)), "{}", done.stderr);
                 break;

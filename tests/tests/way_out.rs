@@ -242,7 +242,7 @@ fn what_two_killed_processes_left_is_mended() -> Result<()> {
     let site = Site::new()?;
     let run = started(&site.host)?;
     let guardian = guardian(run.id())?;
-    // Both at once, so that neither sees the other go.
+    // Both are killed at once, so that neither sees the other go.
     shell(&site.host.namespace, &format!("kill -s STOP {guardian}; kill -s KILL {} {guardian}", run.id()))?;
     wait_until("the run's interface is gone", LIMIT, || {
         Ok(!site.host.namespace.ip("-br link")?.contains("weir0"))

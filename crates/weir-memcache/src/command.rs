@@ -186,7 +186,7 @@ pub fn read(bytes: &[u8], value_bytes_max: usize) -> Front<'_> {
 pub fn expiry_s(exptime: i64, now_s: u32) -> u32 {
     match exptime {
         0 => 0,
-        // At once.
+        // The item ends at once.
         ..0 => 1,
         1..=RELATIVE_S_MAX => now_s.saturating_add(exptime as u32),
         date => date.min(i64::from(u32::MAX)) as u32,

@@ -22,7 +22,7 @@ fn with_server(ask: impl FnOnce(&Stack)) {
     drop(right);
     thread::scope(|scope| {
         let server = scope.spawn(|| server.serve());
-        // It ends with the stack, also when the test fails.
+        // The server ends with the stack, also when the test fails.
         let stop = Stop(&left);
         ask(&left);
         drop(stop);

@@ -22,7 +22,7 @@ fn with_server(builder: StackBuilder, ask: impl FnOnce(&Stack)) {
     let server = Memcache::bind(&right, settings).unwrap();
     thread::scope(|scope| {
         let server = scope.spawn(|| server.serve());
-        // It ends with the stack, also when the test fails.
+        // The server ends with the stack, also when the test fails.
         let _stop = Stop(&left);
         ask(&left);
         drop(_stop);

@@ -124,7 +124,7 @@ fn exchange(path: &Path, command: &Command) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_string(command)?;
     line.push('\n');
     match stream.write_all(line.as_bytes()) {
-        // It refused before it had read all, and said why.
+        // The wire refused before it had read all, and said why.
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
         result => result?,
     }
@@ -139,7 +139,7 @@ fn exchange(path: &Path, command: &Command) -> io::Result<Vec<u8>> {
             Ok(0) => break,
             Ok(count) => answer.extend_from_slice(&piece[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // It hung up with some of the request unread; its answer before that stands.
+            // The wire hung up with some of the request unread; its answer before that stands.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => break,
             Err(error) => return Err(error),
         }
@@ -346,7 +346,7 @@ pub fn stat_all() -> Answers {
     let until_ns = mending_ns();
     let told = sockets().into_iter().filter_map(|path| match read(&path) {
         Err(_) if is_left(&path, until_ns) => Some(Err(killed(&path))),
-        // It went down while it was being asked.
+        // The wire went down while it was being asked.
         Err(error) if Crew::is_going_down(&error) || has_gone(&path) => None,
         told => Some(told),
     });

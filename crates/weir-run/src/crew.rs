@@ -118,7 +118,7 @@ impl Crew {
     /// Tells all workers that others may have another credit now.
     fn tune(&self) {
         for worker in self.mailboxes.iter().filter(|_| self.mailboxes.len() > 1) {
-            // One that has ended has nothing to tune.
+            // A worker that has ended has nothing to tune.
             let _ = worker.send(Request::Tune);
         }
     }
@@ -217,7 +217,7 @@ impl Crew {
     pub fn follow(&self, port: usize, pair: Pair) -> bool {
         let owner = self.constants.owners.ports[port];
         for (_, worker) in self.mailboxes.iter().enumerate().filter(|(at, _)| *at != owner) {
-            // One that has ended need not know.
+            // A worker that has ended need not know.
             let _ = worker.send(Request::Follow(port, Box::new(pair.clone())));
         }
         self.owner(port).send(Request::Follow(port, Box::new(pair)))

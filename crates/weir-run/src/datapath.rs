@@ -225,7 +225,7 @@ impl Datapath {
         let queues = there.iter().map(|link| link.as_ref().map_or(queues_gone, |link| link.rx_queues));
         let queues = queues.fold(0, u32::saturating_add);
         let owners = Owners::deal(plan, *workers);
-        // It was checked above.
+        // The plan was checked above.
         let spread = spread(plan, &owners, *workers).map_err(io::Error::other).doing(String::new)?;
         let has_stages = !spread.plan.stages.is_empty();
         let poll_budget_max = poll_budget_max(frames_total, queues, has_stages)

@@ -151,14 +151,14 @@ impl Guardian {
                     return faults.into_iter().map(|fault| format!("{fault}; {still}")).collect();
                 }
                 Ok(Answer::Done) => {
-                    // It is about to end, and its status says nothing more.
+                    // The guardian is about to end, and its status says nothing more.
                     let _ = self.child.wait();
                     return Vec::new();
                 }
                 _ => {}
             }
         }
-        // It was killed.
+        // The guardian was killed.
         let _ = self.child.wait();
         let mut left = Vec::new();
         guard::put_back(std::mem::take(&mut self.records), &mut Means::new(), &mut |faults| {

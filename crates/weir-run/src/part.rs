@@ -151,7 +151,7 @@ impl Part {
             Err(_) if Link::by_index(port.link().ifindex).is_err_and(|error| error.is_no_interface()) => {
                 Ok(())
             }
-            // And up again already, of which the worker will hear.
+            // Up again already, of which the worker will hear.
             Err(_) if port.is_disowned().is_ok_and(|is_disowned| is_disowned) => Ok(()),
             result => result,
         }

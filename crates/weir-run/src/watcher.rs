@@ -196,7 +196,7 @@ impl Watcher {
                 continue;
             }
             let changes = self.fares[pair].changes(heard.as_deref());
-            // Of one that cannot be looked at nothing more will be heard either.
+            // No more will be heard of an interface that cannot be looked at.
             for (before, state) in changes.unwrap_or(vec![(State::Down, State::Gone)]) {
                 any = true;
                 match (before, state) {
@@ -397,7 +397,7 @@ impl Watcher {
             let pair = self.pairs[index / 2].as_ref();
             let view = self.views[index].as_ref();
             let link = pair.map(|pair| if index % 2 == SENDER { &pair.sender } else { &pair.port });
-            // Of one that is gone the port alone has a name.
+            // Of a pair that is gone the port alone has a name.
             let otherwise = if index % 2 == SENDER { "" } else { self.opener.interface(index / 2) };
             Device {
                 name: link.map_or(otherwise, |link| &link.name).into(),

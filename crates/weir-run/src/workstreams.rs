@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(faults.len(), 2, "{faults:?}");
         assert!(faults[0].contains("ether/a->b") && faults[1].contains("101 packets"), "{faults:?}");
         assert_eq!(check(&[stats()], &totals(100, 27)).len(), 1);
-        // One that waits by the classes and that nobody saw enter.
+        // One more packet waits in the classes than was counted on entering.
         assert_eq!(check(&[WorkstreamStats { len: 26, ..stats() }], &totals(100, 28)).len(), 1);
     }
 

@@ -232,7 +232,7 @@ fn sixteen_tunnels_in_one_another_lose_nothing_and_need_no_more_stack_than_one()
         let mut bench = Bench::new(&plan(&chain(depth)));
         let longest = longest_inside(mtus(depth)[0]);
         for number in 0..PACKETS {
-            // As long as may be, and as short.
+            // The longest packets, and the shortest.
             let len = if number % 2 == 0 { longest } else { 40 };
             bench.port(LAN).send(0, frame(number, len, false));
             if number % 16 == 0 {
@@ -293,7 +293,7 @@ fn what_is_too_long_for_the_tunnel_around_it_is_warned_of() {
             mtu + 1
         );
         assert!(warning.contains(&expected), "{warning}");
-        // One that says nothing seals up to 1500, which is warned of as well.
+        // An ESP without mtu seals up to 1500, which is warned of as well.
         let silent = warned(&file.replace(&from, &format!("172.16.{level}.1\"]\n")));
         assert!(silent.iter().any(|warning| warning.contains(&format!("write mtu = {mtu}"))), "{silent:?}");
     }
@@ -363,7 +363,7 @@ fn a_way_through_a_translator_is_kept_alive() {
         (running.usage().packets, running.keepalives().packets, running.keepalives().bytes)
     };
     assert_eq!(running(&bench), (2, 7, 7 * keepalive.len() as u64));
-    // One whose life is over keeps nothing alive.
+    // An association whose life is over keeps nothing alive.
     (0..3).for_each(|_| drop(send(&mut bench)));
     bench.rest(100 * second);
     assert_eq!((bench.left(WAN).len(), running(&bench).1), (0, 7));

@@ -48,7 +48,7 @@ pub fn guardian(namespaces: Namespaces) -> Result<Guardian, Failure> {
         return Err(PortError::NotRoot { doing: "taking interfaces over".into() }.into());
     }
     let say = |text: &str| output::say(format_args!("weir: {text}"));
-    // By this path it is this program, also when its file has been replaced.
+    // This path is this program, also when its file has been replaced.
     Ok(Guardian::start(Path::new("/proc/self/exe"), namespaces == Namespaces::Others, say)?)
 }
 
@@ -122,7 +122,7 @@ impl Guarded {
         if let Some(watch) = self.guardian().watch() {
             let events = self.events();
             spawn("weir-guard", move || {
-                // At the end it ends too, with nobody left to tell.
+                // At the end the guardian ends too, with nobody left to tell.
                 loop {
                     let trouble = watch.wait();
                     if events.send(SessionEvent::Trouble(trouble)).is_err() || trouble == Trouble::Unguarded {
@@ -177,7 +177,7 @@ impl Guarded {
 
     /// Puts everything back after a failure on the way up, and hands that on.
     pub fn give_up(self, failure: Failure) -> Failure {
-        // It has been said, and the first failure says it all.
+        // Faults have been said, and the first failure says it all.
         let _ = self.finish();
         failure
     }

@@ -96,7 +96,7 @@ impl Session {
 
 impl Running {
     fn start(config: &DatapathConfig, guarded: &Guarded, cores: &[usize]) -> Result<Running, Failure> {
-        // Nobody else asks for it before there is a watcher.
+        // Nobody else asks for the guardian before there is a watcher.
         let mut guardian = guarded.guardian();
         let control = Control::listen(&config.name)
             .doing(|| format!("making the control socket {}", Control::path_of(&config.name).display()))?;
@@ -137,7 +137,7 @@ impl Running {
             })?);
         }
         let asked = guarded.events();
-        // One that has ended already has nobody to tell.
+        // A session that has ended already has nobody to tell.
         let stop = move || drop(asked.send(SessionEvent::AskedToEnd));
         let responder = DatapathResponder { crew: crew.clone(), stop };
         spawn("weir-control", move || control.serve(&responder, None))?;

@@ -121,7 +121,7 @@ pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
     let name = file.display().to_string();
     let text = read_file(file).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
     let folder = file.parent().unwrap_or(Path::new(""));
-    // Without one its routers' MACs are derived from the rest: machine-id(5).
+    // Without a machine id the routers' MACs are derived from the rest: machine-id(5).
     let machine_id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let mut topology = topology::read(&name, &text, machine_id.trim(), |path| {
         let path = folder.join(path);

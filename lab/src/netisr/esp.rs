@@ -109,7 +109,7 @@ pub(super) fn rows(
             capacities.iter().find(|(kind, _)| *kind == sealed(case)).map_or(0.0, |(_, rate)| *rate);
         let packets_per_s = Some((carried * case.load_pct / 100.0).ceil() as u64);
         outcomes[index].push(run::run(*system, case, packets_per_s, duration_ns, cores)?);
-        // As between the other runs of this lab.
+        // The machine rests as between the other runs of this lab.
         thread::sleep(Duration::from_nanos(duration_ns / REST_SHARE));
     }
     let mut stacks = Vec::new();

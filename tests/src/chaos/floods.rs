@@ -141,7 +141,7 @@ impl Floods {
 impl Drop for Floods {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // One that panicked has ended too.
+        // A thread that panicked has ended too.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }

@@ -106,7 +106,7 @@ fn waited_more(processes: &Path, before: &mut BTreeMap<PathBuf, u64>) -> u64 {
         listed.lines().filter_map(|id| fs::read_dir(format!("/proc/{id}/task")).ok()).flatten().flatten();
     let mut now = BTreeMap::new();
     for task in tasks.map(|task| task.path()) {
-        // One that has just ended has waited as long as it was last seen to.
+        // A thread that has just ended has waited as long as it was last seen to.
         let Ok(text) = fs::read_to_string(task.join("schedstat")) else { continue };
         if let Some(waited_ns) = text.split_whitespace().nth(1).and_then(|word| word.parse().ok()) {
             now.insert(task, waited_ns);

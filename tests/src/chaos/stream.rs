@@ -86,7 +86,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.counts.is_over.store(true, Ordering::Relaxed);
-        // One that panicked has ended too.
+        // A thread that panicked has ended too.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }

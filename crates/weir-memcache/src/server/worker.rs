@@ -147,7 +147,7 @@ impl<'s> Worker<'s> {
                     }
                 }
                 Asker::Connection(number, command) => {
-                    // It may have gone meanwhile.
+                    // The client may have gone meanwhile.
                     if let Some(connection) = self.connections.get_mut(&number) {
                         connection.answer(command, reply);
                     }

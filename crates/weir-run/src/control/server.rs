@@ -131,7 +131,7 @@ impl Control {
                     clients.push(client);
                 } else {
                     client.reply(&Err("too many ask at once: ask again in a moment".into()));
-                    // One that does not read has its own problem.
+                    // A client that does not read has its own problem.
                     let _ = client.write();
                 }
             }

@@ -61,7 +61,7 @@ fn one_that_is_silent_or_does_not_read_is_gone_after_its_time() {
 fn a_request_without_end_is_refused() {
     let (mut client, mut theirs) = client(1000);
     let writing = std::thread::spawn(move || {
-        // It ends when the other side hangs up.
+        // The client ends when the other side hangs up.
         while theirs.write_all(&[b'x'; 1000]).is_ok() {}
         theirs
     });

@@ -109,7 +109,7 @@ fn one_that_counts_otherwise_is_named_and_the_others_are_proven() {
     );
     let one = snapshot_1().totals.accepted.packets;
     assert_eq!((answers.proven.accepted.packets, answers.all.totals.accepted.packets), (2 * one, 3 * one));
-    // One of this version has no such excuse.
+    // An answer of this version has no such excuse.
     strange["version"] = json!(VERSION);
     let faults = together(&[&strange, &same]).faults;
     assert!(

@@ -51,7 +51,7 @@ pub fn guard(watch_namespaces: bool) -> bool {
     let mut is_late = false;
     let is_done = put_back(records, &mut means, &mut |faults| {
         is_late = true;
-        // Nobody may be there any more.
+        // The main process may be there no more.
         let _ = requests.send(&encoded(&Answer::Faults(faults.to_vec())), &[]);
         for fault in faults {
             journal::write(&format!("while putting things back: {fault}; it is tried again"));

@@ -200,7 +200,7 @@ impl SequenceMark for WrittenMark {
     }
 
     fn end(&mut self, next: u64) {
-        // Behind all marks that were asked for before.
+        // The last mark is behind all that were asked for before.
         self.want(next);
     }
 }

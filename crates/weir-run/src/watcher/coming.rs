@@ -134,7 +134,7 @@ impl Watcher {
     }
 
     fn take(&mut self, port: usize, link: &Link, records: &Records) {
-        // It may vanish meanwhile, and nobody could say then where its other end was.
+        // The interface may vanish meanwhile, and nobody could say then where its other end was.
         let peer = link.peer();
         let far = peer.as_ref().ok().map(|(netns, sender)| (netns.inode(), sender.ifindex));
         let taken = match (self.joins_its_own(link), peer) {
@@ -155,7 +155,7 @@ impl Watcher {
                 self.missing.remove(&port);
                 self.ledger.note(InterfaceEvent::Gone, 0, now_ns());
                 self.say(format!("interface {name} is there, and a port"));
-                // It may have gone down meanwhile, or away.
+                // The interface may have gone down meanwhile, or away.
                 self.hear(Some(is_now.into_iter().collect()), records);
             }
             Err(why) => {
@@ -164,7 +164,7 @@ impl Watcher {
                 self.forget(&interfaces, records);
                 let Some(missing) = self.missing.get_mut(&port) else { return };
                 missing.not_before_ns = now_ns() + RETRY_NS;
-                // One that vanished meanwhile is looked for, and not spoken of.
+                // An interface that vanished meanwhile is looked for, and not spoken of.
                 let is_there = Link::by_index(link.ifindex).is_ok();
                 if is_there && std::mem::replace(&mut missing.told, why.clone()) != why {
                     self.say(format!("it is not a port yet: {why}"));

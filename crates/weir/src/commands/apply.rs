@@ -211,7 +211,7 @@ fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
         }
         match set_patiently(task.place, &task.asked) {
             Ok((done, record)) => say_what_is_not_expected(task.place, done, &record),
-            // It may have come half of the way.
+            // The limit may have come half of the way.
             Err(_) if task.place.is_gone() => {
                 let why = format!("{}: {} vanished meanwhile", task.at, task.place.describe());
                 return Err(put_back(&changing[..done], &why));

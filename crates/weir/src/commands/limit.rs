@@ -217,7 +217,7 @@ pub fn put_back(place: &NetnsInterface, before: Option<&Record>) -> Option<Strin
             "{} never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)",
             place.describe()
         )),
-        // With the interface went its limit.
+        // The limit went with its interface.
         Err(_) if place.is_gone() => None,
         Err(error) => Some(format!("{} is not as it was: {error}", place.describe())),
     }

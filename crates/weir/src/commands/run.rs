@@ -168,7 +168,7 @@ fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
                         process.signal(received.signal);
                     }
                 }
-                // As a signal to end it would.
+                // A signal to end would be passed on so.
                 SessionEvent::AskedToEnd => process.signal(SIGTERM),
                 SessionEvent::Trouble(trouble) => break guarded.explain(trouble),
                 SessionEvent::WorkerEnded => break "the worker ended by itself".to_string(),

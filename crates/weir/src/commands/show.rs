@@ -51,7 +51,7 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
     for limit in &seen {
         match place(limit) {
             Ok(place) => places.push(place),
-            // Not asked for in particular: it may be any.
+            // No limit was asked for in particular: this may be any.
             Err(why) if arguments.devices.is_empty() => comments.push(format!("# left out: {why}\n")),
             Err(_) => {}
         }

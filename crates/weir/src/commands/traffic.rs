@@ -78,7 +78,7 @@ pub struct Times {
 impl Times {
     fn note(&mut self, elapsed_ns: u64, count: Count) {
         if count != self.seen {
-            // They came after the tick before.
+            // The packets came after the tick before.
             let idle_ns = *self.idle_ns.get_or_insert(self.elapsed_ns);
             self.active_ns = elapsed_ns - idle_ns;
             self.seen = count;

@@ -291,7 +291,7 @@ fn an_association_that_moves_ends_before_it_begins() {
         (1, &running.associations[0].key_file)
     );
     assert_eq!(after.associations[0].destination, IpAddr::from([192, 0, 2, 9]));
-    // In one step it is refused; in two its numbers go on behind all that could have been used.
+    // The change is refused in one step; in two the numbers go on behind all that could have been used.
     let mut keys = EspKeys::default();
     let mut change = |plan: &EspPlan| -> Result<Option<u64>, String> {
         let prepared = keys.prepare(&[(0, plan.clone())])?;
@@ -316,7 +316,7 @@ fn what_is_cut_off_is_passed_over() {
         for len in 0..bytes.len() {
             let mut cut = bytes[..len].to_vec();
             hear(&mut follower(), &cut);
-            // As if it were whole.
+            // The length says that the message is whole.
             if let Some(front) = cut.first_chunk_mut::<4>() {
                 *front = (len as u32).to_ne_bytes();
                 let mut follower = follower();
@@ -344,7 +344,7 @@ fn the_own_end_says_the_direction_and_names_of_others_are_left() {
     let plan = follower.wanted(&empty(), &others).plan;
     let associations: Vec<_> = plan.associations.iter().map(|of| (of.name.as_str(), of.is_inbound)).collect();
     assert_eq!(associations, [("in-00001002", true), ("out-00001002x", false)]);
-    // One of another gateway is none of ours.
+    // An association of another gateway is none of ours.
     let elsewhere = EspPlan { addresses: vec!["192.0.2.77".parse().unwrap()], ..empty() };
     let wanted = follower.wanted(&elsewhere, &others);
     assert_eq!(wanted.plan.associations, []);

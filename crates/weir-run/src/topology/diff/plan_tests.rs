@@ -238,7 +238,7 @@ fn a_plan_that_is_shown_checks_and_changes_nothing() {
         let first = topology(&Draws(seed).file());
         let names: Vec<_> = first.ports.iter().map(|port| port.name.as_str()).collect();
         let shown = write::plan::write(&first.name, &names, first.plan.as_ref().unwrap());
-        // As another machine reads it too.
+        // Another machine reads it so too.
         let again = read("etc/now.toml", &shown, "0815", |path| Err(path.into()));
         let again = again.unwrap_or_else(|told| panic!("seed {seed}: {}\n{shown}", told.join("\n")));
         let live = compare(&first, &again).unwrap_or_else(|why| panic!("seed {seed}: {why}\n{shown}"));

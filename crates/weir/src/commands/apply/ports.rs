@@ -34,7 +34,7 @@ impl Ports {
             )
             .into());
         }
-        // With its classes in it, and the MACs that this machine's routers have.
+        // The file has its classes in it, and the MACs that this machine's routers have.
         let names: Vec<_> = topology.ports.iter().map(|port| port.name.as_str()).collect();
         let text = write(&name, &names, plan);
         let each = control::apply(&name, ApplyFile { text: text.clone(), is_trial: true })

@@ -75,7 +75,7 @@ impl Prepared {
 
     /// Makes the network and starts the wire. From here on this thread, and so every other, is in the wire's namespace.
     pub fn open(self, mut guardian: Guardian) -> Result<ByWire, Failure> {
-        // Those of both directions are the same.
+        // The classes of both directions are the same.
         let classes = self.config.plan.ports.first().and_then(|port| port.classes.as_deref());
         classes.into_iter().for_each(text::warn_of);
         text::warn_of_oversold_ports(&self.config);
@@ -136,7 +136,7 @@ impl RunNetwork for ByWire {
         let in_ring = queue.sent.wrapping_sub(self.apart).wrapping_sub(gone as u32);
         Ok(Remainder {
             queued: queue.backlog,
-            // Beyond that it is less than nothing.
+            // A larger difference is a negative one.
             in_ring: if in_ring > u32::MAX / 2 { 0 } else { in_ring.into() },
             held: books.held.packets,
             accepted: books.accepted.packets,

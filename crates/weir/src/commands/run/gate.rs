@@ -46,7 +46,7 @@ fn watch_over(mut watch: TableWatch) {
 impl Drop for GateKeeper {
     fn drop(&mut self) {
         self.stopper.stop();
-        // One that panicked keeps nothing any more.
+        // A thread that panicked keeps nothing any more.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -196,7 +196,7 @@ impl Following<'_> {
         }
         match self.bring_about() {
             Ok(()) => self.trouble = None,
-            // It may be that it is not up now, and will be again.
+            // The topology may not be up now, and will be again.
             Err(failure) => {
                 if self.trouble.as_ref() != Some(&failure.message) {
                     output::warn(&failure.message);
