@@ -7,8 +7,8 @@
 //! - `openssl`: `openssl speed` of the same, both ways.
 //! - `dpdk`: `dpdk-test-crypto-perf` with `crypto_aesni_gcm`, bursts of 32, both ways. Left out, and said so, where it is not installed.
 //!
-//! - `esp-sealers-2`: the tunnel on two workers, each of its two associations shared by two sealers, beside `copies`: two such tunnels, each
-//!   whole on a worker of its own. Packets a second of time; left out where there is one core.
+//! - `esp-sealers-2`: the tunnel on two workers, each of its two associations shared by two sealers, beside `copies`: two such tunnels,
+//!   each whole on a worker of its own. Packets a second of time; left out where there is one core.
 //!
 //! Systems take turns. Figures are cycles of the time-stamp counter for each packet, of processor time; medians. The cost of ESP beyond the
 //! cipher is `tunnel` less `bridges` and `aws-lc-rs` together; for sealing or opening one packet it is the half of that.

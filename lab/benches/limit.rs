@@ -3,9 +3,9 @@
 //! far end's receive steering to one processor, as a limit in place sets it at this rate: without that a shaper's packets may overtake each
 //! other there.
 //!
-//! Those of each take turns, forth and back, so that a drift of the machine hits all alike; the ratio is the median of those of each round, with its spread.
-//! Processor time is the whole machine's, counted by a loop on each processor ([`weir_lab::looper`]); on a machine that is shared, the spread
-//! says what it is worth. Needs root, and no other such loop beside it: `make bench` leaves `scripts/awake.sh` out here.
+//! Those of each take turns, forth and back, so that a drift of the machine hits all alike; the ratio is the median of those of each round,
+//! with its spread. Processor time is the whole machine's, counted by a loop on each processor ([`weir_lab::looper`]); on a machine that is
+//! shared, the spread says what it is worth. Needs root, and no other such loop beside it: `make bench` leaves `scripts/awake.sh` out here.
 //!
 //! `cargo bench -p weir-lab --bench limit -- far` runs the second alone, `-- near` the first.
 

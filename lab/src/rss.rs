@@ -11,16 +11,17 @@
 //! A case is the number of buckets, and of cores: all of a run, clients included, is on so many cores, bucket by bucket. Frames are of
 //! [`FRAME_BYTES`], as published, of [`CLIENTS`] clients.
 //!
-//! - `kpps`: echoes a second that came back to the clients, median of the repeats, and `kpps_spread_pct` how far the least and the most of them are
-//!   apart, of the median; `kpps_per_core` those for each of the cores. The published machine had its
-//!   clients elsewhere, so their cost is in our figures and not in its.
+//! - `kpps`: echoes a second that came back to the clients, median of the repeats, and `kpps_spread_pct` how far the least and the most of
+//!   them are apart, of the median; `kpps_per_core` those for each of the cores. The published machine had its clients elsewhere, so their
+//!   cost is in our figures and not in its.
 //! - `cpu_ns`: processor time of the process for each echo, clients and servers together (softirqs that run outside it are not in it).
 //! - `ratio_to_one`: `kpps_per_core` by that with one bucket.
 //! - `ratio_to_copies`: of `weir`, the median of its runs by those of `weir-copies` in the same turns, and `copies_spread_pct` as above.
 //! - `dropped_full_socket`: datagrams for which a server's socket had no room, and `dropped_pct` of those sent; `lost` and
 //!   `reordered` of those that were to come back. With Weir any of these fails the row.
 //!
-//! Source: seed `rss-udp-scaling`. Limits: the kernel's path is loopback, which has no device, or a veth. The generator of `weir` is cheaper than a client with a socket.
+//! Source: seed `rss-udp-scaling`. Limits: the kernel's path is loopback, which has no device, or a veth. The generator of `weir` is
+//! cheaper than a client with a socket.
 
 mod clients;
 mod kernel;

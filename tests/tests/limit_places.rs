@@ -1,5 +1,5 @@
-//! `weir limit` where it may stand: on a tun, a tap, a bridge device and the pairs behind it, a macvlan, a container of a real runtime; beside
-//! others' programs and filters; and its end under a sender that never pauses.
+//! `weir limit` where it may stand: on a tun, a tap, a bridge device and the pairs behind it, a macvlan, a container of a real runtime;
+//! beside others' programs and filters; and its end under a sender that never pauses.
 
 use std::fs;
 use std::path::{Path, PathBuf};

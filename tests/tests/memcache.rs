@@ -1,5 +1,6 @@
-//! The key-value server on a veth, asked by sockets of the kernel at the other end: libmemcached's own test of servers passes over TCP; with two
-//! workers nothing is lost or comes out of order, over UDP and TCP, and their books are exact; over UDP a key set by one flow is read by flows of every bucket, and no reply of a flood of multi-gets behind a limit is lost.
+//! The key-value server on a veth, asked by sockets of the kernel at the other end: libmemcached's own test of servers passes over TCP;
+//! with two workers nothing is lost or comes out of order, over UDP and TCP, and their books are exact; over UDP a key set by one flow is
+//! read by flows of every bucket, and no reply of a flood of multi-gets behind a limit is lost.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};

@@ -396,8 +396,8 @@ fn a_stream_through_a_limit_has_its_rate_and_loses_nothing() -> Result<()> {
     require_clean(&stack)
 }
 
-/// Two workers with two receive queues each: connections that either asks for have their answers, which come by its own queues; a socket without a
-/// bucket hears all clients; and so again when the queues were taken a second time.
+/// Two workers with two receive queues each: connections that either asks for have their answers, which come by its own queues; a socket
+/// without a bucket hears all clients; and so again when the queues were taken a second time.
 fn two_workers_have_their_flows_also_after_the_interface_was_down() -> Result<()> {
     const CONNECTIONS: usize = 12;
     let (pair, stack) = hosts_of(4, 2)?;

@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
-//! A key-value server that speaks memcached's text protocol over TCP and UDP: a worker for each bucket of flows, a home worker for each key, and no lock.
+//! A key-value server that speaks memcached's text protocol over TCP and UDP: a worker for each bucket of flows, a home worker for each
+//! key, and no lock.
 //!
 //! | module | holds |
 //! |---|---|

@@ -7,8 +7,8 @@
 //!                              other workers | v rings, one from each to each
 //! ```
 //!
-//! Where the stack has as many workers as buckets, each of these drives the one by whose receive queues its flows come; where it has fewer, the first
-//! bucket of each drives it, and the others are woken.
+//! Where the stack has as many workers as buckets, each of these drives the one by whose receive queues its flows come; where it has fewer,
+//! the first bucket of each drives it, and the others are woken.
 //!
 //! Owner: each worker has its sockets, its items and one end of each ring. Source: seed `rss-udp-scaling`.
 

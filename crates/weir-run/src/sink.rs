@@ -10,8 +10,8 @@
 //!
 //! - Where the port has as many queues as there are workers, each polls its own, and the side that put flows into queues (the NIC; on a
 //!   veth the program at the sending end) has steered: nothing is hashed and nothing handed over.
-//! - Where it has fewer, a worker that polls one hashes its packets (`rss.*`), and ether, whose mode is `hybrid`, hands those of other workers'
-//!   flows to them ([`weir_core::dispatch::handlers`]).
+//! - Where it has fewer, a worker that polls one hashes its packets (`rss.*`), and ether, whose mode is `hybrid`, hands those of other
+//!   workers' flows to them ([`weir_core::dispatch::handlers`]).
 //! - A full queue holds the receive queues whose packets wait there; nothing is dropped unless a protocol's rule says so.
 //! - While the interface is down nothing comes; when it is up again, its queues have other NAPI instances, which the thread that
 //!   calls owns anew and hands to the workers. When it vanishes the sink ends.

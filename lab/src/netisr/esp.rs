@@ -13,8 +13,8 @@
 //! | `nested-1`, `nested-16` | so many tunnels, one in the other, for the stack |
 //!
 //! - `kpps`: packets that left sealed / time to the last of them; median of the runs.
-//! - `diff_pct` with `diff_ci_pct`: how the mean of kpps differs, at a confidence of 95 %: of a long queue from the same system with the short one,
-//!   otherwise from sealing at once under the same rule.
+//! - `diff_pct` with `diff_ci_pct`: how the mean of kpps differs, at a confidence of 95 %: of a long queue from the same system with the
+//!   short one, otherwise from sealing at once under the same rule.
 //! - `reordered`: packets whose sequence number was not due when they left.
 //! - `p50_us`, `p99_us`: from the poll that brought a packet until it left, all runs together.
 //! - `stack_bytes`: how deep a pass goes; with 16 tunnels it may be no deeper than with one.

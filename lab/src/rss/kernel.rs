@@ -1,7 +1,7 @@
 //! The kernel's sockets: a server for each core, and clients on the same cores.
 //!
-//! The servers share a port (`SO_REUSEPORT`); a classic BPF program takes, for each datagram, the server of the core on which it is received,
-//! which is that of its client.
+//! The servers share a port (`SO_REUSEPORT`); a classic BPF program takes, for each datagram, the server of the core on which it is
+//! received, which is that of its client.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd};

@@ -1,7 +1,8 @@
 //! The place of items: slots in blocks, so that growing never copies the items that are there, and a list through them in the order of
 //! their use.
 //!
-//! Owner: one [`super::Store`]. Limits: a slot that was used is kept for the next item, so the blocks are as many as items ever were at once.
+//! Owner: one [`super::Store`]. Limits: a slot that was used is kept for the next item, so the blocks are as many as items ever were at
+//! once.
 
 /// No slot: the end of a list.
 const NONE: u32 = u32::MAX;

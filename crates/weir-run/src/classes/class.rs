@@ -112,7 +112,7 @@ impl Reader<'_> {
         let time = |text: &Option<Spanned<String>>| {
             text.as_ref().map(|text| self.value(text, parse_time_ns)).transpose()
         };
-        // For which packets, a direction knows when it shapes by this.
+        // The direction that shapes by this class sets the longest packet.
         let codel = CodelConfig::default();
         let when_full = match class.full.as_ref().map(|full| (full, full.as_ref().as_str())) {
             None | Some((_, "block")) => FullPolicy::Block,

@@ -15,7 +15,8 @@
 //! One thread writes all marks, so that no worker waits for a disk. A mark that cannot be written is tried again; numbers end meanwhile,
 //! and packets wait.
 //!
-//! Owner: the writer's thread; the safe mark is an atomic. Limits: a file that is copied with its key to another machine tells both the same.
+//! Owner: the writer's thread; the safe mark is an atomic. Limits: a file that is copied with its key to another machine tells both the
+//! same.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -8,7 +8,8 @@
 //! Rule: a key that has sealed a packet is refused, because its numbers would begin again. A property that a file of Weir cannot express is
 //! refused in a sentence that begins with where it was found; nothing of a key is in it.
 //!
-//! Pure. Source: the kernel's `xfrm_state_find` (which association a policy takes) and `xfrm_policy_insert_list` (which policy is asked first).
+//! Pure. Source: the kernel's `xfrm_state_find` (which association a policy takes) and `xfrm_policy_insert_list` (which policy is asked
+//! first).
 
 use std::net::IpAddr;
 use std::path::Path;

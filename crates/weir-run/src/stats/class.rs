@@ -32,8 +32,8 @@ pub struct DirectionStats {
     pub classes: Vec<ClassStats>,
 }
 
-/// One class of a classes file, or `free`; its books go up to where packets leave it for the device. An inner class sums up the leaves below
-/// it.
+/// One class of a classes file, or `free`; its books go up to where packets leave it for the device. An inner class sums up the leaves
+/// below it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClassStats {

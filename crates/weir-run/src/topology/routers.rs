@@ -1,7 +1,7 @@
 //! The `[[router]]` tables: interfaces with their addresses, link-layer addresses and MTUs.
 //!
-//! Rule: an address can be a station's in its network, and no two interfaces of a router have one network, as nothing would say which of the
-//! two leads there. A network within another's is kept, and warned of: the longer prefix decides (`weir_core::net::route`).
+//! Rule: an address can be a station's in its network, and no two interfaces of a router have one network, as nothing would say which of
+//! the two leads there. A network within another's is kept, and warned of: the longer prefix decides (`weir_core::net::route`).
 //!
 //! Source: RFC 1812 section 4.2.2.11 and RFC 3021 (host parts), RFC 4291 section 2.6.1 (a host part of 0).
 

@@ -1,6 +1,7 @@
 //! The thread that keeps a run's way out, and the gate beside it, in the host's ruleset.
 //!
-//! Owner: [`GateKeeper`], for as long as the run lasts. It must end before the guardian removes the table, which would be taken for a flush.
+//! Owner: [`GateKeeper`], for as long as the run lasts. It must end before the guardian removes the table, which would be taken for a
+//! flush.
 
 use std::io;
 use std::thread::JoinHandle;

@@ -1,7 +1,7 @@
 //! The sockets of a stack as tables: each UDP socket, and TCP by listener.
 //!
-//! Rule: a stack may have thousands of either. Connections are summed by the listener that they came by; of UDP sockets so many are listed as a
-//! screen has, those first that are throttled or have lost something. `--json` tells each.
+//! Rule: a stack may have thousands of either. Connections are summed by the listener that they came by; of UDP sockets so many are listed
+//! as a screen has, those first that are throttled or have lost something. `--json` tells each.
 
 use weir_run::stats::socket::{ConnectionSum, ProcessStats, SocketStats, ThrottleStats};
 use weir_run::stats::{PlaceStats, WireStats};
