@@ -21,8 +21,8 @@
 //! The repeats of a case go through the systems forwards and backwards in turn (ABBA), so that a slow drift of the machine falls
 //! on all alike.
 //!
-//! Source: seed `epair-transmit-path` (review D38843). Limits: two threads. Everything else that the machine does meanwhile is in every
-//! figure.
+//! Source: seed `epair-transmit-path` (review D38843).
+//! Limits: two threads. Everything else that the machine does meanwhile is in every figure.
 
 mod bed;
 mod crossbeam;

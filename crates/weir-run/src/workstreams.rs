@@ -7,7 +7,7 @@
 //! ```text
 //! Len      wait in the classes now               WMark    most that ever did
 //! Disp'd   left the classes in the pass that brought them in
-//! HDisp'd  0: a wire's packets are worked on by the worker that takes them in, of any flow
+//! HDisp'd  0: a wire's packets of any flow are worked on by the worker that takes them in
 //! QDrops   dropped by a rule of the classes      Queued   all others: they waited, or do
 //! Handled  left the classes                      Held     not delivered yet: in the classes, with the device
 //! Blocked  times that senders began to be held   BlkTime  for how long, over all classes

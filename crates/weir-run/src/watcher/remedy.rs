@@ -10,7 +10,8 @@
 //!
 //! Rule: a remedy depends on the known state and the one that is seen, and on nothing else. Only properties that a datapath needs are
 //! judged.
-//!  Owner: none, these are functions; [`crate::watcher`] looks, and carries them out. Limits: a change that was undone between two looks
+//!
+//! Owner: none, these are functions; [`crate::watcher`] looks, and carries them out. Limits: a change that was undone between two looks
 //! is not seen, and leaves nothing to do.
 
 use weir_port::link::Link;

@@ -12,7 +12,8 @@
 //! Rule: an interface that no table of the file names is not touched. Killed half-way, it leaves limits that are set and perhaps one that
 //! is half made, which `weir stat --check` says; the same command again finishes. A signal that asks it to end is heard between two limits,
 //! and puts back.
-//!  Owner: the kernel, under the holds of all ends, so that two commands come one after the other. Limits: a file is as wide as a network
+//!
+//! Owner: the kernel, under the holds of all ends, so that two commands come one after the other. Limits: a file is as wide as a network
 //! namespace and the ends that can be reached from it by a pair or a process.
 
 mod ports;
